@@ -1,0 +1,5 @@
+//! Downstream: the faces agents speak MCP to.
+
+pub mod http;
+pub mod session;
+pub mod stdio;

@@ -1,0 +1,45 @@
+//! A range of bytes inside one message, resolved against the `Bytes` that hold it.
+//!
+//! Spans are offsets from the message's first byte, so they survive any chunking.
+//! They deliberately hold no bytes and no borrow.
+
+use bytes::Bytes;
+
+/// A half-open byte range `[start, end)`, counted from the first byte of one message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Span {
+    /// Offset of the first byte.
+    pub start: u64,
+    /// Offset one past the last byte; never less than `start`.
+    pub end: u64,
+}
+
+impl Span {
+    /// The span from `start` to `end`; an inverted pair becomes an empty span at `start`.
+    #[must_use]
+    pub fn new(start: u64, end: u64) -> Self {
+        Self { start, end: end.max(start) }
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(self) -> u64 {
+        self.end - self.start
+    }
+
+    /// True when the span covers no byte.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.start == self.end
+    }
+
+    /// The part of this span that lies inside `chunk`, whose first byte stands at offset `base`
+    /// of the message. Shares the chunk's buffer; empty when they do not meet.
+    #[must_use]
+    pub fn within(self, chunk: &Bytes, base: u64) -> Bytes {
+        let len = chunk.len() as u64;
+        let from = self.start.saturating_sub(base).min(len);
+        let to = self.end.saturating_sub(base).min(len);
+        if from >= to { Bytes::new() } else { chunk.slice(from as usize..to as usize) }
+    }
+}

@@ -1,0 +1,40 @@
+//! mcpproxy: a zero-copy streaming proxy between AI agents and their MCP servers.
+//!
+//! A call moves one way, top to bottom:
+//!
+//! ```text
+//! Bytes → Request{id, params: Span} → Call{tool, args: Span, intent}
+//!  → Permit{Arc<Tool>, warnings} | Denial         only a Permit opens the upstream door
+//!  → Upstream::call(Permit, args) → chunks
+//!  → Inspector: Hold | Forward, then Verdict
+//!  → Splice{our envelope, original slices} → body
+//!  → Record → activity                            every outcome leaves by this one exit
+//! ```
+//!
+//! The floors, lowest first; a file imports its own folder and lower floors only:
+//!
+//! 1. bytes, pure: [`json`], [`wire`]
+//! 2. domain, pure: [`tool`], [`intent`], [`schema`], [`output`]
+//! 3. state: [`catalog`], [`activity`]
+//! 4. upstream I/O: [`upstream`]
+//! 5. [`proxy`]
+//! 6. faces: [`downstream`], [`api`], [`page`]
+//! 7. assembly: [`config`], [`server`]
+//! 8. [`cli`]
+
+pub mod activity;
+pub mod api;
+pub mod catalog;
+pub mod cli;
+pub mod config;
+pub mod downstream;
+pub mod intent;
+pub mod json;
+pub mod output;
+pub mod page;
+pub mod proxy;
+pub mod schema;
+pub mod server;
+pub mod tool;
+pub mod upstream;
+pub mod wire;

@@ -1,0 +1,6 @@
+//! The proxy: what happens to a request between a face and an upstream.
+
+pub mod builtin;
+pub mod call;
+pub mod dispatch;
+pub mod retrieve;

@@ -1,0 +1,8 @@
+//! Output schemas: compiled once, judged many times.
+//!
+//! The only home of boon and jsonschema. Deliberately pure: no clock, no thread, no log.
+
+pub mod cache;
+pub mod compile;
+pub mod judge;
+pub mod tape_json;
