@@ -1,1 +1,5 @@
-//! TODO: schema/compile
+//! Compiling an output schema.
+
+/// A compiled output schema.
+#[derive(Debug)]
+pub struct Schema {}
