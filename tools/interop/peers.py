@@ -54,7 +54,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Client:
-    """A client program that takes a plan; `modern` where it can also speak that era."""
+    """A client program: it takes a plan. The first one listed can speak the modern era."""
 
     name: str
     argv: list
