@@ -214,11 +214,11 @@ impl Inspector {
         let end = self.scanner.position();
         let envelope = self.scanner.envelope();
         let Some(body) = envelope.body else {
-            return self.keep_outside(base, chunk).map(|()| Bytes::new());
+            return self.keep_outside(base, chunk, chunk.len()).map(|()| Bytes::new());
         };
-        let span = Span::new(body.start, body.end.unwrap_or(end));
-        if span.start > base || span.end < end {
-            self.keep_outside(base, chunk)?;
+        let slice = Span::new(body.start, body.end.unwrap_or(end)).within(chunk, base);
+        if slice.len() < chunk.len() && !self.id_checked {
+            self.keep_outside(base, chunk, chunk.len() - slice.len())?;
         }
         if !self.id_is_ours()? {
             return Ok(Bytes::new());
@@ -226,7 +226,6 @@ impl Inspector {
         if self.treatment != Treatment::Forward {
             self.keep_document(chunk, base, end);
         }
-        let slice = span.within(chunk, base);
         self.body_bytes += slice.len() as u64;
         Ok(slice)
     }
@@ -245,7 +244,9 @@ impl Inspector {
             Some(Kind::Method) => {
                 let parts = std::mem::take(&mut self.outside);
                 self.restart();
-                return Ok(Message::Notification(parts.into_iter().map(|(_, part)| part).collect()));
+                return Ok(Message::Notification(
+                    parts.into_iter().map(|(_, part)| part).collect(),
+                ));
             }
             None => return Err(Fault::Empty),
         };
@@ -332,14 +333,10 @@ impl Inspector {
         self.id_checked = false;
     }
 
-    fn keep_outside(&mut self, base: u64, chunk: &Bytes) -> Result<(), Fault> {
-        // A chunk that is partly body counts whole only against messages with no body yet:
-        // afterwards it is pinned for as long as the body's own slices are.
-        if self.scanner.envelope().body.is_none() {
-            self.outside_bytes += chunk.len();
-            if self.outside_bytes > MAX_OUTSIDE_BYTES {
-                return Err(Fault::EnvelopeTooLong);
-            }
+    fn keep_outside(&mut self, base: u64, chunk: &Bytes, outside: usize) -> Result<(), Fault> {
+        self.outside_bytes += outside;
+        if self.outside_bytes > MAX_OUTSIDE_BYTES {
+            return Err(Fault::EnvelopeTooLong);
         }
         self.outside.push((base, chunk.clone()));
         Ok(())

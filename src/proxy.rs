@@ -3,4 +3,5 @@
 pub mod builtin;
 pub mod call;
 pub mod dispatch;
+pub mod reply;
 pub mod retrieve;

@@ -209,7 +209,8 @@ mod tests {
 
     #[test]
     fn ids_and_params_are_kept_as_written() {
-        let got = request(r#"{"jsonrpc":"2.0","id": "a\u0062" ,"method":"m","params":{ "x" : 1.0 }}"#);
+        let got =
+            request(r#"{"jsonrpc":"2.0","id": "a\u0062" ,"method":"m","params":{ "x" : 1.0 }}"#);
         assert_eq!(got.id.as_deref(), Some(&br#""a\u0062""#[..]));
         assert_eq!(got.params.as_deref(), Some(&br#"{ "x" : 1.0 }"#[..]));
         assert_eq!(&*got.method, "m");
