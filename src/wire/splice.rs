@@ -70,6 +70,15 @@ impl From<Bytes> for Splice {
     }
 }
 
+impl IntoIterator for Splice {
+    type Item = Bytes;
+    type IntoIter = std::collections::vec_deque::IntoIter<Bytes>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.parts.into_iter()
+    }
+}
+
 impl Extend<Bytes> for Splice {
     fn extend<I: IntoIterator<Item = Bytes>>(&mut self, parts: I) {
         for part in parts {
