@@ -7,6 +7,8 @@ mod activity;
 mod args;
 mod backend;
 mod call;
+mod demo;
+mod demo_upstream;
 mod failure;
 mod http;
 mod output;
