@@ -406,11 +406,11 @@ impl Failure {
     #[must_use]
     pub fn schema(violation: &Violation) -> Self {
         Self {
-            reason: violation.describe(),
-            for_agent: violation.for_agent(),
+            reason: violation.describe().to_owned(),
+            for_agent: violation.for_agent().to_owned(),
             instance_path: violation.instance_path.clone(),
             schema_path: violation.schema_path.clone(),
-            guard: violation.guard(),
+            guard: violation.reason.guard(),
         }
     }
 
