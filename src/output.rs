@@ -423,6 +423,12 @@ impl Failure {
         )
     }
 
+    /// The judge itself failed; what was not judged does not pass for judged.
+    #[must_use]
+    pub fn unjudged() -> Self {
+        Self::plain("the validator failed, so nothing is known of the answer".into(), None)
+    }
+
     fn guard(breach: &Breach) -> Self {
         let (text, name) = match breach.guard {
             Guard::Bytes => ("structuredContent is larger than max_bytes", "max_bytes"),
