@@ -3,4 +3,53 @@
 pub mod builtin;
 pub mod call;
 pub mod dispatch;
+pub mod held;
+pub mod reply;
 pub mod retrieve;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::activity::writer::Activity;
+use crate::catalog::snapshot::Catalog;
+use crate::intent;
+use crate::schema::judge::Scratch;
+use crate::upstream::http::Pool;
+use crate::upstream::supervisor::Supervisor;
+
+/// What all calls share. Nothing in it is locked for the length of a call.
+#[derive(Debug)]
+pub struct Proxy {
+    /// Which tools exist.
+    pub catalog: Arc<Catalog>,
+    /// The servers behind them.
+    pub upstreams: Supervisor,
+    /// Where every outcome goes.
+    pub activity: Activity,
+    /// Config section `intent_declaration`.
+    pub intent: intent::Settings,
+    /// `tools_limit`: results of `retrieve_tools` without a limit of their own.
+    pub tools_limit: usize,
+    /// Bytes kept of a call's arguments (`activity.max_payload_bytes`).
+    pub max_payload_bytes: usize,
+    /// Bytes kept of an answer (`activity.max_response_bytes`).
+    pub max_response_bytes: usize,
+    /// What strict holds, over all calls.
+    pub held: held::Budget,
+    /// Where large documents are judged, so that they starve no other call.
+    pub judges: call::Judges,
+    /// Random per process: hostile keys are hashed under it.
+    pub hash_key: u64,
+}
+
+/// What one worker thread adds: connections and buffers that no other thread touches.
+#[derive(Debug)]
+pub struct Worker {
+    /// The shared part.
+    pub proxy: Arc<Proxy>,
+    /// Warm connections to HTTP upstreams.
+    pub pool: Rc<Pool>,
+    /// The judge's buffers, reused from call to call.
+    pub scratch: RefCell<Scratch>,
+}
