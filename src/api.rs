@@ -1,1 +1,5 @@
-//! TODO: api
+//! The REST interface under `/api/v1`, and the two health answers.
+
+mod answer;
+mod auth;
+mod query;

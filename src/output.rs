@@ -298,7 +298,7 @@ impl Inspector {
         }
         let envelope = self.scanner.envelope();
         if let Some(ambiguity) = &envelope.ambiguity {
-            return Finding::Fails(Failure::ambiguous(&ambiguity.to_string()));
+            return Finding::Fails(Failure::ambiguous(&ambiguity.doubt.to_string()));
         }
         if self.is_error() {
             return Finding::Passes;
