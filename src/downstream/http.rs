@@ -92,12 +92,12 @@ where
             json(StatusCode::OK, Body::from(answer))
         }
         Reaction::Initialize(accepted) => open_session(sessions, accepted, now_ms),
-        Reaction::Call { id, running } => reply(&id, running).await,
+        Reaction::Call { id, running } => reply(worker, &id, running).await,
     }
 }
 
 /// Turns a reply into an answer: whole if it is there at once, else streamed.
-async fn reply(id: &[u8], mut running: Running) -> Response<Body> {
+async fn reply(worker: &Rc<Worker>, id: &[u8], mut running: Running) -> Response<Body> {
     loop {
         let piece = match running.next().await {
             Some(Ok(piece)) => piece,
@@ -113,9 +113,7 @@ async fn reply(id: &[u8], mut running: Running) -> Response<Body> {
                 splice.push_front(head(id, member));
                 splice.push(jsonrpc::TAIL);
                 // What is left (judging in warn) is done once the answer is on its way.
-                if let Some(rest) = running.rest() {
-                    tokio::task::spawn_local(rest);
-                }
+                worker.defer(running);
                 return json(StatusCode::OK, Body::from(splice));
             }
             Piece::Begin(member) => {
