@@ -66,7 +66,7 @@ impl Operation {
 
     /// The operation of the call tool with this name, if it is one.
     #[must_use]
-    pub fn from_variant(name: &str) -> Option<Self> {
+    pub fn of_tool(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|operation| operation.variant() == name)
     }
 
@@ -497,8 +497,8 @@ mod tests {
         ] {
             let operation = Operation::recommended(tool(annotations, rules).capability);
             assert_eq!(operation.variant(), variant, "{annotations} {rules}");
-            assert_eq!(Operation::from_variant(variant), Some(operation));
+            assert_eq!(Operation::of_tool(variant), Some(operation));
         }
-        assert_eq!(Operation::from_variant("call_tool"), None);
+        assert_eq!(Operation::of_tool("call_tool"), None);
     }
 }

@@ -406,11 +406,11 @@ impl Failure {
     #[must_use]
     pub fn schema(violation: &Violation) -> Self {
         Self {
-            reason: violation.describe(),
-            for_agent: violation.for_agent(),
+            reason: violation.describe().to_owned(),
+            for_agent: violation.for_agent().to_owned(),
             instance_path: violation.instance_path.clone(),
             schema_path: violation.schema_path.clone(),
-            guard: violation.guard(),
+            guard: violation.reason.guard(),
         }
     }
 
@@ -421,6 +421,12 @@ impl Failure {
             format!("the result is larger than max_held_bytes {limit}"),
             Some("max_held_bytes"),
         )
+    }
+
+    /// The judge itself failed; what was not judged does not pass for judged.
+    #[must_use]
+    pub fn unjudged() -> Self {
+        Self::plain("the validator failed, so nothing is known of the answer".into(), None)
     }
 
     fn guard(breach: &Breach) -> Self {

@@ -1,16 +1,21 @@
 //! What every REST answer has in common: the envelope, the request's id, JSON errors. Pure.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
-use http_body_util::Full;
 use serde::Serialize;
 
-/// The body of an answer.
-pub type Body = Full<Bytes>;
+use crate::downstream::body::Body;
+use crate::wire::splice::Splice;
+
+/// What stands before the data of a success.
+pub(super) const HEAD: Bytes = Bytes::from_static(br#"{"success":true,"data":"#);
+
+/// What stands after it.
+pub(super) const TAIL: Bytes = Bytes::from_static(b"}");
 
 /// The header that names the request, in both directions.
-pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Longest request id taken from a client.
 const MAX_REQUEST_ID_BYTES: usize = 128;
@@ -26,6 +31,10 @@ impl Failure {
     pub(super) fn new(status: StatusCode, message: impl ToString) -> Self {
         Self { status, message: message.to_string() }
     }
+
+    pub(super) fn response(&self, request_id: &str) -> Response<Body> {
+        error(self.status, &self.message, request_id)
+    }
 }
 
 impl From<super::query::BadQuery> for Failure {
@@ -36,7 +45,7 @@ impl From<super::query::BadQuery> for Failure {
 
 /// The client's own id for the request where it is a plain one, else `fresh`.
 #[must_use]
-pub fn request_id(headers: &HeaderMap, fresh: impl FnOnce() -> String) -> String {
+pub(super) fn request_id(headers: &HeaderMap, fresh: impl FnOnce() -> String) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.:".contains(&b);
     let given = headers.get(&REQUEST_ID).and_then(|value| value.to_str().ok());
     match given {
@@ -48,18 +57,16 @@ pub fn request_id(headers: &HeaderMap, fresh: impl FnOnce() -> String) -> String
 }
 
 /// `{"success":true,"data":…}` around JSON that is taken as it is.
-pub(super) fn success(data: &[u8], request_id: &str) -> Response<Body> {
-    let (head, tail) = (br#"{"success":true,"data":"#, b"}");
-    let mut body = BytesMut::with_capacity(head.len() + data.len() + tail.len());
-    body.put_slice(head);
-    body.put_slice(data);
-    body.put_slice(tail);
-    json(StatusCode::OK, body.freeze(), request_id)
+pub(super) fn success(data: impl Into<Splice>, request_id: &str) -> Response<Body> {
+    let mut body = data.into();
+    body.push_front(HEAD);
+    body.push(TAIL);
+    json(StatusCode::OK, Body::from(body), request_id)
 }
 
 /// `{"success":false,"error":…,"request_id":…}`.
 #[must_use]
-pub fn error(status: StatusCode, message: &str, request_id: &str) -> Response<Body> {
+pub(super) fn error(status: StatusCode, message: &str, request_id: &str) -> Response<Body> {
     #[derive(Serialize)]
     struct Error<'a> {
         success: bool,
@@ -67,7 +74,7 @@ pub fn error(status: StatusCode, message: &str, request_id: &str) -> Response<Bo
         request_id: &'a str,
     }
     let body = serde_json::to_vec(&Error { success: false, error: message, request_id });
-    json(status, body.unwrap_or_default().into(), request_id)
+    json(status, Body::from(Bytes::from(body.unwrap_or_default())), request_id)
 }
 
 /// 405, with the method that would do.
@@ -79,8 +86,8 @@ pub(super) fn wrong_method(allowed: &'static str, request_id: &str) -> Response<
 }
 
 /// Any JSON body, with the headers every answer has.
-pub(super) fn json(status: StatusCode, body: Bytes, request_id: &str) -> Response<Body> {
-    let mut response = Response::new(Full::new(body));
+pub(super) fn json(status: StatusCode, body: Body, request_id: &str) -> Response<Body> {
+    let mut response = Response::new(body);
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -97,13 +104,13 @@ mod tests {
     use super::*;
 
     fn body(response: Response<Body>) -> Bytes {
-        let body = response.into_body();
-        futures_util::FutureExt::now_or_never(body.collect()).unwrap().unwrap().to_bytes()
+        let body = response.into_body().collect();
+        futures_util::FutureExt::now_or_never(body).unwrap().unwrap().to_bytes()
     }
 
     #[test]
     fn data_keeps_its_bytes() {
-        let response = success(br#"{ "a": 1.0 }"#, "r1");
+        let response = success(Bytes::from_static(br#"{ "a": 1.0 }"#), "r1");
         assert_eq!(response.headers()["x-request-id"], "r1");
         assert_eq!(body(response), r#"{"success":true,"data":{ "a": 1.0 }}"#);
     }

@@ -13,8 +13,7 @@ pub(super) const QUERY_PARAMETER: &str = "apikey";
 
 /// True when one of the places a key may stand in holds `key`: `X-API-Key`,
 /// `Authorization: Bearer`, `?apikey=`. An empty `key` lets nobody in.
-#[must_use]
-pub fn knows_key(headers: &HeaderMap, query: Option<&str>, key: &str) -> bool {
+pub(super) fn knows_key(headers: &HeaderMap, query: Option<&str>, key: &str) -> bool {
     let own = headers.get_all(HEADER).iter().map(http::HeaderValue::as_bytes);
     let bearer = headers.get_all(AUTHORIZATION).iter().filter_map(|value| {
         let (scheme, token) = value.as_bytes().split_at_checked("bearer ".len())?;

@@ -134,8 +134,11 @@ impl Index {
         stems.sort_unstable();
         stems.dedup();
         let exact = plain(query);
-        let scored = |name: &Box<str>| if **name == *exact { EXACT_NAME } else { 0.0 };
-        let mut scores: Vec<f32> = self.0.names.iter().map(scored).collect();
+        let mut scores: Vec<f32> = Vec::with_capacity(self.0.names.len());
+        scores.extend(self.0.names.iter().map(|name| match **name == *exact {
+            true => EXACT_NAME,
+            false => 0.0,
+        }));
         for stem in &stems {
             for (at, score) in self.0.one_word(stem) {
                 if let Some(sum) = scores.get_mut(at as usize) {

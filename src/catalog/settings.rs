@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 
 use crate::output::{MissingContent, Mode, Policy};
+use crate::schema;
 use crate::tool::{CapabilityOverride, Pattern, Rules};
 
 /// The bounds of `max_depth` (FR-A6).
@@ -22,6 +23,8 @@ pub const MAX_DEPTH: std::ops::RangeInclusive<u32> = 1..=120;
 pub struct Settings {
     /// How answers are judged where no server and no tool says otherwise.
     pub policy: Policy,
+    /// How schemas are meant.
+    pub schemas: schema::compile::Settings,
     /// The configured servers; the catalog knows no others.
     pub servers: BTreeMap<Arc<str>, ServerSettings>,
     /// Where discovered sets are kept over a restart (FR-A1); `None` keeps them in memory only.

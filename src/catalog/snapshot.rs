@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use serde_json::value::RawValue;
@@ -16,6 +16,7 @@ use super::discovered::DiscoveredTool;
 use super::persist;
 use super::search::Index;
 use super::settings::{ServerSettings, Settings};
+use crate::schema::cache::Cache;
 use crate::tool::{Capability, OutputSchema, Tool, ToolName};
 
 /// All tools of one moment.
@@ -114,6 +115,7 @@ impl Change {
 #[derive(Debug)]
 pub struct Catalog {
     settings: Settings,
+    schemas: Cache,
     current: ArcSwap<Snapshot>,
     /// Held while the next snapshot is made from the last.
     writing: Mutex<()>,
@@ -129,6 +131,7 @@ impl Catalog {
             Snapshot { servers: servers.collect(), tools: Vec::new(), index: Index::build(&[]) };
         Self {
             settings,
+            schemas: Cache::new(),
             current: ArcSwap::from_pointee(empty),
             writing: Mutex::new(()),
             swaps: watch::Sender::new(()),
@@ -181,8 +184,8 @@ impl Catalog {
     }
 
     /// The tool of that name, as soon as its server's first set is there, from disk or from the
-    /// server; `None` if that has no such tool, or is not there within `limit`.
-    pub async fn wait_for(&self, name: &ToolName, limit: Duration) -> Option<Arc<Tool>> {
+    /// server; `None` if that has no such tool, or is not there by `deadline`.
+    pub async fn wait_for(&self, name: &ToolName, deadline: Instant) -> Option<Arc<Tool>> {
         let mut swaps = self.swaps.subscribe();
         let settled = async {
             loop {
@@ -196,7 +199,7 @@ impl Catalog {
                 }
             }
         };
-        tokio::time::timeout(limit, settled).await.ok().flatten()
+        tokio::time::timeout_at(deadline.into(), settled).await.ok().flatten()
     }
 
     fn set_of(&self, server: &str) -> Option<ToolSet> {
@@ -277,16 +280,17 @@ impl Catalog {
             annotations: found.annotations,
             capability,
             side_effect_by,
-            schema: compile(found.output_schema.as_deref()),
+            schema: self.compile(found.output_schema.as_deref()),
             policy: settings.policy(self.settings.policy, &found.name),
         }
     }
-}
 
-fn compile(declared: Option<&RawValue>) -> OutputSchema {
-    match declared {
-        None => OutputSchema::Absent,
-        Some(_) => OutputSchema::Unusable("output schemas are not compiled yet".into()),
+    fn compile(&self, declared: Option<&RawValue>) -> OutputSchema {
+        let Some(raw) = declared else { return OutputSchema::Absent };
+        match self.schemas.get(raw.get().as_bytes(), &self.settings.schemas) {
+            Ok(schema) => OutputSchema::Compiled(schema),
+            Err(reason) => OutputSchema::Unusable(reason.to_string().into()),
+        }
     }
 }
 
@@ -402,6 +406,26 @@ mod tests {
     }
 
     #[test]
+    fn fr_a9_a_schema_that_does_not_compile_is_told_once() {
+        let catalog = Catalog::new(settings(&[("s", "{}")]));
+        let (bad, good) = (r#","outputSchema":{"type":7}"#, r#","outputSchema":{"type":"object"}"#);
+        let unusable = |tools| {
+            let change = catalog.replace_server("s", tools);
+            change.unusable.iter().map(|(name, _)| name.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(unusable(vec![tool("x", bad), tool("y", good)]), ["s:x"]);
+        assert!(matches!(lookup(&catalog, "s:x").unwrap().schema, OutputSchema::Unusable(_)));
+        assert!(matches!(lookup(&catalog, "s:y").unwrap().schema, OutputSchema::Compiled(_)));
+        assert!(unusable(vec![tool("x", bad), tool("y", good)]).is_empty());
+        let described = format!(r#"{bad},"description":"new""#);
+        assert!(
+            unusable(vec![tool("x", &described), tool("y", good)]).is_empty(),
+            "the same schema"
+        );
+        assert_eq!(unusable(vec![tool("x", bad), tool("y", bad)]), ["s:y"]);
+    }
+
+    #[test]
     fn a_damaged_file_is_told_and_left_behind() {
         let folder = tempfile::tempdir().unwrap();
         let settings =
@@ -420,15 +444,17 @@ mod tests {
     async fn fr_a1_a_call_waits_for_the_first_set_and_no_longer() {
         let catalog = Arc::new(Catalog::new(settings(&[("s", "{}"), ("mute", "{}")])));
         let name = |name| ToolName::parse(name).unwrap();
-        assert!(catalog.wait_for(&name("nobody:x"), Duration::MAX).await.is_none());
-        assert!(catalog.wait_for(&name("mute:x"), Duration::from_millis(1)).await.is_none());
+        let now = Instant::now();
+        let in_an_hour = now + std::time::Duration::from_secs(3600);
+        assert!(catalog.wait_for(&name("nobody:x"), in_an_hour).await.is_none());
+        assert!(catalog.wait_for(&name("mute:x"), now).await.is_none());
         let waiting = tokio::spawn({
             let catalog = Arc::clone(&catalog);
-            async move { catalog.wait_for(&name("s:x"), Duration::MAX).await }
+            async move { catalog.wait_for(&name("s:x"), in_an_hour).await }
         });
         tokio::task::yield_now().await;
         catalog.replace_server("s", vec![tool("x", "")]);
         assert!(waiting.await.unwrap().is_some());
-        assert!(catalog.wait_for(&name("s:y"), Duration::MAX).await.is_none());
+        assert!(catalog.wait_for(&name("s:y"), in_an_hour).await.is_none());
     }
 }

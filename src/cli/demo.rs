@@ -270,3 +270,56 @@ fn wrap(story: &mut String, text: &str) {
     }
     let _ = writeln!(story, "{INDENT}{line}");
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(result: &Value) -> Told {
+        let body = json!({"jsonrpc": "2.0", "id": 1, "result": result}).to_string();
+        let headers = http::HeaderMap::new();
+        let answer = Answer { status: http::StatusCode::OK, headers, body: body.into() };
+        Told::read(&answer).unwrap()
+    }
+
+    fn recorded(status: &str, guard: &str) -> Recorded {
+        Recorded { status: status.to_owned(), guard: guard.to_owned() }
+    }
+
+    #[test]
+    fn a_fate_is_what_agent_and_record_agree_on() {
+        let good = json!({"content": [{"type": "text", "text": "hi"}]});
+        let bad = json!({"content": [{"type": "text", "text": "no"}], "isError": true});
+        let fate = |result: &Value, direct: Option<&Value>, status: &str, guard: &str| {
+            told(result).fate(direct, &recorded(status, guard))
+        };
+        assert_eq!(fate(&good, Some(&good), "success", ""), Some(Fate::Forwarded));
+        assert_eq!(fate(&good, Some(&bad), "success", ""), None, "other bytes");
+        assert_eq!(fate(&good, Some(&good), "error", ""), None, "another record");
+        assert_eq!(fate(&bad, None, "rejected", ""), Some(Fate::Refused));
+        assert_eq!(fate(&bad, Some(&good), "blocked", ""), Some(Fate::Violation));
+        assert_eq!(fate(&bad, Some(&good), "blocked", "bytes"), Some(Fate::Oversized));
+        assert_eq!(fate(&bad, Some(&bad), "success", ""), None);
+    }
+
+    #[test]
+    fn the_story_fits_80_columns() {
+        let long = "output schema validation failed: ".repeat(6);
+        let mut story = String::new();
+        for (index, step) in steps().iter().enumerate() {
+            let told = told(&json!({"content": [{"type": "text", "text": long}]}));
+            draw_step(&mut story, index + 1, step, &told, Some(step.fate));
+        }
+        for line in story.lines() {
+            assert!(line.chars().count() <= usize::from(WIDTH), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_five_fates_are_not_all_the_same() {
+        let fates: Vec<Fate> = steps().iter().map(|step| step.fate).collect();
+        for fate in [Fate::Forwarded, Fate::Refused, Fate::Violation, Fate::Oversized] {
+            assert!(fates.contains(&fate), "{fate:?}");
+        }
+    }
+}

@@ -11,7 +11,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::stated::Stated;
+use super::stated::{Stated, echo};
+use crate::json::tape::{self, Fault, Scratch};
 use crate::tool::ToolName;
 
 /// The names of the parameters, for the error that lists them.
@@ -49,8 +50,8 @@ pub enum ArgumentError {
     ArgsNotAnObject,
     #[error("args_json must be a string that holds a JSON object")]
     ArgsJsonNotAnObject,
-    #[error("args_json holds an object with a duplicate key")]
-    ArgsJsonDuplicate,
+    #[error("args_json {0}")]
+    ArgsJson(Fault),
 }
 
 impl CallArguments {
@@ -59,15 +60,19 @@ impl CallArguments {
     /// # Errors
     /// Whatever cannot be understood without a doubt, an unknown parameter included. A wrong
     /// *intent* is no error here: see [`Stated::check`].
-    pub fn parse(raw: &Bytes) -> Result<Self, ArgumentError> {
-        Self::parse_beside(raw, None)
+    pub fn parse(raw: &Bytes, scratch: &mut Scratch) -> Result<Self, ArgumentError> {
+        Self::parse_beside(raw, None, scratch)
     }
 
     /// The same where the intent may also stand beside the arguments, as in the REST call.
     ///
     /// # Errors
     /// As [`CallArguments::parse`].
-    pub fn parse_beside(raw: &Bytes, intent: Option<&RawValue>) -> Result<Self, ArgumentError> {
+    pub fn parse_beside(
+        raw: &Bytes,
+        intent: Option<&RawValue>,
+        scratch: &mut Scratch,
+    ) -> Result<Self, ArgumentError> {
         let members = Members::parse(raw).map_err(|_| ArgumentError::NotAnObject)?;
         let (mut name, mut args, mut args_json) = (None, None, None);
         let mut stated: Vec<(&str, &RawValue)> =
@@ -79,7 +84,7 @@ impl CallArguments {
                 "args" => args = given,
                 "args_json" => args_json = given,
                 _ if Stated::is_parameter(key) => stated.push((key, value)),
-                _ => return Err(ArgumentError::Unknown(key.to_owned())),
+                _ => return Err(ArgumentError::Unknown(echo(key))),
             }
         }
         let name: String = serde_json::from_str(name.ok_or(ArgumentError::NoName)?.get())
@@ -89,28 +94,26 @@ impl CallArguments {
             (None, None) => Bytes::from_static(b"{}"),
             (Some(value), None) if is_object(value.get()) => raw.slice_ref(value.get().as_bytes()),
             (Some(_), None) => return Err(ArgumentError::ArgsNotAnObject),
-            (None, Some(value)) => unquote(value)?,
+            (None, Some(value)) => unquote(value, scratch)?,
         };
         Ok(Self {
-            tool: ToolName::parse(&name).ok_or(ArgumentError::BadName(name))?,
+            tool: ToolName::parse(&name).ok_or_else(|| ArgumentError::BadName(echo(&name)))?,
             arguments,
             intent: Stated::parse(&stated),
         })
     }
 }
 
-/// The object inside `args_json`.
-fn unquote(value: &RawValue) -> Result<Bytes, ArgumentError> {
+/// The object inside `args_json`. The request's own strictness does not reach into a string, so it
+/// is applied here.
+fn unquote(value: &RawValue, scratch: &mut Scratch) -> Result<Bytes, ArgumentError> {
     let text: String =
         serde_json::from_str(value.get()).map_err(|_| ArgumentError::ArgsJsonNotAnObject)?;
-    let value: &RawValue =
-        serde_json::from_str(&text).map_err(|_| ArgumentError::ArgsJsonNotAnObject)?;
-    if !is_object(value.get()) {
+    if !is_object(text.trim_start()) {
         return Err(ArgumentError::ArgsJsonNotAnObject);
     }
-    if !keys_are_unique(value.get().as_bytes()) {
-        return Err(ArgumentError::ArgsJsonDuplicate);
-    }
+    tape::check_unique(text.as_bytes(), tape::MAX_DEPTH, scratch)
+        .map_err(ArgumentError::ArgsJson)?;
     Ok(Bytes::from(text))
 }
 
@@ -153,68 +156,12 @@ impl<'de> Deserialize<'de> for Members<'de> {
     }
 }
 
-/// True if no object in `json` has a key twice, as every level of it is read.
-fn keys_are_unique(json: &[u8]) -> bool {
-    serde_json::from_slice::<Unique>(json).is_ok()
-}
-
-/// Accepts any JSON value without a duplicate key; keeps nothing.
-struct Unique;
-
-impl<'de> Deserialize<'de> for Unique {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Walk;
-        impl<'de> Visitor<'de> for Walk {
-            type Value = Unique;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a value without duplicate keys")
-            }
-            fn visit_unit<E>(self) -> Result<Unique, E> {
-                Ok(Unique)
-            }
-            fn visit_bool<E>(self, _: bool) -> Result<Unique, E> {
-                Ok(Unique)
-            }
-            fn visit_i64<E>(self, _: i64) -> Result<Unique, E> {
-                Ok(Unique)
-            }
-            fn visit_u64<E>(self, _: u64) -> Result<Unique, E> {
-                Ok(Unique)
-            }
-            fn visit_f64<E>(self, _: f64) -> Result<Unique, E> {
-                Ok(Unique)
-            }
-            fn visit_str<E>(self, _: &str) -> Result<Unique, E> {
-                Ok(Unique)
-            }
-            fn visit_seq<A: serde::de::SeqAccess<'de>>(
-                self,
-                mut seq: A,
-            ) -> Result<Unique, A::Error> {
-                while seq.next_element::<Unique>()?.is_some() {}
-                Ok(Unique)
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Unique, A::Error> {
-                let mut keys = std::collections::HashSet::<String>::new();
-                while let Some((key, Unique)) = map.next_entry::<String, Unique>()? {
-                    if !keys.insert(key) {
-                        return Err(serde::de::Error::custom("duplicate key"));
-                    }
-                }
-                Ok(Unique)
-            }
-        }
-        deserializer.deserialize_any(Walk)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn parse(json: &str) -> Result<CallArguments, ArgumentError> {
-        CallArguments::parse(&Bytes::copy_from_slice(json.as_bytes()))
+        CallArguments::parse(&Bytes::copy_from_slice(json.as_bytes()), &mut Scratch::new())
     }
 
     fn arguments(json: &str) -> String {
@@ -224,7 +171,7 @@ mod tests {
     #[test]
     fn fr_005_args_are_the_requests_own_bytes() {
         let raw = Bytes::from_static(br#"{"args": {"b" : 1.0, "a":[1e2]} ,"name":"s:t"}"#);
-        let call = CallArguments::parse(&raw).unwrap();
+        let call = CallArguments::parse(&raw, &mut Scratch::new()).unwrap();
         assert_eq!(&call.arguments[..], br#"{"b" : 1.0, "a":[1e2]}"#);
         assert!(raw.as_ptr_range().contains(&call.arguments.as_ptr()), "copied");
         assert_eq!(call.tool.to_string(), "s:t");
@@ -242,6 +189,9 @@ mod tests {
     #[test]
     fn fr_005_what_cannot_be_read_is_refused() {
         use ArgumentError as E;
+        let duplicate = |object: &str| {
+            E::ArgsJson(Fault::DuplicateKey { object: object.into(), name: "a".into() })
+        };
         for (json, error) in [
             ("[]", E::NotAnObject),
             ("null", E::NotAnObject),
@@ -257,10 +207,10 @@ mod tests {
             (r#"{"name":"s:t","args_json":{}}"#, E::ArgsJsonNotAnObject),
             (r#"{"name":"s:t","args_json":""}"#, E::ArgsJsonNotAnObject),
             (r#"{"name":"s:t","args_json":"[]"}"#, E::ArgsJsonNotAnObject),
-            (r#"{"name":"s:t","args_json":"{} {}"}"#, E::ArgsJsonNotAnObject),
+            (r#"{"name":"s:t","args_json":"{} {}"}"#, E::ArgsJson(Fault::Trailing)),
             (r#"{"name":"s:t","args_json":"{\"a\":\ud800}"}"#, E::ArgsJsonNotAnObject),
-            (r#"{"name":"s:t","args_json":"{\"a\":1,\"\\u0061\":1}"}"#, E::ArgsJsonDuplicate),
-            (r#"{"name":"s:t","args_json":"{\"x\":[{\"a\":1,\"a\":1}]}"}"#, E::ArgsJsonDuplicate),
+            (r#"{"name":"s:t","args_json":"{\"a\":1,\"\\u0061\":1}"}"#, duplicate("")),
+            (r#"{"name":"s:t","args_json":"{\"x\":[{\"a\":1,\"a\":1}]}"}"#, duplicate("/x/0")),
         ] {
             assert_eq!(parse(json).unwrap_err(), error, "{json}");
         }
@@ -271,7 +221,7 @@ mod tests {
         let outer: &RawValue = serde_json::from_str(r#"{"operation_type":"read"}"#).unwrap();
         let record = |inner: &str| {
             let raw = Bytes::copy_from_slice(inner.as_bytes());
-            let call = CallArguments::parse_beside(&raw, Some(outer)).unwrap();
+            let call = CallArguments::parse_beside(&raw, Some(outer), &mut Scratch::new()).unwrap();
             call.intent.operation().map(|operation| operation.as_str())
         };
         assert_eq!(record(r#"{"name":"s:t"}"#), Some("read"));

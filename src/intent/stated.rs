@@ -274,7 +274,8 @@ fn is_null(value: &RawValue) -> bool {
     value.get() == "null"
 }
 
-fn echo(word: &str) -> String {
+/// `word`, cut so that an error repeats little of what it refuses.
+pub(super) fn echo(word: &str) -> String {
     match word.char_indices().nth(MAX_ECHO_CHARS) {
         None => word.to_owned(),
         Some((cut, _)) => format!("{}…", word.get(..cut).unwrap_or_default()),

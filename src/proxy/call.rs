@@ -15,18 +15,18 @@ use bytes::Bytes;
 use tokio::sync::Semaphore;
 
 use crate::activity::record::{
-    Decision, Draft, Entry, Payload, Policy, Source, Status, Type, Verdict,
+    self, Decision, Draft, Entry, Payload, Policy, Source, Status, Type,
 };
-use crate::activity::writer::{Durable, Slot};
+use crate::activity::writer::{Durability, Slot};
 use crate::intent::{self, CallArguments, Denial, DenialKind, Operation, Permit};
 use crate::output::{Failure, Fault, Finding, Inspector, Member, Message, Mode, Treatment};
 use crate::proxy::Worker;
 use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply};
 use crate::proxy::{dispatch, held, retrieve};
 use crate::schema::compile::Schema;
-use crate::schema::judge::{Judgement, Scratch};
+use crate::schema::judge::{Judgement, Scratch, Verdict};
 use crate::tool::{OutputSchema, Tool, ToolName};
-use crate::upstream::supervisor::{Answer, CallError, Part};
+use crate::upstream::{Answer, CallError, Part};
 use crate::wire::splice::Splice;
 
 /// Bytes gathered before a streamed answer goes on although more is at hand.
@@ -77,7 +77,7 @@ pub async fn call(
             Exchange::new(worker, permit, answer, exit, reply).run().await
         }
         Err(stop) => {
-            exit.close(stop.status, &stop.refusal.text).settle().await;
+            exit.close(stop.status, &stop.refusal.text).await;
             reply.put(Piece::Refused(stop.refusal));
             Ok(())
         }
@@ -115,7 +115,7 @@ pub async fn retrieve_tools(
             (Status::Rejected, refusal.text.clone(), Piece::Refused(refusal))
         }
     };
-    exit.close(status, &error).settle().await;
+    exit.close(status, &error).await;
     reply.put(piece);
     Ok(())
 }
@@ -133,7 +133,7 @@ pub async fn unreadable(
 ) -> Result<(), Aborted> {
     let refusal = match Exit::open(&worker, Type::ToolCall, caller, "").await {
         Ok(exit) => {
-            exit.close(Status::Rejected, &text).settle().await;
+            exit.close(Status::Rejected, &text).await;
             Refusal { kind: RefusalKind::Unreadable, text }
         }
         Err(refusal) => refusal,
@@ -166,8 +166,7 @@ async fn prepare(
     raw: &Bytes,
 ) -> Result<(Permit, Bytes), Stop> {
     let proxy = &worker.proxy;
-    let read = CallArguments::parse(raw, &mut worker.scratch.borrow_mut());
-    let read = read.map_err(|error| {
+    let read = CallArguments::parse(raw).map_err(|error| {
         exit.draft.arguments = Payload::cut(raw, proxy.max_payload_bytes);
         Stop::new(Status::Rejected, RefusalKind::Unreadable, error.to_string())
     })?;
@@ -187,7 +186,7 @@ async fn prepare(
     for warning in permit.warnings() {
         tracing::warn!(server = %read.tool.server, tool = %read.tool.tool, "{warning}");
         let text = warning.to_string();
-        exit.decisions.push(Decision::new(Verdict::Warning, warning.policy(), text));
+        exit.decisions.push(Decision::new(record::Verdict::Warning, policy(warning.policy()), text));
     }
     Ok((permit, read.arguments))
 }
@@ -205,8 +204,7 @@ async fn find(worker: &Worker, name: &ToolName) -> Result<Arc<Tool>, Stop> {
         )));
     };
     // After a start the server's first set of tools may still be on its way.
-    let deadline = Instant::now() + CATALOG_WAIT;
-    if let Some(tool) = proxy.catalog.wait_for(name, deadline).await {
+    if let Some(tool) = proxy.catalog.wait_for(name, CATALOG_WAIT).await {
         return Ok(tool);
     }
     let text = match upstream.unavailable() {
@@ -228,7 +226,7 @@ async fn send(
         return Err(Stop::new(Status::Error, RefusalKind::Unknown, text));
     };
     exit.sent = Some(Instant::now());
-    let answer = upstream.call(&worker.pool, &permit, arguments).await;
+    let answer = upstream.call(&worker.pool, &permit, arguments, None).await;
     match answer {
         Ok(answer) => Ok((permit, answer)),
         Err(error) => {
@@ -242,7 +240,8 @@ async fn send(
 struct Exchange {
     worker: Rc<Worker>,
     permit: Permit,
-    answer: Answer,
+    /// `None` once the answer is whole, or strict has closed it.
+    answer: Option<Answer>,
     inspector: Inspector,
     treatment: Treatment,
     exit: Exit,
@@ -267,6 +266,18 @@ impl From<Fault> for Broken {
     }
 }
 
+impl From<CallError> for Broken {
+    fn from(error: CallError) -> Self {
+        Self::Upstream(error.cause.to_string())
+    }
+}
+
+/// Asks a future once, and drops it.
+async fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
+}
+
 impl Exchange {
     fn new(
         worker: Rc<Worker>,
@@ -277,17 +288,33 @@ impl Exchange {
     ) -> Self {
         let tool = permit.tool();
         let treatment = Treatment::of(tool);
+        let id = answer.id().to_string();
         let inspector =
-            Inspector::new(treatment, &tool.policy, answer.id(), worker.proxy.hash_key);
+            Inspector::new(treatment, &tool.policy, id.as_bytes(), worker.proxy.hash_key);
         let waiting = Splice::new();
-        Self { worker, permit, answer, inspector, treatment, exit, reply, waiting, begun: false }
+        Self {
+            worker,
+            permit,
+            answer: Some(answer),
+            inspector,
+            treatment,
+            exit,
+            reply,
+            waiting,
+            begun: false,
+        }
     }
 
     async fn run(mut self) -> Result<(), Aborted> {
         let received = self.receive().await;
         self.exit.answered = Some(Instant::now());
         match received {
-            Ok(member) => self.finish(member).await,
+            Ok(member) => {
+                if let Some(answer) = self.answer.take() {
+                    answer.finish();
+                }
+                self.finish(member).await
+            }
             Err(Broken::Blocked(failure)) => {
                 self.block(&failure).await;
                 Ok(())
@@ -315,7 +342,10 @@ impl Exchange {
                         continue;
                     }
                 },
-                None => return Err(Broken::Upstream("ended its answer before it was whole".into())),
+                None => {
+                    let ended = self.answer.as_ref().map(Answer::without_response);
+                    return Err(ended.map_or(Broken::from(Fault::Empty), Broken::from));
+                }
             };
             let slice = self.inspector.feed(&chunk)?;
             if slice.is_empty() {
@@ -332,22 +362,21 @@ impl Exchange {
     /// The upstream's next part. What waits to go on does so while nothing is at hand.
     async fn next_part(&mut self) -> Result<Option<Part>, Broken> {
         if self.treatment != Treatment::Hold && !self.waiting.is_empty() {
-            let at_hand = {
-                let mut next = pin!(self.answer.next());
-                poll_fn(|cx| Poll::Ready(next.as_mut().poll(cx))).await
+            let at_hand = match &mut self.answer {
+                Some(answer) => poll_once(answer.next()).await,
+                None => return Ok(None),
             };
-            match at_hand {
-                Poll::Ready(part) if self.waiting.len() < MAX_GATHERED_BYTES => {
-                    return part.map_err(|error| Broken::Upstream(error.cause()));
-                }
-                Poll::Ready(part) => {
-                    self.send_on().await;
-                    return part.map_err(|error| Broken::Upstream(error.cause()));
-                }
-                Poll::Pending => self.send_on().await,
+            if at_hand.is_pending() || self.waiting.len() >= MAX_GATHERED_BYTES {
+                self.send_on().await;
+            }
+            if let Poll::Ready(part) = at_hand {
+                return part.map_err(Broken::from);
             }
         }
-        self.answer.next().await.map_err(|error| Broken::Upstream(error.cause()))
+        match &mut self.answer {
+            Some(answer) => answer.next().await.map_err(Broken::from),
+            None => Ok(None),
+        }
     }
 
     /// Sends on what waits.
@@ -389,7 +418,7 @@ impl Exchange {
             }
         }
         if !judged_later {
-            self.exit.close(status, "").settle().await;
+            self.exit.close(status, "").await;
             if self.begun {
                 self.send_rest().await;
             } else {
@@ -399,10 +428,10 @@ impl Exchange {
         }
         // Warn: the bytes go on first, then the schema is asked (FR-A11). A query that arrives
         // after the reply waits for the record (ACT-5); `before_reply` waits for it here.
-        if self.exit.is_durable_before_reply() {
+        if self.worker.proxy.activity.config().durability == Durability::BeforeReply {
             let verdict = self.verdict().await;
             self.record_warning(verdict);
-            self.exit.close(status, "").settle().await;
+            self.exit.close(status, "").await;
             if self.begun {
                 self.send_rest().await;
             } else {
@@ -420,7 +449,7 @@ impl Exchange {
         }
         let verdict = self.verdict().await;
         self.record_warning(verdict);
-        self.exit.close(status, "").settle().await;
+        self.exit.close(status, "").await;
         Ok(())
     }
 
@@ -440,17 +469,21 @@ impl Exchange {
                 let OutputSchema::Compiled(schema) = &tool.schema else { return None };
                 let document = self.inspector.take_document();
                 let size: usize = document.iter().map(Bytes::len).sum();
-                let judgement = if size > LARGE_DOCUMENT_BYTES {
+                let judged = if size > LARGE_DOCUMENT_BYTES {
                     self.worker.proxy.judges.judge(Arc::clone(schema), document).await
                 } else {
-                    schema.judge(&document, &mut self.worker.scratch.borrow_mut())
+                    Some(schema.judge(&document, &mut self.worker.scratch.borrow_mut()))
                 };
+                let Some(judgement) = judged else { return Some(Failure::unjudged()) };
                 if judgement.disagreement {
                     let hash = schema.hash();
                     tracing::warn!(tool = %tool.name, schema = %hash, "the engines disagree");
                     self.worker.proxy.judges.count_disagreement();
                 }
-                judgement.violation().map(Failure::schema)
+                match judgement.verdict {
+                    Verdict::Conforms => None,
+                    Verdict::Violates(violation) => Some(Failure::schema(&violation)),
+                }
             }
         }
     }
@@ -460,18 +493,18 @@ impl Exchange {
             let name = &self.permit.tool().name;
             let place = &failure.schema_path;
             tracing::warn!(tool = %name, %place, "the answer violates its schema");
-            self.exit.decisions.push(decision(Verdict::Warning, Mode::Warn, &failure));
+            self.exit.decisions.push(decision(record::Verdict::Warning, Mode::Warn, &failure));
         }
     }
 
     /// Strict refuses: the upstream's answer is closed, the agent is told why.
-    async fn block(mut self, failure: &Failure) {
+    async fn block(&mut self, failure: &Failure) {
         let name = self.permit.tool().name.clone();
         tracing::warn!(tool = %name, place = %failure.schema_path, "the answer was blocked");
-        drop(self.answer);
+        drop(self.answer.take());
         let text = failure.agent_text();
-        self.exit.decisions.push(decision(Verdict::Blocked, Mode::Strict, failure));
-        self.exit.close(Status::Blocked, &text).settle().await;
+        self.exit.decisions.push(decision(record::Verdict::Blocked, Mode::Strict, failure));
+        self.exit.close(Status::Blocked, &text).await;
         let result = dispatch::error_result(&text);
         self.reply.put(Piece::Whole(Member::Result, Splice::from(result)));
     }
@@ -485,7 +518,7 @@ impl Exchange {
             let breach = self.inspector.breach();
             self.record_warning(breach);
         }
-        self.exit.close(Status::Error, &text).settle().await;
+        self.exit.close(Status::Error, &text).await;
         if self.begun {
             return Err(Aborted(text));
         }
@@ -494,7 +527,11 @@ impl Exchange {
     }
 }
 
-fn decision(verdict: Verdict, mode: Mode, failure: &Failure) -> Decision {
+fn policy(word: &str) -> Policy {
+    Policy::parse(word).unwrap_or(Policy::Intent)
+}
+
+fn decision(verdict: record::Verdict, mode: Mode, failure: &Failure) -> Decision {
     let mut decision =
         Decision::new(verdict, Policy::OutputValidation, failure.reason.as_str());
     decision.mode = mode.as_str();
@@ -523,17 +560,6 @@ struct Exit {
     head: Vec<u8>,
     head_limit: usize,
     response_bytes: u64,
-}
-
-/// A record handed over; `before_reply` waits for it to be on disk.
-struct Settled(Option<Durable>);
-
-impl Settled {
-    async fn settle(self) {
-        if let Some(durable) = self.0 {
-            durable.await;
-        }
-    }
 }
 
 impl Exit {
@@ -581,7 +607,7 @@ impl Exit {
     /// Records a refusal by the gate: the call rejected, and one decision (ACT-1).
     fn deny(&mut self, denial: &Denial) -> Stop {
         let text = denial.to_string();
-        self.decisions.push(Decision::new(Verdict::Blocked, denial.policy(), text.as_str()));
+        self.decisions.push(Decision::new(record::Verdict::Blocked, policy(denial.policy()), text.as_str()));
         let kind = match denial.kind() {
             DenialKind::Intent => RefusalKind::Intent,
             DenialKind::Gate | DenialKind::Approval => RefusalKind::Gate,
@@ -596,12 +622,21 @@ impl Exit {
         }
     }
 
-    fn is_durable_before_reply(&self) -> bool {
-        self.slot.as_ref().is_some_and(Slot::is_durable_before_reply)
+    /// Hands the record over, before the last piece of the reply. Waits for the disk as far as
+    /// `activity.durability` asks for it (ACT-3).
+    async fn close(&mut self, status: Status, error: &str) {
+        let Some(slot) = self.slot.take() else { return };
+        slot.clear_to_reply().await;
+        let entry = self.entry(status, error);
+        if let Some(durable) = slot.submit(entry)
+            && let Err(lost) = durable.wait().await
+        {
+            // The call was sent, so it is answered (ACT-2); health counts what was lost.
+            tracing::error!(%lost, "a call's record may be lost");
+        }
     }
 
-    fn close(&mut self, status: Status, error: &str) -> Settled {
-        let Some(slot) = self.slot.take() else { return Settled(None) };
+    fn entry(&mut self, status: Status, error: &str) -> Entry {
         let total = self.began.elapsed();
         let upstream = match (self.sent, self.answered) {
             (Some(sent), Some(answered)) => answered.duration_since(sent),
@@ -616,16 +651,16 @@ impl Exit {
         draft.overhead_us = micros(total.saturating_sub(upstream));
         let head = std::mem::take(&mut self.head).into_boxed_slice();
         draft.response = Payload::from_head(head, self.response_bytes);
-        let decisions = std::mem::take(&mut self.decisions);
-        Settled(slot.submit(Entry { draft, decisions }))
+        Entry { draft, decisions: std::mem::take(&mut self.decisions) }
     }
 }
 
 impl Drop for Exit {
     fn drop(&mut self) {
-        if self.slot.is_some() {
+        if let Some(slot) = self.slot.take() {
+            let text = "the client went away before the reply was complete";
             // Nobody waits for the answer any more, so nobody waits for the disk either.
-            drop(self.close(Status::Error, "the client went away before the reply was complete"));
+            drop(slot.submit(self.entry(Status::Error, text)));
         }
     }
 }
@@ -665,7 +700,8 @@ impl Judges {
         self.disagreements.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     }
 
-    async fn judge(&self, schema: Arc<Schema>, document: Vec<Bytes>) -> Judgement {
+    /// `None` when the judge itself failed.
+    async fn judge(&self, schema: Arc<Schema>, document: Vec<Bytes>) -> Option<Judgement> {
         // The semaphore is never closed, so a seat always comes.
         let _seat = self.seats.acquire().await.ok();
         let scratches = Arc::clone(&self.scratches);
@@ -676,6 +712,6 @@ impl Judges {
             scratches.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
             judgement
         });
-        judged.await.unwrap_or_else(|_| Judgement::unjudged())
+        judged.await.ok()
     }
 }

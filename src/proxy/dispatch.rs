@@ -11,8 +11,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::activity::record::Source;
-use crate::intent::Operation;
-use crate::json::tape;
+use crate::intent::{NO_CALL_TOOL, Operation};
+use crate::json::tape::{self, Fault};
 use crate::proxy::call::{self, Caller};
 use crate::proxy::reply::{Refusal, RefusalKind, Running};
 use crate::proxy::{Worker, builtin};
@@ -21,10 +21,8 @@ use crate::wire::jsonrpc::{self, Code, Message, Request};
 /// Protocol revisions served with `initialize`, newest first.
 pub const VERSIONS: [&str; 2] = ["2025-11-25", "2025-06-18"];
 
-/// The text for the tool this product deliberately does not have (FR-004).
-const NO_CALL_TOOL: &str = "Tool 'call_tool' not found. Use call_tool_read, call_tool_write, or \
-     call_tool_destructive with matching intent.operation_type. See retrieve_tools for annotations \
-     and recommendations.";
+/// Deepest nesting of a request: what serde_json follows, less the envelope.
+const MAX_REQUEST_DEPTH: usize = 120;
 
 /// Who a message came from.
 #[derive(Clone, Debug)]
@@ -73,7 +71,8 @@ pub struct Initialize {
 ///
 /// The whole error response to send, and its code.
 pub fn read(worker: &Worker, body: &Bytes) -> Result<Message, (Code, Bytes)> {
-    let strict = tape::check_unique(body, &mut worker.scratch.borrow_mut());
+    let strict =
+        tape::check_unique(body, MAX_REQUEST_DEPTH, worker.scratch.borrow_mut().tape());
     let message = Message::parse(body);
     let answer = |id: Option<&Bytes>, code: Code, text: &str| {
         (code, jsonrpc::error(id.map(AsRef::as_ref), code, text))
@@ -81,8 +80,8 @@ pub fn read(worker: &Worker, body: &Bytes) -> Result<Message, (Code, Bytes)> {
     match (strict, message) {
         (Ok(()), Ok(message)) => Ok(message),
         (Ok(()), Err(unreadable)) => Err(answer(None, unreadable.code(), &unreadable.to_string())),
-        (Err(error), message) if error.is_duplicate() => {
-            let text = format!("Invalid params: {error}");
+        (Err(fault @ Fault::DuplicateKey { .. }), message) => {
+            let text = format!("Invalid params: the request {fault}");
             let id = match &message {
                 Ok(Message::Request(request)) => request.id.as_ref(),
                 Ok(Message::Response(id)) => id.as_ref(),
@@ -90,7 +89,9 @@ pub fn read(worker: &Worker, body: &Bytes) -> Result<Message, (Code, Bytes)> {
             };
             Err(answer(id, Code::InvalidParams, &text))
         }
-        (Err(error), _) => Err(answer(None, Code::Parse, &format!("Parse error: {error}"))),
+        (Err(fault), _) => {
+            Err(answer(None, Code::Parse, &format!("Parse error: the request {fault}")))
+        }
     }
 }
 
@@ -179,7 +180,7 @@ fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: Option<&Bytes>
             Running::new(|reply| call::retrieve_tools(worker, caller, arguments, reply))
         }
         "call_tool" => return error(&id, Code::InvalidParams, NO_CALL_TOOL),
-        name => match Operation::of_tool(name) {
+        name => match Operation::from_variant(name) {
             Some(variant) => {
                 Running::new(|reply| call::call(worker, caller, variant, arguments, reply))
             }
