@@ -82,9 +82,24 @@ impl Upstream {
         self.state.borrow().clone()
     }
 
-    /// Sends a call. `arguments` is a JSON object as the agent wrote it, `meta` one for `_meta`;
-    /// both go out byte for byte, but for raw line ends between tokens, which a line-framed
-    /// transport cannot carry.
+    /// Why it cannot be called now, in one line that names it; `None` if it can.
+    #[must_use]
+    pub fn unavailable(&self) -> Option<String> {
+        if self.live.load().is_some() {
+            return None;
+        }
+        let state = self.state.borrow();
+        let cause = match state.status {
+            Status::Connected => return None,
+            Status::Disabled => Cause::Disabled,
+            Status::Connecting => Cause::NotConnected { reason: "it is connecting".into() },
+            Status::Failed => Cause::NotConnected { reason: state.reason.clone() },
+        };
+        Some(format!("{}: {cause}", self.name))
+    }
+
+    /// Sends a call. `arguments` is a JSON object as the agent wrote it, and goes out byte for
+    /// byte, but for raw line ends between tokens, which a line-framed transport cannot carry.
     ///
     /// Waits at most [`CONNECT_WAIT`] for a server that is connecting and `call_timeout` for a
     /// place under `max_concurrent`. Over HTTP it returns when the head of the answer has come,
@@ -94,6 +109,19 @@ impl Upstream {
     /// # Errors
     /// [`CallError`], which says whether the request had been sent.
     pub async fn call(
+        self: &Arc<Self>,
+        pool: &Rc<Pool>,
+        permit: &Permit,
+        arguments: Bytes,
+    ) -> Result<Answer, CallError> {
+        self.call_with(pool, permit, arguments, None).await
+    }
+
+    /// The same with `meta`, a JSON object for the request's `_meta`.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn call_with(
         self: &Arc<Self>,
         pool: &Rc<Pool>,
         permit: &Permit,

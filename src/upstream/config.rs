@@ -1,6 +1,7 @@
 //! One server's entry in `mcpServers`, as far as reaching it goes.
 //!
-//! What its tools may do and how their answers are judged belongs to the catalog. Unknown keys are
+//! Which of its tools are offered, what they may do and how their answers are judged belongs to
+//! the catalog. Unknown keys are
 //! the business of whoever reads the file.
 
 use std::collections::BTreeMap;
@@ -60,10 +61,6 @@ pub struct Config {
     /// Most time a call waits for the first byte of a message of its answer.
     #[serde(deserialize_with = "duration")]
     pub call_timeout: Duration,
-    /// Only these tools, by the server's own names; absent means all.
-    pub enabled_tools: Option<Vec<String>>,
-    /// Not these tools.
-    pub disabled_tools: Vec<String>,
     /// Most calls at a time; absent means no limit of ours.
     pub max_concurrent: Option<NonZeroUsize>,
 }
@@ -81,8 +78,6 @@ impl Default for Config {
             protocol: Protocol::Auto,
             init_timeout: Duration::from_secs(30),
             call_timeout: Duration::from_secs(120),
-            enabled_tools: None,
-            disabled_tools: Vec::new(),
             max_concurrent: None,
         }
     }
@@ -148,12 +143,6 @@ impl Config {
             }),
         }
     }
-
-    /// Whether the operator lets this tool be offered.
-    pub(super) fn offers(&self, tool: &str) -> bool {
-        self.enabled_tools.as_ref().is_none_or(|only| only.iter().any(|name| name == tool))
-            && !self.disabled_tools.iter().any(|name| name == tool)
-    }
 }
 
 fn fill_all(
@@ -218,11 +207,11 @@ mod tests {
     fn the_entry_that_users_have_is_read() {
         let config = config(
             r#"{"command":"npx","args":["-y","x"],"env":{"KEY":"a${env:TOKEN}b"},"cwd":"/tmp",
-                "call_timeout":"1m 30s","max_concurrent":4,"disabled_tools":["rm"]}"#,
+                "call_timeout":"1m 30s","max_concurrent":4}"#,
         );
         assert_eq!(config.init_timeout, Duration::from_secs(30));
         assert_eq!(config.call_timeout, Duration::from_secs(90));
-        assert!(config.enabled && config.offers("ls") && !config.offers("rm"));
+        assert!(config.enabled);
         let Ok(Target::Stdio { command, env, .. }) = config.target(&environment) else { panic!() };
         assert_eq!((command.as_str(), env), ("npx", vec![("KEY".into(), "as3cretb".into())]));
         assert!(!format!("{config:?}").contains("TOKEN"), "values must not show");
@@ -253,11 +242,5 @@ mod tests {
             let json = format!(r#"{{"call_timeout":"{bad}"}}"#);
             assert!(serde_json::from_str::<Config>(&json).is_err(), "{bad:?}");
         }
-    }
-
-    #[test]
-    fn enabled_tools_leaves_the_rest_out() {
-        let config = config(r#"{"enabled_tools":["a","b"],"disabled_tools":["b"]}"#);
-        assert_eq!(["a", "b", "c"].map(|tool| config.offers(tool)), [true, false, false]);
     }
 }

@@ -33,6 +33,14 @@ pub struct CallError {
     pub sent: Sent,
 }
 
+impl CallError {
+    /// What went wrong, without the names of server and tool.
+    #[must_use]
+    pub fn cause(&self) -> String {
+        self.cause.to_string()
+    }
+}
+
 /// What went wrong. The texts go to agents and into records; they hold no header, no address
 /// beyond the configured host, and of a server's own words only a bounded, printable piece.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -12,6 +12,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
@@ -124,6 +125,12 @@ struct Idle {
     /// The end of an event stream whose last message was taken, not read yet.
     rest: Option<Incoming>,
     since: Instant,
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pool({} idle)", self.idle())
+    }
 }
 
 impl Pool {
@@ -444,6 +451,27 @@ impl Exchange {
     fn overdue(&self) -> Cause {
         let limit = self.limit();
         if self.inside { Cause::Stalled { limit } } else { Cause::NoAnswer { limit } }
+    }
+
+    /// True for an answer that is framed as events.
+    pub(super) fn is_event_stream(&self) -> bool {
+        matches!(self.framing, Framing::Events { .. })
+    }
+
+    /// The reconnection time that the stream's last event gave, in milliseconds.
+    pub(super) fn retry(&self) -> Option<u64> {
+        match &self.framing {
+            Framing::Events { decoder, .. } => decoder.retry(),
+            Framing::Json | Framing::Fixed(_) => None,
+        }
+    }
+
+    /// The id of the stream's last event.
+    pub(super) fn last_id(&self) -> Option<Vec<u8>> {
+        match &self.framing {
+            Framing::Events { decoder, .. } => Some(decoder.last_id().to_vec()),
+            Framing::Json | Framing::Fixed(_) => None,
+        }
     }
 
     /// True once the whole body was read.

@@ -182,15 +182,17 @@ pub(super) async fn write(
 }
 
 /// Reads lines until the pipe closes; returns why it did. `inbox` gets what is no answer to a
-/// call.
+/// call; `seed` as in [`Peek::new`].
 pub(super) async fn read(
     link: Arc<Link>,
     mut stdout: impl AsyncRead + Unpin,
     inbox: mpsc::Sender<Bytes>,
+    seed: u64,
 ) -> Arc<str> {
     let mut buffer = BytesMut::new();
     let mut lines = lines::Decoder::new(MAX_LINE_BYTES);
-    let mut reader = Reader { link: &link, inbox, line: Incoming::default(), quiet: Quiet::default() };
+    let mut reader =
+        Reader { link: &link, inbox, line: Incoming::new(seed), quiet: Quiet::default(), seed };
     loop {
         if buffer.capacity() < READ_ROOM {
             buffer.reserve(READ_BYTES);
@@ -218,10 +220,10 @@ struct Reader<'a> {
     inbox: mpsc::Sender<Bytes>,
     line: Incoming,
     quiet: Quiet,
+    seed: u64,
 }
 
 /// The line being read.
-#[derive(Default)]
 struct Incoming {
     peek: Peek,
     route: Option<Route>,
@@ -234,14 +236,29 @@ struct Incoming {
     skip: bool,
 }
 
+impl Incoming {
+    fn new(seed: u64) -> Self {
+        Self {
+            peek: Peek::new(seed),
+            route: None,
+            held: Vec::new(),
+            held_bytes: 0,
+            call: None,
+            skip: false,
+        }
+    }
+}
+
 impl Reader<'_> {
     fn data(&mut self, data: Bytes) {
         let line = &mut self.line;
         if line.skip {
             return;
         }
+        line.held_bytes += data.len() as u64;
+        line.held.push(data);
         if line.route.is_none() {
-            line.route = line.peek.feed(&data);
+            line.route = line.peek.feed(&line.held);
         }
         match line.route {
             Some(Route::Call(id)) if line.call.is_none() => {
@@ -264,8 +281,6 @@ impl Reader<'_> {
             }
             Some(Route::Call(_) | Route::Lifecycle) | None => {}
         }
-        self.line.held_bytes += data.len() as u64;
-        self.line.held.push(data);
     }
 
     /// The chunk is used up: what is known to belong to a call goes on.
@@ -280,7 +295,7 @@ impl Reader<'_> {
 
     async fn end(&mut self) {
         if self.line.skip {
-            self.line = Incoming::default();
+            self.line = Incoming::new(self.seed);
             return;
         }
         if self.line.call.is_some() {
@@ -308,7 +323,7 @@ impl Reader<'_> {
                 }
             }
         }
-        self.line = Incoming::default();
+        self.line = Incoming::new(self.seed);
     }
 
     async fn too_long(&mut self, error: &lines::TooLong) {
@@ -319,7 +334,7 @@ impl Reader<'_> {
             self.link.waiting().leave(id);
         }
         // The decoder skips to the end of the line by itself and reports no end for it.
-        self.line = Incoming::default();
+        self.line = Incoming::new(self.seed);
     }
 
     async fn hand_on(&mut self, piece: Piece) {
@@ -346,7 +361,7 @@ impl Reader<'_> {
     }
 
     fn drop_line(&mut self) {
-        self.line = Incoming { skip: true, ..Incoming::default() };
+        self.line = Incoming { skip: true, ..Incoming::new(self.seed) };
     }
 
     fn complain(&mut self, complaint: Complaint) {

@@ -51,12 +51,13 @@ pub struct Decoder {
     after_cr: bool,
     name: Name,
     has_data: bool,
-    /// The last item was [`Item::End`]: type and retry are cleared before the next.
+    /// The last item was [`Item::End`]: its type is cleared before the next.
     ended: bool,
     event: Vec<u8>,
     id: Vec<u8>,
     id_next: Vec<u8>,
-    retry: Vec<u8>,
+    retry_next: Vec<u8>,
+    retry: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +134,6 @@ impl Decoder {
         if self.ended {
             self.ended = false;
             self.event.clear();
-            self.retry.clear();
         }
         while let Some(&byte) = self.chunk.first() {
             if self.after_cr {
@@ -178,13 +178,10 @@ impl Decoder {
         &self.id
     }
 
-    /// The reconnection time of the event that just ended, in milliseconds, if it gave one.
+    /// The stream's reconnection time in milliseconds, if it gave one.
     #[must_use]
     pub fn retry(&self) -> Option<u64> {
-        if self.retry.is_empty() || !self.retry.iter().all(u8::is_ascii_digit) {
-            return None;
-        }
-        std::str::from_utf8(&self.retry).ok()?.parse().ok()
+        self.retry
     }
 
     /// True while an event's data has begun and its end has not come: a stream that ends here was
@@ -250,7 +247,7 @@ impl Decoder {
             Field::Data => self.has_data = true,
             Field::Event => self.event.clear(),
             Field::Id => self.id_next.clear(),
-            Field::Retry => self.retry.clear(),
+            Field::Retry => self.retry_next.clear(),
             Field::Other => {}
         }
         None
@@ -263,7 +260,7 @@ impl Decoder {
             Field::Data => None,
             Field::Event => Some(&mut self.event),
             Field::Id => Some(&mut self.id_next),
-            Field::Retry => Some(&mut self.retry),
+            Field::Retry => Some(&mut self.retry_next),
             Field::Other => None,
         };
         if let Some(kept) = kept {
@@ -281,9 +278,16 @@ impl Decoder {
 
     /// A field's value is complete.
     fn finish(&mut self, field: Field) {
-        // An id that holds a NUL is ignored, as the standard says.
-        if field == Field::Id && !self.id_next.contains(&0) {
-            std::mem::swap(&mut self.id, &mut self.id_next);
+        match field {
+            // An id that holds a NUL is ignored, and so is a time that is not all digits.
+            Field::Id if !self.id_next.contains(&0) => {
+                std::mem::swap(&mut self.id, &mut self.id_next);
+            }
+            Field::Retry if self.retry_next.iter().all(u8::is_ascii_digit) => {
+                let digits = std::str::from_utf8(&self.retry_next).ok();
+                self.retry = digits.and_then(|digits| digits.parse().ok()).or(self.retry);
+            }
+            Field::Data | Field::Event | Field::Id | Field::Retry | Field::Other => {}
         }
     }
 
@@ -299,7 +303,6 @@ impl Decoder {
             return Some(Item::End);
         }
         self.event.clear();
-        self.retry.clear();
         None
     }
 }
