@@ -11,7 +11,7 @@ use super::answer::Failure;
 use super::query::{BadQuery, Query};
 use crate::activity::record::{Id, Operation, Record, Status, Type};
 use crate::activity::stats::Period;
-use crate::activity::writer::QueryError;
+use crate::activity::QueryError;
 use crate::activity::{Activity, Filter, From, Page, Payloads};
 use crate::proxy::Worker;
 
