@@ -147,7 +147,8 @@ fn reads(parts: &Parts) -> bool {
 }
 
 fn not_found() -> Failure {
-    let message = "Not found: MCP is at /mcp, REST under /api/v1 (activity, servers, tools, status)";
+    let message =
+        "Not found: MCP is at /mcp, REST under /api/v1 (activity, servers, tools, status)";
     Failure::new(StatusCode::NOT_FOUND, message)
 }
 

@@ -131,11 +131,7 @@ async fn respond(mut running: Running, request_id: &str) -> Response<Body> {
             }
             Piece::Begin(Member::Result) => {
                 let streamed = Streamed::new(running, answer::HEAD, answer::TAIL);
-                return answer::json(
-                    StatusCode::OK,
-                    Body::Call(Box::new(streamed)),
-                    request_id,
-                );
+                return answer::json(StatusCode::OK, Body::Call(Box::new(streamed)), request_id);
             }
             Piece::Whole(Member::Error, error) => {
                 finish(running);
