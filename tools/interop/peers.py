@@ -1,0 +1,307 @@
+"""Who takes part: the servers with what is called on them, and the clients.
+
+Every call is chosen so that its answer is the same each time it is made in the same place of the
+same sequence. Where that cannot be (`steady=False`), only the two sides of the proxy are compared.
+"""
+
+import datetime
+import os
+import shutil
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+SAME = "same bytes"
+BLOCKED = "blocked"
+REFUSED = "refused"
+
+# The limit on the servers that answer past it, so that oversized answers can be small: the npm
+# client takes no line above 10 MiB.
+MAX_BYTES = 65536
+CANARY = b"CANARY"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One call: what is asked, by which variant, and what must become of it."""
+
+    variant: str
+    tool: str
+    arguments: dict = field(default_factory=dict)
+    outcome: str = SAME
+    steady: bool = True
+    # Whether the clients can be expected to accept the answer.
+    readable: bool = True
+    # Policy decisions that the call leaves, and the words it is refused with.
+    decisions: int = 0
+    text: str = ""
+    note: str = ""
+
+    def __str__(self):
+        return f"{self.variant} {self.tool}" + (f" ({self.note})" if self.note else "")
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server: its command (with `{port}` where it listens), and what is called on it."""
+
+    name: str
+    argv: list
+    checks: list
+    http: bool = False
+    env: dict = field(default_factory=dict)
+    settings: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client program that takes a plan; `modern` where it can also speak that era."""
+
+    name: str
+    argv: list
+
+
+class Place:
+    """The folders of a run. Answers hold the paths of `files`, so it is the same in every run."""
+
+    def __init__(self, work: Path):
+        self.work = work
+        self.files = work / "files"
+        self.memory = work / "memory.jsonl"
+        self.npm = work / "npm"
+        self.python = work / "venv/bin/python"
+
+    def reset(self):
+        shutil.rmtree(self.files, ignore_errors=True)
+        self.memory.unlink(missing_ok=True)
+        self.files.mkdir(parents=True)
+        (self.files / "hello.txt").write_text('Grüße,\t"world" \\ 📖\nline two\n')
+        (self.files / "large.txt").write_text("0123456789abcde\n" * (3 << 16))
+        for path in self.files.iterdir():
+            os.utime(path, (1_700_000_000, 1_700_000_000))
+
+
+def clients(place: Place, here: Path) -> list[Client]:
+    return [
+        Client("PyPI mcp 2.3", [str(place.python), str(here / "client.py")]),
+        Client("npm sdk 1.32", ["node", str(place.npm / "client.mjs")]),
+    ]
+
+
+def servers(place: Place, here: Path, stub: Path) -> list[Server]:
+    def npm(package: str) -> list[str]:
+        return ["node", str(place.npm / f"node_modules/@modelcontextprotocol/{package}/dist/index.js")]
+
+    def judged(mode: str) -> dict:
+        return {"output_validation": {"mode": mode, "max_bytes": MAX_BYTES}}
+
+    everything = npm("server-everything")
+    loopback = ["node", "--import", str(here / "loopback.mjs"), *everything[1:], "streamableHttp"]
+    python = str(place.python)
+    pymcp = [python, str(here / "server.py"), "{port}"]
+    return [
+        Server(
+            "filesystem",
+            [*npm("server-filesystem"), str(place.files)],
+            filesystem(place.files),
+            settings=judged("warn"),
+        ),
+        Server("everything", everything, everything_checks()),
+        Server("everything-http", loopback, everything_checks(), http=True, env={"PORT": "{port}"}),
+        Server(
+            "memory",
+            npm("server-memory"),
+            memory(),
+            env={"MEMORY_FILE_PATH": str(place.memory)},
+        ),
+        Server("time", [python, "-m", "mcp_server_time", "--local-timezone", "UTC"], time()),
+        Server("pymcp-json", [*pymcp, "json"], pymcp_checks(), http=True),
+        Server("pymcp-sse", [*pymcp, "sse"], pymcp_checks(), http=True),
+        Server(
+            "stub-warn",
+            [str(stub), "stdio", "--id", "last", "--page", "7", "--malformed"],
+            stub_warn(),
+            settings=judged("warn"),
+        ),
+        Server(
+            "stub-strict",
+            [str(stub), "http", "--port", "{port}", "--answer", "json"],
+            stub_strict(),
+            http=True,
+            settings=judged("strict"),
+        ),
+        Server(
+            "stub-sse",
+            [str(stub), "http", "--port", "{port}", "--answer", "sse", "--id", "last"],
+            stub_sse(),
+            http=True,
+            settings=judged("strict"),
+        ),
+        Server("stub-off", [str(stub), "stdio"], stub_off(), settings=judged("off")),
+    ]
+
+
+def filesystem(root: Path) -> list[Check]:
+    def at(name: str) -> str:
+        return str(root / name)
+
+    edit = {"path": at("made/new.txt"), "edits": [{"oldText": "first", "newText": "2nd"}]}
+    marked = "Tool 'filesystem:write_file' is marked destructive by server, use call_tool_destructive"
+    return [
+        Check("read", "list_allowed_directories"),
+        Check("read", "read_text_file", {"path": at("hello.txt")}),
+        Check("read", "read_text_file", {"path": at("hello.txt"), "head": 1}, note="head"),
+        Check("read", "read_text_file", {"path": at("large.txt")}, decisions=1, note="3 MiB"),
+        Check("read", "read_media_file", {"path": at("hello.txt")}),
+        Check("read", "list_directory_with_sizes", {"path": str(root)}),
+        Check("read", "get_file_info", {"path": at("hello.txt")}, steady=False),
+        Check("read", "read_text_file", {"path": at("absent.txt")}, note="isError"),
+        Check("write", "create_directory", {"path": at("made")}),
+        Check("write", "list_directory", {"path": str(root)}, decisions=1, note="readOnly"),
+        Check("destructive", "write_file", {"path": at("made/new.txt"), "content": "first\n\u2028"}),
+        Check("destructive", "edit_file", edit),
+        Check(
+            "destructive",
+            "move_file",
+            {"source": at("made/new.txt"), "destination": at("made/moved.txt")},
+        ),
+        Check("read", "directory_tree", {"path": str(root)}),
+        Check(
+            "read",
+            "write_file",
+            {"path": at("hello.txt"), "content": "overwritten"},
+            outcome=REFUSED,
+            decisions=1,
+            text=marked,
+        ),
+    ]
+
+
+def everything_checks() -> list[Check]:
+    page = {"name": "a.gz", "data": "data:text/plain;base64,aGVsbG8=", "outputType": "resource"}
+    return [
+        Check("read", "echo", {"message": 'é \\ "\n\t\u2028 📖 </script>'}),
+        Check("read", "get-structured-content", {"location": "New York"}),
+        Check("read", "get-tiny-image"),
+        Check("read", "get-annotated-message", {"messageType": "error", "includeImage": True}),
+        Check("read", "get-resource-links", {"count": 3}),
+        Check("read", "trigger-long-running-operation", {"duration": 0.2, "steps": 2}),
+        Check("read", "get-sum", {"a": 1}, note="bad arguments"),
+        Check("write", "gzip-file-as-resource", page),
+        Check("write", "toggle-simulated-logging", steady=False),
+        Check("write", "get-sum", {"a": 0.1, "b": 0.2}, decisions=1, note="readOnly"),
+        Check("destructive", "get-sum", {"a": 9007199254740991, "b": 1}),
+    ]
+
+
+def memory() -> list[Check]:
+    ada = {"name": "Ada", "entityType": "person", "observations": ["wrote ⟨notes⟩", "1843"]}
+    engine = {"name": "Engine", "entityType": "machine", "observations": []}
+    wrote = {"from": "Ada", "to": "Engine", "relationType": "describes"}
+    marked = "Tool 'memory:delete_entities' is marked destructive by server, use call_tool_destructive"
+    return [
+        Check("read", "read_graph", note="empty"),
+        Check("write", "create_entities", {"entities": [ada, engine]}),
+        Check("write", "create_relations", {"relations": [wrote]}),
+        Check("read", "search_nodes", {"query": "notes"}),
+        Check(
+            "write",
+            "delete_entities",
+            {"entityNames": ["Ada"]},
+            outcome=REFUSED,
+            decisions=1,
+            text=marked,
+        ),
+        Check(
+            "destructive",
+            "delete_observations",
+            {"deletions": [{"entityName": "Ada", "observations": ["1843"]}]},
+        ),
+        Check("destructive", "delete_entities", {"entityNames": ["Engine"]}),
+        Check("read", "read_graph"),
+    ]
+
+
+def time() -> list[Check]:
+    # A zone where it is about noon now, so that the day does not change between two calls.
+    ahead = 12 - datetime.datetime.now(datetime.timezone.utc).hour
+    noon = {
+        "source_timezone": f"Etc/GMT{-ahead:+d}",
+        "time": "12:30",
+        "target_timezone": "Asia/Kathmandu",
+    }
+    return [
+        Check("read", "convert_time", noon),
+        Check("read", "get_current_time", {"timezone": "UTC"}, steady=False),
+        Check("read", "get_current_time", {"timezone": "Nowhere/None"}, note="isError"),
+        Check("write", "convert_time", noon, decisions=1, note="readOnly"),
+        Check("destructive", "convert_time", noon),
+    ]
+
+
+def pymcp_checks() -> list[Check]:
+    return [
+        Check("read", "add", {"a": 2, "b": 2**53 - 4}),
+        Check("read", "report", {"rows": 40}),
+        Check("read", "announced"),
+        Check("read", "fail", note="isError"),
+        Check("read", "add", {"a": "two"}, note="bad arguments"),
+        Check("write", "put", {"key": "k", "value": "v é"}),
+        Check("destructive", "drop", {"key": "k"}),
+    ]
+
+
+UNUSUAL = [
+    Check("read", "read_item"),
+    Check("read", "echo", {"k": 'ü "quoted" \\ \u2028', "n": [1, {"deep": None}]}),
+    Check("read", "odd_spelling"),
+    Check("read", "pretty"),
+    Check("read", "huge_int"),
+    Check("read", "escaped_name"),
+    Check("read", "draft_7"),
+    Check("read", "look_around"),
+    Check("read", "error_first"),
+    Check("read", "error_last"),
+    Check("read", "missing_structured"),
+    Check("read", "rpc_error"),
+    Check("read", "blob", {"size": MAX_BYTES}, note="at the limit"),
+    Check("read", "too_deep", {"depth": 64}, note="at the limit"),
+    Check("read", "notify"),
+    Check("write", "write_item"),
+    Check("destructive", "delete_item"),
+]
+VIOLATIONS = [
+    Check("read", "violate"),
+    Check("read", "violate_key"),
+    Check("read", "violate_content_last"),
+    Check("read", "violate_draft_7"),
+    Check("read", "escaped_name_violates"),
+    Check("read", "not_an_object", readable=False),
+    Check("read", "null_structured", readable=False),
+    Check("read", "duplicate_key"),
+    Check("read", "duplicate_escaped_key"),
+    Check("read", "overflow"),
+    Check("read", "too_deep", {"depth": 65}, note="past the limit"),
+    Check("read", "too_big", {"size": MAX_BYTES + 1}, note="past the limit"),
+    Check("read", "too_big_error_last", {"size": MAX_BYTES + 1}, note="past the limit"),
+]
+
+
+def all_become(checks: list[Check], outcome: str, decisions: int) -> list[Check]:
+    return [replace(each, outcome=outcome, decisions=decisions) for each in checks]
+
+
+def stub_warn() -> list[Check]:
+    return UNUSUAL + all_become(VIOLATIONS, SAME, 1)
+
+
+def stub_strict() -> list[Check]:
+    return UNUSUAL + all_become(VIOLATIONS, BLOCKED, 1)
+
+
+def stub_off() -> list[Check]:
+    return UNUSUAL + all_become(VIOLATIONS, SAME, 0)
+
+
+def stub_sse() -> list[Check]:
+    odd = Check("read", "read_item", {"behaviour": "odd_framing"}, note="odd framing")
+    return [odd, *stub_strict()]

@@ -1,0 +1,48 @@
+"""tee.py LOG COMMAND…: runs the command and keeps what goes in and out of it.
+
+Standard input goes to LOG.<time>-<pid>.up, standard output to LOG.<time>-<pid>.down, each piece
+before it is passed on. Ends as the command ends; SIGTERM is handed to it.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+PIECE = 1 << 16
+
+
+def main():
+    log, *command = sys.argv[1:]
+    log = f"{log}.{time.time_ns()}-{os.getpid()}"
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    threading.Thread(target=feed, args=(f"{log}.up", child.stdin), daemon=True).start()
+    with open(f"{log}.down", "wb", buffering=0) as record:
+        while piece := os.read(child.stdout.fileno(), PIECE):
+            record.write(piece)
+            write_all(1, piece)
+    code = child.wait()
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def feed(path: str, sink):
+    try:
+        with open(path, "wb", buffering=0) as record:
+            while piece := os.read(0, PIECE):
+                record.write(piece)
+                write_all(sink.fileno(), piece)
+    except BrokenPipeError:
+        return
+    sink.close()
+
+
+def write_all(fd: int, data: bytes):
+    while data:
+        data = data[os.write(fd, data) :]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,425 @@
+//! `stub`: an MCP upstream of our own, minimal where it behaves and hostile where asked.
+//!
+//! It is what the tests, `tools/interop` and `tools/bench` put behind the proxy when a real
+//! server will not misbehave on demand. It shares no code with mcpproxy, speaks the `initialize`
+//! era (2024-11-05 … 2025-11-25) and judges nothing. Not here: resources, prompts, sampling, the
+//! modern era.
+//!
+//! ```text
+//! stub stdio [FLAGS]            one JSON-RPC message per line on stdin and stdout
+//! stub http  [FLAGS]            streamable HTTP on 127.0.0.1, any path; prints its port, one line
+//!
+//!   --port N             HTTP port (0: any free one)
+//!   --answer json|sse    how HTTP answers requests (json)
+//!   --id first|last      where the envelope has its id (first)
+//!   --stateless          HTTP without Mcp-Session-Id
+//!   --page N             tools per page of tools/list (0: all on one)
+//!   --malformed          tools/list also holds five malformed tools
+//!   --only A,B,…         offer only these tools
+//!   --behaviour NAME     behave so (see below) …
+//!   --on METHOD          … when asked for METHOD (tools/call)
+//! ```
+//!
+//! The tools and what they answer are the table in `tools.rs`; the behaviours, which concern the
+//! transport, the one in `behaviour.rs`. A behaviour is chosen by calling the tool of its name, by
+//! the argument `behaviour` of any tool, or for every call by the flag. Every tool takes these
+//! arguments, all optional:
+//!
+//! | argument | |
+//! |---|---|
+//! | `size` | bytes of what the sized tools make |
+//! | `depth` | depth of what `too_deep` makes |
+//! | `behaviour` | name of a behaviour |
+//! | `wait_ms` | time before the first byte of the answer |
+//! | `chunk` | write the answer in pieces of so many bytes (0: whole) |
+//! | `pause_ms` | time between two pieces |
+
+mod behaviour;
+mod http;
+mod stdio;
+mod tools;
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::env;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use behaviour::Behaviour;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+const PROTOCOLS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
+const NEWEST: &str = "2025-11-25";
+
+fn main() -> ExitCode {
+    let mut args = env::args().skip(1);
+    let ended = match args.next().as_deref() {
+        Some("stdio") => Options::parse(args).and_then(|o| stdio::run(&Stub::new(o))),
+        Some("http") => Options::parse(args).and_then(|o| http::run(Stub::new(o))),
+        Some(behaviour::DEAF) => {
+            thread::sleep(behaviour::DEAF_LIFE);
+            Ok(())
+        }
+        _ => Err(bad_usage("stub stdio|http [FLAGS]: see the head of tools/stub/main.rs")),
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("stub: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn bad_usage(message: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, message.into())
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Framing {
+    Json,
+    Sse,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum IdPlace {
+    First,
+    Last,
+}
+
+/// The flags, as meant.
+struct Options {
+    port: u16,
+    framing: Framing,
+    id: IdPlace,
+    sessions: bool,
+    page: usize,
+    malformed: bool,
+    only: Option<HashSet<String>>,
+    behaviour: Option<Behaviour>,
+    on: String,
+}
+
+impl Options {
+    fn parse(mut args: impl Iterator<Item = String>) -> io::Result<Self> {
+        let mut options = Self {
+            port: 0,
+            framing: Framing::Json,
+            id: IdPlace::First,
+            sessions: true,
+            page: 0,
+            malformed: false,
+            only: None,
+            behaviour: None,
+            on: "tools/call".to_owned(),
+        };
+        while let Some(flag) = args.next() {
+            let mut value = || args.next().ok_or_else(|| bad_usage(format!("{flag} of what?")));
+            let number =
+                |text: String| text.parse().map_err(|_| bad_usage(format!("not a number: {text}")));
+            match flag.as_str() {
+                "--port" => {
+                    options.port = u16::try_from(number(value()?)?)
+                        .map_err(|_| bad_usage("a port is at most 65535"))?;
+                }
+                "--answer" => {
+                    options.framing = match value()?.as_str() {
+                        "json" => Framing::Json,
+                        "sse" => Framing::Sse,
+                        other => {
+                            return Err(bad_usage(format!("--answer json or sse, not {other}")));
+                        }
+                    }
+                }
+                "--id" => {
+                    options.id = match value()?.as_str() {
+                        "first" => IdPlace::First,
+                        "last" => IdPlace::Last,
+                        other => return Err(bad_usage(format!("--id first or last, not {other}"))),
+                    }
+                }
+                "--stateless" => options.sessions = false,
+                "--page" => options.page = number(value()?)?,
+                "--malformed" => options.malformed = true,
+                "--only" => options.only = Some(value()?.split(',').map(str::to_owned).collect()),
+                "--behaviour" => {
+                    let name = value()?;
+                    options.behaviour = Some(
+                        Behaviour::named(&name)
+                            .ok_or_else(|| bad_usage(format!("no behaviour {name}")))?,
+                    );
+                }
+                "--on" => options.on = value()?,
+                _ => return Err(bad_usage(format!("unknown flag {flag}"))),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// What one process knows, whichever way it is spoken to.
+struct Stub {
+    options: Options,
+    counts: Counts,
+    /// Set once `drop_once` has dropped.
+    dropped: AtomicU64,
+    sessions: Mutex<HashSet<String>>,
+}
+
+/// What `stats` shows.
+#[derive(Default)]
+struct Counts {
+    calls: AtomicU64,
+    cancelled: AtomicU64,
+    abandoned: AtomicU64,
+    initialized: AtomicU64,
+    added: AtomicU64,
+}
+
+/// A JSON-RPC message as it came.
+#[derive(Deserialize)]
+struct Message<'a> {
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    method: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    params: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Call<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    #[serde(borrow)]
+    arguments: Option<&'a RawValue>,
+    #[serde(borrow, rename = "_meta")]
+    meta: Option<Meta<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Meta<'a> {
+    #[serde(borrow, rename = "progressToken")]
+    progress: Option<&'a RawValue>,
+}
+
+/// The arguments that every tool takes.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Knobs {
+    size: Option<usize>,
+    depth: Option<usize>,
+    behaviour: Option<String>,
+    wait_ms: Option<u64>,
+    chunk: Option<usize>,
+    pause_ms: Option<u64>,
+}
+
+/// What goes out for a request: messages in order, and the manner.
+struct Reply {
+    /// Notifications that precede the answer.
+    before: Vec<Vec<u8>>,
+    /// The JSON-RPC answer.
+    answer: Vec<u8>,
+    /// Notifications for whoever listens.
+    after: Vec<Vec<u8>>,
+    behaviour: Behaviour,
+    pace: Pace,
+}
+
+/// How fast an answer is written.
+#[derive(Clone, Copy, Default)]
+struct Pace {
+    wait: Duration,
+    chunk: usize,
+    pause: Duration,
+}
+
+impl Pace {
+    fn is_leisurely(self) -> bool {
+        !self.wait.is_zero() || self.chunk > 0
+    }
+
+    fn write(self, out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+        if self.chunk == 0 {
+            return out.write_all(bytes);
+        }
+        for piece in bytes.chunks(self.chunk) {
+            out.write_all(piece)?;
+            out.flush()?;
+            thread::sleep(self.pause);
+        }
+        Ok(())
+    }
+}
+
+impl Stub {
+    fn new(options: Options) -> Self {
+        Self {
+            options,
+            counts: Counts::default(),
+            dropped: AtomicU64::new(0),
+            sessions: Mutex::default(),
+        }
+    }
+
+    /// The reply to one message, or none for a notification.
+    fn reply(&self, message: &Message<'_>) -> Option<Reply> {
+        let method = message.method.as_deref().unwrap_or_default();
+        let Some(id) = message.id else {
+            if method == "notifications/cancelled" {
+                self.counts.cancelled.fetch_add(1, Ordering::Relaxed);
+            }
+            return None;
+        };
+        let mut reply = match method {
+            "initialize" => self.plain(id, &self.initialize(message.params)),
+            "ping" => self.plain(id, &json!({})),
+            "tools/list" => self.plain(id, &self.list(message.params)),
+            "tools/call" => self.call(id, message.params),
+            _ => self.fault(id, -32601, &format!("Method not found: {method}")),
+        };
+        match self.options.behaviour {
+            Some(flagged) if reply.behaviour == Behaviour::Normal && method == self.options.on => {
+                reply.behaviour = flagged;
+                reply.pace = flagged.pace(reply.pace);
+            }
+            _ => {}
+        }
+        Some(reply)
+    }
+
+    fn initialize(&self, params: Option<&RawValue>) -> Value {
+        self.counts.initialized.fetch_add(1, Ordering::Relaxed);
+        let asked = params
+            .and_then(|p| serde_json::from_str::<Value>(p.get()).ok())
+            .and_then(|p| p.get("protocolVersion")?.as_str().map(str::to_owned))
+            .unwrap_or_default();
+        let agreed = PROTOCOLS.iter().copied().find(|known| *known == asked).unwrap_or(NEWEST);
+        json!({
+            "protocolVersion": agreed,
+            "capabilities": {"tools": {"listChanged": true}, "logging": {}},
+            "serverInfo": {"name": "stub", "version": "1"},
+        })
+    }
+
+    fn list(&self, params: Option<&RawValue>) -> Value {
+        let added = self.counts.added.load(Ordering::Relaxed);
+        let mut tools = tools::listed(self.options.only.as_ref(), added);
+        if self.options.malformed {
+            // In the middle, so that good tools stand on both sides.
+            tools.splice(tools.len() / 2..tools.len() / 2, tools::malformed());
+        }
+        if self.options.page == 0 {
+            return json!({ "tools": tools });
+        }
+        let from = params
+            .and_then(|p| serde_json::from_str::<Value>(p.get()).ok())
+            .and_then(|p| p.get("cursor")?.as_str()?.parse::<usize>().ok())
+            .unwrap_or(0);
+        let upto = from.saturating_add(self.options.page);
+        let page: Vec<Value> = tools.iter().skip(from).take(self.options.page).cloned().collect();
+        if upto < tools.len() {
+            json!({"tools": page, "nextCursor": upto.to_string()})
+        } else {
+            json!({ "tools": page })
+        }
+    }
+
+    fn call(&self, id: &RawValue, params: Option<&RawValue>) -> Reply {
+        self.counts.calls.fetch_add(1, Ordering::Relaxed);
+        let Some(call) = params.and_then(|p| serde_json::from_str::<Call<'_>>(p.get()).ok()) else {
+            return self.fault(id, -32602, "unreadable params");
+        };
+        let arguments = call.arguments.map_or("{}", RawValue::get);
+        let knobs: Knobs = serde_json::from_str(arguments).unwrap_or_default();
+        let result = match call.name.as_ref() {
+            "stats" => self.stats(),
+            "rpc_error" => {
+                let answer = self.envelope(id, "error", tools::RPC_ERROR.as_bytes());
+                return Reply { answer, ..self.plain(id, &Value::Null) };
+            }
+            name => match tools::answer(name, &knobs, arguments) {
+                Some(result) => result,
+                None => return self.fault(id, -32602, &format!("Unknown tool: {name}")),
+            },
+        };
+        let behaviour = match &knobs.behaviour {
+            Some(name) => Behaviour::named(name),
+            None => Behaviour::named(&call.name),
+        };
+        let behaviour = behaviour.unwrap_or(Behaviour::Normal);
+        let mut reply = Reply {
+            before: Vec::new(),
+            answer: self.envelope(id, "result", &result),
+            after: Vec::new(),
+            behaviour,
+            pace: behaviour.pace(Pace {
+                wait: Duration::from_millis(knobs.wait_ms.unwrap_or(0)),
+                chunk: knobs.chunk.unwrap_or(0),
+                pause: Duration::from_millis(knobs.pause_ms.unwrap_or(0)),
+            }),
+        };
+        if call.name == "notify" {
+            reply.before = tools::notifications(call.meta.and_then(|m| m.progress));
+        }
+        if call.name == "add_tool" {
+            self.counts.added.fetch_add(1, Ordering::Relaxed);
+            reply.after = vec![tools::LIST_CHANGED.as_bytes().to_vec()];
+        }
+        if call.name == "forget_session"
+            && let Ok(mut sessions) = self.sessions.lock()
+        {
+            sessions.clear();
+        }
+        reply
+    }
+
+    fn stats(&self) -> Vec<u8> {
+        let counts = &self.counts;
+        let stats = json!({
+            "calls": counts.calls.load(Ordering::Relaxed),
+            "cancelled": counts.cancelled.load(Ordering::Relaxed),
+            "abandoned": counts.abandoned.load(Ordering::Relaxed),
+            "initialized": counts.initialized.load(Ordering::Relaxed),
+        });
+        let text = [json!({"type": "text", "text": stats.to_string()})];
+        json!({"content": text, "structuredContent": stats}).to_string().into_bytes()
+    }
+
+    fn plain(&self, id: &RawValue, result: &Value) -> Reply {
+        Reply {
+            before: Vec::new(),
+            answer: self.envelope(id, "result", result.to_string().as_bytes()),
+            after: Vec::new(),
+            behaviour: Behaviour::Normal,
+            pace: Pace::default(),
+        }
+    }
+
+    fn fault(&self, id: &RawValue, code: i32, message: &str) -> Reply {
+        let error = json!({"code": code, "message": message}).to_string();
+        Reply {
+            answer: self.envelope(id, "error", error.as_bytes()),
+            ..self.plain(id, &Value::Null)
+        }
+    }
+
+    fn envelope(&self, id: &RawValue, member: &str, body: &[u8]) -> Vec<u8> {
+        let (head, tail) = match self.options.id {
+            IdPlace::First => {
+                (format!(r#"{{"jsonrpc":"2.0","id":{},"{member}":"#, id.get()), "}".to_owned())
+            }
+            IdPlace::Last => {
+                (format!(r#"{{"{member}":"#), format!(r#","jsonrpc":"2.0","id":{}}}"#, id.get()))
+            }
+        };
+        [head.as_bytes(), body, tail.as_bytes()].concat()
+    }
+}

@@ -1,0 +1,111 @@
+//! The stub over stdio: one message a line. Answers are written in the order they are made; those
+//! that take their time are written by a thread of their own, so that others can pass.
+
+use std::io::{self, BufRead, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{self, Command, Stdio};
+use std::sync::atomic::Ordering;
+use std::{env, thread};
+
+use crate::behaviour::{Behaviour, DEAF};
+use crate::{Message, Pace, Reply, Stub};
+
+const FLOOD_LINES: usize = 8 * 1024;
+const GARBAGE: &[u8] = b"<<< this is not JSON {]\n";
+const FOREIGN: &[u8] = br#"{"jsonrpc":"2.0","id":987654321,"result":{"content":[{"type":"text","text":"nobody asked for this"}]}}"#;
+const ODD_PACE: Pace =
+    Pace { wait: std::time::Duration::ZERO, chunk: 7, pause: std::time::Duration::ZERO };
+
+/// Serves stdin until it ends.
+pub(crate) fn run(stub: &Stub) -> io::Result<()> {
+    thread::scope(|scope| {
+        let mut lines = io::stdin().lock();
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            if lines.read_until(b'\n', &mut line)? == 0 {
+                // Threads that are still answering have no one left to answer.
+                process::exit(0);
+            }
+            let Ok(message) = serde_json::from_slice::<Message<'_>>(&line) else { continue };
+            let Some(reply) = stub.reply(&message) else { continue };
+            if reply.pace.is_leisurely() {
+                scope.spawn(move || write(stub, reply));
+            } else {
+                write(stub, reply)?;
+            }
+        }
+    })
+}
+
+fn write(stub: &Stub, reply: Reply) -> io::Result<()> {
+    thread::sleep(reply.pace.wait);
+    let mut out = io::stdout().lock();
+    for message in &reply.before {
+        line(&mut out, message, Pace::default())?;
+    }
+    match reply.behaviour {
+        Behaviour::Never => {
+            stub.counts.abandoned.fetch_add(1, Ordering::Relaxed);
+            return Ok(());
+        }
+        Behaviour::Crash | Behaviour::Drop => process::exit(101),
+        Behaviour::Cut => {
+            let half = reply.answer.split_at(reply.answer.len() / 2).0;
+            out.write_all(half)?;
+            out.flush()?;
+            process::exit(101);
+        }
+        Behaviour::CloseStdin => {
+            // The same process goes on as one that holds no stdin; `exec` only returns an error.
+            return Err(Command::new(env::current_exe()?).arg(DEAF).stdin(Stdio::null()).exec());
+        }
+        Behaviour::FloodStderr => flood()?,
+        Behaviour::Garbage => out.write_all(GARBAGE)?,
+        Behaviour::ForeignId => line(&mut out, FOREIGN, Pace::default())?,
+        Behaviour::OddFraming => {
+            out.write_all(b"\n\r\n")?;
+            let mut odd = on_one_line(&reply.answer);
+            odd.extend_from_slice(b"\r\n\n");
+            ODD_PACE.write(&mut out, &odd)?;
+            return out.flush();
+        }
+        Behaviour::Normal
+        | Behaviour::DropOnce
+        | Behaviour::Slow
+        | Behaviour::Status500
+        | Behaviour::Html
+        | Behaviour::Gzip
+        | Behaviour::BadChunk
+        | Behaviour::LongBody
+        | Behaviour::ShortBody => {}
+    }
+    line(&mut out, &reply.answer, reply.pace)?;
+    for message in &reply.after {
+        line(&mut out, message, Pace::default())?;
+    }
+    Ok(())
+}
+
+/// 8 MiB of log, as a chatty server writes it.
+pub(crate) fn flood() -> io::Result<()> {
+    let mut err = io::stderr().lock();
+    let text = [b'!'; 1023];
+    for _ in 0..FLOOD_LINES {
+        err.write_all(&text)?;
+        err.write_all(b"\n")?;
+    }
+    Ok(())
+}
+
+fn line(out: &mut impl Write, message: &[u8], pace: Pace) -> io::Result<()> {
+    let mut message = on_one_line(message);
+    message.push(b'\n');
+    pace.write(out, &message)?;
+    out.flush()
+}
+
+/// Line breaks between tokens become spaces: a message is one line.
+fn on_one_line(message: &[u8]) -> Vec<u8> {
+    message.iter().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte }).collect()
+}
