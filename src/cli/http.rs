@@ -5,6 +5,7 @@
 //! of the config.
 
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -52,14 +53,14 @@ pub(super) struct Client {
 
 impl Client {
     /// `listen` is the config's: a wildcard address is reached by loopback.
-    pub(super) fn new(listen: &str, api_key: &str) -> Self {
-        let (host, port) = listen.rsplit_once(':').unwrap_or((listen, "8080"));
-        let host = match host {
-            "" | "0.0.0.0" => "127.0.0.1",
-            "[::]" => "[::1]",
-            other => other,
+    pub(super) fn new(listen: SocketAddr, api_key: &str) -> Self {
+        let ip = match listen.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
         };
-        Self { authority: format!("{host}:{port}"), api_key: api_key.to_owned() }
+        let authority = SocketAddr::new(ip, listen.port()).to_string();
+        Self { authority, api_key: api_key.to_owned() }
     }
 
     /// `host:port`.
@@ -197,16 +198,16 @@ mod tests {
         String::from_utf8(sent).unwrap()
     }
 
-    async fn listener() -> (TcpListener, String) {
+    async fn listener() -> (TcpListener, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
+        let address = listener.local_addr().unwrap();
         (listener, address)
     }
 
     #[tokio::test]
     async fn a_request_carries_key_and_host_and_the_answer_its_bytes() {
         let (listener, address) = listener().await;
-        let client = Client::new(&address, "secret");
+        let client = Client::new(address, "secret");
         let reply =
             "HTTP/1.1 400 Bad Request\r\ncontent-length: 7\r\nx-request-id: r1\r\n\r\n{\"a\":1}";
         let (sent, answer) = tokio::join!(
@@ -225,7 +226,7 @@ mod tests {
     #[tokio::test]
     async fn nobody_there_is_told_apart_from_a_broken_answer() {
         let (listener, address) = listener().await;
-        let client = Client::new(&address, "k");
+        let client = Client::new(address, "k");
         let reply = "HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\nshort";
         let (_, answer) =
             tokio::join!(scripted(listener, reply), client.request(Method::GET, "/", Bytes::new()));
@@ -240,9 +241,9 @@ mod tests {
             ("127.0.0.1:8080", "127.0.0.1:8080"),
             ("0.0.0.0:9000", "127.0.0.1:9000"),
             ("[::]:9000", "[::1]:9000"),
-            (":9000", "127.0.0.1:9000"),
+            ("192.168.1.2:80", "192.168.1.2:80"),
         ] {
-            assert_eq!(Client::new(listen, "").authority(), authority);
+            assert_eq!(Client::new(listen.parse().unwrap(), "").authority(), authority);
         }
     }
 }
