@@ -102,10 +102,12 @@ impl App {
         let guard = Guard::new(&config.allowed_hosts, &config.allowed_origins)?;
         let folder = &config.data_dir;
         make_private(folder).map_err(|error| StartError::Folder(folder.clone(), error))?;
-        let control =
-            Builder::new_multi_thread().worker_threads(1).thread_name("control").enable_all().build()?;
-        let (activity, writer) =
-            Activity::open(&folder.join("activity"), config.activity.clone())?;
+        let control = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("control")
+            .enable_all()
+            .build()?;
+        let (activity, writer) = Activity::open(&folder.join("activity"), config.activity.clone())?;
         activity.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success).into());
         let catalog = Arc::new(Catalog::new(config.catalog()));
         let upstreams = supervise(&config, &catalog, &activity, &control);
@@ -231,7 +233,8 @@ fn supervise(
 ) -> Supervisor {
     let log = activity.clone();
     let noted = move |event: Event| log.note(events::entry(&event));
-    let servers = config.servers.iter().map(|server| (Arc::clone(&server.name), server.upstream.clone()));
+    let servers =
+        config.servers.iter().map(|server| (Arc::clone(&server.name), server.upstream.clone()));
     Supervisor::start(servers.collect(), Arc::clone(catalog), noted, control.handle())
 }
 
@@ -316,16 +319,17 @@ impl Lane {
         let (sockets, queue) = mpsc::channel(SOCKET_QUEUE);
         let connections = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&connections);
-        let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
-            let runtime = match local_runtime() {
-                Ok(runtime) => runtime,
-                Err(error) => {
-                    tracing::error!(%error, "a worker could not start");
-                    return;
-                }
-            };
-            runtime.block_on(work(shared, queue, counted, drain));
-        })?;
+        let thread =
+            std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
+                let runtime = match local_runtime() {
+                    Ok(runtime) => runtime,
+                    Err(error) => {
+                        tracing::error!(%error, "a worker could not start");
+                        return;
+                    }
+                };
+                runtime.block_on(work(shared, queue, counted, drain));
+            })?;
         Ok(Self { sockets, connections, thread })
     }
 }

@@ -71,8 +71,7 @@ pub struct Initialize {
 ///
 /// The whole error response to send, and its code.
 pub fn read(worker: &Worker, body: &Bytes) -> Result<Message, (Code, Bytes)> {
-    let strict =
-        tape::check_unique(body, MAX_REQUEST_DEPTH, worker.scratch.borrow_mut().tape());
+    let strict = tape::check_unique(body, MAX_REQUEST_DEPTH, worker.scratch.borrow_mut().tape());
     let message = Message::parse(body);
     let answer = |id: Option<&Bytes>, code: Code, text: &str| {
         (code, jsonrpc::error(id.map(AsRef::as_ref), code, text))
@@ -166,8 +165,7 @@ fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: Option<&Bytes>
             return error(&id, Code::InvalidParams, &format!("Invalid params: {problem}"));
         }
     };
-    let arguments =
-        read.arguments.map_or(empty, |raw| params.slice_ref(raw.get().as_bytes()));
+    let arguments = read.arguments.map_or(empty, |raw| params.slice_ref(raw.get().as_bytes()));
     let caller = Caller {
         source: Source::Mcp,
         session_id: Arc::clone(&peer.session_id),
@@ -225,7 +223,6 @@ pub fn refused(id: &[u8], refusal: &Refusal) -> Bytes {
 /// A tool result that reports a failure: `isError: true`, one text block.
 #[must_use]
 pub fn error_result(text: &str) -> Bytes {
-    let result =
-        serde_json::json!({"content": [{"type": "text", "text": text}], "isError": true});
+    let result = serde_json::json!({"content": [{"type": "text", "text": text}], "isError": true});
     Bytes::from(result.to_string())
 }
