@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use tokio::sync::Notify;
 
-use crate::activity::writer::Activity;
+use crate::activity::Activity;
 use crate::catalog::snapshot::Catalog;
 use crate::intent;
 use crate::proxy::reply::Running;

@@ -5,6 +5,8 @@
 //! through. Control plane: one small multi-threaded runtime for upstream supervision, children
 //! and timers. What a request leads to is decided on the floors below.
 
+mod events;
+
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
@@ -27,9 +29,8 @@ use tokio::runtime::{Builder, LocalOptions, Runtime};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::activity::record::{Draft, Source, Status, Type};
-use crate::activity::store::StoreError;
-use crate::activity::writer::{Activity, Writer};
+use crate::activity::record::{Draft, Entry, Source, Status, Type};
+use crate::activity::{Activity, StoreError, Writer};
 use crate::api;
 use crate::catalog::snapshot::Catalog;
 use crate::config::Config;
@@ -53,6 +54,8 @@ const MAX_HEADERS: usize = 100;
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Calls in flight have this long to finish when the server ends.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
+/// Children have this long to end when their input closes, before they are killed.
+const CHILDREN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a proxy cannot start. Nothing is left half-started.
 #[derive(Debug, Error)]
@@ -61,8 +64,13 @@ pub enum StartError {
     #[error("cannot listen on {0}: {1}")]
     Listen(SocketAddr, io::Error),
     /// The data folder cannot be used.
-    #[error("the data folder {} cannot be used: {1}", .0.display())]
-    Folder(PathBuf, io::Error),
+    #[error("the data folder {} cannot be used: {error}", folder.display())]
+    Folder {
+        /// `data_dir`
+        folder: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
     /// The activity log is in use, damaged or unreadable.
     #[error(transparent)]
     Activity(#[from] StoreError),
@@ -87,7 +95,7 @@ pub struct App {
 pub struct Server {
     app: App,
     address: SocketAddr,
-    lanes: Arc<[Lane]>,
+    lanes: Arc<Vec<Lane>>,
     drain: watch::Sender<bool>,
     accepting: tokio::task::JoinHandle<()>,
 }
@@ -101,15 +109,14 @@ impl App {
     pub fn start(config: Config) -> Result<Self, StartError> {
         let guard = Guard::new(&config.allowed_hosts, &config.allowed_origins)?;
         let folder = &config.data_dir;
-        make_private(folder).map_err(|error| StartError::Folder(folder.clone(), error))?;
-        let control = Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("control")
-            .enable_all()
-            .build()?;
-        let (activity, writer) = Activity::open(&folder.join("activity"), config.activity.clone())?;
+        make_private(folder).map_err(|error| StartError::Folder { folder: folder.clone(), error })?;
+        let control =
+            Builder::new_multi_thread().worker_threads(1).thread_name("control").enable_all().build()?;
+        let (activity, writer) =
+            Activity::open(&folder.join("activity"), config.activity.clone())?;
         activity.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success).into());
         let catalog = Arc::new(Catalog::new(config.catalog()));
+        restore(&catalog, &activity, &control);
         let upstreams = supervise(&config, &catalog, &activity, &control);
         let mut seed = [0; 8];
         getrandom::fill(&mut seed).map_err(io::Error::from)?;
@@ -153,9 +160,10 @@ impl App {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let (drain, draining) = watch::channel(false);
-        let lanes: Arc<[Lane]> = (0..cores())
+        let lanes = (0..cores())
             .map(|number| Lane::start(Arc::clone(&self.shared), number, draining.clone()))
-            .collect::<io::Result<_>>()?;
+            .collect::<io::Result<Vec<_>>>()?;
+        let lanes = Arc::new(lanes);
         let listener = {
             let _control = self.control.enter();
             TcpListener::from_std(listener)?
@@ -171,9 +179,10 @@ impl App {
     /// When records could not be written.
     pub fn close(self) -> Result<(), StoreError> {
         let Self { shared, control, writer } = self;
-        control.block_on(shared.proxy.upstreams.shutdown());
+        let deadline = Instant::now() + CHILDREN_TIMEOUT;
+        control.block_on(shared.proxy.upstreams.shutdown(deadline));
         let stop = Draft::new(Type::SystemStop, Source::Internal, Status::Success);
-        shared.proxy.activity.note(stop.into());
+        shared.proxy.activity.note(Entry::from(stop));
         control.shutdown_timeout(Duration::from_secs(1));
         writer.close()
     }
@@ -224,6 +233,16 @@ impl Server {
     }
 }
 
+/// Takes up the tools known from earlier, beside the upstreams (FR-A1).
+fn restore(catalog: &Arc<Catalog>, activity: &Activity, control: &Runtime) {
+    let (catalog, log) = (Arc::clone(catalog), activity.clone());
+    control.spawn_blocking(move || {
+        for (server, change) in catalog.restore() {
+            events::catalog_changes(&server, &change).into_iter().for_each(|entry| log.note(entry));
+        }
+    });
+}
+
 /// Sets the upstreams going; what happens to them goes on record.
 fn supervise(
     config: &Config,
@@ -232,9 +251,8 @@ fn supervise(
     control: &Runtime,
 ) -> Supervisor {
     let log = activity.clone();
-    let noted = move |event: Event| log.note(events::entry(&event));
-    let servers =
-        config.servers.iter().map(|server| (Arc::clone(&server.name), server.upstream.clone()));
+    let noted = move |event: Event| events::entries(&event).into_iter().for_each(|e| log.note(e));
+    let servers = config.servers.iter().map(|server| (Arc::clone(&server.name), server.upstream.clone()));
     Supervisor::start(servers.collect(), Arc::clone(catalog), noted, control.handle())
 }
 
@@ -319,17 +337,16 @@ impl Lane {
         let (sockets, queue) = mpsc::channel(SOCKET_QUEUE);
         let connections = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&connections);
-        let thread =
-            std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
-                let runtime = match local_runtime() {
-                    Ok(runtime) => runtime,
-                    Err(error) => {
-                        tracing::error!(%error, "a worker could not start");
-                        return;
-                    }
-                };
-                runtime.block_on(work(shared, queue, counted, drain));
-            })?;
+        let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
+            let runtime = match local_runtime() {
+                Ok(runtime) => runtime,
+                Err(error) => {
+                    tracing::error!(%error, "a worker could not start");
+                    return;
+                }
+            };
+            runtime.block_on(work(shared, queue, counted, drain));
+        })?;
         Ok(Self { sockets, connections, thread })
     }
 }
@@ -426,7 +443,7 @@ async fn connection(
 }
 
 /// Takes connections in and hands each to the least busy worker, until dropped.
-async fn accept(listener: TcpListener, lanes: Arc<[Lane]>) {
+async fn accept(listener: TcpListener, lanes: Arc<Vec<Lane>>) {
     loop {
         let socket = match listener.accept().await {
             Ok((socket, _)) => socket,

@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 use crate::activity::record::{
     self, Decision, Draft, Entry, Payload, Policy, Source, Status, Type,
 };
-use crate::activity::writer::{Durability, Slot};
+use crate::activity::{Durability, Slot};
 use crate::intent::{self, CallArguments, Denial, DenialKind, Operation, Permit};
 use crate::output::{Failure, Fault, Finding, Inspector, Member, Message, Mode, Treatment};
 use crate::proxy::Worker;
@@ -130,7 +130,7 @@ pub async fn unreadable(
     reply: Reply,
 ) -> Result<(), Aborted> {
     let refusal = match Exit::open(&worker, Type::ToolCall, caller, "").await {
-        Ok(exit) => {
+        Ok(mut exit) => {
             exit.close(Status::Rejected, &text).await;
             Refusal { kind: RefusalKind::Unreadable, text }
         }
@@ -164,20 +164,21 @@ async fn prepare(
     raw: &Bytes,
 ) -> Result<(Permit, Bytes), Stop> {
     let proxy = &worker.proxy;
-    let read = CallArguments::parse(raw).map_err(|error| {
+    let read = CallArguments::parse(raw, worker.scratch.borrow_mut().tape());
+    let read = read.map_err(|error| {
         exit.draft.arguments = Payload::cut(raw, proxy.max_payload_bytes);
         Stop::new(Status::Rejected, RefusalKind::Unreadable, error.to_string())
     })?;
     exit.draft.server = Arc::clone(&read.tool.server);
     exit.draft.tool = Arc::clone(&read.tool.tool);
     exit.draft.arguments = Payload::cut(&read.arguments, proxy.max_payload_bytes);
-    exit.draft.operation = read.intent.operation();
+    exit.draft.operation = read.intent.operation().map(recorded);
     if let Some(stated) = read.intent.record() {
         exit.draft.intent = Payload::cut(stated.get().as_bytes(), proxy.max_payload_bytes);
     }
     // The words before the tool: a bad intent is told even about a tool that does not exist.
     read.intent.check(variant, &proxy.intent).map_err(|error| exit.deny(&Denial::Intent(error)))?;
-    exit.draft.operation = Some(variant);
+    exit.draft.operation = Some(recorded(variant));
     let tool = find(worker, &read.tool).await?;
     let permit = intent::authorize(variant, &read.intent, tool, &proxy.intent)
         .map_err(|denial| exit.deny(&denial))?;
@@ -206,7 +207,7 @@ async fn find(worker: &Worker, name: &ToolName) -> Result<Arc<Tool>, Stop> {
         )));
     };
     // After a start the server's first set of tools may still be on its way.
-    if let Some(tool) = proxy.catalog.wait_for(name, CATALOG_WAIT).await {
+    if let Some(tool) = proxy.catalog.wait_for(name, Instant::now() + CATALOG_WAIT).await {
         return Ok(tool);
     }
     let text = match upstream.unavailable() {
@@ -228,7 +229,7 @@ async fn send(
         return Err(Stop::new(Status::Error, RefusalKind::Unknown, text));
     };
     exit.sent = Some(Instant::now());
-    let answer = upstream.call(&worker.pool, &permit, arguments, None).await;
+    let answer = upstream.call(&worker.pool, &permit, arguments).await;
     match answer {
         Ok(answer) => Ok((permit, answer)),
         Err(error) => {
@@ -520,6 +521,15 @@ impl Exchange {
         }
         self.reply.put(Piece::Refused(Refusal { kind: RefusalKind::Upstream, text }));
         Ok(())
+    }
+}
+
+/// The operation in the log's terms.
+fn recorded(operation: Operation) -> record::Operation {
+    match operation {
+        Operation::Read => record::Operation::Read,
+        Operation::Write => record::Operation::Write,
+        Operation::Destructive => record::Operation::Destructive,
     }
 }
 

@@ -71,7 +71,8 @@ pub struct Initialize {
 ///
 /// The whole error response to send, and its code.
 pub fn read(worker: &Worker, body: &Bytes) -> Result<Message, (Code, Bytes)> {
-    let strict = tape::check_unique(body, MAX_REQUEST_DEPTH, worker.scratch.borrow_mut().tape());
+    let strict =
+        tape::check_unique(body, MAX_REQUEST_DEPTH, worker.scratch.borrow_mut().tape());
     let message = Message::parse(body);
     let answer = |id: Option<&Bytes>, code: Code, text: &str| {
         (code, jsonrpc::error(id.map(AsRef::as_ref), code, text))
@@ -102,7 +103,10 @@ pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, request: Request) -> Reaction 
         "ping" => Reaction::Answer(jsonrpc::response(&id, b"{}")),
         "initialize" => initialize(&id, request.params.as_ref()),
         "tools/list" => {
-            let tools = builtin::tools_list(worker.proxy.intent.operation_type);
+            let tools = builtin::tools_list(
+                worker.proxy.intent.operation_type,
+                worker.proxy.tools_limit,
+            );
             Reaction::Answer(jsonrpc::response(&id, tools.as_bytes()))
         }
         "tools/call" => call_tool(worker, peer, id, request.params.as_ref()),
@@ -157,15 +161,16 @@ struct CallParams<'a> {
 }
 
 fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: Option<&Bytes>) -> Reaction {
-    let empty = Bytes::from_static(b"{}");
-    let params = params.unwrap_or(&empty);
-    let read: CallParams<'_> = match serde_json::from_slice(params) {
+    const EMPTY: Bytes = Bytes::from_static(b"{}");
+    let params = params.cloned().unwrap_or(EMPTY);
+    let read: CallParams<'_> = match serde_json::from_slice(&params) {
         Ok(read) => read,
         Err(problem) => {
             return error(&id, Code::InvalidParams, &format!("Invalid params: {problem}"));
         }
     };
-    let arguments = read.arguments.map_or(empty, |raw| params.slice_ref(raw.get().as_bytes()));
+    let arguments =
+        read.arguments.map_or(EMPTY, |raw| params.slice_ref(raw.get().as_bytes()));
     let caller = Caller {
         source: Source::Mcp,
         session_id: Arc::clone(&peer.session_id),
@@ -178,7 +183,7 @@ fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: Option<&Bytes>
             Running::new(|reply| call::retrieve_tools(worker, caller, arguments, reply))
         }
         "call_tool" => return error(&id, Code::InvalidParams, NO_CALL_TOOL),
-        name => match Operation::from_variant(name) {
+        name => match Operation::of_tool(name) {
             Some(variant) => {
                 Running::new(|reply| call::call(worker, caller, variant, arguments, reply))
             }
@@ -223,6 +228,7 @@ pub fn refused(id: &[u8], refusal: &Refusal) -> Bytes {
 /// A tool result that reports a failure: `isError: true`, one text block.
 #[must_use]
 pub fn error_result(text: &str) -> Bytes {
-    let result = serde_json::json!({"content": [{"type": "text", "text": text}], "isError": true});
+    let result =
+        serde_json::json!({"content": [{"type": "text", "text": text}], "isError": true});
     Bytes::from(result.to_string())
 }

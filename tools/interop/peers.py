@@ -1,7 +1,8 @@
 """Who takes part: the servers with what is called on them, and the clients.
 
 Every call is chosen so that its answer is the same each time it is made in the same place of the
-same sequence. Where that cannot be (`steady=False`), only the two sides of the proxy are compared.
+same sequence. Where that cannot be, or where a client would not survive the answer, it is not
+`steady`: it is not made directly, and only the two sides of the proxy are compared.
 """
 
 import datetime
@@ -36,6 +37,11 @@ class Check:
     text: str = ""
     note: str = ""
 
+    @property
+    def direct(self) -> bool:
+        """Whether it is made directly: what the proxy refuses must change nothing there either."""
+        return self.steady and self.outcome != REFUSED
+
     def __str__(self):
         return f"{self.variant} {self.tool}" + (f" ({self.note})" if self.note else "")
 
@@ -54,7 +60,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Client:
-    """A client program that takes a plan; `modern` where it can also speak that era."""
+    """A client program: it takes a plan. The first one listed can speak the modern era."""
 
     name: str
     argv: list
@@ -261,7 +267,10 @@ UNUSUAL = [
     Check("read", "look_around"),
     Check("read", "error_first"),
     Check("read", "error_last"),
+    Check("read", "too_big_error_first", {"size": MAX_BYTES + 1}, note="past the limit"),
     Check("read", "missing_structured"),
+    Check("read", "uncompilable"),
+    Check("read", "remote_ref"),
     Check("read", "rpc_error"),
     Check("read", "blob", {"size": MAX_BYTES}, note="at the limit"),
     Check("read", "too_deep", {"depth": 64}, note="at the limit"),
@@ -279,10 +288,19 @@ VIOLATIONS = [
     Check("read", "null_structured", readable=False),
     Check("read", "duplicate_key"),
     Check("read", "duplicate_escaped_key"),
+    Check("read", "duplicate_structured"),
+    Check("read", "duplicate_is_error"),
+    Check("read", "is_error_string", readable=False),
     Check("read", "overflow"),
     Check("read", "too_deep", {"depth": 65}, note="past the limit"),
     Check("read", "too_big", {"size": MAX_BYTES + 1}, note="past the limit"),
     Check("read", "too_big_error_last", {"size": MAX_BYTES + 1}, note="past the limit"),
+]
+# No client reads these, so they can only be blocked.
+UNREADABLE = [
+    Check("read", "invalid_utf8", steady=False),
+    Check("read", "lone_surrogate", steady=False),
+    Check("read", "raw_control", steady=False),
 ]
 
 
@@ -295,7 +313,7 @@ def stub_warn() -> list[Check]:
 
 
 def stub_strict() -> list[Check]:
-    return UNUSUAL + all_become(VIOLATIONS, BLOCKED, 1)
+    return UNUSUAL + all_become(VIOLATIONS + UNREADABLE, BLOCKED, 1)
 
 
 def stub_off() -> list[Check]:
