@@ -151,7 +151,8 @@ fn check_media_types(headers: &HeaderMap) -> Option<Response<Body>> {
             let value = value.to_ascii_lowercase();
             ["application/json", "application/*", "*/*"].iter().any(|kind| value.contains(kind))
         });
-    (!acceptable).then(|| plain(StatusCode::NOT_ACCEPTABLE, "Accept must include application/json"))
+    (!acceptable)
+        .then(|| plain(StatusCode::NOT_ACCEPTABLE, "Accept must include application/json"))
 }
 
 /// Reads a request's body whole, up to [`MAX_BODY_BYTES`].

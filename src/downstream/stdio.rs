@@ -162,8 +162,7 @@ fn one_line(value: Splice) -> impl Iterator<Item = Bytes> {
         if memchr::memchr2(b'\n', b'\r', &part).is_none() {
             return part;
         }
-        let spaced =
-            part.iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte });
+        let spaced = part.iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte });
         spaced.collect::<Vec<u8>>().into()
     })
 }

@@ -63,9 +63,8 @@ impl Process {
             }
         });
         wrap.wrap(ProcessGroup::leader());
-        let mut child = wrap
-            .spawn()
-            .map_err(|error| format!("command {command} cannot be started: {error}"))?;
+        let mut child =
+            wrap.spawn().map_err(|error| format!("command {command} cannot be started: {error}"))?;
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         let pipes = (child.stdin().take(), child.stdout().take(), child.stderr().take());
         let (Some(id), (Some(stdin), Some(stdout), Some(stderr))) = (id, pipes) else {
