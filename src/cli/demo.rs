@@ -4,19 +4,23 @@
 //! a child process reached by the ordinary code, the agent an MCP client on a loopback socket.
 
 use std::fmt::Write as _;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
 
-use bytes::Bytes;
-use http::Method;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::activity::{Intents, row};
+use super::args::Global;
 use super::backend::{Backend, target};
 use super::demo_upstream::Server;
 use super::failure::Failure;
 use super::http::{Answer, Client, McpSession};
 use super::output::{clean, draw, list, text};
+use super::{log, serve};
+use crate::config::{self, Flags};
+use crate::server::{self, App};
 
 /// The width the demo is drawn for: what a newcomer's terminal has at least.
 const WIDTH: u16 = 80;
@@ -99,6 +103,54 @@ fn steps() -> [Step; 5] {
             moral: "Stopped while the bytes came in, before anything parsed them.",
         },
     ]
+}
+
+/// Runs the demo: a proxy with a throw-away store, an upstream, five calls.
+pub(super) fn run(global: &Global) -> Result<(), Failure> {
+    log::start(global.log_level.as_deref().unwrap_or("error"), log::Shape::Text);
+    let folder = Folder::new()?;
+    let key = serve::random()?.iter().fold(String::new(), |key, byte| format!("{key}{byte:02x}"));
+    let program = std::env::current_exe().map_err(Failure::failed)?;
+    let config = json!({
+        "api_key": key,
+        "output_validation": {"mode": "strict"},
+        "mcpServers": {SERVER: {"command": program, "args": ["demo-upstream"]}},
+    });
+    let flags = Flags { data_dir: Some(folder.0.clone()), ..Flags::default() };
+    let no_environment = |_: &str| None;
+    let (config, _) = config::parse(&config.to_string(), &no_environment, &flags)
+        .map_err(|error| super::config::failed(&error))?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(Failure::failed)?;
+    let app = App::start(config).map_err(|error| serve::not_started(&error))?;
+    let server = app.serve(listener).map_err(|error| serve::not_started(&error))?;
+    let client = Client::new(server.address(), &key);
+    let runtime = server::local_runtime().map_err(Failure::failed)?;
+    let story = runtime.block_on(tell(client));
+    let closed = server.close().map_err(|error| serve::store(&error));
+    let story = story?;
+    closed?;
+    super::output::write(story.as_bytes())
+}
+
+/// A folder of our own that is gone when the demo is.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Self, Failure> {
+        let name = format!("mcpproxy-demo-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        // Not `create_dir_all`: one that is there already is somebody else's.
+        std::fs::create_dir(&folder)
+            .map_err(|error| Failure::failed(format!("{}: {error}", folder.display())))?;
+        Ok(Self(folder))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed is left to the system, which clears its temporary folder.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 /// Makes the five calls against a running proxy and tells the story; fails if a fate is another
