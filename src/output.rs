@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::json::scan::{Breach, Guard, Kind, Limits, ScanError, Scanner};
 use crate::json::span::Span;
-use crate::schema::judge::Violation;
+use crate::schema::violation::Violation;
 use crate::tool::{OutputSchema, Tool};
 
 /// Default `max_bytes`: 5 MiB.

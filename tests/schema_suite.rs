@@ -135,7 +135,10 @@ fn every_draft_passes_through_both_engines() {
 }
 
 /// What each engine and the whole judgement say; an unusable schema is what it says instead.
-fn verdicts(compiled: &[Result<Schema, Unusable>; 2], data: &str) -> [(Who, Result<bool, String>); 3] {
+fn verdicts(
+    compiled: &[Result<Schema, Unusable>; 2],
+    data: &str,
+) -> [(Who, Result<bool, String>); 3] {
     let judge = |schema: &Result<Schema, Unusable>| match schema {
         Ok(schema) => {
             let document = [Bytes::copy_from_slice(data.as_bytes())];
@@ -156,7 +159,10 @@ fn verdicts(compiled: &[Result<Schema, Unusable>; 2], data: &str) -> [(Who, Resu
 }
 
 fn print(table: &BTreeMap<(usize, &str, Who), Tally>) {
-    println!("{:14}{:10}{:7}{:>7}{:>7}{:>10}", "draft", "tests", "engine", "passed", "failed", "excepted");
+    println!(
+        "{:14}{:10}{:7}{:>7}{:>7}{:>10}",
+        "draft", "tests", "engine", "passed", "failed", "excepted"
+    );
     for ((draft, section, who), tally) in table {
         println!(
             "{:14}{section:10}{:7}{:>7}{:>7}{:>10}",
