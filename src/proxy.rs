@@ -3,4 +3,93 @@
 pub mod builtin;
 pub mod call;
 pub mod dispatch;
+pub mod held;
+pub mod reply;
 pub mod retrieve;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+use crate::activity::Activity;
+use crate::catalog::snapshot::Catalog;
+use crate::intent;
+use crate::proxy::reply::Running;
+use crate::schema::judge::Scratch;
+use crate::upstream::http::Pool;
+use crate::upstream::supervisor::Supervisor;
+
+/// What all calls share. Nothing in it is locked for the length of a call.
+#[derive(Debug)]
+pub struct Proxy {
+    /// Which tools exist.
+    pub catalog: Arc<Catalog>,
+    /// The servers behind them.
+    pub upstreams: Supervisor,
+    /// Where every outcome goes.
+    pub activity: Activity,
+    /// Config section `intent_declaration`.
+    pub intent: intent::Settings,
+    /// `tools_limit`: results of `retrieve_tools` without a limit of their own.
+    pub tools_limit: usize,
+    /// Bytes kept of a call's arguments (`activity.max_payload_bytes`).
+    pub max_payload_bytes: usize,
+    /// Bytes kept of an answer (`activity.max_response_bytes`).
+    pub max_response_bytes: usize,
+    /// What strict holds, over all calls.
+    pub held: held::Budget,
+    /// Where large documents are judged, so that they starve no other call.
+    pub judges: call::Judges,
+    /// Random per process: hostile keys are hashed under it.
+    pub hash_key: u64,
+}
+
+/// What one worker thread adds: connections and buffers that no other thread touches.
+#[derive(Debug)]
+pub struct Worker {
+    /// The shared part.
+    pub proxy: Arc<Proxy>,
+    /// Warm connections to HTTP upstreams.
+    pub pool: Rc<Pool>,
+    /// The judge's buffers, reused from call to call.
+    pub scratch: RefCell<Scratch>,
+    /// Calls whose reply has gone and whose record has not.
+    deferred: Cell<usize>,
+    settled: Notify,
+}
+
+impl Worker {
+    /// A worker with cold buffers.
+    #[must_use]
+    pub fn new(proxy: Arc<Proxy>) -> Self {
+        Self {
+            proxy,
+            pool: Rc::new(Pool::new()),
+            scratch: RefCell::new(Scratch::new()),
+            deferred: Cell::new(0),
+            settled: Notify::new(),
+        }
+    }
+
+    /// Does what is left of a call after its reply has gone.
+    pub fn defer(self: &Rc<Self>, running: Running) {
+        let Some(rest) = running.rest() else { return };
+        self.deferred.set(self.deferred.get() + 1);
+        let worker = Rc::clone(self);
+        tokio::task::spawn_local(async move {
+            // How the reply ended is on record; nobody is left to be told.
+            let _ = rest.await;
+            worker.deferred.set(worker.deferred.get() - 1);
+            worker.settled.notify_waiters();
+        });
+    }
+
+    /// Waits until nothing deferred is left.
+    pub async fn settled(&self) {
+        while self.deferred.get() > 0 {
+            self.settled.notified().await;
+        }
+    }
+}

@@ -2,7 +2,10 @@
 //!
 //! The only home of boon and jsonschema. Deliberately pure: no clock, no thread, no log.
 
+pub mod bounds;
 pub mod cache;
 pub mod compile;
+mod formats;
 pub mod judge;
 pub mod tape_json;
+pub mod violation;

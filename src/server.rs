@@ -1,1 +1,477 @@
-//! TODO: server
+//! Assembly: opens the parts, runs the threads, listens, and ends it all in order.
+//!
+//! Data plane: worker threads, each with a single-threaded runtime of its own. A connection is
+//! handed to the least busy worker and stays there, so a call crosses no thread on its way
+//! through. Control plane: one small multi-threaded runtime for upstream supervision, children
+//! and timers. What a request leads to is decided on the floors below.
+
+mod events;
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
+use std::path::PathBuf;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use thiserror::Error;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, LocalOptions, Runtime};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use crate::activity::record::{Draft, Entry, Source, Status, Type};
+use crate::activity::{Activity, StoreError, Writer};
+use crate::api;
+use crate::catalog::snapshot::Catalog;
+use crate::config::Config;
+use crate::downstream::body::Body;
+use crate::downstream::guard::{BadEntry, Guard};
+use crate::downstream::http::{self as mcp, Connection};
+use crate::downstream::session::Sessions;
+use crate::proxy::call::Judges;
+use crate::proxy::{Proxy, Worker, held};
+use crate::upstream::supervisor::{Event, Supervisor};
+
+/// Connections open at once over all workers; further ones wait to be accepted.
+const MAX_CONNECTIONS: usize = 8192;
+/// Sockets on their way to one worker.
+const SOCKET_QUEUE: usize = 256;
+/// A client has this long to send a request's head.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Header lines of one request.
+const MAX_HEADERS: usize = 100;
+/// Bytes of a request's head, and of what is read ahead of its body.
+const MAX_HEAD_BYTES: usize = 64 * 1024;
+/// Calls in flight have this long to finish when the server ends.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
+/// Children have this long to end when their input closes, before they are killed.
+const CHILDREN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why a proxy cannot start. Nothing is left half-started.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The address is taken or not ours.
+    #[error("cannot listen on {0}: {1}")]
+    Listen(SocketAddr, io::Error),
+    /// The data folder cannot be used.
+    #[error("the data folder {} cannot be used: {error}", folder.display())]
+    Folder {
+        /// `data_dir`
+        folder: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The activity log is in use, damaged or unreadable.
+    #[error(transparent)]
+    Activity(#[from] StoreError),
+    /// `allowed_hosts` or `allowed_origins`.
+    #[error(transparent)]
+    Guard(#[from] BadEntry),
+    /// The system gives no thread, no event queue or no randomness.
+    #[error("the system refused what every server needs: {0}")]
+    System(#[from] io::Error),
+}
+
+/// A proxy whose parts are open, with or without a listener.
+#[derive(Debug)]
+pub struct App {
+    shared: Arc<Shared>,
+    control: Runtime,
+    writer: Writer,
+}
+
+/// A proxy that listens.
+#[derive(Debug)]
+pub struct Server {
+    app: App,
+    address: SocketAddr,
+    lanes: Arc<Vec<Lane>>,
+    drain: watch::Sender<bool>,
+    accepting: tokio::task::JoinHandle<()>,
+}
+
+impl App {
+    /// Opens the parts of a proxy and sets its upstreams going; waits for none of them.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`].
+    pub fn start(config: Config) -> Result<Self, StartError> {
+        let guard = Guard::new(&config.allowed_hosts, &config.allowed_origins)?;
+        let folder = &config.data_dir;
+        make_private(folder)
+            .map_err(|error| StartError::Folder { folder: folder.clone(), error })?;
+        let control = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("control")
+            .enable_all()
+            .build()?;
+        let (activity, writer) = Activity::open(&folder.join("activity"), config.activity.clone())?;
+        activity.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success).into());
+        let catalog = Arc::new(Catalog::new(config.catalog()));
+        restore(&catalog, &activity, &control);
+        let upstreams = supervise(&config, &catalog, &activity, &control);
+        let mut seed = [0; 8];
+        getrandom::fill(&mut seed).map_err(io::Error::from)?;
+        let proxy = Proxy {
+            catalog,
+            upstreams,
+            intent: config.intent,
+            tools_limit: config.tools_limit,
+            max_payload_bytes: config.activity.max_payload_bytes,
+            max_response_bytes: config.activity.max_response_bytes,
+            activity,
+            held: held::Budget::new(config.output.max_held_total_bytes),
+            judges: Judges::new(control.handle().clone(), cores()),
+            hash_key: u64::from_ne_bytes(seed),
+        };
+        let api_key = config.api_key.as_ref().map_or("", |key| key.expose());
+        let started = Instant::now();
+        let shared = Shared {
+            proxy: Arc::new(proxy),
+            sessions: Sessions::default(),
+            guard,
+            api: api::State { api_key: api_key.into(), started },
+            require_mcp_auth: config.require_mcp_auth,
+            started,
+        };
+        Ok(Self { shared: Arc::new(shared), control, writer })
+    }
+
+    /// What requests are answered from.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Starts to serve HTTP on a listener.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError::System`]; the parts are closed again.
+    pub fn serve(self, listener: StdListener) -> Result<Server, StartError> {
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let (drain, draining) = watch::channel(false);
+        let lanes = (0..cores())
+            .map(|number| Lane::start(Arc::clone(&self.shared), number, draining.clone()))
+            .collect::<io::Result<Vec<_>>>()?;
+        let lanes = Arc::new(lanes);
+        let listener = {
+            let _control = self.control.enter();
+            TcpListener::from_std(listener)?
+        };
+        let accepting = self.control.spawn(accept(listener, Arc::clone(&lanes)));
+        Ok(Server { app: self, address, lanes, drain, accepting })
+    }
+
+    /// Ends the upstreams with their children, writes what is left of the log, and closes.
+    ///
+    /// # Errors
+    ///
+    /// When records could not be written.
+    pub fn close(self) -> Result<(), StoreError> {
+        let Self { shared, control, writer } = self;
+        let deadline = Instant::now() + CHILDREN_TIMEOUT;
+        control.block_on(shared.proxy.upstreams.shutdown(deadline));
+        let stop = Draft::new(Type::SystemStop, Source::Internal, Status::Success);
+        shared.proxy.activity.note(Entry::from(stop));
+        control.shutdown_timeout(Duration::from_secs(1));
+        writer.close()
+    }
+}
+
+impl Server {
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What requests are answered from.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.app.shared
+    }
+
+    /// Serves until SIGINT or SIGTERM, then [closes](Self::close).
+    ///
+    /// # Errors
+    ///
+    /// When signals cannot be awaited, or records could not be written.
+    pub fn run(self) -> Result<(), StartError> {
+        self.app.control.block_on(ended_by_signal())?;
+        tracing::info!("ending: calls in flight have {DRAIN_TIMEOUT:?} to finish");
+        self.close().map_err(StartError::from)
+    }
+
+    /// Lets calls in flight finish, at most [`DRAIN_TIMEOUT`], and ends everything.
+    ///
+    /// # Errors
+    ///
+    /// When records could not be written.
+    pub fn close(self) -> Result<(), StoreError> {
+        let Self { app, address: _, lanes, drain, accepting } = self;
+        accepting.abort();
+        drain.send_replace(true);
+        let deadline = Instant::now() + DRAIN_TIMEOUT;
+        app.control.block_on(async {
+            // The task holds the lanes, and with them the ends of the sockets' queues.
+            let _ = accepting.await;
+        });
+        for lane in Arc::into_inner(lanes).into_iter().flatten() {
+            lane.finish(deadline);
+        }
+        app.close()
+    }
+}
+
+/// Takes up the tools known from earlier, beside the upstreams (FR-A1).
+fn restore(catalog: &Arc<Catalog>, activity: &Activity, control: &Runtime) {
+    let (catalog, log) = (Arc::clone(catalog), activity.clone());
+    control.spawn_blocking(move || {
+        for (server, change) in catalog.restore() {
+            events::catalog_changes(&server, &change).into_iter().for_each(|entry| log.note(entry));
+        }
+    });
+}
+
+/// Sets the upstreams going; what happens to them goes on record.
+fn supervise(
+    config: &Config,
+    catalog: &Arc<Catalog>,
+    activity: &Activity,
+    control: &Runtime,
+) -> Supervisor {
+    let log = activity.clone();
+    let noted = move |event: Event| events::entries(&event).into_iter().for_each(|e| log.note(e));
+    let servers =
+        config.servers.iter().map(|server| (Arc::clone(&server.name), server.upstream.clone()));
+    Supervisor::start(servers.collect(), Arc::clone(catalog), noted, control.handle())
+}
+
+async fn ended_by_signal() -> io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}
+
+/// Makes a folder that only its owner can read.
+fn make_private(folder: &std::path::Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+/// Worker threads: one for each core.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// What every request may need, shared by all workers.
+#[derive(Debug)]
+pub struct Shared {
+    /// The pipeline.
+    pub proxy: Arc<Proxy>,
+    /// Sessions of `/mcp`.
+    pub sessions: Sessions,
+    /// Who may speak to us from a browser.
+    pub guard: Guard,
+    /// What the REST interface needs.
+    pub api: api::State,
+    /// `require_mcp_auth`
+    pub require_mcp_auth: bool,
+    /// The origin of session times.
+    pub started: Instant,
+}
+
+impl Shared {
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Answers one HTTP request: the one door for every face that speaks HTTP.
+pub async fn route<B>(
+    shared: &Shared,
+    worker: &Rc<Worker>,
+    connection: &Connection,
+    request: Request<B>,
+) -> Response<Body>
+where
+    B: http_body::Body<Data = bytes::Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    if let Err(refused) = shared.guard.check(request.headers(), request.uri().authority()) {
+        return api::refuse(refused.status(), &refused.to_string());
+    }
+    if request.uri().path() != "/mcp" {
+        return api::handle(&shared.api, worker, request).await;
+    }
+    if shared.require_mcp_auth && !shared.api.admits(&request) {
+        return api::unauthorized();
+    }
+    mcp::handle(worker, &shared.sessions, connection, shared.now_ms(), request).await
+}
+
+/// A worker thread: where its sockets go in, and how busy it is.
+#[derive(Debug)]
+struct Lane {
+    sockets: mpsc::Sender<StdStream>,
+    connections: Arc<AtomicUsize>,
+    thread: JoinHandle<()>,
+}
+
+impl Lane {
+    fn start(shared: Arc<Shared>, number: usize, drain: watch::Receiver<bool>) -> io::Result<Self> {
+        let (sockets, queue) = mpsc::channel(SOCKET_QUEUE);
+        let connections = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&connections);
+        let thread =
+            std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
+                let runtime = match local_runtime() {
+                    Ok(runtime) => runtime,
+                    Err(error) => {
+                        tracing::error!(%error, "a worker could not start");
+                        return;
+                    }
+                };
+                runtime.block_on(work(shared, queue, counted, drain));
+            })?;
+        Ok(Self { sockets, connections, thread })
+    }
+}
+
+impl Lane {
+    /// Waits for the worker to end, until the deadline; what still runs then ends with the
+    /// process.
+    fn finish(self, deadline: Instant) {
+        drop(self.sockets);
+        while !self.thread.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if !self.thread.is_finished() {
+            tracing::warn!("calls were cut off: they did not finish within {DRAIN_TIMEOUT:?}");
+        } else if self.thread.join().is_err() {
+            tracing::error!("a worker thread panicked");
+        }
+    }
+}
+
+/// A runtime for one thread, whose tasks need not be `Send`.
+///
+/// # Errors
+///
+/// When the system gives no event queue.
+pub fn local_runtime() -> io::Result<tokio::runtime::LocalRuntime> {
+    Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
+}
+
+/// One worker's life: serve connections until told to drain, then let them finish.
+async fn work(
+    shared: Arc<Shared>,
+    mut queue: mpsc::Receiver<StdStream>,
+    counted: Arc<AtomicUsize>,
+    drain: watch::Receiver<bool>,
+) {
+    let worker = Rc::new(Worker::new(Arc::clone(&shared.proxy)));
+    let mut connections = JoinSet::new();
+    let mut draining = drain.clone();
+    loop {
+        let socket = tokio::select! {
+            socket = queue.recv() => socket,
+            _ = connections.join_next(), if !connections.is_empty() => continue,
+            _ = draining.wait_for(|draining| *draining) => None,
+        };
+        let Some(socket) = socket else { break };
+        let socket = match TcpStream::from_std(socket) {
+            Ok(socket) => socket,
+            Err(error) => {
+                tracing::debug!(%error, "a connection was lost before it was served");
+                counted.fetch_sub(1, Ordering::Relaxed);
+                continue;
+            }
+        };
+        let (shared, worker, counted) =
+            (Arc::clone(&shared), Rc::clone(&worker), Arc::clone(&counted));
+        let drain = drain.clone();
+        connections.spawn_local(async move {
+            if let Err(error) = connection(shared, worker, socket, drain).await {
+                tracing::debug!(%error, "a connection ended badly");
+            }
+            counted.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+    while connections.join_next().await.is_some() {}
+    worker.settled().await;
+}
+
+async fn connection(
+    shared: Arc<Shared>,
+    worker: Rc<Worker>,
+    socket: TcpStream,
+    mut drain: watch::Receiver<bool>,
+) -> hyper::Result<()> {
+    let remembered = Rc::new(Connection::default());
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (shared, worker) = (Arc::clone(&shared), Rc::clone(&worker));
+        let remembered = Rc::clone(&remembered);
+        async move { Ok::<_, Infallible>(route(&shared, &worker, &remembered, request).await) }
+    });
+    let mut served = pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADER_TIMEOUT)
+            .max_headers(MAX_HEADERS)
+            .max_buf_size(MAX_HEAD_BYTES)
+            .serve_connection(TokioIo::new(socket), service)
+    );
+    tokio::select! {
+        ended = served.as_mut() => return ended,
+        _ = drain.wait_for(|draining| *draining) => served.as_mut().graceful_shutdown(),
+    }
+    served.await
+}
+
+/// Takes connections in and hands each to the least busy worker, until dropped.
+async fn accept(listener: TcpListener, lanes: Arc<Vec<Lane>>) {
+    loop {
+        let socket = match listener.accept().await {
+            Ok((socket, _)) => socket,
+            Err(error) => {
+                // Out of file descriptors, most likely: wait for some to be closed.
+                tracing::warn!(%error, "cannot accept connections for now");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let busy = |lane: &&Lane| lane.connections.load(Ordering::Relaxed);
+        let open: usize = lanes.iter().map(|lane| busy(&lane)).sum();
+        let Some(lane) = lanes.iter().min_by_key(busy) else { return };
+        if open >= MAX_CONNECTIONS {
+            tracing::warn!("{MAX_CONNECTIONS} connections are open: one more was closed");
+            continue;
+        }
+        let handed = socket.set_nodelay(true).and_then(|()| socket.into_std());
+        if let Ok(socket) = handed {
+            lane.connections.fetch_add(1, Ordering::Relaxed);
+            if lane.sockets.send(socket).await.is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,6 +1,33 @@
 //! Upstream: the MCP servers behind the proxy.
+//!
+//! Owns the connection to each server, its lifecycle, and the bytes of a call both ways. A call
+//! needs a [`Permit`](crate::intent::Permit). The answer comes as the server's own bytes, message
+//! by message; what is in them is deliberately not read here beyond what routing needs.
+//!
+//! ```text
+//!            workers (one thread each)            │        control runtime
+//!  Upstream::call ─ http::Pool ─ Connection ──────┼──────────────▶ server (HTTP)
+//!        │                                        │  supervisor ─ lifecycle ─▶ the same server
+//!        └──── stdio::Link: queue ────────────────┼─▶ writer ─▶ child
+//!              channel of the call ◀──────────────┼── reader ◀─ child
+//! ```
 
+pub mod call;
+mod config;
+mod connection;
+mod error;
 pub mod http;
+mod lifecycle;
+mod peek;
 pub mod pending;
+mod process;
+mod session;
 pub mod stdio;
 pub mod supervisor;
+
+pub use call::{Answer, Part, Upstream};
+pub use config::{Config, Protocol};
+pub use error::{CallError, Cause, Sent};
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,256 @@
-//! TODO: downstream/http
+//! `/mcp`: MCP streamable HTTP for initialize-based revisions (MCP 2025-11-25 §Transports).
+//!
+//! Owns what is HTTP about it: media types, session headers, statuses, and how a reply becomes a
+//! body. What a message leads to is decided in `proxy::dispatch`. Host, Origin and the API key
+//! were checked before a request gets here.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderName, HeaderValue};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body::Body as HttpBody;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+
+use crate::downstream::body::{Body, Streamed};
+use crate::downstream::session::{Session, Sessions};
+use crate::output::Member;
+use crate::proxy::Worker;
+use crate::proxy::dispatch::{self, Initialize, Peer, Reaction, VERSIONS};
+use crate::proxy::reply::{Piece, RefusalKind, Running};
+use crate::wire::jsonrpc::{self, Code, Message};
+
+/// Largest request body: 16 MiB.
+pub const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
+
+const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// What one connection remembers between its requests.
+#[derive(Debug, Default)]
+pub struct Connection {
+    /// The session last used, so that the shared table is not asked for each call.
+    session: RefCell<Option<Arc<Session>>>,
+}
+
+/// Answers one request to `/mcp`. `now_ms` is the time of any monotonic origin.
+pub async fn handle<B>(
+    worker: &Rc<Worker>,
+    sessions: &Sessions,
+    connection: &Connection,
+    now_ms: u64,
+    request: Request<B>,
+) -> Response<Body>
+where
+    B: HttpBody<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let (parts, body) = request.into_parts();
+    match parts.method {
+        Method::POST => {}
+        Method::DELETE => return end_session(sessions, &parts.headers),
+        _ => {
+            let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "use POST or DELETE");
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST, DELETE"));
+            return response;
+        }
+    }
+    if let Some(refused) = check_media_types(&parts.headers) {
+        return refused;
+    }
+    let body = match collect(body).await {
+        Ok(body) => body,
+        Err(refused) => return refused,
+    };
+    let request = match dispatch::read(worker, &body) {
+        Ok(Message::Request(request)) => request,
+        // We ask clients nothing yet, so a response answers nothing.
+        Ok(Message::Response(_)) => return status(StatusCode::ACCEPTED),
+        Err((_, error)) => return json(StatusCode::BAD_REQUEST, Body::from(error)),
+    };
+    let session = if &*request.method == "initialize" {
+        None
+    } else {
+        match find_session(sessions, connection, &parts.headers, now_ms) {
+            Ok(session) => Some(session),
+            Err((code, text)) => {
+                let error = jsonrpc::error(request.id.as_deref(), Code::InvalidRequest, text);
+                return json(code, Body::from(error));
+            }
+        }
+    };
+    let peer = Peer {
+        session_id: session.as_ref().map_or_else(|| Arc::from(""), |s| Arc::clone(&s.id)),
+        client_name: session.as_ref().map_or_else(|| Arc::from(""), |s| Arc::clone(&s.client_name)),
+    };
+    match dispatch::dispatch(worker, &peer, request) {
+        Reaction::Noted => status(StatusCode::ACCEPTED),
+        Reaction::Answer(answer) | Reaction::Error(_, answer) => {
+            json(StatusCode::OK, Body::from(answer))
+        }
+        Reaction::Initialize(accepted) => open_session(sessions, accepted, now_ms),
+        Reaction::Call { id, running } => reply(worker, &id, running).await,
+    }
+}
+
+/// Turns a reply into an answer: whole if it is there at once, else streamed.
+async fn reply(worker: &Rc<Worker>, id: &[u8], mut running: Running) -> Response<Body> {
+    loop {
+        let piece = match running.next().await {
+            Some(Ok(piece)) => piece,
+            Some(Err(_)) | None => {
+                let error = jsonrpc::error(Some(id), Code::Internal, "Internal error: no reply");
+                return json(StatusCode::OK, Body::from(error));
+            }
+        };
+        match piece {
+            // Only a stream could carry it, and this client was promised `application/json`.
+            Piece::Notification(_) => {}
+            Piece::Whole(member, mut splice) => {
+                splice.push_front(head(id, member));
+                splice.push(jsonrpc::TAIL);
+                // What is left (judging in warn) is done once the answer is on its way.
+                worker.defer(running);
+                return json(StatusCode::OK, Body::from(splice));
+            }
+            Piece::Begin(member) => {
+                let streamed = Streamed::new(running, head(id, member), jsonrpc::TAIL);
+                return json(StatusCode::OK, Body::Call(Box::new(streamed)));
+            }
+            Piece::Data(_) => {
+                let error = jsonrpc::error(Some(id), Code::Internal, "Internal error: no head");
+                return json(StatusCode::OK, Body::from(error));
+            }
+            Piece::Refused(refusal) => {
+                return json(StatusCode::OK, Body::from(dispatch::refused(id, &refusal)));
+            }
+        }
+    }
+}
+
+fn head(id: &[u8], member: Member) -> Bytes {
+    match member {
+        Member::Result => jsonrpc::result_head(id),
+        Member::Error => jsonrpc::error_head(id),
+    }
+}
+
+fn check_media_types(headers: &HeaderMap) -> Option<Response<Body>> {
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let essence = content_type.map(|value| value.split(';').next().unwrap_or_default().trim());
+    if !essence.is_some_and(|value| value.eq_ignore_ascii_case("application/json")) {
+        let text = "Content-Type must be application/json";
+        return Some(plain(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
+    }
+    let mut accepts = headers.get_all(ACCEPT).iter().peekable();
+    let acceptable = accepts.peek().is_none()
+        || accepts.filter_map(|value| value.to_str().ok()).any(|value| {
+            let value = value.to_ascii_lowercase();
+            ["application/json", "application/*", "*/*"].iter().any(|kind| value.contains(kind))
+        });
+    (!acceptable).then(|| plain(StatusCode::NOT_ACCEPTABLE, "Accept must include application/json"))
+}
+
+/// Reads a request's body whole, up to [`MAX_BODY_BYTES`].
+///
+/// # Errors
+///
+/// The response to send: 413 for a body over the limit, 400 for one that broke off.
+pub async fn collect<B>(body: B) -> Result<Bytes, Response<Body>>
+where
+    B: HttpBody<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    match Limited::new(body, MAX_BODY_BYTES).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(plain(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            &format!("the request body is larger than {MAX_BODY_BYTES} bytes"),
+        )),
+        Err(error) => Err(plain(StatusCode::BAD_REQUEST, &format!("unreadable body: {error}"))),
+    }
+}
+
+fn find_session(
+    sessions: &Sessions,
+    connection: &Connection,
+    headers: &HeaderMap,
+    now_ms: u64,
+) -> Result<Arc<Session>, (StatusCode, &'static str)> {
+    let mut ids = headers.get_all(SESSION_ID).iter();
+    let (id, None) = (ids.next().and_then(|value| value.to_str().ok()), ids.next()) else {
+        return Err((StatusCode::BAD_REQUEST, "Mcp-Session-Id is given more than once"));
+    };
+    let Some(id) = id else {
+        return Err((
+            StatusCode::BAD_REQUEST,
+            "Mcp-Session-Id is missing: send initialize first and repeat the id it answers with",
+        ));
+    };
+    let mut last = connection.session.borrow_mut();
+    let session = match last.as_ref() {
+        Some(session) if *session.id == *id && session.touch(now_ms) => Arc::clone(session),
+        Some(_) | None => {
+            let session = sessions
+                .find(id, now_ms)
+                .ok_or((StatusCode::NOT_FOUND, "Session not found: send initialize again"))?;
+            *last = Some(Arc::clone(&session));
+            session
+        }
+    };
+    match headers.get(PROTOCOL_VERSION).map(HeaderValue::as_bytes) {
+        Some(version) if !VERSIONS.iter().any(|known| known.as_bytes() == version) => {
+            Err((StatusCode::BAD_REQUEST, "Unsupported MCP-Protocol-Version"))
+        }
+        Some(_) | None => Ok(session),
+    }
+}
+
+fn open_session(sessions: &Sessions, accepted: Initialize, now_ms: u64) -> Response<Body> {
+    let mut random = [0; 16];
+    if getrandom::fill(&mut random).is_err() {
+        return plain(StatusCode::INTERNAL_SERVER_ERROR, "no randomness for a session id");
+    }
+    match sessions.open(random, accepted.version, &accepted.client_name, now_ms) {
+        Ok(session) => {
+            let mut response = json(StatusCode::OK, Body::from(accepted.answer));
+            if let Ok(id) = HeaderValue::from_str(&session.id) {
+                response.headers_mut().insert(SESSION_ID, id);
+            }
+            response
+        }
+        Err(full) => plain(StatusCode::SERVICE_UNAVAILABLE, &full.to_string()),
+    }
+}
+
+fn end_session(sessions: &Sessions, headers: &HeaderMap) -> Response<Body> {
+    let id = headers.get(SESSION_ID).and_then(|value| value.to_str().ok());
+    match id.map(|id| sessions.end(id)) {
+        Some(true) => status(StatusCode::NO_CONTENT),
+        Some(false) => plain(StatusCode::NOT_FOUND, "Session not found"),
+        None => plain(StatusCode::BAD_REQUEST, "Mcp-Session-Id is missing"),
+    }
+}
+
+fn json(status: StatusCode, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, JSON);
+    response
+}
+
+fn plain(status: StatusCode, text: &str) -> Response<Body> {
+    let mut response = Response::new(Body::from(Bytes::from(format!("{text}\n"))));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    response
+}
+
+fn status(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Body::Empty);
+    *response.status_mut() = status;
+    response
+}

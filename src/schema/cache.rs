@@ -1,1 +1,91 @@
-//! TODO: schema/cache
+//! Compiled schemas by hash: tools with the same schema share one.
+//!
+//! Owns no schema: the tools do, and the last one that goes takes its schema with it. Used where
+//! the catalog is built, off the call path.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use super::compile::{Schema, SchemaHash, Settings, Unusable, compile};
+
+/// Compiled schemas that are in use.
+#[derive(Debug, Default)]
+pub struct Cache {
+    schemas: Mutex<HashMap<SchemaHash, Weak<Schema>>>,
+}
+
+impl Cache {
+    /// An empty cache.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The compiled form of `raw`: the one in use, or a new one. Compiling holds no lock.
+    ///
+    /// # Errors
+    /// [`Unusable`], each time anew: a schema that does not compile is not kept.
+    pub fn get(&self, raw: &[u8], settings: &Settings) -> Result<Arc<Schema>, Unusable> {
+        let hash = SchemaHash::of(raw, settings);
+        if let Some(schema) = self.lookup(hash) {
+            return Ok(schema);
+        }
+        let compiled = Arc::new(compile(raw, settings)?);
+        let mut schemas = self.schemas.lock().unwrap_or_else(PoisonError::into_inner);
+        schemas.retain(|_, schema| schema.strong_count() > 0);
+        // Another may have been faster.
+        if let Some(schema) = schemas.get(&hash).and_then(Weak::upgrade) {
+            return Ok(schema);
+        }
+        schemas.insert(hash, Arc::downgrade(&compiled));
+        Ok(compiled)
+    }
+
+    /// Schemas that are in use.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        let schemas = self.schemas.lock().unwrap_or_else(PoisonError::into_inner);
+        schemas.values().filter(|schema| schema.strong_count() > 0).count()
+    }
+
+    /// True when no schema is in use.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn lookup(&self, hash: SchemaHash) -> Option<Arc<Schema>> {
+        let schemas = self.schemas.lock().unwrap_or_else(PoisonError::into_inner);
+        schemas.get(&hash).and_then(Weak::upgrade)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identical_schemas_are_shared_until_the_last_user_goes() {
+        let cache = Cache::new();
+        let settings = Settings::default();
+        let raw = br#"{"type":"object"}"#;
+        let first = cache.get(raw, &settings).unwrap();
+        let second = cache.get(raw, &settings).unwrap();
+        assert!(Arc::ptr_eq(&first, &second));
+        let asserting = Settings { assert_formats: true, ..settings };
+        let third = cache.get(raw, &asserting).unwrap();
+        assert!(!Arc::ptr_eq(&first, &third));
+        assert_eq!(cache.len(), 2);
+        drop((first, third));
+        assert_eq!(cache.len(), 1);
+        drop(second);
+        assert!(cache.is_empty());
+    }
+
+    #[test]
+    fn a_schema_that_does_not_compile_is_not_kept() {
+        let cache = Cache::new();
+        assert!(cache.get(b"[]", &Settings::default()).is_err());
+        assert!(cache.is_empty());
+    }
+}

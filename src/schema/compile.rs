@@ -1,5 +1,423 @@
-//! Compiling an output schema.
+//! From the text of an output schema to something that can judge, or to the reason why not.
+//!
+//! Owns dialects, bounds, and how both engines are set up so that they mean the same. Deliberately
+//! fetches nothing: a reference that leaves the schema and the standard meta-schemas is a reason.
 
-/// A compiled output schema.
-#[derive(Debug)]
-pub struct Schema {}
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use boon::{CompileError, Compiler, Draft, SchemaIndex, Schemas};
+use jsonschema::{PatternOptions, Validator};
+use serde_json::Value;
+use thiserror::Error;
+use url::Url;
+
+use super::bounds::{Bounds, Cost, Graph};
+use super::formats;
+use super::tape_json::TapeJson;
+use super::violation::cut;
+use crate::json::tape::{self, Fault, Scratch};
+
+/// Where a schema without an identifier stands.
+pub(super) const BASE: &str = "json-schema:///";
+
+/// Bytes of an engine's explanation that go into an [`Unusable`].
+const EXPLANATION_MAX: usize = 300;
+
+/// Backtracking that one match may do, in an engine that backtracks.
+const BACKTRACK_MAX: usize = 10_000;
+
+/// What looking at one member name costs where a backtracking pattern is matched against names.
+const BACKTRACK_STEPS: u64 = BACKTRACK_MAX as u64;
+
+/// Compiled size of one regular expression, in bytes.
+const PROGRAM_MAX: usize = 1 << 20;
+
+/// Which engine has the word (`output_validation.engine`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Engine {
+    /// The tape pass accepts, boon judges what it does not accept.
+    #[default]
+    Tape,
+    /// boon judges every document.
+    Boon,
+}
+
+/// How schemas are meant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Settings {
+    /// Which engine has the word.
+    pub engine: Engine,
+    /// Whether `format` is asserted, instead of being an annotation.
+    pub assert_formats: bool,
+}
+
+/// Identifies a schema and how it is meant: equal text under equal settings.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SchemaHash([u8; 32]);
+
+impl SchemaHash {
+    /// The hash of `raw` under `settings`.
+    #[must_use]
+    pub fn of(raw: &[u8], settings: &Settings) -> Self {
+        let engine = match settings.engine {
+            Engine::Tape => 0,
+            Engine::Boon => 1,
+        };
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&[engine, u8::from(settings.assert_formats)]);
+        hasher.update(raw);
+        Self(hasher.finalize().into())
+    }
+
+    /// The bytes of the hash.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Display for SchemaHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for SchemaHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Why a schema cannot be used: one clear line each (FR-A9).
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Unusable {
+    /// More text than [`Bounds::bytes`].
+    #[error("the schema has {bytes} bytes, more than {limit}")]
+    TooLarge {
+        /// What it has.
+        bytes: usize,
+        /// What it may have.
+        limit: usize,
+    },
+    /// Not JSON that every parser reads alike.
+    #[error("the schema {0}")]
+    NotJson(Fault),
+    /// Neither an object nor a boolean.
+    #[error("the schema is neither an object nor a boolean")]
+    NotASchema,
+    /// Nested deeper than [`Bounds::depth`].
+    #[error("the schema is nested deeper than {limit}")]
+    TooDeep {
+        /// How deep it may be.
+        limit: usize,
+    },
+    /// More than [`Bounds::subschemas`].
+    #[error("the schema has more than {limit} subschemas")]
+    TooManySubschemas {
+        /// How many it may have.
+        limit: usize,
+    },
+    /// A regular expression longer than [`Bounds::pattern_bytes`].
+    #[error("a pattern of the schema is longer than {limit} bytes")]
+    PatternTooLong {
+        /// How long it may be.
+        limit: usize,
+    },
+    /// Regular expressions that compile to more than [`Bounds::pattern_program`].
+    #[error("the patterns of the schema compile to more than {limit} bytes")]
+    PatternsTooLarge {
+        /// How large they may be together.
+        limit: usize,
+    },
+    /// A regular expression that no engine takes.
+    #[error("the pattern '{0}' is not a regular expression")]
+    Pattern(String),
+    /// More than [`Bounds::expansion`].
+    #[error("one value could be visited more than {limit} times: alternatives multiply")]
+    Expansion {
+        /// How often it may be visited.
+        limit: u64,
+    },
+    /// A `$schema` that is none of the dialects.
+    #[error("the dialect '{0}' is not supported")]
+    Dialect(String),
+    /// A reference that leaves the schema.
+    #[error("the reference to '{0}' leaves the schema and is not fetched")]
+    RemoteReference(String),
+    /// Refused by an engine, in its words.
+    #[error("the schema is not valid: {0}")]
+    Invalid(String),
+}
+
+/// Documents that references may lead to, by URI. Empty outside of tests.
+#[derive(Clone, Debug, Default)]
+pub struct Remotes(pub Arc<HashMap<String, Value>>);
+
+/// A compiled schema.
+pub struct Schema {
+    pub(super) hash: SchemaHash,
+    pub(super) engine: Engine,
+    pub(super) boon: Option<Arbiter>,
+    pub(super) tape: Validator<TapeJson>,
+    pub(super) cost: Cost,
+    pub(super) per_name: u64,
+}
+
+/// boon's compiled form.
+pub(super) struct Arbiter {
+    pub(super) schemas: Schemas,
+    pub(super) root: SchemaIndex,
+}
+
+impl Schema {
+    /// Identifies the schema and how it is meant.
+    #[must_use]
+    pub fn hash(&self) -> SchemaHash {
+        self.hash
+    }
+
+    /// True when boon refuses a pattern for look-around or back-references, so that the tape
+    /// engine judges alone. For the health answer.
+    #[must_use]
+    pub fn judged_by_tape_alone(&self) -> bool {
+        self.boon.is_none()
+    }
+}
+
+impl fmt::Debug for Schema {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Schema").field("hash", &self.hash).finish_non_exhaustive()
+    }
+}
+
+/// Compiles `raw` within the default [`Bounds`].
+///
+/// Takes milliseconds for a large schema: to be called off the call path.
+///
+/// # Errors
+/// [`Unusable`]: the reason for the one warning of FR-A9.
+pub fn compile(raw: &[u8], settings: &Settings) -> Result<Schema, Unusable> {
+    compile_with(raw, settings, &Bounds::default(), &Remotes::default())
+}
+
+/// Compiles `raw` within `bounds`, with `remotes` to refer to.
+///
+/// # Errors
+/// [`Unusable`].
+pub fn compile_with(
+    raw: &[u8],
+    settings: &Settings,
+    bounds: &Bounds,
+    remotes: &Remotes,
+) -> Result<Schema, Unusable> {
+    let value = parse(raw, bounds)?;
+    let draft = dialect(&value, remotes)?;
+    let base = Url::parse(BASE).map_err(|error| Unusable::Invalid(error.to_string()))?;
+    let graph = Graph::new(&value, &base, bounds.subschemas);
+    if graph.overflowed() {
+        return Err(Unusable::TooManySubschemas { limit: bounds.subschemas });
+    }
+    if graph.expansion() > bounds.expansion {
+        return Err(Unusable::Expansion { limit: bounds.expansion });
+    }
+    let beyond_boon = check_patterns(graph.patterns(), bounds)?;
+    let cost = graph.cost();
+    let boon = build_boon(&value, draft, settings, remotes, &beyond_boon)?;
+    let backtracks = !beyond_boon.is_empty();
+    Ok(Schema {
+        hash: SchemaHash::of(raw, settings),
+        engine: settings.engine,
+        boon: (!backtracks).then_some(boon),
+        tape: build_tape(&value, settings, remotes, backtracks)?,
+        cost,
+        per_name: if backtracks { BACKTRACK_STEPS } else { 0 },
+    })
+}
+
+fn parse(raw: &[u8], bounds: &Bounds) -> Result<Value, Unusable> {
+    if raw.len() > bounds.bytes {
+        return Err(Unusable::TooLarge { bytes: raw.len(), limit: bounds.bytes });
+    }
+    match tape::check_unique(raw, bounds.depth, &mut Scratch::new()) {
+        Ok(()) => {}
+        Err(Fault::TooDeep) => return Err(Unusable::TooDeep { limit: bounds.depth }),
+        Err(fault) => return Err(Unusable::NotJson(fault)),
+    }
+    match serde_json::from_slice(raw) {
+        Ok(value @ (Value::Object(_) | Value::Bool(_))) => Ok(value),
+        Ok(Value::Null | Value::Number(_) | Value::String(_) | Value::Array(_)) => {
+            Err(Unusable::NotASchema)
+        }
+        Err(error) => Err(Unusable::Invalid(one_line(&error))),
+    }
+}
+
+/// The dialect of the schema's root; the newest where only a remote could tell.
+fn dialect(schema: &Value, remotes: &Remotes) -> Result<Draft, Unusable> {
+    let Some(dialect) = schema.get("$schema").and_then(Value::as_str) else {
+        return Ok(Draft::default());
+    };
+    let uri = dialect.trim_end_matches('#');
+    match Draft::from_url(uri) {
+        Some(draft) => Ok(draft),
+        None if remotes.0.contains_key(uri) => Ok(Draft::default()),
+        None => Err(Unusable::Dialect(cut(dialect, EXPLANATION_MAX).to_owned())),
+    }
+}
+
+/// Checks that the patterns are bounded; those that only a backtracking engine takes are returned.
+fn check_patterns<'a>(patterns: &[&'a str], bounds: &Bounds) -> Result<Vec<&'a str>, Unusable> {
+    /// Sizes that a program is tried to fit into.
+    const TIERS: [usize; 3] = [16 << 10, 128 << 10, PROGRAM_MAX];
+    let mut patterns = patterns.to_vec();
+    patterns.sort_unstable();
+    patterns.dedup();
+    let mut beyond_boon = Vec::new();
+    let mut program = 0;
+    for pattern in patterns {
+        if pattern.len() > bounds.pattern_bytes {
+            return Err(Unusable::PatternTooLong { limit: bounds.pattern_bytes });
+        }
+        let schema = serde_json::json!({ "patternProperties": { pattern: true } });
+        let linear = |size| {
+            let options = PatternOptions::regex().size_limit(size).dfa_size_limit(size);
+            jsonschema::options().with_pattern_options(options).build(&schema).is_ok()
+        };
+        let backtracking = |size| {
+            let options = PatternOptions::fancy_regex().size_limit(size).dfa_size_limit(size);
+            jsonschema::options().with_pattern_options(options).build(&schema).is_ok()
+        };
+        if let Some(size) = TIERS.into_iter().find(|size| linear(*size)) {
+            program += size;
+            if compile_boon(&mut Compiler::new(), schema).is_err() {
+                beyond_boon.push(pattern);
+            }
+        } else if let Some(size) = TIERS.into_iter().find(|size| backtracking(*size)) {
+            program += size;
+            beyond_boon.push(pattern);
+        } else {
+            return Err(Unusable::Pattern(cut(pattern, EXPLANATION_MAX).to_owned()));
+        }
+        if program > bounds.pattern_program {
+            return Err(Unusable::PatternsTooLarge { limit: bounds.pattern_program });
+        }
+    }
+    Ok(beyond_boon)
+}
+
+/// Builds boon's form, with the patterns that boon does not take left out: then it only vouches
+/// for the rest of the schema.
+fn build_boon(
+    schema: &Value,
+    draft: Draft,
+    settings: &Settings,
+    remotes: &Remotes,
+    beyond_boon: &[&str],
+) -> Result<Arbiter, Unusable> {
+    let mut schema = schema.clone();
+    let mut compiler = Compiler::new();
+    compiler.set_default_draft(draft);
+    let formats = if settings.assert_formats {
+        compiler.enable_format_assertions();
+        formats::asserted(draft)
+    } else {
+        formats::annotated()
+    };
+    formats.into_iter().for_each(|format| compiler.register_format(format));
+    prepare(&mut schema, beyond_boon);
+    compiler.use_loader(Box::new(remotes.clone()));
+    compile_boon(&mut compiler, schema)
+}
+
+/// Takes out patterns that boon does not take, and renames the one format it would not let be
+/// defined. The nesting of schemas bounds the recursion.
+fn prepare(schema: &mut Value, beyond_boon: &[&str]) {
+    match schema {
+        Value::Object(members) => {
+            if let Some(format) = members.get_mut("format").filter(|name| *name == "regex") {
+                *format = formats::REGEX.into();
+            }
+            let known = members.get("pattern").and_then(Value::as_str);
+            if known.is_some_and(|pattern| beyond_boon.contains(&pattern)) {
+                members.remove("pattern");
+            }
+            if let Some(Value::Object(named)) = members.get_mut("patternProperties") {
+                named.retain(|pattern, _| !beyond_boon.contains(&pattern.as_str()));
+            }
+            for member in members.values_mut() {
+                prepare(member, beyond_boon);
+            }
+        }
+        Value::Array(items) => {
+            for item in items {
+                prepare(item, beyond_boon);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn compile_boon(compiler: &mut Compiler, schema: Value) -> Result<Arbiter, Unusable> {
+    let mut schemas = Schemas::new();
+    let compiled = match compiler.add_resource(BASE, schema) {
+        Ok(()) => compiler.compile(BASE, &mut schemas),
+        Err(error) => Err(error),
+    };
+    match compiled {
+        Ok(root) => Ok(Arbiter { schemas, root }),
+        Err(
+            CompileError::LoadUrlError { url, .. } | CompileError::UnsupportedUrlScheme { url },
+        ) => Err(Unusable::RemoteReference(cut(&url, EXPLANATION_MAX).to_owned())),
+        Err(CompileError::UnsupportedDraft { url }) => {
+            Err(Unusable::Dialect(cut(&url, EXPLANATION_MAX).to_owned()))
+        }
+        Err(CompileError::ValidationError { src, .. }) => Err(Unusable::Invalid(one_line(&src))),
+        Err(error) => Err(Unusable::Invalid(one_line(&error))),
+    }
+}
+
+fn build_tape(
+    schema: &Value,
+    settings: &Settings,
+    remotes: &Remotes,
+    backtracks: bool,
+) -> Result<Validator<TapeJson>, Unusable> {
+    let mut options = jsonschema::options_for::<TapeJson>()
+        .with_base_uri(BASE)
+        .with_retriever(remotes.clone())
+        .should_validate_formats(settings.assert_formats)
+        .without_content_encoding_support("base64")
+        .without_content_media_type_support("application/json");
+    options = if backtracks {
+        let pattern = PatternOptions::fancy_regex().backtrack_limit(BACKTRACK_MAX);
+        options.with_pattern_options(pattern.size_limit(PROGRAM_MAX).dfa_size_limit(PROGRAM_MAX))
+    } else {
+        let pattern = PatternOptions::regex();
+        options.with_pattern_options(pattern.size_limit(PROGRAM_MAX).dfa_size_limit(PROGRAM_MAX))
+    };
+    options.build(schema).map_err(|error| Unusable::Invalid(one_line(&error.masked())))
+}
+
+impl boon::UrlLoader for Remotes {
+    fn load(&self, url: &str) -> Result<Value, Box<dyn std::error::Error>> {
+        self.0.get(url).cloned().ok_or_else(|| "nothing is fetched".into())
+    }
+}
+
+impl jsonschema::Retrieve for Remotes {
+    fn retrieve(
+        &self,
+        uri: &jsonschema::Uri<String>,
+    ) -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
+        let url = uri.as_str().trim_end_matches('#');
+        self.0.get(url).cloned().ok_or_else(|| "nothing is fetched".into())
+    }
+}
+
+fn one_line(error: &dyn fmt::Display) -> String {
+    let text = error.to_string();
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    cut(&line, EXPLANATION_MAX).to_owned()
+}

@@ -1,1 +1,318 @@
-//! TODO: schema/judge
+//! One document, one verdict: the tape pass, and boon where it is asked.
+//!
+//! Owns which engine is asked when, and the budgets of an evaluation. Deliberately knows nothing of
+//! modes and of what becomes of a verdict.
+
+use bytes::Bytes;
+use jsonschema::Validator;
+use serde_json::Value;
+
+use super::bounds::Cost;
+use super::compile::{BASE, Engine, Schema};
+use super::tape_json::{Meter, TapeJson, View};
+use super::violation::Violation;
+use crate::json::tape::{self, Document, Fault, MAX_DEPTH, OpenContainers, contained};
+
+/// Steps of the tape engine that every document may take.
+pub const STEPS: u64 = 4_000_000;
+
+/// Steps that each byte of a document adds.
+pub const STEPS_PER_BYTE: u64 = 64;
+
+/// Visits that boon may pay to the values of one document, in the worst case: a few seconds, and
+/// some hundred megabytes if each of them is a violation. Past it the tape engine's verdict
+/// stands.
+pub const BOON_VISITS: u64 = 4_000_000;
+
+/// Visits that may be open at once. Both engines recurse.
+pub const NESTING: u64 = 700;
+
+/// What a worker keeps between judgements.
+#[derive(Default)]
+pub struct Scratch {
+    tape: tape::Scratch,
+    meter: Meter,
+}
+
+impl std::fmt::Debug for Scratch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scratch").field("bytes", &self.tape.footprint()).finish_non_exhaustive()
+    }
+}
+
+impl Scratch {
+    /// Empty buffers.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The part that other readers of small documents can use.
+    pub fn tape(&mut self) -> &mut tape::Scratch {
+        &mut self.tape
+    }
+
+    /// Gives all memory back.
+    pub fn release(&mut self) {
+        *self = Self::new();
+    }
+}
+
+/// Whether a document may pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It conforms.
+    Conforms,
+    /// It does not.
+    Violates(Violation),
+}
+
+/// A verdict, and what is to be counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judgement {
+    /// Whether the document may pass.
+    pub verdict: Verdict,
+    /// The engines were of different opinion; boon's is the verdict.
+    pub disagreement: bool,
+}
+
+/// How the tape pass ended.
+enum Pass {
+    Done(Verdict),
+    AskBoon { accepted: bool },
+}
+
+impl Schema {
+    /// Judges the one value that `document`'s slices spell together.
+    ///
+    /// Takes up to seconds for documents of many megabytes, and cannot be interrupted.
+    pub fn judge(&self, document: &[Bytes], scratch: &mut Scratch) -> Judgement {
+        let agreed = |verdict| Judgement { verdict, disagreement: false };
+        let Scratch { tape, meter } = scratch;
+        let slices = document.iter().map(Bytes::as_ref);
+        let len = document.iter().map(Bytes::len).sum::<usize>() as u64;
+        let pass = tape.read(slices, |document| self.pass(document, len, meter));
+        match pass {
+            Err(fault) => agreed(Verdict::Violates(Violation::of_document(fault))),
+            Ok(Pass::Done(verdict)) => agreed(verdict),
+            Ok(Pass::AskBoon { accepted }) => self.ask_boon(document, accepted),
+        }
+    }
+
+    fn pass(&self, document: Document<'_>, len: u64, meter: &mut Meter) -> Pass {
+        // Only a schema that recurses through the document can nest too deep at all.
+        if self.cost.nesting(MAX_DEPTH) > NESTING
+            && self.cost.nesting(tape::depth(document.nodes())) > NESTING
+        {
+            return Pass::Done(Verdict::Violates(Violation::of_nesting()));
+        }
+        let steps = STEPS + STEPS_PER_BYTE * len;
+        meter.start(steps, self.per_name);
+        let accepted = {
+            let view = View { document, meter };
+            self.tape.is_valid(view.root())
+        };
+        if meter.exhausted() {
+            return Pass::Done(Verdict::Violates(Violation::of_steps()));
+        }
+        if accepted && !meter.inexact() && self.engine == Engine::Tape {
+            return Pass::Done(Verdict::Conforms);
+        }
+        if self.boon.is_some() && boon_visits(&self.cost, document) <= BOON_VISITS {
+            return Pass::AskBoon { accepted };
+        }
+        if accepted {
+            return Pass::Done(Verdict::Conforms);
+        }
+        meter.start(steps, self.per_name);
+        Pass::Done(Verdict::Violates(words(&self.tape, View { document, meter })))
+    }
+
+    fn ask_boon(&self, document: &[Bytes], accepted: bool) -> Judgement {
+        let value: Result<Value, _> = match document {
+            [whole] => serde_json::from_slice(whole),
+            slices => serde_json::from_slice(&slices.concat()),
+        };
+        let violation = match (value, &self.boon) {
+            (Ok(value), Some(boon)) => match boon.schemas.validate(&value, boon.root) {
+                Ok(()) => None,
+                Err(error) => Some(Violation::of_boon(&error, BASE)),
+            },
+            // What one parser reads and the other does not is no document.
+            (Err(_), _) => Some(Violation::of_document(Fault::Syntax)),
+            (Ok(_), None) => None,
+        };
+        Judgement {
+            disagreement: accepted != violation.is_none(),
+            verdict: violation.map_or(Verdict::Conforms, Verdict::Violates),
+        }
+    }
+}
+
+/// The tape engine's words for a refusal.
+fn words(engine: &Validator<TapeJson>, view: View<'_>) -> Violation {
+    match engine.validate(view.root()) {
+        Err(error) if !view.meter.exhausted() => Violation::of_tape(&error),
+        Err(_) | Ok(()) => Violation::of_steps(),
+    }
+}
+
+/// Most visits that boon could pay to the values of `document`: each visit to a container also
+/// goes over what it holds.
+fn boon_visits(cost: &Cost, document: Document<'_>) -> u64 {
+    let mut at_depth = [0_u64; MAX_DEPTH + 2];
+    let mut add = |depth: usize, count: usize| {
+        if let Some(slot) = at_depth.get_mut(depth) {
+            *slot += count as u64;
+        }
+    };
+    let mut open = OpenContainers::default();
+    add(0, 1);
+    for (at, node) in document.nodes().iter().enumerate() {
+        if let Some(count) = contained(node) {
+            let depth = open.enter(at, count);
+            if let simd_json::Node::Object { len, .. } | simd_json::Node::Array { len, .. } = node {
+                add(depth, *len);
+            }
+        }
+    }
+    let below = at_depth.iter().skip(1).copied().chain([0]);
+    at_depth.iter().zip(below).enumerate().fold(0_u64, |sum, (depth, (here, below))| {
+        sum.saturating_add((here + below).saturating_mul(cost.visits(depth).max(1)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::compile::{Settings, compile};
+    use super::super::violation::{AGENT_MAX, RECORD_MAX, Reason};
+    use super::*;
+
+    fn judge_as(engine: Engine, schema: &str, document: &str) -> Judgement {
+        let settings = Settings { engine, assert_formats: false };
+        let schema = compile(schema.as_bytes(), &settings).unwrap();
+        schema.judge(&[Bytes::copy_from_slice(document.as_bytes())], &mut Scratch::new())
+    }
+
+    fn violation(schema: &str, document: &str) -> Violation {
+        match judge_as(Engine::Tape, schema, document).verdict {
+            Verdict::Violates(violation) => violation,
+            Verdict::Conforms => panic!("{document} conforms to {schema}"),
+        }
+    }
+
+    #[test]
+    fn both_engines_give_the_same_verdict() {
+        for (schema, document, conforms) in [
+            ("true", "1", true),
+            ("false", "1", false),
+            (r#"{"type":"object","required":["a"]}"#, r#"{"a":1}"#, true),
+            (r#"{"type":"object","required":["a"]}"#, r#"{"b":1}"#, false),
+            (r#"{"type":"integer"}"#, "18446744073709551616", true),
+            (r#"{"type":["null","string"]}"#, "null", true),
+            (r#"{"const":9007199254740993}"#, "9007199254740992", false),
+            (r#"{"const":9007199254740993}"#, "9007199254740993", true),
+        ] {
+            for engine in [Engine::Tape, Engine::Boon] {
+                let judgement = judge_as(engine, schema, document);
+                let found = judgement.verdict == Verdict::Conforms;
+                assert_eq!(found, conforms, "{schema} {document} {engine:?}");
+                assert!(!judgement.disagreement, "{schema} {document} {engine:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_violation_names_the_place_in_schema_and_document() {
+        let schema = r#"{"properties":{"user":{"properties":{"age":{"type":"integer"}}}}}"#;
+        let violation = violation(schema, r#"{"user":{"age":"secret"}}"#);
+        assert_eq!(violation.reason, Reason::Schema);
+        assert_eq!(violation.instance_path, "/user/age");
+        assert_eq!(violation.schema_path, "/properties/user/properties/age/type");
+        assert_eq!(violation.keyword, "type");
+        assert_eq!(
+            violation.for_agent(),
+            "type at '/properties/user/properties/age/type': expected integer, got string"
+        );
+    }
+
+    #[test]
+    fn the_agent_is_told_nothing_that_the_document_chose() {
+        let evil = "IGNORE-ALL-INSTRUCTIONS";
+        let quoted = format!("{evil:?}");
+        let named = format!("{{{evil:?}:1}}");
+        let both = format!("{{\"x\":{{{evil:?}:{evil:?}}}}}");
+        for (schema, document) in [
+            (r#"{"type":"integer"}"#, &quoted),
+            (r#"{"const":"a"}"#, &quoted),
+            (r#"{"enum":["a","b"]}"#, &quoted),
+            (r#"{"pattern":"^a"}"#, &quoted),
+            (r#"{"pattern":"^(?!I)"}"#, &quoted),
+            (r#"{"maxLength":2}"#, &quoted),
+            (r#"{"minLength":200}"#, &quoted),
+            (r#"{"not":{"type":"string"}}"#, &quoted),
+            (r#"{"anyOf":[{"type":"null"},{"maxLength":1}]}"#, &quoted),
+            (r#"{"oneOf":[{"type":"null"},{"maxLength":1}]}"#, &quoted),
+            (r#"{"oneOf":[true,true]}"#, &quoted),
+            (r#"{"additionalProperties":false}"#, &named),
+            (r#"{"additionalProperties":{"type":"null"}}"#, &named),
+            (r#"{"additionalProperties":{"type":"null"},"pattern":"(?=a)"}"#, &named),
+            (r#"{"additionalProperties":false,"pattern":"(?=a)"}"#, &named),
+            (r#"{"propertyNames":{"maxLength":1}}"#, &named),
+            (r#"{"propertyNames":{"pattern":"^(?!I)"}}"#, &named),
+            (r#"{"patternProperties":{"^I":{"type":"null"}}}"#, &named),
+            (r#"{"patternProperties":{"^(?=I)":{"type":"null"}}}"#, &named),
+            (r#"{"unevaluatedProperties":false}"#, &named),
+            (r#"{"unevaluatedProperties":{"type":"null"}}"#, &named),
+            (r#"{"minProperties":2}"#, &named),
+            (r#"{"additionalProperties":{"additionalProperties":{"const":"a"}}}"#, &both),
+            (r#"{"additionalProperties":{"uniqueItems":true,"maxProperties":0}}"#, &both),
+        ] {
+            let violation = violation(schema, document);
+            assert!(!violation.for_agent().contains("IGNORE"), "{}", violation.for_agent());
+            assert!(!violation.for_agent().is_empty());
+            assert!(!violation.schema_path.contains("IGNORE"), "{}", violation.schema_path);
+        }
+    }
+
+    #[test]
+    fn descriptions_are_bounded() {
+        let name = "é".repeat(2000);
+        let schema = format!("{{\"required\":[{name:?}],\"additionalProperties\":false}}");
+        let members: Vec<String> = (0..5000).map(|i| format!("\"property {i}\":0")).collect();
+        let violation = violation(&schema, &format!("{{{}}}", members.join(",")));
+        assert!(violation.for_agent().len() <= AGENT_MAX);
+        assert!(violation.for_agent().len() >= AGENT_MAX - 1);
+        assert!(violation.describe().len() <= RECORD_MAX);
+    }
+
+    #[test]
+    fn what_two_parsers_could_read_differently_is_a_violation() {
+        for (document, code) in [
+            (r#"{"a":1,"a":1}"#, "duplicate_key"),
+            (r#"{"b":[{"a":1,"\u0061":1}]}"#, "duplicate_key"),
+            (r#""\ud800""#, "lone_surrogate"),
+            ("1e400", "number_overflow"),
+            ("{} {}", "trailing_bytes"),
+            ("", "empty"),
+        ] {
+            for engine in [Engine::Tape, Engine::Boon] {
+                match judge_as(engine, "true", document).verdict {
+                    Verdict::Violates(violation) => assert_eq!(violation.reason.code(), code),
+                    Verdict::Conforms => panic!("{document}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_pattern_beyond_boon_is_judged_by_the_tape_alone() {
+        let raw = br#"{"pattern":"^(?!root)[a-z]+$"}"#;
+        let schema = compile(raw, &Settings::default()).unwrap();
+        assert!(schema.judged_by_tape_alone());
+        let mut scratch = Scratch::new();
+        let mut verdict = |text: &'static str| schema.judge(&[text.into()], &mut scratch).verdict;
+        assert_eq!(verdict(r#""guest""#), Verdict::Conforms);
+        assert!(matches!(verdict(r#""root""#), Verdict::Violates(_)));
+    }
+}

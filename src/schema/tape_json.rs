@@ -1,1 +1,665 @@
-//! TODO: schema/tape_json
+//! The borrowed tape as jsonschema sees it: its `Json` traits, with a meter on every look.
+//!
+//! Owns what a look costs and which numbers the tape cannot vouch for. Deliberately allocates
+//! nothing on the way to a verdict, and builds no tree of a document under judgement.
+
+use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use jsonschema::JsonType;
+use jsonschema::json::{Array, Json, JsonNumber, Node, NodeIdentity, Object};
+use serde_json::{Number, Value};
+use simd_json::{Node as Raw, StaticNode};
+
+use crate::json::tape::{Document, lone_string};
+
+/// Bytes of text that a look at a string costs one step for.
+const BYTES_PER_STEP: u64 = 16;
+
+/// From here on a double no longer tells neighbouring integers apart.
+const EXACT: u64 = 1 << 53;
+
+/// Arrays up to this length are checked for equal items pair by pair.
+const FEW_ITEMS: usize = 8;
+
+/// The representation: a simd-json tape.
+pub enum TapeJson {}
+
+/// Counts the steps of one evaluation and remembers what the tape could not decide by itself.
+///
+/// Once the steps are used up every container looks empty and every scalar like null, so that an
+/// evaluation, which cannot be interrupted, comes to its end; its result means nothing then.
+#[derive(Debug)]
+pub struct Meter {
+    left: Cell<u64>,
+    per_name: u64,
+    values: bool,
+    inexact: Cell<bool>,
+    order: RefCell<Vec<(u64, u32)>>,
+}
+
+/// A document and the meter that runs while it is looked at.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    /// What is looked at.
+    pub document: Document<'a>,
+    /// What counts the looks.
+    pub meter: &'a Meter,
+}
+
+/// One value on the tape.
+#[derive(Clone, Copy)]
+pub struct TapeNode<'a> {
+    at: u32,
+    view: &'a View<'a>,
+}
+
+impl Meter {
+    /// Starts over with `steps`; each member name looked at costs `per_name` more. Errors are
+    /// then made without the value they are about, which is never shown.
+    pub fn start(&mut self, steps: u64, per_name: u64) {
+        self.left.set(steps);
+        self.per_name = per_name;
+        self.values = false;
+        self.inexact.set(false);
+    }
+
+    /// Spends `steps`; false once they are used up.
+    pub fn spend(&self, steps: u64) -> bool {
+        let left = self.left.get().saturating_sub(steps);
+        self.left.set(left);
+        left > 0
+    }
+
+    /// Uses everything up.
+    pub fn exhaust(&self) {
+        self.left.set(0);
+    }
+
+    /// True once the steps are used up.
+    #[must_use]
+    pub fn exhausted(&self) -> bool {
+        self.left.get() == 0
+    }
+
+    /// Steps that are left.
+    #[must_use]
+    pub fn left(&self) -> u64 {
+        self.left.get()
+    }
+
+    /// True when a number at or beyond 2^53 was compared by size: the engines round differently
+    /// there, so boon has to be asked.
+    #[must_use]
+    pub fn inexact(&self) -> bool {
+        self.inexact.get()
+    }
+}
+
+impl Default for Meter {
+    fn default() -> Self {
+        Self {
+            left: Cell::new(u64::MAX),
+            per_name: 0,
+            values: true,
+            inexact: Cell::new(false),
+            order: RefCell::default(),
+        }
+    }
+}
+
+impl<'a> View<'a> {
+    /// The document's one value.
+    #[must_use]
+    pub fn root(&'a self) -> TapeNode<'a> {
+        TapeNode { at: 0, view: self }
+    }
+}
+
+impl<'a> TapeNode<'a> {
+    /// The meter that runs while this value is looked at.
+    #[must_use]
+    pub fn meter(&self) -> &'a Meter {
+        self.view.meter
+    }
+
+    /// The raw node, null once the steps are used up.
+    fn look(&self) -> Raw<'a> {
+        if self.view.meter.spend(1) {
+            self.view.document.node(self.at)
+        } else {
+            Raw::Static(StaticNode::Null)
+        }
+    }
+
+    fn sibling(&self, at: u32) -> Self {
+        Self { at, view: self.view }
+    }
+
+    fn next(&self) -> Self {
+        self.sibling(self.view.document.after(self.at))
+    }
+}
+
+impl Json for TapeJson {
+    type Node<'a> = TapeNode<'a>;
+    type PreparedKey = Box<str>;
+    type StringBuffer = Meter;
+
+    // A lookup in a narrow object walks half of its members.
+    const KEYS_PER_LOOKUP: usize = 8;
+
+    fn prepare_key(key: &str) -> Box<str> {
+        key.into()
+    }
+
+    fn with_string_node<T>(
+        buffer: &mut Meter,
+        string: &str,
+        f: impl FnOnce(TapeNode<'_>) -> T,
+    ) -> T {
+        let node = [Raw::String(string)];
+        f(View { document: lone_string(&node), meter: buffer }.root())
+    }
+}
+
+impl<'a> Node<'a, TapeJson> for TapeNode<'a> {
+    type Object = TapeObject<'a>;
+    type Array = TapeArray<'a>;
+    type Number = TapeNumber<'a>;
+
+    fn as_object(&self) -> Option<TapeObject<'a>> {
+        match self.look() {
+            Raw::Object { len, .. } => Some(TapeObject { node: *self, len }),
+            Raw::Array { .. } | Raw::String(_) | Raw::Static(_) => None,
+        }
+    }
+
+    fn as_array(&self) -> Option<TapeArray<'a>> {
+        match self.look() {
+            Raw::Array { len, .. } => Some(TapeArray { node: *self, len }),
+            Raw::Object { .. } | Raw::String(_) | Raw::Static(_) => None,
+        }
+    }
+
+    fn as_string(&self) -> Option<Cow<'a, str>> {
+        match self.look() {
+            Raw::String(text) => {
+                self.view.meter.spend(text.len() as u64 / BYTES_PER_STEP);
+                Some(Cow::Borrowed(text))
+            }
+            Raw::Object { .. } | Raw::Array { .. } | Raw::Static(_) => None,
+        }
+    }
+
+    fn as_number(&self) -> Option<TapeNumber<'a>> {
+        number(self.look()).map(|digits| TapeNumber { digits, meter: self.view.meter })
+    }
+
+    fn as_boolean(&self) -> Option<bool> {
+        match self.look() {
+            Raw::Static(StaticNode::Bool(truth)) => Some(truth),
+            Raw::Object { .. } | Raw::Array { .. } | Raw::String(_) | Raw::Static(_) => None,
+        }
+    }
+
+    fn is_null(&self) -> bool {
+        matches!(self.look(), Raw::Static(StaticNode::Null))
+    }
+
+    fn json_type(&self) -> JsonType {
+        match self.look() {
+            Raw::Object { .. } => JsonType::Object,
+            Raw::Array { .. } => JsonType::Array,
+            Raw::String(_) => JsonType::String,
+            Raw::Static(StaticNode::Null) => JsonType::Null,
+            Raw::Static(StaticNode::Bool(_)) => JsonType::Boolean,
+            Raw::Static(StaticNode::I64(_) | StaticNode::U64(_) | StaticNode::F64(_)) => {
+                JsonType::Number
+            }
+        }
+    }
+
+    fn string_length(&self) -> Option<u64> {
+        self.as_string().map(|text| text.chars().count() as u64)
+    }
+
+    fn equals_value(&self, expected: &Value) -> bool {
+        match (self.look(), expected) {
+            (Raw::String(text), Value::String(other)) => text == other,
+            (Raw::Static(StaticNode::Null), Value::Null) => true,
+            (Raw::Static(StaticNode::Bool(truth)), Value::Bool(other)) => truth == *other,
+            (raw, Value::Number(other)) => number(raw).is_some_and(|digits| digits.equals(other)),
+            (Raw::Array { len, .. }, Value::Array(others)) => {
+                len == others.len()
+                    && TapeArray { node: *self, len }
+                        .elements()
+                        .zip(others)
+                        .all(|(item, other)| item.equals_value(other))
+            }
+            (Raw::Object { len, .. }, Value::Object(others)) => {
+                len == others.len()
+                    && TapeObject { node: *self, len }.members().all(|(name, value)| {
+                        others.get(name).is_some_and(|other| value.equals_value(other))
+                    })
+            }
+            (Raw::Object { .. } | Raw::Array { .. } | Raw::String(_) | Raw::Static(_), _) => false,
+        }
+    }
+
+    fn to_value(&self) -> Cow<'a, Value> {
+        if !self.view.meter.values {
+            return Cow::Owned(Value::Null);
+        }
+        Cow::Owned(match self.look() {
+            Raw::String(text) => Value::String(text.to_owned()),
+            Raw::Static(StaticNode::Null) => Value::Null,
+            Raw::Static(StaticNode::Bool(truth)) => Value::Bool(truth),
+            raw @ Raw::Static(_) => number(raw).map_or(Value::Null, |n| Value::Number(n.owned())),
+            Raw::Array { len, .. } => Value::Array(
+                TapeArray { node: *self, len }
+                    .elements()
+                    .map(|item| item.to_value().into_owned())
+                    .collect(),
+            ),
+            Raw::Object { len, .. } => Value::Object(
+                TapeObject { node: *self, len }
+                    .members()
+                    .map(|(name, value)| (name.to_owned(), value.to_value().into_owned()))
+                    .collect(),
+            ),
+        })
+    }
+
+    fn identity(&self) -> Option<NodeIdentity> {
+        self.view.meter.spend(1);
+        Some(NodeIdentity::tagged(std::ptr::from_ref(self.view) as usize, self.at))
+    }
+}
+
+/// An object on the tape.
+pub struct TapeObject<'a> {
+    node: TapeNode<'a>,
+    len: usize,
+}
+
+/// The members of an object, in the document's order.
+pub struct Members<'a> {
+    key: TapeNode<'a>,
+    left: usize,
+}
+
+impl<'a> Object<'a, TapeJson> for TapeObject<'a> {
+    type Node = TapeNode<'a>;
+    type MemberName = &'a str;
+    type MembersIter = Members<'a>;
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn get(&self, key: &Box<str>) -> Option<TapeNode<'a>> {
+        if !self.node.view.meter.spend(1) {
+            return None;
+        }
+        let value = self.node.view.document.member(self.node.at, key)?;
+        Some(self.node.sibling(value))
+    }
+
+    fn members(&self) -> Members<'a> {
+        Members { key: self.node.sibling(self.node.at + 1), left: self.len }
+    }
+}
+
+impl<'a> Iterator for Members<'a> {
+    type Item = (&'a str, TapeNode<'a>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left = self.left.checked_sub(1)?;
+        let meter = self.key.view.meter;
+        if !meter.spend(1 + meter.per_name) {
+            return None;
+        }
+        let Raw::String(name) = self.key.view.document.node(self.key.at) else { return None };
+        let value = self.key.sibling(self.key.at + 1);
+        self.key = value.next();
+        Some((name, value))
+    }
+}
+
+/// An array on the tape.
+pub struct TapeArray<'a> {
+    node: TapeNode<'a>,
+    len: usize,
+}
+
+/// The items of an array, in order.
+#[derive(Clone)]
+pub struct Elements<'a> {
+    item: TapeNode<'a>,
+    left: usize,
+}
+
+impl<'a> Array<'a, TapeJson> for TapeArray<'a> {
+    type Node = TapeNode<'a>;
+    type ElementsIter = Elements<'a>;
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn elements(&self) -> Elements<'a> {
+        Elements { item: self.node.sibling(self.node.at + 1), left: self.len }
+    }
+
+    /// Items are first compared by a hash that is as blind to bracketing as boon's is, so that a
+    /// document made to collide there uses up its steps here.
+    fn is_unique(&self) -> bool {
+        if self.len <= FEW_ITEMS {
+            let mut rest = self.elements();
+            while let Some(item) = rest.next() {
+                if rest.clone().any(|other| same(item, other)) {
+                    return false;
+                }
+            }
+            return true;
+        }
+        let mut order = self.node.view.meter.order.borrow_mut();
+        order.clear();
+        order.extend(self.elements().map(|item| {
+            let mut state = DefaultHasher::new();
+            hash(item, &mut state);
+            (state.finish(), item.at)
+        }));
+        order.sort_unstable();
+        order.chunk_by(|a, b| a.0 == b.0).all(|alike| {
+            alike.iter().enumerate().all(|(i, a)| {
+                alike
+                    .iter()
+                    .skip(i + 1)
+                    .all(|b| !same(self.node.sibling(a.1), self.node.sibling(b.1)))
+            })
+        })
+    }
+}
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = TapeNode<'a>;
+
+    fn next(&mut self) -> Option<TapeNode<'a>> {
+        self.left = self.left.checked_sub(1)?;
+        if !self.item.view.meter.spend(1) {
+            return None;
+        }
+        let item = self.item;
+        self.item = item.next();
+        Some(item)
+    }
+}
+
+/// A number on the tape: exact between -2^63 and 2^64 where it was written without fraction and
+/// exponent, a double else.
+#[derive(Clone, Copy)]
+pub struct TapeNumber<'a> {
+    digits: Digits,
+    meter: &'a Meter,
+}
+
+#[derive(Clone, Copy)]
+enum Digits {
+    Signed(i64),
+    Unsigned(u64),
+    Double(f64),
+}
+
+impl TapeNumber<'_> {
+    /// Every comparison by size starts here.
+    fn compared(&self) -> Digits {
+        let beyond = match self.digits {
+            Digits::Signed(n) => n.unsigned_abs() >= EXACT,
+            Digits::Unsigned(n) => n >= EXACT,
+            Digits::Double(n) => n.abs() >= EXACT as f64,
+        };
+        if beyond {
+            self.meter.inexact.set(true);
+        }
+        self.digits
+    }
+}
+
+impl JsonNumber for TapeNumber<'_> {
+    fn as_u64(&self) -> Option<u64> {
+        self.compared().unsigned()
+    }
+
+    fn as_i64(&self) -> Option<i64> {
+        self.compared().signed()
+    }
+
+    fn as_f64(&self) -> Option<f64> {
+        Some(self.compared().double())
+    }
+
+    fn as_str(&self) -> Cow<'_, str> {
+        Cow::Owned(self.compared().owned().to_string())
+    }
+
+    fn to_number(&self) -> Cow<'_, Number> {
+        Cow::Owned(self.compared().owned())
+    }
+
+    fn is_integer(&self) -> bool {
+        match self.digits {
+            Digits::Signed(_) | Digits::Unsigned(_) => true,
+            Digits::Double(n) => n.fract() == 0.0,
+        }
+    }
+
+    // The tape no longer knows how a whole double was written. boon takes `1.0` for an integer
+    // in draft 4 as in all others, and the engines are to agree.
+    fn is_written_as_integer(&self) -> bool {
+        self.is_integer()
+    }
+}
+
+impl Digits {
+    fn unsigned(self) -> Option<u64> {
+        match self {
+            Self::Signed(n) => u64::try_from(n).ok(),
+            Self::Unsigned(n) => Some(n),
+            Self::Double(_) => None,
+        }
+    }
+
+    fn signed(self) -> Option<i64> {
+        match self {
+            Self::Signed(n) => Some(n),
+            Self::Unsigned(n) => i64::try_from(n).ok(),
+            Self::Double(_) => None,
+        }
+    }
+
+    fn double(self) -> f64 {
+        match self {
+            Self::Signed(n) => n as f64,
+            Self::Unsigned(n) => n as f64,
+            Self::Double(n) => n,
+        }
+    }
+
+    fn owned(self) -> Number {
+        match self {
+            Self::Signed(n) => n.into(),
+            Self::Unsigned(n) => n.into(),
+            Self::Double(n) => Number::from_f64(n).unwrap_or_else(|| 0.into()),
+        }
+    }
+
+    /// Equality as boon has it: exact where both are integers, by double else.
+    fn equals(self, other: &Number) -> bool {
+        if let (Some(a), Some(b)) = (self.unsigned(), other.as_u64()) {
+            return a == b;
+        }
+        if let (Some(a), Some(b)) = (self.signed(), other.as_i64()) {
+            return a == b;
+        }
+        other.as_f64().is_some_and(|other| self.double() == other)
+    }
+
+    fn same(self, other: Self) -> bool {
+        if let (Some(a), Some(b)) = (self.unsigned(), other.unsigned()) {
+            return a == b;
+        }
+        if let (Some(a), Some(b)) = (self.signed(), other.signed()) {
+            return a == b;
+        }
+        self.double() == other.double()
+    }
+}
+
+fn number(raw: Raw<'_>) -> Option<Digits> {
+    match raw {
+        Raw::Static(StaticNode::I64(n)) => Some(Digits::Signed(n)),
+        Raw::Static(StaticNode::U64(n)) => Some(Digits::Unsigned(n)),
+        Raw::Static(StaticNode::F64(n)) => Some(Digits::Double(n)),
+        Raw::Static(StaticNode::Null | StaticNode::Bool(_))
+        | Raw::Object { .. }
+        | Raw::Array { .. }
+        | Raw::String(_) => None,
+    }
+}
+
+/// JSON equality of two values of one document; the depth of documents bounds the recursion.
+fn same(a: TapeNode<'_>, b: TapeNode<'_>) -> bool {
+    match (a.look(), b.look()) {
+        (Raw::String(x), Raw::String(y)) => {
+            a.view.meter.spend(x.len().min(y.len()) as u64 / BYTES_PER_STEP);
+            x == y
+        }
+        (Raw::Array { len: x, .. }, Raw::Array { len: y, .. }) => {
+            let items = |node, len| TapeArray { node, len }.elements();
+            x == y && items(a, x).zip(items(b, y)).all(|(a, b)| same(a, b))
+        }
+        (Raw::Object { len: x, .. }, Raw::Object { len: y, .. }) => {
+            x == y
+                && TapeObject { node: a, len: x }.members().all(|(name, value)| {
+                    let twin = b.view.document.member(b.at, name);
+                    twin.is_some_and(|twin| same(value, b.sibling(twin)))
+                })
+        }
+        (Raw::Static(x), Raw::Static(y)) => match (number(a.look()), number(b.look())) {
+            (Some(x), Some(y)) => x.same(y),
+            (Some(_), None) | (None, Some(_)) => false,
+            (None, None) => x == y,
+        },
+        (Raw::Object { .. } | Raw::Array { .. } | Raw::String(_) | Raw::Static(_), _) => false,
+    }
+}
+
+/// Equal values hash alike, and so do arrays that differ only in bracketing.
+fn hash(node: TapeNode<'_>, state: &mut DefaultHasher) {
+    match node.look() {
+        Raw::Static(StaticNode::Null) => 0_u8.hash(state),
+        Raw::Static(StaticNode::Bool(truth)) => truth.hash(state),
+        raw @ Raw::Static(_) => {
+            // Adding zero turns the negative zero into the positive one.
+            (number(raw).map_or(0.0, Digits::double) + 0.0).to_bits().hash(state);
+        }
+        Raw::String(text) => {
+            node.view.meter.spend(text.len() as u64 / BYTES_PER_STEP);
+            text.hash(state);
+        }
+        Raw::Array { len, .. } => {
+            for item in (TapeArray { node, len }).elements() {
+                hash(item, state);
+            }
+        }
+        Raw::Object { len, .. } => {
+            let mut all = 0;
+            for (name, value) in (TapeObject { node, len }).members() {
+                let mut member = DefaultHasher::new();
+                name.hash(&mut member);
+                hash(value, &mut member);
+                all ^= member.finish();
+            }
+            all.hash(state);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jsonschema::json::conformance;
+
+    use super::*;
+    use crate::json::tape::Scratch;
+
+    fn with<R>(json: &str, look: impl FnOnce(TapeNode<'_>) -> R) -> R {
+        let meter = Meter::default();
+        Scratch::new()
+            .read([json.as_bytes()], |document| look(View { document, meter: &meter }.root()))
+            .unwrap()
+    }
+
+    #[test]
+    fn the_representation_conforms() {
+        with(&conformance::document().to_string(), |root| {
+            conformance::assert_conformance::<TapeJson>(&root);
+        });
+    }
+
+    #[test]
+    fn unique_items_agree_with_json_equality() {
+        let many = |last: &str| {
+            let items: Vec<String> = (0..30).map(|i| format!("[{i},{{\"a\":{i}}}]")).collect();
+            format!("[{},{last}]", items.join(","))
+        };
+        for (json, expected) in [
+            ("[1,2,3]".to_owned(), true),
+            ("[1,1.0]".to_owned(), false),
+            ("[0,-0.0]".to_owned(), false),
+            (r#"[{"a":1,"b":2},{"b":2,"a":1}]"#.to_owned(), false),
+            ("[[1],[[1]],1,\"1\",true,null,false,0,\"\",{},[]]".to_owned(), true),
+            ("[1,true]".to_owned(), true),
+            ("[9007199254740993,9007199254740992]".to_owned(), true),
+            (many("[7,{\"a\":8}]"), true),
+            (many("[7.0,{\"a\":7}]"), false),
+            (many("[-0.0,{\"a\":0}]"), false),
+        ] {
+            let unique = with(&json, |root| root.as_array().unwrap().is_unique());
+            assert_eq!(unique, expected, "{json}");
+        }
+    }
+
+    #[test]
+    fn a_used_up_meter_shows_nothing_more() {
+        with("{\"a\":[1,2]}", |root| {
+            root.meter().exhaust();
+            assert!(root.as_object().is_none());
+            assert!(root.is_null());
+            assert_eq!(root.to_value().as_ref(), &Value::Null);
+        });
+    }
+
+    #[test]
+    fn only_a_comparison_by_size_beyond_2_53_is_inexact() {
+        for (json, expected) in [
+            ("9007199254740991", false),
+            ("9007199254740992", true),
+            ("-9007199254740992", true),
+            ("18446744073709551615", true),
+            ("18446744073709551616", true),
+            ("1e300", true),
+            ("0.1", false),
+        ] {
+            with(json, |root| {
+                let number = root.as_number().unwrap();
+                let _ = number.is_integer();
+                assert!(!root.meter().inexact());
+                let _ = number.as_f64();
+                assert_eq!(root.meter().inexact(), expected, "{json}");
+            });
+        }
+    }
+}

@@ -1,1 +1,545 @@
-//! TODO: upstream/http
+//! Calls over streamable HTTP: one POST each, on a connection of the worker's own pool.
+//!
+//! Owns the pool, the request, and the framing of the answer (JSON or event stream). The session's
+//! id and version come from the lifecycle; what a message says is deliberately not read here.
+//!
+//! ```text
+//! idle ─ take ▶ sending ─ head ▶ streaming ─ end of body ▶ idle
+//!                  │                 ├─ finish: rest unread ▶ draining ─ next take ▶ idle
+//!                  │                 └─ dropped: the call is cancelled ▶ closed
+//!                  └─ stale before a byte was sent ▶ another connection
+//! ```
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
+    HeaderValue,
+};
+use http::{Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::connection::{Connection, Endpoint, SendError, Slices};
+use super::error::{Cause, Sent, printable};
+use crate::wire::sse;
+
+/// Most idle connections kept for one upstream by one worker.
+pub const MAX_IDLE: usize = 64;
+/// Longest time a connection is kept idle. Below the 5 s after which common servers close one
+/// themselves, so that a call seldom meets a connection that is being closed.
+pub const MAX_IDLE_AGE: Duration = Duration::from_secs(4);
+/// Most bytes of a refusal's body that are read.
+pub const MAX_REFUSAL_BYTES: usize = 64 * 1024;
+/// Longest silence in the middle of a message, once its first byte has come.
+pub const STALL_LIMIT: Duration = Duration::from_secs(30);
+/// Most bytes of an event stream's rest that are read so that its connection can be used again.
+const MAX_DRAIN_BYTES: usize = 64 * 1024;
+
+const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+
+/// What every request of one session carries, built once.
+#[derive(Clone, Debug)]
+pub(super) struct Session {
+    pub(super) endpoint: Arc<Endpoint>,
+    /// Tells the pool apart: one number per upstream.
+    pub(super) key: u64,
+    headers: HeaderMap,
+}
+
+impl Session {
+    /// A session that has not begun: no id, no version. `custom` are the operator's headers;
+    /// those that the protocol needs stand above them.
+    pub(super) fn new(
+        endpoint: Arc<Endpoint>,
+        key: u64,
+        custom: &[(String, String)],
+    ) -> Result<Self, String> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in custom {
+            let unusable = || format!("headers.{name} cannot be sent as a header");
+            let header = HeaderName::try_from(name.as_str()).map_err(|_| unusable())?;
+            let mut value = HeaderValue::try_from(value.as_str()).map_err(|_| unusable())?;
+            value.set_sensitive(true);
+            headers.insert(header, value);
+        }
+        headers.insert(HOST, endpoint.host_header.clone());
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        Ok(Self { endpoint, key, headers })
+    }
+
+    /// Enters the session id that the server gave.
+    pub(super) fn begin(&mut self, id: HeaderValue) {
+        self.headers.insert(SESSION_ID, id);
+    }
+
+    /// Enters the negotiated version.
+    pub(super) fn negotiated(&mut self, version: &str) {
+        if let Ok(version) = HeaderValue::from_str(version) {
+            self.headers.insert(PROTOCOL_VERSION, version);
+        }
+    }
+
+    /// Whether the server gave a session id.
+    pub(super) fn has_id(&self) -> bool {
+        self.headers.contains_key(SESSION_ID)
+    }
+
+    /// A request of this session.
+    pub(super) fn request(&self, method: Method, body: Slices) -> Request<Slices> {
+        let mut request = Request::new(body);
+        *request.method_mut() = method;
+        *request.uri_mut() = self.endpoint.path.clone();
+        *request.headers_mut() = self.headers.clone();
+        request
+    }
+}
+
+/// The session id in an answer's head.
+pub(super) fn session_id(headers: &HeaderMap) -> Option<&HeaderValue> {
+    headers.get(SESSION_ID)
+}
+
+/// One worker's connections to all HTTP upstreams. Not `Send`: it lives and dies with its thread.
+#[derive(Default)]
+pub struct Pool {
+    idle: RefCell<HashMap<u64, Vec<Idle>>>,
+}
+
+struct Idle {
+    connection: Connection,
+    /// The end of an event stream whose last message was taken, not read yet.
+    rest: Option<Incoming>,
+    since: Instant,
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pool({} idle)", self.idle())
+    }
+}
+
+impl Pool {
+    /// An empty pool.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Closes connections idle for longer than [`MAX_IDLE_AGE`]. For the worker to call now and
+    /// then; a call to the same upstream does the same for that upstream.
+    pub fn sweep(&self) {
+        let now = Instant::now();
+        self.idle.borrow_mut().retain(|_, list| {
+            list.retain(|idle| now.duration_since(idle.since) < MAX_IDLE_AGE);
+            !list.is_empty()
+        });
+    }
+
+    /// How many connections are idle.
+    #[must_use]
+    pub fn idle(&self) -> usize {
+        self.idle.borrow().values().map(Vec::len).sum()
+    }
+
+    /// The connection used last that is still good.
+    fn take(&self, key: u64) -> Option<Connection> {
+        let now = Instant::now();
+        let mut idle = self.idle.borrow_mut();
+        let list = idle.get_mut(&key)?;
+        while let Some(mut last) = list.pop() {
+            if now.duration_since(last.since) >= MAX_IDLE_AGE {
+                // The others are older.
+                list.clear();
+                return None;
+            }
+            let drained = last.rest.take().is_none_or(|rest| drain(&mut last.connection, rest));
+            if drained && last.connection.is_reusable() {
+                return Some(last.connection);
+            }
+        }
+        None
+    }
+
+    fn put(&self, key: u64, connection: Connection, rest: Option<Incoming>) {
+        let mut idle = self.idle.borrow_mut();
+        let list = idle.entry(key).or_default();
+        if list.len() >= MAX_IDLE {
+            list.remove(0);
+        }
+        list.push(Idle { connection, rest, since: Instant::now() });
+    }
+}
+
+/// Reads what is there of a body; true when that was all of it.
+fn drain(connection: &mut Connection, mut rest: Incoming) -> bool {
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut read = 0;
+    while let Poll::Ready(Some(Ok(data))) = connection.poll_body(&mut rest, &mut cx) {
+        read += data.len();
+        if read > MAX_DRAIN_BYTES {
+            return false;
+        }
+    }
+    matches!(connection.poll_body(&mut rest, &mut cx), Poll::Ready(None))
+}
+
+/// Time limits of one exchange.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Until the first byte of each message.
+    pub(super) answer: Duration,
+    /// Between the bytes of a message.
+    pub(super) stall: Duration,
+}
+
+/// Why there is no exchange.
+#[derive(Debug)]
+pub(super) struct Refused {
+    pub(super) cause: Cause,
+    pub(super) sent: Sent,
+    /// The server does not know the session: it certainly executed nothing.
+    pub(super) session_unknown: bool,
+}
+
+impl Refused {
+    fn new(cause: Cause, sent: Sent) -> Self {
+        Self { cause, sent, session_unknown: false }
+    }
+}
+
+/// The bytes of an answer, or its framing.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// The next bytes of the current message.
+    Data(Bytes),
+    /// The message is complete.
+    End,
+}
+
+/// One request and its answer on one connection.
+pub(super) struct Exchange {
+    connection: Connection,
+    body: Incoming,
+    framing: Framing,
+    limits: Limits,
+    /// When the present wait ends; set when it begins.
+    deadline: Option<Instant>,
+    inside: bool,
+    ended: bool,
+}
+
+enum Framing {
+    Json,
+    Events {
+        decoder: sse::Decoder,
+        skip: bool,
+    },
+    /// A refusal's body that turned out to be a JSON-RPC error.
+    Fixed(Option<Bytes>),
+}
+
+/// Sends the request on a pooled connection, or on a new one if there is no good one.
+pub(super) async fn exchange(
+    session: &Session,
+    pool: &Pool,
+    body: Slices,
+    limits: Limits,
+) -> Result<Exchange, Refused> {
+    let mut request = session.request(Method::POST, body);
+    let deadline = Instant::now() + limits.answer;
+    while let Some(mut connection) = pool.take(session.key) {
+        match connection.send(request, deadline).await {
+            Ok(response) => return accept(session, connection, response, limits).await,
+            Err(SendError::Stale(unsent)) => request = *unsent,
+            Err(SendError::Failed(cause)) => return Err(Refused::new(cause, Sent::Maybe)),
+        }
+    }
+    fresh(session, request, limits).await
+}
+
+/// Sends the request on a connection of its own.
+pub(super) async fn fresh(
+    session: &Session,
+    request: Request<Slices>,
+    limits: Limits,
+) -> Result<Exchange, Refused> {
+    let (connection, response) = send(session, request, limits.answer).await?;
+    accept(session, connection, response, limits).await
+}
+
+/// Sends the request on a connection of its own and leaves the answer's head to the caller.
+pub(super) async fn send(
+    session: &Session,
+    request: Request<Slices>,
+    limit: Duration,
+) -> Result<(Connection, Response<Incoming>), Refused> {
+    let mut connection =
+        Connection::open(&session.endpoint).await.map_err(|cause| Refused::new(cause, Sent::No))?;
+    match connection.send(request, Instant::now() + limit).await {
+        Ok(response) => Ok((connection, response)),
+        Err(SendError::Stale(_)) => {
+            Err(Refused::new(Cause::NoAnswerAtAll { reason: "".into() }, Sent::No))
+        }
+        Err(SendError::Failed(cause)) => Err(Refused::new(cause, Sent::Maybe)),
+    }
+}
+
+/// Reads the head: is this an answer, and how is it framed?
+pub(super) async fn accept(
+    session: &Session,
+    connection: Connection,
+    response: Response<Incoming>,
+    limits: Limits,
+) -> Result<Exchange, Refused> {
+    let (head, body) = response.into_parts();
+    let content_type =
+        head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    let json = is_media_type(content_type, b"application/json");
+    let exchange = |framing| Exchange {
+        connection,
+        body,
+        framing,
+        limits,
+        deadline: None,
+        inside: false,
+        ended: false,
+    };
+    let refused = |cause| Err(Refused::new(cause, Sent::Maybe));
+    let encoding = head.headers.get(CONTENT_ENCODING).map(HeaderValue::as_bytes);
+    if let Some(found) = encoding.filter(|name| !name.eq_ignore_ascii_case(b"identity")) {
+        return refused(Cause::Compressed { found: printable(found) });
+    }
+    if matches!(head.status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
+        return refused(Cause::AcceptedOnly { status: head.status.as_u16() });
+    }
+    if !head.status.is_success() {
+        return exchange(Framing::Json).refusal(head.status, json, session.has_id()).await;
+    }
+    if json {
+        return Ok(exchange(Framing::Json));
+    }
+    if is_media_type(content_type, b"text/event-stream") {
+        return Ok(exchange(Framing::Events { decoder: sse::Decoder::new(), skip: false }));
+    }
+    let found =
+        if content_type.is_empty() { "no content type".into() } else { printable(content_type) };
+    let snippet = printable(&exchange(Framing::Json).head_of_body().await);
+    refused(Cause::ContentType { found, snippet })
+}
+
+/// The media type before its parameters, in any case.
+fn is_media_type(value: &[u8], name: &[u8]) -> bool {
+    value.split_at_checked(name.len()).is_some_and(|(start, rest)| {
+        start.eq_ignore_ascii_case(name)
+            && rest.first().is_none_or(|byte| matches!(byte, b';' | b' ' | b'\t'))
+    })
+}
+
+impl Exchange {
+    /// The next bytes of the answer; `None` at its end.
+    pub(super) async fn next(&mut self) -> Result<Option<Event>, Cause> {
+        let event = poll_fn(|cx| self.poll_next(cx)).await;
+        self.deadline = None;
+        event
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Event>, Cause>> {
+        loop {
+            if let Some(event) = self.decoded()? {
+                return Poll::Ready(Ok(Some(event)));
+            }
+            if self.ended {
+                return Poll::Ready(Ok(None));
+            }
+            match self.connection.poll_body(&mut self.body, cx) {
+                Poll::Pending => {
+                    ready!(self.poll_deadline(cx));
+                    return Poll::Ready(Err(self.overdue()));
+                }
+                Poll::Ready(Some(Err(cause))) => return Poll::Ready(Err(cause)),
+                Poll::Ready(None) => {
+                    self.ended = true;
+                    return Poll::Ready(self.end_of_body());
+                }
+                Poll::Ready(Some(Ok(data))) => match &mut self.framing {
+                    Framing::Json => {
+                        self.inside = true;
+                        return Poll::Ready(Ok(Some(Event::Data(data))));
+                    }
+                    Framing::Events { decoder, .. } => decoder.push(data),
+                    Framing::Fixed(_) => {}
+                },
+            }
+        }
+    }
+
+    /// What the framing holds ready.
+    fn decoded(&mut self) -> Result<Option<Event>, Cause> {
+        match &mut self.framing {
+            Framing::Json => Ok(None),
+            Framing::Fixed(body) => {
+                let body = body.take();
+                self.inside |= body.is_some();
+                self.ended |= body.is_some();
+                match body {
+                    Some(body) => Ok(Some(Event::Data(body))),
+                    None if std::mem::take(&mut self.inside) => Ok(Some(Event::End)),
+                    None => Ok(None),
+                }
+            }
+            Framing::Events { decoder, skip } => {
+                while let Some(item) = decoder
+                    .next()
+                    .map_err(|error| Cause::Unreadable { reason: error.to_string().into() })?
+                {
+                    match item {
+                        sse::Item::Data(data) => {
+                            // Messages have the default type; what else a server sends beside
+                            // them is for others.
+                            *skip |= !matches!(decoder.event(), b"" | b"message");
+                            if !*skip {
+                                self.inside = true;
+                                return Ok(Some(Event::Data(data)));
+                            }
+                        }
+                        sse::Item::End => {
+                            // An event with empty data only carries an id to resume from.
+                            let message = std::mem::take(&mut self.inside);
+                            if !std::mem::take(skip) && message {
+                                return Ok(Some(Event::End));
+                            }
+                        }
+                    }
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    fn end_of_body(&mut self) -> Result<Option<Event>, Cause> {
+        let inside = std::mem::take(&mut self.inside);
+        match &self.framing {
+            Framing::Json if inside => Ok(Some(Event::End)),
+            Framing::Json => Err(Cause::NoAnswerAtAll { reason: "the body is empty".into() }),
+            Framing::Events { .. } if inside => Err(Cause::CutOff { reason: "".into() }),
+            Framing::Events { .. } | Framing::Fixed(_) => Ok(None),
+        }
+    }
+
+    fn limit(&self) -> Duration {
+        if self.inside { self.limits.stall } else { self.limits.answer }
+    }
+
+    fn poll_deadline(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let limit = self.limit();
+        let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + limit);
+        self.connection.poll_deadline(cx, deadline)
+    }
+
+    fn overdue(&self) -> Cause {
+        let limit = self.limit();
+        if self.inside { Cause::Stalled { limit } } else { Cause::NoAnswer { limit } }
+    }
+
+    /// True for an answer that is framed as events.
+    pub(super) fn is_event_stream(&self) -> bool {
+        matches!(self.framing, Framing::Events { .. })
+    }
+
+    /// The reconnection time that the stream's last event gave, in milliseconds.
+    pub(super) fn retry(&self) -> Option<u64> {
+        match &self.framing {
+            Framing::Events { decoder, .. } => decoder.retry(),
+            Framing::Json | Framing::Fixed(_) => None,
+        }
+    }
+
+    /// The id of the stream's last event.
+    pub(super) fn last_id(&self) -> Option<Vec<u8>> {
+        match &self.framing {
+            Framing::Events { decoder, .. } => Some(decoder.last_id().to_vec()),
+            Framing::Json | Framing::Fixed(_) => None,
+        }
+    }
+
+    /// True once the whole body was read.
+    pub(super) fn is_complete(&self) -> bool {
+        self.ended && !matches!(self.framing, Framing::Fixed(_))
+    }
+
+    /// Gives the connection back: the last message that matters was read.
+    pub(super) fn release(self, pool: &Pool, key: u64) {
+        let Self { mut connection, body, ended, framing, .. } = self;
+        match (ended, framing) {
+            (true, Framing::Json | Framing::Events { .. }) => {
+                if connection.is_reusable() {
+                    pool.put(key, connection, None);
+                }
+            }
+            (false, Framing::Events { .. }) => pool.put(key, connection, Some(body)),
+            (false, Framing::Json) | (_, Framing::Fixed(_)) => {}
+        }
+    }
+
+    /// A status that is no success: a JSON-RPC error in it is an answer all the same.
+    async fn refusal(
+        mut self,
+        status: StatusCode,
+        json: bool,
+        in_session: bool,
+    ) -> Result<Self, Refused> {
+        let body = self.head_of_body().await;
+        let unknown = in_session
+            && match status {
+                StatusCode::NOT_FOUND => true,
+                // Common servers say it with 400 and words.
+                StatusCode::BAD_REQUEST => memchr::memmem::find(&body, b"ession").is_some(),
+                _ => false,
+            };
+        if json && !unknown && is_rpc_error(&body) {
+            self.framing = Framing::Fixed(Some(Bytes::from(body)));
+            return Ok(self);
+        }
+        let cause = Cause::Status { status: status.as_u16(), snippet: printable(&body) };
+        Err(Refused { cause, sent: Sent::Maybe, session_unknown: unknown })
+    }
+
+    /// As much of the body as an error may quote or hold; what comes after it is left.
+    async fn head_of_body(&mut self) -> Vec<u8> {
+        let mut head = Vec::new();
+        while let Ok(Some(Event::Data(data))) = self.next().await {
+            let room = MAX_REFUSAL_BYTES.saturating_sub(head.len());
+            head.extend_from_slice(data.get(..room.min(data.len())).unwrap_or_default());
+            if data.len() > room {
+                break;
+            }
+        }
+        head
+    }
+}
+
+/// Whether a refusal's body is a JSON-RPC error response.
+fn is_rpc_error(body: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Response<'a> {
+        #[serde(borrow)]
+        error: Option<&'a RawValue>,
+        jsonrpc: Option<&'a str>,
+    }
+    serde_json::from_slice::<Response<'_>>(body).is_ok_and(|response| {
+        response.jsonrpc == Some("2.0")
+            && response.error.is_some_and(|error| error.get().starts_with('{'))
+    })
+}

@@ -1,1 +1,536 @@
-//! TODO: upstream/stdio
+//! Calls to a child process: one message per line, many calls on one pipe.
+//!
+//! Owns the reader and the writer of one child and the channels between them and the calls. An
+//! answer is handed on piece by piece as soon as it is known whose it is; until then its line is
+//! held, bounded by [`MAX_LINE_BYTES`]. What is no answer to a call goes to the lifecycle.
+//! Starting and stopping the child is not done here.
+//!
+//! One pipe has one order. A call that does not take its answer makes the others wait, so it is
+//! cut off after [`NOT_TAKEN_LIMIT`]; up to [`CALL_PIECES`] pieces of at most [`READ_BYTES`] each
+//! wait for it before that clock starts.
+
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+
+use super::call::Part;
+use super::connection::Timer;
+use super::error::{Cause, Human, Sent, printable};
+use super::http::STALL_LIMIT;
+use super::peek::{Peek, Route};
+use super::pending::{self, Pending};
+use crate::wire::lines::{self, MAX_LINE_BYTES};
+
+/// Most bytes read from the child at once.
+pub const READ_BYTES: usize = 64 * 1024;
+/// Pieces of an answer that wait for their call.
+pub const CALL_PIECES: usize = 32;
+/// Longest time that one call may keep the others waiting by not taking its answer.
+pub const NOT_TAKEN_LIMIT: Duration = Duration::from_secs(5);
+/// Lines that wait to be written.
+const OUT_LINES: usize = 64;
+/// A new buffer is made when less than this is left of the last one.
+const READ_ROOM: usize = 8 * 1024;
+/// Most bytes of a message for the lifecycle.
+const MAX_LIFECYCLE_BYTES: u64 = 4 * 1024 * 1024;
+/// Messages that wait for the lifecycle.
+pub(super) const LIFECYCLE_MESSAGES: usize = 256;
+/// The same complaint about a child is logged at most this often.
+const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
+
+/// One child's pipes, as calls see them.
+#[derive(Debug)]
+pub(super) struct Link {
+    server: Arc<str>,
+    waiting: Mutex<Pending<mpsc::Sender<Piece>>>,
+    out: mpsc::Sender<Line>,
+    /// Why the pipes are closed; set before the waiting calls are told.
+    ended: OnceLock<Arc<str>>,
+    /// Lines so far that were no messages.
+    garbage: AtomicU64,
+}
+
+/// A line to be written, with its newline.
+#[derive(Debug)]
+pub(super) struct Line {
+    parts: [Bytes; 3],
+    /// The call it belongs to: not written any more once that has gone.
+    call: Option<u64>,
+}
+
+/// What a call gets from the reader.
+#[derive(Debug)]
+enum Piece {
+    Data(Bytes),
+    /// The last bytes, or none; the line is complete.
+    Last(Bytes),
+    Failed(Cause),
+}
+
+impl Link {
+    /// The pipes' middle and the queue that [`write`] empties.
+    pub(super) fn new(server: Arc<str>) -> (Arc<Self>, mpsc::Receiver<Line>) {
+        let (out, queue) = mpsc::channel(OUT_LINES);
+        let link = Self {
+            server,
+            waiting: Mutex::default(),
+            out,
+            ended: OnceLock::new(),
+            garbage: AtomicU64::new(0),
+        };
+        (Arc::new(link), queue)
+    }
+
+    /// Queues a request; `line` makes it for its id. Waits at most `limit` for room in the queue,
+    /// and the answer may then take `limit` until its first byte.
+    pub(super) async fn call(
+        self: &Arc<Self>,
+        line: impl FnOnce(u64) -> [Bytes; 3],
+        limit: Duration,
+    ) -> Result<Call, (Cause, Sent)> {
+        let (sender, pieces) = mpsc::channel(CALL_PIECES);
+        let id = self
+            .waiting()
+            .enter(sender)
+            .map_err(|full| (Cause::NotConnected { reason: full.to_string().into() }, Sent::No))?;
+        let mut call = Call {
+            link: self.clone(),
+            id,
+            pieces,
+            limit,
+            timer: None,
+            deadline: None,
+            state: State::Unsent,
+            garbage: self.garbage.load(Ordering::Relaxed),
+        };
+        // Looked at after entering: whoever ends the link sets this first and clears the table
+        // then, so no call is left behind.
+        if let Some(reason) = self.ended.get() {
+            return Err((Cause::NotConnected { reason: reason.clone() }, Sent::No));
+        }
+        match self.queue(Line { parts: line(id), call: Some(id) }, limit).await {
+            Ok(()) => {
+                call.state = State::Waiting;
+                Ok(call)
+            }
+            Err(cause) => Err((cause, Sent::No)),
+        }
+    }
+
+    /// Queues a message of the lifecycle: JSON on one line, without its newline.
+    pub(super) async fn send(&self, json: Vec<u8>, limit: Duration) -> Result<(), Cause> {
+        let parts = [Bytes::from(json), Bytes::from_static(b"\n"), Bytes::new()];
+        self.queue(Line { parts, call: None }, limit).await
+    }
+
+    async fn queue(&self, line: Line, limit: Duration) -> Result<(), Cause> {
+        let line = match self.out.try_send(line) {
+            Ok(()) => return Ok(()),
+            Err(TrySendError::Closed(_)) => return Err(self.gone()),
+            Err(TrySendError::Full(line)) => line,
+        };
+        match tokio::time::timeout(limit, self.out.send(line)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(self.gone()),
+            Err(_) => Err(Cause::NotRead { limit }),
+        }
+    }
+
+    /// Ends the link: every waiting call learns the reason.
+    pub(super) fn end(&self, reason: Arc<str>) {
+        let _ = self.ended.set(reason);
+        self.waiting().clear();
+    }
+
+    fn gone(&self) -> Cause {
+        let reason = self.ended.get().cloned().unwrap_or_else(|| "it closed its input".into());
+        Cause::NotConnected { reason }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Pending<mpsc::Sender<Piece>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writes queued lines until the queue or the pipe closes.
+pub(super) async fn write(
+    link: Arc<Link>,
+    mut queue: mpsc::Receiver<Line>,
+    mut stdin: impl AsyncWrite + Unpin,
+) {
+    while let Some(line) = queue.recv().await {
+        if line.call.is_some_and(|id| link.waiting().get(id).is_none()) {
+            continue;
+        }
+        for part in line.parts.iter().filter(|part| !part.is_empty()) {
+            if let Err(error) = stdin.write_all(part).await {
+                tracing::debug!(server = %link.server, %error, "a server closed its input");
+                return;
+            }
+        }
+        if stdin.flush().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Reads lines until the pipe closes; returns why it did. `inbox` gets what is no answer to a
+/// call; `seed` as in [`Peek::new`].
+pub(super) async fn read(
+    link: Arc<Link>,
+    mut stdout: impl AsyncRead + Unpin,
+    inbox: mpsc::Sender<Bytes>,
+    seed: u64,
+) -> Arc<str> {
+    let mut buffer = BytesMut::new();
+    let mut lines = lines::Decoder::new(MAX_LINE_BYTES);
+    let mut reader =
+        Reader { link: &link, inbox, line: Incoming::new(seed), quiet: Quiet::default(), seed };
+    loop {
+        if buffer.capacity() < READ_ROOM {
+            buffer.reserve(READ_BYTES);
+        }
+        match stdout.read_buf(&mut buffer).await {
+            Ok(0) => return "it closed its output".into(),
+            Ok(_) => {}
+            Err(error) => return printable(error.to_string().as_bytes()),
+        }
+        lines.push(buffer.split().freeze());
+        loop {
+            match lines.next() {
+                Ok(Some(lines::Item::Data(data))) => reader.data(data),
+                Ok(Some(lines::Item::End)) => reader.end().await,
+                Ok(None) => break,
+                Err(too_long) => reader.too_long(&too_long).await,
+            }
+        }
+        reader.flush().await;
+    }
+}
+
+struct Reader<'a> {
+    link: &'a Arc<Link>,
+    inbox: mpsc::Sender<Bytes>,
+    line: Incoming,
+    quiet: Quiet,
+    seed: u64,
+}
+
+/// The line being read.
+struct Incoming {
+    peek: Peek,
+    route: Option<Route>,
+    /// Bytes not handed on yet.
+    held: Vec<Bytes>,
+    held_bytes: u64,
+    /// The call it answers.
+    call: Option<(u64, mpsc::Sender<Piece>)>,
+    /// Nobody wants the rest.
+    skip: bool,
+}
+
+impl Incoming {
+    fn new(seed: u64) -> Self {
+        Self {
+            peek: Peek::new(seed),
+            route: None,
+            held: Vec::new(),
+            held_bytes: 0,
+            call: None,
+            skip: false,
+        }
+    }
+}
+
+impl Reader<'_> {
+    fn data(&mut self, data: Bytes) {
+        let line = &mut self.line;
+        if line.skip {
+            return;
+        }
+        line.held_bytes += data.len() as u64;
+        line.held.push(data);
+        if line.route.is_none() {
+            line.route = line.peek.feed(&line.held);
+        }
+        match line.route {
+            Some(Route::Call(id)) if line.call.is_none() => {
+                line.call = self.link.waiting().get(id).cloned().map(|sender| (id, sender));
+                if line.call.is_none() {
+                    self.complain(Complaint::Unasked);
+                    self.drop_line();
+                    return;
+                }
+            }
+            Some(Route::Garbage) => {
+                self.complain(Complaint::Garbage);
+                self.drop_line();
+                return;
+            }
+            Some(Route::Lifecycle) if line.held_bytes > MAX_LIFECYCLE_BYTES => {
+                self.complain(Complaint::Large);
+                self.drop_line();
+                return;
+            }
+            Some(Route::Call(_) | Route::Lifecycle) | None => {}
+        }
+    }
+
+    /// The chunk is used up: what is known to belong to a call goes on.
+    async fn flush(&mut self) {
+        if self.line.call.is_none() {
+            return;
+        }
+        for data in std::mem::take(&mut self.line.held) {
+            self.hand_on(Piece::Data(data)).await;
+        }
+    }
+
+    async fn end(&mut self) {
+        if self.line.skip {
+            self.line = Incoming::new(self.seed);
+            return;
+        }
+        if self.line.call.is_some() {
+            let last = self.line.held.pop().unwrap_or_default();
+            self.flush().await;
+            self.hand_on(Piece::Last(last)).await;
+            // The call is told; its place in the table is free.
+            if let Some((id, _)) = &self.line.call {
+                self.link.waiting().leave(*id);
+            }
+        } else {
+            match self.line.peek.end() {
+                Route::Lifecycle => {
+                    let message = Bytes::from(self.line.held.concat());
+                    if self.inbox.try_send(message).is_err() {
+                        self.complain(Complaint::Flood);
+                    }
+                }
+                // An answer to a call has found it already.
+                Route::Garbage | Route::Call(_) => {
+                    let blank =
+                        self.line.held.iter().all(|part| part.iter().all(u8::is_ascii_whitespace));
+                    if !blank {
+                        self.complain(Complaint::Garbage);
+                    }
+                }
+            }
+        }
+        self.line = Incoming::new(self.seed);
+    }
+
+    async fn too_long(&mut self, error: &lines::TooLong) {
+        tracing::warn!(server = %self.link.server, %error, "a server's line cannot be read");
+        if let Some((id, _)) = &self.line.call {
+            let id = *id;
+            self.hand_on(Piece::Failed(Cause::Unreadable { reason: error.to_string().into() }))
+                .await;
+            self.link.waiting().leave(id);
+        }
+        // The decoder skips to the end of the line by itself and reports no end for it.
+        self.line = Incoming::new(self.seed);
+    }
+
+    async fn hand_on(&mut self, piece: Piece) {
+        let Some((id, sender)) = &self.line.call else { return };
+        let piece = match sender.try_send(piece) {
+            Ok(()) => return,
+            Err(TrySendError::Full(piece)) => piece,
+            Err(TrySendError::Closed(_)) => return self.drop_line(),
+        };
+        match tokio::time::timeout(NOT_TAKEN_LIMIT, sender.send(piece)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => self.drop_line(),
+            Err(_) => {
+                tracing::warn!(
+                    server = %self.link.server,
+                    limit = %Human(NOT_TAKEN_LIMIT),
+                    "an answer was not taken and is cut off"
+                );
+                // With both senders gone the call reads what is there and then learns the rest.
+                self.link.waiting().leave(*id);
+                self.drop_line();
+            }
+        }
+    }
+
+    fn drop_line(&mut self) {
+        self.line = Incoming { skip: true, ..Incoming::new(self.seed) };
+    }
+
+    fn complain(&mut self, complaint: Complaint) {
+        if complaint == Complaint::Garbage {
+            self.link.garbage.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Some(times) = self.quiet.speak(Instant::now()) {
+            let what = match complaint {
+                Complaint::Unasked => "answered a request that nobody waits for",
+                Complaint::Garbage => "wrote a line that is no JSON-RPC message",
+                Complaint::Large => "sent a notification or request that is too large",
+                Complaint::Flood => "sends notifications faster than they can be handled",
+            };
+            tracing::warn!(server = %self.link.server, times, "a server {what}");
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Complaint {
+    Unasked,
+    Garbage,
+    Large,
+    Flood,
+}
+
+/// Keeps complaints seldom.
+#[derive(Default)]
+struct Quiet {
+    last: Option<Instant>,
+    times: u64,
+}
+
+impl Quiet {
+    /// How many complaints this one stands for, if it is time to speak.
+    fn speak(&mut self, now: Instant) -> Option<u64> {
+        self.times += 1;
+        if self.last.is_some_and(|last| now.duration_since(last) < COMPLAINT_INTERVAL) {
+            return None;
+        }
+        self.last = Some(now);
+        Some(std::mem::take(&mut self.times))
+    }
+}
+
+/// One call: its pieces as they come. Dropped before its end, it is cancelled.
+#[derive(Debug)]
+pub(super) struct Call {
+    link: Arc<Link>,
+    id: u64,
+    pieces: mpsc::Receiver<Piece>,
+    limit: Duration,
+    timer: Option<Timer>,
+    /// When the present wait ends; set when it begins.
+    deadline: Option<Instant>,
+    state: State,
+    /// Garbage that had come when it was sent.
+    garbage: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Unsent,
+    Waiting,
+    Inside,
+    /// The last bytes were handed out, the end was not.
+    LastTaken,
+    Over,
+}
+
+impl Call {
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The next piece of the line; `None` after its end.
+    pub(super) async fn next(&mut self) -> Result<Option<Part>, Cause> {
+        match self.state {
+            State::Over => return Ok(None),
+            State::LastTaken => {
+                self.state = State::Over;
+                return Ok(Some(Part::End));
+            }
+            State::Unsent | State::Waiting | State::Inside => {}
+        }
+        let piece = poll_fn(|cx| self.poll_piece(cx)).await;
+        self.deadline = None;
+        match piece {
+            Some(Piece::Data(data)) => {
+                self.state = State::Inside;
+                Ok(Some(Part::Data(data)))
+            }
+            Some(Piece::Last(data)) if data.is_empty() => {
+                self.state = State::Over;
+                Ok(Some(Part::End))
+            }
+            Some(Piece::Last(data)) => {
+                self.state = State::LastTaken;
+                Ok(Some(Part::Data(data)))
+            }
+            Some(Piece::Failed(cause)) => Err(self.fail(cause)),
+            None => {
+                let cause = match (self.link.ended.get(), self.state) {
+                    (Some(reason), State::Inside) => Cause::CutOff { reason: reason.clone() },
+                    (Some(reason), _) => Cause::NoAnswerAtAll { reason: reason.clone() },
+                    (None, _) => Cause::NotTaken { limit: NOT_TAKEN_LIMIT },
+                };
+                Err(self.fail(cause))
+            }
+        }
+    }
+
+    /// The next piece; a wait that ran out is one too.
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Piece>> {
+        if let Poll::Ready(piece) = self.pieces.poll_recv(cx) {
+            return Poll::Ready(piece);
+        }
+        let inside = self.state == State::Inside;
+        let limit = if inside { STALL_LIMIT } else { self.limit };
+        let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + limit);
+        ready!(self.timer.get_or_insert_with(Timer::new).poll_until(cx, deadline));
+        let garbage = self.link.garbage.load(Ordering::Relaxed) - self.garbage;
+        Poll::Ready(Some(Piece::Failed(match (inside, garbage) {
+            (true, _) => Cause::Stalled { limit },
+            (false, 0) => Cause::NoAnswer { limit },
+            (false, lines) => Cause::Unreadable {
+                reason: format!(
+                    "no answer within {}, but {lines} lines that are no JSON-RPC messages",
+                    Human(limit)
+                )
+                .into(),
+            },
+        })))
+    }
+
+    fn fail(&mut self, cause: Cause) -> Cause {
+        if cause.leaves_call_running() {
+            self.cancel();
+        }
+        self.state = State::Over;
+        cause
+    }
+
+    fn cancel(&self) {
+        if self.link.ended.get().is_some() {
+            return;
+        }
+        let parts = [Bytes::from(cancelled(self.id)), Bytes::from_static(b"\n"), Bytes::new()];
+        // A courtesy: a server that does not read gets none.
+        let _ = self.link.out.try_send(Line { parts, call: None });
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.link.waiting().leave(self.id);
+        if matches!(self.state, State::Waiting | State::Inside) {
+            self.cancel();
+        }
+    }
+}
+
+/// The notification that nobody waits for a request any more.
+pub(super) fn cancelled(id: u64) -> Vec<u8> {
+    debug_assert!(pending::is_ours(id));
+    format!(
+        r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id},"reason":"nobody waits for the answer any more"}}}}"#
+    )
+    .into_bytes()
+}

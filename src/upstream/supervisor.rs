@@ -1,1 +1,650 @@
-//! TODO: upstream/supervisor
+//! One task for each server: connect, initialize, discover, and again when it is lost, for ever.
+//!
+//! Owns each server's state and the connection that calls use. Servers share nothing here, so a
+//! slow, dead or mute one delays nobody else. What a call does is not known here.
+//!
+//! ```text
+//!            ┌──────────────── attempt failed ────────────────┐
+//!            ▼                                                │
+//!         Failed ── backoff with jitter ──▶ Connecting ── initialized, tools listed ──▶ Connected
+//!                                               ▲                                          │
+//! Disabled (for good)                           └──────── connection or session lost ──────┘
+//! ```
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use arc_swap::ArcSwapOption;
+use backon::{BackoffBuilder, ExponentialBuilder};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+use tokio_rustls::TlsConnector;
+
+pub use super::call::{Answer, Part, Upstream};
+use super::call::{Carrier, Live, Params};
+use super::config::{Config, Target};
+use super::connection::{Endpoint, tls_connector};
+pub use super::error::{CallError, Cause, Sent};
+use super::http::Session;
+use super::lifecycle::{self, Greeting, PipeTransport, Service};
+use super::process::{self, LastWords, Process};
+use super::session::{self, HttpTransport};
+use super::stdio::{self, LIFECYCLE_MESSAGES, Link};
+use crate::catalog::snapshot::{Catalog, Change};
+
+/// First wait after a failed attempt.
+const MIN_BACKOFF: Duration = Duration::from_millis(500);
+/// Longest wait between attempts.
+const MAX_BACKOFF: Duration = Duration::from_secs(60);
+/// A connection that lived this long was a good one: the next attempt is made at once.
+const STABLE: Duration = Duration::from_secs(30);
+/// Changes of a server's list of tools that come within this time count as one.
+const DEBOUNCE: Duration = Duration::from_millis(250);
+/// Reports and cancellations waiting for a server's task.
+const CONTROL_MESSAGES: usize = 256;
+/// Cancellations over HTTP that are being sent at a time; more are lost.
+const CANCELLING: usize = 16;
+/// Time the lifecycle has to say goodbye.
+const GOODBYE_LIMIT: Duration = Duration::from_secs(3);
+/// Time to learn how a child ended once its output closed.
+const EXIT_WAIT: Duration = Duration::from_millis(500);
+
+/// How a server is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Status {
+    /// Switched off in the config.
+    Disabled,
+    /// An attempt is being made, or is about to be.
+    Connecting,
+    /// Initialized, and its tools are known.
+    Connected,
+    /// The last attempt failed; the next one comes.
+    Failed,
+}
+
+impl Status {
+    /// The word of CONTRACTS.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Disabled => "disabled",
+            Self::Connecting => "connecting",
+            Self::Connected => "connected",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// What carries a server's messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// The pipes of a child process.
+    Stdio,
+    /// Streamable HTTP.
+    StreamableHttp,
+    /// The config does not say: the server cannot be reached.
+    Unknown,
+}
+
+impl Transport {
+    /// As the config writes it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stdio => "stdio",
+            Self::StreamableHttp => "streamable-http",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// A server's state, for readiness, lists and records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerState {
+    /// Its name in the config.
+    pub name: Arc<str>,
+    /// How it is reached.
+    pub transport: Transport,
+    /// How it is.
+    pub status: Status,
+    /// Why, in one line; empty when connected.
+    pub reason: Arc<str>,
+    /// How many tools it listed last.
+    pub tools: usize,
+    /// Since when `status` is what it is.
+    pub since: SystemTime,
+    /// The revision agreed on, once connected.
+    pub protocol_version: Option<Arc<str>>,
+    /// Name and version of its implementation, as it gave them, once connected.
+    pub server_info: Option<Arc<str>>,
+    /// True once it was discovered or has failed: it holds up readiness no longer.
+    pub settled: bool,
+}
+
+/// What happened to a server, for the activity log.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// Its status is another.
+    Server(ServerState),
+    /// Its set of tools was read; `change` says what is different.
+    Catalog {
+        /// The server's name.
+        server: Arc<str>,
+        /// What replacing the set did.
+        change: Change,
+    },
+}
+
+/// What a call tells the task of its server.
+#[derive(Debug)]
+pub(super) enum Control {
+    /// The connection is no good any more.
+    Lost { generation: u64, reason: Arc<str> },
+    /// Nobody waits for this HTTP call any more.
+    Cancel { generation: u64, id: u64 },
+}
+
+/// All servers and their tasks.
+pub struct Supervisor {
+    servers: HashMap<Arc<str>, Arc<Upstream>>,
+    /// In the order of the config.
+    order: Vec<Arc<Upstream>>,
+    stop: watch::Sender<Option<tokio::time::Instant>>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl fmt::Debug for Supervisor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.order.iter().map(|upstream| &upstream.name)).finish()
+    }
+}
+
+impl Supervisor {
+    /// Starts a task for each enabled server on `runtime` and returns at once. `events` is called
+    /// from those tasks and must not block.
+    pub fn start(
+        configs: Vec<(Arc<str>, Config)>,
+        catalog: Arc<Catalog>,
+        events: impl Fn(Event) + Send + Sync + 'static,
+        runtime: &Handle,
+    ) -> Self {
+        let (stop, stopping) = watch::channel(None);
+        let events: Arc<dyn Fn(Event) + Send + Sync> = Arc::new(events);
+        let tls = Arc::new(OnceLock::new());
+        let mut supervisor =
+            Self { servers: HashMap::new(), order: Vec::new(), stop, tasks: Mutex::default() };
+        let mut tasks = Vec::new();
+        for (key, (name, config)) in configs.into_iter().enumerate() {
+            let (control, controls) = mpsc::channel(CONTROL_MESSAGES);
+            let target = config.target(&|name| std::env::var(name).ok());
+            let state = ServerState {
+                name: name.clone(),
+                transport: match &target {
+                    Ok(Target::Stdio { .. }) => Transport::Stdio,
+                    Ok(Target::Http { .. }) => Transport::StreamableHttp,
+                    Err(_) => Transport::Unknown,
+                },
+                status: if config.enabled { Status::Connecting } else { Status::Disabled },
+                reason: if config.enabled { "" } else { "disabled in the config" }.into(),
+                tools: 0,
+                since: SystemTime::now(),
+                protocol_version: None,
+                server_info: None,
+                settled: !config.enabled,
+            };
+            let upstream = Arc::new(Upstream {
+                name: name.clone(),
+                call_timeout: config.call_timeout,
+                slots: config
+                    .max_concurrent
+                    .map(|limit| (Arc::new(Semaphore::new(limit.get())), limit.get())),
+                live: ArcSwapOption::empty(),
+                state: watch::Sender::new(state),
+                control,
+                next_id: AtomicU64::new(0),
+            });
+            supervisor.servers.insert(name, upstream.clone());
+            supervisor.order.push(upstream.clone());
+            if !config.enabled {
+                continue;
+            }
+            let keeper = Keeper {
+                upstream,
+                config,
+                key: key as u64,
+                catalog: catalog.clone(),
+                events: events.clone(),
+                tls: tls.clone(),
+                generation: 0,
+            };
+            let stopping = stopping.clone();
+            tasks.push(runtime.spawn(async move {
+                match target {
+                    Ok(target) => keeper.run(&target, controls, stopping).await,
+                    Err(invalid) => keeper.fail(&invalid.to_string()),
+                }
+            }));
+        }
+        supervisor.tasks = Mutex::new(tasks);
+        supervisor
+    }
+
+    /// The server of that name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Arc<Upstream>> {
+        self.servers.get(name)
+    }
+
+    /// Every server's state, in the order of the config.
+    #[must_use]
+    pub fn states(&self) -> Vec<ServerState> {
+        self.order.iter().map(|upstream| upstream.state()).collect()
+    }
+
+    /// True once every enabled server was discovered or has failed once.
+    #[must_use]
+    pub fn settled(&self) -> bool {
+        self.order.iter().all(|upstream| upstream.state.borrow().settled)
+    }
+
+    /// Ends every connection: children and all that they started are gone when this returns, which
+    /// it does not long after `deadline` at the latest.
+    pub async fn shutdown(&self, deadline: Instant) {
+        self.stop.send_replace(Some(tokio::time::Instant::from_std(deadline)));
+        let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        for task in tasks {
+            if let Err(error) = task.await {
+                tracing::error!(%error, "a server's task ended badly");
+            }
+        }
+    }
+}
+
+/// The task of one server.
+struct Keeper {
+    upstream: Arc<Upstream>,
+    config: Config,
+    key: u64,
+    catalog: Arc<Catalog>,
+    events: Arc<dyn Fn(Event) + Send + Sync>,
+    /// Made when the first https server is connected.
+    tls: Arc<OnceLock<TlsConnector>>,
+    generation: u64,
+}
+
+/// Why a connection is over.
+enum End {
+    Stop(tokio::time::Instant),
+    Lost(Arc<str>),
+}
+
+type Stopping = watch::Receiver<Option<tokio::time::Instant>>;
+type Discovery = Pin<Box<dyn Future<Output = Result<Change, String>> + Send>>;
+
+impl Keeper {
+    async fn run(
+        mut self,
+        target: &Target,
+        mut controls: mpsc::Receiver<Control>,
+        mut stopping: Stopping,
+    ) {
+        let backoff = ExponentialBuilder::new()
+            .with_min_delay(MIN_BACKOFF)
+            .with_max_delay(MAX_BACKOFF)
+            .without_max_times()
+            .with_jitter();
+        let mut delays = backoff.build();
+        loop {
+            let began = Instant::now();
+            self.generation += 1;
+            let connecting = self.connect(target);
+            let connected = tokio::select! {
+                biased;
+                _ = stopped(&mut stopping) => None,
+                connected = connecting => Some(connected),
+            };
+            let failed = match connected {
+                None => break,
+                Some(Err(reason)) => Some(reason),
+                Some(Ok(mut connection)) => {
+                    let (end, worked) =
+                        self.serve(&mut connection, &mut controls, &mut stopping).await;
+                    self.upstream.live.store(None);
+                    match end {
+                        End::Stop(deadline) => {
+                            connection.close(deadline).await;
+                            break;
+                        }
+                        End::Lost(reason) => {
+                            // Calls wait for the next attempt, if this connection ever worked.
+                            if worked {
+                                self.set(Status::Connecting, &format!("reconnecting: {reason}"));
+                            }
+                            connection.close(tokio::time::Instant::now() + GOODBYE_LIMIT).await;
+                            if worked && began.elapsed() >= STABLE {
+                                delays = backoff.build();
+                                continue;
+                            }
+                            (!worked).then(|| reason.to_string())
+                        }
+                    }
+                }
+            };
+            if let Some(reason) = failed {
+                self.fail(&reason);
+            }
+            let delay = delays.next().unwrap_or(MAX_BACKOFF);
+            tokio::select! {
+                biased;
+                _ = stopped(&mut stopping) => break,
+                () = tokio::time::sleep(delay) => {}
+            }
+            // Reports about connections that are gone.
+            while controls.try_recv().is_ok() {}
+        }
+        self.upstream.live.store(None);
+        self.set(Status::Failed, "the proxy is shutting down");
+    }
+
+    /// Keeps a connection until it ends; tells whether it ever worked.
+    async fn serve(
+        &self,
+        connection: &mut Connection,
+        controls: &mut mpsc::Receiver<Control>,
+        stopping: &mut Stopping,
+    ) -> (End, bool) {
+        let generation = self.generation;
+        let live = Live { generation, link: connection.carrier.clone() };
+        self.upstream.live.store(Some(Arc::new(live)));
+        let mut worked = false;
+        let mut cancelling = JoinSet::new();
+        let mut discovery: Option<Discovery> = Some(self.discovery(connection, Duration::ZERO));
+        loop {
+            let changed = connection.changed.clone();
+            tokio::select! {
+                biased;
+                deadline = stopped(stopping) => return (End::Stop(deadline), worked),
+                reason = connection.lost() => return (End::Lost(reason), worked),
+                control = controls.recv() => match control {
+                    Some(Control::Lost { generation: about, reason }) if about == generation => {
+                        return (End::Lost(reason), worked);
+                    }
+                    Some(Control::Cancel { generation: about, id }) if about == generation => {
+                        while cancelling.try_join_next().is_some() {}
+                        if let Carrier::Http(session) = &connection.carrier
+                            && cancelling.len() < CANCELLING
+                        {
+                            let session = session.clone();
+                            cancelling.spawn(async move {
+                                session::notify(&session, stdio::cancelled(id)).await;
+                            });
+                        }
+                    }
+                    Some(Control::Lost { .. } | Control::Cancel { .. }) | None => {}
+                },
+                discovered = done(&mut discovery) => {
+                    discovery = None;
+                    match discovered {
+                        Ok(change) => {
+                            worked = true;
+                            self.discovered(connection, change);
+                        }
+                        // What was known of its tools stays known.
+                        Err(reason) => return (End::Lost(reason.into()), worked),
+                    }
+                }
+                () = changed.notified(), if discovery.is_none() => {
+                    discovery = Some(self.discovery(connection, DEBOUNCE));
+                }
+            }
+        }
+    }
+
+    /// Reads the list of tools and puts it into the catalog.
+    fn discovery(&self, connection: &Connection, after: Duration) -> Discovery {
+        let (carrier, greeting) = (connection.carrier.clone(), connection.greeting.clone());
+        let (upstream, catalog) = (self.upstream.clone(), self.catalog.clone());
+        let limit = self.config.init_timeout;
+        Box::pin(async move {
+            tokio::time::sleep(after).await;
+            let fetch = |params| fetch(&upstream, &carrier, params, limit);
+            let tools = lifecycle::discover(&upstream.name, &greeting, fetch).await?;
+            let server = upstream.name.clone();
+            let replace = move || catalog.replace_server(&server, tools);
+            // Compiles schemas and writes to disk: not for the runtime's own threads.
+            tokio::task::spawn_blocking(replace)
+                .await
+                .map_err(|error| format!("its tools cannot be taken up: {error}"))
+        })
+    }
+
+    fn discovered(&self, connection: &Connection, change: Change) {
+        let tools = self.catalog.load().tools_of(&self.upstream.name).len();
+        let greeting = &connection.greeting;
+        self.upstream.state.send_modify(|state| {
+            state.tools = tools;
+            state.settled = true;
+            state.protocol_version.clone_from(&greeting.protocol_version);
+            state.server_info.clone_from(&greeting.server_info);
+        });
+        for name in &change.duplicates {
+            tracing::warn!(server = %self.upstream.name, tool = %name, "a tool is listed twice; the first counts");
+        }
+        tracing::info!(server = %self.upstream.name, tools, "discovered");
+        (self.events)(Event::Catalog { server: self.upstream.name.clone(), change });
+        self.set(Status::Connected, "");
+    }
+
+    fn fail(&self, reason: &str) {
+        tracing::warn!(server = %self.upstream.name, reason, "a server cannot be used");
+        self.set(Status::Failed, reason);
+    }
+
+    fn set(&self, status: Status, reason: &str) {
+        let changed = self.upstream.state.send_if_modified(|state| {
+            let changed = state.status != status || *state.reason != *reason;
+            if state.status != status {
+                state.since = SystemTime::now();
+            }
+            state.status = status;
+            state.reason = reason.into();
+            state.settled |= status == Status::Failed;
+            changed
+        });
+        if changed {
+            (self.events)(Event::Server(self.upstream.state()));
+        }
+    }
+
+    async fn connect(&self, target: &Target) -> Result<Connection, String> {
+        match target {
+            Target::Stdio { command, args, env, cwd } => {
+                self.start(command, args, env, cwd.as_ref()).await
+            }
+            Target::Http { url, headers } => self.reach(url, headers).await,
+        }
+    }
+
+    async fn start(
+        &self,
+        command: &str,
+        args: &[String],
+        env: &[(String, String)],
+        cwd: Option<&PathBuf>,
+    ) -> Result<Connection, String> {
+        let (process, pipes) = Process::start(command, args, env, cwd.map(PathBuf::as_path))?;
+        let server = &self.upstream.name;
+        let (link, queue) = Link::new(server.clone());
+        let (out, inbox) = mpsc::channel(LIFECYCLE_MESSAGES);
+        let (lost, losses) = mpsc::channel(1);
+        let last_words = LastWords::default();
+        let mut tasks = JoinSet::new();
+        let writer = tasks.spawn(stdio::write(link.clone(), queue, pipes.stdin));
+        tasks.spawn(process::drain_stderr(server.clone(), pipes.stderr, last_words.clone()));
+        let seed = getrandom::u64().unwrap_or_default();
+        let reading = stdio::read(link.clone(), pipes.stdout, out, seed);
+        let reader = link.clone();
+        tasks.spawn(async move {
+            let reason = reading.await;
+            reader.end(reason.clone());
+            let _ = lost.try_send(reason);
+        });
+        let mut child = Child { process, last_words, tasks, writer };
+        let changed = Arc::new(Notify::new());
+        let limit = self.config.init_timeout;
+        let transport = PipeTransport { link: link.clone(), inbox, limit };
+        let carrier = Carrier::Stdio(link);
+        match lifecycle::initialize(server.clone(), transport, changed.clone(), limit).await {
+            Ok((service, greeting)) => Ok(Connection {
+                carrier,
+                service: Some(service),
+                greeting,
+                changed,
+                losses,
+                child: Some(child),
+            }),
+            Err(reason) => {
+                let reason = if losses.is_empty() { reason } else { child.explain(reason).await };
+                child.stop(tokio::time::Instant::now() + GOODBYE_LIMIT).await;
+                Err(reason)
+            }
+        }
+    }
+
+    async fn reach(&self, url: &str, headers: &[(String, String)]) -> Result<Connection, String> {
+        let tls = self.tls.clone();
+        let url = url.to_owned();
+        // Reads the system's certificates the first time.
+        let endpoint = tokio::task::spawn_blocking(move || {
+            Endpoint::parse(&url, || tls.get_or_init(tls_connector).clone())
+        })
+        .await
+        .map_err(|error| error.to_string())??;
+        let session = Session::new(Arc::new(endpoint), self.key, headers)?;
+        let changed = Arc::new(Notify::new());
+        let limit = self.config.init_timeout;
+        let (lost, losses) = mpsc::channel(1);
+        let (transport, shared) = HttpTransport::new(session, limit, lost);
+        let name = self.upstream.name.clone();
+        let (service, greeting) =
+            lifecycle::initialize(name, transport, changed.clone(), limit).await?;
+        let carrier = Carrier::Http(Arc::new(shared.session()));
+        Ok(Connection { carrier, service: Some(service), greeting, changed, losses, child: None })
+    }
+}
+
+/// An initialized connection.
+struct Connection {
+    carrier: Carrier,
+    service: Option<Service>,
+    greeting: Greeting,
+    changed: Arc<Notify>,
+    losses: mpsc::Receiver<Arc<str>>,
+    child: Option<Child>,
+}
+
+impl Connection {
+    /// Waits until the connection is lost; why it was.
+    async fn lost(&mut self) -> Arc<str> {
+        let Some(reason) = self.losses.recv().await else {
+            // Nobody is left to report a loss: calls will.
+            return std::future::pending().await;
+        };
+        match &mut self.child {
+            Some(child) => child.explain(reason.to_string()).await.into(),
+            None => reason,
+        }
+    }
+
+    async fn close(mut self, deadline: tokio::time::Instant) {
+        if let Some(mut service) = self.service.take() {
+            let limit =
+                GOODBYE_LIMIT.min(deadline.saturating_duration_since(tokio::time::Instant::now()));
+            let _ = service.close_with_timeout(limit).await;
+        }
+        if let Some(child) = self.child.take() {
+            if let Carrier::Stdio(link) = &self.carrier {
+                link.end("it was stopped".into());
+            }
+            child.stop(deadline).await;
+        }
+    }
+}
+
+/// A child and the tasks on its pipes.
+struct Child {
+    process: Process,
+    last_words: LastWords,
+    tasks: JoinSet<()>,
+    writer: AbortHandle,
+}
+
+impl Child {
+    /// Adds to a reason how the process ended and what it said last.
+    async fn explain(&mut self, reason: String) -> String {
+        let exit = self.process.ended(tokio::time::Instant::now() + EXIT_WAIT).await;
+        let words = self.last_words.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let reason = exit.unwrap_or(reason);
+        if words.is_empty() { reason } else { format!("{reason}; its last words: {words}") }
+    }
+
+    async fn stop(mut self, deadline: tokio::time::Instant) {
+        // Closes the child's input, which asks it to end.
+        self.writer.abort();
+        self.process.stop(deadline).await;
+        self.tasks.shutdown().await;
+    }
+}
+
+/// Resolves when the proxy stops, with the deadline for it.
+async fn stopped(stopping: &mut Stopping) -> tokio::time::Instant {
+    match stopping.wait_for(Option::is_some).await.map(|deadline| *deadline) {
+        Ok(Some(deadline)) => deadline,
+        // The supervisor was dropped without a shutdown.
+        Ok(None) | Err(_) => tokio::time::Instant::now(),
+    }
+}
+
+/// The discovery's outcome, or never.
+async fn done(discovery: &mut Option<Discovery>) -> Result<Change, String> {
+    match discovery {
+        Some(discovery) => discovery.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// One request beside the calls: the response's bytes.
+async fn fetch(
+    upstream: &Upstream,
+    carrier: &Carrier,
+    params: Params<'static>,
+    limit: Duration,
+) -> Result<Vec<u8>, Cause> {
+    let link = match carrier {
+        Carrier::Http(session) => {
+            return session::fetch(session, upstream.fresh_id(), params, limit).await;
+        }
+        Carrier::Stdio(link) => link,
+    };
+    let mut call = link.call(|id| params.line(id), limit).await.map_err(|(cause, _)| cause)?;
+    let mut message = Vec::new();
+    while let Some(part) = call.next().await? {
+        match part {
+            Part::End => return Ok(message),
+            Part::Data(data) if message.len() + data.len() > lifecycle::MAX_PAGE_BYTES => {
+                let limit = lifecycle::MAX_PAGE_BYTES;
+                return Err(Cause::Unreadable {
+                    reason: format!("it is longer than {limit} bytes").into(),
+                });
+            }
+            Part::Data(data) => message.extend_from_slice(&data),
+        }
+    }
+    Err(Cause::NoAnswerAtAll { reason: "".into() })
+}

@@ -1,1 +1,261 @@
-//! TODO: wire/jsonrpc
+//! JSON-RPC 2.0 envelopes: a request read as spans, and the envelopes we write ourselves.
+//!
+//! Ids are kept as the raw bytes the peer wrote and never re-spelled. Deliberately does not know
+//! any method.
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use thiserror::Error;
+
+/// JSON-RPC error codes in use (JSON-RPC 2.0 §5.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// Not JSON.
+    Parse = -32700,
+    /// JSON, but not a request.
+    InvalidRequest = -32600,
+    /// No such method.
+    MethodNotFound = -32601,
+    /// The parameters cannot be read.
+    InvalidParams = -32602,
+    /// Our own failure.
+    Internal = -32603,
+}
+
+/// Longest id accepted from a client, in bytes as written.
+pub const MAX_ID_BYTES: usize = 256;
+
+/// A request or notification of a client. Everything is a slice of the body it came in.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The raw id (a string with its quotes, or a number); `None` makes it a notification.
+    pub id: Option<Bytes>,
+    /// The method's name.
+    pub method: Box<str>,
+    /// The raw `params`, if any.
+    pub params: Option<Bytes>,
+}
+
+/// What a client's message turned out to be.
+#[derive(Clone, Debug)]
+pub enum Message {
+    /// A request or a notification.
+    Request(Request),
+    /// A response to something we asked the client; carries the raw id.
+    Response(Option<Bytes>),
+}
+
+/// Why a body is not a message. `Display` is the JSON-RPC error's text.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum Unreadable {
+    /// Not JSON at all.
+    #[error("Parse error: {0}")]
+    NotJson(String),
+    /// An array of messages: MCP has no batches since 2025-06-18.
+    #[error("Invalid Request: batches are not supported, send one message at a time")]
+    Batch,
+    /// JSON, but not a JSON-RPC message.
+    #[error("Invalid Request: {0}")]
+    Invalid(String),
+}
+
+impl Unreadable {
+    /// The JSON-RPC code that goes with it.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Self::NotJson(_) => Code::Parse,
+            Self::Batch | Self::Invalid(_) => Code::InvalidRequest,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    #[serde(borrow)]
+    jsonrpc: Option<std::borrow::Cow<'a, str>>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    method: Option<std::borrow::Cow<'a, str>>,
+    #[serde(borrow)]
+    params: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    result: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+}
+
+/// Keeps a `null` as a value, where `Option` alone would lose it.
+fn present<'de, D: serde::Deserializer<'de>>(de: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(de).map(Some)
+}
+
+impl Message {
+    /// Reads one message. The body is expected to have passed `json::tape::check_unique`, so
+    /// duplicate keys are the caller's to refuse; here they are refused only among the known ones.
+    ///
+    /// # Errors
+    ///
+    /// [`Unreadable`], with the code to answer.
+    pub fn parse(body: &Bytes) -> Result<Self, Unreadable> {
+        match body.iter().find(|byte| !byte.is_ascii_whitespace()) {
+            Some(b'[') => return Err(Unreadable::Batch),
+            Some(b'{') => {}
+            Some(_) | None => return Err(Unreadable::Invalid("expected a JSON object".into())),
+        }
+        let envelope: Envelope<'_> = serde_json::from_slice(body).map_err(|error| {
+            let text = error.to_string();
+            if error.is_data() { Unreadable::Invalid(text) } else { Unreadable::NotJson(text) }
+        })?;
+        if envelope.jsonrpc.as_deref() != Some("2.0") {
+            return Err(Unreadable::Invalid("jsonrpc must be \"2.0\"".into()));
+        }
+        let slice = |raw: &RawValue| body.slice_ref(raw.get().as_bytes());
+        let Some(method) = envelope.method else {
+            if envelope.result.is_none() && envelope.error.is_none() {
+                return Err(Unreadable::Invalid("method is missing".into()));
+            }
+            return Ok(Self::Response(envelope.id.map(slice)));
+        };
+        if let Some(id) = envelope.id {
+            check_id(id.get())?;
+        }
+        Ok(Self::Request(Request {
+            id: envelope.id.map(slice),
+            method: method.into(),
+            params: envelope.params.map(slice),
+        }))
+    }
+}
+
+/// MCP: an id is a string or an integer, never null.
+fn check_id(raw: &str) -> Result<(), Unreadable> {
+    let fits = match raw.as_bytes().first() {
+        Some(b'"') => true,
+        Some(b'-' | b'0'..=b'9') => !raw.contains(['.', 'e', 'E']),
+        Some(_) | None => false,
+    };
+    if !fits {
+        return Err(Unreadable::Invalid("id must be a string or an integer".into()));
+    }
+    if raw.len() > MAX_ID_BYTES {
+        return Err(Unreadable::Invalid(format!("id is longer than {MAX_ID_BYTES} bytes")));
+    }
+    Ok(())
+}
+
+/// What stands before a result in our envelope: `{"jsonrpc":"2.0","id":…,"result":`.
+#[must_use]
+pub fn result_head(id: &[u8]) -> Bytes {
+    head(id, b",\"result\":")
+}
+
+/// What stands before an error object in our envelope.
+#[must_use]
+pub fn error_head(id: &[u8]) -> Bytes {
+    head(id, b",\"error\":")
+}
+
+/// What closes either envelope.
+pub const TAIL: Bytes = Bytes::from_static(b"}");
+
+/// A whole error response. `id` is raw; `None` writes `null`, as for an unreadable request.
+#[must_use]
+pub fn error(id: Option<&[u8]>, code: Code, message: &str) -> Bytes {
+    let body = serde_json::json!({"code": code as i32, "message": message}).to_string();
+    let mut out = error_head(id.unwrap_or(b"null")).to_vec();
+    out.extend_from_slice(body.as_bytes());
+    out.push(b'}');
+    out.into()
+}
+
+/// A whole response around a result we made ourselves.
+#[must_use]
+pub fn response(id: &[u8], result: &[u8]) -> Bytes {
+    let mut out = result_head(id).to_vec();
+    out.extend_from_slice(result);
+    out.push(b'}');
+    out.into()
+}
+
+fn head(id: &[u8], member: &[u8]) -> Bytes {
+    const START: &[u8] = b"{\"jsonrpc\":\"2.0\",\"id\":";
+    let mut out = Vec::with_capacity(START.len() + id.len() + member.len());
+    out.extend_from_slice(START);
+    out.extend_from_slice(id);
+    out.extend_from_slice(member);
+    out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(body: &'static str) -> Request {
+        match Message::parse(&Bytes::from_static(body.as_bytes())) {
+            Ok(Message::Request(request)) => request,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn refused(body: &'static str) -> Code {
+        match Message::parse(&Bytes::from_static(body.as_bytes())) {
+            Err(unreadable) => unreadable.code(),
+            Ok(message) => panic!("accepted: {message:?}"),
+        }
+    }
+
+    #[test]
+    fn ids_and_params_are_kept_as_written() {
+        let got =
+            request(r#"{"jsonrpc":"2.0","id": "a\u0062" ,"method":"m","params":{ "x" : 1.0 }}"#);
+        assert_eq!(got.id.as_deref(), Some(&br#""a\u0062""#[..]));
+        assert_eq!(got.params.as_deref(), Some(&br#"{ "x" : 1.0 }"#[..]));
+        assert_eq!(&*got.method, "m");
+    }
+
+    #[test]
+    fn a_request_without_id_is_a_notification() {
+        assert!(request(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).id.is_none());
+    }
+
+    #[test]
+    fn a_result_without_method_is_a_response() {
+        let body = Bytes::from_static(br#"{"jsonrpc":"2.0","id":7,"result":null}"#);
+        assert!(matches!(Message::parse(&body), Ok(Message::Response(Some(id))) if id == "7"));
+    }
+
+    #[test]
+    fn what_is_no_message_is_refused_with_its_code() {
+        for (body, code) in [
+            ("", Code::InvalidRequest),
+            ("{", Code::Parse),
+            ("[]", Code::InvalidRequest),
+            (r#"[{"jsonrpc":"2.0","id":1,"method":"ping"}]"#, Code::InvalidRequest),
+            ("42", Code::InvalidRequest),
+            (r#"{"id":1,"method":"ping"}"#, Code::InvalidRequest),
+            (r#"{"jsonrpc":"1.0","id":1,"method":"ping"}"#, Code::InvalidRequest),
+            (r#"{"jsonrpc":"2.0","id":1}"#, Code::InvalidRequest),
+            (r#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#, Code::InvalidRequest),
+            (r#"{"jsonrpc":"2.0","id":1.5,"method":"ping"}"#, Code::InvalidRequest),
+            (r#"{"jsonrpc":"2.0","id":{},"method":"ping"}"#, Code::InvalidRequest),
+            (r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}"#, Code::InvalidRequest),
+            (r#"{"jsonrpc":"2.0","id":1,"method":5}"#, Code::InvalidRequest),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"ping"} x"#, Code::Parse),
+        ] {
+            assert_eq!(refused(body), code, "{body}");
+        }
+    }
+
+    #[test]
+    fn envelopes_are_exact() {
+        assert_eq!(result_head(b"\"x\""), "{\"jsonrpc\":\"2.0\",\"id\":\"x\",\"result\":");
+        assert_eq!(
+            error(None, Code::Parse, "no \"json\""),
+            r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"no \"json\""}}"#
+        );
+        assert_eq!(response(b"1", b"{}"), r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
+    }
+}

@@ -1,1 +1,190 @@
-//! TODO: wire/splice
+//! A reply as a list of byte slices: our envelope around the original bytes.
+//!
+//! Nothing is joined: the slices share the buffers they were read into and leave in one vectored
+//! write. Deliberately knows nothing of what the slices mean.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use bytes::{Buf, Bytes};
+
+/// An ordered list of slices that reads as one buffer.
+#[derive(Clone, Debug, Default)]
+pub struct Splice {
+    /// Never holds an empty slice, so `chunk` is empty only at the end.
+    parts: VecDeque<Bytes>,
+    len: usize,
+}
+
+impl Splice {
+    /// An empty splice.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Appends a slice; an empty one is left out.
+    pub fn push(&mut self, part: Bytes) {
+        if !part.is_empty() {
+            self.len += part.len();
+            self.parts.push_back(part);
+        }
+    }
+
+    /// Puts a slice before all others.
+    pub fn push_front(&mut self, part: Bytes) {
+        if !part.is_empty() {
+            self.len += part.len();
+            self.parts.push_front(part);
+        }
+    }
+
+    /// Bytes left to read.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True when nothing is left to read.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The slices, in order.
+    pub fn parts(&self) -> impl Iterator<Item = &Bytes> {
+        self.parts.iter()
+    }
+
+    /// The slices in order, as contiguous memory of handles (their bytes stay where they are).
+    pub fn as_slices(&mut self) -> &[Bytes] {
+        self.parts.make_contiguous()
+    }
+}
+
+impl From<Bytes> for Splice {
+    fn from(part: Bytes) -> Self {
+        let mut splice = Self::new();
+        splice.push(part);
+        splice
+    }
+}
+
+impl IntoIterator for Splice {
+    type Item = Bytes;
+    type IntoIter = std::collections::vec_deque::IntoIter<Bytes>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.parts.into_iter()
+    }
+}
+
+impl Extend<Bytes> for Splice {
+    fn extend<I: IntoIterator<Item = Bytes>>(&mut self, parts: I) {
+        for part in parts {
+            self.push(part);
+        }
+    }
+}
+
+impl Buf for Splice {
+    fn remaining(&self) -> usize {
+        self.len
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.parts.front().map_or(&[], |part| part)
+    }
+
+    fn chunks_vectored<'a>(&'a self, dst: &mut [IoSlice<'a>]) -> usize {
+        let mut filled = 0;
+        for (slot, part) in dst.iter_mut().zip(&self.parts) {
+            *slot = IoSlice::new(part);
+            filled += 1;
+        }
+        filled
+    }
+
+    /// # Panics
+    ///
+    /// As `Buf` asks, when `count` is more than what is left.
+    fn advance(&mut self, mut count: usize) {
+        assert!(count <= self.len, "advanced past the end of a splice");
+        self.len -= count;
+        while count > 0 {
+            let Some(front) = self.parts.front_mut() else { return };
+            if count < front.len() {
+                front.advance(count);
+                return;
+            }
+            count -= front.len();
+            self.parts.pop_front();
+        }
+    }
+
+    fn copy_to_bytes(&mut self, count: usize) -> Bytes {
+        // The common case hands a whole slice on; anything else is copied, as for any `Buf`.
+        if let Some(front) = self.parts.front_mut()
+            && count <= front.len()
+        {
+            let taken = front.split_to(count);
+            if front.is_empty() {
+                self.parts.pop_front();
+            }
+            self.len -= count;
+            return taken;
+        }
+        let mut copy = bytes::BytesMut::with_capacity(count);
+        bytes::BufMut::put(&mut copy, self.take(count));
+        copy.freeze()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Splice {
+        let mut splice = Splice::new();
+        splice.extend(["{\"id\":1,", "", "\"result\":", "{}", "}"].map(Bytes::from));
+        splice
+    }
+
+    #[test]
+    fn reads_as_one_buffer_at_every_advance() {
+        let whole = b"{\"id\":1,\"result\":{}}";
+        for cut in 0..=whole.len() {
+            let mut splice = sample();
+            assert_eq!(splice.len(), whole.len());
+            splice.advance(cut);
+            assert_eq!(splice.copy_to_bytes(splice.remaining()), whole[cut..]);
+            assert!(splice.is_empty());
+        }
+    }
+
+    #[test]
+    fn copies_any_prefix() {
+        let whole = b"{\"id\":1,\"result\":{}}";
+        for cut in 0..=whole.len() {
+            let mut splice = sample();
+            assert_eq!(splice.copy_to_bytes(cut), whole[..cut]);
+            assert_eq!(splice.remaining(), whole.len() - cut);
+        }
+    }
+
+    #[test]
+    fn offers_every_slice_for_one_vectored_write() {
+        let splice = sample();
+        let mut slots = [IoSlice::new(&[]); 8];
+        assert_eq!(splice.chunks_vectored(&mut slots), 4, "the empty slice is left out");
+        let joined: Vec<u8> = slots.iter().flat_map(|slot| slot.to_vec()).collect();
+        assert_eq!(joined, b"{\"id\":1,\"result\":{}}");
+    }
+
+    #[test]
+    fn slices_are_shared_not_copied() {
+        let original = Bytes::from(vec![b'x'; 100]);
+        let mut splice = Splice::from(original.slice(10..20));
+        assert_eq!(splice.copy_to_bytes(10).as_ptr(), original.slice(10..20).as_ptr());
+    }
+}

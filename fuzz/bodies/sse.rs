@@ -1,0 +1,54 @@
+//! Fuzz body: an event stream cut anywhere gives the same events, and what is encoded comes back.
+
+use bytes::Bytes;
+use mcpproxy::wire::sse::{Decoder, Encoder, Error, Item};
+
+/// The first byte says how large the chunks are, the rest is the stream.
+pub fn run(data: &[u8]) {
+    let Some((&size, stream)) = data.split_first() else { return };
+    let size = usize::from(size).max(1);
+    assert_eq!(decode(stream.chunks(size)), decode(std::iter::once(stream)));
+
+    let mut encoder = Encoder::new();
+    let mut wire = Vec::new();
+    for chunk in stream.chunks(size) {
+        encoder.data(Bytes::copy_from_slice(chunk), |part| wire.extend_from_slice(&part));
+    }
+    wire.extend_from_slice(&encoder.end());
+    let Ok(events) = decode(std::iter::once(wire.as_slice())) else {
+        unreachable!("our own events hold no long field")
+    };
+    if !stream.is_empty() {
+        assert_eq!(events, [unix_lines(stream)]);
+    }
+}
+
+fn decode<'a>(chunks: impl Iterator<Item = &'a [u8]>) -> Result<Vec<Vec<u8>>, Error> {
+    let mut decoder = Decoder::new();
+    let mut events = Vec::new();
+    let mut event = Vec::new();
+    for chunk in chunks {
+        decoder.push(Bytes::copy_from_slice(chunk));
+        while let Some(item) = decoder.next()? {
+            match item {
+                Item::Data(part) => event.extend_from_slice(&part),
+                Item::End => events.push(std::mem::take(&mut event)),
+            }
+        }
+    }
+    Ok(events)
+}
+
+fn unix_lines(text: &[u8]) -> Vec<u8> {
+    let mut lines = Vec::with_capacity(text.len());
+    let mut after_cr = false;
+    for &byte in text {
+        match byte {
+            b'\n' if after_cr => {}
+            b'\r' | b'\n' => lines.push(b'\n'),
+            _ => lines.push(byte),
+        }
+        after_cr = byte == b'\r';
+    }
+    lines
+}

@@ -1,0 +1,138 @@
+//! What every REST answer has in common: the envelope, the request's id, JSON errors. Pure.
+
+use bytes::Bytes;
+use http::header::{ALLOW, CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use serde::Serialize;
+
+use crate::downstream::body::Body;
+use crate::wire::splice::Splice;
+
+/// What stands before the data of a success.
+pub(super) const HEAD: Bytes = Bytes::from_static(br#"{"success":true,"data":"#);
+
+/// What stands after it.
+pub(super) const TAIL: Bytes = Bytes::from_static(b"}");
+
+/// The header that names the request, in both directions.
+pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Longest request id taken from a client.
+const MAX_REQUEST_ID_BYTES: usize = 128;
+
+/// Why a request gets no data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    pub(super) status: StatusCode,
+    pub(super) message: String,
+}
+
+impl Failure {
+    pub(super) fn new(status: StatusCode, message: impl ToString) -> Self {
+        Self { status, message: message.to_string() }
+    }
+
+    pub(super) fn response(&self, request_id: &str) -> Response<Body> {
+        error(self.status, &self.message, request_id)
+    }
+}
+
+impl From<super::query::BadQuery> for Failure {
+    fn from(bad: super::query::BadQuery) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, bad)
+    }
+}
+
+/// The client's own id for the request where it is a plain one, else `fresh`.
+#[must_use]
+pub(super) fn request_id(headers: &HeaderMap, fresh: impl FnOnce() -> String) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.:".contains(&b);
+    let given = headers.get(&REQUEST_ID).and_then(|value| value.to_str().ok());
+    match given {
+        Some(id) if (1..=MAX_REQUEST_ID_BYTES).contains(&id.len()) && id.bytes().all(plain) => {
+            id.to_owned()
+        }
+        Some(_) | None => fresh(),
+    }
+}
+
+/// `{"success":true,"data":…}` around JSON that is taken as it is.
+pub(super) fn success(data: impl Into<Splice>, request_id: &str) -> Response<Body> {
+    let mut body = data.into();
+    body.push_front(HEAD);
+    body.push(TAIL);
+    json(StatusCode::OK, Body::from(body), request_id)
+}
+
+/// `{"success":false,"error":…,"request_id":…}`.
+#[must_use]
+pub(super) fn error(status: StatusCode, message: &str, request_id: &str) -> Response<Body> {
+    #[derive(Serialize)]
+    struct Error<'a> {
+        success: bool,
+        error: &'a str,
+        request_id: &'a str,
+    }
+    let body = serde_json::to_vec(&Error { success: false, error: message, request_id });
+    json(status, Body::from(Bytes::from(body.unwrap_or_default())), request_id)
+}
+
+/// 405, with the method that would do.
+pub(super) fn wrong_method(allowed: &'static str, request_id: &str) -> Response<Body> {
+    let message = format!("Method not allowed: use {allowed}");
+    let mut response = error(StatusCode::METHOD_NOT_ALLOWED, &message, request_id);
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+    response
+}
+
+/// Any JSON body, with the headers every answer has.
+pub(super) fn json(status: StatusCode, body: Body, request_id: &str) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if let Ok(id) = HeaderValue::from_str(request_id) {
+        headers.insert(REQUEST_ID, id);
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    fn body(response: Response<Body>) -> Bytes {
+        let body = response.into_body().collect();
+        futures_util::FutureExt::now_or_never(body).unwrap().unwrap().to_bytes()
+    }
+
+    #[test]
+    fn data_keeps_its_bytes() {
+        let response = success(Bytes::from_static(br#"{ "a": 1.0 }"#), "r1");
+        assert_eq!(response.headers()["x-request-id"], "r1");
+        assert_eq!(body(response), r#"{"success":true,"data":{ "a": 1.0 }}"#);
+    }
+
+    #[test]
+    fn errors_are_json() {
+        let response = error(StatusCode::NOT_FOUND, "no \"x\"", "r1");
+        assert_eq!(response.status(), StatusCode::NOT_FOUND);
+        assert_eq!(body(response), r#"{"success":false,"error":"no \"x\"","request_id":"r1"}"#);
+    }
+
+    #[test]
+    fn a_plain_id_of_the_client_is_kept() {
+        let id = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(REQUEST_ID, value.parse().unwrap());
+            request_id(&headers, || "fresh".to_owned())
+        };
+        assert_eq!(id("abc-1.2_3:4"), "abc-1.2_3:4");
+        for odd in ["", "a b", "a\"b", "é", &"x".repeat(MAX_REQUEST_ID_BYTES + 1)] {
+            assert_eq!(id(odd), "fresh", "{odd}");
+        }
+        assert_eq!(request_id(&HeaderMap::new(), || "fresh".to_owned()), "fresh");
+    }
+}

@@ -1,0 +1,69 @@
+//! The API key: where a request may carry it, and the comparison that leaks no time. Pure.
+
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use percent_encoding::percent_decode_str;
+use subtle::ConstantTimeEq;
+
+/// The header that carries a key.
+pub(super) const HEADER: &str = "x-api-key";
+
+/// The query parameter that carries a key.
+pub(super) const QUERY_PARAMETER: &str = "apikey";
+
+/// True when one of the places a key may stand in holds `key`: `X-API-Key`,
+/// `Authorization: Bearer`, `?apikey=`. An empty `key` lets nobody in.
+pub(super) fn knows_key(headers: &HeaderMap, query: Option<&str>, key: &str) -> bool {
+    let own = headers.get_all(HEADER).iter().map(http::HeaderValue::as_bytes);
+    let bearer = headers.get_all(AUTHORIZATION).iter().filter_map(|value| {
+        let (scheme, token) = value.as_bytes().split_at_checked("bearer ".len())?;
+        scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+    });
+    let in_query = query.unwrap_or_default().split('&').filter_map(|pair| {
+        let (name, value) = pair.split_once('=')?;
+        (name == QUERY_PARAMETER).then(|| percent_decode_str(value).collect::<Vec<u8>>())
+    });
+    let equal = |given: &[u8]| bool::from(given.ct_eq(key.as_bytes()));
+    // Every place is looked at, so that time does not tell where the key was wrong.
+    let known = own.chain(bearer).map(equal).fold(false, |known, this| known | this);
+    let known = in_query.fold(known, |known, given| known | equal(&given));
+    known && !key.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "0123456789abcdef0123456789abcdef";
+
+    fn headers(name: &str, value: &str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.append(name.parse::<http::HeaderName>().unwrap(), value.parse().unwrap());
+        headers
+    }
+
+    #[test]
+    fn a_key_is_found_in_each_of_its_places() {
+        let none = HeaderMap::new();
+        assert!(knows_key(&headers("x-api-key", KEY), None, KEY));
+        assert!(knows_key(&headers("authorization", &format!("Bearer {KEY}")), None, KEY));
+        assert!(knows_key(&headers("authorization", &format!("bearer  {KEY}")), None, KEY));
+        assert!(knows_key(&none, Some(&format!("limit=3&apikey={KEY}")), KEY));
+        assert!(knows_key(&none, Some("apikey=a%26b"), "a&b"));
+    }
+
+    #[test]
+    fn another_key_or_none_is_refused() {
+        let none = HeaderMap::new();
+        assert!(!knows_key(&none, None, KEY));
+        for wrong in ["", "0", &KEY[1..], &format!("{KEY}0"), &KEY.to_uppercase()] {
+            assert!(!knows_key(&headers("x-api-key", wrong), None, KEY), "{wrong}");
+            assert!(!knows_key(&headers("authorization", &format!("Bearer {wrong}")), None, KEY));
+            assert!(!knows_key(&none, Some(&format!("apikey={wrong}")), KEY), "{wrong}");
+        }
+        assert!(!knows_key(&headers("authorization", KEY), None, KEY));
+        assert!(!knows_key(&headers("authorization", &format!("Basic {KEY}")), None, KEY));
+        assert!(!knows_key(&none, Some(&format!("xapikey={KEY}")), KEY));
+        assert!(!knows_key(&headers("x-api-key", ""), Some("apikey="), ""));
+    }
+}

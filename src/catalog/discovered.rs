@@ -1,0 +1,122 @@
+//! One tool as its server listed it.
+//!
+//! Owns what a well-formed tool is; the server's own bytes are kept beside what was read from
+//! them. What the operator says of the tool is added in [`super::snapshot`].
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::tool::Annotations;
+
+/// One element of a `tools/list` answer.
+#[derive(Clone, Debug)]
+pub struct DiscoveredTool {
+    /// The tool's name at its server.
+    pub name: Box<str>,
+    pub(super) title: Option<Box<str>>,
+    pub(super) description: Box<str>,
+    pub(super) input_schema: Box<RawValue>,
+    pub(super) output_schema: Option<Box<RawValue>>,
+    pub(super) annotations_raw: Option<Box<RawValue>>,
+    pub(super) annotations: Annotations,
+    /// The whole element.
+    pub(super) raw: Box<RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Fields {
+    name: Box<str>,
+    title: Option<Box<str>>,
+    description: Option<Box<str>>,
+    input_schema: Box<RawValue>,
+    output_schema: Option<Box<RawValue>>,
+    annotations: Option<Box<RawValue>>,
+}
+
+impl DiscoveredTool {
+    /// Reads one element of `tools`.
+    ///
+    /// # Errors
+    /// Says what is wrong with it, in one line. Doubtful annotations are wrong too: a hint that
+    /// cannot be read must not count as one that is absent (FR-020).
+    pub fn parse(raw: &RawValue) -> Result<Self, String> {
+        let fields: Fields = serde_json::from_str(raw.get()).map_err(|error| error.to_string())?;
+        if fields.name.is_empty() {
+            return Err("name is empty".into());
+        }
+        if !fields.input_schema.get().starts_with('{') {
+            return Err(format!("{}: inputSchema is not an object", fields.name));
+        }
+        let annotations = match &fields.annotations {
+            None => Annotations::default(),
+            Some(raw) => serde_json::from_str(raw.get())
+                .map_err(|error| format!("{}: annotations: {error}", fields.name))?,
+        };
+        Ok(Self {
+            name: fields.name,
+            title: fields.title,
+            description: fields.description.unwrap_or_default(),
+            input_schema: fields.input_schema,
+            output_schema: fields.output_schema,
+            annotations_raw: fields.annotations,
+            annotations,
+            raw: raw.to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(json: &str) -> Result<DiscoveredTool, String> {
+        DiscoveredTool::parse(serde_json::from_str(json).unwrap())
+    }
+
+    #[test]
+    fn fr_a1_the_servers_own_bytes_are_kept() {
+        let json = r#"{"name":"t","x":1,"inputSchema": {"b" :1,"a":2},"outputSchema":{"type" : "object"},"annotations":{"readOnlyHint": true,"own":1.0}}"#;
+        let tool = parse(json).unwrap();
+        assert_eq!(tool.raw.get(), json);
+        assert_eq!(tool.input_schema.get(), r#"{"b" :1,"a":2}"#);
+        assert_eq!(tool.output_schema.unwrap().get(), r#"{"type" : "object"}"#);
+        assert_eq!(tool.annotations_raw.unwrap().get(), r#"{"readOnlyHint": true,"own":1.0}"#);
+        assert_eq!(tool.annotations.read_only_hint, Some(true));
+    }
+
+    #[test]
+    fn null_is_absent() {
+        let tool = parse(r#"{"name":"t","inputSchema":{},"outputSchema":null,"annotations":null,"description":null}"#).unwrap();
+        assert!(tool.output_schema.is_none() && tool.annotations_raw.is_none());
+        assert_eq!(tool.annotations, Annotations::default());
+    }
+
+    #[test]
+    fn a_malformed_tool_says_why() {
+        for (json, why) in [
+            ("7", "invalid type"),
+            ("{}", "missing field `name`"),
+            (r#"{"name":7,"inputSchema":{}}"#, "invalid type"),
+            (r#"{"name":"","inputSchema":{}}"#, "name is empty"),
+            (r#"{"name":"t"}"#, "missing field `inputSchema`"),
+            (r#"{"name":"t","inputSchema":[]}"#, "t: inputSchema is not an object"),
+            (
+                r#"{"name":"t","inputSchema":{},"annotations":{"destructiveHint":"yes"}}"#,
+                "t: annotations: ",
+            ),
+            (r#"{"name":"t","inputSchema":{},"annotations":[]}"#, "t: annotations: "),
+            (
+                r#"{"name":"t","inputSchema":{},"annotations":{},"annotations":{}}"#,
+                "duplicate field",
+            ),
+            (
+                r#"{"name":"t","inputSchema":{},"annotations":{"readOnlyHint":true,"readOnlyHint":true}}"#,
+                "duplicate field",
+            ),
+        ] {
+            let error = parse(json).unwrap_err();
+            assert!(error.contains(why), "{json}: {error}");
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! `mcpproxy activity …`: what went through and what was decided, for people.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::args::{Activity, ActivityList};
+use super::backend::{Backend, target};
+use super::failure::Failure;
+use super::output::{Output, clean, list, text};
+use super::{pages, parse};
+
+/// The columns of `activity list`.
+const COLUMNS: [&str; 8] = ["ID", "TIME", "TYPE", "SERVER", "TOOL", "INTENT", "STATUS", "DURATION"];
+
+/// Whether the intent column shows icons (FR-034).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Intents {
+    Icons,
+    Words,
+}
+
+/// Lists or shows records.
+pub(super) async fn run(
+    activity: &Activity,
+    backend: &Backend,
+    output: &Output,
+) -> Result<(), Failure> {
+    match activity {
+        Activity::List(flags) => {
+            let now = Timestamp::now();
+            let moment = |flag, time: &Option<String>| {
+                time.as_deref().map(|time| parse::moment(flag, time, now)).transpose()
+            };
+            let since = moment("--since", &flags.since).map_err(Failure::usage)?;
+            let until = moment("--until", &flags.until).map_err(Failure::usage)?;
+            let query = filters(flags, since.as_deref(), until.as_deref());
+            let found = pages::all(backend, "activity", &query, flags.limit).await?;
+            let intents = match output.terminal && !flags.no_icons {
+                true => Intents::Icons,
+                false => Intents::Words,
+            };
+            output.print(&found, |found| table(found, output, intents))
+        }
+        Activity::Show { id } => {
+            let record = backend.get(&target(&["activity", id], &[])).await?;
+            output.print(record.json()?, show)
+        }
+    }
+}
+
+fn filters<'a>(
+    flags: &'a ActivityList,
+    since: Option<&'a str>,
+    until: Option<&'a str>,
+) -> Vec<(&'static str, Option<&'a str>)> {
+    vec![
+        ("type", flags.kind.as_deref()),
+        ("server", flags.server.as_deref()),
+        ("tool", flags.tool.as_deref()),
+        ("status", flags.status.as_deref()),
+        ("intent_type", flags.intent_type.as_deref()),
+        ("session_id", flags.session.as_deref()),
+        ("request_id", flags.request_id.as_deref()),
+        ("start_time", since),
+        ("end_time", until),
+        ("exclude_payloads", Some("true")),
+    ]
+}
+
+fn table(found: &Value, output: &Output, intents: Intents) -> String {
+    let records = list(found, "/activities");
+    if records.is_empty() {
+        return "No activity found. Filters combine; drop one to see more.".to_owned();
+    }
+    let mut table = output.table(&COLUMNS, records.iter().map(|r| row(r, intents)), &[0]);
+    if found.get("next_cursor").is_some() {
+        let _ = writeln!(table, "({} shown, there are more: -n shows more)", records.len());
+    }
+    table
+}
+
+/// One record's cells, in the order of [`COLUMNS`].
+pub(super) fn row(record: &Value, intents: Intents) -> Vec<String> {
+    vec![
+        text(record, "/id").into_owned(),
+        time(&text(record, "/timestamp")),
+        text(record, "/type").into_owned(),
+        text(record, "/server_name").into_owned(),
+        text(record, "/tool_name").into_owned(),
+        intent(&text(record, "/intent/operation_type"), intents).into_owned(),
+        text(record, "/status").into_owned(),
+        record.pointer("/duration_ms").and_then(Value::as_f64).map(duration).unwrap_or_default(),
+    ]
+}
+
+/// The operation type with its icon (FR-034); words nobody knows are shown as they were stated.
+fn intent(operation: &str, intents: Intents) -> Cow<'_, str> {
+    match (operation, intents) {
+        ("read", Intents::Icons) => "📖 read".into(),
+        ("write", Intents::Icons) => "✏️ write".into(),
+        ("destructive", Intents::Icons) => "🗑 destr".into(),
+        ("destructive", Intents::Words) => "destr".into(),
+        (other, Intents::Icons | Intents::Words) => other.into(),
+    }
+}
+
+/// Month to second in UTC: retention makes the year known.
+fn time(timestamp: &str) -> String {
+    match timestamp.parse::<Timestamp>() {
+        Ok(time) => time.strftime("%m-%d %H:%M:%S").to_string(),
+        Err(_) => timestamp.to_owned(),
+    }
+}
+
+fn duration(ms: f64) -> String {
+    match ms {
+        ms if ms < 10.0 => format!("{ms:.1}ms"),
+        ms if ms < 1000.0 => format!("{ms:.0}ms"),
+        ms => format!("{:.1}s", ms / 1000.0),
+    }
+}
+
+/// One record in full: a line per field, what is nested below its name.
+pub(super) fn show(data: &Value) -> String {
+    let record = data.get("activity").unwrap_or(data);
+    let mut shown = String::new();
+    for (name, value) in record.as_object().into_iter().flatten() {
+        field(&mut shown, name, value, 0);
+    }
+    shown
+}
+
+/// Deepest nesting that is spread over lines; below it JSON is shown.
+const SHOWN_DEPTH: usize = 2;
+
+fn field(shown: &mut String, name: &str, value: &Value, depth: usize) {
+    let (indent, width) = (depth * 2, 20_usize.saturating_sub(depth * 2));
+    let label = clean(name).replace('_', " ");
+    match value {
+        Value::Null => {}
+        Value::String(text) if text.is_empty() => {}
+        Value::Object(members) if members.is_empty() => {}
+        Value::Object(members) if depth < SHOWN_DEPTH => {
+            let _ = writeln!(shown, "{:indent$}{label}", "");
+            for (name, value) in members {
+                field(shown, name, value, depth + 1);
+            }
+        }
+        Value::String(text) => {
+            let text = clean(text);
+            let _ = writeln!(shown, "{:indent$}{label:<width$} {text}", "");
+        }
+        other => {
+            let text = other.to_string();
+            let _ = writeln!(shown, "{:indent$}{label:<width$} {}", "", clean(&text));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Value {
+        serde_json::json!({
+            "id": "01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2", "seq": 1, "type": "tool_call",
+            "server_name": "github", "tool_name": "delete_repo", "status": "success",
+            "error_message": "", "duration_ms": 12.304, "timestamp": "2026-01-02T03:04:05.678Z",
+            "intent": {"operation_type": "destructive", "reason": "clean up"},
+            "metadata": {"tool_variant": "call_tool_destructive"},
+        })
+    }
+
+    #[test]
+    fn fr_034_a_row_carries_the_operation_type() {
+        let cells = row(&record(), Intents::Icons);
+        assert_eq!(cells.len(), COLUMNS.len());
+        assert_eq!(cells[1], "01-02 03:04:05");
+        assert_eq!(cells[5], "🗑 destr");
+        assert_eq!(cells[7], "12ms");
+        assert_eq!(row(&record(), Intents::Words)[5], "destr");
+        for (word, icon) in [("read", "📖 read"), ("write", "✏️ write"), ("odd", "odd")] {
+            assert_eq!(intent(word, Intents::Icons), icon);
+            assert_eq!(intent(word, Intents::Words), word);
+        }
+    }
+
+    #[test]
+    fn fr_036_show_has_the_whole_intent() {
+        let shown = show(&serde_json::json!({"activity": record()}));
+        for part in ["operation type", "destructive", "clean up", "call_tool_destructive"] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+        assert!(!shown.contains("error message"), "{shown}");
+    }
+
+    #[test]
+    fn durations() {
+        for (ms, shown) in [(0.41, "0.4ms"), (12.3, "12ms"), (1500.0, "1.5s")] {
+            assert_eq!(duration(ms), shown);
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! The command line as it is typed: every command, flag, help text and example.
+//!
+//! Owns the words and nothing else. What a flag means is decided by the command's own file; a test
+//! below holds every command to an example.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+/// Default number of records in `activity list`.
+const LIST_LIMIT: u32 = 50;
+
+/// mcpproxy stands between AI agents and MCP servers: it decides which calls may go out, checks
+/// what comes back, hands on the servers' own bytes, and records every decision.
+#[derive(Debug, Parser)]
+#[command(
+    name = "mcpproxy",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true,
+    after_help = "\
+Start here:
+  mcpproxy demo                 five calls with five fates; needs no config, no network
+  mcpproxy serve                run the proxy before your own servers
+  mcpproxy tools search notes   find a tool in plain words
+  mcpproxy call tool-read files:list_directory --args '{\"path\":\"/tmp\"}'
+  mcpproxy activity list        what went through, and what was decided
+
+Exit codes: 0 ok, 1 the operation failed, 2 bad usage, 3 server not reachable or port taken,
+4 activity store locked or damaged, 5 config error."
+)]
+pub(super) struct Cli {
+    #[command(flatten)]
+    pub(super) global: Global,
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+/// Flags every command takes. A flag beats the environment, which beats the config file.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub(super) struct Global {
+    /// Config file [default: ~/.mcpproxy/mcp_config.json]
+    #[arg(short, long, global = true, value_name = "FILE", env = "MCPPROXY_CONFIG")]
+    pub(super) config: Option<PathBuf>,
+    /// Where catalog and activity are kept [default: ~/.mcpproxy]
+    #[arg(short, long, global = true, value_name = "DIR", env = "MCPPROXY_DATA_DIR")]
+    pub(super) data_dir: Option<PathBuf>,
+    /// How results are printed; with json, errors are JSON too
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_enum,
+        default_value = "table",
+        env = "MCPPROXY_OUTPUT"
+    )]
+    pub(super) output: Format,
+    /// Short for --output json
+    #[arg(long, global = true)]
+    pub(super) json: bool,
+    /// error, warn, info, debug or trace; logs go to stderr
+    #[arg(long, global = true, value_name = "LEVEL", value_parser = ["error", "warn", "info", "debug", "trace"])]
+    pub(super) log_level: Option<String>,
+}
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    /// For people.
+    Table,
+    /// For programs; what a tool answered is printed byte for byte.
+    Json,
+    /// The same as json, written as YAML.
+    Yaml,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Run the proxy: MCP at /mcp, REST at /api/v1
+    #[command(after_help = "\
+Examples:
+  mcpproxy serve
+  mcpproxy serve --listen 127.0.0.1:9000
+  mcpproxy -c ./mcp_config.json serve --log-level debug
+
+Agents connect to http://127.0.0.1:8080/mcp. An empty or missing config is a working config.
+Ctrl-C lets calls in flight finish, flushes the activity log and stops every child process.")]
+    Serve(Serve),
+    /// Speak MCP over stdin and stdout, for clients that start a command
+    #[command(after_help = "\
+Examples:
+  mcpproxy stdio
+  {\"mcpServers\": {\"mcpproxy\": {\"command\": \"mcpproxy\", \"args\": [\"stdio\"]}}}
+
+The second line is the entry for a client's config. stdout carries MCP only; logs go to stderr.")]
+    Stdio,
+    /// Call a tool through the proxy, as an agent would
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  mcpproxy call tool-read files:list_directory --args '{\"path\":\"/tmp\"}'
+  mcpproxy call tool-write github:create_issue --args @issue.json --reason 'reported by QA'
+  mcpproxy call tool-destructive files:delete --args '{\"path\":\"/tmp/x\"}' --sensitivity private
+
+The command states the intent: tool-read is refused on a tool its server marks destructive."
+    )]
+    Call(Call),
+    /// Search, list and inspect the tools of all upstream servers
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  mcpproxy tools search 'create an issue'
+  mcpproxy tools list
+  mcpproxy tools show github:create_issue"
+    )]
+    Tools(Tools),
+    /// What went through the proxy and what was decided
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  mcpproxy activity list --status blocked,rejected
+  mcpproxy activity show 01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2"
+    )]
+    Activity(Activity),
+    /// The MCP servers behind the proxy
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  mcpproxy upstream list"
+    )]
+    Upstream(Upstream),
+    /// Check the config, or say where it is
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  mcpproxy config check
+  mcpproxy config path"
+    )]
+    Config(Config),
+    /// Five calls with five different fates: no config, no network, nothing left behind
+    #[command(after_help = "\
+Examples:
+  mcpproxy demo
+
+It starts a proxy with a throw-away store and one MCP server (a child process of this same
+program), makes a read, a write, a refused, a schema-violating and an oversized call, and shows
+what happened to each and the activity they left.")]
+    Demo,
+    /// Print a completion script for your shell
+    #[command(after_help = "\
+Examples:
+  mcpproxy completions bash > ~/.local/share/bash-completion/completions/mcpproxy
+  mcpproxy completions zsh > ~/.zfunc/_mcpproxy
+  mcpproxy completions fish > ~/.config/fish/completions/mcpproxy.fish")]
+    Completions(Completions),
+    /// The demo's MCP server, spoken over stdio
+    #[command(hide = true, after_help = "Examples:\n  mcpproxy demo-upstream")]
+    DemoUpstream,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Serve {
+    /// Address to listen on [default: 127.0.0.1:8080]
+    #[arg(short, long, value_name = "HOST:PORT")]
+    pub(super) listen: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Call {
+    /// Call a tool that only reads
+    #[command(after_help = "\
+Examples:
+  mcpproxy call tool-read files:list_directory --args '{\"path\":\"/tmp\"}'
+  mcpproxy call tool-read --tool-name=files:read_file --json_args '{\"path\":\"/etc/hosts\"}'
+  echo '{\"path\":\"/tmp\"}' | mcpproxy call tool-read files:list_directory --args -
+  mcpproxy -o json call tool-read time:get_current_time --args @args.json
+
+Refused if the tool is marked destructive; `mcpproxy tools show NAME` says which command to use.")]
+    ToolRead(CallArgs),
+    /// Call a tool that creates or updates something
+    #[command(after_help = "\
+Examples:
+  mcpproxy call tool-write github:create_issue --args @issue.json --reason 'reported by QA'
+  mcpproxy call tool-write memory:add --args '{\"text\":\"hi\"}' --sensitivity internal
+
+Refused if the tool is marked destructive; use tool-destructive then.")]
+    ToolWrite(CallArgs),
+    /// Call a tool that deletes or permanently changes something
+    #[command(after_help = "\
+Examples:
+  mcpproxy call tool-destructive files:delete --args '{\"path\":\"/tmp/x\"}' --reason 'clean up'
+
+Passes whatever the tool's annotations say.")]
+    ToolDestructive(CallArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CallArgs {
+    /// The tool, as server:tool
+    #[arg(value_name = "SERVER:TOOL", required_unless_present = "tool_name")]
+    pub(super) tool: Option<String>,
+    /// The tool, as server:tool (the same as the positional)
+    #[arg(
+        long = "tool-name",
+        alias = "tool_name",
+        value_name = "SERVER:TOOL",
+        conflicts_with = "tool"
+    )]
+    pub(super) tool_name: Option<String>,
+    /// The tool's arguments: a JSON object, '-' for stdin, or @FILE
+    #[arg(
+        short,
+        long,
+        visible_alias = "json_args",
+        value_name = "JSON",
+        default_value = "{}",
+        allow_hyphen_values = true
+    )]
+    pub(super) args: String,
+    /// Why the call is made; kept in the activity record (at most 1000 characters)
+    #[arg(long, value_name = "TEXT")]
+    pub(super) reason: Option<String>,
+    /// public, internal, private or unknown; kept in the activity record
+    #[arg(long, value_name = "WORD")]
+    pub(super) sensitivity: Option<String>,
+    /// Give up after this long, like 30s or 2m [default: the server's call_timeout]
+    #[arg(long, value_name = "DURATION", value_parser = super::parse::timeout)]
+    pub(super) timeout: Option<std::time::Duration>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Tools {
+    /// Find tools in plain words, best first
+    #[command(after_help = "\
+Examples:
+  mcpproxy tools search 'delete a repository'
+  mcpproxy tools search notes --limit 3")]
+    Search {
+        /// What the tool should do
+        #[arg(required = true, value_name = "QUERY")]
+        query: Vec<String>,
+        /// At most this many tools
+        #[arg(short = 'n', long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=100))]
+        limit: u32,
+    },
+    /// All tools of all servers
+    #[command(after_help = "\
+Examples:
+  mcpproxy tools list
+  mcpproxy tools list --server github -o yaml")]
+    List {
+        /// Only this server's
+        #[arg(long, value_name = "NAME")]
+        server: Option<String>,
+    },
+    /// One tool: description, schemas, annotations, and which call command to use
+    #[command(after_help = "\
+Examples:
+  mcpproxy tools show github:create_issue")]
+    Show {
+        /// The tool, as server:tool
+        #[arg(value_name = "SERVER:TOOL")]
+        name: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Activity {
+    /// The latest records, newest first
+    #[command(after_help = "\
+Examples:
+  mcpproxy activity list
+  mcpproxy activity list --status blocked,rejected --since 2h
+  mcpproxy activity list --intent-type destructive --server github -n 200
+  mcpproxy activity list --type policy_decision -o json
+
+Times are UTC. Filters combine; several words in one filter are separated by commas.")]
+    List(ActivityList),
+    /// One record in full: intent, verdict, arguments, answer
+    #[command(after_help = "\
+Examples:
+  mcpproxy activity show 01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2
+  mcpproxy activity show 01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2 -o yaml")]
+    Show {
+        /// The record's id, from `activity list`
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ActivityList {
+    /// tool_call, policy_decision, server_change, …
+    #[arg(long = "type", value_name = "TYPE")]
+    pub(super) kind: Option<String>,
+    /// Upstream server
+    #[arg(long, value_name = "NAME")]
+    pub(super) server: Option<String>,
+    /// Tool, without the server's name
+    #[arg(long, value_name = "NAME")]
+    pub(super) tool: Option<String>,
+    /// success, error, blocked, rejected or warning
+    #[arg(long, value_name = "STATUS")]
+    pub(super) status: Option<String>,
+    /// read, write or destructive
+    #[arg(long, value_name = "TYPE")]
+    pub(super) intent_type: Option<String>,
+    /// MCP session
+    #[arg(long, value_name = "ID")]
+    pub(super) session: Option<String>,
+    /// HTTP or MCP request
+    #[arg(long, value_name = "ID")]
+    pub(super) request_id: Option<String>,
+    /// Not before: RFC 3339, or how long ago, like 2h
+    #[arg(long, value_name = "TIME")]
+    pub(super) since: Option<String>,
+    /// Not after: RFC 3339, or how long ago, like 30m
+    #[arg(long, value_name = "TIME")]
+    pub(super) until: Option<String>,
+    /// At most this many records
+    #[arg(short = 'n', long, default_value_t = LIST_LIMIT, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(super) limit: u32,
+    /// Plain words instead of icons
+    #[arg(long)]
+    pub(super) no_icons: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Upstream {
+    /// Each server's state, number of tools, and what is wrong with it
+    #[command(after_help = "\
+Examples:
+  mcpproxy upstream list
+  mcpproxy upstream list --json")]
+    List,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Config {
+    /// Read the config as `serve` would and name every error and warning
+    #[command(after_help = "\
+Examples:
+  mcpproxy config check
+  mcpproxy -c ./mcp_config.json config check
+
+Exit code 5 if the config cannot be used; warnings alone are exit code 0.")]
+    Check,
+    /// Print the path of the config file in use
+    #[command(after_help = "\
+Examples:
+  mcpproxy config path
+  $EDITOR \"$(mcpproxy config path)\"")]
+    Path,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Completions {
+    /// bash, elvish, fish, powershell or zsh
+    #[arg(value_enum)]
+    pub(super) shell: Shell,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn every(command: &clap::Command, path: &str, visit: &mut impl FnMut(&clap::Command, &str)) {
+        visit(command, path);
+        for sub in command.get_subcommands() {
+            every(sub, &format!("{path} {}", sub.get_name()), visit);
+        }
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_an_example_that_names_it_and_a_description() {
+        let mut seen = 0;
+        every(&Cli::command(), "mcpproxy", &mut |command, path| {
+            seen += 1;
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let verb = path.rsplit(' ').next().unwrap();
+            let example = |line: &str| line.contains("mcpproxy") && line.contains(verb);
+            assert!(help.lines().any(example), "{path} has no example");
+            assert!(command.get_about().is_some(), "{path} has no description");
+        });
+        assert!(seen > 15, "{seen} commands");
+    }
+
+    #[test]
+    fn examples_parse() {
+        every(&Cli::command(), "mcpproxy", &mut |command, path| {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            for line in help.lines().filter_map(|line| line.strip_prefix("  mcpproxy ")) {
+                let typed = line.split(" > ").next().unwrap();
+                let typed = typed.split("   ").next().unwrap();
+                let words = std::iter::once("mcpproxy".to_owned()).chain(shell_words(typed));
+                if let Err(error) = Cli::try_parse_from(words) {
+                    panic!("{path}: {line}: {error}");
+                }
+            }
+        });
+    }
+
+    /// Splits at blanks outside single quotes: all the examples need.
+    fn shell_words(line: &str) -> Vec<String> {
+        let (mut words, mut word, mut quoted) = (Vec::new(), String::new(), false);
+        for letter in line.chars() {
+            match letter {
+                '\'' => quoted = !quoted,
+                ' ' if !quoted => words.push(std::mem::take(&mut word)),
+                other => word.push(other),
+            }
+        }
+        words.push(word);
+        words.retain(|word| !word.is_empty());
+        words
+    }
+
+    #[test]
+    fn fr_026_both_spellings_of_a_call_mean_the_same() {
+        let parse = |line: &[&str]| match Cli::try_parse_from(line).unwrap().command {
+            Command::Call(Call::ToolRead(args)) => (args.tool.or(args.tool_name), args.args),
+            other => panic!("{other:?}"),
+        };
+        let short = ["mcpproxy", "call", "tool-read", "a:b", "--args", "{\"x\":1}"];
+        let long = ["mcpproxy", "call", "tool-read", "--tool-name=a:b", "--json_args", "{\"x\":1}"];
+        assert_eq!(parse(&short), parse(&long));
+        assert_eq!(parse(&short).0.as_deref(), Some("a:b"));
+    }
+}

@@ -1,0 +1,263 @@
+//! Where a command's answers come from: the proxy that runs, or one opened for this command.
+//!
+//! Both speak the same REST, so that a command cannot tell them apart: there is one set of
+//! handlers, one pipeline and one JSON (FR-A2).
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::args::Global;
+use super::failure::{Exit, Failure};
+use super::http::{Answer, Client, SOURCE, Unanswered};
+use super::{config, log, serve};
+use crate::api;
+use crate::proxy::Worker;
+use crate::server::{self, App, Shared};
+
+/// Longest wait for the servers of a proxy opened for one command.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How often it is looked whether they have come up.
+const SETTLE_STEP: Duration = Duration::from_millis(20);
+
+/// What stands for itself in a path segment or a query value.
+const ESCAPED: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b':');
+
+/// A proxy to ask.
+#[derive(Debug)]
+pub(super) enum Backend {
+    /// One that runs already.
+    Remote(Client),
+    /// One that was opened for this command.
+    Local(Local),
+}
+
+/// A proxy in this process, without a listener.
+#[derive(Debug)]
+pub(super) struct Local {
+    shared: Arc<Shared>,
+    worker: Rc<Worker>,
+}
+
+/// What a command needs of a proxy that has to be opened for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Needs {
+    /// The log alone: no server is started.
+    Activity,
+    /// What servers there are and what they offer: all are waited for.
+    Catalog,
+    /// The servers it calls: a call waits for its own.
+    Calls,
+}
+
+/// Runs a command with the proxy that listens where the config says, or with one opened for it
+/// and closed after.
+pub(super) fn with(
+    global: &Global,
+    needs: Needs,
+    command: impl AsyncFnOnce(&Backend) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut loaded = config::load(global, None)?;
+    log::start(global.log_level.as_deref().unwrap_or("error"), log::Shape::Text);
+    config::warn(&loaded);
+    let runtime = server::local_runtime().map_err(Failure::failed)?;
+    let key = loaded.config.api_key.as_ref().map_or("", |key| key.expose());
+    let client = Client::new(loaded.config.listen, key);
+    if runtime.block_on(client.is_there()) {
+        return runtime.block_on(command(&Backend::Remote(client)));
+    }
+    if needs == Needs::Activity {
+        loaded.config.servers.clear();
+    }
+    let app = App::start(loaded.config).map_err(|error| serve::not_started(&error))?;
+    let local = Local::new(&app);
+    let done = runtime.block_on(async {
+        if needs == Needs::Catalog {
+            local.settle().await;
+        }
+        let worker = Rc::clone(&local.worker);
+        let done = command(&Backend::Local(local)).await;
+        worker.settled().await;
+        done
+    });
+    let closed = app.close().map_err(|error| serve::store(&error));
+    done.and(closed)
+}
+
+impl Local {
+    fn new(app: &App) -> Self {
+        let shared = Arc::clone(app.shared());
+        let worker = Rc::new(Worker::new(Arc::clone(&shared.proxy)));
+        Self { shared, worker }
+    }
+
+    /// Waits until every server was discovered or has failed once.
+    async fn settle(&self) {
+        let settled = async {
+            while !self.shared.proxy.upstreams.settled() {
+                tokio::time::sleep(SETTLE_STEP).await;
+            }
+        };
+        if tokio::time::timeout(SETTLE_TIMEOUT, settled).await.is_err() {
+            eprintln!("warning: not all servers answered within {SETTLE_TIMEOUT:?}");
+        }
+    }
+
+    async fn request(&self, method: Method, target: &str, body: Bytes) -> Result<Answer, Failure> {
+        let request = Request::builder().method(method).uri(target).header(SOURCE, "cli");
+        let request = request.body(Full::new(body)).map_err(Failure::failed)?;
+        let response = api::handle_own(&self.shared.api, &self.worker, request).await;
+        let (parts, body) = response.into_parts();
+        let body = body.collect().await.map_err(Failure::failed)?.to_bytes();
+        Ok(Answer { status: parts.status, headers: parts.headers, body })
+    }
+}
+
+impl Backend {
+    /// GET; `data` of the answer, byte for byte.
+    pub(super) async fn get(&self, target: &str) -> Result<Data, Failure> {
+        self.request(Method::GET, target, Bytes::new()).await
+    }
+
+    /// POST; `data` of the answer, byte for byte.
+    pub(super) async fn post(&self, target: &str, body: String) -> Result<Data, Failure> {
+        self.request(Method::POST, target, body.into()).await
+    }
+
+    async fn request(&self, method: Method, target: &str, body: Bytes) -> Result<Data, Failure> {
+        match self {
+            Self::Remote(client) => {
+                let answer = client.request(method, target, body).await;
+                unwrap(answer.map_err(|error| unreachable(&error))?, client.authority())
+            }
+            Self::Local(local) => unwrap(local.request(method, target, body).await?, "the proxy"),
+        }
+    }
+}
+
+/// The `data` member of an answer, its bytes as they came.
+#[derive(Clone, Debug)]
+pub(super) struct Data(Bytes);
+
+impl Data {
+    /// The JSON text.
+    pub(super) fn json(&self) -> Result<&str, Failure> {
+        std::str::from_utf8(&self.0).map_err(|_| Failure::failed("the answer is not UTF-8"))
+    }
+}
+
+/// Path and query from parts: segments and values are escaped, absent parameters left out.
+pub(super) fn target(segments: &[&str], query: &[(&str, Option<&str>)]) -> String {
+    let mut target = String::from("/api/v1");
+    for segment in segments {
+        target.push('/');
+        target.extend(utf8_percent_encode(segment, ESCAPED));
+    }
+    let given = query.iter().filter_map(|(name, value)| value.map(|value| (name, value)));
+    for (index, (name, value)) in given.enumerate() {
+        target.push(if index == 0 { '?' } else { '&' });
+        target.push_str(name);
+        target.push('=');
+        target.extend(utf8_percent_encode(value, ESCAPED));
+    }
+    target
+}
+
+#[derive(Deserialize)]
+struct Envelope<'a> {
+    success: bool,
+    #[serde(borrow)]
+    data: Option<&'a RawValue>,
+    error: Option<String>,
+    request_id: Option<String>,
+}
+
+/// Opens the envelope of an answer.
+fn unwrap(answer: Answer, place: &str) -> Result<Data, Failure> {
+    let stranger = || {
+        let status = answer.status;
+        Failure::new(
+            Exit::Unreachable,
+            format!("{place} answers, but not as mcpproxy does ({status}): is the port another's?"),
+        )
+    };
+    let envelope: Envelope<'_> = serde_json::from_slice(&answer.body).map_err(|_| stranger())?;
+    match (envelope.success, envelope.data, envelope.error) {
+        (true, Some(data), _) => Ok(Data(answer.body.slice_ref(data.get().as_bytes()))),
+        (false, _, Some(error)) => {
+            let hint = match answer.status {
+                StatusCode::UNAUTHORIZED => {
+                    " (the running server has another key: use its config with -c, or set \
+                     MCPPROXY_API_KEY)"
+                }
+                _ => "",
+            };
+            let mut failure = Failure::failed(format!("{error}{hint}"));
+            failure.request_id = envelope.request_id;
+            Err(failure)
+        }
+        (true, None, _) | (false, _, None) => Err(stranger()),
+    }
+}
+
+fn unreachable(error: &Unanswered) -> Failure {
+    let hint = match error {
+        Unanswered::NobodyThere(_) => ": start it with `mcpproxy serve`",
+        Unanswered::Broken(..) => "",
+    };
+    Failure::new(Exit::Unreachable, format!("{error}{hint}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(status: u16, body: &str) -> Answer {
+        Answer {
+            status: StatusCode::from_u16(status).unwrap(),
+            headers: http::HeaderMap::new(),
+            body: Bytes::copy_from_slice(body.as_bytes()),
+        }
+    }
+
+    #[test]
+    fn fr_a3_data_keeps_its_bytes() {
+        let data = "{ \"b\":1.10,\"a\" : [1,  2] , \"b\":\"\\u0041\"}";
+        let body = format!("{{\"success\":true,\"data\":{data}}}");
+        assert_eq!(unwrap(answer(200, &body), "here").unwrap().json().unwrap(), data);
+    }
+
+    #[test]
+    fn an_error_keeps_its_words_and_its_request() {
+        let body = r#"{"success":false,"error":"Tool 'a:b' not found","request_id":"r7"}"#;
+        let failure = unwrap(answer(404, body), "here").unwrap_err();
+        assert_eq!(failure.exit, Exit::Failed);
+        assert_eq!(failure.message, "Tool 'a:b' not found");
+        assert_eq!(failure.request_id.as_deref(), Some("r7"));
+    }
+
+    #[test]
+    fn a_stranger_on_the_port_is_exit_3() {
+        for body in ["<html>", "{}", "{\"success\":true}", ""] {
+            let failure = unwrap(answer(200, body), "127.0.0.1:8080").unwrap_err();
+            assert_eq!(failure.exit, Exit::Unreachable, "{body}");
+            assert!(failure.message.contains("127.0.0.1:8080"), "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn targets_are_escaped() {
+        let query = [("q", Some("a b&c=ü")), ("cursor", None), ("limit", Some("3"))];
+        assert_eq!(target(&["tools"], &query), "/api/v1/tools?q=a%20b%26c%3D%C3%BC&limit=3");
+        assert_eq!(target(&["tools", "s:a/b"], &[]), "/api/v1/tools/s:a%2Fb");
+    }
+}

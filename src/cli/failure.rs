@@ -1,0 +1,76 @@
+//! How a command ends badly: the exit code, and one line that says what to do next.
+
+use std::fmt;
+
+/// Exit codes other than 0, as CONTRACTS' command line has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Exit {
+    /// The operation failed.
+    Failed = 1,
+    /// Bad usage.
+    Usage = 2,
+    /// The server cannot be reached, or the port is taken.
+    Unreachable = 3,
+    /// The activity store is locked or damaged.
+    Store = 4,
+    /// The config cannot be used.
+    Config = 5,
+}
+
+/// Why a command failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    /// The process's exit code.
+    pub(super) exit: Exit,
+    /// One line.
+    pub(super) message: String,
+    /// The request that failed, to be found in log and activity.
+    pub(super) request_id: Option<String>,
+}
+
+impl Failure {
+    pub(super) fn new(exit: Exit, message: impl fmt::Display) -> Self {
+        let lines = message.to_string();
+        let words: Vec<&str> = lines.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+        Self { exit, message: words.join(" "), request_id: None }
+    }
+
+    /// The operation failed.
+    pub(super) fn failed(message: impl fmt::Display) -> Self {
+        Self::new(Exit::Failed, message)
+    }
+
+    /// The command was typed wrongly.
+    pub(super) fn usage(message: impl fmt::Display) -> Self {
+        Self::new(Exit::Usage, message)
+    }
+
+    /// The line for stderr: JSON where results are JSON.
+    pub(super) fn line(&self, json: bool) -> String {
+        if !json {
+            return format!("error: {}", super::output::clean(&self.message));
+        }
+        let mut error = serde_json::json!({
+            "success": false, "error": self.message, "exit_code": self.exit as u8,
+        });
+        if let (Some(map), Some(id)) = (error.as_object_mut(), &self.request_id) {
+            map.insert("request_id".to_owned(), id.as_str().into());
+        }
+        error.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_one_line() {
+        let failure = Failure::new(Exit::Config, "bad\n  key 'x'\n\nat line 3\u{1b}[2J");
+        assert_eq!(failure.line(false), "error: bad key 'x' at line 3\u{fffd}[2J");
+        let json: serde_json::Value = serde_json::from_str(&failure.line(true)).unwrap();
+        assert_eq!(json["exit_code"], 5);
+        assert_eq!(json["success"], false);
+        assert!(json.get("request_id").is_none());
+    }
+}

@@ -1,0 +1,261 @@
+//! A small HTTP/1 client for a proxy that already runs: REST for the commands, MCP for the demo.
+//!
+//! One connection per request, whole bodies: a command makes a handful of requests. It
+//! deliberately knows nothing of TLS, redirects or proxies; the server is ours and on an address
+//! of the config.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE, HOST};
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+/// Most time for a connection to be made; the server is near.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Most bytes of one answer.
+const MAX_ANSWER_BYTES: usize = 1024 * 1024 * 1024;
+
+/// The protocol revision the demo speaks.
+const MCP_REVISION: &str = "2025-06-18";
+
+/// Tells the log that it is the command line that calls.
+pub(super) const SOURCE: &str = "x-mcpproxy-source";
+
+/// A whole answer.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unanswered {
+    /// Nobody listens there.
+    #[error("nobody listens on {0}")]
+    NobodyThere(String),
+    /// Somebody does, or the network does not get there.
+    #[error("{0}: {1}")]
+    Broken(String, String),
+}
+
+/// Where a running proxy is, and how to be let in.
+#[derive(Clone, Debug)]
+pub(super) struct Client {
+    authority: String,
+    api_key: String,
+}
+
+impl Client {
+    /// `listen` is the config's: a wildcard address is reached by loopback.
+    pub(super) fn new(listen: SocketAddr, api_key: &str) -> Self {
+        let ip = match listen.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
+        };
+        let authority = SocketAddr::new(ip, listen.port()).to_string();
+        Self { authority, api_key: api_key.to_owned() }
+    }
+
+    /// `host:port`.
+    pub(super) fn authority(&self) -> &str {
+        &self.authority
+    }
+
+    /// Whether anybody listens there. Who it is shows with the first answer.
+    pub(super) async fn is_there(&self) -> bool {
+        let connect = TcpStream::connect(&self.authority);
+        match tokio::time::timeout(CONNECT_TIMEOUT, connect).await {
+            Ok(Err(error)) => error.kind() != io::ErrorKind::ConnectionRefused,
+            Ok(Ok(_)) | Err(_) => true,
+        }
+    }
+
+    /// One REST request; `target` is path and query.
+    pub(super) async fn request(
+        &self,
+        method: Method,
+        target: &str,
+        body: Bytes,
+    ) -> Result<Answer, Unanswered> {
+        let request = Request::builder()
+            .method(method)
+            .uri(target)
+            .header("x-api-key", &self.api_key)
+            .header(SOURCE, "cli");
+        exchange(&self.authority, request, body).await
+    }
+}
+
+/// One MCP session over streamable HTTP, as an agent has it.
+#[derive(Debug)]
+pub(super) struct McpSession {
+    authority: String,
+    session: Option<String>,
+    last_id: u64,
+}
+
+impl McpSession {
+    /// Connects and does the `initialize` handshake.
+    pub(super) async fn open(authority: &str) -> Result<Self, Unanswered> {
+        let mut session = Self { authority: authority.to_owned(), session: None, last_id: 0 };
+        let client = serde_json::json!({
+            "protocolVersion": MCP_REVISION, "capabilities": {},
+            "clientInfo": {"name": "mcpproxy-demo", "version": env!("CARGO_PKG_VERSION")},
+        });
+        let answer = session.request("initialize", &client).await?;
+        let id = answer.headers.get("mcp-session-id").and_then(|id| id.to_str().ok());
+        session.session = id.map(str::to_owned);
+        let ready = serde_json::json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+        session.post(ready.to_string()).await?;
+        Ok(session)
+    }
+
+    /// One `tools/call`; the answer's body is the JSON-RPC message as it came.
+    pub(super) async fn call(
+        &mut self,
+        tool: &str,
+        arguments: &serde_json::Value,
+    ) -> Result<Answer, Unanswered> {
+        let params = serde_json::json!({"name": tool, "arguments": arguments});
+        self.request("tools/call", &params).await
+    }
+
+    async fn request(
+        &mut self,
+        method: &str,
+        params: &serde_json::Value,
+    ) -> Result<Answer, Unanswered> {
+        self.last_id += 1;
+        let message = serde_json::json!({
+            "jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params,
+        });
+        self.post(message.to_string()).await
+    }
+
+    async fn post(&self, message: String) -> Result<Answer, Unanswered> {
+        let mut request = Request::builder()
+            .method(Method::POST)
+            .uri("/mcp")
+            .header(ACCEPT, "application/json, text/event-stream")
+            .header("mcp-protocol-version", MCP_REVISION);
+        if let Some(session) = &self.session {
+            request = request.header("mcp-session-id", session);
+        }
+        exchange(&self.authority, request, message.into()).await
+    }
+}
+
+/// Connects, sends, and reads the whole answer, driving the connection here.
+async fn exchange(
+    authority: &str,
+    request: http::request::Builder,
+    body: Bytes,
+) -> Result<Answer, Unanswered> {
+    let broken =
+        |error: &dyn std::fmt::Display| Unanswered::Broken(authority.to_owned(), error.to_string());
+    let request = request
+        .header(HOST, authority)
+        .header(CONTENT_TYPE, "application/json")
+        .body(Full::new(body))
+        .map_err(|error| broken(&error))?;
+    let stream = match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(authority)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            return Err(Unanswered::NobodyThere(authority.to_owned()));
+        }
+        Ok(Err(error)) => return Err(broken(&error)),
+        Err(_) => return Err(broken(&"no connection within 5s")),
+    };
+    let (mut sender, connection) =
+        http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
+    let answer = async move {
+        let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
+        let (parts, body) = response.into_parts();
+        let body = Limited::new(body, MAX_ANSWER_BYTES);
+        let body = body.collect().await.map_err(|error| broken(&error))?.to_bytes();
+        Ok(Answer { status: parts.status, headers: parts.headers, body })
+    };
+    // The connection ends once the sender is gone; what it has to say is in the answer's error.
+    let (answer, _) = tokio::join!(answer, connection);
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Answers one connection with `reply` and hands back what it was sent.
+    async fn scripted(listener: TcpListener, reply: &'static str) -> String {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut sent = Vec::new();
+        while !sent.ends_with(b"}") && !sent.ends_with(b"\r\n\r\n") {
+            let mut chunk = [0; 1024];
+            let length = stream.read(&mut chunk).await.unwrap();
+            sent.extend_from_slice(&chunk[..length]);
+        }
+        stream.write_all(reply.as_bytes()).await.unwrap();
+        String::from_utf8(sent).unwrap()
+    }
+
+    async fn listener() -> (TcpListener, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        (listener, address)
+    }
+
+    #[tokio::test]
+    async fn a_request_carries_key_and_host_and_the_answer_its_bytes() {
+        let (listener, address) = listener().await;
+        let client = Client::new(address, "secret");
+        let reply =
+            "HTTP/1.1 400 Bad Request\r\ncontent-length: 7\r\nx-request-id: r1\r\n\r\n{\"a\":1}";
+        let (sent, answer) = tokio::join!(
+            scripted(listener, reply),
+            client.request(Method::GET, "/api/v1/status?x=1", Bytes::new())
+        );
+        let answer = answer.unwrap();
+        assert!(sent.starts_with("GET /api/v1/status?x=1 HTTP/1.1\r\n"), "{sent}");
+        assert!(sent.contains("x-api-key: secret"), "{sent}");
+        assert!(sent.contains(&format!("host: {address}")), "{sent}");
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+        assert_eq!(answer.headers["x-request-id"], "r1");
+        assert_eq!(answer.body, "{\"a\":1}");
+    }
+
+    #[tokio::test]
+    async fn nobody_there_is_told_apart_from_a_broken_answer() {
+        let (listener, address) = listener().await;
+        let client = Client::new(address, "k");
+        let reply = "HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\nshort";
+        let (_, answer) =
+            tokio::join!(scripted(listener, reply), client.request(Method::GET, "/", Bytes::new()));
+        assert!(matches!(answer, Err(Unanswered::Broken(..))), "{answer:?}");
+        let answer = client.request(Method::GET, "/", Bytes::new()).await;
+        assert!(matches!(answer, Err(Unanswered::NobodyThere(_))), "{answer:?}");
+    }
+
+    #[test]
+    fn wildcard_addresses_are_reached_by_loopback() {
+        for (listen, authority) in [
+            ("127.0.0.1:8080", "127.0.0.1:8080"),
+            ("0.0.0.0:9000", "127.0.0.1:9000"),
+            ("[::]:9000", "[::1]:9000"),
+            ("192.168.1.2:80", "192.168.1.2:80"),
+        ] {
+            assert_eq!(Client::new(listen.parse().unwrap(), "").authority(), authority);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! `mcpproxy tools …` and `mcpproxy upstream list`: the catalog as the proxy sees it.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use super::args::Tools;
+use super::backend::{Backend, Data, target};
+use super::failure::Failure;
+use super::output::{Output, clean, cut, list, text};
+use super::pages;
+
+/// Most characters of a description in a list.
+const DESCRIPTION_CHARS: usize = 70;
+
+/// Searches, lists or shows tools.
+pub(super) async fn run(tools: &Tools, backend: &Backend, output: &Output) -> Result<(), Failure> {
+    match tools {
+        Tools::Search { query, limit } => {
+            let (query, limit) = (query.join(" "), limit.to_string());
+            let query = [("q", Some(query.as_str())), ("limit", Some(limit.as_str()))];
+            let found = backend.get(&target(&["tools"], &query)).await?;
+            output.print(found.json()?, |found| table(found, output))
+        }
+        Tools::List { server } => {
+            let query = [("server", server.as_deref())];
+            let all = pages::all(backend, "tools", &query, u32::MAX).await?;
+            output.print(&all, |all| table(all, output))
+        }
+        Tools::Show { name } => {
+            let tool: Data = backend.get(&target(&["tools", name], &[])).await?;
+            output.print(tool.json()?, show)
+        }
+    }
+}
+
+/// Prints the state of every upstream server.
+pub(super) async fn upstreams(backend: &Backend, output: &Output) -> Result<(), Failure> {
+    let servers = backend.get(&target(&["servers"], &[])).await?;
+    output.print(servers.json()?, |servers| {
+        let rows = list(servers, "/servers").iter().map(|server| {
+            ["/name", "/state", "/protocol", "/tools", "/reason"]
+                .map(|column| text(server, column).into_owned())
+                .to_vec()
+        });
+        let rows: Vec<_> = rows.collect();
+        match rows.is_empty() {
+            true => "No upstream servers. Add them under mcpServers in the file that \
+                     `mcpproxy config path` names."
+                .to_owned(),
+            false => output.table(&["NAME", "STATE", "PROTOCOL", "TOOLS", "REASON"], rows, &[0]),
+        }
+    })
+}
+
+fn table(found: &Value, output: &Output) -> String {
+    let tools = list(found, "/tools");
+    if tools.is_empty() {
+        return "No tools found. `mcpproxy upstream list` shows which servers are connected."
+            .to_owned();
+    }
+    let rows = tools.iter().map(|tool| {
+        vec![
+            text(tool, "/name").into_owned(),
+            text(tool, "/call_with").into_owned(),
+            cut(&text(tool, "/description"), DESCRIPTION_CHARS),
+        ]
+    });
+    output.table(&["TOOL", "CALL WITH", "DESCRIPTION"], rows, &[0])
+}
+
+fn show(data: &Value) -> String {
+    let tool = data.get("tool").unwrap_or(data);
+    let mut shown = String::new();
+    let name = text(tool, "/name");
+    let command = text(tool, "/call_with").replace("call_tool_", "tool-");
+    let _ = writeln!(shown, "{}\n", clean(&name));
+    if !text(tool, "/description").is_empty() {
+        let _ = writeln!(shown, "{}\n", clean(&text(tool, "/description")));
+    }
+    let _ = writeln!(shown, "Call it with   mcpproxy call {command} {name} --args '{{…}}'");
+    for (label, pointer) in [("Annotations", "/annotations"), ("Capability", "/capability")] {
+        if tool.pointer(pointer).is_some() {
+            let _ = writeln!(shown, "{label:<14} {}", clean(&text(tool, pointer)));
+        }
+    }
+    for (label, pointer) in [("Input schema", "/inputSchema"), ("Output schema", "/outputSchema")] {
+        if let Some(schema) = tool.pointer(pointer) {
+            let pretty = serde_json::to_string_pretty(schema).unwrap_or_default();
+            let _ = writeln!(shown, "\n{label}\n{}", clean(&pretty));
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn show_names_the_command_to_use() {
+        let data = serde_json::json!({"tool": {
+            "name": "gh:delete_repo", "description": "Deletes", "inputSchema": {"type": "object"},
+            "annotations": {"destructiveHint": true}, "call_with": "call_tool_destructive",
+        }});
+        let shown = show(&data);
+        assert!(shown.contains("mcpproxy call tool-destructive gh:delete_repo"), "{shown}");
+        assert!(shown.contains("{\"destructiveHint\":true}"), "{shown}");
+    }
+}

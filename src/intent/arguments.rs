@@ -1,0 +1,231 @@
+//! The arguments of a call tool: which upstream tool, what to hand it, and the intent (FR-005).
+//!
+//! What goes to the upstream tool is a slice of the request or the text of `args_json`, never
+//! written anew. Reads one object deep; the arguments themselves are not looked into beyond what
+//! makes them one JSON object that no two parsers read differently.
+
+use std::fmt;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::stated::{Stated, echo};
+use crate::json::tape::{self, Fault, Scratch};
+use crate::tool::ToolName;
+
+/// The names of the parameters, for the error that lists them.
+const PARAMETERS: &str = "name, args_json, args, intent, and intent_operation_type, \
+     intent_data_sensitivity, intent_reason";
+
+/// What a call tool was given.
+#[derive(Clone, Debug)]
+pub struct CallArguments {
+    /// The tool to call.
+    pub tool: ToolName,
+    /// One JSON object: what to hand it.
+    pub arguments: Bytes,
+    /// The intent, as stated.
+    pub intent: Stated,
+}
+
+/// Why the parameters of a call tool cannot be read. The caller's blame.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each case is its text")]
+pub enum ArgumentError {
+    #[error("arguments must be a JSON object")]
+    NotAnObject,
+    #[error("Unknown parameter '{0}': known are {PARAMETERS}")]
+    Unknown(String),
+    #[error("name is required: the tool to call, as server:tool")]
+    NoName,
+    #[error("name must be a string")]
+    NameNotAString,
+    #[error("Invalid name '{0}': must be server:tool, as retrieve_tools gives it")]
+    BadName(String),
+    #[error("args and args_json exclude each other: give one")]
+    Both,
+    #[error("args must be a JSON object")]
+    ArgsNotAnObject,
+    #[error("args_json must be a string that holds a JSON object")]
+    ArgsJsonNotAnObject,
+    #[error("args_json {0}")]
+    ArgsJson(Fault),
+}
+
+impl CallArguments {
+    /// Reads `raw`, one JSON object in which the caller has found no duplicate key.
+    ///
+    /// # Errors
+    /// Whatever cannot be understood without a doubt, an unknown parameter included. A wrong
+    /// *intent* is no error here: see [`Stated::check`].
+    pub fn parse(raw: &Bytes, scratch: &mut Scratch) -> Result<Self, ArgumentError> {
+        Self::parse_beside(raw, None, scratch)
+    }
+
+    /// The same where the intent may also stand beside the arguments, as in the REST call.
+    ///
+    /// # Errors
+    /// As [`CallArguments::parse`].
+    pub fn parse_beside(
+        raw: &Bytes,
+        intent: Option<&RawValue>,
+        scratch: &mut Scratch,
+    ) -> Result<Self, ArgumentError> {
+        let members = Members::parse(raw).map_err(|_| ArgumentError::NotAnObject)?;
+        let (mut name, mut args, mut args_json) = (None, None, None);
+        let mut stated: Vec<(&str, &RawValue)> =
+            intent.map(|value| ("intent", value)).into_iter().collect();
+        for (key, value) in members.iter() {
+            let given = (value.get() != "null").then_some(value);
+            match key {
+                "name" => name = given,
+                "args" => args = given,
+                "args_json" => args_json = given,
+                _ if Stated::is_parameter(key) => stated.push((key, value)),
+                _ => return Err(ArgumentError::Unknown(echo(key))),
+            }
+        }
+        let name: String = serde_json::from_str(name.ok_or(ArgumentError::NoName)?.get())
+            .map_err(|_| ArgumentError::NameNotAString)?;
+        let arguments = match (args, args_json) {
+            (Some(_), Some(_)) => return Err(ArgumentError::Both),
+            (None, None) => Bytes::from_static(b"{}"),
+            (Some(value), None) if is_object(value.get()) => raw.slice_ref(value.get().as_bytes()),
+            (Some(_), None) => return Err(ArgumentError::ArgsNotAnObject),
+            (None, Some(value)) => unquote(value, scratch)?,
+        };
+        Ok(Self {
+            tool: ToolName::parse(&name).ok_or_else(|| ArgumentError::BadName(echo(&name)))?,
+            arguments,
+            intent: Stated::parse(&stated),
+        })
+    }
+}
+
+/// The object inside `args_json`. The request's own strictness does not reach into a string, so it
+/// is applied here.
+fn unquote(value: &RawValue, scratch: &mut Scratch) -> Result<Bytes, ArgumentError> {
+    let text: String =
+        serde_json::from_str(value.get()).map_err(|_| ArgumentError::ArgsJsonNotAnObject)?;
+    if !is_object(text.trim_start()) {
+        return Err(ArgumentError::ArgsJsonNotAnObject);
+    }
+    tape::check_unique(text.as_bytes(), tape::MAX_DEPTH, scratch)
+        .map_err(ArgumentError::ArgsJson)?;
+    Ok(Bytes::from(text))
+}
+
+fn is_object(value: &str) -> bool {
+    value.starts_with('{')
+}
+
+/// The members of one JSON object in their order, names unescaped, values unread.
+pub(crate) struct Members<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'a> Members<'a> {
+    pub(crate) fn parse(object: &'a [u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(object)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &'a RawValue)> {
+        self.0.iter().map(|(key, value)| (key.as_str(), *value))
+    }
+}
+
+impl<'de> Deserialize<'de> for Members<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Collect;
+        impl<'de> Visitor<'de> for Collect {
+            type Value = Members<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
+                }
+                Ok(Members(members))
+            }
+        }
+        deserializer.deserialize_map(Collect)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(json: &str) -> Result<CallArguments, ArgumentError> {
+        CallArguments::parse(&Bytes::copy_from_slice(json.as_bytes()), &mut Scratch::new())
+    }
+
+    fn arguments(json: &str) -> String {
+        String::from_utf8(parse(json).unwrap().arguments.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn fr_005_args_are_the_requests_own_bytes() {
+        let raw = Bytes::from_static(br#"{"args": {"b" : 1.0, "a":[1e2]} ,"name":"s:t"}"#);
+        let call = CallArguments::parse(&raw, &mut Scratch::new()).unwrap();
+        assert_eq!(&call.arguments[..], br#"{"b" : 1.0, "a":[1e2]}"#);
+        assert!(raw.as_ptr_range().contains(&call.arguments.as_ptr()), "copied");
+        assert_eq!(call.tool.to_string(), "s:t");
+    }
+
+    #[test]
+    fn fr_005_args_json_is_the_text_it_holds() {
+        let given = r#"{"name":"s:t","args_json":" {\"b\":\"\\u00e9\", \"a\":1.0}\n"}"#;
+        assert_eq!(arguments(given), " {\"b\":\"\\u00e9\", \"a\":1.0}\n");
+        assert_eq!(arguments(r#"{"name":"s:t"}"#), "{}");
+        assert_eq!(arguments(r#"{"name":"s:t","args":null,"args_json":null}"#), "{}");
+        assert_eq!(arguments(r#"{"n\u0061me":"s:t","args":{}}"#), "{}");
+    }
+
+    #[test]
+    fn fr_005_what_cannot_be_read_is_refused() {
+        use ArgumentError as E;
+        let duplicate = |object: &str| {
+            E::ArgsJson(Fault::DuplicateKey { object: object.into(), name: "a".into() })
+        };
+        for (json, error) in [
+            ("[]", E::NotAnObject),
+            ("null", E::NotAnObject),
+            ("{", E::NotAnObject),
+            ("{}", E::NoName),
+            (r#"{"name":7}"#, E::NameNotAString),
+            (r#"{"name":"delete_repo"}"#, E::BadName("delete_repo".into())),
+            (r#"{"name":"s:t","arguments":{}}"#, E::Unknown("arguments".into())),
+            (r#"{"name":"s:t","intent_reasons":""}"#, E::Unknown("intent_reasons".into())),
+            (r#"{"name":"s:t","args":{},"args_json":"{}"}"#, E::Both),
+            (r#"{"name":"s:t","args":"{}"}"#, E::ArgsNotAnObject),
+            (r#"{"name":"s:t","args":[]}"#, E::ArgsNotAnObject),
+            (r#"{"name":"s:t","args_json":{}}"#, E::ArgsJsonNotAnObject),
+            (r#"{"name":"s:t","args_json":""}"#, E::ArgsJsonNotAnObject),
+            (r#"{"name":"s:t","args_json":"[]"}"#, E::ArgsJsonNotAnObject),
+            (r#"{"name":"s:t","args_json":"{} {}"}"#, E::ArgsJson(Fault::Trailing)),
+            (r#"{"name":"s:t","args_json":"{\"a\":\ud800}"}"#, E::ArgsJsonNotAnObject),
+            (r#"{"name":"s:t","args_json":"{\"a\":1,\"\\u0061\":1}"}"#, duplicate("")),
+            (r#"{"name":"s:t","args_json":"{\"x\":[{\"a\":1,\"a\":1}]}"}"#, duplicate("/x/0")),
+        ] {
+            assert_eq!(parse(json).unwrap_err(), error, "{json}");
+        }
+    }
+
+    #[test]
+    fn an_intent_beside_the_arguments_must_agree_with_one_inside() {
+        let outer: &RawValue = serde_json::from_str(r#"{"operation_type":"read"}"#).unwrap();
+        let record = |inner: &str| {
+            let raw = Bytes::copy_from_slice(inner.as_bytes());
+            let call = CallArguments::parse_beside(&raw, Some(outer), &mut Scratch::new()).unwrap();
+            call.intent.operation().map(|operation| operation.as_str())
+        };
+        assert_eq!(record(r#"{"name":"s:t"}"#), Some("read"));
+        assert_eq!(record(r#"{"name":"s:t","intent":{"operation_type":"read"}}"#), Some("read"));
+        assert_eq!(record(r#"{"name":"s:t","intent":{"operation_type":"write"}}"#), None);
+    }
+}

@@ -1,0 +1,454 @@
+//! The intent as it was stated: an object, flat strings, or both if they agree.
+//!
+//! Owns the forms and the words (FR-006..014). What could not be read is kept as it came, because
+//! an invalid intent is recorded too (ACT-1). Knows no tool and no annotation.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::arguments::Members;
+use super::{Operation, Requirement, Settings};
+
+/// Most characters (Unicode scalar values) of a reason (FR-010).
+pub const MAX_REASON_CHARS: usize = 1000;
+
+/// Most characters of the caller's own word that an error repeats.
+const MAX_ECHO_CHARS: usize = 64;
+
+/// `intent.data_sensitivity` (FR-009).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sensitivity {
+    /// Anyone may see it.
+    Public,
+    /// For the organisation.
+    Internal,
+    /// For few.
+    Private,
+    /// The agent cannot tell.
+    Unknown,
+}
+
+impl Sensitivity {
+    fn from_word(word: &str) -> Option<Self> {
+        Some(match word {
+            "public" => Self::Public,
+            "internal" => Self::Internal,
+            "private" => Self::Private,
+            "unknown" => Self::Unknown,
+            _ => return None,
+        })
+    }
+}
+
+/// An intent that was checked against the variant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Intent {
+    /// What the call may do.
+    pub operation: Operation,
+    /// What it touches, if stated.
+    pub sensitivity: Option<Sensitivity>,
+    /// Why, if stated.
+    pub reason: Option<String>,
+}
+
+/// Why an intent is refused. The texts are a contract.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "each case is its text")]
+pub enum IntentError {
+    #[error("Intent mismatch: tool is {} but intent declares {}", variant.variant(), stated.as_str())]
+    Mismatch { variant: Operation, stated: Operation },
+    #[error("intent parameter is required for {}", .0.variant())]
+    Missing(Operation),
+    #[error("intent.operation_type is required")]
+    MissingOperation,
+    #[error("Invalid intent.operation_type '{0}': must be read, write, or destructive")]
+    UnknownOperation(String),
+    #[error("Invalid intent.data_sensitivity '{0}': must be public, internal, private, or unknown")]
+    UnknownSensitivity(String),
+    #[error("intent.reason exceeds maximum length of {MAX_REASON_CHARS} characters")]
+    LongReason,
+    #[error("intent must be an object with operation_type, data_sensitivity, and reason")]
+    NotAnObject,
+    #[error("intent.{} must be a string", .0.name())]
+    NotAString(Field),
+    #[error(
+        "Unknown field '{0}' in intent: known are operation_type, data_sensitivity, and reason"
+    )]
+    UnknownField(String),
+    #[error("intent.{} is stated twice, differently", .0.name())]
+    Disagreement(Field),
+}
+
+/// The fields of an intent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is its name")]
+pub enum Field {
+    OperationType,
+    DataSensitivity,
+    Reason,
+}
+
+impl Field {
+    const ALL: [Self; 3] = [Self::OperationType, Self::DataSensitivity, Self::Reason];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::OperationType => "operation_type",
+            Self::DataSensitivity => "data_sensitivity",
+            Self::Reason => "reason",
+        }
+    }
+
+    /// From `operation_type` or `intent_operation_type`, and so on.
+    fn parse(key: &str) -> Option<Self> {
+        let key = key.strip_prefix(FLAT_PREFIX).unwrap_or(key);
+        Self::ALL.into_iter().find(|field| field.name() == key)
+    }
+}
+
+/// The parameter that holds the intent as an object.
+const OBJECT: &str = "intent";
+/// What the names of the flat parameters begin with.
+const FLAT_PREFIX: &str = "intent_";
+
+/// An intent in whichever form it came. Its words may still be wrong: [`Stated::check`] tells.
+#[derive(Clone, Debug)]
+pub struct Stated {
+    words: Result<Words, IntentError>,
+    record: Option<Box<RawValue>>,
+}
+
+/// The fields, merged over the forms, each as the agent spelled it.
+#[derive(Clone, Debug, Default, Serialize)]
+struct Words {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    operation_type: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data_sensitivity: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    /// An intent was stated, be it an empty one.
+    #[serde(skip)]
+    given: bool,
+}
+
+impl Stated {
+    /// True for the parameters of a call tool that belong to the intent.
+    #[must_use]
+    pub fn is_parameter(name: &str) -> bool {
+        name == OBJECT || (name.starts_with(FLAT_PREFIX) && Field::parse(name).is_some())
+    }
+
+    /// Merges the parameters that belong to the intent, `intent` and `intent_*`, given by name.
+    /// A `null` counts as not stated. Never fails: what is wrong with it, `check` says.
+    #[must_use]
+    pub fn parse(parameters: &[(&str, &RawValue)]) -> Self {
+        let words = Words::parse(parameters);
+        let record = match &words {
+            Ok(words) if !words.given => None,
+            Ok(words) => serde_json::value::to_raw_value(words).ok(),
+            Err(_) => as_given(parameters),
+        };
+        Self { words, record }
+    }
+
+    /// What the agent stated, as JSON for the record: the three fields where they could be read,
+    /// else the parameters as they came. `None` if nothing was stated.
+    #[must_use]
+    pub fn record(&self) -> Option<&RawValue> {
+        self.record.as_deref()
+    }
+
+    /// The stated operation type, if it is one. Right or wrong for the variant.
+    #[must_use]
+    pub fn operation(&self) -> Option<Operation> {
+        self.words.as_ref().ok()?.operation_type.as_deref().and_then(Operation::from_word)
+    }
+
+    /// The first of the two keys: the intent is well-formed and agrees with the variant.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with it.
+    pub fn check(&self, variant: Operation, settings: &Settings) -> Result<Intent, IntentError> {
+        let words = self.words.as_ref().map_err(Clone::clone)?;
+        let stated = match (&words.operation_type, settings.operation_type) {
+            (Some(word), Requirement::Required | Requirement::Inferred) => {
+                Operation::from_word(word)
+                    .ok_or_else(|| IntentError::UnknownOperation(echo(word)))?
+            }
+            (None, Requirement::Inferred) => variant,
+            (None, Requirement::Required) if words.given => {
+                return Err(IntentError::MissingOperation);
+            }
+            (None, Requirement::Required) => return Err(IntentError::Missing(variant)),
+        };
+        let sensitivity = match &words.data_sensitivity {
+            None => None,
+            Some(word) => Some(
+                Sensitivity::from_word(word)
+                    .ok_or_else(|| IntentError::UnknownSensitivity(echo(word)))?,
+            ),
+        };
+        if words.reason.as_ref().is_some_and(|text| text.chars().count() > MAX_REASON_CHARS) {
+            return Err(IntentError::LongReason);
+        }
+        if stated != variant {
+            return Err(IntentError::Mismatch { variant, stated });
+        }
+        Ok(Intent { operation: stated, sensitivity, reason: words.reason.clone() })
+    }
+}
+
+impl Words {
+    fn parse(parameters: &[(&str, &RawValue)]) -> Result<Self, IntentError> {
+        let mut words = Self::default();
+        for (name, value) in parameters {
+            if *name == OBJECT {
+                words.put_object(value)?;
+            } else {
+                words.put(name, value)?;
+            }
+        }
+        Ok(words)
+    }
+
+    fn put_object(&mut self, value: &RawValue) -> Result<(), IntentError> {
+        if is_null(value) {
+            return Ok(());
+        }
+        // A string that holds the object: models do that.
+        let unquoted: String;
+        let object = if value.get().starts_with('"') {
+            unquoted = serde_json::from_str(value.get()).map_err(|_| IntentError::NotAnObject)?;
+            unquoted.as_str()
+        } else {
+            value.get()
+        };
+        let members = Members::parse(object.as_bytes()).map_err(|_| IntentError::NotAnObject)?;
+        self.given = true;
+        members.iter().try_for_each(|(key, value)| self.put(key, value))
+    }
+
+    fn put(&mut self, key: &str, value: &RawValue) -> Result<(), IntentError> {
+        let field = Field::parse(key).ok_or_else(|| IntentError::UnknownField(echo(key)))?;
+        if is_null(value) {
+            return Ok(());
+        }
+        let word: String =
+            serde_json::from_str(value.get()).map_err(|_| IntentError::NotAString(field))?;
+        let slot = match field {
+            Field::OperationType => &mut self.operation_type,
+            Field::DataSensitivity => &mut self.data_sensitivity,
+            Field::Reason => &mut self.reason,
+        };
+        if slot.as_ref().is_some_and(|earlier| *earlier != word) {
+            return Err(IntentError::Disagreement(field));
+        }
+        *slot = Some(word);
+        self.given = true;
+        Ok(())
+    }
+}
+
+/// The parameters as they came: a lone `intent` as its value, otherwise by name.
+fn as_given(parameters: &[(&str, &RawValue)]) -> Option<Box<RawValue>> {
+    if let [(OBJECT, value)] = parameters {
+        return Some((*value).to_owned());
+    }
+    let mut text = String::from("{");
+    for (name, value) in parameters {
+        if text.len() > 1 {
+            text.push(',');
+        }
+        text.push('"');
+        text.push_str(name);
+        text.push_str("\":");
+        text.push_str(value.get());
+    }
+    text.push('}');
+    RawValue::from_string(text).ok()
+}
+
+fn is_null(value: &RawValue) -> bool {
+    value.get() == "null"
+}
+
+/// `word`, cut so that an error repeats little of what it refuses.
+pub(super) fn echo(word: &str) -> String {
+    match word.char_indices().nth(MAX_ECHO_CHARS) {
+        None => word.to_owned(),
+        Some((cut, _)) => format!("{}…", word.get(..cut).unwrap_or_default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REQUIRED: Settings =
+        Settings { strict_server_validation: true, operation_type: Requirement::Required };
+    const INFERRED: Settings =
+        Settings { strict_server_validation: true, operation_type: Requirement::Inferred };
+
+    /// The intent parameters of a call, given as one JSON object.
+    fn stated(json: &str) -> Stated {
+        let members = Members::parse(json.as_bytes()).unwrap();
+        Stated::parse(&members.iter().collect::<Vec<_>>())
+    }
+
+    fn text(json: &str, variant: Operation, settings: &Settings) -> String {
+        match stated(json).check(variant, settings) {
+            Ok(intent) => format!("ok {}", intent.operation.as_str()),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn fr_006_every_form_states_the_same() {
+        for json in [
+            r#"{"intent":{"operation_type":"read","data_sensitivity":"private","reason":"r"}}"#,
+            r#"{"intent_operation_type":"read","intent_data_sensitivity":"private","intent_reason":"r"}"#,
+            r#"{"intent":"{\"operation_type\":\"read\",\"data_sensitivity\":\"private\",\"reason\":\"r\"}"}"#,
+            r#"{"intent":{"intent_operation_type":"read","intent_data_sensitivity":"private","intent_reason":"r"}}"#,
+            r#"{"intent":{"operation_type":"read","reason":"r"},"intent_data_sensitivity":"private"}"#,
+            r#"{"intent_reason":"r","intent":{"operation_type":"read","data_sensitivity":"private","reason":"\u0072"}}"#,
+            r#"{"intent":{"operation_typ\u0065":"read","data_sensitivity":"private","reason":"r"},"intent_reason":null}"#,
+        ] {
+            let stated = stated(json);
+            let expected = Intent {
+                operation: Operation::Read,
+                sensitivity: Some(Sensitivity::Private),
+                reason: Some("r".into()),
+            };
+            assert_eq!(stated.check(Operation::Read, &REQUIRED), Ok(expected), "{json}");
+            assert_eq!(stated.operation(), Some(Operation::Read));
+            assert_eq!(
+                stated.record().map(RawValue::get),
+                Some(r#"{"operation_type":"read","data_sensitivity":"private","reason":"r"}"#),
+                "{json}"
+            );
+        }
+    }
+
+    #[test]
+    fn fr_013_a_missing_operation_type() {
+        for json in [r#"{}"#, r#"{"intent":null}"#, r#"{"intent_reason":null}"#] {
+            let required = text(json, Operation::Read, &REQUIRED);
+            assert_eq!(required, "intent parameter is required for call_tool_read", "{json}");
+            assert_eq!(text(json, Operation::Read, &INFERRED), "ok read");
+            assert!(stated(json).record().is_none());
+        }
+        for json in [
+            r#"{"intent":{}}"#,
+            r#"{"intent":"{}"}"#,
+            r#"{"intent":{"reason":"r"}}"#,
+            r#"{"intent":{"operation_type":null}}"#,
+            r#"{"intent_reason":"r"}"#,
+        ] {
+            let required = text(json, Operation::Write, &REQUIRED);
+            assert_eq!(required, "intent.operation_type is required", "{json}");
+            assert_eq!(text(json, Operation::Write, &INFERRED), "ok write");
+        }
+    }
+
+    #[test]
+    fn fr_007_to_010_bad_words_are_refused_in_both_settings() {
+        let long = "é".repeat(1001);
+        for (object, expected) in [
+            (
+                r#""operation_type":"unknown""#,
+                "Invalid intent.operation_type 'unknown': must be read, write, or destructive",
+            ),
+            (
+                r#""operation_type":"""#,
+                "Invalid intent.operation_type '': must be read, write, or destructive",
+            ),
+            (
+                r#""operation_type":"Read""#,
+                "Invalid intent.operation_type 'Read': must be read, write, or destructive",
+            ),
+            (
+                r#""operation_type":"read","data_sensitivity":"secret""#,
+                "Invalid intent.data_sensitivity 'secret': must be public, internal, private, or unknown",
+            ),
+            (
+                r#""operation_type":"write""#,
+                "Intent mismatch: tool is call_tool_read but intent declares write",
+            ),
+            (
+                r#""operation_type":"destructive""#,
+                "Intent mismatch: tool is call_tool_read but intent declares destructive",
+            ),
+            (r#""operation_type":true"#, "intent.operation_type must be a string"),
+            (
+                r#""operation_type":"read","reasn":"r""#,
+                "Unknown field 'reasn' in intent: known are operation_type, data_sensitivity, and reason",
+            ),
+            (
+                r#""operation_type":"read","operation_type":"write""#,
+                "intent.operation_type is stated twice, differently",
+            ),
+            (
+                r#""operation_type":"read","intent_operation_type":"write""#,
+                "intent.operation_type is stated twice, differently",
+            ),
+            (
+                &format!(r#""operation_type":"read","reason":"{long}""#),
+                "intent.reason exceeds maximum length of 1000 characters",
+            ),
+        ] {
+            let as_object = format!(r#"{{"intent":{{{object}}}}}"#);
+            let as_string = format!(r#"{{"intent":{:?}}}"#, format!("{{{object}}}"));
+            for settings in [&REQUIRED, &INFERRED] {
+                assert_eq!(text(&as_object, Operation::Read, settings), expected);
+                assert_eq!(text(&as_string, Operation::Read, settings), expected);
+            }
+        }
+        let fits =
+            format!(r#"{{"intent_operation_type":"read","intent_reason":"{}"}}"#, "é".repeat(1000));
+        assert_eq!(text(&fits, Operation::Read, &REQUIRED), "ok read");
+    }
+
+    #[test]
+    fn forms_that_disagree_or_are_no_object_are_refused() {
+        let both = r#"{"intent":{"operation_type":"read"},"intent_operation_type":"write"}"#;
+        assert_eq!(
+            text(both, Operation::Read, &INFERRED),
+            "intent.operation_type is stated twice, differently"
+        );
+        for json in [
+            r#"{"intent":"read"}"#,
+            r#"{"intent":7}"#,
+            r#"{"intent":[]}"#,
+            r#"{"intent":"\"{}\""}"#,
+        ] {
+            assert_eq!(
+                text(json, Operation::Read, &INFERRED),
+                "intent must be an object with operation_type, data_sensitivity, and reason"
+            );
+        }
+    }
+
+    #[test]
+    fn act_1_an_invalid_intent_is_recorded_as_stated() {
+        for (json, record) in [
+            (r#"{"intent":{"operation_type":"wirte"}}"#, r#"{"operation_type":"wirte"}"#),
+            (r#"{"intent_operation_type":"wirte"}"#, r#"{"operation_type":"wirte"}"#),
+            (r#"{"intent":{"reasn": 1.0}}"#, r#"{"reasn": 1.0}"#),
+            (r#"{"intent":"read"}"#, r#""read""#),
+            (
+                r#"{"intent":{"reason":"a"},"intent_reason":"b"}"#,
+                r#"{"intent":{"reason":"a"},"intent_reason":"b"}"#,
+            ),
+        ] {
+            assert_eq!(stated(json).record().map(RawValue::get), Some(record), "{json}");
+        }
+    }
+
+    #[test]
+    fn errors_repeat_little_of_what_they_refuse() {
+        let long = format!(r#"{{"intent_operation_type":"{}"}}"#, "ü".repeat(5000));
+        assert!(text(&long, Operation::Read, &REQUIRED).chars().count() < 150);
+    }
+}

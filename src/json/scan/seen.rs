@@ -1,0 +1,84 @@
+//! Which keys have been seen, to notice the ones that come twice.
+//!
+//! The known names have a bit each. The others are told apart by a keyed 64-bit hash: equal keys
+//! are always found, different ones are taken for equal once in 2^40 messages with as many keys
+//! as are kept. It holds a bounded number and says when it is full.
+
+use super::report::Member;
+
+/// Unknown keys that are kept without an allocation.
+const INLINE_KEYS: usize = 16;
+
+/// Unknown keys of one message (of its top level and of `result` together) that can be told
+/// apart; more than that is an ambiguity.
+pub const MAX_KEYS: usize = 4096;
+
+/// The keys of one message.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seen {
+    known: u16,
+    len: usize,
+    inline: [u64; INLINE_KEYS],
+    more: Vec<u64>,
+}
+
+/// What [`Seen`] says of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Novelty {
+    New,
+    Repeated,
+    /// It can no longer be told.
+    Full,
+}
+
+impl Seen {
+    /// Notes a known name.
+    pub(super) fn known(&mut self, member: Member) -> Novelty {
+        let bit = 1 << member as u16;
+        let novelty = if self.known & bit == 0 { Novelty::New } else { Novelty::Repeated };
+        self.known |= bit;
+        novelty
+    }
+
+    /// Notes any other name by its hash.
+    pub(super) fn other(&mut self, hash: u64) -> Novelty {
+        let inline = self.inline.get(..self.len.min(INLINE_KEYS)).unwrap_or_default();
+        if inline.contains(&hash) || self.more.contains(&hash) {
+            return Novelty::Repeated;
+        }
+        if self.len == MAX_KEYS {
+            return Novelty::Full;
+        }
+        match self.inline.get_mut(self.len) {
+            Some(slot) => *slot = hash,
+            None => self.more.push(hash),
+        }
+        self.len += 1;
+        Novelty::New
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repeated_keys_are_found_inline_and_beyond_up_to_the_bound() {
+        let mut seen = Seen::default();
+        for hash in 0..MAX_KEYS as u64 {
+            assert_eq!(seen.other(hash), Novelty::New);
+        }
+        assert_eq!(seen.other(MAX_KEYS as u64), Novelty::Full);
+        for hash in 0..MAX_KEYS as u64 {
+            assert_eq!(seen.other(hash), Novelty::Repeated);
+        }
+    }
+
+    #[test]
+    fn known_names_do_not_mix() {
+        let mut seen = Seen::default();
+        assert_eq!(seen.known(Member::IsError), Novelty::New);
+        assert_eq!(seen.known(Member::Id), Novelty::New);
+        assert_eq!(seen.known(Member::IsError), Novelty::Repeated);
+    }
+}

@@ -1,0 +1,263 @@
+//! Skipping a container: from inside its opening bracket to its closing one, 64 bytes at a time.
+//!
+//! Per block, one bit a byte: quotes, backslashes, opening and closing brackets. Escapes are the
+//! backslashes of odd standing in their run, the inside of strings is the running parity of the
+//! quotes that are not escaped, and what the brackets outside strings add to the depth is counted
+//! by popcount. Only where the depth could reach its ceiling or come back to zero within the
+//! block are the brackets walked one by one, so each answer is exact.
+//!
+//! What is *not* looked at: the grammar between the brackets, which kind of bracket closes which,
+//! and the inside of strings. Text that breaks those rules is refused by the tape (for
+//! `structuredContent`) or by the agent's own parser; it cannot be read as another document.
+//! A backslash outside a string is found, since quotes could be counted differently after it.
+
+#[cfg(target_arch = "x86_64")]
+use super::avx2::Avx2;
+use super::swar;
+
+/// Bytes looked at together.
+pub(super) const BLOCK: usize = 64;
+
+/// The even bit positions.
+const EVEN: u64 = 0x5555_5555_5555_5555;
+
+/// The way blocks are read. Every kernel gives the same answers; they differ in speed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kernel(Choice);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Choice {
+    Portable,
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+}
+
+impl Kernel {
+    /// Ordinary 64-bit registers: runs anywhere.
+    pub const PORTABLE: Self = Self(Choice::Portable);
+
+    /// The fastest one that this machine can run. The machine is asked once.
+    #[must_use]
+    pub fn fastest() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(avx2) = Avx2::detect() {
+            return Self(Choice::Avx2(avx2));
+        }
+        Self::PORTABLE
+    }
+
+    /// Reads on in a container until it closes or `bytes` end.
+    pub(super) fn skip(self, skip: &mut Skip, bytes: &[u8]) -> Skipped {
+        match self.0 {
+            Choice::Portable => skip.run(Portable, bytes),
+            #[cfg(target_arch = "x86_64")]
+            Choice::Avx2(avx2) => avx2.skip(skip, bytes),
+        }
+    }
+}
+
+/// One block, a bit for each byte; bit 0 is the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bits {
+    pub(super) quotes: u64,
+    pub(super) backslashes: u64,
+    pub(super) opens: u64,
+    pub(super) closes: u64,
+}
+
+/// What a kernel can do.
+pub(super) trait Classify: Copy {
+    fn classify(self, block: &[u8; BLOCK]) -> Bits;
+
+    /// Bit `i` of the answer is the parity of bits `0..=i`.
+    fn running_parity(self, bits: u64) -> u64;
+}
+
+/// The kernel without vectors.
+#[derive(Clone, Copy)]
+pub(super) struct Portable;
+
+impl Classify for Portable {
+    #[inline(always)]
+    fn classify(self, block: &[u8; BLOCK]) -> Bits {
+        // `[` and `{`, `]` and `}` differ in bit 5 alone, and no other byte joins them with it.
+        Bits {
+            quotes: swar::bits(block, 0, b'"'),
+            backslashes: swar::bits(block, 0, b'\\'),
+            opens: swar::bits(block, 0x20, b'{'),
+            closes: swar::bits(block, 0x20, b'}'),
+        }
+    }
+
+    #[inline(always)]
+    fn running_parity(self, mut bits: u64) -> u64 {
+        for shift in [1, 2, 4, 8, 16, 32] {
+            bits ^= bits << shift;
+        }
+        bits
+    }
+}
+
+/// Where in a container we are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Skip {
+    /// Open brackets, the container's own included; 0 once it has closed.
+    depth: u64,
+    /// The depth whose crossing is to be told.
+    ceiling: u64,
+    /// All ones inside a string, else 0.
+    in_string: u64,
+    /// 1 if the next byte is escaped, else 0.
+    escaped: u64,
+}
+
+/// What [`Kernel::skip`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Skipped {
+    /// Bytes used: all of them, or up to and with the closing bracket, or up to and without a
+    /// backslash outside a string.
+    pub(super) used: usize,
+    /// Index of the first bracket that opened a level above the ceiling. Told once.
+    pub(super) crossed: Option<usize>,
+    /// Why it stopped.
+    pub(super) stop: Stop,
+}
+
+/// Why skipping stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// No more bytes.
+    Drained,
+    /// The container closed.
+    Closed,
+    /// A backslash outside a string.
+    Stray,
+}
+
+/// No depth reaches it.
+pub(super) const NO_CEILING: u64 = u64::MAX;
+
+impl Skip {
+    /// After a container's opening bracket. The crossing of a ceiling of 0 by that very bracket
+    /// is the caller's to see.
+    pub(super) fn opened(ceiling: u64) -> Self {
+        Self { depth: 1, ceiling, in_string: 0, escaped: 0 }
+    }
+
+    /// Reads on with a kernel. Kernels inline this, so that it is compiled for their machine.
+    #[inline(always)]
+    pub(super) fn run<K: Classify>(&mut self, kernel: K, bytes: &[u8]) -> Skipped {
+        // A copy, so that it can live in registers.
+        let mut skip = *self;
+        let mut crossed = None;
+        let (blocks, tail) = bytes.as_chunks::<BLOCK>();
+        let mut used = 0;
+        let mut stop = Stop::Drained;
+        for block in blocks {
+            if let Some((at, why)) = skip.block(kernel, block, BLOCK, used, &mut crossed) {
+                (used, stop) = (used + at, why);
+                break;
+            }
+            used += BLOCK;
+        }
+        if stop == Stop::Drained && !tail.is_empty() {
+            let mut block = [b' '; BLOCK];
+            if let Some(head) = block.get_mut(..tail.len()) {
+                head.copy_from_slice(tail);
+            }
+            match skip.block(kernel, &block, tail.len(), used, &mut crossed) {
+                Some((at, why)) => (used, stop) = (used + at, why),
+                None => used += tail.len(),
+            }
+        }
+        *self = skip;
+        Skipped { used, crossed, stop }
+    }
+
+    /// One block, of which the first `len` bytes count (1 to 64) and the others are spaces.
+    /// `Some` if skipping stops in it: after how many bytes, and why.
+    #[inline(always)]
+    fn block<K: Classify>(
+        &mut self,
+        kernel: K,
+        block: &[u8; BLOCK],
+        len: usize,
+        base: usize,
+        crossed: &mut Option<usize>,
+    ) -> Option<(usize, Stop)> {
+        let bits = kernel.classify(block);
+
+        // Every second backslash of a run escapes, counted from its first; one that is escaped
+        // itself by the block before begins no run. Adding the even starts of runs to the runs
+        // carries through those that start even and leaves those that start odd.
+        let active = bits.backslashes & !self.escaped;
+        let even_starts = active & !(active << 1) & EVEN;
+        let odd_runs = active.wrapping_add(even_starts);
+        let escapers = active & !(odd_runs ^ !EVEN);
+        let escaped = escapers << 1 | self.escaped;
+        // Past `len` stand spaces, and only the first of them can be escaped.
+        self.escaped = if len == BLOCK { escapers >> (BLOCK - 1) } else { escaped >> len & 1 };
+
+        // From an opening quote up to the byte before the closing one.
+        let inside = kernel.running_parity(bits.quotes & !escaped) ^ self.in_string;
+        self.in_string = (inside.cast_signed() >> (BLOCK - 1)).cast_unsigned();
+
+        let opens = bits.opens & !inside;
+        let closes = bits.closes & !inside;
+        let stray = bits.backslashes & !inside;
+        let up = u64::from(opens.count_ones());
+        let down = u64::from(closes.count_ones());
+        let away = self.depth + up <= self.ceiling && stray == 0;
+        if away && (down < self.depth || !returns(self.depth, opens, closes)) {
+            self.depth = self.depth + up - down;
+            return None;
+        }
+        self.walk(opens, closes, stray, base, crossed)
+    }
+
+    /// The brackets of a block one by one, where one of them matters.
+    fn walk(
+        &mut self,
+        opens: u64,
+        closes: u64,
+        stray: u64,
+        base: usize,
+        crossed: &mut Option<usize>,
+    ) -> Option<(usize, Stop)> {
+        let mut left = opens | closes | stray;
+        while left != 0 {
+            let at = left.trailing_zeros() as usize;
+            let bit = left & left.wrapping_neg();
+            if opens & bit != 0 {
+                self.depth += 1;
+                if self.depth > self.ceiling {
+                    *crossed = Some(base + at);
+                    self.ceiling = NO_CEILING;
+                }
+            } else if closes & bit != 0 {
+                self.depth -= 1;
+                if self.depth == 0 {
+                    return Some((at + 1, Stop::Closed));
+                }
+            } else {
+                return Some((at, Stop::Stray));
+            }
+            left ^= bit;
+        }
+        None
+    }
+}
+
+/// Whether a block's brackets take the depth to zero anywhere. The depth after each closing one
+/// is counted from the block's start, not from the one before, so that no step waits for another.
+#[inline(always)]
+fn returns(depth: u64, opens: u64, closes: u64) -> bool {
+    let (mut left, mut closed, mut zero) = (closes, 0, false);
+    while left != 0 {
+        let before = (left & left.wrapping_neg()) - 1;
+        closed += 1;
+        zero |= depth + u64::from((opens & before).count_ones()) == closed;
+        left &= left - 1;
+    }
+    zero
+}

@@ -1,0 +1,189 @@
+//! How a reply leaves a call: piece by piece, within one task.
+//!
+//! A call is a future; the face that answers the client polls it and takes the pieces it puts
+//! down. Both sides live in one task, so there is no channel, no wake-up and no lock between them,
+//! and a face that stops polling is back-pressure by itself.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use thiserror::Error;
+
+use crate::output::Member;
+use crate::wire::splice::Splice;
+
+/// One piece of a reply, in the order they leave.
+#[derive(Debug)]
+pub enum Piece {
+    /// A complete message of the upstream that came before its answer.
+    Notification(Bytes),
+    /// The whole value of the answer's member, and the reply is complete.
+    Whole(Member, Splice),
+    /// The answer begins; its value follows as [`Piece::Data`] until the reply ends.
+    Begin(Member),
+    /// The next bytes of the answer's value.
+    Data(Splice),
+    /// There is no answer: what each face makes of it is its own affair.
+    Refused(Refusal),
+}
+
+/// Why a call has no answer of an upstream.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{text}")]
+pub struct Refusal {
+    /// Which kind, so that a face can choose its status.
+    pub kind: RefusalKind,
+    /// One line that names server, tool and limit.
+    pub text: String,
+}
+
+/// The kinds of [`Refusal`], by who is to blame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalKind {
+    /// The parameters cannot be read.
+    Unreadable,
+    /// The intent is missing, malformed or differs from the variant.
+    Intent,
+    /// The annotations or the operator's capability stand against it.
+    Gate,
+    /// No such server or tool.
+    Unknown,
+    /// The upstream failed.
+    Upstream,
+    /// The activity log cannot take the call's record (ACT-2).
+    Unavailable,
+}
+
+/// The reply broke off after its first byte; the face must not end it as if it were whole.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("the reply was broken off: {0}")]
+pub struct Aborted(pub String);
+
+/// The call's side: where pieces are put down.
+#[derive(Clone, Debug, Default)]
+pub struct Reply {
+    slot: Rc<RefCell<Option<Piece>>>,
+}
+
+impl Reply {
+    /// Puts a piece down and waits until it was taken.
+    pub async fn send(&self, piece: Piece) {
+        self.put(piece);
+        // No waker: whoever takes the piece polls the call again.
+        poll_fn(|_| if self.slot.borrow().is_some() { Poll::Pending } else { Poll::Ready(()) })
+            .await;
+    }
+
+    /// Puts the last piece down without waiting; the call is expected to end now.
+    pub fn put(&self, piece: Piece) {
+        *self.slot.borrow_mut() = Some(piece);
+    }
+
+    fn take(&self) -> Option<Piece> {
+        self.slot.borrow_mut().take()
+    }
+}
+
+type Call = Pin<Box<dyn Future<Output = Result<(), Aborted>>>>;
+
+/// The face's side: a call under way. Dropping it cancels the call.
+pub struct Running {
+    call: Option<Call>,
+    /// How the call ended, until it is told.
+    aborted: Option<Aborted>,
+    reply: Reply,
+}
+
+impl std::fmt::Debug for Running {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Running").field("ended", &self.call.is_none()).finish_non_exhaustive()
+    }
+}
+
+impl Running {
+    /// Starts the call that `make` returns; nothing happens until the first poll.
+    pub fn new<F>(make: impl FnOnce(Reply) -> F) -> Self
+    where
+        F: Future<Output = Result<(), Aborted>> + 'static,
+    {
+        let reply = Reply::default();
+        Self { call: Some(Box::pin(make(reply.clone()))), aborted: None, reply }
+    }
+
+    /// The next piece; `None` when the reply is complete.
+    pub fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, Aborted>>> {
+        if let Some(piece) = self.reply.take() {
+            return Poll::Ready(Some(Ok(piece)));
+        }
+        if let Some(call) = self.call.as_mut()
+            && let Poll::Ready(ended) = call.as_mut().poll(cx)
+        {
+            self.call = None;
+            self.aborted = ended.err();
+        }
+        match self.reply.take() {
+            Some(piece) => Poll::Ready(Some(Ok(piece))),
+            None if self.call.is_some() => Poll::Pending,
+            None => Poll::Ready(self.aborted.take().map(Err)),
+        }
+    }
+
+    /// The next piece; `None` when the reply is complete.
+    pub async fn next(&mut self) -> Option<Result<Piece, Aborted>> {
+        poll_fn(|cx| self.poll_piece(cx)).await
+    }
+
+    /// What is left to do after the last piece was taken, if anything is.
+    #[must_use]
+    pub fn rest(self) -> Option<Call> {
+        self.call
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn poll(running: &mut Running) -> Poll<Option<Result<Piece, Aborted>>> {
+        running.poll_piece(&mut Context::from_waker(std::task::Waker::noop()))
+    }
+
+    #[test]
+    fn pieces_leave_one_by_one_and_the_call_waits_for_each() {
+        let progress = Rc::new(RefCell::new(0));
+        let seen = Rc::clone(&progress);
+        let mut running = Running::new(|reply| async move {
+            reply.send(Piece::Begin(Member::Result)).await;
+            *seen.borrow_mut() += 1;
+            reply.send(Piece::Data(Splice::new())).await;
+            *seen.borrow_mut() += 1;
+            Ok(())
+        });
+        assert!(matches!(poll(&mut running), Poll::Ready(Some(Ok(Piece::Begin(_))))));
+        assert_eq!(
+            *progress.borrow(),
+            0,
+            "nothing goes on before the piece was taken and asked on"
+        );
+        assert!(matches!(poll(&mut running), Poll::Ready(Some(Ok(Piece::Data(_))))));
+        assert_eq!(*progress.borrow(), 1);
+        assert!(matches!(poll(&mut running), Poll::Ready(None)));
+        assert_eq!(*progress.borrow(), 2);
+        assert!(matches!(poll(&mut running), Poll::Ready(None)));
+    }
+
+    #[test]
+    fn an_abort_comes_after_the_pieces_before_it() {
+        let mut running = Running::new(|reply| async move {
+            reply.put(Piece::Begin(Member::Result));
+            Err(Aborted("gone".into()))
+        });
+        assert!(matches!(poll(&mut running), Poll::Ready(Some(Ok(Piece::Begin(_))))));
+        assert!(matches!(poll(&mut running), Poll::Ready(Some(Err(Aborted(_))))));
+        assert!(matches!(poll(&mut running), Poll::Ready(None)));
+    }
+}

@@ -1,0 +1,597 @@
+//! What a schema can cost, worked out before anything is evaluated.
+//!
+//! Owns the graph of subschemas and the worst case over it: how often a value at some depth of a
+//! document can be visited, and how deep the visits nest. Both engines recurse and neither can be
+//! stopped from outside, so this is what keeps them within time and stack. Deliberately an upper
+//! bound: it looks at no keyword that could end an evaluation early.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value};
+use url::Url;
+
+use crate::json::tape::MAX_DEPTH;
+
+/// Limits on one schema. Past any of them the schema is not used (FR-A9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Bytes of the schema's text.
+    pub bytes: usize,
+    /// Nesting of the schema's text.
+    pub depth: usize,
+    /// Subschemas, booleans included.
+    pub subschemas: usize,
+    /// Bytes of one regular expression.
+    pub pattern_bytes: usize,
+    /// Compiled size of all regular expressions together, in bytes.
+    pub pattern_program: usize,
+    /// Visits that one value can get from the schema: applicator branches multiplied along
+    /// `$ref` paths, cycles counted once.
+    pub expansion: u64,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            bytes: 1 << 20,
+            depth: 100,
+            subschemas: 10_000,
+            pattern_bytes: 4 << 10,
+            pattern_program: 16 << 20,
+            expansion: 10_000,
+        }
+    }
+}
+
+/// The worst case of a schema, by depth of the value in the document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cost {
+    /// Most visits that one value at this depth can get.
+    visits: Vec<u64>,
+    /// Most visits that are open at the same time while a value at this depth is visited.
+    nesting: Vec<u64>,
+}
+
+impl Cost {
+    /// Most visits that a value at `depth` can get.
+    #[must_use]
+    pub fn visits(&self, depth: usize) -> u64 {
+        self.visits.get(depth).copied().unwrap_or(u64::MAX)
+    }
+
+    /// Most visits open at once in a document of `depth`.
+    #[must_use]
+    pub fn nesting(&self, depth: usize) -> u64 {
+        self.nesting.get(depth).copied().unwrap_or(u64::MAX)
+    }
+}
+
+/// What a reference that leaves the schema costs: it can only lead into a standard meta-schema,
+/// whose vocabularies share no property.
+const META_SCHEMA_VISITS: u64 = 64;
+
+/// The subschemas of one schema, and where each leads.
+pub struct Graph<'a> {
+    subs: Vec<Sub>,
+    patterns: Vec<&'a str>,
+    overflowed: bool,
+}
+
+/// Where one subschema leads.
+#[derive(Default)]
+struct Sub {
+    /// Applied to the same value.
+    here: Vec<usize>,
+    /// One of these is applied to a member.
+    properties: Vec<usize>,
+    /// All of these may be applied to a member as well.
+    patterns: Vec<usize>,
+    /// Applied to the members that no property or pattern names.
+    rest: Vec<usize>,
+    /// Applied to any member on top.
+    members: Vec<usize>,
+    /// One of these is applied to an item.
+    positions: Vec<usize>,
+    /// Applied to any item on top.
+    items: Vec<usize>,
+    /// Leads out of the schema.
+    leaves: bool,
+}
+
+impl Sub {
+    fn children(&self) -> impl Iterator<Item = usize> + '_ {
+        [&self.properties, &self.patterns, &self.rest, &self.members, &self.positions, &self.items]
+            .into_iter()
+            .flatten()
+            .copied()
+    }
+}
+
+/// A subschema still to be looked at.
+struct Pending<'a> {
+    value: &'a Value,
+    base: Url,
+}
+
+/// Places of the schema that a reference can name.
+struct Names<'a> {
+    /// Resource URI → where it starts.
+    resources: HashMap<Url, &'a Value>,
+    /// Resource URI and anchor → where it stands.
+    anchors: HashMap<(Url, &'a str), (&'a Value, Url)>,
+    /// Dynamic anchor → all places that have it.
+    dynamic: HashMap<&'a str, Vec<(&'a Value, Url)>>,
+    /// Roots of recursive references.
+    recursive: Vec<(&'a Value, Url)>,
+}
+
+struct Walk<'a> {
+    names: Names<'a>,
+    known: HashMap<*const Value, usize>,
+    pending: Vec<Pending<'a>>,
+    graph: Graph<'a>,
+    limit: usize,
+}
+
+impl<'a> Graph<'a> {
+    /// Follows `root`, at most `limit` subschemas far.
+    #[must_use]
+    pub fn new(root: &'a Value, base: &Url, limit: usize) -> Self {
+        let mut names = Names {
+            resources: HashMap::new(),
+            anchors: HashMap::new(),
+            dynamic: HashMap::new(),
+            recursive: Vec::new(),
+        };
+        names.resources.insert(base.clone(), root);
+        names.collect(root, base);
+        let graph = Self { subs: Vec::new(), patterns: Vec::new(), overflowed: false };
+        let mut walk = Walk { names, known: HashMap::new(), pending: Vec::new(), graph, limit };
+        walk.reach(root, base.clone());
+        let mut next = 0;
+        while let Some(pending) = walk.pending.get(next) {
+            let (value, base) = (pending.value, pending.base.clone());
+            if let Value::Object(members) = value {
+                let sub = walk.follow(members, &base);
+                if let Some(slot) = walk.graph.subs.get_mut(next) {
+                    *slot = sub;
+                }
+            }
+            next += 1;
+        }
+        walk.graph
+    }
+
+    /// True when there were more subschemas than asked for.
+    #[must_use]
+    pub fn overflowed(&self) -> bool {
+        self.overflowed
+    }
+
+    /// Every regular expression.
+    #[must_use]
+    pub fn patterns(&self) -> &[&'a str] {
+        &self.patterns
+    }
+
+    /// Most visits that the schema, or any part of it, can pay to a single value; `u64::MAX`
+    /// where branching cycles leave no bound.
+    #[must_use]
+    pub fn expansion(&self) -> u64 {
+        let Some(order) = self.order() else { return u64::MAX };
+        let mut visits = vec![0; self.subs.len()];
+        for at in order {
+            self.visit_here(at, &mut visits);
+        }
+        visits.into_iter().max().unwrap_or(0)
+    }
+
+    /// The worst case for documents of every depth.
+    #[must_use]
+    pub fn cost(&self) -> Cost {
+        let count = self.subs.len();
+        let mut cost = Cost { visits: Vec::new(), nesting: Vec::new() };
+        let Some(order) = self.order() else { return cost };
+        let (mut visits, mut nesting) = (vec![0; count], vec![0; count]);
+        for &at in &order {
+            self.visit_here(at, &mut visits);
+            let deepest = self.most(at, &nesting);
+            set(&mut nesting, at, deepest + 1 + self.leaving(at));
+        }
+        cost.visits.push(get(&visits, 0));
+        cost.nesting.push(get(&nesting, 0));
+        for _ in 0..MAX_DEPTH {
+            let (above, mut below) = (visits, vec![0; count]);
+            let (open_above, mut open_below) = (nesting, vec![0; count]);
+            for &at in &order {
+                let Some(sub) = self.subs.get(at) else { continue };
+                let child = self.visit_child(sub, &above);
+                let all = self.all(at, &below).saturating_add(child);
+                set(&mut below, at, all);
+                let open = sub.children().map(|c| get(&open_above, c)).max().unwrap_or(0);
+                let deepest = open.max(self.most(at, &open_below));
+                let leaving = self.leaving(at);
+                set(
+                    &mut open_below,
+                    at,
+                    if deepest + leaving > 0 { deepest + 1 + leaving } else { 0 },
+                );
+            }
+            (visits, nesting) = (below, open_below);
+            let deepest = get(&nesting, 0).max(cost.nesting.last().copied().unwrap_or(0));
+            cost.visits.push(get(&visits, 0));
+            cost.nesting.push(deepest);
+        }
+        cost
+    }
+
+    fn visit_here(&self, at: usize, visits: &mut [u64]) {
+        let own = if self.leaving(at) > 0 { META_SCHEMA_VISITS } else { 1 };
+        let all = self.all(at, visits).saturating_add(own);
+        set(visits, at, all);
+    }
+
+    fn visit_child(&self, sub: &Sub, above: &[u64]) -> u64 {
+        let sum = |subs: &[usize]| {
+            subs.iter().fold(0_u64, |sum, &sub| sum.saturating_add(get(above, sub)))
+        };
+        let max = |subs: &[usize]| subs.iter().map(|&sub| get(above, sub)).max().unwrap_or(0);
+        let member = max(&sub.properties)
+            .saturating_add(sum(&sub.patterns))
+            .max(sum(&sub.rest))
+            .saturating_add(sum(&sub.members));
+        let item = max(&sub.positions).saturating_add(sum(&sub.items));
+        let own = if sub.leaves { META_SCHEMA_VISITS } else { 0 };
+        member.max(item).saturating_add(own)
+    }
+
+    fn here(&self, at: usize) -> &[usize] {
+        self.subs.get(at).map_or(&[], |sub| &sub.here)
+    }
+
+    fn leaving(&self, at: usize) -> u64 {
+        const META_SCHEMA_NESTING: u64 = 8;
+        if self.subs.get(at).is_some_and(|sub| sub.leaves) { META_SCHEMA_NESTING } else { 0 }
+    }
+
+    fn all(&self, at: usize, of: &[u64]) -> u64 {
+        self.here(at).iter().fold(0, |sum, &next| sum.saturating_add(get(of, next)))
+    }
+
+    fn most(&self, at: usize, of: &[u64]) -> u64 {
+        self.here(at).iter().map(|&next| get(of, next)).max().unwrap_or(0)
+    }
+
+    /// The subschemas in an order in which each comes after those it applies to the same value.
+    /// A simple cycle is cut where it closes. None when a cycle branches: the number of ways
+    /// around it has no useful bound.
+    fn order(&self) -> Option<Vec<usize>> {
+        #[derive(Clone, Copy, PartialEq)]
+        enum Mark {
+            New,
+            Open,
+            Done,
+        }
+        let mut marks = vec![Mark::New; self.subs.len()];
+        let mut order = Vec::with_capacity(self.subs.len());
+        for start in 0..self.subs.len() {
+            let mut path = vec![(start, 0)];
+            while let Some((at, edge)) = path.last_mut() {
+                let at = *at;
+                let mark = marks.get_mut(at)?;
+                if *edge == 0 {
+                    if *mark != Mark::New {
+                        path.pop();
+                        continue;
+                    }
+                    *mark = Mark::Open;
+                }
+                if let Some(&next) = self.here(at).get(*edge) {
+                    *edge += 1;
+                    match marks.get(next)? {
+                        Mark::New => path.push((next, 0)),
+                        Mark::Done => {}
+                        Mark::Open => {
+                            let from = path.iter().position(|(sub, _)| *sub == next)?;
+                            let ways = path.iter().skip(from).map(|(sub, _)| self.here(*sub).len());
+                            if ways.max() > Some(1) {
+                                return None;
+                            }
+                        }
+                    }
+                } else {
+                    set(&mut marks, at, Mark::Done);
+                    order.push(at);
+                    path.pop();
+                }
+            }
+        }
+        Some(order)
+    }
+}
+
+fn get(of: &[u64], at: usize) -> u64 {
+    of.get(at).copied().unwrap_or(0)
+}
+
+fn set<T>(of: &mut [T], at: usize, to: T) {
+    if let Some(slot) = of.get_mut(at) {
+        *slot = to;
+    }
+}
+
+impl<'a> Names<'a> {
+    fn collect(&mut self, value: &'a Value, base: &Url) {
+        match value {
+            Value::Object(members) => {
+                let base = &self.enter(value, members, base);
+                members.values().for_each(|member| self.collect(member, base));
+            }
+            Value::Array(items) => items.iter().for_each(|item| self.collect(item, base)),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+
+    fn enter(&mut self, value: &'a Value, members: &'a Map<String, Value>, base: &Url) -> Url {
+        let text = |name| members.get(name).and_then(Value::as_str);
+        let base = rebase(members, base);
+        if base.1 {
+            self.resources.insert(base.0.clone(), value);
+        }
+        let base = base.0;
+        let fragment_id = text("$id").or(text("id")).and_then(|id| id.strip_prefix('#'));
+        for anchor in [text("$anchor"), text("$dynamicAnchor"), fragment_id].into_iter().flatten() {
+            self.anchors.insert((base.clone(), anchor), (value, base.clone()));
+        }
+        if let Some(anchor) = text("$dynamicAnchor") {
+            self.dynamic.entry(anchor).or_default().push((value, base.clone()));
+        }
+        if members.get("$recursiveAnchor") == Some(&Value::Bool(true)) {
+            self.recursive.push((value, base.clone()));
+        }
+        base
+    }
+
+    /// Where `reference` leads; nowhere when it leaves the schema.
+    fn resolve(&self, reference: &str, base: &Url) -> Option<(&'a Value, Url)> {
+        let mut target = base.join(reference).ok()?;
+        let fragment = target.fragment().unwrap_or_default().to_owned();
+        target.set_fragment(None);
+        let resource = *self.resources.get(&target)?;
+        let fragment = percent_encoding::percent_decode_str(&fragment).decode_utf8().ok()?;
+        if !fragment.is_empty() && !fragment.starts_with('/') {
+            return self.anchors.get(&(target, fragment.as_ref())).cloned();
+        }
+        let (mut value, mut base) = (resource, target);
+        for token in fragment.split('/').skip(1) {
+            let token = token.replace("~1", "/").replace("~0", "~");
+            value = match value {
+                Value::Object(members) => members.get(&token)?,
+                Value::Array(items) => items.get(token.parse::<usize>().ok()?)?,
+                Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => return None,
+            };
+            if let Value::Object(members) = value {
+                base = rebase(members, &base).0;
+            }
+        }
+        Some((value, base))
+    }
+}
+
+/// The base URI inside an object, and whether the object is a resource of its own.
+fn rebase(members: &Map<String, Value>, base: &Url) -> (Url, bool) {
+    let id = members.get("$id").or(members.get("id")).and_then(Value::as_str);
+    let joined = id.filter(|id| !id.starts_with('#')).and_then(|id| base.join(id).ok());
+    match joined {
+        Some(mut joined) => {
+            joined.set_fragment(None);
+            (joined, true)
+        }
+        None => (base.clone(), false),
+    }
+}
+
+impl<'a> Walk<'a> {
+    /// The number of the subschema at `value`, which is looked at later if it is new.
+    fn reach(&mut self, value: &'a Value, base: Url) -> usize {
+        let next = self.graph.subs.len();
+        let at = *self.known.entry(std::ptr::from_ref(value)).or_insert(next);
+        if at == next {
+            if next >= self.limit {
+                self.graph.overflowed = true;
+                self.known.remove(&std::ptr::from_ref(value));
+                return 0;
+            }
+            self.graph.subs.push(Sub::default());
+            let base = match value {
+                Value::Object(members) => rebase(members, &base).0,
+                _ => base,
+            };
+            self.pending.push(Pending { value, base });
+        }
+        at
+    }
+
+    fn one(&mut self, members: &'a Map<String, Value>, name: &str, base: &Url) -> Vec<usize> {
+        match members.get(name) {
+            Some(value @ (Value::Object(_) | Value::Bool(_))) => {
+                vec![self.reach(value, base.clone())]
+            }
+            Some(Value::Array(_) | Value::Null | Value::Number(_) | Value::String(_)) | None => {
+                Vec::new()
+            }
+        }
+    }
+
+    fn list(&mut self, members: &'a Map<String, Value>, name: &str, base: &Url) -> Vec<usize> {
+        let items = members.get(name).and_then(Value::as_array);
+        items.into_iter().flatten().map(|item| self.reach(item, base.clone())).collect()
+    }
+
+    fn map(&mut self, members: &'a Map<String, Value>, name: &str, base: &Url) -> Vec<usize> {
+        let map = members.get(name).and_then(Value::as_object);
+        let schemas = map.into_iter().flat_map(Map::values).filter(|value| !value.is_array());
+        schemas.map(|value| self.reach(value, base.clone())).collect()
+    }
+
+    fn follow(&mut self, members: &'a Map<String, Value>, base: &Url) -> Sub {
+        let mut sub = Sub::default();
+        for name in ["allOf", "anyOf", "oneOf"] {
+            sub.here.extend(self.list(members, name, base));
+        }
+        for name in ["not", "if", "then", "else"] {
+            sub.here.extend(self.one(members, name, base));
+        }
+        for name in ["dependentSchemas", "dependencies"] {
+            sub.here.extend(self.map(members, name, base));
+        }
+        for name in ["$ref", "$dynamicRef", "$recursiveRef"] {
+            if let Some(reference) = members.get(name).and_then(Value::as_str) {
+                self.refer(name, reference, base, &mut sub);
+            }
+        }
+        sub.properties = self.map(members, "properties", base);
+        sub.patterns = self.map(members, "patternProperties", base);
+        sub.rest = self.one(members, "additionalProperties", base);
+        for name in ["propertyNames", "unevaluatedProperties"] {
+            sub.members.extend(self.one(members, name, base));
+        }
+        for name in ["items", "prefixItems"] {
+            sub.positions.extend(self.list(members, name, base));
+        }
+        for name in ["items", "additionalItems"] {
+            sub.positions.extend(self.one(members, name, base));
+        }
+        for name in ["contains", "unevaluatedItems"] {
+            sub.items.extend(self.one(members, name, base));
+        }
+        self.graph.patterns.extend(members.get("pattern").and_then(Value::as_str));
+        let named = members.get("patternProperties").and_then(Value::as_object);
+        self.graph.patterns.extend(named.into_iter().flat_map(Map::keys).map(String::as_str));
+        sub
+    }
+
+    fn refer(&mut self, keyword: &str, reference: &'a str, base: &Url, sub: &mut Sub) {
+        let first = self.names.resolve(reference, base);
+        let mut targets: Vec<_> = first.into_iter().collect();
+        if keyword == "$dynamicRef" {
+            let anchor = reference.rsplit_once('#').map_or("", |(_, anchor)| anchor);
+            targets.extend(self.names.dynamic.get(anchor).into_iter().flatten().cloned());
+        } else if keyword == "$recursiveRef" {
+            targets.extend(self.names.recursive.iter().cloned());
+        }
+        sub.leaves |= targets.is_empty();
+        for (value, base) in targets {
+            let target = self.reach(value, base);
+            if !sub.here.contains(&target) {
+                sub.here.push(target);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn base() -> Url {
+        Url::parse("json-schema:///").unwrap()
+    }
+
+    fn expansion(schema: &Value) -> u64 {
+        Graph::new(schema, &base(), 10_000).expansion()
+    }
+
+    #[test]
+    fn branches_multiply_along_references() {
+        assert_eq!(expansion(&json!(true)), 1);
+        assert_eq!(expansion(&json!({"type": "string"})), 1);
+        assert_eq!(expansion(&json!({"anyOf": [true, true, {"not": true}]})), 5);
+        let chain = |n: usize| {
+            let defs: Map<String, Value> = (0..n)
+                .map(|i| {
+                    let next = json!({"$ref": format!("#/$defs/d{}", i + 1)});
+                    (format!("d{i}"), json!({"anyOf": [next.clone(), next]}))
+                })
+                .chain([(format!("d{n}"), json!({"type": "integer"}))])
+                .collect();
+            expansion(&json!({"$defs": defs, "$ref": "#/$defs/d0"}))
+        };
+        // Each level is visited, and both of its references are.
+        assert_eq!(chain(1), 1 + 1 + 2 * 2);
+        assert!(chain(20) > 1 << 20);
+        assert!(chain(200) > 1 << 60);
+    }
+
+    #[test]
+    fn a_reference_is_followed_by_pointer_id_and_anchor() {
+        for reference in [
+            "#/$defs/a",
+            "#/$defs/%61",
+            "#name",
+            "other.json",
+            "other.json#",
+            "json-schema:///other.json",
+        ] {
+            let schema = json!({
+                "$ref": reference,
+                "$defs": {
+                    "a": {"$anchor": "name", "anyOf": [true, true, true]},
+                    "b": {"$id": "other.json", "anyOf": [true, true, true]},
+                },
+            });
+            let graph = Graph::new(&schema, &base(), 100);
+            assert_eq!(graph.cost().visits(0), 5, "{reference}");
+        }
+    }
+
+    #[test]
+    fn what_leads_out_of_the_schema_has_a_price() {
+        let schema = json!({"$ref": "https://json-schema.org/draft/2020-12/schema"});
+        assert_eq!(expansion(&schema), META_SCHEMA_VISITS);
+    }
+
+    #[test]
+    fn a_cycle_counts_once_and_one_that_branches_has_no_bound() {
+        assert_eq!(expansion(&json!({"$ref": "#"})), 1);
+        let ring = json!({"$ref": "#/$defs/a", "$defs": {
+            "a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}});
+        assert_eq!(expansion(&ring), 3);
+        assert_eq!(expansion(&json!({"anyOf": [{"$ref": "#"}, {"$ref": "#"}]})), u64::MAX);
+    }
+
+    #[test]
+    fn a_recursive_schema_visits_each_value_once_per_alternative() {
+        let list = json!({"properties": {"next": {"$ref": "#"}, "value": {"type": "integer"}}});
+        let cost = Graph::new(&list, &base(), 100).cost();
+        assert_eq!((cost.visits(0), cost.visits(1), cost.visits(100)), (1, 2, 2));
+        assert_eq!((cost.nesting(0), cost.nesting(1), cost.nesting(100)), (1, 3, 201));
+        let twice = json!({"anyOf": [
+            {"properties": {"next": {"$ref": "#"}}}, {"properties": {"next": {"$ref": "#"}}}]});
+        let cost = Graph::new(&twice, &base(), 100).cost();
+        assert_eq!((cost.visits(0), cost.visits(1), cost.visits(2)), (3, 8, 16));
+        assert!(cost.visits(100) > 1 << 60);
+    }
+
+    #[test]
+    fn a_member_is_visited_by_one_property_but_by_every_pattern() {
+        let schema = json!({
+            "properties": {"a": true, "b": true},
+            "patternProperties": {"x": true, "y": true},
+            "additionalProperties": {"anyOf": [true, true]},
+            "unevaluatedProperties": true,
+        });
+        assert_eq!(Graph::new(&schema, &base(), 100).cost().visits(1), 4);
+    }
+
+    #[test]
+    fn subschemas_and_patterns_are_counted() {
+        let schema = json!({"pattern": "a", "patternProperties": {"b": {"pattern": "c"}}});
+        let graph = Graph::new(&schema, &base(), 2);
+        assert!(!graph.overflowed());
+        assert_eq!(graph.patterns(), ["a", "b", "c"]);
+        assert!(Graph::new(&schema, &base(), 1).overflowed());
+    }
+}

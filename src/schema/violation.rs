@@ -1,0 +1,381 @@
+//! A violation in words: all of them for the record, few of them for the agent.
+//!
+//! Owns the rule of what the agent may be told (SPEC §3): the keyword, its place in the schema,
+//! types and limits, and nothing that the document chose. The payload may be an attack, and must
+//! not arrive by way of the error. Deliberately decides nothing.
+
+use std::fmt::{self, Display, Write};
+
+use boon::{ErrorKind, ValidationError};
+use jsonschema::error::{TypeKind, ValidationErrorKind};
+
+use crate::json::tape::Fault;
+
+/// Bytes of the description that the agent is given (CONTRACTS §Errors).
+pub const AGENT_MAX: usize = 500;
+
+/// Bytes of the description in the record.
+pub const RECORD_MAX: usize = 4096;
+
+/// Violations that the record spells out; more of them are only counted.
+const SPELLED_OUT: usize = 8;
+
+/// Bytes of one path in the record.
+const PATH_MAX: usize = 1024;
+
+/// What kind of violation it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// The document does not conform to the schema.
+    Schema,
+    /// The document is not one that every parser reads alike.
+    Document(Fault),
+    /// The evaluation took more steps than it may: the guard `time`.
+    Steps,
+    /// Schema and document together nest deeper than the stack allows: the guard `time` as well,
+    /// since no engine would come to an end.
+    Nesting,
+}
+
+impl Reason {
+    /// The word for it in records and counters.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Schema => "schema",
+            Self::Document(Fault::Empty) => "empty",
+            Self::Document(Fault::ByteOrderMark) => "byte_order_mark",
+            Self::Document(Fault::Utf8) => "invalid_utf8",
+            Self::Document(Fault::ControlCharacter) => "control_character",
+            Self::Document(Fault::LoneSurrogate) => "lone_surrogate",
+            Self::Document(Fault::NumberOverflow) => "number_overflow",
+            Self::Document(Fault::Trailing) => "trailing_bytes",
+            Self::Document(Fault::Syntax) => "syntax",
+            Self::Document(Fault::TooDeep) => "too_deep",
+            Self::Document(Fault::DuplicateKey { .. }) => "duplicate_key",
+            Self::Steps => "steps",
+            Self::Nesting => "nesting",
+        }
+    }
+
+    /// The guard that was breached, if one was.
+    #[must_use]
+    pub fn guard(&self) -> Option<&'static str> {
+        match self {
+            Self::Schema => None,
+            Self::Document(Fault::TooDeep) => Some("max_depth"),
+            Self::Document(_) => None,
+            Self::Steps | Self::Nesting => Some("time"),
+        }
+    }
+}
+
+/// Why a document was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// What kind of violation it is.
+    pub reason: Reason,
+    /// JSON pointer into the document, for the record only: its names are the document's.
+    pub instance_path: String,
+    /// JSON pointer into the schema, from its root or from the URI it starts with.
+    pub schema_path: String,
+    /// The keyword that was not met; empty where there is none.
+    pub keyword: String,
+    record: String,
+    agent: String,
+}
+
+impl Violation {
+    /// The full words, with what the document had: for the record. At most [`RECORD_MAX`] bytes.
+    #[must_use]
+    pub fn describe(&self) -> &str {
+        &self.record
+    }
+
+    /// What the agent may read: no value, and no name that the schema does not have. At most
+    /// [`AGENT_MAX`] bytes, cut on a character boundary.
+    #[must_use]
+    pub fn for_agent(&self) -> &str {
+        &self.agent
+    }
+
+    pub(super) fn of_document(fault: Fault) -> Self {
+        let mut record = Bounded::new(RECORD_MAX);
+        let mut instance_path = String::new();
+        let _ = write!(record, "the document {fault}");
+        if let Fault::DuplicateKey { object, name } = &fault {
+            let _ = write!(record, ": {name:?} in the object at '{object}'");
+            instance_path = cut(object, PATH_MAX).to_owned();
+        }
+        Self {
+            agent: format!("the document {fault}"),
+            reason: Reason::Document(fault),
+            instance_path,
+            schema_path: String::new(),
+            keyword: String::new(),
+            record: record.text,
+        }
+    }
+
+    pub(super) fn of_steps() -> Self {
+        Self::of_guard(Reason::Steps, "judging the document takes more steps than are allowed")
+    }
+
+    pub(super) fn of_nesting() -> Self {
+        let text = "schema and document together nest deeper than is allowed";
+        Self::of_guard(Reason::Nesting, text)
+    }
+
+    fn of_guard(reason: Reason, text: &str) -> Self {
+        Self {
+            reason,
+            instance_path: String::new(),
+            schema_path: String::new(),
+            keyword: String::new(),
+            record: text.to_owned(),
+            agent: text.to_owned(),
+        }
+    }
+
+    /// boon's words.
+    pub(super) fn of_boon(error: &ValidationError<'_, '_>, base: &str) -> Self {
+        let mut leaves = Leaves { shown: Vec::new(), count: 0 };
+        leaves.collect(error);
+        let first = leaves.shown.first().copied().unwrap_or(error);
+        let keyword = keyword(&first.kind);
+        let place = cut(first.schema_url.strip_prefix(base).unwrap_or(first.schema_url), PATH_MAX);
+        let place = place.strip_prefix('#').unwrap_or(place);
+        let schema_path = join(place, &keyword);
+
+        let mut record = Bounded::new(RECORD_MAX);
+        for (at, leaf) in leaves.shown.iter().enumerate() {
+            let separator = if at > 0 { "; " } else { "" };
+            let _ = write!(record, "{separator}at '{}': {}", leaf.instance_location, leaf.kind);
+        }
+        if leaves.count > leaves.shown.len() {
+            let _ = write!(record, "; and {} more", leaves.count - leaves.shown.len());
+        }
+
+        let mut agent = Bounded::new(AGENT_MAX);
+        let name = if keyword.is_empty() { "schema" } else { &keyword };
+        let _ = write!(agent, "{name} at '{schema_path}'");
+        let _ = boon_limit(&mut agent, &first.kind);
+
+        let mut instance_path = Bounded::new(PATH_MAX);
+        let _ = write!(instance_path, "{}", first.instance_location);
+        Self {
+            reason: Reason::Schema,
+            instance_path: instance_path.text,
+            schema_path,
+            keyword,
+            record: record.text,
+            agent: agent.text,
+        }
+    }
+
+    /// The tape engine's words, where it judges alone. They carry no value: the tape engine's
+    /// errors are made without one.
+    pub(super) fn of_tape(error: &jsonschema::ValidationError<'_>) -> Self {
+        let keyword = error.kind().keyword().to_owned();
+        let schema_path = cut(error.schema_path().as_str(), PATH_MAX).to_owned();
+        let instance_path = cut(error.instance_path().as_str(), PATH_MAX).to_owned();
+        let mut agent = Bounded::new(AGENT_MAX);
+        let _ = write!(agent, "{keyword} at '{schema_path}'");
+        let _ = tape_limit(&mut agent, error.kind());
+        let mut record = Bounded::new(RECORD_MAX);
+        let _ = write!(record, "at '{instance_path}': {}", agent.text);
+        let _ = tape_names(&mut record, error.kind());
+        Self {
+            reason: Reason::Schema,
+            instance_path,
+            schema_path,
+            keyword,
+            record: record.text,
+            agent: agent.text,
+        }
+    }
+}
+
+impl Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.record)
+    }
+}
+
+/// The innermost violations, and how many there are.
+struct Leaves<'e, 's, 'v> {
+    shown: Vec<&'e ValidationError<'s, 'v>>,
+    count: usize,
+}
+
+impl<'e, 's, 'v> Leaves<'e, 's, 'v> {
+    /// Alternatives that all failed stand for themselves: which of them was meant is not known.
+    fn collect(&mut self, error: &'e ValidationError<'s, 'v>) {
+        let own = match error.kind {
+            ErrorKind::AnyOf | ErrorKind::OneOf(_) | ErrorKind::PropertyName { .. } => true,
+            ErrorKind::Contains | ErrorKind::MinContains { .. } => true,
+            _ => error.causes.is_empty(),
+        };
+        if own {
+            self.count += 1;
+            if self.shown.len() < SPELLED_OUT {
+                self.shown.push(error);
+            }
+        } else {
+            error.causes.iter().for_each(|cause| self.collect(cause));
+        }
+    }
+}
+
+fn keyword(kind: &ErrorKind<'_, '_>) -> String {
+    match kind {
+        // boon spells it in the singular.
+        ErrorKind::AdditionalProperties { .. } => "additionalProperties".to_owned(),
+        kind => kind.keyword_path().map_or(String::new(), |path| path.keyword.to_owned()),
+    }
+}
+
+fn join(place: &str, keyword: &str) -> String {
+    if keyword.is_empty() { place.to_owned() } else { format!("{place}/{keyword}") }
+}
+
+/// Types and limits, as the schema states them.
+fn boon_limit(to: &mut Bounded, kind: &ErrorKind<'_, '_>) -> fmt::Result {
+    match kind {
+        ErrorKind::Type { got, want } => {
+            let want: Vec<String> = want.iter().map(|name| name.to_string()).collect();
+            write!(to, ": expected {}, got {got}", want.join(" or "))
+        }
+        ErrorKind::Required { want } => {
+            write!(to, ": missing")?;
+            want.iter().try_for_each(|name| write!(to, " {name:?}"))
+        }
+        ErrorKind::Dependency { missing, .. } | ErrorKind::DependentRequired { missing, .. } => {
+            write!(to, ": missing")?;
+            missing.iter().try_for_each(|name| write!(to, " {name:?}"))
+        }
+        ErrorKind::Format { want, .. } => write!(to, ": {want}"),
+        ErrorKind::MinProperties { want, .. }
+        | ErrorKind::MaxProperties { want, .. }
+        | ErrorKind::MinItems { want, .. }
+        | ErrorKind::MaxItems { want, .. }
+        | ErrorKind::MinContains { want, .. }
+        | ErrorKind::MaxContains { want, .. }
+        | ErrorKind::MinLength { want, .. }
+        | ErrorKind::MaxLength { want, .. } => write!(to, ": limit {want}"),
+        ErrorKind::Minimum { want, .. }
+        | ErrorKind::Maximum { want, .. }
+        | ErrorKind::ExclusiveMinimum { want, .. }
+        | ErrorKind::ExclusiveMaximum { want, .. }
+        | ErrorKind::MultipleOf { want, .. } => write!(to, ": limit {want}"),
+        ErrorKind::ContentEncoding { want, .. } | ErrorKind::ContentMediaType { want, .. } => {
+            write!(to, ": {want}")
+        }
+        ErrorKind::OneOf(Some(_)) => write!(to, ": more than one alternative is met"),
+        ErrorKind::OneOf(None) | ErrorKind::AnyOf => write!(to, ": no alternative is met"),
+        ErrorKind::FalseSchema => write!(to, ": nothing is allowed here"),
+        ErrorKind::Group
+        | ErrorKind::Schema { .. }
+        | ErrorKind::ContentSchema
+        | ErrorKind::PropertyName { .. }
+        | ErrorKind::Reference { .. }
+        | ErrorKind::RefCycle { .. }
+        | ErrorKind::Enum { .. }
+        | ErrorKind::Const { .. }
+        | ErrorKind::AdditionalProperties { .. }
+        | ErrorKind::Contains
+        | ErrorKind::UniqueItems { .. }
+        | ErrorKind::AdditionalItems { .. }
+        | ErrorKind::Pattern { .. }
+        | ErrorKind::Not
+        | ErrorKind::AllOf => Ok(()),
+    }
+}
+
+fn tape_limit(to: &mut Bounded, kind: &ValidationErrorKind) -> fmt::Result {
+    use ValidationErrorKind as Kind;
+    match kind {
+        Kind::Type { kind: TypeKind::Single(want) } => write!(to, ": expected {want}"),
+        Kind::Type { kind: TypeKind::Multiple(want) } => {
+            let want: Vec<&str> = want.iter().map(jsonschema::JsonType::as_str).collect();
+            write!(to, ": expected {}", want.join(" or "))
+        }
+        Kind::Required { property } => write!(to, ": missing {property}"),
+        Kind::Format { format } => write!(to, ": {format}"),
+        Kind::MaxItems { limit }
+        | Kind::MaxLength { limit }
+        | Kind::MaxProperties { limit }
+        | Kind::MinItems { limit }
+        | Kind::MinLength { limit }
+        | Kind::MinProperties { limit } => write!(to, ": limit {limit}"),
+        Kind::ExclusiveMaximum { limit }
+        | Kind::ExclusiveMinimum { limit }
+        | Kind::Maximum { limit }
+        | Kind::Minimum { limit } => write!(to, ": limit {limit}"),
+        Kind::MultipleOf { multiple_of } => write!(to, ": limit {multiple_of}"),
+        Kind::OneOfMultipleValid { .. } => write!(to, ": more than one alternative is met"),
+        Kind::AnyOf { .. } | Kind::OneOfNotValid { .. } => write!(to, ": no alternative is met"),
+        Kind::FalseSchema => write!(to, ": nothing is allowed here"),
+        _ => Ok(()),
+    }
+}
+
+/// The document's names that the record shows.
+fn tape_names(to: &mut Bounded, kind: &ValidationErrorKind) -> fmt::Result {
+    use ValidationErrorKind as Kind;
+    match kind {
+        Kind::AdditionalProperties { unexpected } | Kind::UnevaluatedProperties { unexpected } => {
+            unexpected.iter().try_for_each(|name| write!(to, " {name:?}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Text that stops at a limit instead of growing with what a document brought.
+struct Bounded {
+    text: String,
+    limit: usize,
+}
+
+impl Bounded {
+    fn new(limit: usize) -> Self {
+        Self { text: String::new(), limit }
+    }
+}
+
+impl Write for Bounded {
+    fn write_str(&mut self, more: &str) -> fmt::Result {
+        let room = self.limit - self.text.len();
+        self.text.push_str(cut(more, room));
+        if more.len() > room { Err(fmt::Error) } else { Ok(()) }
+    }
+}
+
+/// At most `limit` bytes of `text`, cut on a character boundary.
+pub(super) fn cut(text: &str, limit: usize) -> &str {
+    text.get(..text.floor_char_boundary(limit)).unwrap_or(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounded_text_is_cut_on_a_character_boundary() {
+        let mut text = Bounded::new(5);
+        assert_eq!(write!(text, "äöü"), Err(fmt::Error));
+        assert_eq!(text.text, "äö");
+        assert_eq!(write!(text, "x"), Ok(()));
+        assert_eq!(text.text, "äöx");
+        assert_eq!(write!(text, "y"), Err(fmt::Error));
+        assert_eq!(text.text, "äöx");
+    }
+
+    #[test]
+    fn a_duplicate_key_is_named_in_the_record_only() {
+        let fault = Fault::DuplicateKey { object: "/a".into(), name: "evil".into() };
+        let violation = Violation::of_document(fault);
+        assert!(violation.describe().contains("evil"));
+        assert_eq!(violation.for_agent(), "the document has a duplicate key");
+    }
+}

@@ -1,0 +1,525 @@
+//! One tool call: the request out, the answer's bytes in, whichever transport carries it.
+//!
+//! Owns the waits a call may have to do (for a connection, for a place under `max_concurrent`) and
+//! what happens when its answer is dropped. It deliberately does not read the answer: whoever does
+//! must check that the message's id is [`Answer::id`], so that nobody gets another's bytes.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use bytes::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+
+use super::connection::Slices;
+use super::error::{CallError, Cause, Sent};
+use super::http::{self, Exchange, Limits, Pool, Session};
+use super::pending;
+use super::stdio::{self, Link};
+use super::supervisor::{Control, ServerState, Status};
+use crate::intent::Permit;
+use crate::wire::lines::one_line;
+
+/// Longest wait of a call for a server that is still connecting.
+pub const CONNECT_WAIT: Duration = Duration::from_secs(10);
+/// Arguments up to this size are copied into one buffer with the envelope: one write of one slice
+/// costs less than three slices do.
+const COPY_BYTES: usize = 4096;
+
+/// A server, as calls see it. Shared by all workers.
+pub struct Upstream {
+    pub(super) name: Arc<str>,
+    pub(super) call_timeout: Duration,
+    /// Permits, and how many there are in all.
+    pub(super) slots: Option<(Arc<Semaphore>, usize)>,
+    pub(super) live: ArcSwapOption<Live>,
+    pub(super) state: watch::Sender<ServerState>,
+    pub(super) control: mpsc::Sender<Control>,
+    pub(super) next_id: AtomicU64,
+}
+
+impl std::fmt::Debug for Upstream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Upstream").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// The present connection to a server.
+pub(super) struct Live {
+    /// Counts connections, so that a report about an old one is known as such.
+    pub(super) generation: u64,
+    pub(super) link: Carrier,
+}
+
+/// What carries messages.
+#[derive(Clone)]
+pub(super) enum Carrier {
+    Http(Arc<Session>),
+    Stdio(Arc<Link>),
+}
+
+/// A piece of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The next bytes of the current JSON message, never empty.
+    Data(Bytes),
+    /// That message is complete: one JSON body, one event, one line.
+    End,
+}
+
+impl Upstream {
+    /// The server's name in the config.
+    #[must_use]
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// How it is now.
+    #[must_use]
+    pub fn state(&self) -> ServerState {
+        self.state.borrow().clone()
+    }
+
+    /// Why it cannot be called now, in one line that names it; `None` if it can.
+    #[must_use]
+    pub fn unavailable(&self) -> Option<String> {
+        if self.live.load().is_some() {
+            return None;
+        }
+        let state = self.state.borrow();
+        let cause = match state.status {
+            Status::Connected => return None,
+            Status::Disabled => Cause::Disabled,
+            Status::Connecting => Cause::NotConnected { reason: "it is connecting".into() },
+            Status::Failed => Cause::NotConnected { reason: state.reason.clone() },
+        };
+        Some(format!("{}: {cause}", self.name))
+    }
+
+    /// Sends a call. `arguments` is a JSON object as the agent wrote it, and goes out byte for
+    /// byte, but for raw line ends between tokens, which a line-framed transport cannot carry.
+    ///
+    /// Waits at most [`CONNECT_WAIT`] for a server that is connecting and `call_timeout` for a
+    /// place under `max_concurrent`. Over HTTP it returns when the head of the answer has come,
+    /// over stdio when the request is queued. `call_timeout` runs until the first byte of each
+    /// message; inside a message no gap may be longer than [`http::STALL_LIMIT`].
+    ///
+    /// # Errors
+    /// [`CallError`], which says whether the request had been sent.
+    pub async fn call(
+        self: &Arc<Self>,
+        pool: &Rc<Pool>,
+        permit: &Permit,
+        arguments: Bytes,
+    ) -> Result<Answer, CallError> {
+        self.call_with(pool, permit, arguments, None).await
+    }
+
+    /// The same with `meta`, a JSON object for the request's `_meta`.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn call_with(
+        self: &Arc<Self>,
+        pool: &Rc<Pool>,
+        permit: &Permit,
+        arguments: Bytes,
+        meta: Option<Bytes>,
+    ) -> Result<Answer, CallError> {
+        let tool = &permit.tool().name.tool;
+        let params = Params { method: "tools/call", name: Some(tool), meta, arguments };
+        let sent = async {
+            let slot = self.slot().await.map_err(unsent)?;
+            let source = self.send(pool, &params).await?;
+            Ok((source, slot))
+        };
+        match sent.await {
+            Ok((source, slot)) => {
+                Ok(Answer { source, upstream: self.clone(), tool: tool.clone(), _slot: slot })
+            }
+            Err((cause, sent)) => {
+                Err(CallError { server: self.name.clone(), tool: tool.clone(), cause, sent })
+            }
+        }
+    }
+
+    async fn send(
+        self: &Arc<Self>,
+        pool: &Rc<Pool>,
+        params: &Params<'_>,
+    ) -> Result<Source, (Cause, Sent)> {
+        let live = self.live().await.map_err(unsent)?;
+        let session = match &live.link {
+            Carrier::Stdio(link) => {
+                return link.call(|id| params.line(id), self.call_timeout).await.map(Source::Stdio);
+            }
+            Carrier::Http(session) => session,
+        };
+        let refused = match self.post(pool, session, params, live.generation).await {
+            Ok(source) => return Ok(source),
+            Err(refused) => refused,
+        };
+        if refused.session_unknown {
+            // The server knew nothing of the session, so it executed nothing: the one case in
+            // which a call is sent twice.
+            let again = self.renewed(live.generation).await.map_err(unsent)?;
+            if let Carrier::Http(session) = &again.link {
+                return self
+                    .post(pool, session, params, again.generation)
+                    .await
+                    .map_err(|refused| (refused.cause, refused.sent));
+            }
+        } else if let Cause::Connect { .. } = refused.cause {
+            self.report(live.generation, refused.cause.to_string());
+        }
+        Err((refused.cause, refused.sent))
+    }
+
+    async fn post(
+        self: &Arc<Self>,
+        pool: &Rc<Pool>,
+        session: &Session,
+        params: &Params<'_>,
+        generation: u64,
+    ) -> Result<Source, http::Refused> {
+        let limits = Limits { answer: self.call_timeout, stall: http::STALL_LIMIT };
+        let mut cancel =
+            Cancel { upstream: self.clone(), generation, id: self.fresh_id(), armed: true };
+        match http::exchange(session, pool, params.body(cancel.id), limits).await {
+            Ok(exchange) => Ok(Source::Http(Box::new(HttpSource {
+                exchange: Some(exchange),
+                pool: pool.clone(),
+                key: session.key,
+                cancel,
+            }))),
+            Err(refused) => {
+                cancel.armed = refused.cause.leaves_call_running();
+                Err(refused)
+            }
+        }
+    }
+
+    /// An id for a request over HTTP.
+    pub(super) fn fresh_id(&self) -> u64 {
+        const RANGE: u64 = pending::LAST_ID - pending::FIRST_ID + 1;
+        pending::FIRST_ID + self.next_id.fetch_add(1, Ordering::Relaxed) % RANGE
+    }
+
+    async fn slot(&self) -> Result<Option<OwnedSemaphorePermit>, Cause> {
+        let Some((slots, limit)) = &self.slots else { return Ok(None) };
+        if let Ok(slot) = slots.clone().try_acquire_owned() {
+            return Ok(Some(slot));
+        }
+        let waited = self.call_timeout;
+        match tokio::time::timeout(waited, slots.clone().acquire_owned()).await {
+            Ok(Ok(slot)) => Ok(Some(slot)),
+            Ok(Err(_)) | Err(_) => Err(Cause::Busy { limit: *limit, waited }),
+        }
+    }
+
+    /// The connection, waiting for one that is being made.
+    async fn live(&self) -> Result<Arc<Live>, Cause> {
+        if let Some(live) = self.live.load_full() {
+            return Ok(live);
+        }
+        let mut state = self.state.subscribe();
+        let wait = state.wait_for(|state| state.status != Status::Connecting);
+        match tokio::time::timeout(CONNECT_WAIT, wait).await {
+            Err(_) => return Err(Cause::StillConnecting { waited: CONNECT_WAIT }),
+            Ok(Err(_)) => {}
+            Ok(Ok(state)) => match state.status {
+                Status::Disabled => return Err(Cause::Disabled),
+                Status::Failed => return Err(Cause::NotConnected { reason: state.reason.clone() }),
+                Status::Connected | Status::Connecting => {}
+            },
+        }
+        self.live
+            .load_full()
+            .ok_or_else(|| Cause::NotConnected { reason: "it is shutting down".into() })
+    }
+
+    /// A connection younger than this one, whose session the server does not know any more.
+    async fn renewed(&self, generation: u64) -> Result<Arc<Live>, Cause> {
+        let current = self.live.load_full();
+        if current.is_some_and(|live| live.generation == generation) {
+            let mut state = self.state.subscribe();
+            self.report(generation, "the server ended the session".to_owned());
+            // Until the supervisor has taken the old connection away.
+            let taken = state.wait_for(|_| {
+                self.live.load().as_ref().is_none_or(|live| live.generation != generation)
+            });
+            if tokio::time::timeout(CONNECT_WAIT, taken).await.is_err() {
+                return Err(Cause::StillConnecting { waited: CONNECT_WAIT });
+            }
+        }
+        self.live().await.map_err(|cause| Cause::SessionLost { reason: cause.to_string().into() })
+    }
+
+    /// Tells the supervisor that a connection is no good. It is told once; more of the same may be
+    /// lost.
+    fn report(&self, generation: u64, reason: String) {
+        let _ = self.control.try_send(Control::Lost { generation, reason: reason.into() });
+    }
+}
+
+fn unsent(cause: Cause) -> (Cause, Sent) {
+    (cause, Sent::No)
+}
+
+/// The answer to a call: messages as they come. Dropping it before its last message has ended
+/// cancels the call.
+pub struct Answer {
+    source: Source,
+    upstream: Arc<Upstream>,
+    tool: Arc<str>,
+    _slot: Option<OwnedSemaphorePermit>,
+}
+
+enum Source {
+    Http(Box<HttpSource>),
+    Stdio(stdio::Call),
+}
+
+struct HttpSource {
+    /// `None` once the connection went back to the pool, or broke.
+    exchange: Option<Exchange>,
+    pool: Rc<Pool>,
+    key: u64,
+    cancel: Cancel,
+}
+
+/// Tells the server, when dropped while armed, that nobody waits for a call any more. Closing the
+/// connection alone does not say so in the revisions with sessions.
+struct Cancel {
+    upstream: Arc<Upstream>,
+    generation: u64,
+    id: u64,
+    armed: bool,
+}
+
+impl Drop for Cancel {
+    fn drop(&mut self) {
+        if self.armed {
+            let cancel = Control::Cancel { generation: self.generation, id: self.id };
+            // A courtesy: with the supervisor that far behind it may be lost.
+            let _ = self.upstream.control.try_send(cancel);
+        }
+    }
+}
+
+impl std::fmt::Debug for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Answer({} of {})", self.id(), self.upstream.name)
+    }
+}
+
+impl Answer {
+    /// The id under which the call went out, and which its response must carry.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        match &self.source {
+            Source::Http(source) => source.cancel.id,
+            Source::Stdio(call) => call.id(),
+        }
+    }
+
+    /// The next piece; `None` when the stream has ended. Nothing is read ahead of what was asked
+    /// for, beyond bounded buffers. Safe to drop and ask again.
+    ///
+    /// # Errors
+    /// [`CallError`]; the answer is over then.
+    pub async fn next(&mut self) -> Result<Option<Part>, CallError> {
+        let next = match &mut self.source {
+            Source::Http(source) => source.next().await,
+            Source::Stdio(call) => call.next().await,
+        };
+        next.map_err(|cause| self.error(cause))
+    }
+
+    /// The error for an answer that ended without a response among its messages.
+    #[must_use]
+    pub fn without_response(&self) -> CallError {
+        self.error(Cause::NoAnswerAtAll { reason: "its stream held no response".into() })
+    }
+
+    /// To be called when the response has ended: what may follow it on the stream is not waited
+    /// for, and the connection is used again.
+    pub fn finish(mut self) {
+        if let Source::Http(source) = &mut self.source {
+            source.done();
+        }
+    }
+
+    fn error(&self, cause: Cause) -> CallError {
+        CallError {
+            server: self.upstream.name.clone(),
+            tool: self.tool.clone(),
+            cause,
+            sent: Sent::Maybe,
+        }
+    }
+}
+
+impl HttpSource {
+    async fn next(&mut self) -> Result<Option<Part>, Cause> {
+        let Some(exchange) = &mut self.exchange else { return Ok(None) };
+        let event = match exchange.next().await {
+            Ok(event) => event,
+            Err(cause) => {
+                self.exchange = None;
+                self.cancel.armed = cause.leaves_call_running();
+                return Err(cause);
+            }
+        };
+        if exchange.is_complete() {
+            self.done();
+        }
+        Ok(event.map(|event| match event {
+            http::Event::Data(data) => Part::Data(data),
+            http::Event::End => Part::End,
+        }))
+    }
+
+    fn done(&mut self) {
+        self.cancel.armed = false;
+        if let Some(exchange) = self.exchange.take() {
+            exchange.release(&self.pool, self.key);
+        }
+    }
+}
+
+/// A request's parameters, as slices.
+pub(super) struct Params<'a> {
+    pub(super) method: &'static str,
+    /// The tool's name, for a call.
+    pub(super) name: Option<&'a str>,
+    pub(super) meta: Option<Bytes>,
+    /// The raw arguments of a call; for other methods the raw params object.
+    pub(super) arguments: Bytes,
+}
+
+impl Params<'_> {
+    /// The message as a request's body.
+    pub(super) fn body(&self, id: u64) -> Slices {
+        Slices::new(self.slices(id, self.arguments.clone(), ""))
+    }
+
+    /// The message as a line.
+    pub(super) fn line(&self, id: u64) -> [Bytes; 3] {
+        self.slices(id, one_line(self.arguments.clone()), "\n")
+    }
+
+    fn slices(&self, id: u64, arguments: Bytes, end: &'static str) -> [Bytes; 3] {
+        let meta = self.meta.as_deref().unwrap_or_default();
+        let small = arguments.len() <= COPY_BYTES;
+        let room = 128 + meta.len() + self.name.map_or(0, str::len);
+        let mut head = Vec::with_capacity(room + if small { arguments.len() } else { 0 });
+        head.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
+        head.extend_from_slice(id.to_string().as_bytes());
+        head.extend_from_slice(br#","method":""#);
+        head.extend_from_slice(self.method.as_bytes());
+        head.extend_from_slice(br#"","params":"#);
+        let close = if let Some(name) = self.name {
+            head.push(b'{');
+            if !meta.is_empty() {
+                head.extend_from_slice(br#""_meta":"#);
+                head.extend_from_slice(meta);
+                head.push(b',');
+            }
+            head.extend_from_slice(br#""name":"#);
+            push_json_string(&mut head, name);
+            head.extend_from_slice(br#","arguments":"#);
+            "}}"
+        } else {
+            "}"
+        };
+        let tail = match (close, end) {
+            ("}}", "") => "}}",
+            ("}}", _) => "}}\n",
+            (_, "") => "}",
+            (_, _) => "}\n",
+        };
+        if small {
+            head.extend_from_slice(&arguments);
+            head.extend_from_slice(tail.as_bytes());
+            return [Bytes::from(head), Bytes::new(), Bytes::new()];
+        }
+        [Bytes::from(head), arguments, Bytes::from_static(tail.as_bytes())]
+    }
+}
+
+fn push_json_string(out: &mut Vec<u8>, text: &str) {
+    out.push(b'"');
+    for char in text.chars() {
+        match char {
+            '"' | '\\' => {
+                out.push(b'\\');
+                out.push(char as u8);
+            }
+            char if char < ' ' => {
+                out.extend_from_slice(format!("\\u{:04x}", u32::from(char)).as_bytes());
+            }
+            char => out.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    out.push(b'"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(slices: &[Bytes; 3]) -> String {
+        String::from_utf8(slices.concat()).unwrap()
+    }
+
+    #[test]
+    fn the_arguments_go_out_byte_for_byte() {
+        let params = Params {
+            method: "tools/call",
+            name: Some("a\"b\n"),
+            meta: None,
+            arguments: Bytes::from_static(b"{ \"n\":\n1.0e5 }"),
+        };
+        assert_eq!(
+            text(&params.slices(7, params.arguments.clone(), "")),
+            "{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/call\",\"params\":\
+             {\"name\":\"a\\\"b\\u000a\",\"arguments\":{ \"n\":\n1.0e5 }}}"
+        );
+        let line = text(&params.line(7));
+        assert!(line.ends_with("{ \"n\": 1.0e5 }}}\n"), "{line}");
+        assert_eq!(line.matches('\n').count(), 1);
+    }
+
+    #[test]
+    fn large_arguments_are_not_copied() {
+        let arguments = Bytes::from(format!("{{\"x\":\"{}\"}}", "y".repeat(COPY_BYTES)));
+        let params = Params {
+            method: "tools/call",
+            name: Some("t"),
+            meta: Some(Bytes::from_static(b"{\"k\":1}")),
+            arguments: arguments.clone(),
+        };
+        for slices in [params.slices(1, arguments.clone(), ""), params.line(1)] {
+            assert_eq!(slices[1].as_ptr(), arguments.as_ptr());
+            let value: serde_json::Value = serde_json::from_slice(&slices.concat()).unwrap();
+            assert_eq!(value["params"]["_meta"]["k"], 1);
+        }
+    }
+
+    #[test]
+    fn other_methods_carry_their_params_as_they_are() {
+        let params = Params {
+            method: "tools/list",
+            name: None,
+            meta: None,
+            arguments: Bytes::from_static(b"{\"cursor\":\"x\"}"),
+        };
+        assert_eq!(
+            text(&params.line(3)),
+            "{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"tools/list\",\"params\":{\"cursor\":\"x\"}}\n"
+        );
+    }
+}

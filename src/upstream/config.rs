@@ -1,0 +1,248 @@
+//! One server's entry in `mcpServers`, as far as reaching it goes.
+//!
+//! Which of its tools are offered, what they may do and how their answers are judged belongs to
+//! the catalog. Unknown keys are
+//! the business of whoever reads the file.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer};
+use thiserror::Error;
+
+/// How a server is reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub enum Protocol {
+    /// `command` means stdio, `url` means streamable HTTP.
+    #[default]
+    #[serde(rename = "auto")]
+    Auto,
+    /// A child process, one message per line.
+    #[serde(rename = "stdio")]
+    Stdio,
+    /// MCP's streamable HTTP. The names other products use for it are understood.
+    #[serde(
+        rename = "streamable-http",
+        alias = "http",
+        alias = "streamableHttp",
+        alias = "streamable_http",
+        alias = "sse"
+    )]
+    StreamableHttp,
+}
+
+/// One server's entry. `Debug` shows the names of `env` and `headers`, never their values.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Config {
+    /// The program to start, looked up in `PATH`.
+    pub command: Option<String>,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Environment variables added to ours. `${env:NAME}` is filled in.
+    pub env: BTreeMap<String, String>,
+    /// Its working folder.
+    pub cwd: Option<PathBuf>,
+    /// The MCP endpoint. `${env:NAME}` is filled in.
+    pub url: Option<String>,
+    /// Headers of every request to it. `${env:NAME}` is filled in.
+    pub headers: BTreeMap<String, String>,
+    /// False: known, but never started.
+    pub enabled: bool,
+    /// How to reach it; the key `type` of other products is understood.
+    #[serde(alias = "type")]
+    pub protocol: Protocol,
+    /// Most time from starting or connecting until the server has been initialized.
+    #[serde(deserialize_with = "duration")]
+    pub init_timeout: Duration,
+    /// Most time a call waits for the first byte of a message of its answer.
+    #[serde(deserialize_with = "duration")]
+    pub call_timeout: Duration,
+    /// Most calls at a time; absent means no limit of ours.
+    pub max_concurrent: Option<NonZeroUsize>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            command: None,
+            args: Vec::new(),
+            env: BTreeMap::new(),
+            cwd: None,
+            url: None,
+            headers: BTreeMap::new(),
+            enabled: true,
+            protocol: Protocol::Auto,
+            init_timeout: Duration::from_secs(30),
+            call_timeout: Duration::from_secs(120),
+            max_concurrent: None,
+        }
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("command", &self.command)
+            .field("args", &self.args.len())
+            .field("env", &self.env.keys())
+            .field("headers", &self.headers.keys())
+            .field("enabled", &self.enabled)
+            .field("protocol", &self.protocol)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What an entry comes down to.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Target {
+    Stdio { command: String, args: Vec<String>, env: Vec<(String, String)>, cwd: Option<PathBuf> },
+    Http { url: String, headers: Vec<(String, String)> },
+}
+
+/// Why an entry names no server. It stops that server alone.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub(super) enum Invalid {
+    #[error("neither command nor url is given")]
+    Neither,
+    #[error("both command and url are given and protocol does not say which one counts")]
+    Both,
+    #[error("protocol stdio needs a command")]
+    NoCommand,
+    #[error("protocol streamable-http needs a url")]
+    NoUrl,
+    #[error("environment variable {name} is not set, which {key} asks for")]
+    Missing { name: String, key: String },
+    #[error("{key} holds a ${{env: without its closing brace")]
+    Unclosed { key: String },
+}
+
+impl Config {
+    /// What to start or connect to, with `${env:NAME}` filled in by `lookup`.
+    pub(super) fn target(
+        &self,
+        lookup: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Target, Invalid> {
+        match (self.protocol, &self.command, &self.url) {
+            (Protocol::Auto, None, None) => Err(Invalid::Neither),
+            (Protocol::Auto, Some(_), Some(_)) => Err(Invalid::Both),
+            (Protocol::Stdio, None, _) => Err(Invalid::NoCommand),
+            (Protocol::StreamableHttp, _, None) => Err(Invalid::NoUrl),
+            (Protocol::Auto | Protocol::Stdio, Some(command), _) => Ok(Target::Stdio {
+                command: command.clone(),
+                args: self.args.clone(),
+                env: fill_all(&self.env, "env", lookup)?,
+                cwd: self.cwd.clone(),
+            }),
+            (Protocol::Auto | Protocol::StreamableHttp, _, Some(url)) => Ok(Target::Http {
+                url: fill(url, "url", lookup)?,
+                headers: fill_all(&self.headers, "headers", lookup)?,
+            }),
+        }
+    }
+}
+
+fn fill_all(
+    values: &BTreeMap<String, String>,
+    key: &str,
+    lookup: &dyn Fn(&str) -> Option<String>,
+) -> Result<Vec<(String, String)>, Invalid> {
+    values
+        .iter()
+        .map(|(name, value)| Ok((name.clone(), fill(value, &format!("{key}.{name}"), lookup)?)))
+        .collect()
+}
+
+fn fill(
+    value: &str,
+    key: &str,
+    lookup: &dyn Fn(&str) -> Option<String>,
+) -> Result<String, Invalid> {
+    let mut filled = String::with_capacity(value.len());
+    let mut rest = value;
+    while let Some((before, after)) = rest.split_once("${env:") {
+        let Some((name, after)) = after.split_once('}') else {
+            return Err(Invalid::Unclosed { key: key.to_owned() });
+        };
+        filled.push_str(before);
+        filled.push_str(
+            &lookup(name)
+                .ok_or_else(|| Invalid::Missing { name: name.to_owned(), key: key.to_owned() })?,
+        );
+        rest = after;
+    }
+    filled.push_str(rest);
+    Ok(filled)
+}
+
+/// `"30s"`, `"2m"`, `"1h 30m"`: more than zero.
+fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    use serde::de::Error;
+    let text = String::deserialize(deserializer)?;
+    text.parse::<jiff::SignedDuration>()
+        .ok()
+        .and_then(|duration| Duration::try_from(duration).ok())
+        .filter(|duration| !duration.is_zero())
+        .ok_or_else(|| {
+            D::Error::custom(format!("'{text}' is no duration: write it like \"30s\" or \"2m\""))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(json: &str) -> Config {
+        serde_json::from_str(json).unwrap()
+    }
+
+    fn environment(name: &str) -> Option<String> {
+        (name == "TOKEN").then(|| "s3cret".to_owned())
+    }
+
+    #[test]
+    fn the_entry_that_users_have_is_read() {
+        let config = config(
+            r#"{"command":"npx","args":["-y","x"],"env":{"KEY":"a${env:TOKEN}b"},"cwd":"/tmp",
+                "call_timeout":"1m 30s","max_concurrent":4}"#,
+        );
+        assert_eq!(config.init_timeout, Duration::from_secs(30));
+        assert_eq!(config.call_timeout, Duration::from_secs(90));
+        assert!(config.enabled);
+        let Ok(Target::Stdio { command, env, .. }) = config.target(&environment) else { panic!() };
+        assert_eq!((command.as_str(), env), ("npx", vec![("KEY".into(), "as3cretb".into())]));
+        assert!(!format!("{config:?}").contains("TOKEN"), "values must not show");
+    }
+
+    #[test]
+    fn an_entry_that_names_no_server_says_why() {
+        let reason = |json| config(json).target(&environment).err().map(|e| e.to_string());
+        assert_eq!(reason("{}"), Some("neither command nor url is given".into()));
+        assert_eq!(
+            reason(r#"{"command":"a","url":"http://b"}"#),
+            Some(
+                "both command and url are given and protocol does not say which one counts".into()
+            )
+        );
+        assert_eq!(reason(r#"{"command":"a","url":"http://b","type":"http"}"#), None);
+        assert_eq!(
+            reason(r#"{"url":"http://b","headers":{"X-Key":"${env:NOPE}"}}"#),
+            Some("environment variable NOPE is not set, which headers.X-Key asks for".into())
+        );
+        assert_eq!(
+            reason(r#"{"url":"http://b/${env:TOKEN"}"#),
+            Some("url holds a ${env: without its closing brace".into())
+        );
+    }
+
+    #[test]
+    fn a_duration_is_more_than_zero_and_has_a_unit() {
+        for bad in ["0s", "-1s", "5", "", "soon"] {
+            let json = format!(r#"{{"call_timeout":"{bad}"}}"#);
+            assert!(serde_json::from_str::<Config>(&json).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Why a call to an upstream failed, in words that name the server, the tool, the cause and the
+//! limit. Pure values.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+
+/// Most characters of a server's own words that an error quotes.
+const SNIPPET_CHARS: usize = 200;
+
+/// Whether any byte of the request may have reached the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// Certainly not: the call was not executed.
+    No,
+    /// It may have been executed.
+    Maybe,
+}
+
+/// A failed call. The blame is the upstream's, or the wait was ours: see [`Cause`].
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{server}: {tool}: {cause}")]
+pub struct CallError {
+    /// The server's name in the config.
+    pub server: Arc<str>,
+    /// The tool's name as its server gave it.
+    pub tool: Arc<str>,
+    /// What went wrong.
+    pub cause: Cause,
+    /// Whether the request had been sent.
+    pub sent: Sent,
+}
+
+impl CallError {
+    /// What went wrong, without the names of server and tool.
+    #[must_use]
+    pub fn cause(&self) -> String {
+        self.cause.to_string()
+    }
+}
+
+/// What went wrong. The texts go to agents and into records; they hold no header, no address
+/// beyond the configured host, and of a server's own words only a bounded, printable piece.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The server is switched off in the config.
+    #[error("the server is disabled")]
+    Disabled,
+    /// The server is not there; the reason is its supervisor's.
+    #[error("the server is not connected: {reason}")]
+    NotConnected {
+        /// Why, in one line.
+        reason: Arc<str>,
+    },
+    /// The server was still connecting when the wait ran out.
+    #[error("the server is still connecting after a wait of {}", Human(*waited))]
+    StillConnecting {
+        /// How long the call waited.
+        waited: Duration,
+    },
+    /// `max_concurrent` calls were running all the time.
+    #[error("{limit} calls are running, which is max_concurrent, and none ended within {}", Human(*waited))]
+    Busy {
+        /// `max_concurrent`.
+        limit: usize,
+        /// How long the call waited.
+        waited: Duration,
+    },
+    /// No connection could be made.
+    #[error("cannot connect to {host}: {reason}")]
+    Connect {
+        /// The configured host and port.
+        host: Arc<str>,
+        /// Why, in one line.
+        reason: Arc<str>,
+    },
+    /// The call is larger than the server's transport takes.
+    #[error("the arguments are larger than {limit} bytes")]
+    TooLarge {
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// The child does not read its input.
+    #[error("the server did not read the request within {}", Human(*limit))]
+    NotRead {
+        /// How long the call waited.
+        limit: Duration,
+    },
+    /// Silence until the limit.
+    #[error("no answer within {}", Human(*limit))]
+    NoAnswer {
+        /// `call_timeout`.
+        limit: Duration,
+    },
+    /// The answer began and then stood still.
+    #[error("the answer stopped in the middle and did not go on within {}", Human(*limit))]
+    Stalled {
+        /// The limit.
+        limit: Duration,
+    },
+    /// The connection ended before a byte of the answer came.
+    #[error("the server closed the connection without an answer{}", After(reason))]
+    NoAnswerAtAll {
+        /// More, if there is more to say; else empty.
+        reason: Arc<str>,
+    },
+    /// The connection ended in the middle of the answer.
+    #[error("the server closed the connection in the middle of its answer{}", After(reason))]
+    CutOff {
+        /// More, if there is more to say; else empty.
+        reason: Arc<str>,
+    },
+    /// What came is not HTTP, or breaks its framing.
+    #[error("the server broke the HTTP protocol: {reason}")]
+    Http {
+        /// How.
+        reason: Arc<str>,
+    },
+    /// An HTTP status that is no answer.
+    #[error("the server answered HTTP {status}{}", After(snippet))]
+    Status {
+        /// The status code.
+        status: u16,
+        /// The beginning of the body, made printable; may be empty.
+        snippet: Arc<str>,
+    },
+    /// A good status with a body that is neither JSON nor an event stream.
+    #[error(
+        "the server answered with {found} instead of JSON or an event stream{}",
+        After(snippet)
+    )]
+    ContentType {
+        /// The content type, made printable.
+        found: Arc<str>,
+        /// The beginning of the body, made printable; may be empty.
+        snippet: Arc<str>,
+    },
+    /// The answer is compressed though identity was asked for.
+    #[error("the server compressed its answer ({found}) though it was asked not to")]
+    Compressed {
+        /// The content encoding, made printable.
+        found: Arc<str>,
+    },
+    /// The server took the call as if it were a notification.
+    #[error("the server accepted the call without answering it (HTTP {status})")]
+    AcceptedOnly {
+        /// The status code, 202 or 204.
+        status: u16,
+    },
+    /// The session ended and could not be made anew.
+    #[error("the server ended the session and a new one could not be made: {reason}")]
+    SessionLost {
+        /// Why, in one line.
+        reason: Arc<str>,
+    },
+    /// A line or a field outgrew its bound.
+    #[error("the answer cannot be read: {reason}")]
+    Unreadable {
+        /// How, with the limit.
+        reason: Arc<str>,
+    },
+    /// The reader of this answer was slower than the others on the pipe can wait for.
+    #[error("the answer was not taken for {}, and the server's other calls were waiting", Human(*limit))]
+    NotTaken {
+        /// The limit.
+        limit: Duration,
+    },
+}
+
+impl Cause {
+    /// Whether the server may be working on the call still, so that it should be cancelled.
+    pub(super) fn leaves_call_running(&self) -> bool {
+        matches!(self, Self::NoAnswer { .. } | Self::Stalled { .. } | Self::NotTaken { .. })
+    }
+}
+
+/// The beginning of a server's own words: one line, printable, bounded.
+pub(super) fn printable(bytes: &[u8]) -> Arc<str> {
+    let mut text = String::new();
+    let mut chars = 0;
+    for char in String::from_utf8_lossy(bytes).chars() {
+        let char = if char.is_whitespace() { ' ' } else { char };
+        if char.is_control() || (char == ' ' && (text.is_empty() || text.ends_with(' '))) {
+            continue;
+        }
+        if chars == SNIPPET_CHARS {
+            text.push('…');
+            break;
+        }
+        text.push(char);
+        chars += 1;
+    }
+    text.trim_end().into()
+}
+
+/// `2m`, `30s`, `250ms`: as it is written in the config.
+pub(super) struct Human(pub(super) Duration);
+
+impl fmt::Display for Human {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = self.0.as_millis();
+        match (millis % 60_000, millis % 1000) {
+            (0, _) if millis > 0 => write!(f, "{}m", millis / 60_000),
+            (_, 0) => write!(f, "{}s", millis / 1000),
+            (_, _) => write!(f, "{millis}ms"),
+        }
+    }
+}
+
+/// `: more`, or nothing.
+struct After<'a>(&'a Arc<str>);
+
+impl fmt::Display for After<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { Ok(()) } else { write!(f, ": {}", self.0) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_message_names_server_tool_cause_and_limit() {
+        let error = |cause| {
+            CallError {
+                server: "github".into(),
+                tool: "create_issue".into(),
+                cause,
+                sent: Sent::No,
+            }
+            .to_string()
+        };
+        assert_eq!(
+            error(Cause::NoAnswer { limit: Duration::from_secs(120) }),
+            "github: create_issue: no answer within 2m"
+        );
+        assert_eq!(
+            error(Cause::CutOff { reason: "".into() }),
+            "github: create_issue: the server closed the connection in the middle of its answer"
+        );
+        assert_eq!(
+            error(Cause::Status { status: 500, snippet: "oops".into() }),
+            "github: create_issue: the server answered HTTP 500: oops"
+        );
+    }
+
+    #[test]
+    fn durations_read_as_in_the_config() {
+        let human = |millis| Human(Duration::from_millis(millis)).to_string();
+        assert_eq!(
+            [120_000, 90_000, 1500, 0].map(human),
+            ["2m", "90s", "1500ms", "0s"].map(str::to_owned)
+        );
+    }
+
+    #[test]
+    fn a_servers_words_are_one_printable_bounded_line() {
+        assert_eq!(&*printable(b"\n <h1>\tBad\x1b[31m\x00 </h1>\n"), "<h1> Bad[31m </h1>");
+        assert_eq!(&*printable(b"\xff!"), "\u{fffd}!");
+        let long = printable("é".repeat(500).as_bytes());
+        assert_eq!(long.chars().count(), SNIPPET_CHARS + 1);
+    }
+}

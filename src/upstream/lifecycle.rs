@@ -1,0 +1,329 @@
+//! The protocol lifecycle with one server: initialize, notifications, the list of tools.
+//!
+//! rmcp leads the lifecycle over our own framing, as one more user of the connection. The list of
+//! tools is read here and raw, since rmcp's model of a tool loses fields. How messages travel is
+//! the business of [`super::stdio`] and [`super::session`].
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rmcp::model::{ClientCapabilities, ClientConfig, Implementation, ProtocolVersion};
+use rmcp::service::{
+    ClientInitializeError, ClientLifecycleMode, NotificationContext, RoleClient, RunningService,
+    RxJsonRpcMessage, TxJsonRpcMessage, serve_client_with_lifecycle,
+};
+use rmcp::transport::Transport;
+use rmcp::{ClientHandler, RoleClient as Role};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tokio::sync::{Notify, mpsc};
+
+use super::call::Params;
+use super::error::{Cause, printable};
+use super::stdio::Link;
+use crate::catalog::discovered::DiscoveredTool;
+
+/// Most pages of a list of tools.
+const MAX_PAGES: usize = 1000;
+/// Most tools of one server.
+const MAX_TOOLS: usize = 20_000;
+/// Most bytes of one page.
+pub(super) const MAX_PAGE_BYTES: usize = 64 * 1024 * 1024;
+
+/// A running lifecycle.
+pub(super) type Service = RunningService<RoleClient, Handler>;
+
+/// What rmcp tells us of a server.
+#[derive(Clone, Debug)]
+pub(super) struct Handler {
+    server: Arc<str>,
+    /// The list of tools has changed.
+    changed: Arc<Notify>,
+}
+
+impl ClientHandler for Handler {
+    fn get_info(&self) -> ClientConfig {
+        let us = Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
+        ClientConfig::new(ClientCapabilities::default(), us)
+            .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
+    }
+
+    async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
+        tracing::debug!(server = %self.server, "the list of tools has changed");
+        self.changed.notify_one();
+    }
+}
+
+/// What the handshake said.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Greeting {
+    pub(super) protocol_version: Option<Arc<str>>,
+    /// Name and version of the server's implementation.
+    pub(super) server_info: Option<Arc<str>>,
+    pub(super) offers_tools: bool,
+}
+
+/// Initializes over a transport. The error is one line.
+pub(super) async fn initialize<T>(
+    server: Arc<str>,
+    transport: T,
+    changed: Arc<Notify>,
+    limit: Duration,
+) -> Result<(Service, Greeting), String>
+where
+    T: Transport<Role> + 'static,
+{
+    let handler = Handler { server, changed };
+    let serving = serve_client_with_lifecycle(handler, transport, ClientLifecycleMode::Initialize);
+    let service = match tokio::time::timeout(limit, serving).await {
+        Ok(Ok(service)) => service,
+        Ok(Err(error)) => return Err(reason(&error)),
+        Err(_) => {
+            return Err(format!("no answer to initialize within {}", super::error::Human(limit)));
+        }
+    };
+    let greeting = service.peer_info().map_or_else(Greeting::default, |info| Greeting {
+        protocol_version: Some(info.protocol_version.as_str().into()),
+        server_info: info
+            .server_info
+            .as_ref()
+            .map(|it| printable(format!("{} {}", it.name, it.version).as_bytes())),
+        offers_tools: info.capabilities.tools.is_some(),
+    });
+    Ok((service, greeting))
+}
+
+fn reason(error: &ClientInitializeError) -> String {
+    let text = match error {
+        ClientInitializeError::ConnectionClosed(_) => {
+            "it closed the connection while being initialized".to_owned()
+        }
+        ClientInitializeError::TransportError { error, .. } => error.error.to_string(),
+        ClientInitializeError::JsonRpcError(error) => {
+            format!("it refused to be initialized: {}", error.message)
+        }
+        // What the server said instead may be long; the log has it.
+        ClientInitializeError::ExpectedInitResponse(_)
+        | ClientInitializeError::ExpectedInitResult(_) => {
+            "it answered initialize with something else".to_owned()
+        }
+        other => other.to_string(),
+    };
+    printable(text.as_bytes()).to_string()
+}
+
+/// The lifecycle's end of a child's pipes.
+pub(super) struct PipeTransport {
+    pub(super) link: Arc<Link>,
+    pub(super) inbox: mpsc::Receiver<Bytes>,
+    pub(super) limit: Duration,
+}
+
+/// A message of the lifecycle could not be sent.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Unsent(pub(super) Cause);
+
+impl Transport<Role> for PipeTransport {
+    type Error = Unsent;
+
+    fn name() -> Cow<'static, str> {
+        "stdio".into()
+    }
+
+    fn send(
+        &mut self,
+        item: TxJsonRpcMessage<Role>,
+    ) -> impl Future<Output = Result<(), Unsent>> + Send + 'static {
+        let (link, limit) = (self.link.clone(), self.limit);
+        async move { link.send(encode(&item)?, limit).await.map_err(Unsent) }
+    }
+
+    async fn receive(&mut self) -> Option<RxJsonRpcMessage<Role>> {
+        loop {
+            let message = self.inbox.recv().await?;
+            if let Some(message) = decode(&message) {
+                return Some(message);
+            }
+        }
+    }
+
+    async fn close(&mut self) -> Result<(), Unsent> {
+        self.inbox.close();
+        Ok(())
+    }
+}
+
+/// A message of ours as JSON on one line.
+pub(super) fn encode(item: &TxJsonRpcMessage<Role>) -> Result<Vec<u8>, Unsent> {
+    serde_json::to_vec(item)
+        .map_err(|error| Unsent(Cause::Unreadable { reason: error.to_string().into() }))
+}
+
+/// A message of the server for the lifecycle; what rmcp cannot read is left out.
+pub(super) fn decode(message: &[u8]) -> Option<RxJsonRpcMessage<Role>> {
+    match serde_json::from_slice(message) {
+        Ok(message) => Some(message),
+        Err(error) => {
+            tracing::debug!(%error, "a message of the lifecycle cannot be read");
+            None
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Page<'a> {
+    #[serde(borrow)]
+    result: Option<List<'a>>,
+    error: Option<RpcError>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct List<'a> {
+    #[serde(borrow)]
+    tools: Option<Vec<&'a RawValue>>,
+    next_cursor: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct RpcError {
+    code: i64,
+    #[serde(default)]
+    message: String,
+}
+
+/// JSON-RPC: no such method.
+const METHOD_NOT_FOUND: i64 = -32601;
+
+/// Reads the whole list of tools. `fetch` sends one request and returns the response's bytes. A
+/// malformed tool is left out with a warning that names it; the rest is kept.
+pub(super) async fn discover<F>(
+    server: &str,
+    greeting: &Greeting,
+    fetch: impl Fn(Params<'static>) -> F,
+) -> Result<Vec<DiscoveredTool>, String>
+where
+    F: Future<Output = Result<Vec<u8>, Cause>>,
+{
+    let mut tools = Vec::new();
+    let mut cursors = HashSet::new();
+    let mut params = "{}".to_owned();
+    for _ in 0..MAX_PAGES {
+        let request =
+            Params { method: "tools/list", name: None, meta: None, arguments: params.into() };
+        let page = fetch(request).await.map_err(|cause| format!("tools/list: {cause}"))?;
+        let page: Page<'_> = serde_json::from_slice(&page).map_err(|error| {
+            format!(
+                "its answer to tools/list cannot be read: {}",
+                printable(error.to_string().as_bytes())
+            )
+        })?;
+        let list = match (page.result, page.error) {
+            (Some(list), _) => list,
+            (None, Some(error)) if error.code == METHOD_NOT_FOUND || !greeting.offers_tools => {
+                return Ok(Vec::new());
+            }
+            (None, Some(error)) => {
+                let words = printable(error.message.as_bytes());
+                return Err(format!("it refused tools/list: {words}"));
+            }
+            (None, None) => return Err("its answer to tools/list holds no result".to_owned()),
+        };
+        for raw in list.tools.unwrap_or_default() {
+            match DiscoveredTool::parse(raw) {
+                Ok(_) if tools.len() >= MAX_TOOLS => {
+                    tracing::warn!(server, limit = MAX_TOOLS, "a server has too many tools");
+                    return Ok(tools);
+                }
+                Ok(tool) => tools.push(tool),
+                Err(reason) => {
+                    let tool = tool_name(raw);
+                    tracing::warn!(server, %tool, reason, "a malformed tool is left out");
+                }
+            }
+        }
+        let Some(cursor) = list.next_cursor else { return Ok(tools) };
+        params = serde_json::json!({ "cursor": cursor }).to_string();
+        if !cursors.insert(cursor) {
+            tracing::warn!(server, "a server's list of tools goes round in circles");
+            return Ok(tools);
+        }
+    }
+    tracing::warn!(server, limit = MAX_PAGES, "a server's list of tools has too many pages");
+    Ok(tools)
+}
+
+/// The name of a tool that is otherwise unreadable, for the warning.
+fn tool_name(raw: &RawValue) -> Arc<str> {
+    #[derive(Deserialize)]
+    struct Named {
+        name: String,
+    }
+    serde_json::from_str::<Named>(raw.get())
+        .map_or_else(|_| "(no name)".into(), |named| printable(named.name.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// Discovers from given pages; returns names or the error, and the params that were asked.
+    async fn discovered(pages: &[&str]) -> (Result<Vec<String>, String>, Vec<String>) {
+        let asked = Mutex::new(Vec::new());
+        let greeting = Greeting { offers_tools: true, ..Greeting::default() };
+        let tools = discover("s", &greeting, |params| {
+            let mut asked = asked.lock().unwrap();
+            let page = pages[asked.len().min(pages.len() - 1)].as_bytes().to_vec();
+            asked.push(String::from_utf8(params.arguments.to_vec()).unwrap());
+            async move { Ok(page) }
+        })
+        .await;
+        let names = tools.map(|tools| tools.iter().map(|tool| tool.name.to_string()).collect());
+        (names, asked.into_inner().unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_paged_list_is_read_to_its_end() {
+        let (names, asked) = discovered(&[
+            r#"{"id":1,"result":{"tools":[{"name":"a","inputSchema":{}}],"nextCursor":"p\"2"}}"#,
+            r#"{"result":{"nextCursor":null,"tools":[{"name":"b","inputSchema":{}}]},"id":2}"#,
+        ])
+        .await;
+        assert_eq!(names.unwrap(), ["a", "b"]);
+        assert_eq!(asked, ["{}", r#"{"cursor":"p\"2"}"#]);
+    }
+
+    #[tokio::test]
+    async fn a_malformed_tool_is_left_out_and_the_rest_kept() {
+        let (names, _) = discovered(&[
+            r#"{"result":{"tools":[{"name":"a","inputSchema":{}},{"name":"b"},7,{"name":"c","inputSchema":{}}]}}"#,
+        ])
+        .await;
+        assert_eq!(names.unwrap(), ["a", "c"]);
+    }
+
+    #[tokio::test]
+    async fn a_list_that_goes_round_in_circles_ends() {
+        let (names, asked) = discovered(&[
+            r#"{"result":{"tools":[{"name":"a","inputSchema":{}}],"nextCursor":"x"}}"#,
+        ])
+        .await;
+        assert_eq!((names.unwrap().len(), asked.len()), (2, 2));
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_an_error_and_a_missing_method_is_no_tools() {
+        let (names, _) = discovered(&[r#"{"error":{"code":-32000,"message":"not\nnow"}}"#]).await;
+        assert_eq!(names.unwrap_err(), "it refused tools/list: not now");
+        let (names, _) = discovered(&[r#"{"error":{"code":-32601,"message":"?"}}"#]).await;
+        assert_eq!(names.unwrap(), Vec::<String>::new());
+        let (names, _) = discovered(&["{}"]).await;
+        assert_eq!(names.unwrap_err(), "its answer to tools/list holds no result");
+    }
+}

@@ -1,0 +1,173 @@
+//! A child process and everything it starts: one process group, gone when it is to be gone.
+//!
+//! Owns starting, draining stderr, and stopping. What is said over the pipes is not known here.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use process_wrap::tokio::{ChildWrapper, CommandWrap, ProcessGroup};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::error::printable;
+use crate::wire::lines::{Decoder, Item};
+
+/// Time a child has to end by itself once its input is closed.
+const CLOSE_GRACE: Duration = Duration::from_secs(2);
+/// Time its group then has to end after SIGTERM, before SIGKILL.
+const TERM_GRACE: Duration = Duration::from_secs(2);
+/// How often a group is looked for while it is ending.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// Most bytes of a line on stderr that are kept.
+const STDERR_LINE_BYTES: u64 = 4096;
+
+/// A running child, leader of its own process group. Dropped, it takes the group with it.
+#[derive(Debug)]
+pub(super) struct Process {
+    child: Box<dyn ChildWrapper>,
+    group: Pid,
+    stopped: bool,
+}
+
+/// The child's ends.
+pub(super) struct Pipes {
+    pub(super) stdin: ChildStdin,
+    pub(super) stdout: ChildStdout,
+    pub(super) stderr: ChildStderr,
+}
+
+impl Process {
+    /// Starts a command. The error is one line that names it.
+    pub(super) fn start(
+        command: &str,
+        args: &[String],
+        env: &[(String, String)],
+        cwd: Option<&Path>,
+    ) -> Result<(Self, Pipes), String> {
+        let mut wrap = CommandWrap::with_new(OsStr::new(command), |it| {
+            it.args(args)
+                .envs(env.iter().map(|(name, value)| (name, value)))
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .kill_on_drop(true);
+            if let Some(cwd) = cwd {
+                it.current_dir(cwd);
+            }
+        });
+        wrap.wrap(ProcessGroup::leader());
+        let mut child = wrap
+            .spawn()
+            .map_err(|error| format!("command {command} cannot be started: {error}"))?;
+        let id = child.id().and_then(|id| i32::try_from(id).ok());
+        let pipes = (child.stdin().take(), child.stdout().take(), child.stderr().take());
+        let (Some(id), (Some(stdin), Some(stdout), Some(stderr))) = (id, pipes) else {
+            return Err(format!("command {command} ended before it could be used"));
+        };
+        let process = Self { child, group: Pid::from_raw(id), stopped: false };
+        Ok((process, Pipes { stdin, stdout, stderr }))
+    }
+
+    /// How the leader ended, in one line, if it does so until the deadline.
+    pub(super) async fn ended(&mut self, deadline: Instant) -> Option<String> {
+        let status = timeout_at(deadline, self.child.wait()).await.ok()?;
+        Some(match status {
+            Ok(status) => format!("the process ended with {status}"),
+            Err(error) => format!("the process cannot be waited for: {error}"),
+        })
+    }
+
+    /// Ends the group: its input is closed already. Waits, asks, then kills; the deadline shortens
+    /// the waits, not the killing.
+    pub(super) async fn stop(mut self, deadline: Instant) {
+        self.ended(deadline.min(Instant::now() + CLOSE_GRACE)).await;
+        if self.signal(Signal::SIGTERM) {
+            let until = deadline.min(Instant::now() + TERM_GRACE);
+            // Waiting reaps the leader, else its remains would keep the group alive.
+            self.ended(until).await;
+            while self.alive() && Instant::now() < until {
+                sleep(LOOK_INTERVAL).await;
+            }
+            if self.alive() {
+                self.signal(Signal::SIGKILL);
+                self.ended(Instant::now() + TERM_GRACE).await;
+            }
+        }
+        self.stopped = true;
+    }
+
+    /// Sends a signal to the group; false when there is none any more.
+    fn signal(&self, signal: Signal) -> bool {
+        killpg(self.group, signal).is_ok()
+    }
+
+    fn alive(&self) -> bool {
+        killpg(self.group, None).is_ok()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if !self.stopped {
+            self.signal(Signal::SIGKILL);
+        }
+    }
+}
+
+/// The last words of a child on stderr.
+pub(super) type LastWords = Arc<Mutex<Arc<str>>>;
+
+/// Reads stderr to its end, always, whatever comes: lines go to the log at debug, the last one is
+/// kept for the reason of a failure.
+pub(super) async fn drain_stderr(
+    server: Arc<str>,
+    mut stderr: impl AsyncRead + Unpin,
+    last: LastWords,
+) {
+    let mut buffer = BytesMut::with_capacity(8 * 1024);
+    let mut lines = Decoder::new(STDERR_LINE_BYTES);
+    let mut line = Vec::new();
+    loop {
+        buffer.reserve(4 * 1024);
+        if !matches!(stderr.read_buf(&mut buffer).await, Ok(1..)) {
+            return;
+        }
+        lines.push(buffer.split().freeze());
+        loop {
+            match lines.next() {
+                Ok(Some(Item::Data(part))) => line.extend_from_slice(&part),
+                Ok(None) => break,
+                // Of a line that is too long the beginning is enough.
+                Ok(Some(Item::End)) | Err(_) => {
+                    let words = printable(&line);
+                    line.clear();
+                    tracing::debug!(%server, line = %words, "stderr");
+                    if !words.is_empty() {
+                        *last.lock().unwrap_or_else(PoisonError::into_inner) = words;
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_flood_on_stderr_is_read_to_its_end() {
+        let last = LastWords::default();
+        let mut flood = vec![b'x'; 3_000_000];
+        flood.extend_from_slice(b"\nlast words\x07\n\n");
+        drain_stderr("s".into(), flood.as_slice(), last.clone()).await;
+        assert_eq!(&**last.lock().unwrap(), "last words");
+    }
+}
