@@ -19,7 +19,7 @@ use crate::downstream::session::{Session, Sessions};
 use crate::output::Member;
 use crate::proxy::Worker;
 use crate::proxy::dispatch::{self, Initialize, Peer, Reaction, VERSIONS};
-use crate::proxy::reply::{Piece, RefusalKind, Running};
+use crate::proxy::reply::{Piece, Running};
 use crate::wire::jsonrpc::{self, Code, Message};
 
 /// Largest request body: 16 MiB.
