@@ -92,7 +92,7 @@ pub(super) fn row(record: &Value, intents: Intents) -> Vec<String> {
         text(record, "/tool_name").into_owned(),
         intent(&text(record, "/intent/operation_type"), intents).into_owned(),
         text(record, "/status").into_owned(),
-        record.pointer("/duration_ms").and_then(Value::as_f64).map(duration).unwrap_or_default(),
+        taken(record),
     ]
 }
 
@@ -113,6 +113,12 @@ fn time(timestamp: &str) -> String {
         Ok(time) => time.strftime("%m-%d %H:%M:%S").to_string(),
         Err(_) => timestamp.to_owned(),
     }
+}
+
+/// How long it took; what takes no time, like a decision, shows none.
+fn taken(record: &Value) -> String {
+    let ms = record.pointer("/duration_ms").and_then(Value::as_f64);
+    ms.filter(|ms| *ms > 0.0).map(duration).unwrap_or_default()
 }
 
 fn duration(ms: f64) -> String {
