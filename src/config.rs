@@ -7,7 +7,6 @@
 
 pub mod document;
 pub mod file;
-pub mod pending;
 mod reading;
 pub mod sections;
 pub mod servers;
@@ -22,10 +21,10 @@ use serde::Deserialize;
 use serde::de::Deserializer;
 use serde_json::{Map, Value};
 
-use self::pending::activity;
 use self::reading::{read, within};
 pub use self::sections::{ApiKey, Engine, Level, LogFormat, Logging, OutputValidation};
 use self::servers::Server;
+use crate::activity;
 use crate::catalog::{self, ServerSettings};
 use crate::intent;
 use crate::proxy::retrieve::MAX_LIMIT;
@@ -494,7 +493,8 @@ mod tests {
                 "operation_type": "required"}}, "output_validation": {{"assert_formats": true,
                 "max_held_total_bytes": 99999999999, "engine": "boon"}}, "activity": {{
                 "retention_days": 1, "max_records": 1, "max_size_mb": 1, "max_payload_bytes": 1,
-                "max_response_bytes": 1, "durability": "grouped", "on_failure": "refuse"}},
+                "max_response_bytes": 1, "durability": "grouped", "on_failure": "refuse",
+                "redact_keys": [], "queue_records": 1, "queue_bytes": 1}},
                 "logging": {{"level": "info", "format": "text"}}}}"#
         );
         let (_, warnings) = parsed(&text);

@@ -29,7 +29,7 @@ use tokio::runtime::{Builder, LocalOptions, Runtime};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::activity::record::{Draft, Entry, Source, Status, Type};
+use crate::activity::record::{Draft, Source, Status, Type};
 use crate::activity::{Activity, StoreError, Writer};
 use crate::api;
 use crate::catalog::snapshot::Catalog;
@@ -109,12 +109,15 @@ impl App {
     pub fn start(config: Config) -> Result<Self, StartError> {
         let guard = Guard::new(&config.allowed_hosts, &config.allowed_origins)?;
         let folder = &config.data_dir;
-        make_private(folder).map_err(|error| StartError::Folder { folder: folder.clone(), error })?;
-        let control =
-            Builder::new_multi_thread().worker_threads(1).thread_name("control").enable_all().build()?;
-        let (activity, writer) =
-            Activity::open(&folder.join("activity"), config.activity.clone())?;
-        activity.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success).into());
+        make_private(folder)
+            .map_err(|error| StartError::Folder { folder: folder.clone(), error })?;
+        let control = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("control")
+            .enable_all()
+            .build()?;
+        let (activity, writer) = Activity::open(&folder.join("activity"), config.activity.clone())?;
+        activity.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success));
         let catalog = Arc::new(Catalog::new(config.catalog()));
         restore(&catalog, &activity, &control);
         let upstreams = supervise(&config, &catalog, &activity, &control);
@@ -182,7 +185,7 @@ impl App {
         let deadline = Instant::now() + CHILDREN_TIMEOUT;
         control.block_on(shared.proxy.upstreams.shutdown(deadline));
         let stop = Draft::new(Type::SystemStop, Source::Internal, Status::Success);
-        shared.proxy.activity.note(Entry::from(stop));
+        shared.proxy.activity.note(stop);
         control.shutdown_timeout(Duration::from_secs(1));
         writer.close()
     }
@@ -252,11 +255,17 @@ fn supervise(
 ) -> Supervisor {
     let log = activity.clone();
     let noted = move |event: Event| events::entries(&event).into_iter().for_each(|e| log.note(e));
-    let servers = config.servers.iter().map(|server| (Arc::clone(&server.name), server.upstream.clone()));
+    let servers =
+        config.servers.iter().map(|server| (Arc::clone(&server.name), server.upstream.clone()));
     Supervisor::start(servers.collect(), Arc::clone(catalog), noted, control.handle())
 }
 
-async fn ended_by_signal() -> io::Result<()> {
+/// Waits for SIGINT or SIGTERM.
+///
+/// # Errors
+///
+/// When the system does not let signals be awaited.
+pub async fn ended_by_signal() -> io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -337,16 +346,17 @@ impl Lane {
         let (sockets, queue) = mpsc::channel(SOCKET_QUEUE);
         let connections = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&connections);
-        let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
-            let runtime = match local_runtime() {
-                Ok(runtime) => runtime,
-                Err(error) => {
-                    tracing::error!(%error, "a worker could not start");
-                    return;
-                }
-            };
-            runtime.block_on(work(shared, queue, counted, drain));
-        })?;
+        let thread =
+            std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
+                let runtime = match local_runtime() {
+                    Ok(runtime) => runtime,
+                    Err(error) => {
+                        tracing::error!(%error, "a worker could not start");
+                        return;
+                    }
+                };
+                runtime.block_on(work(shared, queue, counted, drain));
+            })?;
         Ok(Self { sockets, connections, thread })
     }
 }

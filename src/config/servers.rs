@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::pending::upstream;
 use super::reading::{read_quietly, unknown_key};
 use super::{ConfigError, Warning};
 use crate::catalog::ServerSettings;
 use crate::tool::Approval;
+use crate::upstream;
 
 /// One entry of `mcpServers`.
 #[derive(Clone, Debug)]

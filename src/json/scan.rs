@@ -353,29 +353,36 @@ impl Scanner {
         }
     }
 
-    fn text(&mut self, text: Text, rest: &[u8]) -> Step {
-        let used = match text {
-            Text::Plain => self.kernel.string_run(rest),
-            Text::Escape | Text::Hex(_) => 0,
-        };
-        let Some(&byte) = rest.get(used) else { return Ok(used) };
-        let next = match (text, byte) {
-            (Text::Plain, b'"') => {
-                self.end_value(self.position + used as u64 + 1);
-                return Ok(used + 1);
-            }
-            (Text::Plain, b'\\') => Text::Escape,
-            (Text::Plain, _) => return Err((used, Fault::Control)),
-            (Text::Escape, b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => Text::Plain,
-            (Text::Escape, b'u') => Text::Hex(4),
-            (Text::Hex(left), _) if byte.is_ascii_hexdigit() => match left {
-                1 => Text::Plain,
-                _ => Text::Hex(left - 1),
-            },
-            (Text::Escape | Text::Hex(_), _) => return Err((used, Fault::Escape)),
-        };
-        self.state = State::Text(next);
-        Ok(used + 1)
+    fn text(&mut self, mut text: Text, rest: &[u8]) -> Step {
+        let mut used = 0;
+        while let Some(from) = rest.get(used..)
+            && let Some(&byte) = from.first()
+        {
+            text = match (text, byte) {
+                (Text::Plain, b'"') => {
+                    self.end_value(self.position + used as u64 + 1);
+                    return Ok(used + 1);
+                }
+                (Text::Plain, b'\\') => Text::Escape,
+                (Text::Plain, 0x00..=0x1F) => return Err((used, Fault::Control)),
+                (Text::Plain, _) => {
+                    used += swar::string_run(from);
+                    continue;
+                }
+                (Text::Escape, b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => {
+                    Text::Plain
+                }
+                (Text::Escape, b'u') => Text::Hex(4),
+                (Text::Hex(left), _) if byte.is_ascii_hexdigit() => match left {
+                    1 => Text::Plain,
+                    _ => Text::Hex(left - 1),
+                },
+                (Text::Escape | Text::Hex(_), _) => return Err((used, Fault::Escape)),
+            };
+            used += 1;
+        }
+        self.state = State::Text(text);
+        Ok(used)
     }
 
     fn literal(&mut self, left: &'static [u8], rest: &[u8]) -> Step {

@@ -73,9 +73,7 @@ pub async fn call(
         Err(stop) => Err(stop),
     };
     match sent {
-        Ok((permit, answer)) => {
-            Exchange::new(worker, permit, answer, exit, reply).run().await
-        }
+        Ok((permit, answer)) => Exchange::new(worker, permit, answer, exit, reply).run().await,
         Err(stop) => {
             exit.close(stop.status, &stop.refusal.text).await;
             reply.put(Piece::Refused(stop.refusal));
@@ -187,7 +185,11 @@ async fn prepare(
     for warning in permit.warnings() {
         tracing::warn!(server = %read.tool.server, tool = %read.tool.tool, "{warning}");
         let text = warning.to_string();
-        exit.decisions.push(Decision::new(record::Verdict::Warning, policy(warning.policy()), text));
+        exit.decisions.push(Decision::new(
+            record::Verdict::Warning,
+            policy(warning.policy()),
+            text,
+        ));
     }
     Ok((permit, read.arguments))
 }
@@ -280,13 +282,7 @@ async fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
 }
 
 impl Exchange {
-    fn new(
-        worker: Rc<Worker>,
-        permit: Permit,
-        answer: Answer,
-        exit: Exit,
-        reply: Reply,
-    ) -> Self {
+    fn new(worker: Rc<Worker>, permit: Permit, answer: Answer, exit: Exit, reply: Reply) -> Self {
         let tool = permit.tool();
         let treatment = Treatment::of(tool);
         let id = answer.id().to_string();
@@ -542,8 +538,7 @@ fn policy(word: &str) -> Policy {
 }
 
 fn decision(verdict: record::Verdict, mode: Mode, failure: &Failure) -> Decision {
-    let mut decision =
-        Decision::new(verdict, Policy::OutputValidation, failure.reason.as_str());
+    let mut decision = Decision::new(verdict, Policy::OutputValidation, failure.reason.as_str());
     decision.mode = mode.as_str();
     decision.instance_path = failure.instance_path.as_str().into();
     decision.schema_path = failure.schema_path.as_str().into();
@@ -617,7 +612,11 @@ impl Exit {
     /// Records a refusal by the gate: the call rejected, and one decision (ACT-1).
     fn deny(&mut self, denial: &Denial) -> Stop {
         let text = denial.to_string();
-        self.decisions.push(Decision::new(record::Verdict::Blocked, policy(denial.policy()), text.as_str()));
+        self.decisions.push(Decision::new(
+            record::Verdict::Blocked,
+            policy(denial.policy()),
+            text.as_str(),
+        ));
         let kind = match denial.kind() {
             DenialKind::Intent => RefusalKind::Intent,
             DenialKind::Gate | DenialKind::Approval => RefusalKind::Gate,

@@ -235,7 +235,9 @@ impl Upstream {
                 Status::Connected | Status::Connecting => {}
             },
         }
-        self.live.load_full().ok_or_else(|| Cause::NotConnected { reason: "it is shutting down".into() })
+        self.live
+            .load_full()
+            .ok_or_else(|| Cause::NotConnected { reason: "it is shutting down".into() })
     }
 
     /// A connection younger than this one, whose session the server does not know any more.

@@ -168,10 +168,10 @@ fn fill(
             return Err(Invalid::Unclosed { key: key.to_owned() });
         };
         filled.push_str(before);
-        filled.push_str(&lookup(name).ok_or_else(|| Invalid::Missing {
-            name: name.to_owned(),
-            key: key.to_owned(),
-        })?);
+        filled.push_str(
+            &lookup(name)
+                .ok_or_else(|| Invalid::Missing { name: name.to_owned(), key: key.to_owned() })?,
+        );
         rest = after;
     }
     filled.push_str(rest);
@@ -223,7 +223,9 @@ mod tests {
         assert_eq!(reason("{}"), Some("neither command nor url is given".into()));
         assert_eq!(
             reason(r#"{"command":"a","url":"http://b"}"#),
-            Some("both command and url are given and protocol does not say which one counts".into())
+            Some(
+                "both command and url are given and protocol does not say which one counts".into()
+            )
         );
         assert_eq!(reason(r#"{"command":"a","url":"http://b","type":"http"}"#), None);
         assert_eq!(

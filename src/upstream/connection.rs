@@ -109,7 +109,8 @@ pub(super) fn tls_connector() -> TlsConnector {
         tracing::debug!(unusable, "system certificates left out");
     }
     let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let builder =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let mut config = match builder {
         Ok(builder) => builder.with_root_certificates(roots).with_no_client_auth(),
         Err(error) => unreachable!("the provider supports the default versions: {error}"),

@@ -128,7 +128,10 @@ pub enum Cause {
         snippet: Arc<str>,
     },
     /// A good status with a body that is neither JSON nor an event stream.
-    #[error("the server answered with {found} instead of JSON or an event stream{}", After(snippet))]
+    #[error(
+        "the server answered with {found} instead of JSON or an event stream{}",
+        After(snippet)
+    )]
     ContentType {
         /// The content type, made printable.
         found: Arc<str>,
@@ -223,8 +226,13 @@ mod tests {
     #[test]
     fn the_message_names_server_tool_cause_and_limit() {
         let error = |cause| {
-            CallError { server: "github".into(), tool: "create_issue".into(), cause, sent: Sent::No }
-                .to_string()
+            CallError {
+                server: "github".into(),
+                tool: "create_issue".into(),
+                cause,
+                sent: Sent::No,
+            }
+            .to_string()
         };
         assert_eq!(
             error(Cause::NoAnswer { limit: Duration::from_secs(120) }),

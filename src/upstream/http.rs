@@ -73,10 +73,7 @@ impl Session {
             headers.insert(header, value);
         }
         headers.insert(HOST, endpoint.host_header.clone());
-        headers.insert(
-            ACCEPT,
-            HeaderValue::from_static("application/json, text/event-stream"),
-        );
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         Ok(Self { endpoint, key, headers })
@@ -245,7 +242,10 @@ pub(super) struct Exchange {
 
 enum Framing {
     Json,
-    Events { decoder: sse::Decoder, skip: bool },
+    Events {
+        decoder: sse::Decoder,
+        skip: bool,
+    },
     /// A refusal's body that turned out to be a JSON-RPC error.
     Fixed(Option<Bytes>),
 }
@@ -285,9 +285,8 @@ pub(super) async fn send(
     request: Request<Slices>,
     limit: Duration,
 ) -> Result<(Connection, Response<Incoming>), Refused> {
-    let mut connection = Connection::open(&session.endpoint)
-        .await
-        .map_err(|cause| Refused::new(cause, Sent::No))?;
+    let mut connection =
+        Connection::open(&session.endpoint).await.map_err(|cause| Refused::new(cause, Sent::No))?;
     match connection.send(request, Instant::now() + limit).await {
         Ok(response) => Ok((connection, response)),
         Err(SendError::Stale(_)) => {
@@ -305,7 +304,8 @@ pub(super) async fn accept(
     limits: Limits,
 ) -> Result<Exchange, Refused> {
     let (head, body) = response.into_parts();
-    let content_type = head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    let content_type =
+        head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     let json = is_media_type(content_type, b"application/json");
     let exchange = |framing| Exchange {
         connection,
@@ -333,19 +333,18 @@ pub(super) async fn accept(
     if is_media_type(content_type, b"text/event-stream") {
         return Ok(exchange(Framing::Events { decoder: sse::Decoder::new(), skip: false }));
     }
-    let found = if content_type.is_empty() { "no content type".into() } else { printable(content_type) };
+    let found =
+        if content_type.is_empty() { "no content type".into() } else { printable(content_type) };
     let snippet = printable(&exchange(Framing::Json).head_of_body().await);
     refused(Cause::ContentType { found, snippet })
 }
 
 /// The media type before its parameters, in any case.
 fn is_media_type(value: &[u8], name: &[u8]) -> bool {
-    value
-        .split_at_checked(name.len())
-        .is_some_and(|(start, rest)| {
-            start.eq_ignore_ascii_case(name)
-                && rest.first().is_none_or(|byte| matches!(byte, b';' | b' ' | b'\t'))
-        })
+    value.split_at_checked(name.len()).is_some_and(|(start, rest)| {
+        start.eq_ignore_ascii_case(name)
+            && rest.first().is_none_or(|byte| matches!(byte, b';' | b' ' | b'\t'))
+    })
 }
 
 impl Exchange {
@@ -401,9 +400,10 @@ impl Exchange {
                 }
             }
             Framing::Events { decoder, skip } => {
-                while let Some(item) = decoder.next().map_err(|error| Cause::Unreadable {
-                    reason: error.to_string().into(),
-                })? {
+                while let Some(item) = decoder
+                    .next()
+                    .map_err(|error| Cause::Unreadable { reason: error.to_string().into() })?
+                {
                     match item {
                         sse::Item::Data(data) => {
                             // Messages have the default type; what else a server sends beside

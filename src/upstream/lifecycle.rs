@@ -77,12 +77,13 @@ where
     T: Transport<Role> + 'static,
 {
     let handler = Handler { server, changed };
-    let serving =
-        serve_client_with_lifecycle(handler, transport, ClientLifecycleMode::Initialize);
+    let serving = serve_client_with_lifecycle(handler, transport, ClientLifecycleMode::Initialize);
     let service = match tokio::time::timeout(limit, serving).await {
         Ok(Ok(service)) => service,
         Ok(Err(error)) => return Err(reason(&error)),
-        Err(_) => return Err(format!("no answer to initialize within {}", super::error::Human(limit))),
+        Err(_) => {
+            return Err(format!("no answer to initialize within {}", super::error::Human(limit)));
+        }
     };
     let greeting = service.peer_info().map_or_else(Greeting::default, |info| Greeting {
         protocol_version: Some(info.protocol_version.as_str().into()),
@@ -216,7 +217,10 @@ where
             Params { method: "tools/list", name: None, meta: None, arguments: params.into() };
         let page = fetch(request).await.map_err(|cause| format!("tools/list: {cause}"))?;
         let page: Page<'_> = serde_json::from_slice(&page).map_err(|error| {
-            format!("its answer to tools/list cannot be read: {}", printable(error.to_string().as_bytes()))
+            format!(
+                "its answer to tools/list cannot be read: {}",
+                printable(error.to_string().as_bytes())
+            )
         })?;
         let list = match (page.result, page.error) {
             (Some(list), _) => list,
@@ -315,8 +319,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_refusal_is_an_error_and_a_missing_method_is_no_tools() {
-        let (names, _) =
-            discovered(&[r#"{"error":{"code":-32000,"message":"not\nnow"}}"#]).await;
+        let (names, _) = discovered(&[r#"{"error":{"code":-32000,"message":"not\nnow"}}"#]).await;
         assert_eq!(names.unwrap_err(), "it refused tools/list: not now");
         let (names, _) = discovered(&[r#"{"error":{"code":-32601,"message":"?"}}"#]).await;
         assert_eq!(names.unwrap(), Vec::<String>::new());

@@ -96,7 +96,10 @@ mod tests {
     #[test]
     fn an_answer_is_known_by_id_and_outcome_in_any_order() {
         check(&format!(r#"{{"jsonrpc":"2.0","id":{OURS},"result":{{}}}}"#), Route::Call(OURS));
-        check(&format!(r#"{{"result":{{"id":5}},"jsonrpc":"2.0","id":{OURS}}}"#), Route::Call(OURS));
+        check(
+            &format!(r#"{{"result":{{"id":5}},"jsonrpc":"2.0","id":{OURS}}}"#),
+            Route::Call(OURS),
+        );
         check(&format!(r#" {{ "error" : {{}} , "id" : {OURS} }} "#), Route::Call(OURS));
         check(
             &format!(r#"{{"result":{{"a\"}}\\":["]",{{"method":1}}]}},"id":{OURS}}}"#),

@@ -20,9 +20,9 @@ use super::error::printable;
 use crate::wire::lines::{Decoder, Item};
 
 /// Time a child has to end by itself once its input is closed.
-pub const CLOSE_GRACE: Duration = Duration::from_secs(2);
+const CLOSE_GRACE: Duration = Duration::from_secs(2);
 /// Time its group then has to end after SIGTERM, before SIGKILL.
-pub const TERM_GRACE: Duration = Duration::from_secs(2);
+const TERM_GRACE: Duration = Duration::from_secs(2);
 /// How often a group is looked for while it is ending.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// Most bytes of a line on stderr that are kept.
@@ -63,8 +63,9 @@ impl Process {
             }
         });
         wrap.wrap(ProcessGroup::leader());
-        let mut child =
-            wrap.spawn().map_err(|error| format!("command {command} cannot be started: {error}"))?;
+        let mut child = wrap
+            .spawn()
+            .map_err(|error| format!("command {command} cannot be started: {error}"))?;
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         let pipes = (child.stdin().take(), child.stdout().take(), child.stderr().take());
         let (Some(id), (Some(stdin), Some(stdout), Some(stderr))) = (id, pipes) else {

@@ -9,8 +9,8 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use ::http::Method;
+use bytes::Bytes;
 use rmcp::RoleClient as Role;
 use rmcp::model::{ClientNotification, JsonRpcMessage, ServerResult};
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
@@ -246,7 +246,8 @@ pub(super) async fn fetch(
 pub(super) async fn notify(session: &Session, json: Vec<u8>) {
     let body = Slices::new([Bytes::from(json), Bytes::new(), Bytes::new()]);
     let request = session.request(Method::POST, body);
-    let _ = tokio::time::timeout(FAREWELL_LIMIT, http::send(session, request, FAREWELL_LIMIT)).await;
+    let _ =
+        tokio::time::timeout(FAREWELL_LIMIT, http::send(session, request, FAREWELL_LIMIT)).await;
 }
 
 impl Transport<Role> for HttpTransport {
@@ -268,7 +269,8 @@ impl Transport<Role> for HttpTransport {
     }
 
     async fn close(&mut self) -> Result<(), Unsent> {
-        let tasks = std::mem::take(&mut *self.shared.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        let tasks =
+            std::mem::take(&mut *self.shared.tasks.lock().unwrap_or_else(PoisonError::into_inner));
         drop(tasks);
         let session = self.shared.session();
         if session.has_id() {

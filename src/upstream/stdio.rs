@@ -316,7 +316,8 @@ impl Reader<'_> {
                 }
                 // An answer to a call has found it already.
                 Route::Garbage | Route::Call(_) => {
-                    let blank = self.line.held.iter().all(|part| part.iter().all(u8::is_ascii_whitespace));
+                    let blank =
+                        self.line.held.iter().all(|part| part.iter().all(u8::is_ascii_whitespace));
                     if !blank {
                         self.complain(Complaint::Garbage);
                     }
@@ -330,7 +331,8 @@ impl Reader<'_> {
         tracing::warn!(server = %self.link.server, %error, "a server's line cannot be read");
         if let Some((id, _)) = &self.line.call {
             let id = *id;
-            self.hand_on(Piece::Failed(Cause::Unreadable { reason: error.to_string().into() })).await;
+            self.hand_on(Piece::Failed(Cause::Unreadable { reason: error.to_string().into() }))
+                .await;
             self.link.waiting().leave(id);
         }
         // The decoder skips to the end of the line by itself and reports no end for it.

@@ -26,8 +26,8 @@ use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio_rustls::TlsConnector;
 
-use super::call::{Carrier, Live, Params};
 pub use super::call::{Answer, Part, Upstream};
+use super::call::{Carrier, Live, Params};
 use super::config::{Config, Target};
 use super::connection::{Endpoint, tls_connector};
 pub use super::error::{CallError, Cause, Sent};
@@ -313,7 +313,8 @@ impl Keeper {
                 None => break,
                 Some(Err(reason)) => Some(reason),
                 Some(Ok(mut connection)) => {
-                    let (end, worked) = self.serve(&mut connection, &mut controls, &mut stopping).await;
+                    let (end, worked) =
+                        self.serve(&mut connection, &mut controls, &mut stopping).await;
                     self.upstream.live.store(None);
                     match end {
                         End::Stop(deadline) => {
@@ -563,7 +564,8 @@ impl Connection {
 
     async fn close(mut self, deadline: tokio::time::Instant) {
         if let Some(mut service) = self.service.take() {
-            let limit = GOODBYE_LIMIT.min(deadline.saturating_duration_since(tokio::time::Instant::now()));
+            let limit =
+                GOODBYE_LIMIT.min(deadline.saturating_duration_since(tokio::time::Instant::now()));
             let _ = service.close_with_timeout(limit).await;
         }
         if let Some(child) = self.child.take() {

@@ -77,7 +77,10 @@ fn make_tools() -> Tools {
         }
         let data = serde_json::json!({"total": items.len(), "items": items});
         let text = serde_json::json!([{"type": "text", "text": data.to_string()}]);
-        results.push((format!("typed_{name}"), format!("{{\"content\":{text},\"structuredContent\":{data}}}")));
+        results.push((
+            format!("typed_{name}"),
+            format!("{{\"content\":{text},\"structuredContent\":{data}}}"),
+        ));
         let text = serde_json::json!([{"type": "text", "text": "x".repeat(size - 45)}]);
         results.push((format!("plain_{name}"), format!("{{\"content\":{text}}}")));
         let input = serde_json::json!({"type": "object"});
@@ -161,12 +164,17 @@ async fn connection(tools: &Tools, mut socket: TcpStream) -> std::io::Result<()>
         input.drain(..head + length);
         output.clear();
         if answered {
-            write!(output, "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n", body.len())?;
+            write!(
+                output,
+                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+                body.len()
+            )?;
             output.extend_from_slice(&body);
         } else if post {
             output.extend_from_slice(b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n");
         } else {
-            output.extend_from_slice(b"HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\n\r\n");
+            output
+                .extend_from_slice(b"HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\n\r\n");
         }
         socket.write_all(&output).await?;
     }
