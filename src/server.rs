@@ -29,7 +29,7 @@ use tokio::runtime::{Builder, LocalOptions, Runtime};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::activity::record::{Draft, Entry, Source, Status, Type};
+use crate::activity::record::{Draft, Source, Status, Type};
 use crate::activity::{Activity, StoreError, Writer};
 use crate::api;
 use crate::catalog::snapshot::Catalog;
@@ -117,7 +117,7 @@ impl App {
             .enable_all()
             .build()?;
         let (activity, writer) = Activity::open(&folder.join("activity"), config.activity.clone())?;
-        activity.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success).into());
+        activity.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success));
         let catalog = Arc::new(Catalog::new(config.catalog()));
         restore(&catalog, &activity, &control);
         let upstreams = supervise(&config, &catalog, &activity, &control);
@@ -185,7 +185,7 @@ impl App {
         let deadline = Instant::now() + CHILDREN_TIMEOUT;
         control.block_on(shared.proxy.upstreams.shutdown(deadline));
         let stop = Draft::new(Type::SystemStop, Source::Internal, Status::Success);
-        shared.proxy.activity.note(Entry::from(stop));
+        shared.proxy.activity.note(stop);
         control.shutdown_timeout(Duration::from_secs(1));
         writer.close()
     }
@@ -260,7 +260,12 @@ fn supervise(
     Supervisor::start(servers.collect(), Arc::clone(catalog), noted, control.handle())
 }
 
-async fn ended_by_signal() -> io::Result<()> {
+/// Waits for SIGINT or SIGTERM.
+///
+/// # Errors
+///
+/// When the system does not let signals be awaited.
+pub async fn ended_by_signal() -> io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

@@ -12,7 +12,7 @@
 //!              channel of the call ◀──────────────┼── reader ◀─ child
 //! ```
 
-mod call;
+pub mod call;
 mod config;
 mod connection;
 mod error;
@@ -28,3 +28,6 @@ pub mod supervisor;
 pub use call::{Answer, Part, Upstream};
 pub use config::{Config, Protocol};
 pub use error::{CallError, Cause, Sent};
+
+#[cfg(test)]
+mod tests;

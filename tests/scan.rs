@@ -67,6 +67,22 @@ fn long_runs_of_backslashes_meet_the_end_of_a_block_and_of_a_chunk_in_every_way(
     }
 }
 
+#[test]
+fn an_ordinary_message_is_read_without_an_allocation() {
+    let rows = r#"{"a":[1,"two",{}],"b":"\u00e9\""},"#.repeat(1000);
+    let message = format!(
+        r#"{{"jsonrpc":"2.0","id":1,"result":{{"content":[{rows}0],"structuredContent":[{rows}0],"isError":false,"_meta":{{}},"x":1,"y":2}}}}"#
+    );
+    let count = allocation_counter::measure(|| {
+        let mut scanner = Scanner::new(Limits { max_bytes: 5 << 20, max_depth: 64 }, 1);
+        for chunk in message.as_bytes().chunks(1000) {
+            assert_eq!(scanner.feed(chunk), Ok(()));
+        }
+        assert_eq!(scanner.finish(), Ok(()));
+    });
+    assert_eq!(count.count_total, 0);
+}
+
 /// JSON text of any value, with white space and escapes.
 fn value() -> impl Strategy<Value = String> {
     let string =

@@ -5,7 +5,12 @@
 //! characters beyond ASCII. As the protocol advises, `content` carries the structured result once
 //! more as escaped text.
 
-#![allow(dead_code, reason = "each benchmark uses a part of it")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::indexing_slicing,
+    reason = "each benchmark includes it and uses a part; its tables are indexed by remainders"
+)]
 
 use std::fmt::Write;
 
@@ -14,7 +19,7 @@ pub const SIZES: [(&str, usize); 4] =
     [("1KB", 1_000), ("13KB", 13_000), ("1.3MB", 1_300_000), ("13MB", 13_000_000)];
 
 /// The `outputSchema` of the tool; every structured result of [`response`] conforms to it.
-pub const SCHEMA: &str = r#"{
+pub const SCHEMA: &str = r##"{
   "$schema": "https://json-schema.org/draft/2020-12/schema",
   "type": "object",
   "required": ["total", "incomplete", "items"],
@@ -49,7 +54,7 @@ pub const SCHEMA: &str = r#"{
       }
     }
   }
-}"#;
+}"##;
 
 /// A JSON-RPC response of about `size` bytes that carries a tool result conforming to [`SCHEMA`].
 pub fn response(size: usize) -> Vec<u8> {
@@ -86,8 +91,18 @@ pub fn structured(size: usize) -> String {
 /// One issue; short where there is not room for much.
 fn issue(out: &mut String, n: usize, room: usize) {
     const WORDS: [&str; 12] = [
-        "timeout", "when", "the", "stream", "closes", "early", "naïve", "cache", "—", "retry",
-        "\\\"quoted\\\"", "path\\\\to",
+        "timeout",
+        "when",
+        "the",
+        "stream",
+        "closes",
+        "early",
+        "naïve",
+        "cache",
+        "—",
+        "retry",
+        "\\\"quoted\\\"",
+        "path\\\\to",
     ];
     let word = |k: usize| WORDS[(n * 7 + k * 5 + n / 11) % WORDS.len()];
     let labels = ["\"bug\"", "\"bug\",\"p1\"", "", "\"docs\",\"good first issue\",\"help\""][n % 4];

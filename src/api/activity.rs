@@ -9,10 +9,9 @@ use serde::Serialize;
 
 use super::answer::Failure;
 use super::query::{BadQuery, Query};
-use crate::activity::QueryError;
-use crate::activity::record::{Id, Operation, Record, Status, Type};
-use crate::activity::stats::Period;
-use crate::activity::{Activity, Filter, From, Page, Payloads};
+use crate::activity::{
+    Activity, Filter, From, Id, Operation, Page, Payloads, Period, QueryError, Record, Status, Type,
+};
 use crate::proxy::Worker;
 
 /// Records in a page that asks for no number.

@@ -221,6 +221,10 @@ impl Catalog {
             let Some((server, settings)) = self.settings.servers.get_key_value(*server) else {
                 continue;
             };
+            if origin == ToolSet::Restored && servers.get(server) == Some(&ToolSet::Discovered) {
+                // The server was faster than the disk.
+                continue;
+            }
             let (set, change) = self.next_set(server, settings, discovered, last.tools_of(server));
             tools.retain(|tool| tool.name.server != *server);
             tools.extend(set);
@@ -430,6 +434,20 @@ mod tests {
             "the same schema"
         );
         assert_eq!(unusable(vec![tool("x", bad), tool("y", bad)]), ["s:y"]);
+    }
+
+    #[test]
+    fn fr_a1_a_server_that_has_answered_is_not_set_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings =
+            Settings { folder: Some(folder.path().to_owned()), ..settings(&[("s", "{}")]) };
+        Catalog::new(settings.clone()).replace_server("s", vec![tool("old", "")]);
+        let on_disk = std::fs::read(persist::path(folder.path(), "s")).unwrap();
+        let catalog = Catalog::new(settings);
+        catalog.replace_server("s", vec![tool("new", "")]);
+        std::fs::write(persist::path(folder.path(), "s"), on_disk).unwrap();
+        assert!(catalog.restore().is_empty());
+        assert_eq!(names(&catalog.load()), ["s:new"]);
     }
 
     #[test]

@@ -48,9 +48,8 @@ fn variable(name: &str) -> Option<String> {
 fn report(loaded: &Loaded) -> serde_json::Value {
     let config = &loaded.config;
     let warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
-    let server = |server: &Server| {
-        json!({"name": &*server.name, "enabled": server.upstream.enabled})
-    };
+    let server =
+        |server: &Server| json!({"name": &*server.name, "enabled": server.upstream.enabled});
     let servers: Vec<_> = config.servers.iter().map(server).collect();
     json!({
         "path": loaded.path.display().to_string(),

@@ -25,6 +25,9 @@ const MAX_ANSWER_BYTES: usize = 1024 * 1024 * 1024;
 /// The protocol revision the demo speaks.
 const MCP_REVISION: &str = "2025-06-18";
 
+/// Tells the log that it is the command line that calls.
+pub(super) const SOURCE: &str = "x-mcpproxy-source";
+
 /// A whole answer.
 #[derive(Debug)]
 pub(super) struct Answer {
@@ -68,6 +71,15 @@ impl Client {
         &self.authority
     }
 
+    /// Whether anybody listens there. Who it is shows with the first answer.
+    pub(super) async fn is_there(&self) -> bool {
+        let connect = TcpStream::connect(&self.authority);
+        match tokio::time::timeout(CONNECT_TIMEOUT, connect).await {
+            Ok(Err(error)) => error.kind() != io::ErrorKind::ConnectionRefused,
+            Ok(Ok(_)) | Err(_) => true,
+        }
+    }
+
     /// One REST request; `target` is path and query.
     pub(super) async fn request(
         &self,
@@ -79,7 +91,7 @@ impl Client {
             .method(method)
             .uri(target)
             .header("x-api-key", &self.api_key)
-            .header("x-mcpproxy-source", "cli");
+            .header(SOURCE, "cli");
         exchange(&self.authority, request, body).await
     }
 }

@@ -14,7 +14,7 @@ use crate::upstream::supervisor::{Event, ServerState, Status as ServerStatus};
 /// The records an event leaves: one for the server or its set of tools, and one for each schema
 /// that cannot be used (FR-A9).
 #[must_use]
-pub fn entries(event: &Event) -> Vec<Entry> {
+pub(super) fn entries(event: &Event) -> Vec<Entry> {
     match event {
         Event::Server(state) => vec![server_change(state).into()],
         Event::Catalog { server, change } => catalog_changes(server, change),
@@ -23,7 +23,7 @@ pub fn entries(event: &Event) -> Vec<Entry> {
 
 /// The records of a changed set of tools; none if nothing changed.
 #[must_use]
-pub fn catalog_changes(server: &Arc<str>, change: &Change) -> Vec<Entry> {
+pub(super) fn catalog_changes(server: &Arc<str>, change: &Change) -> Vec<Entry> {
     if change.is_empty() {
         return Vec::new();
     }

@@ -128,7 +128,8 @@ mod tests {
         assert!(is_ours(a) && is_ours(b));
         assert_eq!(pending.get(a), Some(&'a'));
         assert_eq!(pending.leave(a), Some('a'));
-        assert_eq!((pending.get(a), pending.leave(a)), (None, None));
+        assert_eq!(pending.get(a), None);
+        assert_eq!(pending.leave(a), None);
         assert_eq!(pending.leave(b), Some('b'));
         assert!(pending.is_empty());
     }

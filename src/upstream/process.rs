@@ -20,9 +20,9 @@ use super::error::printable;
 use crate::wire::lines::{Decoder, Item};
 
 /// Time a child has to end by itself once its input is closed.
-pub const CLOSE_GRACE: Duration = Duration::from_secs(2);
+const CLOSE_GRACE: Duration = Duration::from_secs(2);
 /// Time its group then has to end after SIGTERM, before SIGKILL.
-pub const TERM_GRACE: Duration = Duration::from_secs(2);
+const TERM_GRACE: Duration = Duration::from_secs(2);
 /// How often a group is looked for while it is ending.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// Most bytes of a line on stderr that are kept.

@@ -1,0 +1,180 @@
+//! What a server may do to us: over HTTP and over pipes, good and bad, on real sockets and real
+//! child processes.
+
+mod http;
+mod stdio;
+
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use serde_json::json;
+use serde_json::value::RawValue;
+use tokio::runtime::Handle;
+
+use super::Config;
+use super::http::Pool;
+use super::supervisor::{
+    Answer, CallError, Event, Part, ServerState, Status, Supervisor, Upstream,
+};
+use crate::catalog::settings::Settings;
+use crate::catalog::snapshot::Catalog;
+use crate::intent::{self, Operation, Permit, Stated};
+use crate::tool::ToolName;
+
+/// Longest time that anything in these tests may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A proxy's lower half: catalog, supervisor, one worker's pool.
+struct Bench {
+    catalog: Arc<Catalog>,
+    supervisor: Supervisor,
+    pool: Rc<Pool>,
+    events: Arc<Mutex<Vec<Event>>>,
+}
+
+impl Bench {
+    /// Starts with the servers of an `mcpServers` object.
+    fn start(servers: serde_json::Value) -> Self {
+        let configs: Vec<(Arc<str>, Config)> = servers
+            .as_object()
+            .unwrap()
+            .iter()
+            .map(|(name, entry)| {
+                (name.as_str().into(), serde_json::from_value(entry.clone()).unwrap())
+            })
+            .collect();
+        let settings = Settings {
+            servers: configs.iter().map(|(name, _)| (name.clone(), Default::default())).collect(),
+            ..Settings::default()
+        };
+        let catalog = Arc::new(Catalog::new(settings));
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let log = events.clone();
+        let supervisor = Supervisor::start(
+            configs,
+            catalog.clone(),
+            move |event| log.lock().unwrap().push(event),
+            &Handle::current(),
+        );
+        Self { catalog, supervisor, pool: Rc::new(Pool::new()), events }
+    }
+
+    fn upstream(&self, name: &str) -> Arc<Upstream> {
+        self.supervisor.get(name).unwrap().clone()
+    }
+
+    /// Waits until a server's state is as asked.
+    async fn until(&self, name: &str, what: impl Fn(&ServerState) -> bool) -> ServerState {
+        let upstream = self.upstream(name);
+        let mut state = upstream.state.subscribe();
+        within(state.wait_for(|state| what(state))).await.unwrap().clone()
+    }
+
+    async fn connected(&self, name: &str) -> ServerState {
+        self.until(name, |state| state.status == Status::Connected).await
+    }
+
+    fn permit(&self, name: &str) -> Permit {
+        let name = ToolName::parse(name).unwrap();
+        let tool = self.catalog.load().tool(&name).expect("a discovered tool").clone();
+        let intent = r#"{"operation_type":"destructive"}"#.to_owned();
+        let stated = Stated::parse(&[("intent", &RawValue::from_string(intent).unwrap())]);
+        intent::authorize(Operation::Destructive, &stated, tool, &intent::Settings::default())
+            .unwrap()
+    }
+
+    async fn begin(&self, name: &str, arguments: &str) -> Result<Answer, CallError> {
+        let permit = self.permit(name);
+        let upstream = self.upstream(&permit.tool().name.server);
+        let arguments = Bytes::copy_from_slice(arguments.as_bytes());
+        within(upstream.call(&self.pool, &permit, arguments)).await
+    }
+
+    /// A call's messages, to the end of its stream.
+    async fn call(&self, name: &str, arguments: &str) -> Result<Vec<String>, CallError> {
+        let mut answer = self.begin(name, arguments).await?;
+        let mut messages = Vec::new();
+        while let Some(message) = next_message(&mut answer).await? {
+            messages.push(message);
+        }
+        Ok(messages)
+    }
+
+    /// A call's error, in words.
+    async fn error(&self, name: &str) -> String {
+        self.call(name, "{}").await.expect_err("an error").to_string()
+    }
+
+    async fn stop(self) {
+        within(self.supervisor.shutdown(Instant::now() + Duration::from_secs(1))).await;
+    }
+}
+
+/// The next whole message of an answer; none at the end of the stream.
+async fn next_message(answer: &mut Answer) -> Result<Option<String>, CallError> {
+    let mut message = Vec::new();
+    loop {
+        match within(answer.next()).await? {
+            Some(Part::Data(data)) => {
+                assert!(!data.is_empty());
+                message.extend_from_slice(&data);
+            }
+            Some(Part::End) => return Ok(Some(String::from_utf8(message).unwrap())),
+            None => {
+                assert!(message.is_empty(), "a stream that ends in a message is an error");
+                return Ok(None);
+            }
+        }
+    }
+}
+
+async fn within<F: Future>(future: F) -> F::Output {
+    tokio::time::timeout(PATIENCE, future).await.expect("it took too long")
+}
+
+/// Lets everything else run until it is so.
+async fn until(so: impl Fn() -> bool) {
+    within(async {
+        while !so() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+/// The result object that the scripted servers answer a call with.
+fn result(id: u64, text: &str) -> String {
+    json!({"jsonrpc": "2.0", "id": id, "result": {"content": [{"type": "text", "text": text}]}})
+        .to_string()
+}
+
+#[tokio::test]
+async fn a_server_without_an_address_fails_and_says_why() {
+    let bench = Bench::start(json!({"bad": {}, "off": {"command": "x", "enabled": false}}));
+    let state = bench.until("bad", |state| state.status == Status::Failed).await;
+    assert_eq!(&*state.reason, "neither command nor url is given");
+    assert_eq!(bench.upstream("off").state().status, Status::Disabled);
+    assert!(bench.supervisor.settled());
+    assert_eq!(
+        bench.upstream("bad").unavailable().unwrap(),
+        "bad: the server is not connected: neither command nor url is given"
+    );
+    assert!(matches!(&bench.events.lock().unwrap()[..], [Event::Server(_)]));
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn a_secret_that_is_not_set_stops_that_server_alone() {
+    let bench = Bench::start(json!({
+        "s": {"url": "http://127.0.0.1:9/", "headers": {"X": "${env:MCPPROXY_NOT_SET}"}}
+    }));
+    let state = bench.until("s", |state| state.status == Status::Failed).await;
+    assert_eq!(
+        &*state.reason,
+        "environment variable MCPPROXY_NOT_SET is not set, which headers.X asks for"
+    );
+    bench.stop().await;
+}

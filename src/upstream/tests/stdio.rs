@@ -1,0 +1,291 @@
+//! Calls to real child processes: shell scripts that answer as they are told.
+
+use super::*;
+
+/// The beginning of every script: answers the lifecycle, then runs `$1` for each call with its id
+/// in `$id`, and `$2` once before.
+const SERVER: &str = r#"
+eval "$2"
+while IFS= read -r line; do
+  case "$line" in *'"id":'*) id=${line#*'"id":'}; id=${id%%[,\}]*};; esac
+  case "$line" in
+    *'"initialize"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"sh","version":"1"}}}\n' "$id";;
+    *'"tools/list"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"t","inputSchema":{}}]}}\n' "$id";;
+    *'"tools/call"'*) eval "$1";;
+  esac
+done
+"#;
+
+fn entry(on_call: &str, first: &str) -> serde_json::Value {
+    json!({"command": "/bin/sh", "args": ["-c", SERVER, "server", on_call, first]})
+}
+
+fn child(on_call: &str) -> Bench {
+    Bench::start(json!({"sh": entry(on_call, "")}))
+}
+
+#[tokio::test]
+async fn a_call_goes_through_a_child() {
+    let bench = child(
+        r#"printf '{"jsonrpc":"2.0","id":%s,"result":{"line":"%s"}}\n' "$id" "$(printf %s "$line" | tr -d '"\\')""#,
+    );
+    let state = bench.connected("sh").await;
+    assert_eq!(state.server_info.as_deref(), Some("sh 1"));
+    let mut answer = bench.begin("sh:t", "{\"a\":\r\n1}").await.unwrap();
+    let id = answer.id();
+    let message = next_message(&mut answer).await.unwrap().unwrap();
+    assert_eq!(
+        message,
+        format!(
+            "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"line\":\"{{jsonrpc:2.0,id:{id},method:tools/call,params:{{name:t,arguments:{{a:  1}}}}}}\"}}}}"
+        )
+    );
+    assert_eq!(next_message(&mut answer).await.unwrap(), None);
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn answers_find_their_calls_in_any_order() {
+    // Two calls are answered in the opposite order, with the id after the result.
+    let bench = child(
+        r#"if [ -n "$held" ]; then
+             printf '{"result":{"n":"%s"},"id":%s}\n{"result":{"n":"%s"},"id":%s}\n' "$id" "$id" "$held" "$held"; held=;
+           else held=$id; fi"#,
+    );
+    bench.connected("sh").await;
+    for _ in 0..10 {
+        let (mut one, mut two) =
+            (bench.begin("sh:t", "{}").await.unwrap(), bench.begin("sh:t", "{}").await.unwrap());
+        for answer in [&mut one, &mut two] {
+            let id = answer.id();
+            let message = next_message(answer).await.unwrap().unwrap();
+            assert_eq!(message, format!("{{\"result\":{{\"n\":\"{id}\"}},\"id\":{id}}}"));
+        }
+    }
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn an_answer_streams_before_its_line_has_ended() {
+    let bench = child(
+        r#"printf '{"jsonrpc":"2.0","id":%s,"result":{"a":' "$id"; IFS= read -r line; printf '1}}\n'"#,
+    );
+    bench.connected("sh").await;
+    let mut answer = bench.begin("sh:t", "{}").await.unwrap();
+    let Some(Part::Data(head)) = within(answer.next()).await.unwrap() else { panic!() };
+    assert!(head.ends_with(b"\"result\":{\"a\":"), "{head:?}");
+    // The script reads this second call as the sign to go on.
+    let second = bench.begin("sh:t", "{}").await.unwrap();
+    let message = next_message(&mut answer).await.unwrap().unwrap();
+    assert_eq!(message, "1}}");
+    drop(second);
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn a_line_of_many_megabytes_comes_whole() {
+    let bench = child(
+        r#"printf '{"result":{"x":"'; head -c 20000000 /dev/zero | tr '\0' x; printf '"},"id":%s}\n' "$id""#,
+    );
+    bench.connected("sh").await;
+    let messages = bench.call("sh:t", "{}").await.unwrap();
+    assert_eq!(messages.len(), 1);
+    assert!(messages[0].len() > 20_000_000);
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn a_child_that_dies_fails_its_call_and_comes_back() {
+    let bench = child(
+        r#"printf '{"jsonrpc":"2.0","id":%s,"result":{' "$id"; echo 'out of luck' >&2; exit 3"#,
+    );
+    bench.connected("sh").await;
+    let error = bench.error("sh:t").await;
+    assert_eq!(
+        error,
+        "sh: t: the server closed the connection in the middle of its answer: it closed its output"
+    );
+    let state = bench.until("sh", |state| state.status != Status::Connected).await;
+    assert_eq!(
+        &*state.reason,
+        "reconnecting: the process ended with exit status: 3; its last words: out of luck"
+    );
+    bench.connected("sh").await;
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn a_child_that_cannot_start_or_ends_at_once_says_why() {
+    let bench = Bench::start(json!({
+        "missing": {"command": "/no/such/program"},
+        "quitter": {"command": "/bin/sh", "args": ["-c", "echo 'no config' >&2; exit 7"]},
+        "mute": {"command": "/bin/sh", "args": ["-c", "sleep 60"], "init_timeout": "100ms"},
+    }));
+    let failed = |state: &ServerState| state.status == Status::Failed;
+    let reason = bench.until("missing", failed).await.reason;
+    assert!(reason.starts_with("command /no/such/program cannot be started: "), "{reason}");
+    assert_eq!(
+        &*bench.until("quitter", failed).await.reason,
+        "the process ended with exit status: 7; its last words: no config"
+    );
+    assert_eq!(&*bench.until("mute", failed).await.reason, "no answer to initialize within 100ms");
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn garbage_and_strange_ids_do_not_disturb() {
+    let bench = child(
+        r#"printf 'Listening...\n\n[]\n{"id":1999999999,"result":{}}\n{"id":"x","result":1}\n{"method":"notifications/x"}\n{"id":%s,"result":{}}\n' "$id""#,
+    );
+    bench.connected("sh").await;
+    for _ in 0..3 {
+        let mut answer = bench.begin("sh:t", "{}").await.unwrap();
+        let expected = format!("{{\"id\":{},\"result\":{{}}}}", answer.id());
+        assert_eq!(next_message(&mut answer).await.unwrap().unwrap(), expected);
+    }
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn no_answer_and_only_garbage_are_told_apart() {
+    let bench = Bench::start(json!({
+        "quiet": {"command": "/bin/sh", "args": ["-c", SERVER, "s", ":", ""], "call_timeout": "100ms"},
+        "noisy": {"command": "/bin/sh", "args": ["-c", SERVER, "s", "echo a; echo b", ""], "call_timeout": "300ms"},
+    }));
+    bench.connected("quiet").await;
+    bench.connected("noisy").await;
+    assert_eq!(bench.error("quiet:t").await, "quiet: t: no answer within 100ms");
+    assert_eq!(
+        bench.error("noisy:t").await,
+        "noisy: t: the answer cannot be read: no answer within 300ms, but 2 lines that are no JSON-RPC messages"
+    );
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn a_dropped_answer_is_cancelled_and_its_late_bytes_go_nowhere() {
+    // Answers the call only after the cancellation was read, then tells of it in the next answer.
+    let bench = child(
+        r#"if [ -z "$first" ]; then first=$id; IFS= read -r cancel; printf '{"id":%s,"result":"late"}\n' "$first";
+           else printf '{"id":%s,"result":"%s"}\n' "$id" "$(printf %s "$cancel" | tr -d '"\\')"; fi"#,
+    );
+    bench.connected("sh").await;
+    let answer = bench.begin("sh:t", "{}").await.unwrap();
+    let first = answer.id();
+    drop(answer);
+    let mut answer = bench.begin("sh:t", "{}").await.unwrap();
+    let message = next_message(&mut answer).await.unwrap().unwrap();
+    // Either the call was taken back before it was written, or it was cancelled.
+    assert!(
+        message.contains(&format!("method:notifications/cancelled,params:{{requestId:{first},"))
+            || message.contains("\"late\""),
+        "{message}"
+    );
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn a_flood_on_stderr_blocks_nothing() {
+    let bench = child(
+        r#"head -c 5000000 /dev/zero | tr '\0' e >&2; printf '{"id":%s,"result":{}}\n' "$id""#,
+    );
+    bench.connected("sh").await;
+    for _ in 0..3 {
+        assert!(bench.call("sh:t", "{}").await.is_ok());
+    }
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn a_child_that_does_not_read_does_not_take_calls_for_ever() {
+    let bench = Bench::start(json!({"sh": {
+        "command": "/bin/sh", "args": ["-c", SERVER, "s", "sleep 60", ""], "call_timeout": "100ms"
+    }}));
+    bench.connected("sh").await;
+    let large = format!("{{\"x\":\"{}\"}}", "y".repeat(200_000));
+    let mut errors = Vec::new();
+    for _ in 0..3 {
+        errors.push(bench.call("sh:t", &large).await.unwrap_err().to_string());
+    }
+    assert!(errors.iter().all(|it| it == "sh: t: no answer within 100ms"), "{errors:?}");
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn a_child_that_closes_its_input_is_started_again() {
+    let bench = Bench::start(json!({"sh": entry(
+        r#"printf '{"id":%s,"result":{}}\n' "$id"; exec <&-; sleep 60"#, ""
+    )}));
+    bench.connected("sh").await;
+    assert!(bench.call("sh:t", "{}").await.is_ok());
+    within(async {
+        // Written into a closed pipe sooner or later; then the child is given up and replaced.
+        while bench.upstream("sh").state().status == Status::Connected {
+            let _ = bench.call("sh:t", "{}").await;
+        }
+    })
+    .await;
+    bench.connected("sh").await;
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn a_child_and_its_children_are_gone_after_shutdown() {
+    let folder = tempfile::tempdir().unwrap();
+    let pids = folder.path().join("pids");
+    // Ignores the end of its input and SIGTERM, and so does its child.
+    let bench = Bench::start(json!({"sh": {
+        "command": "/bin/sh",
+        "args": ["-c", format!("trap '' TERM; (trap '' TERM; while :; do sleep 1; done) & echo $! $$ > \"$PIDS\"; {SERVER} while :; do sleep 1; done"), "s", ":", ""],
+        "env": {"PIDS": pids.to_str().unwrap()},
+    }}));
+    bench.connected("sh").await;
+    let pids: Vec<i32> = std::fs::read_to_string(&pids)
+        .unwrap()
+        .split_whitespace()
+        .map(|pid| pid.parse().unwrap())
+        .collect();
+    let [grandchild, child] = pids[..] else { panic!() };
+    let alive = |pid| nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None).is_ok();
+    assert!(alive(child) && alive(grandchild));
+    bench.stop().await;
+    assert!(!alive(child), "the child lives on");
+    // Orphans are reaped by whoever adopted them; a moment may pass.
+    until(|| !alive(grandchild) || is_zombie(grandchild)).await;
+}
+
+fn is_zombie(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "))
+}
+
+#[tokio::test]
+async fn an_end_that_comes_in_the_middle_of_many_calls_is_told_to_all() {
+    let bench = child(r#"n=$((n+1)); [ $n -lt 5 ] || exit 0"#);
+    bench.connected("sh").await;
+    let calls = (0..5).map(|_| bench.call("sh:t", "{}"));
+    for outcome in futures_util::future::join_all(calls).await {
+        assert_eq!(
+            outcome.unwrap_err().to_string(),
+            "sh: t: the server closed the connection without an answer: it closed its output"
+        );
+    }
+    bench.stop().await;
+}
+
+#[tokio::test]
+async fn list_changed_is_followed() {
+    let bench = Bench::start(json!({"sh": {"command": "/bin/sh", "args": ["-c", r#"
+        n=1
+        while IFS= read -r line; do
+          case "$line" in *'"id":'*) id=${line#*'"id":'}; id=${id%%[,\}]*};; esac
+          case "$line" in
+            *'"initialize"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"sh","version":"1"}}}\n' "$id";;
+            *'"tools/list"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"t%s","inputSchema":{}}]}}\n' "$id" "$n"; n=$((n+1))
+              [ $n -gt 3 ] || printf '{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}\n';;
+          esac
+        done"#]}}));
+    bench.connected("sh").await;
+    let third = ToolName::parse("sh:t3").unwrap();
+    until(|| bench.catalog.load().tool(&third).is_some()).await;
+    bench.stop().await;
+}
