@@ -6,5 +6,7 @@
 mod queries;
 #[path = "activity_log/support.rs"]
 mod support;
+#[path = "activity_log/tamper.rs"]
+mod tamper;
 #[path = "activity_log/writing.rs"]
 mod writing;

@@ -20,6 +20,7 @@ use super::query::{Filter, Listing, Page};
 use super::record::{Entry, Id, MAX_ERROR_BYTES, MAX_METADATA_BYTES, Record};
 use super::stats::{Period, Summary};
 use super::store::{Store, StoreError};
+use super::verify::{Report, verify};
 use super::view::View;
 use super::writer::{self, OVERRUN};
 
@@ -430,6 +431,16 @@ impl Activity {
                 Err(RecvTimeoutError::Disconnected) => return Err(Refused::Closed),
             }
         }
+    }
+
+    /// Verifies the chain as it is now; `progress` is told how many of how many records are done.
+    /// Blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`QueryError`].
+    pub fn verify(&self, progress: impl FnMut(u64, u64)) -> Result<Report, QueryError> {
+        Ok(verify(&self.view()?, None, progress)?)
     }
 
     /// Records from now on, as they are stored.

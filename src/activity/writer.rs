@@ -24,6 +24,7 @@ use super::append::{Appender, Prepared};
 use super::handle::{Message, Shared};
 use super::head::{HeadFile, Mark};
 use super::query::Filter;
+use super::recover::{self, Lock, Opened};
 use super::redact::Redactor;
 use super::store::{Batch, Store, StoreError};
 use super::view::View;
@@ -53,10 +54,8 @@ pub(super) fn start(
     messages: Receiver<Message>,
     clock: Box<dyn Fn() -> u64 + Send>,
 ) -> Result<JoinHandle<Result<(), StoreError>>, StoreError> {
-    let store = Store::open(dir)?;
-    let (head, reading) = HeadFile::open(dir)?;
+    let Opened { lock, store, head } = recover::open(dir)?;
     let view = View::new(store.snapshot())?;
-    check_end(&head, reading.mark, &view)?;
     let appender = Appender::resume(&view, Redactor::new(&shared.config.redact_keys))?;
     let mark = appender.mark();
     shared.durable_seq.store(mark.seq, Ordering::Relaxed);
@@ -64,6 +63,7 @@ pub(super) fn start(
     let run = Run {
         shared,
         dir: dir.to_path_buf(),
+        _lock: lock,
         messages,
         appender,
         head,
@@ -81,6 +81,7 @@ pub(super) fn start(
 struct Run {
     shared: Arc<Shared>,
     dir: PathBuf,
+    _lock: Lock,
     messages: Receiver<Message>,
     appender: Appender,
     head: HeadFile,
@@ -157,7 +158,9 @@ impl Run {
                 }
             }
         }
-        self.finish()
+        self.finish()?;
+        self.shared.store.store(Arc::new(None));
+        recover::close(&self.dir)
     }
 
     /// Writes what was submitted before the end.
@@ -365,20 +368,5 @@ impl Run {
         tracing::info!("the activity log can be written again");
         self.wrote(records, room);
         Ok(())
-    }
-}
-
-/// Refuses a store that ends before its head: records are missing (ACT-4, ACT-9).
-fn check_end(head: &HeadFile, mark: Option<Mark>, view: &View) -> Result<(), StoreError> {
-    match mark {
-        Some(mark) if view.next() <= mark.seq => Err(StoreError::Damaged {
-            file: head.path().to_path_buf(),
-            why: format!(
-                "the log ends with record {}, but record {} was durable",
-                view.next() - 1,
-                mark.seq
-            ),
-        }),
-        Some(_) | None => Ok(()),
     }
 }
