@@ -232,7 +232,7 @@ impl Told {
 
     /// The fate, if agent and record agree on it.
     fn fate(&self, direct: Option<&Value>, record: &Recorded) -> Option<Fate> {
-        let forwarded = direct.is_some_and(|direct| direct.to_string() == self.result);
+        let forwarded = direct.map(Value::to_string).as_ref() == Some(&self.result);
         match (self.is_error, record.status.as_str()) {
             (false, "success") if forwarded => match record.operation.as_str() {
                 "read" => Some(Fate::Read),
@@ -347,10 +347,11 @@ mod tests {
     fn a_fate_is_what_agent_and_record_agree_on() {
         let good = json!({"content": [{"type": "text", "text": "hi"}]});
         let bad = json!({"content": [{"type": "text", "text": "no"}], "isError": true});
-        let fate = |result: &Value, direct: Option<&Value>, [status, operation, guard]: [&str; 3]| {
-            let [status, operation, guard] = [status, operation, guard].map(str::to_owned);
-            told(result).fate(direct, &Recorded { status, operation, guard })
-        };
+        let fate =
+            |result: &Value, direct: Option<&Value>, [status, operation, guard]: [&str; 3]| {
+                let [status, operation, guard] = [status, operation, guard].map(str::to_owned);
+                told(result).fate(direct, &Recorded { status, operation, guard })
+            };
         let ours = Some(&good);
         assert_eq!(fate(&good, ours, ["success", "read", ""]), Some(Fate::Read));
         assert_eq!(fate(&good, ours, ["success", "write", ""]), Some(Fate::Written));
