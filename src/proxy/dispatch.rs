@@ -79,8 +79,7 @@ pub struct Received {
 ///
 /// The whole error response to send.
 pub fn read(worker: &Worker, body: &Bytes) -> Result<Option<Received>, Bytes> {
-    let strict = tape::check_unique(body, MAX_REQUEST_DEPTH, worker.scratch.borrow_mut().tape());
-    let (doubt, refusal) = match strict {
+    let (doubt, refusal) = match strict(worker, body) {
         Ok(()) => (None, None),
         Err(fault @ Fault::DuplicateKey { .. }) => {
             let text = format!("Invalid params: the request {fault}");
@@ -99,6 +98,19 @@ pub fn read(worker: &Worker, body: &Bytes) -> Result<Option<Received>, Bytes> {
             Err(jsonrpc::error(None, code, &text))
         }
     }
+}
+
+/// The same strictness for a body that is no JSON-RPC message.
+///
+/// # Errors
+///
+/// What is wrong with it, in one line.
+pub fn check(worker: &Worker, body: &[u8]) -> Result<(), String> {
+    strict(worker, body).map_err(|fault| format!("Invalid request body: it {fault}"))
+}
+
+fn strict(worker: &Worker, body: &[u8]) -> Result<(), Fault> {
+    tape::check_unique(body, MAX_REQUEST_DEPTH, worker.scratch.borrow_mut().tape())
 }
 
 /// Decides what a request leads to; a call only starts when its reply is polled.
