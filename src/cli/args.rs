@@ -42,26 +42,48 @@ pub(super) struct Cli {
 #[command(next_help_heading = "Global options")]
 pub(super) struct Global {
     /// Config file [default: ~/.mcpproxy/mcp_config.json]
-    #[arg(short, long, global = true, value_name = "FILE", env = "MCPPROXY_CONFIG")]
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "MCPPROXY_CONFIG",
+        hide_env_values = true
+    )]
     pub(super) config: Option<PathBuf>,
     /// Where catalog and activity are kept [default: ~/.mcpproxy]
-    #[arg(short, long, global = true, value_name = "DIR", env = "MCPPROXY_DATA_DIR")]
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_name = "DIR",
+        env = "MCPPROXY_DATA_DIR",
+        hide_env_values = true
+    )]
     pub(super) data_dir: Option<PathBuf>,
-    /// How results are printed; with json, errors are JSON too
+    /// How results are printed: table, json (errors too) or yaml
     #[arg(
         short,
         long,
         global = true,
         value_enum,
         default_value = "table",
-        env = "MCPPROXY_OUTPUT"
+        env = "MCPPROXY_OUTPUT",
+        hide_env_values = true,
+        hide_possible_values = true
     )]
     pub(super) output: Format,
     /// Short for --output json
     #[arg(long, global = true)]
     pub(super) json: bool,
     /// error, warn, info, debug or trace; logs go to stderr
-    #[arg(long, global = true, value_name = "LEVEL", value_parser = ["error", "warn", "info", "debug", "trace"])]
+    #[arg(
+        long,
+        global = true,
+        value_name = "LEVEL",
+        value_parser = ["error", "warn", "info", "debug", "trace"],
+        hide_possible_values = true
+    )]
     pub(super) log_level: Option<String>,
 }
 

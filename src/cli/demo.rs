@@ -301,7 +301,7 @@ async fn draw_activity(story: &mut String, backend: &Backend) -> Result<(), Fail
         .rev()
         .collect();
     let header = ["TIME (UTC)", "TYPE", "TOOL", "INTENT", "STATUS", "DURATION"];
-    let table = draw(&header, rows, &[], true, Some(WIDTH - 2));
+    let table = draw(&header, rows, &[], Some(WIDTH - 2));
     let _ = writeln!(story, "\nThe activity they left (mcpproxy activity list):\n");
     for line in table.lines() {
         let _ = writeln!(story, "  {line}");
