@@ -1,7 +1,7 @@
 //! The command line: parses what was typed, runs it, and turns the outcome into an exit code.
 //!
-//! Thin on purpose: a command's file knows what it does, [`backend`] where its answers come from,
-//! [`output`] how things look. Nothing here decides about a call.
+//! Thin on purpose: a command's file knows what it does, `backend` where its answers come from,
+//! `output` how things look. Nothing here decides about a call.
 
 mod activity;
 mod args;
