@@ -36,7 +36,7 @@ pub(super) async fn call(
 ) -> Response<Body> {
     let caller = caller(headers, request_id);
     let ours = Rc::clone(worker);
-    let running = match dispatch::check(&worker, &body)
+    let running = match dispatch::check(worker, &body)
         .map_err(Unreadable::Body)
         .and_then(|()| Request::read(&body))
     {

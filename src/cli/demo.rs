@@ -232,7 +232,7 @@ impl Told {
 
     /// The fate, if agent and record agree on it.
     fn fate(&self, direct: Option<&Value>, record: &Recorded) -> Option<Fate> {
-        let forwarded = direct.is_some_and(|direct| direct.to_string() == self.result);
+        let forwarded = direct.map(Value::to_string).as_ref() == Some(&self.result);
         match (self.is_error, record.status.as_str()) {
             (false, "success") if forwarded => match record.operation.as_str() {
                 "read" => Some(Fate::Read),
@@ -301,7 +301,7 @@ async fn draw_activity(story: &mut String, backend: &Backend) -> Result<(), Fail
         .rev()
         .collect();
     let header = ["TIME (UTC)", "TYPE", "TOOL", "INTENT", "STATUS", "DURATION"];
-    let table = draw(&header, rows, &[], true, Some(WIDTH - 2));
+    let table = draw(&header, rows, &[], Some(WIDTH - 2));
     let _ = writeln!(story, "\nThe activity they left (mcpproxy activity list):\n");
     for line in table.lines() {
         let _ = writeln!(story, "  {line}");
