@@ -18,6 +18,7 @@ REFUSED = "refused"
 # The limit on the servers that answer past it, so that oversized answers can be small: the npm
 # client takes no line above 10 MiB.
 MAX_BYTES = 65536
+MARKED = "Tool '{}' is marked destructive by server, use call_tool_destructive"
 CANARY = b"CANARY"
 
 
@@ -95,7 +96,8 @@ def clients(place: Place, here: Path) -> list[Client]:
 
 def servers(place: Place, here: Path, stub: Path) -> list[Server]:
     def npm(package: str) -> list[str]:
-        return ["node", str(place.npm / f"node_modules/@modelcontextprotocol/{package}/dist/index.js")]
+        home = place.npm / "node_modules/@modelcontextprotocol" / package
+        return ["node", str(home / "dist/index.js")]
 
     def judged(mode: str) -> dict:
         return {"output_validation": {"mode": mode, "max_bytes": MAX_BYTES}}
@@ -150,8 +152,8 @@ def filesystem(root: Path) -> list[Check]:
     def at(name: str) -> str:
         return str(root / name)
 
+    new = {"path": at("made/new.txt"), "content": "first\n\u2028"}
     edit = {"path": at("made/new.txt"), "edits": [{"oldText": "first", "newText": "2nd"}]}
-    marked = "Tool 'filesystem:write_file' is marked destructive by server, use call_tool_destructive"
     return [
         Check("read", "list_allowed_directories"),
         Check("read", "read_text_file", {"path": at("hello.txt")}),
@@ -163,7 +165,7 @@ def filesystem(root: Path) -> list[Check]:
         Check("read", "read_text_file", {"path": at("absent.txt")}, note="isError"),
         Check("write", "create_directory", {"path": at("made")}),
         Check("write", "list_directory", {"path": str(root)}, decisions=1, note="readOnly"),
-        Check("destructive", "write_file", {"path": at("made/new.txt"), "content": "first\n\u2028"}),
+        Check("destructive", "write_file", new),
         Check("destructive", "edit_file", edit),
         Check(
             "destructive",
@@ -177,7 +179,7 @@ def filesystem(root: Path) -> list[Check]:
             {"path": at("hello.txt"), "content": "overwritten"},
             outcome=REFUSED,
             decisions=1,
-            text=marked,
+            text=MARKED.format("filesystem:write_file"),
         ),
     ]
 
@@ -203,7 +205,6 @@ def memory() -> list[Check]:
     ada = {"name": "Ada", "entityType": "person", "observations": ["wrote ⟨notes⟩", "1843"]}
     engine = {"name": "Engine", "entityType": "machine", "observations": []}
     wrote = {"from": "Ada", "to": "Engine", "relationType": "describes"}
-    marked = "Tool 'memory:delete_entities' is marked destructive by server, use call_tool_destructive"
     return [
         Check("read", "read_graph", note="empty"),
         Check("write", "create_entities", {"entities": [ada, engine]}),
@@ -215,7 +216,7 @@ def memory() -> list[Check]:
             {"entityNames": ["Ada"]},
             outcome=REFUSED,
             decisions=1,
-            text=marked,
+            text=MARKED.format("memory:delete_entities"),
         ),
         Check(
             "destructive",
