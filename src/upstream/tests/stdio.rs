@@ -222,6 +222,7 @@ async fn a_child_that_closes_its_input_is_started_again() {
         // Written into a closed pipe sooner or later; then the child is given up and replaced.
         while bench.upstream("sh").state().status == Status::Connected {
             let _ = bench.call("sh:t", "{}").await;
+            tokio::task::yield_now().await;
         }
     })
     .await;
