@@ -1,7 +1,35 @@
 //! Activity: every call and decision, kept in a log that loses nothing.
+//!
+//! ```text
+//! call ── reserve ─▶ Slot ── submit(Entry) ─▶ bounded queue ─▶ writer thread
+//!                                    redact → encode → chain → one atomic batch → fsync → head
+//! ```
+//!
+//! Records lie in *blocks* (one commit's records, small parts and large parts apart). Every 1024
+//! sequence numbers are a *segment*; what is derived from its records (index, counters, time
+//! bounds) is written once, in the batch that fills it. The last, unfilled segment has nothing
+//! derived: it is read record by record, by queries and when the store is opened.
 
+pub mod append;
+pub mod codec;
+pub mod config;
+pub mod handle;
+pub mod head;
 pub mod query;
 pub mod record;
+pub mod redact;
 pub mod retention;
+pub mod segment;
+pub mod stats;
 pub mod store;
-pub mod writer;
+pub mod view;
+mod writer;
+
+pub use config::{Config, Durability, OnFailure};
+pub use handle::{Activity, Durable, Health, Live, LiveEvent, QueryError, Refused, Slot, Writer};
+pub use query::{Filter, From, Listing, Page, Payloads};
+pub use record::{
+    Decision, Draft, Entry, Id, Operation, Payload, Policy, Record, Source, Status, Type, Verdict,
+};
+pub use stats::{Period, Summary};
+pub use store::StoreError;

@@ -53,8 +53,34 @@ where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let id = answer::request_id(request.headers(), fresh_id);
     let admitted = state.admits(&request);
+    respond(state, worker, request, admitted).await
+}
+
+/// Answers one request of our own process, which needs no key.
+pub async fn handle_own<B>(
+    state: &State,
+    worker: &Rc<Worker>,
+    request: Request<B>,
+) -> Response<Body>
+where
+    B: HttpBody<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    respond(state, worker, request, true).await
+}
+
+async fn respond<B>(
+    state: &State,
+    worker: &Rc<Worker>,
+    request: Request<B>,
+    admitted: bool,
+) -> Response<Body>
+where
+    B: HttpBody<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let id = answer::request_id(request.headers(), fresh_id);
     let (parts, body) = request.into_parts();
     let path: Vec<&str> = parts.uri.path().split('/').skip(1).collect();
     let data = match (path.as_slice(), admitted) {
@@ -147,7 +173,8 @@ fn reads(parts: &Parts) -> bool {
 }
 
 fn not_found() -> Failure {
-    let message = "Not found: MCP is at /mcp, REST under /api/v1 (activity, servers, tools, status)";
+    let message =
+        "Not found: MCP is at /mcp, REST under /api/v1 (activity, servers, tools, status)";
     Failure::new(StatusCode::NOT_FOUND, message)
 }
 

@@ -8,6 +8,7 @@ pub mod persist;
 pub mod search;
 pub mod settings;
 pub mod snapshot;
+mod synonyms;
 
 pub use discovered::DiscoveredTool;
 pub use settings::{PolicyOverride, ServerSettings, Settings};

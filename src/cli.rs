@@ -1,17 +1,129 @@
 //! The command line: parses what was typed, runs it, and turns the outcome into an exit code.
 //!
-//! Thin on purpose: a command's file knows what it does, [`http`] and [`backend`] how the proxy is
-//! reached, [`output`] how things look. Nothing here decides about a call.
+//! Thin on purpose: a command's file knows what it does, [`backend`] where its answers come from,
+//! [`output`] how things look. Nothing here decides about a call.
 
 mod activity;
 mod args;
 mod backend;
 mod call;
+mod config;
 mod demo;
 mod demo_upstream;
 mod failure;
 mod http;
+mod log;
 mod output;
 mod pages;
 mod parse;
+mod serve;
 mod tools;
+
+use std::ffi::OsString;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use args::{Cli, Command, Format};
+use backend::Needs;
+use failure::Failure;
+use output::Output;
+
+/// Runs the command that the process was started with.
+#[must_use]
+pub fn run() -> ExitCode {
+    let typed: Vec<OsString> = std::env::args_os().collect();
+    let cli = match Cli::try_parse_from(&typed) {
+        Ok(cli) => cli,
+        Err(error) => return misused(&error, &typed),
+    };
+    let output = Output::new(&cli.global);
+    match dispatch(cli, &output) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            report(&failure, output.format == Format::Json);
+            ExitCode::from(failure.exit as u8)
+        }
+    }
+}
+
+fn dispatch(cli: Cli, output: &Output) -> Result<(), Failure> {
+    let global = &cli.global;
+    match cli.command {
+        Command::Serve(serve) => serve::http(global, &serve),
+        Command::Stdio => serve::stdio(global),
+        Command::Demo => demo::run(global),
+        Command::DemoUpstream => demo_upstream::run().map_err(Failure::failed),
+        Command::Config(command) => config::run(&command, global, output),
+        Command::Completions(wanted) => {
+            let mut script = Vec::new();
+            let mut command = Cli::command();
+            clap_complete::generate(wanted.shell, &mut command, "mcpproxy", &mut script);
+            output::write(&script)
+        }
+        Command::Call(call) => backend::with(global, Needs::Calls, async |backend| {
+            call::run(&call, backend, output).await
+        }),
+        Command::Tools(tools) => backend::with(global, Needs::Catalog, async |backend| {
+            tools::run(&tools, backend, output).await
+        }),
+        Command::Upstream(args::Upstream::List) => {
+            backend::with(global, Needs::Catalog, async |backend| {
+                tools::upstreams(backend, output).await
+            })
+        }
+        Command::Activity(activity) => backend::with(global, Needs::Activity, async |backend| {
+            activity::run(&activity, backend, output).await
+        }),
+    }
+}
+
+/// Answers a command line that cannot be parsed, or asks for help.
+fn misused(error: &clap::Error, typed: &[OsString]) -> ExitCode {
+    if error.use_stderr() && wants_json(typed, std::env::var("MCPPROXY_OUTPUT").ok()) {
+        let text = error.to_string();
+        let first = text.lines().next().unwrap_or_default();
+        report(&Failure::usage(first.trim_start_matches("error: ")), true);
+    } else {
+        // A closed pipe is the reader's choice.
+        let _ = error.print();
+    }
+    match error.use_stderr() {
+        true => ExitCode::from(failure::Exit::Usage as u8),
+        false => ExitCode::SUCCESS,
+    }
+}
+
+/// Whether JSON was asked for, by a line that cannot be parsed as a whole.
+fn wants_json(typed: &[OsString], environment: Option<String>) -> bool {
+    let words: Vec<&str> = typed.iter().filter_map(|word| word.to_str()).collect();
+    let pair = |pair: &[&str]| matches!(pair, ["-o" | "--output", "json"]);
+    words.iter().any(|word| matches!(*word, "--json" | "-ojson" | "-o=json" | "--output=json"))
+        || words.windows(2).any(pair)
+        || environment.as_deref() == Some("json")
+}
+
+fn report(failure: &Failure, json: bool) {
+    // Nobody is left to be told that stderr is closed.
+    let _ = writeln!(std::io::stderr(), "{}", failure.line(json));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_is_recognised_on_a_broken_line() {
+        let wants = |line: &str, environment: Option<&str>| {
+            let typed: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            wants_json(&typed, environment.map(str::to_owned))
+        };
+        assert!(wants("mcpproxy -o json cal", None));
+        assert!(wants("mcpproxy --output=json cal", None));
+        assert!(wants("mcpproxy cal --json", None));
+        assert!(wants("mcpproxy cal", Some("json")));
+        assert!(!wants("mcpproxy cal -o yaml json", None));
+        assert!(!wants("mcpproxy cal", Some("yaml")));
+    }
+}

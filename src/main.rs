@@ -1,6 +1,10 @@
 //! The `mcpproxy` binary: sets the allocator and hands over to the command line.
 
+use std::process::ExitCode;
+
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-fn main() {}
+fn main() -> ExitCode {
+    mcpproxy::cli::run()
+}

@@ -7,13 +7,16 @@ pub mod held;
 pub mod reply;
 pub mod retrieve;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::activity::writer::Activity;
+use tokio::sync::Notify;
+
+use crate::activity::Activity;
 use crate::catalog::snapshot::Catalog;
 use crate::intent;
+use crate::proxy::reply::Running;
 use crate::schema::judge::Scratch;
 use crate::upstream::http::Pool;
 use crate::upstream::supervisor::Supervisor;
@@ -52,4 +55,41 @@ pub struct Worker {
     pub pool: Rc<Pool>,
     /// The judge's buffers, reused from call to call.
     pub scratch: RefCell<Scratch>,
+    /// Calls whose reply has gone and whose record has not.
+    deferred: Cell<usize>,
+    settled: Notify,
+}
+
+impl Worker {
+    /// A worker with cold buffers.
+    #[must_use]
+    pub fn new(proxy: Arc<Proxy>) -> Self {
+        Self {
+            proxy,
+            pool: Rc::new(Pool::new()),
+            scratch: RefCell::new(Scratch::new()),
+            deferred: Cell::new(0),
+            settled: Notify::new(),
+        }
+    }
+
+    /// Does what is left of a call after its reply has gone.
+    pub fn defer(self: &Rc<Self>, running: Running) {
+        let Some(rest) = running.rest() else { return };
+        self.deferred.set(self.deferred.get() + 1);
+        let worker = Rc::clone(self);
+        tokio::task::spawn_local(async move {
+            // How the reply ended is on record; nobody is left to be told.
+            let _ = rest.await;
+            worker.deferred.set(worker.deferred.get() - 1);
+            worker.settled.notify_waiters();
+        });
+    }
+
+    /// Waits until nothing deferred is left.
+    pub async fn settled(&self) {
+        while self.deferred.get() > 0 {
+            self.settled.notified().await;
+        }
+    }
 }

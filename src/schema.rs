@@ -5,6 +5,7 @@
 pub mod bounds;
 pub mod cache;
 pub mod compile;
+mod formats;
 pub mod judge;
 pub mod tape_json;
 pub mod violation;

@@ -5,9 +5,12 @@
 //! through. Control plane: one small multi-threaded runtime for upstream supervision, children
 //! and timers. What a request leads to is decided on the floors below.
 
+mod events;
+
 use std::convert::Infallible;
 use std::io;
-use std::net::{SocketAddr, TcpStream as StdStream};
+use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,13 +23,24 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, LocalOptions, Runtime};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::activity::record::{Draft, Source, Status, Type};
+use crate::activity::{Activity, StoreError, Writer};
+use crate::api;
+use crate::catalog::snapshot::Catalog;
+use crate::config::Config;
 use crate::downstream::body::Body;
-use crate::downstream::http::Connection;
+use crate::downstream::guard::{BadEntry, Guard};
+use crate::downstream::http::{self as mcp, Connection};
+use crate::downstream::session::Sessions;
+use crate::proxy::call::Judges;
+use crate::proxy::{Proxy, Worker, held};
+use crate::upstream::supervisor::{Event, Supervisor};
 
 /// Connections open at once over all workers; further ones wait to be accepted.
 const MAX_CONNECTIONS: usize = 8192;
@@ -40,6 +54,238 @@ const MAX_HEADERS: usize = 100;
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Calls in flight have this long to finish when the server ends.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
+/// Children have this long to end when their input closes, before they are killed.
+const CHILDREN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why a proxy cannot start. Nothing is left half-started.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The address is taken or not ours.
+    #[error("cannot listen on {0}: {1}")]
+    Listen(SocketAddr, io::Error),
+    /// The data folder cannot be used.
+    #[error("the data folder {} cannot be used: {error}", folder.display())]
+    Folder {
+        /// `data_dir`
+        folder: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The activity log is in use, damaged or unreadable.
+    #[error(transparent)]
+    Activity(#[from] StoreError),
+    /// `allowed_hosts` or `allowed_origins`.
+    #[error(transparent)]
+    Guard(#[from] BadEntry),
+    /// The system gives no thread, no event queue or no randomness.
+    #[error("the system refused what every server needs: {0}")]
+    System(#[from] io::Error),
+}
+
+/// A proxy whose parts are open, with or without a listener.
+#[derive(Debug)]
+pub struct App {
+    shared: Arc<Shared>,
+    control: Runtime,
+    writer: Writer,
+}
+
+/// A proxy that listens.
+#[derive(Debug)]
+pub struct Server {
+    app: App,
+    address: SocketAddr,
+    lanes: Arc<Vec<Lane>>,
+    drain: watch::Sender<bool>,
+    accepting: tokio::task::JoinHandle<()>,
+}
+
+impl App {
+    /// Opens the parts of a proxy and sets its upstreams going; waits for none of them.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`].
+    pub fn start(config: Config) -> Result<Self, StartError> {
+        let guard = Guard::new(&config.allowed_hosts, &config.allowed_origins)?;
+        let folder = &config.data_dir;
+        make_private(folder)
+            .map_err(|error| StartError::Folder { folder: folder.clone(), error })?;
+        let control = Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("control")
+            .enable_all()
+            .build()?;
+        let (activity, writer) = Activity::open(&folder.join("activity"), config.activity.clone())?;
+        activity.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success));
+        let catalog = Arc::new(Catalog::new(config.catalog()));
+        restore(&catalog, &activity, &control);
+        let upstreams = supervise(&config, &catalog, &activity, &control);
+        let mut seed = [0; 8];
+        getrandom::fill(&mut seed).map_err(io::Error::from)?;
+        let proxy = Proxy {
+            catalog,
+            upstreams,
+            intent: config.intent,
+            tools_limit: config.tools_limit,
+            max_payload_bytes: config.activity.max_payload_bytes,
+            max_response_bytes: config.activity.max_response_bytes,
+            activity,
+            held: held::Budget::new(config.output.max_held_total_bytes),
+            judges: Judges::new(control.handle().clone(), cores()),
+            hash_key: u64::from_ne_bytes(seed),
+        };
+        let api_key = config.api_key.as_ref().map_or("", |key| key.expose());
+        let started = Instant::now();
+        let shared = Shared {
+            proxy: Arc::new(proxy),
+            sessions: Sessions::default(),
+            guard,
+            api: api::State { api_key: api_key.into(), started },
+            require_mcp_auth: config.require_mcp_auth,
+            started,
+        };
+        Ok(Self { shared: Arc::new(shared), control, writer })
+    }
+
+    /// What requests are answered from.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Starts to serve HTTP on a listener.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError::System`]; the parts are closed again.
+    pub fn serve(self, listener: StdListener) -> Result<Server, StartError> {
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let (drain, draining) = watch::channel(false);
+        let lanes = (0..cores())
+            .map(|number| Lane::start(Arc::clone(&self.shared), number, draining.clone()))
+            .collect::<io::Result<Vec<_>>>()?;
+        let lanes = Arc::new(lanes);
+        let listener = {
+            let _control = self.control.enter();
+            TcpListener::from_std(listener)?
+        };
+        let accepting = self.control.spawn(accept(listener, Arc::clone(&lanes)));
+        Ok(Server { app: self, address, lanes, drain, accepting })
+    }
+
+    /// Ends the upstreams with their children, writes what is left of the log, and closes.
+    ///
+    /// # Errors
+    ///
+    /// When records could not be written.
+    pub fn close(self) -> Result<(), StoreError> {
+        let Self { shared, control, writer } = self;
+        let deadline = Instant::now() + CHILDREN_TIMEOUT;
+        control.block_on(shared.proxy.upstreams.shutdown(deadline));
+        let stop = Draft::new(Type::SystemStop, Source::Internal, Status::Success);
+        shared.proxy.activity.note(stop);
+        control.shutdown_timeout(Duration::from_secs(1));
+        writer.close()
+    }
+}
+
+impl Server {
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What requests are answered from.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.app.shared
+    }
+
+    /// Serves until SIGINT or SIGTERM, then [closes](Self::close).
+    ///
+    /// # Errors
+    ///
+    /// When signals cannot be awaited, or records could not be written.
+    pub fn run(self) -> Result<(), StartError> {
+        self.app.control.block_on(ended_by_signal())?;
+        tracing::info!("ending: calls in flight have {DRAIN_TIMEOUT:?} to finish");
+        self.close().map_err(StartError::from)
+    }
+
+    /// Lets calls in flight finish, at most [`DRAIN_TIMEOUT`], and ends everything.
+    ///
+    /// # Errors
+    ///
+    /// When records could not be written.
+    pub fn close(self) -> Result<(), StoreError> {
+        let Self { app, address: _, lanes, drain, accepting } = self;
+        accepting.abort();
+        drain.send_replace(true);
+        let deadline = Instant::now() + DRAIN_TIMEOUT;
+        app.control.block_on(async {
+            // The task holds the lanes, and with them the ends of the sockets' queues.
+            let _ = accepting.await;
+        });
+        for lane in Arc::into_inner(lanes).into_iter().flatten() {
+            lane.finish(deadline);
+        }
+        app.close()
+    }
+}
+
+/// Takes up the tools known from earlier, beside the upstreams (FR-A1).
+fn restore(catalog: &Arc<Catalog>, activity: &Activity, control: &Runtime) {
+    let (catalog, log) = (Arc::clone(catalog), activity.clone());
+    control.spawn_blocking(move || {
+        for (server, change) in catalog.restore() {
+            events::catalog_changes(&server, &change).into_iter().for_each(|entry| log.note(entry));
+        }
+    });
+}
+
+/// Sets the upstreams going; what happens to them goes on record.
+fn supervise(
+    config: &Config,
+    catalog: &Arc<Catalog>,
+    activity: &Activity,
+    control: &Runtime,
+) -> Supervisor {
+    let log = activity.clone();
+    let noted = move |event: Event| events::entries(&event).into_iter().for_each(|e| log.note(e));
+    let servers =
+        config.servers.iter().map(|server| (Arc::clone(&server.name), server.upstream.clone()));
+    Supervisor::start(servers.collect(), Arc::clone(catalog), noted, control.handle())
+}
+
+/// Waits for SIGINT or SIGTERM.
+///
+/// # Errors
+///
+/// When the system does not let signals be awaited.
+pub async fn ended_by_signal() -> io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}
+
+/// Makes a folder that only its owner can read.
+fn make_private(folder: &std::path::Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+/// Worker threads: one for each core.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
 
 /// What every request may need, shared by all workers.
 #[derive(Debug)]
@@ -100,17 +346,34 @@ impl Lane {
         let (sockets, queue) = mpsc::channel(SOCKET_QUEUE);
         let connections = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&connections);
-        let thread = std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
-            let runtime = match local_runtime() {
-                Ok(runtime) => runtime,
-                Err(error) => {
-                    tracing::error!(%error, "a worker could not start");
-                    return;
-                }
-            };
-            runtime.block_on(work(shared, queue, counted, drain));
-        })?;
+        let thread =
+            std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
+                let runtime = match local_runtime() {
+                    Ok(runtime) => runtime,
+                    Err(error) => {
+                        tracing::error!(%error, "a worker could not start");
+                        return;
+                    }
+                };
+                runtime.block_on(work(shared, queue, counted, drain));
+            })?;
         Ok(Self { sockets, connections, thread })
+    }
+}
+
+impl Lane {
+    /// Waits for the worker to end, until the deadline; what still runs then ends with the
+    /// process.
+    fn finish(self, deadline: Instant) {
+        drop(self.sockets);
+        while !self.thread.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if !self.thread.is_finished() {
+            tracing::warn!("calls were cut off: they did not finish within {DRAIN_TIMEOUT:?}");
+        } else if self.thread.join().is_err() {
+            tracing::error!("a worker thread panicked");
+        }
     }
 }
 
@@ -159,6 +422,7 @@ async fn work(
         });
     }
     while connections.join_next().await.is_some() {}
+    worker.settled().await;
 }
 
 async fn connection(
@@ -189,7 +453,7 @@ async fn connection(
 }
 
 /// Takes connections in and hands each to the least busy worker, until dropped.
-async fn accept(listener: TcpListener, lanes: Arc<[Lane]>) {
+async fn accept(listener: TcpListener, lanes: Arc<Vec<Lane>>) {
     loop {
         let socket = match listener.accept().await {
             Ok((socket, _)) => socket,

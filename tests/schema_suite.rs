@@ -36,14 +36,65 @@ enum Who {
 
 /// A verdict that is known to differ from the suite's.
 struct Exception {
-    who: Who,
-    draft: &'static str,
+    who: &'static [Who],
+    drafts: &'static [&'static str],
     file: &'static str,
     case: &'static str,
     test: &'static str,
+    reason: &'static str,
 }
 
-const EXCEPTIONS: &[(&str, &[Exception])] = &[];
+/// All of them are among the optional tests.
+const EXCEPTIONS: &[Exception] = &[
+    Exception {
+        who: &[Who::Boon, Who::Judge],
+        drafts: &["draft4", "draft6", "draft7", "draft2019-09", "draft2020-12"],
+        file: "optional/float-overflow.json",
+        case: "all integers are multiples of 0.5, if overflow is handled",
+        test: "valid if optional overflow handling is implemented",
+        reason: "boon divides doubles, 1e308 / 0.5 overflows, and beyond 2^53 boon decides",
+    },
+    Exception {
+        who: &[Who::Tape, Who::Boon, Who::Judge],
+        drafts: &["draft4"],
+        file: "optional/zeroTerminatedFloats.json",
+        case: "some languages do not distinguish between different types of numeric value",
+        test: "a float is not an integer even without fractional part",
+        reason: "1.0 is an integer in draft 4 as in all later ones; the tape keeps no spelling",
+    },
+    Exception {
+        who: &[Who::Tape, Who::Boon, Who::Judge],
+        drafts: &["draft7"],
+        file: "optional/content.json",
+        case: "validation of string-encoded content based on media type",
+        test: "an invalid JSON document",
+        reason: "contentMediaType is an annotation, as from 2019-09 on",
+    },
+    Exception {
+        who: &[Who::Tape, Who::Boon, Who::Judge],
+        drafts: &["draft7"],
+        file: "optional/content.json",
+        case: "validation of binary string-encoding",
+        test: "an invalid base64 string (% is not a valid character)",
+        reason: "contentEncoding is an annotation, as from 2019-09 on",
+    },
+    Exception {
+        who: &[Who::Tape, Who::Boon, Who::Judge],
+        drafts: &["draft7"],
+        file: "optional/content.json",
+        case: "validation of binary-encoded media type documents",
+        test: "a validly-encoded invalid JSON document",
+        reason: "contentMediaType is an annotation, as from 2019-09 on",
+    },
+    Exception {
+        who: &[Who::Tape, Who::Boon, Who::Judge],
+        drafts: &["draft7"],
+        file: "optional/content.json",
+        case: "validation of binary-encoded media type documents",
+        test: "an invalid base64 string that is valid JSON",
+        reason: "contentEncoding is an annotation, as from 2019-09 on",
+    },
+];
 
 #[derive(Deserialize)]
 struct Case {
@@ -70,16 +121,16 @@ struct Tally {
 fn every_draft_passes_through_both_engines() {
     let Some(root) = suite() else { return };
     let remotes = remotes(&root.join("remotes"));
-    let mut excepted: BTreeSet<_> = EXCEPTIONS
+    let listed: Vec<_> = EXCEPTIONS
         .iter()
-        .flat_map(|(_, list)| *list)
-        .map(|e| (e.who, e.draft, e.file, e.case, e.test))
+        .flat_map(|e| {
+            e.drafts.iter().flat_map(move |draft| e.who.iter().map(move |who| (who, draft, e)))
+        })
+        .map(|(who, draft, e)| (*who, *draft, e.file, e.case, e.test))
         .collect();
-    assert_eq!(
-        excepted.len(),
-        EXCEPTIONS.iter().map(|(_, list)| list.len()).sum::<usize>(),
-        "an exception is listed twice"
-    );
+    let mut excepted: BTreeSet<_> = listed.iter().copied().collect();
+    assert_eq!(excepted.len(), listed.len(), "an exception is listed twice");
+    assert!(EXCEPTIONS.iter().all(|e| !e.reason.is_empty() && e.file.starts_with("optional/")));
     let mut table: BTreeMap<(usize, &str, Who), Tally> = BTreeMap::new();
     let mut failures = Vec::new();
     for (at, (draft, dialect)) in DRAFTS.into_iter().enumerate() {
@@ -87,7 +138,7 @@ fn every_draft_passes_through_both_engines() {
         for path in files(&folder) {
             let name = path.strip_prefix(&folder).unwrap().to_str().unwrap().to_owned();
             let section = match name.as_str() {
-                name if name.starts_with("optional/format/") => "format",
+                name if name.starts_with("optional/format") => "format",
                 name if name.starts_with("optional/") => "optional",
                 _ => "required",
             };
@@ -106,8 +157,7 @@ fn every_draft_passes_through_both_engines() {
                             .iter()
                             .find(|e| {
                                 (e.0, e.1, e.2) == (who, draft, name.as_str())
-                                    && e.3 == case.description
-                                    && e.4 == test.description
+                                    && (e.3, e.4) == (&*case.description, &*test.description)
                             })
                             .copied();
                         if valid == Ok(test.valid) {
@@ -118,8 +168,7 @@ fn every_draft_passes_through_both_engines() {
                         } else {
                             tally.failed += 1;
                             failures.push(format!(
-                                "Exception {{ who: Who::{who:?}, draft: {draft:?}, file: {name:?}, \
-                                 case: {:?}, test: {:?} }}, // {valid:?}",
+                                "{who:?} {draft} {name}: {:?}: {:?}: {valid:?}",
                                 case.description, test.description
                             ));
                         }

@@ -1,1 +1,271 @@
-//! TODO: activity/query
+//! What can be asked of the log: filters, pages, and whether a record is meant. Pure.
+//!
+//! Reading query parameters is the faces' work; finding the records is `store`'s.
+
+use super::codec::HeadRef;
+use super::record::{Id, Operation, Record, Status, Type};
+
+/// Which records are meant. An empty list, or `None`, asks for nothing in particular; several
+/// values of one field are alternatives; all fields must hold (ACT-5).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// What it is about.
+    pub kinds: Vec<Type>,
+    /// How it ended.
+    pub statuses: Vec<Status>,
+    /// The upstream server.
+    pub servers: Vec<String>,
+    /// The tool, without its server.
+    pub tools: Vec<String>,
+    /// The operation type of the intent.
+    pub operations: Vec<Operation>,
+    /// The MCP session.
+    pub sessions: Vec<String>,
+    /// The request.
+    pub requests: Vec<String>,
+    /// Began at this moment or later, microseconds since 1970.
+    pub since: Option<u64>,
+    /// Began at this moment or earlier, microseconds since 1970.
+    pub until: Option<u64>,
+}
+
+impl Filter {
+    /// True when this record is meant.
+    #[must_use]
+    pub fn matches(&self, head: &HeadRef<'_>) -> bool {
+        fn one_of<T: PartialEq>(wanted: &[T], value: Option<&T>) -> bool {
+            wanted.is_empty() || value.is_some_and(|value| wanted.contains(value))
+        }
+        fn named(wanted: &[String], value: &str) -> bool {
+            wanted.is_empty() || wanted.iter().any(|name| name == value)
+        }
+        one_of(&self.kinds, Some(&head.kind))
+            && one_of(&self.statuses, Some(&head.status))
+            && one_of(&self.operations, head.operation.as_ref())
+            && named(&self.servers, head.server)
+            && named(&self.tools, head.tool)
+            && named(&self.sessions, head.session_id)
+            && named(&self.requests, head.request_id)
+            && self.covers(head.started, head.started)
+    }
+
+    /// True when every moment from `first` to `last` is meant.
+    #[must_use]
+    pub fn covers(&self, first: u64, last: u64) -> bool {
+        self.since.is_none_or(|since| since <= first)
+            && self.until.is_none_or(|until| last <= until)
+    }
+
+    /// True when some moment from `first` to `last` may be meant.
+    #[must_use]
+    pub fn touches(&self, first: u64, last: u64) -> bool {
+        self.since.is_none_or(|since| since <= last)
+            && self.until.is_none_or(|until| first <= until)
+    }
+
+    /// True when only a time range, or nothing, is asked for.
+    #[must_use]
+    pub fn is_only_time(&self) -> bool {
+        let Self { kinds, statuses, servers, tools, operations, sessions, requests, .. } = self;
+        kinds.is_empty()
+            && statuses.is_empty()
+            && operations.is_empty()
+            && [servers, tools, sessions, requests].iter().all(|list| list.is_empty())
+    }
+
+    /// The index terms that are asked for: one list of alternatives for each field.
+    #[must_use]
+    pub fn terms(&self) -> Vec<Vec<Term>> {
+        fn names(field: Field, names: &[String]) -> Vec<Term> {
+            names.iter().map(|name| Term::new(field, name.as_bytes())).collect()
+        }
+        let all = [
+            self.kinds.iter().map(|kind| Term::new(Field::Type, &[kind.code()])).collect(),
+            self.statuses.iter().map(|it| Term::new(Field::Status, &[it.code()])).collect(),
+            self.operations.iter().map(|it| Term::new(Field::Operation, &[it.code()])).collect(),
+            names(Field::Server, &self.servers),
+            names(Field::Tool, &self.tools),
+            names(Field::Session, &self.sessions),
+            names(Field::Request, &self.requests),
+        ];
+        all.into_iter().filter(|terms: &Vec<_>| !terms.is_empty()).collect()
+    }
+}
+
+/// The fields that are indexed; their codes are on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Field {
+    /// [`Filter::kinds`]
+    Type = 1,
+    /// [`Filter::statuses`]
+    Status = 2,
+    /// [`Filter::servers`]
+    Server = 3,
+    /// [`Filter::tools`]
+    Tool = 4,
+    /// [`Filter::operations`]
+    Operation = 5,
+    /// [`Filter::sessions`]
+    Session = 6,
+    /// [`Filter::requests`]
+    Request = 7,
+}
+
+/// A value of a field, as the index knows it: 64 bits of a hash. Two values that share them are
+/// told apart when the record is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Term([u8; 9]);
+
+impl Term {
+    /// The term of `value` in `field`.
+    #[must_use]
+    pub fn new(field: Field, value: &[u8]) -> Self {
+        // FNV-1a: stable, short, and quick on short names; it need not withstand an attacker.
+        let hash = value.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        let [a, b, c, d, e, f, g, h] = hash.to_be_bytes();
+        Self([field as u8, a, b, c, d, e, f, g, h])
+    }
+
+    /// Its bytes in an index key.
+    #[must_use]
+    pub fn bytes(self) -> [u8; 9] {
+        self.0
+    }
+
+    /// The terms that a record is found by.
+    pub fn of(head: &HeadRef<'_>, mut each: impl FnMut(Self)) {
+        each(Self::new(Field::Type, &[head.kind.code()]));
+        each(Self::new(Field::Status, &[head.status.code()]));
+        if let Some(operation) = head.operation {
+            each(Self::new(Field::Operation, &[operation.code()]));
+        }
+        for (field, name) in [
+            (Field::Server, head.server),
+            (Field::Tool, head.tool),
+            (Field::Session, head.session_id),
+            (Field::Request, head.request_id),
+        ] {
+            if !name.is_empty() {
+                each(Self::new(field, name.as_bytes()));
+            }
+        }
+    }
+}
+
+/// Where a page begins; records come newest first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum From {
+    /// With the newest record.
+    #[default]
+    Newest,
+    /// After the record with this id, which may be gone by now.
+    After(Id),
+    /// After so many records.
+    Offset(u64),
+}
+
+/// Whether the large parts are read too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Payloads {
+    /// They are.
+    #[default]
+    Include,
+    /// They are not.
+    Exclude,
+}
+
+/// How much to list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// At most so many records. The faces keep it within the contract.
+    pub limit: usize,
+    /// Where to begin.
+    pub from: From,
+    /// With arguments and response, or without.
+    pub payloads: Payloads,
+}
+
+impl Default for Page {
+    fn default() -> Self {
+        Self { limit: 50, from: From::Newest, payloads: Payloads::Include }
+    }
+}
+
+/// A page of records, newest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// The records.
+    pub records: Vec<Record>,
+    /// Where the next page begins, if there is one.
+    pub next_cursor: Option<Id>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::activity::codec::PayloadRef;
+    use crate::activity::record::Source;
+
+    fn head<'a>(server: &'a str, started: u64) -> HeadRef<'a> {
+        HeadRef {
+            stored_ms: started / 1000,
+            kind: Type::ToolCall,
+            source: Source::Mcp,
+            status: Status::Success,
+            operation: Some(Operation::Read),
+            server,
+            tool: "tool",
+            error: "",
+            started,
+            duration_us: 1,
+            overhead_us: 1,
+            response_bytes: 0,
+            session_id: "session",
+            request_id: "",
+            parent: None,
+            intent: PayloadRef::default(),
+            variant: "",
+            client_name: "",
+        }
+    }
+
+    #[test]
+    fn act_5_fields_must_all_hold_and_values_are_alternatives() {
+        let filter = Filter {
+            kinds: vec![Type::PolicyDecision, Type::ToolCall],
+            servers: vec!["a".into(), "b".into()],
+            since: Some(10),
+            until: Some(20),
+            ..Filter::default()
+        };
+        assert!(Filter::default().matches(&head("c", 5)));
+        assert!(filter.matches(&head("a", 10)) && filter.matches(&head("b", 20)));
+        assert!(!filter.matches(&head("c", 15)));
+        assert!(!filter.matches(&head("a", 9)) && !filter.matches(&head("a", 21)));
+        let other = Filter { operations: vec![Operation::Write], ..Filter::default() };
+        assert!(!other.matches(&head("a", 10)));
+        let none = Filter { requests: vec!["x".into()], ..Filter::default() };
+        assert!(!none.matches(&head("a", 10)));
+    }
+
+    #[test]
+    fn act_5_every_term_of_a_filter_is_a_term_of_the_records_it_matches() {
+        let filter = Filter {
+            kinds: vec![Type::ToolCall],
+            statuses: vec![Status::Success],
+            servers: vec!["a".into()],
+            tools: vec!["tool".into()],
+            operations: vec![Operation::Read],
+            sessions: vec!["session".into()],
+            ..Filter::default()
+        };
+        assert!(filter.matches(&head("a", 0)));
+        let mut terms = Vec::new();
+        Term::of(&head("a", 0), |term| terms.push(term));
+        assert_eq!(filter.terms().len(), 6);
+        assert!(filter.terms().iter().flatten().all(|term| terms.contains(term)));
+    }
+}

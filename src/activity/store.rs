@@ -1,1 +1,417 @@
-//! TODO: activity/store
+//! The log on disk: keyspaces of one fjall database, batches that are written whole, snapshots.
+//!
+//! ```text
+//! <dir>/db     the database: heads, bodies, index, segments, stats, state
+//! <dir>/head   the end of the chain (`head`)
+//! ```
+//!
+//! Knows keys and values as bytes; what they mean is decided by `codec`, `segment`, `append` and
+//! `view`. The only file of this folder that names fjall.
+
+use std::fs;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
+use thiserror::Error;
+
+use super::codec::DecodeError;
+use super::record::NodeId;
+
+const DB: &str = "db";
+const DB_NEW: &str = "db.new";
+const FORMAT: u8 = 1;
+/// Memory for blocks read from disk.
+const CACHE_BYTES: u64 = 8 << 20;
+/// Journals on disk before the oldest is flushed; fjall takes no less.
+const JOURNAL_BYTES: u64 = 64 << 20;
+/// Memory a keyspace's newest records take before they become a table.
+const MEMTABLE_BYTES: u64 = 16 << 20;
+/// Threads that flush and compact.
+const WORKERS: usize = 2;
+
+/// A keyspace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    /// First sequence number → block of heads.
+    Heads,
+    /// First sequence number → block of bodies.
+    Bodies,
+    /// Term, segment → posting; full segments only.
+    Index,
+    /// Segment → bounds; full segments only.
+    Segments,
+    /// Bucket, segment → counters; full segments only.
+    Stats,
+    /// What there is one of: format, node, first record.
+    State,
+}
+
+impl Space {
+    const ALL: [Self; 6] =
+        [Self::Heads, Self::Bodies, Self::Index, Self::Segments, Self::Stats, Self::State];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Heads => "heads",
+            Self::Bodies => "bodies",
+            Self::Index => "index",
+            Self::Segments => "segments",
+            Self::Stats => "stats",
+            Self::State => "state",
+        }
+    }
+}
+
+/// Why the log cannot be opened, read or written.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// Another process has it open.
+    #[error("the activity log is in use by another process")]
+    Locked,
+    /// It is not what was written (ACT-9).
+    #[error("the activity log is damaged: {}: {why}", file.display())]
+    Damaged {
+        /// The file, or the folder where it is not known better.
+        file: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The disk refused.
+    #[error("the activity log cannot be used: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Writes that are done all or not at all.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    writes: Vec<(Space, Bytes, Option<Bytes>)>,
+}
+
+impl Batch {
+    /// Sets a key.
+    pub fn put(&mut self, space: Space, key: impl Into<Bytes>, value: impl Into<Bytes>) {
+        self.writes.push((space, key.into(), Some(value.into())));
+    }
+
+    /// Removes a key.
+    pub fn remove(&mut self, space: Space, key: impl Into<Bytes>) {
+        self.writes.push((space, key.into(), None));
+    }
+
+    /// True when there is nothing to write.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.writes.is_empty()
+    }
+
+    /// How many writes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.writes.len()
+    }
+}
+
+/// An open log. Clones share it.
+#[derive(Clone)]
+pub struct Store {
+    db: Database,
+    spaces: [Keyspace; Space::ALL.len()],
+    node: NodeId,
+    path: PathBuf,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("path", &self.path).field("node", &self.node).finish()
+    }
+}
+
+impl Store {
+    /// Opens the log in `dir`, or makes one there.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`], by name where the database is damaged.
+    pub fn open(dir: &Path) -> Result<Self, StoreError> {
+        let path = dir.join(DB);
+        if !path.try_exists()? {
+            create(dir)?;
+        }
+        let db = open_db(&path)?;
+        let names = db.list_keyspace_names();
+        if let Some(lost) =
+            Space::ALL.iter().find(|space| names.iter().all(|name| &**name != space.name()))
+        {
+            let why = format!("keyspace {} is missing", lost.name());
+            return Err(StoreError::Damaged { file: path.join("keyspaces"), why });
+        }
+        let spaces = keyspaces(&db, &path)?;
+        let [.., state] = &spaces;
+        let get = |key: &str| state.get(key).map_err(|error| read_error(&path, error));
+        let damaged = |why: &str| StoreError::Damaged { file: path.clone(), why: why.into() };
+        match get("format")?.as_deref() {
+            Some([FORMAT]) => {}
+            Some([other]) => return Err(damaged(&format!("has unknown format {other}"))),
+            Some(_) | None => return Err(damaged("has no format")),
+        }
+        let node = get("node")?.and_then(|node| <[u8; 16]>::try_from(&*node).ok());
+        let node = NodeId(node.ok_or_else(|| damaged("has no node id"))?);
+        Ok(Self { db, spaces, node, path })
+    }
+
+    /// The node whose log this is.
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// Writes a batch. It can be read at once and survives this process; it survives the machine
+    /// after [`Self::sync`].
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Io`]; the store then takes no more writes until it is opened again.
+    pub fn commit(&self, batch: Batch) -> Result<(), StoreError> {
+        let mut out = fjall::OwnedWriteBatch::with_capacity(self.db.clone(), batch.writes.len());
+        for (space, key, value) in batch.writes {
+            match value {
+                Some(value) => out.insert(self.space(space), key, value),
+                None => out.remove(self.space(space), key),
+            }
+        }
+        out.commit().map_err(write_error)?;
+        self.db.persist(PersistMode::Buffer).map_err(write_error)
+    }
+
+    /// Makes durable what was written.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Io`]; the store then takes no more writes until it is opened again.
+    pub fn sync(&self) -> Result<(), StoreError> {
+        self.db.persist(PersistMode::SyncData).map_err(write_error)
+    }
+
+    /// The log as it is now.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot { snapshot: self.db.snapshot(), store: self.clone() }
+    }
+
+    /// The bytes it takes on disk, the preallocated part of the journal included.
+    #[must_use]
+    pub fn disk_bytes(&self) -> u64 {
+        self.db.disk_space().unwrap_or_default()
+    }
+
+    /// Gives back the tables of `space` that hold only keys below `key`. What else is below it
+    /// must be removed by batches.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Io`].
+    pub fn drop_tables_below(&self, space: Space, key: &[u8]) -> Result<(), StoreError> {
+        self.space(space)
+            .tree
+            .drop_range::<&[u8], _>(..key)
+            .map_err(|error| read_error(&self.path, error.into()))
+    }
+
+    /// Rewrites the tables of `space` so that removed keys take no more room.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Io`].
+    pub fn compact(&self, space: Space) -> Result<(), StoreError> {
+        let keyspace = self.space(space);
+        keyspace.rotate_memtable_and_wait().map_err(write_error)?;
+        keyspace.major_compact().map_err(write_error)
+    }
+
+    fn space(&self, space: Space) -> &Keyspace {
+        let [heads, bodies, index, segments, stats, state] = &self.spaces;
+        match space {
+            Space::Heads => heads,
+            Space::Bodies => bodies,
+            Space::Index => index,
+            Space::Segments => segments,
+            Space::Stats => stats,
+            Space::State => state,
+        }
+    }
+}
+
+/// The log as it was at one moment.
+pub struct Snapshot {
+    snapshot: fjall::Snapshot,
+    store: Store,
+}
+
+impl Snapshot {
+    /// The node whose log this is.
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        self.store.node
+    }
+
+    /// The value of a key.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if it cannot be read.
+    pub fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>, StoreError> {
+        self.snapshot
+            .get(self.store.space(space), key)
+            .map(|value| value.map(Bytes::from))
+            .map_err(|error| read_error(&self.store.path, error))
+    }
+
+    /// The keys from `from` up to but not including `below`, with their values.
+    #[must_use]
+    pub fn range(&self, space: Space, from: &[u8], below: &[u8]) -> Rows {
+        let rows = if from < below {
+            Some(self.snapshot.range(self.store.space(space), from..below))
+        } else {
+            None
+        };
+        Rows { rows, path: self.store.path.clone() }
+    }
+
+    /// A value that does not decode: the place in the store, and what is wrong.
+    #[must_use]
+    pub fn damaged(&self, space: Space, key: &[u8], error: DecodeError) -> StoreError {
+        let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+        let file = self.store.space(space).path().to_path_buf();
+        StoreError::Damaged { file, why: format!("{} {key} {error}", space.name()) }
+    }
+}
+
+/// Keys and values in order, from both ends.
+pub struct Rows {
+    rows: Option<fjall::Iter>,
+    path: PathBuf,
+}
+
+impl Rows {
+    fn read(&self, row: fjall::Guard) -> Result<(Bytes, Bytes), StoreError> {
+        row.into_inner()
+            .map(|(key, value)| (key.into(), value.into()))
+            .map_err(|error| read_error(&self.path, error))
+    }
+}
+
+impl Iterator for Rows {
+    type Item = Result<(Bytes, Bytes), StoreError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let row = self.rows.as_mut()?.next()?;
+        Some(self.read(row))
+    }
+}
+
+impl DoubleEndedIterator for Rows {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        let row = self.rows.as_mut()?.next_back()?;
+        Some(self.read(row))
+    }
+}
+
+/// Makes an empty log aside, and moves it into place when it is whole, so that a crash leaves
+/// either nothing or a log.
+fn create(dir: &Path) -> Result<(), StoreError> {
+    let path = dir.join(DB_NEW);
+    fs::create_dir_all(dir)?;
+    if path.try_exists()? {
+        fs::remove_dir_all(&path)?;
+    }
+    {
+        let db = open_db(&path)?;
+        let [.., state] = keyspaces(&db, &path)?;
+        let mut node = [0; 16];
+        getrandom::fill(&mut node).map_err(|error| io::Error::other(error.to_string()))?;
+        state.insert("format", [FORMAT]).map_err(write_error)?;
+        state.insert("node", node).map_err(write_error)?;
+        db.persist(PersistMode::SyncAll).map_err(write_error)?;
+    }
+    fs::rename(&path, dir.join(DB))?;
+    fs::File::open(dir)?.sync_all()?;
+    Ok(())
+}
+
+/// Opens the database. Damage that makes it panic is damage all the same.
+fn open_db(path: &Path) -> Result<Database, StoreError> {
+    let open = || {
+        Database::builder(path)
+            .cache_size(CACHE_BYTES)
+            .max_journaling_size(JOURNAL_BYTES)
+            .manual_journal_persist(true)
+            .worker_threads(WORKERS)
+            .open()
+    };
+    match catch_unwind(AssertUnwindSafe(open)) {
+        Ok(Ok(db)) => Ok(db),
+        Ok(Err(error)) => Err(read_error(path, error)),
+        Err(_) => Err(StoreError::Damaged {
+            file: path.join("keyspaces"),
+            why: "its contents are impossible".into(),
+        }),
+    }
+}
+
+fn keyspaces(db: &Database, path: &Path) -> Result<[Keyspace; Space::ALL.len()], StoreError> {
+    let open = |space: Space| {
+        let options = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES);
+        db.keyspace(space.name(), options).map_err(|error| read_error(path, error))
+    };
+    let [a, b, c, d, e, f] = Space::ALL;
+    Ok([open(a)?, open(b)?, open(c)?, open(d)?, open(e)?, open(f)?])
+}
+
+/// What a failed read says about the store.
+fn read_error(path: &Path, error: fjall::Error) -> StoreError {
+    let damaged = |part: &str, why: &dyn std::fmt::Debug| StoreError::Damaged {
+        file: path.join(part),
+        why: format!("{why:?}"),
+    };
+    match error {
+        fjall::Error::Locked => StoreError::Locked,
+        fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => {
+            match error.kind() {
+                io::ErrorKind::UnexpectedEof
+                | io::ErrorKind::InvalidData
+                | io::ErrorKind::NotFound => damaged("keyspaces", &error),
+                _ => StoreError::Io(error),
+            }
+        }
+        fjall::Error::Storage(error) => damaged("keyspaces", &error),
+        fjall::Error::InvalidVersion(error) => damaged("version", &error),
+        error @ (fjall::Error::JournalRecovery(_)
+        | fjall::Error::InvalidTrailer
+        | fjall::Error::InvalidTag(_)
+        | fjall::Error::Decompress(_)) => {
+            StoreError::Damaged { file: newest_journal(path), why: format!("{error:?}") }
+        }
+        error => StoreError::Io(io::Error::other(error)),
+    }
+}
+
+fn write_error(error: fjall::Error) -> StoreError {
+    match error {
+        fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => {
+            StoreError::Io(error)
+        }
+        error => StoreError::Io(io::Error::other(error)),
+    }
+}
+
+fn newest_journal(path: &Path) -> PathBuf {
+    let number = |path: &Path| path.file_stem()?.to_str()?.parse::<u64>().ok();
+    let journals = fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+    journals
+        .filter(|path| path.extension().is_some_and(|it| it == "jnl"))
+        .max_by_key(|path| number(path))
+        .unwrap_or_else(|| path.to_path_buf())
+}

@@ -1,1 +1,384 @@
-//! TODO: activity/writer
+//! The thread that writes: gathers what was submitted, makes one batch of it, commits, syncs,
+//! moves the head (ACT-3, ACT-4).
+//!
+//! ```text
+//!   Asleep ── an entry ──▶ Gathering (10 ms) ──▶ commit ──▶ sync ──▶ head ──▶ Gathering …
+//!     ▲                        │ nothing for a second  │ a write fails
+//!     └────────────────────────┘                       ▼
+//!   Failed: the batch is kept, the store is opened again, and the batch is written if it is not
+//!   there. After a failed sync it stays failed: nobody knows what the disk then holds.
+//! ```
+//!
+//! It does not know calls, only entries; who may send them is `handle`'s affair.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+use super::append::{Appender, Prepared};
+use super::handle::{Message, Shared};
+use super::head::{HeadFile, Mark};
+use super::query::Filter;
+use super::redact::Redactor;
+use super::store::{Batch, Store, StoreError};
+use super::view::View;
+
+/// How long entries are gathered before they are written.
+const GATHER: Duration = Duration::from_millis(10);
+/// A round that takes longer than this from its first entry holds further replies up: with the
+/// time a reply takes to end, records are durable at most 50 ms after it.
+pub(super) const OVERRUN: Duration = Duration::from_millis(40);
+/// How long the thread gathers in vain before it sleeps until it is woken.
+const IDLE_AFTER: Duration = Duration::from_secs(1);
+/// How long after a failed write the store is tried again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// How often a failed log is asked whether it is to be closed.
+const CLOSE_POLL: Duration = Duration::from_millis(50);
+/// A batch is closed at so many records.
+const BATCH_RECORDS: u64 = 8192;
+/// A batch is closed at so many bytes.
+const BATCH_BYTES: usize = 8 << 20;
+/// Records read back at a time for live readers.
+const LIVE_READ: usize = 256;
+
+/// Opens the log in `dir` and starts its thread.
+pub(super) fn start(
+    dir: &Path,
+    shared: Arc<Shared>,
+    messages: Receiver<Message>,
+    clock: Box<dyn Fn() -> u64 + Send>,
+) -> Result<JoinHandle<Result<(), StoreError>>, StoreError> {
+    let store = Store::open(dir)?;
+    let (head, reading) = HeadFile::open(dir)?;
+    let view = View::new(store.snapshot())?;
+    check_end(&head, reading.mark, &view)?;
+    let appender = Appender::resume(&view, Redactor::new(&shared.config.redact_keys))?;
+    let mark = appender.mark();
+    shared.durable_seq.store(mark.seq, Ordering::Relaxed);
+    shared.store.store(Arc::new(Some(store)));
+    let run = Run {
+        shared,
+        dir: dir.to_path_buf(),
+        messages,
+        appender,
+        head,
+        clock,
+        waiting: Vec::new(),
+        unsynced: None,
+        stuck: None,
+        live_seq: mark.seq,
+        closing: false,
+    };
+    Ok(thread::Builder::new().name("activity".into()).spawn(move || run.run())?)
+}
+
+/// The thread's state.
+struct Run {
+    shared: Arc<Shared>,
+    dir: PathBuf,
+    messages: Receiver<Message>,
+    appender: Appender,
+    head: HeadFile,
+    clock: Box<dyn Fn() -> u64 + Send>,
+    /// Who waits for the batch under way to be durable.
+    waiting: Vec<oneshot::Sender<()>>,
+    /// What is written but not durable.
+    unsynced: Option<Mark>,
+    /// What could not be written.
+    stuck: Option<Stuck>,
+    /// The last record that live readers were told of.
+    live_seq: u64,
+    closing: bool,
+}
+
+/// A batch that could not be written.
+struct Stuck {
+    prepared: Prepared,
+    /// The room of its entries.
+    room: usize,
+    since: Instant,
+    stage: Stage,
+}
+
+/// Where it failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Writing: it can be tried again.
+    Write,
+    /// Syncing: it cannot.
+    Sync,
+}
+
+/// What a round found in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    Some,
+    /// A whole batch: there is more.
+    Full,
+}
+
+/// However the thread ends, nobody waits for it any longer.
+struct Gone(Arc<Shared>);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.is_closed.store(true, Ordering::Release);
+        self.0.batch_since.store(0, Ordering::Release);
+        self.0.room.close();
+        self.0.batch_done.notify_waiters();
+    }
+}
+
+impl Run {
+    fn run(mut self) -> Result<(), StoreError> {
+        let _gone = Gone(Arc::clone(&self.shared));
+        let mut idle_since = Instant::now();
+        while !self.closing {
+            if self.stuck.is_some() {
+                self.wait_to_retry();
+                continue;
+            }
+            match self.round() {
+                Found::Full => self.begin(),
+                Found::Some => {
+                    idle_since = Instant::now();
+                    self.gather();
+                }
+                Found::Nothing if idle_since.elapsed() < IDLE_AFTER => self.gather(),
+                Found::Nothing => {
+                    self.sleep();
+                    idle_since = Instant::now();
+                }
+            }
+        }
+        self.finish()
+    }
+
+    /// Writes what was submitted before the end.
+    fn finish(&mut self) -> Result<(), StoreError> {
+        loop {
+            if let Some(stuck) = &self.stuck {
+                let result = match stuck.stage {
+                    Stage::Write => self.reopen(),
+                    Stage::Sync => {
+                        Err(StoreError::Io(std::io::Error::other(self.shared.failure_text())))
+                    }
+                };
+                if let Err(error) = result {
+                    self.count_lost();
+                    return Err(error);
+                }
+            }
+            if self.round() == Found::Nothing && self.stuck.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn count_lost(&mut self) {
+        let stuck = self.stuck.take().map_or(0, |stuck| stuck.prepared.records);
+        let queued = self.messages.try_iter().filter(|it| matches!(it, Message::Entry { .. }));
+        self.shared.lost.fetch_add(stuck + queued.count() as u64, Ordering::Relaxed);
+    }
+
+    /// Marks the beginning of a round.
+    fn begin(&self) {
+        self.shared.batch_since.store(self.shared.micros(), Ordering::Release);
+    }
+
+    /// Lets entries come in for a moment, unless someone waits for them.
+    fn gather(&self) {
+        self.begin();
+        thread::park_timeout(GATHER);
+    }
+
+    /// Sleeps until an entry comes.
+    fn sleep(&mut self) {
+        self.shared.asleep.store(true, Ordering::SeqCst);
+        // Either the sender sees the flag, or this last look sees what was sent.
+        fence(Ordering::SeqCst);
+        if self.round() == Found::Nothing && !self.closing {
+            thread::park();
+        }
+        self.shared.asleep.store(false, Ordering::SeqCst);
+        self.begin();
+    }
+
+    /// Writes what is in the queue, one batch at most.
+    fn round(&mut self) -> Found {
+        let (mut found, mut room) = (Found::Nothing, 0);
+        while self.stuck.is_none() {
+            match self.messages.try_recv() {
+                Ok(Message::Entry { entry, done, counted }) => {
+                    self.appender.push(&entry, (self.clock)());
+                    self.waiting.extend(done);
+                    room += usize::from(counted);
+                }
+                Ok(Message::Barrier(answer)) => {
+                    self.write(std::mem::take(&mut room));
+                    let _ = answer.send(());
+                }
+                Ok(Message::Flush(answer)) => {
+                    self.write(std::mem::take(&mut room));
+                    self.sync();
+                    let _ = answer.send(());
+                }
+                Ok(Message::Close) => self.closing = true,
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
+            }
+            found = Found::Some;
+            let (records, bytes) = (self.appender.pending(), self.appender.pending_bytes());
+            if records >= BATCH_RECORDS || bytes >= BATCH_BYTES {
+                found = Found::Full;
+                break;
+            }
+        }
+        self.write(room);
+        self.sync();
+        found
+    }
+
+    /// Writes the batch that was made, of entries that took `room`.
+    fn write(&mut self, room: usize) {
+        let Some(prepared) = self.appender.take() else { return };
+        let result = match self.shared.store.load().as_ref() {
+            Some(store) => store.commit(prepared.batch.clone()),
+            None => Err(StoreError::Io(std::io::Error::other("the store is closed"))),
+        };
+        match result {
+            Ok(()) => {
+                self.unsynced = Some(prepared.mark);
+                self.wrote(prepared.records, room);
+            }
+            Err(error) => self.fail(prepared, room, &error, Stage::Write),
+        }
+    }
+
+    fn wrote(&mut self, records: u64, room: usize) {
+        self.shared.written.fetch_add(records, Ordering::Relaxed);
+        self.shared.room.add_permits(room);
+        self.tell_live();
+    }
+
+    /// Makes durable what was written, and moves the head.
+    fn sync(&mut self) {
+        if self.stuck.is_some() {
+            return;
+        }
+        if let Some(mark) = self.unsynced.take() {
+            let result = match self.shared.store.load().as_ref() {
+                Some(store) => store.sync().and_then(|()| self.head.write(mark)),
+                None => Err(StoreError::Io(std::io::Error::other("the store is closed"))),
+            };
+            if let Err(error) = result {
+                let prepared = Prepared { batch: Batch::default(), mark, records: 0, bytes: 0 };
+                self.fail(prepared, 0, &error, Stage::Sync);
+                return;
+            }
+            self.shared.durable_seq.store(mark.seq, Ordering::Relaxed);
+        }
+        for waiting in self.waiting.drain(..) {
+            let _ = waiting.send(());
+        }
+        self.shared.batch_since.store(0, Ordering::Release);
+        self.shared.batch_done.notify_waiters();
+    }
+
+    fn tell_live(&mut self) {
+        let mark = self.appender.mark();
+        if self.shared.live.receiver_count() > 0
+            && let Some(store) = self.shared.store.load().as_ref()
+            && let Err(error) = self.read_back(store)
+        {
+            tracing::error!(%error, "activity cannot be read back");
+        }
+        self.live_seq = mark.seq;
+    }
+
+    fn read_back(&self, store: &Store) -> Result<(), StoreError> {
+        let view = View::new(store.snapshot())?;
+        let mut seen = self.live_seq;
+        while seen + 1 < view.next() {
+            let (records, last) = view.since(seen, &Filter::default(), LIVE_READ)?;
+            seen = last;
+            for record in records {
+                let _ = self.shared.live.send(Arc::new(record));
+            }
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, prepared: Prepared, room: usize, error: &StoreError, stage: Stage) {
+        tracing::error!(%error, ?stage, "the activity log cannot be written");
+        self.stuck = Some(Stuck { prepared, room, since: Instant::now(), stage });
+        self.shared.failure.store(Arc::new(Some(error.to_string())));
+        self.shared.is_failed.store(true, Ordering::Release);
+        // Calls that were sent are answered; what they left is kept as long as we run.
+        self.waiting.clear();
+        self.shared.batch_done.notify_waiters();
+    }
+
+    /// Waits a while, then tries to write again what could not be written. Entries stay in the
+    /// queue meanwhile; the room bounds them.
+    fn wait_to_retry(&mut self) {
+        let Some(stuck) = &self.stuck else { return };
+        let rest = RETRY_AFTER.saturating_sub(stuck.since.elapsed());
+        if self.shared.is_closed.load(Ordering::Acquire) {
+            self.closing = true;
+        } else if !rest.is_zero() || stuck.stage == Stage::Sync {
+            thread::park_timeout(rest.clamp(Duration::from_millis(1), CLOSE_POLL));
+        } else if let Err(error) = self.reopen() {
+            self.shared.failure.store(Arc::new(Some(error.to_string())));
+            if let Some(stuck) = &mut self.stuck {
+                stuck.since = Instant::now();
+            }
+        }
+    }
+
+    /// Opens the store again and writes what is stuck, if it is not there already.
+    fn reopen(&mut self) -> Result<(), StoreError> {
+        let Some(stuck) = &self.stuck else { return Ok(()) };
+        self.shared.store.store(Arc::new(None));
+        let store = Store::open(&self.dir)?;
+        // Whatever comes of it, it can be read.
+        self.shared.store.store(Arc::new(Some(store.clone())));
+        let next = View::new(store.snapshot())?.next();
+        if next == stuck.prepared.first() {
+            store.commit(stuck.prepared.batch.clone())?;
+        } else if next != stuck.prepared.mark.seq + 1 {
+            let why = format!("record {next} is lost");
+            return Err(StoreError::Io(std::io::Error::other(why)));
+        }
+        store.sync()?;
+        self.head.write(stuck.prepared.mark)?;
+        self.shared.durable_seq.store(stuck.prepared.mark.seq, Ordering::Relaxed);
+        let (records, room) = (stuck.prepared.records, stuck.room);
+        self.stuck = None;
+        self.shared.failure.store(Arc::new(None));
+        self.shared.is_failed.store(false, Ordering::Release);
+        tracing::info!("the activity log can be written again");
+        self.wrote(records, room);
+        Ok(())
+    }
+}
+
+/// Refuses a store that ends before its head: records are missing (ACT-4, ACT-9).
+fn check_end(head: &HeadFile, mark: Option<Mark>, view: &View) -> Result<(), StoreError> {
+    match mark {
+        Some(mark) if view.next() <= mark.seq => Err(StoreError::Damaged {
+            file: head.path().to_path_buf(),
+            why: format!(
+                "the log ends with record {}, but record {} was durable",
+                view.next() - 1,
+                mark.seq
+            ),
+        }),
+        Some(_) | None => Ok(()),
+    }
+}

@@ -9,10 +9,9 @@ use serde::Serialize;
 
 use super::answer::Failure;
 use super::query::{BadQuery, Query};
-use crate::activity::record::{Id, Operation, Record, Status, Type};
-use crate::activity::stats::Period;
-use crate::activity::writer::QueryError;
-use crate::activity::{Activity, Filter, From, Page, Payloads};
+use crate::activity::{
+    Activity, Filter, From, Id, Operation, Page, Payloads, Period, QueryError, Record, Status, Type,
+};
 use crate::proxy::Worker;
 
 /// Records in a page that asks for no number.
@@ -205,10 +204,7 @@ mod tests {
         assert_eq!(of("").unwrap(), Page::default());
         assert_eq!(of(&format!("cursor={id}")).unwrap().from, From::After(id));
         assert_eq!(of("offset=7&limit=100").unwrap().from, From::Offset(7));
-        assert_eq!(
-            of(&format!("cursor={id}&offset=1")),
-            Err(BadQuery::Both("cursor", "offset"))
-        );
+        assert_eq!(of(&format!("cursor={id}&offset=1")), Err(BadQuery::Both("cursor", "offset")));
         assert!(of("cursor=nonsense").is_err());
         assert!(of("limit=101").is_err());
         assert_eq!(of("exclude_payloads=true").unwrap().payloads, Payloads::Exclude);

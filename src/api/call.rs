@@ -17,6 +17,7 @@ use crate::intent::{NO_CALL_TOOL, Operation};
 use crate::output::Member;
 use crate::proxy::Worker;
 use crate::proxy::call::{self, Caller};
+use crate::proxy::dispatch;
 use crate::proxy::reply::{Piece, RefusalKind, Running};
 use crate::wire::splice::Splice;
 
@@ -34,19 +35,22 @@ pub(super) async fn call(
     body: Bytes,
 ) -> Response<Body> {
     let caller = caller(headers, request_id);
-    let worker = Rc::clone(worker);
-    let running = match Request::read(&body) {
+    let ours = Rc::clone(worker);
+    let running = match dispatch::check(&worker, &body)
+        .map_err(Unreadable::Body)
+        .and_then(|()| Request::read(&body))
+    {
         Ok(Request { variant, arguments }) => {
-            Running::new(|reply| call::call(worker, caller, variant, arguments, reply))
+            Running::new(|reply| call::call(ours, caller, variant, arguments, reply))
         }
         Err(Unreadable::NoSuchTool(text)) => {
             return answer::error(StatusCode::NOT_FOUND, &text, request_id);
         }
         Err(Unreadable::Body(text)) => {
-            Running::new(|reply| call::unreadable(worker, caller, text, reply))
+            Running::new(|reply| call::unreadable(ours, caller, text, reply))
         }
     };
-    respond(running, request_id).await
+    respond(worker, running, request_id).await
 }
 
 /// A request that can be read.
@@ -117,7 +121,7 @@ fn caller(headers: &HeaderMap, request_id: &str) -> Caller {
 }
 
 /// Turns a reply into an answer: whole if it is there at once, else streamed.
-async fn respond(mut running: Running, request_id: &str) -> Response<Body> {
+async fn respond(worker: &Rc<Worker>, mut running: Running, request_id: &str) -> Response<Body> {
     loop {
         let Some(Ok(piece)) = running.next().await else {
             return internal("no reply", request_id);
@@ -126,19 +130,15 @@ async fn respond(mut running: Running, request_id: &str) -> Response<Body> {
             // There is no place for it in a plain answer.
             Piece::Notification(_) => {}
             Piece::Whole(Member::Result, result) => {
-                finish(running);
+                worker.defer(running);
                 return answer::success(result, request_id);
             }
             Piece::Begin(Member::Result) => {
                 let streamed = Streamed::new(running, answer::HEAD, answer::TAIL);
-                return answer::json(
-                    StatusCode::OK,
-                    Body::Call(Box::new(streamed)),
-                    request_id,
-                );
+                return answer::json(StatusCode::OK, Body::Call(Box::new(streamed)), request_id);
             }
             Piece::Whole(Member::Error, error) => {
-                finish(running);
+                worker.defer(running);
                 return upstream_error(error, request_id);
             }
             Piece::Begin(Member::Error) => {
@@ -149,17 +149,10 @@ async fn respond(mut running: Running, request_id: &str) -> Response<Body> {
             }
             Piece::Data(_) => return internal("no head", request_id),
             Piece::Refused(refusal) => {
-                finish(running);
+                worker.defer(running);
                 return answer::error(status(refusal.kind), &refusal.text, request_id);
             }
         }
-    }
-}
-
-/// Lets what is left of a call (judging in warn) end after the answer has gone.
-fn finish(running: Running) {
-    if let Some(rest) = running.rest() {
-        tokio::task::spawn_local(rest);
     }
 }
 

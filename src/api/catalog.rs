@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
+use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -15,6 +16,7 @@ use crate::downstream::body::Body;
 use crate::proxy::Worker;
 use crate::proxy::retrieve::Shown;
 use crate::tool::{Tool, ToolName};
+use crate::upstream::supervisor::{ServerState, Status};
 
 /// Tools in a page that asks for no number.
 const DEFAULT_LIMIT: u64 = 50;
@@ -85,14 +87,12 @@ pub(super) fn servers(worker: &Worker, query: Query) -> Result<Bytes, Failure> {
 /// `GET /api/v1/status`
 pub(super) fn status(worker: &Worker, query: Query, uptime: Duration) -> Result<Bytes, Failure> {
     query.finish()?;
-    let servers = known(worker);
+    let states = worker.proxy.upstreams.states();
+    let connected = states.iter().filter(|state| state.status == Status::Connected).count();
     Ok(json(&serde_json::json!({
         "version": env!("CARGO_PKG_VERSION"),
         "uptime_seconds": uptime.as_secs(),
-        "servers": {
-            "total": servers.len(),
-            "connected": servers.iter().filter(|server| server.state == "connected").count(),
-        },
+        "servers": {"total": states.len(), "connected": connected},
         "tools": worker.proxy.catalog.load().tools().len(),
         "activity": worker.proxy.activity.health(),
     })))
@@ -110,8 +110,7 @@ pub(super) fn alive(worker: &Rc<Worker>, request_id: &str) -> Response<Body> {
 
 /// `GET /readyz`: 200 once every enabled server was discovered or has failed once.
 pub(super) fn ready(worker: &Rc<Worker>, request_id: &str) -> Response<Body> {
-    let servers = known(worker);
-    let ready = servers.iter().all(|server| server.settled);
+    let (ready, servers) = (worker.proxy.upstreams.settled(), known(worker));
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let body = json(&serde_json::json!({"ready": ready, "servers": servers}));
     answer::json(status, Body::from(body), request_id)
@@ -150,15 +149,38 @@ struct Servers {
 /// One upstream server as it is shown.
 #[derive(Serialize)]
 struct Server {
-    name: String,
+    name: Arc<str>,
     state: &'static str,
     protocol: &'static str,
     tools: usize,
-    /// What is wrong, if anything is.
+    /// What is wrong; empty if nothing is.
+    reason: Arc<str>,
+    since: String,
+    /// The protocol revision agreed on.
     #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-    #[serde(skip)]
-    settled: bool,
+    protocol_version: Option<Arc<str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server_info: Option<Arc<str>>,
+}
+
+impl From<ServerState> for Server {
+    fn from(state: ServerState) -> Self {
+        let since = Timestamp::try_from(state.since).unwrap_or(Timestamp::UNIX_EPOCH);
+        Self {
+            name: state.name,
+            state: state.status.as_str(),
+            protocol: state.transport.as_str(),
+            tools: state.tools,
+            reason: state.reason,
+            since: format!("{since:.3}"),
+            protocol_version: state.protocol_version,
+            server_info: state.server_info,
+        }
+    }
+}
+
+fn known(worker: &Worker) -> Vec<Server> {
+    worker.proxy.upstreams.states().into_iter().map(Server::from).collect()
 }
 
 /// Where a page goes on after the tool named by `cursor`.

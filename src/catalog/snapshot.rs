@@ -209,6 +209,10 @@ impl Catalog {
     fn replace(&self, server: &str, discovered: &[DiscoveredTool], origin: ToolSet) -> Change {
         let _guard = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let last = self.load();
+        if origin == ToolSet::Restored && last.servers.get(server) == Some(&ToolSet::Discovered) {
+            // The server was faster than the disk.
+            return Change::default();
+        }
         let Some((server, settings)) = self.settings.servers.get_key_value(server) else {
             return Change::default();
         };

@@ -92,7 +92,7 @@ pub(super) fn row(record: &Value, intents: Intents) -> Vec<String> {
         text(record, "/tool_name").into_owned(),
         intent(&text(record, "/intent/operation_type"), intents).into_owned(),
         text(record, "/status").into_owned(),
-        record.pointer("/duration_ms").and_then(Value::as_f64).map(duration).unwrap_or_default(),
+        taken(record),
     ]
 }
 
@@ -115,6 +115,12 @@ fn time(timestamp: &str) -> String {
     }
 }
 
+/// How long it took; what takes no time, like a decision, shows none.
+fn taken(record: &Value) -> String {
+    let ms = record.pointer("/duration_ms").and_then(Value::as_f64);
+    ms.filter(|ms| *ms > 0.0).map(duration).unwrap_or_default()
+}
+
 fn duration(ms: f64) -> String {
     match ms {
         ms if ms < 10.0 => format!("{ms:.1}ms"),
@@ -123,11 +129,28 @@ fn duration(ms: f64) -> String {
     }
 }
 
+/// What of a record is shown first, in this order; the rest follows.
+const FIRST: [&str; 10] = [
+    "id",
+    "type",
+    "timestamp",
+    "server_name",
+    "tool_name",
+    "status",
+    "error_message",
+    "intent",
+    "arguments",
+    "metadata",
+];
+
 /// One record in full: a line per field, what is nested below its name.
-pub(super) fn show(data: &Value) -> String {
+fn show(data: &Value) -> String {
     let record = data.get("activity").unwrap_or(data);
     let mut shown = String::new();
-    for (name, value) in record.as_object().into_iter().flatten() {
+    let first = FIRST.iter().filter_map(|name| Some((*name, record.get(name)?)));
+    let all = record.as_object().into_iter().flatten();
+    let rest = all.map(|(name, value)| (name.as_str(), value));
+    for (name, value) in first.chain(rest.filter(|(name, _)| !FIRST.contains(name))) {
         field(&mut shown, name, value, 0);
     }
     shown
@@ -191,6 +214,7 @@ mod tests {
     #[test]
     fn fr_036_show_has_the_whole_intent() {
         let shown = show(&serde_json::json!({"activity": record()}));
+        assert!(shown.starts_with("id "), "{shown}");
         for part in ["operation type", "destructive", "clean up", "call_tool_destructive"] {
             assert!(shown.contains(part), "{part}: {shown}");
         }

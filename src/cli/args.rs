@@ -170,9 +170,6 @@ pub(super) struct Serve {
     /// Address to listen on [default: 127.0.0.1:8080]
     #[arg(short, long, value_name = "HOST:PORT")]
     pub(super) listen: Option<String>,
-    /// If the activity store is damaged: move it aside (never delete it) and keep what can be read
-    #[arg(long)]
-    pub(super) salvage: bool,
 }
 
 #[derive(Debug, Subcommand)]

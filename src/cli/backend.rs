@@ -3,14 +3,30 @@
 //! Both speak the same REST, so that a command cannot tell them apart: there is one set of
 //! handlers, one pipeline and one JSON (FR-A2).
 
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
 use bytes::Bytes;
-use http::{Method, StatusCode};
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::args::Global;
 use super::failure::{Exit, Failure};
-use super::http::{Answer, Client, Unanswered};
+use super::http::{Answer, Client, SOURCE, Unanswered};
+use super::{config, log, serve};
+use crate::api;
+use crate::proxy::Worker;
+use crate::server::{self, App, Shared};
+
+/// Longest wait for the servers of a proxy opened for one command.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How often it is looked whether they have come up.
+const SETTLE_STEP: Duration = Duration::from_millis(20);
 
 /// What stands for itself in a path segment or a query value.
 const ESCAPED: &AsciiSet =
@@ -21,6 +37,89 @@ const ESCAPED: &AsciiSet =
 pub(super) enum Backend {
     /// One that runs already.
     Remote(Client),
+    /// One that was opened for this command.
+    Local(Local),
+}
+
+/// A proxy in this process, without a listener.
+#[derive(Debug)]
+pub(super) struct Local {
+    shared: Arc<Shared>,
+    worker: Rc<Worker>,
+}
+
+/// What a command needs of a proxy that has to be opened for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Needs {
+    /// The log alone: no server is started.
+    Activity,
+    /// What servers there are and what they offer: all are waited for.
+    Catalog,
+    /// The servers it calls: a call waits for its own.
+    Calls,
+}
+
+/// Runs a command with the proxy that listens where the config says, or with one opened for it
+/// and closed after.
+pub(super) fn with(
+    global: &Global,
+    needs: Needs,
+    command: impl AsyncFnOnce(&Backend) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut loaded = config::load(global, None)?;
+    log::start(global.log_level.as_deref().unwrap_or("error"), log::Shape::Text);
+    config::warn(&loaded);
+    let runtime = server::local_runtime().map_err(Failure::failed)?;
+    let key = loaded.config.api_key.as_ref().map_or("", |key| key.expose());
+    let client = Client::new(loaded.config.listen, key);
+    if runtime.block_on(client.is_there()) {
+        return runtime.block_on(command(&Backend::Remote(client)));
+    }
+    if needs == Needs::Activity {
+        loaded.config.servers.clear();
+    }
+    let app = App::start(loaded.config).map_err(|error| serve::not_started(&error))?;
+    let local = Local::new(&app);
+    let done = runtime.block_on(async {
+        if needs == Needs::Catalog {
+            local.settle().await;
+        }
+        let worker = Rc::clone(&local.worker);
+        let done = command(&Backend::Local(local)).await;
+        worker.settled().await;
+        done
+    });
+    let closed = app.close().map_err(|error| serve::store(&error));
+    done.and(closed)
+}
+
+impl Local {
+    fn new(app: &App) -> Self {
+        let shared = Arc::clone(app.shared());
+        let worker = Rc::new(Worker::new(Arc::clone(&shared.proxy)));
+        Self { shared, worker }
+    }
+
+    /// Waits until every server was discovered or has failed once.
+    async fn settle(&self) {
+        let settled = async {
+            while !self.shared.proxy.upstreams.settled() {
+                tokio::time::sleep(SETTLE_STEP).await;
+            }
+        };
+        if tokio::time::timeout(SETTLE_TIMEOUT, settled).await.is_err() {
+            eprintln!("warning: not all servers answered within {SETTLE_TIMEOUT:?}");
+        }
+    }
+
+    async fn request(&self, method: Method, target: &str, body: Bytes) -> Result<Answer, Failure> {
+        let request = Request::builder().method(method).uri(target).header(SOURCE, "cli");
+        let request = request.body(Full::new(body)).map_err(Failure::failed)?;
+        let response = api::handle_own(&self.shared.api, &self.worker, request).await;
+        let (parts, body) = response.into_parts();
+        let body = body.collect().await.map_err(Failure::failed)?.to_bytes();
+        Ok(Answer { status: parts.status, headers: parts.headers, body })
+    }
 }
 
 impl Backend {
@@ -35,12 +134,17 @@ impl Backend {
     }
 
     async fn request(&self, method: Method, target: &str, body: Bytes) -> Result<Data, Failure> {
-        let (answer, place) = match self {
+        // What a question is asked with comes from flags alone.
+        let refused = if method == Method::GET { Exit::Usage } else { Exit::Failed };
+        match self {
             Self::Remote(client) => {
-                (client.request(method, target, body).await, client.authority())
+                let answer = client.request(method, target, body).await;
+                unwrap(answer.map_err(|error| unreachable(&error))?, client.authority(), refused)
             }
-        };
-        unwrap(answer.map_err(|error| unreachable(&error))?, place)
+            Self::Local(local) => {
+                unwrap(local.request(method, target, body).await?, "the proxy", refused)
+            }
+        }
     }
 }
 
@@ -81,8 +185,8 @@ struct Envelope<'a> {
     request_id: Option<String>,
 }
 
-/// Opens the envelope of an answer.
-fn unwrap(answer: Answer, place: &str) -> Result<Data, Failure> {
+/// Opens the envelope of an answer; `refused` is how the command ends on a 400.
+fn unwrap(answer: Answer, place: &str, refused: Exit) -> Result<Data, Failure> {
     let stranger = || {
         let status = answer.status;
         Failure::new(
@@ -101,7 +205,9 @@ fn unwrap(answer: Answer, place: &str) -> Result<Data, Failure> {
                 }
                 _ => "",
             };
-            let mut failure = Failure::failed(format!("{error}{hint}"));
+            let exit =
+                if answer.status == StatusCode::BAD_REQUEST { refused } else { Exit::Failed };
+            let mut failure = Failure::new(exit, format!("{error}{hint}"));
             failure.request_id = envelope.request_id;
             Err(failure)
         }
@@ -133,22 +239,23 @@ mod tests {
     fn fr_a3_data_keeps_its_bytes() {
         let data = "{ \"b\":1.10,\"a\" : [1,  2] , \"b\":\"\\u0041\"}";
         let body = format!("{{\"success\":true,\"data\":{data}}}");
-        assert_eq!(unwrap(answer(200, &body), "here").unwrap().json().unwrap(), data);
+        assert_eq!(unwrap(answer(200, &body), "here", Exit::Usage).unwrap().json().unwrap(), data);
     }
 
     #[test]
     fn an_error_keeps_its_words_and_its_request() {
         let body = r#"{"success":false,"error":"Tool 'a:b' not found","request_id":"r7"}"#;
-        let failure = unwrap(answer(404, body), "here").unwrap_err();
+        let failure = unwrap(answer(404, body), "here", Exit::Usage).unwrap_err();
         assert_eq!(failure.exit, Exit::Failed);
         assert_eq!(failure.message, "Tool 'a:b' not found");
         assert_eq!(failure.request_id.as_deref(), Some("r7"));
+        assert_eq!(unwrap(answer(400, body), "", Exit::Usage).unwrap_err().exit, Exit::Usage);
     }
 
     #[test]
     fn a_stranger_on_the_port_is_exit_3() {
         for body in ["<html>", "{}", "{\"success\":true}", ""] {
-            let failure = unwrap(answer(200, body), "127.0.0.1:8080").unwrap_err();
+            let failure = unwrap(answer(200, body), "127.0.0.1:8080", Exit::Usage).unwrap_err();
             assert_eq!(failure.exit, Exit::Unreachable, "{body}");
             assert!(failure.message.contains("127.0.0.1:8080"), "{failure:?}");
         }

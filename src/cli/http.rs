@@ -5,6 +5,7 @@
 //! of the config.
 
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,6 +24,9 @@ const MAX_ANSWER_BYTES: usize = 1024 * 1024 * 1024;
 
 /// The protocol revision the demo speaks.
 const MCP_REVISION: &str = "2025-06-18";
+
+/// Tells the log that it is the command line that calls.
+pub(super) const SOURCE: &str = "x-mcpproxy-source";
 
 /// A whole answer.
 #[derive(Debug)]
@@ -52,19 +56,28 @@ pub(super) struct Client {
 
 impl Client {
     /// `listen` is the config's: a wildcard address is reached by loopback.
-    pub(super) fn new(listen: &str, api_key: &str) -> Self {
-        let (host, port) = listen.rsplit_once(':').unwrap_or((listen, "8080"));
-        let host = match host {
-            "" | "0.0.0.0" => "127.0.0.1",
-            "[::]" => "[::1]",
-            other => other,
+    pub(super) fn new(listen: SocketAddr, api_key: &str) -> Self {
+        let ip = match listen.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
         };
-        Self { authority: format!("{host}:{port}"), api_key: api_key.to_owned() }
+        let authority = SocketAddr::new(ip, listen.port()).to_string();
+        Self { authority, api_key: api_key.to_owned() }
     }
 
     /// `host:port`.
     pub(super) fn authority(&self) -> &str {
         &self.authority
+    }
+
+    /// Whether anybody listens there. Who it is shows with the first answer.
+    pub(super) async fn is_there(&self) -> bool {
+        let connect = TcpStream::connect(&self.authority);
+        match tokio::time::timeout(CONNECT_TIMEOUT, connect).await {
+            Ok(Err(error)) => error.kind() != io::ErrorKind::ConnectionRefused,
+            Ok(Ok(_)) | Err(_) => true,
+        }
     }
 
     /// One REST request; `target` is path and query.
@@ -78,7 +91,7 @@ impl Client {
             .method(method)
             .uri(target)
             .header("x-api-key", &self.api_key)
-            .header("x-mcpproxy-source", "cli");
+            .header(SOURCE, "cli");
         exchange(&self.authority, request, body).await
     }
 }
@@ -197,16 +210,16 @@ mod tests {
         String::from_utf8(sent).unwrap()
     }
 
-    async fn listener() -> (TcpListener, String) {
+    async fn listener() -> (TcpListener, SocketAddr) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
+        let address = listener.local_addr().unwrap();
         (listener, address)
     }
 
     #[tokio::test]
     async fn a_request_carries_key_and_host_and_the_answer_its_bytes() {
         let (listener, address) = listener().await;
-        let client = Client::new(&address, "secret");
+        let client = Client::new(address, "secret");
         let reply =
             "HTTP/1.1 400 Bad Request\r\ncontent-length: 7\r\nx-request-id: r1\r\n\r\n{\"a\":1}";
         let (sent, answer) = tokio::join!(
@@ -225,7 +238,7 @@ mod tests {
     #[tokio::test]
     async fn nobody_there_is_told_apart_from_a_broken_answer() {
         let (listener, address) = listener().await;
-        let client = Client::new(&address, "k");
+        let client = Client::new(address, "k");
         let reply = "HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\nshort";
         let (_, answer) =
             tokio::join!(scripted(listener, reply), client.request(Method::GET, "/", Bytes::new()));
@@ -240,9 +253,9 @@ mod tests {
             ("127.0.0.1:8080", "127.0.0.1:8080"),
             ("0.0.0.0:9000", "127.0.0.1:9000"),
             ("[::]:9000", "[::1]:9000"),
-            (":9000", "127.0.0.1:9000"),
+            ("192.168.1.2:80", "192.168.1.2:80"),
         ] {
-            assert_eq!(Client::new(listen, "").authority(), authority);
+            assert_eq!(Client::new(listen.parse().unwrap(), "").authority(), authority);
         }
     }
 }

@@ -19,8 +19,8 @@ use crate::downstream::session::{Session, Sessions};
 use crate::output::Member;
 use crate::proxy::Worker;
 use crate::proxy::dispatch::{self, Initialize, Peer, Reaction, VERSIONS};
-use crate::proxy::reply::{Piece, RefusalKind, Running};
-use crate::wire::jsonrpc::{self, Code, Message};
+use crate::proxy::reply::{Piece, Running};
+use crate::wire::jsonrpc::{self, Code};
 
 /// Largest request body: 16 MiB.
 pub const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
@@ -65,19 +65,19 @@ where
         Ok(body) => body,
         Err(refused) => return refused,
     };
-    let request = match dispatch::read(worker, &body) {
-        Ok(Message::Request(request)) => request,
-        // We ask clients nothing yet, so a response answers nothing.
-        Ok(Message::Response(_)) => return status(StatusCode::ACCEPTED),
-        Err((_, error)) => return json(StatusCode::BAD_REQUEST, Body::from(error)),
+    let received = match dispatch::read(worker, &body) {
+        Ok(Some(request)) => request,
+        Ok(None) => return status(StatusCode::ACCEPTED),
+        Err(error) => return json(StatusCode::BAD_REQUEST, Body::from(error)),
     };
-    let session = if &*request.method == "initialize" {
+    let session = if &*received.request.method == "initialize" {
         None
     } else {
         match find_session(sessions, connection, &parts.headers, now_ms) {
             Ok(session) => Some(session),
             Err((code, text)) => {
-                let error = jsonrpc::error(request.id.as_deref(), Code::InvalidRequest, text);
+                let error =
+                    jsonrpc::error(received.request.id.as_deref(), Code::InvalidRequest, text);
                 return json(code, Body::from(error));
             }
         }
@@ -86,18 +86,16 @@ where
         session_id: session.as_ref().map_or_else(|| Arc::from(""), |s| Arc::clone(&s.id)),
         client_name: session.as_ref().map_or_else(|| Arc::from(""), |s| Arc::clone(&s.client_name)),
     };
-    match dispatch::dispatch(worker, &peer, request) {
+    match dispatch::dispatch(worker, &peer, received) {
         Reaction::Noted => status(StatusCode::ACCEPTED),
-        Reaction::Answer(answer) | Reaction::Error(_, answer) => {
-            json(StatusCode::OK, Body::from(answer))
-        }
+        Reaction::Answer(answer) => json(StatusCode::OK, Body::from(answer)),
         Reaction::Initialize(accepted) => open_session(sessions, accepted, now_ms),
-        Reaction::Call { id, running } => reply(&id, running).await,
+        Reaction::Call { id, running } => reply(worker, &id, running).await,
     }
 }
 
 /// Turns a reply into an answer: whole if it is there at once, else streamed.
-async fn reply(id: &[u8], mut running: Running) -> Response<Body> {
+async fn reply(worker: &Rc<Worker>, id: &[u8], mut running: Running) -> Response<Body> {
     loop {
         let piece = match running.next().await {
             Some(Ok(piece)) => piece,
@@ -113,9 +111,7 @@ async fn reply(id: &[u8], mut running: Running) -> Response<Body> {
                 splice.push_front(head(id, member));
                 splice.push(jsonrpc::TAIL);
                 // What is left (judging in warn) is done once the answer is on its way.
-                if let Some(rest) = running.rest() {
-                    tokio::task::spawn_local(rest);
-                }
+                worker.defer(running);
                 return json(StatusCode::OK, Body::from(splice));
             }
             Piece::Begin(member) => {
@@ -153,8 +149,7 @@ fn check_media_types(headers: &HeaderMap) -> Option<Response<Body>> {
             let value = value.to_ascii_lowercase();
             ["application/json", "application/*", "*/*"].iter().any(|kind| value.contains(kind))
         });
-    (!acceptable)
-        .then(|| plain(StatusCode::NOT_ACCEPTABLE, "Accept must include application/json"))
+    (!acceptable).then(|| plain(StatusCode::NOT_ACCEPTABLE, "Accept must include application/json"))
 }
 
 /// Reads a request's body whole, up to [`MAX_BODY_BYTES`].

@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 use crate::activity::record::{
     self, Decision, Draft, Entry, Payload, Policy, Source, Status, Type,
 };
-use crate::activity::writer::{Durability, Slot};
+use crate::activity::{Durability, Slot};
 use crate::intent::{self, CallArguments, Denial, DenialKind, Operation, Permit};
 use crate::output::{Failure, Fault, Finding, Inspector, Member, Message, Mode, Treatment};
 use crate::proxy::Worker;
@@ -73,9 +73,7 @@ pub async fn call(
         Err(stop) => Err(stop),
     };
     match sent {
-        Ok((permit, answer)) => {
-            Exchange::new(worker, permit, answer, exit, reply).run().await
-        }
+        Ok((permit, answer)) => Exchange::new(worker, permit, answer, exit, reply).run().await,
         Err(stop) => {
             exit.close(stop.status, &stop.refusal.text).await;
             reply.put(Piece::Refused(stop.refusal));
@@ -132,7 +130,7 @@ pub async fn unreadable(
     reply: Reply,
 ) -> Result<(), Aborted> {
     let refusal = match Exit::open(&worker, Type::ToolCall, caller, "").await {
-        Ok(exit) => {
+        Ok(mut exit) => {
             exit.close(Status::Rejected, &text).await;
             Refusal { kind: RefusalKind::Unreadable, text }
         }
@@ -166,27 +164,32 @@ async fn prepare(
     raw: &Bytes,
 ) -> Result<(Permit, Bytes), Stop> {
     let proxy = &worker.proxy;
-    let read = CallArguments::parse(raw).map_err(|error| {
+    let read = CallArguments::parse(raw, worker.scratch.borrow_mut().tape());
+    let read = read.map_err(|error| {
         exit.draft.arguments = Payload::cut(raw, proxy.max_payload_bytes);
         Stop::new(Status::Rejected, RefusalKind::Unreadable, error.to_string())
     })?;
     exit.draft.server = Arc::clone(&read.tool.server);
     exit.draft.tool = Arc::clone(&read.tool.tool);
     exit.draft.arguments = Payload::cut(&read.arguments, proxy.max_payload_bytes);
-    exit.draft.operation = read.intent.operation();
+    exit.draft.operation = read.intent.operation().map(recorded);
     if let Some(stated) = read.intent.record() {
         exit.draft.intent = Payload::cut(stated.get().as_bytes(), proxy.max_payload_bytes);
     }
     // The words before the tool: a bad intent is told even about a tool that does not exist.
     read.intent.check(variant, &proxy.intent).map_err(|error| exit.deny(&Denial::Intent(error)))?;
-    exit.draft.operation = Some(variant);
+    exit.draft.operation = Some(recorded(variant));
     let tool = find(worker, &read.tool).await?;
     let permit = intent::authorize(variant, &read.intent, tool, &proxy.intent)
         .map_err(|denial| exit.deny(&denial))?;
     for warning in permit.warnings() {
         tracing::warn!(server = %read.tool.server, tool = %read.tool.tool, "{warning}");
         let text = warning.to_string();
-        exit.decisions.push(Decision::new(record::Verdict::Warning, policy(warning.policy()), text));
+        exit.decisions.push(Decision::new(
+            record::Verdict::Warning,
+            policy(warning.policy()),
+            text,
+        ));
     }
     Ok((permit, read.arguments))
 }
@@ -204,7 +207,7 @@ async fn find(worker: &Worker, name: &ToolName) -> Result<Arc<Tool>, Stop> {
         )));
     };
     // After a start the server's first set of tools may still be on its way.
-    if let Some(tool) = proxy.catalog.wait_for(name, CATALOG_WAIT).await {
+    if let Some(tool) = proxy.catalog.wait_for(name, Instant::now() + CATALOG_WAIT).await {
         return Ok(tool);
     }
     let text = match upstream.unavailable() {
@@ -226,7 +229,7 @@ async fn send(
         return Err(Stop::new(Status::Error, RefusalKind::Unknown, text));
     };
     exit.sent = Some(Instant::now());
-    let answer = upstream.call(&worker.pool, &permit, arguments, None).await;
+    let answer = upstream.call(&worker.pool, &permit, arguments).await;
     match answer {
         Ok(answer) => Ok((permit, answer)),
         Err(error) => {
@@ -279,13 +282,7 @@ async fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
 }
 
 impl Exchange {
-    fn new(
-        worker: Rc<Worker>,
-        permit: Permit,
-        answer: Answer,
-        exit: Exit,
-        reply: Reply,
-    ) -> Self {
+    fn new(worker: Rc<Worker>, permit: Permit, answer: Answer, exit: Exit, reply: Reply) -> Self {
         let tool = permit.tool();
         let treatment = Treatment::of(tool);
         let id = answer.id().to_string();
@@ -527,13 +524,21 @@ impl Exchange {
     }
 }
 
+/// The operation in the log's terms.
+fn recorded(operation: Operation) -> record::Operation {
+    match operation {
+        Operation::Read => record::Operation::Read,
+        Operation::Write => record::Operation::Write,
+        Operation::Destructive => record::Operation::Destructive,
+    }
+}
+
 fn policy(word: &str) -> Policy {
     Policy::parse(word).unwrap_or(Policy::Intent)
 }
 
 fn decision(verdict: record::Verdict, mode: Mode, failure: &Failure) -> Decision {
-    let mut decision =
-        Decision::new(verdict, Policy::OutputValidation, failure.reason.as_str());
+    let mut decision = Decision::new(verdict, Policy::OutputValidation, failure.reason.as_str());
     decision.mode = mode.as_str();
     decision.instance_path = failure.instance_path.as_str().into();
     decision.schema_path = failure.schema_path.as_str().into();
@@ -607,7 +612,11 @@ impl Exit {
     /// Records a refusal by the gate: the call rejected, and one decision (ACT-1).
     fn deny(&mut self, denial: &Denial) -> Stop {
         let text = denial.to_string();
-        self.decisions.push(Decision::new(record::Verdict::Blocked, policy(denial.policy()), text.as_str()));
+        self.decisions.push(Decision::new(
+            record::Verdict::Blocked,
+            policy(denial.policy()),
+            text.as_str(),
+        ));
         let kind = match denial.kind() {
             DenialKind::Intent => RefusalKind::Intent,
             DenialKind::Gate | DenialKind::Approval => RefusalKind::Gate,

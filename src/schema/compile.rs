@@ -7,13 +7,14 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use boon::{CompileError, Compiler, SchemaIndex, Schemas};
+use boon::{CompileError, Compiler, Draft, SchemaIndex, Schemas};
 use jsonschema::{PatternOptions, Validator};
 use serde_json::Value;
 use thiserror::Error;
 use url::Url;
 
 use super::bounds::{Bounds, Cost, Graph};
+use super::formats;
 use super::tape_json::TapeJson;
 use super::violation::cut;
 use crate::json::tape::{self, Fault, Scratch};
@@ -212,7 +213,7 @@ pub fn compile_with(
     remotes: &Remotes,
 ) -> Result<Schema, Unusable> {
     let value = parse(raw, bounds)?;
-    check_dialect(&value, remotes)?;
+    let draft = dialect(&value, remotes)?;
     let base = Url::parse(BASE).map_err(|error| Unusable::Invalid(error.to_string()))?;
     let graph = Graph::new(&value, &base, bounds.subschemas);
     if graph.overflowed() {
@@ -223,7 +224,7 @@ pub fn compile_with(
     }
     let beyond_boon = check_patterns(graph.patterns(), bounds)?;
     let cost = graph.cost();
-    let boon = build_boon(&value, settings, remotes, &beyond_boon)?;
+    let boon = build_boon(&value, draft, settings, remotes, &beyond_boon)?;
     let backtracks = !beyond_boon.is_empty();
     Ok(Schema {
         hash: SchemaHash::of(raw, settings),
@@ -253,13 +254,16 @@ fn parse(raw: &[u8], bounds: &Bounds) -> Result<Value, Unusable> {
     }
 }
 
-fn check_dialect(schema: &Value, remotes: &Remotes) -> Result<(), Unusable> {
-    let Some(dialect) = schema.get("$schema").and_then(Value::as_str) else { return Ok(()) };
+/// The dialect of the schema's root; the newest where only a remote could tell.
+fn dialect(schema: &Value, remotes: &Remotes) -> Result<Draft, Unusable> {
+    let Some(dialect) = schema.get("$schema").and_then(Value::as_str) else {
+        return Ok(Draft::default());
+    };
     let uri = dialect.trim_end_matches('#');
-    if boon::Draft::from_url(uri).is_some() || remotes.0.contains_key(uri) {
-        Ok(())
-    } else {
-        Err(Unusable::Dialect(cut(dialect, EXPLANATION_MAX).to_owned()))
+    match Draft::from_url(uri) {
+        Some(draft) => Ok(draft),
+        None if remotes.0.contains_key(uri) => Ok(Draft::default()),
+        None => Err(Unusable::Dialect(cut(dialect, EXPLANATION_MAX).to_owned())),
     }
 }
 
@@ -307,54 +311,33 @@ fn check_patterns<'a>(patterns: &[&'a str], bounds: &Bounds) -> Result<Vec<&'a s
 /// for the rest of the schema.
 fn build_boon(
     schema: &Value,
+    draft: Draft,
     settings: &Settings,
     remotes: &Remotes,
     beyond_boon: &[&str],
 ) -> Result<Arbiter, Unusable> {
     let mut schema = schema.clone();
     let mut compiler = Compiler::new();
-    if settings.assert_formats {
+    compiler.set_default_draft(draft);
+    let formats = if settings.assert_formats {
         compiler.enable_format_assertions();
+        formats::asserted(draft)
     } else {
-        for name in FORMATS {
-            compiler.register_format(boon::Format { name, func: |_| Ok(()) });
-        }
-    }
-    leave_out(&mut schema, beyond_boon, settings.assert_formats);
+        formats::annotated()
+    };
+    formats.into_iter().for_each(|format| compiler.register_format(format));
+    prepare(&mut schema, beyond_boon);
     compiler.use_loader(Box::new(remotes.clone()));
     compile_boon(&mut compiler, schema)
 }
 
-/// Formats that boon asserts by itself up to draft 7. `regex` cannot be turned off and is taken
-/// out of the schema instead.
-const FORMATS: [&str; 19] = [
-    "ipv4",
-    "ipv6",
-    "hostname",
-    "idn-hostname",
-    "email",
-    "idn-email",
-    "date",
-    "time",
-    "date-time",
-    "duration",
-    "period",
-    "json-pointer",
-    "relative-json-pointer",
-    "uuid",
-    "uri",
-    "iri",
-    "uri-reference",
-    "iri-reference",
-    "uri-template",
-];
-
-/// Takes out what boon would trip over. The nesting of schemas bounds the recursion.
-fn leave_out(schema: &mut Value, beyond_boon: &[&str], assert_formats: bool) {
+/// Takes out patterns that boon does not take, and renames the one format it would not let be
+/// defined. The nesting of schemas bounds the recursion.
+fn prepare(schema: &mut Value, beyond_boon: &[&str]) {
     match schema {
         Value::Object(members) => {
-            if !assert_formats && members.get("format").is_some_and(|name| name == "regex") {
-                members.remove("format");
+            if let Some(format) = members.get_mut("format").filter(|name| *name == "regex") {
+                *format = formats::REGEX.into();
             }
             let known = members.get("pattern").and_then(Value::as_str);
             if known.is_some_and(|pattern| beyond_boon.contains(&pattern)) {
@@ -364,12 +347,12 @@ fn leave_out(schema: &mut Value, beyond_boon: &[&str], assert_formats: bool) {
                 named.retain(|pattern, _| !beyond_boon.contains(&pattern.as_str()));
             }
             for member in members.values_mut() {
-                leave_out(member, beyond_boon, assert_formats);
+                prepare(member, beyond_boon);
             }
         }
         Value::Array(items) => {
             for item in items {
-                leave_out(item, beyond_boon, assert_formats);
+                prepare(item, beyond_boon);
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}

@@ -34,6 +34,12 @@ pub struct Scratch {
     meter: Meter,
 }
 
+impl std::fmt::Debug for Scratch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scratch").field("bytes", &self.tape.footprint()).finish_non_exhaustive()
+    }
+}
+
 impl Scratch {
     /// Empty buffers.
     #[must_use]

@@ -1,7 +1,8 @@
 """Who takes part: the servers with what is called on them, and the clients.
 
 Every call is chosen so that its answer is the same each time it is made in the same place of the
-same sequence. Where that cannot be (`steady=False`), only the two sides of the proxy are compared.
+same sequence. Where that cannot be, or where a client would not survive the answer, it is not
+`steady`: it is not made directly, and only the two sides of the proxy are compared.
 """
 
 import datetime
@@ -17,6 +18,7 @@ REFUSED = "refused"
 # The limit on the servers that answer past it, so that oversized answers can be small: the npm
 # client takes no line above 10 MiB.
 MAX_BYTES = 65536
+MARKED = "Tool '{}' is marked destructive by server, use call_tool_destructive"
 CANARY = b"CANARY"
 
 
@@ -36,6 +38,11 @@ class Check:
     text: str = ""
     note: str = ""
 
+    @property
+    def direct(self) -> bool:
+        """Whether it is made directly: what the proxy refuses must change nothing there either."""
+        return self.steady and self.outcome != REFUSED
+
     def __str__(self):
         return f"{self.variant} {self.tool}" + (f" ({self.note})" if self.note else "")
 
@@ -54,7 +61,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Client:
-    """A client program that takes a plan; `modern` where it can also speak that era."""
+    """A client program: it takes a plan. The first one listed can speak the modern era."""
 
     name: str
     argv: list
@@ -89,7 +96,8 @@ def clients(place: Place, here: Path) -> list[Client]:
 
 def servers(place: Place, here: Path, stub: Path) -> list[Server]:
     def npm(package: str) -> list[str]:
-        return ["node", str(place.npm / f"node_modules/@modelcontextprotocol/{package}/dist/index.js")]
+        home = place.npm / "node_modules/@modelcontextprotocol" / package
+        return ["node", str(home / "dist/index.js")]
 
     def judged(mode: str) -> dict:
         return {"output_validation": {"mode": mode, "max_bytes": MAX_BYTES}}
@@ -144,8 +152,8 @@ def filesystem(root: Path) -> list[Check]:
     def at(name: str) -> str:
         return str(root / name)
 
+    new = {"path": at("made/new.txt"), "content": "first\n\u2028"}
     edit = {"path": at("made/new.txt"), "edits": [{"oldText": "first", "newText": "2nd"}]}
-    marked = "Tool 'filesystem:write_file' is marked destructive by server, use call_tool_destructive"
     return [
         Check("read", "list_allowed_directories"),
         Check("read", "read_text_file", {"path": at("hello.txt")}),
@@ -157,7 +165,7 @@ def filesystem(root: Path) -> list[Check]:
         Check("read", "read_text_file", {"path": at("absent.txt")}, note="isError"),
         Check("write", "create_directory", {"path": at("made")}),
         Check("write", "list_directory", {"path": str(root)}, decisions=1, note="readOnly"),
-        Check("destructive", "write_file", {"path": at("made/new.txt"), "content": "first\n\u2028"}),
+        Check("destructive", "write_file", new),
         Check("destructive", "edit_file", edit),
         Check(
             "destructive",
@@ -171,7 +179,7 @@ def filesystem(root: Path) -> list[Check]:
             {"path": at("hello.txt"), "content": "overwritten"},
             outcome=REFUSED,
             decisions=1,
-            text=marked,
+            text=MARKED.format("filesystem:write_file"),
         ),
     ]
 
@@ -197,7 +205,6 @@ def memory() -> list[Check]:
     ada = {"name": "Ada", "entityType": "person", "observations": ["wrote ⟨notes⟩", "1843"]}
     engine = {"name": "Engine", "entityType": "machine", "observations": []}
     wrote = {"from": "Ada", "to": "Engine", "relationType": "describes"}
-    marked = "Tool 'memory:delete_entities' is marked destructive by server, use call_tool_destructive"
     return [
         Check("read", "read_graph", note="empty"),
         Check("write", "create_entities", {"entities": [ada, engine]}),
@@ -209,7 +216,7 @@ def memory() -> list[Check]:
             {"entityNames": ["Ada"]},
             outcome=REFUSED,
             decisions=1,
-            text=marked,
+            text=MARKED.format("memory:delete_entities"),
         ),
         Check(
             "destructive",
@@ -261,7 +268,10 @@ UNUSUAL = [
     Check("read", "look_around"),
     Check("read", "error_first"),
     Check("read", "error_last"),
+    Check("read", "too_big_error_first", {"size": MAX_BYTES + 1}, note="past the limit"),
     Check("read", "missing_structured"),
+    Check("read", "uncompilable"),
+    Check("read", "remote_ref"),
     Check("read", "rpc_error"),
     Check("read", "blob", {"size": MAX_BYTES}, note="at the limit"),
     Check("read", "too_deep", {"depth": 64}, note="at the limit"),
@@ -279,10 +289,19 @@ VIOLATIONS = [
     Check("read", "null_structured", readable=False),
     Check("read", "duplicate_key"),
     Check("read", "duplicate_escaped_key"),
+    Check("read", "duplicate_structured"),
+    Check("read", "duplicate_is_error"),
+    Check("read", "is_error_string", readable=False),
     Check("read", "overflow"),
     Check("read", "too_deep", {"depth": 65}, note="past the limit"),
     Check("read", "too_big", {"size": MAX_BYTES + 1}, note="past the limit"),
     Check("read", "too_big_error_last", {"size": MAX_BYTES + 1}, note="past the limit"),
+]
+# No client reads these, so they can only be blocked.
+UNREADABLE = [
+    Check("read", "invalid_utf8", steady=False),
+    Check("read", "lone_surrogate", steady=False),
+    Check("read", "raw_control", steady=False),
 ]
 
 
@@ -295,7 +314,7 @@ def stub_warn() -> list[Check]:
 
 
 def stub_strict() -> list[Check]:
-    return UNUSUAL + all_become(VIOLATIONS, BLOCKED, 1)
+    return UNUSUAL + all_become(VIOLATIONS + UNREADABLE, BLOCKED, 1)
 
 
 def stub_off() -> list[Check]:

@@ -82,7 +82,9 @@ class StdioTap:
         return sorted(self.log.parent.glob(f"{self.log.name}.*.up"))
 
     def pids(self) -> list[int]:
-        return [int(path.name.split(".")[-2].split("-")[1]) for path in self.recordings()]
+        """The processes that were started for it: the taps and the commands."""
+        names = [path.name.split(".")[-2] for path in self.recordings()]
+        return [int(pid) for name in names for pid in name.split("-")[1:]]
 
     def calls(self) -> list[wire.Call]:
         return [

@@ -1,7 +1,8 @@
 """tee.py LOG COMMAND…: runs the command and keeps what goes in and out of it.
 
-Standard input goes to LOG.<time>-<pid>.up, standard output to LOG.<time>-<pid>.down, each piece
-before it is passed on. Ends as the command ends; SIGTERM is handed to it.
+Standard input goes to RECORD.up and standard output to RECORD.down, each piece before it is passed
+on, where RECORD is LOG.<time>-<own pid>-<command's pid>. Ends as the command ends; SIGTERM is
+handed to it.
 """
 
 import os
@@ -16,8 +17,8 @@ PIECE = 1 << 16
 
 def main():
     log, *command = sys.argv[1:]
-    log = f"{log}.{time.time_ns()}-{os.getpid()}"
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    log = f"{log}.{time.time_ns()}-{os.getpid()}-{child.pid}"
     signal.signal(signal.SIGTERM, lambda *_: child.terminate())
     threading.Thread(target=feed, args=(f"{log}.up", child.stdin), daemon=True).start()
     with open(f"{log}.down", "wb", buffering=0) as record:

@@ -7,14 +7,10 @@
 
 use core::arch::x86_64::{
     __m256i, _mm_clmulepi64_si128, _mm_cvtsi128_si64, _mm_set_epi64x, _mm_set1_epi8,
-    _mm256_cmpeq_epi8, _mm256_loadu_si256, _mm256_max_epu8, _mm256_movemask_epi8, _mm256_or_si256,
-    _mm256_set1_epi8,
+    _mm256_cmpeq_epi8, _mm256_loadu_si256, _mm256_movemask_epi8, _mm256_or_si256, _mm256_set1_epi8,
 };
 
-use super::{
-    skip::{BLOCK, Bits, Classify, Skip, Skipped},
-    swar,
-};
+use super::skip::{BLOCK, Bits, Classify, Skip, Skipped};
 
 /// Bytes in a vector.
 const VECTOR: usize = 32;
@@ -37,39 +33,12 @@ impl Avx2 {
         // SAFETY: `self` proves that the machine has the features the function is compiled for.
         unsafe { skip_avx2(self, skip, bytes) }
     }
-
-    pub(super) fn string_run(self, bytes: &[u8]) -> usize {
-        // SAFETY: as above.
-        unsafe { string_run_avx2(bytes) }
-    }
 }
 
 /// [`Skip::run`], compiled with the features.
 #[target_feature(enable = "avx2,pclmulqdq,popcnt,bmi1")]
 fn skip_avx2(kernel: Avx2, skip: &mut Skip, bytes: &[u8]) -> Skipped {
     skip.run(kernel, bytes)
-}
-
-/// [`swar::string_run`] in vectors.
-#[target_feature(enable = "avx2,pclmulqdq,popcnt,bmi1")]
-fn string_run_avx2(bytes: &[u8]) -> usize {
-    let (vectors, tail) = bytes.as_chunks::<VECTOR>();
-    let mut len = 0;
-    for vector in vectors {
-        // SAFETY: the array has the 32 bytes that are read; the load needs no alignment.
-        let bytes = unsafe { _mm256_loadu_si256(vector.as_ptr().cast()) };
-        let below = _mm256_set1_epi8(0x1F);
-        let control = _mm256_cmpeq_epi8(_mm256_max_epu8(bytes, below), below);
-        let quote = _mm256_cmpeq_epi8(bytes, _mm256_set1_epi8(b'"'.cast_signed()));
-        let backslash = _mm256_cmpeq_epi8(bytes, _mm256_set1_epi8(b'\\'.cast_signed()));
-        let special = _mm256_or_si256(control, _mm256_or_si256(quote, backslash));
-        let found = _mm256_movemask_epi8(special).cast_unsigned();
-        if found != 0 {
-            return len + found.trailing_zeros() as usize;
-        }
-        len += VECTOR;
-    }
-    len + swar::string_run(tail)
 }
 
 impl Classify for Avx2 {
@@ -141,10 +110,6 @@ mod tests {
             }
             assert_eq!(avx2.classify(&block), Portable.classify(&block));
             assert_eq!(avx2.running_parity(seed), Portable.running_parity(seed));
-            for from in 0..BLOCK {
-                let rest = &block[from..];
-                assert_eq!(avx2.string_run(rest), swar::string_run(rest));
-            }
         }
     }
 }

@@ -54,16 +54,6 @@ impl Kernel {
             Choice::Avx2(avx2) => avx2.skip(skip, bytes),
         }
     }
-
-    /// Length of the run of bytes that need no thought inside a string: neither quote, backslash
-    /// nor control character.
-    pub(super) fn string_run(self, bytes: &[u8]) -> usize {
-        match self.0 {
-            Choice::Portable => swar::string_run(bytes),
-            #[cfg(target_arch = "x86_64")]
-            Choice::Avx2(avx2) => avx2.string_run(bytes),
-        }
-    }
 }
 
 /// One block, a bit for each byte; bit 0 is the first.
@@ -217,14 +207,15 @@ impl Skip {
         let stray = bits.backslashes & !inside;
         let up = u64::from(opens.count_ones());
         let down = u64::from(closes.count_ones());
-        if down < self.depth && self.depth + up <= self.ceiling && stray == 0 {
+        let away = self.depth + up <= self.ceiling && stray == 0;
+        if away && (down < self.depth || !returns(self.depth, opens, closes)) {
             self.depth = self.depth + up - down;
             return None;
         }
         self.walk(opens, closes, stray, base, crossed)
     }
 
-    /// The brackets of a block one by one.
+    /// The brackets of a block one by one, where one of them matters.
     fn walk(
         &mut self,
         opens: u64,
@@ -255,4 +246,18 @@ impl Skip {
         }
         None
     }
+}
+
+/// Whether a block's brackets take the depth to zero anywhere. The depth after each closing one
+/// is counted from the block's start, not from the one before, so that no step waits for another.
+#[inline(always)]
+fn returns(depth: u64, opens: u64, closes: u64) -> bool {
+    let (mut left, mut closed, mut zero) = (closes, 0, false);
+    while left != 0 {
+        let before = (left & left.wrapping_neg()) - 1;
+        closed += 1;
+        zero |= depth + u64::from((opens & before).count_ones()) == closed;
+        left &= left - 1;
+    }
+    zero
 }

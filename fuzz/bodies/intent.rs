@@ -1,0 +1,85 @@
+//! Fuzz body: what a call tool is given never panics, and nothing passes the gate that must not.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use mcpproxy::intent::{CallArguments, Operation, Requirement, Settings, authorize};
+use mcpproxy::json::tape::{self, Scratch};
+use mcpproxy::output::Policy;
+use mcpproxy::tool::{
+    Annotations, Capability, CapabilityOverride, OutputSchema, Rules, SideEffect, StatedBy, Tool,
+};
+use serde_json::value::RawValue;
+
+/// The first byte picks the tool's hints, variant and settings; the rest is `arguments`.
+pub fn run(data: &[u8]) {
+    let Some((&pick, raw)) = data.split_first() else { return };
+    let bit = |at: u8| pick >> at & 1 == 1;
+    let raw = Bytes::copy_from_slice(raw);
+    let mut scratch = Scratch::new();
+    // As the caller does: a request that two parsers could read differently goes no further.
+    if tape::check_unique(&raw, tape::MAX_DEPTH, &mut scratch).is_err() {
+        return;
+    }
+    let Ok(call) = CallArguments::parse(&raw, &mut scratch) else { return };
+
+    assert_eq!(tape::check_unique(&call.arguments, tape::MAX_DEPTH, &mut scratch), Ok(()));
+    assert!(call.arguments.trim_ascii_start().starts_with(b"{"));
+    if let Some(record) = call.intent.record() {
+        assert!(serde_json::from_str::<serde_json::Value>(record.get()).is_ok(), "{record}");
+    }
+
+    let annotations = Annotations {
+        read_only_hint: bit(0).then_some(true),
+        destructive_hint: bit(1).then_some(true),
+        ..Annotations::default()
+    };
+    let rules: Rules<CapabilityOverride> = if bit(2) {
+        let side_effect = Some(if bit(3) { SideEffect::Write } else { SideEffect::Destructive });
+        let stated = CapabilityOverride { side_effect, ..CapabilityOverride::default() };
+        Rules::from(std::collections::BTreeMap::from([("*".into(), stated)]))
+    } else {
+        Rules::default()
+    };
+    let variant = Operation::ALL[usize::from(pick >> 4) % 3];
+    let required = Settings { strict_server_validation: bit(6), ..Settings::default() };
+    let inferred = Settings { operation_type: Requirement::Inferred, ..required };
+    let tool = tool(call.tool, annotations, &rules);
+
+    let stated = call.intent.operation();
+    let [strictly, loosely] = [required, inferred]
+        .map(|settings| authorize(variant, &call.intent, Arc::clone(&tool), &settings));
+    if let Ok(permit) = &strictly {
+        assert_eq!((permit.operation(), stated), (variant, Some(variant)));
+        assert!(loosely.is_ok(), "inferring is never stricter");
+    }
+    if stated.is_some_and(|stated| stated != variant) {
+        assert!(strictly.is_err() && loosely.is_err(), "the two keys differ");
+    }
+    let marked = tool.capability.side_effect == SideEffect::Destructive
+        && (tool.side_effect_by == StatedBy::Operator || required.strict_server_validation);
+    if marked && variant != Operation::Destructive {
+        assert!(strictly.is_err() && loosely.is_err(), "marked destructive");
+    }
+}
+
+fn tool(
+    name: mcpproxy::tool::ToolName,
+    annotations: Annotations,
+    rules: &Rules<CapabilityOverride>,
+) -> Arc<Tool> {
+    let (capability, side_effect_by) = Capability::effective(annotations, rules, &name.tool);
+    Arc::new(Tool {
+        name,
+        title: None,
+        description: "".into(),
+        input_schema: RawValue::from_string("{}".into()).expect("an object"),
+        output_schema: None,
+        annotations_raw: None,
+        annotations,
+        capability,
+        side_effect_by,
+        schema: OutputSchema::Absent,
+        policy: Policy::default(),
+    })
+}

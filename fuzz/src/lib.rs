@@ -1,0 +1,14 @@
+//! The bodies of the fuzz targets: each takes the fuzzer's bytes and panics if a promise is broken.
+//!
+//! They are a library so that `tests/fuzz_seeds.rs` can run the same code over the seeds.
+#![allow(
+    clippy::indexing_slicing,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a panic is how a fuzz target reports"
+)]
+
+pub mod envelope;
+pub mod guard;
+pub mod reference;
+pub mod scan;

@@ -1,0 +1,403 @@
+//! A slow and obvious reader of whole messages, to hold the scanner against.
+//!
+//! It shares the scanner's types of answer and none of its code: one byte after another, the whole
+//! message in memory, every key kept.
+
+use mcpproxy::{
+    json::scan::{
+        Ambiguity, Breach, Doubt, Envelope, Fault, Guard, Kind, Limits, MAX_KEYS, Member, Part,
+        ScanError,
+    },
+    json::span::Span,
+};
+
+/// Reads a message, or what there is of it. The envelope holds what was certain at the error.
+pub fn read(message: &[u8], limits: Limits) -> (Envelope, Result<(), ScanError>) {
+    let mut reader =
+        Reader { bytes: message, at: 0, limits, envelope: Envelope::default(), keys: Vec::new() };
+    let read = reader.message();
+    (reader.envelope, read.map_err(|fault| ScanError { at: reader.at as u64, fault }))
+}
+
+/// A fault stands at `at`.
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    limits: Limits,
+    envelope: Envelope,
+    /// Decoded keys; true for those of `result`.
+    keys: Vec<(bool, Member, Vec<u8>)>,
+}
+
+type Read<T = ()> = Result<T, Fault>;
+
+impl Reader<'_> {
+    fn message(&mut self) -> Read {
+        self.space();
+        match self.peek()? {
+            b'{' => self.members(false)?,
+            b'[' => return Err(Fault::Batch),
+            _ => return Err(Fault::NotAnObject),
+        }
+        self.space();
+        if self.at < self.bytes.len() { Err(Fault::Trailing) } else { Ok(()) }
+    }
+
+    /// An object from its bracket on, the message's own or that of `result`.
+    fn members(&mut self, in_result: bool) -> Read {
+        self.at += 1;
+        self.space();
+        if self.peek()? == b'}' {
+            self.at += 1;
+            return Ok(());
+        }
+        loop {
+            let member = self.key(in_result)?;
+            self.space();
+            self.expect(b':')?;
+            self.space();
+            self.member(member)?;
+            self.space();
+            match self.peek()? {
+                b',' => self.at += 1,
+                b'}' => {
+                    self.at += 1;
+                    return Ok(());
+                }
+                _ => return Err(Fault::Unexpected),
+            }
+            self.space();
+        }
+    }
+
+    fn key(&mut self, in_result: bool) -> Read<Member> {
+        let start = self.at as u64;
+        self.expect(b'"')?;
+        let (name, lone) = self.name()?;
+        if lone {
+            self.doubt(Doubt::LoneSurrogate, start);
+        }
+        let member = match (in_result, &*name) {
+            (false, b"jsonrpc") => Member::Jsonrpc,
+            (false, b"id") => Member::Id,
+            (false, b"result") => Member::Result,
+            (false, b"error") => Member::Error,
+            (false, b"method") => Member::Method,
+            (false, b"params") => Member::Params,
+            (true, b"content") => Member::Content,
+            (true, b"structuredContent") => Member::StructuredContent,
+            (true, b"isError") => Member::IsError,
+            (true, b"resultType") => Member::ResultType,
+            (true, b"_meta") => Member::Meta,
+            _ => Member::Other,
+        };
+        let entry = (in_result, member, name);
+        if self.keys.contains(&entry) {
+            if !in_result && member != Member::Other {
+                self.at -= 1;
+                return Err(Fault::Duplicate(member));
+            }
+            self.doubt(Doubt::Duplicate(member), start);
+            return Ok(Member::Other);
+        }
+        let others = self.keys.iter().filter(|(_, member, _)| *member == Member::Other).count();
+        if member == Member::Other && others == MAX_KEYS {
+            self.doubt(Doubt::TooManyKeys, start);
+        } else {
+            self.keys.push(entry);
+        }
+        let kind = match member {
+            Member::Result => Kind::Result,
+            Member::Error => Kind::Error,
+            Member::Method => Kind::Method,
+            _ => return Ok(member),
+        };
+        if self.envelope.kind.is_some() {
+            self.at -= 1;
+            return Err(Fault::Conflict);
+        }
+        self.envelope.kind = Some(kind);
+        Ok(member)
+    }
+
+    /// The rest of a key: its name in UTF-8 (lone surrogates as three bytes), and whether it has
+    /// a lone surrogate.
+    fn name(&mut self) -> Read<(Vec<u8>, bool)> {
+        // Code points, those of `\u` escapes as UTF-16 units.
+        let mut points: Vec<u32> = Vec::new();
+        loop {
+            match self.peek()? {
+                b'"' => {
+                    self.at += 1;
+                    break;
+                }
+                b'\\' => {
+                    self.at += 1;
+                    points.push(self.escape()?);
+                }
+                0x00..=0x1F => return Err(Fault::Control),
+                _ => points.push(u32::from(self.character()?)),
+            }
+        }
+        let (mut name, mut lone, mut index) = (Vec::new(), false, 0);
+        while let Some(&point) = points.get(index) {
+            index += 1;
+            let pair = match (point, points.get(index)) {
+                (0xD800..=0xDBFF, Some(&low @ 0xDC00..=0xDFFF)) => {
+                    char::decode_utf16([point as u16, low as u16]).next().and_then(Result::ok)
+                }
+                _ => None,
+            };
+            index += usize::from(pair.is_some());
+            match pair.or(char::from_u32(point)) {
+                Some(scalar) => name.extend(scalar.to_string().bytes()),
+                None => {
+                    lone = true;
+                    let low = point & 0xFFF;
+                    name.extend([0xED, 0x80 | (low >> 6) as u8, 0x80 | (low & 0x3F) as u8]);
+                }
+            }
+        }
+        Ok((name, lone))
+    }
+
+    fn escape(&mut self) -> Read<u32> {
+        let point = match self.peek()? {
+            byte @ (b'"' | b'\\' | b'/') => u32::from(byte),
+            b'b' => 8,
+            b'f' => 12,
+            b'n' => 10,
+            b'r' => 13,
+            b't' => 9,
+            b'u' => {
+                let mut unit = 0;
+                for _ in 0..4 {
+                    self.at += 1;
+                    let digit = char::from(self.peek()?).to_digit(16).ok_or(Fault::Escape)?;
+                    unit = unit * 16 + digit;
+                }
+                unit
+            }
+            _ => return Err(Fault::Escape),
+        };
+        self.at += 1;
+        Ok(point)
+    }
+
+    /// One character of raw UTF-8.
+    fn character(&mut self) -> Read<char> {
+        let start = self.at;
+        loop {
+            self.peek()?;
+            match std::str::from_utf8(&self.bytes[start..=self.at]) {
+                Ok(text) => {
+                    self.at += 1;
+                    return text.chars().next().ok_or(Fault::Utf8);
+                }
+                Err(error) if error.error_len().is_some() => return Err(Fault::Utf8),
+                Err(_) => self.at += 1,
+            }
+        }
+    }
+
+    fn member(&mut self, member: Member) -> Read {
+        let start = self.at;
+        let first = self.peek()?;
+        if !matches!(first, b'"' | b'{' | b'[' | b't' | b'f' | b'n' | b'-' | b'0'..=b'9') {
+            return Err(Fault::Unexpected);
+        }
+        let open = Some(Part { start: start as u64, end: None });
+        match member {
+            Member::Id if matches!(first, b'{' | b'[' | b't' | b'f') => {
+                return Err(Fault::WrongType(member));
+            }
+            Member::Method if first != b'"' => return Err(Fault::WrongType(member)),
+            Member::IsError if !matches!(first, b't' | b'f') => {
+                self.doubt(Doubt::IsErrorNotBoolean, start as u64);
+                self.value()?;
+                return Ok(());
+            }
+            Member::Result if first == b'{' => {
+                self.envelope.body = open;
+                self.members(true)?;
+            }
+            Member::StructuredContent => {
+                self.envelope.structured = open;
+                self.structured()?;
+            }
+            Member::Result | Member::Error => {
+                self.envelope.body = open;
+                self.value()?;
+            }
+            Member::Params => {
+                self.envelope.params = open;
+                self.value()?;
+            }
+            Member::Content => {
+                self.envelope.content = open;
+                self.value()?;
+            }
+            _ => {
+                self.value()?;
+            }
+        }
+        let span = Span::new(start as u64, self.at as u64);
+        let part = Some(Part { start: span.start, end: Some(span.end) });
+        match member {
+            Member::Id => self.envelope.id = Some(span),
+            Member::Method => self.envelope.method = Some(span),
+            Member::ResultType => self.envelope.result_type = Some(span),
+            Member::IsError => self.envelope.is_error = Some(first == b't'),
+            Member::Result | Member::Error => self.envelope.body = part,
+            Member::Params => self.envelope.params = part,
+            Member::Content => self.envelope.content = part,
+            Member::StructuredContent => self.envelope.structured = part,
+            Member::Jsonrpc | Member::Meta | Member::Other => {}
+        }
+        Ok(())
+    }
+
+    /// The guarded value: both bounds are looked at after the fact, and the earlier counts.
+    fn structured(&mut self) -> Read {
+        let start = self.at as u64;
+        let mut opened = Vec::new();
+        let read = self.value_noting(&mut opened);
+        let Limits { max_bytes, max_depth } = self.limits;
+        let deep = opened.iter().find(|(_, depth)| *depth > u64::from(max_depth));
+        let deep = deep.map(|(at, _)| (*at, Guard::Depth, u64::from(max_depth)));
+        let long = (self.at as u64 - start > max_bytes)
+            .then(|| (start + max_bytes, Guard::Bytes, max_bytes));
+        let after_is_error_true = self.envelope.is_error == Some(true);
+        self.envelope.breach = match (long, deep) {
+            (Some(long), Some(deep)) if deep.0 < long.0 => Some(deep),
+            (Some(long), _) => Some(long),
+            (None, deep) => deep,
+        }
+        .map(|(at, guard, limit)| Breach { guard, at, limit, after_is_error_true });
+        read
+    }
+
+    fn value(&mut self) -> Read {
+        self.value_noting(&mut Vec::new())
+    }
+
+    /// Any value; notes each bracket that opens: its offset, and the depth it opens.
+    fn value_noting(&mut self, opened: &mut Vec<(u64, u64)>) -> Read {
+        match self.peek()? {
+            b'"' => self.string(),
+            b't' => self.literal(b"true"),
+            b'f' => self.literal(b"false"),
+            b'n' => self.literal(b"null"),
+            b'{' | b'[' => self.container(opened),
+            _ => self.number(),
+        }
+    }
+
+    fn string(&mut self) -> Read {
+        self.at += 1;
+        loop {
+            match self.peek()? {
+                b'"' => {
+                    self.at += 1;
+                    return Ok(());
+                }
+                b'\\' => {
+                    self.at += 1;
+                    self.escape()?;
+                }
+                0x00..=0x1F => return Err(Fault::Control),
+                _ => self.at += 1,
+            }
+        }
+    }
+
+    fn literal(&mut self, literal: &[u8]) -> Read {
+        literal.iter().try_for_each(|byte| self.expect(*byte))
+    }
+
+    fn number(&mut self) -> Read {
+        if self.peek()? == b'-' {
+            self.at += 1;
+        }
+        if self.peek()? == b'0' {
+            self.at += 1;
+        } else {
+            self.digits()?;
+        }
+        if self.peek()? == b'.' {
+            self.at += 1;
+            self.digits()?;
+        }
+        if matches!(self.peek()?, b'e' | b'E') {
+            self.at += 1;
+            if matches!(self.peek()?, b'+' | b'-') {
+                self.at += 1;
+            }
+            self.digits()?;
+        }
+        Ok(())
+    }
+
+    /// One digit or more; and what follows must be there, or the number might go on.
+    fn digits(&mut self) -> Read {
+        if !self.peek()?.is_ascii_digit() {
+            return Err(Fault::Number);
+        }
+        while self.peek()?.is_ascii_digit() {
+            self.at += 1;
+        }
+        Ok(())
+    }
+
+    fn container(&mut self, opened: &mut Vec<(u64, u64)>) -> Read {
+        let closer = if self.peek()? == b'{' { b'}' } else { b']' };
+        let (mut depth, mut in_string) = (0_u64, false);
+        loop {
+            match (in_string, self.peek()?) {
+                (true, b'\\') => {
+                    self.at += 1;
+                    self.peek()?;
+                }
+                (_, b'"') => in_string = !in_string,
+                (false, b'\\') => return Err(Fault::Unexpected),
+                (false, b'{' | b'[') => {
+                    depth += 1;
+                    opened.push((self.at as u64, depth));
+                }
+                (false, byte @ (b'}' | b']')) => {
+                    depth -= 1;
+                    if depth == 0 && byte != closer {
+                        return Err(Fault::Mismatched);
+                    }
+                }
+                _ => {}
+            }
+            self.at += 1;
+            if depth == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    fn doubt(&mut self, doubt: Doubt, at: u64) {
+        self.envelope.ambiguity = self.envelope.ambiguity.or(Some(Ambiguity { doubt, at }));
+    }
+
+    fn space(&mut self) {
+        while matches!(self.bytes.get(self.at), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+            self.at += 1;
+        }
+    }
+
+    fn expect(&mut self, byte: u8) -> Read {
+        if self.peek()? != byte {
+            return Err(Fault::Unexpected);
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    fn peek(&self) -> Read<u8> {
+        self.bytes.get(self.at).copied().ok_or(Fault::Truncated)
+    }
+}

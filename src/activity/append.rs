@@ -1,0 +1,276 @@
+//! The end of the log: gives each record its number, id and hash, and turns entries into batches.
+//!
+//! Belongs to the writer thread. It writes nothing itself: a [`Prepared`] batch can be committed
+//! again after a failure, and its [`Mark`] says what the chain ends with then.
+
+use std::borrow::Cow;
+
+use super::codec::{self, BlockBuilder, HeadRef, PayloadRef};
+use super::head::Mark;
+use super::record::{
+    Draft, Entry, Hash, Id, MAX_ERROR_BYTES, MAX_METADATA_BYTES, MAX_NAME_BYTES, NodeId, Payload,
+    Type, decision_metadata,
+};
+use super::redact::Redactor;
+use super::segment::{self, Builder};
+use super::store::{Batch, Space, StoreError};
+use super::view::View;
+
+/// A block is closed at so many records, or at [`BLOCK_BYTES`].
+const BLOCK_RECORDS: u64 = 64;
+/// A block is closed at so many bytes: what reading one record costs at most, one record aside.
+const BLOCK_BYTES: usize = 32 << 10;
+
+/// A batch, and the end of the chain once it is written.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    /// What to write.
+    pub batch: Batch,
+    /// The last record in it.
+    pub mark: Mark,
+    /// How many records it holds.
+    pub records: u64,
+    /// How many bytes of heads and bodies it holds.
+    pub bytes: usize,
+}
+
+impl Prepared {
+    /// The first record in it.
+    #[must_use]
+    pub fn first(&self) -> u64 {
+        self.mark.seq + 1 - self.records
+    }
+}
+
+/// The end of the log.
+#[derive(Debug)]
+pub struct Appender {
+    node: NodeId,
+    next: u64,
+    last: Hash,
+    stored_ms: u64,
+    block: Option<BlockBuilder>,
+    segment: Builder,
+    batch: Batch,
+    records: u64,
+    bytes: usize,
+    redactor: Redactor,
+    head: Vec<u8>,
+    body: Vec<u8>,
+}
+
+impl Appender {
+    /// Takes up the log where it ends.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the last segment cannot be read.
+    pub fn resume(view: &View, redactor: Redactor) -> Result<Self, StoreError> {
+        let end = view.end()?;
+        let mut segment = Builder::default();
+        view.derive(segment::of(end.next), &mut segment)?;
+        Ok(Self {
+            node: view.node(),
+            next: end.next,
+            last: end.hash,
+            stored_ms: end.stored_ms,
+            block: None,
+            segment,
+            batch: Batch::default(),
+            records: 0,
+            bytes: 0,
+            redactor,
+            head: Vec::new(),
+            body: Vec::new(),
+        })
+    }
+
+    /// The last record given out; number 0 is before the first.
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        Mark { seq: self.next - 1, hash: self.last }
+    }
+
+    /// Records in the batch that is being made.
+    #[must_use]
+    pub fn pending(&self) -> u64 {
+        self.records
+    }
+
+    /// Bytes in the batch that is being made.
+    #[must_use]
+    pub fn pending_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Adds other writes to the batch that is being made.
+    pub fn also(&mut self, writes: impl FnOnce(&mut Batch)) {
+        writes(&mut self.batch);
+    }
+
+    /// Adds a call and its decisions, in this order. `now_ms` is the clock's milliseconds since
+    /// 1970; where it ran back, the last time counts.
+    pub fn push(&mut self, entry: &Entry, now_ms: u64) -> Id {
+        let draft = &entry.draft;
+        self.stored_ms = self.stored_ms.max(now_ms);
+        let intent = self.redactor.payload(&draft.intent);
+        let error = self.redactor.text(cut(&draft.error, MAX_ERROR_BYTES)).into_owned();
+        let head = HeadRef {
+            stored_ms: self.stored_ms,
+            kind: draft.kind,
+            source: draft.source,
+            status: draft.status,
+            operation: draft.operation,
+            server: cut(&draft.server, MAX_NAME_BYTES),
+            tool: cut(&draft.tool, MAX_NAME_BYTES),
+            error: cut(&error, MAX_ERROR_BYTES),
+            started: draft.started,
+            duration_us: draft.duration_us,
+            overhead_us: draft.overhead_us,
+            response_bytes: draft.response.total(),
+            session_id: cut(&draft.session_id, MAX_NAME_BYTES),
+            request_id: cut(&draft.request_id, MAX_NAME_BYTES),
+            parent: None,
+            intent: limited(&intent),
+            variant: draft.variant,
+            client_name: cut(&draft.client_name, MAX_NAME_BYTES),
+        };
+        let id = self.add_draft(&head, draft);
+        for decision in &entry.decisions {
+            let metadata = decision_metadata(decision);
+            let metadata = Payload::cut(&metadata, metadata.len());
+            let metadata = self.redactor.payload(&metadata);
+            let head = HeadRef {
+                kind: Type::PolicyDecision,
+                status: decision.verdict.status(),
+                error: "",
+                duration_us: 0,
+                overhead_us: 0,
+                response_bytes: 0,
+                parent: Some(id),
+                ..head
+            };
+            self.body.clear();
+            let none = PayloadRef::default();
+            codec::encode_body(none, none, limited(&metadata), &mut self.body);
+            self.add(&head);
+        }
+        id
+    }
+
+    /// The batch with all records added since the last; `None` if there are none.
+    pub fn take(&mut self) -> Option<Prepared> {
+        self.close_block();
+        if self.batch.is_empty() {
+            return None;
+        }
+        let batch = std::mem::take(&mut self.batch);
+        let (records, bytes) = (std::mem::take(&mut self.records), std::mem::take(&mut self.bytes));
+        Some(Prepared { batch, mark: self.mark(), records, bytes })
+    }
+
+    fn add_draft(&mut self, head: &HeadRef<'_>, draft: &Draft) -> Id {
+        let arguments = self.redactor.payload(&draft.arguments);
+        let response = self.redactor.payload(&draft.response);
+        let metadata = self.redactor.payload(&draft.metadata);
+        self.body.clear();
+        codec::encode_body(
+            borrowed(&arguments),
+            borrowed(&response),
+            limited(&metadata),
+            &mut self.body,
+        );
+        self.add(head)
+    }
+
+    /// Adds the record of `head` and `self.body`.
+    fn add(&mut self, head: &HeadRef<'_>) -> Id {
+        let seq = self.next;
+        self.head.clear();
+        codec::encode_head(head, &mut self.head);
+        let hash = codec::chain(self.last, self.node, seq, &self.head, &self.body);
+        let last = self.last;
+        let block = self.block.get_or_insert_with(|| BlockBuilder::new(seq, last));
+        let before = block.bytes();
+        block.push(&self.head, hash, &self.body);
+        let bytes = block.bytes() - before;
+        let full = block.count() >= BLOCK_RECORDS || block.bytes() >= BLOCK_BYTES;
+        self.segment.add(seq, head, bytes);
+        self.records += 1;
+        self.bytes += bytes;
+        self.last = hash;
+        self.next += 1;
+        let sealed = segment::of(self.next) != segment::of(seq);
+        if full || sealed {
+            self.close_block();
+        }
+        if sealed {
+            self.seal(segment::of(seq));
+        }
+        Id::new(head.stored_ms, seq, self.node)
+    }
+
+    fn close_block(&mut self) {
+        if let Some(block) = self.block.take() {
+            let key = block.first().to_be_bytes().to_vec();
+            let (heads, bodies) = block.finish();
+            self.batch.put(Space::Heads, key.clone(), heads);
+            self.batch.put(Space::Bodies, key, bodies);
+        }
+    }
+
+    /// Writes what is derived from a segment that is full.
+    fn seal(&mut self, number: u64) {
+        let segment = std::mem::take(&mut self.segment);
+        for (term, posting) in segment.postings() {
+            self.batch.put(Space::Index, keys::posting(term, number), posting);
+        }
+        for (bucket, stats) in segment.buckets() {
+            self.batch.put(Space::Stats, keys::bucket(bucket, number), stats.encode());
+        }
+        self.batch.put(Space::Segments, keys::number(number), segment.bounds().encode());
+    }
+}
+
+/// The keys of the store.
+pub mod keys {
+    use crate::activity::query::Term;
+
+    /// The first record that is kept, in the state keyspace.
+    pub const FIRST: &[u8] = b"first";
+
+    /// A sequence number, or a segment.
+    #[must_use]
+    pub fn number(number: u64) -> Vec<u8> {
+        number.to_be_bytes().to_vec()
+    }
+
+    /// A term's posting in a segment.
+    #[must_use]
+    pub fn posting(term: Term, segment: u64) -> Vec<u8> {
+        [&term.bytes()[..], &segment.to_be_bytes()].concat()
+    }
+
+    /// A bucket's counters from a segment.
+    #[must_use]
+    pub fn bucket(bucket: u64, segment: u64) -> Vec<u8> {
+        [bucket.to_be_bytes(), segment.to_be_bytes()].concat()
+    }
+}
+
+/// A payload after redaction: borrowed, or rewritten.
+type Redacted<'a> = (Cow<'a, [u8]>, u64);
+
+fn borrowed<'a>(payload: &'a Redacted<'_>) -> PayloadRef<'a> {
+    PayloadRef { bytes: &payload.0, total: payload.1 }
+}
+
+fn limited<'a>(payload: &'a Redacted<'_>) -> PayloadRef<'a> {
+    let bytes = payload.0.get(..MAX_METADATA_BYTES).unwrap_or(&payload.0);
+    PayloadRef { bytes, total: payload.1 }
+}
+
+/// At most `limit` bytes of a text, cut between characters.
+fn cut(text: &str, limit: usize) -> &str {
+    text.get(..text.floor_char_boundary(limit)).unwrap_or(text)
+}

@@ -1,0 +1,596 @@
+//! How records lie on disk: records, blocks of records, and the chain over them. Pure.
+//!
+//! ```text
+//! block of heads   version · first seq · prev hash · count · (length · head · hash)*
+//! block of bodies  version · count · (length · body)*
+//! head, body       version · fields; numbers are varints, texts and payloads carry their length
+//! hash             BLAKE3(prev hash · node · seq · head length · head · body)
+//! ```
+//!
+//! Every layout starts with a version byte; a version that is not known is an error, never a
+//! guess. What is derived from records (index, counters) has its layout in `segment`.
+
+use thiserror::Error;
+
+use super::record::{
+    Body, Hash, Head, Id, NodeId, Operation, Payload, Record, Source, Status, Type,
+};
+
+/// The version written today, of blocks and of records.
+pub const VERSION: u8 = 1;
+
+/// Why bytes are not what was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum DecodeError {
+    /// The bytes end too early.
+    #[error("ends too early")]
+    Short,
+    /// There are bytes after the end.
+    #[error("has bytes after its end")]
+    Trailing,
+    /// A version that this program does not know.
+    #[error("has unknown version {0}")]
+    Version(u8),
+    /// A number or code that cannot be.
+    #[error("has an impossible value")]
+    Value,
+}
+
+/// A head whose texts are borrowed: what is encoded, and what filters and counters look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the fields are those of `Head`")]
+pub struct HeadRef<'a> {
+    pub stored_ms: u64,
+    pub kind: Type,
+    pub source: Source,
+    pub status: Status,
+    pub operation: Option<Operation>,
+    pub server: &'a str,
+    pub tool: &'a str,
+    pub error: &'a str,
+    pub started: u64,
+    pub duration_us: u64,
+    pub overhead_us: u64,
+    pub response_bytes: u64,
+    pub session_id: &'a str,
+    pub request_id: &'a str,
+    pub parent: Option<Id>,
+    pub intent: PayloadRef<'a>,
+    pub variant: &'a str,
+    pub client_name: &'a str,
+}
+
+/// A payload whose bytes are borrowed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PayloadRef<'a> {
+    /// The bytes that were kept.
+    pub bytes: &'a [u8],
+    /// How many bytes there were.
+    pub total: u64,
+}
+
+impl PayloadRef<'_> {
+    fn to_owned(self) -> Payload {
+        Payload::from_head(self.bytes.into(), self.total)
+    }
+}
+
+impl HeadRef<'_> {
+    /// A head of its own.
+    #[must_use]
+    pub fn to_owned(&self) -> Head {
+        Head {
+            stored_ms: self.stored_ms,
+            kind: self.kind,
+            source: self.source,
+            status: self.status,
+            operation: self.operation,
+            server: self.server.into(),
+            tool: self.tool.into(),
+            error: self.error.into(),
+            started: self.started,
+            duration_us: self.duration_us,
+            overhead_us: self.overhead_us,
+            response_bytes: self.response_bytes,
+            session_id: self.session_id.into(),
+            request_id: self.request_id.into(),
+            parent: self.parent,
+            intent: self.intent.to_owned(),
+            variant: self.variant.into(),
+            client_name: self.client_name.into(),
+        }
+    }
+}
+
+/// Appends a head.
+pub fn encode_head(head: &HeadRef<'_>, out: &mut Vec<u8>) {
+    let operation = head.operation.map_or(0, Operation::code);
+    out.extend([VERSION, head.kind.code(), head.source.code(), head.status.code(), operation]);
+    put_varint(out, head.stored_ms);
+    put_varint(out, zigzag(head.started.wrapping_sub(head.stored_ms.wrapping_mul(1000)) as i64));
+    put_varint(out, head.duration_us);
+    put_varint(out, head.overhead_us);
+    put_varint(out, head.response_bytes);
+    match head.parent {
+        None => out.push(0),
+        Some(id) => {
+            out.push(1);
+            out.extend(id.to_bytes());
+        }
+    }
+    for text in [
+        head.server,
+        head.tool,
+        head.error,
+        head.session_id,
+        head.request_id,
+        head.variant,
+        head.client_name,
+    ] {
+        put_bytes(out, text.as_bytes());
+    }
+    put_payload(out, head.intent);
+}
+
+/// Reads a head that fills `bytes`.
+///
+/// # Errors
+///
+/// Returns [`DecodeError`] for anything that [`encode_head`] does not write.
+pub fn decode_head(bytes: &[u8]) -> Result<HeadRef<'_>, DecodeError> {
+    let mut reader = Reader(bytes);
+    reader.version()?;
+    let kind = Type::from_code(reader.byte()?).ok_or(DecodeError::Value)?;
+    let source = Source::from_code(reader.byte()?).ok_or(DecodeError::Value)?;
+    let status = Status::from_code(reader.byte()?).ok_or(DecodeError::Value)?;
+    let operation = match reader.byte()? {
+        0 => None,
+        code => Some(Operation::from_code(code).ok_or(DecodeError::Value)?),
+    };
+    let stored_ms = reader.varint()?;
+    let offset = unzigzag(reader.varint()?);
+    let started = stored_ms.wrapping_mul(1000).wrapping_add_signed(offset);
+    let (duration_us, overhead_us) = (reader.varint()?, reader.varint()?);
+    let response_bytes = reader.varint()?;
+    let parent = match reader.byte()? {
+        0 => None,
+        1 => Some(Id::from_bytes(reader.array()?)),
+        _ => return Err(DecodeError::Value),
+    };
+    let head = HeadRef {
+        stored_ms,
+        kind,
+        source,
+        status,
+        operation,
+        server: reader.text()?,
+        tool: reader.text()?,
+        error: reader.text()?,
+        started,
+        duration_us,
+        overhead_us,
+        response_bytes,
+        session_id: reader.text()?,
+        request_id: reader.text()?,
+        parent,
+        variant: reader.text()?,
+        client_name: reader.text()?,
+        intent: reader.payload()?,
+    };
+    reader.end()?;
+    Ok(head)
+}
+
+/// Appends a body.
+pub fn encode_body(
+    arguments: PayloadRef<'_>,
+    response: PayloadRef<'_>,
+    metadata: PayloadRef<'_>,
+    out: &mut Vec<u8>,
+) {
+    out.push(VERSION);
+    put_payload(out, arguments);
+    put_payload(out, response);
+    put_payload(out, metadata);
+}
+
+/// Reads a body that fills `bytes`.
+///
+/// # Errors
+///
+/// Returns [`DecodeError`] for anything that [`encode_body`] does not write.
+pub fn decode_body(bytes: &[u8]) -> Result<Body, DecodeError> {
+    let mut reader = Reader(bytes);
+    reader.version()?;
+    let arguments = reader.payload()?.to_owned();
+    let response = reader.payload()?.to_owned();
+    let metadata = reader.payload()?.to_owned();
+    reader.end()?;
+    Ok(Body { arguments, response, metadata })
+}
+
+/// The hash of record `seq` with these bytes, after a record with hash `prev`.
+#[must_use]
+pub fn chain(prev: Hash, node: NodeId, seq: u64, head: &[u8], body: &[u8]) -> Hash {
+    let mut hasher = blake3::Hasher::new();
+    let mut fixed = [0; 60];
+    let parts = prev.0.into_iter().chain(node.0).chain(seq.to_be_bytes());
+    let parts = parts.chain((head.len() as u32).to_be_bytes());
+    fixed.iter_mut().zip(parts).for_each(|(to, from)| *to = from);
+    hasher.update(&fixed).update(head).update(body);
+    Hash(*hasher.finalize().as_bytes())
+}
+
+/// The hash that the first record of a node's log follows.
+#[must_use]
+pub fn genesis(node: NodeId) -> Hash {
+    Hash(blake3::derive_key("mcpproxy activity log 1, genesis", &node.0))
+}
+
+/// Where a block's records lie in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeadBlock {
+    /// The sequence number of the first record.
+    pub first: u64,
+    /// The hash of the record before the first.
+    pub prev: Hash,
+    /// Each record's head, as a range of the block, and its hash.
+    pub records: Vec<(std::ops::Range<usize>, Hash)>,
+}
+
+/// Collects the blocks of records that follow each other.
+#[derive(Debug)]
+pub struct BlockBuilder {
+    first: u64,
+    prev: Hash,
+    count: u64,
+    heads: Vec<u8>,
+    bodies: Vec<u8>,
+}
+
+impl BlockBuilder {
+    /// A builder for records from `first` on, after a record with hash `prev`.
+    #[must_use]
+    pub fn new(first: u64, prev: Hash) -> Self {
+        Self { first, prev, count: 0, heads: Vec::new(), bodies: Vec::new() }
+    }
+
+    /// Adds the next record.
+    pub fn push(&mut self, head: &[u8], hash: Hash, body: &[u8]) {
+        put_bytes(&mut self.heads, head);
+        self.heads.extend(hash.0);
+        put_bytes(&mut self.bodies, body);
+        self.count += 1;
+    }
+
+    /// The first record's sequence number.
+    #[must_use]
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// How many records were added.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// How many bytes they take.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.heads.len() + self.bodies.len()
+    }
+
+    /// The block of heads and the block of bodies.
+    #[must_use]
+    pub fn finish(self) -> (Vec<u8>, Vec<u8>) {
+        let mut heads = Vec::with_capacity(self.heads.len() + 48);
+        heads.push(VERSION);
+        heads.extend(self.first.to_be_bytes());
+        heads.extend(self.prev.0);
+        put_varint(&mut heads, self.count);
+        heads.extend(self.heads);
+        let mut bodies = Vec::with_capacity(self.bodies.len() + 8);
+        bodies.push(VERSION);
+        put_varint(&mut bodies, self.count);
+        bodies.extend(self.bodies);
+        (heads, bodies)
+    }
+}
+
+/// Finds the records of a block of heads.
+///
+/// # Errors
+///
+/// Returns [`DecodeError`] if it is not whole.
+pub fn head_block(bytes: &[u8]) -> Result<HeadBlock, DecodeError> {
+    let mut reader = Reader(bytes);
+    reader.version()?;
+    let first = u64::from_be_bytes(reader.array()?);
+    let prev = Hash(reader.array()?);
+    let count = reader.count()?;
+    let mut records = Vec::with_capacity(count);
+    for _ in 0..count {
+        let range = reader.range(bytes.len())?;
+        records.push((range, Hash(reader.array()?)));
+    }
+    reader.end()?;
+    Ok(HeadBlock { first, prev, records })
+}
+
+/// Finds the records of a block of bodies.
+///
+/// # Errors
+///
+/// Returns [`DecodeError`] if it is not whole.
+pub fn body_block(bytes: &[u8]) -> Result<Vec<std::ops::Range<usize>>, DecodeError> {
+    let mut reader = Reader(bytes);
+    reader.version()?;
+    let count = reader.count()?;
+    let records = (0..count).map(|_| reader.range(bytes.len())).collect::<Result<_, _>>()?;
+    reader.end()?;
+    Ok(records)
+}
+
+impl Record {
+    /// Puts a record together from its place in a block.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`DecodeError`] if its bytes are not whole.
+    pub fn decode(
+        node: NodeId,
+        seq: u64,
+        prev_hash: Hash,
+        hash: Hash,
+        head: &[u8],
+        body: Option<&[u8]>,
+    ) -> Result<Self, DecodeError> {
+        let head = decode_head(head)?.to_owned();
+        let body = body.map(decode_body).transpose()?;
+        let id = Id::new(head.stored_ms, seq, node);
+        Ok(Self { id, seq, node, prev_hash, hash, head, body })
+    }
+}
+
+/// Appends a number, seven bits a byte.
+pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Appends bytes after their length.
+pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_varint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+fn put_payload(out: &mut Vec<u8>, payload: PayloadRef<'_>) {
+    put_varint(out, payload.total);
+    put_bytes(out, payload.bytes);
+}
+
+fn zigzag(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)) as u64
+}
+
+fn unzigzag(value: u64) -> i64 {
+    (value >> 1) as i64 ^ -((value & 1) as i64)
+}
+
+/// Takes values off the front of bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader<'a>(pub &'a [u8]);
+
+impl<'a> Reader<'a> {
+    /// One byte.
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError::Short`].
+    pub fn byte(&mut self) -> Result<u8, DecodeError> {
+        let (&first, rest) = self.0.split_first().ok_or(DecodeError::Short)?;
+        self.0 = rest;
+        Ok(first)
+    }
+
+    /// The version byte.
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError::Version`] for one that is not known.
+    pub fn version(&mut self) -> Result<(), DecodeError> {
+        match self.byte()? {
+            VERSION => Ok(()),
+            other => Err(DecodeError::Version(other)),
+        }
+    }
+
+    /// A number.
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError::Value`] for more than 64 bits.
+    pub fn varint(&mut self) -> Result<u64, DecodeError> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            if shift == 63 && byte > 1 {
+                return Err(DecodeError::Value);
+            }
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err(DecodeError::Value)
+    }
+
+    /// `N` bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError::Short`].
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        let (first, rest) = self.0.split_first_chunk().ok_or(DecodeError::Short)?;
+        self.0 = rest;
+        Ok(*first)
+    }
+
+    /// Bytes after their length.
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError::Short`].
+    pub fn bytes(&mut self) -> Result<&'a [u8], DecodeError> {
+        let len = usize::try_from(self.varint()?).map_err(|_| DecodeError::Value)?;
+        let (first, rest) = self.0.split_at_checked(len).ok_or(DecodeError::Short)?;
+        self.0 = rest;
+        Ok(first)
+    }
+
+    /// A text after its length.
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError::Value`] if it is not UTF-8.
+    pub fn text(&mut self) -> Result<&'a str, DecodeError> {
+        simdutf8::basic::from_utf8(self.bytes()?).map_err(|_| DecodeError::Value)
+    }
+
+    /// A number of things that each take at least one byte of what follows.
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError::Short`] if they cannot all follow.
+    pub fn count(&mut self) -> Result<usize, DecodeError> {
+        let count = usize::try_from(self.varint()?).map_err(|_| DecodeError::Value)?;
+        if count > self.0.len() { Err(DecodeError::Short) } else { Ok(count) }
+    }
+
+    /// Nothing more.
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError::Trailing`] if there is.
+    pub fn end(&self) -> Result<(), DecodeError> {
+        if self.0.is_empty() { Ok(()) } else { Err(DecodeError::Trailing) }
+    }
+
+    fn payload(&mut self) -> Result<PayloadRef<'a>, DecodeError> {
+        let total = self.varint()?;
+        let bytes = self.bytes()?;
+        if total < bytes.len() as u64 {
+            return Err(DecodeError::Value);
+        }
+        Ok(PayloadRef { bytes, total })
+    }
+
+    /// The place of length-prefixed bytes in a whole of `len` bytes that ends where this ends.
+    fn range(&mut self, len: usize) -> Result<std::ops::Range<usize>, DecodeError> {
+        let bytes = self.bytes()?;
+        let end = len - self.0.len();
+        Ok(end - bytes.len()..end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn head() -> HeadRef<'static> {
+        HeadRef {
+            stored_ms: 1_767_225_600_000,
+            kind: Type::ToolCall,
+            source: Source::Mcp,
+            status: Status::Success,
+            operation: Some(Operation::Write),
+            server: "github",
+            tool: "create_issue",
+            error: "",
+            started: 1_767_225_599_123_456,
+            duration_us: 12_304,
+            overhead_us: 41,
+            response_bytes: 10_802,
+            session_id: "session",
+            request_id: "request",
+            parent: Some(Id::new(1, 2, NodeId([3; 16]))),
+            intent: PayloadRef { bytes: b"{}", total: 900 },
+            variant: "call_tool_write",
+            client_name: "cursor",
+        }
+    }
+
+    #[test]
+    fn a_head_comes_back() {
+        let mut bytes = Vec::new();
+        encode_head(&head(), &mut bytes);
+        assert_eq!(decode_head(&bytes), Ok(head()));
+        for len in 0..bytes.len() {
+            assert!(decode_head(&bytes[..len]).is_err(), "cut at {len}");
+        }
+        bytes.push(0);
+        assert_eq!(decode_head(&bytes), Err(DecodeError::Trailing));
+        bytes[0] = 9;
+        assert_eq!(decode_head(&bytes), Err(DecodeError::Version(9)));
+    }
+
+    #[test]
+    fn blocks_come_back_and_no_cut_one_does() {
+        let mut builder = BlockBuilder::new(1025, Hash([5; 32]));
+        builder.push(b"one", Hash([1; 32]), b"first");
+        builder.push(b"", Hash([2; 32]), b"");
+        let (heads, bodies) = builder.finish();
+        let block = head_block(&heads).unwrap();
+        assert_eq!((block.first, block.prev), (1025, Hash([5; 32])));
+        let got: Vec<_> = block.records.iter().map(|(r, h)| (&heads[r.clone()], h.0[0])).collect();
+        assert_eq!(got, [(&b"one"[..], 1), (&b""[..], 2)]);
+        let got: Vec<_> = body_block(&bodies).unwrap().into_iter().map(|r| &bodies[r]).collect();
+        assert_eq!(got, [&b"first"[..], b""]);
+        assert!((0..heads.len()).all(|len| head_block(&heads[..len]).is_err()));
+        assert!((0..bodies.len()).all(|len| body_block(&bodies[..len]).is_err()));
+    }
+
+    #[test]
+    fn act_4_the_hash_depends_on_every_part() {
+        let (prev, node) = (Hash([1; 32]), NodeId([2; 16]));
+        let all = [
+            chain(prev, node, 3, b"head", b"body"),
+            chain(Hash([9; 32]), node, 3, b"head", b"body"),
+            chain(prev, NodeId([9; 16]), 3, b"head", b"body"),
+            chain(prev, node, 4, b"head", b"body"),
+            chain(prev, node, 3, b"headb", b"ody"),
+            chain(prev, node, 3, b"head", b"bodY"),
+        ];
+        for (i, a) in all.iter().enumerate() {
+            assert!(all[i + 1..].iter().all(|b| a != b));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = head_block(&bytes);
+            let _ = body_block(&bytes);
+            let _ = decode_body(&bytes);
+            if let Ok(head) = decode_head(&bytes) {
+                let mut again = Vec::new();
+                encode_head(&head, &mut again);
+                prop_assert_eq!(decode_head(&again), Ok(head));
+            }
+        }
+
+        #[test]
+        fn numbers_come_back(value: u64, signed: i64) {
+            let mut bytes = Vec::new();
+            put_varint(&mut bytes, value);
+            prop_assert_eq!(Reader(&bytes).varint(), Ok(value));
+            prop_assert_eq!(unzigzag(zigzag(signed)), signed);
+        }
+    }
+}

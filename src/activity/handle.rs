@@ -1,0 +1,611 @@
+//! The way into the log and out of it: room is reserved before a call is sent, the entry is
+//! submitted after (ACT-2), and a query sees what was answered before it (ACT-5).
+//!
+//! A call's side takes no lock that two calls share: a counter for room, a queue, two counters
+//! for queries. Writing is the thread's work (`writer`), reading that of `view`.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use arc_swap::ArcSwap;
+use thiserror::Error;
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, broadcast, oneshot};
+
+use super::config::{Config, Durability, OnFailure};
+use super::query::{Filter, Listing, Page};
+use super::record::{Entry, Id, MAX_ERROR_BYTES, MAX_METADATA_BYTES, Record};
+use super::stats::{Period, Summary};
+use super::store::{Store, StoreError};
+use super::view::View;
+use super::writer::{self, OVERRUN};
+
+/// How long a call waits for room.
+const RESERVE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a reply waits for a commit that overruns.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a query waits for records that are on their way.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often a query looks for the calls it waits for.
+const QUERY_POLL: Duration = Duration::from_micros(100);
+/// How often a flush looks whether the log has failed meanwhile.
+const FLUSH_POLL: Duration = Duration::from_millis(100);
+/// Records a live reader may be behind before it is told to read the log instead.
+const LIVE_RECORDS: usize = 1024;
+/// What an entry takes at most beyond its payloads: texts and room for decisions.
+const ENTRY_BYTES: usize = MAX_ERROR_BYTES + 2 * MAX_METADATA_BYTES + 4096;
+
+/// Why a call may not go out.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Refused {
+    /// The log cannot be written, and `on_failure` is `refuse`.
+    #[error("the activity log cannot be written: {0}")]
+    Failed(String),
+    /// There was no room within the time limit.
+    #[error("the activity log cannot keep up")]
+    Full,
+    /// The log is closed: the proxy is going down.
+    #[error("the activity log is closed")]
+    Closed,
+}
+
+/// Why a question has no answer.
+#[derive(Debug, Error)]
+pub enum QueryError {
+    /// The log cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The records on their way did not arrive within the time limit.
+    #[error("the activity log is busy")]
+    Busy,
+}
+
+/// How the log is.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Health {
+    /// Why it cannot be written, if it cannot.
+    pub failed: Option<String>,
+    /// Entries that could not be recorded since the start.
+    pub lost: u64,
+    /// Calls under way or waiting to be written.
+    pub queued: usize,
+    /// The last record that is durable.
+    pub durable_seq: u64,
+    /// Records written since the start.
+    pub written: u64,
+    /// The bytes the log takes on disk.
+    pub disk_bytes: u64,
+}
+
+/// What a live reader is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LiveEvent {
+    /// A record was stored.
+    Record(Arc<Record>),
+    /// The reader was too slow: some records are only in the log now.
+    Lagged,
+    /// The log is closed.
+    Closed,
+}
+
+/// Records as they are stored.
+#[derive(Debug)]
+pub struct Live(broadcast::Receiver<Arc<Record>>);
+
+impl Live {
+    /// The next event.
+    pub async fn next(&mut self) -> LiveEvent {
+        match self.0.recv().await {
+            Ok(record) => LiveEvent::Record(record),
+            Err(broadcast::error::RecvError::Lagged(_)) => LiveEvent::Lagged,
+            Err(broadcast::error::RecvError::Closed) => LiveEvent::Closed,
+        }
+    }
+}
+
+/// Tells when a call's records are durable (`before_reply`).
+#[derive(Debug)]
+pub struct Durable(oneshot::Receiver<()>);
+
+impl Durable {
+    /// Waits until they are, or the log failed: then the call is answered all the same (ACT-2).
+    ///
+    /// # Errors
+    ///
+    /// [`Refused::Failed`] if they may be lost.
+    pub async fn wait(self) -> Result<(), Refused> {
+        self.0.await.map_err(|_| Refused::Failed("the records may be lost".into()))
+    }
+}
+
+/// What the writer is sent.
+#[expect(clippy::large_enum_variant, reason = "nearly every message is the large one")]
+pub(super) enum Message {
+    /// Write this.
+    Entry {
+        /// What to write.
+        entry: Entry,
+        /// Who waits for it to be durable.
+        done: Option<oneshot::Sender<()>>,
+        /// Whether its room is to be given back.
+        counted: bool,
+    },
+    /// Answer when all before it can be read.
+    Barrier(mpsc::SyncSender<()>),
+    /// Answer when all before it is durable.
+    Flush(mpsc::SyncSender<()>),
+    /// Write what came before, and end.
+    Close,
+}
+
+/// What calls, queries and the writer share.
+pub(super) struct Shared {
+    pub(super) config: Config,
+    /// Room for calls. The writer gives it back once for each batch.
+    pub(super) room: Semaphore,
+    capacity: usize,
+    queue: Sender<Message>,
+    /// The writer's thread, to be woken.
+    thread: OnceLock<Thread>,
+    /// True while the writer sleeps until it is woken.
+    pub(super) asleep: AtomicBool,
+    pub(super) store: ArcSwap<Option<Store>>,
+    pub(super) failure: ArcSwap<Option<String>>,
+    pub(super) is_failed: AtomicBool,
+    pub(super) is_closed: AtomicBool,
+    pub(super) lost: AtomicU64,
+    pub(super) written: AtomicU64,
+    pub(super) durable_seq: AtomicU64,
+    /// When the batch under way was begun, in microseconds since `base`; 0 for none.
+    pub(super) batch_since: AtomicU64,
+    pub(super) batch_done: Notify,
+    base: Instant,
+    epochs: Epochs,
+    pub(super) live: broadcast::Sender<Arc<Record>>,
+}
+
+/// Counts the calls whose reply has ended but whose entry is yet to come. Two counters in turn:
+/// a query turns them over and waits for the old one to run out, so that it waits for every call
+/// that was there before it and for none that came later.
+#[derive(Default)]
+struct Epochs {
+    current: AtomicU8,
+    pending: [AtomicUsize; 2],
+    turning: Mutex<()>,
+}
+
+impl Epochs {
+    fn counter(&self, epoch: u8) -> &AtomicUsize {
+        let [even, odd] = &self.pending;
+        if epoch & 1 == 0 { even } else { odd }
+    }
+
+    /// Counts a call in; its epoch was the current one at some moment of this call.
+    fn enter(&self) -> u8 {
+        loop {
+            let epoch = self.current.load(Ordering::SeqCst);
+            self.counter(epoch).fetch_add(1, Ordering::SeqCst);
+            if self.current.load(Ordering::SeqCst) == epoch {
+                return epoch;
+            }
+            self.leave(epoch);
+        }
+    }
+
+    fn leave(&self, epoch: u8) {
+        self.counter(epoch).fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Waits until every call that entered before has left.
+    fn wait(&self, deadline: Instant) -> Result<(), QueryError> {
+        let _turn = self.turning.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = self.current.fetch_add(1, Ordering::SeqCst);
+        while self.counter(old).load(Ordering::SeqCst) > 0 {
+            if Instant::now() >= deadline {
+                return Err(QueryError::Busy);
+            }
+            thread::sleep(QUERY_POLL);
+        }
+        Ok(())
+    }
+}
+
+/// The log, for calls and queries. Clones share it.
+#[derive(Clone)]
+pub struct Activity {
+    shared: Arc<Shared>,
+}
+
+impl std::fmt::Debug for Activity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Activity").field("health", &self.health()).finish()
+    }
+}
+
+/// The thread that writes. Dropping it, or [`Writer::close`], writes what was submitted, durably,
+/// and ends it.
+#[derive(Debug)]
+pub struct Writer {
+    activity: Activity,
+    thread: Option<JoinHandle<Result<(), StoreError>>>,
+}
+
+/// Room for one call's entry. Dropped without an entry, it gives the room back.
+pub struct Slot {
+    shared: Arc<Shared>,
+    /// False for a slot beyond the room, given out while the log is failed.
+    counted: bool,
+    epoch: Option<u8>,
+}
+
+impl std::fmt::Debug for Slot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Slot").field("counted", &self.counted).finish_non_exhaustive()
+    }
+}
+
+impl Activity {
+    /// Opens the log in `dir`, or makes one there, and starts its thread.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if it is in use, damaged, or cannot be read.
+    pub fn open(dir: &Path, config: Config) -> Result<(Self, Writer), StoreError> {
+        Self::open_with_clock(dir, config, unix_millis)
+    }
+
+    /// Like [`Self::open`], with a clock that tells milliseconds since 1970.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::open`].
+    pub fn open_with_clock(
+        dir: &Path,
+        config: Config,
+        clock: impl Fn() -> u64 + Send + 'static,
+    ) -> Result<(Self, Writer), StoreError> {
+        let (queue, messages) = mpsc::channel();
+        let capacity = room(&config);
+        let shared = Arc::new(Shared {
+            room: Semaphore::new(capacity),
+            capacity,
+            config,
+            queue,
+            thread: OnceLock::new(),
+            asleep: AtomicBool::new(false),
+            store: ArcSwap::from_pointee(None),
+            failure: ArcSwap::from_pointee(None),
+            is_failed: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+            lost: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            durable_seq: AtomicU64::new(0),
+            batch_since: AtomicU64::new(0),
+            batch_done: Notify::new(),
+            base: Instant::now(),
+            epochs: Epochs::default(),
+            live: broadcast::Sender::new(LIVE_RECORDS),
+        });
+        let thread = writer::start(dir, Arc::clone(&shared), messages, Box::new(clock))?;
+        // Until it is known the thread cannot be woken, but it looks at its queue before it
+        // sleeps for the first time.
+        let _ = shared.thread.set(thread.thread().clone());
+        let activity = Self { shared };
+        Ok((activity.clone(), Writer { activity, thread: Some(thread) }))
+    }
+
+    /// The settings it was opened with.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.shared.config
+    }
+
+    /// Waits for room for one call, before it is sent (ACT-2).
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`]: the call must not be sent.
+    pub async fn reserve(&self) -> Result<Slot, Refused> {
+        let shared = &self.shared;
+        if shared.is_closed.load(Ordering::Acquire) {
+            return Err(Refused::Closed);
+        }
+        let slot = |counted| Slot { shared: Arc::clone(shared), counted, epoch: None };
+        if shared.is_failed.load(Ordering::Acquire) {
+            return match shared.config.on_failure {
+                OnFailure::Refuse => Err(Refused::Failed(shared.failure_text())),
+                OnFailure::Continue => Ok(slot(shared.take_room())),
+            };
+        }
+        if shared.take_room() {
+            return Ok(slot(true));
+        }
+        match tokio::time::timeout(RESERVE_TIMEOUT, shared.room.acquire()).await {
+            Ok(Ok(permit)) => {
+                permit.forget();
+                if shared.is_failed.load(Ordering::Acquire) {
+                    let slot = slot(true);
+                    return match shared.config.on_failure {
+                        OnFailure::Refuse => Err(Refused::Failed(shared.failure_text())),
+                        OnFailure::Continue => Ok(slot),
+                    };
+                }
+                Ok(slot(true))
+            }
+            Ok(Err(_)) => Err(Refused::Closed),
+            Err(_) => match shared.config.on_failure {
+                OnFailure::Continue if shared.is_failed.load(Ordering::Acquire) => Ok(slot(false)),
+                OnFailure::Continue | OnFailure::Refuse => Err(Refused::Full),
+            },
+        }
+    }
+
+    /// Records something that is not a call, beyond the room if there is none: such entries are
+    /// few, and clients cannot make them.
+    pub fn note(&self, entry: impl Into<Entry>) {
+        let counted = self.shared.take_room();
+        self.shared.send(Message::Entry { entry: entry.into(), done: None, counted });
+        self.shared.wake_if_asleep();
+    }
+
+    /// A page of records, newest first. Blocks: for a thread that may wait.
+    ///
+    /// # Errors
+    ///
+    /// [`QueryError`].
+    pub fn list(&self, filter: &Filter, page: &Page) -> Result<Listing, QueryError> {
+        Ok(self.view()?.list(filter, page)?)
+    }
+
+    /// The record with this id, if it is kept. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`QueryError`].
+    pub fn get(&self, id: Id) -> Result<Option<Record>, QueryError> {
+        Ok(self.view()?.get(id)?)
+    }
+
+    /// How many records a filter means. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`QueryError`].
+    pub fn count(&self, filter: &Filter) -> Result<u64, QueryError> {
+        Ok(self.view()?.count(filter)?)
+    }
+
+    /// What a period that ends at `now` (microseconds since 1970) came to. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`QueryError`].
+    pub fn summary(&self, period: Period, now: u64) -> Result<Summary, QueryError> {
+        Ok(self.view()?.summary(period, now)?)
+    }
+
+    /// The log as it is now, with every record whose reply ended before (ACT-5). Blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`QueryError`].
+    pub fn view(&self) -> Result<View, QueryError> {
+        let deadline = Instant::now() + QUERY_TIMEOUT;
+        self.shared.epochs.wait(deadline)?;
+        if !self.shared.is_failed.load(Ordering::Acquire) {
+            let (answer, answered) = mpsc::sync_channel(1);
+            if self.shared.queue.send(Message::Barrier(answer)).is_ok() {
+                self.shared.wake();
+                match answered.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                    Ok(()) | Err(RecvTimeoutError::Disconnected) => {}
+                    Err(RecvTimeoutError::Timeout) => return Err(QueryError::Busy),
+                }
+            }
+        }
+        let store = self.shared.store.load_full();
+        let store = store.as_ref().as_ref().ok_or(QueryError::Busy)?;
+        Ok(View::new(store.snapshot())?)
+    }
+
+    /// Waits until everything submitted so far is durable. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused::Failed`] if it cannot be made so.
+    pub fn flush(&self) -> Result<(), Refused> {
+        let (answer, answered) = mpsc::sync_channel(1);
+        self.shared.queue.send(Message::Flush(answer)).map_err(|_| Refused::Closed)?;
+        self.shared.wake();
+        loop {
+            let answer = answered.recv_timeout(FLUSH_POLL);
+            if self.shared.is_failed.load(Ordering::Acquire) {
+                return Err(Refused::Failed(self.shared.failure_text()));
+            }
+            match answer {
+                Ok(()) => return Ok(()),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(Refused::Closed),
+            }
+        }
+    }
+
+    /// Records from now on, as they are stored.
+    #[must_use]
+    pub fn subscribe(&self) -> Live {
+        Live(self.shared.live.subscribe())
+    }
+
+    /// How the log is.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        let shared = &self.shared;
+        Health {
+            failed: shared.failure.load().as_ref().clone(),
+            lost: shared.lost.load(Ordering::Relaxed),
+            queued: shared.capacity - shared.room.available_permits().min(shared.capacity),
+            durable_seq: shared.durable_seq.load(Ordering::Relaxed),
+            written: shared.written.load(Ordering::Relaxed),
+            disk_bytes: shared.store.load().as_ref().as_ref().map_or(0, Store::disk_bytes),
+        }
+    }
+}
+
+impl Slot {
+    /// Marks the end of the reply, for a call whose entry comes later (a verdict reached beside
+    /// the forwarding): queries from now on wait for it (ACT-5).
+    pub fn replied(&mut self) {
+        if self.epoch.is_none() {
+            self.epoch = Some(self.shared.epochs.enter());
+        }
+    }
+
+    /// Waits while a commit overruns the time a reply may be ahead of the disk (ACT-3). To be
+    /// called before a reply's last chunk; costs a clock reading when all is well.
+    pub async fn clear_to_reply(&self) {
+        let wait = async {
+            loop {
+                let done = self.shared.batch_done.notified();
+                if !self.shared.overruns() {
+                    return;
+                }
+                done.await;
+            }
+        };
+        if self.shared.overruns() {
+            // After the limit the call is answered: it was sent (ACT-2).
+            let _ = tokio::time::timeout(REPLY_TIMEOUT, wait).await;
+        }
+    }
+
+    /// Hands the entry over: never waits, never fails. With `before_reply` it returns what the
+    /// last chunk has to wait for.
+    pub fn submit(mut self, entry: impl Into<Entry>) -> Option<Durable> {
+        let (sender, durable) = match self.shared.config.durability {
+            Durability::Grouped => (None, None),
+            Durability::BeforeReply => {
+                let (sender, receiver) = oneshot::channel();
+                (Some(sender), Some(Durable(receiver)))
+            }
+        };
+        // The writer gives the room back once it has written the entry.
+        let counted = std::mem::take(&mut self.counted);
+        let shared = &self.shared;
+        if !counted && shared.is_failed.load(Ordering::Acquire) {
+            shared.lost.fetch_add(1, Ordering::Relaxed);
+            return durable;
+        }
+        let waits = sender.is_some();
+        shared.send(Message::Entry { entry: entry.into(), done: sender, counted });
+        if waits {
+            shared.wake()
+        } else {
+            shared.wake_if_asleep()
+        }
+        durable
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if let Some(epoch) = self.epoch {
+            self.shared.epochs.leave(epoch);
+        }
+        if self.counted {
+            self.shared.room.add_permits(1);
+        }
+    }
+}
+
+impl Writer {
+    /// Writes what was submitted, durably, and ends the thread.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if something could not be written.
+    pub fn close(mut self) -> Result<(), StoreError> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), StoreError> {
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        let shared = &self.activity.shared;
+        shared.is_closed.store(true, Ordering::Release);
+        let _ = shared.queue.send(Message::Close);
+        shared.wake();
+        let result = thread.join().unwrap_or_else(|_| {
+            Err(StoreError::Io(std::io::Error::other("the activity thread panicked")))
+        });
+        shared.store.store(Arc::new(None));
+        result
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            tracing::error!(%error, "the activity log could not be closed");
+        }
+    }
+}
+
+impl Shared {
+    fn take_room(&self) -> bool {
+        self.room.try_acquire().map(SemaphorePermit::forget).is_ok()
+    }
+
+    /// Puts a message into the queue. Without a writer its entry is lost.
+    fn send(&self, message: Message) {
+        if self.queue.send(message).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
+    }
+
+    /// Wakes the writer only where it would not wake by itself soon: the call's side pays for a
+    /// wake-up only after a pause.
+    fn wake_if_asleep(&self) {
+        // Either this sees the flag, or the writer, which looks again after raising it, sees what
+        // was sent.
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
+    pub(super) fn failure_text(&self) -> String {
+        self.failure.load().as_ref().clone().unwrap_or_default()
+    }
+
+    /// Microseconds since the log was opened, never 0.
+    pub(super) fn micros(&self) -> u64 {
+        self.base.elapsed().as_micros() as u64 + 1
+    }
+
+    fn overruns(&self) -> bool {
+        match self.batch_since.load(Ordering::Acquire) {
+            0 => false,
+            since => {
+                let late = self.micros() > since + OVERRUN.as_micros() as u64;
+                late && !self.is_failed.load(Ordering::Acquire)
+            }
+        }
+    }
+}
+
+/// Calls that fit the queue, whatever they bring.
+fn room(config: &Config) -> usize {
+    let entry = ENTRY_BYTES + config.max_payload_bytes + config.max_response_bytes;
+    config.queue_records.min(config.queue_bytes / entry).clamp(1, Semaphore::MAX_PERMITS)
+}
+
+fn unix_millis() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |it| it.as_millis() as u64)
+}

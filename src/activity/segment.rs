@@ -1,0 +1,269 @@
+//! Segments: 1024 records that follow each other, and what is derived from them. Pure.
+//!
+//! A segment's index, counters and bounds are written once, when it is full. Reading and writing
+//! them is `store`'s and `view`'s work.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::codec::{DecodeError, HeadRef, Reader, VERSION, put_varint};
+use super::query::Term;
+use super::stats::{BUCKET_US, Stats};
+
+/// Records in a segment.
+pub const RECORDS: u64 = 1 << BITS;
+const BITS: u32 = 10;
+/// Positions take less room than a bitmap up to here.
+const MAX_POSITIONS: usize = 63;
+const WORDS: usize = (RECORDS / u64::BITS as u64) as usize;
+
+/// The segment of a record.
+#[must_use]
+pub const fn of(seq: u64) -> u64 {
+    seq >> BITS
+}
+
+/// The first sequence number of a segment.
+#[must_use]
+pub const fn start(segment: u64) -> u64 {
+    segment << BITS
+}
+
+/// Some of the records of a segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bitmap([u64; WORDS]);
+
+impl Bitmap {
+    /// All records.
+    pub const ALL: Self = Self([u64::MAX; WORDS]);
+
+    /// Adds a record by its sequence number.
+    pub fn set(&mut self, seq: u64) {
+        let place = seq % RECORDS;
+        if let Some(word) = self.0.get_mut((place / 64) as usize) {
+            *word |= 1 << (place % 64);
+        }
+    }
+
+    /// The records of either.
+    #[must_use]
+    pub fn or(mut self, other: Self) -> Self {
+        self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a |= b);
+        self
+    }
+
+    /// The records of both.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a &= b);
+        self
+    }
+
+    /// Only the records of `segment` in `from..below`.
+    #[must_use]
+    pub fn within(mut self, segment: u64, from: u64, below: u64) -> Self {
+        let base = start(segment);
+        for (word, bits) in (base..).step_by(64).zip(&mut self.0) {
+            let low = from.saturating_sub(word).min(64) as u32;
+            let high = below.saturating_sub(word).min(64) as u32;
+            *bits &= mask(high) & !mask(low);
+        }
+        self
+    }
+
+    /// How many.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.0.iter().map(|word| u64::from(word.count_ones())).sum()
+    }
+
+    /// None at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| *word == 0)
+    }
+
+    /// Their sequence numbers in `segment`, newest first.
+    pub fn newest_first(self, segment: u64) -> impl Iterator<Item = u64> {
+        let base = start(segment);
+        self.0.into_iter().enumerate().rev().flat_map(move |(place, mut word)| {
+            std::iter::from_fn(move || {
+                let bit = word.checked_ilog2()?;
+                word ^= 1 << bit;
+                Some(base + place as u64 * 64 + u64::from(bit))
+            })
+        })
+    }
+
+    /// Reads a posting: positions, or a whole bitmap.
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError`] for what [`Builder`] does not write.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader(bytes);
+        reader.version()?;
+        let mut bitmap = Self::default();
+        if reader.0.len() > 2 * MAX_POSITIONS {
+            for word in &mut bitmap.0 {
+                *word = u64::from_be_bytes(reader.array()?);
+            }
+            reader.end()?;
+        } else {
+            while !reader.0.is_empty() {
+                let place = u64::from(u16::from_be_bytes(reader.array()?));
+                if place >= RECORDS {
+                    return Err(DecodeError::Value);
+                }
+                bitmap.set(place);
+            }
+        }
+        Ok(bitmap)
+    }
+}
+
+fn mask(bits: u32) -> u64 {
+    1u64.checked_shl(bits).map_or(u64::MAX, |bit| bit - 1)
+}
+
+/// A full segment in short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// The earliest moment a record began, microseconds since 1970.
+    pub earliest: u64,
+    /// The latest moment a record began.
+    pub latest: u64,
+    /// When its last record was stored, milliseconds since 1970.
+    pub stored_ms: u64,
+    /// The bytes of its heads and bodies, before compression.
+    pub bytes: u64,
+}
+
+impl Bounds {
+    const NONE: Self = Self { earliest: u64::MAX, latest: 0, stored_ms: 0, bytes: 0 };
+
+    /// Its bytes on disk.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        for value in [self.earliest, self.latest, self.stored_ms, self.bytes] {
+            put_varint(&mut out, value);
+        }
+        out
+    }
+
+    /// Reads what [`Self::encode`] wrote.
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError`] for anything else.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader(bytes);
+        reader.version()?;
+        let mut next = || reader.varint();
+        let bounds =
+            Self { earliest: next()?, latest: next()?, stored_ms: next()?, bytes: next()? };
+        reader.end()?;
+        Ok(bounds)
+    }
+}
+
+/// Derives a segment's index, counters and bounds from its records, in any order.
+#[derive(Debug)]
+pub struct Builder {
+    terms: HashMap<Term, Vec<u16>>,
+    buckets: BTreeMap<u64, Stats>,
+    bounds: Bounds,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self { terms: HashMap::new(), buckets: BTreeMap::new(), bounds: Bounds::NONE }
+    }
+}
+
+impl Builder {
+    /// Counts a record of `bytes` bytes in.
+    pub fn add(&mut self, seq: u64, head: &HeadRef<'_>, bytes: usize) {
+        let place = (seq % RECORDS) as u16;
+        Term::of(head, |term| self.terms.entry(term).or_default().push(place));
+        self.buckets.entry(head.started / BUCKET_US).or_default().add(head);
+        let bounds = &mut self.bounds;
+        bounds.earliest = bounds.earliest.min(head.started);
+        bounds.latest = bounds.latest.max(head.started);
+        bounds.stored_ms = bounds.stored_ms.max(head.stored_ms);
+        bounds.bytes += bytes as u64;
+    }
+
+    /// The postings of every term.
+    pub fn postings(&self) -> impl Iterator<Item = (Term, Vec<u8>)> {
+        self.terms.iter().map(|(term, places)| {
+            let mut out = vec![VERSION];
+            if places.len() <= MAX_POSITIONS {
+                out.extend(places.iter().flat_map(|place| place.to_be_bytes()));
+            } else {
+                let mut bitmap = Bitmap::default();
+                places.iter().for_each(|place| bitmap.set(u64::from(*place)));
+                out.extend(bitmap.0.iter().flat_map(|word| word.to_be_bytes()));
+            }
+            (*term, out)
+        })
+    }
+
+    /// The terms alone.
+    pub fn terms(&self) -> impl Iterator<Item = Term> {
+        self.terms.keys().copied()
+    }
+
+    /// The counters of every bucket that has any.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, &Stats)> {
+        self.buckets.iter().filter(|(_, stats)| !stats.is_empty()).map(|(at, stats)| (*at, stats))
+    }
+
+    /// The segment in short.
+    #[must_use]
+    pub fn bounds(&self) -> Bounds {
+        self.bounds
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn bounds_come_back() {
+        let bounds = Bounds { earliest: 3, latest: 1 << 50, stored_ms: 9, bytes: 1 << 33 };
+        assert_eq!(Bounds::decode(&bounds.encode()), Ok(bounds));
+        assert!(Bounds::decode(&bounds.encode()[..3]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn a_bitmap_is_a_set(
+            places in proptest::collection::btree_set(0..RECORDS, 0..200),
+            others in proptest::collection::btree_set(0..RECORDS, 0..200),
+            from in 0..2 * RECORDS,
+            below in 0..4 * RECORDS,
+        ) {
+            let make = |places: &BTreeSet<u64>| {
+                let mut bitmap = Bitmap::default();
+                places.iter().for_each(|place| bitmap.set(*place));
+                bitmap
+            };
+            let list = |bitmap: Bitmap| bitmap.newest_first(0).collect::<Vec<_>>();
+            let set = |places: BTreeSet<u64>| places.into_iter().rev().collect::<Vec<_>>();
+            let (a, b) = (make(&places), make(&others));
+            prop_assert_eq!(list(a), set(places.clone()));
+            prop_assert_eq!(list(a.and(b)), set(&places & &others));
+            prop_assert_eq!(list(a.or(b)), set(&places | &others));
+            prop_assert_eq!(a.count(), places.len() as u64);
+            let kept = places.into_iter().filter(|p| (from..below).contains(&(p + RECORDS)));
+            let kept = kept.map(|p| p + RECORDS).rev().collect::<Vec<_>>();
+            prop_assert_eq!(a.within(1, from, below).newest_first(1).collect::<Vec<_>>(), kept);
+        }
+    }
+}

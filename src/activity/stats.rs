@@ -1,0 +1,441 @@
+//! Counters: what the summary shows, kept for each five minutes so that it is added up, not
+//! searched for. Pure.
+//!
+//! The counters of one segment and bucket are written once; adding them up is all there is.
+
+use std::collections::BTreeMap;
+
+use serde::ser::{Serialize, SerializeMap, SerializeStruct, Serializer};
+
+use super::codec::{DecodeError, HeadRef, Reader, put_bytes, put_varint};
+use super::record::{Operation, Status, Timestamp, Type};
+
+/// The width of a bucket, in microseconds.
+pub const BUCKET_US: u64 = 300 * 1_000_000;
+/// How many servers and tools a summary names.
+const TOP: usize = 10;
+
+/// What happened in some span of time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Tool calls by [`Status`], at the place of its code minus one.
+    statuses: [u64; Status::ALL.len()],
+    /// Tool calls by [`Operation`], at the place of its code; the first had none.
+    operations: [u64; Operation::ALL.len() + 1],
+    /// Decisions that were warnings.
+    warnings: u64,
+    /// Tool calls by server and tool.
+    tools: BTreeMap<Box<str>, BTreeMap<Box<str>, u64>>,
+    /// How long tool calls took.
+    latency: Histogram,
+}
+
+impl Stats {
+    /// Counts a record. Only tool calls and warnings count.
+    pub fn add(&mut self, head: &HeadRef<'_>) {
+        match head.kind {
+            Type::ToolCall => {}
+            Type::PolicyDecision => {
+                self.warnings += u64::from(head.status == Status::Warning);
+                return;
+            }
+            Type::InternalToolCall
+            | Type::ServerChange
+            | Type::CatalogChange
+            | Type::Approval
+            | Type::ConfigChange
+            | Type::Retention
+            | Type::SystemStart
+            | Type::SystemStop => return,
+        }
+        bump(&mut self.statuses, usize::from(head.status.code()) - 1, 1);
+        bump(&mut self.operations, head.operation.map_or(0, |it| usize::from(it.code())), 1);
+        let tools = match self.tools.get_mut(head.server) {
+            Some(tools) => tools,
+            None => self.tools.entry(head.server.into()).or_default(),
+        };
+        match tools.get_mut(head.tool) {
+            Some(count) => *count += 1,
+            None => {
+                tools.insert(head.tool.into(), 1);
+            }
+        }
+        self.latency.add(head.duration_us, 1);
+    }
+
+    /// Adds up.
+    pub fn merge(&mut self, other: &Self) {
+        self.statuses.iter_mut().zip(other.statuses).for_each(|(a, b)| *a += b);
+        self.operations.iter_mut().zip(other.operations).for_each(|(a, b)| *a += b);
+        self.warnings += other.warnings;
+        for (server, tools) in &other.tools {
+            let into = self.tools.entry(server.clone()).or_default();
+            for (tool, count) in tools {
+                *into.entry(tool.clone()).or_default() += count;
+            }
+        }
+        self.latency.merge(&other.latency);
+    }
+
+    /// Tool calls that ended so.
+    #[must_use]
+    pub fn with_status(&self, status: Status) -> u64 {
+        self.statuses.get(usize::from(status.code()) - 1).copied().unwrap_or_default()
+    }
+
+    /// Tool calls.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.statuses.iter().sum()
+    }
+
+    /// Tool calls that stated this operation type.
+    #[must_use]
+    pub fn with_operation(&self, operation: Option<Operation>) -> u64 {
+        let place = operation.map_or(0, |it| usize::from(it.code()));
+        self.operations.get(place).copied().unwrap_or_default()
+    }
+
+    /// True when nothing was counted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.total() == 0 && self.warnings == 0
+    }
+
+    /// Its bytes on disk.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![super::codec::VERSION];
+        for count in self.statuses.iter().chain(&self.operations) {
+            put_varint(&mut out, *count);
+        }
+        put_varint(&mut out, self.warnings);
+        put_varint(&mut out, self.tools.len() as u64);
+        for (server, tools) in &self.tools {
+            put_bytes(&mut out, server.as_bytes());
+            put_varint(&mut out, tools.len() as u64);
+            for (tool, count) in tools {
+                put_bytes(&mut out, tool.as_bytes());
+                put_varint(&mut out, *count);
+            }
+        }
+        put_varint(&mut out, self.latency.0.len() as u64);
+        for (place, count) in &self.latency.0 {
+            put_varint(&mut out, u64::from(*place));
+            put_varint(&mut out, *count);
+        }
+        out
+    }
+
+    /// Reads what [`Self::encode`] wrote.
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError`] for anything else.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader(bytes);
+        reader.version()?;
+        let mut stats = Self::default();
+        for count in stats.statuses.iter_mut().chain(&mut stats.operations) {
+            *count = reader.varint()?;
+        }
+        stats.warnings = reader.varint()?;
+        for _ in 0..reader.count()? {
+            let server = reader.text()?.into();
+            let mut tools = BTreeMap::new();
+            for _ in 0..reader.count()? {
+                tools.insert(reader.text()?.into(), reader.varint()?);
+            }
+            stats.tools.insert(server, tools);
+        }
+        for _ in 0..reader.count()? {
+            let place = u16::try_from(reader.varint()?).map_err(|_| DecodeError::Value)?;
+            stats.latency.0.insert(place, reader.varint()?);
+        }
+        reader.end()?;
+        Ok(stats)
+    }
+}
+
+/// Counts by size on a logarithmic scale: sixteen steps for each doubling, so at most 1/16 off.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Histogram(BTreeMap<u16, u64>);
+
+impl Histogram {
+    const STEP_BITS: u32 = 4;
+
+    fn add(&mut self, value: u64, count: u64) {
+        *self.0.entry(Self::place(value)).or_default() += count;
+    }
+
+    fn merge(&mut self, other: &Self) {
+        for (place, count) in &other.0 {
+            *self.0.entry(*place).or_default() += count;
+        }
+    }
+
+    fn place(value: u64) -> u16 {
+        let exponent = (u64::BITS - value.leading_zeros()).saturating_sub(Self::STEP_BITS + 1);
+        ((u64::from(exponent) << Self::STEP_BITS) + (value >> exponent)) as u16
+    }
+
+    /// The middle of the values at a place.
+    fn value(place: u16) -> f64 {
+        let exponent = (place >> Self::STEP_BITS).saturating_sub(1);
+        let low = u64::from(place - (exponent << Self::STEP_BITS)) << exponent;
+        low as f64 + ((1u64 << exponent) - 1) as f64 / 2.0
+    }
+
+    /// The value that a share `q` of all are at or below.
+    fn quantile(&self, q: f64) -> f64 {
+        let total: u64 = self.0.values().sum();
+        let wanted = ((total as f64 * q).ceil() as u64).max(1);
+        let mut seen = 0;
+        for (place, count) in &self.0 {
+            seen += count;
+            if seen >= wanted {
+                return Self::value(*place);
+            }
+        }
+        0.0
+    }
+}
+
+fn bump(counts: &mut [u64], place: usize, by: u64) {
+    if let Some(count) = counts.get_mut(place) {
+        *count += by;
+    }
+}
+
+/// The spans of time a summary can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Period {
+    /// `1h`
+    Hour,
+    /// `24h`
+    Day,
+    /// `7d`
+    Week,
+    /// `30d`
+    Month,
+}
+
+impl Period {
+    /// The name in queries.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Hour => "1h",
+            Self::Day => "24h",
+            Self::Week => "7d",
+            Self::Month => "30d",
+        }
+    }
+
+    /// The period of this name, if there is one.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Hour, Self::Day, Self::Week, Self::Month].into_iter().find(|it| it.as_str() == text)
+    }
+
+    /// Its length in microseconds.
+    #[must_use]
+    pub const fn micros(self) -> u64 {
+        let hours = match self {
+            Self::Hour => 1,
+            Self::Day => 24,
+            Self::Week => 7 * 24,
+            Self::Month => 30 * 24,
+        };
+        hours * 3600 * 1_000_000
+    }
+
+    /// The bucket that a period ending at `now` (microseconds since 1970) begins with. The period
+    /// is thus up to five minutes longer than its name; its summary says when it starts.
+    #[must_use]
+    pub const fn first_bucket(self, now: u64) -> u64 {
+        now.saturating_sub(self.micros()) / BUCKET_US
+    }
+}
+
+/// What a period's calls came to, as the contract shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// Which period.
+    pub period: Period,
+    /// Its first moment, microseconds since 1970.
+    pub start: u64,
+    /// Its last moment.
+    pub end: u64,
+    /// What was counted.
+    pub stats: Stats,
+}
+
+impl Summary {
+    /// The servers with the most calls.
+    #[must_use]
+    pub fn top_servers(&self) -> Vec<(String, u64)> {
+        top(self.stats.tools.iter().map(|(name, tools)| (name.to_string(), tools.values().sum())))
+    }
+
+    /// The tools with the most calls, as `server:tool`.
+    #[must_use]
+    pub fn top_tools(&self) -> Vec<(String, u64)> {
+        top(self.stats.tools.iter().flat_map(|(server, tools)| {
+            tools.iter().map(move |(tool, count)| (format!("{server}:{tool}"), *count))
+        }))
+    }
+
+    /// The duration in milliseconds that a share `q` of the calls stayed at or below, to 1/16.
+    #[must_use]
+    pub fn latency_ms(&self, q: f64) -> f64 {
+        (self.stats.latency.quantile(q) / 1000.0 * 1000.0).round() / 1000.0
+    }
+}
+
+fn top(counts: impl Iterator<Item = (String, u64)>) -> Vec<(String, u64)> {
+    let mut counts: Vec<_> = counts.collect();
+    counts.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    counts.truncate(TOP);
+    counts
+}
+
+impl Serialize for Summary {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let stats = &self.stats;
+        let mut out = serializer.serialize_struct("Summary", 13)?;
+        out.serialize_field("period", self.period.as_str())?;
+        out.serialize_field("total_count", &stats.total())?;
+        out.serialize_field("success_count", &stats.with_status(Status::Success))?;
+        out.serialize_field("error_count", &stats.with_status(Status::Error))?;
+        out.serialize_field("blocked_count", &stats.with_status(Status::Blocked))?;
+        out.serialize_field("warning_count", &stats.warnings)?;
+        out.serialize_field("rejected_count", &stats.with_status(Status::Rejected))?;
+        out.serialize_field("by_intent", &ByIntent(stats))?;
+        out.serialize_field("top_servers", &Counts(self.top_servers()))?;
+        out.serialize_field("top_tools", &Counts(self.top_tools()))?;
+        out.serialize_field("latency_ms", &Latency(self))?;
+        out.serialize_field("start_time", &Timestamp(self.start).to_string())?;
+        out.serialize_field("end_time", &Timestamp(self.end).to_string())?;
+        out.end()
+    }
+}
+
+struct ByIntent<'a>(&'a Stats);
+
+impl Serialize for ByIntent<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for operation in Operation::ALL {
+            map.serialize_entry(operation.as_str(), &self.0.with_operation(Some(*operation)))?;
+        }
+        map.end()
+    }
+}
+
+struct Counts(Vec<(String, u64)>);
+
+impl Serialize for Counts {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(serde::Serialize)]
+        struct Count<'a> {
+            name: &'a str,
+            count: u64,
+        }
+        serializer.collect_seq(self.0.iter().map(|(name, count)| Count { name, count: *count }))
+    }
+}
+
+struct Latency<'a>(&'a Summary);
+
+impl Serialize for Latency<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(3))?;
+        for (name, q) in [("p50", 0.50), ("p95", 0.95), ("p99", 0.99)] {
+            map.serialize_entry(name, &self.0.latency_ms(q))?;
+        }
+        map.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::activity::codec::PayloadRef;
+    use crate::activity::record::Source;
+
+    fn call(status: Status, operation: Option<Operation>, duration_us: u64) -> HeadRef<'static> {
+        HeadRef {
+            stored_ms: 0,
+            kind: Type::ToolCall,
+            source: Source::Mcp,
+            status,
+            operation,
+            server: "github",
+            tool: "issue",
+            error: "",
+            started: 0,
+            duration_us,
+            overhead_us: 0,
+            response_bytes: 0,
+            session_id: "",
+            request_id: "",
+            parent: None,
+            intent: PayloadRef::default(),
+            variant: "",
+            client_name: "",
+        }
+    }
+
+    #[test]
+    fn the_summary_counts_calls_and_its_warnings_are_decisions() {
+        let mut stats = Stats::default();
+        stats.add(&call(Status::Success, Some(Operation::Read), 1000));
+        stats.add(&call(Status::Blocked, Some(Operation::Write), 3000));
+        let mut decision = call(Status::Warning, Some(Operation::Read), 0);
+        decision.kind = Type::PolicyDecision;
+        stats.add(&decision);
+        decision.status = Status::Blocked;
+        stats.add(&decision);
+        decision.kind = Type::InternalToolCall;
+        decision.status = Status::Error;
+        stats.add(&decision);
+        assert_eq!(Stats::decode(&stats.encode()), Ok(stats.clone()));
+
+        let summary = Summary { period: Period::Hour, start: 0, end: 1, stats };
+        let json = serde_json::to_value(&summary).unwrap();
+        let expected = serde_json::json!({
+            "period": "1h", "total_count": 2, "success_count": 1, "error_count": 0,
+            "blocked_count": 1, "warning_count": 1, "rejected_count": 0,
+            "by_intent": {"read": 1, "write": 1, "destructive": 0},
+            "top_servers": [{"name": "github", "count": 2}],
+            "top_tools": [{"name": "github:issue", "count": 2}],
+            "start_time": "1970-01-01T00:00:00.000Z", "end_time": "1970-01-01T00:00:00.000Z",
+        });
+        for (key, value) in expected.as_object().unwrap() {
+            assert_eq!(&json[key], value, "{key}");
+        }
+        let p50 = json["latency_ms"]["p50"].as_f64().unwrap();
+        let p99 = json["latency_ms"]["p99"].as_f64().unwrap();
+        assert!((0.9375..=1.0625).contains(&p50) && (2.8125..=3.1875).contains(&p99), "{json}");
+    }
+
+    proptest! {
+        #[test]
+        fn a_place_is_at_most_a_sixteenth_off_and_keeps_order(a: u64, b: u64) {
+            let (a, b) = (a.min(b) >> 1, a.max(b) >> 1);
+            prop_assert!(Histogram::place(a) <= Histogram::place(b));
+            let shown = Histogram::value(Histogram::place(a));
+            prop_assert!((shown - a as f64).abs() <= a as f64 / 16.0, "{} {}", a, shown);
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            if let Ok(stats) = Stats::decode(&bytes) {
+                prop_assert_eq!(Stats::decode(&stats.encode()), Ok(stats));
+            }
+        }
+    }
+}

@@ -1,0 +1,566 @@
+//! Reading the log as it was at one moment: lists, single records, counts, summaries, the end.
+//!
+//! Full segments are found through their index, one segment at a time, newest first; the rest,
+//! and segments of which a part was removed, are read record by record. So a page costs what it
+//! returns and the newest segment, not what is stored. Nothing here writes or waits.
+
+use std::ops::ControlFlow;
+
+use bytes::Bytes;
+
+use super::append::keys;
+use super::codec::{self, HeadBlock, HeadRef};
+use super::query::{Filter, From, Listing, Page, Payloads, Term};
+use super::record::{Hash, Id, NodeId, Record};
+use super::segment::{self, Bitmap, Bounds, Builder};
+use super::stats::{BUCKET_US, Period, Stats, Summary};
+use super::store::{Rows, Snapshot, Space, StoreError};
+
+/// The log at one moment.
+pub struct View {
+    snapshot: Snapshot,
+    /// The first record that is kept.
+    first: u64,
+    /// One past the last record.
+    next: u64,
+    /// The first segment that is not full.
+    unsealed: u64,
+}
+
+/// Where the log ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// The number the next record gets.
+    pub next: u64,
+    /// The last record's hash, or what the first record follows.
+    pub hash: Hash,
+    /// When the last record was stored, milliseconds since 1970.
+    pub stored_ms: u64,
+}
+
+impl View {
+    /// Looks at a snapshot.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if it cannot be read.
+    pub fn new(snapshot: Snapshot) -> Result<Self, StoreError> {
+        let first = match snapshot.get(Space::State, keys::FIRST)? {
+            Some(bytes) => number(&snapshot, Space::State, keys::FIRST, &bytes)?,
+            None => 1,
+        };
+        let unsealed = match last_key(&snapshot, Space::Segments)? {
+            Some(key) => 1 + number(&snapshot, Space::Segments, &key, &key)?,
+            None => 0,
+        };
+        let mut view = Self { snapshot, first, next: 1, unsealed };
+        if let Some(block) = view.block_before(u64::MAX)? {
+            view.next = block.end();
+        }
+        Ok(view)
+    }
+
+    /// The node whose log this is.
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        self.snapshot.node()
+    }
+
+    /// The first record that is kept.
+    #[must_use]
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// One past the last record.
+    #[must_use]
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Where the log ends.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the last block cannot be read.
+    pub fn end(&self) -> Result<End, StoreError> {
+        let Some(block) = self.block_before(u64::MAX)? else {
+            return Ok(End { next: 1, hash: codec::genesis(self.node()), stored_ms: 0 });
+        };
+        let last = block.end() - 1;
+        let head = self.head(&block, last)?;
+        let hash = block.link(last).map_or(block.layout.prev, |(_, hash)| hash);
+        Ok(End { next: block.end(), hash, stored_ms: head.stored_ms })
+    }
+
+    /// A page of records, newest first.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if they cannot be read.
+    pub fn list(&self, filter: &Filter, page: &Page) -> Result<Listing, StoreError> {
+        let (below, mut skip) = match page.from {
+            From::Newest => (self.next, 0),
+            From::After(id) => (id.seq().min(self.next), 0),
+            From::Offset(skip) => (self.next, skip),
+        };
+        let mut wanted = Vec::with_capacity(page.limit.saturating_add(1).min(1 << 12));
+        self.find(filter, below, |number, found| {
+            let count = found.count();
+            if skip >= count {
+                skip -= count;
+                return ControlFlow::Continue(());
+            }
+            let rest = found.newest_first(number).skip(skip as usize);
+            wanted.extend(rest.take(page.limit + 1 - wanted.len()));
+            skip = 0;
+            if wanted.len() > page.limit {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        })?;
+        let more = wanted.len() > page.limit;
+        wanted.truncate(page.limit);
+        let (mut records, mut last, mut block) = (Vec::with_capacity(wanted.len()), None, None);
+        for seq in wanted {
+            let block = self.block_of(seq, &mut block)?;
+            let head = self.head(block, seq)?;
+            last = Some(Id::new(head.stored_ms, seq, self.node()));
+            // The index knows 64 bits of each value: the record itself decides.
+            if filter.matches(&head) {
+                records.push(self.record(block, seq, page.payloads)?);
+            }
+        }
+        Ok(Listing { records, next_cursor: last.filter(|_| more) })
+    }
+
+    /// The record with this id, if it is kept.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if it cannot be read.
+    pub fn get(&self, id: Id) -> Result<Option<Record>, StoreError> {
+        let seq = id.seq();
+        if !(self.first..self.next).contains(&seq) {
+            return Ok(None);
+        }
+        let record = self.record(self.block_of(seq, &mut None)?, seq, Payloads::Include)?;
+        Ok(Some(record).filter(|record| record.id == id))
+    }
+
+    /// The records after the one with this number, oldest first, at most `limit`; and the number
+    /// of the last one that was looked at.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if they cannot be read.
+    pub fn since(
+        &self,
+        seq: u64,
+        filter: &Filter,
+        limit: usize,
+    ) -> Result<(Vec<Record>, u64), StoreError> {
+        let mut records = Vec::new();
+        let mut last = seq.max(self.first - 1);
+        for block in self.blocks(last + 1, self.next)? {
+            let block = block?;
+            for seq in block.layout.first.max(last + 1)..block.end() {
+                if records.len() == limit {
+                    return Ok((records, last));
+                }
+                if filter.matches(&self.head(&block, seq)?) {
+                    records.push(self.record(&block, seq, Payloads::Include)?);
+                }
+                last = seq;
+            }
+        }
+        Ok((records, last))
+    }
+
+    /// How many records a filter means.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if they cannot be read.
+    pub fn count(&self, filter: &Filter) -> Result<u64, StoreError> {
+        let mut count = 0;
+        self.find(filter, self.next, |_, found| {
+            count += found.count();
+            ControlFlow::Continue(())
+        })?;
+        Ok(count)
+    }
+
+    /// What a period that ends at `now` (microseconds since 1970) came to.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the counters cannot be read.
+    pub fn summary(&self, period: Period, now: u64) -> Result<Summary, StoreError> {
+        let first = period.first_bucket(now);
+        let mut stats = Stats::default();
+        self.buckets(first, now, |_, part| stats.merge(part))?;
+        Ok(Summary { period, start: first * BUCKET_US, end: now, stats })
+    }
+
+    /// Hands out the counters of each bucket from `first` to that of `now`, in parts.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if the counters cannot be read.
+    pub fn buckets(
+        &self,
+        first: u64,
+        now: u64,
+        mut each: impl FnMut(u64, &Stats),
+    ) -> Result<(), StoreError> {
+        let buckets = first..=now / BUCKET_US;
+        let whole = self.whole_segments();
+        let (from, below) = (keys::bucket(first, 0), keys::bucket(buckets.end() + 1, 0));
+        for row in self.snapshot.range(Space::Stats, &from, &below) {
+            let (key, value) = row?;
+            let damaged = |error| self.snapshot.damaged(Space::Stats, &key, error);
+            let mut reader = codec::Reader(&key);
+            let bucket = reader.array().map(u64::from_be_bytes).map_err(damaged)?;
+            let number = reader.array().map(u64::from_be_bytes).map_err(damaged)?;
+            if whole.contains(&number) {
+                each(bucket, &Stats::decode(&value).map_err(damaged)?);
+            }
+        }
+        for number in self.partial_segments() {
+            let mut part = Builder::default();
+            self.derive(number, &mut part)?;
+            part.buckets().filter(|it| buckets.contains(&it.0)).for_each(|it| each(it.0, it.1));
+        }
+        Ok(())
+    }
+
+    /// Counts every kept record of a segment in.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if they cannot be read.
+    pub fn derive(&self, number: u64, into: &mut Builder) -> Result<(), StoreError> {
+        self.heads_of(number, |seq, head, bytes| into.add(seq, head, bytes))
+    }
+
+    /// The bounds of a full segment.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if they cannot be read.
+    pub fn bounds(&self, number: u64) -> Result<Option<Bounds>, StoreError> {
+        let key = keys::number(number);
+        let value = self.snapshot.get(Space::Segments, &key)?;
+        let decode = |value: Bytes| Bounds::decode(&value);
+        let damaged = |error| self.snapshot.damaged(Space::Segments, &key, error);
+        value.map(decode).transpose().map_err(damaged)
+    }
+
+    /// The full segments of which every record is kept.
+    fn whole_segments(&self) -> std::ops::Range<u64> {
+        segment::of(self.first - 1 + segment::RECORDS - 1)..self.unsealed
+    }
+
+    /// The other segments: the one that is partly removed, and those that are not full.
+    fn partial_segments(&self) -> impl DoubleEndedIterator<Item = u64> + use<> {
+        let whole = self.whole_segments();
+        let all = segment::of(self.first)..segment::of(self.next - 1) + 1;
+        let kept = self.first < self.next;
+        all.filter(move |number| kept && !whole.contains(number))
+    }
+
+    /// Finds the records that a filter means, segment by segment, newest first.
+    fn find(
+        &self,
+        filter: &Filter,
+        below: u64,
+        mut each: impl FnMut(u64, Bitmap) -> ControlFlow<()>,
+    ) -> Result<(), StoreError> {
+        let Some(last) = below.checked_sub(1).filter(|last| *last >= self.first) else {
+            return Ok(());
+        };
+        let mut hand = |number, found: Bitmap| {
+            let found = found.within(number, self.first, below);
+            if found.is_empty() { ControlFlow::Continue(()) } else { each(number, found) }
+        };
+        let whole = self.whole_segments();
+        let partial: Vec<_> = self.partial_segments().rev().collect();
+        let newest = segment::of(last);
+        for number in partial.iter().copied().filter(|it| *it >= whole.end && *it <= newest) {
+            if hand(number, self.scan(number, filter)?).is_break() {
+                return Ok(());
+            }
+        }
+        let mut candidates = Candidates::new(self, filter, whole.start, whole.end.min(newest + 1));
+        while let Some((number, mut found)) = candidates.next(self)? {
+            if filter.since.is_some() || filter.until.is_some() {
+                match self.bounds(number)? {
+                    Some(b) if filter.covers(b.earliest, b.latest) => {}
+                    Some(b) if !filter.touches(b.earliest, b.latest) => continue,
+                    Some(_) | None => found = found.and(self.scan(number, filter)?),
+                }
+            }
+            if hand(number, found).is_break() {
+                return Ok(());
+            }
+        }
+        for number in partial.into_iter().filter(|it| *it < whole.start && *it < whole.end) {
+            if hand(number, self.scan(number, filter)?).is_break() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// The records of a segment that a filter means, found by reading each.
+    fn scan(&self, number: u64, filter: &Filter) -> Result<Bitmap, StoreError> {
+        let mut found = Bitmap::default();
+        self.heads_of(number, |seq, head, _| {
+            if filter.matches(head) {
+                found.set(seq);
+            }
+        })?;
+        Ok(found)
+    }
+
+    fn heads_of(
+        &self,
+        number: u64,
+        mut each: impl FnMut(u64, &HeadRef<'_>, usize),
+    ) -> Result<(), StoreError> {
+        let start = segment::start(number).max(self.first);
+        let below = segment::start(number + 1).min(self.next);
+        for block in self.blocks(start, below)? {
+            let block = block?;
+            for seq in block.layout.first.max(start)..block.end() {
+                each(seq, &self.head(&block, seq)?, block.bytes_of(seq));
+            }
+        }
+        Ok(())
+    }
+
+    /// The blocks that hold the records from `from` to `below`, oldest first.
+    fn blocks(
+        &self,
+        from: u64,
+        below: u64,
+    ) -> Result<impl Iterator<Item = Result<Block, StoreError>> + '_, StoreError> {
+        let first = match self.block_before(from + 1)? {
+            Some(block) if block.end() > from => block.layout.first,
+            Some(_) | None => from,
+        };
+        let rows = self.snapshot.range(Space::Heads, &keys::number(first), &keys::number(below));
+        Ok(rows.map(|row| row.and_then(|(key, value)| self.decode_block(&key, value))))
+    }
+
+    /// The last block that begins before `seq`.
+    fn block_before(&self, seq: u64) -> Result<Option<Block>, StoreError> {
+        let from = keys::number(0);
+        let mut rows = self.snapshot.range(Space::Heads, &from, &keys::number(seq));
+        let row = rows.next_back().transpose()?;
+        row.map(|(key, value)| self.decode_block(&key, value)).transpose()
+    }
+
+    /// The block of a record, which may be the one that was read before.
+    fn block_of<'b>(
+        &self,
+        seq: u64,
+        cached: &'b mut Option<Block>,
+    ) -> Result<&'b Block, StoreError> {
+        let holds = |block: &Block| (block.layout.first..block.end()).contains(&seq);
+        let block = match cached.take().filter(holds) {
+            Some(block) => block,
+            None => self
+                .block_before(seq + 1)?
+                .filter(holds)
+                .ok_or_else(|| self.missing(Space::Heads, seq))?,
+        };
+        Ok(cached.insert(block))
+    }
+
+    fn decode_block(&self, key: &[u8], bytes: Bytes) -> Result<Block, StoreError> {
+        let damaged = |error| self.snapshot.damaged(Space::Heads, key, error);
+        let layout = codec::head_block(&bytes).map_err(damaged)?;
+        if layout.first.to_be_bytes() != *key {
+            return Err(damaged(codec::DecodeError::Value));
+        }
+        Ok(Block { layout, bytes })
+    }
+
+    fn head<'b>(&self, block: &'b Block, seq: u64) -> Result<HeadRef<'b>, StoreError> {
+        let bytes = block.head(seq).ok_or_else(|| self.missing(Space::Heads, seq))?;
+        codec::decode_head(bytes)
+            .map_err(|error| self.snapshot.damaged(Space::Heads, &seq.to_be_bytes(), error))
+    }
+
+    fn record(&self, block: &Block, seq: u64, payloads: Payloads) -> Result<Record, StoreError> {
+        let missing = |space| self.missing(space, seq);
+        let (prev, hash) = block.link(seq).ok_or_else(|| missing(Space::Heads))?;
+        let head = block.head(seq).ok_or_else(|| missing(Space::Heads))?;
+        let key = block.layout.first.to_be_bytes();
+        let damaged = |error| self.snapshot.damaged(Space::Bodies, &key, error);
+        let bodies = match payloads {
+            Payloads::Include => {
+                let bodies = self.snapshot.get(Space::Bodies, &key)?;
+                let bodies = bodies.ok_or_else(|| missing(Space::Bodies))?;
+                let ranges = codec::body_block(&bodies).map_err(damaged)?;
+                let range = ranges.get((seq - block.layout.first) as usize).cloned();
+                Some((bodies, range.ok_or_else(|| missing(Space::Bodies))?))
+            }
+            Payloads::Exclude => None,
+        };
+        let body = bodies.as_ref().and_then(|(bytes, range)| bytes.get(range.clone()));
+        Record::decode(self.node(), seq, prev, hash, head, body).map_err(damaged)
+    }
+
+    fn missing(&self, space: Space, seq: u64) -> StoreError {
+        self.snapshot.damaged(space, &seq.to_be_bytes(), codec::DecodeError::Short)
+    }
+}
+
+/// A block of heads in memory.
+struct Block {
+    layout: HeadBlock,
+    bytes: Bytes,
+}
+
+impl Block {
+    fn end(&self) -> u64 {
+        self.layout.first + self.layout.records.len() as u64
+    }
+
+    fn place(&self, seq: u64) -> Option<usize> {
+        seq.checked_sub(self.layout.first).map(|place| place as usize)
+    }
+
+    fn head(&self, seq: u64) -> Option<&[u8]> {
+        let (range, _) = self.layout.records.get(self.place(seq)?)?;
+        self.bytes.get(range.clone())
+    }
+
+    /// The hash before a record, and its own.
+    fn link(&self, seq: u64) -> Option<(Hash, Hash)> {
+        let place = self.place(seq)?;
+        let hash = self.layout.records.get(place)?.1;
+        let before = place.checked_sub(1).and_then(|place| self.layout.records.get(place));
+        Some((before.map_or(self.layout.prev, |(_, hash)| *hash), hash))
+    }
+
+    fn bytes_of(&self, seq: u64) -> usize {
+        self.head(seq).map_or(0, <[u8]>::len)
+    }
+}
+
+/// Walks the index backwards: for each field asked for the postings of its values, in step.
+struct Candidates {
+    fields: Vec<Vec<Postings>>,
+    /// Where no field is asked for: every segment, down from here.
+    all: Option<std::ops::Range<u64>>,
+}
+
+struct Postings {
+    rows: Rows,
+    current: Option<(u64, Bitmap)>,
+}
+
+impl Candidates {
+    fn new(view: &View, filter: &Filter, from: u64, below: u64) -> Self {
+        let open = |term: Term| Postings {
+            rows: view.snapshot.range(
+                Space::Index,
+                &keys::posting(term, from),
+                &keys::posting(term, below),
+            ),
+            current: None,
+        };
+        let terms = filter.terms();
+        let all = terms.is_empty().then_some(from..below);
+        let fields = terms.into_iter().map(|terms| terms.into_iter().map(open).collect()).collect();
+        let mut candidates = Self { fields, all };
+        candidates.all = candidates.all.filter(|_| from < below);
+        candidates
+    }
+
+    /// The next segment that may hold records, and which.
+    fn next(&mut self, view: &View) -> Result<Option<(u64, Bitmap)>, StoreError> {
+        if self.fields.is_empty() {
+            let next = self.all.as_mut().and_then(DoubleEndedIterator::next_back);
+            return Ok(next.map(|number| (number, Bitmap::ALL)));
+        }
+        let mut target = u64::MAX;
+        loop {
+            let mut found = Bitmap::ALL;
+            let mut lowest = target;
+            for postings in &mut self.fields {
+                let (mut highest, mut union) = (None, Bitmap::default());
+                for posting in postings {
+                    match posting.at_or_below(target, view)? {
+                        Some((number, bits)) if highest == Some(number) => union = union.or(bits),
+                        Some((number, bits)) if highest < Some(number) => {
+                            (highest, union) = (Some(number), bits);
+                        }
+                        Some(_) | None => {}
+                    }
+                }
+                let Some(highest) = highest else { return Ok(None) };
+                lowest = lowest.min(highest);
+                found = found.and(union);
+            }
+            let agreed = lowest == target;
+            target = lowest;
+            if agreed {
+                self.pass(target);
+                if !found.is_empty() {
+                    return Ok(Some((target, found)));
+                }
+                target = match target.checked_sub(1) {
+                    Some(target) => target,
+                    None => return Ok(None),
+                };
+            }
+        }
+    }
+
+    /// Marks a segment as done.
+    fn pass(&mut self, number: u64) {
+        for posting in self.fields.iter_mut().flatten() {
+            posting.current = posting.current.filter(|(at, _)| *at < number);
+        }
+    }
+}
+
+impl Postings {
+    /// The newest posting at or below a segment.
+    fn at_or_below(
+        &mut self,
+        target: u64,
+        view: &View,
+    ) -> Result<Option<(u64, Bitmap)>, StoreError> {
+        while self.current.is_none_or(|(number, _)| number > target) {
+            let Some(row) = self.rows.next_back() else {
+                self.current = None;
+                return Ok(None);
+            };
+            let (key, value) = row?;
+            let damaged = |error| view.snapshot.damaged(Space::Index, &key, error);
+            let number = key.last_chunk().map(|bytes| u64::from_be_bytes(*bytes));
+            let number = number.ok_or_else(|| damaged(codec::DecodeError::Short))?;
+            self.current = Some((number, Bitmap::decode(&value).map_err(damaged)?));
+        }
+        Ok(self.current)
+    }
+}
+
+fn last_key(snapshot: &Snapshot, space: Space) -> Result<Option<Bytes>, StoreError> {
+    let mut rows = snapshot.range(space, &keys::number(0), &keys::number(u64::MAX));
+    Ok(rows.next_back().transpose()?.map(|(key, _)| key))
+}
+
+fn number(snapshot: &Snapshot, space: Space, key: &[u8], bytes: &[u8]) -> Result<u64, StoreError> {
+    codec::Reader(bytes)
+        .array()
+        .map(u64::from_be_bytes)
+        .map_err(|error| snapshot.damaged(space, key, error))
+}

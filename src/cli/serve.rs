@@ -1,0 +1,139 @@
+//! `mcpproxy serve` and `mcpproxy stdio`: a proxy that runs until it is told to end.
+//!
+//! Also how a proxy that cannot start is told: each reason has its exit code and its next step.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
+
+use super::args::{Global, Serve};
+use super::failure::{Exit, Failure};
+use super::{config, log};
+use crate::activity::StoreError;
+use crate::config::file::{API_KEY_BYTES, Loaded};
+use crate::config::{LogFormat, Logging};
+use crate::downstream;
+use crate::proxy::Worker;
+use crate::server::{self, App, StartError};
+
+/// Serves HTTP until SIGINT or SIGTERM.
+pub(super) fn http(global: &Global, flags: &Serve) -> Result<(), Failure> {
+    let mut loaded = config::load(global, flags.listen.as_deref())?;
+    start_log(loaded.config.logging);
+    note_warnings(&loaded);
+    let listener = bind(loaded.config.listen)?;
+    if loaded.ensure_api_key(random()?).map_err(|error| config::failed(&error))? {
+        tracing::info!("an API key was made and stored in {}", loaded.path.display());
+    }
+    let app = App::start(loaded.config).map_err(|error| not_started(&error))?;
+    let server = app.serve(listener).map_err(|error| not_started(&error))?;
+    tracing::info!("MCP at http://{0}/mcp, REST at http://{0}/api/v1", server.address());
+    server.run().map_err(|error| not_started(&error))
+}
+
+/// Serves one client over stdin and stdout until it closes its end.
+pub(super) fn stdio(global: &Global) -> Result<(), Failure> {
+    let loaded = config::load(global, None)?;
+    start_log(loaded.config.logging);
+    note_warnings(&loaded);
+    let runtime = server::local_runtime().map_err(Failure::failed)?;
+    let app = App::start(loaded.config).map_err(|error| not_started(&error))?;
+    let worker = Rc::new(Worker::new(app.shared().proxy.clone()));
+    let served = runtime.block_on(async {
+        let (input, output) = (tokio::io::stdin(), tokio::io::stdout());
+        tokio::select! {
+            served = downstream::stdio::serve(worker, input, output) => served,
+            ended = server::ended_by_signal() => ended,
+        }
+    });
+    // A read of stdin that a signal left behind would be waited for otherwise.
+    runtime.shutdown_background();
+    app.close().map_err(|error| store(&error))?;
+    served.map_err(|error| Failure::failed(format!("the client's pipe failed: {error}")))
+}
+
+/// Takes the address before anything else is started.
+fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {
+    TcpListener::bind(address).map_err(|error| {
+        let next = match error.kind() {
+            ErrorKind::AddrInUse => {
+                "is mcpproxy running already? choose another with --listen or MCPPROXY_LISTEN"
+            }
+            _ => "choose another with --listen or MCPPROXY_LISTEN",
+        };
+        Failure::new(Exit::Unreachable, format!("cannot listen on {address}: {error}; {next}"))
+    })
+}
+
+/// Why a proxy could not start, with its exit code.
+pub(super) fn not_started(error: &StartError) -> Failure {
+    match error {
+        StartError::Listen(..) => Failure::new(Exit::Unreachable, error),
+        StartError::Activity(error) => store(error),
+        StartError::Guard(_) => Failure::new(Exit::Config, error),
+        StartError::Folder { .. } | StartError::System(_) => Failure::failed(error),
+    }
+}
+
+/// Why the log could not be opened or closed, with its exit code.
+pub(super) fn store(error: &StoreError) -> Failure {
+    let next = match error {
+        StoreError::Locked => {
+            ": is mcpproxy running on another address? name it with MCPPROXY_LISTEN, or use \
+             another --data-dir"
+        }
+        StoreError::Damaged { .. } => {
+            ": move the folder aside and start again, it is kept as it is"
+        }
+        StoreError::Io(_) => "",
+    };
+    let exit = match error {
+        StoreError::Locked | StoreError::Damaged { .. } => Exit::Store,
+        StoreError::Io(_) => Exit::Failed,
+    };
+    Failure::new(exit, format!("{error}{next}"))
+}
+
+fn start_log(logging: Logging) {
+    let shape = match logging.format {
+        LogFormat::Text => log::Shape::Text,
+        LogFormat::Json => log::Shape::Json,
+    };
+    log::start(logging.level.as_str(), shape);
+}
+
+fn note_warnings(loaded: &Loaded) {
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+}
+
+/// Random bytes for an API key.
+pub(super) fn random() -> Result<[u8; API_KEY_BYTES], Failure> {
+    let mut random = [0; API_KEY_BYTES];
+    getrandom::fill(&mut random)
+        .map_err(|error| Failure::failed(format!("no randomness for an API key: {error}")))?;
+    Ok(random)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taken_port_is_exit_3_and_says_what_to_do() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let failure = bind(taken.local_addr().unwrap()).unwrap_err();
+        assert_eq!(failure.exit, Exit::Unreachable);
+        assert!(failure.message.contains("--listen"), "{failure:?}");
+    }
+
+    #[test]
+    fn act_9_a_store_that_cannot_be_used_is_exit_4() {
+        let locked = not_started(&StartError::Activity(StoreError::Locked));
+        let damaged = StoreError::Damaged { file: "a/b.jnl".into(), why: "bad block".into() };
+        let damaged = not_started(&StartError::Activity(damaged));
+        assert_eq!((locked.exit, damaged.exit), (Exit::Store, Exit::Store));
+        assert!(damaged.message.contains("a/b.jnl"), "{damaged:?}");
+    }
+}

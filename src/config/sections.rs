@@ -1,0 +1,177 @@
+//! The sections and values of the config that belong to no other part.
+//!
+//! Owns their defaults and bounds, which are checked as they are read. What they lead to is decided
+//! where they are used.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer};
+
+use super::ConfigError;
+use super::reading::within;
+use crate::catalog::settings::MAX_DEPTH;
+use crate::output::{MissingContent, Mode, Policy};
+use crate::schema;
+
+/// Fewest characters of an API key.
+pub const MIN_API_KEY_CHARS: usize = 32;
+
+/// The key of the REST interface. `Debug` does not show it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ApiKey(String);
+
+impl ApiKey {
+    pub(super) fn new(text: String, path: &str) -> Result<Self, ConfigError> {
+        let problem = if text.chars().count() < MIN_API_KEY_CHARS {
+            format!("must have at least {MIN_API_KEY_CHARS} characters")
+        } else if !text.chars().all(|c| c.is_ascii_graphic()) {
+            "must be printable ASCII without spaces: it is sent as a header".to_owned()
+        } else {
+            return Ok(Self(text));
+        };
+        Err(ConfigError::at(path, problem))
+    }
+
+    /// The key itself.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for ApiKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ApiKey(…)")
+    }
+}
+
+/// The section `output_validation`: for every tool that no server or tool setting is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct OutputValidation {
+    /// What a violation leads to.
+    pub mode: Mode,
+    /// Most bytes of structuredContent.
+    pub max_bytes: u64,
+    /// Most nesting of structuredContent, 1 to 120.
+    #[serde(deserialize_with = "depth")]
+    pub max_depth: u32,
+    /// What strict does without structuredContent.
+    pub missing_structured_content: MissingContent,
+    /// Whether `format` is asserted.
+    pub assert_formats: bool,
+    /// Most bytes of one held result.
+    pub max_held_bytes: u64,
+    /// Most bytes held over all calls.
+    pub max_held_total_bytes: u64,
+    /// Which engine has the word.
+    pub engine: Engine,
+}
+
+/// The names of [`schema::compile::Engine`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// The tape pass, then boon.
+    #[default]
+    Tape,
+    /// boon every time.
+    Boon,
+}
+
+/// Default of `max_held_total_bytes`: 512 MiB.
+const MAX_HELD_TOTAL_BYTES: u64 = 512 * 1024 * 1024;
+
+impl Default for OutputValidation {
+    fn default() -> Self {
+        let policy = Policy::default();
+        Self {
+            mode: policy.mode,
+            max_bytes: policy.max_bytes,
+            max_depth: policy.max_depth,
+            missing_structured_content: policy.missing,
+            assert_formats: false,
+            max_held_bytes: policy.max_held_bytes,
+            max_held_total_bytes: MAX_HELD_TOTAL_BYTES,
+            engine: Engine::Tape,
+        }
+    }
+}
+
+impl OutputValidation {
+    /// The policy that servers and tools may override.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        Policy {
+            mode: self.mode,
+            max_bytes: self.max_bytes,
+            max_depth: self.max_depth,
+            missing: self.missing_structured_content,
+            max_held_bytes: self.max_held_bytes,
+        }
+    }
+
+    /// How schemas are meant.
+    #[must_use]
+    pub fn schemas(&self) -> schema::compile::Settings {
+        schema::compile::Settings {
+            engine: match self.engine {
+                Engine::Tape => schema::compile::Engine::Tape,
+                Engine::Boon => schema::compile::Engine::Boon,
+            },
+            assert_formats: self.assert_formats,
+        }
+    }
+}
+
+/// The section `logging`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Logging {
+    /// The least that is logged.
+    pub level: Level,
+    /// For people or for programs.
+    pub format: LogFormat,
+}
+
+/// How much is logged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "each is its name")]
+pub enum Level {
+    Error,
+    Warn,
+    #[default]
+    Info,
+    Debug,
+    Trace,
+}
+
+impl Level {
+    /// Its name.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
+    }
+}
+
+/// How a line of the log is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object in each line.
+    Json,
+}
+
+fn depth<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    within(u32::deserialize(deserializer)?, &MAX_DEPTH)
+}

@@ -1,0 +1,58 @@
+//! Entries and logs to test with.
+
+use std::path::Path;
+
+use mcpproxy::activity::{
+    Activity, Config, Decision, Draft, Entry, Operation, Payload, Policy, Slot, Source, Status,
+    Type, Verdict, Writer,
+};
+
+/// Microseconds since 1970 at the start of 2026.
+pub(crate) const NEW_YEAR: u64 = 1_767_225_600_000_000;
+
+/// Opens a log with the default settings.
+pub(crate) fn open(dir: &Path) -> (Activity, Writer) {
+    Activity::open(dir, Config::default()).unwrap()
+}
+
+/// Waits for a future that needs no runtime to go on.
+pub(crate) fn wait<F: Future>(future: F) -> F::Output {
+    tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
+}
+
+/// A slot.
+pub(crate) fn slot(activity: &Activity) -> Slot {
+    wait(activity.reserve()).unwrap()
+}
+
+/// The `n`th call of a made-up history: everything about it follows from `n`.
+pub(crate) fn call(n: u64) -> Entry {
+    let servers = ["github", "files", "memory", "time"];
+    let status = match n % 10 {
+        0 => Status::Error,
+        1 => Status::Blocked,
+        2 => Status::Rejected,
+        _ => Status::Success,
+    };
+    let mut draft = Draft::new(Type::ToolCall, Source::Mcp, status);
+    draft.server = servers[(n % 4) as usize].into();
+    draft.tool = format!("tool_{}", n % 7).into();
+    draft.arguments = Payload::cut(format!(r#"{{"n":{n}}}"#).as_bytes(), 4096);
+    draft.response = Payload::cut(format!("answer {n}").as_bytes(), 1024);
+    // Calls do not end in the order in which they began.
+    draft.started = NEW_YEAR + n * 1_000_000 + (n % 13) * 5_000_000;
+    draft.duration_us = 1000 + n;
+    draft.session_id = format!("session-{}", n / 100).into();
+    draft.request_id = format!("request-{n}").into();
+    draft.operation = [None, Some(Operation::Read), Some(Operation::Write)][(n % 3) as usize];
+    draft.intent = Payload::cut(br#"{"operation_type":"read"}"#, 8192);
+    draft.variant = "call_tool_read";
+    let mut decisions = Vec::new();
+    if status == Status::Blocked {
+        let mut decision = Decision::new(Verdict::Blocked, Policy::OutputValidation, "too deep");
+        decision.guard = "depth";
+        decision.mode = "strict";
+        decisions.push(decision);
+    }
+    Entry { draft, decisions }
+}

@@ -1,0 +1,124 @@
+//! Room, order, durability and the marks that queries wait for.
+
+use std::time::Duration;
+
+use mcpproxy::activity::{
+    Activity, Config, Durability, Filter, LiveEvent, Page, Refused, StoreError,
+};
+
+use crate::support::{call, open, slot, wait};
+
+#[test]
+fn a_log_is_open_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_activity, writer) = open(dir.path());
+    let again = Activity::open(dir.path(), Config::default());
+    assert!(matches!(again, Err(StoreError::Locked)), "{again:?}");
+    writer.close().unwrap();
+    open(dir.path()).1.close().unwrap();
+}
+
+#[test]
+fn act_2_calls_wait_for_room_and_a_slot_that_is_dropped_gives_it_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config { queue_records: 2, ..Config::default() };
+    let (activity, writer) = Activity::open(dir.path(), config).unwrap();
+    let first = slot(&activity);
+    let second = slot(&activity);
+    wait(async {
+        let mut third = std::pin::pin!(activity.reserve());
+        let waits = tokio::time::timeout(Duration::ZERO, third.as_mut()).await.is_err();
+        assert!(waits, "there is room for two");
+        drop(first);
+        let third = third.await.unwrap();
+        let mut fourth = std::pin::pin!(activity.reserve());
+        assert!(tokio::time::timeout(Duration::ZERO, fourth.as_mut()).await.is_err());
+        // The writer gives back what it has written.
+        second.submit(call(1));
+        drop(fourth.await.unwrap());
+        drop(third);
+    });
+    assert_eq!(activity.health().queued, 0);
+    assert_eq!(activity.count(&Filter::default()).unwrap(), 2);
+    writer.close().unwrap();
+}
+
+#[test]
+fn act_3_before_reply_the_record_is_durable_when_the_reply_may_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config { durability: Durability::BeforeReply, ..Config::default() };
+    let (activity, writer) = Activity::open(dir.path(), config).unwrap();
+    for n in 0..5 {
+        let durable = slot(&activity).submit(call(n + 3)).unwrap();
+        wait(durable.wait()).unwrap();
+        assert_eq!(activity.health().durable_seq, n + 1);
+    }
+    writer.close().unwrap();
+}
+
+#[test]
+fn act_5_a_query_waits_for_the_verdict_of_a_reply_that_has_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let (activity, writer) = open(dir.path());
+    let mut judged = slot(&activity);
+    judged.replied();
+    let asked = {
+        let activity = activity.clone();
+        std::thread::spawn(move || activity.list(&Filter::default(), &Page::default()).unwrap())
+    };
+    // A reply that ends later is not waited for by a query that came before, nor by itself.
+    let mut later = slot(&activity);
+    judged.submit(call(1));
+    assert_eq!(asked.join().unwrap().records.len(), 2);
+    later.replied();
+    later.submit(call(3));
+    assert_eq!(activity.count(&Filter::default()).unwrap(), 3);
+    writer.close().unwrap();
+}
+
+#[test]
+fn act_7_live_readers_get_every_record_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let (activity, writer) = open(dir.path());
+    slot(&activity).submit(call(0));
+    activity.flush().unwrap();
+    let mut live = activity.subscribe();
+    (1..20).for_each(|n| drop(slot(&activity).submit(call(n))));
+    wait(async {
+        for seq in 2..=22 {
+            match live.next().await {
+                LiveEvent::Record(record) => assert_eq!(record.seq, seq),
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+    writer.close().unwrap();
+    drop(activity);
+    assert_eq!(wait(live.next()), LiveEvent::Closed);
+}
+
+#[test]
+fn a_slow_live_reader_is_told_and_holds_nobody_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let (activity, writer) = open(dir.path());
+    let mut live = activity.subscribe();
+    (0..3000).for_each(|n| drop(slot(&activity).submit(call(n))));
+    activity.flush().unwrap();
+    assert_eq!(wait(live.next()), LiveEvent::Lagged);
+    writer.close().unwrap();
+}
+
+#[test]
+fn a_closed_log_refuses_calls_and_keeps_what_it_was_given() {
+    let dir = tempfile::tempdir().unwrap();
+    let (activity, writer) = open(dir.path());
+    let late = slot(&activity);
+    (3..10).for_each(|n| drop(slot(&activity).submit(call(n))));
+    writer.close().unwrap();
+    assert_eq!(wait(activity.reserve()).unwrap_err(), Refused::Closed);
+    late.submit(call(1));
+    assert_eq!(activity.health().lost, 1);
+    let (activity, writer) = open(dir.path());
+    assert_eq!(activity.count(&Filter::default()).unwrap(), 7);
+    writer.close().unwrap();
+}

@@ -1,0 +1,36 @@
+//! Replays the seeds of every fuzz target through the target's own body, on any toolchain.
+
+#[allow(unreachable_pub, dead_code, missing_docs, reason = "the fuzz crate's library, included")]
+#[path = "../fuzz/src/lib.rs"]
+mod bodies;
+
+use std::{fs, path::Path};
+
+/// Runs `body` on each seed of `target`; a target without seeds fails.
+#[expect(clippy::unwrap_used, reason = "a test's helper")]
+fn replay(target: &str, body: fn(&[u8])) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/seeds").join(target);
+    let mut count = 0;
+    for entry in fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        println!("{}", path.display());
+        body(&fs::read(&path).unwrap());
+        count += 1;
+    }
+    assert!(count > 0, "no seeds in {folder:?}");
+}
+
+#[test]
+fn scan() {
+    replay("scan", bodies::scan::run);
+}
+
+#[test]
+fn envelope() {
+    replay("envelope", bodies::envelope::run);
+}
+
+#[test]
+fn guard() {
+    replay("guard", bodies::guard::run);
+}

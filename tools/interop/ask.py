@@ -1,0 +1,211 @@
+"""Asks the servers, directly and through the proxy, and collects what the taps saw."""
+
+import contextlib
+import json
+import subprocess
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import peers
+import wire
+from stage import END_SECONDS, HERE, WORK, Failed
+from stage import alive, free_port, fresh, started, tapped, wait_for
+from taps import HttpTap, StdioTap
+
+API_KEY = "interop-key-of-more-than-thirty-two-characters"
+CLIENT_SECONDS = 300
+# How much of what a client said about its failure is shown.
+SAID = 2000
+# As the clients spell arguments themselves.
+COMPACT = {"ensure_ascii": False, "separators": (",", ":")}
+
+
+@dataclass
+class Answers:
+    """What a run through the proxy left, by server's name.
+
+    `got` is what reached the client, `gave` what the server said to the proxy, `read` how the
+    client understood it, `checks` what else was looked at: subject, check, problem.
+    """
+
+    got: dict = field(default_factory=dict)
+    gave: dict = field(default_factory=dict)
+    read: dict = field(default_factory=dict)
+    checks: list = field(default_factory=list)
+
+
+class Direct:
+    """The servers' answers with nothing but a tap between them and a client; each asked once."""
+
+    def __init__(self, place: peers.Place):
+        self.place = place
+        self.known = {}
+
+    def answers(self, client: peers.Client, server: peers.Server, gave: list[wire.Call]):
+        """What this client gets, in the era in which the server `gave` its answers to the proxy.
+
+        A server may say more in the modern era (`resultType`). The npm client cannot speak it, so
+        there it is the PyPI client that asks; the bytes are the server's in any case.
+        """
+        modern = any(each.modern for each in gave)
+        client = peers.clients(self.place, HERE)[0] if modern else client
+        mode = "auto" if modern else "legacy"
+        key = (client.name, server.name, mode)
+        if key not in self.known:
+            self.known[key] = ask_directly(self.place, client, server, mode)
+        return self.known[key]
+
+
+def ask_directly(place: peers.Place, client: peers.Client, server: peers.Server, mode: str):
+    place.reset()
+    folder = fresh(WORK / "direct" / client.name / server.name / mode)
+    asked = [each for each in server.checks if each.direct]
+    plan = {"calls": [{"name": each.tool, "arguments": each.arguments} for each in asked]}
+    with tapped(server, folder / "tap") as tap:
+        if server.http:
+            plan["url"] = f"http://127.0.0.1:{tap.port}/mcp"
+        else:
+            plan |= {"command": tap.command(server.argv), "env": server.env}
+        run_client(client, {"mode": mode, **plan}, folder)
+        calls = tap.calls()
+    if len(calls) != len(asked):
+        raise Failed(f"{server.name}, directly: {len(calls)} of {len(asked)} calls made")
+    return calls
+
+
+def ask_through(place, client, servers, route: str, binary: Path) -> Answers:
+    """The answers of all servers to this client, through one mcpproxy."""
+    place.reset()
+    folder = fresh(WORK / "through" / client.name / route)
+    answers = Answers()
+    with contextlib.ExitStack() as stack:
+        taps = {s.name: stack.enter_context(tapped(s, folder / s.name)) for s in servers}
+        port = free_port()
+        config = write_config(folder, servers, taps, port)
+        plan = {"calls": [ask for s in servers for ask in variants(s)]}
+        if route == "http":
+            argv = [str(binary), "serve", "--config", str(config)]
+            proxy = stack.enter_context(started(argv, folder / "mcpproxy.log"))
+            unready = f"mcpproxy is not ready, see {folder}/mcpproxy.log"
+            wait_for(lambda: ready(port), proxy, unready)
+            tap = HttpTap(port)
+            stack.callback(tap.close)
+            plan["url"] = f"http://127.0.0.1:{tap.port}/mcp"
+        else:
+            tap = StdioTap(folder / "downstream")
+            plan["command"] = tap.command([str(binary), "stdio", "--config", str(config)])
+            plan["until"] = [variants(s)[0] for s in servers]
+        seen = run_client(client, plan, folder)
+        # The calls of the plan are the last ones: what came before waited for the servers.
+        calls = tap.calls()[-len(plan["calls"]) :]
+        if len(calls) != len(plan["calls"]):
+            made = f"{len(calls)} of {len(plan['calls'])} calls made"
+            raise Failed(f"{client.name} over {route}: {made}")
+        for server in servers:
+            count = len(server.checks)
+            answers.got[server.name], calls = calls[:count], calls[count:]
+            answers.read[server.name], seen = seen[:count], seen[count:]
+            sent = sum(each.outcome != peers.REFUSED for each in server.checks)
+            answers.gave[server.name] = taps[server.name].calls()[-sent:]
+            if route == "http":
+                answers.checks.append((server.name, *recorded(server, port)))
+        if route == "http":
+            proxy.terminate()
+            answers.checks.append(("all", "ends, and its children", ended(proxy, taps.values())))
+    return answers
+
+
+def run_client(client: peers.Client, plan: dict, folder: Path) -> list[dict]:
+    """Runs the client over the plan; what it made of each answer."""
+    path = folder / "plan.json"
+    path.write_text(json.dumps({"mode": "legacy", "until": [], **plan}, indent=1))
+    try:
+        argv = [*client.argv, str(path)]
+        done = subprocess.run(argv, capture_output=True, timeout=CLIENT_SECONDS)
+    except subprocess.TimeoutExpired as late:
+        said = (late.stderr or b"").decode()[-SAID:]
+        raise Failed(f"{client.name} did not end, see {path}\n{said}") from None
+    (folder / "client.log").write_bytes(done.stderr)
+    if done.returncode != 0:
+        raise Failed(f"{client.name} failed, see {path}\n{done.stderr.decode()[-SAID:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def write_config(folder: Path, servers, taps, port: int) -> Path:
+    def entry(server: peers.Server) -> dict:
+        tap = taps[server.name]
+        if server.http:
+            return {"url": f"http://127.0.0.1:{tap.port}/mcp", **server.settings}
+        command, *args = tap.command(server.argv)
+        return {"command": command, "args": args, "env": server.env, **server.settings}
+
+    config = {
+        "listen": f"127.0.0.1:{port}",
+        "data_dir": str(folder / "data"),
+        "api_key": API_KEY,
+        "mcpServers": {server.name: entry(server) for server in servers},
+    }
+    path = folder / "mcp_config.json"
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(config, indent=1))
+    return path
+
+
+def variants(server: peers.Server) -> list[dict]:
+    """The checks as calls of ours; both ways to write arguments and intent take turns."""
+    calls = []
+    for number, check in enumerate(server.checks):
+        asked = {"name": f"{server.name}:{check.tool}"}
+        if number % 2:
+            asked["args_json"] = json.dumps(check.arguments, **COMPACT)
+            asked["intent_operation_type"] = check.variant
+        else:
+            asked["args"] = check.arguments
+            asked["intent"] = {"operation_type": check.variant, "reason": "interop"}
+        calls.append({"name": f"call_tool_{check.variant}", "arguments": asked})
+    return calls
+
+
+def http_get(port: int, path: str) -> dict:
+    url = f"http://127.0.0.1:{port}{path}"
+    request = urllib.request.Request(url, headers={"X-API-Key": API_KEY})
+    with urllib.request.urlopen(request, timeout=10) as response:
+        return json.load(response)
+
+
+def ready(port: int) -> bool:
+    try:
+        http_get(port, "/readyz")
+        return True
+    except OSError:
+        return False
+
+
+def recorded(server: peers.Server, port: int) -> tuple[str, str]:
+    """Whether the log holds a record for each call and for each decision."""
+    wanted = {
+        "tool_call": len(server.checks),
+        "policy_decision": sum(each.decisions for each in server.checks),
+    }
+    check = "on record: {tool_call} calls, {policy_decision} decisions".format(**wanted)
+    found = {}
+    for kind in wanted:
+        query = f"/api/v1/activity?server={server.name}&type={kind}&limit=100"
+        try:
+            found[kind] = len(http_get(port, query)["data"]["activities"])
+        except OSError as failure:
+            return check, f"{query}: {failure}"
+    return check, "" if found == wanted else f"on record are {found}"
+
+
+def ended(proxy: subprocess.Popen, taps) -> str:
+    """Whether the proxy ended well, and no child of it is left."""
+    try:
+        code = proxy.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"still runs {END_SECONDS} s after SIGTERM"
+    left = [pid for tap in taps if isinstance(tap, StdioTap) for pid in tap.pids() if alive(pid)]
+    if left:
+        return f"children are left: {left}"
+    return f"exit code {code}" if code else ""
