@@ -205,13 +205,13 @@ impl Connection {
         Ok(Self { sender, driver: Some(driver), timer: Timer::new() })
     }
 
-    /// Sends a request and waits for the head of its answer, until the deadline.
+    /// Sends a request and waits at most `limit` for the head of its answer.
     pub(super) async fn send(
         &mut self,
         request: Request<Slices>,
-        deadline: Instant,
+        limit: Duration,
     ) -> Result<Response<Incoming>, SendError> {
-        let limit = deadline.saturating_duration_since(Instant::now());
+        let deadline = Instant::now() + limit;
         let mut reply = std::pin::pin!(self.sender.try_send_request(request));
         let (driver, timer) = (&mut self.driver, &mut self.timer);
         poll_fn(|cx| {
