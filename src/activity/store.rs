@@ -208,6 +208,12 @@ impl Store {
         self.db.disk_space().unwrap_or_default()
     }
 
+    /// The bytes of its tables: what removing records gives back.
+    #[must_use]
+    pub fn table_bytes(&self) -> u64 {
+        self.spaces.iter().map(|space| space.disk_space()).sum()
+    }
+
     /// Gives back the tables of `space` that hold only keys below `key`. What else is below it
     /// must be removed by batches.
     ///

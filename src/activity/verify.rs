@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::codec;
 use super::head::{HeadFile, Mark};
+use super::record::{Body, Type};
 use super::recover::{self, Lock};
 use super::seal::{self, Depth, Finding};
 use super::store::{DB, Store, StoreError};
@@ -138,6 +139,7 @@ pub fn verify(
     let mut last = view.before_first()?;
     let broken = |seq, fault, why: &str| Some(Broken { seq, fault, why: why.into() });
     let mut told = 0;
+    let mut retention = None;
     for block in view.blocks(first, view.next())? {
         let block = block?;
         let next = report.last + 1;
@@ -170,6 +172,11 @@ pub fn verify(
                 report.broken = broken(seq, Fault::Altered, "its hash does not fit");
                 return Ok(report);
             }
+            if let Ok(head) = codec::decode_head(head)
+                && head.kind == Type::Retention
+            {
+                retention = codec::decode_body(body).ok().and_then(|body| kept_from(&body));
+            }
             last = hash;
             report.records += 1;
             report.last = seq;
@@ -180,6 +187,11 @@ pub fn verify(
         }
     }
     progress(report.records, total);
+    if first > 1 && retention != Some((first, view.before_first()?.to_string())) {
+        let why = "no retention record says that it was removed";
+        report.broken = broken(first - 1, Fault::Missing, why);
+        return Ok(report);
+    }
     match mark {
         Some(mark) if report.last < mark.seq => {
             let why = format!("the log ends before it, but record {} was durable", mark.seq);
@@ -191,6 +203,13 @@ pub fn verify(
         Some(_) | None => {}
     }
     Ok(report)
+}
+
+/// What a retention record says about the first kept record.
+fn kept_from(body: &Body) -> Option<(u64, String)> {
+    let metadata: serde_json::Value = serde_json::from_slice(body.metadata.bytes()).ok()?;
+    let first = metadata.get("first_kept_seq")?.as_u64()?;
+    Some((first, metadata.get("first_kept_prev_hash")?.as_str()?.into()))
 }
 
 /// A copy of a folder, removed when it is done with.

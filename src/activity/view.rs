@@ -122,6 +122,37 @@ impl View {
         Ok(self.block_of(seq, &mut None)?.link(seq).map(|(_, hash)| hash))
     }
 
+    /// The id of a record, if it is kept.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if it cannot be read.
+    pub fn id(&self, seq: u64) -> Result<Option<Id>, StoreError> {
+        if !(self.first..self.next).contains(&seq) {
+            return Ok(None);
+        }
+        let head = self.head(self.block_of(seq, &mut None)?, seq)?.stored_ms;
+        Ok(Some(Id::new(head, seq, self.node())))
+    }
+
+    /// The oldest full segment of which anything is there.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if it cannot be read.
+    pub fn oldest_sealed(&self) -> Result<Option<u64>, StoreError> {
+        let from = keys::number(0);
+        let mut rows = self.snapshot.range(Space::Segments, &from, &keys::number(u64::MAX));
+        let key = rows.next().transpose()?.map(|(key, _)| key);
+        key.map(|key| number(&self.snapshot, Space::Segments, &key, &key)).transpose()
+    }
+
+    /// The same moment, with the records that are no longer kept, as far as they are there.
+    #[must_use]
+    pub fn with_removed(self) -> Self {
+        Self { first: 1, ..self }
+    }
+
     /// A page of records, newest first.
     ///
     /// # Errors
@@ -354,7 +385,12 @@ impl View {
         Ok(found)
     }
 
-    fn heads_of(
+    /// Hands out every kept record of a segment: number, head, bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if they cannot be read.
+    pub fn heads_of(
         &self,
         number: u64,
         mut each: impl FnMut(u64, &HeadRef<'_>, usize),

@@ -20,13 +20,13 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::append::{Appender, Prepared};
+use super::append::{Appender, Prepared, keys};
 use super::handle::{Message, Shared};
 use super::head::{HeadFile, Mark};
 use super::query::Filter;
 use super::recover::{self, Lock, Opened};
 use super::redact::Redactor;
-use super::store::{Batch, Store, StoreError};
+use super::store::{Batch, Space, Store, StoreError};
 use super::view::View;
 
 /// How long entries are gathered before they are written.
@@ -44,6 +44,8 @@ const CLOSE_POLL: Duration = Duration::from_millis(50);
 const BATCH_RECORDS: u64 = 8192;
 /// A batch is closed at so many bytes.
 const BATCH_BYTES: usize = 8 << 20;
+/// Records beyond `max_records`, and parts of it, before the pruner is woken.
+const SLACK: u64 = 64;
 /// Records read back at a time for live readers.
 const LIVE_READ: usize = 256;
 
@@ -52,7 +54,6 @@ pub(super) fn start(
     dir: &Path,
     shared: Arc<Shared>,
     messages: Receiver<Message>,
-    clock: Box<dyn Fn() -> u64 + Send>,
 ) -> Result<JoinHandle<Result<(), StoreError>>, StoreError> {
     let Opened { lock, store, head } = recover::open(dir)?;
     let view = View::new(store.snapshot())?;
@@ -67,7 +68,7 @@ pub(super) fn start(
         messages,
         appender,
         head,
-        clock,
+        first: view.first(),
         waiting: Vec::new(),
         unsynced: None,
         stuck: None,
@@ -85,7 +86,8 @@ struct Run {
     messages: Receiver<Message>,
     appender: Appender,
     head: HeadFile,
-    clock: Box<dyn Fn() -> u64 + Send>,
+    /// The first record that is kept.
+    first: u64,
     /// Who waits for the batch under way to be durable.
     waiting: Vec<oneshot::Sender<()>>,
     /// What is written but not durable.
@@ -219,7 +221,7 @@ impl Run {
         while self.stuck.is_none() {
             match self.messages.try_recv() {
                 Ok(Message::Entry { entry, done, counted }) => {
-                    self.appender.push(&entry, (self.clock)());
+                    self.appender.push(&entry, (self.shared.clock)());
                     self.waiting.extend(done);
                     room += usize::from(counted);
                 }
@@ -230,6 +232,14 @@ impl Run {
                 Ok(Message::Flush(answer)) => {
                     self.write(std::mem::take(&mut room));
                     self.sync();
+                    let _ = answer.send(());
+                }
+                Ok(Message::Cut(cut, answer)) => {
+                    let now = (self.shared.clock)();
+                    self.appender.push(&cut.draft(now).into(), now);
+                    self.appender.also(|batch| batch.put(Space::State, keys::FIRST, cut.value()));
+                    self.write(std::mem::take(&mut room));
+                    self.first = cut.first;
                     let _ = answer.send(());
                 }
                 Ok(Message::Close) => self.closing = true,
@@ -266,6 +276,11 @@ impl Run {
     fn wrote(&mut self, records: u64, room: usize) {
         self.shared.written.fetch_add(records, Ordering::Relaxed);
         self.shared.room.add_permits(room);
+        let (kept, most) = (self.appender.mark().seq - self.first, self.shared.config.max_records);
+        if most > 0 && kept > most + (most / SLACK).max(SLACK) {
+            // It looks every minute anyway: waking it too often costs nothing but its look.
+            self.shared.pruner.get().map(thread::Thread::unpark).unwrap_or_default();
+        }
         self.tell_live();
     }
 
@@ -324,6 +339,7 @@ impl Run {
         self.shared.is_failed.store(true, Ordering::Release);
         // Calls that were sent are answered; what they left is kept as long as we run.
         self.waiting.clear();
+        self.shared.has_failed.notify_waiters();
         self.shared.batch_done.notify_waiters();
     }
 

@@ -11,9 +11,9 @@ use mcpproxy::activity::{Activity, Config, Fault, Filter, Report, StoreError, ve
 use crate::support::{call, open, slot};
 
 /// Places that are altered, over all files.
-const PLACES: usize = 300;
+const PLACES: usize = 240;
 /// Calls in the log, more than a segment of them.
-const CALLS: u64 = 1500;
+const CALLS: u64 = 1030;
 
 /// A folder in memory where there is one: these tests open hundreds of logs.
 fn folder() -> tempfile::TempDir {
