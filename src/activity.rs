@@ -17,11 +17,14 @@ pub mod handle;
 pub mod head;
 pub mod query;
 pub mod record;
+pub mod recover;
 pub mod redact;
 pub mod retention;
+pub mod seal;
 pub mod segment;
 pub mod stats;
 pub mod store;
+pub mod verify;
 pub mod view;
 mod writer;
 
@@ -33,3 +36,4 @@ pub use record::{
 };
 pub use stats::{Period, Summary};
 pub use store::StoreError;
+pub use verify::{Broken, Fault, Report};

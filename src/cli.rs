@@ -1,7 +1,7 @@
 //! The command line: parses what was typed, runs it, and turns the outcome into an exit code.
 //!
-//! Thin on purpose: a command's file knows what it does, [`backend`] where its answers come from,
-//! [`output`] how things look. Nothing here decides about a call.
+//! Thin on purpose: a command's file knows what it does, `backend` where its answers come from,
+//! `output` how things look. Nothing here decides about a call.
 
 mod activity;
 mod args;
@@ -23,6 +23,7 @@ use std::ffi::OsString;
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
 use args::{Cli, Command, Format};
@@ -82,9 +83,10 @@ fn dispatch(cli: Cli, output: &Output) -> Result<(), Failure> {
 /// Answers a command line that cannot be parsed, or asks for help.
 fn misused(error: &clap::Error, typed: &[OsString]) -> ExitCode {
     if error.use_stderr() && wants_json(typed, std::env::var("MCPPROXY_OUTPUT").ok()) {
-        let text = error.to_string();
-        let first = text.lines().next().unwrap_or_default();
-        report(&Failure::usage(first.trim_start_matches("error: ")), true);
+        report(&Failure::usage(what_is_wrong(&error.to_string())), true);
+    } else if error.kind() == ErrorKind::MissingSubcommand && typed.len() < 2 {
+        // Variables in the environment make clap believe that something was typed.
+        let _ = write!(std::io::stderr(), "{}", Cli::command().render_help());
     } else {
         // A closed pipe is the reader's choice.
         let _ = error.print();
@@ -93,6 +95,12 @@ fn misused(error: &clap::Error, typed: &[OsString]) -> ExitCode {
         true => ExitCode::from(failure::Exit::Usage as u8),
         false => ExitCode::SUCCESS,
     }
+}
+
+/// clap's message without its label, usage and advice.
+fn what_is_wrong(message: &str) -> &str {
+    let end = message.find("\nUsage:").or_else(|| message.find("\nFor more information"));
+    message.get(..end.unwrap_or(message.len())).unwrap_or(message).trim_start_matches("error: ")
 }
 
 /// Whether JSON was asked for, by a line that cannot be parsed as a whole.
@@ -112,6 +120,14 @@ fn report(failure: &Failure, json: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_broken_line_is_told_in_one() {
+        let error = Cli::try_parse_from(["mcpproxy", "call", "tool-read"]).unwrap_err();
+        let failure = Failure::usage(what_is_wrong(&error.to_string()));
+        let told = "the following required arguments were not provided: <SERVER:TOOL>";
+        assert_eq!(failure.message, told);
+    }
 
     #[test]
     fn json_is_recognised_on_a_broken_line() {

@@ -2,7 +2,7 @@
 //!
 //! Owns the file's keys that belong to no other part, how file, environment and flags add up (flag
 //! beats environment beats file), and the messages about what is wrong. Each part owns its own
-//! section. Reading is [`parse`], pure; files are in [`file`]. Values from `${env:NAME}` are filled
+//! section. Reading is [`parse`], pure; the file is [`file::Loaded`]. Values from `${env:NAME}` are filled
 //! in where a server is started, since a missing one stops that server alone.
 
 pub mod document;

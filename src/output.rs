@@ -466,3 +466,222 @@ impl Failure {
         format!("output schema validation failed: {description}")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: Policy = Policy {
+        mode: Mode::Warn,
+        max_bytes: 20,
+        max_depth: 2,
+        missing: MissingContent::Allow,
+        max_held_bytes: 1000,
+    };
+
+    /// What an inspector makes of one message, fed in pieces of `size` bytes.
+    fn inspect(treatment: Treatment, text: &str, size: usize) -> (Result<Message, Fault>, Seen) {
+        let mut inspector = Inspector::new(treatment, &POLICY, b"7", 1);
+        let mut body = Vec::new();
+        for piece in text.as_bytes().chunks(size) {
+            match inspector.feed(&Bytes::copy_from_slice(piece)) {
+                Ok(slice) => body.extend_from_slice(&slice),
+                Err(fault) => return (Err(fault), Seen::default()),
+            }
+        }
+        let message = inspector.end();
+        let seen = Seen {
+            body: String::from_utf8(body).unwrap(),
+            document: String::from_utf8(inspector.document().concat()).unwrap(),
+            finding: Some(inspector.finding(MissingContent::Block)),
+            is_error: inspector.is_error(),
+        };
+        (message, seen)
+    }
+
+    #[derive(Debug, Default, PartialEq)]
+    struct Seen {
+        body: String,
+        document: String,
+        finding: Option<Finding>,
+        is_error: bool,
+    }
+
+    /// Checks a message in every chunking, and that all chunkings agree.
+    fn check(treatment: Treatment, text: &str, expect: impl Fn(&Result<Message, Fault>, &Seen)) {
+        let (message, seen) = inspect(treatment, text, text.len());
+        expect(&message, &seen);
+        for size in 1..text.len() {
+            let (split_message, split_seen) = inspect(treatment, text, size);
+            match (&message, &split_message) {
+                (Ok(Message::Notification(whole)), Ok(Message::Notification(parts))) => {
+                    assert_eq!(whole.concat(), parts.concat(), "in pieces of {size}");
+                }
+                _ => assert_eq!(message, split_message, "in pieces of {size}"),
+            }
+            assert_eq!(seen, split_seen, "in pieces of {size}");
+        }
+    }
+
+    fn answered(message: &Result<Message, Fault>, member: Member) {
+        assert_eq!(message, &Ok(Message::Answer(member)));
+    }
+
+    #[test]
+    fn fr_a3_the_body_is_the_servers_bytes_wherever_the_id_stands() {
+        let result = r#"{ "z":1.0 , "content":[ ],"_meta":{"é":"\u00e9"}, "a" : null }"#;
+        for text in [
+            format!(r#"{{"jsonrpc":"2.0","id":7,"result":{result}}}"#),
+            format!(r#"{{"result":{result},"jsonrpc":"2.0","id":7}}"#),
+            format!(r#" {{ "id" : 7 , "r\u0065sult" : {result} , "x" : [1] }} "#),
+        ] {
+            for treatment in [Treatment::Forward, Treatment::ForwardAndJudge, Treatment::Hold] {
+                check(treatment, &text, |message, seen| {
+                    answered(message, Member::Result);
+                    assert_eq!(seen.body, result);
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_is_the_body_as_well() {
+        check(Treatment::Hold, r#"{"error":{"code":-1},"id":7}"#, |message, seen| {
+            answered(message, Member::Error);
+            assert_eq!(seen.body, r#"{"code":-1}"#);
+        });
+    }
+
+    #[test]
+    fn a_notification_is_handed_over_whole() {
+        let text = r#"{"params":{"progress":1},"method":"notifications/progress"}"#;
+        check(Treatment::Forward, text, |message, seen| {
+            let Ok(Message::Notification(parts)) = message else { panic!("{message:?}") };
+            assert_eq!(parts.concat(), text.as_bytes());
+            assert_eq!(seen.body, "");
+        });
+    }
+
+    #[test]
+    fn an_answer_to_another_id_is_nobodys() {
+        for id in ["8", "77", "\"7\"", "null"] {
+            let first = format!(r#"{{"id":{id},"result":{{}}}}"#);
+            check(Treatment::Forward, &first, |message, seen| {
+                assert_eq!(message, &Ok(Message::Foreign), "{id}");
+                assert_eq!(seen.body, "");
+            });
+        }
+        // Found out too late: bytes have gone on.
+        let last = r#"{"result":{},"id":8}"#;
+        let (message, _) = inspect(Treatment::Forward, last, 3);
+        assert_eq!(message, Err(Fault::ForeignId));
+        let (message, _) = inspect(Treatment::Forward, r#"{"result":{}}"#, 3);
+        assert_eq!(message, Ok(Message::Foreign), "no id at all");
+    }
+
+    #[test]
+    fn the_inspector_goes_on_with_the_next_message() {
+        let mut inspector = Inspector::new(Treatment::Hold, &POLICY, b"7", 1);
+        for text in [r#"{"method":"x"}"#, r#"{"id":9,"result":{"structuredContent":1}}"#] {
+            inspector.feed(&Bytes::from_static(text.as_bytes())).unwrap();
+            assert!(!matches!(inspector.end(), Ok(Message::Answer(_))));
+        }
+        let answer = br#"{"id":7,"result":{"structuredContent":[2]}}"#;
+        let body = inspector.feed(&Bytes::from_static(answer)).unwrap();
+        assert_eq!(body, r#"{"structuredContent":[2]}"#);
+        assert_eq!(inspector.end(), Ok(Message::Answer(Member::Result)));
+        assert_eq!(inspector.document().concat(), b"[2]");
+    }
+
+    #[test]
+    fn what_is_no_message_is_the_upstreams_fault() {
+        for text in ["{}", r#"{"id":7}"#, "[]", "garbage", r#"{"id":7,"result":{}} {"#] {
+            let (message, _) = inspect(Treatment::Forward, text, 100);
+            assert!(matches!(message, Err(Fault::Malformed(_) | Fault::Empty)), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_endless_envelope_is_cut_off_before_and_after_the_body() {
+        for head in [r#"{"a":""#, r#"{"result":{},"a":""#] {
+            let mut inspector = Inspector::new(Treatment::Forward, &POLICY, b"7", 1);
+            inspector.feed(&Bytes::copy_from_slice(head.as_bytes())).unwrap();
+            let filler = Bytes::from(vec![b'x'; 64 * 1024]);
+            let fed = (0..=MAX_OUTSIDE_BYTES / filler.len()).map(|_| inspector.feed(&filler));
+            assert_eq!(fed.last(), Some(Err(Fault::EnvelopeTooLong)), "{head}");
+        }
+    }
+
+    fn finds(structured: &str, expect: &Finding) {
+        let text = format!(r#"{{"id":7,"result":{{{structured}}}}}"#);
+        check(Treatment::Hold, &text, |message, seen| {
+            answered(message, Member::Result);
+            assert_eq!(seen.finding.as_ref(), Some(expect), "{structured}");
+        });
+    }
+
+    #[test]
+    fn fr_a6_guards_are_exact_and_final() {
+        let long = |count: usize| format!(r#""structuredContent":"{}""#, "x".repeat(count - 2));
+        finds(&long(20), &Finding::AskTheSchema);
+        let bytes = Failure::plain(
+            "structuredContent is larger than max_bytes 20".into(),
+            Some("max_bytes"),
+        );
+        finds(&long(21), &Finding::Fails(bytes.clone()));
+        finds(r#""structuredContent":[[1]]"#, &Finding::AskTheSchema);
+        let depth = Failure::plain(
+            "structuredContent nests deeper than max_depth 2".into(),
+            Some("max_depth"),
+        );
+        finds(r#""structuredContent":[[[]]]"#, &Finding::Fails(depth));
+        // Final, whatever follows; lifted only by what stood before.
+        finds(&format!(r#"{},"isError":true"#, long(21)), &Finding::Fails(bytes));
+        finds(&format!(r#""isError":true,{}"#, long(21)), &Finding::Passes);
+    }
+
+    #[test]
+    fn fr_a10_an_error_is_not_judged_wherever_it_says_so() {
+        finds(r#""isError":true,"structuredContent":1"#, &Finding::Passes);
+        finds(r#""structuredContent":1,"isError":true"#, &Finding::Passes);
+        finds(r#""structuredContent":1,"isError":false"#, &Finding::AskTheSchema);
+        for doubtful in [
+            r#""isError":"true","structuredContent":1"#,
+            r#""isError":true,"isError":true"#,
+            r#""structuredContent":1,"structured\u0043ontent":2"#,
+            r#""a":1,"\u0061":2"#,
+        ] {
+            let text = format!(r#"{{"id":7,"result":{{{doubtful}}}}}"#);
+            check(Treatment::Hold, &text, |_, seen| {
+                assert!(matches!(seen.finding, Some(Finding::Fails(_))), "{doubtful}");
+            });
+        }
+    }
+
+    #[test]
+    fn fr_a8_missing_content_is_blocked_only_in_strict_and_only_if_asked() {
+        let text = r#"{"id":7,"result":{"content":[]}}"#;
+        check(Treatment::Hold, text, |_, seen| {
+            assert_eq!(seen.finding, Some(Finding::Fails(Failure::missing())));
+        });
+        check(Treatment::ForwardAndJudge, text, |_, seen| {
+            assert_eq!(seen.finding, Some(Finding::Passes));
+        });
+        finds(r#""structuredContent":null"#, &Finding::AskTheSchema);
+    }
+
+    #[test]
+    fn fr_a7_nothing_is_kept_or_found_where_nothing_is_judged() {
+        let text = r#"{"id":7,"result":{"structuredContent":[[[[[1]]]]],"isError":1}}"#;
+        check(Treatment::Forward, text, |_, seen| {
+            assert_eq!(seen.document, "");
+            assert_eq!(seen.finding, Some(Finding::Passes));
+        });
+    }
+
+    #[test]
+    fn the_agents_text_is_cut_on_a_character() {
+        let text = Failure::plain("é".repeat(400), None).agent_text();
+        assert_eq!(text, format!("output schema validation failed: {}", "é".repeat(250)));
+    }
+}

@@ -29,7 +29,7 @@ use tokio::runtime::{Builder, LocalOptions, Runtime};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::activity::record::{Draft, Source, Status, Type};
+use crate::activity::record::{Draft, Entry, Source, Status, Type};
 use crate::activity::{Activity, StoreError, Writer};
 use crate::api;
 use crate::catalog::snapshot::Catalog;
@@ -241,7 +241,7 @@ fn restore(catalog: &Arc<Catalog>, activity: &Activity, control: &Runtime) {
     let (catalog, log) = (Arc::clone(catalog), activity.clone());
     control.spawn_blocking(move || {
         for (server, change) in catalog.restore() {
-            events::catalog_changes(&server, &change).into_iter().for_each(|entry| log.note(entry));
+            events::catalog_changes(&server, &change).into_iter().for_each(|e| note(&log, e));
         }
     });
 }
@@ -254,10 +254,19 @@ fn supervise(
     control: &Runtime,
 ) -> Supervisor {
     let log = activity.clone();
-    let noted = move |event: Event| events::entries(&event).into_iter().for_each(|e| log.note(e));
+    let noted = move |event: Event| events::entries(&event).into_iter().for_each(|e| note(&log, e));
     let servers =
         config.servers.iter().map(|server| (Arc::clone(&server.name), server.upstream.clone()));
     Supervisor::start(servers.collect(), Arc::clone(catalog), noted, control.handle())
+}
+
+/// Puts an entry on record; what it warns about is logged as well (FR-A9).
+fn note(log: &Activity, entry: Entry) {
+    let Draft { status, server, tool, error, .. } = &entry.draft;
+    if *status == Status::Warning && !error.is_empty() {
+        tracing::warn!(%server, %tool, "{error}");
+    }
+    log.note(entry);
 }
 
 /// Waits for SIGINT or SIGTERM.

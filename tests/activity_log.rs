@@ -2,9 +2,15 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
+#[path = "activity_log/crash.rs"]
+mod crash;
 #[path = "activity_log/queries.rs"]
 mod queries;
+#[path = "activity_log/retention.rs"]
+mod retention;
 #[path = "activity_log/support.rs"]
 mod support;
+#[path = "activity_log/tamper.rs"]
+mod tamper;
 #[path = "activity_log/writing.rs"]
 mod writing;

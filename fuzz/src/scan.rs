@@ -90,7 +90,7 @@ pub fn check(message: &[u8], limits: Limits, cuts: u64) {
                     Err(error) => assert_eq!(read, Err(error), "{kernel:?}"),
                 }
                 // A look in between, now and then.
-                if pieces && cutter.next().is_multiple_of(8) {
+                if pieces && cutter.next().is_multiple_of(32) {
                     let (envelope, read) =
                         reference::read(&message[..message.len() - rest.len()], limits);
                     assert_eq!(*scanner.envelope(), envelope, "{kernel:?}");

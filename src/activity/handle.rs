@@ -18,8 +18,10 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit, broadcast, oneshot};
 use super::config::{Config, Durability, OnFailure};
 use super::query::{Filter, Listing, Page};
 use super::record::{Entry, Id, MAX_ERROR_BYTES, MAX_METADATA_BYTES, Record};
+use super::retention::{self, Cut};
 use super::stats::{Period, Summary};
 use super::store::{Store, StoreError};
+use super::verify::{Report, verify};
 use super::view::View;
 use super::writer::{self, OVERRUN};
 
@@ -33,6 +35,8 @@ const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 const QUERY_POLL: Duration = Duration::from_micros(100);
 /// How often a flush looks whether the log has failed meanwhile.
 const FLUSH_POLL: Duration = Duration::from_millis(100);
+/// How often it is looked for records that are no longer to be kept.
+const PRUNE_EVERY: Duration = Duration::from_secs(60);
 /// Records a live reader may be behind before it is told to read the log instead.
 const LIVE_RECORDS: usize = 1024;
 /// What an entry takes at most beyond its payloads: texts and room for decisions.
@@ -122,7 +126,6 @@ impl Durable {
 }
 
 /// What the writer is sent.
-#[expect(clippy::large_enum_variant, reason = "nearly every message is the large one")]
 pub(super) enum Message {
     /// Write this.
     Entry {
@@ -137,6 +140,8 @@ pub(super) enum Message {
     Barrier(mpsc::SyncSender<()>),
     /// Answer when all before it is durable.
     Flush(mpsc::SyncSender<()>),
+    /// Removes the records before a cut; answer when that can be seen.
+    Cut(Cut, mpsc::SyncSender<()>),
     /// Write what came before, and end.
     Close,
 }
@@ -162,7 +167,13 @@ pub(super) struct Shared {
     /// When the batch under way was begun, in microseconds since `base`; 0 for none.
     pub(super) batch_since: AtomicU64,
     pub(super) batch_done: Notify,
+    /// Tells calls that wait for room that there will be none.
+    pub(super) has_failed: Notify,
     base: Instant,
+    /// Tells milliseconds since 1970.
+    pub(super) clock: Box<dyn Fn() -> u64 + Send + Sync>,
+    pruning: Mutex<()>,
+    pub(super) pruner: OnceLock<Thread>,
     epochs: Epochs,
     pub(super) live: broadcast::Sender<Arc<Record>>,
 }
@@ -231,6 +242,7 @@ impl std::fmt::Debug for Activity {
 pub struct Writer {
     activity: Activity,
     thread: Option<JoinHandle<Result<(), StoreError>>>,
+    pruner: Option<JoinHandle<()>>,
 }
 
 /// Room for one call's entry. Dropped without an entry, it gives the room back.
@@ -265,7 +277,7 @@ impl Activity {
     pub fn open_with_clock(
         dir: &Path,
         config: Config,
-        clock: impl Fn() -> u64 + Send + 'static,
+        clock: impl Fn() -> u64 + Send + Sync + 'static,
     ) -> Result<(Self, Writer), StoreError> {
         let (queue, messages) = mpsc::channel();
         let capacity = room(&config);
@@ -285,16 +297,45 @@ impl Activity {
             durable_seq: AtomicU64::new(0),
             batch_since: AtomicU64::new(0),
             batch_done: Notify::new(),
+            has_failed: Notify::new(),
             base: Instant::now(),
+            clock: Box::new(clock),
+            pruning: Mutex::new(()),
+            pruner: OnceLock::new(),
             epochs: Epochs::default(),
             live: broadcast::Sender::new(LIVE_RECORDS),
         });
-        let thread = writer::start(dir, Arc::clone(&shared), messages, Box::new(clock))?;
+        let thread = writer::start(dir, Arc::clone(&shared), messages)?;
         // Until it is known the thread cannot be woken, but it looks at its queue before it
         // sleeps for the first time.
         let _ = shared.thread.set(thread.thread().clone());
         let activity = Self { shared };
-        Ok((activity.clone(), Writer { activity, thread: Some(thread) }))
+        let pruner = {
+            let activity = activity.clone();
+            let prune = move || activity.prune_now_and_then();
+            thread::Builder::new()
+                .name("activity-prune".into())
+                .spawn(prune)
+                .map_err(StoreError::Io)
+        };
+        let mut writer = Writer { activity: activity.clone(), thread: Some(thread), pruner: None };
+        let pruner = writer.pruner.insert(pruner?);
+        let _ = activity.shared.pruner.set(pruner.thread().clone());
+        Ok((activity, writer))
+    }
+
+    fn prune_now_and_then(&self) {
+        while !self.shared.is_closed.load(Ordering::Acquire) {
+            thread::park_timeout(PRUNE_EVERY);
+            let failed = self.shared.is_failed.load(Ordering::Acquire);
+            let closed = self.shared.is_closed.load(Ordering::Acquire);
+            if !failed
+                && !closed
+                && let Err(error) = self.prune()
+            {
+                tracing::warn!(%error, "old activity could not be removed");
+            }
+        }
     }
 
     /// The settings it was opened with.
@@ -314,32 +355,26 @@ impl Activity {
             return Err(Refused::Closed);
         }
         let slot = |counted| Slot { shared: Arc::clone(shared), counted, epoch: None };
-        if shared.is_failed.load(Ordering::Acquire) {
-            return match shared.config.on_failure {
-                OnFailure::Refuse => Err(Refused::Failed(shared.failure_text())),
-                OnFailure::Continue => Ok(slot(shared.take_room())),
-            };
-        }
-        if shared.take_room() {
+        if !shared.is_failed.load(Ordering::Acquire) && shared.take_room() {
             return Ok(slot(true));
         }
-        match tokio::time::timeout(RESERVE_TIMEOUT, shared.room.acquire()).await {
-            Ok(Ok(permit)) => {
-                permit.forget();
-                if shared.is_failed.load(Ordering::Acquire) {
-                    let slot = slot(true);
-                    return match shared.config.on_failure {
-                        OnFailure::Refuse => Err(Refused::Failed(shared.failure_text())),
-                        OnFailure::Continue => Ok(slot),
-                    };
-                }
-                Ok(slot(true))
+        let has_failed = shared.has_failed.notified();
+        if !shared.is_failed.load(Ordering::Acquire) {
+            tokio::select! {
+                permit = shared.room.acquire() => match permit {
+                    Ok(permit) => {
+                        permit.forget();
+                        return Ok(slot(true));
+                    }
+                    Err(_) => return Err(Refused::Closed),
+                },
+                () = has_failed => {}
+                () = tokio::time::sleep(RESERVE_TIMEOUT) => return Err(Refused::Full),
             }
-            Ok(Err(_)) => Err(Refused::Closed),
-            Err(_) => match shared.config.on_failure {
-                OnFailure::Continue if shared.is_failed.load(Ordering::Acquire) => Ok(slot(false)),
-                OnFailure::Continue | OnFailure::Refuse => Err(Refused::Full),
-            },
+        }
+        match shared.config.on_failure {
+            OnFailure::Refuse => Err(Refused::Failed(shared.failure_text())),
+            OnFailure::Continue => Ok(slot(shared.take_room())),
         }
     }
 
@@ -430,6 +465,45 @@ impl Activity {
                 Err(RecvTimeoutError::Disconnected) => return Err(Refused::Closed),
             }
         }
+    }
+
+    /// Removes what is no longer to be kept (ACT-6), and says how many records went. Done by itself
+    /// every minute; never holds calls up. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`QueryError`].
+    pub fn prune(&self) -> Result<u64, QueryError> {
+        let _turn = self.shared.pruning.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(store) = self.shared.store.load().as_ref().clone() else { return Ok(0) };
+        let view = View::new(store.snapshot())?;
+        let now = (self.shared.clock)();
+        let cut = retention::due(&view, &store, &self.shared.config, now)?;
+        drop(view);
+        if let Some(cut) = &cut {
+            let (answer, answered) = mpsc::sync_channel(1);
+            self.shared.send(Message::Cut(cut.clone(), answer));
+            self.shared.wake();
+            answered.recv_timeout(QUERY_TIMEOUT).map_err(|_| QueryError::Busy)?;
+        }
+        let mut cleared = cut.is_some();
+        while !self.shared.is_closed.load(Ordering::Acquire) && retention::clear_segment(&store)? {
+            cleared = true;
+        }
+        if cleared && !self.shared.is_closed.load(Ordering::Acquire) {
+            retention::give_back(&store)?;
+        }
+        Ok(cut.map_or(0, |cut| cut.removed))
+    }
+
+    /// Verifies the chain as it is now; `progress` is told how many of how many records are done.
+    /// Blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`QueryError`].
+    pub fn verify(&self, progress: impl FnMut(u64, u64)) -> Result<Report, QueryError> {
+        Ok(verify(&self.view()?, None, progress)?)
     }
 
     /// Records from now on, as they are stored.
@@ -533,6 +607,10 @@ impl Writer {
         let Some(thread) = self.thread.take() else { return Ok(()) };
         let shared = &self.activity.shared;
         shared.is_closed.store(true, Ordering::Release);
+        if let Some(pruner) = self.pruner.take() {
+            pruner.thread().unpark();
+            let _ = pruner.join();
+        }
         let _ = shared.queue.send(Message::Close);
         shared.wake();
         let result = thread.join().unwrap_or_else(|_| {

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use super::record::Hash;
 use super::store::StoreError;
 
-const NAME: &str = "head";
+/// The file's name in the log's folder.
+pub const NAME: &str = "head";
 const MAGIC: [u8; 8] = *b"mcpphd\x00\x01";
 const PLACE_BYTES: usize = 64;
 /// The places lie a sector apart: a torn write spoils one of them at most.

@@ -20,7 +20,8 @@ use thiserror::Error;
 use super::codec::DecodeError;
 use super::record::NodeId;
 
-const DB: &str = "db";
+/// The database's folder in the log's folder.
+pub const DB: &str = "db";
 const DB_NEW: &str = "db.new";
 const FORMAT: u8 = 1;
 /// Memory for blocks read from disk.
@@ -207,6 +208,12 @@ impl Store {
         self.db.disk_space().unwrap_or_default()
     }
 
+    /// The bytes of its tables: what removing records gives back.
+    #[must_use]
+    pub fn table_bytes(&self) -> u64 {
+        self.spaces.iter().map(|space| space.disk_space()).sum()
+    }
+
     /// Gives back the tables of `space` that hold only keys below `key`. What else is below it
     /// must be removed by batches.
     ///
@@ -280,6 +287,24 @@ impl Snapshot {
         Rows { rows, path: self.store.path.clone() }
     }
 
+    /// Reads every key and value, as a check that they can be read.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] for the first that cannot.
+    pub fn read_all(&self) -> Result<(), StoreError> {
+        for space in Space::ALL {
+            let rows = self.snapshot.iter(self.store.space(space));
+            let rows = Rows { rows: Some(rows), path: self.store.path.clone() };
+            for row in rows {
+                let (key, _) = row?;
+                // Reads the filters, too.
+                self.get(space, &key)?;
+            }
+        }
+        Ok(())
+    }
+
     /// A value that does not decode: the place in the store, and what is wrong.
     #[must_use]
     pub fn damaged(&self, space: Space, key: &[u8], error: DecodeError) -> StoreError {
@@ -335,6 +360,8 @@ fn create(dir: &Path) -> Result<(), StoreError> {
         state.insert("format", [FORMAT]).map_err(write_error)?;
         state.insert("node", node).map_err(write_error)?;
         db.persist(PersistMode::SyncAll).map_err(write_error)?;
+        // In a table it outlives the journal.
+        state.rotate_memtable_and_wait().map_err(write_error)?;
     }
     fs::rename(&path, dir.join(DB))?;
     fs::File::open(dir)?.sync_all()?;
@@ -407,7 +434,9 @@ fn write_error(error: fjall::Error) -> StoreError {
     }
 }
 
-fn newest_journal(path: &Path) -> PathBuf {
+/// The newest journal in a database's folder; the folder if there is none.
+#[must_use]
+pub fn newest_journal(path: &Path) -> PathBuf {
     let number = |path: &Path| path.file_stem()?.to_str()?.parse::<u64>().ok();
     let journals = fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
     journals

@@ -93,6 +93,66 @@ impl View {
         Ok(End { next: block.end(), hash, stored_ms: head.stored_ms })
     }
 
+    /// The hash that the first kept record follows.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if it cannot be read.
+    pub fn before_first(&self) -> Result<Hash, StoreError> {
+        match self.snapshot.get(Space::State, keys::FIRST)? {
+            Some(bytes) => codec::Reader(&bytes)
+                .array::<40>()
+                .map(|bytes| {
+                    Hash(std::array::from_fn(|at| bytes.get(8 + at).copied().unwrap_or(0)))
+                })
+                .map_err(|error| self.snapshot.damaged(Space::State, keys::FIRST, error)),
+            None => Ok(codec::genesis(self.node())),
+        }
+    }
+
+    /// The hash of a record, if it is kept.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if it cannot be read.
+    pub fn hash(&self, seq: u64) -> Result<Option<Hash>, StoreError> {
+        if !(self.first..self.next).contains(&seq) {
+            return Ok(None);
+        }
+        Ok(self.block_of(seq, &mut None)?.link(seq).map(|(_, hash)| hash))
+    }
+
+    /// The id of a record, if it is kept.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if it cannot be read.
+    pub fn id(&self, seq: u64) -> Result<Option<Id>, StoreError> {
+        if !(self.first..self.next).contains(&seq) {
+            return Ok(None);
+        }
+        let head = self.head(self.block_of(seq, &mut None)?, seq)?.stored_ms;
+        Ok(Some(Id::new(head, seq, self.node())))
+    }
+
+    /// The oldest full segment of which anything is there.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if it cannot be read.
+    pub fn oldest_sealed(&self) -> Result<Option<u64>, StoreError> {
+        let from = keys::number(0);
+        let mut rows = self.snapshot.range(Space::Segments, &from, &keys::number(u64::MAX));
+        let key = rows.next().transpose()?.map(|(key, _)| key);
+        key.map(|key| number(&self.snapshot, Space::Segments, &key, &key)).transpose()
+    }
+
+    /// The same moment, with the records that are no longer kept, as far as they are there.
+    #[must_use]
+    pub fn with_removed(self) -> Self {
+        Self { first: 1, ..self }
+    }
+
     /// A page of records, newest first.
     ///
     /// # Errors
@@ -325,7 +385,12 @@ impl View {
         Ok(found)
     }
 
-    fn heads_of(
+    /// Hands out every kept record of a segment: number, head, bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if they cannot be read.
+    pub fn heads_of(
         &self,
         number: u64,
         mut each: impl FnMut(u64, &HeadRef<'_>, usize),
@@ -342,7 +407,7 @@ impl View {
     }
 
     /// The blocks that hold the records from `from` to `below`, oldest first.
-    fn blocks(
+    pub(super) fn blocks(
         &self,
         from: u64,
         below: u64,
@@ -402,17 +467,21 @@ impl View {
         let key = block.layout.first.to_be_bytes();
         let damaged = |error| self.snapshot.damaged(Space::Bodies, &key, error);
         let bodies = match payloads {
-            Payloads::Include => {
-                let bodies = self.snapshot.get(Space::Bodies, &key)?;
-                let bodies = bodies.ok_or_else(|| missing(Space::Bodies))?;
-                let ranges = codec::body_block(&bodies).map_err(damaged)?;
-                let range = ranges.get((seq - block.layout.first) as usize).cloned();
-                Some((bodies, range.ok_or_else(|| missing(Space::Bodies))?))
-            }
+            Payloads::Include => Some(self.bodies(block)?.ok_or_else(|| missing(Space::Bodies))?),
             Payloads::Exclude => None,
         };
-        let body = bodies.as_ref().and_then(|(bytes, range)| bytes.get(range.clone()));
+        let body = bodies.as_ref().map(|bodies| bodies.get(block, seq));
+        let body = body.map(|body| body.ok_or_else(|| missing(Space::Bodies))).transpose()?;
         Record::decode(self.node(), seq, prev, hash, head, body).map_err(damaged)
+    }
+
+    /// The bodies of a block, if they are there.
+    pub(super) fn bodies(&self, block: &Block) -> Result<Option<Bodies>, StoreError> {
+        let key = block.layout.first.to_be_bytes();
+        let Some(bytes) = self.snapshot.get(Space::Bodies, &key)? else { return Ok(None) };
+        let damaged = |error| self.snapshot.damaged(Space::Bodies, &key, error);
+        let records = codec::body_block(&bytes).map_err(damaged)?;
+        Ok(Some(Bodies { records, bytes }))
     }
 
     fn missing(&self, space: Space, seq: u64) -> StoreError {
@@ -421,13 +490,14 @@ impl View {
 }
 
 /// A block of heads in memory.
-struct Block {
-    layout: HeadBlock,
+pub(super) struct Block {
+    pub(super) layout: HeadBlock,
     bytes: Bytes,
 }
 
 impl Block {
-    fn end(&self) -> u64 {
+    /// One past its last record.
+    pub(super) fn end(&self) -> u64 {
         self.layout.first + self.layout.records.len() as u64
     }
 
@@ -435,13 +505,14 @@ impl Block {
         seq.checked_sub(self.layout.first).map(|place| place as usize)
     }
 
-    fn head(&self, seq: u64) -> Option<&[u8]> {
+    /// A record's head.
+    pub(super) fn head(&self, seq: u64) -> Option<&[u8]> {
         let (range, _) = self.layout.records.get(self.place(seq)?)?;
         self.bytes.get(range.clone())
     }
 
     /// The hash before a record, and its own.
-    fn link(&self, seq: u64) -> Option<(Hash, Hash)> {
+    pub(super) fn link(&self, seq: u64) -> Option<(Hash, Hash)> {
         let place = self.place(seq)?;
         let hash = self.layout.records.get(place)?.1;
         let before = place.checked_sub(1).and_then(|place| self.layout.records.get(place));
@@ -450,6 +521,19 @@ impl Block {
 
     fn bytes_of(&self, seq: u64) -> usize {
         self.head(seq).map_or(0, <[u8]>::len)
+    }
+}
+
+/// A block of bodies in memory.
+pub(super) struct Bodies {
+    records: Vec<std::ops::Range<usize>>,
+    bytes: Bytes,
+}
+
+impl Bodies {
+    /// The body of a record of `block`, to which these belong.
+    pub(super) fn get(&self, block: &Block, seq: u64) -> Option<&[u8]> {
+        self.bytes.get(self.records.get(block.place(seq)?)?.clone())
     }
 }
 

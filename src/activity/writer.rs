@@ -20,12 +20,13 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::append::{Appender, Prepared};
+use super::append::{Appender, Prepared, keys};
 use super::handle::{Message, Shared};
 use super::head::{HeadFile, Mark};
 use super::query::Filter;
+use super::recover::{self, Lock, Opened};
 use super::redact::Redactor;
-use super::store::{Batch, Store, StoreError};
+use super::store::{Batch, Space, Store, StoreError};
 use super::view::View;
 
 /// How long entries are gathered before they are written.
@@ -43,6 +44,8 @@ const CLOSE_POLL: Duration = Duration::from_millis(50);
 const BATCH_RECORDS: u64 = 8192;
 /// A batch is closed at so many bytes.
 const BATCH_BYTES: usize = 8 << 20;
+/// Records beyond `max_records`, and parts of it, before the pruner is woken.
+const SLACK: u64 = 64;
 /// Records read back at a time for live readers.
 const LIVE_READ: usize = 256;
 
@@ -51,12 +54,9 @@ pub(super) fn start(
     dir: &Path,
     shared: Arc<Shared>,
     messages: Receiver<Message>,
-    clock: Box<dyn Fn() -> u64 + Send>,
 ) -> Result<JoinHandle<Result<(), StoreError>>, StoreError> {
-    let store = Store::open(dir)?;
-    let (head, reading) = HeadFile::open(dir)?;
+    let Opened { lock, store, head } = recover::open(dir)?;
     let view = View::new(store.snapshot())?;
-    check_end(&head, reading.mark, &view)?;
     let appender = Appender::resume(&view, Redactor::new(&shared.config.redact_keys))?;
     let mark = appender.mark();
     shared.durable_seq.store(mark.seq, Ordering::Relaxed);
@@ -64,10 +64,11 @@ pub(super) fn start(
     let run = Run {
         shared,
         dir: dir.to_path_buf(),
+        _lock: lock,
         messages,
         appender,
         head,
-        clock,
+        first: view.first(),
         waiting: Vec::new(),
         unsynced: None,
         stuck: None,
@@ -81,10 +82,12 @@ pub(super) fn start(
 struct Run {
     shared: Arc<Shared>,
     dir: PathBuf,
+    _lock: Lock,
     messages: Receiver<Message>,
     appender: Appender,
     head: HeadFile,
-    clock: Box<dyn Fn() -> u64 + Send>,
+    /// The first record that is kept.
+    first: u64,
     /// Who waits for the batch under way to be durable.
     waiting: Vec<oneshot::Sender<()>>,
     /// What is written but not durable.
@@ -157,7 +160,9 @@ impl Run {
                 }
             }
         }
-        self.finish()
+        self.finish()?;
+        self.shared.store.store(Arc::new(None));
+        recover::close(&self.dir)
     }
 
     /// Writes what was submitted before the end.
@@ -216,7 +221,7 @@ impl Run {
         while self.stuck.is_none() {
             match self.messages.try_recv() {
                 Ok(Message::Entry { entry, done, counted }) => {
-                    self.appender.push(&entry, (self.clock)());
+                    self.appender.push(&entry, (self.shared.clock)());
                     self.waiting.extend(done);
                     room += usize::from(counted);
                 }
@@ -227,6 +232,14 @@ impl Run {
                 Ok(Message::Flush(answer)) => {
                     self.write(std::mem::take(&mut room));
                     self.sync();
+                    let _ = answer.send(());
+                }
+                Ok(Message::Cut(cut, answer)) => {
+                    let now = (self.shared.clock)();
+                    self.appender.push(&cut.draft(now).into(), now);
+                    self.appender.also(|batch| batch.put(Space::State, keys::FIRST, cut.value()));
+                    self.write(std::mem::take(&mut room));
+                    self.first = cut.first;
                     let _ = answer.send(());
                 }
                 Ok(Message::Close) => self.closing = true,
@@ -263,6 +276,11 @@ impl Run {
     fn wrote(&mut self, records: u64, room: usize) {
         self.shared.written.fetch_add(records, Ordering::Relaxed);
         self.shared.room.add_permits(room);
+        let (kept, most) = (self.appender.mark().seq - self.first, self.shared.config.max_records);
+        if most > 0 && kept > most + (most / SLACK).max(SLACK) {
+            // It looks every minute anyway: waking it too often costs nothing but its look.
+            self.shared.pruner.get().map(thread::Thread::unpark).unwrap_or_default();
+        }
         self.tell_live();
     }
 
@@ -321,6 +339,7 @@ impl Run {
         self.shared.is_failed.store(true, Ordering::Release);
         // Calls that were sent are answered; what they left is kept as long as we run.
         self.waiting.clear();
+        self.shared.has_failed.notify_waiters();
         self.shared.batch_done.notify_waiters();
     }
 
@@ -365,20 +384,5 @@ impl Run {
         tracing::info!("the activity log can be written again");
         self.wrote(records, room);
         Ok(())
-    }
-}
-
-/// Refuses a store that ends before its head: records are missing (ACT-4, ACT-9).
-fn check_end(head: &HeadFile, mark: Option<Mark>, view: &View) -> Result<(), StoreError> {
-    match mark {
-        Some(mark) if view.next() <= mark.seq => Err(StoreError::Damaged {
-            file: head.path().to_path_buf(),
-            why: format!(
-                "the log ends with record {}, but record {} was durable",
-                view.next() - 1,
-                mark.seq
-            ),
-        }),
-        Some(_) | None => Ok(()),
     }
 }

@@ -17,6 +17,7 @@ use crate::intent::{NO_CALL_TOOL, Operation};
 use crate::output::Member;
 use crate::proxy::Worker;
 use crate::proxy::call::{self, Caller};
+use crate::proxy::dispatch;
 use crate::proxy::reply::{Piece, RefusalKind, Running};
 use crate::wire::splice::Splice;
 
@@ -35,7 +36,10 @@ pub(super) async fn call(
 ) -> Response<Body> {
     let caller = caller(headers, request_id);
     let ours = Rc::clone(worker);
-    let running = match Request::read(&body) {
+    let running = match dispatch::check(worker, &body)
+        .map_err(Unreadable::Body)
+        .and_then(|()| Request::read(&body))
+    {
         Ok(Request { variant, arguments }) => {
             Running::new(|reply| call::call(ours, caller, variant, arguments, reply))
         }

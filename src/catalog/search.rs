@@ -52,7 +52,7 @@ const MAX_QUERY_WORDS: usize = 64;
 pub struct Index(Arc<Inner>);
 
 struct Inner {
-    words: Words,
+    tokenizer: DefaultTokenizer,
     /// Each tool's name as plain words.
     names: Box<[Box<str>]>,
     /// For each stem, the tools that have it and what it is worth there, without its rarity.
@@ -71,22 +71,26 @@ impl Index {
     /// Indexes `tools`; a result is a position in it.
     #[must_use]
     pub fn build(tools: &[Arc<Tool>]) -> Self {
-        let words = Words::new();
-        let documents: Vec<_> = tools.iter().map(|tool| Document::of(tool, &words)).collect();
+        let mut words = Words::new();
+        let documents: Vec<_> = tools.iter().map(|tool| Document::of(tool, &mut words)).collect();
         let total: f32 = documents.iter().map(|document| document.length).sum();
         let average = (total / documents.len().max(1) as f32).max(1.0);
-        let mut postings: HashMap<Box<str>, Vec<(u32, f32)>> = HashMap::new();
+        let mut postings = vec![Vec::new(); words.stems.len()];
         for (at, document) in (0u32..).zip(documents) {
             let damping = K1 * (1.0 - B + B * document.length / average);
             for (stem, weight) in document.weights {
-                let worth = weight * (K1 + 1.0) / (weight + damping);
-                postings.entry(stem.into()).or_default().push((at, worth));
+                if let Some(list) = postings.get_mut(stem as usize) {
+                    list.push((at, weight * (K1 + 1.0) / (weight + damping)));
+                }
             }
         }
-        let postings = postings.into_iter().map(|(stem, list)| (stem, list.into())).collect();
-        let synonyms = synonyms(&words);
+        let Words { tokenizer, stems, .. } = words;
+        let mut list =
+            |id: u32| postings.get_mut(id as usize).map(std::mem::take).unwrap_or_default();
+        let postings = stems.into_iter().map(|(stem, id)| (stem, list(id).into())).collect();
+        let synonyms = synonyms(&tokenizer);
         let names = tools.iter().map(|tool| plain(&tool.name.tool).into()).collect();
-        Self(Arc::new(Inner { words, names, postings, synonyms }))
+        Self(Arc::new(Inner { tokenizer, names, postings, synonyms }))
     }
 
     /// The tools called `query`, then those that share a word with it or a synonym of one, best
@@ -94,7 +98,7 @@ impl Index {
     /// queries.
     #[must_use]
     pub fn search(&self, query: &str) -> Vec<(usize, f32)> {
-        let mut stems = self.0.words.stems(query);
+        let mut stems = stems_of(&self.0.tokenizer, query);
         stems.truncate(MAX_QUERY_WORDS);
         stems.sort_unstable();
         stems.dedup();
@@ -150,12 +154,13 @@ impl Inner {
 /// The words of one tool.
 #[derive(Default)]
 struct Document {
-    weights: HashMap<String, f32>,
+    /// By stem.
+    weights: HashMap<u32, f32>,
     length: f32,
 }
 
 impl Document {
-    fn of(tool: &Tool, words: &Words) -> Self {
+    fn of(tool: &Tool, words: &mut Words) -> Self {
         let mut document = Self::default();
         document.add(words, &tool.name.tool, NAME);
         document.add(words, tool.title.as_deref().unwrap_or_default(), TITLE);
@@ -167,14 +172,16 @@ impl Document {
         document
     }
 
-    fn add(&mut self, words: &Words, text: &str, weight: f32) {
-        for stem in words.stems(text) {
-            *self.weights.entry(stem).or_default() += weight;
-            self.length += weight;
+    fn add(&mut self, words: &mut Words, text: &str, weight: f32) {
+        for word in split_identifiers(text).split_whitespace() {
+            for stem in words.stems(word) {
+                *self.weights.entry(*stem).or_default() += weight;
+                self.length += weight;
+            }
         }
     }
 
-    fn add_parameters(&mut self, words: &Words, schema: &Value, depth: usize) {
+    fn add_parameters(&mut self, words: &mut Words, schema: &Value, depth: usize) {
         let Some(deeper) = depth.checked_sub(1) else { return };
         let properties = schema.get("properties").and_then(Value::as_object);
         for (name, property) in properties.into_iter().flatten() {
@@ -190,17 +197,36 @@ impl Document {
     }
 }
 
-/// Text to stems: identifiers split, accents and stop words gone.
-struct Words(DefaultTokenizer);
+/// Words to stems, each word once: servers word their tools much alike.
+struct Words {
+    tokenizer: DefaultTokenizer,
+    known: HashMap<String, Box<[u32]>>,
+    /// Every stem and its number, counted up from 0.
+    stems: HashMap<Box<str>, u32>,
+}
 
 impl Words {
     fn new() -> Self {
-        Self(DefaultTokenizer::new(Language::English))
+        let tokenizer = DefaultTokenizer::new(Language::English);
+        Self { tokenizer, known: HashMap::new(), stems: HashMap::new() }
     }
 
-    fn stems(&self, text: &str) -> Vec<String> {
-        self.0.tokenize(&split_identifiers(text))
+    /// The stems of `word`: none for a stop word, several where it is written in another script.
+    fn stems(&mut self, word: &str) -> &[u32] {
+        if !self.known.contains_key(word) {
+            let stems = self.tokenizer.tokenize(word).into_iter().map(|stem| {
+                let next = u32::try_from(self.stems.len()).unwrap_or(u32::MAX);
+                *self.stems.entry(stem.into()).or_insert(next)
+            });
+            let stems = stems.collect();
+            self.known.insert(word.to_owned(), stems);
+        }
+        self.known.get(word).map(|stems| &**stems).unwrap_or_default()
     }
+}
+
+fn stems_of(tokenizer: &DefaultTokenizer, text: &str) -> Vec<String> {
+    split_identifiers(text).split_whitespace().flat_map(|word| tokenizer.tokenize(word)).collect()
 }
 
 /// `snake_case`, `kebab-case`, `camelCase` and `HTTPCase` as separate words.
@@ -227,10 +253,10 @@ fn plain(text: &str) -> String {
     split_identifiers(text.trim()).to_lowercase()
 }
 
-fn synonyms(words: &Words) -> HashMap<String, Vec<String>> {
+fn synonyms(tokenizer: &DefaultTokenizer) -> HashMap<String, Vec<String>> {
     let mut synonyms: HashMap<String, Vec<String>> = HashMap::new();
     for group in SYNONYMS {
-        let stems = words.stems(&group.join(" "));
+        let stems = stems_of(tokenizer, &group.join(" "));
         for stem in &stems {
             let others = stems.iter().filter(|other| *other != stem).cloned();
             synonyms.entry(stem.clone()).or_default().extend(others);

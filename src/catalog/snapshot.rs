@@ -148,14 +148,12 @@ impl Catalog {
     /// used, what that changed. Blocks on the disk.
     pub fn restore(&self) -> Vec<(Arc<str>, Change)> {
         let Some(folder) = &self.settings.folder else { return Vec::new() };
+        let mut sets = Vec::new();
         let mut changes = Vec::new();
         for server in self.settings.servers.keys() {
             match persist::read(folder, server) {
                 Ok(None) => {}
-                Ok(Some(tools)) => {
-                    let change = self.replace(server, &tools, ToolSet::Restored);
-                    changes.push((Arc::clone(server), change));
-                }
+                Ok(Some(tools)) => sets.push((&**server, tools)),
                 Err(error) => {
                     let path = persist::path(folder, server);
                     let disk = Some(format!("{} {error}", path.display()));
@@ -163,6 +161,8 @@ impl Catalog {
                 }
             }
         }
+        let sets: Vec<_> = sets.iter().map(|(server, tools)| (*server, tools.as_slice())).collect();
+        changes.extend(self.replace(&sets, ToolSet::Restored));
         changes
     }
 
@@ -170,10 +170,10 @@ impl Catalog {
     /// A server that is not configured changes nothing. Blocks on the disk.
     pub fn replace_server(&self, server: &str, tools: Vec<DiscoveredTool>) -> Change {
         let before = self.set_of(server);
-        let mut change = self.replace(server, &tools, ToolSet::Discovered);
+        let change = self.replace(&[(server, &tools)], ToolSet::Discovered).pop();
+        let Some((_, mut change)) = change else { return Change::default() };
         let on_disk = matches!(before, Some(ToolSet::Restored | ToolSet::Discovered));
         if let Some(folder) = &self.settings.folder
-            && before.is_some()
             && (change.tools_differ() || !on_disk)
             && let Err(error) = persist::write(folder, server, &tools)
         {
@@ -206,26 +206,37 @@ impl Catalog {
         self.current.load().servers.get(server).copied()
     }
 
-    fn replace(&self, server: &str, discovered: &[DiscoveredTool], origin: ToolSet) -> Change {
+    /// Makes the next snapshot: each set replaces that of its server, if that is configured.
+    fn replace(
+        &self,
+        sets: &[(&str, &[DiscoveredTool])],
+        origin: ToolSet,
+    ) -> Vec<(Arc<str>, Change)> {
         let _guard = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let last = self.load();
-        let Some((server, settings)) = self.settings.servers.get_key_value(server) else {
-            return Change::default();
-        };
-        let (tools, change) = self.next_set(server, settings, discovered, last.tools_of(server));
         let mut servers = last.servers.clone();
-        servers.insert(Arc::clone(server), origin);
-        let next = if change.tools_differ() {
-            let others = last.tools.iter().filter(|tool| tool.name.server != *server).cloned();
-            let mut all: Vec<_> = others.chain(tools).collect();
-            all.sort_by(|a, b| a.name.cmp(&b.name));
-            Snapshot { index: Index::build(&all), tools: all, servers }
-        } else {
-            Snapshot { tools: last.tools.clone(), index: last.index.clone(), servers }
-        };
-        self.current.store(Arc::new(next));
+        let mut tools = last.tools.clone();
+        let mut changes = Vec::new();
+        for (server, discovered) in sets {
+            let Some((server, settings)) = self.settings.servers.get_key_value(*server) else {
+                continue;
+            };
+            if origin == ToolSet::Restored && servers.get(server) == Some(&ToolSet::Discovered) {
+                // The server was faster than the disk.
+                continue;
+            }
+            let (set, change) = self.next_set(server, settings, discovered, last.tools_of(server));
+            tools.retain(|tool| tool.name.server != *server);
+            tools.extend(set);
+            servers.insert(Arc::clone(server), origin);
+            changes.push((Arc::clone(server), change));
+        }
+        tools.sort_by(|a, b| a.name.cmp(&b.name));
+        let same = !changes.iter().any(|(_, change)| change.tools_differ());
+        let index = if same { last.index.clone() } else { Index::build(&tools) };
+        self.current.store(Arc::new(Snapshot { tools, servers, index }));
         self.swaps.send_replace(());
-        change
+        changes
     }
 
     /// The tools of one server, those that did not change as they were, and what did change.
@@ -423,6 +434,20 @@ mod tests {
             "the same schema"
         );
         assert_eq!(unusable(vec![tool("x", bad), tool("y", bad)]), ["s:y"]);
+    }
+
+    #[test]
+    fn fr_a1_a_server_that_has_answered_is_not_set_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings =
+            Settings { folder: Some(folder.path().to_owned()), ..settings(&[("s", "{}")]) };
+        Catalog::new(settings.clone()).replace_server("s", vec![tool("old", "")]);
+        let on_disk = std::fs::read(persist::path(folder.path(), "s")).unwrap();
+        let catalog = Catalog::new(settings);
+        catalog.replace_server("s", vec![tool("new", "")]);
+        std::fs::write(persist::path(folder.path(), "s"), on_disk).unwrap();
+        assert!(catalog.restore().is_empty());
+        assert_eq!(names(&catalog.load()), ["s:new"]);
     }
 
     #[test]

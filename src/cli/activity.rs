@@ -9,11 +9,14 @@ use serde_json::Value;
 use super::args::{Activity, ActivityList};
 use super::backend::{Backend, target};
 use super::failure::Failure;
-use super::output::{Output, clean, list, text};
+use super::output::{Output, cell, clean, list, text};
 use super::{pages, parse};
 
 /// The columns of `activity list`.
 const COLUMNS: [&str; 8] = ["ID", "TIME", "TYPE", "SERVER", "TOOL", "INTENT", "STATUS", "DURATION"];
+
+/// Terminals narrower than this get two lines for a record, so that no id is broken.
+const WIDE: u16 = 110;
 
 /// Whether the intent column shows icons (FR-034).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +78,15 @@ fn table(found: &Value, output: &Output, intents: Intents) -> String {
     if records.is_empty() {
         return "No activity found. Filters combine; drop one to see more.".to_owned();
     }
-    let mut table = output.table(&COLUMNS, records.iter().map(|r| row(r, intents)), &[0]);
+    let rows = records.iter().map(|record| row(record, intents));
+    let mut table = match output.width().is_some_and(|width| width < WIDE) {
+        true => {
+            let header = stacked(&COLUMNS.map(str::to_owned));
+            let header: Vec<&str> = header.iter().map(String::as_str).collect();
+            output.table(&header, rows.map(|row| stacked(&row)), &[0, 3, 4, 5])
+        }
+        false => output.table(&COLUMNS, rows, &[0, 1, 5, 6, 7]),
+    };
     if found.get("next_cursor").is_some() {
         let _ = writeln!(table, "({} shown, there are more: -n shows more)", records.len());
     }
@@ -85,15 +96,27 @@ fn table(found: &Value, output: &Output, intents: Intents) -> String {
 /// One record's cells, in the order of [`COLUMNS`].
 pub(super) fn row(record: &Value, intents: Intents) -> Vec<String> {
     vec![
-        text(record, "/id").into_owned(),
+        cell(&text(record, "/id")),
         time(&text(record, "/timestamp")),
-        text(record, "/type").into_owned(),
-        text(record, "/server_name").into_owned(),
-        text(record, "/tool_name").into_owned(),
-        intent(&text(record, "/intent/operation_type"), intents).into_owned(),
-        text(record, "/status").into_owned(),
-        record.pointer("/duration_ms").and_then(Value::as_f64).map(duration).unwrap_or_default(),
+        cell(&text(record, "/type")),
+        cell(&text(record, "/server_name")),
+        cell(&text(record, "/tool_name")),
+        cell(&intent(&text(record, "/intent/operation_type"), intents)),
+        cell(&text(record, "/status")),
+        taken(record),
     ]
+}
+
+/// The cells of [`COLUMNS`] in two lines: the time below the id, the tool below its server.
+fn stacked(cells: &[String]) -> Vec<String> {
+    match cells {
+        [id, time, kind, server, tool, rest @ ..] => {
+            let kind = kind.replacen('_', "_\n", 1);
+            let two = [format!("{id}\n{time}"), kind, format!("{server}\n{tool}")];
+            two.into_iter().chain(rest.iter().cloned()).collect()
+        }
+        other => other.to_vec(),
+    }
 }
 
 /// The operation type with its icon (FR-034); words nobody knows are shown as they were stated.
@@ -111,8 +134,14 @@ fn intent(operation: &str, intents: Intents) -> Cow<'_, str> {
 fn time(timestamp: &str) -> String {
     match timestamp.parse::<Timestamp>() {
         Ok(time) => time.strftime("%m-%d %H:%M:%S").to_string(),
-        Err(_) => timestamp.to_owned(),
+        Err(_) => cell(timestamp),
     }
+}
+
+/// How long it took; what takes no time, like a decision, shows none.
+fn taken(record: &Value) -> String {
+    let ms = record.pointer("/duration_ms").and_then(Value::as_f64);
+    ms.filter(|ms| *ms > 0.0).map(duration).unwrap_or_default()
 }
 
 fn duration(ms: f64) -> String {
@@ -123,11 +152,28 @@ fn duration(ms: f64) -> String {
     }
 }
 
+/// What of a record is shown first, in this order; the rest follows.
+const FIRST: [&str; 10] = [
+    "id",
+    "type",
+    "timestamp",
+    "server_name",
+    "tool_name",
+    "status",
+    "error_message",
+    "intent",
+    "arguments",
+    "metadata",
+];
+
 /// One record in full: a line per field, what is nested below its name.
-pub(super) fn show(data: &Value) -> String {
+fn show(data: &Value) -> String {
     let record = data.get("activity").unwrap_or(data);
     let mut shown = String::new();
-    for (name, value) in record.as_object().into_iter().flatten() {
+    let first = FIRST.iter().filter_map(|name| Some((*name, record.get(name)?)));
+    let all = record.as_object().into_iter().flatten();
+    let rest = all.map(|(name, value)| (name.as_str(), value));
+    for (name, value) in first.chain(rest.filter(|(name, _)| !FIRST.contains(name))) {
         field(&mut shown, name, value, 0);
     }
     shown
@@ -189,8 +235,21 @@ mod tests {
     }
 
     #[test]
+    fn a_narrow_terminal_gets_whole_ids_and_words() {
+        let header = stacked(&COLUMNS.map(str::to_owned));
+        let header: Vec<&str> = header.iter().map(String::as_str).collect();
+        let rows = vec![stacked(&row(&record(), Intents::Words))];
+        let drawn = crate::cli::output::draw(&header, rows, &[0, 3, 4, 5], Some(80));
+        assert!(drawn.lines().all(|line| line.chars().count() <= 80), "{drawn}");
+        for whole in ["01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2", "success", "DURATION", "delete_repo"] {
+            assert!(drawn.contains(whole), "{whole}\n{drawn}");
+        }
+    }
+
+    #[test]
     fn fr_036_show_has_the_whole_intent() {
         let shown = show(&serde_json::json!({"activity": record()}));
+        assert!(shown.starts_with("id "), "{shown}");
         for part in ["operation type", "destructive", "clean up", "call_tool_destructive"] {
             assert!(shown.contains(part), "{part}: {shown}");
         }

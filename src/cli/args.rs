@@ -42,26 +42,48 @@ pub(super) struct Cli {
 #[command(next_help_heading = "Global options")]
 pub(super) struct Global {
     /// Config file [default: ~/.mcpproxy/mcp_config.json]
-    #[arg(short, long, global = true, value_name = "FILE", env = "MCPPROXY_CONFIG")]
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "MCPPROXY_CONFIG",
+        hide_env_values = true
+    )]
     pub(super) config: Option<PathBuf>,
     /// Where catalog and activity are kept [default: ~/.mcpproxy]
-    #[arg(short, long, global = true, value_name = "DIR", env = "MCPPROXY_DATA_DIR")]
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_name = "DIR",
+        env = "MCPPROXY_DATA_DIR",
+        hide_env_values = true
+    )]
     pub(super) data_dir: Option<PathBuf>,
-    /// How results are printed; with json, errors are JSON too
+    /// How results are printed: table, json (errors too) or yaml
     #[arg(
         short,
         long,
         global = true,
         value_enum,
         default_value = "table",
-        env = "MCPPROXY_OUTPUT"
+        env = "MCPPROXY_OUTPUT",
+        hide_env_values = true,
+        hide_possible_values = true
     )]
     pub(super) output: Format,
     /// Short for --output json
     #[arg(long, global = true)]
     pub(super) json: bool,
     /// error, warn, info, debug or trace; logs go to stderr
-    #[arg(long, global = true, value_name = "LEVEL", value_parser = ["error", "warn", "info", "debug", "trace"])]
+    #[arg(
+        long,
+        global = true,
+        value_name = "LEVEL",
+        value_parser = ["error", "warn", "info", "debug", "trace"],
+        hide_possible_values = true
+    )]
     pub(super) log_level: Option<String>,
 }
 
@@ -175,30 +197,39 @@ pub(super) struct Serve {
 #[derive(Debug, Subcommand)]
 pub(super) enum Call {
     /// Call a tool that only reads
-    #[command(after_help = "\
+    #[command(
+        name = "tool-read",
+        after_help = "\
 Examples:
   mcpproxy call tool-read files:list_directory --args '{\"path\":\"/tmp\"}'
   mcpproxy call tool-read --tool-name=files:read_file --json_args '{\"path\":\"/etc/hosts\"}'
   echo '{\"path\":\"/tmp\"}' | mcpproxy call tool-read files:list_directory --args -
   mcpproxy -o json call tool-read time:get_current_time --args @args.json
 
-Refused if the tool is marked destructive; `mcpproxy tools show NAME` says which command to use.")]
-    ToolRead(CallArgs),
+Refused if the tool is marked destructive; `mcpproxy tools show NAME` says which command to use."
+    )]
+    Read(CallArgs),
     /// Call a tool that creates or updates something
-    #[command(after_help = "\
+    #[command(
+        name = "tool-write",
+        after_help = "\
 Examples:
   mcpproxy call tool-write github:create_issue --args @issue.json --reason 'reported by QA'
   mcpproxy call tool-write memory:add --args '{\"text\":\"hi\"}' --sensitivity internal
 
-Refused if the tool is marked destructive; use tool-destructive then.")]
-    ToolWrite(CallArgs),
+Refused if the tool is marked destructive; use tool-destructive then."
+    )]
+    Write(CallArgs),
     /// Call a tool that deletes or permanently changes something
-    #[command(after_help = "\
+    #[command(
+        name = "tool-destructive",
+        after_help = "\
 Examples:
   mcpproxy call tool-destructive files:delete --args '{\"path\":\"/tmp/x\"}' --reason 'clean up'
 
-Passes whatever the tool's annotations say.")]
-    ToolDestructive(CallArgs),
+Passes whatever the tool's annotations say."
+    )]
+    Destructive(CallArgs),
 }
 
 #[derive(Debug, Args)]
@@ -432,7 +463,7 @@ mod tests {
     #[test]
     fn fr_026_both_spellings_of_a_call_mean_the_same() {
         let parse = |line: &[&str]| match Cli::try_parse_from(line).unwrap().command {
-            Command::Call(Call::ToolRead(args)) => (args.tool.or(args.tool_name), args.args),
+            Command::Call(Call::Read(args)) => (args.tool.or(args.tool_name), args.args),
             other => panic!("{other:?}"),
         };
         let short = ["mcpproxy", "call", "tool-read", "a:b", "--args", "{\"x\":1}"];

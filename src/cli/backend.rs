@@ -134,12 +134,16 @@ impl Backend {
     }
 
     async fn request(&self, method: Method, target: &str, body: Bytes) -> Result<Data, Failure> {
+        // What a question is asked with comes from flags alone.
+        let refused = if method == Method::GET { Exit::Usage } else { Exit::Failed };
         match self {
             Self::Remote(client) => {
                 let answer = client.request(method, target, body).await;
-                unwrap(answer.map_err(|error| unreachable(&error))?, client.authority())
+                unwrap(answer.map_err(|error| unreachable(&error))?, client.authority(), refused)
             }
-            Self::Local(local) => unwrap(local.request(method, target, body).await?, "the proxy"),
+            Self::Local(local) => {
+                unwrap(local.request(method, target, body).await?, "the proxy", refused)
+            }
         }
     }
 }
@@ -181,8 +185,8 @@ struct Envelope<'a> {
     request_id: Option<String>,
 }
 
-/// Opens the envelope of an answer.
-fn unwrap(answer: Answer, place: &str) -> Result<Data, Failure> {
+/// Opens the envelope of an answer; `refused` is how the command ends on a 400.
+fn unwrap(answer: Answer, place: &str, refused: Exit) -> Result<Data, Failure> {
     let stranger = || {
         let status = answer.status;
         Failure::new(
@@ -201,7 +205,9 @@ fn unwrap(answer: Answer, place: &str) -> Result<Data, Failure> {
                 }
                 _ => "",
             };
-            let mut failure = Failure::failed(format!("{error}{hint}"));
+            let exit =
+                if answer.status == StatusCode::BAD_REQUEST { refused } else { Exit::Failed };
+            let mut failure = Failure::new(exit, format!("{error}{hint}"));
             failure.request_id = envelope.request_id;
             Err(failure)
         }
@@ -233,22 +239,23 @@ mod tests {
     fn fr_a3_data_keeps_its_bytes() {
         let data = "{ \"b\":1.10,\"a\" : [1,  2] , \"b\":\"\\u0041\"}";
         let body = format!("{{\"success\":true,\"data\":{data}}}");
-        assert_eq!(unwrap(answer(200, &body), "here").unwrap().json().unwrap(), data);
+        assert_eq!(unwrap(answer(200, &body), "here", Exit::Usage).unwrap().json().unwrap(), data);
     }
 
     #[test]
     fn an_error_keeps_its_words_and_its_request() {
         let body = r#"{"success":false,"error":"Tool 'a:b' not found","request_id":"r7"}"#;
-        let failure = unwrap(answer(404, body), "here").unwrap_err();
+        let failure = unwrap(answer(404, body), "here", Exit::Usage).unwrap_err();
         assert_eq!(failure.exit, Exit::Failed);
         assert_eq!(failure.message, "Tool 'a:b' not found");
         assert_eq!(failure.request_id.as_deref(), Some("r7"));
+        assert_eq!(unwrap(answer(400, body), "", Exit::Usage).unwrap_err().exit, Exit::Usage);
     }
 
     #[test]
     fn a_stranger_on_the_port_is_exit_3() {
         for body in ["<html>", "{}", "{\"success\":true}", ""] {
-            let failure = unwrap(answer(200, body), "127.0.0.1:8080").unwrap_err();
+            let failure = unwrap(answer(200, body), "127.0.0.1:8080", Exit::Usage).unwrap_err();
             assert_eq!(failure.exit, Exit::Unreachable, "{body}");
             assert!(failure.message.contains("127.0.0.1:8080"), "{failure:?}");
         }

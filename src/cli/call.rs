@@ -20,9 +20,9 @@ const NOTHING: &str = "(the tool answered with no content)";
 /// Makes the call and prints its result; an `isError` result is printed and fails.
 pub(super) async fn run(call: &Call, backend: &Backend, output: &Output) -> Result<(), Failure> {
     let (variant, operation, args) = match call {
-        Call::ToolRead(args) => ("call_tool_read", "read", args),
-        Call::ToolWrite(args) => ("call_tool_write", "write", args),
-        Call::ToolDestructive(args) => ("call_tool_destructive", "destructive", args),
+        Call::Read(args) => ("call_tool_read", "read", args),
+        Call::Write(args) => ("call_tool_write", "write", args),
+        Call::Destructive(args) => ("call_tool_destructive", "destructive", args),
     };
     let body = request(variant, operation, args)?;
     let call = backend.post("/api/v1/tools/call", body);
@@ -138,7 +138,7 @@ mod tests {
     fn typed(words: &[&str]) -> CallArgs {
         let words = ["mcpproxy", "call", "tool-write"].iter().chain(words);
         match Cli::try_parse_from(words).unwrap().command {
-            Command::Call(Call::ToolWrite(args)) => args,
+            Command::Call(Call::Write(args)) => args,
             other => panic!("{other:?}"),
         }
     }

@@ -34,8 +34,10 @@ pub(super) const SERVER: &str = "demo";
 /// What became of a call, as far as the agent and the record can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// The server's own bytes came through.
-    Forwarded,
+    /// The server's own bytes came through, recorded as a read.
+    Read,
+    /// The server's own bytes came through, recorded as a write.
+    Written,
     /// It never reached the server.
     Refused,
     /// The answer broke its schema and was not let in.
@@ -63,7 +65,7 @@ fn steps() -> [Step; 5] {
             operation: "read",
             tool: "list_notes",
             arguments: json!({}),
-            fate: Fate::Forwarded,
+            fate: Fate::Read,
             moral: "The answer kept its schema; the server's own bytes were forwarded.",
         },
         Step {
@@ -72,8 +74,8 @@ fn steps() -> [Step; 5] {
             operation: "write",
             tool: "add_note",
             arguments: json!({"text": "buy milk"}),
-            fate: Fate::Forwarded,
-            moral: "Stated as a write, allowed as a write, recorded as a write.",
+            fate: Fate::Written,
+            moral: "Stated as a write, made as a write, recorded as a write.",
         },
         Step {
             title: "a read that would delete",
@@ -176,7 +178,7 @@ pub(super) async fn tell(client: Client) -> Result<String, Failure> {
         let answer = agent.call(step.variant, &arguments).await.map_err(lost)?;
         let direct = match step.fate {
             Fate::Refused => None,
-            Fate::Forwarded | Fate::Violation | Fate::Oversized => {
+            Fate::Read | Fate::Written | Fate::Violation | Fate::Oversized => {
                 server.call(step.tool, &step.arguments)
             }
         };
@@ -230,12 +232,16 @@ impl Told {
 
     /// The fate, if agent and record agree on it.
     fn fate(&self, direct: Option<&Value>, record: &Recorded) -> Option<Fate> {
-        let forwarded = direct.is_some_and(|direct| direct.to_string() == self.result);
-        match (self.is_error, record.status.as_str(), record.guard.as_str()) {
-            (false, "success", _) if forwarded => Some(Fate::Forwarded),
-            (true, "rejected", _) => Some(Fate::Refused),
-            (true, "blocked", "") => Some(Fate::Violation),
-            (true, "blocked", _) => Some(Fate::Oversized),
+        let forwarded = direct.map(Value::to_string).as_ref() == Some(&self.result);
+        match (self.is_error, record.status.as_str()) {
+            (false, "success") if forwarded => match record.operation.as_str() {
+                "read" => Some(Fate::Read),
+                "write" => Some(Fate::Written),
+                _ => None,
+            },
+            (true, "rejected") => Some(Fate::Refused),
+            (true, "blocked") if record.guard.is_empty() => Some(Fate::Violation),
+            (true, "blocked") => Some(Fate::Oversized),
             _ => None,
         }
     }
@@ -244,6 +250,7 @@ impl Told {
 /// What the activity log says of the newest call to a tool.
 struct Recorded {
     status: String,
+    operation: String,
     guard: String,
 }
 
@@ -257,13 +264,15 @@ async fn newest(backend: &Backend, tool: &str) -> Result<Recorded, Failure> {
     };
     Ok(Recorded {
         status: field("tool_call", "/status"),
+        operation: field("tool_call", "/intent/operation_type"),
         guard: field("policy_decision", "/metadata/guard"),
     })
 }
 
 fn draw_step(story: &mut String, number: usize, step: &Step, told: &Told, fate: Option<Fate>) {
     let (sign, word) = match fate {
-        Some(Fate::Forwarded) => ("✔", "forwarded"),
+        Some(Fate::Read) => ("✔", "read"),
+        Some(Fate::Written) => ("✔", "written"),
         Some(Fate::Refused) => ("✘", "refused"),
         Some(Fate::Violation) => ("✘", "blocked: schema"),
         Some(Fate::Oversized) => ("✘", "blocked: size"),
@@ -292,7 +301,7 @@ async fn draw_activity(story: &mut String, backend: &Backend) -> Result<(), Fail
         .rev()
         .collect();
     let header = ["TIME (UTC)", "TYPE", "TOOL", "INTENT", "STATUS", "DURATION"];
-    let table = draw(&header, rows, &[], true, Some(WIDTH - 2));
+    let table = draw(&header, rows, &[], Some(WIDTH - 2));
     let _ = writeln!(story, "\nThe activity they left (mcpproxy activity list):\n");
     for line in table.lines() {
         let _ = writeln!(story, "  {line}");
@@ -334,24 +343,24 @@ mod tests {
         Told::read(&answer).unwrap()
     }
 
-    fn recorded(status: &str, guard: &str) -> Recorded {
-        Recorded { status: status.to_owned(), guard: guard.to_owned() }
-    }
-
     #[test]
     fn a_fate_is_what_agent_and_record_agree_on() {
         let good = json!({"content": [{"type": "text", "text": "hi"}]});
         let bad = json!({"content": [{"type": "text", "text": "no"}], "isError": true});
-        let fate = |result: &Value, direct: Option<&Value>, status: &str, guard: &str| {
-            told(result).fate(direct, &recorded(status, guard))
-        };
-        assert_eq!(fate(&good, Some(&good), "success", ""), Some(Fate::Forwarded));
-        assert_eq!(fate(&good, Some(&bad), "success", ""), None, "other bytes");
-        assert_eq!(fate(&good, Some(&good), "error", ""), None, "another record");
-        assert_eq!(fate(&bad, None, "rejected", ""), Some(Fate::Refused));
-        assert_eq!(fate(&bad, Some(&good), "blocked", ""), Some(Fate::Violation));
-        assert_eq!(fate(&bad, Some(&good), "blocked", "bytes"), Some(Fate::Oversized));
-        assert_eq!(fate(&bad, Some(&bad), "success", ""), None);
+        let fate =
+            |result: &Value, direct: Option<&Value>, [status, operation, guard]: [&str; 3]| {
+                let [status, operation, guard] = [status, operation, guard].map(str::to_owned);
+                told(result).fate(direct, &Recorded { status, operation, guard })
+            };
+        let ours = Some(&good);
+        assert_eq!(fate(&good, ours, ["success", "read", ""]), Some(Fate::Read));
+        assert_eq!(fate(&good, ours, ["success", "write", ""]), Some(Fate::Written));
+        assert_eq!(fate(&good, Some(&bad), ["success", "read", ""]), None, "other bytes");
+        assert_eq!(fate(&good, ours, ["error", "read", ""]), None, "another record");
+        assert_eq!(fate(&bad, None, ["rejected", "read", ""]), Some(Fate::Refused));
+        assert_eq!(fate(&bad, ours, ["blocked", "read", ""]), Some(Fate::Violation));
+        assert_eq!(fate(&bad, ours, ["blocked", "read", "bytes"]), Some(Fate::Oversized));
+        assert_eq!(fate(&bad, Some(&bad), ["success", "read", ""]), None);
     }
 
     #[test]
@@ -368,10 +377,11 @@ mod tests {
     }
 
     #[test]
-    fn the_five_fates_are_not_all_the_same() {
-        let fates: Vec<Fate> = steps().iter().map(|step| step.fate).collect();
-        for fate in [Fate::Forwarded, Fate::Refused, Fate::Violation, Fate::Oversized] {
-            assert!(fates.contains(&fate), "{fate:?}");
+    fn the_five_fates_differ() {
+        let steps = steps();
+        for (index, step) in steps.iter().enumerate() {
+            let later = steps.get(index + 1..).unwrap_or_default();
+            assert!(later.iter().all(|other| other.fate != step.fate), "{:?}", step.fate);
         }
     }
 }

@@ -49,6 +49,11 @@ impl Output {
         }
     }
 
+    /// The terminal's columns, where there is one.
+    pub(super) fn width(&self) -> Option<u16> {
+        Table::new().width().filter(|_| self.terminal)
+    }
+
     /// A table as wide as the terminal, or as wide as it needs where there is none. The columns
     /// in `whole` are never broken: they are what one copies.
     pub(super) fn table(
@@ -57,28 +62,23 @@ impl Output {
         rows: impl IntoIterator<Item = Vec<String>>,
         whole: &[usize],
     ) -> String {
-        draw(header, rows, whole, self.terminal, None)
+        draw(header, rows, whole, self.width())
     }
 }
 
-/// The table itself; `width` stands in for the terminal's.
+/// The table itself, fit into `width` if there is one. Cells are made by [`cell`]; a line end in
+/// one is meant.
 pub(super) fn draw(
     header: &[&str],
     rows: impl IntoIterator<Item = Vec<String>>,
     whole: &[usize],
-    fit: bool,
     width: Option<u16>,
 ) -> String {
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(header);
-    if fit {
-        table.set_content_arrangement(ContentArrangement::Dynamic);
-    }
+    table.load_style(presets::NOTHING).set_header(header).add_rows(rows);
+    table.set_content_arrangement(ContentArrangement::Disabled);
     if let Some(width) = width {
-        table.set_width(width);
-    }
-    for row in rows {
-        table.add_row(row.iter().map(|cell| cut(&one_line(cell), CELL_CHARS)));
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
     }
     for (index, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, 2));
@@ -138,9 +138,10 @@ pub(super) fn clean(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// White space and line ends become single blanks.
-fn one_line(text: &str) -> String {
-    clean(text).split_whitespace().collect::<Vec<_>>().join(" ")
+/// What somebody wrote, as one line of a cell.
+pub(super) fn cell(text: &str) -> String {
+    let line = clean(text).split_whitespace().collect::<Vec<_>>().join(" ");
+    cut(&line, CELL_CHARS)
 }
 
 /// At most `most` characters, with an ellipsis where something is missing.
@@ -166,15 +167,15 @@ mod tests {
     fn a_table_fits_its_width_and_keeps_ids_whole() {
         let id = "01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2".to_owned();
         let rows = vec![vec![id.clone(), "word ".repeat(30)]];
-        let drawn = draw(&["ID", "TEXT"], rows, &[0], true, Some(60));
+        let drawn = draw(&["ID", "TEXT"], rows, &[0], Some(60));
         assert!(drawn.lines().all(|line| line.chars().count() <= 60), "{drawn}");
         assert!(drawn.contains(&id), "{drawn}");
     }
 
     #[test]
     fn off_the_terminal_a_row_is_a_line() {
-        let rows = vec![vec!["a".to_owned(), "one\ntwo ".repeat(8)]];
-        let drawn = draw(&["A", "B"], rows, &[], false, None);
+        let rows = vec![vec![cell("a"), cell(&"one\ntwo ".repeat(8))]];
+        let drawn = draw(&["A", "B"], rows, &[], None);
         assert_eq!(drawn.lines().count(), 2, "{drawn}");
     }
 

@@ -27,7 +27,8 @@ pub(super) fn http(global: &Global, flags: &Serve) -> Result<(), Failure> {
     }
     let app = App::start(loaded.config).map_err(|error| not_started(&error))?;
     let server = app.serve(listener).map_err(|error| not_started(&error))?;
-    tracing::info!("MCP at http://{0}/mcp, REST at http://{0}/api/v1", server.address());
+    // The one line of stdout: whoever started it knows now that it listens, and where.
+    super::output::write(format!("MCP at http://{}/mcp", server.address()).as_bytes())?;
     server.run().map_err(|error| not_started(&error))
 }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::args::Tools;
 use super::backend::{Backend, Data, target};
 use super::failure::Failure;
-use super::output::{Output, clean, cut, list, text};
+use super::output::{Output, cell, clean, cut, list, text};
 use super::pages;
 
 /// Most characters of a description in a list.
@@ -40,7 +40,7 @@ pub(super) async fn upstreams(backend: &Backend, output: &Output) -> Result<(), 
     output.print(servers.json()?, |servers| {
         let rows = list(servers, "/servers").iter().map(|server| {
             ["/name", "/state", "/protocol", "/tools", "/reason"]
-                .map(|column| text(server, column).into_owned())
+                .map(|column| cell(&text(server, column)))
                 .to_vec()
         });
         let rows: Vec<_> = rows.collect();
@@ -61,9 +61,9 @@ fn table(found: &Value, output: &Output) -> String {
     }
     let rows = tools.iter().map(|tool| {
         vec![
-            text(tool, "/name").into_owned(),
-            text(tool, "/call_with").into_owned(),
-            cut(&text(tool, "/description"), DESCRIPTION_CHARS),
+            cell(&text(tool, "/name")),
+            cell(&text(tool, "/call_with")),
+            cut(&cell(&text(tool, "/description")), DESCRIPTION_CHARS),
         ]
     });
     output.table(&["TOOL", "CALL WITH", "DESCRIPTION"], rows, &[0])

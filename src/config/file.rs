@@ -65,7 +65,12 @@ impl Config {
             Err(error) => return Err(in_file(format!("cannot be read: {error}"))),
         };
         let parsed = parse(text.as_deref().unwrap_or_default(), env, flags);
-        let (config, warnings) = parsed.map_err(|error| in_file(error.to_string()))?;
+        let (config, warnings) = parsed.map_err(|error| match &error {
+            ConfigError::At { path, .. } if !is_in_file(path) => error,
+            ConfigError::At { .. } | ConfigError::Unreadable(_) | ConfigError::File { .. } => {
+                in_file(error.to_string())
+            }
+        })?;
         of_file.extend(warnings);
         Ok(Loaded { config, path, warnings: of_file, text })
     }
@@ -114,6 +119,11 @@ pub fn locate(
             "HOME is not set, so the default file cannot be found: name one",
         )
     })
+}
+
+/// False for the paths of flags and environment variables, which no file is to blame for.
+fn is_in_file(path: &str) -> bool {
+    !path.starts_with("--") && !path.starts_with("MCPPROXY_")
 }
 
 /// `path` with a leading `~` replaced; `None` if that leads nowhere.
@@ -285,5 +295,9 @@ mod tests {
         fs::write(&file, "{\"listen\":").unwrap();
         let error = load(&file).to_string();
         assert!(error.contains("c.json: ") && error.contains("line 1 column 10"), "{error}");
+        fs::write(&file, "{}").unwrap();
+        let flags = Flags { listen: Some("x".into()), ..Flags::default() };
+        let error = Config::load(Some(&file), &no_env, &flags).unwrap_err().to_string();
+        assert!(error.starts_with("--listen: "), "{error}");
     }
 }

@@ -20,7 +20,7 @@ use crate::output::Member;
 use crate::proxy::Worker;
 use crate::proxy::dispatch::{self, Initialize, Peer, Reaction, VERSIONS};
 use crate::proxy::reply::{Piece, Running};
-use crate::wire::jsonrpc::{self, Code, Message};
+use crate::wire::jsonrpc::{self, Code};
 
 /// Largest request body: 16 MiB.
 pub const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
@@ -65,19 +65,19 @@ where
         Ok(body) => body,
         Err(refused) => return refused,
     };
-    let request = match dispatch::read(worker, &body) {
-        Ok(Message::Request(request)) => request,
-        // We ask clients nothing yet, so a response answers nothing.
-        Ok(Message::Response(_)) => return status(StatusCode::ACCEPTED),
-        Err((_, error)) => return json(StatusCode::BAD_REQUEST, Body::from(error)),
+    let received = match dispatch::read(worker, &body) {
+        Ok(Some(request)) => request,
+        Ok(None) => return status(StatusCode::ACCEPTED),
+        Err(error) => return json(StatusCode::BAD_REQUEST, Body::from(error)),
     };
-    let session = if &*request.method == "initialize" {
+    let session = if &*received.request.method == "initialize" {
         None
     } else {
         match find_session(sessions, connection, &parts.headers, now_ms) {
             Ok(session) => Some(session),
             Err((code, text)) => {
-                let error = jsonrpc::error(request.id.as_deref(), Code::InvalidRequest, text);
+                let error =
+                    jsonrpc::error(received.request.id.as_deref(), Code::InvalidRequest, text);
                 return json(code, Body::from(error));
             }
         }
@@ -86,11 +86,9 @@ where
         session_id: session.as_ref().map_or_else(|| Arc::from(""), |s| Arc::clone(&s.id)),
         client_name: session.as_ref().map_or_else(|| Arc::from(""), |s| Arc::clone(&s.client_name)),
     };
-    match dispatch::dispatch(worker, &peer, request) {
+    match dispatch::dispatch(worker, &peer, received) {
         Reaction::Noted => status(StatusCode::ACCEPTED),
-        Reaction::Answer(answer) | Reaction::Error(_, answer) => {
-            json(StatusCode::OK, Body::from(answer))
-        }
+        Reaction::Answer(answer) => json(StatusCode::OK, Body::from(answer)),
         Reaction::Initialize(accepted) => open_session(sessions, accepted, now_ms),
         Reaction::Call { id, running } => reply(worker, &id, running).await,
     }

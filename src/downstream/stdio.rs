@@ -17,7 +17,7 @@ use crate::output::Member;
 use crate::proxy::Worker;
 use crate::proxy::dispatch::{self, Peer, Reaction};
 use crate::proxy::reply::{Piece, Running};
-use crate::wire::jsonrpc::{self, Code, Message};
+use crate::wire::jsonrpc::{self, Code};
 use crate::wire::splice::Splice;
 
 /// Longest line accepted from the client: 16 MiB, as for an HTTP body.
@@ -79,13 +79,13 @@ impl Client {
             return;
         }
         let request = match dispatch::read(&self.worker, &line) {
-            Ok(Message::Request(request)) => request,
-            Ok(Message::Response(_)) => return,
-            Err((_, error)) => return self.send(error).await,
+            Ok(Some(request)) => request,
+            Ok(None) => return,
+            Err(error) => return self.send(error).await,
         };
         match dispatch::dispatch(&self.worker, &self.peer, request) {
             Reaction::Noted => {}
-            Reaction::Answer(answer) | Reaction::Error(_, answer) => self.send(answer).await,
+            Reaction::Answer(answer) => self.send(answer).await,
             Reaction::Initialize(accepted) => {
                 let session = Session::new("stdio", accepted.version, &accepted.client_name, 0);
                 self.peer.session_id = Arc::clone(&session.id);

@@ -71,24 +71,30 @@ pub struct Scanner {
 /// What the next byte belongs to.
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// Before the message's object.
-    Start,
-    /// After `{`: a key or `}`.
-    FirstKey,
-    /// After `,`: a key.
-    NextKey,
+    /// White space or the next token, outside keys and values.
+    Between(Gap),
     Key,
-    Colon,
-    /// Before a value.
-    Value,
     Text(Text),
     /// In `true`, `false` or `null`: what is still to come.
     Literal(&'static [u8]),
     Number(Number),
     Container,
+}
+
+/// Which token comes next.
+#[derive(Clone, Copy, Debug)]
+enum Gap {
+    /// The message's `{`.
+    Start,
+    /// After `{`: a key or `}`.
+    FirstKey,
+    /// After `,`: a key.
+    NextKey,
+    Colon,
+    Value,
     /// After a value: `,` or `}`.
     Comma,
-    /// After the message's object.
+    /// None: the message's object has closed.
     End,
 }
 
@@ -123,7 +129,7 @@ impl Scanner {
             limits,
             kernel,
             position: 0,
-            state: State::Start,
+            state: State::Between(Gap::Start),
             level: Level::Message,
             member: Member::Other,
             value_start: 0,
@@ -150,8 +156,7 @@ impl Scanner {
         }
         let mut rest = chunk;
         while !rest.is_empty() {
-            let step = self.step(rest);
-            let (used, fault) = match step {
+            let (used, fault) = match self.step(rest) {
                 Ok(used) => (used, None),
                 Err((used, fault)) => (used, Some(fault)),
             };
@@ -175,7 +180,7 @@ impl Scanner {
     pub fn finish(&self) -> Result<(), ScanError> {
         match (self.failed, self.state) {
             (Some(error), _) => Err(error),
-            (None, State::End) => Ok(()),
+            (None, State::Between(Gap::End)) => Ok(()),
             (None, _) => Err(ScanError { at: self.position, fault: Fault::Truncated }),
         }
     }
@@ -200,51 +205,43 @@ impl Scanner {
             State::Literal(left) => self.literal(left, rest),
             State::Number(number) => self.number(number, rest),
             State::Container => self.container(rest),
-            State::Start
-            | State::FirstKey
-            | State::NextKey
-            | State::Colon
-            | State::Value
-            | State::Comma
-            | State::End => {
+            State::Between(gap) => {
                 let space = rest.iter().take_while(|byte| is_space(**byte)).count();
-                match rest.get(space) {
-                    Some(&byte) => match self.token(byte, self.position + space as u64) {
-                        Ok(()) => Ok(space + 1),
-                        Err(fault) => Err((space, fault)),
-                    },
-                    None => Ok(space),
+                let Some(&byte) = rest.get(space) else { return Ok(space) };
+                match self.token(gap, byte, self.position + space as u64) {
+                    Ok(next) => self.state = next,
+                    Err(fault) => return Err((space, fault)),
                 }
+                Ok(space + 1)
             }
         }
     }
 
-    /// The first byte that is not white space between tokens, which stands at offset `at`.
-    fn token(&mut self, byte: u8, at: u64) -> Result<(), Fault> {
-        match (self.state, byte) {
-            (State::Start, b'{') => self.state = State::FirstKey,
-            (State::Start, b'[') => return Err(Fault::Batch),
-            (State::Start, _) => return Err(Fault::NotAnObject),
-            (State::FirstKey | State::NextKey, b'"') => {
+    /// The first byte of a token, which stands at offset `at`: what the next byte belongs to.
+    fn token(&mut self, gap: Gap, byte: u8, at: u64) -> Result<State, Fault> {
+        match (gap, byte) {
+            (Gap::Start, b'{') => Ok(State::Between(Gap::FirstKey)),
+            (Gap::Start, b'[') => Err(Fault::Batch),
+            (Gap::Start, _) => Err(Fault::NotAnObject),
+            (Gap::FirstKey | Gap::NextKey, b'"') => {
                 self.key.begin();
                 self.key_start = at;
-                self.state = State::Key;
+                Ok(State::Key)
             }
-            (State::Colon, b':') => self.state = State::Value,
-            (State::Value, _) => return self.begin_value(byte, at),
-            (State::Comma, b',') => self.state = State::NextKey,
-            (State::FirstKey | State::Comma, b'}') => match self.level {
-                Level::Message => self.state = State::End,
+            (Gap::Colon, b':') => Ok(State::Between(Gap::Value)),
+            (Gap::Value, _) => self.begin_value(byte, at),
+            (Gap::Comma, b',') => Ok(State::Between(Gap::NextKey)),
+            (Gap::FirstKey | Gap::Comma, b'}') => match self.level {
+                Level::Message => Ok(State::Between(Gap::End)),
                 Level::Result => {
                     self.level = Level::Message;
-                    self.state = State::Comma;
                     close(&mut self.envelope.body, at + 1);
+                    Ok(State::Between(Gap::Comma))
                 }
             },
-            (State::End, _) => return Err(Fault::Trailing),
-            _ => return Err(Fault::Unexpected),
+            (Gap::FirstKey | Gap::NextKey | Gap::Colon | Gap::Comma, _) => Err(Fault::Unexpected),
+            (Gap::End, _) => Err(Fault::Trailing),
         }
-        Ok(())
     }
 
     fn key(&mut self, rest: &[u8]) -> Step {
@@ -278,13 +275,13 @@ impl Scanner {
             }
             self.envelope.kind = Some(kind);
         }
-        self.state = State::Colon;
+        self.state = State::Between(Gap::Colon);
         Ok(used)
     }
 
     /// A value begins with `byte` at offset `at`.
-    fn begin_value(&mut self, byte: u8, at: u64) -> Result<(), Fault> {
-        self.state = match byte {
+    fn begin_value(&mut self, byte: u8, at: u64) -> Result<State, Fault> {
+        let state = match byte {
             b'"' => State::Text(Text::Plain),
             b'{' | b'[' => State::Container,
             b't' => State::Literal(b"rue"),
@@ -321,8 +318,9 @@ impl Scanner {
         }
         if self.member == Member::Result && byte == b'{' {
             self.level = Level::Result;
-            self.state = State::FirstKey;
-        } else if matches!(byte, b'{' | b'[') {
+            return Ok(State::Between(Gap::FirstKey));
+        }
+        if matches!(byte, b'{' | b'[') {
             self.opener = byte;
             self.skip = Skip::opened(ceiling);
             if ceiling == 0 {
@@ -330,14 +328,14 @@ impl Scanner {
                 self.breach(Guard::Depth, at);
             }
         }
-        Ok(())
+        Ok(state)
     }
 
     /// The value ended before offset `end`.
     fn end_value(&mut self, end: u64) {
         self.guard_bytes(end);
         self.bytes_end = u64::MAX;
-        self.state = State::Comma;
+        self.state = State::Between(Gap::Comma);
         let span = Some(Span::new(self.value_start, end));
         match self.member {
             Member::Id => self.envelope.id = span,

@@ -43,3 +43,31 @@ impl Span {
         if from >= to { Bytes::new() } else { chunk.slice(from as usize..to as usize) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_is_found_in_whatever_chunks_the_message_came_in() {
+        let message = Bytes::from_static(b"0123456789");
+        let span = Span::new(3, 7);
+        for size in 1..=message.len() {
+            let mut found = Vec::new();
+            for base in (0..message.len()).step_by(size) {
+                let chunk = message.slice(base..message.len().min(base + size));
+                let part = span.within(&chunk, base as u64);
+                assert!(part.is_empty() || chunk.as_ptr_range().contains(&part.as_ptr()));
+                found.extend(part);
+            }
+            assert_eq!(found, b"3456", "chunks of {size}");
+        }
+    }
+
+    #[test]
+    fn an_inverted_span_is_empty() {
+        assert_eq!(Span::new(5, 2), Span { start: 5, end: 5 });
+        assert!(Span::new(5, 2).is_empty());
+        assert_eq!(Span::new(2, 5).len(), 3);
+    }
+}

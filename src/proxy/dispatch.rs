@@ -40,8 +40,6 @@ pub enum Reaction {
     Noted,
     /// A whole response.
     Answer(Bytes),
-    /// A whole error response, with its code for faces that have statuses.
-    Error(Code, Bytes),
     /// A client introduces itself: the response, once a session is open for it.
     Initialize(Initialize),
     /// A tool is being called.
@@ -64,40 +62,70 @@ pub struct Initialize {
     pub answer: Bytes,
 }
 
+/// A request that was read, and what makes it doubtful.
+#[derive(Debug)]
+pub struct Received {
+    /// The request.
+    pub request: Request,
+    /// Two parsers could read it differently: it is refused, a call on record.
+    doubt: Option<String>,
+}
+
 /// Reads a client's message. Strict where two parsers could differ: it is exactly one JSON
-/// value, and no key stands twice in any object.
+/// value, and no key stands twice in any object. `None` for a response: we ask clients nothing
+/// yet, so it answers nothing.
 ///
 /// # Errors
 ///
-/// The whole error response to send, and its code.
-pub fn read(worker: &Worker, body: &Bytes) -> Result<Message, (Code, Bytes)> {
-    let strict = tape::check_unique(body, MAX_REQUEST_DEPTH, worker.scratch.borrow_mut().tape());
-    let message = Message::parse(body);
-    let answer = |id: Option<&Bytes>, code: Code, text: &str| {
-        (code, jsonrpc::error(id.map(AsRef::as_ref), code, text))
-    };
-    match (strict, message) {
-        (Ok(()), Ok(message)) => Ok(message),
-        (Ok(()), Err(unreadable)) => Err(answer(None, unreadable.code(), &unreadable.to_string())),
-        (Err(fault @ Fault::DuplicateKey { .. }), message) => {
+/// The whole error response to send.
+pub fn read(worker: &Worker, body: &Bytes) -> Result<Option<Received>, Bytes> {
+    let (doubt, refusal) = match strict(worker, body) {
+        Ok(()) => (None, None),
+        Err(fault @ Fault::DuplicateKey { .. }) => {
             let text = format!("Invalid params: the request {fault}");
-            let id = match &message {
-                Ok(Message::Request(request)) => request.id.as_ref(),
-                Ok(Message::Response(id)) => id.as_ref(),
-                Err(_) => None,
-            };
-            Err(answer(id, Code::InvalidParams, &text))
+            (Some(text.clone()), Some((Code::InvalidParams, text)))
         }
-        (Err(fault), _) => {
-            Err(answer(None, Code::Parse, &format!("Parse error: the request {fault}")))
+        Err(fault) => {
+            let text = format!("Parse error: the request {fault}");
+            return Err(jsonrpc::error(None, Code::Parse, &text));
+        }
+    };
+    match Message::parse(body) {
+        Ok(Message::Request(request)) => Ok(Some(Received { request, doubt })),
+        Ok(Message::Response(_)) => Ok(None),
+        Err(unreadable) => {
+            let (code, text) = refusal.unwrap_or((unreadable.code(), unreadable.to_string()));
+            Err(jsonrpc::error(None, code, &text))
         }
     }
 }
 
+/// The same strictness for a body that is no JSON-RPC message.
+///
+/// # Errors
+///
+/// What is wrong with it, in one line.
+pub fn check(worker: &Worker, body: &[u8]) -> Result<(), String> {
+    strict(worker, body).map_err(|fault| format!("Invalid request body: it {fault}"))
+}
+
+fn strict(worker: &Worker, body: &[u8]) -> Result<(), Fault> {
+    tape::check_unique(body, MAX_REQUEST_DEPTH, worker.scratch.borrow_mut().tape())
+}
+
 /// Decides what a request leads to; a call only starts when its reply is polled.
 #[must_use]
-pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, request: Request) -> Reaction {
+pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reaction {
+    let Received { request, doubt } = received;
     let Some(id) = request.id else { return Reaction::Noted };
+    if let Some(text) = doubt {
+        if &*request.method != "tools/call" {
+            return error(&id, Code::InvalidParams, &text);
+        }
+        let (worker, caller) = (Rc::clone(worker), caller(peer, &id));
+        let running = Running::new(|reply| call::unreadable(worker, caller, text, reply));
+        return Reaction::Call { id, running };
+    }
     match &*request.method {
         "ping" => Reaction::Answer(jsonrpc::response(&id, b"{}")),
         "initialize" => initialize(&id, request.params.as_ref()),
@@ -167,12 +195,7 @@ fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: Option<&Bytes>
         }
     };
     let arguments = read.arguments.map_or(EMPTY, |raw| params.slice_ref(raw.get().as_bytes()));
-    let caller = Caller {
-        source: Source::Mcp,
-        session_id: Arc::clone(&peer.session_id),
-        client_name: Arc::clone(&peer.client_name),
-        request_id: String::from_utf8_lossy(&id).trim_matches('"').into(),
-    };
+    let caller = caller(peer, &id);
     let worker = Rc::clone(worker);
     let running = match &*read.name {
         "retrieve_tools" => {
@@ -196,8 +219,17 @@ fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: Option<&Bytes>
     Reaction::Call { id, running }
 }
 
+fn caller(peer: &Peer, id: &[u8]) -> Caller {
+    Caller {
+        source: Source::Mcp,
+        session_id: Arc::clone(&peer.session_id),
+        client_name: Arc::clone(&peer.client_name),
+        request_id: String::from_utf8_lossy(id).trim_matches('"').into(),
+    }
+}
+
 fn error(id: &[u8], code: Code, text: &str) -> Reaction {
-    Reaction::Error(code, jsonrpc::error(Some(id), code, text))
+    Reaction::Answer(jsonrpc::error(Some(id), code, text))
 }
 
 /// A client's word inside one of our messages: cut, so that it cannot be used to grow them.

@@ -15,6 +15,7 @@ use url::Url;
 
 use super::bounds::{Bounds, Cost, Graph};
 use super::formats;
+use super::pattern::{self, BACKTRACK_MAX, PROGRAM_MAX};
 use super::tape_json::TapeJson;
 use super::violation::cut;
 use crate::json::tape::{self, Fault, Scratch};
@@ -24,15 +25,6 @@ pub(super) const BASE: &str = "json-schema:///";
 
 /// Bytes of an engine's explanation that go into an [`Unusable`].
 const EXPLANATION_MAX: usize = 300;
-
-/// Backtracking that one match may do, in an engine that backtracks.
-const BACKTRACK_MAX: usize = 10_000;
-
-/// What looking at one member name costs where a backtracking pattern is matched against names.
-const BACKTRACK_STEPS: u64 = BACKTRACK_MAX as u64;
-
-/// Compiled size of one regular expression, in bytes.
-const PROGRAM_MAX: usize = 1 << 20;
 
 /// Which engine has the word (`output_validation.engine`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -140,6 +132,12 @@ pub enum Unusable {
         /// How often it may be visited.
         limit: u64,
     },
+    /// Visits nest deeper than [`Bounds::nesting`] on a single value: long chains of references.
+    #[error("the schema nests more than {limit} references and alternatives in each other")]
+    Nesting {
+        /// How deep they may nest.
+        limit: u64,
+    },
     /// A `$schema` that is none of the dialects.
     #[error("the dialect '{0}' is not supported")]
     Dialect(String),
@@ -162,7 +160,8 @@ pub struct Schema {
     pub(super) boon: Option<Arbiter>,
     pub(super) tape: Validator<TapeJson>,
     pub(super) cost: Cost,
-    pub(super) per_name: u64,
+    /// Some pattern backtracks, so that names may be matched by one.
+    pub(super) backtracks: bool,
 }
 
 /// boon's compiled form.
@@ -222,8 +221,11 @@ pub fn compile_with(
     if graph.expansion() > bounds.expansion {
         return Err(Unusable::Expansion { limit: bounds.expansion });
     }
-    let beyond_boon = check_patterns(graph.patterns(), bounds)?;
     let cost = graph.cost();
+    if cost.nesting(0) > bounds.nesting {
+        return Err(Unusable::Nesting { limit: bounds.nesting });
+    }
+    let beyond_boon = check_patterns(graph.patterns(), bounds)?;
     let boon = build_boon(&value, draft, settings, remotes, &beyond_boon)?;
     let backtracks = !beyond_boon.is_empty();
     Ok(Schema {
@@ -232,7 +234,7 @@ pub fn compile_with(
         boon: (!backtracks).then_some(boon),
         tape: build_tape(&value, settings, remotes, backtracks)?,
         cost,
-        per_name: if backtracks { BACKTRACK_STEPS } else { 0 },
+        backtracks,
     })
 }
 
@@ -280,21 +282,14 @@ fn check_patterns<'a>(patterns: &[&'a str], bounds: &Bounds) -> Result<Vec<&'a s
         if pattern.len() > bounds.pattern_bytes {
             return Err(Unusable::PatternTooLong { limit: bounds.pattern_bytes });
         }
-        let schema = serde_json::json!({ "patternProperties": { pattern: true } });
-        let linear = |size| {
-            let options = PatternOptions::regex().size_limit(size).dfa_size_limit(size);
-            jsonschema::options().with_pattern_options(options).build(&schema).is_ok()
-        };
-        let backtracking = |size| {
-            let options = PatternOptions::fancy_regex().size_limit(size).dfa_size_limit(size);
-            jsonschema::options().with_pattern_options(options).build(&schema).is_ok()
-        };
-        if let Some(size) = TIERS.into_iter().find(|size| linear(*size)) {
+        if let Some(size) = TIERS.into_iter().find(|size| pattern::is_linear(pattern, *size)) {
             program += size;
-            if compile_boon(&mut Compiler::new(), schema).is_err() {
+            if compile_boon(&mut Compiler::new(), pattern::as_name(pattern)).is_err() {
                 beyond_boon.push(pattern);
             }
-        } else if let Some(size) = TIERS.into_iter().find(|size| backtracking(*size)) {
+        } else if let Some(size) =
+            TIERS.into_iter().find(|size| pattern::is_backtracking(pattern, *size))
+        {
             program += size;
             beyond_boon.push(pattern);
         } else {
@@ -391,11 +386,12 @@ fn build_tape(
         .without_content_encoding_support("base64")
         .without_content_media_type_support("application/json");
     options = if backtracks {
-        let pattern = PatternOptions::fancy_regex().backtrack_limit(BACKTRACK_MAX);
-        options.with_pattern_options(pattern.size_limit(PROGRAM_MAX).dfa_size_limit(PROGRAM_MAX))
+        let engine = PatternOptions::fancy_regex().backtrack_limit(BACKTRACK_MAX);
+        let engine = engine.size_limit(PROGRAM_MAX).dfa_size_limit(PROGRAM_MAX);
+        options.with_pattern_options(engine).with_keyword("pattern", pattern::keyword)
     } else {
-        let pattern = PatternOptions::regex();
-        options.with_pattern_options(pattern.size_limit(PROGRAM_MAX).dfa_size_limit(PROGRAM_MAX))
+        let engine = PatternOptions::regex().size_limit(PROGRAM_MAX).dfa_size_limit(PROGRAM_MAX);
+        options.with_pattern_options(engine)
     };
     options.build(schema).map_err(|error| Unusable::Invalid(one_line(&error.masked())))
 }

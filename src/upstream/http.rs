@@ -153,20 +153,25 @@ impl Pool {
         self.idle.borrow().values().map(Vec::len).sum()
     }
 
-    /// The connection used last that is still good.
+    /// The connection used last that is still good. One whose stream has not come to its end yet
+    /// stays.
     fn take(&self, key: u64) -> Option<Connection> {
         let now = Instant::now();
         let mut idle = self.idle.borrow_mut();
         let list = idle.get_mut(&key)?;
-        while let Some(mut last) = list.pop() {
+        let mut at = list.len();
+        while at > 0 {
+            at -= 1;
+            let last = list.get_mut(at)?;
             if now.duration_since(last.since) >= MAX_IDLE_AGE {
-                // The others are older.
-                list.clear();
+                // Those before it are older.
+                list.drain(..=at);
                 return None;
             }
-            let drained = last.rest.take().is_none_or(|rest| drain(&mut last.connection, rest));
-            if drained && last.connection.is_reusable() {
-                return Some(last.connection);
+            match last.look() {
+                Look::Good => return Some(list.remove(at).connection),
+                Look::Bad => drop(list.remove(at)),
+                Look::Later => {}
             }
         }
         None
@@ -182,17 +187,29 @@ impl Pool {
     }
 }
 
-/// Reads what is there of a body; true when that was all of it.
-fn drain(connection: &mut Connection, mut rest: Incoming) -> bool {
-    let mut cx = Context::from_waker(Waker::noop());
-    let mut read = 0;
-    while let Poll::Ready(Some(Ok(data))) = connection.poll_body(&mut rest, &mut cx) {
-        read += data.len();
-        if read > MAX_DRAIN_BYTES {
-            return false;
+/// What an idle connection is good for.
+enum Look {
+    Good,
+    Later,
+    Bad,
+}
+
+impl Idle {
+    fn look(&mut self) -> Look {
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut read = 0;
+        while let Some(rest) = &mut self.rest {
+            match self.connection.poll_body(rest, &mut cx) {
+                Poll::Pending => return Look::Later,
+                Poll::Ready(None) => self.rest = None,
+                Poll::Ready(Some(Ok(data))) if read + data.len() <= MAX_DRAIN_BYTES => {
+                    read += data.len();
+                }
+                Poll::Ready(Some(Ok(_) | Err(_))) => return Look::Bad,
+            }
         }
+        if self.connection.is_reusable() { Look::Good } else { Look::Bad }
     }
-    matches!(connection.poll_body(&mut rest, &mut cx), Poll::Ready(None))
 }
 
 /// Time limits of one exchange.
@@ -258,9 +275,8 @@ pub(super) async fn exchange(
     limits: Limits,
 ) -> Result<Exchange, Refused> {
     let mut request = session.request(Method::POST, body);
-    let deadline = Instant::now() + limits.answer;
     while let Some(mut connection) = pool.take(session.key) {
-        match connection.send(request, deadline).await {
+        match connection.send(request, limits.answer).await {
             Ok(response) => return accept(session, connection, response, limits).await,
             Err(SendError::Stale(unsent)) => request = *unsent,
             Err(SendError::Failed(cause)) => return Err(Refused::new(cause, Sent::Maybe)),
@@ -287,7 +303,7 @@ pub(super) async fn send(
 ) -> Result<(Connection, Response<Incoming>), Refused> {
     let mut connection =
         Connection::open(&session.endpoint).await.map_err(|cause| Refused::new(cause, Sent::No))?;
-    match connection.send(request, Instant::now() + limit).await {
+    match connection.send(request, limit).await {
         Ok(response) => Ok((connection, response)),
         Err(SendError::Stale(_)) => {
             Err(Refused::new(Cause::NoAnswerAtAll { reason: "".into() }, Sent::No))
@@ -401,7 +417,7 @@ impl Exchange {
             }
             Framing::Events { decoder, skip } => {
                 while let Some(item) = decoder
-                    .next()
+                    .next_item()
                     .map_err(|error| Cause::Unreadable { reason: error.to_string().into() })?
                 {
                     match item {

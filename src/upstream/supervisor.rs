@@ -316,6 +316,7 @@ impl Keeper {
                     let (end, worked) =
                         self.serve(&mut connection, &mut controls, &mut stopping).await;
                     self.upstream.live.store(None);
+                    connection.forsake(&end);
                     match end {
                         End::Stop(deadline) => {
                             connection.close(deadline).await;
@@ -485,7 +486,12 @@ impl Keeper {
         let (lost, losses) = mpsc::channel(1);
         let last_words = LastWords::default();
         let mut tasks = JoinSet::new();
-        let writer = tasks.spawn(stdio::write(link.clone(), queue, pipes.stdin));
+        let writing = stdio::write(link.clone(), queue, pipes.stdin);
+        let broken = lost.clone();
+        let writer = tasks.spawn(async move {
+            writing.await;
+            let _ = broken.try_send("it closed its input".into());
+        });
         tasks.spawn(process::drain_stderr(server.clone(), pipes.stderr, last_words.clone()));
         let seed = getrandom::u64().unwrap_or_default();
         let reading = stdio::read(link.clone(), pipes.stdout, out, seed);
@@ -562,6 +568,16 @@ impl Connection {
         }
     }
 
+    /// Tells the calls that wait for this connection that it is over.
+    fn forsake(&self, end: &End) {
+        if let Carrier::Stdio(link) = &self.carrier {
+            link.end(match end {
+                End::Stop(_) => "it was stopped".into(),
+                End::Lost(reason) => reason.clone(),
+            });
+        }
+    }
+
     async fn close(mut self, deadline: tokio::time::Instant) {
         if let Some(mut service) = self.service.take() {
             let limit =
@@ -569,9 +585,6 @@ impl Connection {
             let _ = service.close_with_timeout(limit).await;
         }
         if let Some(child) = self.child.take() {
-            if let Carrier::Stdio(link) = &self.carrier {
-                link.end("it was stopped".into());
-            }
             child.stop(deadline).await;
         }
     }

@@ -135,16 +135,6 @@ async fn within<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(PATIENCE, future).await.expect("it took too long")
 }
 
-/// Lets everything else run until it is so.
-async fn until(so: impl Fn() -> bool) {
-    within(async {
-        while !so() {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
-}
-
 /// The result object that the scripted servers answer a call with.
 fn result(id: u64, text: &str) -> String {
     json!({"jsonrpc": "2.0", "id": id, "result": {"content": [{"type": "text", "text": text}]}})

@@ -164,21 +164,21 @@ async fn no_answer_and_only_garbage_are_told_apart() {
 
 #[tokio::test]
 async fn a_dropped_answer_is_cancelled_and_its_late_bytes_go_nowhere() {
-    // Answers the call only after the cancellation was read, then tells of it in the next answer.
+    // The first answer begins, goes on only after the cancellation was read, and the second tells
+    // of it.
     let bench = child(
-        r#"if [ -z "$first" ]; then first=$id; IFS= read -r cancel; printf '{"id":%s,"result":"late"}\n' "$first";
+        r#"if [ -z "$first" ]; then first=$id; printf '{"id":%s,"result":' "$first"; IFS= read -r cancel; printf '"late"}\n';
            else printf '{"id":%s,"result":"%s"}\n' "$id" "$(printf %s "$cancel" | tr -d '"\\')"; fi"#,
     );
     bench.connected("sh").await;
-    let answer = bench.begin("sh:t", "{}").await.unwrap();
+    let mut answer = bench.begin("sh:t", "{}").await.unwrap();
     let first = answer.id();
+    assert!(matches!(within(answer.next()).await, Ok(Some(Part::Data(_)))));
     drop(answer);
     let mut answer = bench.begin("sh:t", "{}").await.unwrap();
     let message = next_message(&mut answer).await.unwrap().unwrap();
-    // Either the call was taken back before it was written, or it was cancelled.
     assert!(
-        message.contains(&format!("method:notifications/cancelled,params:{{requestId:{first},"))
-            || message.contains("\"late\""),
+        message.contains(&format!("method:notifications/cancelled,params:{{requestId:{first},")),
         "{message}"
     );
     bench.stop().await;
@@ -213,15 +213,16 @@ async fn a_child_that_does_not_read_does_not_take_calls_for_ever() {
 
 #[tokio::test]
 async fn a_child_that_closes_its_input_is_started_again() {
-    let bench = Bench::start(json!({"sh": entry(
-        r#"printf '{"id":%s,"result":{}}\n' "$id"; exec <&-; sleep 60"#, ""
-    )}));
+    let mut entry = entry(r#"printf '{"id":%s,"result":{}}\n' "$id"; exec <&-; sleep 60"#, "");
+    entry["call_timeout"] = "200ms".into();
+    let bench = Bench::start(json!({"sh": entry}));
     bench.connected("sh").await;
     assert!(bench.call("sh:t", "{}").await.is_ok());
     within(async {
         // Written into a closed pipe sooner or later; then the child is given up and replaced.
         while bench.upstream("sh").state().status == Status::Connected {
             let _ = bench.call("sh:t", "{}").await;
+            tokio::task::yield_now().await;
         }
     })
     .await;
@@ -251,7 +252,12 @@ async fn a_child_and_its_children_are_gone_after_shutdown() {
     bench.stop().await;
     assert!(!alive(child), "the child lives on");
     // Orphans are reaped by whoever adopted them; a moment may pass.
-    until(|| !alive(grandchild) || is_zombie(grandchild)).await;
+    within(async {
+        while alive(grandchild) && !is_zombie(grandchild) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
 }
 
 fn is_zombie(pid: i32) -> bool {
@@ -286,6 +292,7 @@ async fn list_changed_is_followed() {
         done"#]}}));
     bench.connected("sh").await;
     let third = ToolName::parse("sh:t3").unwrap();
-    until(|| bench.catalog.load().tool(&third).is_some()).await;
+    let mut state = bench.upstream("sh").state.subscribe();
+    within(state.wait_for(|_| bench.catalog.load().tool(&third).is_some())).await.unwrap();
     bench.stop().await;
 }

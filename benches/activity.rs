@@ -1,0 +1,97 @@
+//! What the activity log costs a call, and what its writer does with a record.
+
+use std::hint::black_box;
+
+use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use mcpproxy::activity::append::Appender;
+use mcpproxy::activity::redact::Redactor;
+use mcpproxy::activity::store::Store;
+use mcpproxy::activity::view::View;
+use mcpproxy::activity::{
+    Activity, Config, Draft, Entry, Filter, Operation, Page, Payload, Source, Status, Type,
+};
+
+const ARGUMENTS: &str = r#"{"owner":"octo","repo":"hello","title":"It is broken","body":"Steps: \"open\", then close."}"#;
+const RESPONSE: &str = r#"{"content":[{"type":"text","text":"{\"id\":1,\"state\":\"open\"}"}],"structuredContent":{"id":1,"state":"open","labels":["bug","later"]}}"#;
+
+/// A call's entry, built as the proxy builds it: from slices, with what is shared shared.
+fn entry(template: &Draft, n: u64) -> Entry {
+    let mut draft = template.clone();
+    draft.arguments = Payload::cut(ARGUMENTS.as_bytes(), 4096);
+    draft.response = Payload::cut(RESPONSE.as_bytes(), 1024);
+    draft.request_id = format!("request-{n}").into();
+    draft.started = 1_767_225_600_000_000 + n;
+    draft.into()
+}
+
+fn template() -> Draft {
+    let mut draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Success);
+    draft.server = "github".into();
+    draft.tool = "create_issue".into();
+    draft.session_id = "0b7e2a1c-session".into();
+    draft.client_name = "client".into();
+    draft.operation = Some(Operation::Write);
+    draft.variant = "call_tool_write";
+    draft.intent = Payload::cut(br#"{"operation_type":"write"}"#, 1024);
+    draft
+}
+
+fn activity(c: &mut Criterion) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    let (Ok(runtime), Ok(dir)) = (runtime, tempfile::tempdir()) else { return };
+    let template = template();
+
+    let mut group = c.benchmark_group("activity/call");
+    group.bench_function("build the entry", |b| b.iter(|| entry(black_box(&template), 1)));
+    if let Ok((activity, writer)) = Activity::open(&dir.path().join("log"), Config::default()) {
+        group.bench_function("reserve, submit", |b| {
+            b.iter_batched(
+                || entry(&template, 1),
+                |entry| {
+                    runtime.block_on(async {
+                        if let Ok(slot) = activity.reserve().await {
+                            slot.submit(entry);
+                        }
+                    });
+                },
+                BatchSize::SmallInput,
+            );
+        });
+        group.finish();
+        let mut group = c.benchmark_group("activity/query");
+        group.bench_function("list 50", |b| {
+            b.iter(|| {
+                activity.list(&Filter::default(), &Page::default()).map(|it| it.records.len())
+            })
+        });
+        drop(writer);
+        group.finish();
+    }
+
+    let mut group = c.benchmark_group("activity/writer");
+    group.throughput(Throughput::Elements(1));
+    if let Ok(store) = Store::open(&dir.path().join("empty"))
+        && let Ok(view) = View::new(store.snapshot())
+        && let Ok(mut appender) = Appender::resume(&view, Redactor::new(&[]))
+    {
+        let entry = entry(&template, 1);
+        group.bench_function("redact, encode, chain", |b| {
+            b.iter(|| {
+                appender.push(black_box(&entry), 1_767_225_600_000);
+                if appender.pending() == 1024 {
+                    black_box(appender.take());
+                }
+            })
+        });
+    }
+    let redactor = Redactor::new(&[]);
+    let response = Payload::cut(RESPONSE.as_bytes(), 1024);
+    group.throughput(Throughput::Bytes(RESPONSE.len() as u64));
+    group.bench_function("redact a response", |b| {
+        b.iter(|| redactor.payload(black_box(&response)).1)
+    });
+    group.finish();
+}
+
+criterion_group!(benches, activity);
+criterion_main!(benches);

@@ -1,0 +1,220 @@
+//! Opening a log that may have been cut or altered: looks at it before the store's own recovery
+//! repairs anything away (ACT-4, ACT-9).
+//!
+//! fjall cuts a journal at the first batch that is not whole. After a crash that is right; where
+//! acknowledged records lie behind the cut it destroys evidence. So journals are copied before
+//! the store is opened, and put back if the log then ends before its head.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::head::{HeadFile, Mark};
+use super::record::Hash;
+use super::seal::{self, Depth, Finding};
+use super::store::{DB, Store, StoreError, newest_journal};
+use super::view::View;
+
+const LOCK: &str = "lock";
+const KEPT: &str = "journals";
+const KEPT_NEW: &str = "journals.new";
+const COPY_BYTES: usize = 1 << 20;
+/// How often, and how long apart, it is looked whether the last reader is gone.
+const CLOSE_TRIES: u32 = 20;
+const CLOSE_PAUSE: Duration = Duration::from_millis(25);
+
+/// Keeps other processes out of the folder for as long as it lives.
+#[derive(Debug)]
+pub struct Lock(#[expect(dead_code, reason = "the lock goes with the file")] File);
+
+impl Lock {
+    /// Takes the lock of the log in `dir`.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Locked`], [`StoreError::Io`].
+    pub fn take(dir: &Path) -> Result<Self, StoreError> {
+        fs::create_dir_all(dir)?;
+        let path = dir.join(LOCK);
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self(file)),
+            Err(TryLockError::WouldBlock) => Err(StoreError::Locked),
+            Err(TryLockError::Error(error)) => Err(error.into()),
+        }
+    }
+}
+
+/// An open log and the end of its chain.
+#[derive(Debug)]
+pub struct Opened {
+    /// Keeps others out.
+    pub lock: Lock,
+    /// The store.
+    pub store: Store,
+    /// The file with the end of the chain.
+    pub head: HeadFile,
+}
+
+/// Opens the log in `dir`, or makes one there.
+///
+/// # Errors
+///
+/// [`StoreError`]; after [`StoreError::Damaged`] the folder holds what it held before.
+pub fn open(dir: &Path) -> Result<Opened, StoreError> {
+    let lock = Lock::take(dir)?;
+    match seal::check(dir, Depth::Quick)? {
+        Finding::Whole => {}
+        Finding::NoSeal => keep_journals(dir)?,
+        Finding::Altered(files) => {
+            let file = files.into_iter().next().unwrap_or_default();
+            let why = "it is not what it was when the log was closed".into();
+            return Err(StoreError::Damaged { file, why });
+        }
+    }
+    seal::take_away(dir)?;
+    let opened = HeadFile::open(dir).and_then(|(head, reading)| {
+        let store = Store::open(dir)?;
+        check_end(dir, reading.mark, &View::new(store.snapshot())?)?;
+        Ok((store, head))
+    });
+    match opened {
+        Ok((store, head)) => {
+            remove(&dir.join(KEPT))?;
+            Ok(Opened { lock, store, head })
+        }
+        Err(error @ StoreError::Damaged { .. }) => {
+            put_back(dir)?;
+            Err(error)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Refuses a log that ends before its head, or whose head is another record's.
+///
+/// # Errors
+///
+/// [`StoreError::Damaged`].
+pub fn check_end(dir: &Path, mark: Option<Mark>, view: &View) -> Result<(), StoreError> {
+    let Some(mark) = mark else { return Ok(()) };
+    let last = view.next() - 1;
+    if last < mark.seq {
+        return Err(StoreError::Damaged {
+            file: newest_journal(&dir.join(DB)),
+            why: format!("the log ends with record {last}, but record {} was durable", mark.seq),
+        });
+    }
+    match view.hash(mark.seq)? {
+        Some(hash) if hash != mark.hash => Err(StoreError::Damaged {
+            file: dir.join(super::head::NAME),
+            why: format!("record {} has hash {hash}, but was {}", mark.seq, mark.hash),
+        }),
+        Some(Hash(_)) | None => Ok(()),
+    }
+}
+
+/// The journals in a database's folder.
+///
+/// # Errors
+///
+/// Those of reading the folder.
+pub fn journals(db: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(db)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|it| it == "jnl") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Seals the log in `dir`, if nobody reads it any more: a reader keeps the store open, and an open
+/// store may still change.
+///
+/// # Errors
+///
+/// Those of reading and writing.
+pub fn close(dir: &Path) -> Result<(), StoreError> {
+    if is_closed(dir)? { Ok(seal::write(dir)?) } else { Ok(()) }
+}
+
+fn is_closed(dir: &Path) -> Result<bool, StoreError> {
+    for _ in 0..CLOSE_TRIES {
+        match File::open(dir.join(DB).join("lock"))?.try_lock() {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(CLOSE_PAUSE),
+            Err(TryLockError::Error(error)) => return Err(error.into()),
+        }
+    }
+    Ok(false)
+}
+
+/// Copies the journals aside. Those of an earlier attempt that did not end are older, and stay.
+fn keep_journals(dir: &Path) -> Result<(), StoreError> {
+    let (db, kept, new) = (dir.join(DB), dir.join(KEPT), dir.join(KEPT_NEW));
+    if kept.try_exists()? || !db.try_exists()? {
+        return Ok(());
+    }
+    remove(&new)?;
+    fs::create_dir(&new)?;
+    for journal in journals(&db)? {
+        copy_sparse(&journal, &new.join(journal.file_name().unwrap_or_default()))?.sync_all()?;
+    }
+    Ok(fs::rename(new, kept)?)
+}
+
+/// Puts the copied journals back.
+fn put_back(dir: &Path) -> Result<(), StoreError> {
+    let kept = dir.join(KEPT);
+    if kept.try_exists()? {
+        for journal in journals(&kept)? {
+            let original = dir.join(DB).join(journal.file_name().unwrap_or_default());
+            copy_sparse(&journal, &original)?.sync_all()?;
+        }
+        remove(&kept)?;
+    }
+    Ok(())
+}
+
+fn remove(path: &Path) -> Result<(), StoreError> {
+    if path.try_exists()? { Ok(fs::remove_dir_all(path)?) } else { Ok(()) }
+}
+
+/// Copies a file, leaving out what is zero: journals are preallocated.
+///
+/// # Errors
+///
+/// Those of reading and writing.
+pub fn copy_sparse(from: &Path, to: &Path) -> Result<File, StoreError> {
+    let mut source = File::open(from)?;
+    let mut target = File::create(to)?;
+    let mut buffer = vec![0; COPY_BYTES];
+    let mut length = 0;
+    loop {
+        let read = source.read(&mut buffer)?;
+        if read == 0 {
+            break;
+        }
+        let part = buffer.get(..read).unwrap_or_default();
+        if used(part) > 0 {
+            target.seek(SeekFrom::Start(length))?;
+            target.write_all(part)?;
+        }
+        length += read as u64;
+    }
+    target.set_len(length)?;
+    Ok(target)
+}
+
+/// The length without the zeros at the end.
+#[must_use]
+pub fn used(bytes: &[u8]) -> usize {
+    let words = bytes.rchunks(64).take_while(|chunk| chunk.iter().all(|byte| *byte == 0)).count();
+    let rest = bytes.len().saturating_sub(words * 64);
+    let last = bytes.get(..rest).unwrap_or_default();
+    last.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1)
+}

@@ -1,0 +1,265 @@
+//! Verification (ACT-4): walks the chain and names the first record that is altered, missing or
+//! out of place.
+//!
+//! A folder is verified on a copy, so that recovery repairs nothing away; tables, which are never
+//! changed, are linked, not copied. A running log is verified on a snapshot, which says nothing
+//! about bytes on disk that are still in memory. The chain has no key: who can rewrite the whole
+//! store and its head can forge it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::codec;
+use super::head::{HeadFile, Mark};
+use super::record::{Body, Type};
+use super::recover::{self, Lock};
+use super::seal::{self, Depth, Finding};
+use super::store::{DB, Store, StoreError};
+use super::view::View;
+
+/// How often progress is told, in records.
+const PROGRESS_RECORDS: u64 = 4096;
+
+/// What a verification found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// How many records were checked.
+    pub records: u64,
+    /// The first of them.
+    pub first: u64,
+    /// The last of them.
+    pub last: u64,
+    /// The first record that is not as it was written.
+    pub broken: Option<Broken>,
+    /// The files that are not what they were when the log was closed.
+    pub altered: Vec<PathBuf>,
+    /// What else is worth knowing: what a crash left, and the like.
+    pub notes: Vec<String>,
+}
+
+impl Report {
+    /// True when every record, and every file that is known, is as it was written.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.broken.is_none() && self.altered.is_empty()
+    }
+}
+
+/// A record that is not as it was written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Broken {
+    /// Its sequence number.
+    pub seq: u64,
+    /// What is wrong with it.
+    pub fault: Fault,
+    /// More words.
+    pub why: String,
+}
+
+/// What can be wrong with a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fault {
+    /// It is not what was written.
+    Altered,
+    /// It is not there.
+    Missing,
+    /// Another record stands in its place.
+    OutOfPlace,
+}
+
+/// Verifies the log in `dir`, which nobody may have open. `progress` is told how many of how many
+/// records are done.
+///
+/// # Errors
+///
+/// [`StoreError::Damaged`] where the store cannot be read at all: that, too, is a finding.
+pub fn folder(dir: &Path, progress: impl FnMut(u64, u64)) -> Result<Report, StoreError> {
+    let _lock = Lock::take(dir)?;
+    let altered = match seal::check(dir, Depth::Full)? {
+        Finding::Whole | Finding::NoSeal => Vec::new(),
+        Finding::Altered(files) => files,
+    };
+    let copy = Copy::of(dir)?;
+    let result = verify_copy(dir, &copy.path, progress);
+    let report = result.map_err(|error| copy.as_original(dir, error))?;
+    Ok(Report { altered, ..report })
+}
+
+fn verify_copy(
+    dir: &Path,
+    copy: &Path,
+    progress: impl FnMut(u64, u64),
+) -> Result<Report, StoreError> {
+    let reading = HeadFile::read(copy)?;
+    if !copy.join(DB).try_exists()? {
+        let why = "there is no log".into();
+        return match reading.mark {
+            None => Ok(Report::default()),
+            Some(_) => Err(StoreError::Damaged { file: dir.join(DB), why }),
+        };
+    }
+    let before = recover::journals(&copy.join(DB))?;
+    let before: Vec<_> = before.iter().map(|path| used_bytes(path)).collect::<Result<_, _>>()?;
+    let store = Store::open(copy)?;
+    let mut report = verify(&View::new(store.snapshot())?, reading.mark, progress)?;
+    store.snapshot().read_all()?;
+    if reading.mark.is_none() && report.records > 0 {
+        report.notes.push("there is no head: records may be missing at the end".into());
+    }
+    if reading.torn {
+        report.notes.push("the head file holds a mark that is not whole".into());
+    }
+    for (journal, before) in recover::journals(&copy.join(DB))?.iter().zip(before) {
+        let after = used_bytes(journal)?;
+        if after < before {
+            let name = journal.file_name().unwrap_or_default().display();
+            report
+                .notes
+                .push(format!("{name} holds {} bytes behind its last whole batch", before - after));
+        }
+    }
+    Ok(report)
+}
+
+/// Verifies a log at one moment, against the head it must reach.
+///
+/// # Errors
+///
+/// [`StoreError`] where it cannot be read.
+pub fn verify(
+    view: &View,
+    mark: Option<Mark>,
+    mut progress: impl FnMut(u64, u64),
+) -> Result<Report, StoreError> {
+    let (first, total) = (view.first(), view.next() - view.first());
+    let mut report = Report { first, last: first - 1, ..Report::default() };
+    let mut last = view.before_first()?;
+    let broken = |seq, fault, why: &str| Some(Broken { seq, fault, why: why.into() });
+    let mut told = 0;
+    let mut retention = None;
+    for block in view.blocks(first, view.next())? {
+        let block = block?;
+        let next = report.last + 1;
+        if block.layout.first > next {
+            report.broken = broken(next, Fault::Missing, "there is a gap");
+            return Ok(report);
+        }
+        let bodies = view.bodies(&block)?;
+        for seq in block.layout.first..block.end() {
+            let Some((prev, hash)) = block.link(seq) else { continue };
+            if seq < first {
+                continue;
+            }
+            if seq < next {
+                report.broken = broken(seq, Fault::OutOfPlace, "it is there twice");
+                return Ok(report);
+            }
+            if prev != last {
+                report.broken =
+                    broken(seq, Fault::OutOfPlace, "it does not follow the record before it");
+                return Ok(report);
+            }
+            let body = bodies.as_ref().and_then(|bodies| bodies.get(&block, seq));
+            let (Some(head), Some(body)) = (block.head(seq), body) else {
+                report.broken = broken(seq, Fault::Missing, "a part of it is missing");
+                return Ok(report);
+            };
+            let whole = codec::decode_head(head).is_ok() && codec::decode_body(body).is_ok();
+            if !whole || codec::chain(last, view.node(), seq, head, body) != hash {
+                report.broken = broken(seq, Fault::Altered, "its hash does not fit");
+                return Ok(report);
+            }
+            if let Ok(head) = codec::decode_head(head)
+                && head.kind == Type::Retention
+            {
+                retention = codec::decode_body(body).ok().and_then(|body| kept_from(&body));
+            }
+            last = hash;
+            report.records += 1;
+            report.last = seq;
+        }
+        if report.records >= told + PROGRESS_RECORDS {
+            told = report.records;
+            progress(told, total);
+        }
+    }
+    progress(report.records, total);
+    if first > 1 && retention != Some((first, view.before_first()?.to_string())) {
+        let why = "no retention record says that it was removed";
+        report.broken = broken(first - 1, Fault::Missing, why);
+        return Ok(report);
+    }
+    match mark {
+        Some(mark) if report.last < mark.seq => {
+            let why = format!("the log ends before it, but record {} was durable", mark.seq);
+            report.broken = broken(report.last + 1, Fault::Missing, &why);
+        }
+        Some(mark) if view.hash(mark.seq)?.is_some_and(|hash| hash != mark.hash) => {
+            report.broken = broken(mark.seq, Fault::Altered, "its hash is not that of the head");
+        }
+        Some(_) | None => {}
+    }
+    Ok(report)
+}
+
+/// What a retention record says about the first kept record.
+fn kept_from(body: &Body) -> Option<(u64, String)> {
+    let metadata: serde_json::Value = serde_json::from_slice(body.metadata.bytes()).ok()?;
+    let first = metadata.get("first_kept_seq")?.as_u64()?;
+    Some((first, metadata.get("first_kept_prev_hash")?.as_str()?.into()))
+}
+
+/// A copy of a folder, removed when it is done with.
+struct Copy {
+    path: PathBuf,
+}
+
+impl Copy {
+    fn of(dir: &Path) -> Result<Self, StoreError> {
+        let mut name = dir.file_name().unwrap_or_default().to_os_string();
+        name.push(format!(".verify-{}", std::process::id()));
+        let copy = Self { path: dir.with_file_name(name) };
+        copy_folder(dir, &copy.path)?;
+        Ok(copy)
+    }
+
+    /// Names the file of the original where a file of the copy is damaged.
+    fn as_original(&self, dir: &Path, error: StoreError) -> StoreError {
+        match error {
+            StoreError::Damaged { file, why } => {
+                let file = file.strip_prefix(&self.path).map_or(file.clone(), |it| dir.join(it));
+                StoreError::Damaged { file, why }
+            }
+            other => other,
+        }
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.path) {
+            tracing::warn!(%error, path = %self.path.display(), "a copy could not be removed");
+        }
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path) -> Result<(), StoreError> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        if entry.file_type()?.is_dir() {
+            copy_folder(&source, &target)?;
+        } else if !from.ends_with("tables") || fs::hard_link(&source, &target).is_err() {
+            recover::copy_sparse(&source, &target)?;
+        }
+    }
+    Ok(())
+}
+
+fn used_bytes(path: &Path) -> Result<usize, StoreError> {
+    Ok(recover::used(&fs::read(path)?))
+}

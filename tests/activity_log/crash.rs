@@ -1,0 +1,211 @@
+//! Killed at any moment, out of disk, without rights: what was acknowledged is there, whole, once.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use mcpproxy::activity::{
+    Activity, Config, Draft, Durability, Filter, OnFailure, Page, Refused, Source, Status,
+    StoreError, Type,
+};
+
+use crate::support::{call, slot, wait};
+
+const CHILD: &str = "ACTIVITY_TEST_LOG";
+const KILLS: u64 = 200;
+/// A new log is begun now and then: in a test build recovery is slow.
+const KILLS_PER_LOG: u64 = 25;
+/// Calls between two acknowledgements.
+const BURST: u64 = 20;
+
+fn numbered(n: u64) -> Draft {
+    let mut draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Success);
+    draft.request_id = format!("{n}").into();
+    draft.server = "server".into();
+    draft
+}
+
+/// The child's part: checks what the one before it left, then writes until it is killed.
+#[test]
+fn child() {
+    let Ok(dir) = std::env::var(CHILD) else { return };
+    let dir = Path::new(&dir);
+    let config = Config { durability: Durability::BeforeReply, ..Config::default() };
+    let (activity, _writer) = Activity::open(&dir.join("log"), config).unwrap();
+    let report = activity.verify(|_, _| {}).unwrap();
+    assert!(report.is_sound(), "{report:?}");
+    let page = Page { limit: 100_000, ..Page::default() };
+    let records = activity.list(&Filter::default(), &page).unwrap().records;
+    for (n, record) in records.iter().rev().enumerate() {
+        assert_eq!((record.seq, &*record.head.request_id), (n as u64 + 1, &*n.to_string()));
+    }
+    let mut n = records.len() as u64;
+    println!("\nfound {n}");
+    wait(async {
+        loop {
+            let mut last = None;
+            for _ in 0..BURST {
+                last = activity.reserve().await.unwrap().submit(numbered(n));
+                n += 1;
+            }
+            last.unwrap().wait().await.unwrap();
+            println!("acknowledged {n}");
+        }
+    });
+}
+
+#[test]
+fn act_3_killed_at_any_moment_it_opens_again_and_nothing_acknowledged_is_lost() {
+    let program = std::env::current_exe().unwrap();
+    let mut acknowledged = 0;
+    let mut dir = tempfile::tempdir().unwrap();
+    let mut seed = 42_u64;
+    for kill in 0..KILLS {
+        if kill % KILLS_PER_LOG == 0 {
+            (dir, acknowledged) = (tempfile::tempdir().unwrap(), 0);
+        }
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        // Every fifth child is killed before it has said anything.
+        let lines = if kill % 5 == 4 { 0 } else { 1 + (seed >> 60) };
+        let mut child = Command::new(&program)
+            .args(["--exact", "crash::child", "--nocapture", "--test-threads=1"])
+            .env(CHILD, dir.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut heard = 0;
+        while heard < lines {
+            let Some(line) = said.next() else {
+                let output = child.wait_with_output().unwrap();
+                panic!("kill {kill}: {}", String::from_utf8_lossy(&output.stderr));
+            };
+            let line = line.unwrap();
+            if let Some(found) = line.strip_prefix("found ") {
+                let found: u64 = found.parse().unwrap();
+                assert!(found >= acknowledged, "kill {kill}: {found} of {acknowledged}");
+                heard += 1;
+            } else if let Some(n) = line.strip_prefix("acknowledged ") {
+                acknowledged = n.parse().unwrap();
+                heard += 1;
+            }
+        }
+        child.kill().unwrap();
+        for line in said.map_while(Result::ok) {
+            if let Some(n) = line.strip_prefix("acknowledged ") {
+                acknowledged = n.parse().unwrap_or(acknowledged);
+            }
+        }
+        child.wait().unwrap();
+    }
+}
+
+/// A file system of its own, of a few megabytes.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    /// `None` where this may not be done: for others than root.
+    fn mount() -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let mount = ["-t", "tmpfs", "-o", "size=8m", "tmpfs"];
+        let mounted = Command::new("mount").args(mount).arg(dir.path()).status();
+        mounted.is_ok_and(|it| it.success()).then_some(Self(dir))
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+/// Fills the disk but for what `leave` bytes take.
+fn fill(disk: &Path, leave: u64) {
+    let ballast = disk.join("ballast");
+    let mut size = 16 << 20;
+    while size > 0 && fs::write(&ballast, vec![1; size]).is_err() {
+        size -= 64 << 10;
+    }
+    let file = fs::File::options().write(true).open(ballast).unwrap();
+    file.set_len((size as u64).saturating_sub(leave)).unwrap();
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn act_2_on_a_full_disk_calls_are_refused_and_nothing_is_lost_once_there_is_room() {
+    let Some(disk) = SmallDisk::mount() else {
+        println!("not run: a small file system cannot be mounted here");
+        return;
+    };
+    let disk = disk.0.path();
+    let (activity, writer) = Activity::open(&disk.join("log"), Config::default()).unwrap();
+    slot(&activity).submit(call(3));
+    activity.flush().unwrap();
+    fill(disk, 64 << 10);
+    let mut sent = 1;
+    let in_flight = slot(&activity);
+    let refused = loop {
+        match wait(activity.reserve()) {
+            Ok(slot) => drop(slot.submit(call(3))),
+            Err(refused) => break refused,
+        }
+        sent += 1;
+    };
+    assert!(matches!(&refused, Refused::Failed(why) if why.contains("space")), "{refused}");
+    assert!(activity.health().failed.is_some());
+    // A call that was sent is answered, and its record is kept.
+    in_flight.submit(call(3));
+    sent += 1;
+    fs::remove_file(disk.join("ballast")).unwrap();
+    until("it is written again", || activity.health().failed.is_none());
+    slot(&activity).submit(call(3));
+    assert_eq!(activity.count(&Filter::default()).unwrap(), sent + 1);
+    assert!(activity.verify(|_, _| {}).unwrap().is_sound());
+    assert_eq!(activity.health().lost, 0);
+    writer.close().unwrap();
+}
+
+#[test]
+fn act_2_with_continue_calls_go_on_and_what_is_lost_is_counted() {
+    let Some(disk) = SmallDisk::mount() else {
+        println!("not run: a small file system cannot be mounted here");
+        return;
+    };
+    let disk = disk.0.path();
+    let config = Config { on_failure: OnFailure::Continue, queue_records: 50, ..Config::default() };
+    let (activity, writer) = Activity::open(&disk.join("log"), config).unwrap();
+    slot(&activity).submit(call(3));
+    activity.flush().unwrap();
+    fill(disk, 64 << 10);
+    let mut sent = 1;
+    while activity.health().lost < 5 {
+        slot(&activity).submit(call(3));
+        sent += 1;
+    }
+    let lost = activity.health().lost;
+    fs::remove_file(disk.join("ballast")).unwrap();
+    until("it is written again", || activity.health().failed.is_none());
+    assert_eq!(activity.count(&Filter::default()).unwrap(), sent - lost);
+    assert!(activity.verify(|_, _| {}).unwrap().is_sound());
+    writer.close().unwrap();
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_an_error_that_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    // Where root may write anywhere, a file in the folder's place does it as well.
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    let error = Activity::open(&file.join("log"), Config::default()).unwrap_err();
+    assert!(matches!(error, StoreError::Io(_)), "{error:?}");
+}

@@ -1,0 +1,225 @@
+//! Whatever is done to the files of a log is found, or the log is refused; nothing is repaired
+//! away in silence (ACT-4, ACT-9). Every attempt is made on a copy.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use mcpproxy::activity::codec::{BlockBuilder, body_block, head_block};
+use mcpproxy::activity::store::{Batch, Space, Store};
+use mcpproxy::activity::{Activity, Config, Fault, Filter, Report, StoreError, verify};
+
+use crate::support::{call, open, slot};
+
+/// Places that are altered, over all files.
+const PLACES: usize = 240;
+/// Calls in the log, more than a segment of them.
+const CALLS: u64 = 1030;
+
+/// A folder in memory where there is one: these tests open hundreds of logs.
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+/// A closed log with records in tables and in the journal.
+fn log(dir: &Path) -> u64 {
+    let (activity, writer) = open(dir);
+    (0..CALLS).for_each(|n| drop(slot(&activity).submit(call(n))));
+    writer.close().unwrap();
+    drop(activity);
+    let store = Store::open(dir).unwrap();
+    for space in [Space::Heads, Space::Bodies, Space::Index, Space::Segments, Space::Stats] {
+        store.compact(space).unwrap();
+    }
+    drop(store);
+    fs::remove_file(dir.join("seal")).unwrap();
+    let (activity, writer) = open(dir);
+    (0..200).for_each(|n| drop(slot(&activity).submit(call(n))));
+    writer.close().unwrap();
+    // The preallocated rest of the journal goes when the log is opened again.
+    let (activity, writer) = open(dir);
+    let count = activity.count(&Filter::default()).unwrap();
+    writer.close().unwrap();
+    count
+}
+
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for file in files(from) {
+        let target = to.join(file.strip_prefix(from).unwrap());
+        fs::create_dir_all(target.parent().unwrap()).unwrap();
+        fs::copy(&file, target).unwrap();
+    }
+}
+
+fn check(dir: &Path) -> Result<Report, StoreError> {
+    verify::folder(dir, |_, _| {})
+}
+
+/// Works on a copy of the log in `dir`.
+fn with_copy<T>(dir: &Path, work: impl FnOnce(&Path) -> T) -> T {
+    let aside = folder();
+    let target = aside.path().join("log");
+    copy(dir, &target);
+    work(&target)
+}
+
+#[test]
+fn act_4_one_altered_byte_anywhere_is_found_or_refused() {
+    let dir = folder();
+    let dir = dir.path().join("log");
+    let count = log(&dir);
+    let sound = check(&dir).unwrap();
+    assert!(sound.is_sound());
+    assert_eq!((sound.records, &sound.broken, &sound.notes[..]), (count, &None, &[][..]));
+
+    let sizes: Vec<_> = files(&dir).iter().map(|it| fs::metadata(it).unwrap().len()).collect();
+    let all: u64 = sizes.iter().sum();
+    let mut silent = Vec::new();
+    let mut tried = 0;
+    for (file, size) in files(&dir).iter().zip(sizes) {
+        // Small files are the store's own: each gets its share.
+        let places = (PLACES as u64 * size / all).max(5).min(size);
+        for place in 0..places {
+            let at = (place * size / places + place * 7919 % (size / places)) as usize;
+            let name = file.strip_prefix(&dir).unwrap();
+            with_copy(&dir, |dir| {
+                let mut bytes = fs::read(dir.join(name)).unwrap();
+                bytes[at] ^= 1 << (place % 8);
+                fs::write(dir.join(name), bytes).unwrap();
+                tried += 1;
+                let found = match check(dir) {
+                    Ok(report) => !report.is_sound() || !report.notes.is_empty(),
+                    Err(StoreError::Damaged { file, .. }) => file.starts_with(dir),
+                    Err(_) => true,
+                };
+                // Opening it must refuse, or show every record.
+                let kept = match Activity::open(dir, Config::default()) {
+                    Ok((activity, writer)) => {
+                        let kept = activity.count(&Filter::default());
+                        let _ = writer.close();
+                        kept.map_or(true, |kept| kept == count)
+                    }
+                    Err(_) => true,
+                };
+                if !found || !kept {
+                    silent.push((name.to_path_buf(), at, found, kept));
+                }
+            });
+        }
+    }
+    assert!(tried >= PLACES, "{tried}");
+    assert_eq!(silent, [], "of {tried}");
+}
+
+#[test]
+fn act_4_a_log_that_was_cut_is_refused_and_keeps_its_evidence() {
+    let dir = folder();
+    let dir = dir.path().join("log");
+    log(&dir);
+    let journal = files(&dir).into_iter().find(|it| it.extension().is_some_and(|e| e == "jnl"));
+    let journal = journal.unwrap();
+    let name = journal.strip_prefix(&dir).unwrap();
+    let size = fs::metadata(&journal).unwrap().len();
+    for keep in [0, size / 3, size / 2, size - 1] {
+        with_copy(&dir, |dir| {
+            // As after a crash: with its seal the log would be refused for that alone.
+            fs::remove_file(dir.join("seal")).unwrap();
+            let journal = dir.join(name);
+            fs::File::options().write(true).open(&journal).unwrap().set_len(keep).unwrap();
+            let before = fs::read(&journal).unwrap();
+            let report = check(dir).unwrap();
+            assert_eq!(report.broken.unwrap().fault, Fault::Missing, "{keep} of {size}");
+            for _ in 0..2 {
+                let error = Activity::open(dir, Config::default()).unwrap_err();
+                assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+                assert_eq!(fs::read(&journal).unwrap(), before, "the evidence is kept");
+            }
+        });
+    }
+}
+
+/// Rewrites the block of record `seq`: its records as (head, hash, body), changed by `change`.
+fn rewrite(dir: &Path, seq: u64, change: impl FnOnce(&mut Vec<(Vec<u8>, [u8; 32], Vec<u8>)>)) {
+    fs::remove_file(dir.join("seal")).unwrap();
+    let store = Store::open(dir).unwrap();
+    let snapshot = store.snapshot();
+    let mut rows = snapshot.range(Space::Heads, &[0; 8], &(seq + 1).to_be_bytes());
+    let (key, heads) = rows.next_back().unwrap().unwrap();
+    let bodies = snapshot.get(Space::Bodies, &key).unwrap().unwrap();
+    let block = head_block(&heads).unwrap();
+    let ranges = body_block(&bodies).unwrap();
+    let mut records: Vec<_> = (block.records.iter().zip(ranges))
+        .map(|((head, hash), body)| (heads[head.clone()].to_vec(), hash.0, bodies[body].to_vec()))
+        .collect();
+    change(&mut records);
+    let mut builder = BlockBuilder::new(block.first, block.prev);
+    for (head, hash, body) in &records {
+        builder.push(head, mcpproxy::activity::record::Hash(*hash), body);
+    }
+    let (heads, bodies) = builder.finish();
+    let mut batch = Batch::default();
+    batch.put(Space::Heads, key.clone(), heads);
+    batch.put(Space::Bodies, key, bodies);
+    store.commit(batch).unwrap();
+    store.sync().unwrap();
+}
+
+#[test]
+fn act_4_a_record_altered_removed_or_swapped_by_the_store_s_own_means_is_named() {
+    let dir = folder();
+    let dir = dir.path().join("log");
+    log(&dir);
+    // In the middle of its block, as the batches of this log are large.
+    let seq = 100;
+    let at = |seq: u64, first: u64| (seq - first) as usize;
+    let named = |dir: &Path| {
+        let broken = check(dir).unwrap().broken.unwrap();
+        let (activity, writer) = open(dir);
+        assert_eq!(activity.verify(|_, _| {}).unwrap().broken.unwrap(), broken);
+        writer.close().unwrap();
+        (broken.seq, broken.fault)
+    };
+    let first = {
+        let store = Store::open(&dir).unwrap();
+        let snapshot = store.snapshot();
+        let mut rows = snapshot.range(Space::Heads, &[0; 8], &(seq + 1u64).to_be_bytes());
+        u64::from_be_bytes(rows.next_back().unwrap().unwrap().0[..].try_into().unwrap())
+    };
+    assert!(first < seq);
+    with_copy(&dir, |dir| {
+        rewrite(dir, seq, |records| *records[at(seq, first)].2.last_mut().unwrap() ^= 1);
+        assert_eq!(named(dir), (seq, Fault::Altered));
+    });
+    with_copy(&dir, |dir| {
+        rewrite(dir, seq, |records| records.swap(at(seq, first), at(seq, first) - 1));
+        assert_eq!(named(dir), (seq - 1, Fault::Altered));
+    });
+    with_copy(&dir, |dir| {
+        rewrite(dir, seq, |records| drop(records.remove(at(seq, first))));
+        assert_eq!(named(dir).0, seq);
+    });
+    with_copy(&dir, |dir| {
+        fs::remove_file(dir.join("seal")).unwrap();
+        let store = Store::open(dir).unwrap();
+        let mut batch = Batch::default();
+        batch.remove(Space::Heads, first.to_be_bytes().to_vec());
+        store.commit(batch).unwrap();
+        store.sync().unwrap();
+        drop(store);
+        assert_eq!(named(dir), (first, Fault::Missing));
+    });
+}

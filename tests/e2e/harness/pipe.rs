@@ -1,0 +1,77 @@
+//! A client that starts `mcpproxy stdio` and speaks MCP over its pipes, line by line.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{ChildStdin, ChildStdout, Stdio};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::{Process, configure, mcpproxy};
+
+pub(crate) struct Pipe {
+    pub(crate) process: Process,
+    pub(crate) folder: TempDir,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Pipe {
+    /// Starts one that has not been spoken to.
+    pub(crate) fn open(config: Value) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = configure(config, folder.path());
+        let log = std::fs::File::create(folder.path().join("log")).expect("a log");
+        let mut command = mcpproxy();
+        command.arg("stdio").arg("--config").arg(path).stderr(log);
+        let mut process = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let input = process.0.stdin.take();
+        let output = BufReader::new(process.0.stdout.take().expect("piped"));
+        Self { process, folder, input, output }
+    }
+
+    /// The same, initialized.
+    pub(crate) fn start(config: Value) -> Self {
+        let mut pipe = Self::open(config);
+        let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+            "protocolVersion": "2025-11-25", "capabilities": {},
+            "clientInfo": {"name": "e2e", "version": "1"}}});
+        let answer: Value = serde_json::from_str(&pipe.ask(&hello.to_string())).expect("JSON");
+        assert_eq!(answer["result"]["protocolVersion"], "2025-11-25");
+        pipe.send(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+        pipe
+    }
+
+    /// Writes a line.
+    pub(crate) fn send(&mut self, line: &str) {
+        let input = self.input.as_mut().expect("the pipe is open");
+        writeln!(input, "{line}").and_then(|()| input.flush()).expect("the proxy reads");
+    }
+
+    /// Reads a line, without its end; `None` once there are no more.
+    pub(crate) fn line(&mut self) -> Option<Vec<u8>> {
+        let mut line = Vec::new();
+        let count = self.output.read_until(b'\n', &mut line).expect("the proxy writes");
+        (count > 0).then(|| line.strip_suffix(b"\n").expect("a whole line").to_vec())
+    }
+
+    /// Writes a line and reads the next.
+    pub(crate) fn ask(&mut self, line: &str) -> String {
+        self.send(line);
+        String::from_utf8(self.line().expect("an answer")).expect("UTF-8")
+    }
+
+    /// Calls a tool that reads; the bytes of the line that answers.
+    pub(crate) fn read_raw(&mut self, tool: &str, args: &Value) -> Vec<u8> {
+        let arguments = json!({"name": tool, "args": args, "intent": {"operation_type": "read"}});
+        let params = json!({"name": "call_tool_read", "arguments": arguments});
+        let body = json!({"jsonrpc": "2.0", "id": "raw", "method": "tools/call", "params": params});
+        self.send(&body.to_string());
+        self.line().expect("an answer")
+    }
+
+    /// Closes the proxy's input; what it says until it ends, line by line.
+    pub(crate) fn close(&mut self) -> Vec<Vec<u8>> {
+        self.input = None;
+        std::iter::from_fn(|| self.line()).collect()
+    }
+}

@@ -1,0 +1,89 @@
+//! The stub upstream over stdio and HTTP, and what it says past the proxy.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use serde_json::{Value, json};
+
+use super::{Connection, Process, raw_result};
+
+/// The stub upstream's program.
+pub(crate) fn stub() -> PathBuf {
+    let binary = Path::new(env!("CARGO_BIN_EXE_mcpproxy"));
+    let stub = binary.with_file_name("examples").join("stub");
+    assert!(stub.exists(), "{} is missing: cargo test builds it with the examples", stub.display());
+    stub
+}
+
+/// An `mcpServers` entry for the stub over stdio.
+pub(crate) fn stub_stdio(flags: &[&str]) -> Value {
+    let args: Vec<&str> = ["stdio"].into_iter().chain(flags.iter().copied()).collect();
+    json!({"command": stub(), "args": args})
+}
+
+/// The stub over HTTP.
+pub(crate) struct HttpStub {
+    pub(crate) port: u16,
+    process: Process,
+}
+
+impl HttpStub {
+    pub(crate) fn start(flags: &[&str]) -> Self {
+        Self::from(Process::spawn(Self::command(flags).stdin(Stdio::null()).stdout(Stdio::piped())))
+    }
+
+    /// One without sessions that all tests share: the same bytes for everyone.
+    pub(crate) fn shared() -> &'static Self {
+        static STUB: OnceLock<HttpStub> = OnceLock::new();
+        STUB.get_or_init(|| Self::for_all(&["--stateless"]))
+    }
+
+    /// One that several tests share, for the whole run.
+    pub(crate) fn for_all(flags: &[&str]) -> Self {
+        Self::from(Process::spawn_for_all(&Self::command(flags), Path::new(""), Stdio::null()))
+    }
+
+    fn command(flags: &[&str]) -> Command {
+        let mut command = Command::new(stub());
+        command.arg("http").args(flags);
+        command
+    }
+
+    fn from(mut process: Process) -> Self {
+        let mut line = String::new();
+        let stdout = process.0.stdout.take().expect("piped");
+        BufReader::new(stdout).read_line(&mut line).expect("it prints its port");
+        Self { port: line.trim().parse().expect("a port"), process }
+    }
+
+    /// Its `mcpServers` entry.
+    pub(crate) fn entry(&self) -> Value {
+        json!({"url": format!("http://127.0.0.1:{}/mcp", self.port)})
+    }
+
+    /// Calls a tool past the proxy; the raw bytes of `result`. For a stub without sessions.
+    pub(crate) fn direct(&self, tool: &str, args: &Value) -> Vec<u8> {
+        let params = json!({"name": tool, "arguments": args});
+        let body = json!({"jsonrpc": "2.0", "id": "raw", "method": "tools/call", "params": params});
+        let mut connection = Connection::open(self.port);
+        connection.send("POST", "/mcp", &[], body.to_string().as_bytes());
+        let response = connection.response();
+        assert_eq!(response.status, 200, "{}", response.text());
+        raw_result(&response.body).to_vec()
+    }
+
+    /// What it counted: `calls`, `cancelled`, `abandoned`, `initialized`.
+    pub(crate) fn stats(&self) -> Value {
+        let stats: Value = serde_json::from_slice(&self.direct("stats", &json!({}))).expect("JSON");
+        stats["structuredContent"].clone()
+    }
+
+    /// Ends it, and waits until its port is free.
+    pub(crate) fn stop(mut self) -> u16 {
+        let _ = self.process.0.kill();
+        self.process.wait();
+        self.port
+    }
+}

@@ -1,0 +1,254 @@
+//! The client's side of the wire: HTTP/1.1 and MCP over it, by hand, with every byte kept.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use serde_json::{Value, json};
+
+use super::{PATIENCE, Proxy};
+
+/// One HTTP/1.1 connection.
+pub(crate) struct Connection {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl Connection {
+    pub(crate) fn open(port: u16) -> Self {
+        let stream = TcpStream::connect(("127.0.0.1", port)).expect("it connects");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        Self { stream, buffer: Vec::new() }
+    }
+
+    pub(crate) fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) {
+        let mut head = format!("{method} {path} HTTP/1.1\r\n");
+        let given = |name: &str| headers.iter().any(|(key, _)| key.eq_ignore_ascii_case(name));
+        if !given("host") {
+            head += "Host: 127.0.0.1\r\n";
+        }
+        if !body.is_empty() && !given("content-type") {
+            head += "Content-Type: application/json\r\n";
+        }
+        if !given("accept") {
+            head += "Accept: application/json, text/event-stream\r\n";
+        }
+        for (name, value) in headers {
+            head += &format!("{name}: {value}\r\n");
+        }
+        head += &format!("Content-Length: {}\r\n\r\n", body.len());
+        self.raw(head.as_bytes());
+        self.raw(body);
+    }
+
+    /// Writes bytes as they are. A peer that has answered and closed already is no error here.
+    pub(crate) fn raw(&mut self, bytes: &[u8]) {
+        let _ = self.stream.write_all(bytes);
+    }
+
+    /// Reads one response whole.
+    pub(crate) fn response(&mut self) -> Response {
+        let (status, headers) = self.head();
+        let (mut body, mut whole) = (Vec::new(), true);
+        let header = |name: &str| find(&headers, name);
+        if header("transfer-encoding") == Some("chunked") {
+            loop {
+                match self.chunk() {
+                    Some(chunk) if chunk.is_empty() => break,
+                    Some(chunk) => body.extend(chunk),
+                    None => {
+                        whole = false;
+                        break;
+                    }
+                }
+            }
+        } else if let Some(length) = header("content-length") {
+            let length: usize = length.parse().expect("a length");
+            while self.buffer.len() < length && self.fill() {}
+            whole = self.buffer.len() >= length;
+            body.extend(self.buffer.drain(..length.min(self.buffer.len())));
+        }
+        Response { status, headers, body, whole }
+    }
+
+    /// Reads a response's status and headers.
+    pub(crate) fn head(&mut self) -> (u16, Vec<(String, String)>) {
+        let end = loop {
+            if let Some(at) = self.buffer.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
+                break at;
+            }
+            assert!(self.fill(), "the connection ended before a response's head");
+        };
+        let head = String::from_utf8(self.buffer.drain(..end + 4).collect()).expect("ASCII");
+        let mut lines = head.lines();
+        let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok());
+        let headers = lines.filter_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            Some((name.to_ascii_lowercase(), value.trim().to_owned()))
+        });
+        (status.expect("a status"), headers.collect())
+    }
+
+    /// Reads one chunk of a chunked body, empty for the last; `None` if the connection ended.
+    pub(crate) fn chunk(&mut self) -> Option<Vec<u8>> {
+        let line = loop {
+            if let Some(at) = self.buffer.windows(2).position(|bytes| bytes == b"\r\n") {
+                break self.buffer.drain(..at + 2).collect::<Vec<u8>>();
+            }
+            if !self.fill() {
+                return None;
+            }
+        };
+        let size = std::str::from_utf8(&line).expect("ASCII").trim();
+        let size = usize::from_str_radix(size, 16).expect("a chunk size");
+        while self.buffer.len() < size + 2 {
+            if !self.fill() {
+                return None;
+            }
+        }
+        let chunk = self.buffer.drain(..size).collect();
+        self.buffer.drain(..2);
+        Some(chunk)
+    }
+
+    /// True while the peer has not closed.
+    pub(crate) fn fill(&mut self) -> bool {
+        let mut bytes = [0; 65536];
+        match self.stream.read(&mut bytes) {
+            Ok(0) => false,
+            Ok(count) => {
+                self.buffer.extend_from_slice(&bytes[..count]);
+                true
+            }
+            Err(error) => {
+                let gone = error.kind() == std::io::ErrorKind::ConnectionReset;
+                assert!(gone, "reading failed: {error}");
+                false
+            }
+        }
+    }
+}
+
+fn find<'a>(headers: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+}
+
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+    /// False when the body broke off.
+    pub(crate) whole: bool,
+}
+
+impl Response {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        find(&self.headers, name)
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|e| panic!("{e}: {}", self.text()))
+    }
+}
+
+/// An MCP client with one session, over one connection.
+pub(crate) struct Client {
+    pub(crate) port: u16,
+    pub(crate) session: String,
+    pub(crate) connection: Connection,
+    next_id: u64,
+}
+
+impl Client {
+    pub(crate) fn open(port: u16) -> Self {
+        let mut connection = Connection::open(port);
+        let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+            "protocolVersion": "2025-11-25", "capabilities": {},
+            "clientInfo": {"name": "e2e", "version": "1"}}});
+        connection.send("POST", "/mcp", &[], hello.to_string().as_bytes());
+        let response = connection.response();
+        assert_eq!(response.status, 200, "{}", response.text());
+        let session = response.header("mcp-session-id").expect("a session").to_owned();
+        let mut client = Self { port, session, connection, next_id: 1 };
+        let noted = client.post(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+        assert_eq!(noted.status, 202);
+        client
+    }
+
+    /// Posts a message as it is.
+    pub(crate) fn post(&mut self, body: &[u8]) -> Response {
+        self.connection.send("POST", "/mcp", &[("Mcp-Session-Id", &self.session)], body);
+        self.connection.response()
+    }
+
+    /// A request; the whole response message, parsed.
+    pub(crate) fn ask(&mut self, method: &str, params: Value) -> Value {
+        let id = self.next_id;
+        self.next_id += 1;
+        let body = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+        let response = self.post(body.to_string().as_bytes());
+        assert_eq!(response.status, 200, "{}", response.text());
+        let message = response.json();
+        assert_eq!(message["id"], id);
+        message
+    }
+
+    /// Calls one of our tools; its `result`, or the whole message when that is an error.
+    pub(crate) fn tool(&mut self, name: &str, arguments: Value) -> Value {
+        let mut message = self.ask("tools/call", json!({"name": name, "arguments": arguments}));
+        match message.get_mut("result") {
+            Some(result) => result.take(),
+            None => message,
+        }
+    }
+
+    /// Calls an upstream's tool by `call_tool_<operation>` with the intent that goes with it.
+    pub(crate) fn call(&mut self, operation: &str, tool: &str, args: Value) -> Value {
+        let intent = json!({"operation_type": operation});
+        let arguments = json!({"name": tool, "args": args, "intent": intent});
+        self.tool(&format!("call_tool_{operation}"), arguments)
+    }
+
+    /// This session's records, newest first; `query` filters further.
+    pub(crate) fn records(&self, proxy: &Proxy, query: &str) -> Vec<Value> {
+        proxy.activity(&format!("session_id={}&{query}", self.session))
+    }
+
+    /// Calls an upstream's tool by the read variant with a proper intent.
+    pub(crate) fn read(&mut self, tool: &str, args: Value) -> Value {
+        self.call("read", tool, args)
+    }
+
+    /// Sends such a call and leaves its response to be read from `connection`.
+    pub(crate) fn begin_read(&mut self, tool: &str, args: Value) {
+        let arguments = json!({"name": tool, "args": args, "intent": {"operation_type": "read"}});
+        let params = json!({"name": "call_tool_read", "arguments": arguments});
+        let body = json!({"jsonrpc": "2.0", "id": "raw", "method": "tools/call", "params": params});
+        let session = [("Mcp-Session-Id", self.session.as_str())];
+        self.connection.send("POST", "/mcp", &session, body.to_string().as_bytes());
+    }
+
+    /// Calls a tool that reads; the response with the bytes as they came.
+    pub(crate) fn read_raw(&mut self, tool: &str, args: Value) -> Response {
+        self.begin_read(tool, args);
+        self.connection.response()
+    }
+}
+
+/// The raw bytes of `result` in a response of ours, whose envelope is known.
+pub(crate) fn raw_result(message: &[u8]) -> &[u8] {
+    const HEAD: &[u8] = br#"{"jsonrpc":"2.0","id":"raw","result":"#;
+    let rest = message
+        .strip_prefix(HEAD)
+        .unwrap_or_else(|| panic!("not our envelope: {}", String::from_utf8_lossy(message)));
+    rest.strip_suffix(b"}").expect("the envelope's end")
+}
+
+/// The one text block of a tool result that reports an error.
+pub(crate) fn error_text(result: &Value) -> &str {
+    assert_eq!(result["isError"], true, "{result}");
+    result["content"][0]["text"].as_str().expect("a text block")
+}

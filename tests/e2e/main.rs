@@ -1,0 +1,19 @@
+//! End to end: the real binary before the stub upstream, watched on the wire.
+//!
+//! One file a topic; names carry the requirement of the specification. What a part does inside is
+//! tested where it stands, not here.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that panics has failed")]
+#![expect(clippy::panic, clippy::indexing_slicing, reason = "a test that panics has failed")]
+
+mod cli;
+mod config;
+mod harness;
+mod intent;
+mod output;
+mod requests;
+mod rest;
+mod serve;
+mod stdio;
+mod streaming;
+mod upstream;

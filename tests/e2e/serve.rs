@@ -1,0 +1,390 @@
+//! A proxy's life: what it starts with, what it learns, what it survives, how it ends.
+
+use std::net::TcpListener;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::harness::{
+    Client, HttpStub, Output, Proxy, configure, error_text, is_running, mcpproxy, stub, stub_stdio,
+    until,
+};
+
+/// A child that never says a word and does not read its input.
+fn deaf() -> Value {
+    json!({"command": stub(), "args": ["deaf"]})
+}
+
+/// The stub with a child of its own, deaf, whose process id it writes into `file`.
+fn with_grandchild(file: &Path) -> Value {
+    let script = r#""$0" deaf & echo $! >"$1"; exec "$0" stdio"#;
+    json!({"command": "sh", "args": ["-c", script, stub(), file]})
+}
+
+/// A server that is given so long to answer.
+fn within(mut server: Value, call_timeout: &str) -> Value {
+    server["call_timeout"] = json!(call_timeout);
+    server
+}
+
+fn server(proxy: &Proxy, name: &str) -> Value {
+    let servers = proxy.api("servers")["servers"].clone();
+    servers.as_array().unwrap().iter().find(|server| server["name"] == name).unwrap().clone()
+}
+
+fn tools_of(proxy: &Proxy, name: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut cursor = String::new();
+    loop {
+        let page = proxy.api(&format!("tools?server={name}&limit=100{cursor}"));
+        let tools = page["tools"].as_array().unwrap();
+        names.extend(tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()));
+        match page.get("next_cursor") {
+            Some(next) => cursor = format!("&cursor={}", next.as_str().unwrap()),
+            None => return names,
+        }
+    }
+}
+
+fn works(client: &mut Client, server: &str) {
+    let result = client.read(&format!("{server}:read_item"), json!({}));
+    assert_eq!(result["structuredContent"]["value"], 7, "{result}");
+}
+
+#[test]
+fn the_object_and_the_array_form_start_the_same_servers() {
+    let http = HttpStub::shared();
+    let mut array = [stub_stdio(&[]), http.entry()];
+    array[0]["name"] = json!("pipe");
+    array[1]["name"] = json!("web");
+    for servers in [json!({"pipe": stub_stdio(&[]), "web": http.entry()}), json!(array)] {
+        let proxy = Proxy::start(servers);
+        let mut client = proxy.client();
+        works(&mut client, "pipe");
+        works(&mut client, "web");
+        let [pipe, web] = ["pipe", "web"].map(|name| server(&proxy, name));
+        assert_eq!((&pipe["state"], &pipe["protocol"]), (&json!("connected"), &json!("stdio")));
+        assert_eq!(
+            (&web["state"], &web["protocol"]),
+            (&json!("connected"), &json!("streamable-http"))
+        );
+    }
+}
+
+#[test]
+fn an_empty_config_is_a_working_config() {
+    let proxy = Proxy::with(json!({}));
+    assert_eq!(proxy.api("tools")["tools"], json!([]));
+    let found = proxy.client().tool("retrieve_tools", json!({"query": "anything"}));
+    assert_eq!(found["structuredContent"]["tools"], json!([]));
+}
+
+#[test]
+fn paged_lists_are_read_whole_and_malformed_tools_left_out_with_a_warning() {
+    let proxy = Proxy::start(json!({
+        "whole": stub_stdio(&[]),
+        "paged": stub_stdio(&["--page", "7"]),
+        "odd": stub_stdio(&["--page", "7", "--malformed"]),
+    }));
+    let names = |server: &str| -> Vec<String> {
+        let tools = tools_of(&proxy, server).into_iter();
+        tools.map(|name| name.split_once(':').unwrap().1.to_owned()).collect()
+    };
+    let whole = names("whole");
+    assert!(whole.len() > 50, "{whole:?}");
+    assert_eq!(names("paged"), whole);
+    assert_eq!(names("odd"), whole, "the good ones on both sides of the bad ones are kept");
+    let mut client = proxy.client();
+    works(&mut client, "odd");
+    let log = proxy.log();
+    let warned = |line: &&str| line.contains("WARN") && line.contains("odd");
+    assert!(log.lines().filter(warned).count() >= 1, "{log}");
+    assert!(!log.lines().any(|line| line.contains("WARN") && line.contains("paged")), "{log}");
+}
+
+#[test]
+fn fr_a1_after_a_restart_the_tools_are_known_before_any_server_answered() {
+    let strict = json!({"mode": "strict"});
+    let config = |server: Value| json!({"mcpServers": {"s": within(server, "200ms")}, "output_validation": strict});
+    let first = Proxy::with(config(stub_stdio(&["--only", "read_item,violate"])));
+    let shown = first.api("tools/s:violate")["tool"].clone();
+    let found = first.client().tool("retrieve_tools", json!({"query": "violate"}));
+    let folder = first.end();
+
+    let second = Proxy::unready(config(deaf()), folder);
+    until("the catalog is restored", || (tools_of(&second, "s").len() == 2).then_some(()));
+    assert_eq!(second.get("/readyz").status, 503, "nothing was heard of the server");
+    assert_eq!(server(&second, "s")["state"], "connecting");
+    assert_eq!(second.api("tools/s:violate")["tool"], shown, "with its output schema");
+    let mut client = second.client();
+    let again = client.tool("retrieve_tools", json!({"query": "violate"}));
+    assert_eq!(again["structuredContent"], found["structuredContent"]);
+    let result = client.read("s:read_item", json!({}));
+    let text = error_text(&result);
+    assert!(text.contains('s') && text.contains("connecting"), "{text}");
+    let records = client.records(&second, "type=tool_call");
+    assert_eq!(records[0]["status"], "error");
+    assert_eq!(records[0]["error_message"], text);
+}
+
+#[test]
+fn fr_a1_schemas_from_an_earlier_life_judge() {
+    let http = HttpStub::start(&["--stateless", "--only", "violate"]);
+    let config =
+        |url: Value| json!({"mcpServers": {"s": url}, "output_validation": {"mode": "strict"}});
+    let first = Proxy::with(config(http.entry()));
+    let folder = first.end();
+    // The same tool, whose list cannot be read any more.
+    let port = http.stop().to_string();
+    let mute = ["--stateless", "--port", &port, "--behaviour", "never", "--on", "tools/list"];
+    let http = HttpStub::start(&mute);
+    let second = Proxy::unready(config(http.entry()), folder);
+    let mut client = second.client();
+    let result = client.read("s:violate", json!({}));
+    assert!(error_text(&result).starts_with("output schema validation failed: "), "{result}");
+    assert_eq!(second.get("/readyz").status, 503);
+}
+
+#[test]
+fn list_changed_is_followed_over_stdio_and_http() {
+    let http = HttpStub::start(&[]);
+    let proxy = Proxy::start(json!({"pipe": stub_stdio(&[]), "web": http.entry()}));
+    let mut client = proxy.client();
+    for server in ["pipe", "web"] {
+        let tool = format!("{server}:added_1");
+        assert!(!tools_of(&proxy, server).contains(&tool));
+        let result = client.call("write", &format!("{server}:add_tool"), json!({}));
+        assert_eq!(result.get("isError"), None, "{result}");
+        until("the new tool is known", || tools_of(&proxy, server).contains(&tool).then_some(()));
+        let result = client.read(&tool, json!({}));
+        assert_eq!(result["structuredContent"]["value"], 7, "{result}");
+        let changes = proxy.activity(&format!("type=catalog_change&server={server}"));
+        assert_eq!(changes[0]["metadata"]["added"], json!(["added_1"]), "{changes:?}");
+    }
+}
+
+#[test]
+fn a_child_that_dies_is_started_again() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    let mut client = proxy.client();
+    let result = client.read("s:crash", json!({}));
+    let text = error_text(&result);
+    assert!(text.starts_with("s: crash: "), "{text}");
+    // The next call waits for it.
+    works(&mut client, "s");
+    let states: Vec<Value> = proxy
+        .activity("type=server_change&server=s")
+        .iter()
+        .map(|record| record["metadata"]["status"].clone())
+        .collect();
+    assert_eq!(states.iter().filter(|state| *state == "connected").count(), 2, "{states:?}");
+}
+
+#[test]
+fn an_http_server_that_comes_back_is_found_again() {
+    let http = HttpStub::start(&[]);
+    let proxy = Proxy::start(json!({"s": http.entry()}));
+    let mut client = proxy.client();
+    works(&mut client, "s");
+    let port = http.stop().to_string();
+    let text = error_text(&client.read("s:read_item", json!({}))).to_owned();
+    assert!(text.starts_with("s: read_item: "), "{text}");
+    let _back = HttpStub::start(&["--port", &port]);
+    until("it is found again", || {
+        let result = client.read("s:read_item", json!({}));
+        result.get("isError").is_none().then_some(())
+    });
+}
+
+#[test]
+fn a_forgotten_session_is_opened_anew() {
+    let http = HttpStub::start(&[]);
+    let proxy = Proxy::start(json!({"s": http.entry()}));
+    let mut client = proxy.client();
+    client.call("write", "s:forget_session", json!({}));
+    works(&mut client, "s");
+}
+
+#[test]
+fn a_mute_a_slow_and_a_dead_server_delay_nobody() {
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let config = json!({"mcpServers": {
+        "mute": deaf(),
+        "dead": {"command": "/nowhere/at/all"},
+        "refusing": {"url": format!("http://{nobody}/mcp")},
+        "unlisted": stub_stdio(&["--behaviour", "never", "--on", "tools/list"]),
+        "good": stub_stdio(&[]),
+    }});
+    let proxy = Proxy::unready(config, tempfile::tempdir().unwrap());
+    let mut client = proxy.client();
+    // While the mute ones are still being waited for: no answer of theirs ever comes.
+    works(&mut client, "good");
+    let found = client.tool("retrieve_tools", json!({"query": "read item"}));
+    assert_eq!(found["structuredContent"]["tools"][0]["name"], "good:read_item");
+    until("it is shown", || (server(&proxy, "good")["state"] == "connected").then_some(()));
+    for name in ["mute", "unlisted"] {
+        assert_eq!(server(&proxy, name)["state"], "connecting", "{name}");
+    }
+    for (name, why) in [("dead", "/nowhere/at/all"), ("refusing", "connect")] {
+        let reason = until("it has failed", || {
+            let state = server(&proxy, name);
+            (state["state"] == "failed").then(|| state["reason"].as_str().unwrap().to_owned())
+        });
+        assert!(reason.contains(why), "{name}: {reason}");
+        let text = error_text(&client.read(&format!("{name}:x"), json!({}))).to_owned();
+        assert!(text.contains(name), "{text}");
+    }
+    assert_eq!(proxy.get("/readyz").status, 503);
+    // A call under way that is never answered delays no other of the same server.
+    let mut stuck = proxy.client();
+    stuck.begin_read("good:never", json!({}));
+    works(&mut client, "good");
+}
+
+/// Begins a call that takes a while, tells the proxy to end, and reads the answer.
+fn drain(signal: &str) {
+    let notes = tempfile::tempdir().unwrap();
+    let file = notes.path().join("grandchild");
+    let proxy = Proxy::start(json!({"s": with_grandchild(&file), "deaf": stub_stdio(&[])}));
+    let grandchild = std::fs::read_to_string(&file).unwrap().trim().to_owned();
+    let children = children_of(proxy.process.0.id());
+    assert_eq!(children.len(), 2, "{children:?}");
+    assert!(is_running(&grandchild));
+
+    let http = HttpStub::shared();
+    let mut client = proxy.client();
+    let pace = json!({"chunk": 64, "pause_ms": 50, "size": 1024});
+    client.begin_read("s:text", pace.clone());
+    let idle = proxy.client();
+    // The call is on its way once the stub counts it.
+    let mut other = proxy.client();
+    until("the call is under way", || {
+        let stats = other.read("s:stats", json!({}));
+        (stats["structuredContent"]["calls"].as_u64()? >= 2).then_some(())
+    });
+    drop(other);
+    let (port, mut proxy) = (proxy.port, proxy);
+    proxy.process.signal(signal);
+    let response = client.connection.response();
+    assert!(response.whole, "{}", response.text());
+    assert_eq!(
+        crate::harness::raw_result(&response.body),
+        http.direct("text", &json!({"size": 1024}))
+    );
+    assert_eq!(proxy.process.wait(), Some(0), "{}", proxy.log());
+    drop(idle);
+    assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
+    for pid in children.iter().chain([&grandchild]) {
+        assert!(!is_running(pid), "{pid} of {children:?} and {grandchild}");
+    }
+    let session = client.session.clone();
+    let folder = std::mem::replace(&mut proxy.folder, tempfile::tempdir().unwrap());
+    let again = Proxy::unready(json!({}), folder);
+    let records = again.activity(&format!("session_id={session}&tool=text"));
+    assert_eq!(records.len(), 1);
+    assert_eq!(records[0]["status"], "success");
+    let kinds: Vec<Value> = again
+        .activity("type=system_start,system_stop")
+        .iter()
+        .map(|record| record["type"].clone())
+        .collect();
+    assert_eq!(kinds, ["system_start", "system_stop", "system_start"]);
+}
+
+fn children_of(pid: u32) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let lists = tasks.map(|task| {
+        std::fs::read_to_string(task.unwrap().path().join("children")).unwrap_or_default()
+    });
+    let lists: Vec<String> = lists.collect();
+    lists.iter().flat_map(|list| list.split_whitespace()).map(str::to_owned).collect()
+}
+
+#[test]
+fn sigterm_lets_a_call_finish_keeps_its_record_and_leaves_no_process() {
+    drain("TERM");
+}
+
+#[test]
+fn sigint_lets_a_call_finish_keeps_its_record_and_leaves_no_process() {
+    drain("INT");
+}
+
+#[test]
+fn children_that_do_not_listen_are_ended_all_the_same() {
+    let proxy = Proxy::unready(
+        json!({"mcpServers": {"mute": deaf(), "s": stub_stdio(&[])}}),
+        tempfile::tempdir().unwrap(),
+    );
+    let mut client = proxy.client();
+    works(&mut client, "s");
+    // This one turns deaf while it is connected.
+    client.begin_read("s:close_stdin", json!({}));
+    let children = until("both children run", || {
+        let children = children_of(proxy.process.0.id());
+        (children.len() == 2).then_some(children)
+    });
+    drop(client);
+    drop(proxy.end());
+    for pid in children {
+        assert!(!is_running(&pid), "{pid}");
+    }
+}
+
+fn serve_once(folder: &Path, config: Value) -> Output {
+    let path = configure(config, folder);
+    Output::of(mcpproxy().arg("serve").arg("--config").arg(path))
+}
+
+#[test]
+fn a_taken_port_is_exit_3_and_nothing_was_started() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mark = folder.path().join("started");
+    let config = json!({
+        "listen": address,
+        "mcpServers": {"s": {"command": "touch", "args": [mark]}},
+    });
+    let output = serve_once(folder.path(), config);
+    assert_eq!(output.code, Some(3), "{}", output.stderr);
+    assert!(output.stderr.contains(&format!("cannot listen on {address}")), "{}", output.stderr);
+    assert!(!mark.exists(), "no server was started");
+    assert!(!folder.path().join("data").exists(), "no store was opened");
+}
+
+#[test]
+fn a_locked_store_is_exit_4_and_the_first_proxy_lives_on() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&["--only", "read_item"])}));
+    let folder = tempfile::tempdir().unwrap();
+    let mark = folder.path().join("started");
+    let config = json!({
+        "data_dir": proxy.folder.path().join("data"),
+        "mcpServers": {"s": {"command": "touch", "args": [mark]}},
+    });
+    let output = serve_once(folder.path(), config);
+    assert_eq!(output.code, Some(4), "{}", output.stderr);
+    assert!(
+        output.stderr.contains("in use") || output.stderr.contains("locked"),
+        "{}",
+        output.stderr
+    );
+    assert!(!mark.exists(), "no server was started");
+    works(&mut proxy.client(), "s");
+}
+
+#[test]
+fn a_first_start_makes_a_key_and_keeps_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let proxy = Proxy::unready(json!({"api_key": ""}), folder);
+    let path = proxy.folder.path().join("config.json");
+    let key = |path: &Path| -> String {
+        let config: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        config["api_key"].as_str().unwrap().to_owned()
+    };
+    let made = key(&path);
+    assert!(made.len() == 64 && made.bytes().all(|b| b.is_ascii_hexdigit()), "{made}");
+    let ask = |key: &str| proxy.request("GET", "/api/v1/status", &[("X-API-Key", key)], b"").status;
+    assert_eq!((ask(&made), ask(crate::harness::API_KEY)), (200, 401));
+    assert!(!proxy.log().contains(&made), "a key is not logged");
+}

@@ -1,0 +1,200 @@
+//! Measures the activity log at a million records: sustained records per second with fsync, pages
+//! for each filter, single records, the summary, bytes on disk, pruning.
+//!
+//! `cargo run --release --example bench-activity -- [RECORDS] [FOLDER]`
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use mcpproxy::activity::{
+    Activity, Config, Draft, Filter, From, Operation, Page, Payload, Payloads, Period, Source,
+    Status, Type,
+};
+
+/// Threads that submit, as workers of the proxy would.
+const SUBMITTERS: u64 = 2;
+/// Times each query is asked.
+const ROUNDS: usize = 200;
+/// A first moment: the start of 2026, in microseconds.
+const START: u64 = 1_767_225_600_000_000;
+
+fn draft(template: &Draft, n: u64) -> Draft {
+    let servers = ["github", "files", "memory", "time"];
+    let pick = |list: &[&str], n: u64| {
+        list.get((n % list.len() as u64) as usize).map_or("", |it| it).to_owned()
+    };
+    let mut draft = template.clone();
+    draft.server = pick(&servers, n).into();
+    draft.tool = format!("tool_{}", n % 30).into();
+    draft.status = if n % 50 == 0 { Status::Error } else { Status::Success };
+    draft.operation = Some(if n % 3 == 0 { Operation::Write } else { Operation::Read });
+    draft.session_id = format!("session-{}", n / 1000).into();
+    draft.request_id = format!("{:016x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).into();
+    draft.started = START + n * 2_000_000;
+    draft.duration_us = 500 + n % 5000;
+    let arguments = format!(
+        r#"{{"owner":"octo","number":{n},"title":"It is broken","body":"Steps: open {} and close."}}"#,
+        n * 31
+    );
+    draft.arguments = Payload::cut(arguments.as_bytes(), 4096);
+    let response = format!(
+        r#"{{"content":[{{"type":"text","text":"{{\"id\":{n},\"state\":\"open\"}}"}}],"structuredContent":{{"id":{n},"state":"open","hash":"{:x}"}}}}"#,
+        n.wrapping_mul(0xd129_0e2d_7f4a_7c15)
+    );
+    draft.response = Payload::cut(response.as_bytes(), 1024);
+    draft
+}
+
+fn percentiles(mut times: Vec<f64>) -> String {
+    times.sort_by(f64::total_cmp);
+    let at = |q: f64| times.get(((times.len() - 1) as f64 * q) as usize).copied().unwrap_or(0.0);
+    format!("p50 {:8.3} ms   p99 {:8.3} ms", at(0.5), at(0.99))
+}
+
+fn timed<T>(rounds: usize, mut work: impl FnMut() -> T) -> String {
+    let time = |_| {
+        let start = Instant::now();
+        std::hint::black_box(work());
+        start.elapsed().as_secs_f64() * 1000.0
+    };
+    percentiles((0..rounds).map(time).collect())
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let records: u64 = args.next().map_or(Ok(1_000_000), |it| it.parse())?;
+    let dir =
+        args.next().map_or_else(|| std::env::temp_dir().join("bench-activity"), PathBuf::from);
+    if dir.exists() {
+        std::fs::remove_dir_all(&dir)?;
+    }
+    let config = Config { max_records: 0, retention_days: 0, max_size_mb: 0, ..Config::default() };
+    let (activity, writer) = Activity::open(&dir, config)?;
+    let mut template = Draft::new(Type::ToolCall, Source::Mcp, Status::Success);
+    template.variant = "call_tool_read";
+    template.client_name = "client".into();
+    template.intent = Payload::cut(br#"{"operation_type":"read","reason":"to see"}"#, 1024);
+
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for part in 0..SUBMITTERS {
+            let (activity, template) = (activity.clone(), &template);
+            scope.spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+                let Ok(runtime) = runtime else { return };
+                runtime.block_on(async {
+                    for n in (part..records).step_by(SUBMITTERS as usize) {
+                        match activity.reserve().await {
+                            Ok(slot) => drop(slot.submit(draft(template, n))),
+                            Err(error) => return eprintln!("{error}"),
+                        }
+                    }
+                });
+            });
+        }
+    });
+    activity.flush()?;
+    let took = start.elapsed().as_secs_f64();
+    println!("{records} records, durable: {took:.2} s, {:.0} records/s", records as f64 / took);
+
+    let page = Page::default();
+    let none = Filter::default;
+    let filters = [
+        ("no filter", none()),
+        ("type", Filter { kinds: vec![Type::ToolCall], ..none() }),
+        ("type, none there", Filter { kinds: vec![Type::Approval], ..none() }),
+        ("status", Filter { statuses: vec![Status::Error], ..none() }),
+        ("server", Filter { servers: vec!["github".into()], ..none() }),
+        ("tool", Filter { tools: vec!["tool_17".into()], ..none() }),
+        ("intent type", Filter { operations: vec![Operation::Write], ..none() }),
+        ("session, old", Filter { sessions: vec!["session-3".into()], ..none() }),
+        (
+            "request, old",
+            Filter { requests: vec![draft(&template, 77).request_id.into()], ..none() },
+        ),
+        (
+            "time range, old",
+            Filter { since: Some(START), until: Some(START + 3_600_000_000), ..none() },
+        ),
+        (
+            "server + tool + status",
+            Filter {
+                servers: vec!["github".into()],
+                tools: vec!["tool_0".into()],
+                statuses: vec![Status::Error],
+                ..none()
+            },
+        ),
+        (
+            "server + tool, disjoint",
+            Filter {
+                servers: vec!["github".into()],
+                tools: vec!["tool_1".into()],
+                statuses: vec![Status::Error],
+                ..none()
+            },
+        ),
+    ];
+    for (name, filter) in &filters {
+        let found = activity.list(filter, &page)?.records.len();
+        let times = timed(ROUNDS, || activity.list(filter, &page).map(|it| it.records.len()));
+        println!("page of 50, {name:<24} {found:>3} found   {times}");
+    }
+    let exclude = Page { payloads: Payloads::Exclude, ..page };
+    println!(
+        "page of 50, without payloads            {}",
+        timed(ROUNDS, || activity.list(&none(), &exclude).map(|it| it.records.len()))
+    );
+    let far = Page { from: From::Offset(records / 2), ..page };
+    println!(
+        "page of 50, offset {:<8}             {}",
+        records / 2,
+        timed(ROUNDS, || activity.list(&none(), &far).map(|it| it.records.len()))
+    );
+    for (name, filter) in filters.iter().take(7) {
+        println!("count, {name:<29}    {}", timed(20, || activity.count(filter).unwrap_or(0)));
+    }
+    let mut id = activity.list(&none(), &far)?.records.first().map(|it| it.id);
+    println!(
+        "get by id                               {}",
+        timed(ROUNDS, || id.take().map(|it| {
+            id = Some(it);
+            activity.get(it).is_ok()
+        }))
+    );
+    let now = START + records * 2_000_000;
+    println!(
+        "summary of 30 days                      {}",
+        timed(20, || activity.summary(Period::Month, now).map(|it| it.stats.total()))
+    );
+    let start = Instant::now();
+    let report = activity.verify(|_, _| {})?;
+    println!("verify: {} records in {:.2} s", report.records, start.elapsed().as_secs_f64());
+    let disk = activity.health().disk_bytes;
+    println!("disk, journal and all: {} bytes, {} a record", disk, disk / records.max(1));
+    let start = Instant::now();
+    writer.close()?;
+    println!("close and seal: {:.2} s", start.elapsed().as_secs_f64());
+    drop(activity);
+    let start = Instant::now();
+    let config = Config {
+        max_records: records / 10,
+        retention_days: 0,
+        max_size_mb: 0,
+        ..Config::default()
+    };
+    let (activity, writer) = Activity::open(&dir, config)?;
+    println!("open: {:.3} s", start.elapsed().as_secs_f64());
+    let start = Instant::now();
+    let removed = activity.prune()?;
+    println!(
+        "prune: {removed} records in {:.2} s; disk {} bytes before, {} after",
+        start.elapsed().as_secs_f64(),
+        disk,
+        activity.health().disk_bytes
+    );
+    writer.close()?;
+    std::fs::remove_dir_all(&dir)?;
+    Ok(())
+}
