@@ -381,8 +381,12 @@ impl Activity {
     /// Records something that is not a call, beyond the room if there is none: such entries are
     /// few, and clients cannot make them.
     pub fn note(&self, entry: impl Into<Entry>) {
+        let mut entry = entry.into();
+        if entry.draft.started == 0 {
+            entry.draft.started = unix_micros();
+        }
         let counted = self.shared.take_room();
-        self.shared.send(Message::Entry { entry: entry.into(), done: None, counted });
+        self.shared.send(Message::Entry { entry, done: None, counted });
         self.shared.wake_if_asleep();
     }
 
@@ -685,5 +689,10 @@ fn room(config: &Config) -> usize {
 }
 
 fn unix_millis() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |it| it.as_millis() as u64)
+    unix_micros() / 1000
+}
+
+fn unix_micros() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }

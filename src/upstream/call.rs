@@ -82,6 +82,12 @@ impl Upstream {
         self.state.borrow().clone()
     }
 
+    /// Waits until it was discovered or has failed for the first time.
+    pub async fn settled(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.state.subscribe().wait_for(|state| state.settled).await;
+    }
+
     /// Why it cannot be called now, in one line that names it; `None` if it can.
     #[must_use]
     pub fn unavailable(&self) -> Option<String> {
