@@ -20,6 +20,7 @@ pub mod record;
 pub mod recover;
 pub mod redact;
 pub mod retention;
+pub mod salvage;
 pub mod seal;
 pub mod segment;
 pub mod stats;

@@ -556,6 +556,61 @@ mod tests {
         assert!((0..bodies.len()).all(|len| body_block(&bodies[..len]).is_err()));
     }
 
+    /// Bytes that an earlier version wrote, or nobody: a name and hexadecimal digits in each line.
+    fn fixtures(text: &str) -> Vec<(&str, Vec<u8>)> {
+        let byte =
+            |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        let text: Vec<_> = lines.map(|it| it.split_once(' ').unwrap()).collect();
+        text.into_iter()
+            .map(|(name, hex)| (name, hex.as_bytes().chunks(2).map(byte).collect()))
+            .collect()
+    }
+
+    #[test]
+    fn version_1_is_read_as_it_was_written() {
+        let fixtures = fixtures(include_str!("../../tests/data/activity/v1.txt"));
+        let [(_, bytes), (_, body), (_, heads), (_, bodies), (_, hash)] = &fixtures[..] else {
+            panic!("{fixtures:?}")
+        };
+        assert_eq!(decode_head(bytes), Ok(head()));
+        let expected = Body {
+            arguments: Payload::cut(br#"{"a":1}"#, 100),
+            response: Payload::cut(b"answer", 3),
+            metadata: Payload::default(),
+        };
+        assert_eq!(decode_body(body), Ok(expected));
+        let block = head_block(heads).unwrap();
+        assert_eq!((block.first, block.prev, block.records.len()), (7, Hash([9; 32]), 1));
+        let (range, stored) = &block.records[0];
+        assert_eq!(&heads[range.clone()], bytes);
+        assert_eq!(&bodies[body_block(bodies).unwrap()[0].clone()], body);
+        assert_eq!(chain(block.prev, NodeId([3; 16]), 7, bytes, body), *stored);
+        assert_eq!(stored.0, hash[..]);
+    }
+
+    #[test]
+    fn broken_bytes_are_refused_with_the_reason() {
+        for (name, bytes) in fixtures(include_str!("../../tests/data/activity/broken.txt")) {
+            let (kind, reason) = name.split_once(':').unwrap();
+            let error = match kind {
+                "head" => decode_head(&bytes).map(drop),
+                "body" => decode_body(&bytes).map(drop),
+                "heads" => head_block(&bytes).map(drop),
+                "bodies" => body_block(&bytes).map(drop),
+                other => panic!("{other}"),
+            };
+            let expected = match reason.split('-').next().unwrap() {
+                "short" => DecodeError::Short,
+                "trailing" => DecodeError::Trailing,
+                "version" => DecodeError::Version(2),
+                "value" => DecodeError::Value,
+                other => panic!("{other}"),
+            };
+            assert_eq!(error, Err(expected), "{name}");
+        }
+    }
+
     #[test]
     fn act_4_the_hash_depends_on_every_part() {
         let (prev, node) = (Hash([1; 32]), NodeId([2; 16]));
