@@ -2,7 +2,6 @@
 //! tape alone, and a copy of the bytes.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
-#![expect(missing_docs, reason = "criterion's macros make undocumented functions")]
 
 use std::hint::black_box;
 
