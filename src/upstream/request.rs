@@ -2,6 +2,8 @@
 //!
 //! Pure. Large arguments go out as the slice they came in; nothing of them is read.
 
+use std::io::Write;
+
 use bytes::Bytes;
 
 use super::connection::Slices;
@@ -37,11 +39,9 @@ impl Params<'_> {
         let small = arguments.len() <= COPY_BYTES;
         let room = 128 + meta.len() + self.name.map_or(0, str::len);
         let mut head = Vec::with_capacity(room + if small { arguments.len() } else { 0 });
-        head.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
-        head.extend_from_slice(id.to_string().as_bytes());
-        head.extend_from_slice(br#","method":""#);
-        head.extend_from_slice(self.method.as_bytes());
-        head.extend_from_slice(br#"","params":"#);
+        let method = self.method;
+        // Writing into a Vec cannot fail.
+        let _ = write!(head, r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":"#);
         let close = if let Some(name) = self.name {
             head.push(b'{');
             if !meta.is_empty() {
@@ -80,7 +80,7 @@ fn push_json_string(out: &mut Vec<u8>, text: &str) {
                 out.push(char as u8);
             }
             char if char < ' ' => {
-                out.extend_from_slice(format!("\\u{:04x}", u32::from(char)).as_bytes());
+                let _ = write!(out, "\\u{:04x}", u32::from(char));
             }
             char => out.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes()),
         }
