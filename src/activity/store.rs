@@ -17,7 +17,7 @@ use bytes::Bytes;
 use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use thiserror::Error;
 
-use super::codec::DecodeError;
+use super::bytes::DecodeError;
 use super::record::NodeId;
 
 /// The database's folder in the log's folder.
