@@ -7,5 +7,6 @@ pub mod cache;
 pub mod compile;
 mod formats;
 pub mod judge;
+mod pattern;
 pub mod tape_json;
 pub mod violation;

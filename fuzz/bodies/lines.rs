@@ -12,7 +12,7 @@ pub fn run(data: &[u8]) {
     for chunk in stream.chunks(usize::from(*size).max(1)) {
         decoder.push(Bytes::copy_from_slice(chunk));
         loop {
-            match decoder.next() {
+            match decoder.next_item() {
                 Ok(Some(Item::Data(part))) => line.extend_from_slice(&part),
                 Ok(Some(Item::End)) => lines.push(std::mem::take(&mut line)),
                 Err(TooLong { .. }) => {

@@ -29,7 +29,7 @@ fn decode<'a>(chunks: impl Iterator<Item = &'a [u8]>) -> Result<Vec<Vec<u8>>, Er
     let mut event = Vec::new();
     for chunk in chunks {
         decoder.push(Bytes::copy_from_slice(chunk));
-        while let Some(item) = decoder.next()? {
+        while let Some(item) = decoder.next_item()? {
             match item {
                 Item::Data(part) => event.extend_from_slice(&part),
                 Item::End => events.push(std::mem::take(&mut event)),

@@ -5,7 +5,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::codec::{DecodeError, HeadRef, Reader, VERSION, put_varint};
+use super::bytes::{DecodeError, Reader, VERSION, put_varint};
+use super::codec::HeadRef;
 use super::query::Term;
 use super::stats::{BUCKET_US, Stats};
 

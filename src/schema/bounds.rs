@@ -28,7 +28,13 @@ pub struct Bounds {
     /// Visits that one value can get from the schema: applicator branches multiplied along
     /// `$ref` paths, cycles counted once.
     pub expansion: u64,
+    /// Visits to one value that may be open at once: both engines recurse.
+    pub nesting: u64,
 }
+
+/// Visits that may be open at once, in whatever document: both engines recurse, and take up to
+/// 4 KiB of stack for a visit. So judging fits a thread of 2 MiB.
+pub const NESTING: u64 = 400;
 
 impl Default for Bounds {
     fn default() -> Self {
@@ -39,6 +45,7 @@ impl Default for Bounds {
             pattern_bytes: 4 << 10,
             pattern_program: 16 << 20,
             expansion: 10_000,
+            nesting: NESTING / 2,
         }
     }
 }
@@ -70,6 +77,9 @@ impl Cost {
 /// whose vocabularies share no property.
 const META_SCHEMA_VISITS: u64 = 64;
 
+/// Values of an `enum` that take as long to compare with as a visit.
+const ENUM_VALUES_PER_VISIT: u64 = 16;
+
 /// The subschemas of one schema, and where each leads.
 pub struct Graph<'a> {
     subs: Vec<Sub>,
@@ -96,6 +106,8 @@ struct Sub {
     items: Vec<usize>,
     /// Leads out of the schema.
     leaves: bool,
+    /// What a visit costs on top: comparing with the values of an `enum`.
+    extra: u64,
 }
 
 impl Sub {
@@ -226,7 +238,8 @@ impl<'a> Graph<'a> {
     }
 
     fn visit_here(&self, at: usize, visits: &mut [u64]) {
-        let own = if self.leaving(at) > 0 { META_SCHEMA_VISITS } else { 1 };
+        let extra = self.subs.get(at).map_or(0, |sub| sub.extra);
+        let own = extra + if self.leaving(at) > 0 { META_SCHEMA_VISITS } else { 1 };
         let all = self.all(at, visits).saturating_add(own);
         set(visits, at, all);
     }
@@ -307,6 +320,15 @@ impl<'a> Graph<'a> {
             }
         }
         Some(order)
+    }
+}
+
+/// How many values a value is made of.
+fn size(value: &Value) -> u64 {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(size).sum::<u64>(),
+        Value::Object(members) => 1 + members.values().map(size).sum::<u64>(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 1,
     }
 }
 
@@ -465,6 +487,7 @@ impl<'a> Walk<'a> {
         for name in ["contains", "unevaluatedItems"] {
             sub.items.extend(self.one(members, name, base));
         }
+        sub.extra = members.get("enum").map_or(0, size) / ENUM_VALUES_PER_VISIT;
         self.graph.patterns.extend(members.get("pattern").and_then(Value::as_str));
         let named = members.get("patternProperties").and_then(Value::as_object);
         self.graph.patterns.extend(named.into_iter().flat_map(Map::keys).map(String::as_str));

@@ -15,6 +15,7 @@ use url::Url;
 
 use super::bounds::{Bounds, Cost, Graph};
 use super::formats;
+use super::pattern::{self, BACKTRACK_MAX, PROGRAM_MAX};
 use super::tape_json::TapeJson;
 use super::violation::cut;
 use crate::json::tape::{self, Fault, Scratch};
@@ -24,15 +25,6 @@ pub(super) const BASE: &str = "json-schema:///";
 
 /// Bytes of an engine's explanation that go into an [`Unusable`].
 const EXPLANATION_MAX: usize = 300;
-
-/// Backtracking that one match may do, in an engine that backtracks.
-const BACKTRACK_MAX: usize = 10_000;
-
-/// What looking at one member name costs where a backtracking pattern is matched against names.
-const BACKTRACK_STEPS: u64 = BACKTRACK_MAX as u64;
-
-/// Compiled size of one regular expression, in bytes.
-const PROGRAM_MAX: usize = 1 << 20;
 
 /// Which engine has the word (`output_validation.engine`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -131,13 +123,19 @@ pub enum Unusable {
         /// How large they may be together.
         limit: usize,
     },
-    /// A regular expression that no engine takes.
-    #[error("the pattern '{0}' is not a regular expression")]
+    /// A regular expression that no engine takes, or only with too large a program.
+    #[error("the pattern '{0}' is not a regular expression, or too large a one")]
     Pattern(String),
     /// More than [`Bounds::expansion`].
     #[error("one value could be visited more than {limit} times: alternatives multiply")]
     Expansion {
         /// How often it may be visited.
+        limit: u64,
+    },
+    /// Visits nest deeper than [`Bounds::nesting`] on a single value: long chains of references.
+    #[error("the schema nests more than {limit} references and alternatives in each other")]
+    Nesting {
+        /// How deep they may nest.
         limit: u64,
     },
     /// A `$schema` that is none of the dialects.
@@ -162,7 +160,8 @@ pub struct Schema {
     pub(super) boon: Option<Arbiter>,
     pub(super) tape: Validator<TapeJson>,
     pub(super) cost: Cost,
-    pub(super) per_name: u64,
+    /// Some pattern backtracks, so that names may be matched by one.
+    pub(super) backtracks: bool,
 }
 
 /// boon's compiled form.
@@ -222,8 +221,11 @@ pub fn compile_with(
     if graph.expansion() > bounds.expansion {
         return Err(Unusable::Expansion { limit: bounds.expansion });
     }
-    let beyond_boon = check_patterns(graph.patterns(), bounds)?;
     let cost = graph.cost();
+    if cost.nesting(0) > bounds.nesting {
+        return Err(Unusable::Nesting { limit: bounds.nesting });
+    }
+    let beyond_boon = check_patterns(graph.patterns(), bounds)?;
     let boon = build_boon(&value, draft, settings, remotes, &beyond_boon)?;
     let backtracks = !beyond_boon.is_empty();
     Ok(Schema {
@@ -232,7 +234,7 @@ pub fn compile_with(
         boon: (!backtracks).then_some(boon),
         tape: build_tape(&value, settings, remotes, backtracks)?,
         cost,
-        per_name: if backtracks { BACKTRACK_STEPS } else { 0 },
+        backtracks,
     })
 }
 
@@ -280,21 +282,14 @@ fn check_patterns<'a>(patterns: &[&'a str], bounds: &Bounds) -> Result<Vec<&'a s
         if pattern.len() > bounds.pattern_bytes {
             return Err(Unusable::PatternTooLong { limit: bounds.pattern_bytes });
         }
-        let schema = serde_json::json!({ "patternProperties": { pattern: true } });
-        let linear = |size| {
-            let options = PatternOptions::regex().size_limit(size).dfa_size_limit(size);
-            jsonschema::options().with_pattern_options(options).build(&schema).is_ok()
-        };
-        let backtracking = |size| {
-            let options = PatternOptions::fancy_regex().size_limit(size).dfa_size_limit(size);
-            jsonschema::options().with_pattern_options(options).build(&schema).is_ok()
-        };
-        if let Some(size) = TIERS.into_iter().find(|size| linear(*size)) {
+        if let Some(size) = TIERS.into_iter().find(|size| pattern::is_linear(pattern, *size)) {
             program += size;
-            if compile_boon(&mut Compiler::new(), schema).is_err() {
+            if compile_boon(&mut Compiler::new(), pattern::as_name(pattern)).is_err() {
                 beyond_boon.push(pattern);
             }
-        } else if let Some(size) = TIERS.into_iter().find(|size| backtracking(*size)) {
+        } else if let Some(size) =
+            TIERS.into_iter().find(|size| pattern::is_backtracking(pattern, *size))
+        {
             program += size;
             beyond_boon.push(pattern);
         } else {
@@ -391,11 +386,12 @@ fn build_tape(
         .without_content_encoding_support("base64")
         .without_content_media_type_support("application/json");
     options = if backtracks {
-        let pattern = PatternOptions::fancy_regex().backtrack_limit(BACKTRACK_MAX);
-        options.with_pattern_options(pattern.size_limit(PROGRAM_MAX).dfa_size_limit(PROGRAM_MAX))
+        let engine = PatternOptions::fancy_regex().backtrack_limit(BACKTRACK_MAX);
+        let engine = engine.size_limit(PROGRAM_MAX).dfa_size_limit(PROGRAM_MAX);
+        options.with_pattern_options(engine).with_keyword("pattern", pattern::keyword)
     } else {
-        let pattern = PatternOptions::regex();
-        options.with_pattern_options(pattern.size_limit(PROGRAM_MAX).dfa_size_limit(PROGRAM_MAX))
+        let engine = PatternOptions::regex().size_limit(PROGRAM_MAX).dfa_size_limit(PROGRAM_MAX);
+        options.with_pattern_options(engine)
     };
     options.build(schema).map_err(|error| Unusable::Invalid(one_line(&error.masked())))
 }
@@ -420,4 +416,112 @@ fn one_line(error: &dyn fmt::Display) -> String {
     let text = error.to_string();
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     cut(&line, EXPLANATION_MAX).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reason(schema: &str) -> Unusable {
+        compile(schema.as_bytes(), &Settings::default()).unwrap_err()
+    }
+
+    #[test]
+    fn fr_a9_each_unusable_schema_has_a_reason_of_one_clear_line() {
+        let long = format!("{{\"pattern\":\"{}\"}}", "a".repeat(5000));
+        let deep = format!("{}true{}", "{\"not\":".repeat(101), "}".repeat(101));
+        let large = format!("{{\"description\":\"{}\"}}", "a".repeat(1 << 20));
+        let many = format!("{{\"allOf\":[{}true]}}", "true,".repeat(10_000));
+        for (schema, expected) in [
+            ("{", "the schema is not one JSON value"),
+            ("{\"type\":\"object\",\"type\":\"array\"}", "the schema has a duplicate key"),
+            ("[]", "the schema is neither an object nor a boolean"),
+            ("null", "the schema is neither an object nor a boolean"),
+            (&large, "the schema has 1048594 bytes, more than 1048576"),
+            (&deep, "the schema is nested deeper than 100"),
+            (&many, "the schema has more than 10000 subschemas"),
+            (&long, "a pattern of the schema is longer than 4096 bytes"),
+            (
+                r#"{"pattern":"("}"#,
+                "the pattern '(' is not a regular expression, or too large a one",
+            ),
+            (
+                r#"{"$schema":"https://example.com/dialect"}"#,
+                "the dialect 'https://example.com/dialect' is not supported",
+            ),
+            (
+                r#"{"$ref":"https://example.com/other"}"#,
+                "the reference to 'https://example.com/other' leaves the schema and is not fetched",
+            ),
+            (
+                r#"{"$ref":"file:///etc/passwd"}"#,
+                "the reference to 'file:///etc/passwd' leaves the schema and is not fetched",
+            ),
+            (
+                r#"{"$ref":"other.json"}"#,
+                "the reference to 'json-schema:///other.json' leaves the schema and is not fetched",
+            ),
+        ] {
+            assert_eq!(reason(schema).to_string(), expected);
+        }
+        let invalid = reason(r#"{"type":"strin"}"#).to_string();
+        assert!(invalid.starts_with("the schema is not valid: ") && !invalid.contains('\n'));
+    }
+
+    #[test]
+    fn patterns_that_compile_to_too_much_are_unusable() {
+        let pattern = |i| format!("{{\"pattern\":\"^(a{{1,50}}){{1,50}}{i}$\"}}");
+        let patterns: Vec<String> = (0..200).map(pattern).collect();
+        let found = reason(&format!("{{\"allOf\":[{}]}}", patterns.join(",")));
+        assert!(matches!(found, Unusable::PatternsTooLarge { .. }), "{found}");
+        let found = reason(r#"{"pattern":"((a{1,1000}){1,1000}){1,1000}"}"#);
+        assert!(matches!(found, Unusable::Pattern(_)), "{found}");
+    }
+
+    #[test]
+    fn every_dialect_and_its_meta_schema_are_known() {
+        for dialect in [
+            "http://json-schema.org/draft-04/schema#",
+            "http://json-schema.org/draft-06/schema#",
+            "http://json-schema.org/draft-07/schema#",
+            "http://json-schema.org/draft-07/schema",
+            "https://json-schema.org/draft/2019-09/schema",
+            "https://json-schema.org/draft/2020-12/schema",
+        ] {
+            for schema in [
+                format!("{{\"$schema\":{dialect:?},\"type\":\"object\"}}"),
+                format!("{{\"$schema\":{dialect:?},\"items\":{{\"$ref\":{dialect:?}}}}}"),
+            ] {
+                assert!(compile(schema.as_bytes(), &Settings::default()).is_ok(), "{schema}");
+            }
+        }
+    }
+
+    #[test]
+    fn look_around_alone_does_not_make_a_schema_unusable() {
+        let alone = |schema: &str| {
+            compile(schema.as_bytes(), &Settings::default()).unwrap().judged_by_tape_alone()
+        };
+        assert!(!alone(r#"{"pattern":"^(a+)+$"}"#));
+        assert!(alone(r#"{"pattern":"^(?!a)"}"#));
+        assert!(alone(r#"{"pattern":"(?<=a)b"}"#));
+        assert!(alone(r#"{"pattern":"(a)\\1"}"#));
+        assert!(alone(r#"{"patternProperties":{"^(?!a)":true}}"#));
+        let draft7 = r#"{"$schema":"http://json-schema.org/draft-07/schema#","pattern":"^(?!a)"}"#;
+        assert!(alone(draft7));
+        assert!(matches!(reason(r#"{"pattern":"^(?!a)","type":"strin"}"#), Unusable::Invalid(_)));
+    }
+
+    #[test]
+    fn the_hash_tells_text_and_settings_apart() {
+        let plain = Settings::default();
+        let asserting = Settings { assert_formats: true, ..plain };
+        let by_boon = Settings { engine: Engine::Boon, ..plain };
+        let hash = |raw: &str, settings| SchemaHash::of(raw.as_bytes(), settings);
+        assert_eq!(hash("true", &plain), hash("true", &plain));
+        assert_ne!(hash("true", &plain), hash("true ", &plain));
+        assert_ne!(hash("true", &plain), hash("true", &asserting));
+        assert_ne!(hash("true", &plain), hash("true", &by_boon));
+        assert_eq!(hash("true", &plain).to_string().len(), 64);
+    }
 }

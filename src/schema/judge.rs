@@ -6,12 +6,13 @@
 use bytes::Bytes;
 use jsonschema::Validator;
 use serde_json::Value;
+use simd_json::Node;
 
-use super::bounds::Cost;
+use super::bounds::{Cost, NESTING};
 use super::compile::{BASE, Engine, Schema};
 use super::tape_json::{Meter, TapeJson, View};
 use super::violation::Violation;
-use crate::json::tape::{self, Document, Fault, MAX_DEPTH, OpenContainers, contained};
+use crate::json::tape::{self, Document, Fault, MAX_DEPTH, OpenContainers};
 
 /// Steps of the tape engine that every document may take.
 pub const STEPS: u64 = 4_000_000;
@@ -22,10 +23,10 @@ pub const STEPS_PER_BYTE: u64 = 64;
 /// Visits that boon may pay to the values of one document, in the worst case: a few seconds, and
 /// some hundred megabytes if each of them is a violation. Past it the tape engine's verdict
 /// stands.
-pub const BOON_VISITS: u64 = 4_000_000;
+pub const BOON_VISITS: u64 = 2_000_000;
 
-/// Visits that may be open at once. Both engines recurse.
-pub const NESTING: u64 = 700;
+/// Bytes of text that boon may look at in the time of a visit.
+const TEXT_PER_VISIT: usize = 16;
 
 /// What a worker keeps between judgements.
 #[derive(Default)]
@@ -107,7 +108,7 @@ impl Schema {
             return Pass::Done(Verdict::Violates(Violation::of_nesting()));
         }
         let steps = STEPS + STEPS_PER_BYTE * len;
-        meter.start(steps, self.per_name);
+        meter.start(steps, self.backtracks);
         let accepted = {
             let view = View { document, meter };
             self.tape.is_valid(view.root())
@@ -124,7 +125,7 @@ impl Schema {
         if accepted {
             return Pass::Done(Verdict::Conforms);
         }
-        meter.start(steps, self.per_name);
+        meter.start(steps, self.backtracks);
         Pass::Done(Verdict::Violates(words(&self.tape, View { document, meter })))
     }
 
@@ -151,7 +152,16 @@ impl Schema {
 
 /// The tape engine's words for a refusal.
 fn words(engine: &Validator<TapeJson>, view: View<'_>) -> Violation {
+    use jsonschema::error::ValidationErrorKind::{BacktrackLimitExceeded, RegexEngineFailure};
     match engine.validate(view.root()) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                BacktrackLimitExceeded { .. } | RegexEngineFailure { .. }
+            ) =>
+        {
+            Violation::of_steps()
+        }
         Err(error) if !view.meter.exhausted() => Violation::of_tape(&error),
         Err(_) | Ok(()) => Violation::of_steps(),
     }
@@ -169,11 +179,12 @@ fn boon_visits(cost: &Cost, document: Document<'_>) -> u64 {
     let mut open = OpenContainers::default();
     add(0, 1);
     for (at, node) in document.nodes().iter().enumerate() {
-        if let Some(count) = contained(node) {
-            let depth = open.enter(at, count);
-            if let simd_json::Node::Object { len, .. } | simd_json::Node::Array { len, .. } = node {
-                add(depth, *len);
+        match node {
+            Node::Object { len, count } | Node::Array { len, count } => {
+                add(open.enter(at, *count), *len);
             }
+            Node::String(text) => add(open.leave(at), text.len() / TEXT_PER_VISIT),
+            Node::Static(_) => {}
         }
     }
     let below = at_depth.iter().skip(1).copied().chain([0]);

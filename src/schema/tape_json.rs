@@ -12,6 +12,7 @@ use jsonschema::json::{Array, Json, JsonNumber, Node, NodeIdentity, Object};
 use serde_json::{Number, Value};
 use simd_json::{Node as Raw, StaticNode};
 
+use super::pattern::backtracking_steps;
 use crate::json::tape::{Document, lone_string};
 
 /// Bytes of text that a look at a string costs one step for.
@@ -33,7 +34,7 @@ pub enum TapeJson {}
 #[derive(Debug)]
 pub struct Meter {
     left: Cell<u64>,
-    per_name: u64,
+    names_backtrack: bool,
     values: bool,
     inexact: Cell<bool>,
     order: RefCell<Vec<(u64, u32)>>,
@@ -56,11 +57,12 @@ pub struct TapeNode<'a> {
 }
 
 impl Meter {
-    /// Starts over with `steps`; each member name looked at costs `per_name` more. Errors are
-    /// then made without the value they are about, which is never shown.
-    pub fn start(&mut self, steps: u64, per_name: u64) {
+    /// Starts over with `steps`; with `names_backtrack` each member name looked at costs what a
+    /// backtracking pattern could make of it. Errors are made without the value they are about,
+    /// which is never shown.
+    pub fn start(&mut self, steps: u64, names_backtrack: bool) {
         self.left.set(steps);
-        self.per_name = per_name;
+        self.names_backtrack = names_backtrack;
         self.values = false;
         self.inexact.set(false);
     }
@@ -101,7 +103,7 @@ impl Default for Meter {
     fn default() -> Self {
         Self {
             left: Cell::new(u64::MAX),
-            per_name: 0,
+            names_backtrack: false,
             values: true,
             inexact: Cell::new(false),
             order: RefCell::default(),
@@ -186,8 +188,8 @@ impl<'a> Node<'a, TapeJson> for TapeNode<'a> {
     fn as_string(&self) -> Option<Cow<'a, str>> {
         match self.look() {
             Raw::String(text) => {
-                self.view.meter.spend(text.len() as u64 / BYTES_PER_STEP);
-                Some(Cow::Borrowed(text))
+                let paid = self.view.meter.spend(text.len() as u64 / BYTES_PER_STEP);
+                paid.then_some(Cow::Borrowed(text))
             }
             Raw::Object { .. } | Raw::Array { .. } | Raw::Static(_) => None,
         }
@@ -318,10 +320,11 @@ impl<'a> Iterator for Members<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         self.left = self.left.checked_sub(1)?;
         let meter = self.key.view.meter;
-        if !meter.spend(1 + meter.per_name) {
+        let Raw::String(name) = self.key.view.document.node(self.key.at) else { return None };
+        let steps = if meter.names_backtrack { backtracking_steps(name.len()) } else { 0 };
+        if !meter.spend(1 + steps) {
             return None;
         }
-        let Raw::String(name) = self.key.view.document.node(self.key.at) else { return None };
         let value = self.key.sibling(self.key.at + 1);
         self.key = value.next();
         Some((name, value))

@@ -20,6 +20,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
@@ -28,10 +29,12 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use super::error::{Cause, printable};
+use super::error::{Cause, Human, printable};
 
 /// Most time for resolving, connecting and the TLS handshake together.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Silence after which the system asks whether the peer is still there.
+const KEEPALIVE: Duration = Duration::from_secs(60);
 /// Most bytes of an answer's head.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Most bytes hyper buffers of an answer that is not taken yet.
@@ -194,7 +197,7 @@ impl Connection {
         };
         let stream = tokio::time::timeout(CONNECT_TIMEOUT, connect(endpoint))
             .await
-            .map_err(|_| failed("no connection within 10s"))?
+            .map_err(|_| failed(&format!("no connection within {}", Human(CONNECT_TIMEOUT))))?
             .map_err(|error| failed(&error.to_string()))?;
         let (sender, driver) = http1::Builder::new()
             .max_buf_size(MAX_BUFFER_BYTES)
@@ -292,6 +295,8 @@ fn drive(
 async fn connect(endpoint: &Endpoint) -> io::Result<Stream> {
     let tcp = TcpStream::connect((&*endpoint.host, endpoint.port)).await?;
     tcp.set_nodelay(true)?;
+    // A peer that is gone without a word is noticed on a stream that is silent for hours.
+    SockRef::from(&tcp).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
     Ok(match &endpoint.tls {
         None => Stream::Plain(tcp),
         Some((connector, name)) => {
@@ -417,6 +422,68 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(stream) => Pin::new(stream.as_mut()).poll_shutdown(cx),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str) -> Result<Endpoint, String> {
+        Endpoint::parse(url, || unreachable!("no https here"))
+    }
+
+    #[test]
+    fn a_url_gives_host_port_and_target() {
+        for (url, shown, host, path) in [
+            ("http://localhost/mcp", "localhost:80", "localhost", "/mcp"),
+            ("http://127.0.0.1:9000", "127.0.0.1:9000", "127.0.0.1:9000", "/"),
+            ("http://[::1]:9000/a%20b?key=v#no", "::1:9000", "[::1]:9000", "/a%20b?key=v"),
+        ] {
+            let endpoint = parse(url).unwrap();
+            assert_eq!(format!("{endpoint:?}"), shown);
+            assert_eq!(
+                (endpoint.host_header.to_str().unwrap(), endpoint.path.to_string()),
+                (host, path.into())
+            );
+        }
+    }
+
+    #[test]
+    fn an_unusable_url_is_told_without_its_secrets() {
+        for (url, why) in [
+            ("/mcp", "url cannot be read: relative URL without a base"),
+            ("ftp://h/", "url has scheme ftp; http and https are known"),
+            ("http://u:p@h/", "url holds a user name or password; put credentials in headers"),
+        ] {
+            assert_eq!(parse(url).unwrap_err(), why);
+        }
+    }
+
+    #[test]
+    fn a_body_of_slices_knows_its_size() {
+        let mut body = Slices::new([Bytes::from("a"), Bytes::new(), Bytes::from("bc")]);
+        let mut cx = Context::from_waker(Waker::noop());
+        assert_eq!(body.size_hint().exact(), Some(3));
+        let mut read = Vec::new();
+        while let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut body).poll_frame(&mut cx) {
+            read.extend_from_slice(&frame.into_data().unwrap());
+        }
+        assert_eq!(read, b"abc");
+        assert!(body.is_end_stream() && Slices::default().is_end_stream());
+    }
+
+    #[tokio::test]
+    async fn a_deadline_may_move_either_way() {
+        let mut timer = Timer::new();
+        let now = Instant::now();
+        let far = now + Duration::from_secs(3600);
+        for _ in 0..2 {
+            let far = poll_fn(|cx| Poll::Ready(timer.poll_until(cx, far))).await;
+            assert!(far.is_pending());
+            // Comes nearer than the timer was set to: returns, and not in an hour.
+            poll_fn(|cx| timer.poll_until(cx, now)).await;
         }
     }
 }

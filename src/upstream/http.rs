@@ -417,7 +417,7 @@ impl Exchange {
             }
             Framing::Events { decoder, skip } => {
                 while let Some(item) = decoder
-                    .next()
+                    .next_item()
                     .map_err(|error| Cause::Unreadable { reason: error.to_string().into() })?
                 {
                     match item {

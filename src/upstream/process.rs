@@ -141,7 +141,7 @@ pub(super) async fn drain_stderr(
         }
         lines.push(buffer.split().freeze());
         loop {
-            match lines.next() {
+            match lines.next_item() {
                 Ok(Some(Item::Data(part))) => line.extend_from_slice(&part),
                 Ok(None) => break,
                 // Of a line that is too long the beginning is enough.

@@ -204,7 +204,7 @@ pub(super) async fn read(
         }
         lines.push(buffer.split().freeze());
         loop {
-            match lines.next() {
+            match lines.next_item() {
                 Ok(Some(lines::Item::Data(data))) => reader.data(data),
                 Ok(Some(lines::Item::End)) => reader.end().await,
                 Ok(None) => break,
@@ -264,20 +264,12 @@ impl Reader<'_> {
             Some(Route::Call(id)) if line.call.is_none() => {
                 line.call = self.link.waiting().get(id).cloned().map(|sender| (id, sender));
                 if line.call.is_none() {
-                    self.complain(Complaint::Unasked);
-                    self.drop_line();
-                    return;
+                    self.refuse(Complaint::Unasked);
                 }
             }
-            Some(Route::Garbage) => {
-                self.complain(Complaint::Garbage);
-                self.drop_line();
-                return;
-            }
+            Some(Route::Garbage) => self.refuse(Complaint::Garbage),
             Some(Route::Lifecycle) if line.held_bytes > MAX_LIFECYCLE_BYTES => {
-                self.complain(Complaint::Large);
-                self.drop_line();
-                return;
+                self.refuse(Complaint::Large);
             }
             Some(Route::Call(_) | Route::Lifecycle) | None => {}
         }
@@ -360,6 +352,11 @@ impl Reader<'_> {
                 self.drop_line();
             }
         }
+    }
+
+    fn refuse(&mut self, complaint: Complaint) {
+        self.complain(complaint);
+        self.drop_line();
     }
 
     fn drop_line(&mut self) {

@@ -56,7 +56,7 @@ impl Decoder {
     ///
     /// # Errors
     /// [`TooLong`], once for each such line; the decoder can be used on.
-    pub fn next(&mut self) -> Result<Option<Item>, TooLong> {
+    pub fn next_item(&mut self) -> Result<Option<Item>, TooLong> {
         loop {
             let Some(&first) = self.chunk.first() else { return Ok(None) };
             if first == b'\n' {
@@ -118,7 +118,7 @@ mod tests {
         for chunk in chunks {
             decoder.push(Bytes::copy_from_slice(chunk));
             loop {
-                match decoder.next() {
+                match decoder.next_item() {
                     Ok(Some(Item::Data(part))) => {
                         assert!(!part.is_empty());
                         line.extend_from_slice(&part);
@@ -164,7 +164,7 @@ mod tests {
         let chunk = Bytes::from(vec![b'x'; 100_000]);
         let mut decoder = Decoder::new(MAX_LINE_BYTES);
         decoder.push(chunk.clone());
-        let Ok(Some(Item::Data(part))) = decoder.next() else { panic!() };
+        let Ok(Some(Item::Data(part))) = decoder.next_item() else { panic!() };
         assert_eq!((part.as_ptr(), part.len()), (chunk.as_ptr(), chunk.len()));
         assert!(decoder.inside_line());
     }

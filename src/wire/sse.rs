@@ -130,7 +130,7 @@ impl Decoder {
     ///
     /// # Errors
     /// [`Error::FieldTooLong`]; the decoder must not be used after it.
-    pub fn next(&mut self) -> Result<Option<Item>, Error> {
+    pub fn next_item(&mut self) -> Result<Option<Item>, Error> {
         if self.ended {
             self.ended = false;
             self.event.clear();
@@ -390,7 +390,7 @@ mod tests {
         let mut data = Vec::new();
         for chunk in chunks {
             decoder.push(Bytes::copy_from_slice(chunk));
-            while let Some(item) = decoder.next().unwrap() {
+            while let Some(item) = decoder.next_item().unwrap() {
                 match item {
                     Item::Data(part) => {
                         assert!(!part.is_empty());
@@ -458,7 +458,7 @@ mod tests {
         {
             let mut decoder = Decoder::new();
             decoder.push(Bytes::from(format!("{text}data: x\n\n")));
-            while decoder.next().unwrap() != Some(Item::End) {}
+            while decoder.next_item().unwrap() != Some(Item::End) {}
             assert_eq!(decoder.retry(), retry, "{text:?}");
         }
     }
@@ -470,7 +470,7 @@ mod tests {
         let chunk = Bytes::from(stream);
         let mut decoder = Decoder::new();
         decoder.push(chunk.clone());
-        let Some(Item::Data(part)) = decoder.next().unwrap() else { panic!() };
+        let Some(Item::Data(part)) = decoder.next_item().unwrap() else { panic!() };
         assert_eq!(part.as_ptr(), chunk[6..].as_ptr());
         assert_eq!(part.len(), 1_000_000);
         assert!(decoder.inside_event());
@@ -482,7 +482,7 @@ mod tests {
         for field in ["event", "id", "retry"] {
             let mut decoder = Decoder::new();
             decoder.push(Bytes::from(format!("{field}: {long}")));
-            assert_eq!(decoder.next(), Err(Error::FieldTooLong), "{field}");
+            assert_eq!(decoder.next_item(), Err(Error::FieldTooLong), "{field}");
         }
         check_len(&format!(": {long}\nother: {long}\ndata: x\n\n"));
         fn check_len(stream: &str) {

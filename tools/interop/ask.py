@@ -3,6 +3,7 @@
 import contextlib
 import json
 import subprocess
+import time
 import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +16,10 @@ from taps import HttpTap, StdioTap
 
 API_KEY = "interop-key-of-more-than-thirty-two-characters"
 CLIENT_SECONDS = 300
+LOOK_SECONDS = 10
 # How much of what a client said about its failure is shown.
 SAID = 2000
+RECORDS = ("tool_call", "policy_decision")
 # As the clients spell arguments themselves.
 COMPACT = {"ensure_ascii": False, "separators": (",", ":")}
 
@@ -83,12 +86,13 @@ def ask_through(place, client, servers, route: str, binary: Path) -> Answers:
         taps = {s.name: stack.enter_context(tapped(s, folder / s.name)) for s in servers}
         port = free_port()
         config = write_config(folder, servers, taps, port)
+        proxy = None
         plan = {"calls": [ask for s in servers for ask in variants(s)]}
         if route == "http":
             argv = [str(binary), "serve", "--config", str(config)]
             proxy = stack.enter_context(started(argv, folder / "mcpproxy.log"))
             unready = f"mcpproxy is not ready, see {folder}/mcpproxy.log"
-            wait_for(lambda: ready(port), proxy, unready)
+            wait_for(Rest(port).ready, proxy, unready)
             tap = HttpTap(port)
             stack.callback(tap.close)
             plan["url"] = f"http://127.0.0.1:{tap.port}/mcp"
@@ -108,11 +112,14 @@ def ask_through(place, client, servers, route: str, binary: Path) -> Answers:
             answers.read[server.name], seen = seen[:count], seen[count:]
             sent = sum(each.outcome != peers.REFUSED for each in server.checks)
             answers.gave[server.name] = taps[server.name].calls()[-sent:]
-            if route == "http":
-                answers.checks.append((server.name, *recorded(server, port)))
-        if route == "http":
+        if proxy:
+            answers.checks += recorded(servers, RECORDS, Rest(port).records)
             proxy.terminate()
-            answers.checks.append(("all", "ends, and its children", ended(proxy, taps.values())))
+        left = still_there(proxy, [tap, *taps.values()])
+        answers.checks.append(("all", "ends, and its children", left))
+        if not proxy:
+            # The calls that waited for their servers are on record too, so calls are not counted.
+            answers.checks += recorded(servers, RECORDS[1:], Cli(binary, config).records)
     return answers
 
 
@@ -167,45 +174,66 @@ def variants(server: peers.Server) -> list[dict]:
     return calls
 
 
-def http_get(port: int, path: str) -> dict:
-    url = f"http://127.0.0.1:{port}{path}"
-    request = urllib.request.Request(url, headers={"X-API-Key": API_KEY})
-    with urllib.request.urlopen(request, timeout=10) as response:
-        return json.load(response)
+@dataclass
+class Rest:
+    """The running proxy, asked over REST."""
 
+    port: int
 
-def ready(port: int) -> bool:
-    try:
-        http_get(port, "/readyz")
-        return True
-    except OSError:
-        return False
+    def get(self, path: str) -> dict:
+        url = f"http://127.0.0.1:{self.port}{path}"
+        request = urllib.request.Request(url, headers={"X-API-Key": API_KEY})
+        with urllib.request.urlopen(request, timeout=LOOK_SECONDS) as response:
+            return json.load(response)
 
-
-def recorded(server: peers.Server, port: int) -> tuple[str, str]:
-    """Whether the log holds a record for each call and for each decision."""
-    wanted = {
-        "tool_call": len(server.checks),
-        "policy_decision": sum(each.decisions for each in server.checks),
-    }
-    check = "on record: {tool_call} calls, {policy_decision} decisions".format(**wanted)
-    found = {}
-    for kind in wanted:
-        query = f"/api/v1/activity?server={server.name}&type={kind}&limit=100"
+    def ready(self) -> bool:
         try:
-            found[kind] = len(http_get(port, query)["data"]["activities"])
-        except OSError as failure:
-            return check, f"{query}: {failure}"
-    return check, "" if found == wanted else f"on record are {found}"
+            self.get("/readyz")
+            return True
+        except OSError:
+            return False
+
+    def records(self, server: str, kind: str) -> list:
+        query = f"/api/v1/activity?server={server}&type={kind}&limit=100"
+        return self.get(query)["data"]["activities"]
 
 
-def ended(proxy: subprocess.Popen, taps) -> str:
-    """Whether the proxy ended well, and no child of it is left."""
-    try:
-        code = proxy.wait(END_SECONDS)
-    except subprocess.TimeoutExpired:
-        return f"still runs {END_SECONDS} s after SIGTERM"
-    left = [pid for tap in taps if isinstance(tap, StdioTap) for pid in tap.pids() if alive(pid)]
-    if left:
-        return f"children are left: {left}"
-    return f"exit code {code}" if code else ""
+@dataclass
+class Cli:
+    """What a proxy that has ended left, asked on the command line."""
+
+    binary: Path
+    config: Path
+
+    def records(self, server: str, kind: str) -> list:
+        argv = [self.binary, "activity", "list", "--config", self.config, "-o", "json"]
+        argv += ["--server", server, "--type", kind, "--limit", "100"]
+        return json.loads(subprocess.check_output(argv, timeout=LOOK_SECONDS))["activities"]
+
+
+def recorded(servers, kinds, records):
+    """Whether the log holds a record for each call and for each decision, server by server."""
+    for server in servers:
+        expected = {
+            "tool_call": len(server.checks),
+            "policy_decision": sum(each.decisions for each in server.checks),
+        }
+        wanted = {kind: expected[kind] for kind in kinds}
+        check = "on record: " + ", ".join(f"{n} {kind}" for kind, n in wanted.items())
+        try:
+            found = {kind: len(records(server.name, kind)) for kind in kinds}
+        except (OSError, subprocess.SubprocessError, ValueError) as failure:
+            found = failure
+        yield server.name, check, "" if found == wanted else f"found: {found}"
+
+
+def still_there(proxy: subprocess.Popen | None, taps: list) -> str:
+    """What is left of the proxy and its children after a while, or how badly it ended."""
+    deadline = time.monotonic() + END_SECONDS
+    pids = [pid for tap in taps if isinstance(tap, StdioTap) for pid in tap.pids()]
+    while proxy and proxy.poll() is None or any(map(alive, pids)):
+        if time.monotonic() > deadline:
+            left = [pid for pid in pids if alive(pid)]
+            return f"after {END_SECONDS} s: exit code {proxy and proxy.poll()}, children {left}"
+        time.sleep(0.05)
+    return f"exit code {proxy.returncode}" if proxy and proxy.returncode else ""

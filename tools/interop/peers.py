@@ -43,6 +43,13 @@ class Check:
         """Whether it is made directly: what the proxy refuses must change nothing there either."""
         return self.steady and self.outcome != REFUSED
 
+    @property
+    def promise(self) -> str:
+        """The outcome, and for an answer that goes through what it is compared with."""
+        if self.outcome == SAME:
+            return "as direct" if self.direct else "as upstream"
+        return self.outcome
+
     def __str__(self):
         return f"{self.variant} {self.tool}" + (f" ({self.note})" if self.note else "")
 

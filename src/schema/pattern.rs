@@ -1,0 +1,230 @@
+//! Patterns that need look-around or back-references, judged in bounded time.
+//!
+//! Most of them only look ahead from the start of the string, and are taken apart into patterns
+//! for the linear engine. The rest goes to a backtracking engine that gives up after
+//! [`BACKTRACK_MAX`], and pays for the worst it could do before it starts. Deliberately not used
+//! where every pattern of a schema is linear.
+
+use std::fmt::Display;
+
+use jsonschema::json::Node;
+use jsonschema::paths::Location;
+use jsonschema::{Keyword, PatternOptions, ValidationError, Validator};
+use serde_json::{Map, Value, json};
+
+use super::tape_json::{TapeJson, TapeNode};
+
+/// Compiled size of one regular expression, in bytes.
+pub(super) const PROGRAM_MAX: usize = 1 << 20;
+
+/// How often one match may go back in an engine that backtracks.
+pub(super) const BACKTRACK_MAX: usize = 1_000;
+
+/// Bytes that a backtracking engine may look at for one step.
+const BYTES_PER_STEP: u64 = 16;
+
+/// What a backtracking match against `len` bytes costs at worst, in steps: from each place, and
+/// each time it goes back, it may look at the whole text.
+pub(super) fn backtracking_steps(len: usize) -> u64 {
+    let len = len as u64;
+    len.saturating_mul(BACKTRACK_MAX as u64 + len) / BYTES_PER_STEP
+}
+
+/// `pattern`, taken apart.
+struct Pattern {
+    /// What has to match, or must not.
+    parts: Vec<Part>,
+}
+
+struct Part {
+    expected: bool,
+    backtracks: bool,
+    validator: Validator<TapeJson>,
+}
+
+/// What jsonschema calls for each `pattern` of a schema.
+pub(super) fn keyword<'a>(
+    _: &'a Map<String, Value>,
+    value: &'a Value,
+    _: Location,
+) -> Result<Box<dyn for<'i> Keyword<'i, TapeJson>>, ValidationError<'a>> {
+    let pattern = value.as_str().ok_or_else(|| ValidationError::custom("pattern is no string"))?;
+    let split = split(pattern).map(|parts| {
+        parts
+            .iter()
+            .map(|(expected, part)| {
+                Ok(Part { expected: *expected, backtracks: false, validator: linear(part)? })
+            })
+            .collect::<Result<Vec<_>, ValidationError<'static>>>()
+    });
+    let parts = match split {
+        Some(Ok(parts)) => parts,
+        Some(Err(_)) | None => vec![match linear(pattern) {
+            Ok(validator) => Part { expected: true, backtracks: false, validator },
+            Err(_) => Part { expected: true, backtracks: true, validator: backtracking(pattern)? },
+        }],
+    };
+    Ok(Box::new(Pattern { parts }))
+}
+
+impl<'i> Keyword<'i, TapeJson> for Pattern {
+    fn validate(&self, instance: TapeNode<'i>) -> Result<(), ValidationError<'i>> {
+        if self.is_valid(instance) { Ok(()) } else { Err(ValidationError::custom("no match")) }
+    }
+
+    fn is_valid(&self, instance: TapeNode<'i>) -> bool {
+        let Some(text) = instance.as_string() else { return true };
+        self.parts.iter().all(|part| {
+            let steps = if part.backtracks { backtracking_steps(text.len()) } else { 0 };
+            instance.meter().spend(steps) && part.matches(instance) == part.expected
+        })
+    }
+}
+
+impl Part {
+    fn matches(&self, instance: TapeNode<'_>) -> bool {
+        if !self.backtracks {
+            return self.validator.is_valid(instance);
+        }
+        // An error that is not about the text is about the engine, which gave up.
+        match self.validator.validate(instance) {
+            Ok(()) => true,
+            Err(error) => {
+                use jsonschema::error::ValidationErrorKind::Pattern;
+                if !matches!(error.kind(), Pattern { .. }) {
+                    instance.meter().exhaust();
+                }
+                false
+            }
+        }
+    }
+}
+
+fn linear(pattern: &str) -> Result<Validator<TapeJson>, ValidationError<'static>> {
+    let options = PatternOptions::regex().size_limit(PROGRAM_MAX).dfa_size_limit(PROGRAM_MAX);
+    let options = jsonschema::options_for::<TapeJson>().with_pattern_options(options);
+    options.build(&json!({ "pattern": pattern }))
+}
+
+fn backtracking(pattern: &str) -> Result<Validator<TapeJson>, ValidationError<'static>> {
+    let options = PatternOptions::fancy_regex().backtrack_limit(BACKTRACK_MAX);
+    let options = options.size_limit(PROGRAM_MAX).dfa_size_limit(PROGRAM_MAX);
+    let options = jsonschema::options_for::<TapeJson>().with_pattern_options(options);
+    options.build(&json!({ "pattern": pattern }))
+}
+
+/// Takes `^(?=A)(?!B)…R` apart into `^A`, not `^B`, … and `^R`; none when the pattern is of
+/// another form.
+fn split(pattern: &str) -> Option<Vec<(bool, String)>> {
+    let mut rest = pattern.strip_prefix('^')?;
+    let mut parts = Vec::new();
+    loop {
+        let (expected, ahead) = match (rest.strip_prefix("(?="), rest.strip_prefix("(?!")) {
+            (Some(ahead), _) => (true, ahead),
+            (None, Some(ahead)) => (false, ahead),
+            (None, None) => break,
+        };
+        let end = closing(ahead)?;
+        parts.push((expected, format!("^(?:{})", ahead.get(..end)?)));
+        rest = ahead.get(end + 1..)?;
+    }
+    if parts.is_empty() || rest.starts_with(['*', '+', '?', '{']) || has_alternatives(rest) {
+        return None;
+    }
+    parts.push((true, format!("^{rest}")));
+    Some(parts)
+}
+
+/// Where the group closes that opened before `text`.
+fn closing(text: &str) -> Option<usize> {
+    let mut depth = 0;
+    outside_classes(text).find_map(|(at, byte)| match byte {
+        b'(' => {
+            depth += 1;
+            None
+        }
+        b')' if depth == 0 => Some(at),
+        b')' => {
+            depth -= 1;
+            None
+        }
+        _ => None,
+    })
+}
+
+fn has_alternatives(text: &str) -> bool {
+    let mut depth = 0_i32;
+    outside_classes(text).any(|(_, byte)| {
+        depth += match byte {
+            b'(' => 1,
+            b')' => -1,
+            _ => 0,
+        };
+        byte == b'|' && depth == 0
+    })
+}
+
+/// The bytes that are neither escaped nor in a character class.
+fn outside_classes(text: &str) -> impl Iterator<Item = (usize, u8)> + '_ {
+    let mut escaped = false;
+    let mut class = false;
+    text.bytes().enumerate().filter(move |(_, byte)| {
+        if std::mem::take(&mut escaped) {
+            return false;
+        }
+        match byte {
+            b'\\' => escaped = true,
+            b'[' => class = true,
+            b']' if class => class = false,
+            _ => return !class,
+        }
+        false
+    })
+}
+
+/// True when `pattern` compiles for the linear engine within `size` bytes.
+pub(super) fn is_linear(pattern: &str, size: usize) -> bool {
+    let options = PatternOptions::regex().size_limit(size).dfa_size_limit(size);
+    builds(&jsonschema::options().with_pattern_options(options).build(&as_name(pattern)))
+}
+
+/// True when `pattern` compiles for the backtracking engine within `size` bytes.
+pub(super) fn is_backtracking(pattern: &str, size: usize) -> bool {
+    let options = PatternOptions::fancy_regex().size_limit(size).dfa_size_limit(size);
+    builds(&jsonschema::options().with_pattern_options(options).build(&as_name(pattern)))
+}
+
+/// A schema that has `pattern` where no meta-schema looks at it.
+pub(super) fn as_name(pattern: &str) -> Value {
+    json!({ "patternProperties": { pattern: true } })
+}
+
+fn builds<T, E: Display>(built: &Result<T, E>) -> bool {
+    built.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn look_ahead_from_the_start_is_taken_apart() {
+        let parts = |pattern| {
+            split(pattern).map(|parts| {
+                let signed =
+                    |(expected, part)| format!("{}{part}", if expected { '+' } else { '-' });
+                parts.into_iter().map(signed).collect::<Vec<_>>()
+            })
+        };
+        let some = |parts: &[&str]| Some(parts.iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert_eq!(parts("^(?!root)[a-z]+$"), some(&["-^(?:root)", "+^[a-z]+$"]));
+        assert_eq!(parts(r"^(?!\s*$).+"), some(&[r"-^(?:\s*$)", "+^.+"]));
+        assert_eq!(
+            parts("^(?=.*[A-Z])(?=.*[)|(])(?!a|(b))(c|d)$"),
+            some(&["+^(?:.*[A-Z])", "+^(?:.*[)|(])", "-^(?:a|(b))", "+^(c|d)$"])
+        );
+        for other in ["(?!a)b", "^(?!a)b|c", "^a(?!b)", "^(?<!a)b", "^(?!a)*b", "^abc", "^(?!a"] {
+            assert_eq!(parts(other), None, "{other}");
+        }
+    }
+}

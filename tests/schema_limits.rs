@@ -1,0 +1,320 @@
+//! The judge at its limits: stack, steps, and memory per judgement.
+//!
+//! Owns the worst schemas we could think of. Deliberately asserts outcomes and allocations, never
+//! time.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use bytes::Bytes;
+use mcpproxy::schema::compile::{Engine, Schema, Settings, Unusable, compile};
+use mcpproxy::schema::judge::{Scratch, Verdict};
+use mcpproxy::schema::violation::Reason;
+use serde_json::{Map, Value, json};
+
+const ENGINES: [Engine; 2] = [Engine::Tape, Engine::Boon];
+
+fn usable(schema: &Value, engine: Engine) -> Schema {
+    compile(schema.to_string().as_bytes(), &Settings { engine, assert_formats: false }).unwrap()
+}
+
+fn unusable(schema: &Value) -> Unusable {
+    match compile(schema.to_string().as_bytes(), &Settings::default()) {
+        Ok(_) => panic!("usable: {schema}"),
+        Err(reason) => reason,
+    }
+}
+
+/// Why `document` is refused; nothing when it conforms.
+fn refusal(schema: &Schema, document: &str) -> Option<Reason> {
+    let document = [Bytes::copy_from_slice(document.as_bytes())];
+    match schema.judge(&document, &mut Scratch::new()).verdict {
+        Verdict::Conforms => None,
+        Verdict::Violates(violation) => Some(violation.reason),
+    }
+}
+
+/// A chain of definitions, each an alternative of two references to the next, wrapped by `wrap`.
+fn chain(length: usize, wrap: impl Fn(Value) -> Value) -> Value {
+    let mut defs = Map::new();
+    for at in 0..length {
+        let next = || wrap(json!({ "$ref": format!("#/$defs/d{}", at + 1) }));
+        defs.insert(format!("d{at}"), json!({ "anyOf": [next(), next()] }));
+    }
+    defs.insert(format!("d{length}"), json!({ "type": "integer" }));
+    json!({ "$ref": "#/$defs/d0", "$defs": defs })
+}
+
+/// What the runtime's threads have. Without optimisation frames are several times as large.
+const STACK: usize = if cfg!(debug_assertions) { 16 << 20 } else { 2 << 20 };
+
+fn on_a_small_stack(run: impl FnOnce() + Send + 'static) {
+    std::thread::Builder::new().stack_size(STACK).spawn(run).unwrap().join().unwrap();
+}
+
+#[test]
+fn alternatives_that_multiply_are_unusable() {
+    assert!(matches!(unusable(&chain(20, |next| next)), Unusable::Expansion { .. }));
+    assert!(matches!(unusable(&chain(200, |next| next)), Unusable::Expansion { .. }));
+    let cycle = json!({ "anyOf": [{ "$ref": "#" }, { "$ref": "#" }] });
+    assert!(matches!(unusable(&cycle), Unusable::Expansion { .. }));
+}
+
+#[test]
+fn alternatives_that_multiply_through_the_document_are_stopped() {
+    let schema = chain(25, |next| json!({ "properties": { "a": next }, "required": ["a"] }));
+    let document = format!("{}\"x\"{}", "{\"a\":".repeat(25), "}".repeat(25));
+    for engine in ENGINES {
+        assert_eq!(refusal(&usable(&schema, engine), &document), Some(Reason::Steps), "{engine:?}");
+    }
+}
+
+#[test]
+fn a_reference_cycle_ends() {
+    let recursive = json!({ "$recursiveAnchor": true, "$recursiveRef": "#",
+        "$schema": "https://json-schema.org/draft/2019-09/schema" });
+    let dynamic = json!({ "$dynamicAnchor": "a", "$dynamicRef": "#a" });
+    let plain = json!({ "$ref": "#" });
+    let ring = json!({ "$ref": "#/$defs/a", "$defs": {
+        "a": { "$ref": "#/$defs/b" }, "b": { "$ref": "#/$defs/a" } } });
+    for schema in [recursive, dynamic, plain, ring] {
+        for engine in ENGINES {
+            // Either verdict is defensible; that there is one is what counts.
+            let _ = refusal(&usable(&schema, engine), "{\"a\":[1]}");
+        }
+    }
+}
+
+#[test]
+fn long_chains_of_references_fit_a_small_stack_or_are_unusable() {
+    on_a_small_stack(|| {
+        let chain = |length: usize| {
+            let link = |at| (format!("d{at}"), json!({ "$ref": format!("#/$defs/d{}", at + 1) }));
+            let mut defs: Map<String, Value> = (0..length).map(link).collect();
+            defs.insert(format!("d{length}"), json!({ "type": "integer" }));
+            json!({ "$ref": "#/$defs/d0", "$defs": defs })
+        };
+        for engine in ENGINES {
+            assert_eq!(refusal(&usable(&chain(190), engine), "1"), None);
+            assert_eq!(refusal(&usable(&chain(190), engine), "\"x\""), Some(Reason::Schema));
+        }
+        assert!(matches!(unusable(&chain(210)), Unusable::Nesting { .. }));
+        assert!(matches!(unusable(&chain(9_000)), Unusable::Nesting { .. }));
+    });
+}
+
+#[test]
+fn a_schema_nested_to_its_bound_fits_a_small_stack() {
+    on_a_small_stack(|| {
+        for wrap in [
+            (|inner| json!({ "not": inner })) as fn(Value) -> Value,
+            |inner| json!({ "if": inner, "else": false }),
+            |inner| json!({ "allOf": [inner] }),
+            |inner| json!({ "properties": { "a": inner }, "unevaluatedProperties": false }),
+            |inner| json!({ "items": inner, "unevaluatedItems": false }),
+            |inner| json!({ "propertyNames": inner }),
+        ] {
+            let mut schema = json!({ "type": "integer" });
+            while depth(&schema) < 98 {
+                schema = wrap(schema);
+            }
+            for engine in ENGINES {
+                let schema = usable(&schema, engine);
+                let _ = refusal(&schema, "1");
+                let _ = refusal(&schema, &format!("{}1{}", "{\"a\":".repeat(120), "}".repeat(120)));
+                let _ = refusal(&schema, &format!("{}1{}", "[".repeat(120), "]".repeat(120)));
+            }
+            let deeper = wrap(wrap(wrap(schema)));
+            assert!(matches!(unusable(&deeper), Unusable::TooDeep { .. }));
+        }
+    });
+}
+
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or(0),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
+    }
+}
+
+#[test]
+fn a_recursive_schema_over_the_deepest_document_fits_a_small_stack() {
+    on_a_small_stack(|| {
+        let schema = json!({ "$ref": "#/$defs/node", "$defs": { "node": {
+            "allOf": [{ "anyOf": [
+                { "type": "integer" },
+                { "type": "object", "properties": { "a": { "$ref": "#/$defs/node" } },
+                  "unevaluatedProperties": false },
+            ] }] } } });
+        let nest = |depth: usize, inner: &str| {
+            format!("{}{inner}{}", "{\"a\":".repeat(depth), "}".repeat(depth))
+        };
+        for engine in ENGINES {
+            let schema = usable(&schema, engine);
+            for depth in [1, 64, 90] {
+                assert_eq!(refusal(&schema, &nest(depth, "1")), None, "{depth}");
+                assert_eq!(
+                    refusal(&schema, &nest(depth, "\"x\"")),
+                    Some(Reason::Schema),
+                    "{depth}"
+                );
+            }
+            assert_eq!(refusal(&schema, &nest(120, "1")), Some(Reason::Nesting));
+            let too_deep = refusal(&schema, &nest(128, "1"));
+            assert!(matches!(too_deep, Some(Reason::Document(_))), "{too_deep:?}");
+        }
+    });
+}
+
+#[test]
+fn schema_and_document_that_nest_too_deep_together_are_stopped() {
+    on_a_small_stack(|| {
+        let mut next = json!({ "$ref": "#" });
+        for _ in 0..20 {
+            next = json!({ "allOf": [next] });
+        }
+        let schema = usable(&json!({ "additionalProperties": next }), Engine::Tape);
+        let nest = |depth: usize| format!("{}1{}", "{\"a\":".repeat(depth), "}".repeat(depth));
+        assert_eq!(refusal(&schema, &nest(10)), None);
+        assert_eq!(refusal(&schema, &nest(100)), Some(Reason::Nesting));
+    });
+}
+
+#[test]
+fn hostile_strings_do_not_stall_nested_quantifiers() {
+    let hostile = format!("\"{}!\"", "a".repeat(100_000));
+    for pattern in [
+        "^(a+)+$",
+        "(a|aa)+$",
+        "^(a*)*b",
+        "(.*a){20}$",
+        "^(?=a)(a+)+$",
+        "(?=.*x)(a|aa)+y",
+        r"^(a+)\1+b$",
+        "(?<=a)(a+)+$",
+        "^(?:(?!b)a)+$",
+    ] {
+        for engine in ENGINES {
+            let schema = usable(&json!({ "pattern": pattern }), engine);
+            let reason = refusal(&schema, &hostile);
+            assert!(
+                matches!(reason, Some(Reason::Schema | Reason::Steps)),
+                "{pattern}: {reason:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn hostile_names_do_not_stall_nested_quantifiers() {
+    let schema = json!({ "patternProperties": { "(?=.*x)(a|aa)+y": false } });
+    let document = format!("{{\"{}!\":1}}", "a".repeat(100_000));
+    for engine in ENGINES {
+        assert_eq!(refusal(&usable(&schema, engine), &document), Some(Reason::Steps));
+    }
+}
+
+#[test]
+fn backtracking_that_gives_up_is_no_verdict_of_the_schema() {
+    let schema = usable(&json!({ "pattern": "^(a|aa)+(?<!b)$" }), Engine::Tape);
+    assert_eq!(refusal(&schema, &format!("\"{}\"", "a".repeat(10))), None);
+    let gives_up = refusal(&schema, &format!("\"{}!\"", "a".repeat(40)));
+    assert_eq!(gives_up, Some(Reason::Steps));
+}
+
+#[test]
+fn items_made_to_collide_use_up_the_steps() {
+    fn bracketings(leaves: usize) -> Vec<String> {
+        if leaves == 1 {
+            return vec!["1".to_owned()];
+        }
+        (1..leaves)
+            .flat_map(|left| {
+                let rights = bracketings(leaves - left);
+                bracketings(left).into_iter().flat_map(move |left| {
+                    rights.clone().into_iter().map(move |right| format!("[{left},{right}]"))
+                })
+            })
+            .collect()
+    }
+    let document = format!("[{}]", bracketings(10).join(","));
+    for engine in ENGINES {
+        let schema = usable(&json!({ "uniqueItems": true }), engine);
+        assert_eq!(refusal(&schema, &document), Some(Reason::Steps));
+    }
+}
+
+/// Allocations of one more judgement of a document that was judged before.
+fn allocations(schema: &Value, document: &str) -> u64 {
+    let schema = usable(schema, Engine::Tape);
+    let document = [Bytes::copy_from_slice(document.as_bytes())];
+    let mut scratch = Scratch::new();
+    for _ in 0..3 {
+        assert_eq!(schema.judge(&document, &mut scratch).verdict, Verdict::Conforms);
+    }
+    allocation_counter::measure(|| {
+        let _ = schema.judge(&document, &mut scratch);
+    })
+    .count_total
+}
+
+#[test]
+fn a_warm_judgement_that_conforms_allocates_nothing() {
+    let wide: Map<String, Value> = (0..100).map(|i| (format!("p{i}"), json!(i))).collect();
+    let wide = Value::Object(wide).to_string();
+    for (schema, document) in [
+        (json!(true), "{\"a\":[1,\"x\\u00e9\",null]}"),
+        (json!({ "type": "object" }), "{}"),
+        (json!({ "type": ["integer", "null"] }), "1"),
+        (json!({ "properties": { "a": { "type": "integer" } } }), "{\"a\":1,\"b\":2}"),
+        (json!({ "properties": { "p7": { "type": "integer" } } }), &wide),
+        (json!({ "required": ["a", "b"] }), "{\"a\":1,\"b\":2}"),
+        (json!({ "required": ["p1", "p99"] }), &wide),
+        (json!({ "items": { "type": "integer" } }), "[1,2,3]"),
+        (
+            json!({ "prefixItems": [{ "type": "integer" }], "items": { "type": "string" } }),
+            "[1,\"a\"]",
+        ),
+        (json!({ "enum": ["a", 1, { "b": [1.5, null] }] }), "{\"b\":[1.5,null]}"),
+        (json!({ "const": { "b": [1, "x"] } }), "{\"b\":[1,\"x\"]}"),
+        (
+            json!({ "minimum": 1, "maximum": 10, "exclusiveMinimum": 0, "exclusiveMaximum": 11 }),
+            "3",
+        ),
+        (json!({ "multipleOf": 3 }), "9"),
+        (json!({ "minLength": 1, "maxLength": 3 }), "\"é\\u00e9\""),
+        (json!({ "minItems": 1, "maxItems": 3 }), "[1]"),
+        (json!({ "minProperties": 1, "maxProperties": 3 }), "{\"a\":1}"),
+        (json!({ "pattern": "^[^@]+@[^@]+$" }), "\"a@b\""),
+        (json!({ "pattern": "^prefix" }), "\"prefixed\""),
+        (json!({ "additionalProperties": false, "properties": { "a": true } }), "{\"a\":1}"),
+        (json!({ "additionalProperties": { "type": "integer" } }), "{\"a\":1}"),
+        (json!({ "patternProperties": { "^a": { "type": "integer" } } }), "{\"a\":1}"),
+        (json!({ "allOf": [true, { "type": "integer" }] }), "1"),
+        (json!({ "anyOf": [false, { "type": "integer" }] }), "1"),
+        (json!({ "oneOf": [{ "type": "string" }, { "type": "integer" }] }), "1"),
+        (json!({ "not": { "type": "string" } }), "1"),
+        (json!({ "if": { "type": "string" }, "then": false, "else": true }), "1"),
+        (json!({ "contains": { "type": "integer" } }), "[\"a\",1]"),
+        (json!({ "dependentRequired": { "a": ["b"] } }), "{\"a\":1,\"b\":2}"),
+        (json!({ "$ref": "#/$defs/a", "$defs": { "a": { "type": "integer" } } }), "1"),
+        (json!({ "propertyNames": { "maxLength": 3 } }), "{\"a\":1}"),
+    ] {
+        assert_eq!(allocations(&schema, document), 0, "{schema}");
+    }
+}
+
+/// What the remaining keywords allocate, so that a change is noticed.
+#[test]
+fn allocations_of_the_other_keywords_are_known() {
+    for (schema, document, most) in [
+        (json!({ "uniqueItems": true }), "[1,2,3,4,5,6,7,8,9,10]", 0),
+        (json!({ "unevaluatedProperties": false, "properties": { "a": true } }), "{\"a\":1}", 3),
+        (json!({ "unevaluatedItems": false, "prefixItems": [true] }), "[1]", 3),
+        (json!({ "properties": { "a": { "$ref": "#" } } }), "{\"a\":{\"a\":{}}}", 1),
+    ] {
+        let found = allocations(&schema, document);
+        println!("{found} {schema}");
+        assert!(found <= most, "{found} allocations: {schema}");
+    }
+}
