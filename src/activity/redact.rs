@@ -224,8 +224,8 @@ impl Redactor {
             rest = after;
             if is_scheme(word) {
                 rest = redact_scheme(after, cut, out);
-            } else if self.is_sensitive(word)
-                && let Some(value) = assignment(after)
+            } else if let Some(value) = assignment(after)
+                && self.is_sensitive(word)
             {
                 out.extend_from_slice(after.get(..after.len() - value.len()).unwrap_or(after));
                 if value.is_empty() {
@@ -237,7 +237,10 @@ impl Redactor {
     }
 
     fn is_sensitive(&self, key: &[u8]) -> bool {
-        if key.len() > MAX_KEY_BYTES {
+        // Most values are told from keys by their length or their last letter.
+        let last = key.iter().rev().find(|byte| !is_separator(**byte));
+        let last = last.is_some_and(u8::is_ascii_alphanumeric);
+        if key.len() > MAX_KEY_BYTES || !last {
             return false;
         }
         let letters = || key.iter().rev().filter(|byte| !is_separator(**byte));
