@@ -237,16 +237,15 @@ impl Redactor {
     }
 
     fn is_sensitive(&self, key: &[u8]) -> bool {
-        // Most values are told from keys by their length or their last letter.
-        let last = key.iter().rev().find(|byte| !is_separator(**byte));
-        let last = last.is_some_and(u8::is_ascii_alphanumeric);
-        if key.len() > MAX_KEY_BYTES || !last {
+        let letters = || key.iter().rev().filter(|byte| !is_separator(**byte));
+        // The last letter decides nearly always.
+        let Some(last) = letters().next().map(u8::to_ascii_lowercase) else { return false };
+        if key.len() > MAX_KEY_BYTES || !last.is_ascii_alphanumeric() {
             return false;
         }
-        let letters = || key.iter().rev().filter(|byte| !is_separator(**byte));
         let ends = |end: &[u8]| {
             let mut letters = letters().map(u8::to_ascii_lowercase);
-            end.iter().rev().all(|byte| letters.next() == Some(*byte))
+            end.last() == Some(&last) && end.iter().rev().all(|byte| letters.next() == Some(*byte))
         };
         let is = |word: &&str| letters().count() == word.len() && ends(word.as_bytes());
         KEY_ENDS.iter().any(|end| ends(end.as_bytes()))
@@ -362,7 +361,9 @@ fn is_scheme(word: &[u8]) -> bool {
 /// True where text begins with the shape of a credential; where it was `cut`, with as much of one
 /// as there is.
 fn is_credential(text: &[u8], cut: bool) -> bool {
-    SHAPES.iter().any(|(prefix, least)| {
+    // The first letter decides nearly always.
+    let first = text.first();
+    SHAPES.iter().filter(|(prefix, _)| prefix.as_bytes().first() == first).any(|(prefix, least)| {
         text.strip_prefix(prefix.as_bytes()).is_some_and(|rest| {
             let head = rest.get(..*least).or(cut.then_some(rest));
             // What ends a sentence or names a file is not a token.
