@@ -43,7 +43,9 @@ fn activity(c: &mut Criterion) {
 
     let mut group = c.benchmark_group("activity/call");
     group.bench_function("build the entry", |b| b.iter(|| entry(black_box(&template), 1)));
+    group.finish();
     if let Ok((activity, writer)) = Activity::open(&dir.path().join("log"), Config::default()) {
+        let mut group = c.benchmark_group("activity/call");
         group.bench_function("reserve, submit", |b| {
             b.iter_batched(
                 || entry(&template, 1),

@@ -11,17 +11,24 @@
 //! derived: it is read record by record, by queries and when the store is opened.
 
 pub mod append;
+pub mod bytes;
+mod candidates;
 pub mod codec;
 pub mod config;
+mod epochs;
 pub mod handle;
 pub mod head;
+mod lenient;
 pub mod query;
 pub mod record;
 pub mod recover;
 pub mod redact;
 pub mod retention;
+pub mod salvage;
 pub mod seal;
 pub mod segment;
+mod shared;
+pub mod show;
 pub mod stats;
 pub mod store;
 pub mod verify;

@@ -3,7 +3,10 @@
 pub mod builtin;
 pub mod call;
 pub mod dispatch;
+mod exchange;
+mod exit;
 pub mod held;
+pub mod judges;
 pub mod reply;
 pub mod retrieve;
 
@@ -41,7 +44,7 @@ pub struct Proxy {
     /// What strict holds, over all calls.
     pub held: held::Budget,
     /// Where large documents are judged, so that they starve no other call.
-    pub judges: call::Judges,
+    pub judges: judges::Judges,
     /// Random per process: hostile keys are hashed under it.
     pub hash_key: u64,
 }

@@ -38,7 +38,7 @@ use crate::downstream::body::Body;
 use crate::downstream::guard::{BadEntry, Guard};
 use crate::downstream::http::{self as mcp, Connection};
 use crate::downstream::session::Sessions;
-use crate::proxy::call::Judges;
+use crate::proxy::judges::Judges;
 use crate::proxy::{Proxy, Worker, held};
 use crate::upstream::supervisor::{Event, Supervisor};
 

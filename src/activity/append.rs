@@ -14,7 +14,7 @@ use super::record::{
 use super::redact::Redactor;
 use super::segment::{self, Builder};
 use super::store::{Batch, Space, StoreError};
-use super::view::View;
+use super::view::{End, View};
 
 /// A block is closed at so many records, or at [`BLOCK_BYTES`].
 const BLOCK_RECORDS: u64 = 64;
@@ -67,22 +67,28 @@ impl Appender {
     /// [`StoreError`] if the last segment cannot be read.
     pub fn resume(view: &View, redactor: Redactor) -> Result<Self, StoreError> {
         let end = view.end()?;
-        let mut segment = Builder::default();
-        view.derive(segment::of(end.next), &mut segment)?;
-        Ok(Self {
-            node: view.node(),
+        let mut appender = Self::at(view.node(), end, redactor);
+        view.derive(segment::of(end.next), &mut appender.segment)?;
+        Ok(appender)
+    }
+
+    /// Takes up a log that ends so, and of whose last segment nothing is kept.
+    #[must_use]
+    pub fn at(node: NodeId, end: End, redactor: Redactor) -> Self {
+        Self {
+            node,
             next: end.next,
             last: end.hash,
             stored_ms: end.stored_ms,
             block: None,
-            segment,
+            segment: Builder::default(),
             batch: Batch::default(),
             records: 0,
             bytes: 0,
             redactor,
             head: Vec::new(),
             body: Vec::new(),
-        })
+        }
     }
 
     /// The last record given out; number 0 is before the first.
@@ -158,6 +164,20 @@ impl Appender {
         id
     }
 
+    /// Adds a record that was in a log before, as it was.
+    ///
+    /// # Errors
+    ///
+    /// [`codec::DecodeError`] if it is not whole.
+    pub fn push_raw(&mut self, head: &[u8], body: &[u8]) -> Result<(), codec::DecodeError> {
+        let head = codec::decode_head(head)?;
+        self.stored_ms = self.stored_ms.max(head.stored_ms);
+        self.body.clear();
+        self.body.extend_from_slice(body);
+        self.add(&head);
+        Ok(())
+    }
+
     /// The batch with all records added since the last; `None` if there are none.
     pub fn take(&mut self) -> Option<Prepared> {
         self.close_block();
@@ -222,8 +242,8 @@ impl Appender {
     /// Writes what is derived from a segment that is full.
     fn seal(&mut self, number: u64) {
         let segment = std::mem::take(&mut self.segment);
-        for (term, posting) in segment.postings() {
-            self.batch.put(Space::Index, keys::posting(term, number), posting);
+        for (bucket, postings) in segment.postings() {
+            self.batch.put(Space::Index, keys::postings(bucket, number), postings);
         }
         for (bucket, stats) in segment.buckets() {
             self.batch.put(Space::Stats, keys::bucket(bucket, number), stats.encode());
@@ -234,8 +254,6 @@ impl Appender {
 
 /// The keys of the store.
 pub mod keys {
-    use crate::activity::query::Term;
-
     /// The first record that is kept, in the state keyspace.
     pub const FIRST: &[u8] = b"first";
 
@@ -245,10 +263,10 @@ pub mod keys {
         number.to_be_bytes().to_vec()
     }
 
-    /// A term's posting in a segment.
+    /// The postings of a bucket of terms in a segment.
     #[must_use]
-    pub fn posting(term: Term, segment: u64) -> Vec<u8> {
-        [&term.bytes()[..], &segment.to_be_bytes()].concat()
+    pub fn postings(bucket: [u8; 2], segment: u64) -> Vec<u8> {
+        [&bucket[..], &segment.to_be_bytes()].concat()
     }
 
     /// A bucket's counters from a segment.

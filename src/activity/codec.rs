@@ -10,31 +10,9 @@
 //! Every layout starts with a version byte; a version that is not known is an error, never a
 //! guess. What is derived from records (index, counters) has its layout in `segment`.
 
-use thiserror::Error;
-
-use super::record::{
-    Body, Hash, Head, Id, NodeId, Operation, Payload, Record, Source, Status, Type,
-};
-
-/// The version written today, of blocks and of records.
-pub const VERSION: u8 = 1;
-
-/// Why bytes are not what was written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum DecodeError {
-    /// The bytes end too early.
-    #[error("ends too early")]
-    Short,
-    /// There are bytes after the end.
-    #[error("has bytes after its end")]
-    Trailing,
-    /// A version that this program does not know.
-    #[error("has unknown version {0}")]
-    Version(u8),
-    /// A number or code that cannot be.
-    #[error("has an impossible value")]
-    Value,
-}
+pub use super::bytes::{DecodeError, PayloadRef, VERSION};
+use super::bytes::{Reader, put_bytes, put_payload, put_varint, unzigzag, zigzag};
+use super::record::{Body, Hash, Head, Id, NodeId, Operation, Record, Source, Status, Type};
 
 /// A head whose texts are borrowed: what is encoded, and what filters and counters look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,21 +36,6 @@ pub struct HeadRef<'a> {
     pub intent: PayloadRef<'a>,
     pub variant: &'a str,
     pub client_name: &'a str,
-}
-
-/// A payload whose bytes are borrowed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PayloadRef<'a> {
-    /// The bytes that were kept.
-    pub bytes: &'a [u8],
-    /// How many bytes there were.
-    pub total: u64,
-}
-
-impl PayloadRef<'_> {
-    fn to_owned(self) -> Payload {
-        Payload::from_head(self.bytes.into(), self.total)
-    }
 }
 
 impl HeadRef<'_> {
@@ -353,155 +316,12 @@ impl Record {
     }
 }
 
-/// Appends a number, seven bits a byte.
-pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-}
-
-/// Appends bytes after their length.
-pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    put_varint(out, bytes.len() as u64);
-    out.extend_from_slice(bytes);
-}
-
-fn put_payload(out: &mut Vec<u8>, payload: PayloadRef<'_>) {
-    put_varint(out, payload.total);
-    put_bytes(out, payload.bytes);
-}
-
-fn zigzag(value: i64) -> u64 {
-    ((value << 1) ^ (value >> 63)) as u64
-}
-
-fn unzigzag(value: u64) -> i64 {
-    (value >> 1) as i64 ^ -((value & 1) as i64)
-}
-
-/// Takes values off the front of bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct Reader<'a>(pub &'a [u8]);
-
-impl<'a> Reader<'a> {
-    /// One byte.
-    ///
-    /// # Errors
-    ///
-    /// [`DecodeError::Short`].
-    pub fn byte(&mut self) -> Result<u8, DecodeError> {
-        let (&first, rest) = self.0.split_first().ok_or(DecodeError::Short)?;
-        self.0 = rest;
-        Ok(first)
-    }
-
-    /// The version byte.
-    ///
-    /// # Errors
-    ///
-    /// [`DecodeError::Version`] for one that is not known.
-    pub fn version(&mut self) -> Result<(), DecodeError> {
-        match self.byte()? {
-            VERSION => Ok(()),
-            other => Err(DecodeError::Version(other)),
-        }
-    }
-
-    /// A number.
-    ///
-    /// # Errors
-    ///
-    /// [`DecodeError::Value`] for more than 64 bits.
-    pub fn varint(&mut self) -> Result<u64, DecodeError> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            if shift == 63 && byte > 1 {
-                return Err(DecodeError::Value);
-            }
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return Ok(value);
-            }
-        }
-        Err(DecodeError::Value)
-    }
-
-    /// `N` bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`DecodeError::Short`].
-    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
-        let (first, rest) = self.0.split_first_chunk().ok_or(DecodeError::Short)?;
-        self.0 = rest;
-        Ok(*first)
-    }
-
-    /// Bytes after their length.
-    ///
-    /// # Errors
-    ///
-    /// [`DecodeError::Short`].
-    pub fn bytes(&mut self) -> Result<&'a [u8], DecodeError> {
-        let len = usize::try_from(self.varint()?).map_err(|_| DecodeError::Value)?;
-        let (first, rest) = self.0.split_at_checked(len).ok_or(DecodeError::Short)?;
-        self.0 = rest;
-        Ok(first)
-    }
-
-    /// A text after its length.
-    ///
-    /// # Errors
-    ///
-    /// [`DecodeError::Value`] if it is not UTF-8.
-    pub fn text(&mut self) -> Result<&'a str, DecodeError> {
-        simdutf8::basic::from_utf8(self.bytes()?).map_err(|_| DecodeError::Value)
-    }
-
-    /// A number of things that each take at least one byte of what follows.
-    ///
-    /// # Errors
-    ///
-    /// [`DecodeError::Short`] if they cannot all follow.
-    pub fn count(&mut self) -> Result<usize, DecodeError> {
-        let count = usize::try_from(self.varint()?).map_err(|_| DecodeError::Value)?;
-        if count > self.0.len() { Err(DecodeError::Short) } else { Ok(count) }
-    }
-
-    /// Nothing more.
-    ///
-    /// # Errors
-    ///
-    /// [`DecodeError::Trailing`] if there is.
-    pub fn end(&self) -> Result<(), DecodeError> {
-        if self.0.is_empty() { Ok(()) } else { Err(DecodeError::Trailing) }
-    }
-
-    fn payload(&mut self) -> Result<PayloadRef<'a>, DecodeError> {
-        let total = self.varint()?;
-        let bytes = self.bytes()?;
-        if total < bytes.len() as u64 {
-            return Err(DecodeError::Value);
-        }
-        Ok(PayloadRef { bytes, total })
-    }
-
-    /// The place of length-prefixed bytes in a whole of `len` bytes that ends where this ends.
-    fn range(&mut self, len: usize) -> Result<std::ops::Range<usize>, DecodeError> {
-        let bytes = self.bytes()?;
-        let end = len - self.0.len();
-        Ok(end - bytes.len()..end)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::activity::record::Payload;
 
     fn head() -> HeadRef<'static> {
         HeadRef {
@@ -554,6 +374,61 @@ mod tests {
         assert_eq!(got, [&b"first"[..], b""]);
         assert!((0..heads.len()).all(|len| head_block(&heads[..len]).is_err()));
         assert!((0..bodies.len()).all(|len| body_block(&bodies[..len]).is_err()));
+    }
+
+    /// Bytes that an earlier version wrote, or nobody: a name and hexadecimal digits in each line.
+    fn fixtures(text: &str) -> Vec<(&str, Vec<u8>)> {
+        let byte =
+            |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        let text: Vec<_> = lines.map(|it| it.split_once(' ').unwrap()).collect();
+        text.into_iter()
+            .map(|(name, hex)| (name, hex.as_bytes().chunks(2).map(byte).collect()))
+            .collect()
+    }
+
+    #[test]
+    fn version_1_is_read_as_it_was_written() {
+        let fixtures = fixtures(include_str!("../../tests/data/activity/v1.txt"));
+        let [(_, bytes), (_, body), (_, heads), (_, bodies), (_, hash)] = &fixtures[..] else {
+            panic!("{fixtures:?}")
+        };
+        assert_eq!(decode_head(bytes), Ok(head()));
+        let expected = Body {
+            arguments: Payload::cut(br#"{"a":1}"#, 100),
+            response: Payload::cut(b"answer", 3),
+            metadata: Payload::default(),
+        };
+        assert_eq!(decode_body(body), Ok(expected));
+        let block = head_block(heads).unwrap();
+        assert_eq!((block.first, block.prev, block.records.len()), (7, Hash([9; 32]), 1));
+        let (range, stored) = &block.records[0];
+        assert_eq!(&heads[range.clone()], bytes);
+        assert_eq!(&bodies[body_block(bodies).unwrap()[0].clone()], body);
+        assert_eq!(chain(block.prev, NodeId([3; 16]), 7, bytes, body), *stored);
+        assert_eq!(stored.0, hash[..]);
+    }
+
+    #[test]
+    fn broken_bytes_are_refused_with_the_reason() {
+        for (name, bytes) in fixtures(include_str!("../../tests/data/activity/broken.txt")) {
+            let (kind, reason) = name.split_once(':').unwrap();
+            let error = match kind {
+                "head" => decode_head(&bytes).map(drop),
+                "body" => decode_body(&bytes).map(drop),
+                "heads" => head_block(&bytes).map(drop),
+                "bodies" => body_block(&bytes).map(drop),
+                other => panic!("{other}"),
+            };
+            let expected = match reason.split('-').next().unwrap() {
+                "short" => DecodeError::Short,
+                "trailing" => DecodeError::Trailing,
+                "version" => DecodeError::Version(2),
+                "value" => DecodeError::Value,
+                other => panic!("{other}"),
+            };
+            assert_eq!(error, Err(expected), "{name}");
+        }
     }
 
     #[test]

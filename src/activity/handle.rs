@@ -5,25 +5,25 @@
 //! for queries. Writing is the thread's work (`writer`), reading that of `view`.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread::{self, JoinHandle, Thread};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, PoisonError};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use arc_swap::ArcSwap;
 use thiserror::Error;
-use tokio::sync::{Notify, Semaphore, SemaphorePermit, broadcast, oneshot};
+use tokio::sync::{broadcast, oneshot};
 
 use super::config::{Config, Durability, OnFailure};
 use super::query::{Filter, Listing, Page};
-use super::record::{Entry, Id, MAX_ERROR_BYTES, MAX_METADATA_BYTES, Record};
-use super::retention::{self, Cut};
+use super::record::{Entry, Id, Record};
+use super::retention;
+use super::shared::{Message, Shared};
 use super::stats::{Period, Summary};
 use super::store::{Store, StoreError};
 use super::verify::{Report, verify};
 use super::view::View;
-use super::writer::{self, OVERRUN};
+use super::writer;
 
 /// How long a call waits for room.
 const RESERVE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -31,16 +31,10 @@ const RESERVE_TIMEOUT: Duration = Duration::from_secs(30);
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a query waits for records that are on their way.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a query looks for the calls it waits for.
-const QUERY_POLL: Duration = Duration::from_micros(100);
 /// How often a flush looks whether the log has failed meanwhile.
 const FLUSH_POLL: Duration = Duration::from_millis(100);
 /// How often it is looked for records that are no longer to be kept.
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
-/// Records a live reader may be behind before it is told to read the log instead.
-const LIVE_RECORDS: usize = 1024;
-/// What an entry takes at most beyond its payloads: texts and room for decisions.
-const ENTRY_BYTES: usize = MAX_ERROR_BYTES + 2 * MAX_METADATA_BYTES + 4096;
 
 /// Why a call may not go out.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -125,105 +119,6 @@ impl Durable {
     }
 }
 
-/// What the writer is sent.
-pub(super) enum Message {
-    /// Write this.
-    Entry {
-        /// What to write.
-        entry: Entry,
-        /// Who waits for it to be durable.
-        done: Option<oneshot::Sender<()>>,
-        /// Whether its room is to be given back.
-        counted: bool,
-    },
-    /// Answer when all before it can be read.
-    Barrier(mpsc::SyncSender<()>),
-    /// Answer when all before it is durable.
-    Flush(mpsc::SyncSender<()>),
-    /// Removes the records before a cut; answer when that can be seen.
-    Cut(Cut, mpsc::SyncSender<()>),
-    /// Write what came before, and end.
-    Close,
-}
-
-/// What calls, queries and the writer share.
-pub(super) struct Shared {
-    pub(super) config: Config,
-    /// Room for calls. The writer gives it back once for each batch.
-    pub(super) room: Semaphore,
-    capacity: usize,
-    queue: Sender<Message>,
-    /// The writer's thread, to be woken.
-    thread: OnceLock<Thread>,
-    /// True while the writer sleeps until it is woken.
-    pub(super) asleep: AtomicBool,
-    pub(super) store: ArcSwap<Option<Store>>,
-    pub(super) failure: ArcSwap<Option<String>>,
-    pub(super) is_failed: AtomicBool,
-    pub(super) is_closed: AtomicBool,
-    pub(super) lost: AtomicU64,
-    pub(super) written: AtomicU64,
-    pub(super) durable_seq: AtomicU64,
-    /// When the batch under way was begun, in microseconds since `base`; 0 for none.
-    pub(super) batch_since: AtomicU64,
-    pub(super) batch_done: Notify,
-    /// Tells calls that wait for room that there will be none.
-    pub(super) has_failed: Notify,
-    base: Instant,
-    /// Tells milliseconds since 1970.
-    pub(super) clock: Box<dyn Fn() -> u64 + Send + Sync>,
-    pruning: Mutex<()>,
-    pub(super) pruner: OnceLock<Thread>,
-    epochs: Epochs,
-    pub(super) live: broadcast::Sender<Arc<Record>>,
-}
-
-/// Counts the calls whose reply has ended but whose entry is yet to come. Two counters in turn:
-/// a query turns them over and waits for the old one to run out, so that it waits for every call
-/// that was there before it and for none that came later.
-#[derive(Default)]
-struct Epochs {
-    current: AtomicU8,
-    pending: [AtomicUsize; 2],
-    turning: Mutex<()>,
-}
-
-impl Epochs {
-    fn counter(&self, epoch: u8) -> &AtomicUsize {
-        let [even, odd] = &self.pending;
-        if epoch & 1 == 0 { even } else { odd }
-    }
-
-    /// Counts a call in; its epoch was the current one at some moment of this call.
-    fn enter(&self) -> u8 {
-        loop {
-            let epoch = self.current.load(Ordering::SeqCst);
-            self.counter(epoch).fetch_add(1, Ordering::SeqCst);
-            if self.current.load(Ordering::SeqCst) == epoch {
-                return epoch;
-            }
-            self.leave(epoch);
-        }
-    }
-
-    fn leave(&self, epoch: u8) {
-        self.counter(epoch).fetch_sub(1, Ordering::SeqCst);
-    }
-
-    /// Waits until every call that entered before has left.
-    fn wait(&self, deadline: Instant) -> Result<(), QueryError> {
-        let _turn = self.turning.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = self.current.fetch_add(1, Ordering::SeqCst);
-        while self.counter(old).load(Ordering::SeqCst) > 0 {
-            if Instant::now() >= deadline {
-                return Err(QueryError::Busy);
-            }
-            thread::sleep(QUERY_POLL);
-        }
-        Ok(())
-    }
-}
-
 /// The log, for calls and queries. Clones share it.
 #[derive(Clone)]
 pub struct Activity {
@@ -279,32 +174,7 @@ impl Activity {
         config: Config,
         clock: impl Fn() -> u64 + Send + Sync + 'static,
     ) -> Result<(Self, Writer), StoreError> {
-        let (queue, messages) = mpsc::channel();
-        let capacity = room(&config);
-        let shared = Arc::new(Shared {
-            room: Semaphore::new(capacity),
-            capacity,
-            config,
-            queue,
-            thread: OnceLock::new(),
-            asleep: AtomicBool::new(false),
-            store: ArcSwap::from_pointee(None),
-            failure: ArcSwap::from_pointee(None),
-            is_failed: AtomicBool::new(false),
-            is_closed: AtomicBool::new(false),
-            lost: AtomicU64::new(0),
-            written: AtomicU64::new(0),
-            durable_seq: AtomicU64::new(0),
-            batch_since: AtomicU64::new(0),
-            batch_done: Notify::new(),
-            has_failed: Notify::new(),
-            base: Instant::now(),
-            clock: Box::new(clock),
-            pruning: Mutex::new(()),
-            pruner: OnceLock::new(),
-            epochs: Epochs::default(),
-            live: broadcast::Sender::new(LIVE_RECORDS),
-        });
+        let (shared, messages) = Shared::new(config, Box::new(clock));
         let thread = writer::start(dir, Arc::clone(&shared), messages)?;
         // Until it is known the thread cannot be woken, but it looks at its queue before it
         // sleeps for the first time.
@@ -381,8 +251,12 @@ impl Activity {
     /// Records something that is not a call, beyond the room if there is none: such entries are
     /// few, and clients cannot make them.
     pub fn note(&self, entry: impl Into<Entry>) {
+        let mut entry = entry.into();
+        if entry.draft.started == 0 {
+            entry.draft.started = unix_micros();
+        }
         let counted = self.shared.take_room();
-        self.shared.send(Message::Entry { entry: entry.into(), done: None, counted });
+        self.shared.send(Message::Entry { entry, done: None, counted });
         self.shared.wake_if_asleep();
     }
 
@@ -429,7 +303,9 @@ impl Activity {
     /// [`QueryError`].
     pub fn view(&self) -> Result<View, QueryError> {
         let deadline = Instant::now() + QUERY_TIMEOUT;
-        self.shared.epochs.wait(deadline)?;
+        if !self.shared.epochs.wait(deadline) {
+            return Err(QueryError::Busy);
+        }
         if !self.shared.is_failed.load(Ordering::Acquire) {
             let (answer, answered) = mpsc::sync_channel(1);
             if self.shared.queue.send(Message::Barrier(answer)).is_ok() {
@@ -629,61 +505,11 @@ impl Drop for Writer {
     }
 }
 
-impl Shared {
-    fn take_room(&self) -> bool {
-        self.room.try_acquire().map(SemaphorePermit::forget).is_ok()
-    }
-
-    /// Puts a message into the queue. Without a writer its entry is lost.
-    fn send(&self, message: Message) {
-        if self.queue.send(message).is_err() {
-            self.lost.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn wake(&self) {
-        if let Some(thread) = self.thread.get() {
-            thread.unpark();
-        }
-    }
-
-    /// Wakes the writer only where it would not wake by itself soon: the call's side pays for a
-    /// wake-up only after a pause.
-    fn wake_if_asleep(&self) {
-        // Either this sees the flag, or the writer, which looks again after raising it, sees what
-        // was sent.
-        fence(Ordering::SeqCst);
-        if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {
-            self.wake();
-        }
-    }
-
-    pub(super) fn failure_text(&self) -> String {
-        self.failure.load().as_ref().clone().unwrap_or_default()
-    }
-
-    /// Microseconds since the log was opened, never 0.
-    pub(super) fn micros(&self) -> u64 {
-        self.base.elapsed().as_micros() as u64 + 1
-    }
-
-    fn overruns(&self) -> bool {
-        match self.batch_since.load(Ordering::Acquire) {
-            0 => false,
-            since => {
-                let late = self.micros() > since + OVERRUN.as_micros() as u64;
-                late && !self.is_failed.load(Ordering::Acquire)
-            }
-        }
-    }
-}
-
-/// Calls that fit the queue, whatever they bring.
-fn room(config: &Config) -> usize {
-    let entry = ENTRY_BYTES + config.max_payload_bytes + config.max_response_bytes;
-    config.queue_records.min(config.queue_bytes / entry).clamp(1, Semaphore::MAX_PERMITS)
-}
-
 fn unix_millis() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |it| it.as_millis() as u64)
+    unix_micros() / 1000
+}
+
+fn unix_micros() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }

@@ -9,6 +9,7 @@ use std::borrow::Cow;
 
 use memchr::{memchr, memmem};
 
+use super::lenient::{after_nested, escape, span, split_space, split_string, unescape};
 use super::record::Payload;
 
 /// What stands where a secret stood.
@@ -236,115 +237,20 @@ impl Redactor {
     }
 
     fn is_sensitive(&self, key: &[u8]) -> bool {
-        // Nearly every word differs in its last letter: the rest is then not looked at.
-        let Some(last) = key.iter().rev().find(|byte| !is_separator(**byte)) else { return false };
-        let last = last.to_ascii_lowercase();
-        let ends_alike = |word: &[u8]| word.last() == Some(&last);
-        let candidate = KEY_ENDS.iter().chain(KEYS).any(|word| ends_alike(word.as_bytes()))
-            || self.extra.iter().any(|word| ends_alike(word));
-        if !candidate || key.len() > MAX_KEY_BYTES {
+        let letters = || key.iter().rev().filter(|byte| !is_separator(**byte));
+        // The last letter decides nearly always.
+        let Some(last) = letters().next().map(u8::to_ascii_lowercase) else { return false };
+        if key.len() > MAX_KEY_BYTES || !last.is_ascii_alphanumeric() {
             return false;
         }
-        let mut plain = [0; MAX_KEY_BYTES];
-        let mut len = 0;
-        for (slot, byte) in plain.iter_mut().zip(key.iter().filter(|byte| !is_separator(**byte))) {
-            *slot = byte.to_ascii_lowercase();
-            len += 1;
-        }
-        let plain = plain.get(..len).unwrap_or_default();
-        let ends = |word: &[u8]| ends_alike(word) && plain.ends_with(word);
-        KEY_ENDS.iter().any(|word| ends(word.as_bytes()))
-            || KEYS.iter().any(|word| plain == word.as_bytes())
-            || self.extra.iter().any(|word| ends(word))
-    }
-}
-
-/// The inside of the string that `quoted` begins with, whether it is closed, and what follows.
-fn split_string(quoted: &[u8]) -> (&[u8], bool, &[u8]) {
-    let body = quoted.get(1..).unwrap_or_default();
-    let mut at = 0;
-    while let Some(step) = body.get(at..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest)) {
-        at += step;
-        if body.get(at) == Some(&b'"') {
-            let (inner, after) = body.split_at(at);
-            return (inner, true, after.get(1..).unwrap_or_default());
-        }
-        at += 2;
-    }
-    (body, false, &[])
-}
-
-fn split_space(text: &[u8]) -> (&[u8], &[u8]) {
-    text.split_at(span(text, |byte| byte.is_ascii_whitespace()))
-}
-
-fn span(text: &[u8], holds: impl Fn(u8) -> bool) -> usize {
-    text.iter().position(|byte| !holds(*byte)).unwrap_or(text.len())
-}
-
-/// What a string's inside stands for; a broken escape stands for nothing.
-fn unescape(inner: &[u8]) -> Cow<'_, [u8]> {
-    if memchr(b'\\', inner).is_none() {
-        return Cow::Borrowed(inner);
-    }
-    let mut out = Vec::with_capacity(inner.len());
-    let mut rest = inner;
-    while let Some(at) = memchr(b'\\', rest) {
-        let (plain, escape) = rest.split_at(at);
-        out.extend_from_slice(plain);
-        rest = escape.get(2..).unwrap_or_default();
-        match escape.get(1) {
-            Some(b'n') => out.push(b'\n'),
-            Some(b't') => out.push(b'\t'),
-            Some(b'r') => out.push(b'\r'),
-            Some(b'b') => out.push(8),
-            Some(b'f') => out.push(12),
-            Some(b'u') => {
-                let (unit, after) = hex4(rest);
-                rest = after;
-                let low = rest.strip_prefix(b"\\u").map(hex4);
-                let text = match (unit, low) {
-                    (Some(high @ 0xd800..0xdc00), Some((Some(low @ 0xdc00..0xe000), after))) => {
-                        rest = after;
-                        char::from_u32(0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00))
-                    }
-                    (Some(unit), _) => char::from_u32(unit),
-                    (None, _) => None,
-                };
-                let mut buffer = [0; 4];
-                if let Some(text) = text {
-                    out.extend_from_slice(text.encode_utf8(&mut buffer).as_bytes());
-                }
-            }
-            Some(other) => out.push(*other),
-            None => {}
-        }
-    }
-    out.extend_from_slice(rest);
-    Cow::Owned(out)
-}
-
-fn hex4(text: &[u8]) -> (Option<u32>, &[u8]) {
-    match text.split_at_checked(4) {
-        Some((digits, after)) => {
-            let digits = std::str::from_utf8(digits).ok();
-            (digits.and_then(|digits| u32::from_str_radix(digits, 16).ok()), after)
-        }
-        None => (None, &[]),
-    }
-}
-
-/// Appends the inside of a JSON string that stands for `text`.
-fn escape(text: &[u8], out: &mut Vec<u8>) {
-    for byte in text {
-        match byte {
-            b'"' | b'\\' => out.extend([b'\\', *byte]),
-            b'\n' => out.extend(b"\\n"),
-            b'\r' => out.extend(b"\\r"),
-            b'\t' => out.extend(b"\\t"),
-            0..0x20 => out.extend(format!("\\u{byte:04x}").bytes()),
-            _ => out.push(*byte),
-        }
+        let ends = |end: &[u8]| {
+            let mut letters = letters().map(u8::to_ascii_lowercase);
+            end.last() == Some(&last) && end.iter().rev().all(|byte| letters.next() == Some(*byte))
+        };
+        let is = |word: &&str| letters().count() == word.len() && ends(word.as_bytes());
+        KEY_ENDS.iter().any(|end| ends(end.as_bytes()))
+            || KEYS.iter().any(is)
+            || self.extra.iter().any(|end| ends(end))
     }
 }
 
@@ -375,27 +281,6 @@ fn redact_value<'a>(text: &'a [u8], out: &mut Vec<u8>) -> &'a [u8] {
         _ => put_redacted(out),
     }
     after
-}
-
-/// What follows the object or array that `text` begins with.
-fn after_nested(text: &[u8]) -> &[u8] {
-    let (mut rest, mut depth) = (text, 0_usize);
-    while let Some((first, after)) = rest.split_first() {
-        match first {
-            b'"' => {
-                rest = split_string(rest).2;
-                continue;
-            }
-            b'{' | b'[' => depth += 1,
-            b'}' | b']' => depth -= 1,
-            _ => {}
-        }
-        rest = after;
-        if depth == 0 {
-            break;
-        }
-    }
-    rest
 }
 
 /// `user:password@` after `://`: takes the password out. `None` if there is none.
@@ -476,10 +361,9 @@ fn is_scheme(word: &[u8]) -> bool {
 /// True where text begins with the shape of a credential; where it was `cut`, with as much of one
 /// as there is.
 fn is_credential(text: &[u8], cut: bool) -> bool {
-    // Asked at every word, and nearly always answered by its first letter.
-    let Some(first) = text.first() else { return false };
-    let mut alike = SHAPES.iter().filter(|(prefix, _)| prefix.as_bytes().first() == Some(first));
-    alike.any(|(prefix, least)| {
+    // The first letter decides nearly always.
+    let first = text.first();
+    SHAPES.iter().filter(|(prefix, _)| prefix.as_bytes().first() == first).any(|(prefix, least)| {
         text.strip_prefix(prefix.as_bytes()).is_some_and(|rest| {
             let head = rest.get(..*least).or(cut.then_some(rest));
             // What ends a sentence or names a file is not a token.

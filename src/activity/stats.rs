@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 
 use serde::ser::{Serialize, SerializeMap, SerializeStruct, Serializer};
 
-use super::codec::{DecodeError, HeadRef, Reader, put_bytes, put_varint};
-use super::record::{Operation, Status, Timestamp, Type};
+use super::bytes::{DecodeError, Reader, VERSION, put_bytes, put_varint};
+use super::codec::HeadRef;
+use super::record::{Operation, Status, Type};
+use super::show::Timestamp;
 
 /// The width of a bucket, in microseconds.
 pub const BUCKET_US: u64 = 300 * 1_000_000;
@@ -105,7 +107,7 @@ impl Stats {
     /// Its bytes on disk.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![super::codec::VERSION];
+        let mut out = vec![VERSION];
         for count in self.statuses.iter().chain(&self.operations) {
             put_varint(&mut out, *count);
         }

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use thiserror::Error;
 
-use super::codec::DecodeError;
+use super::bytes::DecodeError;
 use super::record::NodeId;
 
 /// The database's folder in the log's folder.
@@ -139,8 +139,24 @@ impl Store {
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let path = dir.join(DB);
         if !path.try_exists()? {
-            create(dir)?;
+            let mut node = [0; 16];
+            getrandom::fill(&mut node).map_err(|error| io::Error::other(error.to_string()))?;
+            create(dir, NodeId(node))?;
         }
+        Self::open_existing(path)
+    }
+
+    /// Makes a log in `dir`, where there is none, for a node that had one before.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn open_as(dir: &Path, node: NodeId) -> Result<Self, StoreError> {
+        create(dir, node)?;
+        Self::open_existing(dir.join(DB))
+    }
+
+    fn open_existing(path: PathBuf) -> Result<Self, StoreError> {
         let db = open_db(&path)?;
         let names = db.list_keyspace_names();
         if let Some(lost) =
@@ -346,7 +362,7 @@ impl DoubleEndedIterator for Rows {
 
 /// Makes an empty log aside, and moves it into place when it is whole, so that a crash leaves
 /// either nothing or a log.
-fn create(dir: &Path) -> Result<(), StoreError> {
+fn create(dir: &Path, node: NodeId) -> Result<(), StoreError> {
     let path = dir.join(DB_NEW);
     fs::create_dir_all(dir)?;
     if path.try_exists()? {
@@ -355,10 +371,8 @@ fn create(dir: &Path) -> Result<(), StoreError> {
     {
         let db = open_db(&path)?;
         let [.., state] = keyspaces(&db, &path)?;
-        let mut node = [0; 16];
-        getrandom::fill(&mut node).map_err(|error| io::Error::other(error.to_string()))?;
         state.insert("format", [FORMAT]).map_err(write_error)?;
-        state.insert("node", node).map_err(write_error)?;
+        state.insert("node", node.0).map_err(write_error)?;
         db.persist(PersistMode::SyncAll).map_err(write_error)?;
         // In a table it outlives the journal.
         state.rotate_memtable_and_wait().map_err(write_error)?;

@@ -136,56 +136,23 @@ pub fn verify(
 ) -> Result<Report, StoreError> {
     let (first, total) = (view.first(), view.next() - view.first());
     let mut report = Report { first, last: first - 1, ..Report::default() };
-    let mut last = view.before_first()?;
-    let broken = |seq, fault, why: &str| Some(Broken { seq, fault, why: why.into() });
-    let mut told = 0;
     let mut retention = None;
-    for block in view.blocks(first, view.next())? {
-        let block = block?;
-        let next = report.last + 1;
-        if block.layout.first > next {
-            report.broken = broken(next, Fault::Missing, "there is a gap");
-            return Ok(report);
+    report.broken = walk(view, |head, body| {
+        if let Ok(head) = codec::decode_head(head)
+            && head.kind == Type::Retention
+        {
+            retention = codec::decode_body(body).ok().and_then(|body| kept_from(&body));
         }
-        let bodies = view.bodies(&block)?;
-        for seq in block.layout.first..block.end() {
-            let Some((prev, hash)) = block.link(seq) else { continue };
-            if seq < first {
-                continue;
-            }
-            if seq < next {
-                report.broken = broken(seq, Fault::OutOfPlace, "it is there twice");
-                return Ok(report);
-            }
-            if prev != last {
-                report.broken =
-                    broken(seq, Fault::OutOfPlace, "it does not follow the record before it");
-                return Ok(report);
-            }
-            let body = bodies.as_ref().and_then(|bodies| bodies.get(&block, seq));
-            let (Some(head), Some(body)) = (block.head(seq), body) else {
-                report.broken = broken(seq, Fault::Missing, "a part of it is missing");
-                return Ok(report);
-            };
-            let whole = codec::decode_head(head).is_ok() && codec::decode_body(body).is_ok();
-            if !whole || codec::chain(last, view.node(), seq, head, body) != hash {
-                report.broken = broken(seq, Fault::Altered, "its hash does not fit");
-                return Ok(report);
-            }
-            if let Ok(head) = codec::decode_head(head)
-                && head.kind == Type::Retention
-            {
-                retention = codec::decode_body(body).ok().and_then(|body| kept_from(&body));
-            }
-            last = hash;
-            report.records += 1;
-            report.last = seq;
+        report.records += 1;
+        report.last += 1;
+        if report.records.is_multiple_of(PROGRESS_RECORDS) {
+            progress(report.records, total);
         }
-        if report.records >= told + PROGRESS_RECORDS {
-            told = report.records;
-            progress(told, total);
-        }
+    })?;
+    if report.broken.is_some() {
+        return Ok(report);
     }
+    let broken = |seq, fault, why: &str| Some(Broken { seq, fault, why: why.into() });
     progress(report.records, total);
     if first > 1 && retention != Some((first, view.before_first()?.to_string())) {
         let why = "no retention record says that it was removed";
@@ -205,6 +172,49 @@ pub fn verify(
     Ok(report)
 }
 
+/// Walks the chain from the first kept record, and hands out the head and body of each that is as
+/// it was written, up to the first that is not.
+///
+/// # Errors
+///
+/// [`StoreError`] where the log cannot be read.
+pub fn walk(view: &View, mut each: impl FnMut(&[u8], &[u8])) -> Result<Option<Broken>, StoreError> {
+    let mut last = view.before_first()?;
+    let mut next = view.first();
+    let broken = |seq, fault, why: &str| Ok(Some(Broken { seq, fault, why: why.into() }));
+    for block in view.blocks(next, view.next())? {
+        let block = block?;
+        if block.layout.first > next {
+            return broken(next, Fault::Missing, "there is a gap");
+        }
+        let bodies = view.bodies(&block)?;
+        for seq in block.layout.first..block.end() {
+            let Some((prev, hash)) = block.link(seq) else { continue };
+            if seq < view.first() {
+                continue;
+            }
+            if seq < next {
+                return broken(seq, Fault::OutOfPlace, "it is there twice");
+            }
+            if prev != last {
+                return broken(seq, Fault::OutOfPlace, "it does not follow the one before it");
+            }
+            let body = bodies.as_ref().and_then(|bodies| bodies.get(&block, seq));
+            let (Some(head), Some(body)) = (block.head(seq), body) else {
+                return broken(seq, Fault::Missing, "a part of it is missing");
+            };
+            let whole = codec::decode_head(head).is_ok() && codec::decode_body(body).is_ok();
+            if !whole || codec::chain(last, view.node(), seq, head, body) != hash {
+                return broken(seq, Fault::Altered, "its hash does not fit");
+            }
+            each(head, body);
+            last = hash;
+            next = seq + 1;
+        }
+    }
+    Ok(None)
+}
+
 /// What a retention record says about the first kept record.
 fn kept_from(body: &Body) -> Option<(u64, String)> {
     let metadata: serde_json::Value = serde_json::from_slice(body.metadata.bytes()).ok()?;
@@ -213,17 +223,23 @@ fn kept_from(body: &Body) -> Option<(u64, String)> {
 }
 
 /// A copy of a folder, removed when it is done with.
-struct Copy {
+pub(super) struct Copy {
     path: PathBuf,
 }
 
 impl Copy {
-    fn of(dir: &Path) -> Result<Self, StoreError> {
+    /// Copies the folder to a new one beside it.
+    pub(super) fn of(dir: &Path) -> Result<Self, StoreError> {
         let mut name = dir.file_name().unwrap_or_default().to_os_string();
         name.push(format!(".verify-{}", std::process::id()));
         let copy = Self { path: dir.with_file_name(name) };
         copy_folder(dir, &copy.path)?;
         Ok(copy)
+    }
+
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Names the file of the original where a file of the copy is damaged.

@@ -9,12 +9,14 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 
 use super::append::keys;
+use super::bytes::{DecodeError, Reader};
+use super::candidates::Candidates;
 use super::codec::{self, HeadBlock, HeadRef};
-use super::query::{Filter, From, Listing, Page, Payloads, Term};
+use super::query::{Filter, From, Listing, Page, Payloads};
 use super::record::{Hash, Id, NodeId, Record};
 use super::segment::{self, Bitmap, Bounds, Builder};
 use super::stats::{BUCKET_US, Period, Stats, Summary};
-use super::store::{Rows, Snapshot, Space, StoreError};
+use super::store::{Snapshot, Space, StoreError};
 
 /// The log at one moment.
 pub struct View {
@@ -100,7 +102,7 @@ impl View {
     /// [`StoreError`] if it cannot be read.
     pub fn before_first(&self) -> Result<Hash, StoreError> {
         match self.snapshot.get(Space::State, keys::FIRST)? {
-            Some(bytes) => codec::Reader(&bytes)
+            Some(bytes) => Reader(&bytes)
                 .array::<40>()
                 .map(|bytes| {
                     Hash(std::array::from_fn(|at| bytes.get(8 + at).copied().unwrap_or(0)))
@@ -281,7 +283,7 @@ impl View {
         for row in self.snapshot.range(Space::Stats, &from, &below) {
             let (key, value) = row?;
             let damaged = |error| self.snapshot.damaged(Space::Stats, &key, error);
-            let mut reader = codec::Reader(&key);
+            let mut reader = Reader(&key);
             let bucket = reader.array().map(u64::from_be_bytes).map_err(damaged)?;
             let number = reader.array().map(u64::from_be_bytes).map_err(damaged)?;
             if whole.contains(&number) {
@@ -353,8 +355,9 @@ impl View {
                 return Ok(());
             }
         }
-        let mut candidates = Candidates::new(self, filter, whole.start, whole.end.min(newest + 1));
-        while let Some((number, mut found)) = candidates.next(self)? {
+        let mut candidates =
+            Candidates::new(&self.snapshot, filter, whole.start, whole.end.min(newest + 1));
+        while let Some((number, mut found)) = candidates.next(&self.snapshot)? {
             if filter.since.is_some() || filter.until.is_some() {
                 match self.bounds(number)? {
                     Some(b) if filter.covers(b.earliest, b.latest) => {}
@@ -449,7 +452,7 @@ impl View {
         let damaged = |error| self.snapshot.damaged(Space::Heads, key, error);
         let layout = codec::head_block(&bytes).map_err(damaged)?;
         if layout.first.to_be_bytes() != *key {
-            return Err(damaged(codec::DecodeError::Value));
+            return Err(damaged(DecodeError::Value));
         }
         Ok(Block { layout, bytes })
     }
@@ -485,7 +488,7 @@ impl View {
     }
 
     fn missing(&self, space: Space, seq: u64) -> StoreError {
-        self.snapshot.damaged(space, &seq.to_be_bytes(), codec::DecodeError::Short)
+        self.snapshot.damaged(space, &seq.to_be_bytes(), DecodeError::Short)
     }
 }
 
@@ -537,113 +540,13 @@ impl Bodies {
     }
 }
 
-/// Walks the index backwards: for each field asked for the postings of its values, in step.
-struct Candidates {
-    fields: Vec<Vec<Postings>>,
-    /// Where no field is asked for: every segment, down from here.
-    all: Option<std::ops::Range<u64>>,
-}
-
-struct Postings {
-    rows: Rows,
-    current: Option<(u64, Bitmap)>,
-}
-
-impl Candidates {
-    fn new(view: &View, filter: &Filter, from: u64, below: u64) -> Self {
-        let open = |term: Term| Postings {
-            rows: view.snapshot.range(
-                Space::Index,
-                &keys::posting(term, from),
-                &keys::posting(term, below),
-            ),
-            current: None,
-        };
-        let terms = filter.terms();
-        let all = terms.is_empty().then_some(from..below);
-        let fields = terms.into_iter().map(|terms| terms.into_iter().map(open).collect()).collect();
-        let mut candidates = Self { fields, all };
-        candidates.all = candidates.all.filter(|_| from < below);
-        candidates
-    }
-
-    /// The next segment that may hold records, and which.
-    fn next(&mut self, view: &View) -> Result<Option<(u64, Bitmap)>, StoreError> {
-        if self.fields.is_empty() {
-            let next = self.all.as_mut().and_then(DoubleEndedIterator::next_back);
-            return Ok(next.map(|number| (number, Bitmap::ALL)));
-        }
-        let mut target = u64::MAX;
-        loop {
-            let mut found = Bitmap::ALL;
-            let mut lowest = target;
-            for postings in &mut self.fields {
-                let (mut highest, mut union) = (None, Bitmap::default());
-                for posting in postings {
-                    match posting.at_or_below(target, view)? {
-                        Some((number, bits)) if highest == Some(number) => union = union.or(bits),
-                        Some((number, bits)) if highest < Some(number) => {
-                            (highest, union) = (Some(number), bits);
-                        }
-                        Some(_) | None => {}
-                    }
-                }
-                let Some(highest) = highest else { return Ok(None) };
-                lowest = lowest.min(highest);
-                found = found.and(union);
-            }
-            let agreed = lowest == target;
-            target = lowest;
-            if agreed {
-                self.pass(target);
-                if !found.is_empty() {
-                    return Ok(Some((target, found)));
-                }
-                target = match target.checked_sub(1) {
-                    Some(target) => target,
-                    None => return Ok(None),
-                };
-            }
-        }
-    }
-
-    /// Marks a segment as done.
-    fn pass(&mut self, number: u64) {
-        for posting in self.fields.iter_mut().flatten() {
-            posting.current = posting.current.filter(|(at, _)| *at < number);
-        }
-    }
-}
-
-impl Postings {
-    /// The newest posting at or below a segment.
-    fn at_or_below(
-        &mut self,
-        target: u64,
-        view: &View,
-    ) -> Result<Option<(u64, Bitmap)>, StoreError> {
-        while self.current.is_none_or(|(number, _)| number > target) {
-            let Some(row) = self.rows.next_back() else {
-                self.current = None;
-                return Ok(None);
-            };
-            let (key, value) = row?;
-            let damaged = |error| view.snapshot.damaged(Space::Index, &key, error);
-            let number = key.last_chunk().map(|bytes| u64::from_be_bytes(*bytes));
-            let number = number.ok_or_else(|| damaged(codec::DecodeError::Short))?;
-            self.current = Some((number, Bitmap::decode(&value).map_err(damaged)?));
-        }
-        Ok(self.current)
-    }
-}
-
 fn last_key(snapshot: &Snapshot, space: Space) -> Result<Option<Bytes>, StoreError> {
     let mut rows = snapshot.range(space, &keys::number(0), &keys::number(u64::MAX));
     Ok(rows.next_back().transpose()?.map(|(key, _)| key))
 }
 
 fn number(snapshot: &Snapshot, space: Space, key: &[u8], bytes: &[u8]) -> Result<u64, StoreError> {
-    codec::Reader(bytes)
+    Reader(bytes)
         .array()
         .map(u64::from_be_bytes)
         .map_err(|error| snapshot.damaged(space, key, error))

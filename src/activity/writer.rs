@@ -21,11 +21,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::append::{Appender, Prepared, keys};
-use super::handle::{Message, Shared};
 use super::head::{HeadFile, Mark};
 use super::query::Filter;
 use super::recover::{self, Lock, Opened};
 use super::redact::Redactor;
+use super::shared::{Message, Shared};
 use super::store::{Batch, Space, Store, StoreError};
 use super::view::View;
 

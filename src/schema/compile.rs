@@ -123,8 +123,8 @@ pub enum Unusable {
         /// How large they may be together.
         limit: usize,
     },
-    /// A regular expression that no engine takes.
-    #[error("the pattern '{0}' is not a regular expression")]
+    /// A regular expression that no engine takes, or only with too large a program.
+    #[error("the pattern '{0}' is not a regular expression, or too large a one")]
     Pattern(String),
     /// More than [`Bounds::expansion`].
     #[error("one value could be visited more than {limit} times: alternatives multiply")]
@@ -416,4 +416,112 @@ fn one_line(error: &dyn fmt::Display) -> String {
     let text = error.to_string();
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     cut(&line, EXPLANATION_MAX).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reason(schema: &str) -> Unusable {
+        compile(schema.as_bytes(), &Settings::default()).unwrap_err()
+    }
+
+    #[test]
+    fn fr_a9_each_unusable_schema_has_a_reason_of_one_clear_line() {
+        let long = format!("{{\"pattern\":\"{}\"}}", "a".repeat(5000));
+        let deep = format!("{}true{}", "{\"not\":".repeat(101), "}".repeat(101));
+        let large = format!("{{\"description\":\"{}\"}}", "a".repeat(1 << 20));
+        let many = format!("{{\"allOf\":[{}true]}}", "true,".repeat(10_000));
+        for (schema, expected) in [
+            ("{", "the schema is not one JSON value"),
+            ("{\"type\":\"object\",\"type\":\"array\"}", "the schema has a duplicate key"),
+            ("[]", "the schema is neither an object nor a boolean"),
+            ("null", "the schema is neither an object nor a boolean"),
+            (&large, "the schema has 1048594 bytes, more than 1048576"),
+            (&deep, "the schema is nested deeper than 100"),
+            (&many, "the schema has more than 10000 subschemas"),
+            (&long, "a pattern of the schema is longer than 4096 bytes"),
+            (
+                r#"{"pattern":"("}"#,
+                "the pattern '(' is not a regular expression, or too large a one",
+            ),
+            (
+                r#"{"$schema":"https://example.com/dialect"}"#,
+                "the dialect 'https://example.com/dialect' is not supported",
+            ),
+            (
+                r#"{"$ref":"https://example.com/other"}"#,
+                "the reference to 'https://example.com/other' leaves the schema and is not fetched",
+            ),
+            (
+                r#"{"$ref":"file:///etc/passwd"}"#,
+                "the reference to 'file:///etc/passwd' leaves the schema and is not fetched",
+            ),
+            (
+                r#"{"$ref":"other.json"}"#,
+                "the reference to 'json-schema:///other.json' leaves the schema and is not fetched",
+            ),
+        ] {
+            assert_eq!(reason(schema).to_string(), expected);
+        }
+        let invalid = reason(r#"{"type":"strin"}"#).to_string();
+        assert!(invalid.starts_with("the schema is not valid: ") && !invalid.contains('\n'));
+    }
+
+    #[test]
+    fn patterns_that_compile_to_too_much_are_unusable() {
+        let pattern = |i| format!("{{\"pattern\":\"^(a{{1,50}}){{1,50}}{i}$\"}}");
+        let patterns: Vec<String> = (0..200).map(pattern).collect();
+        let found = reason(&format!("{{\"allOf\":[{}]}}", patterns.join(",")));
+        assert!(matches!(found, Unusable::PatternsTooLarge { .. }), "{found}");
+        let found = reason(r#"{"pattern":"((a{1,1000}){1,1000}){1,1000}"}"#);
+        assert!(matches!(found, Unusable::Pattern(_)), "{found}");
+    }
+
+    #[test]
+    fn every_dialect_and_its_meta_schema_are_known() {
+        for dialect in [
+            "http://json-schema.org/draft-04/schema#",
+            "http://json-schema.org/draft-06/schema#",
+            "http://json-schema.org/draft-07/schema#",
+            "http://json-schema.org/draft-07/schema",
+            "https://json-schema.org/draft/2019-09/schema",
+            "https://json-schema.org/draft/2020-12/schema",
+        ] {
+            for schema in [
+                format!("{{\"$schema\":{dialect:?},\"type\":\"object\"}}"),
+                format!("{{\"$schema\":{dialect:?},\"items\":{{\"$ref\":{dialect:?}}}}}"),
+            ] {
+                assert!(compile(schema.as_bytes(), &Settings::default()).is_ok(), "{schema}");
+            }
+        }
+    }
+
+    #[test]
+    fn look_around_alone_does_not_make_a_schema_unusable() {
+        let alone = |schema: &str| {
+            compile(schema.as_bytes(), &Settings::default()).unwrap().judged_by_tape_alone()
+        };
+        assert!(!alone(r#"{"pattern":"^(a+)+$"}"#));
+        assert!(alone(r#"{"pattern":"^(?!a)"}"#));
+        assert!(alone(r#"{"pattern":"(?<=a)b"}"#));
+        assert!(alone(r#"{"pattern":"(a)\\1"}"#));
+        assert!(alone(r#"{"patternProperties":{"^(?!a)":true}}"#));
+        let draft7 = r#"{"$schema":"http://json-schema.org/draft-07/schema#","pattern":"^(?!a)"}"#;
+        assert!(alone(draft7));
+        assert!(matches!(reason(r#"{"pattern":"^(?!a)","type":"strin"}"#), Unusable::Invalid(_)));
+    }
+
+    #[test]
+    fn the_hash_tells_text_and_settings_apart() {
+        let plain = Settings::default();
+        let asserting = Settings { assert_formats: true, ..plain };
+        let by_boon = Settings { engine: Engine::Boon, ..plain };
+        let hash = |raw: &str, settings| SchemaHash::of(raw.as_bytes(), settings);
+        assert_eq!(hash("true", &plain), hash("true", &plain));
+        assert_ne!(hash("true", &plain), hash("true ", &plain));
+        assert_ne!(hash("true", &plain), hash("true", &asserting));
+        assert_ne!(hash("true", &plain), hash("true", &by_boon));
+        assert_eq!(hash("true", &plain).to_string().len(), 64);
+    }
 }

@@ -13,20 +13,16 @@ use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
-use super::connection::Slices;
 use super::error::{CallError, Cause, Sent};
 use super::http::{self, Exchange, Limits, Pool, Session};
 use super::pending;
+use super::request::Params;
 use super::stdio::{self, Link};
 use super::supervisor::{Control, ServerState, Status};
 use crate::intent::Permit;
-use crate::wire::lines::one_line;
 
 /// Longest wait of a call for a server that is still connecting.
 pub const CONNECT_WAIT: Duration = Duration::from_secs(10);
-/// Arguments up to this size are copied into one buffer with the envelope: one write of one slice
-/// costs less than three slices do.
-const COPY_BYTES: usize = 4096;
 
 /// A server, as calls see it. Shared by all workers.
 pub struct Upstream {
@@ -80,6 +76,12 @@ impl Upstream {
     #[must_use]
     pub fn state(&self) -> ServerState {
         self.state.borrow().clone()
+    }
+
+    /// Waits until it was discovered or has failed for the first time.
+    pub async fn settled(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.state.subscribe().wait_for(|state| state.settled).await;
     }
 
     /// Why it cannot be called now, in one line that names it; `None` if it can.
@@ -387,139 +389,5 @@ impl HttpSource {
         if let Some(exchange) = self.exchange.take() {
             exchange.release(&self.pool, self.key);
         }
-    }
-}
-
-/// A request's parameters, as slices.
-pub(super) struct Params<'a> {
-    pub(super) method: &'static str,
-    /// The tool's name, for a call.
-    pub(super) name: Option<&'a str>,
-    pub(super) meta: Option<Bytes>,
-    /// The raw arguments of a call; for other methods the raw params object.
-    pub(super) arguments: Bytes,
-}
-
-impl Params<'_> {
-    /// The message as a request's body.
-    pub(super) fn body(&self, id: u64) -> Slices {
-        Slices::new(self.slices(id, self.arguments.clone(), ""))
-    }
-
-    /// The message as a line.
-    pub(super) fn line(&self, id: u64) -> [Bytes; 3] {
-        self.slices(id, one_line(self.arguments.clone()), "\n")
-    }
-
-    fn slices(&self, id: u64, arguments: Bytes, end: &'static str) -> [Bytes; 3] {
-        let meta = self.meta.as_deref().unwrap_or_default();
-        let small = arguments.len() <= COPY_BYTES;
-        let room = 128 + meta.len() + self.name.map_or(0, str::len);
-        let mut head = Vec::with_capacity(room + if small { arguments.len() } else { 0 });
-        head.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
-        head.extend_from_slice(id.to_string().as_bytes());
-        head.extend_from_slice(br#","method":""#);
-        head.extend_from_slice(self.method.as_bytes());
-        head.extend_from_slice(br#"","params":"#);
-        let close = if let Some(name) = self.name {
-            head.push(b'{');
-            if !meta.is_empty() {
-                head.extend_from_slice(br#""_meta":"#);
-                head.extend_from_slice(meta);
-                head.push(b',');
-            }
-            head.extend_from_slice(br#""name":"#);
-            push_json_string(&mut head, name);
-            head.extend_from_slice(br#","arguments":"#);
-            "}}"
-        } else {
-            "}"
-        };
-        let tail = match (close, end) {
-            ("}}", "") => "}}",
-            ("}}", _) => "}}\n",
-            (_, "") => "}",
-            (_, _) => "}\n",
-        };
-        if small {
-            head.extend_from_slice(&arguments);
-            head.extend_from_slice(tail.as_bytes());
-            return [Bytes::from(head), Bytes::new(), Bytes::new()];
-        }
-        [Bytes::from(head), arguments, Bytes::from_static(tail.as_bytes())]
-    }
-}
-
-fn push_json_string(out: &mut Vec<u8>, text: &str) {
-    out.push(b'"');
-    for char in text.chars() {
-        match char {
-            '"' | '\\' => {
-                out.push(b'\\');
-                out.push(char as u8);
-            }
-            char if char < ' ' => {
-                out.extend_from_slice(format!("\\u{:04x}", u32::from(char)).as_bytes());
-            }
-            char => out.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes()),
-        }
-    }
-    out.push(b'"');
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn text(slices: &[Bytes; 3]) -> String {
-        String::from_utf8(slices.concat()).unwrap()
-    }
-
-    #[test]
-    fn the_arguments_go_out_byte_for_byte() {
-        let params = Params {
-            method: "tools/call",
-            name: Some("a\"b\n"),
-            meta: None,
-            arguments: Bytes::from_static(b"{ \"n\":\n1.0e5 }"),
-        };
-        assert_eq!(
-            text(&params.slices(7, params.arguments.clone(), "")),
-            "{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/call\",\"params\":\
-             {\"name\":\"a\\\"b\\u000a\",\"arguments\":{ \"n\":\n1.0e5 }}}"
-        );
-        let line = text(&params.line(7));
-        assert!(line.ends_with("{ \"n\": 1.0e5 }}}\n"), "{line}");
-        assert_eq!(line.matches('\n').count(), 1);
-    }
-
-    #[test]
-    fn large_arguments_are_not_copied() {
-        let arguments = Bytes::from(format!("{{\"x\":\"{}\"}}", "y".repeat(COPY_BYTES)));
-        let params = Params {
-            method: "tools/call",
-            name: Some("t"),
-            meta: Some(Bytes::from_static(b"{\"k\":1}")),
-            arguments: arguments.clone(),
-        };
-        for slices in [params.slices(1, arguments.clone(), ""), params.line(1)] {
-            assert_eq!(slices[1].as_ptr(), arguments.as_ptr());
-            let value: serde_json::Value = serde_json::from_slice(&slices.concat()).unwrap();
-            assert_eq!(value["params"]["_meta"]["k"], 1);
-        }
-    }
-
-    #[test]
-    fn other_methods_carry_their_params_as_they_are() {
-        let params = Params {
-            method: "tools/list",
-            name: None,
-            meta: None,
-            arguments: Bytes::from_static(b"{\"cursor\":\"x\"}"),
-        };
-        assert_eq!(
-            text(&params.line(3)),
-            "{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"tools/list\",\"params\":{\"cursor\":\"x\"}}\n"
-        );
     }
 }

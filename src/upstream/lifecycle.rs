@@ -21,8 +21,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::{Notify, mpsc};
 
-use super::call::Params;
 use super::error::{Cause, printable};
+use super::request::Params;
 use super::stdio::Link;
 use crate::catalog::discovered::DiscoveredTool;
 

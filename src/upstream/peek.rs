@@ -40,16 +40,20 @@ impl Peek {
     /// Reads the last of the message's chunks so far, the others having been read. Returns the
     /// route once it is known.
     pub(super) fn feed(&mut self, chunks: &[Bytes]) -> Option<Route> {
-        if self.scanner.feed(chunks.last()?).is_err() {
-            return Some(Route::Garbage);
-        }
+        let broken = self.scanner.feed(chunks.last()?).is_err();
         let envelope = self.scanner.envelope();
-        match (envelope.kind?, envelope.id) {
-            (Kind::Method, _) => Some(Route::Lifecycle),
-            (Kind::Result | Kind::Error, Some(id)) => {
+        let route = match (envelope.kind, envelope.id) {
+            (Some(Kind::Method), _) => Some(Route::Lifecycle),
+            (Some(Kind::Result | Kind::Error), Some(id)) => {
                 Some(ours(id, chunks).map_or(Route::Lifecycle, Route::Call))
             }
-            (Kind::Result | Kind::Error, None) => None,
+            (Some(Kind::Result | Kind::Error), None) | (None, _) => None,
+        };
+        match route {
+            // What breaks after it was known whose it is, is for that call to complain about.
+            Some(Route::Call(_)) => route,
+            Some(Route::Lifecycle | Route::Garbage) | None if broken => Some(Route::Garbage),
+            Some(Route::Lifecycle | Route::Garbage) | None => route,
         }
     }
 
@@ -128,6 +132,12 @@ mod tests {
         for message in ["Server listening", "[]", "12", "{\"id\"", "{} {}", "{1}", "{\"a\" 1}"] {
             check(message, Route::Garbage);
         }
+    }
+
+    #[test]
+    fn an_answer_that_breaks_after_its_id_is_still_its_calls() {
+        check(&format!(r#"{{"jsonrpc":"2.0","id":{OURS},"result":{{1}}}}"#), Route::Call(OURS));
+        check(&format!(r#"{{"jsonrpc":"2.0","result":{{1}},"id":{OURS}}}"#), Route::Garbage);
     }
 
     #[test]

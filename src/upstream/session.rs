@@ -19,11 +19,11 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::call::Params;
 use super::connection::Slices;
 use super::error::Cause;
 use super::http::{self, Event, Exchange, Limits, STALL_LIMIT, Session};
 use super::lifecycle::{MAX_PAGE_BYTES, Unsent, decode, encode};
+use super::request::Params;
 use super::stdio::LIFECYCLE_MESSAGES;
 
 /// Most bytes of one message for the lifecycle.

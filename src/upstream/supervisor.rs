@@ -13,7 +13,6 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -22,20 +21,18 @@ use std::time::{Duration, Instant, SystemTime};
 use arc_swap::ArcSwapOption;
 use backon::{BackoffBuilder, ExponentialBuilder};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, Semaphore, mpsc, watch};
-use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsConnector;
 
 pub use super::call::{Answer, Part, Upstream};
-use super::call::{Carrier, Live, Params};
+use super::call::{Carrier, Live};
 use super::config::{Config, Target};
-use super::connection::{Endpoint, tls_connector};
 pub use super::error::{CallError, Cause, Sent};
-use super::http::Session;
-use super::lifecycle::{self, Greeting, PipeTransport, Service};
-use super::process::{self, LastWords, Process};
-use super::session::{self, HttpTransport};
-use super::stdio::{self, LIFECYCLE_MESSAGES, Link};
+use super::established::{Connection, GOODBYE_LIMIT, Place, establish, fetch};
+use super::lifecycle;
+use super::session;
+use super::stdio;
 use crate::catalog::snapshot::{Catalog, Change};
 
 /// First wait after a failed attempt.
@@ -50,10 +47,6 @@ const DEBOUNCE: Duration = Duration::from_millis(250);
 const CONTROL_MESSAGES: usize = 256;
 /// Cancellations over HTTP that are being sent at a time; more are lost.
 const CANCELLING: usize = 16;
-/// Time the lifecycle has to say goodbye.
-const GOODBYE_LIMIT: Duration = Duration::from_secs(3);
-/// Time to learn how a child ended once its output closed.
-const EXIT_WAIT: Duration = Duration::from_millis(500);
 
 /// How a server is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -303,7 +296,13 @@ impl Keeper {
         loop {
             let began = Instant::now();
             self.generation += 1;
-            let connecting = self.connect(target);
+            let place = Place {
+                server: &self.upstream.name,
+                key: self.key,
+                limit: self.config.init_timeout,
+                tls: &self.tls,
+            };
+            let connecting = establish(target, &place);
             let connected = tokio::select! {
                 biased;
                 _ = stopped(&mut stopping) => None,
@@ -316,7 +315,10 @@ impl Keeper {
                     let (end, worked) =
                         self.serve(&mut connection, &mut controls, &mut stopping).await;
                     self.upstream.live.store(None);
-                    connection.forsake(&end);
+                    connection.forsake(match &end {
+                        End::Stop(_) => "it was stopped".into(),
+                        End::Lost(reason) => reason.clone(),
+                    });
                     match end {
                         End::Stop(deadline) => {
                             connection.close(deadline).await;
@@ -462,157 +464,6 @@ impl Keeper {
             (self.events)(Event::Server(self.upstream.state()));
         }
     }
-
-    async fn connect(&self, target: &Target) -> Result<Connection, String> {
-        match target {
-            Target::Stdio { command, args, env, cwd } => {
-                self.start(command, args, env, cwd.as_ref()).await
-            }
-            Target::Http { url, headers } => self.reach(url, headers).await,
-        }
-    }
-
-    async fn start(
-        &self,
-        command: &str,
-        args: &[String],
-        env: &[(String, String)],
-        cwd: Option<&PathBuf>,
-    ) -> Result<Connection, String> {
-        let (process, pipes) = Process::start(command, args, env, cwd.map(PathBuf::as_path))?;
-        let server = &self.upstream.name;
-        let (link, queue) = Link::new(server.clone());
-        let (out, inbox) = mpsc::channel(LIFECYCLE_MESSAGES);
-        let (lost, losses) = mpsc::channel(1);
-        let last_words = LastWords::default();
-        let mut tasks = JoinSet::new();
-        let writing = stdio::write(link.clone(), queue, pipes.stdin);
-        let broken = lost.clone();
-        let writer = tasks.spawn(async move {
-            writing.await;
-            let _ = broken.try_send("it closed its input".into());
-        });
-        tasks.spawn(process::drain_stderr(server.clone(), pipes.stderr, last_words.clone()));
-        let seed = getrandom::u64().unwrap_or_default();
-        let reading = stdio::read(link.clone(), pipes.stdout, out, seed);
-        let reader = link.clone();
-        tasks.spawn(async move {
-            let reason = reading.await;
-            reader.end(reason.clone());
-            let _ = lost.try_send(reason);
-        });
-        let mut child = Child { process, last_words, tasks, writer };
-        let changed = Arc::new(Notify::new());
-        let limit = self.config.init_timeout;
-        let transport = PipeTransport { link: link.clone(), inbox, limit };
-        let carrier = Carrier::Stdio(link);
-        match lifecycle::initialize(server.clone(), transport, changed.clone(), limit).await {
-            Ok((service, greeting)) => Ok(Connection {
-                carrier,
-                service: Some(service),
-                greeting,
-                changed,
-                losses,
-                child: Some(child),
-            }),
-            Err(reason) => {
-                let reason = if losses.is_empty() { reason } else { child.explain(reason).await };
-                child.stop(tokio::time::Instant::now() + GOODBYE_LIMIT).await;
-                Err(reason)
-            }
-        }
-    }
-
-    async fn reach(&self, url: &str, headers: &[(String, String)]) -> Result<Connection, String> {
-        let tls = self.tls.clone();
-        let url = url.to_owned();
-        // Reads the system's certificates the first time.
-        let endpoint = tokio::task::spawn_blocking(move || {
-            Endpoint::parse(&url, || tls.get_or_init(tls_connector).clone())
-        })
-        .await
-        .map_err(|error| error.to_string())??;
-        let session = Session::new(Arc::new(endpoint), self.key, headers)?;
-        let changed = Arc::new(Notify::new());
-        let limit = self.config.init_timeout;
-        let (lost, losses) = mpsc::channel(1);
-        let (transport, shared) = HttpTransport::new(session, limit, lost);
-        let name = self.upstream.name.clone();
-        let (service, greeting) =
-            lifecycle::initialize(name, transport, changed.clone(), limit).await?;
-        let carrier = Carrier::Http(Arc::new(shared.session()));
-        Ok(Connection { carrier, service: Some(service), greeting, changed, losses, child: None })
-    }
-}
-
-/// An initialized connection.
-struct Connection {
-    carrier: Carrier,
-    service: Option<Service>,
-    greeting: Greeting,
-    changed: Arc<Notify>,
-    losses: mpsc::Receiver<Arc<str>>,
-    child: Option<Child>,
-}
-
-impl Connection {
-    /// Waits until the connection is lost; why it was.
-    async fn lost(&mut self) -> Arc<str> {
-        let Some(reason) = self.losses.recv().await else {
-            // Nobody is left to report a loss: calls will.
-            return std::future::pending().await;
-        };
-        match &mut self.child {
-            Some(child) => child.explain(reason.to_string()).await.into(),
-            None => reason,
-        }
-    }
-
-    /// Tells the calls that wait for this connection that it is over.
-    fn forsake(&self, end: &End) {
-        if let Carrier::Stdio(link) = &self.carrier {
-            link.end(match end {
-                End::Stop(_) => "it was stopped".into(),
-                End::Lost(reason) => reason.clone(),
-            });
-        }
-    }
-
-    async fn close(mut self, deadline: tokio::time::Instant) {
-        if let Some(mut service) = self.service.take() {
-            let limit =
-                GOODBYE_LIMIT.min(deadline.saturating_duration_since(tokio::time::Instant::now()));
-            let _ = service.close_with_timeout(limit).await;
-        }
-        if let Some(child) = self.child.take() {
-            child.stop(deadline).await;
-        }
-    }
-}
-
-/// A child and the tasks on its pipes.
-struct Child {
-    process: Process,
-    last_words: LastWords,
-    tasks: JoinSet<()>,
-    writer: AbortHandle,
-}
-
-impl Child {
-    /// Adds to a reason how the process ended and what it said last.
-    async fn explain(&mut self, reason: String) -> String {
-        let exit = self.process.ended(tokio::time::Instant::now() + EXIT_WAIT).await;
-        let words = self.last_words.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let reason = exit.unwrap_or(reason);
-        if words.is_empty() { reason } else { format!("{reason}; its last words: {words}") }
-    }
-
-    async fn stop(mut self, deadline: tokio::time::Instant) {
-        // Closes the child's input, which asks it to end.
-        self.writer.abort();
-        self.process.stop(deadline).await;
-        self.tasks.shutdown().await;
-    }
 }
 
 /// Resolves when the proxy stops, with the deadline for it.
@@ -630,34 +481,4 @@ async fn done(discovery: &mut Option<Discovery>) -> Result<Change, String> {
         Some(discovery) => discovery.await,
         None => std::future::pending().await,
     }
-}
-
-/// One request beside the calls: the response's bytes.
-async fn fetch(
-    upstream: &Upstream,
-    carrier: &Carrier,
-    params: Params<'static>,
-    limit: Duration,
-) -> Result<Vec<u8>, Cause> {
-    let link = match carrier {
-        Carrier::Http(session) => {
-            return session::fetch(session, upstream.fresh_id(), params, limit).await;
-        }
-        Carrier::Stdio(link) => link,
-    };
-    let mut call = link.call(|id| params.line(id), limit).await.map_err(|(cause, _)| cause)?;
-    let mut message = Vec::new();
-    while let Some(part) = call.next().await? {
-        match part {
-            Part::End => return Ok(message),
-            Part::Data(data) if message.len() + data.len() > lifecycle::MAX_PAGE_BYTES => {
-                let limit = lifecycle::MAX_PAGE_BYTES;
-                return Err(Cause::Unreadable {
-                    reason: format!("it is longer than {limit} bytes").into(),
-                });
-            }
-            Part::Data(data) => message.extend_from_slice(&data),
-        }
-    }
-    Err(Cause::NoAnswerAtAll { reason: "".into() })
 }

@@ -1,6 +1,7 @@
 //! Entries and logs to test with.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use mcpproxy::activity::{
     Activity, Config, Decision, Draft, Entry, Operation, Payload, Policy, Slot, Source, Status,
@@ -55,4 +56,19 @@ pub(crate) fn call(n: u64) -> Entry {
         decisions.push(decision);
     }
     Entry { draft, decisions }
+}
+
+/// The files in a folder and its folders, in order.
+pub(crate) fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
 }

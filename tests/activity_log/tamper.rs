@@ -2,13 +2,15 @@
 //! away in silence (ACT-4, ACT-9). Every attempt is made on a copy.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use mcpproxy::activity::codec::{BlockBuilder, body_block, head_block};
 use mcpproxy::activity::store::{Batch, Space, Store};
-use mcpproxy::activity::{Activity, Config, Fault, Filter, Report, StoreError, verify};
+use mcpproxy::activity::{
+    Activity, Config, Fault, Filter, Page, Report, StoreError, Type, salvage, verify,
+};
 
-use crate::support::{call, open, slot};
+use crate::support::{call, files, open, slot};
 
 /// Places that are altered, over all files.
 const PLACES: usize = 240;
@@ -40,20 +42,6 @@ fn log(dir: &Path) -> u64 {
     let count = activity.count(&Filter::default()).unwrap();
     writer.close().unwrap();
     count
-}
-
-fn files(dir: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            found.extend(files(&path));
-        } else {
-            found.push(path);
-        }
-    }
-    found.sort();
-    found
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -222,4 +210,38 @@ fn act_4_a_record_altered_removed_or_swapped_by_the_store_s_own_means_is_named()
         drop(store);
         assert_eq!(named(dir), (first, Fault::Missing));
     });
+}
+
+#[test]
+fn act_9_salvage_moves_a_damaged_log_aside_and_keeps_what_can_be_read() {
+    let dir = folder();
+    let dir = dir.path().join("log");
+    let count = log(&dir);
+    assert_eq!(salvage::salvage(&dir, 0).unwrap(), None, "a sound log is left alone");
+    let before = {
+        let (activity, writer) = open(&dir);
+        let page = Page { limit: 100_000, ..Page::default() };
+        let records = activity.list(&Filter::default(), &page).unwrap().records;
+        writer.close().unwrap();
+        records
+    };
+    let journal = files(&dir).into_iter().find(|it| it.extension().is_some_and(|e| e == "jnl"));
+    let journal = journal.unwrap();
+    let size = fs::metadata(&journal).unwrap().len();
+    fs::File::options().write(true).open(&journal).unwrap().set_len(size / 3 * 2).unwrap();
+    let damaged = fs::read(&journal).unwrap();
+    assert!(matches!(Activity::open(&dir, Config::default()), Err(StoreError::Damaged { .. })));
+
+    let done = salvage::salvage(&dir, 0).unwrap().unwrap();
+    assert!(0 < done.kept && done.kept < count, "{done:?}");
+    let aside = done.aside.join(journal.strip_prefix(&dir).unwrap());
+    assert_eq!(fs::read(aside).unwrap(), damaged, "nothing is deleted");
+    let (activity, writer) = open(&dir);
+    assert!(activity.verify(|_, _| {}).unwrap().is_sound());
+    let page = Page { limit: 100_000, ..Page::default() };
+    let after = activity.list(&Filter::default(), &page).unwrap().records;
+    assert_eq!(after.len() as u64, done.kept + 1);
+    assert_eq!(after[1..], before[before.len() - done.kept as usize..]);
+    assert_eq!((after[0].head.kind, after[0].seq), (Type::SystemStart, done.kept + 1));
+    writer.close().unwrap();
 }

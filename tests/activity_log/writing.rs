@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use mcpproxy::activity::{
-    Activity, Config, Durability, Filter, LiveEvent, Page, Refused, StoreError,
+    Activity, Config, Durability, Filter, LiveEvent, Page, Payload, Refused, StoreError,
 };
 
-use crate::support::{call, open, slot, wait};
+use crate::support::{call, files, open, slot, wait};
 
 #[test]
 fn a_log_is_open_once() {
@@ -121,4 +121,37 @@ fn a_closed_log_refuses_calls_and_keeps_what_it_was_given() {
     let (activity, writer) = open(dir.path());
     assert_eq!(activity.count(&Filter::default()).unwrap(), 7);
     writer.close().unwrap();
+}
+
+#[test]
+fn act_8_no_secret_is_in_any_file_of_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config { redact_keys: vec!["plate".into()], ..Config::default() };
+    let (activity, writer) = Activity::open(dir.path(), config).unwrap();
+    let secret = "hunter2-s3cr3t";
+    let inner = serde_json::json!({ "password": secret, "kept": "visible" }).to_string();
+    let outer = serde_json::json!({ "args_json": inner, "plate": secret });
+    let text = format!("Authorization: Bearer {secret}\nhttps://u:{secret}@host/?token={secret}");
+    let result = serde_json::json!({ "content": [{ "type": "text", "text": text }] }).to_string();
+    for limit in [10_000, 60] {
+        let mut entry = call(1);
+        entry.draft.arguments = Payload::cut(outer.to_string().as_bytes(), limit);
+        entry.draft.response = Payload::cut(result.as_bytes(), limit + 20);
+        entry.draft.error = text.as_str().into();
+        entry.draft.intent = Payload::cut(inner.as_bytes(), limit);
+        entry.draft.metadata = Payload::cut(inner.as_bytes(), limit);
+        entry.decisions[0].reason = text.as_str().into();
+        slot(&activity).submit(entry);
+    }
+    let shown = activity.list(&Filter::default(), &Page::default()).unwrap().records;
+    assert!(!serde_json::to_string(&shown).unwrap().contains(secret));
+    writer.close().unwrap();
+    let holds = |needle: &str| {
+        files(dir.path()).iter().any(|file| {
+            let bytes = std::fs::read(file).unwrap();
+            bytes.windows(needle.len()).any(|window| window == needle.as_bytes())
+        })
+    };
+    assert!(holds("visible"), "the files can be searched");
+    assert!(!holds(secret));
 }

@@ -7,7 +7,7 @@ mod pipe;
 mod upstream;
 mod wire;
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -141,15 +141,18 @@ impl Proxy {
         command.arg("serve").arg("--config").arg(path).stdin(Stdio::null());
         let opened = std::fs::File::create(&log).expect("a log");
         let mut process = match life {
-            Life::Test => Process::spawn(command.stdout(Stdio::null()).stderr(opened)),
+            Life::Test => Process::spawn(command.stdout(Stdio::piped()).stderr(opened)),
             Life::Run => Process::spawn_for_all(&command, folder.path(), opened.into()),
         };
-        let port = until("the proxy listens", || {
-            let text = std::fs::read_to_string(&log).unwrap_or_default();
-            let ended = process.0.try_wait().expect("it can be waited for");
-            assert!(ended.is_none(), "the proxy ended at once:\n{text}");
-            let (_, address) = text.split_once("MCP at http://127.0.0.1:")?;
-            address.split_once('/')?.0.parse().ok()
+        let mut line = String::new();
+        let stdout = process.0.stdout.take().expect("piped");
+        let _ = BufReader::new(stdout).read_line(&mut line);
+        let port = line
+            .strip_prefix("MCP at http://127.0.0.1:")
+            .and_then(|rest| rest.split('/').next()?.parse().ok());
+        let port = port.unwrap_or_else(|| {
+            let log = std::fs::read_to_string(&log).unwrap_or_default();
+            panic!("the proxy said '{line}'; its log:\n{log}")
         });
         Self { port, folder, process }
     }

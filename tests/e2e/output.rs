@@ -266,7 +266,8 @@ fn fr_a11_warn_hands_on_every_violation_unaltered_and_records_one_decision() {
 fn an_answer_that_is_not_one_json_value_is_the_upstreams_error_in_every_mode() {
     for proxy in [strict(), warn(), off()] {
         let mut client = proxy.client();
-        for server in SERVERS {
+        // Of a line whose id stands behind what cannot be read, nobody knows whose it is.
+        for server in SERVERS.into_iter().filter(|server| *server != "pipe_last") {
             let result = client.read(&format!("{server}:two_values"), json!({}));
             let text = error_text(&result);
             assert!(text.starts_with(&format!("{server}: two_values: ")), "{text}");

@@ -26,7 +26,7 @@ impl Connection {
         if !given("host") {
             head += "Host: 127.0.0.1\r\n";
         }
-        if !body.is_empty() && !given("content-type") {
+        if method == "POST" && !given("content-type") {
             head += "Content-Type: application/json\r\n";
         }
         if !given("accept") {

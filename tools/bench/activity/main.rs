@@ -27,8 +27,8 @@ fn draft(template: &Draft, n: u64) -> Draft {
     let mut draft = template.clone();
     draft.server = pick(&servers, n).into();
     draft.tool = format!("tool_{}", n % 30).into();
-    draft.status = if n % 50 == 0 { Status::Error } else { Status::Success };
-    draft.operation = Some(if n % 3 == 0 { Operation::Write } else { Operation::Read });
+    draft.status = if n.is_multiple_of(50) { Status::Error } else { Status::Success };
+    draft.operation = Some(if n.is_multiple_of(3) { Operation::Write } else { Operation::Read });
     draft.session_id = format!("session-{}", n / 1000).into();
     draft.request_id = format!("{:016x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).into();
     draft.started = START + n * 2_000_000;

@@ -1,0 +1,166 @@
+//! What calls, queries, the writer and the pruner share, and what the writer is sent.
+//!
+//! Counters and a queue; what they mean is decided in `handle` and `writer`.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::Thread;
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, broadcast, oneshot};
+
+use super::config::Config;
+use super::epochs::Epochs;
+use super::record::{Entry, MAX_ERROR_BYTES, MAX_METADATA_BYTES, Record};
+use super::retention::Cut;
+use super::store::Store;
+use super::writer::OVERRUN;
+
+/// Records a live reader may be behind before it is told to read the log instead.
+const LIVE_RECORDS: usize = 1024;
+/// What an entry takes at most beyond its payloads: texts and room for decisions.
+const ENTRY_BYTES: usize = MAX_ERROR_BYTES + 2 * MAX_METADATA_BYTES + 4096;
+
+/// What the writer is sent.
+pub(super) enum Message {
+    /// Write this.
+    Entry {
+        /// What to write.
+        entry: Entry,
+        /// Who waits for it to be durable.
+        done: Option<oneshot::Sender<()>>,
+        /// Whether its room is to be given back.
+        counted: bool,
+    },
+    /// Answer when all before it can be read.
+    Barrier(mpsc::SyncSender<()>),
+    /// Answer when all before it is durable.
+    Flush(mpsc::SyncSender<()>),
+    /// Removes the records before a cut; answer when that can be seen.
+    Cut(Cut, mpsc::SyncSender<()>),
+    /// Write what came before, and end.
+    Close,
+}
+
+/// What calls, queries and the writer share.
+pub(super) struct Shared {
+    pub(super) config: Config,
+    /// Room for calls. The writer gives it back once for each batch.
+    pub(super) room: Semaphore,
+    pub(super) capacity: usize,
+    pub(super) queue: Sender<Message>,
+    /// The writer's thread, to be woken.
+    pub(super) thread: OnceLock<Thread>,
+    /// True while the writer sleeps until it is woken.
+    pub(super) asleep: AtomicBool,
+    pub(super) store: ArcSwap<Option<Store>>,
+    pub(super) failure: ArcSwap<Option<String>>,
+    pub(super) is_failed: AtomicBool,
+    pub(super) is_closed: AtomicBool,
+    pub(super) lost: AtomicU64,
+    pub(super) written: AtomicU64,
+    pub(super) durable_seq: AtomicU64,
+    /// When the batch under way was begun, in microseconds since `base`; 0 for none.
+    pub(super) batch_since: AtomicU64,
+    pub(super) batch_done: Notify,
+    /// Tells calls that wait for room that there will be none.
+    pub(super) has_failed: Notify,
+    pub(super) base: Instant,
+    /// Tells milliseconds since 1970.
+    pub(super) clock: Box<dyn Fn() -> u64 + Send + Sync>,
+    pub(super) pruning: Mutex<()>,
+    pub(super) pruner: OnceLock<Thread>,
+    pub(super) epochs: Epochs,
+    pub(super) live: broadcast::Sender<Arc<Record>>,
+}
+
+impl Shared {
+    /// The shared part of a log that is yet to be opened, and the writer's end of the queue.
+    pub(super) fn new(
+        config: Config,
+        clock: Box<dyn Fn() -> u64 + Send + Sync>,
+    ) -> (Arc<Self>, Receiver<Message>) {
+        let (queue, messages) = mpsc::channel();
+        let capacity = room(&config);
+        let shared = Arc::new(Shared {
+            room: Semaphore::new(capacity),
+            capacity,
+            config,
+            queue,
+            thread: OnceLock::new(),
+            asleep: AtomicBool::new(false),
+            store: ArcSwap::from_pointee(None),
+            failure: ArcSwap::from_pointee(None),
+            is_failed: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
+            lost: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            durable_seq: AtomicU64::new(0),
+            batch_since: AtomicU64::new(0),
+            batch_done: Notify::new(),
+            has_failed: Notify::new(),
+            base: Instant::now(),
+            clock,
+            pruning: Mutex::new(()),
+            pruner: OnceLock::new(),
+            epochs: Epochs::default(),
+            live: broadcast::Sender::new(LIVE_RECORDS),
+        });
+        (shared, messages)
+    }
+
+    pub(super) fn take_room(&self) -> bool {
+        self.room.try_acquire().map(SemaphorePermit::forget).is_ok()
+    }
+
+    /// Puts a message into the queue. Without a writer its entry is lost.
+    pub(super) fn send(&self, message: Message) {
+        if self.queue.send(message).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn wake(&self) {
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
+    }
+
+    /// Wakes the writer only where it would not wake by itself soon: the call's side pays for a
+    /// wake-up only after a pause.
+    pub(super) fn wake_if_asleep(&self) {
+        // Either this sees the flag, or the writer, which looks again after raising it, sees what
+        // was sent.
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
+    pub(super) fn failure_text(&self) -> String {
+        self.failure.load().as_ref().clone().unwrap_or_default()
+    }
+
+    /// Microseconds since the log was opened, never 0.
+    pub(super) fn micros(&self) -> u64 {
+        self.base.elapsed().as_micros() as u64 + 1
+    }
+
+    pub(super) fn overruns(&self) -> bool {
+        match self.batch_since.load(Ordering::Acquire) {
+            0 => false,
+            since => {
+                let late = self.micros() > since + OVERRUN.as_micros() as u64;
+                late && !self.is_failed.load(Ordering::Acquire)
+            }
+        }
+    }
+}
+
+/// Calls that fit the queue, whatever they bring.
+fn room(config: &Config) -> usize {
+    let entry = ENTRY_BYTES + config.max_payload_bytes + config.max_response_bytes;
+    config.queue_records.min(config.queue_bytes / entry).clamp(1, Semaphore::MAX_PERMITS)
+}

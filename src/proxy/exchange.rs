@@ -1,0 +1,338 @@
+//! An answer on its way: from an upstream's chunks, past the inspector, into the reply.
+//!
+//! Owns the order of forwarding, judging and recording in each mode. What a violation is, the
+//! inspector and the schema say; who asked, and for what, was settled before.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use crate::activity::Durability;
+use crate::activity::record::{self, Decision, Policy, Status};
+use crate::intent::Permit;
+use crate::output::{Failure, Fault, Finding, Inspector, Member, Message, Mode, Treatment};
+use crate::proxy::exit::Exit;
+use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply};
+use crate::proxy::{Worker, dispatch, held};
+use crate::schema::judge::Verdict;
+use crate::tool::OutputSchema;
+use crate::upstream::{Answer, CallError, Part};
+use crate::wire::splice::Splice;
+
+/// Bytes gathered before a streamed answer goes on although more is at hand.
+const MAX_GATHERED_BYTES: usize = 256 * 1024;
+/// Documents above this are judged off the worker's thread.
+const LARGE_DOCUMENT_BYTES: usize = 256 * 1024;
+
+/// An answer on its way from an upstream to a reply.
+pub(super) struct Exchange {
+    worker: Rc<Worker>,
+    permit: Permit,
+    /// `None` once the answer is whole, or strict has closed it.
+    answer: Option<Answer>,
+    inspector: Inspector,
+    treatment: Treatment,
+    exit: Exit,
+    reply: Reply,
+    /// Slices of the answer that have not gone on: held by strict, or gathered for one write.
+    waiting: Splice,
+    /// True once a byte of the answer has gone on.
+    begun: bool,
+}
+
+/// How an answer ends early.
+enum Broken {
+    /// The upstream is to blame.
+    Upstream(String),
+    /// Strict refuses it.
+    Blocked(Failure),
+}
+
+impl From<Fault> for Broken {
+    fn from(fault: Fault) -> Self {
+        Self::Upstream(fault.to_string())
+    }
+}
+
+impl From<CallError> for Broken {
+    fn from(error: CallError) -> Self {
+        Self::Upstream(error.cause.to_string())
+    }
+}
+
+/// Asks a future once, and drops it.
+async fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
+}
+
+impl Exchange {
+    pub(super) fn new(
+        worker: Rc<Worker>,
+        permit: Permit,
+        answer: Answer,
+        exit: Exit,
+        reply: Reply,
+    ) -> Self {
+        let tool = permit.tool();
+        let treatment = Treatment::of(tool);
+        let id = answer.id().to_string();
+        let inspector =
+            Inspector::new(treatment, &tool.policy, id.as_bytes(), worker.proxy.hash_key);
+        let waiting = Splice::new();
+        Self {
+            worker,
+            permit,
+            answer: Some(answer),
+            inspector,
+            treatment,
+            exit,
+            reply,
+            waiting,
+            begun: false,
+        }
+    }
+
+    pub(super) async fn run(mut self) -> Result<(), Aborted> {
+        let received = self.receive().await;
+        self.exit.answered = Some(Instant::now());
+        match received {
+            Ok(member) => {
+                if let Some(answer) = self.answer.take() {
+                    answer.finish();
+                }
+                self.finish(member).await
+            }
+            Err(Broken::Blocked(failure)) => {
+                self.block(&failure).await;
+                Ok(())
+            }
+            Err(Broken::Upstream(cause)) => self.fail(&cause).await,
+        }
+    }
+
+    /// Takes the answer in, sending on what may go on, until it is whole.
+    async fn receive(&mut self) -> Result<Member, Broken> {
+        let mut share = self.worker.proxy.held.share();
+        loop {
+            let part = self.next_part().await?;
+            let chunk = match part {
+                Some(Part::Data(chunk)) => chunk,
+                Some(Part::End) => match self.inspector.end()? {
+                    Message::Answer(member) => return Ok(member),
+                    Message::Notification(parts) => {
+                        self.reply.send(Piece::Notification(joined(parts))).await;
+                        continue;
+                    }
+                    Message::Foreign => {
+                        let name = &self.permit.tool().name;
+                        tracing::warn!(tool = %name, "an answer to an id nobody asked for");
+                        continue;
+                    }
+                },
+                None => {
+                    let ended = self.answer.as_ref().map(Answer::without_response);
+                    return Err(ended.map_or(Broken::from(Fault::Empty), Broken::from));
+                }
+            };
+            let slice = self.inspector.feed(&chunk)?;
+            if slice.is_empty() {
+                continue;
+            }
+            self.exit.note_response(&slice);
+            if self.treatment == Treatment::Hold {
+                self.hold(&slice, &mut share).await?;
+            }
+            self.waiting.push(slice);
+        }
+    }
+
+    /// The upstream's next part. What waits to go on does so while nothing is at hand.
+    async fn next_part(&mut self) -> Result<Option<Part>, Broken> {
+        if self.treatment != Treatment::Hold && !self.waiting.is_empty() {
+            let at_hand = match &mut self.answer {
+                Some(answer) => poll_once(answer.next()).await,
+                None => return Ok(None),
+            };
+            if at_hand.is_pending() || self.waiting.len() >= MAX_GATHERED_BYTES {
+                self.send_on().await;
+            }
+            if let Poll::Ready(part) = at_hand {
+                return part.map_err(Broken::from);
+            }
+        }
+        match &mut self.answer {
+            Some(answer) => answer.next().await.map_err(Broken::from),
+            None => Ok(None),
+        }
+    }
+
+    /// Sends on what waits.
+    async fn send_on(&mut self) {
+        let Some(member) = self.inspector.member() else { return };
+        if !self.begun {
+            self.begun = true;
+            self.reply.send(Piece::Begin(member)).await;
+        }
+        self.reply.send(Piece::Data(std::mem::take(&mut self.waiting))).await;
+    }
+
+    /// Strict: accounts for a slice that waits, and stops at the first certain breach.
+    async fn hold(&mut self, slice: &Bytes, share: &mut held::Share) -> Result<(), Broken> {
+        let limit = self.permit.tool().policy.max_held_bytes;
+        if (self.waiting.len() + slice.len()) as u64 > limit {
+            return Err(Broken::Blocked(Failure::held(limit)));
+        }
+        if let Some(failure) = self.inspector.breach() {
+            return Err(Broken::Blocked(failure));
+        }
+        let grown = share.grow(slice.len() as u64).await;
+        grown.map_err(|full| Broken::Upstream(full.to_string()))
+    }
+
+    /// The answer is whole: judge it, send it on, record it, in the order the mode asks for.
+    async fn finish(mut self, member: Member) -> Result<(), Aborted> {
+        let status = match member {
+            Member::Result if self.inspector.is_error() => Status::Error,
+            Member::Result => Status::Success,
+            Member::Error => Status::Error,
+        };
+        let judged_later = member == Member::Result && self.treatment == Treatment::ForwardAndJudge;
+        if member == Member::Result && self.treatment == Treatment::Hold {
+            let verdict = self.verdict().await;
+            if let Some(failure) = verdict {
+                self.block(&failure).await;
+                return Ok(());
+            }
+        }
+        if !judged_later {
+            self.exit.close(status, "").await;
+            if self.begun {
+                self.send_rest().await;
+            } else {
+                self.reply.put(Piece::Whole(member, self.waiting));
+            }
+            return Ok(());
+        }
+        // Warn: the bytes go on first, then the schema is asked (FR-A11). A query that arrives
+        // after the reply waits for the record (ACT-5); `before_reply` waits for it here.
+        if self.worker.proxy.activity.config().durability == Durability::BeforeReply {
+            let verdict = self.verdict().await;
+            self.record_warning(verdict);
+            self.exit.close(status, "").await;
+            if self.begun {
+                self.send_rest().await;
+            } else {
+                self.reply.put(Piece::Whole(member, self.waiting));
+            }
+            return Ok(());
+        }
+        self.exit.replied();
+        if self.begun {
+            self.send_rest().await;
+            tokio::task::yield_now().await;
+        } else {
+            let whole = std::mem::take(&mut self.waiting);
+            self.reply.send(Piece::Whole(member, whole)).await;
+        }
+        let verdict = self.verdict().await;
+        self.record_warning(verdict);
+        self.exit.close(status, "").await;
+        Ok(())
+    }
+
+    async fn send_rest(&mut self) {
+        if !self.waiting.is_empty() {
+            self.send_on().await;
+        }
+    }
+
+    /// What stands against the whole result, if anything does.
+    async fn verdict(&mut self) -> Option<Failure> {
+        let tool = self.permit.tool();
+        match self.inspector.finding(tool.policy.missing) {
+            Finding::Passes => None,
+            Finding::Fails(failure) => Some(failure),
+            Finding::AskTheSchema => {
+                let OutputSchema::Compiled(schema) = &tool.schema else { return None };
+                let document = self.inspector.take_document();
+                let size: usize = document.iter().map(Bytes::len).sum();
+                let judged = if size > LARGE_DOCUMENT_BYTES {
+                    self.worker.proxy.judges.judge(Arc::clone(schema), document).await
+                } else {
+                    Some(schema.judge(&document, &mut self.worker.scratch.borrow_mut()))
+                };
+                let Some(judgement) = judged else { return Some(Failure::unjudged()) };
+                if judgement.disagreement {
+                    let hash = schema.hash();
+                    tracing::warn!(tool = %tool.name, schema = %hash, "the engines disagree");
+                    self.worker.proxy.judges.count_disagreement();
+                }
+                match judgement.verdict {
+                    Verdict::Conforms => None,
+                    Verdict::Violates(violation) => Some(Failure::schema(&violation)),
+                }
+            }
+        }
+    }
+
+    fn record_warning(&mut self, verdict: Option<Failure>) {
+        if let Some(failure) = verdict {
+            let name = &self.permit.tool().name;
+            let place = &failure.schema_path;
+            tracing::warn!(tool = %name, %place, "the answer violates its schema");
+            self.exit.decisions.push(decision(record::Verdict::Warning, Mode::Warn, &failure));
+        }
+    }
+
+    /// Strict refuses: the upstream's answer is closed, the agent is told why.
+    async fn block(&mut self, failure: &Failure) {
+        let name = self.permit.tool().name.clone();
+        tracing::warn!(tool = %name, place = %failure.schema_path, "the answer was blocked");
+        drop(self.answer.take());
+        let text = failure.agent_text();
+        self.exit.decisions.push(decision(record::Verdict::Blocked, Mode::Strict, failure));
+        self.exit.close(Status::Blocked, &text).await;
+        let result = dispatch::error_result(&text);
+        self.reply.put(Piece::Whole(Member::Result, Splice::from(result)));
+    }
+
+    /// The upstream failed in the middle of its answer.
+    async fn fail(mut self, cause: &str) -> Result<(), Aborted> {
+        let name = &self.permit.tool().name;
+        let text = format!("{}: {}: {cause}", name.server, name.tool);
+        if self.treatment == Treatment::ForwardAndJudge {
+            // A guard breach is final even if the rest never came.
+            let breach = self.inspector.breach();
+            self.record_warning(breach);
+        }
+        self.exit.close(Status::Error, &text).await;
+        if self.begun {
+            return Err(Aborted(text));
+        }
+        self.reply.put(Piece::Refused(Refusal { kind: RefusalKind::Upstream, text }));
+        Ok(())
+    }
+}
+
+fn decision(verdict: record::Verdict, mode: Mode, failure: &Failure) -> Decision {
+    let mut decision = Decision::new(verdict, Policy::OutputValidation, failure.reason.as_str());
+    decision.mode = mode.as_str();
+    decision.instance_path = failure.instance_path.as_str().into();
+    decision.schema_path = failure.schema_path.as_str().into();
+    decision.guard = failure.guard.unwrap_or_default();
+    decision
+}
+
+fn joined(parts: Vec<Bytes>) -> Bytes {
+    match <[Bytes; 1]>::try_from(parts) {
+        Ok([only]) => only,
+        // A notification that came in pieces: small (`MAX_OUTSIDE_BYTES`), and handed on whole.
+        Err(parts) => parts.concat().into(),
+    }
+}

@@ -1,0 +1,165 @@
+//! The one way out of a call: whatever happens to it, its record is written (ACT-1, ACT-2).
+//!
+//! Owns the draft of the record while the call runs, and hands it to the log when the call ends,
+//! also when nobody waits for it any more.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+
+use crate::activity::Slot;
+use crate::activity::record::{
+    self, Decision, Draft, Entry, Payload, Policy, Source, Status, Type,
+};
+use crate::intent::{Denial, DenialKind};
+use crate::proxy::Worker;
+use crate::proxy::call::Caller;
+use crate::proxy::reply::{Refusal, RefusalKind};
+use crate::upstream::CallError;
+
+/// Why a call ends before an upstream has answered.
+pub(super) struct Stop {
+    pub(super) status: Status,
+    pub(super) refusal: Refusal,
+}
+
+impl Stop {
+    pub(super) fn new(status: Status, kind: RefusalKind, text: String) -> Self {
+        Self { status, refusal: Refusal { kind, text } }
+    }
+
+    pub(super) fn upstream(error: &CallError) -> Self {
+        Self::new(Status::Error, RefusalKind::Upstream, error.to_string())
+    }
+}
+
+/// The rule of this name.
+pub(super) fn policy(word: &str) -> Policy {
+    Policy::parse(word).unwrap_or(Policy::Intent)
+}
+
+/// The one way out of a call: whatever happens to it, its record is written.
+pub(super) struct Exit {
+    slot: Option<Slot>,
+    pub(super) draft: Draft,
+    pub(super) decisions: Vec<Decision>,
+    began: Instant,
+    /// When the request went out.
+    pub(super) sent: Option<Instant>,
+    /// When the answer had come, or failed to.
+    pub(super) answered: Option<Instant>,
+    head: Vec<u8>,
+    head_limit: usize,
+    response_bytes: u64,
+}
+
+impl Exit {
+    /// Makes room for the call's record before anything is sent (ACT-2).
+    pub(super) async fn open(
+        worker: &Worker,
+        kind: Type,
+        caller: Caller,
+        variant: &'static str,
+    ) -> Result<Self, Refusal> {
+        let began = Instant::now();
+        let slot = worker.proxy.activity.reserve().await.map_err(|refused| Refusal {
+            kind: RefusalKind::Unavailable,
+            text: refused.to_string(),
+        })?;
+        let mut draft = Draft::new(kind, caller.source, Status::Error);
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        draft.started = u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX);
+        draft.session_id = caller.session_id;
+        draft.client_name = caller.client_name;
+        draft.request_id = caller.request_id;
+        draft.variant = variant;
+        Ok(Self {
+            slot: Some(slot),
+            draft,
+            decisions: Vec::new(),
+            began,
+            sent: None,
+            answered: None,
+            head: Vec::new(),
+            head_limit: worker.proxy.max_response_bytes,
+            response_bytes: 0,
+        })
+    }
+
+    /// Copies the head of the answer: a record pins no buffer of a result (ACT-2).
+    pub(super) fn note_response(&mut self, slice: &Bytes) {
+        self.response_bytes += slice.len() as u64;
+        let room = self.head_limit.saturating_sub(self.head.len());
+        if room > 0 {
+            self.head.extend_from_slice(slice.get(..room).unwrap_or(slice));
+        }
+    }
+
+    /// Records a refusal by the gate: the call rejected, and one decision (ACT-1).
+    pub(super) fn deny(&mut self, denial: &Denial) -> Stop {
+        let text = denial.to_string();
+        self.decisions.push(Decision::new(
+            record::Verdict::Blocked,
+            policy(denial.policy()),
+            text.as_str(),
+        ));
+        let kind = match denial.kind() {
+            DenialKind::Intent => RefusalKind::Intent,
+            DenialKind::Gate | DenialKind::Approval => RefusalKind::Gate,
+        };
+        Stop::new(Status::Rejected, kind, text)
+    }
+
+    /// The reply is leaving, its record comes a little later: queries wait for it (ACT-5).
+    pub(super) fn replied(&mut self) {
+        if let Some(slot) = &mut self.slot {
+            slot.replied();
+        }
+    }
+
+    /// Hands the record over, before the last piece of the reply. Waits for the disk as far as
+    /// `activity.durability` asks for it (ACT-3).
+    pub(super) async fn close(&mut self, status: Status, error: &str) {
+        let Some(slot) = self.slot.take() else { return };
+        slot.clear_to_reply().await;
+        let entry = self.entry(status, error);
+        if let Some(durable) = slot.submit(entry)
+            && let Err(lost) = durable.wait().await
+        {
+            // The call was sent, so it is answered (ACT-2); health counts what was lost.
+            tracing::error!(%lost, "a call's record may be lost");
+        }
+    }
+
+    fn entry(&mut self, status: Status, error: &str) -> Entry {
+        let total = self.began.elapsed();
+        let upstream = match (self.sent, self.answered) {
+            (Some(sent), Some(answered)) => answered.duration_since(sent),
+            (Some(sent), None) => sent.elapsed(),
+            (None, _) => Duration::ZERO,
+        };
+        let mut draft =
+            std::mem::replace(&mut self.draft, Draft::new(Type::ToolCall, Source::Mcp, status));
+        draft.status = status;
+        draft.error = error.into();
+        draft.duration_us = micros(total);
+        draft.overhead_us = micros(total.saturating_sub(upstream));
+        let head = std::mem::take(&mut self.head).into_boxed_slice();
+        draft.response = Payload::from_head(head, self.response_bytes);
+        Entry { draft, decisions: std::mem::take(&mut self.decisions) }
+    }
+}
+
+impl Drop for Exit {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            let text = "the client went away before the reply was complete";
+            // Nobody waits for the answer any more, so nobody waits for the disk either.
+            drop(slot.submit(self.entry(Status::Error, text)));
+        }
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,223 @@
+//! An initialized connection to one server: making it, asking beside the calls, ending it.
+//!
+//! Owns what belongs to a connection besides the carrier of its messages: the running lifecycle,
+//! and for a child its process and the tasks on its pipes. When to connect is the supervisor's
+//! decision.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio_rustls::TlsConnector;
+
+use super::call::{Carrier, Part, Upstream};
+use super::config::Target;
+use super::connection::{Endpoint, tls_connector};
+use super::error::Cause;
+use super::http::Session;
+use super::lifecycle::{self, Greeting, PipeTransport, Service};
+use super::process::{self, LastWords, Process};
+use super::request::Params;
+use super::session::{self, HttpTransport};
+use super::stdio::{self, LIFECYCLE_MESSAGES, Link};
+
+/// Time the lifecycle has to say goodbye.
+pub(super) const GOODBYE_LIMIT: Duration = Duration::from_secs(3);
+/// Time to learn how a child ended once its output closed.
+const EXIT_WAIT: Duration = Duration::from_millis(500);
+
+/// What a connection is made with.
+pub(super) struct Place<'a> {
+    pub(super) server: &'a Arc<str>,
+    /// Tells HTTP servers apart in the workers' pools.
+    pub(super) key: u64,
+    /// `init_timeout`
+    pub(super) limit: Duration,
+    /// Made when the first https server is connected.
+    pub(super) tls: &'a Arc<OnceLock<TlsConnector>>,
+}
+
+/// Starts or reaches the server and initializes it. The error is one line.
+pub(super) async fn establish(target: &Target, place: &Place<'_>) -> Result<Connection, String> {
+    match target {
+        Target::Stdio { command, args, env, cwd } => {
+            start(place.server, command, args, env, cwd.as_deref(), place.limit).await
+        }
+        Target::Http { url, headers } => reach(place, url, headers).await,
+    }
+}
+
+async fn start(
+    server: &Arc<str>,
+    command: &str,
+    args: &[String],
+    env: &[(String, String)],
+    cwd: Option<&Path>,
+    limit: Duration,
+) -> Result<Connection, String> {
+    let (process, pipes) = Process::start(command, args, env, cwd)?;
+    let (link, queue) = Link::new(server.clone());
+    let (out, inbox) = mpsc::channel(LIFECYCLE_MESSAGES);
+    let (lost, losses) = mpsc::channel(1);
+    let last_words = LastWords::default();
+    let mut tasks = JoinSet::new();
+    let writing = stdio::write(link.clone(), queue, pipes.stdin);
+    let broken = lost.clone();
+    let writer = tasks.spawn(async move {
+        writing.await;
+        let _ = broken.try_send("it closed its input".into());
+    });
+    tasks.spawn(process::drain_stderr(server.clone(), pipes.stderr, last_words.clone()));
+    let seed = getrandom::u64().unwrap_or_default();
+    let reading = stdio::read(link.clone(), pipes.stdout, out, seed);
+    let reader = link.clone();
+    tasks.spawn(async move {
+        let reason = reading.await;
+        reader.end(reason.clone());
+        let _ = lost.try_send(reason);
+    });
+    let mut child = Child { process, last_words, tasks, writer };
+    let changed = Arc::new(Notify::new());
+    let transport = PipeTransport { link: link.clone(), inbox, limit };
+    let carrier = Carrier::Stdio(link);
+    match lifecycle::initialize(server.clone(), transport, changed.clone(), limit).await {
+        Ok((service, greeting)) => Ok(Connection {
+            carrier,
+            service: Some(service),
+            greeting,
+            changed,
+            losses,
+            child: Some(child),
+        }),
+        Err(reason) => {
+            let reason = if losses.is_empty() { reason } else { child.explain(reason).await };
+            child.stop(tokio::time::Instant::now() + GOODBYE_LIMIT).await;
+            Err(reason)
+        }
+    }
+}
+
+async fn reach(
+    place: &Place<'_>,
+    url: &str,
+    headers: &[(String, String)],
+) -> Result<Connection, String> {
+    let tls = place.tls.clone();
+    let url = url.to_owned();
+    // Reads the system's certificates the first time.
+    let endpoint = tokio::task::spawn_blocking(move || {
+        Endpoint::parse(&url, || tls.get_or_init(tls_connector).clone())
+    })
+    .await
+    .map_err(|error| error.to_string())??;
+    let session = Session::new(Arc::new(endpoint), place.key, headers)?;
+    let changed = Arc::new(Notify::new());
+    let limit = place.limit;
+    let (lost, losses) = mpsc::channel(1);
+    let (transport, shared) = HttpTransport::new(session, limit, lost);
+    let name = place.server.clone();
+    let (service, greeting) =
+        lifecycle::initialize(name, transport, changed.clone(), limit).await?;
+    let carrier = Carrier::Http(Arc::new(shared.session()));
+    Ok(Connection { carrier, service: Some(service), greeting, changed, losses, child: None })
+}
+
+/// An initialized connection.
+pub(super) struct Connection {
+    pub(super) carrier: Carrier,
+    service: Option<Service>,
+    pub(super) greeting: Greeting,
+    /// The list of tools has changed.
+    pub(super) changed: Arc<Notify>,
+    losses: mpsc::Receiver<Arc<str>>,
+    child: Option<Child>,
+}
+
+impl Connection {
+    /// Waits until the connection is lost; why it was.
+    pub(super) async fn lost(&mut self) -> Arc<str> {
+        let Some(reason) = self.losses.recv().await else {
+            // Nobody is left to report a loss: calls will.
+            return std::future::pending().await;
+        };
+        match &mut self.child {
+            Some(child) => child.explain(reason.to_string()).await.into(),
+            None => reason,
+        }
+    }
+
+    /// Tells the calls that wait for this connection that it is over.
+    pub(super) fn forsake(&self, reason: Arc<str>) {
+        if let Carrier::Stdio(link) = &self.carrier {
+            link.end(reason);
+        }
+    }
+
+    pub(super) async fn close(mut self, deadline: tokio::time::Instant) {
+        if let Some(mut service) = self.service.take() {
+            let limit =
+                GOODBYE_LIMIT.min(deadline.saturating_duration_since(tokio::time::Instant::now()));
+            let _ = service.close_with_timeout(limit).await;
+        }
+        if let Some(child) = self.child.take() {
+            child.stop(deadline).await;
+        }
+    }
+}
+
+/// A child and the tasks on its pipes.
+struct Child {
+    process: Process,
+    last_words: LastWords,
+    tasks: JoinSet<()>,
+    writer: AbortHandle,
+}
+
+impl Child {
+    /// Adds to a reason how the process ended and what it said last.
+    async fn explain(&mut self, reason: String) -> String {
+        let exit = self.process.ended(tokio::time::Instant::now() + EXIT_WAIT).await;
+        let words = self.last_words.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let reason = exit.unwrap_or(reason);
+        if words.is_empty() { reason } else { format!("{reason}; its last words: {words}") }
+    }
+
+    async fn stop(mut self, deadline: tokio::time::Instant) {
+        // Closes the child's input, which asks it to end.
+        self.writer.abort();
+        self.process.stop(deadline).await;
+        self.tasks.shutdown().await;
+    }
+}
+
+/// One request beside the calls: the response's bytes.
+pub(super) async fn fetch(
+    upstream: &Upstream,
+    carrier: &Carrier,
+    params: Params<'static>,
+    limit: Duration,
+) -> Result<Vec<u8>, Cause> {
+    let link = match carrier {
+        Carrier::Http(session) => {
+            return session::fetch(session, upstream.fresh_id(), params, limit).await;
+        }
+        Carrier::Stdio(link) => link,
+    };
+    let mut call = link.call(|id| params.line(id), limit).await.map_err(|(cause, _)| cause)?;
+    let mut message = Vec::new();
+    while let Some(part) = call.next().await? {
+        match part {
+            Part::End => return Ok(message),
+            Part::Data(data) if message.len() + data.len() > lifecycle::MAX_PAGE_BYTES => {
+                let limit = lifecycle::MAX_PAGE_BYTES;
+                return Err(Cause::Unreadable {
+                    reason: format!("it is longer than {limit} bytes").into(),
+                });
+            }
+            Part::Data(data) => message.extend_from_slice(&data),
+        }
+    }
+    Err(Cause::NoAnswerAtAll { reason: "".into() })
+}
