@@ -2,12 +2,13 @@
 // the same, and redaction neither fails nor grows without bound.
 
 pub fn body(data: &[u8]) {
-    use mcpproxy::activity::{codec, record::Payload, redact::Redactor, segment, stats};
+    use mcpproxy::activity::{codec, query, record::Payload, redact::Redactor, segment, stats};
 
     let _ = codec::head_block(data);
     let _ = codec::body_block(data);
     let _ = codec::decode_body(data);
-    let _ = segment::Bitmap::decode(data);
+    let term = query::Term::new(query::Field::Tool, b"tool");
+    let _ = segment::Bitmap::find(data, term);
     let _ = segment::Bounds::decode(data);
     if let Ok(head) = codec::decode_head(data) {
         let mut again = Vec::new();

@@ -242,8 +242,8 @@ impl Appender {
     /// Writes what is derived from a segment that is full.
     fn seal(&mut self, number: u64) {
         let segment = std::mem::take(&mut self.segment);
-        for (term, posting) in segment.postings() {
-            self.batch.put(Space::Index, keys::posting(term, number), posting);
+        for (bucket, postings) in segment.postings() {
+            self.batch.put(Space::Index, keys::postings(bucket, number), postings);
         }
         for (bucket, stats) in segment.buckets() {
             self.batch.put(Space::Stats, keys::bucket(bucket, number), stats.encode());
@@ -254,8 +254,6 @@ impl Appender {
 
 /// The keys of the store.
 pub mod keys {
-    use crate::activity::query::Term;
-
     /// The first record that is kept, in the state keyspace.
     pub const FIRST: &[u8] = b"first";
 
@@ -265,10 +263,10 @@ pub mod keys {
         number.to_be_bytes().to_vec()
     }
 
-    /// A term's posting in a segment.
+    /// The postings of a bucket of terms in a segment.
     #[must_use]
-    pub fn posting(term: Term, segment: u64) -> Vec<u8> {
-        [&term.bytes()[..], &segment.to_be_bytes()].concat()
+    pub fn postings(bucket: [u8; 2], segment: u64) -> Vec<u8> {
+        [&bucket[..], &segment.to_be_bytes()].concat()
     }
 
     /// A bucket's counters from a segment.

@@ -17,6 +17,7 @@ pub(super) struct Candidates {
 
 struct Postings {
     rows: Rows,
+    term: Term,
     current: Option<(u64, Bitmap)>,
 }
 
@@ -26,9 +27,10 @@ impl Candidates {
         let open = |term: Term| Postings {
             rows: snapshot.range(
                 Space::Index,
-                &keys::posting(term, from),
-                &keys::posting(term, below),
+                &keys::postings(term.bucket(), from),
+                &keys::postings(term.bucket(), below),
             ),
+            term,
             current: None,
         };
         let terms = filter.terms();
@@ -106,7 +108,8 @@ impl Postings {
             let damaged = |error| snapshot.damaged(Space::Index, &key, error);
             let number = key.last_chunk().map(|bytes| u64::from_be_bytes(*bytes));
             let number = number.ok_or_else(|| damaged(DecodeError::Short))?;
-            self.current = Some((number, Bitmap::decode(&value).map_err(damaged)?));
+            let found = Bitmap::find(&value, self.term).map_err(damaged)?;
+            self.current = found.map(|found| (number, found));
         }
         Ok(self.current)
     }

@@ -129,10 +129,19 @@ impl Term {
         Self([field as u8, a, b, c, d, e, f, g, h])
     }
 
-    /// Its bytes in an index key.
+    /// Its place in the index: the field, and one of 64 buckets. Values share a bucket so that a
+    /// field with a new value in each record takes few keys.
     #[must_use]
-    pub fn bytes(self) -> [u8; 9] {
-        self.0
+    pub fn bucket(self) -> [u8; 2] {
+        let [field, first, ..] = self.0;
+        [field, first >> 2]
+    }
+
+    /// What tells it from the others in its bucket.
+    #[must_use]
+    pub fn hash(self) -> [u8; 8] {
+        let [_, hash @ ..] = self.0;
+        hash
     }
 
     /// The terms that a record is found by.

@@ -237,26 +237,20 @@ impl Redactor {
     }
 
     fn is_sensitive(&self, key: &[u8]) -> bool {
-        // Nearly every word differs in its last letter: the rest is then not looked at.
-        let Some(last) = key.iter().rev().find(|byte| !is_separator(**byte)) else { return false };
-        let last = last.to_ascii_lowercase();
-        let ends_alike = |word: &[u8]| word.last() == Some(&last);
-        let candidate = KEY_ENDS.iter().chain(KEYS).any(|word| ends_alike(word.as_bytes()))
-            || self.extra.iter().any(|word| ends_alike(word));
-        if !candidate || key.len() > MAX_KEY_BYTES {
+        let letters = || key.iter().rev().filter(|byte| !is_separator(**byte));
+        // The last letter decides nearly always.
+        let Some(last) = letters().next().map(u8::to_ascii_lowercase) else { return false };
+        if key.len() > MAX_KEY_BYTES || !last.is_ascii_alphanumeric() {
             return false;
         }
-        let mut plain = [0; MAX_KEY_BYTES];
-        let mut len = 0;
-        for (slot, byte) in plain.iter_mut().zip(key.iter().filter(|byte| !is_separator(**byte))) {
-            *slot = byte.to_ascii_lowercase();
-            len += 1;
-        }
-        let plain = plain.get(..len).unwrap_or_default();
-        let ends = |word: &[u8]| ends_alike(word) && plain.ends_with(word);
-        KEY_ENDS.iter().any(|word| ends(word.as_bytes()))
-            || KEYS.iter().any(|word| plain == word.as_bytes())
-            || self.extra.iter().any(|word| ends(word))
+        let ends = |end: &[u8]| {
+            let mut letters = letters().map(u8::to_ascii_lowercase);
+            end.last() == Some(&last) && end.iter().rev().all(|byte| letters.next() == Some(*byte))
+        };
+        let is = |word: &&str| letters().count() == word.len() && ends(word.as_bytes());
+        KEY_ENDS.iter().any(|end| ends(end.as_bytes()))
+            || KEYS.iter().any(is)
+            || self.extra.iter().any(|end| ends(end))
     }
 }
 
@@ -367,10 +361,9 @@ fn is_scheme(word: &[u8]) -> bool {
 /// True where text begins with the shape of a credential; where it was `cut`, with as much of one
 /// as there is.
 fn is_credential(text: &[u8], cut: bool) -> bool {
-    // Asked at every word, and nearly always answered by its first letter.
-    let Some(first) = text.first() else { return false };
-    let mut alike = SHAPES.iter().filter(|(prefix, _)| prefix.as_bytes().first() == Some(first));
-    alike.any(|(prefix, least)| {
+    // The first letter decides nearly always.
+    let first = text.first();
+    SHAPES.iter().filter(|(prefix, _)| prefix.as_bytes().first() == first).any(|(prefix, least)| {
         text.strip_prefix(prefix.as_bytes()).is_some_and(|rest| {
             let head = rest.get(..*least).or(cut.then_some(rest));
             // What ends a sentence or names a file is not a token.

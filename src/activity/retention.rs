@@ -169,7 +169,9 @@ pub fn clear_segment(store: &Store) -> Result<bool, StoreError> {
     let mut derived = Builder::default();
     view.with_removed().derive(number, &mut derived)?;
     let mut batch = Batch::default();
-    derived.terms().for_each(|term| batch.remove(Space::Index, keys::posting(term, number)));
+    derived.postings().keys().for_each(|bucket| {
+        batch.remove(Space::Index, keys::postings(*bucket, number));
+    });
     for (bucket, _) in derived.buckets() {
         batch.remove(Space::Stats, keys::bucket(bucket, number));
     }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::bytes::{DecodeError, Reader, VERSION, put_varint};
+use super::bytes::{DecodeError, Reader, VERSION, put_bytes, put_varint};
 use super::codec::HeadRef;
 use super::query::Term;
 use super::stats::{BUCKET_US, Stats};
@@ -95,14 +95,27 @@ impl Bitmap {
         })
     }
 
-    /// Reads a posting: positions, or a whole bitmap.
+    /// Finds a term's posting among those of its bucket; `None` if it has none.
     ///
     /// # Errors
     ///
-    /// [`DecodeError`] for what [`Builder`] does not write.
-    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let mut reader = Reader(bytes);
+    /// [`DecodeError`] for what [`Builder::postings`] does not write.
+    pub fn find(bucket: &[u8], term: Term) -> Result<Option<Self>, DecodeError> {
+        let mut reader = Reader(bucket);
         reader.version()?;
+        while !reader.0.is_empty() {
+            let hash = reader.array()?;
+            let posting = reader.bytes()?;
+            if hash == term.hash() {
+                return Self::decode(posting).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Reads a posting: positions, or a whole bitmap.
+    fn decode(posting: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader(posting);
         let mut bitmap = Self::default();
         if reader.0.len() > 2 * MAX_POSITIONS {
             for word in &mut bitmap.0 {
@@ -195,24 +208,28 @@ impl Builder {
         bounds.bytes += bytes as u64;
     }
 
-    /// The postings of every term.
-    pub fn postings(&self) -> impl Iterator<Item = (Term, Vec<u8>)> {
-        self.terms.iter().map(|(term, places)| {
-            let mut out = vec![VERSION];
+    /// The postings of every term, by [`Term::bucket`]: each term's hash, then its posting after
+    /// its length.
+    #[must_use]
+    pub fn postings(&self) -> BTreeMap<[u8; 2], Vec<u8>> {
+        let mut buckets: BTreeMap<_, Vec<u8>> = BTreeMap::new();
+        let mut terms: Vec<_> = self.terms.iter().collect();
+        terms.sort_unstable_by_key(|(term, _)| term.hash());
+        let mut posting = Vec::new();
+        for (term, places) in terms {
+            posting.clear();
             if places.len() <= MAX_POSITIONS {
-                out.extend(places.iter().flat_map(|place| place.to_be_bytes()));
+                posting.extend(places.iter().flat_map(|place| place.to_be_bytes()));
             } else {
                 let mut bitmap = Bitmap::default();
                 places.iter().for_each(|place| bitmap.set(u64::from(*place)));
-                out.extend(bitmap.0.iter().flat_map(|word| word.to_be_bytes()));
+                posting.extend(bitmap.0.iter().flat_map(|word| word.to_be_bytes()));
             }
-            (*term, out)
-        })
-    }
-
-    /// The terms alone.
-    pub fn terms(&self) -> impl Iterator<Item = Term> {
-        self.terms.keys().copied()
+            let bucket = buckets.entry(term.bucket()).or_insert_with(|| vec![VERSION]);
+            bucket.extend(term.hash());
+            put_bytes(bucket, &posting);
+        }
+        buckets
     }
 
     /// The counters of every bucket that has any.

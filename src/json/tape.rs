@@ -5,17 +5,17 @@
 //! double, no duplicate key at any depth, bounded depth. Deliberately knows nothing of schemas,
 //! and keeps no offsets into the original bytes: those are what goes out, untouched.
 
-use std::cmp::Ordering;
-
 use simd_json::{Buffers, ErrorType, INPUT_PADDING, Node, StaticNode, Tape};
-use thiserror::Error;
+
+pub use self::fault::Fault;
+use self::index::{Index, NARROW};
+
+mod fault;
+mod index;
 
 /// Deepest nesting a document may have: a scalar is 0, each open array or object adds 1. It is
 /// what `serde_json` reads as well, so that both engines can see every document.
 pub const MAX_DEPTH: usize = 127;
-
-/// Objects with more members than this get a sorted index instead of a scan.
-const NARROW: usize = 16;
 
 /// Scratch memory beyond this is given back after the document that needed it.
 pub const SCRATCH_MAX: usize = 128 << 20;
@@ -26,46 +26,6 @@ pub const SCRATCH_IDLE_DOCUMENTS: u32 = 64;
 
 /// Scratch memory below this is never given back.
 const SCRATCH_MIN: usize = 1 << 20;
-
-/// Why bytes are not a document that every parser reads alike (SPEC §3).
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Fault {
-    /// Nothing but white space.
-    #[error("is empty")]
-    Empty,
-    /// A byte order mark before the value.
-    #[error("starts with a byte order mark")]
-    ByteOrderMark,
-    /// Bytes that are not UTF-8.
-    #[error("is not valid UTF-8")]
-    Utf8,
-    /// A raw control character inside a string.
-    #[error("has a raw control character in a string")]
-    ControlCharacter,
-    /// A `\u` escape that is half of a surrogate pair.
-    #[error("has a lone surrogate in an escape")]
-    LoneSurrogate,
-    /// A number whose value does not fit a double.
-    #[error("has a number that overflows a double")]
-    NumberOverflow,
-    /// Something after the value.
-    #[error("has bytes after its value")]
-    Trailing,
-    /// Not JSON.
-    #[error("is not one JSON value")]
-    Syntax,
-    /// Nested deeper than [`MAX_DEPTH`].
-    #[error("is nested deeper than {MAX_DEPTH}")]
-    TooDeep,
-    /// The same key twice in one object.
-    #[error("has a duplicate key")]
-    DuplicateKey {
-        /// JSON pointer of the object.
-        object: String,
-        /// The key, as it reads after unescaping.
-        name: String,
-    },
-}
 
 /// Buffers for reading documents one after the other, kept warm between them.
 ///
@@ -93,7 +53,7 @@ impl Scratch {
             bytes: Vec::new(),
             buffers: Buffers::with_max_depth(0, MAX_DEPTH),
             nodes: Vec::new(),
-            index: Index::default(),
+            index: Index::empty(),
             oversized: 0,
         }
     }
@@ -129,7 +89,7 @@ impl Scratch {
         let outcome = match outcome {
             Err(Fault::Syntax) => {
                 self.copy(slices);
-                Err(explain(&self.bytes))
+                Err(fault::explain(&self.bytes))
             }
             other => other,
         };
@@ -222,7 +182,7 @@ impl<'a> Document<'a> {
 /// A document of one scalar string, for asking a schema about a property name.
 #[must_use]
 pub fn lone_string<'a>(node: &'a [Node<'a>; 1]) -> Document<'a> {
-    static EMPTY: Index = Index { wide: Vec::new(), keys: Vec::new() };
+    static EMPTY: Index = Index::empty();
     Document { nodes: node, index: &EMPTY }
 }
 
@@ -291,110 +251,6 @@ pub fn contained(node: &Node<'_>) -> Option<usize> {
     }
 }
 
-/// The members of the wide objects of one document, sorted by name.
-#[derive(Default)]
-struct Index {
-    wide: Vec<Wide>,
-    keys: Vec<Key>,
-}
-
-/// Where the keys of the object at node `object` stand.
-struct Wide {
-    object: u32,
-    first: u32,
-    len: u32,
-}
-
-/// One key: its first bytes for fast ordering, and its node.
-#[derive(Clone, Copy)]
-struct Key {
-    prefix: u64,
-    node: u32,
-}
-
-impl Index {
-    fn footprint(&self) -> usize {
-        self.wide.capacity() * size_of::<Wide>() + self.keys.capacity() * size_of::<Key>()
-    }
-
-    /// Indexes the wide objects of `nodes`, and refuses a duplicate key in any object.
-    fn fill(&mut self, nodes: &[Node<'_>]) -> Result<(), Fault> {
-        self.wide.clear();
-        self.keys.clear();
-        for (at, node) in nodes.iter().enumerate() {
-            let Node::Object { len, .. } = *node else { continue };
-            let duplicate = if len > NARROW {
-                self.sort(nodes, at as u32, len)
-            } else {
-                narrow_duplicate(nodes, at as u32, len)
-            };
-            if let Some(key) = duplicate {
-                return Err(Fault::DuplicateKey {
-                    object: pointer(nodes, at as u32),
-                    name: key_at(nodes, key).to_owned(),
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// Sorts the keys of one wide object; equal ones end up side by side.
-    fn sort(&mut self, nodes: &[Node<'_>], object: u32, len: usize) -> Option<u32> {
-        let first = self.keys.len();
-        let mut node = object + 1;
-        for _ in 0..len {
-            self.keys.push(Key { prefix: prefix(key_at(nodes, node)), node });
-            node = after(nodes, node + 1);
-        }
-        let keys = self.keys.get_mut(first..)?;
-        keys.sort_unstable_by(|a, b| order(nodes, a, b.prefix, key_at(nodes, b.node)));
-        let twin = keys.windows(2).find_map(|pair| match pair {
-            [a, b] if order(nodes, a, b.prefix, key_at(nodes, b.node)).is_eq() => Some(b.node),
-            _ => None,
-        });
-        self.wide.push(Wide { object, first: first as u32, len: len as u32 });
-        twin
-    }
-
-    fn find(&self, nodes: &[Node<'_>], object: u32, name: &str) -> Option<u32> {
-        let wide = self.wide.binary_search_by_key(&object, |wide| wide.object).ok()?;
-        let wide = self.wide.get(wide)?;
-        let keys = self.keys.get(wide.first as usize..(wide.first + wide.len) as usize)?;
-        let head = prefix(name);
-        let key = keys.binary_search_by(|key| order(nodes, key, head, name)).ok()?;
-        Some(keys.get(key)?.node + 1)
-    }
-}
-
-fn order(nodes: &[Node<'_>], key: &Key, prefix: u64, name: &str) -> Ordering {
-    key.prefix.cmp(&prefix).then_with(|| key_at(nodes, key.node).cmp(name))
-}
-
-/// The first eight bytes, so that comparing the numbers compares the strings.
-fn prefix(name: &str) -> u64 {
-    let mut head = [0; 8];
-    for (to, from) in head.iter_mut().zip(name.bytes()) {
-        *to = from;
-    }
-    u64::from_be_bytes(head)
-}
-
-fn narrow_duplicate(nodes: &[Node<'_>], object: u32, len: usize) -> Option<u32> {
-    let mut seen = [""; NARROW];
-    let mut key = object + 1;
-    for at in 0..len {
-        let name = key_at(nodes, key);
-        if seen.iter().take(at).any(|other| *other == name) {
-            return Some(key);
-        }
-        if let Some(slot) = seen.get_mut(at) {
-            *slot = name;
-        }
-        key = after(nodes, key + 1);
-    }
-    None
-}
-
 fn key_at<'a>(nodes: &[Node<'a>], at: u32) -> &'a str {
     match nodes.get(at as usize) {
         Some(Node::String(name)) => name,
@@ -440,87 +296,6 @@ fn pointer(nodes: &[Node<'_>], target: u32) -> String {
         at = value;
     }
     path
-}
-
-/// Names what is wrong with bytes that the parser refused. Cold, so it may look at each byte.
-fn explain(bytes: &[u8]) -> Fault {
-    if bytes.iter().all(u8::is_ascii_whitespace) {
-        return Fault::Empty;
-    }
-    if bytes.starts_with(b"\xEF\xBB\xBF") {
-        return Fault::ByteOrderMark;
-    }
-    if simdutf8::basic::from_utf8(bytes).is_err() {
-        return Fault::Utf8;
-    }
-    let mut values =
-        serde_json::Deserializer::from_slice(bytes).into_iter::<serde::de::IgnoredAny>();
-    if let Some(Ok(_)) = values.next() {
-        let rest = bytes.get(values.byte_offset()..).unwrap_or_default();
-        if !rest.iter().all(u8::is_ascii_whitespace) {
-            return Fault::Trailing;
-        }
-    }
-    token_fault(bytes).unwrap_or(Fault::Syntax)
-}
-
-/// The first token of `bytes` that is faulty in a way that has a name.
-fn token_fault(bytes: &[u8]) -> Option<Fault> {
-    let mut at = 0;
-    while let Some(byte) = bytes.get(at) {
-        match byte {
-            b'"' => {
-                let rest = bytes.get(at + 1..)?;
-                let (len, fault) = string_fault(rest);
-                if fault.is_some() {
-                    return fault;
-                }
-                at += len + 1;
-            }
-            b'-' | b'0'..=b'9' => {
-                let rest = bytes.get(at..)?;
-                let len = rest
-                    .iter()
-                    .position(|b| !matches!(b, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E'))
-                    .unwrap_or(rest.len());
-                let number = std::str::from_utf8(rest.get(..len)?).ok()?.parse::<f64>();
-                if number.is_ok_and(f64::is_infinite) {
-                    return Some(Fault::NumberOverflow);
-                }
-                at += len.max(1);
-            }
-            _ => at += 1,
-        }
-    }
-    None
-}
-
-/// Looks at a string that opened just before `rest`: its length with the closing quote.
-fn string_fault(rest: &[u8]) -> (usize, Option<Fault>) {
-    let mut at = 0;
-    while let Some(byte) = rest.get(at) {
-        match byte {
-            b'"' => return (at + 1, None),
-            0..=0x1F => return (at, Some(Fault::ControlCharacter)),
-            b'\\' => match escape(rest, at) {
-                Some(0xD800..=0xDBFF) => match escape(rest, at + 6) {
-                    Some(0xDC00..=0xDFFF) => at += 12,
-                    _ => return (at, Some(Fault::LoneSurrogate)),
-                },
-                Some(0xDC00..=0xDFFF) => return (at, Some(Fault::LoneSurrogate)),
-                Some(_) => at += 6,
-                None => at += 2,
-            },
-            _ => at += 1,
-        }
-    }
-    (at, None)
-}
-
-/// The code unit of a `\uXXXX` at `at`.
-fn escape(rest: &[u8], at: usize) -> Option<u16> {
-    let digits = rest.get(at..at + 6)?.strip_prefix(b"\\u")?;
-    u16::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
 #[cfg(test)]

@@ -8,18 +8,19 @@ use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use jsonschema::JsonType;
-use jsonschema::json::{Array, Json, JsonNumber, Node, NodeIdentity, Object};
-use serde_json::{Number, Value};
+use jsonschema::json::{Array, Json, Node, NodeIdentity, Object};
+use serde_json::Value;
 use simd_json::{Node as Raw, StaticNode};
 
+pub use self::number::TapeNumber;
+use self::number::{Digits, number};
 use super::pattern::backtracking_steps;
 use crate::json::tape::{Document, lone_string};
 
+mod number;
+
 /// Bytes of text that a look at a string costs one step for.
 const BYTES_PER_STEP: u64 = 16;
-
-/// From here on a double no longer tells neighbouring integers apart.
-const EXACT: u64 = 1 << 53;
 
 /// Arrays up to this length are checked for equal items pair by pair.
 const FEW_ITEMS: usize = 8;
@@ -83,6 +84,10 @@ impl Meter {
     #[must_use]
     pub fn exhausted(&self) -> bool {
         self.left.get() == 0
+    }
+
+    fn mark_inexact(&self) {
+        self.inexact.set(true);
     }
 
     /// Steps that are left.
@@ -196,7 +201,7 @@ impl<'a> Node<'a, TapeJson> for TapeNode<'a> {
     }
 
     fn as_number(&self) -> Option<TapeNumber<'a>> {
-        number(self.look()).map(|digits| TapeNumber { digits, meter: self.view.meter })
+        number(self.look()).map(|digits| TapeNumber::new(digits, self.view.meter))
     }
 
     fn as_boolean(&self) -> Option<bool> {
@@ -401,138 +406,6 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// A number on the tape: exact between -2^63 and 2^64 where it was written without fraction and
-/// exponent, a double else.
-#[derive(Clone, Copy)]
-pub struct TapeNumber<'a> {
-    digits: Digits,
-    meter: &'a Meter,
-}
-
-#[derive(Clone, Copy)]
-enum Digits {
-    Signed(i64),
-    Unsigned(u64),
-    Double(f64),
-}
-
-impl TapeNumber<'_> {
-    /// Every comparison by size starts here.
-    fn compared(&self) -> Digits {
-        let beyond = match self.digits {
-            Digits::Signed(n) => n.unsigned_abs() >= EXACT,
-            Digits::Unsigned(n) => n >= EXACT,
-            Digits::Double(n) => n.abs() >= EXACT as f64,
-        };
-        if beyond {
-            self.meter.inexact.set(true);
-        }
-        self.digits
-    }
-}
-
-impl JsonNumber for TapeNumber<'_> {
-    fn as_u64(&self) -> Option<u64> {
-        self.compared().unsigned()
-    }
-
-    fn as_i64(&self) -> Option<i64> {
-        self.compared().signed()
-    }
-
-    fn as_f64(&self) -> Option<f64> {
-        Some(self.compared().double())
-    }
-
-    fn as_str(&self) -> Cow<'_, str> {
-        Cow::Owned(self.compared().owned().to_string())
-    }
-
-    fn to_number(&self) -> Cow<'_, Number> {
-        Cow::Owned(self.compared().owned())
-    }
-
-    fn is_integer(&self) -> bool {
-        match self.digits {
-            Digits::Signed(_) | Digits::Unsigned(_) => true,
-            Digits::Double(n) => n.fract() == 0.0,
-        }
-    }
-
-    // The tape no longer knows how a whole double was written. boon takes `1.0` for an integer
-    // in draft 4 as in all others, and the engines are to agree.
-    fn is_written_as_integer(&self) -> bool {
-        self.is_integer()
-    }
-}
-
-impl Digits {
-    fn unsigned(self) -> Option<u64> {
-        match self {
-            Self::Signed(n) => u64::try_from(n).ok(),
-            Self::Unsigned(n) => Some(n),
-            Self::Double(_) => None,
-        }
-    }
-
-    fn signed(self) -> Option<i64> {
-        match self {
-            Self::Signed(n) => Some(n),
-            Self::Unsigned(n) => i64::try_from(n).ok(),
-            Self::Double(_) => None,
-        }
-    }
-
-    fn double(self) -> f64 {
-        match self {
-            Self::Signed(n) => n as f64,
-            Self::Unsigned(n) => n as f64,
-            Self::Double(n) => n,
-        }
-    }
-
-    fn owned(self) -> Number {
-        match self {
-            Self::Signed(n) => n.into(),
-            Self::Unsigned(n) => n.into(),
-            Self::Double(n) => Number::from_f64(n).unwrap_or_else(|| 0.into()),
-        }
-    }
-
-    /// Equality as boon has it: exact where both are integers, by double else.
-    fn equals(self, other: &Number) -> bool {
-        if let (Some(a), Some(b)) = (self.unsigned(), other.as_u64()) {
-            return a == b;
-        }
-        if let (Some(a), Some(b)) = (self.signed(), other.as_i64()) {
-            return a == b;
-        }
-        other.as_f64().is_some_and(|other| self.double() == other)
-    }
-
-    fn same(self, other: Self) -> bool {
-        if let (Some(a), Some(b)) = (self.unsigned(), other.unsigned()) {
-            return a == b;
-        }
-        if let (Some(a), Some(b)) = (self.signed(), other.signed()) {
-            return a == b;
-        }
-        self.double() == other.double()
-    }
-}
-
-fn number(raw: Raw<'_>) -> Option<Digits> {
-    match raw {
-        Raw::Static(StaticNode::I64(n)) => Some(Digits::Signed(n)),
-        Raw::Static(StaticNode::U64(n)) => Some(Digits::Unsigned(n)),
-        Raw::Static(StaticNode::F64(n)) => Some(Digits::Double(n)),
-        Raw::Static(StaticNode::Null | StaticNode::Bool(_))
-        | Raw::Object { .. }
-        | Raw::Array { .. }
-        | Raw::String(_) => None,
-    }
-}
-
 /// JSON equality of two values of one document; the depth of documents bounds the recursion.
 fn same(a: TapeNode<'_>, b: TapeNode<'_>) -> bool {
     match (a.look(), b.look()) {
@@ -593,7 +466,7 @@ fn hash(node: TapeNode<'_>, state: &mut DefaultHasher) {
 
 #[cfg(test)]
 mod tests {
-    use jsonschema::json::conformance;
+    use jsonschema::json::{JsonNumber, conformance};
 
     use super::*;
     use crate::json::tape::Scratch;
