@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio_rustls::TlsConnector;
 
 use super::call::{Carrier, Part, Upstream};
@@ -69,7 +69,8 @@ async fn start(
         writing.await;
         let _ = broken.try_send("it closed its input".into());
     });
-    tasks.spawn(process::drain_stderr(server.clone(), pipes.stderr, last_words.clone()));
+    let stderr =
+        tokio::spawn(process::drain_stderr(server.clone(), pipes.stderr, last_words.clone()));
     let seed = getrandom::u64().unwrap_or_default();
     let reading = stdio::read(link.clone(), pipes.stdout, out, seed);
     let reader = link.clone();
@@ -78,7 +79,7 @@ async fn start(
         reader.end(reason.clone());
         let _ = lost.try_send(reason);
     });
-    let mut child = Child { process, last_words, tasks, writer };
+    let mut child = Child { process, last_words, stderr, tasks, writer };
     let changed = Arc::new(Notify::new());
     let transport = PipeTransport { link: link.clone(), inbox, limit };
     let carrier = Carrier::Stdio(link);
@@ -171,6 +172,7 @@ impl Connection {
 struct Child {
     process: Process,
     last_words: LastWords,
+    stderr: JoinHandle<()>,
     tasks: JoinSet<()>,
     writer: AbortHandle,
 }
@@ -178,7 +180,12 @@ struct Child {
 impl Child {
     /// Adds to a reason how the process ended and what it said last.
     async fn explain(&mut self, reason: String) -> String {
-        let exit = self.process.ended(tokio::time::Instant::now() + EXIT_WAIT).await;
+        let deadline = tokio::time::Instant::now() + EXIT_WAIT;
+        let exit = self.process.ended(deadline).await;
+        // What it said before it ended may not have been read yet.
+        if !self.stderr.is_finished() {
+            let _ = tokio::time::timeout_at(deadline, &mut self.stderr).await;
+        }
         let words = self.last_words.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let reason = exit.unwrap_or(reason);
         if words.is_empty() { reason } else { format!("{reason}; its last words: {words}") }
@@ -188,6 +195,7 @@ impl Child {
         // Closes the child's input, which asks it to end.
         self.writer.abort();
         self.process.stop(deadline).await;
+        self.stderr.abort();
         self.tasks.shutdown().await;
     }
 }

@@ -1,1 +1,339 @@
-//! To come.
+//! REST: what is read, what is refused, and what every answer has in common.
+
+use std::sync::OnceLock;
+
+use serde_json::{Value, json};
+
+use crate::harness::{API_KEY, Proxy, Response, stub, stub_stdio};
+
+fn proxy() -> &'static Proxy {
+    static PROXY: OnceLock<Proxy> = OnceLock::new();
+    PROXY.get_or_init(|| Proxy::for_all(json!({"mcpServers": {"s": stub_stdio(&[])}})))
+}
+
+fn refused(response: &Response, status: u16) -> String {
+    assert_eq!(response.status, status, "{}", response.text());
+    let body = response.json();
+    assert_eq!(body["success"], false, "{body}");
+    assert_eq!(body["request_id"], response.header("x-request-id").unwrap(), "{body}");
+    body["error"].as_str().unwrap().to_owned()
+}
+
+fn post(body: &str) -> Response {
+    proxy().request("POST", "/api/v1/tools/call", &[("X-API-Key", API_KEY)], body.as_bytes())
+}
+
+fn call(variant: &str, tool: &str, intent: Value) -> Response {
+    let arguments = json!({"name": tool, "args": {}});
+    post(&json!({"tool_name": variant, "arguments": arguments, "intent": intent}).to_string())
+}
+
+#[test]
+fn without_the_key_there_is_nothing_but_health() {
+    for path in [
+        "/api/v1/activity",
+        "/api/v1/servers",
+        "/api/v1/tools",
+        "/api/v1/status",
+        "/api/v1/nowhere",
+    ] {
+        for headers in [&[][..], &[("X-API-Key", "wrong")], &[("Authorization", "Bearer wrong")]] {
+            let response = proxy().request("GET", path, headers, b"");
+            assert_eq!(refused(&response, 401), "Invalid or missing API key", "{path}");
+        }
+    }
+    let bearer = format!("Bearer {API_KEY}");
+    let ask =
+        |path: &str, headers: &[(&str, &str)]| proxy().request("GET", path, headers, b"").status;
+    assert_eq!(ask("/api/v1/status", &[("X-API-Key", API_KEY)]), 200);
+    assert_eq!(ask("/api/v1/status", &[("Authorization", &bearer)]), 200);
+    assert_eq!(ask(&format!("/api/v1/status?apikey={API_KEY}"), &[]), 200);
+    assert_eq!(ask("/healthz", &[]), 200);
+    assert_eq!(ask("/readyz", &[]), 200);
+    let unkeyed = proxy().request("POST", "/api/v1/tools/call", &[], b"{}");
+    assert_eq!(refused(&unkeyed, 401), "Invalid or missing API key");
+}
+
+#[test]
+fn every_answer_names_its_request() {
+    let id = |response: &Response| response.header("x-request-id").unwrap().to_owned();
+    let [first, second] = [(); 2].map(|()| id(&proxy().get("/api/v1/status")));
+    assert!(!first.is_empty() && first != second);
+    let named = [("X-API-Key", API_KEY), ("X-Request-Id", "my-own.id:7")];
+    assert_eq!(id(&proxy().request("GET", "/api/v1/status", &named, b"")), "my-own.id:7");
+    let odd = [("X-API-Key", API_KEY), ("X-Request-Id", "a \"quoted\" id")];
+    assert_ne!(id(&proxy().request("GET", "/api/v1/status", &odd, b"")), "a \"quoted\" id");
+    for path in ["/healthz", "/readyz", "/api/v1/nowhere", "/nowhere"] {
+        assert!(!id(&proxy().get(path)).is_empty(), "{path}");
+    }
+}
+
+#[test]
+fn what_there_is_not_is_404_and_a_wrong_method_405() {
+    for path in ["/api/v1/nowhere", "/api/v2/status", "/nowhere", "/"] {
+        refused(&proxy().get(path), 404);
+    }
+    assert_eq!(
+        refused(&proxy().get("/api/v1/activity/01M7YMG6Z4000000002V39QZ4G"), 404),
+        "Activity not found"
+    );
+    assert_eq!(refused(&proxy().get("/api/v1/activity/nonsense"), 404), "Activity not found");
+    assert!(refused(&proxy().get("/api/v1/tools/s:nothing"), 404).contains("s:nothing"));
+    assert!(refused(&proxy().get("/api/v1/tools/nobody:x"), 404).contains("nobody"));
+    refused(&proxy().request("DELETE", "/api/v1/activity", &[("X-API-Key", API_KEY)], b""), 405);
+    refused(&proxy().get("/api/v1/tools/call"), 405);
+}
+
+#[test]
+fn fr_040_bad_parameters_are_400_and_name_themselves() {
+    for (query, name) in [
+        ("activity?limit=0", "limit"),
+        ("activity?limit=101", "limit"),
+        ("activity?limit=ten", "limit"),
+        ("activity?offset=-1", "offset"),
+        ("activity?cursor=nonsense", "cursor"),
+        ("activity?type=tool_cal", "type"),
+        ("activity?type=tool_call,", "type"),
+        ("activity?status=ok", "status"),
+        ("activity?intent_type=delete", "intent_type"),
+        ("activity?start_time=yesterday", "start_time"),
+        ("activity?end_time=2026-13-01T00:00:00Z", "end_time"),
+        ("activity?exclude_payloads=maybe", "exclude_payloads"),
+        ("activity?with_total=1", "with_total"),
+        ("activity?servr=s", "servr"),
+        ("activity?server=s&server=t", "server"),
+        ("activity?offset=1&cursor=01M7YMG6Z4000000002V39QZ4G", "cursor"),
+        ("activity/summary?period=2h", "period"),
+        ("tools?limit=0", "limit"),
+        ("tools?limit=101", "limit"),
+        ("tools?query=x", "query"),
+        ("tools?cursor=nonsense", "cursor"),
+        ("servers?limit=5", "limit"),
+        ("status?verbose=true", "verbose"),
+    ] {
+        let text = refused(&proxy().get(&format!("/api/v1/{query}")), 400);
+        assert!(
+            text.contains(&format!("'{name}'")) || text.contains(&format!("Invalid {name} ")),
+            "{query}: {text}"
+        );
+    }
+    assert_eq!(
+        refused(&proxy().get("/api/v1/activity?intent_type=delete"), 400),
+        "Invalid intent_type 'delete': must be read, write, or destructive"
+    );
+}
+
+#[test]
+fn fr_038_to_039_the_log_is_listed_filtered_and_paged() {
+    let mut client = proxy().client();
+    client.call("read", "s:read_item", json!({}));
+    client.call("write", "s:write_item", json!({"size": 1}));
+    client.call("destructive", "s:delete_item", json!({}));
+    client.call("read", "s:delete_item", json!({}));
+    client.call("read", "s:error", json!({}));
+    let names = |query: &str| -> Vec<String> {
+        let records = client.records(proxy(), query);
+        records.iter().map(|r| r["tool_name"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(
+        names(""),
+        ["error", "delete_item", "delete_item", "delete_item", "write_item", "read_item"],
+        "newest first"
+    );
+    assert_eq!(names("type=tool_call").len(), 5);
+    assert_eq!(names("type=policy_decision&status=blocked"), ["delete_item"]);
+    assert_eq!(names("status=error"), ["error"]);
+    assert_eq!(names("status=rejected,error"), ["error", "delete_item"]);
+    assert_eq!(names("intent_type=write"), ["write_item"]);
+    assert_eq!(names("intent_type=write,destructive"), ["delete_item", "write_item"]);
+    assert_eq!(names("tool=read_item&server=s"), ["read_item"]);
+    assert_eq!(names("server=other").len(), 0);
+    assert_eq!(names("start_time=2999-01-01T00:00:00Z").len(), 0);
+    assert_eq!(names("end_time=2000-01-01T00:00:00Z").len(), 0);
+    assert_eq!(names("start_time=2000-01-01T00:00:00Z&type=tool_call&status=success").len(), 3);
+
+    let session = &client.session;
+    let page = |rest: &str| proxy().api(&format!("activity?session_id={session}&limit=4{rest}"));
+    let first = page("&with_total=true");
+    assert_eq!((&first["total"], &first["limit"]), (&json!(6), &json!(4)));
+    assert_eq!(first["activities"].as_array().unwrap().len(), 4);
+    let cursor = first["next_cursor"].as_str().unwrap();
+    let second = page(&format!("&cursor={cursor}"));
+    assert_eq!(second["activities"].as_array().unwrap().len(), 2);
+    assert_eq!(second.get("next_cursor"), None);
+    assert_eq!(second.get("total"), None, "only when asked for");
+    assert_eq!(page("&offset=4")["activities"], second["activities"]);
+    let bare = page("&exclude_payloads=true")["activities"][0].clone();
+    assert_eq!((bare.get("arguments"), bare.get("response")), (None, None));
+
+    let id = first["activities"][0]["id"].as_str().unwrap();
+    let detail = proxy().api(&format!("activity/{id}"));
+    assert_eq!(detail["activity"], first["activities"][0]);
+    let record = &detail["activity"];
+    for key in [
+        "id",
+        "seq",
+        "node",
+        "prev_hash",
+        "hash",
+        "type",
+        "source",
+        "server_name",
+        "tool_name",
+        "arguments",
+        "response",
+        "response_truncated",
+        "response_bytes",
+        "status",
+        "error_message",
+        "duration_ms",
+        "overhead_us",
+        "timestamp",
+        "session_id",
+        "request_id",
+        "parent_id",
+        "intent",
+        "metadata",
+    ] {
+        assert!(record.get(key).is_some(), "{key}: {record}");
+    }
+}
+
+#[test]
+fn act_8_payloads_are_cut_and_secrets_taken_out() {
+    let mut client = proxy().client();
+    let secret = "ghp_abcdefghijklmnopqrstuvwxyz0123456789";
+    client.read("s:text", json!({"size": 100_000, "password": "hunter2-hunter2", "note": secret}));
+    let record = client.records(proxy(), "").remove(0);
+    let shown = record.to_string();
+    assert!(!shown.contains("hunter2") && !shown.contains(secret), "{shown}");
+    assert_eq!(record["arguments"]["size"], 100_000);
+    assert_eq!(record["response_truncated"], true);
+    assert_eq!(record["response_bytes"], 100_000);
+    assert!(record["response"].as_str().unwrap().len() <= 1024);
+}
+
+#[test]
+fn servers_tools_and_status() {
+    let servers = proxy().api("servers")["servers"].clone();
+    assert_eq!(servers[0]["name"], "s");
+    assert_eq!(servers[0]["state"], "connected");
+    assert_eq!(servers[0]["protocol"], "stdio");
+    assert_eq!(servers[0]["protocol_version"], "2025-11-25");
+
+    let found = proxy().api("tools?q=delete%20item&limit=3");
+    assert_eq!(found["tools"].as_array().unwrap().len(), 3);
+    assert_eq!(found["tools"][0]["name"], "s:delete_item");
+    let mut all = Vec::new();
+    let mut cursor = String::new();
+    loop {
+        let page = proxy().api(&format!("tools?limit=30{cursor}"));
+        all.extend(page["tools"].as_array().unwrap().iter().map(|tool| tool["name"].clone()));
+        let Some(next) = page.get("next_cursor") else { break };
+        cursor = format!("&cursor={}", next.as_str().unwrap());
+    }
+    assert_eq!(all.len() as u64, servers[0]["tools"].as_u64().unwrap());
+    assert_eq!(all.iter().collect::<std::collections::HashSet<_>>().len(), all.len(), "each once");
+
+    let tool = proxy().api("tools/s:read_item")["tool"].clone();
+    assert_eq!(tool["outputSchema"]["required"], json!(["value"]));
+    assert_eq!(tool["capability"]["side_effect"], "read", "CAP-4");
+    assert_eq!(tool["call_with"], "call_tool_read");
+    let status = proxy().api("status");
+    assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(status["servers"]["connected"], 1);
+}
+
+#[test]
+fn readyz_is_503_until_every_server_was_heard_or_has_failed() {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = folder.path().join("gate");
+    // Waits for the file, and only then becomes a server: the wait ends when the test says so.
+    let script = r#"while [ ! -e "$1" ]; do sleep 0.02; done; exec "$0" stdio"#;
+    let slow = json!({"command": "sh", "args": ["-c", script, stub(), gate]});
+    let dead = json!({"command": "/nowhere/at/all"});
+    let config = json!({"mcpServers": {"slow": slow, "dead": dead}});
+    let proxy = Proxy::unready(config, tempfile::tempdir().unwrap());
+    let waiting = proxy.get("/readyz");
+    assert_eq!(waiting.status, 503);
+    assert_eq!(waiting.json()["ready"], false);
+    std::fs::write(&gate, "").unwrap();
+    let proxy = proxy.ready();
+    let ready = proxy.get("/readyz").json();
+    assert_eq!(ready["ready"], true);
+    let state = |name: &str| {
+        let servers = ready["servers"].as_array().unwrap();
+        servers.iter().find(|server| server["name"] == name).unwrap().clone()
+    };
+    assert_eq!(state("slow")["state"], "connected");
+    assert_eq!(state("dead")["state"], "failed");
+    assert!(state("dead")["reason"].as_str().unwrap().contains("/nowhere/at/all"));
+}
+
+#[test]
+fn a_calls_outcome_has_its_status() {
+    let read = json!({"operation_type": "read"});
+    let text = |response: &Response, status| refused(response, status);
+    let good = call("call_tool_read", "s:read_item", read.clone());
+    assert_eq!(good.status, 200);
+    assert_eq!(good.json()["data"]["structuredContent"]["value"], 7);
+    let failed = call("call_tool_read", "s:error", read.clone());
+    assert_eq!((failed.status, &failed.json()["data"]["isError"]), (200, &json!(true)));
+
+    let wrong = call("call_tool_read", "s:read_item", json!({"operation_type": "write"}));
+    assert_eq!(
+        text(&wrong, 400),
+        "Intent mismatch: tool is call_tool_read but intent declares write"
+    );
+    let missing = call("call_tool_read", "s:read_item", Value::Null);
+    assert_eq!(text(&missing, 400), "intent parameter is required for call_tool_read");
+    let gate = call("call_tool_read", "s:delete_item", read.clone());
+    assert_eq!(
+        text(&gate, 403),
+        "Tool 's:delete_item' is marked destructive by server, use call_tool_destructive"
+    );
+    assert!(text(&call("call_tool_read", "s:nothing", read.clone()), 404).contains("s:nothing"));
+    assert!(text(&call("call_tool_read", "nobody:x", read.clone()), 404).contains("nobody"));
+    assert!(text(&call("call_tool_read", "s:crash", read.clone()), 502).starts_with("s: crash: "));
+    assert_eq!(text(&call("call_tool_read", "s:rpc_error", read), 502), "the stub refuses");
+    let legacy = call("call_tool", "s:read_item", json!({"operation_type": "read"}));
+    assert!(text(&legacy, 404).starts_with("Tool 'call_tool' not found. Use call_tool_read"));
+}
+
+#[test]
+fn bodies_that_cannot_be_read_are_400() {
+    let good = r#"{"tool_name":"call_tool_read","arguments":{"name":"s:read_item"},"intent":{"operation_type":"read"}}"#;
+    assert_eq!(post(good).status, 200);
+    for body in [
+        "",
+        "nonsense",
+        "[]",
+        "{}",
+        r#"{"tool_name":"call_tool_read"}"#,
+        r#"{"tool_name":"call_tool_read","arguments":[]}"#,
+        r#"{"tool_name":"call_tool_read","arguments":{"name":"s:read_item"},"intent":{"operation_type":"read"},"more":1}"#,
+        r#"{"tool_name":"call_tool_read","arguments":{"name":"s:read_item"},"intent":{"operation_type":"read"},"tool_n\u0061me":"call_tool_write"}"#,
+        r#"{"tool_name":"call_tool_read","arguments":{"name":"s:delete_item","name":"s:read_item"},"intent":{"operation_type":"read"}}"#,
+        r#"{"tool_name":"call_tool_read","arguments":{"name":"s:read_item","args":{"a":1,"\u0061":2}},"intent":{"operation_type":"read"}}"#,
+        r#"{"tool_name":"call_tool_read","arguments":{"name":"s:read_item","args":{},"args_json":"{}"},"intent":{"operation_type":"read"}}"#,
+        r#"{"tool_name":"call_tool_read","arguments":{"name":"s:read_item","args_json":"{\"a\":1,\"a\":2}"},"intent":{"operation_type":"read"}}"#,
+        r#"{"tool_name":"call_tool_read","arguments":{"name":"s:read_item","args":[]},"intent":{"operation_type":"read"}}"#,
+    ] {
+        let id = refused(&post(body), 400);
+        assert!(!id.is_empty(), "{body}");
+    }
+    let headers = [("X-API-Key", API_KEY), ("X-Request-Id", "unreadable-1")];
+    let body = br#"{"tool_name":"call_tool_read","arguments":{"name":"s:x","name":"s:y"}}"#;
+    proxy().request("POST", "/api/v1/tools/call", &headers, body);
+    let records = proxy().activity("request_id=unreadable-1");
+    assert_eq!((records.len(), &records[0]["status"]), (1, &json!("rejected")), "{records:?}");
+}
+
+#[test]
+fn foreign_hosts_and_origins_get_nothing_even_with_the_key() {
+    for header in [("Host", "evil.example"), ("Origin", "http://evil.example")] {
+        let headers = [("X-API-Key", API_KEY), header];
+        let response = proxy().request("GET", "/api/v1/status", &headers, b"");
+        assert!(refused(&response, 403).contains("not allowed"));
+    }
+}

@@ -1,1 +1,210 @@
-//! To come.
+//! What a server can get wrong: the call's error names the server and the cause and is on record,
+//! and the server is back for the next one.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Client, HttpStub, Proxy, error_text, stub_stdio, until};
+
+/// The server twice: `s`, and `hasty`, whose time for an answer is short.
+fn before(server: Value) -> Proxy {
+    let mut hasty = server.clone();
+    hasty["call_timeout"] = json!("300ms");
+    Proxy::start(json!({"s": server, "hasty": hasty}))
+}
+
+/// A call that is never answered is told so, and others are.
+fn is_not_waited_for(proxy: &Proxy, client: &mut Client) {
+    let text = error_text(&client.read("hasty:never", json!({}))).to_owned();
+    assert_eq!(text, "hasty: never: no answer within 300ms");
+    let records = client.records(proxy, "type=tool_call&tool=never");
+    assert_eq!(
+        (&records[0]["status"], &records[0]["error_message"]),
+        (&json!("error"), &json!(text))
+    );
+    until("it answers others", || {
+        client.read("hasty:read_item", json!({})).get("isError").is_none().then_some(())
+    });
+}
+
+/// The call fails in words that hold all of these, and its record says the same; the tool that
+/// works does so again. An answer that had gone on in part is broken off, so that nobody takes it
+/// for whole.
+fn fails(proxy: &Proxy, client: &mut Client, tool: &str, words: &[&str]) {
+    let response = client.read_raw(&format!("s:{tool}"), json!({}));
+    let record =
+        until("the record", || client.records(proxy, &format!("type=tool_call&tool={tool}")).pop());
+    let text = record["error_message"].as_str().unwrap();
+    if response.whole {
+        assert_eq!(error_text(&response.json()["result"]), text);
+    } else {
+        *client = proxy.client();
+    }
+    assert!(text.starts_with(&format!("s: {tool}: ")), "{text}");
+    for word in words {
+        assert!(text.contains(word), "{tool}: {text}");
+    }
+    assert_eq!(record["status"], "error");
+    comes_back(client);
+}
+
+fn comes_back(client: &mut Client) {
+    let result = client.read("s:read_item", json!({}));
+    assert_eq!(result["structuredContent"]["value"], 7, "{result}");
+}
+
+fn works(client: &mut Client, tool: &str) {
+    let result = client.read(&format!("s:{tool}"), json!({}));
+    assert_eq!(result["structuredContent"]["value"], 7, "{tool}: {result}");
+}
+
+#[test]
+fn over_stdio_it_dies_and_is_started_again() {
+    for tool in ["crash", "drop", "cut"] {
+        let proxy = before(stub_stdio(&[]));
+        let mut client = proxy.client();
+        fails(&proxy, &mut client, tool, &["closed the connection"]);
+        let changes = proxy.activity("type=server_change&server=s");
+        let states: Vec<_> = changes.iter().map(|c| c["metadata"]["status"].clone()).collect();
+        assert!(states.iter().filter(|state| **state == "connected").count() == 2, "{states:?}");
+    }
+}
+
+#[test]
+fn over_stdio_it_says_nothing_or_nonsense() {
+    let proxy = before(stub_stdio(&[]));
+    let mut client = proxy.client();
+    is_not_waited_for(&proxy, &mut client);
+    for tool in ["garbage", "foreign_id", "odd_framing", "flood_stderr", "normal"] {
+        works(&mut client, tool);
+    }
+    let log = proxy.log();
+    assert!(log.contains("WARN"), "garbage is told: {log}");
+}
+
+#[test]
+fn over_stdio_it_closes_its_input() {
+    let proxy = before(stub_stdio(&[]));
+    let mut client = proxy.client();
+    let text = error_text(&client.read("hasty:close_stdin", json!({}))).to_owned();
+    assert!(text.starts_with("hasty: close_stdin: "), "{text}");
+    // Whoever writes next finds the pipe closed; the server is started anew.
+    until("it is back", || {
+        let result = client.read("hasty:read_item", json!({}));
+        result.get("isError").is_none().then_some(())
+    });
+}
+
+#[test]
+fn over_http_each_failure_is_named_and_the_next_call_works() {
+    let http = HttpStub::start(&[]);
+    let proxy = before(http.entry());
+    let mut client = proxy.client();
+    for (tool, words) in [
+        ("cut", &["in the middle"][..]),
+        ("drop", &["closed the connection without an answer"]),
+        ("garbage", &["malformed"]),
+        ("foreign_id", &["id"]),
+        ("status_500", &["500", "the stub was told to fail"]),
+        ("html", &["text/html"]),
+        ("gzip", &["compressed", "gzip"]),
+        ("bad_chunk", &[]),
+        ("short_body", &["in the middle"]),
+    ] {
+        fails(&proxy, &mut client, tool, words);
+    }
+    is_not_waited_for(&proxy, &mut client);
+    for tool in ["odd_framing", "flood_stderr", "slow", "normal"] {
+        works(&mut client, tool);
+    }
+    let result = client.read("s:read_item", json!({"chunk": 1}));
+    assert_eq!(result["structuredContent"]["value"], 7, "one byte at a time");
+}
+
+#[test]
+fn over_http_an_answer_longer_than_its_length_is_never_anothers_answer() {
+    let http = HttpStub::start(&[]);
+    let proxy = before(http.entry());
+    let mut client = proxy.client();
+    for _ in 0..5 {
+        // The surplus is cut off, or the answer refused; it is never read as the next one.
+        let result = client.read("s:long_body", json!({}));
+        let fine = result["structuredContent"]["value"] == 7;
+        assert!(fine || error_text(&result).starts_with("s: long_body: "), "{result}");
+        comes_back(&mut client);
+    }
+}
+
+#[test]
+fn over_sse_framing_is_read_as_the_standard_has_it() {
+    let http = HttpStub::start(&["--answer", "sse"]);
+    let proxy = before(http.entry());
+    let mut client = proxy.client();
+    for tool in ["odd_framing", "foreign_id", "notify", "normal", "slow"] {
+        works(&mut client, tool);
+    }
+    fails(&proxy, &mut client, "cut", &[]);
+    is_not_waited_for(&proxy, &mut client);
+}
+
+#[test]
+fn notifications_before_an_answer_are_not_the_answer() {
+    let http = HttpStub::start(&[]);
+    let proxy = Proxy::start(json!({"s": http.entry(), "pipe": stub_stdio(&[])}));
+    let mut client = proxy.client();
+    for server in ["s", "pipe"] {
+        let response = client.read_raw(&format!("{server}:notify"), json!({}));
+        assert_eq!(response.json()["result"]["structuredContent"]["value"], 7);
+    }
+}
+
+#[test]
+fn a_server_that_crashes_for_good_says_so_to_every_call() {
+    let proxy = Proxy::start(json!({
+        "s": {"command": "sh", "args": ["-c", "echo the disk is on fire >&2; exit 3"]},
+    }));
+    let text = error_text(&proxy.client().read("s:anything", json!({}))).to_owned();
+    assert!(text.contains('s') && text.contains("the disk is on fire"), "{text}");
+    let servers = proxy.api("servers")["servers"].clone();
+    assert_eq!(servers[0]["state"], "failed");
+    assert!(servers[0]["reason"].as_str().unwrap().contains("the disk is on fire"), "{servers}");
+}
+
+#[test]
+fn a_disabled_server_is_known_and_not_started() {
+    let mut server = stub_stdio(&[]);
+    server["enabled"] = json!(false);
+    let proxy = Proxy::start(json!({"s": server}));
+    let text = error_text(&proxy.client().read("s:read_item", json!({}))).to_owned();
+    assert!(text.contains('s'), "{text}");
+    assert_eq!(proxy.api("servers")["servers"][0]["state"], "disabled");
+}
+
+#[test]
+fn tools_that_are_not_enabled_are_not_there() {
+    let mut server = stub_stdio(&[]);
+    server["enabled_tools"] = json!(["read_*", "delete_item"]);
+    server["disabled_tools"] = json!(["delete_*"]);
+    let proxy = Proxy::start(json!({"s": server}));
+    let tools = proxy.api("tools")["tools"].clone();
+    let names: Vec<_> = tools.as_array().unwrap().iter().map(|tool| tool["name"].clone()).collect();
+    assert_eq!(names, ["s:read_item"]);
+    let mut client = proxy.client();
+    let text = error_text(&client.call("destructive", "s:delete_item", json!({}))).to_owned();
+    assert!(text.contains("not found"), "{text}");
+}
+
+#[test]
+fn max_concurrent_is_kept_and_the_wait_is_bounded() {
+    let mut server = stub_stdio(&[]);
+    server["max_concurrent"] = json!(1);
+    server["call_timeout"] = json!("300ms");
+    let proxy = Proxy::start(json!({"s": server}));
+    let mut first = proxy.client();
+    first.begin_read("s:text", json!({"chunk": 16, "pause_ms": 50, "size": 600}));
+    let mut second = proxy.client();
+    // Either it waits for its turn and is answered, or is told that it waited in vain.
+    let result = second.read("s:read_item", json!({}));
+    let fine = result["structuredContent"]["value"] == 7;
+    assert!(fine || error_text(&result).contains("max_concurrent"), "{result}");
+    assert!(first.connection.response().whole);
+}

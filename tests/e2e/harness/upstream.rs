@@ -31,7 +31,9 @@ pub(crate) struct HttpStub {
 
 impl HttpStub {
     pub(crate) fn start(flags: &[&str]) -> Self {
-        Self::from(Process::spawn(Self::command(flags).stdin(Stdio::null()).stdout(Stdio::piped())))
+        Self::from(Process::spawn(
+            Self::command(flags).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()),
+        ))
     }
 
     /// One without sessions that all tests share: the same bytes for everyone.
