@@ -294,10 +294,20 @@ fn a_calls_outcome_has_its_status() {
     );
     assert!(text(&call("call_tool_read", "s:nothing", read.clone()), 404).contains("s:nothing"));
     assert!(text(&call("call_tool_read", "nobody:x", read.clone()), 404).contains("nobody"));
-    assert!(text(&call("call_tool_read", "s:crash", read.clone()), 502).starts_with("s: crash: "));
     assert_eq!(text(&call("call_tool_read", "s:rpc_error", read), 502), "the stub refuses");
     let legacy = call("call_tool", "s:read_item", json!({"operation_type": "read"}));
     assert!(text(&legacy, 404).starts_with("Tool 'call_tool' not found. Use call_tool_read"));
+}
+
+#[test]
+fn an_upstream_that_failed_is_502() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    let body = json!({"tool_name": "call_tool_read", "arguments": {"name": "s:crash"},
+        "intent": {"operation_type": "read"}});
+    let headers = [("X-API-Key", API_KEY)];
+    let body = body.to_string();
+    let response = proxy.request("POST", "/api/v1/tools/call", &headers, body.as_bytes());
+    assert!(refused(&response, 502).starts_with("s: crash: "), "{}", response.text());
 }
 
 #[test]
