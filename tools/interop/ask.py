@@ -93,6 +93,8 @@ def ask_through(place, client, servers, route: str, binary: Path) -> Answers:
             proxy = stack.enter_context(started(argv, folder / "mcpproxy.log"))
             unready = f"mcpproxy is not ready, see {folder}/mcpproxy.log"
             wait_for(Rest(port).ready, proxy, unready)
+            if absent := Rest(port).absent():
+                raise Failed(f"not connected: {absent}")
             tap = HttpTap(port)
             stack.callback(tap.close)
             plan["url"] = f"http://127.0.0.1:{tap.port}/mcp"
@@ -192,6 +194,11 @@ class Rest:
             return True
         except OSError:
             return False
+
+    def absent(self) -> dict:
+        """The servers that are not connected, and why."""
+        servers = self.get("/readyz")["servers"]
+        return {each["name"]: each["reason"] for each in servers if each["state"] != "connected"}
 
     def records(self, server: str, kind: str) -> list:
         query = f"/api/v1/activity?server={server}&type={kind}&limit=100"
