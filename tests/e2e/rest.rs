@@ -248,8 +248,10 @@ fn servers_tools_and_status() {
 fn readyz_is_503_until_every_server_was_heard_or_has_failed() {
     let folder = tempfile::tempdir().unwrap();
     let gate = folder.path().join("gate");
-    // Waits for the file, and only then becomes a server: the wait ends when the test says so.
-    let script = r#"while [ ! -e "$1" ]; do sleep 0.02; done; exec "$0" stdio"#;
+    let made = std::process::Command::new("mkfifo").arg(&gate).status().unwrap();
+    assert!(made.success());
+    // Becomes a server once the test writes into the pipe.
+    let script = r#"read -r _ <"$1"; exec "$0" stdio"#;
     let slow = json!({"command": "sh", "args": ["-c", script, stub(), gate]});
     let dead = json!({"command": "/nowhere/at/all"});
     let config = json!({"mcpServers": {"slow": slow, "dead": dead}});
@@ -257,7 +259,7 @@ fn readyz_is_503_until_every_server_was_heard_or_has_failed() {
     let waiting = proxy.get("/readyz");
     assert_eq!(waiting.status, 503);
     assert_eq!(waiting.json()["ready"], false);
-    std::fs::write(&gate, "").unwrap();
+    std::fs::write(&gate, "\n").unwrap();
     let proxy = proxy.ready();
     let ready = proxy.get("/readyz").json();
     assert_eq!(ready["ready"], true);
