@@ -155,7 +155,18 @@ impl Upstream {
         let live = self.live().await.map_err(unsent)?;
         let session = match &live.link {
             Carrier::Stdio(link) => {
-                return link.call(|id| params.line(id), self.call_timeout).await.map(Source::Stdio);
+                let sent = link.call(|id| params.line(id), self.call_timeout).await;
+                if sent.is_ok() || !link.has_ended() {
+                    return sent.map(Source::Stdio);
+                }
+                // It ended before anything was sent, and its supervisor is about to say so.
+                let again = self.successor(live.generation).await.map_err(unsent)?;
+                return match &again.link {
+                    Carrier::Stdio(link) => {
+                        link.call(|id| params.line(id), self.call_timeout).await.map(Source::Stdio)
+                    }
+                    Carrier::Http(_) => sent.map(Source::Stdio),
+                };
             }
             Carrier::Http(session) => session,
         };
@@ -227,7 +238,11 @@ impl Upstream {
             return Ok(live);
         }
         let mut state = self.state.subscribe();
-        let wait = state.wait_for(|state| state.status != Status::Connecting);
+        let wait = state.wait_for(|state| match state.status {
+            Status::Disabled | Status::Failed => true,
+            // What is still called connected may just have been lost.
+            Status::Connecting | Status::Connected => self.live.load().is_some(),
+        });
         match tokio::time::timeout(CONNECT_WAIT, wait).await {
             Err(_) => return Err(Cause::StillConnecting { waited: CONNECT_WAIT }),
             Ok(Err(_)) => {}
@@ -244,19 +259,26 @@ impl Upstream {
 
     /// A connection younger than this one, whose session the server does not know any more.
     async fn renewed(&self, generation: u64) -> Result<Arc<Live>, Cause> {
-        let current = self.live.load_full();
-        if current.is_some_and(|live| live.generation == generation) {
-            let mut state = self.state.subscribe();
+        if self.live.load().as_ref().is_some_and(|live| live.generation == generation) {
             self.report(generation, "the server ended the session".to_owned());
-            // Until the supervisor has taken the old connection away.
-            let taken = state.wait_for(|_| {
-                self.live.load().as_ref().is_none_or(|live| live.generation != generation)
-            });
-            if tokio::time::timeout(CONNECT_WAIT, taken).await.is_err() {
-                return Err(Cause::StillConnecting { waited: CONNECT_WAIT });
-            }
         }
-        self.live().await.map_err(|cause| Cause::SessionLost { reason: cause.to_string().into() })
+        match self.successor(generation).await {
+            Err(cause @ Cause::StillConnecting { .. }) => Err(cause),
+            other => other.map_err(|cause| Cause::SessionLost { reason: cause.to_string().into() }),
+        }
+    }
+
+    /// A connection younger than this one, which has ended or is about to.
+    async fn successor(&self, generation: u64) -> Result<Arc<Live>, Cause> {
+        let mut state = self.state.subscribe();
+        // Until the supervisor has taken the old connection away.
+        let taken = state.wait_for(|_| {
+            self.live.load().as_ref().is_none_or(|live| live.generation != generation)
+        });
+        if tokio::time::timeout(CONNECT_WAIT, taken).await.is_err() {
+            return Err(Cause::StillConnecting { waited: CONNECT_WAIT });
+        }
+        self.live().await
     }
 
     /// Tells the supervisor that a connection is no good. It is told once; more of the same may be

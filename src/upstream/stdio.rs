@@ -149,6 +149,11 @@ impl Link {
         self.waiting().clear();
     }
 
+    /// True once no call can get through any more.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.get().is_some()
+    }
+
     fn gone(&self) -> Cause {
         let reason = self.ended.get().cloned().unwrap_or_else(|| "it closed its input".into());
         Cause::NotConnected { reason }

@@ -1,1 +1,339 @@
-//! To come.
+//! The command line by its outcomes: what is printed, what goes to stderr, and the exit code.
+
+use std::sync::OnceLock;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Output, Proxy, configure, free_port, mcpproxy, stub_stdio};
+
+fn proxy() -> &'static Proxy {
+    static PROXY: OnceLock<Proxy> = OnceLock::new();
+    PROXY.get_or_init(|| Proxy::for_all(json!({"mcpServers": {"s": stub_stdio(&[])}})))
+}
+
+fn cli(args: &[&str]) -> Output {
+    proxy().cli(args)
+}
+
+fn fails(output: &Output, code: i32, words: &[&str]) {
+    assert_eq!(output.code, Some(code), "{} {}", output.stdout, output.stderr);
+    for word in words {
+        assert!(output.stderr.contains(word), "no '{word}' in: {}", output.stderr);
+    }
+    assert_eq!(output.stderr.trim_end().lines().count(), 1, "one line: {}", output.stderr);
+}
+
+#[test]
+fn fr_026_to_028_the_three_calls_with_both_spellings() {
+    for (command, tool) in [
+        ("tool-read", "s:read_item"),
+        ("tool-write", "s:write_item"),
+        ("tool-destructive", "s:delete_item"),
+    ] {
+        let named = format!("--tool-name={tool}");
+        for args in [
+            &["call", command, tool][..],
+            &["call", command, &named],
+            &["call", command, tool, "--args", "{}"],
+            &["call", command, tool, "--json_args", "{}"],
+            &["call", command, tool, "--json_args={}"],
+        ] {
+            let output = cli(args);
+            assert_eq!(output.code, Some(0), "{args:?}: {}", output.stderr);
+            assert!(output.stdout.contains("\"note\":\"fine\""), "{args:?}: {}", output.stdout);
+        }
+    }
+    fails(
+        &cli(&["call", "tool-read", "s:delete_item"]),
+        1,
+        &["Tool 's:delete_item' is marked destructive by server, use call_tool_destructive"],
+    );
+    fails(&cli(&["call", "tool-write", "s:delete_item"]), 1, &["call_tool_destructive"]);
+}
+
+#[test]
+fn fr_029_fr_030_the_intent_is_filled_in_and_stored() {
+    let output = cli(&[
+        "call",
+        "tool-write",
+        "s:write_item",
+        "--reason",
+        "because it is so",
+        "--sensitivity",
+        "private",
+    ]);
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
+    let records = proxy().activity("tool=write_item&type=tool_call");
+    let record = records.iter().find(|r| r["intent"]["reason"] == "because it is so").unwrap();
+    assert_eq!(record["intent"]["operation_type"], "write");
+    assert_eq!(record["intent"]["data_sensitivity"], "private");
+    assert_eq!(record["source"], "cli");
+    let bad = cli(&["call", "tool-read", "s:read_item", "--sensitivity", "secret"]);
+    fails(&bad, 1, &["Invalid intent.data_sensitivity 'secret'"]);
+    let long = "x".repeat(1001);
+    let bad = cli(&["call", "tool-read", "s:read_item", "--reason", &long]);
+    fails(&bad, 1, &["intent.reason exceeds maximum length of 1000 characters"]);
+}
+
+#[test]
+fn arguments_from_the_line_stdin_and_a_file_keep_their_bytes() {
+    let odd = r#"{ "b" : 1.50, "a":[1e2] }"#;
+    let expected = format!("{{\"content\":[],\"structuredContent\":{odd}}}\n");
+    let call = |args: &str| {
+        proxy().command(&["-o", "json", "call", "tool-read", "s:echo", "--args", args])
+    };
+    assert_eq!(Output::of(&mut call(odd)).stdout, expected);
+    assert_eq!(Output::given(&mut call("-"), odd).stdout, expected);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("args.json");
+    std::fs::write(&file, odd).unwrap();
+    assert_eq!(Output::of(&mut call(&format!("@{}", file.display()))).stdout, expected);
+    for bad in ["[]", "7", "{", "{} {}", "@/nowhere/at/all"] {
+        fails(&Output::of(&mut call(bad)), 2, &["--args"]);
+    }
+}
+
+#[test]
+fn an_error_of_the_tool_is_printed_and_exits_1() {
+    let output = cli(&["call", "tool-read", "s:error"]);
+    assert_eq!(output.code, Some(1));
+    assert!(output.stdout.contains("no such item"), "{}", output.stdout);
+    assert!(output.stderr.contains("isError"), "{}", output.stderr);
+    let output = cli(&["-o", "json", "call", "tool-read", "s:error"]);
+    assert_eq!(output.code, Some(1));
+    assert_eq!(
+        output.stdout,
+        "{\"content\":[{\"type\":\"text\",\"text\":\"no such item\"}],\"isError\":true}\n"
+    );
+    let yaml = cli(&["-o", "yaml", "call", "tool-read", "s:read_item"]);
+    assert!(yaml.stdout.contains("structuredContent:"), "{}", yaml.stdout);
+    fails(&cli(&["call", "tool-read", "s:rpc_error"]), 1, &["the stub refuses"]);
+    fails(&cli(&["call", "tool-read", "s:nothing"]), 1, &["s:nothing"]);
+    fails(&cli(&["call", "tool-read", "nobody:x"]), 1, &["nobody"]);
+    fails(&cli(&["call", "tool-read", "s:never", "--timeout", "200ms"]), 1, &["s:never", "200ms"]);
+}
+
+#[test]
+fn tools_are_listed_searched_and_shown() {
+    let list = cli(&["tools", "list"]);
+    assert_eq!(list.code, Some(0), "{}", list.stderr);
+    assert!(list.stdout.starts_with("TOOL"), "{}", list.stdout);
+    let row = list.stdout.lines().find(|line| line.starts_with("s:delete_item ")).unwrap();
+    assert!(row.contains("call_tool_destructive"), "{row}");
+    let all = cli(&["tools", "list", "--server", "s", "--json"]).json();
+    assert_eq!(all["tools"].as_array().unwrap().len() + 1, list.stdout.lines().count());
+    fails(&cli(&["tools", "list", "--server", "nobody"]), 1, &["nobody"]);
+
+    let found = cli(&["tools", "search", "delete", "item", "-n", "3", "-o", "json"]).json();
+    assert_eq!(found["tools"].as_array().unwrap().len(), 3);
+    assert_eq!(found["tools"][0]["name"], "s:delete_item");
+    fails(&cli(&["tools", "search", "x", "-n", "0", "-o", "json"]), 2, &["0"]);
+
+    let shown = cli(&["tools", "show", "s:delete_item"]);
+    for word in ["mcpproxy call tool-destructive s:delete_item", "destructiveHint", "Output schema"]
+    {
+        assert!(shown.stdout.contains(word), "{word}: {}", shown.stdout);
+    }
+    fails(&cli(&["tools", "show", "s:nothing"]), 1, &["s:nothing"]);
+}
+
+#[test]
+fn upstreams_are_listed() {
+    let list = cli(&["upstream", "list"]);
+    assert_eq!(list.code, Some(0), "{}", list.stderr);
+    assert!(list.stdout.starts_with("NAME"), "{}", list.stdout);
+    assert!(
+        list.stdout.lines().any(|line| line.starts_with("s ") && line.contains("connected")),
+        "{}",
+        list.stdout
+    );
+    let servers = cli(&["upstream", "list", "--json"]).json();
+    assert_eq!(servers["servers"][0]["state"], "connected");
+}
+
+#[test]
+fn fr_034_to_037_activity_is_listed_and_shown() {
+    let mut client = proxy().client();
+    client.call("destructive", "s:delete_item", json!({}));
+    client.call("read", "s:delete_item", json!({}));
+    let session = client.session.clone();
+    let list = |more: &[&str]| {
+        let args = [&["activity", "list", "--session", &session][..], more].concat();
+        cli(&args)
+    };
+    let table = list(&[]);
+    assert_eq!(table.code, Some(0), "{}", table.stderr);
+    let mut lines = table.stdout.lines();
+    let header: Vec<&str> = lines.next().unwrap().split_whitespace().collect();
+    assert_eq!(header, ["ID", "TIME", "TYPE", "SERVER", "TOOL", "INTENT", "STATUS", "DURATION"]);
+    let rows: Vec<&str> = lines.collect();
+    assert_eq!(rows.len(), 3, "{rows:?}");
+    assert!(rows[2].contains("destructive") || rows[2].contains("destr"), "{rows:?}");
+    assert!(rows[1].contains("rejected") && rows[0].contains("blocked"), "{rows:?}");
+    assert!(!table.stdout.contains('🗑'), "no icons where there is no terminal");
+
+    assert_eq!(
+        list(&["--status", "rejected", "--json"]).json()["activities"].as_array().unwrap().len(),
+        1
+    );
+    assert_eq!(
+        list(&["--type", "policy_decision", "--json"]).json()["activities"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    assert_eq!(
+        list(&["--intent-type", "destructive", "--json"]).json()["activities"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    assert_eq!(
+        list(&["--since", "1h", "-n", "2", "--json"]).json()["activities"]
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
+    assert_eq!(
+        list(&["--until", "1h", "--json"]).json()["activities"].as_array().unwrap().len(),
+        0
+    );
+    fails(&list(&["--since", "yesterday"]), 2, &["--since", "yesterday"]);
+    fails(&list(&["--intent-type", "delete"]), 2, &["Invalid intent_type 'delete'"]);
+    fails(&list(&["--status", "ok"]), 2, &["Invalid status 'ok'"]);
+
+    let records = list(&["--json"]).json();
+    let id = records["activities"][1]["id"].as_str().unwrap();
+    let shown = cli(&["activity", "show", id]);
+    for word in [id, "rejected", "delete_item", "read", "marked destructive by server"] {
+        assert!(shown.stdout.contains(word), "{word}: {}", shown.stdout);
+    }
+    let json = cli(&["activity", "show", id, "--json"]).json();
+    assert_eq!(json["activity"]["intent"]["operation_type"], "read");
+    let yaml = cli(&["activity", "show", id, "-o", "yaml"]);
+    assert!(yaml.stdout.contains("operation_type: read"), "{}", yaml.stdout);
+    fails(&cli(&["activity", "show", "nonsense"]), 1, &["Activity not found"]);
+}
+
+#[test]
+fn with_none_running_a_command_opens_the_config_itself_and_leaves() {
+    let folder = tempfile::tempdir().unwrap();
+    let listen = format!("127.0.0.1:{}", free_port());
+    let config = json!({"listen": listen, "mcpServers": {"s": stub_stdio(&[])}});
+    let path = configure(config, folder.path());
+    let run = |args: &[&str]| Output::of(mcpproxy().arg("-c").arg(&path).args(args));
+    let output = run(&["call", "tool-destructive", "s:delete_item", "--reason", "alone"]);
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
+    assert!(output.stdout.contains("\"note\":\"fine\""), "{}", output.stdout);
+    fails(&run(&["call", "tool-read", "s:delete_item"]), 1, &["marked destructive"]);
+    let listed = run(&["activity", "list", "--type", "tool_call", "--json"]).json();
+    let outcomes: Vec<(Value, Value)> = listed["activities"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|record| (record["status"].clone(), record["source"].clone()))
+        .collect();
+    assert_eq!(outcomes, [(json!("rejected"), json!("cli")), (json!("success"), json!("cli"))]);
+    let servers = run(&["upstream", "list", "--json"]).json();
+    assert_eq!(servers["servers"][0]["state"], "connected");
+    assert!(run(&["tools", "list"]).stdout.contains("s:read_item"));
+}
+
+#[test]
+fn a_store_in_use_is_exit_4_and_says_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = json!({
+        "listen": format!("127.0.0.1:{}", free_port()),
+        "data_dir": proxy().folder.path().join("data"),
+    });
+    let path = configure(config, folder.path());
+    let output = Output::of(mcpproxy().arg("-c").arg(path).args(["activity", "list"]));
+    fails(&output, 4, &["MCPPROXY_LISTEN"]);
+}
+
+#[test]
+fn another_key_is_told() {
+    let mut command = proxy().command(&["tools", "list"]);
+    let output =
+        Output::of(command.env("MCPPROXY_API_KEY", "another-key-of-more-than-32-characters"));
+    fails(&output, 1, &["Invalid or missing API key", "MCPPROXY_API_KEY"]);
+}
+
+#[test]
+fn bad_usage_is_exit_2_and_json_errors_are_json() {
+    for args in [
+        &["no-such-command"][..],
+        &["call"],
+        &["call", "tool-read"],
+        &["call", "tool-read", "no_colon"],
+        &["call", "tool-read", "s:read_item", "--timeout", "soon"],
+        &["activity", "list", "--limit", "0"],
+        &["-o", "xml", "tools", "list"],
+    ] {
+        assert_eq!(cli(args).code, Some(2), "{args:?}");
+        let json = cli(&[args, &["--json"]].concat());
+        assert_eq!(json.code, Some(2), "{args:?}");
+        if args[0] != "-o" {
+            let error: Value = serde_json::from_str(&json.stderr)
+                .unwrap_or_else(|e| panic!("{args:?}: {e}: {}", json.stderr));
+            assert_eq!(
+                (&error["success"], &error["exit_code"]),
+                (&json!(false), &json!(2)),
+                "{args:?}"
+            );
+        }
+    }
+    let output = cli(&["-o", "json", "call", "tool-read", "s:delete_item"]);
+    assert_eq!((output.code, output.stdout.as_str()), (Some(1), ""));
+    let error: Value = serde_json::from_str(&output.stderr).unwrap();
+    assert_eq!(error["success"], false);
+    assert_eq!(
+        error["error"],
+        "Tool 's:delete_item' is marked destructive by server, use call_tool_destructive"
+    );
+    assert!(!error["request_id"].as_str().unwrap().is_empty());
+}
+
+#[test]
+fn completions_help_and_version() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = cli(&["completions", shell]);
+        assert_eq!(output.code, Some(0), "{shell}");
+        assert!(
+            output.stdout.contains("mcpproxy") && output.stdout.contains("tool-read"),
+            "{shell}"
+        );
+    }
+    for command in
+        ["serve", "stdio", "call", "tools", "activity", "upstream", "config", "demo", "completions"]
+    {
+        let help = cli(&[command, "--help"]);
+        assert_eq!(help.code, Some(0), "{command}");
+        assert!(help.stdout.contains("Examples:"), "{command}: {}", help.stdout);
+    }
+    let version = cli(&["--version"]);
+    assert_eq!(version.stdout, format!("mcpproxy {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn the_demo_shows_five_fates_and_leaves_nothing() {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = mcpproxy();
+    let output = Output::of(command.arg("demo").env("HOME", home.path()));
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
+    for fate in [
+        "forwarded",
+        "refused",
+        "blocked: schema",
+        "blocked: size",
+        "marked destructive by server",
+        "max_bytes 5242880",
+        "policy_decision",
+    ] {
+        assert!(output.stdout.contains(fate), "{fate}: {}", output.stdout);
+    }
+    assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0, "nothing is left behind");
+}

@@ -75,7 +75,10 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let _ = self.0.kill();
+        // The shell of a shared one ends what it started when its input closes.
+        if self.0.stdin.take().is_none() {
+            let _ = self.0.kill();
+        }
         let _ = self.0.wait();
     }
 }

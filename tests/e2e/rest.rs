@@ -248,8 +248,10 @@ fn servers_tools_and_status() {
 fn readyz_is_503_until_every_server_was_heard_or_has_failed() {
     let folder = tempfile::tempdir().unwrap();
     let gate = folder.path().join("gate");
-    // Waits for the file, and only then becomes a server: the wait ends when the test says so.
-    let script = r#"while [ ! -e "$1" ]; do sleep 0.02; done; exec "$0" stdio"#;
+    let made = std::process::Command::new("mkfifo").arg(&gate).status().unwrap();
+    assert!(made.success());
+    // Becomes a server once the test writes into the pipe.
+    let script = r#"read -r _ <"$1"; exec "$0" stdio"#;
     let slow = json!({"command": "sh", "args": ["-c", script, stub(), gate]});
     let dead = json!({"command": "/nowhere/at/all"});
     let config = json!({"mcpServers": {"slow": slow, "dead": dead}});
@@ -257,7 +259,7 @@ fn readyz_is_503_until_every_server_was_heard_or_has_failed() {
     let waiting = proxy.get("/readyz");
     assert_eq!(waiting.status, 503);
     assert_eq!(waiting.json()["ready"], false);
-    std::fs::write(&gate, "").unwrap();
+    std::fs::write(&gate, "\n").unwrap();
     let proxy = proxy.ready();
     let ready = proxy.get("/readyz").json();
     assert_eq!(ready["ready"], true);
@@ -294,10 +296,20 @@ fn a_calls_outcome_has_its_status() {
     );
     assert!(text(&call("call_tool_read", "s:nothing", read.clone()), 404).contains("s:nothing"));
     assert!(text(&call("call_tool_read", "nobody:x", read.clone()), 404).contains("nobody"));
-    assert!(text(&call("call_tool_read", "s:crash", read.clone()), 502).starts_with("s: crash: "));
     assert_eq!(text(&call("call_tool_read", "s:rpc_error", read), 502), "the stub refuses");
     let legacy = call("call_tool", "s:read_item", json!({"operation_type": "read"}));
     assert!(text(&legacy, 404).starts_with("Tool 'call_tool' not found. Use call_tool_read"));
+}
+
+#[test]
+fn an_upstream_that_failed_is_502() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    let body = json!({"tool_name": "call_tool_read", "arguments": {"name": "s:crash"},
+        "intent": {"operation_type": "read"}});
+    let headers = [("X-API-Key", API_KEY)];
+    let body = body.to_string();
+    let response = proxy.request("POST", "/api/v1/tools/call", &headers, body.as_bytes());
+    assert!(refused(&response, 502).starts_with("s: crash: "), "{}", response.text());
 }
 
 #[test]

@@ -76,12 +76,6 @@ impl HttpStub {
         raw_result(&response.body).to_vec()
     }
 
-    /// What it counted: `calls`, `cancelled`, `abandoned`, `initialized`.
-    pub(crate) fn stats(&self) -> Value {
-        let stats: Value = serde_json::from_slice(&self.direct("stats", &json!({}))).expect("JSON");
-        stats["structuredContent"].clone()
-    }
-
     /// Ends it, and waits until its port is free.
     pub(crate) fn stop(mut self) -> u16 {
         let _ = self.process.0.kill();

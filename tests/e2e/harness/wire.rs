@@ -156,7 +156,6 @@ impl Response {
 
 /// An MCP client with one session, over one connection.
 pub(crate) struct Client {
-    pub(crate) port: u16,
     pub(crate) session: String,
     pub(crate) connection: Connection,
     next_id: u64,
@@ -172,7 +171,7 @@ impl Client {
         let response = connection.response();
         assert_eq!(response.status, 200, "{}", response.text());
         let session = response.header("mcp-session-id").expect("a session").to_owned();
-        let mut client = Self { port, session, connection, next_id: 1 };
+        let mut client = Self { session, connection, next_id: 1 };
         let noted = client.post(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
         assert_eq!(noted.status, 202);
         client
