@@ -79,10 +79,18 @@ const MAX_KEY_BYTES: usize = 128;
 const SCHEME_BYTES: usize = 24;
 
 /// Knows what must not be kept.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Redactor {
     /// Further endings, in lower case and without separators.
     extra: Vec<Box<[u8]>>,
+    /// How all sensitive keys end, each ending once.
+    tails: Vec<Tail>,
+}
+
+impl Default for Redactor {
+    fn default() -> Self {
+        Self::new(&[])
+    }
 }
 
 impl Redactor {
@@ -93,7 +101,16 @@ impl Redactor {
             let bytes = key.bytes().filter(|byte| !is_separator(*byte));
             bytes.map(|byte| byte.to_ascii_lowercase()).collect::<Box<[u8]>>()
         };
-        Self { extra: extra.iter().map(plain).filter(|key| !key.is_empty()).collect() }
+        let extra: Vec<_> = extra.iter().map(plain).filter(|key| !key.is_empty()).collect();
+        let built_in = KEY_ENDS.iter().chain(KEYS).map(|word| word.as_bytes());
+        let words = built_in.chain(extra.iter().map(AsRef::as_ref));
+        let mut tails = Vec::new();
+        for known in words.map(|word| tail(word.iter().rev())) {
+            if !tails.contains(&known) {
+                tails.push(known);
+            }
+        }
+        Self { extra, tails }
     }
 
     /// The payload without secrets, and the length before it was cut: more than is kept, where it
@@ -238,20 +255,40 @@ impl Redactor {
     }
 
     fn is_sensitive(&self, key: &[u8]) -> bool {
+        // The last letters decide nearly always.
         let letters = || key.iter().rev().filter(|byte| !is_separator(**byte));
-        // The last letter decides nearly always.
-        let Some(last) = letters().next().map(u8::to_ascii_lowercase) else { return false };
-        if key.len() > MAX_KEY_BYTES || !last.is_ascii_alphanumeric() {
+        let tail = tail(letters());
+        if !self.tails.iter().any(|known| tail.starts_with(known)) || key.len() > MAX_KEY_BYTES {
             return false;
         }
         let ends = |end: &[u8]| {
             let mut letters = letters().map(u8::to_ascii_lowercase);
-            end.last() == Some(&last) && end.iter().rev().all(|byte| letters.next() == Some(*byte))
+            end.iter().rev().all(|byte| letters.next() == Some(*byte))
         };
         let is = |word: &&str| letters().count() == word.len() && ends(word.as_bytes());
         KEY_ENDS.iter().any(|end| ends(end.as_bytes()))
             || KEYS.iter().any(is)
             || self.extra.iter().any(|end| ends(end))
+    }
+}
+
+/// The last letters of a word, the last one first, in lower case; 0 where there is none.
+fn tail<'a>(letters: impl Iterator<Item = &'a u8>) -> Tail {
+    let mut tail = Tail::default();
+    for (slot, letter) in tail.0.iter_mut().zip(letters) {
+        *slot = letter.to_ascii_lowercase();
+    }
+    tail
+}
+
+/// See [`tail`]. As many letters as the shortest built-in key has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Tail([u8; 3]);
+
+impl Tail {
+    /// True if `self` is as good as `known`, which may have fewer letters.
+    fn starts_with(self, known: &Self) -> bool {
+        self == *known || self.0.iter().zip(known.0).all(|(have, want)| want == 0 || *have == want)
     }
 }
 
@@ -385,8 +422,11 @@ fn is_scheme(word: &[u8]) -> bool {
 /// as there is.
 fn is_credential(text: &[u8], cut: bool) -> bool {
     // The first letter decides nearly always.
-    let first = text.first();
-    SHAPES.iter().filter(|(prefix, _)| prefix.as_bytes().first() == first).any(|(prefix, least)| {
+    let Some(first) = text.first() else { return false };
+    if !has(&SHAPE_BEGINS, *first) {
+        return false;
+    }
+    SHAPES.iter().any(|(prefix, least)| {
         text.strip_prefix(prefix.as_bytes()).is_some_and(|rest| {
             let head = rest.get(..*least).or(cut.then_some(rest));
             // What ends a sentence or names a file is not a token.
@@ -397,21 +437,37 @@ fn is_credential(text: &[u8], cut: bool) -> bool {
 
 /// Parts of words, of keys among them.
 fn is_word(byte: u8) -> bool {
-    WORD.get(usize::from(byte)).is_some_and(|word| *word)
+    has(&WORD, byte)
 }
 
-/// Asked of every byte of every payload: a look-up, not four comparisons.
-const WORD: [bool; 256] = {
-    let mut table = [false; 256];
+/// A set of bytes: asked of every byte of every payload, so a look-up and no comparisons.
+type Bytes256 = [bool; 256];
+
+fn has(set: &Bytes256, byte: u8) -> bool {
+    set.get(usize::from(byte)).is_some_and(|has| *has)
+}
+
+#[expect(clippy::indexing_slicing, reason = "at compile time, and within the tables")]
+const WORD: Bytes256 = {
+    let mut set = [false; 256];
     let mut byte = 0;
     while byte < 256 {
-        #[expect(clippy::indexing_slicing, reason = "at compile time, and within the table")]
-        {
-            table[byte] = (byte as u8).is_ascii_alphanumeric() || matches!(byte as u8, b'_' | b'-');
-        }
+        set[byte] = (byte as u8).is_ascii_alphanumeric() || matches!(byte as u8, b'_' | b'-');
         byte += 1;
     }
-    table
+    set
+};
+
+/// First letters of [`SHAPES`].
+#[expect(clippy::indexing_slicing, reason = "at compile time, and within the tables")]
+const SHAPE_BEGINS: Bytes256 = {
+    let mut set = [false; 256];
+    let mut shape = 0;
+    while shape < SHAPES.len() {
+        set[SHAPES[shape].0.as_bytes()[0] as usize] = true;
+        shape += 1;
+    }
+    set
 };
 
 /// Parts of credentials.
