@@ -1,5 +1,5 @@
-// The activity codec and redaction: any bytes are read or refused, what is read is written back
-// the same, and redaction neither fails nor grows without bound.
+//! The activity codec and redaction: any bytes are read or refused, what is read is written back
+//! the same, and redaction neither fails nor grows without bound.
 
 pub fn body(data: &[u8]) {
     use mcpproxy::activity::{codec, query, record::Payload, redact::Redactor, segment, stats};

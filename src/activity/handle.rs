@@ -256,7 +256,7 @@ impl Activity {
             entry.draft.started = unix_micros();
         }
         let counted = self.shared.take_room();
-        self.shared.send(Message::Entry { entry, done: None, counted });
+        self.shared.send(Message::Entry { entry: Box::new(entry), done: None, counted });
         self.shared.wake_if_asleep();
     }
 
@@ -448,7 +448,7 @@ impl Slot {
             return durable;
         }
         let waits = sender.is_some();
-        shared.send(Message::Entry { entry: entry.into(), done: sender, counted });
+        shared.send(Message::Entry { entry: Box::new(entry.into()), done: sender, counted });
         if waits {
             shared.wake()
         } else {

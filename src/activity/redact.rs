@@ -196,42 +196,43 @@ impl Redactor {
     /// Appends text that has no quotes. True when it ends with a sensitive key and `=` or `:`, so
     /// that what comes next is its value.
     fn scrub_plain(&self, text: &[u8], cut: bool, out: &mut Vec<u8>) -> bool {
+        // What stays is appended in runs, not word by word: `rest` begins at what is looked at,
+        // and all of `text` before `kept` is in `out`.
         let mut rest = text;
+        let mut kept = text;
+        let keep_to = |kept: &[u8], rest: &[u8], out: &mut Vec<u8>| {
+            out.extend_from_slice(kept.get(..kept.len() - rest.len()).unwrap_or(kept));
+        };
         loop {
-            let start = rest.iter().position(|byte| is_word(*byte)).unwrap_or(rest.len());
+            let start = span(rest, |byte| !is_word(byte));
             let (gap, words) = rest.split_at(start);
-            out.extend_from_slice(gap);
-            if words.is_empty() {
+            let Some(first) = words.first() else {
+                out.extend_from_slice(kept);
                 return false;
-            }
-            if gap.ends_with(b"://")
-                && let Some(after) = redact_userinfo(words, out)
-            {
-                rest = after;
-                continue;
-            }
-            if let Some(after) = redact_private_key(gap, words, out) {
-                rest = after;
-                continue;
-            }
-            if is_credential(words, cut) {
-                out.extend_from_slice(REDACTED.as_bytes());
-                rest = words.get(span(words, is_token)..).unwrap_or_default();
-                continue;
+            };
+            if gap.ends_with(b"://") || *first == b'-' || is_credential(words, cut) {
+                keep_to(kept, words, out);
+                kept = words;
+                if let Some(after) = redact_special(gap, words, cut, out) {
+                    (rest, kept) = (after, after);
+                    continue;
+                }
             }
             let (word, after) = words.split_at(span(words, is_word));
-            out.extend_from_slice(word);
             rest = after;
             if is_scheme(word) {
+                keep_to(kept, after, out);
                 rest = redact_scheme(after, cut, out);
+                kept = rest;
             } else if let Some(value) = assignment(after)
                 && self.is_sensitive(word)
             {
-                out.extend_from_slice(after.get(..after.len() - value.len()).unwrap_or(after));
+                keep_to(kept, value, out);
                 if value.is_empty() {
                     return true;
                 }
                 rest = redact_assigned(value, out);
+                kept = rest;
             }
         }
     }
@@ -293,13 +294,35 @@ fn redact_userinfo<'a>(text: &'a [u8], out: &mut Vec<u8>) -> Option<&'a [u8]> {
     text.get(at..)
 }
 
+/// Takes out what a word may be the beginning of: a user's password in a URL, a private key, a
+/// credential of known shape. Returns what follows it.
+fn redact_special<'a>(
+    gap: &[u8],
+    words: &'a [u8],
+    cut: bool,
+    out: &mut Vec<u8>,
+) -> Option<&'a [u8]> {
+    if gap.ends_with(b"://")
+        && let Some(after) = redact_userinfo(words, out)
+    {
+        return Some(after);
+    }
+    if let Some(after) = redact_private_key(words, out) {
+        return Some(after);
+    }
+    if is_credential(words, cut) {
+        out.extend_from_slice(REDACTED.as_bytes());
+        return Some(words.get(span(words, is_token)..).unwrap_or_default());
+    }
+    None
+}
+
 /// A PEM private key: takes everything to its end out.
-fn redact_private_key<'a>(gap: &[u8], text: &'a [u8], out: &mut Vec<u8>) -> Option<&'a [u8]> {
-    // `-` may be part of a word, so the dashes are looked for on both sides.
-    let head = text.trim_ascii_start();
-    let dashes = span(head, |byte| byte == b'-');
-    let head = head.get(dashes..)?;
-    if !(dashes >= 5 || gap.ends_with(b"-----")) || !head.starts_with(b"BEGIN ") {
+fn redact_private_key<'a>(text: &'a [u8], out: &mut Vec<u8>) -> Option<&'a [u8]> {
+    // `-` may be part of a word, so the dashes are its beginning.
+    let dashes = span(text, |byte| byte == b'-');
+    let head = text.get(dashes..)?;
+    if dashes < 5 || !head.starts_with(b"BEGIN ") {
         return None;
     }
     let line = head.get(..head.len().min(64))?;
@@ -374,8 +397,22 @@ fn is_credential(text: &[u8], cut: bool) -> bool {
 
 /// Parts of words, of keys among them.
 fn is_word(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')
+    WORD.get(usize::from(byte)).is_some_and(|word| *word)
 }
+
+/// Asked of every byte of every payload: a look-up, not four comparisons.
+const WORD: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        #[expect(clippy::indexing_slicing, reason = "at compile time, and within the table")]
+        {
+            table[byte] = (byte as u8).is_ascii_alphanumeric() || matches!(byte as u8, b'_' | b'-');
+        }
+        byte += 1;
+    }
+    table
+};
 
 /// Parts of credentials.
 fn is_token(byte: u8) -> bool {

@@ -27,8 +27,8 @@ const ENTRY_BYTES: usize = MAX_ERROR_BYTES + 2 * MAX_METADATA_BYTES + 4096;
 pub(super) enum Message {
     /// Write this.
     Entry {
-        /// What to write.
-        entry: Entry,
+        /// What to write; boxed, since the queue's blocks are made of the largest message.
+        entry: Box<Entry>,
         /// Who waits for it to be durable.
         done: Option<oneshot::Sender<()>>,
         /// Whether its room is to be given back.
