@@ -17,6 +17,7 @@ impl Connection {
     pub(crate) fn open(port: u16) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", port)).expect("it connects");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_nodelay(true).expect("an option");
         Self { stream, buffer: Vec::new() }
     }
 
