@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::args::{Activity, ActivityList};
+use super::args::{Activity, ActivityList, Format};
 use super::backend::{Backend, target};
 use super::failure::Failure;
 use super::output::{Output, cell, clean, list, text};
@@ -39,7 +39,12 @@ pub(super) async fn run(
             };
             let since = moment("--since", &flags.since).map_err(Failure::usage)?;
             let until = moment("--until", &flags.until).map_err(Failure::usage)?;
-            let query = filters(flags, since.as_deref(), until.as_deref());
+            let mut query = filters(flags, since.as_deref(), until.as_deref());
+            match output.format {
+                // No column of the table shows a payload.
+                Format::Table => query.push(("exclude_payloads", Some("true"))),
+                Format::Json | Format::Yaml => {}
+            }
             let found = pages::all(backend, "activity", &query, flags.limit).await?;
             let intents = match output.terminal && !flags.no_icons {
                 true => Intents::Icons,
@@ -69,7 +74,6 @@ fn filters<'a>(
         ("request_id", flags.request_id.as_deref()),
         ("start_time", since),
         ("end_time", until),
-        ("exclude_payloads", Some("true")),
     ]
 }
 
