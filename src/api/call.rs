@@ -47,7 +47,7 @@ pub(super) async fn call(
             return answer::error(StatusCode::NOT_FOUND, &text, request_id);
         }
         Err(Unreadable::Body(text)) => {
-            Running::new(|reply| call::unreadable(ours, caller, text, reply))
+            Running::new(|reply| call::unreadable(ours, caller, Arc::default(), text, reply))
         }
     };
     respond(worker, running, request_id).await
