@@ -22,13 +22,11 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use ulid::Ulid;
 
 use crate::downstream::body::Body;
+use crate::downstream::http::{BODY_TIMEOUT, MAX_BODY_BYTES};
 use crate::proxy::Worker;
 
 use answer::Failure;
 use query::Query;
-
-/// Largest request body: 16 MiB, as for `/mcp`.
-const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 
 /// What the REST interface needs beside the proxy.
 #[derive(Debug)]
@@ -184,7 +182,12 @@ where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    match Limited::new(body, MAX_BODY_BYTES).collect().await {
+    let collected = Limited::new(body, MAX_BODY_BYTES).collect();
+    let Ok(collected) = tokio::time::timeout(BODY_TIMEOUT, collected).await else {
+        let text = format!("The request body did not come within {BODY_TIMEOUT:?}");
+        return Err(Failure::new(StatusCode::REQUEST_TIMEOUT, text));
+    };
+    match collected {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(Failure::new(
             StatusCode::PAYLOAD_TOO_LARGE,

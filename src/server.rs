@@ -54,6 +54,10 @@ const MAX_HEADERS: usize = 100;
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Calls in flight have this long to finish when the server ends.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
+/// How often a worker closes connections to upstreams that were idle for too long.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
+/// A worker has this long to end after its connections have.
+const WORKER_GRACE: Duration = Duration::from_secs(1);
 /// Children have this long to end when their input closes, before they are killed.
 const CHILDREN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -224,7 +228,7 @@ impl Server {
         let Self { app, address: _, lanes, drain, accepting } = self;
         accepting.abort();
         drain.send_replace(true);
-        let deadline = Instant::now() + DRAIN_TIMEOUT;
+        let deadline = Instant::now() + DRAIN_TIMEOUT + WORKER_GRACE;
         app.control.block_on(async {
             // The task holds the lanes, and with them the ends of the sockets' queues.
             let _ = accepting.await;
@@ -371,15 +375,14 @@ impl Lane {
 }
 
 impl Lane {
-    /// Waits for the worker to end, until the deadline; what still runs then ends with the
-    /// process.
+    /// Waits for the worker to end, until the deadline. It keeps to [`DRAIN_TIMEOUT`] by itself.
     fn finish(self, deadline: Instant) {
         drop(self.sockets);
         while !self.thread.is_finished() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
         if !self.thread.is_finished() {
-            tracing::warn!("calls were cut off: they did not finish within {DRAIN_TIMEOUT:?}");
+            tracing::error!("a worker thread did not end");
         } else if self.thread.join().is_err() {
             tracing::error!("a worker thread panicked");
         }
@@ -405,8 +408,13 @@ async fn work(
     let worker = Rc::new(Worker::new(Arc::clone(&shared.proxy)));
     let mut connections = JoinSet::new();
     let mut draining = drain.clone();
+    let mut sweeps = tokio::time::interval(SWEEP_INTERVAL);
     loop {
         let socket = tokio::select! {
+            _ = sweeps.tick() => {
+                worker.pool.sweep();
+                continue;
+            }
             socket = queue.recv() => socket,
             _ = connections.join_next(), if !connections.is_empty() => continue,
             _ = draining.wait_for(|draining| *draining) => None,
@@ -424,14 +432,30 @@ async fn work(
             (Arc::clone(&shared), Rc::clone(&worker), Arc::clone(&counted));
         let drain = drain.clone();
         connections.spawn_local(async move {
+            let _open = Open(counted);
             if let Err(error) = connection(shared, worker, socket, drain).await {
                 tracing::debug!(%error, "a connection ended badly");
             }
-            counted.fetch_sub(1, Ordering::Relaxed);
         });
     }
-    while connections.join_next().await.is_some() {}
-    worker.settled().await;
+    let rest = async {
+        while connections.join_next().await.is_some() {}
+        worker.settled().await;
+    };
+    if tokio::time::timeout(DRAIN_TIMEOUT, rest).await.is_err() {
+        // Dropped calls leave their records; those of a thread left behind would not.
+        tracing::warn!("calls are cut off: they did not finish within {DRAIN_TIMEOUT:?}");
+        connections.shutdown().await;
+    }
+}
+
+/// Counts a connection down when it ends, however it ends.
+struct Open(Arc<AtomicUsize>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 async fn connection(
@@ -441,9 +465,11 @@ async fn connection(
     mut drain: watch::Receiver<bool>,
 ) -> hyper::Result<()> {
     let remembered = Rc::new(Connection::default());
+    let seen = Rc::clone(&remembered);
     let service = service_fn(move |request: Request<Incoming>| {
         let (shared, worker) = (Arc::clone(&shared), Rc::clone(&worker));
         let remembered = Rc::clone(&remembered);
+        remembered.used.set(true);
         async move { Ok::<_, Infallible>(route(&shared, &worker, &remembered, request).await) }
     });
     let mut served = pin!(
@@ -457,6 +483,10 @@ async fn connection(
     tokio::select! {
         ended = served.as_mut() => return ended,
         _ = drain.wait_for(|draining| *draining) => served.as_mut().graceful_shutdown(),
+    }
+    if !seen.used.get() {
+        // No request has come whole: there is nothing to finish.
+        return Ok(());
     }
     served.await
 }
@@ -475,7 +505,8 @@ async fn accept(listener: TcpListener, lanes: Arc<Vec<Lane>>) {
         };
         let busy = |lane: &&Lane| lane.connections.load(Ordering::Relaxed);
         let open: usize = lanes.iter().map(|lane| busy(&lane)).sum();
-        let Some(lane) = lanes.iter().min_by_key(busy) else { return };
+        let alive = lanes.iter().filter(|lane| !lane.sockets.is_closed());
+        let Some(lane) = alive.min_by_key(busy) else { return };
         if open >= MAX_CONNECTIONS {
             tracing::warn!("{MAX_CONNECTIONS} connections are open: one more was closed");
             continue;
@@ -484,7 +515,7 @@ async fn accept(listener: TcpListener, lanes: Arc<Vec<Lane>>) {
         if let Ok(socket) = handed {
             lane.connections.fetch_add(1, Ordering::Relaxed);
             if lane.sockets.send(socket).await.is_err() {
-                return;
+                lane.connections.fetch_sub(1, Ordering::Relaxed);
             }
         }
     }

@@ -116,16 +116,16 @@ pub async fn unreadable(
     worker: Rc<Worker>,
     caller: Caller,
     tool: Arc<str>,
-    text: String,
+    refusal: Refusal,
     reply: Reply,
 ) -> Result<(), Aborted> {
     let refusal = match Exit::open(&worker, Type::ToolCall, caller, "").await {
         Ok(mut exit) => {
             exit.draft.tool = tool;
-            exit.close(Status::Rejected, &text).await;
-            Refusal { kind: RefusalKind::Unreadable, text }
+            exit.close(Status::Rejected, &refusal.text).await;
+            refusal
         }
-        Err(refusal) => refusal,
+        Err(unavailable) => unavailable,
     };
     reply.put(Piece::Refused(refusal));
     Ok(())

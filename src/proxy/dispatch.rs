@@ -220,7 +220,8 @@ fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: Option<&Bytes>
 fn refuse(worker: &Rc<Worker>, peer: &Peer, id: Bytes, tool: &str, text: String) -> Reaction {
     let (worker, caller) = (Rc::clone(worker), caller(peer, &id));
     let tool = shown(tool).into();
-    let running = Running::new(|reply| call::unreadable(worker, caller, tool, text, reply));
+    let refusal = Refusal { kind: RefusalKind::Unreadable, text };
+    let running = Running::new(|reply| call::unreadable(worker, caller, tool, refusal, reply));
     Reaction::Call { id, running }
 }
 
@@ -238,7 +239,8 @@ fn error(id: &[u8], code: Code, text: &str) -> Reaction {
 }
 
 /// A client's word inside one of our messages: cut, so that it cannot be used to grow them.
-fn shown(word: &str) -> String {
+#[must_use]
+pub fn shown(word: &str) -> String {
     const MAX_SHOWN_CHARS: usize = 128;
     word.chars().take(MAX_SHOWN_CHARS).collect()
 }
