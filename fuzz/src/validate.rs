@@ -1,6 +1,6 @@
-//! Arbitrary schema × arbitrary document: the tape engine against boon.
+//! Target `validate`: arbitrary schema × arbitrary document, the tape engine against boon.
 //!
-//! The input is a line with the schema, then the document. Both are mostly near-JSON after a few
+//! Input: a line with the schema, then the document. Both are mostly near-JSON after a few
 //! mutations of the seeds; what does not compile or is not JSON is not interesting. A disagreement
 //! is a find, except where the engines are known to count numbers differently.
 
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use mcpproxy::schema::compile::{Engine, Settings, compile};
 use mcpproxy::schema::judge::{Scratch, Verdict};
 
-/// Runs one input; panics on a find.
+/// The fuzz target.
 pub fn run(data: &[u8]) {
     let Some(end) = data.iter().position(|byte| *byte == b'\n') else { return };
     let (raw, document) = (&data[..end], &data[end + 1..]);
