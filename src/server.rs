@@ -116,7 +116,8 @@ impl App {
             .thread_name("control")
             .enable_all()
             .build()?;
-        let (activity, writer) = Activity::open(&folder.join("activity"), config.activity.clone())?;
+        let (activity, writer) =
+            Activity::open(&config.activity_folder(), config.activity.clone())?;
         activity.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success));
         let catalog = Arc::new(Catalog::new(config.catalog()));
         restore(&catalog, &activity, &control);
