@@ -92,6 +92,7 @@ pub struct App {
     shared: Arc<Shared>,
     control: Runtime,
     writer: Writer,
+    drain: watch::Sender<bool>,
 }
 
 /// A proxy that listens.
@@ -100,7 +101,6 @@ pub struct Server {
     app: App,
     address: SocketAddr,
     lanes: Arc<Vec<Lane>>,
-    drain: watch::Sender<bool>,
     accepting: tokio::task::JoinHandle<()>,
 }
 
@@ -120,7 +120,8 @@ impl App {
             .thread_name("control")
             .enable_all()
             .build()?;
-        let (activity, writer) = Activity::open(&folder.join("activity"), config.activity.clone())?;
+        let (activity, writer) =
+            Activity::open(&config.activity_folder(), config.activity.clone())?;
         activity.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success));
         let catalog = Arc::new(Catalog::new(config.catalog()));
         restore(&catalog, &activity, &control);
@@ -141,15 +142,16 @@ impl App {
         };
         let api_key = config.api_key.as_ref().map_or("", |key| key.expose());
         let started = Instant::now();
+        let (drain, ending) = watch::channel(false);
         let shared = Shared {
             proxy: Arc::new(proxy),
             sessions: Sessions::default(),
             guard,
-            api: api::State { api_key: api_key.into(), started },
+            api: api::State { api_key: api_key.into(), started, ending },
             require_mcp_auth: config.require_mcp_auth,
             started,
         };
-        Ok(Self { shared: Arc::new(shared), control, writer })
+        Ok(Self { shared: Arc::new(shared), control, writer, drain })
     }
 
     /// What requests are answered from.
@@ -166,9 +168,8 @@ impl App {
     pub fn serve(self, listener: StdListener) -> Result<Server, StartError> {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let (drain, draining) = watch::channel(false);
         let lanes = (0..cores())
-            .map(|number| Lane::start(Arc::clone(&self.shared), number, draining.clone()))
+            .map(|number| Lane::start(Arc::clone(&self.shared), number, self.drain.subscribe()))
             .collect::<io::Result<Vec<_>>>()?;
         let lanes = Arc::new(lanes);
         let listener = {
@@ -176,7 +177,7 @@ impl App {
             TcpListener::from_std(listener)?
         };
         let accepting = self.control.spawn(accept(listener, Arc::clone(&lanes)));
-        Ok(Server { app: self, address, lanes, drain, accepting })
+        Ok(Server { app: self, address, lanes, accepting })
     }
 
     /// Ends the upstreams with their children, writes what is left of the log, and closes.
@@ -185,7 +186,7 @@ impl App {
     ///
     /// When records could not be written.
     pub fn close(self) -> Result<(), StoreError> {
-        let Self { shared, control, writer } = self;
+        let Self { shared, control, writer, drain: _ } = self;
         let deadline = Instant::now() + CHILDREN_TIMEOUT;
         control.block_on(shared.proxy.upstreams.shutdown(deadline));
         let stop = Draft::new(Type::SystemStop, Source::Internal, Status::Success);
@@ -225,9 +226,9 @@ impl Server {
     ///
     /// When records could not be written.
     pub fn close(self) -> Result<(), StoreError> {
-        let Self { app, address: _, lanes, drain, accepting } = self;
+        let Self { app, address: _, lanes, accepting } = self;
         accepting.abort();
-        drain.send_replace(true);
+        app.drain.send_replace(true);
         let deadline = Instant::now() + DRAIN_TIMEOUT + WORKER_GRACE;
         app.control.block_on(async {
             // The task holds the lanes, and with them the ends of the sockets' queues.
