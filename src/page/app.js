@@ -47,7 +47,7 @@ function tag(word, ...more) {
 
 /** Pairs of a name and what it is; the ones without anything are left out. */
 function pairs(...entries) {
-  const there = entries.filter(([, value]) => value !== undefined && value !== null && value !== '');
+  const there = entries.filter(([, value]) => ![undefined, null, false, ''].includes(value));
   return there.length ? el('dl', {}, there.map(([name, value]) => [el('dt', {}, name), el('dd', {}, value)])) : undefined;
 }
 
