@@ -9,6 +9,8 @@ mod answer;
 mod auth;
 mod call;
 mod catalog;
+mod events;
+mod export;
 mod query;
 
 use std::rc::Rc;
@@ -19,16 +21,15 @@ use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use http_body::Body as HttpBody;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use tokio::sync::watch;
 use ulid::Ulid;
 
 use crate::downstream::body::Body;
+use crate::downstream::http::{BODY_TIMEOUT, MAX_BODY_BYTES};
 use crate::proxy::Worker;
 
 use answer::Failure;
 use query::Query;
-
-/// Largest request body: 16 MiB, as for `/mcp`.
-const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 
 /// What the REST interface needs beside the proxy.
 #[derive(Debug)]
@@ -37,6 +38,8 @@ pub struct State {
     pub api_key: Box<str>,
     /// When the server started.
     pub started: Instant,
+    /// Becomes true when the server ends: streams without an end of their own end then.
+    pub ending: watch::Receiver<bool>,
 }
 
 impl State {
@@ -87,7 +90,7 @@ where
         (["healthz"], _) if reads(&parts) => return catalog::alive(worker, &id),
         (["readyz"], _) if reads(&parts) => return catalog::ready(worker, &id),
         (["healthz" | "readyz"], _) => return answer::wrong_method("GET", &id),
-        (["api", ..], false) => {
+        (["api", ..] | ["events"], false) => {
             return answer::error(StatusCode::UNAUTHORIZED, UNAUTHORIZED, &id);
         }
         (["api", "v1", "tools", "call"], true) => {
@@ -98,6 +101,19 @@ where
                 Ok(body) => call::call(worker, &parts.headers, &id, body).await,
                 Err(failure) => failure.response(&id),
             };
+        }
+        (["events"], true) | (["api", "v1", "activity", "export"], true) if !reads(&parts) => {
+            return answer::wrong_method("GET", &id);
+        }
+        (["events"], true) => match events::events(state, worker, &parts, &id).await {
+            Ok(response) => return response,
+            Err(failure) => Err(failure),
+        },
+        (["api", "v1", "activity", "export"], true) => {
+            match export::export(worker, parts.uri.query(), &id).await {
+                Ok(response) => return response,
+                Err(failure) => Err(failure),
+            }
         }
         (["api", "v1", path @ ..], true) => match resource(path) {
             Some(_) if !reads(&parts) => return answer::wrong_method("GET", &id),
@@ -130,6 +146,7 @@ const UNAUTHORIZED: &str = "Invalid or missing API key";
 enum Resource<'a> {
     ActivityList,
     ActivitySummary,
+    ActivityVerify,
     ActivityRecord(&'a str),
     Servers,
     Tools,
@@ -141,6 +158,7 @@ fn resource<'a>(path: &[&'a str]) -> Option<Resource<'a>> {
     Some(match path {
         ["activity"] => Resource::ActivityList,
         ["activity", "summary"] => Resource::ActivitySummary,
+        ["activity", "verify"] => Resource::ActivityVerify,
         ["activity", id] => Resource::ActivityRecord(id),
         ["servers"] => Resource::Servers,
         ["tools"] => Resource::Tools,
@@ -160,6 +178,7 @@ async fn read(
     match resource {
         Resource::ActivityList => activity::list(worker, query).await,
         Resource::ActivitySummary => activity::summary(worker, query, SystemTime::now()).await,
+        Resource::ActivityVerify => activity::verify(worker, query).await,
         Resource::ActivityRecord(id) => activity::record(worker, query, id).await,
         Resource::Servers => catalog::servers(worker, query),
         Resource::Tools => catalog::tools(worker, query),
@@ -184,7 +203,12 @@ where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    match Limited::new(body, MAX_BODY_BYTES).collect().await {
+    let collected = Limited::new(body, MAX_BODY_BYTES).collect();
+    let Ok(collected) = tokio::time::timeout(BODY_TIMEOUT, collected).await else {
+        let text = format!("The request body did not come within {BODY_TIMEOUT:?}");
+        return Err(Failure::new(StatusCode::REQUEST_TIMEOUT, text));
+    };
+    match collected {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(Failure::new(
             StatusCode::PAYLOAD_TOO_LARGE,
@@ -227,6 +251,7 @@ mod tests {
     fn paths_lead_where_the_contract_says() {
         assert!(matches!(resource(&["activity"]), Some(Resource::ActivityList)));
         assert!(matches!(resource(&["activity", "summary"]), Some(Resource::ActivitySummary)));
+        assert!(matches!(resource(&["activity", "verify"]), Some(Resource::ActivityVerify)));
         assert!(matches!(resource(&["activity", "01X"]), Some(Resource::ActivityRecord("01X"))));
         assert!(matches!(resource(&["tools", "a:b"]), Some(Resource::Tool("a:b"))));
         for unknown in [&["activity", "a", "b"][..], &["tool"], &[""], &[]] {

@@ -34,7 +34,7 @@ use output::Output;
 /// Runs the command that the process was started with.
 #[must_use]
 pub fn run() -> ExitCode {
-    let typed: Vec<OsString> = std::env::args_os().collect();
+    let typed: Vec<OsString> = args::with_export_file(std::env::args_os());
     let cli = match Cli::try_parse_from(&typed) {
         Ok(cli) => cli,
         Err(error) => return misused(&error, &typed),
@@ -74,9 +74,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<(), Failure> {
                 tools::upstreams(backend, output).await
             })
         }
-        Command::Activity(activity) => backend::with(global, Needs::Activity, async |backend| {
-            activity::run(&activity, backend, output).await
-        }),
+        Command::Activity(activity) => activity::run(&activity, global, output),
     }
 }
 

@@ -59,6 +59,12 @@ pub struct Config {
 }
 
 impl Config {
+    /// Where the activity log is: `data_dir/activity`.
+    #[must_use]
+    pub fn activity_folder(&self) -> PathBuf {
+        self.data_dir.join("activity")
+    }
+
     /// What the catalog needs: the enabled servers, and `data_dir/catalog`.
     #[must_use]
     pub fn catalog(&self) -> catalog::Settings {

@@ -63,6 +63,16 @@ pub struct Worker {
     settled: Notify,
 }
 
+/// Counts a deferred rest down when it ends, however it ends.
+struct Deferred(Rc<Worker>);
+
+impl Drop for Deferred {
+    fn drop(&mut self) {
+        self.0.deferred.set(self.0.deferred.get() - 1);
+        self.0.settled.notify_waiters();
+    }
+}
+
 impl Worker {
     /// A worker with cold buffers.
     #[must_use]
@@ -82,10 +92,9 @@ impl Worker {
         self.deferred.set(self.deferred.get() + 1);
         let worker = Rc::clone(self);
         tokio::task::spawn_local(async move {
+            let _counted = Deferred(worker);
             // How the reply ended is on record; nobody is left to be told.
             let _ = rest.await;
-            worker.deferred.set(worker.deferred.get() - 1);
-            worker.settled.notify_waiters();
         });
     }
 

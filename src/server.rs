@@ -55,6 +55,10 @@ const MAX_HEADERS: usize = 100;
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Calls in flight have this long to finish when the server ends.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
+/// How often a worker closes connections to upstreams that were idle for too long.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
+/// A worker has this long to end after its connections have.
+const WORKER_GRACE: Duration = Duration::from_secs(1);
 /// Children have this long to end when their input closes, before they are killed.
 const CHILDREN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -89,6 +93,7 @@ pub struct App {
     shared: Arc<Shared>,
     control: Runtime,
     writer: Writer,
+    drain: watch::Sender<bool>,
 }
 
 /// A proxy that listens.
@@ -97,7 +102,6 @@ pub struct Server {
     app: App,
     address: SocketAddr,
     lanes: Arc<Vec<Lane>>,
-    drain: watch::Sender<bool>,
     accepting: tokio::task::JoinHandle<()>,
 }
 
@@ -117,7 +121,8 @@ impl App {
             .thread_name("control")
             .enable_all()
             .build()?;
-        let (activity, writer) = Activity::open(&folder.join("activity"), config.activity.clone())?;
+        let (activity, writer) =
+            Activity::open(&config.activity_folder(), config.activity.clone())?;
         activity.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success));
         let catalog = Arc::new(Catalog::new(config.catalog()));
         restore(&catalog, &activity, &control);
@@ -138,15 +143,16 @@ impl App {
         };
         let api_key = config.api_key.as_ref().map_or("", |key| key.expose());
         let started = Instant::now();
+        let (drain, ending) = watch::channel(false);
         let shared = Shared {
             proxy: Arc::new(proxy),
             sessions: Sessions::default(),
             guard,
-            api: api::State { api_key: api_key.into(), started },
+            api: api::State { api_key: api_key.into(), started, ending },
             require_mcp_auth: config.require_mcp_auth,
             started,
         };
-        Ok(Self { shared: Arc::new(shared), control, writer })
+        Ok(Self { shared: Arc::new(shared), control, writer, drain })
     }
 
     /// What requests are answered from.
@@ -163,9 +169,8 @@ impl App {
     pub fn serve(self, listener: StdListener) -> Result<Server, StartError> {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let (drain, draining) = watch::channel(false);
         let lanes = (0..cores())
-            .map(|number| Lane::start(Arc::clone(&self.shared), number, draining.clone()))
+            .map(|number| Lane::start(Arc::clone(&self.shared), number, self.drain.subscribe()))
             .collect::<io::Result<Vec<_>>>()?;
         let lanes = Arc::new(lanes);
         let listener = {
@@ -173,7 +178,7 @@ impl App {
             TcpListener::from_std(listener)?
         };
         let accepting = self.control.spawn(accept(listener, Arc::clone(&lanes)));
-        Ok(Server { app: self, address, lanes, drain, accepting })
+        Ok(Server { app: self, address, lanes, accepting })
     }
 
     /// Ends the upstreams with their children, writes what is left of the log, and closes.
@@ -182,7 +187,7 @@ impl App {
     ///
     /// When records could not be written.
     pub fn close(self) -> Result<(), StoreError> {
-        let Self { shared, control, writer } = self;
+        let Self { shared, control, writer, drain: _ } = self;
         let deadline = Instant::now() + CHILDREN_TIMEOUT;
         control.block_on(shared.proxy.upstreams.shutdown(deadline));
         let stop = Draft::new(Type::SystemStop, Source::Internal, Status::Success);
@@ -222,10 +227,10 @@ impl Server {
     ///
     /// When records could not be written.
     pub fn close(self) -> Result<(), StoreError> {
-        let Self { app, address: _, lanes, drain, accepting } = self;
+        let Self { app, address: _, lanes, accepting } = self;
         accepting.abort();
-        drain.send_replace(true);
-        let deadline = Instant::now() + DRAIN_TIMEOUT;
+        app.drain.send_replace(true);
+        let deadline = Instant::now() + DRAIN_TIMEOUT + WORKER_GRACE;
         app.control.block_on(async {
             // The task holds the lanes, and with them the ends of the sockets' queues.
             let _ = accepting.await;
@@ -375,15 +380,14 @@ impl Lane {
 }
 
 impl Lane {
-    /// Waits for the worker to end, until the deadline; what still runs then ends with the
-    /// process.
+    /// Waits for the worker to end, until the deadline. It keeps to [`DRAIN_TIMEOUT`] by itself.
     fn finish(self, deadline: Instant) {
         drop(self.sockets);
         while !self.thread.is_finished() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
         }
         if !self.thread.is_finished() {
-            tracing::warn!("calls were cut off: they did not finish within {DRAIN_TIMEOUT:?}");
+            tracing::error!("a worker thread did not end");
         } else if self.thread.join().is_err() {
             tracing::error!("a worker thread panicked");
         }
@@ -409,8 +413,13 @@ async fn work(
     let worker = Rc::new(Worker::new(Arc::clone(&shared.proxy)));
     let mut connections = JoinSet::new();
     let mut draining = drain.clone();
+    let mut sweeps = tokio::time::interval(SWEEP_INTERVAL);
     loop {
         let socket = tokio::select! {
+            _ = sweeps.tick() => {
+                worker.pool.sweep();
+                continue;
+            }
             socket = queue.recv() => socket,
             _ = connections.join_next(), if !connections.is_empty() => continue,
             _ = draining.wait_for(|draining| *draining) => None,
@@ -428,14 +437,30 @@ async fn work(
             (Arc::clone(&shared), Rc::clone(&worker), Arc::clone(&counted));
         let drain = drain.clone();
         connections.spawn_local(async move {
+            let _open = Open(counted);
             if let Err(error) = connection(shared, worker, socket, drain).await {
                 tracing::debug!(%error, "a connection ended badly");
             }
-            counted.fetch_sub(1, Ordering::Relaxed);
         });
     }
-    while connections.join_next().await.is_some() {}
-    worker.settled().await;
+    let rest = async {
+        while connections.join_next().await.is_some() {}
+        worker.settled().await;
+    };
+    if tokio::time::timeout(DRAIN_TIMEOUT, rest).await.is_err() {
+        // Dropped calls leave their records; those of a thread left behind would not.
+        tracing::warn!("calls are cut off: they did not finish within {DRAIN_TIMEOUT:?}");
+        connections.shutdown().await;
+    }
+}
+
+/// Counts a connection down when it ends, however it ends.
+struct Open(Arc<AtomicUsize>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 async fn connection(
@@ -445,9 +470,11 @@ async fn connection(
     mut drain: watch::Receiver<bool>,
 ) -> hyper::Result<()> {
     let remembered = Rc::new(Connection::default());
+    let seen = Rc::clone(&remembered);
     let service = service_fn(move |request: Request<Incoming>| {
         let (shared, worker) = (Arc::clone(&shared), Rc::clone(&worker));
         let remembered = Rc::clone(&remembered);
+        remembered.used.set(true);
         async move { Ok::<_, Infallible>(route(&shared, &worker, &remembered, request).await) }
     });
     let mut served = pin!(
@@ -461,6 +488,10 @@ async fn connection(
     tokio::select! {
         ended = served.as_mut() => return ended,
         _ = drain.wait_for(|draining| *draining) => served.as_mut().graceful_shutdown(),
+    }
+    if !seen.used.get() {
+        // No request has come whole: there is nothing to finish.
+        return Ok(());
     }
     served.await
 }
@@ -479,7 +510,8 @@ async fn accept(listener: TcpListener, lanes: Arc<Vec<Lane>>) {
         };
         let busy = |lane: &&Lane| lane.connections.load(Ordering::Relaxed);
         let open: usize = lanes.iter().map(|lane| busy(&lane)).sum();
-        let Some(lane) = lanes.iter().min_by_key(busy) else { return };
+        let alive = lanes.iter().filter(|lane| !lane.sockets.is_closed());
+        let Some(lane) = alive.min_by_key(busy) else { return };
         if open >= MAX_CONNECTIONS {
             tracing::warn!("{MAX_CONNECTIONS} connections are open: one more was closed");
             continue;
@@ -488,7 +520,7 @@ async fn accept(listener: TcpListener, lanes: Arc<Vec<Lane>>) {
         if let Ok(socket) = handed {
             lane.connections.fetch_add(1, Ordering::Relaxed);
             if lane.sockets.send(socket).await.is_err() {
-                return;
+                lane.connections.fetch_sub(1, Ordering::Relaxed);
             }
         }
     }

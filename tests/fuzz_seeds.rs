@@ -34,3 +34,33 @@ fn envelope() {
 fn guard() {
     replay("guard", bodies::guard::run);
 }
+
+#[test]
+fn intent() {
+    replay("intent", bodies::intent::run);
+}
+
+#[test]
+fn lines() {
+    replay("lines", bodies::lines::run);
+}
+
+#[test]
+fn record() {
+    replay("record", bodies::record::run);
+}
+
+#[test]
+fn splice() {
+    replay("splice", bodies::splice::run);
+}
+
+#[test]
+fn sse() {
+    replay("sse", bodies::sse::run);
+}
+
+#[test]
+fn validate() {
+    replay("validate", bodies::validate::run);
+}

@@ -86,14 +86,16 @@ fn span_in(message: &[u8], raw: &RawValue) -> Span {
 }
 
 /// The members of an object in their order, duplicates and all.
-struct Members<'a>(Vec<(String, &'a RawValue)>);
+pub struct Members<'a>(pub Vec<(String, &'a RawValue)>);
 
 impl<'a> Members<'a> {
-    fn get(&self, name: &str) -> Option<&'a RawValue> {
+    /// The first value of `name`.
+    pub fn get(&self, name: &str) -> Option<&'a RawValue> {
         self.0.iter().find(|(key, _)| key == name).map(|(_, raw)| *raw)
     }
 
-    fn count(&self, name: &str) -> usize {
+    /// How often `name` stands there.
+    pub fn count(&self, name: &str) -> usize {
         self.0.iter().filter(|(key, _)| key == name).count()
     }
 

@@ -10,5 +10,11 @@
 
 pub mod envelope;
 pub mod guard;
+pub mod intent;
+pub mod lines;
+pub mod record;
 pub mod reference;
 pub mod scan;
+pub mod splice;
+pub mod sse;
+pub mod validate;

@@ -24,6 +24,11 @@ const COPY_BYTES: usize = 1 << 20;
 const CLOSE_TRIES: u32 = 20;
 const CLOSE_PAUSE: Duration = Duration::from_millis(25);
 
+/// How often, and how long apart, a locked log is asked for again. A proxy that is just ending, and
+/// a child of it that has not yet become its own program, hold the lock a moment longer.
+const LOCK_TRIES: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(25);
+
 /// Keeps other processes out of the folder for as long as it lives.
 #[derive(Debug)]
 pub struct Lock(#[expect(dead_code, reason = "the lock goes with the file")] File);
@@ -63,6 +68,16 @@ pub struct Opened {
 ///
 /// [`StoreError`]; after [`StoreError::Damaged`] the folder holds what it held before.
 pub fn open(dir: &Path) -> Result<Opened, StoreError> {
+    for _ in 1..LOCK_TRIES {
+        match open_now(dir) {
+            Err(StoreError::Locked) => std::thread::sleep(LOCK_PAUSE),
+            opened => return opened,
+        }
+    }
+    open_now(dir)
+}
+
+fn open_now(dir: &Path) -> Result<Opened, StoreError> {
     let lock = Lock::take(dir)?;
     match seal::check(dir, Depth::Quick)? {
         Finding::Whole => {}

@@ -9,7 +9,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::ser::{Serialize, SerializeStruct, Serializer};
 
 use super::codec;
 use super::head::{HeadFile, Mark};
@@ -23,7 +23,7 @@ use super::view::View;
 const PROGRESS_RECORDS: u64 = 4096;
 
 /// What a verification found.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// How many records were checked.
     pub records: u64,
@@ -47,8 +47,22 @@ impl Report {
     }
 }
 
+impl Serialize for Report {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut out = serializer.serialize_struct("Report", 7)?;
+        out.serialize_field("sound", &self.is_sound())?;
+        out.serialize_field("records", &self.records)?;
+        out.serialize_field("first", &self.first)?;
+        out.serialize_field("last", &self.last)?;
+        out.serialize_field("broken", &self.broken)?;
+        out.serialize_field("altered", &self.altered)?;
+        out.serialize_field("notes", &self.notes)?;
+        out.end()
+    }
+}
+
 /// A record that is not as it was written.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Broken {
     /// Its sequence number.
     pub seq: u64,
@@ -59,7 +73,7 @@ pub struct Broken {
 }
 
 /// What can be wrong with a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
     /// It is not what was written.

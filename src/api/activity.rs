@@ -19,8 +19,9 @@ const DEFAULT_LIMIT: u64 = 50;
 /// Most records in a page.
 const MAX_LIMIT: u64 = 100;
 
-/// The periods a summary can be asked for, the default first.
-const PERIODS: [&str; 4] = ["24h", "1h", "7d", "30d"];
+/// The periods a summary can be asked for; without one it is a day's.
+const PERIODS: [&str; 4] =
+    [Period::Hour.as_str(), Period::Day.as_str(), Period::Week.as_str(), Period::Month.as_str()];
 
 /// A page of records, newest first.
 pub(super) async fn list(worker: &Worker, mut query: Query) -> Result<Bytes, Failure> {
@@ -58,17 +59,17 @@ pub(super) async fn summary(
     mut query: Query,
     now: SystemTime,
 ) -> Result<Bytes, Failure> {
-    let periods = query.words("period", &PERIODS)?;
-    let (Some(period), true) =
-        (Period::parse(periods.first().unwrap_or(&PERIODS[0])), periods.len() < 2)
-    else {
-        let (name, value) = ("period", periods.join(","));
-        return Err(BadQuery::Invalid { name, value, expected: "one period".to_owned() }.into());
-    };
+    let period = query.word("period", &PERIODS)?.and_then(Period::parse).unwrap_or(Period::Day);
     query.finish()?;
     let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
     ask(worker, move |activity| Ok(json(&activity.summary(period, now)?))).await
+}
+
+/// Whether the log is as it was written (ACT-4). A broken log is an answer, not an error.
+pub(super) async fn verify(worker: &Worker, query: Query) -> Result<Bytes, Failure> {
+    query.finish()?;
+    ask(worker, |activity| Ok(json(&activity.verify(|_, _| {})?))).await
 }
 
 #[derive(Serialize)]
@@ -87,7 +88,7 @@ struct Detail<'a> {
 }
 
 /// Asks the log on a thread that may wait.
-async fn ask<T: Send + 'static>(
+pub(super) async fn ask<T: Send + 'static>(
     worker: &Worker,
     question: impl FnOnce(&Activity) -> Result<T, QueryError> + Send + 'static,
 ) -> Result<T, Failure> {
@@ -104,7 +105,7 @@ async fn ask<T: Send + 'static>(
     }
 }
 
-fn filter(query: &mut Query) -> Result<Filter, BadQuery> {
+pub(super) fn filter(query: &mut Query) -> Result<Filter, BadQuery> {
     Ok(Filter {
         kinds: query.words("type", Type::ALL)?,
         statuses: query.words("status", Status::ALL)?,
@@ -145,6 +146,12 @@ fn page(query: &mut Query) -> Result<(Page, bool), BadQuery> {
 fn micros(time: Timestamp) -> u64 {
     let since = Duration::try_from(time.duration_since(Timestamp::UNIX_EPOCH)).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// A record as one line of JSON. What a client wrote in it may hold line ends: between tokens, so
+/// that a blank means the same.
+pub(super) fn one_line(record: &Record) -> String {
+    serde_json::to_string(record).unwrap_or_default().replace(['\r', '\n'], " ")
 }
 
 fn json<T: Serialize>(value: &T) -> Bytes {

@@ -18,7 +18,7 @@ use crate::output::Member;
 use crate::proxy::Worker;
 use crate::proxy::call::{self, Caller};
 use crate::proxy::dispatch;
-use crate::proxy::reply::{Piece, RefusalKind, Running};
+use crate::proxy::reply::{Piece, Refusal, RefusalKind, Running};
 use crate::wire::splice::Splice;
 
 /// The header by which the command line says who it is.
@@ -43,11 +43,13 @@ pub(super) async fn call(
         Ok(Request { variant, arguments }) => {
             Running::new(|reply| call::call(ours, caller, variant, arguments, reply))
         }
-        Err(Unreadable::NoSuchTool(text)) => {
-            return answer::error(StatusCode::NOT_FOUND, &text, request_id);
+        Err(Unreadable::NoSuchTool { name, text }) => {
+            let refusal = Refusal { kind: RefusalKind::Unknown, text };
+            Running::new(|reply| call::unreadable(ours, caller, name.into(), refusal, reply))
         }
         Err(Unreadable::Body(text)) => {
-            Running::new(|reply| call::unreadable(ours, caller, text, reply))
+            let refusal = Refusal { kind: RefusalKind::Unreadable, text };
+            Running::new(|reply| call::unreadable(ours, caller, Arc::default(), refusal, reply))
         }
     };
     respond(worker, running, request_id).await
@@ -63,7 +65,7 @@ struct Request {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Unreadable {
-    NoSuchTool(String),
+    NoSuchTool { name: String, text: String },
     Body(String),
 }
 
@@ -82,13 +84,15 @@ impl Request {
         let parts: Parts<'_> = serde_json::from_slice(body)
             .map_err(|error| Unreadable::Body(format!("Invalid request body: {error}")))?;
         let variant = Operation::of_tool(&parts.tool_name).ok_or_else(|| {
-            Unreadable::NoSuchTool(match &*parts.tool_name {
+            let name = dispatch::shown(&parts.tool_name);
+            let text = match &*parts.tool_name {
                 "call_tool" => NO_CALL_TOOL.to_owned(),
-                other => format!(
-                    "Tool '{other}' not found: tool_name must be call_tool_read, \
+                _ => format!(
+                    "Tool '{name}' not found: tool_name must be call_tool_read, \
                      call_tool_write, or call_tool_destructive"
                 ),
-            })
+            };
+            Unreadable::NoSuchTool { name, text }
         })?;
         let arguments = parts.arguments.get();
         let Some(members) = arguments.strip_prefix('{') else {
@@ -227,9 +231,11 @@ mod tests {
     #[test]
     fn fr_004_the_legacy_tool_is_told_where_to_go() {
         let body = r#"{"tool_name":"call_tool","arguments":{}}"#;
-        assert_eq!(read(body), Err(Unreadable::NoSuchTool(NO_CALL_TOOL.to_owned())));
+        let refused =
+            Unreadable::NoSuchTool { name: "call_tool".to_owned(), text: NO_CALL_TOOL.to_owned() };
+        assert_eq!(read(body), Err(refused));
         let body = r#"{"tool_name":"retrieve_tools","arguments":{}}"#;
-        assert!(matches!(read(body), Err(Unreadable::NoSuchTool(_))));
+        assert!(matches!(read(body), Err(Unreadable::NoSuchTool { .. })));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::query::{BadQuery, Query};
 use crate::downstream::body::Body;
 use crate::proxy::Worker;
 use crate::proxy::retrieve::Shown;
-use crate::tool::{Tool, ToolName};
+use crate::tool::{OutputSchema, Tool, ToolName};
 use crate::upstream::supervisor::{ServerState, Status};
 
 /// Tools in a page that asks for no number.
@@ -94,8 +94,32 @@ pub(super) fn status(worker: &Worker, query: Query, uptime: Duration) -> Result<
         "uptime_seconds": uptime.as_secs(),
         "servers": {"total": states.len(), "connected": connected},
         "tools": worker.proxy.catalog.load().tools().len(),
+        "schemas": schemas(worker),
         "activity": worker.proxy.activity.health(),
     })))
+}
+
+/// What is remarkable about output schemas: which cannot be used and why (FR-A9), which one engine
+/// judges alone, and how often the two disagreed.
+fn schemas(worker: &Worker) -> serde_json::Value {
+    let snapshot = worker.proxy.catalog.load();
+    let (mut unusable, mut tape_alone) = (Vec::new(), Vec::new());
+    for tool in snapshot.tools() {
+        match &tool.schema {
+            OutputSchema::Unusable(reason) => {
+                unusable.push(serde_json::json!({"tool": tool.name.to_string(), "reason": reason}));
+            }
+            OutputSchema::Compiled(schema) if schema.judged_by_tape_alone() => {
+                tape_alone.push(tool.name.to_string());
+            }
+            OutputSchema::Absent | OutputSchema::Compiled(_) => {}
+        }
+    }
+    serde_json::json!({
+        "unusable": unusable,
+        "judged_by_tape_alone": tape_alone,
+        "disagreements": worker.proxy.judges.disagreements(),
+    })
 }
 
 /// `GET /healthz`: alive, and whether the log is (ACT-2).

@@ -103,16 +103,20 @@ impl Query {
         name: &'static str,
         known: &[T],
     ) -> Result<Vec<T>, BadQuery> {
-        let expected = match known {
-            [first @ .., last] if !first.is_empty() => {
-                let first: Vec<String> = first.iter().map(ToString::to_string).collect();
-                format!("{}, or {last}", first.join(", "))
-            }
-            all => all.iter().map(ToString::to_string).collect(),
-        };
         let word = |word: &str| known.iter().copied().find(|value| value.to_string() == word);
-        let words = self.read(name, expected, |text| text.split(',').map(word).collect())?;
+        let words = self.read(name, one_of(known), |text| text.split(',').map(word).collect())?;
         Ok(words.unwrap_or_default())
+    }
+
+    /// One word out of `known`; absent is `None`.
+    pub(super) fn word<T: Copy + fmt::Display>(
+        &mut self,
+        name: &'static str,
+        known: &[T],
+    ) -> Result<Option<T>, BadQuery> {
+        self.read(name, one_of(known), |text| {
+            known.iter().copied().find(|value| value.to_string() == text)
+        })
     }
 
     /// Whatever `read` makes of the value; `None` from it is an error.
@@ -138,6 +142,18 @@ impl Query {
             None => Ok(()),
             Some((name, _)) => Err(BadQuery::Unknown(name)),
         }
+    }
+}
+
+/// `a, b, or c`
+fn one_of<T: fmt::Display>(known: &[T]) -> String {
+    match known {
+        [one, other] => format!("{one} or {other}"),
+        [first @ .., last] if !first.is_empty() => {
+            let first: Vec<String> = first.iter().map(ToString::to_string).collect();
+            format!("{}, or {last}", first.join(", "))
+        }
+        all => all.iter().map(ToString::to_string).collect(),
     }
 }
 
@@ -205,6 +221,12 @@ mod tests {
         assert_eq!(
             error(query("intent_type=read,").words("intent_type", &words)),
             "Invalid intent_type 'read,': must be read, write, or destructive"
+        );
+        let formats = ["json", "csv"];
+        assert_eq!(query("format=csv").word("format", &formats).unwrap(), Some("csv"));
+        assert_eq!(
+            error(query("format=json,csv").word("format", &formats)),
+            "Invalid format 'json,csv': must be json or csv"
         );
     }
 }

@@ -1,13 +1,18 @@
 //! `mcpproxy activity …`: what went through and what was decided, for people.
 
+mod export;
+mod summary;
+mod verify;
+mod watch;
+
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::args::{Activity, ActivityList, Format};
-use super::backend::{Backend, target};
+use super::args::{Activity, ActivityList, Filters, Format, Global};
+use super::backend::{self, Backend, Needs, target};
 use super::failure::Failure;
 use super::output::{Output, cell, clean, list, text};
 use super::{pages, parse};
@@ -25,42 +30,74 @@ pub(super) enum Intents {
     Words,
 }
 
-/// Lists or shows records.
-pub(super) async fn run(
-    activity: &Activity,
-    backend: &Backend,
-    output: &Output,
-) -> Result<(), Failure> {
-    match activity {
-        Activity::List(flags) => {
-            let now = Timestamp::now();
-            let moment = |flag, time: &Option<String>| {
-                time.as_deref().map(|time| parse::moment(flag, time, now)).transpose()
-            };
-            let since = moment("--since", &flags.since).map_err(Failure::usage)?;
-            let until = moment("--until", &flags.until).map_err(Failure::usage)?;
-            let mut query = filters(flags, since.as_deref(), until.as_deref());
-            match output.format {
-                // No column of the table shows a payload.
-                Format::Table => query.push(("exclude_payloads", Some("true"))),
-                Format::Json | Format::Yaml => {}
-            }
-            let found = pages::all(backend, "activity", &query, flags.limit).await?;
-            let intents = match output.terminal && !flags.no_icons {
-                true => Intents::Icons,
-                false => Intents::Words,
-            };
-            output.print(&found, |found| table(found, output, intents))
-        }
-        Activity::Show { id } => {
-            let record = backend.get(&target(&["activity", id], &[])).await?;
-            output.print(record.json()?, show)
+impl Intents {
+    /// Icons are for people.
+    fn on(output: &Output, no_icons: bool) -> Self {
+        match output.terminal && !no_icons {
+            true => Self::Icons,
+            false => Self::Words,
         }
     }
 }
 
+/// Answers a question to the log.
+pub(super) fn run(activity: &Activity, global: &Global, output: &Output) -> Result<(), Failure> {
+    let ask = Needs::Activity;
+    match activity {
+        Activity::List(flags) => {
+            backend::with(global, ask, async |backend| list_some(flags, backend, output).await)
+        }
+        Activity::Show { id } => backend::with(global, ask, async |backend| {
+            let record = backend.get(&target(&["activity", id], &[])).await?;
+            output.print(record.json()?, show)
+        }),
+        Activity::Summary { period } => backend::with(global, ask, async |backend| {
+            let query = [("period", Some(period.as_str()))];
+            let summary = backend.get(&target(&["activity", "summary"], &query)).await?;
+            output.print(summary.json()?, summary::draw)
+        }),
+        Activity::Export(flags) => {
+            backend::with(global, ask, async |backend| export::run(flags, backend, output).await)
+        }
+        Activity::Watch { no_icons } => {
+            let intents = Intents::on(output, *no_icons);
+            backend::with(global, Needs::Running, async |backend| {
+                watch::run(backend, output, intents).await
+            })
+        }
+        Activity::Verify => verify::run(global, output),
+    }
+}
+
+async fn list_some(
+    flags: &ActivityList,
+    backend: &Backend,
+    output: &Output,
+) -> Result<(), Failure> {
+    let (since, until) = times(&flags.filters)?;
+    let mut query = filters(&flags.filters, since.as_deref(), until.as_deref());
+    match output.format {
+        // No column of the table shows a payload.
+        Format::Table => query.push(("exclude_payloads", Some("true"))),
+        Format::Json | Format::Yaml => {}
+    }
+    let found = pages::all(backend, "activity", &query, flags.limit).await?;
+    let intents = Intents::on(output, flags.no_icons);
+    output.print(&found, |found| table(found, output, intents))
+}
+
+/// `--since` and `--until` as RFC 3339.
+fn times(flags: &Filters) -> Result<(Option<String>, Option<String>), Failure> {
+    let now = Timestamp::now();
+    let moment = |flag, time: &Option<String>| {
+        let time = time.as_deref().map(|time| parse::moment(flag, time, now));
+        time.transpose().map_err(Failure::usage)
+    };
+    Ok((moment("--since", &flags.since)?, moment("--until", &flags.until)?))
+}
+
 fn filters<'a>(
-    flags: &'a ActivityList,
+    flags: &'a Filters,
     since: Option<&'a str>,
     until: Option<&'a str>,
 ) -> Vec<(&'static str, Option<&'a str>)> {

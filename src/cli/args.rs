@@ -3,6 +3,7 @@
 //! Owns the words and nothing else. What a flag means is decided by the command's own file; a test
 //! below holds every command to an example.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -106,6 +107,7 @@ Examples:
   mcpproxy serve
   mcpproxy serve --listen 127.0.0.1:9000
   mcpproxy -c ./mcp_config.json serve --log-level debug
+  mcpproxy serve --salvage
 
 Agents connect to http://127.0.0.1:8080/mcp. An empty or missing config is a working config.
 Ctrl-C lets calls in flight finish, flushes the activity log and stops every child process.")]
@@ -146,7 +148,9 @@ Examples:
         after_help = "\
 Examples:
   mcpproxy activity list --status blocked,rejected
-  mcpproxy activity show 01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2"
+  mcpproxy activity show 01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2
+  mcpproxy activity summary --period 7d
+  mcpproxy activity watch"
     )]
     Activity(Activity),
     /// The MCP servers behind the proxy
@@ -192,6 +196,9 @@ pub(super) struct Serve {
     /// Address to listen on [default: 127.0.0.1:8080]
     #[arg(short, long, value_name = "HOST:PORT")]
     pub(super) listen: Option<String>,
+    /// Move a damaged activity log aside (nothing is deleted) and go on with what can be read
+    #[arg(long)]
+    pub(super) salvage: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -324,10 +331,86 @@ Examples:
         #[arg(value_name = "ID")]
         id: String,
     },
+    /// Counts by outcome and intent, top servers and tools, latencies
+    #[command(after_help = "\
+Examples:
+  mcpproxy activity summary
+  mcpproxy activity summary --period 30d -o json")]
+    Summary {
+        /// How far back: 1h, 24h, 7d or 30d
+        #[arg(long, default_value = "24h", value_parser = ["1h", "24h", "7d", "30d"], hide_possible_values = true)]
+        period: String,
+    },
+    /// Every record a filter means, oldest first, into a file
+    #[command(after_help = "\
+Examples:
+  mcpproxy activity export --output activity.ndjson
+  mcpproxy activity export --output blocked.csv --format csv --status blocked --since 24h
+  mcpproxy activity export --output - --type tool_call
+
+Behind `export`, --output is the file, '-' for stdout; -o and --json say how the outcome is printed.
+json is one object per line. In csv, a text that a spreadsheet would take for a formula has a ' in
+front. The file appears under its name once it is whole.")]
+    Export(ActivityExport),
+    /// Records as they are stored, until Ctrl-C
+    #[command(after_help = "\
+Examples:
+  mcpproxy activity watch
+  mcpproxy activity watch --json
+
+With json, each record is one line; with yaml, one document.")]
+    Watch {
+        /// Plain words instead of icons
+        #[arg(long)]
+        no_icons: bool,
+    },
+    /// Check the chain of hashes and name the first record altered, missing or out of place
+    #[command(after_help = "\
+Examples:
+  mcpproxy activity verify
+  mcpproxy activity verify --json
+
+Exit code 1 if the log is not as it was written. With no proxy running the files are checked too,
+on a copy. Someone who can rewrite the whole store and its head can forge both: keep a copy of the
+head elsewhere if that matters.")]
+    Verify,
 }
 
+/// What `activity export` writes, and where to.
 #[derive(Debug, Args)]
-pub(super) struct ActivityList {
+pub(super) struct ActivityExport {
+    /// The file, '-' for stdout (the same as --output FILE)
+    #[arg(long, value_name = "FILE")]
+    pub(super) file: PathBuf,
+    /// json (one object per line) or csv
+    #[arg(long, default_value = "json", value_parser = ["json", "csv"], hide_possible_values = true)]
+    pub(super) format: String,
+    #[command(flatten)]
+    pub(super) filters: Filters,
+}
+
+/// Reads `--output FILE` behind `activity export` as `--file FILE`: everywhere else `--output` is
+/// the form of what is printed.
+pub(super) fn with_export_file(typed: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let mut before = [OsString::new(), OsString::new()];
+    let mut exports = false;
+    let rewrite = |word: OsString| {
+        exports |= before == ["activity", "export"];
+        before.rotate_left(1);
+        let [_, last] = &mut before;
+        last.clone_from(&word);
+        match word.to_str().and_then(|word| word.strip_prefix("--output")) {
+            Some("") if exports => "--file".into(),
+            Some(file) if exports && file.starts_with('=') => format!("--file{file}").into(),
+            Some(_) | None => word,
+        }
+    };
+    typed.into_iter().map(rewrite).collect()
+}
+
+/// Which records are meant.
+#[derive(Debug, Args)]
+pub(super) struct Filters {
     /// tool_call, policy_decision, server_change, …
     #[arg(long = "type", value_name = "TYPE")]
     pub(super) kind: Option<String>,
@@ -355,6 +438,12 @@ pub(super) struct ActivityList {
     /// Not after: RFC 3339, or how long ago, like 30m
     #[arg(long, value_name = "TIME")]
     pub(super) until: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ActivityList {
+    #[command(flatten)]
+    pub(super) filters: Filters,
     /// At most this many records
     #[arg(short = 'n', long, default_value_t = LIST_LIMIT, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(super) limit: u32,
@@ -438,6 +527,7 @@ mod tests {
                 let typed = line.split(" > ").next().unwrap();
                 let typed = typed.split("   ").next().unwrap();
                 let words = std::iter::once("mcpproxy".to_owned()).chain(shell_words(typed));
+                let words = with_export_file(words.map(OsString::from));
                 if let Err(error) = Cli::try_parse_from(words) {
                     panic!("{path}: {line}: {error}");
                 }
@@ -458,6 +548,29 @@ mod tests {
         words.push(word);
         words.retain(|word| !word.is_empty());
         words
+    }
+
+    #[test]
+    fn act_7_behind_export_output_is_the_file() {
+        let parse = |line: &str| {
+            let cli = Cli::try_parse_from(with_export_file(line.split(' ').map(OsString::from)));
+            let cli = cli.unwrap_or_else(|error| panic!("{line}: {error}"));
+            let Command::Activity(Activity::Export(export)) = cli.command else { panic!("{line}") };
+            (cli.global.output, export.file)
+        };
+        let file = PathBuf::from("a.csv");
+        for line in [
+            "mcpproxy activity export --output a.csv",
+            "mcpproxy activity export --format csv --output=a.csv",
+            "mcpproxy activity export --file a.csv",
+        ] {
+            assert_eq!(parse(line), (Format::Table, file.clone()), "{line}");
+        }
+        let both = "mcpproxy --output json activity export --output a.csv";
+        assert_eq!(parse(both), (Format::Json, file.clone()));
+        assert_eq!(parse("mcpproxy activity export --output a.csv -o json"), (Format::Json, file));
+        let list = "mcpproxy activity list --output json".split(' ').map(OsString::from);
+        assert_eq!(with_export_file(list.clone()), list.collect::<Vec<_>>());
     }
 
     #[test]

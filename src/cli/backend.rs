@@ -3,12 +3,15 @@
 //! Both speak the same REST, so that a command cannot tell them apart: there is one set of
 //! handlers, one pipeline and one JSON (FR-A2).
 
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{Method, Request, StatusCode};
+use bytes::{Buf, Bytes};
+use futures_util::{Stream, StreamExt, TryStreamExt};
+use http::{Method, Request, Response, StatusCode};
+use http_body::Body as HttpBody;
 use http_body_util::{BodyExt, Full};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
@@ -19,6 +22,8 @@ use super::failure::{Exit, Failure};
 use super::http::{Answer, Client, SOURCE, Unanswered};
 use super::{config, log, serve};
 use crate::api;
+use crate::config::Config;
+use crate::downstream::body::Body;
 use crate::proxy::Worker;
 use crate::server::{self, App, Shared};
 
@@ -53,6 +58,8 @@ pub(super) struct Local {
 pub(super) enum Needs {
     /// The log alone: no server is started.
     Activity,
+    /// One that runs already; none is opened.
+    Running,
     /// What servers there are and what they offer: all are waited for.
     Catalog,
     /// The servers it calls: a call waits for its own.
@@ -70,13 +77,17 @@ pub(super) fn with(
     log::start(global.log_level.as_deref().unwrap_or("error"), log::Shape::Text);
     config::warn(&loaded);
     let runtime = server::local_runtime().map_err(Failure::failed)?;
-    let key = loaded.config.api_key.as_ref().map_or("", |key| key.expose());
-    let client = Client::new(loaded.config.listen, key);
+    let client = client(&loaded.config);
     if runtime.block_on(client.is_there()) {
         return runtime.block_on(command(&Backend::Remote(client)));
     }
-    if needs == Needs::Activity {
-        loaded.config.servers.clear();
+    match needs {
+        Needs::Running => {
+            let nobody = Unanswered::NobodyThere(client.authority().to_owned());
+            return Err(unreachable(&nobody));
+        }
+        Needs::Activity => loaded.config.servers.clear(),
+        Needs::Catalog | Needs::Calls => {}
     }
     let app = App::start(loaded.config).map_err(|error| serve::not_started(&error))?;
     let local = Local::new(&app);
@@ -91,6 +102,12 @@ pub(super) fn with(
     });
     let closed = app.close().map_err(|error| serve::store(&error));
     done.and(closed)
+}
+
+/// Asks where the config says that a proxy listens.
+pub(super) fn client(config: &Config) -> Client {
+    let key = config.api_key.as_ref().map_or("", |key| key.expose());
+    Client::new(config.listen, key)
 }
 
 impl Local {
@@ -112,11 +129,19 @@ impl Local {
         }
     }
 
-    async fn request(&self, method: Method, target: &str, body: Bytes) -> Result<Answer, Failure> {
+    async fn send(
+        &self,
+        method: Method,
+        target: &str,
+        body: Bytes,
+    ) -> Result<Response<Body>, Failure> {
         let request = Request::builder().method(method).uri(target).header(SOURCE, "cli");
         let request = request.body(Full::new(body)).map_err(Failure::failed)?;
-        let response = api::handle_own(&self.shared.api, &self.worker, request).await;
-        let (parts, body) = response.into_parts();
+        Ok(api::handle_own(&self.shared.api, &self.worker, request).await)
+    }
+
+    async fn request(&self, method: Method, target: &str, body: Bytes) -> Result<Answer, Failure> {
+        let (parts, body) = self.send(method, target, body).await?.into_parts();
         let body = body.collect().await.map_err(Failure::failed)?.to_bytes();
         Ok(Answer { status: parts.status, headers: parts.headers, body })
     }
@@ -133,6 +158,34 @@ impl Backend {
         self.request(Method::POST, target, body.into()).await
     }
 
+    /// GET of what comes in time, such as an export or the live events: the chunks of its body.
+    pub(super) async fn stream(&self, target: &str) -> Result<Chunks, Failure> {
+        let (parts, mut body, place) = match self {
+            Self::Remote(client) => {
+                let response = client.stream(target).await.map_err(|error| unreachable(&error))?;
+                let (parts, body) = response.into_parts();
+                (parts, chunks(body), client.authority())
+            }
+            Self::Local(local) => {
+                let response = local.send(Method::GET, target, Bytes::new()).await?;
+                let (parts, body) = response.into_parts();
+                (parts, chunks(body), "the proxy")
+            }
+        };
+        if parts.status == StatusCode::OK {
+            return Ok(body);
+        }
+        let mut text = Vec::new();
+        while let Some(chunk) = body.try_next().await? {
+            text.extend_from_slice(&chunk);
+        }
+        let answer = Answer { status: parts.status, headers: parts.headers, body: text.into() };
+        match unwrap(answer, place, Exit::Usage) {
+            Ok(_) => Err(Failure::failed(format!("{place} answers {}", parts.status))),
+            Err(failure) => Err(failure),
+        }
+    }
+
     async fn request(&self, method: Method, target: &str, body: Bytes) -> Result<Data, Failure> {
         // What a question is asked with comes from flags alone.
         let refused = if method == Method::GET { Exit::Usage } else { Exit::Failed };
@@ -146,6 +199,19 @@ impl Backend {
             }
         }
     }
+}
+
+/// A body as it comes; an error breaks it off.
+pub(super) type Chunks = Pin<Box<dyn Stream<Item = Result<Bytes, Failure>>>>;
+
+fn chunks<B>(body: B) -> Chunks
+where
+    B: HttpBody + 'static,
+    B::Error: std::fmt::Display,
+{
+    let whole = |mut data: B::Data| data.copy_to_bytes(data.remaining());
+    let broken = |error| Failure::failed(format!("the answer broke off: {error}"));
+    Box::pin(body.into_data_stream().map(move |data| data.map(whole).map_err(broken)))
 }
 
 /// The `data` member of an answer, its bytes as they came.

@@ -1,6 +1,7 @@
 //! A small HTTP/1 client for a proxy that already runs: REST for the commands, MCP for the demo.
 //!
-//! One connection per request, whole bodies: a command makes a handful of requests. It
+//! One connection per request, whole bodies but for what is streamed: a command makes a handful of
+//! requests. It
 //! deliberately knows nothing of TLS, redirects or proxies; the server is ours and on an address
 //! of the config.
 
@@ -10,8 +11,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, HOST};
-use http::{HeaderMap, Method, Request, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
@@ -94,6 +96,18 @@ impl Client {
             .header(SOURCE, "cli");
         exchange(&self.authority, request, body).await
     }
+
+    /// One GET whose answer's body comes as it is made. The connection is driven beside, by this
+    /// thread.
+    pub(super) async fn stream(&self, target: &str) -> Result<Response<Incoming>, Unanswered> {
+        let request = Request::get(target).header("x-api-key", &self.api_key).header(SOURCE, "cli");
+        let (mut sender, connection, request) =
+            connect(&self.authority, request, Bytes::new()).await?;
+        // How it ends shows in the body.
+        tokio::task::spawn_local(connection);
+        let answer = sender.send_request(request).await;
+        answer.map_err(|error| Unanswered::Broken(self.authority.clone(), error.to_string()))
+    }
 }
 
 /// One MCP session over streamable HTTP, as an agent has it.
@@ -155,12 +169,18 @@ impl McpSession {
     }
 }
 
-/// Connects, sends, and reads the whole answer, driving the connection here.
-async fn exchange(
+/// A connection, and a request that is ready to go out on it.
+type Connected = (
+    http1::SendRequest<Full<Bytes>>,
+    http1::Connection<TokioIo<TcpStream>, Full<Bytes>>,
+    Request<Full<Bytes>>,
+);
+
+async fn connect(
     authority: &str,
     request: http::request::Builder,
     body: Bytes,
-) -> Result<Answer, Unanswered> {
+) -> Result<Connected, Unanswered> {
     let broken =
         |error: &dyn std::fmt::Display| Unanswered::Broken(authority.to_owned(), error.to_string());
     let request = request
@@ -176,8 +196,20 @@ async fn exchange(
         Ok(Err(error)) => return Err(broken(&error)),
         Err(_) => return Err(broken(&"no connection within 5s")),
     };
-    let (mut sender, connection) =
+    let (sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
+    Ok((sender, connection, request))
+}
+
+/// Connects, sends, and reads the whole answer, driving the connection here.
+async fn exchange(
+    authority: &str,
+    request: http::request::Builder,
+    body: Bytes,
+) -> Result<Answer, Unanswered> {
+    let broken =
+        |error: &dyn std::fmt::Display| Unanswered::Broken(authority.to_owned(), error.to_string());
+    let (mut sender, connection, request) = connect(authority, request, body).await?;
     let answer = async move {
         let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
         let (parts, body) = response.into_parts();

@@ -93,6 +93,11 @@ pub(super) fn draw(
 
 /// Writes to stdout, with a newline at the end. A closed pipe is the reader's choice.
 pub(super) fn write(bytes: &[u8]) -> Result<(), Failure> {
+    write_on(bytes).map(|_| ())
+}
+
+/// The same; says whether anybody still reads.
+pub(super) fn write_on(bytes: &[u8]) -> Result<bool, Failure> {
     let mut out = std::io::stdout().lock();
     let newline: &[u8] = if bytes.ends_with(b"\n") { b"" } else { b"\n" };
     let written =
@@ -101,7 +106,8 @@ pub(super) fn write(bytes: &[u8]) -> Result<(), Failure> {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(Failure::failed(format!("cannot write to stdout: {error}")))
         }
-        Ok(()) | Err(_) => Ok(()),
+        Ok(()) => Ok(true),
+        Err(_) => Ok(false),
     }
 }
 

@@ -4,12 +4,15 @@
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::rc::Rc;
+use std::time::SystemTime;
 
 use super::args::{Global, Serve};
 use super::failure::{Exit, Failure};
 use super::{config, log};
 use crate::activity::StoreError;
+use crate::activity::salvage::{self, Salvaged};
 use crate::config::file::{API_KEY_BYTES, Loaded};
 use crate::config::{LogFormat, Logging};
 use crate::downstream;
@@ -24,6 +27,9 @@ pub(super) fn http(global: &Global, flags: &Serve) -> Result<(), Failure> {
     let listener = bind(loaded.config.listen)?;
     if loaded.ensure_api_key(random()?).map_err(|error| config::failed(&error))? {
         tracing::info!("an API key was made and stored in {}", loaded.path.display());
+    }
+    if flags.salvage {
+        salvage(&loaded.config.activity_folder())?;
     }
     let app = App::start(loaded.config).map_err(|error| not_started(&error))?;
     let server = app.serve(listener).map_err(|error| not_started(&error))?;
@@ -51,6 +57,26 @@ pub(super) fn stdio(global: &Global) -> Result<(), Failure> {
     runtime.shutdown_background();
     app.close().map_err(|error| store(&error))?;
     served.map_err(|error| Failure::failed(format!("the client's pipe failed: {error}")))
+}
+
+/// Moves a damaged log aside and begins another with what can be read (ACT-9).
+fn salvage(folder: &Path) -> Result<(), Failure> {
+    let exists = folder.try_exists().map_err(Failure::failed)?;
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+    let salvaged = match exists {
+        true => salvage::salvage(folder, now_ms).map_err(|error| store(&error))?,
+        false => None,
+    };
+    match salvaged {
+        Some(Salvaged { aside, kept, why }) => tracing::warn!(
+            "{why}; it is kept in {}, and the log goes on behind the {kept} records that could be \
+             read",
+            aside.display()
+        ),
+        None => tracing::info!("there is nothing to salvage: the activity log can be used"),
+    }
+    Ok(())
 }
 
 /// Takes the address before anything else is started.
@@ -84,7 +110,8 @@ pub(super) fn store(error: &StoreError) -> Failure {
              another --data-dir"
         }
         StoreError::Damaged { .. } => {
-            ": move the folder aside and start again, it is kept as it is"
+            ": it is kept as it is; `mcpproxy serve --salvage` moves it aside and goes on with \
+             what can be read"
         }
         StoreError::Io(_) => "",
     };

@@ -24,7 +24,7 @@ pub enum Body {
     /// A call's answer, streamed.
     Call(Box<Streamed>),
     /// Anything else that comes in time, such as an export or the live events.
-    Stream(Pin<Box<dyn Stream<Item = Bytes>>>),
+    Stream(Pin<Box<dyn Stream<Item = Result<Bytes, Aborted>>>>),
 }
 
 impl std::fmt::Debug for Body {
@@ -109,7 +109,7 @@ impl HttpBody for Body {
             Self::Stream(stream) => stream
                 .as_mut()
                 .poll_next(cx)
-                .map(|next| next.map(|bytes| Ok(Frame::data(Splice::from(bytes))))),
+                .map(|next| next.map(|bytes| bytes.map(|bytes| Frame::data(Splice::from(bytes))))),
         }
     }
 

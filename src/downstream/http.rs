@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderName, HeaderValue};
@@ -25,6 +26,9 @@ use crate::wire::jsonrpc::{self, Code};
 /// Largest request body: 16 MiB.
 pub const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 
+/// A client has this long to send a request's body.
+pub const BODY_TIMEOUT: Duration = Duration::from_secs(15);
+
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -32,6 +36,8 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// What one connection remembers between its requests.
 #[derive(Debug, Default)]
 pub struct Connection {
+    /// True once a request has come whole.
+    pub used: std::cell::Cell<bool>,
     /// The session last used, so that the shared table is not asked for each call.
     session: RefCell<Option<Arc<Session>>>,
 }
@@ -162,7 +168,12 @@ where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    match Limited::new(body, MAX_BODY_BYTES).collect().await {
+    let collected = Limited::new(body, MAX_BODY_BYTES).collect();
+    let Ok(collected) = tokio::time::timeout(BODY_TIMEOUT, collected).await else {
+        let text = format!("the request body did not come within {BODY_TIMEOUT:?}");
+        return Err(plain(StatusCode::REQUEST_TIMEOUT, &text));
+    };
+    match collected {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(plain(
             StatusCode::PAYLOAD_TOO_LARGE,

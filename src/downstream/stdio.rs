@@ -20,7 +20,8 @@ use crate::proxy::reply::{Piece, Running};
 use crate::wire::jsonrpc::{self, Code};
 use crate::wire::splice::Splice;
 
-/// Longest line accepted from the client: 16 MiB, as for an HTTP body.
+/// Longest line accepted from the client: 16 MiB, as for an HTTP body. A longer one is refused, and
+/// the session goes on.
 pub const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
 /// Calls of one client under way at once; further lines wait in the pipe.
 pub const MAX_CALLS: usize = 256;
@@ -32,7 +33,7 @@ const READ_BYTES: usize = 64 * 1024;
 ///
 /// # Errors
 ///
-/// When the pipe fails, or the client sends a line longer than [`MAX_LINE_BYTES`].
+/// When the pipe fails.
 pub async fn serve<R, W>(worker: Rc<Worker>, mut input: R, output: W) -> std::io::Result<()>
 where
     R: AsyncRead + Unpin,
@@ -43,6 +44,8 @@ where
     let mut client = Client { worker, peer: anonymous(), replies, calls: JoinSet::new() };
     let mut pending = BytesMut::new();
     let mut searched = 0;
+    // True inside a line that was refused for its length.
+    let mut skipping = false;
     loop {
         pending.reserve(READ_BYTES);
         if input.read_buf(&mut pending).await? == 0 {
@@ -51,16 +54,24 @@ where
         while let Some(at) = memchr::memchr(b'\n', pending.get(searched..).unwrap_or_default()) {
             let line = pending.split_to(searched + at + 1).freeze();
             searched = 0;
-            client.take_line(line).await;
+            if !std::mem::take(&mut skipping) {
+                client.take_line(line).await;
+            }
         }
         searched = pending.len();
         if searched > MAX_LINE_BYTES {
-            let text = format!("a line is longer than {MAX_LINE_BYTES} bytes");
-            return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, text));
+            if !std::mem::replace(&mut skipping, true) {
+                let text = format!("Invalid Request: a line is longer than {MAX_LINE_BYTES} bytes");
+                client.send(jsonrpc::error(None, Code::InvalidRequest, &text)).await;
+            }
+            pending.clear();
+            searched = 0;
         }
     }
-    // A last line without its newline is a message all the same.
-    client.take_line(pending.freeze()).await;
+    if !skipping {
+        // A last line without its newline is a message all the same.
+        client.take_line(pending.freeze()).await;
+    }
     while client.calls.join_next().await.is_some() {}
     drop(client);
     writer.await.map_err(std::io::Error::other)?

@@ -20,7 +20,7 @@ pub enum Fault {
     Malformed(ScanError),
     /// More than [`MAX_OUTSIDE_BYTES`] outside of `result`.
     EnvelopeTooLong,
-    /// The id turned out to be another one after bytes had gone on.
+    /// The id turned out to be another one, or none, after bytes had gone on.
     ForeignId,
     /// Neither `result` nor `error` nor `method`.
     Empty,
@@ -118,7 +118,7 @@ impl Inspector {
             return self.keep_outside(base, chunk, chunk.len()).map(|()| Bytes::new());
         };
         let slice = Span::new(body.start, body.end.unwrap_or(end)).within(chunk, base);
-        if slice.len() < chunk.len() && !self.id_checked {
+        if slice.len() < chunk.len() {
             self.keep_outside(base, chunk, chunk.len() - slice.len())?;
         }
         if !self.id_is_ours()? {
@@ -153,6 +153,10 @@ impl Inspector {
         };
         if self.id_is_ours()? && self.id_checked {
             return Ok(Message::Answer(member));
+        }
+        if self.body_bytes > 0 {
+            // No id at all: its body was taken for ours.
+            return Err(Fault::ForeignId);
         }
         self.restart();
         Ok(Message::Foreign)
@@ -239,7 +243,9 @@ impl Inspector {
         if self.outside_bytes > MAX_OUTSIDE_BYTES {
             return Err(Fault::EnvelopeTooLong);
         }
-        self.outside.push((base, chunk.clone()));
+        if !self.id_checked {
+            self.outside.push((base, chunk.clone()));
+        }
         Ok(())
     }
 
@@ -385,8 +391,17 @@ mod tests {
         let last = r#"{"result":{},"id":8}"#;
         let (message, _) = inspect(Treatment::Forward, last, 3);
         assert_eq!(message, Err(Fault::ForeignId));
-        let (message, _) = inspect(Treatment::Forward, r#"{"result":{}}"#, 3);
-        assert_eq!(message, Ok(Message::Foreign), "no id at all");
+    }
+
+    /// Found by the fuzz target `splice`: it passed for foreign, and what had gone on of it stood
+    /// before the next answer.
+    #[test]
+    fn an_answer_without_an_id_is_a_fault_once_bytes_went_on() {
+        for treatment in [Treatment::Forward, Treatment::ForwardAndJudge, Treatment::Hold] {
+            check(treatment, r#"{"jsonrpc":"2.0","result":{"a":1}}"#, |message, _| {
+                assert_eq!(message, &Err(Fault::ForeignId));
+            });
+        }
     }
 
     #[test]
@@ -413,7 +428,7 @@ mod tests {
 
     #[test]
     fn an_endless_envelope_is_cut_off_before_and_after_the_body() {
-        for head in [r#"{"a":""#, r#"{"result":{},"a":""#] {
+        for head in [r#"{"a":""#, r#"{"result":{},"a":""#, r#"{"id":7,"result":{},"a":""#] {
             let mut inspector = Inspector::new(Treatment::Forward, &POLICY, b"7", 1);
             inspector.feed(&Bytes::copy_from_slice(head.as_bytes())).unwrap();
             let filler = Bytes::from(vec![b'x'; 64 * 1024]);

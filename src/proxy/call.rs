@@ -106,7 +106,8 @@ pub async fn retrieve_tools(
     Ok(())
 }
 
-/// Records a call whose request could not be read, and refuses it.
+/// Records a call that cannot be read or names no tool of ours, and refuses it. `tool` is what it
+/// named, empty if that is not known.
 ///
 /// # Errors
 ///
@@ -114,15 +115,17 @@ pub async fn retrieve_tools(
 pub async fn unreadable(
     worker: Rc<Worker>,
     caller: Caller,
-    text: String,
+    tool: Arc<str>,
+    refusal: Refusal,
     reply: Reply,
 ) -> Result<(), Aborted> {
     let refusal = match Exit::open(&worker, Type::ToolCall, caller, "").await {
         Ok(mut exit) => {
-            exit.close(Status::Rejected, &text).await;
-            Refusal { kind: RefusalKind::Unreadable, text }
+            exit.draft.tool = tool;
+            exit.close(Status::Rejected, &refusal.text).await;
+            refusal
         }
-        Err(refusal) => refusal,
+        Err(unavailable) => unavailable,
     };
     reply.put(Piece::Refused(refusal));
     Ok(())

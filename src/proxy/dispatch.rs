@@ -15,6 +15,7 @@ use crate::intent::{NO_CALL_TOOL, Operation};
 use crate::json::tape::{self, Fault};
 use crate::proxy::call::{self, Caller};
 use crate::proxy::reply::{Refusal, RefusalKind, Running};
+use crate::proxy::retrieve::RETRIEVE_TOOLS;
 use crate::proxy::{Worker, builtin};
 use crate::wire::jsonrpc::{self, Code, Message, Request};
 
@@ -122,9 +123,7 @@ pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reactio
         if &*request.method != "tools/call" {
             return error(&id, Code::InvalidParams, &text);
         }
-        let (worker, caller) = (Rc::clone(worker), caller(peer, &id));
-        let running = Running::new(|reply| call::unreadable(worker, caller, text, reply));
-        return Reaction::Call { id, running };
+        return refuse(worker, peer, id, "", text);
     }
     match &*request.method {
         "ping" => Reaction::Answer(jsonrpc::response(&id, b"{}")),
@@ -191,31 +190,38 @@ fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: Option<&Bytes>
     let read: CallParams<'_> = match serde_json::from_slice(&params) {
         Ok(read) => read,
         Err(problem) => {
-            return error(&id, Code::InvalidParams, &format!("Invalid params: {problem}"));
+            return refuse(worker, peer, id, "", format!("Invalid params: {problem}"));
         }
     };
     let arguments = read.arguments.map_or(EMPTY, |raw| params.slice_ref(raw.get().as_bytes()));
-    let caller = caller(peer, &id);
-    let worker = Rc::clone(worker);
-    let running = match &*read.name {
-        "retrieve_tools" => {
-            Running::new(|reply| call::retrieve_tools(worker, caller, arguments, reply))
+    let name = &*read.name;
+    let (ours, caller) = (Rc::clone(worker), caller(peer, &id));
+    let running = match (name, Operation::of_tool(name)) {
+        (_, Some(variant)) => {
+            Running::new(|reply| call::call(ours, caller, variant, arguments, reply))
         }
-        "call_tool" => return error(&id, Code::InvalidParams, NO_CALL_TOOL),
-        name => match Operation::of_tool(name) {
-            Some(variant) => {
-                Running::new(|reply| call::call(worker, caller, variant, arguments, reply))
-            }
-            None => {
-                let text = format!(
-                    "Tool '{}' not found. Use retrieve_tools to find tools and call_tool_read, \
-                     call_tool_write or call_tool_destructive to call them.",
-                    shown(name)
-                );
-                return error(&id, Code::InvalidParams, &text);
-            }
-        },
+        (RETRIEVE_TOOLS, None) => {
+            Running::new(|reply| call::retrieve_tools(ours, caller, arguments, reply))
+        }
+        ("call_tool", None) => return refuse(worker, peer, id, name, NO_CALL_TOOL.to_owned()),
+        (unknown, None) => {
+            let text = format!(
+                "Tool '{}' not found. Use retrieve_tools to find tools and call_tool_read, \
+                 call_tool_write or call_tool_destructive to call them.",
+                shown(unknown)
+            );
+            return refuse(worker, peer, id, unknown, text);
+        }
     };
+    Reaction::Call { id, running }
+}
+
+/// Refuses a call of no tool of ours, or one that cannot be read; on record like any other.
+fn refuse(worker: &Rc<Worker>, peer: &Peer, id: Bytes, tool: &str, text: String) -> Reaction {
+    let (worker, caller) = (Rc::clone(worker), caller(peer, &id));
+    let tool = shown(tool).into();
+    let refusal = Refusal { kind: RefusalKind::Unreadable, text };
+    let running = Running::new(|reply| call::unreadable(worker, caller, tool, refusal, reply));
     Reaction::Call { id, running }
 }
 
@@ -233,7 +239,8 @@ fn error(id: &[u8], code: Code, text: &str) -> Reaction {
 }
 
 /// A client's word inside one of our messages: cut, so that it cannot be used to grow them.
-fn shown(word: &str) -> String {
+#[must_use]
+pub fn shown(word: &str) -> String {
     const MAX_SHOWN_CHARS: usize = 128;
     word.chars().take(MAX_SHOWN_CHARS).collect()
 }

@@ -41,6 +41,8 @@ pub(super) struct Exchange {
     reply: Reply,
     /// Slices of the answer that have not gone on: held by strict, or gathered for one write.
     waiting: Splice,
+    /// What of `max_held_total_bytes` this call has taken, until it ends.
+    share: held::Share,
     /// True once a byte of the answer has gone on.
     begun: bool,
 }
@@ -85,6 +87,7 @@ impl Exchange {
         let inspector =
             Inspector::new(treatment, &tool.policy, id.as_bytes(), worker.proxy.hash_key);
         let waiting = Splice::new();
+        let share = worker.proxy.held.share();
         Self {
             worker,
             permit,
@@ -94,6 +97,7 @@ impl Exchange {
             exit,
             reply,
             waiting,
+            share,
             begun: false,
         }
     }
@@ -118,7 +122,6 @@ impl Exchange {
 
     /// Takes the answer in, sending on what may go on, until it is whole.
     async fn receive(&mut self) -> Result<Member, Broken> {
-        let mut share = self.worker.proxy.held.share();
         loop {
             let part = self.next_part().await?;
             let chunk = match part {
@@ -146,7 +149,7 @@ impl Exchange {
             }
             self.exit.note_response(&slice);
             if self.treatment == Treatment::Hold {
-                self.hold(&slice, &mut share).await?;
+                self.hold(&slice).await?;
             }
             self.waiting.push(slice);
         }
@@ -183,7 +186,7 @@ impl Exchange {
     }
 
     /// Strict: accounts for a slice that waits, and stops at the first certain breach.
-    async fn hold(&mut self, slice: &Bytes, share: &mut held::Share) -> Result<(), Broken> {
+    async fn hold(&mut self, slice: &Bytes) -> Result<(), Broken> {
         let limit = self.permit.tool().policy.max_held_bytes;
         if (self.waiting.len() + slice.len()) as u64 > limit {
             return Err(Broken::Blocked(Failure::held(limit)));
@@ -191,7 +194,8 @@ impl Exchange {
         if let Some(failure) = self.inspector.breach() {
             return Err(Broken::Blocked(failure));
         }
-        let grown = share.grow(slice.len() as u64).await;
+        // The handle counts as well: an answer may come in very small pieces.
+        let grown = self.share.grow((slice.len() + size_of::<Bytes>()) as u64).await;
         grown.map_err(|full| Broken::Upstream(full.to_string()))
     }
 
@@ -221,7 +225,13 @@ impl Exchange {
         }
         // Warn: the bytes go on first, then the schema is asked (FR-A11). A query that arrives
         // after the reply waits for the record (ACT-5); `before_reply` waits for it here.
-        if self.worker.proxy.activity.config().durability == Durability::BeforeReply {
+        let judged_first = match self.worker.proxy.activity.config().durability {
+            Durability::BeforeReply => true,
+            // What waits to be judged is bounded like what strict holds; without room it is judged
+            // before its client can ask for more.
+            Durability::Grouped => !self.begun && !self.keeps_document().await,
+        };
+        if judged_first {
             let verdict = self.verdict().await;
             self.record_warning(verdict);
             self.exit.close(status, "").await;
@@ -232,11 +242,12 @@ impl Exchange {
             }
             return Ok(());
         }
-        self.exit.replied();
         if self.begun {
+            // The reply ends after the record: nothing needs to wait for it.
             self.send_rest().await;
             tokio::task::yield_now().await;
         } else {
+            self.exit.replied();
             let whole = std::mem::take(&mut self.waiting);
             self.reply.send(Piece::Whole(member, whole)).await;
         }
@@ -244,6 +255,12 @@ impl Exchange {
         self.record_warning(verdict);
         self.exit.close(status, "").await;
         Ok(())
+    }
+
+    /// Takes room for the document that is kept to be judged after the reply.
+    async fn keeps_document(&mut self) -> bool {
+        let bytes: usize = self.inspector.document().iter().map(Bytes::len).sum();
+        self.share.grow(bytes as u64).await.is_ok()
     }
 
     async fn send_rest(&mut self) {

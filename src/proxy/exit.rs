@@ -120,8 +120,12 @@ impl Exit {
     /// Hands the record over, before the last piece of the reply. Waits for the disk as far as
     /// `activity.durability` asks for it (ACT-3).
     pub(super) async fn close(&mut self, status: Status, error: &str) {
+        // The slot stays while we wait: a call dropped meanwhile still leaves its record.
+        match &self.slot {
+            Some(slot) => slot.clear_to_reply().await,
+            None => return,
+        }
         let Some(slot) = self.slot.take() else { return };
-        slot.clear_to_reply().await;
         let entry = self.entry(status, error);
         if let Some(durable) = slot.submit(entry)
             && let Err(lost) = durable.wait().await

@@ -10,8 +10,9 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::Notify;
 
-/// How long a call waits for room.
-pub const MAX_WAIT: Duration = Duration::from_secs(10);
+/// How long a call waits for room. Less than a stdio upstream waits for a call to take its answer,
+/// so that the other calls of that server do not wait for this one.
+pub const MAX_WAIT: Duration = Duration::from_secs(4);
 
 /// The room shared by all calls.
 #[derive(Clone, Debug)]

@@ -15,7 +15,7 @@ use crate::schema::judge::{Judgement, Scratch};
 #[derive(Debug)]
 pub struct Judges {
     runtime: tokio::runtime::Handle,
-    seats: Semaphore,
+    seats: Arc<Semaphore>,
     scratches: Arc<Mutex<Vec<Scratch>>>,
     disagreements: AtomicU64,
 }
@@ -26,7 +26,7 @@ impl Judges {
     pub fn new(runtime: tokio::runtime::Handle, seats: usize) -> Self {
         Self {
             runtime,
-            seats: Semaphore::new(seats),
+            seats: Arc::new(Semaphore::new(seats)),
             scratches: Arc::default(),
             disagreements: 0.into(),
         }
@@ -49,9 +49,11 @@ impl Judges {
         document: Vec<Bytes>,
     ) -> Option<Judgement> {
         // The semaphore is never closed, so a seat always comes.
-        let _seat = self.seats.acquire().await.ok();
+        let seat = Arc::clone(&self.seats).acquire_owned().await.ok();
         let scratches = Arc::clone(&self.scratches);
         let judged = self.runtime.spawn_blocking(move || {
+            // Held until the work is done, even if its caller has gone.
+            let _seat = seat;
             let taken = scratches.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let mut scratch = taken.unwrap_or_default();
             let judgement = schema.judge(&document, &mut scratch);

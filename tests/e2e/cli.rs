@@ -1,10 +1,13 @@
 //! The command line by its outcomes: what is printed, what goes to stderr, and the exit code.
 
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Output, Proxy, configure, free_port, mcpproxy, stub_stdio};
+use crate::harness::{Output, Process, Proxy, configure, free_port, mcpproxy, stub_stdio};
 
 fn proxy() -> &'static Proxy {
     static PROXY: OnceLock<Proxy> = OnceLock::new();
@@ -336,4 +339,134 @@ fn the_demo_shows_five_fates_and_leaves_nothing() {
         assert!(output.stdout.contains(fate), "{fate}: {}", output.stdout);
     }
     assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0, "nothing is left behind");
+}
+
+#[test]
+fn act_7_activity_is_summed_up_and_exported() {
+    let mut client = proxy().client();
+    let session = client.session.clone();
+    client.call("write", "s:write_item", json!({}));
+    client.call("read", "s:delete_item", json!({}));
+    let summary = cli(&["activity", "summary"]);
+    assert_eq!(summary.code, Some(0), "{}", summary.stderr);
+    for label in ["calls", "rejected", "intent", "latency", "top tools"] {
+        assert!(summary.stdout.lines().any(|line| line.starts_with(label)), "{}", summary.stdout);
+    }
+    assert_eq!(cli(&["activity", "summary", "--period", "7d", "--json"]).json()["period"], "7d");
+    fails(&cli(&["activity", "summary", "--period", "2h", "-o", "json"]), 2, &["2h"]);
+
+    let out = cli(&["activity", "export", "--output", "-", "--session", &session]);
+    assert_eq!(out.code, Some(0), "{}", out.stderr);
+    let lines: Vec<Value> = out.stdout.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    let names: Vec<_> = lines.iter().map(|r| r["tool_name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["write_item", "delete_item", "delete_item"]);
+
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.csv");
+    let path = file.to_str().unwrap();
+    let export = ["activity", "export", "--output", path, "--format", "csv", "--status", "blocked"];
+    let done = cli(&[&export[..], &["--session", &session, "-o", "json"]].concat());
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(done.json(), json!({"file": path, "bytes": text.len()}));
+    assert!(text.starts_with("id,seq,"), "{text}");
+    assert_eq!(text.matches("policy_decision").count(), 1);
+    fails(&cli(&["activity", "export", "--output", "/nowhere/a.csv"]), 1, &["/nowhere/a.csv"]);
+    fails(&cli(&["activity", "export", "--output", "-", "--status", "ok"]), 2, &["status 'ok'"]);
+    fails(&cli(&["activity", "export", "--output", "-", "--since", "soon"]), 2, &["--since"]);
+}
+
+#[test]
+fn act_7_watch_shows_each_record_until_it_is_interrupted() {
+    let mut command = proxy().command(&["activity", "watch", "--json"]);
+    let mut watch = Process::spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()));
+    let mut lines = BufReader::new(watch.0.stdout.take().unwrap()).lines();
+    let mut client = proxy().client();
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    // Calls go on until the watcher, which may still be connecting, has seen one.
+    let caller = std::thread::spawn(move || {
+        while stopped.try_recv().is_err() {
+            client.read("s:read_item", json!({"watched": true}));
+        }
+    });
+    let record: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+    assert!(record["seq"].is_u64(), "{record}");
+    stop.send(()).unwrap();
+    caller.join().unwrap();
+    watch.signal("INT");
+    assert_eq!(watch.wait(), Some(0));
+
+    let folder = tempfile::tempdir().unwrap();
+    let listen = format!("127.0.0.1:{}", free_port());
+    let path = configure(json!({"listen": listen}), folder.path());
+    let output = Output::of(mcpproxy().arg("-c").arg(path).args(["activity", "watch"]));
+    fails(&output, 3, &["mcpproxy serve"]);
+}
+
+/// The file of a log that its newest records are in.
+fn journal(folder: &Path) -> PathBuf {
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false if path.extension().is_some_and(|extension| extension == "jnl") => {
+                    return path;
+                }
+                false => {}
+            }
+        }
+    }
+    panic!("no journal");
+}
+
+#[test]
+fn act_9_a_damaged_log_is_named_refused_and_salvaged() {
+    let folder = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let config =
+        json!({"listen": format!("127.0.0.1:{port}"), "mcpServers": {"s": stub_stdio(&[])}});
+    let proxy = Proxy::unready(config, folder).ready();
+    let mut client = proxy.client();
+    for _ in 0..20 {
+        client.read("s:read_item", json!({}));
+    }
+    let running = proxy.cli(&["activity", "verify"]);
+    assert_eq!(running.code, Some(0), "{}", running.stderr);
+    assert!(running.stdout.starts_with("sound: "), "{}", running.stdout);
+    let folder = proxy.end();
+    let config = folder.path().join("config.json");
+    let run = |args: &[&str]| Output::of(mcpproxy().arg("-c").arg(&config).args(args));
+    let alone = run(&["activity", "verify", "--json"]);
+    assert_eq!(alone.code, Some(0), "{}", alone.stderr);
+    assert_eq!(alone.json()["sound"], true);
+
+    let journal = journal(&folder.path().join("data/activity"));
+    let size = std::fs::metadata(&journal).unwrap().len();
+    let file = std::fs::File::options().write(true).open(&journal).unwrap();
+    file.set_len(size / 3 * 2).unwrap();
+    let broken = run(&["activity", "verify", "--json"]);
+    assert_eq!(broken.code, Some(1), "{} {}", broken.stdout, broken.stderr);
+    let seq = broken.json()["broken"]["seq"].as_u64().unwrap();
+    assert!(broken.stderr.contains(&format!("record {seq} is missing")), "{}", broken.stderr);
+    let refused = run(&["serve"]);
+    assert_eq!(refused.code, Some(4), "{}", refused.stderr);
+    let name = journal.file_name().unwrap().to_str().unwrap();
+    assert!(refused.stderr.contains(name), "{}", refused.stderr);
+    assert!(refused.stderr.contains("serve --salvage"), "{}", refused.stderr);
+
+    let mut command = mcpproxy();
+    command.arg("-c").arg(&config).args(["serve", "--salvage"]).stdin(Stdio::null());
+    let mut salvaged = Process::spawn(command.stdout(Stdio::piped()).stderr(Stdio::null()));
+    let mut line = String::new();
+    BufReader::new(salvaged.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("MCP at "), "{line}");
+    let after = run(&["activity", "list", "--type", "tool_call", "-n", "100", "--json"]).json();
+    let kept = after["activities"].as_array().unwrap().len();
+    assert!(0 < kept && kept < 20, "{kept}");
+    salvaged.signal("TERM");
+    assert_eq!(salvaged.wait(), Some(0));
+    assert!(folder.path().join("data/activity.damaged-1").is_dir(), "nothing is deleted");
+    assert_eq!(run(&["activity", "verify"]).code, Some(0));
 }

@@ -235,6 +235,18 @@ fn fr_004_call_tool_is_gone_and_says_what_to_use() {
 }
 
 #[test]
+fn act_1_calls_of_no_tool_of_ours_and_unreadable_ones_are_on_record() {
+    let mut client = required().client();
+    client.tool("call_tool", json!({}));
+    client.tool("delete_everything", json!({}));
+    client.ask("tools/call", json!({"name": 7}));
+    let records = client.records(required(), "type=tool_call&status=rejected");
+    let named: Vec<_> = records.iter().map(|record| &record["tool_name"]).collect();
+    assert_eq!(named, ["", "delete_everything", "call_tool"], "{records:?}");
+    assert!(records.iter().all(|record| record["error_message"] != ""), "{records:?}");
+}
+
+#[test]
 fn fr_005_unknown_servers_and_tools_are_results_that_name_them_and_on_record() {
     let mut client = required().client();
     for (tool, named) in

@@ -404,6 +404,11 @@ fn fr_a9_a_schema_that_does_not_compile_lets_traffic_flow_and_is_told_once() {
         assert_eq!(log.lines().filter(of_tool).count(), 1, "{log}");
     }
     assert_eq!(client.records(&proxy, "type=policy_decision"), Vec::<Value>::new());
+    let health = &proxy.api("status")["schemas"];
+    let told: Vec<_> = health["unusable"].as_array().unwrap().iter().map(|t| &t["tool"]).collect();
+    assert_eq!(told, ["s:remote_ref", "s:uncompilable", "s:unknown_dialect"], "{health}");
+    assert!(health["unusable"][0]["reason"].as_str().unwrap().contains("ref"), "{health}");
+    assert_eq!(health["judged_by_tape_alone"], json!(["s:look_around"]), "{health}");
 }
 
 #[test]

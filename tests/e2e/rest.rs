@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
-use crate::harness::{API_KEY, Proxy, Response, stub, stub_stdio};
+use crate::harness::{API_KEY, Connection, Proxy, Response, stub, stub_stdio};
 
 fn proxy() -> &'static Proxy {
     static PROXY: OnceLock<Proxy> = OnceLock::new();
@@ -32,6 +32,9 @@ fn call(variant: &str, tool: &str, intent: Value) -> Response {
 fn without_the_key_there_is_nothing_but_health() {
     for path in [
         "/api/v1/activity",
+        "/api/v1/activity/export",
+        "/api/v1/activity/verify",
+        "/events",
         "/api/v1/servers",
         "/api/v1/tools",
         "/api/v1/status",
@@ -104,6 +107,10 @@ fn fr_040_bad_parameters_are_400_and_name_themselves() {
         ("activity?server=s&server=t", "server"),
         ("activity?offset=1&cursor=01M7YMG6Z4000000002V39QZ4G", "cursor"),
         ("activity/summary?period=2h", "period"),
+        ("activity/export?format=xml", "format"),
+        ("activity/export?status=ok", "status"),
+        ("activity/export?limit=5", "limit"),
+        ("activity/verify?from=1", "from"),
         ("tools?limit=0", "limit"),
         ("tools?limit=101", "limit"),
         ("tools?query=x", "query"),
@@ -197,6 +204,139 @@ fn fr_038_to_039_the_log_is_listed_filtered_and_paged() {
     ] {
         assert!(record.get(key).is_some(), "{key}: {record}");
     }
+}
+
+#[test]
+fn act_7_an_export_holds_every_record_a_filter_means_in_order() {
+    let mut client = proxy().client();
+    let session = client.session.clone();
+    client.call("write", "s:write_item", json!({"note": "=1+1, \"quoted\""}));
+    client.call("read", "s:delete_item", json!({}));
+    let spread = "{\"jsonrpc\":\"2.0\",\"id\":9,\"method\":\"tools/call\",\"params\":{\"name\":\
+        \"call_tool_read\",\"arguments\":{\"name\":\"s:read_item\",\"args\":{\n  \"a\": 1.50\r\n},\
+        \"intent\":{\"operation_type\":\"read\"}}}}";
+    client.post(spread.as_bytes());
+    let mut listed = client.records(proxy(), "");
+    listed.reverse();
+
+    let export = |rest: &str| {
+        let path = format!("/api/v1/activity/export?session_id={session}{rest}");
+        let response = proxy().get(&path);
+        assert_eq!((response.status, response.whole), (200, true), "{}", response.text());
+        assert!(!response.header("x-request-id").unwrap().is_empty());
+        response
+    };
+    let plain = export("");
+    assert_eq!(plain.header("content-type"), Some("application/x-ndjson"));
+    let text = plain.text();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines, listed, "oldest first, whole, a line each");
+    assert!(text.contains("1.50"), "numbers keep their bytes");
+    assert_eq!(export("&status=blocked").text().lines().count(), 1);
+    assert_eq!(export("&tool=nothing").text(), "");
+
+    let csv = export("&format=csv&type=tool_call");
+    assert!(csv.header("content-type").unwrap().starts_with("text/csv"));
+    let text = csv.text();
+    let rows: Vec<&str> = text.split_terminator("\r\n").collect();
+    assert_eq!(rows.len(), 4, "{text}");
+    for key in listed[0].as_object().unwrap().keys() {
+        assert!(rows[0].split(',').any(|column| column == key), "{key} is no column");
+    }
+    for (row, record) in rows[1..].iter().zip(listed.iter().filter(|r| r["type"] == "tool_call")) {
+        assert!(row.starts_with(record["id"].as_str().unwrap()), "{row}");
+    }
+    assert!(rows[1].contains(r#""{""note"":""=1+1, \""quoted\""""}""#), "{}", rows[1]);
+}
+
+#[test]
+fn act_7_an_export_of_many_pages_is_whole() {
+    let mut client = proxy().client();
+    for _ in 0..300 {
+        client.read("s:read_item", json!({}));
+    }
+    let path = format!("/api/v1/activity/export?session_id={}", client.session);
+    let text = proxy().get(&path).text();
+    let seqs: Vec<u64> = text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["seq"].as_u64().unwrap())
+        .collect();
+    assert_eq!(seqs.len(), 300);
+    assert!(seqs.is_sorted_by(|a, b| a < b));
+}
+
+/// The records that come next on an event stream.
+fn next_events(connection: &mut Connection, count: usize) -> Vec<Value> {
+    let (mut text, mut records) = (String::new(), Vec::new());
+    while records.len() < count {
+        let chunk = connection.chunk().expect("the stream goes on");
+        text.push_str(std::str::from_utf8(&chunk).unwrap());
+        while let Some((event, rest)) = text.split_once("\n\n") {
+            let field = |name| event.lines().find_map(|line| line.strip_prefix(name));
+            if let Some(data) = field("data: ") {
+                let record: Value = serde_json::from_str(data).unwrap();
+                assert_eq!(field("id: "), record["id"].as_str());
+                assert_eq!(field("event: "), Some("activity"));
+                records.push(record);
+            }
+            text = rest.to_owned();
+        }
+    }
+    records
+}
+
+fn open_events(proxy: &Proxy, headers: &[(&str, &str)]) -> Connection {
+    let mut connection = Connection::open(proxy.port);
+    let headers = [&[("X-API-Key", API_KEY)], headers].concat();
+    connection.send("GET", "/events", &headers, b"");
+    let (status, headers) = connection.head();
+    assert_eq!(status, 200);
+    let kind = headers.iter().find(|(name, _)| name == "content-type").unwrap();
+    assert_eq!(kind.1, "text/event-stream");
+    // Once it has greeted, every record from then on comes.
+    assert!(connection.chunk().unwrap().starts_with(b"retry: "));
+    connection
+}
+
+#[test]
+fn act_7_events_come_live_resume_after_the_last_seen_and_end_with_the_server() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    let mut client = proxy.client();
+    client.read("s:read_item", json!({}));
+    let mut first = open_events(&proxy, &[]);
+    client.call("write", "s:write_item", json!({"n": 1}));
+    let seen = next_events(&mut first, 1).remove(0);
+    assert_eq!(seen, proxy.activity("")[0], "the record as it is listed");
+    assert_eq!(seen["tool_name"], "write_item", "nothing from before");
+    drop(first);
+
+    for _ in 0..3 {
+        client.read("s:read_item", json!({}));
+    }
+    let after = [("Last-Event-ID", seen["id"].as_str().unwrap())];
+    let mut second = open_events(&proxy, &after);
+    client.read("s:text", json!({"size": 5}));
+    let seqs: Vec<_> = next_events(&mut second, 4).iter().map(|r| r["seq"].as_u64()).collect();
+    let begin = seen["seq"].as_u64().unwrap();
+    assert_eq!(seqs, (1..=4).map(|n| Some(begin + n)).collect::<Vec<_>>());
+
+    let headers = [("X-API-Key", API_KEY), ("Last-Event-ID", "nonsense")];
+    let text = refused(&proxy.request("GET", "/events", &headers, b""), 400);
+    assert!(text.contains("Last-Event-ID"), "{text}");
+    assert!(refused(&proxy.get("/events?since=1"), 400).contains("'since'"));
+    refused(&proxy.request("POST", "/events", &headers[..1], b""), 405);
+    proxy.end();
+    while second.chunk().is_some_and(|chunk| !chunk.is_empty()) {}
+}
+
+#[test]
+fn act_4_the_running_log_is_verified() {
+    proxy().client().read("s:read_item", json!({}));
+    let report = proxy().api("activity/verify");
+    assert_eq!((&report["sound"], &report["broken"]), (&json!(true), &Value::Null), "{report}");
+    assert_eq!(report["first"], 1);
+    assert!(report["records"].as_u64().unwrap() > 2, "{report}");
+    assert_eq!(report["records"], report["last"]);
 }
 
 #[test]

@@ -76,7 +76,6 @@ async function look(page) {
   step('the key outlives a reload of the tab');
   await page.reload();
   await page.locator('#rows li').first().waitFor();
-  await page.locator('#live[data-state=live], #live[data-state=polling]').waitFor();
   await shot('activity');
 
   step('filters leave what fits');
@@ -121,6 +120,7 @@ async function look(page) {
   await call('read', 'stub:echo', { note: 'arrives' }, 'came while you looked');
   await count(page, '#rows li', rows + 1);
   assert.match(await page.locator('#rows li').first().innerText(), /stub:echo/);
+  await page.locator('#live[data-state=live]').waitFor();
   await field('Intent').selectOption('destructive');
   await all(page, '#rows li', (row) => row.includes('destructive'));
   const destructive = await page.locator('#rows li').count();
@@ -211,8 +211,6 @@ async function look(page) {
 function watch(page) {
   const found = [];
   page.on('console', (message) => {
-    // Until a server has /events the page asks it once, and polls.
-    if (message.location().url.endsWith('/events') && message.text().includes('404')) return;
     if (['error', 'warning'].includes(message.type())) found.push(`${message.text()} (${message.location().url})`);
   });
   page.on('pageerror', (error) => found.push(String(error)));

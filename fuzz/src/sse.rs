@@ -1,9 +1,12 @@
-//! Fuzz body: an event stream cut anywhere gives the same events, and what is encoded comes back.
+//! Target `sse`: an event stream cut anywhere gives the same events, and what is encoded comes
+//! back.
+//!
+//! Input: a byte for the size of the chunks, then the stream.
 
 use bytes::Bytes;
 use mcpproxy::wire::sse::{Decoder, Encoder, Error, Item};
 
-/// The first byte says how large the chunks are, the rest is the stream.
+/// The fuzz target.
 pub fn run(data: &[u8]) {
     let Some((&size, stream)) = data.split_first() else { return };
     let size = usize::from(size).max(1);

@@ -1,9 +1,11 @@
-//! Fuzz body: lines cut anywhere are the lines that a plain split gives.
+//! Target `lines`: lines cut anywhere are the lines that a plain split gives.
+//!
+//! Input: a byte for the size of the chunks, a byte for the longest line, then the stream.
 
 use bytes::Bytes;
 use mcpproxy::wire::lines::{Decoder, Item, TooLong, one_line};
 
-/// The first byte says how large the chunks are, the second how long a line may be.
+/// The fuzz target.
 pub fn run(data: &[u8]) {
     let [size, limit, stream @ ..] = data else { return };
     let limit = u64::from(*limit);

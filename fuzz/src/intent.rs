@@ -1,4 +1,7 @@
-//! Fuzz body: what a call tool is given never panics, and nothing passes the gate that must not.
+//! Target `intent`: what a call tool is given never panics, and nothing passes the gate that must
+//! not.
+//!
+//! Input: a byte that picks the tool's hints, the variant and the settings, then `arguments`.
 
 use std::sync::Arc;
 
@@ -11,7 +14,7 @@ use mcpproxy::tool::{
 };
 use serde_json::value::RawValue;
 
-/// The first byte picks the tool's hints, variant and settings; the rest is `arguments`.
+/// The fuzz target.
 pub fn run(data: &[u8]) {
     let Some((&pick, raw)) = data.split_first() else { return };
     let bit = |at: u8| pick >> at & 1 == 1;

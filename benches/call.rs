@@ -1,0 +1,83 @@
+//! All that the proxy does with an answer but for the sockets: inspect, judge, splice, and the
+//! entry for the log, in each treatment; beside a tree judged by boon and written again.
+
+#[path = "common/mod.rs"]
+mod common;
+
+use std::hint::black_box;
+
+use bytes::{Buf, Bytes};
+use criterion::{BenchmarkGroup, Criterion, Throughput, measurement::WallTime};
+use mcpproxy::activity::record::{Draft, Payload, Source, Status, Type};
+use mcpproxy::output::{Finding, Inspector, MissingContent, Policy, Treatment};
+use mcpproxy::schema::compile::{Schema, Settings, compile};
+use mcpproxy::schema::judge::{Scratch, Verdict};
+use mcpproxy::wire::jsonrpc;
+use mcpproxy::wire::splice::Splice;
+use serde_json::Value;
+
+/// Bytes of an answer that a record keeps by default.
+const RESPONSE_BYTES: usize = 1024;
+
+fn answer(
+    treatment: Treatment,
+    schema: &Schema,
+    scratch: &mut Scratch,
+    whole: &Bytes,
+) -> (Splice, Draft) {
+    let mut inspector = Inspector::new(treatment, &Policy::default(), b"42", 1);
+    let body = inspector.feed(whole).unwrap_or_default();
+    assert!(inspector.end().is_ok());
+    if inspector.finding(MissingContent::Allow) == Finding::AskTheSchema {
+        let judgement = schema.judge(inspector.document(), scratch);
+        assert_eq!(judgement.verdict, Verdict::Conforms);
+    }
+    let mut draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Success);
+    draft.response = Payload::cut(&body, RESPONSE_BYTES);
+    let mut reply = Splice::from(jsonrpc::result_head(b"7"));
+    reply.push(body);
+    reply.push(jsonrpc::TAIL);
+    (reply, draft)
+}
+
+fn size(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    schema: &Schema,
+    name: &str,
+    message: Vec<u8>,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let whole = Bytes::from(message);
+    let mut scratch = Scratch::new();
+    group.throughput(Throughput::Bytes(whole.len() as u64));
+    for (what, treatment) in [("forward", Treatment::Forward), ("judged", Treatment::Hold)] {
+        group.bench_function(format!("{what}/{name}"), |bencher| {
+            bencher
+                .iter(|| answer(treatment, schema, &mut scratch, black_box(&whole)).0.remaining());
+        });
+    }
+    let mut schemas = boon::Schemas::new();
+    let mut compiler = boon::Compiler::new();
+    compiler.add_resource("schema.json", serde_json::from_str(common::SCHEMA)?)?;
+    let compiled = compiler.compile("schema.json", &mut schemas)?;
+    group.bench_function(format!("serde_json+boon+round-trip/{name}"), |bencher| {
+        bencher.iter(|| {
+            let message: Value = serde_json::from_slice(black_box(&whole)).unwrap_or_default();
+            let structured = message.pointer("/result/structuredContent").unwrap_or(&Value::Null);
+            assert!(schemas.validate(structured, compiled).is_ok());
+            message.to_string().len()
+        });
+    });
+    Ok(())
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let schema = compile(common::SCHEMA.as_bytes(), &Settings::default())?;
+    let mut criterion = Criterion::default().configure_from_args();
+    let mut group = criterion.benchmark_group("call");
+    for (name, bytes) in common::SIZES {
+        size(&mut group, &schema, name, common::response(bytes))?;
+    }
+    group.finish();
+    criterion.final_summary();
+    Ok(())
+}

@@ -1,0 +1,126 @@
+//! Target `record`: the codec and the redaction of activity records.
+//!
+//! Input: structured. A record grown out of the bytes comes back from its block as it was; and
+//! the bytes themselves are read or refused, and what is read is written back the same.
+
+use arbitrary::{Arbitrary, Result, Unstructured};
+use mcpproxy::activity::{
+    codec::{self, BlockBuilder, HeadRef, PayloadRef},
+    query,
+    record::{Body, Hash, Id, NodeId, Operation, Payload, Source, Status, Type},
+    redact::Redactor,
+    segment, stats,
+};
+
+/// The fuzz target.
+pub fn run(data: &[u8]) {
+    read(data);
+    redact(data);
+    // Only a text that is not UTF-8 could fail, and `arbitrary` makes none.
+    grow(&mut Unstructured::new(data)).expect("as many zeros as it takes");
+}
+
+/// Any bytes are read or refused, and what is read is written back the same.
+fn read(data: &[u8]) {
+    let _ = codec::head_block(data);
+    let _ = codec::body_block(data);
+    let term = query::Term::new(query::Field::Tool, b"tool");
+    let _ = segment::Bitmap::find(data, term);
+    let _ = segment::Bounds::decode(data);
+    if let Ok(head) = codec::decode_head(data) {
+        let mut again = Vec::new();
+        codec::encode_head(&head, &mut again);
+        assert_eq!(codec::decode_head(&again), Ok(head));
+    }
+    if let Ok(body) = codec::decode_body(data) {
+        assert_eq!(codec::decode_body(&encoded(&body)), Ok(body));
+    }
+    if let Ok(stats) = stats::Stats::decode(data) {
+        assert_eq!(stats::Stats::decode(&stats.encode()), Ok(stats));
+    }
+}
+
+/// Redaction neither fails nor grows without bound, wherever the payload was cut.
+fn redact(data: &[u8]) {
+    let redactor = Redactor::new(&[]);
+    for limit in [data.len(), data.len() / 2] {
+        let payload = Payload::cut(data, limit);
+        let (kept, total) = redactor.payload(&payload);
+        assert!(total >= kept.len() as u64);
+        assert!(kept.len() <= 16 * (limit + 16));
+    }
+}
+
+/// What is written to a block comes back.
+fn grow(from: &mut Unstructured<'_>) -> Result<()> {
+    let (first, node, prev) = (<_>::arbitrary(from)?, NodeId(<_>::arbitrary(from)?), Hash([5; 32]));
+    let mut builder = BlockBuilder::new(first, prev);
+    let mut written = Vec::new();
+    for _ in 0..from.int_in_range(0..=3u8)? {
+        let head = head(from)?;
+        let body =
+            Body { arguments: payload(from)?, response: payload(from)?, metadata: payload(from)? };
+        let mut head_bytes = Vec::new();
+        codec::encode_head(&head, &mut head_bytes);
+        assert_eq!(codec::decode_head(&head_bytes), Ok(head));
+        let body_bytes = encoded(&body);
+        assert_eq!(codec::decode_body(&body_bytes), Ok(body));
+        let hash = codec::chain(prev, node, first, &head_bytes, &body_bytes);
+        builder.push(&head_bytes, hash, &body_bytes);
+        written.push((head_bytes, hash, body_bytes));
+    }
+    let (heads, bodies) = builder.finish();
+    let block = codec::head_block(&heads).expect("our own block");
+    assert_eq!((block.first, block.prev), (first, prev));
+    let records: Vec<_> = block
+        .records
+        .into_iter()
+        .zip(codec::body_block(&bodies).expect("our own block"))
+        .map(|((head, hash), body)| (heads[head].to_vec(), hash, bodies[body].to_vec()))
+        .collect();
+    assert_eq!(records, written);
+    Ok(())
+}
+
+fn head<'a>(from: &mut Unstructured<'a>) -> Result<HeadRef<'a>> {
+    Ok(HeadRef {
+        stored_ms: <_>::arbitrary(from)?,
+        kind: *from.choose(Type::ALL)?,
+        source: *from.choose(Source::ALL)?,
+        status: *from.choose(Status::ALL)?,
+        operation: Option::<u8>::arbitrary(from)?
+            .map(|pick| Operation::ALL[usize::from(pick) % Operation::ALL.len()]),
+        server: <_>::arbitrary(from)?,
+        tool: <_>::arbitrary(from)?,
+        error: <_>::arbitrary(from)?,
+        started: <_>::arbitrary(from)?,
+        duration_us: <_>::arbitrary(from)?,
+        overhead_us: <_>::arbitrary(from)?,
+        response_bytes: <_>::arbitrary(from)?,
+        session_id: <_>::arbitrary(from)?,
+        request_id: <_>::arbitrary(from)?,
+        parent: Option::<[u8; 16]>::arbitrary(from)?.map(Id::from_bytes),
+        intent: {
+            let bytes = <&[u8]>::arbitrary(from)?;
+            let cut = u64::from(u16::arbitrary(from)?);
+            PayloadRef { bytes, total: bytes.len() as u64 + cut }
+        },
+        variant: <_>::arbitrary(from)?,
+        client_name: <_>::arbitrary(from)?,
+    })
+}
+
+fn payload(from: &mut Unstructured<'_>) -> Result<Payload> {
+    let bytes = Vec::<u8>::arbitrary(from)?;
+    let cut = u64::from(u16::arbitrary(from)?);
+    let total = bytes.len() as u64 + cut;
+    Ok(Payload::from_head(bytes.into(), total))
+}
+
+fn encoded(body: &Body) -> Vec<u8> {
+    let [arguments, response, metadata] = [&body.arguments, &body.response, &body.metadata]
+        .map(|payload| PayloadRef { bytes: payload.bytes(), total: payload.total() });
+    let mut out = Vec::new();
+    codec::encode_body(arguments, response, metadata, &mut out);
+    out
+}

@@ -1,0 +1,160 @@
+//! `mcpproxy activity export`: records into a file, as they come, with a progress bar.
+//!
+//! The file takes its name once it is whole; what broke off is not left behind.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufWriter, IsTerminal, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use futures_util::TryStreamExt;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+
+use super::{filters, times};
+use crate::cli::args::ActivityExport;
+use crate::cli::backend::{Backend, target};
+use crate::cli::failure::Failure;
+use crate::cli::output::{Output, clean, text};
+
+/// What an unfinished file has at the end of its name.
+const PARTIAL: &str = ".partial";
+
+/// Writes the records that the filters mean.
+pub(super) async fn run(
+    flags: &ActivityExport,
+    backend: &Backend,
+    output: &Output,
+) -> Result<(), Failure> {
+    let (since, until) = times(&flags.filters)?;
+    let query = filters(&flags.filters, since.as_deref(), until.as_deref());
+    let bar = bar(backend, &query).await?;
+    let mut wanted = query;
+    wanted.push(("format", Some(flags.format.as_str())));
+    let mut chunks = backend.stream(&target(&["activity", "export"], &wanted)).await?;
+    if flags.file == Path::new("-") {
+        let mut out = std::io::stdout().lock();
+        while let Some(chunk) = chunks.try_next().await? {
+            match out.write_all(&chunk) {
+                // The reader's choice.
+                Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => break,
+                written => written.map_err(|error| unwritten(&flags.file, &error))?,
+            }
+            advance(&bar, &chunk);
+        }
+        bar.finish_and_clear();
+        return Ok(());
+    }
+    let failed = |error: std::io::Error| unwritten(&flags.file, &error);
+    let mut sink = Sink::create(&flags.file).map_err(failed)?;
+    let mut bytes = 0;
+    while let Some(chunk) = chunks.try_next().await? {
+        sink.out.write_all(&chunk).map_err(failed)?;
+        bytes += chunk.len();
+        advance(&bar, &chunk);
+    }
+    sink.finish().map_err(failed)?;
+    bar.finish_and_clear();
+    let done = json!({"file": flags.file.display().to_string(), "bytes": bytes});
+    output.print(&done.to_string(), draw)
+}
+
+fn draw(done: &Value) -> String {
+    format!("{} bytes in {}", text(done, "/bytes"), clean(&text(done, "/file")))
+}
+
+/// A bar as long as there are records, on a terminal; else one that is not seen.
+async fn bar(backend: &Backend, filters: &[(&str, Option<&str>)]) -> Result<ProgressBar, Failure> {
+    if !std::io::stderr().is_terminal() {
+        return Ok(ProgressBar::hidden());
+    }
+    let mut query = filters.to_vec();
+    query.extend(["with_total", "exclude_payloads"].map(|name| (name, Some("true"))));
+    query.push(("limit", Some("1")));
+    let page = backend.get(&target(&["activity"], &query)).await?;
+    let page = crate::cli::output::parse(page.json()?)?;
+    Ok(records_bar(page.pointer("/total").and_then(Value::as_u64).unwrap_or_default()))
+}
+
+/// A progress bar on stderr over so many records.
+pub(super) fn records_bar(total: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:40} {human_pos}/{human_len} records {eta}");
+    ProgressBar::new(total).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+/// Lines stand for records; a line end within a cell of CSV makes the bar run ahead a little.
+fn advance(bar: &ProgressBar, chunk: &[u8]) {
+    if !bar.is_hidden() {
+        bar.inc(memchr::memchr_iter(b'\n', chunk).count() as u64);
+    }
+}
+
+fn unwritten(file: &Path, error: &std::io::Error) -> Failure {
+    Failure::failed(format!("cannot write {}: {error}", file.display()))
+}
+
+/// The file under way. Dropped before its end, it is removed.
+struct Sink {
+    out: BufWriter<File>,
+    /// Where it is, and what it will be called; none for what is not a file of its own, like a pipe.
+    names: Option<(PathBuf, PathBuf)>,
+}
+
+impl Sink {
+    /// Only its owner can read it: arguments and answers are in it.
+    fn create(path: &Path) -> std::io::Result<Self> {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+            return Ok(Self { out: BufWriter::new(options.open(path)?), names: None });
+        }
+        let mut partial = path.as_os_str().to_owned();
+        partial.push(PARTIAL);
+        let partial = PathBuf::from(partial);
+        let out = BufWriter::new(options.open(&partial)?);
+        Ok(Self { out, names: Some((partial, path.to_owned())) })
+    }
+
+    fn finish(mut self) -> std::io::Result<()> {
+        self.out.flush()?;
+        if let Some((partial, path)) = &self.names {
+            self.out.get_ref().sync_all()?;
+            fs::rename(partial, path)?;
+            self.names = None;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        if let Some((partial, _)) = &self.names {
+            // What is left is named as unfinished.
+            let _ = fs::remove_file(partial);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn act_7_a_file_takes_its_name_when_it_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.csv");
+        fs::write(&path, "old").unwrap();
+        let names = || fs::read_dir(folder.path()).unwrap().count();
+        let mut sink = Sink::create(&path).unwrap();
+        sink.out.write_all(b"new").unwrap();
+        assert_eq!(names(), 2);
+        drop(sink);
+        assert_eq!((names(), fs::read(&path).unwrap()), (1, b"old".to_vec()), "broken off");
+        let mut sink = Sink::create(&path).unwrap();
+        sink.out.write_all(b"new").unwrap();
+        sink.finish().unwrap();
+        assert_eq!((names(), fs::read(&path).unwrap()), (1, b"new".to_vec()));
+        Sink::create(Path::new("/dev/null")).unwrap().finish().unwrap();
+        assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    }
+}

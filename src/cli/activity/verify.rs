@@ -1,0 +1,106 @@
+//! `mcpproxy activity verify`: whether the log is as it was written (ACT-4).
+//!
+//! A running proxy is asked; with none running the files are checked, on a copy, before anything
+//! could repair them.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use indicatif::ProgressBar;
+use serde_json::Value;
+
+use super::export::records_bar;
+use crate::activity::verify;
+use crate::cli::args::Global;
+use crate::cli::backend::{self, Backend, target};
+use crate::cli::failure::Failure;
+use crate::cli::output::{self, Output, clean, list, text};
+use crate::cli::{config, log, serve};
+use crate::server;
+
+/// How often a bar without a length moves.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Verifies, says what was found, and fails if the log is not sound.
+pub(super) fn run(global: &Global, output: &Output) -> Result<(), Failure> {
+    let loaded = config::load(global, None)?;
+    log::start(global.log_level.as_deref().unwrap_or("error"), log::Shape::Text);
+    config::warn(&loaded);
+    let runtime = server::local_runtime().map_err(Failure::failed)?;
+    let client = backend::client(&loaded.config);
+    let report = if runtime.block_on(client.is_there()) {
+        let bar = ProgressBar::new_spinner().with_message("the running proxy verifies its log");
+        bar.enable_steady_tick(TICK);
+        let asked = Backend::Remote(client);
+        let report = runtime.block_on(asked.get(&target(&["activity", "verify"], &[])));
+        bar.finish_and_clear();
+        report?.json()?.to_owned()
+    } else {
+        let folder = loaded.config.activity_folder();
+        if !folder.try_exists().map_err(Failure::failed)? {
+            let none = format!("there is no activity log in {}", folder.display());
+            return Err(Failure::failed(none));
+        }
+        let bar = records_bar(0);
+        let report = verify::folder(&folder, |done, total| {
+            bar.set_length(total);
+            bar.set_position(done);
+        });
+        bar.finish_and_clear();
+        serde_json::to_string(&report.map_err(|error| serve::store(&error))?)
+            .map_err(Failure::failed)?
+    };
+    output.print(&report, draw)?;
+    match unsound(&output::parse(&report)?) {
+        None => Ok(()),
+        Some(why) => Err(Failure::failed(why)),
+    }
+}
+
+fn draw(report: &Value) -> String {
+    let [records, first, last] = ["/records", "/first", "/last"].map(|at| text(report, at));
+    let mut shown = match unsound(report) {
+        None => format!("sound: {records} records, number {first} to {last}\n"),
+        Some(_) => format!("NOT SOUND: {records} records were good, number {first} to {last}\n"),
+    };
+    for file in list(report, "/altered") {
+        let _ = writeln!(shown, "altered   {}", clean(file.as_str().unwrap_or_default()));
+    }
+    for note in list(report, "/notes") {
+        let _ = writeln!(shown, "note      {}", clean(note.as_str().unwrap_or_default()));
+    }
+    shown
+}
+
+/// What is wrong, the first break by its number; `None` if nothing is.
+fn unsound(report: &Value) -> Option<String> {
+    if report.pointer("/sound") == Some(&Value::Bool(true)) {
+        return None;
+    }
+    let fault = text(report, "/broken/fault").replace('_', " ");
+    Some(match report.pointer("/broken/seq") {
+        Some(seq) => format!("record {seq} is {fault}: {}", text(report, "/broken/why")),
+        None => "files of the log are not what they were when it was closed".to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn act_4_the_first_break_is_named() {
+        let mut report = serde_json::json!({"sound": true, "records": 7, "first": 1, "last": 7,
+            "broken": null, "altered": [], "notes": []});
+        assert_eq!(unsound(&report), None);
+        assert_eq!(draw(&report), "sound: 7 records, number 1 to 7\n");
+        report["sound"] = false.into();
+        report["altered"] = serde_json::json!(["db/1"]);
+        assert!(unsound(&report).unwrap().contains("files"));
+        report["broken"] = serde_json::json!({"seq": 8, "fault": "out_of_place", "why": "its id"});
+        assert_eq!(unsound(&report).unwrap(), "record 8 is out of place: its id");
+        assert!(
+            draw(&report).starts_with("NOT SOUND: 7 records") && draw(&report).contains("db/1")
+        );
+    }
+}
