@@ -18,7 +18,7 @@
 //! 3. state: [`catalog`], [`activity`]
 //! 4. upstream I/O: [`upstream`]
 //! 5. [`proxy`]
-//! 6. faces: [`downstream`], [`api`]
+//! 6. faces: [`downstream`], [`api`], [`page`]
 //! 7. assembly: [`config`], [`server`]
 //! 8. [`cli`]
 
@@ -31,6 +31,7 @@ pub mod downstream;
 pub mod intent;
 pub mod json;
 pub mod output;
+pub mod page;
 pub mod proxy;
 pub mod schema;
 pub mod server;

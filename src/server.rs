@@ -38,6 +38,7 @@ use crate::downstream::body::Body;
 use crate::downstream::guard::{BadEntry, Guard};
 use crate::downstream::http::{self as mcp, Connection};
 use crate::downstream::session::Sessions;
+use crate::page;
 use crate::proxy::judges::Judges;
 use crate::proxy::{Proxy, Worker, held};
 use crate::upstream::supervisor::{Event, Supervisor};
@@ -337,6 +338,9 @@ where
 {
     if let Err(refused) = shared.guard.check(request.headers(), request.uri().authority()) {
         return api::refuse(refused.status(), &refused.to_string());
+    }
+    if let Some(page) = page::answer(&request) {
+        return page;
     }
     if request.uri().path() != "/mcp" {
         return api::handle(&shared.api, worker, request).await;

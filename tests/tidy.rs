@@ -20,14 +20,15 @@ const FLOORS: &[&[&str]] = &[
 
 /// The few that may look sideways, and why.
 const SIDEWAYS: &[(&str, &str)] = &[
-    ("tool", "schema"),    // a tool holds its compiled schema
-    ("tool", "output"),    // and the policy for its answers
-    ("intent", "tool"),    // the gate looks at the tool
-    ("intent", "output"),  // its tests build one
-    ("output", "tool"),    // how an answer is treated depends on its tool
-    ("output", "schema"),  // a verdict holds a violation
-    ("api", "downstream"), // both are HTTP: bodies and guards are shared
-    ("server", "config"),  // the server is made of the config
+    ("tool", "schema"),     // a tool holds its compiled schema
+    ("tool", "output"),     // and the policy for its answers
+    ("intent", "tool"),     // the gate looks at the tool
+    ("intent", "output"),   // its tests build one
+    ("output", "tool"),     // how an answer is treated depends on its tool
+    ("output", "schema"),   // a verdict holds a violation
+    ("api", "downstream"),  // both are HTTP: bodies and guards are shared
+    ("page", "downstream"), // the same
+    ("server", "config"),   // the server is made of the config
 ];
 
 /// Crates that are used behind one folder or file only.

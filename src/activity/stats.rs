@@ -252,6 +252,17 @@ impl Period {
         hours * 3600 * 1_000_000
     }
 
+    /// How many buckets a point over time covers: 5 minutes, 30 minutes, 3 hours, 12 hours.
+    #[must_use]
+    pub const fn step_buckets(self) -> u64 {
+        match self {
+            Self::Hour => 1,
+            Self::Day => 6,
+            Self::Week => 36,
+            Self::Month => 144,
+        }
+    }
+
     /// The bucket that a period ending at `now` (microseconds since 1970) begins with. The period
     /// is thus up to five minutes longer than its name; its summary says when it starts.
     #[must_use]
@@ -271,9 +282,47 @@ pub struct Summary {
     pub end: u64,
     /// What was counted.
     pub stats: Stats,
+    /// The same over time, oldest first: each covers [`Period::step_buckets`] buckets.
+    pub points: Vec<Point>,
+}
+
+/// Tool calls of one step in time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Point {
+    /// As in [`Stats`].
+    statuses: [u64; Status::ALL.len()],
+    /// As in [`Stats`].
+    operations: [u64; Operation::ALL.len() + 1],
+}
+
+impl Point {
+    /// Adds a bucket's counters up.
+    fn merge(&mut self, stats: &Stats) {
+        self.statuses.iter_mut().zip(stats.statuses).for_each(|(a, b)| *a += b);
+        self.operations.iter_mut().zip(stats.operations).for_each(|(a, b)| *a += b);
+    }
 }
 
 impl Summary {
+    /// A summary of nothing yet, for a period that ends at `now` (microseconds since 1970).
+    #[must_use]
+    pub fn new(period: Period, now: u64) -> Self {
+        let first = period.first_bucket(now);
+        let steps = (now / BUCKET_US - first) / period.step_buckets() + 1;
+        let points = (0..steps).map(|_| Point::default()).collect();
+        Self { period, start: first * BUCKET_US, end: now, stats: Stats::default(), points }
+    }
+
+    /// Adds the counters of a bucket, or a part of them.
+    pub fn merge(&mut self, bucket: u64, part: &Stats) {
+        self.stats.merge(part);
+        let step = bucket.saturating_sub(self.start / BUCKET_US) / self.period.step_buckets();
+        let point = usize::try_from(step).ok().and_then(|step| self.points.get_mut(step));
+        if let Some(point) = point {
+            point.merge(part);
+        }
+    }
+
     /// The servers with the most calls.
     #[must_use]
     pub fn top_servers(&self) -> Vec<(String, u64)> {
@@ -305,7 +354,7 @@ fn top(counts: impl Iterator<Item = (String, u64)>) -> Vec<(String, u64)> {
 impl Serialize for Summary {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let stats = &self.stats;
-        let mut out = serializer.serialize_struct("Summary", 13)?;
+        let mut out = serializer.serialize_struct("Summary", 15)?;
         out.serialize_field("period", self.period.as_str())?;
         out.serialize_field("total_count", &stats.total())?;
         out.serialize_field("success_count", &stats.with_status(Status::Success))?;
@@ -319,7 +368,48 @@ impl Serialize for Summary {
         out.serialize_field("latency_ms", &Latency(self))?;
         out.serialize_field("start_time", &Timestamp(self.start).to_string())?;
         out.serialize_field("end_time", &Timestamp(self.end).to_string())?;
+        let step = self.period.step_buckets() * BUCKET_US;
+        out.serialize_field("step_seconds", &(step / 1_000_000))?;
+        out.serialize_field(
+            "over_time",
+            &OverTime { first: self.start, step, points: &self.points },
+        )?;
         out.end()
+    }
+}
+
+/// Points with the moment each begins at.
+struct OverTime<'a> {
+    first: u64,
+    step: u64,
+    points: &'a [Point],
+}
+
+impl Serialize for OverTime<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let starts = (0..).map(|number: u64| self.first + number * self.step);
+        serializer.collect_seq(starts.zip(self.points).map(|(start, point)| Step { start, point }))
+    }
+}
+
+struct Step<'a> {
+    start: u64,
+    point: &'a Point,
+}
+
+impl Serialize for Step<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("start_time", &Timestamp(self.start).to_string())?;
+        for status in [Status::Success, Status::Error, Status::Blocked, Status::Rejected] {
+            let count = self.point.statuses.get(usize::from(status.code()) - 1);
+            map.serialize_entry(status.as_str(), count.unwrap_or(&0))?;
+        }
+        for operation in Operation::ALL {
+            let count = self.point.operations.get(usize::from(operation.code()));
+            map.serialize_entry(operation.as_str(), count.unwrap_or(&0))?;
+        }
+        map.end()
     }
 }
 
@@ -406,7 +496,8 @@ mod tests {
         stats.add(&decision);
         assert_eq!(Stats::decode(&stats.encode()), Ok(stats.clone()));
 
-        let summary = Summary { period: Period::Hour, start: 0, end: 1, stats };
+        let mut summary = Summary::new(Period::Hour, 0);
+        summary.merge(0, &stats);
         let json = serde_json::to_value(&summary).unwrap();
         let expected = serde_json::json!({
             "period": "1h", "total_count": 2, "success_count": 1, "error_count": 0,
@@ -415,6 +506,11 @@ mod tests {
             "top_servers": [{"name": "github", "count": 2}],
             "top_tools": [{"name": "github:issue", "count": 2}],
             "start_time": "1970-01-01T00:00:00.000Z", "end_time": "1970-01-01T00:00:00.000Z",
+            "step_seconds": 300,
+            "over_time": [{
+                "start_time": "1970-01-01T00:00:00.000Z", "success": 1, "error": 0, "blocked": 1,
+                "rejected": 0, "read": 1, "write": 1, "destructive": 0,
+            }],
         });
         for (key, value) in expected.as_object().unwrap() {
             assert_eq!(&json[key], value, "{key}");
@@ -422,6 +518,26 @@ mod tests {
         let p50 = json["latency_ms"]["p50"].as_f64().unwrap();
         let p99 = json["latency_ms"]["p99"].as_f64().unwrap();
         assert!((0.9375..=1.0625).contains(&p50) && (2.8125..=3.1875).contains(&p99), "{json}");
+    }
+
+    #[test]
+    fn points_cover_the_period_and_add_up_to_it() {
+        let now = 1_767_225_600_000_000;
+        let mut one = Stats::default();
+        one.add(&call(Status::Success, Some(Operation::Read), 1000));
+        for (period, points) in
+            [(Period::Hour, 13), (Period::Day, 49), (Period::Week, 57), (Period::Month, 61)]
+        {
+            let mut summary = Summary::new(period, now);
+            assert_eq!(summary.points.len(), points, "{}", period.as_str());
+            for bucket in period.first_bucket(now)..=now / BUCKET_US {
+                summary.merge(bucket, &one);
+            }
+            let full: u64 =
+                summary.points.iter().map(|point| point.statuses.iter().sum::<u64>()).sum();
+            assert_eq!(full, summary.stats.total(), "{}", period.as_str());
+            assert_eq!(summary.points[0].operations.iter().sum::<u64>(), period.step_buckets());
+        }
     }
 
     proptest! {

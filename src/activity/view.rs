@@ -260,10 +260,9 @@ impl View {
     ///
     /// [`StoreError`] if the counters cannot be read.
     pub fn summary(&self, period: Period, now: u64) -> Result<Summary, StoreError> {
-        let first = period.first_bucket(now);
-        let mut stats = Stats::default();
-        self.buckets(first, now, |_, part| stats.merge(part))?;
-        Ok(Summary { period, start: first * BUCKET_US, end: now, stats })
+        let mut summary = Summary::new(period, now);
+        self.buckets(period.first_bucket(now), now, |bucket, part| summary.merge(bucket, part))?;
+        Ok(summary)
     }
 
     /// Hands out the counters of each bucket from `first` to that of `now`, in parts.
