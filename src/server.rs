@@ -6,6 +6,7 @@
 //! and timers. What a request leads to is decided on the floors below.
 
 mod events;
+mod stall;
 
 use std::convert::Infallible;
 use std::io;
@@ -43,12 +44,16 @@ use crate::proxy::judges::Judges;
 use crate::proxy::{Proxy, Worker, held};
 use crate::upstream::supervisor::{Event, Supervisor};
 
+use self::stall::Impatient;
+
 /// Connections open at once over all workers; further ones wait to be accepted.
 const MAX_CONNECTIONS: usize = 8192;
 /// Sockets on their way to one worker.
 const SOCKET_QUEUE: usize = 256;
 /// A client has this long to send a request's head.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// A client that takes nothing of its reply for so long is given up.
+const CLIENT_STALL_LIMIT: Duration = Duration::from_secs(60);
 /// Header lines of one request.
 const MAX_HEADERS: usize = 100;
 /// Bytes of a request's head, and of what is read ahead of its body.
@@ -65,9 +70,6 @@ const CHILDREN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Why a proxy cannot start. Nothing is left half-started.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// The address is taken or not ours.
-    #[error("cannot listen on {0}: {1}")]
-    Listen(SocketAddr, io::Error),
     /// The data folder cannot be used.
     #[error("the data folder {} cannot be used: {error}", folder.display())]
     Folder {
@@ -477,6 +479,7 @@ async fn connection(
         remembered.used.set(true);
         async move { Ok::<_, Infallible>(route(&shared, &worker, &remembered, request).await) }
     });
+    let socket = Impatient::new(socket, CLIENT_STALL_LIMIT);
     let mut served = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())

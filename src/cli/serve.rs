@@ -95,7 +95,6 @@ fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {
 /// Why a proxy could not start, with its exit code.
 pub(super) fn not_started(error: &StartError) -> Failure {
     match error {
-        StartError::Listen(..) => Failure::new(Exit::Unreachable, error),
         StartError::Activity(error) => store(error),
         StartError::Guard(_) => Failure::new(Exit::Config, error),
         StartError::Folder { .. } | StartError::System(_) => Failure::failed(error),

@@ -178,12 +178,6 @@ impl Inspector {
         self.scanner.envelope().is_error == Some(true)
     }
 
-    /// Bytes of the answer's body so far.
-    #[must_use]
-    pub fn body_bytes(&self) -> u64 {
-        self.body_bytes
-    }
-
     /// A guard's final word, as soon as it is certain (SPEC §3: final unless `isError: true` was
     /// already seen).
     #[must_use]

@@ -55,11 +55,6 @@ impl Splice {
     pub fn parts(&self) -> impl Iterator<Item = &Bytes> {
         self.parts.iter()
     }
-
-    /// The slices in order, as contiguous memory of handles (their bytes stay where they are).
-    pub fn as_slices(&mut self) -> &[Bytes] {
-        self.parts.make_contiguous()
-    }
 }
 
 impl From<Bytes> for Splice {
