@@ -20,12 +20,11 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use http_body::Body as HttpBody;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tokio::sync::watch;
 use ulid::Ulid;
 
 use crate::downstream::body::Body;
-use crate::downstream::http::{BODY_TIMEOUT, MAX_BODY_BYTES};
+use crate::downstream::http::collect;
 use crate::proxy::Worker;
 
 use answer::Failure;
@@ -99,7 +98,7 @@ where
             }
             return match collect(body).await {
                 Ok(body) => call::call(worker, &parts.headers, &id, body).await,
-                Err(failure) => failure.response(&id),
+                Err(refused) => answer::error(refused.status(), &format!("The {refused}"), &id),
             };
         }
         (["events"], true) | (["api", "v1", "activity", "export"], true) if !reads(&parts) => {
@@ -195,29 +194,6 @@ fn not_found() -> Failure {
     let message =
         "Not found: MCP is at /mcp, REST under /api/v1 (activity, servers, tools, status)";
     Failure::new(StatusCode::NOT_FOUND, message)
-}
-
-/// Reads a request's body whole.
-async fn collect<B>(body: B) -> Result<Bytes, Failure>
-where
-    B: HttpBody<Data = Bytes>,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    let collected = Limited::new(body, MAX_BODY_BYTES).collect();
-    let Ok(collected) = tokio::time::timeout(BODY_TIMEOUT, collected).await else {
-        let text = format!("The request body did not come within {BODY_TIMEOUT:?}");
-        return Err(Failure::new(StatusCode::REQUEST_TIMEOUT, text));
-    };
-    match collected {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(Failure::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            format!("The request body is larger than {MAX_BODY_BYTES} bytes"),
-        )),
-        Err(error) => {
-            Err(Failure::new(StatusCode::BAD_REQUEST, format!("Unreadable body: {error}")))
-        }
-    }
 }
 
 /// An id for a request that brought none.

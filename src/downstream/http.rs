@@ -17,7 +17,6 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use crate::downstream::body::{Body, Streamed};
 use crate::downstream::session::{Session, Sessions};
-use crate::output::Member;
 use crate::proxy::Worker;
 use crate::proxy::dispatch::{self, Initialize, Peer, Reaction, VERSIONS};
 use crate::proxy::reply::{Piece, Running};
@@ -69,7 +68,7 @@ where
     }
     let body = match collect(body).await {
         Ok(body) => body,
-        Err(refused) => return refused,
+        Err(refused) => return plain(refused.status(), &format!("the {refused}")),
     };
     let received = match dispatch::read(worker, &body) {
         Ok(Some(request)) => request,
@@ -114,14 +113,14 @@ async fn reply(worker: &Rc<Worker>, id: &[u8], mut running: Running) -> Response
             // Only a stream could carry it, and this client was promised `application/json`.
             Piece::Notification(_) => {}
             Piece::Whole(member, mut splice) => {
-                splice.push_front(head(id, member));
+                splice.push_front(dispatch::head(id, member));
                 splice.push(jsonrpc::TAIL);
                 // What is left (judging in warn) is done once the answer is on its way.
                 worker.defer(running);
                 return json(StatusCode::OK, Body::from(splice));
             }
             Piece::Begin(member) => {
-                let streamed = Streamed::new(running, head(id, member), jsonrpc::TAIL);
+                let streamed = Streamed::new(running, dispatch::head(id, member), jsonrpc::TAIL);
                 return json(StatusCode::OK, Body::Call(Box::new(streamed)));
             }
             Piece::Data(_) => {
@@ -132,13 +131,6 @@ async fn reply(worker: &Rc<Worker>, id: &[u8], mut running: Running) -> Response
                 return json(StatusCode::OK, Body::from(dispatch::refused(id, &refusal)));
             }
         }
-    }
-}
-
-fn head(id: &[u8], member: Member) -> Bytes {
-    match member {
-        Member::Result => jsonrpc::result_head(id),
-        Member::Error => jsonrpc::error_head(id),
     }
 }
 
@@ -158,28 +150,48 @@ fn check_media_types(headers: &HeaderMap) -> Option<Response<Body>> {
     (!acceptable).then(|| plain(StatusCode::NOT_ACCEPTABLE, "Accept must include application/json"))
 }
 
-/// Reads a request's body whole, up to [`MAX_BODY_BYTES`].
+/// Why a request has no body.
+#[derive(Debug, thiserror::Error)]
+pub enum NoBody {
+    /// It did not come within [`BODY_TIMEOUT`].
+    #[error("request body did not come within {BODY_TIMEOUT:?}")]
+    Late,
+    /// It is larger than [`MAX_BODY_BYTES`].
+    #[error("request body is larger than {MAX_BODY_BYTES} bytes")]
+    TooLarge,
+    /// It broke off.
+    #[error("request body is unreadable: {0}")]
+    Broken(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl NoBody {
+    /// The answer's status.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::Late => StatusCode::REQUEST_TIMEOUT,
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Broken(_) => StatusCode::BAD_REQUEST,
+        }
+    }
+}
+
+/// Reads a request's body whole, up to [`MAX_BODY_BYTES`] and within [`BODY_TIMEOUT`].
 ///
 /// # Errors
 ///
-/// The response to send: 413 for a body over the limit, 400 for one that broke off.
-pub async fn collect<B>(body: B) -> Result<Bytes, Response<Body>>
+/// [`NoBody`].
+pub async fn collect<B>(body: B) -> Result<Bytes, NoBody>
 where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let collected = Limited::new(body, MAX_BODY_BYTES).collect();
-    let Ok(collected) = tokio::time::timeout(BODY_TIMEOUT, collected).await else {
-        let text = format!("the request body did not come within {BODY_TIMEOUT:?}");
-        return Err(plain(StatusCode::REQUEST_TIMEOUT, &text));
-    };
-    match collected {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(plain(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            &format!("the request body is larger than {MAX_BODY_BYTES} bytes"),
-        )),
-        Err(error) => Err(plain(StatusCode::BAD_REQUEST, &format!("unreadable body: {error}"))),
+    match tokio::time::timeout(BODY_TIMEOUT, collected).await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(NoBody::TooLarge),
+        Ok(Err(error)) => Err(NoBody::Broken(error)),
+        Err(_) => Err(NoBody::Late),
     }
 }
 

@@ -13,7 +13,6 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::downstream::session::Session;
-use crate::output::Member;
 use crate::proxy::Worker;
 use crate::proxy::dispatch::{self, Peer, Reaction};
 use crate::proxy::reply::{Piece, Running};
@@ -134,10 +133,10 @@ async fn complete(
     loop {
         match running.next().await {
             Some(Ok(Piece::Notification(_))) => {}
-            Some(Ok(Piece::Begin(member))) => message.push(head(id, member)),
+            Some(Ok(Piece::Begin(member))) => message.push(dispatch::head(id, member)),
             Some(Ok(Piece::Data(data))) => message.extend(one_line(data)),
             Some(Ok(Piece::Whole(member, value))) => {
-                message.push(head(id, member));
+                message.push(dispatch::head(id, member));
                 message.extend(one_line(value));
                 message.push(jsonrpc::TAIL);
                 let _ = replies.send(message).await;
@@ -156,13 +155,6 @@ async fn complete(
                 return Some(message);
             }
         }
-    }
-}
-
-fn head(id: &[u8], member: Member) -> Bytes {
-    match member {
-        Member::Result => jsonrpc::result_head(id),
-        Member::Error => jsonrpc::error_head(id),
     }
 }
 

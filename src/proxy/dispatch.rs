@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use crate::activity::record::Source;
 use crate::intent::{NO_CALL_TOOL, Operation};
 use crate::json::tape::{self, Fault};
+use crate::output::Member;
 use crate::proxy::call::{self, Caller};
 use crate::proxy::reply::{Refusal, RefusalKind, Running};
 use crate::proxy::retrieve::RETRIEVE_TOOLS;
@@ -243,6 +244,15 @@ fn error(id: &[u8], code: Code, text: &str) -> Reaction {
 pub fn shown(word: &str) -> String {
     const MAX_SHOWN_CHARS: usize = 128;
     word.chars().take(MAX_SHOWN_CHARS).collect()
+}
+
+/// What stands before a reply's value in the envelope.
+#[must_use]
+pub fn head(id: &[u8], member: Member) -> Bytes {
+    match member {
+        Member::Result => jsonrpc::result_head(id),
+        Member::Error => jsonrpc::error_head(id),
+    }
 }
 
 /// The response to a call that has no answer of an upstream: unreadable parameters are a JSON-RPC

@@ -206,42 +206,35 @@ impl Exchange {
             Member::Result => Status::Success,
             Member::Error => Status::Error,
         };
-        let judged_later = member == Member::Result && self.treatment == Treatment::ForwardAndJudge;
-        if member == Member::Result && self.treatment == Treatment::Hold {
-            let verdict = self.verdict().await;
-            if let Some(failure) = verdict {
-                self.block(&failure).await;
-                return Ok(());
+        if member == Member::Result {
+            let treatment = self.treatment;
+            match treatment {
+                Treatment::Forward => {}
+                Treatment::Hold => {
+                    if let Some(failure) = self.verdict().await {
+                        self.block(&failure).await;
+                        return Ok(());
+                    }
+                }
+                Treatment::ForwardAndJudge if self.may_judge_later().await => {
+                    self.reply_and_judge(status).await;
+                    return Ok(());
+                }
+                Treatment::ForwardAndJudge => self.judge_for_the_record().await,
             }
         }
-        if !judged_later {
-            self.exit.close(status, "").await;
-            if self.begun {
-                self.send_rest().await;
-            } else {
-                self.reply.put(Piece::Whole(member, self.waiting));
-            }
-            return Ok(());
+        self.exit.close(status, "").await;
+        if self.begun {
+            self.send_rest().await;
+        } else {
+            self.reply.put(Piece::Whole(member, self.waiting));
         }
-        // Warn: the bytes go on first, then the schema is asked (FR-A11). A query that arrives
-        // after the reply waits for the record (ACT-5); `before_reply` waits for it here.
-        let judged_first = match self.worker.proxy.activity.config().durability {
-            Durability::BeforeReply => true,
-            // What waits to be judged is bounded like what strict holds; without room it is judged
-            // before its client can ask for more.
-            Durability::Grouped => !self.begun && !self.keeps_document().await,
-        };
-        if judged_first {
-            let verdict = self.verdict().await;
-            self.record_warning(verdict);
-            self.exit.close(status, "").await;
-            if self.begun {
-                self.send_rest().await;
-            } else {
-                self.reply.put(Piece::Whole(member, self.waiting));
-            }
-            return Ok(());
-        }
+        Ok(())
+    }
+
+    /// Warn: the bytes go on first, then the schema is asked (FR-A11). A query that arrives after
+    /// the reply waits for the record (ACT-5).
+    async fn reply_and_judge(&mut self, status: Status) {
         if self.begun {
             // The reply ends after the record: nothing needs to wait for it.
             self.send_rest().await;
@@ -249,12 +242,25 @@ impl Exchange {
         } else {
             self.exit.replied();
             let whole = std::mem::take(&mut self.waiting);
-            self.reply.send(Piece::Whole(member, whole)).await;
+            self.reply.send(Piece::Whole(Member::Result, whole)).await;
         }
+        self.judge_for_the_record().await;
+        self.exit.close(status, "").await;
+    }
+
+    /// Warn: whether the schema is asked after the reply. `before_reply` needs the record before
+    /// it, and what waits to be judged is bounded like what strict holds: without room it is judged
+    /// before its client can ask for more.
+    async fn may_judge_later(&mut self) -> bool {
+        match self.worker.proxy.activity.config().durability {
+            Durability::BeforeReply => false,
+            Durability::Grouped => self.begun || self.keeps_document().await,
+        }
+    }
+
+    async fn judge_for_the_record(&mut self) {
         let verdict = self.verdict().await;
         self.record_warning(verdict);
-        self.exit.close(status, "").await;
-        Ok(())
     }
 
     /// Takes room for the document that is kept to be judged after the reply.
