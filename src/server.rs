@@ -350,7 +350,8 @@ where
     if shared.require_mcp_auth && !shared.api.admits(&request) {
         return api::unauthorized();
     }
-    mcp::handle(worker, &shared.sessions, connection, shared.now_ms(), request).await
+    let (head, body) = request.into_parts();
+    mcp::handle(worker, &shared.sessions, connection, shared.now_ms(), &head, body).await
 }
 
 /// A worker thread: where its sockets go in, and how busy it is.

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderName, HeaderValue};
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::request::Parts;
+use http::{HeaderMap, Method, Response, StatusCode};
 use http_body::Body as HttpBody;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
@@ -47,23 +48,23 @@ pub async fn handle<B>(
     sessions: &Sessions,
     connection: &Connection,
     now_ms: u64,
-    request: Request<B>,
+    head: &Parts,
+    body: B,
 ) -> Response<Body>
 where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let (parts, body) = request.into_parts();
-    match parts.method {
+    match head.method {
         Method::POST => {}
-        Method::DELETE => return end_session(sessions, &parts.headers),
+        Method::DELETE => return end_session(sessions, &head.headers),
         _ => {
             let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "use POST or DELETE");
             response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST, DELETE"));
             return response;
         }
     }
-    if let Some(refused) = check_media_types(&parts.headers) {
+    if let Some(refused) = check_media_types(&head.headers) {
         return refused;
     }
     let body = match collect(body).await {
@@ -78,7 +79,7 @@ where
     let session = if &*received.request.method == "initialize" {
         None
     } else {
-        match find_session(sessions, connection, &parts.headers, now_ms) {
+        match find_session(sessions, connection, &head.headers, now_ms) {
             Ok(session) => Some(session),
             Err((code, text)) => {
                 let error =
