@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 /// Name, schema, and document of each case; small ones if `quick`.
-pub fn cases(quick: bool) -> Vec<(&'static str, Value, String)> {
+pub(crate) fn cases(quick: bool) -> Vec<(&'static str, Value, String)> {
     let size = if quick { 1 << 10 } else { 5 << 20 };
     let text = |unit: &str, size: usize| format!("\"{}!\"", unit.repeat(size / unit.len()));
     let items = |item: &str, size: usize| {
