@@ -409,7 +409,7 @@ mod tests {
         let listed: Vec<_> = snapshot.listed(&start).collect();
         assert_eq!(listed.len(), 3);
         assert!(listed.is_sorted_by_key(|listed| &listed.key));
-        let found = |name| snapshot.direct(name).map(|tool| tool.name.to_string());
+        let found = |name: &str| snapshot.direct(name).map(|tool| tool.name.to_string());
         assert_eq!(found("a__b__c").as_deref(), Some("a:b__c"));
         assert_eq!(found(&exposed::name("a__b", "c")).as_deref(), Some("a__b:c"));
         assert_eq!(found("a__x"), None);
