@@ -6,6 +6,7 @@
 pub mod discovered;
 pub mod exposed;
 pub mod listing;
+pub mod offered;
 pub mod persist;
 pub mod search;
 pub mod settings;
