@@ -2,11 +2,16 @@
 
 pub mod builtin;
 pub mod call;
+pub mod client;
+pub mod direct;
 pub mod dispatch;
 mod exchange;
 mod exit;
 pub mod held;
 pub mod judges;
+pub mod more;
+pub mod params;
+mod relay;
 pub mod reply;
 pub mod retrieve;
 

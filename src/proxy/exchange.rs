@@ -13,14 +13,16 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use crate::activity::Durability;
-use crate::activity::record::{self, Decision, Policy, Status};
+use crate::activity::record::{self, Decision, Status};
 use crate::intent::Permit;
-use crate::output::{Failure, Fault, Finding, Inspector, Member, Message, Mode, Treatment};
+use crate::output::{Failure, Fault, Finding, Inspector, Member, Message, Mode, Policy, Treatment};
 use crate::proxy::exit::Exit;
+use crate::proxy::relay::{Relay, Step};
 use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply};
 use crate::proxy::{Worker, dispatch, held};
+use crate::schema::compile::Schema;
 use crate::schema::judge::Verdict;
-use crate::tool::OutputSchema;
+use crate::tool::{OutputSchema, ToolName};
 use crate::upstream::{Answer, CallError, Part};
 use crate::wire::splice::Splice;
 
@@ -29,15 +31,57 @@ const MAX_GATHERED_BYTES: usize = 256 * 1024;
 /// Documents above this are judged off the worker's thread.
 const LARGE_DOCUMENT_BYTES: usize = 256 * 1024;
 
+/// What an answer is an answer to.
+pub(super) enum Subject {
+    /// A tool's call.
+    Tool(Permit),
+    /// Any other request of a server, named for messages: nothing of its answer is judged.
+    Other(ToolName),
+}
+
+impl Subject {
+    fn name(&self) -> &ToolName {
+        match self {
+            Self::Tool(permit) => &permit.tool().name,
+            Self::Other(name) => name,
+        }
+    }
+
+    fn treatment(&self) -> Treatment {
+        match self {
+            Self::Tool(permit) => Treatment::of(permit.tool()),
+            Self::Other(_) => Treatment::Forward,
+        }
+    }
+
+    fn policy(&self) -> Policy {
+        match self {
+            Self::Tool(permit) => permit.tool().policy,
+            Self::Other(_) => Policy::default(),
+        }
+    }
+
+    fn schema(&self) -> Option<&Arc<Schema>> {
+        match self {
+            Self::Tool(permit) => match &permit.tool().schema {
+                OutputSchema::Compiled(schema) => Some(schema),
+                OutputSchema::Absent | OutputSchema::Unusable(_) => None,
+            },
+            Self::Other(_) => None,
+        }
+    }
+}
+
 /// An answer on its way from an upstream to a reply.
 pub(super) struct Exchange {
     worker: Rc<Worker>,
-    permit: Permit,
+    subject: Subject,
     /// `None` once the answer is whole, or strict has closed it.
     answer: Option<Answer>,
     inspector: Inspector,
     treatment: Treatment,
     exit: Exit,
+    relay: Relay,
     reply: Reply,
     /// Slices of the answer that have not gone on: held by strict, or gathered for one write.
     waiting: Splice,
@@ -76,25 +120,26 @@ async fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
 impl Exchange {
     pub(super) fn new(
         worker: Rc<Worker>,
-        permit: Permit,
+        subject: Subject,
         answer: Answer,
         exit: Exit,
+        relay: Relay,
         reply: Reply,
     ) -> Self {
-        let tool = permit.tool();
-        let treatment = Treatment::of(tool);
+        let treatment = subject.treatment();
         let id = answer.id().to_string();
         let inspector =
-            Inspector::new(treatment, &tool.policy, id.as_bytes(), worker.proxy.hash_key);
+            Inspector::new(treatment, &subject.policy(), id.as_bytes(), worker.proxy.hash_key);
         let waiting = Splice::new();
         let share = worker.proxy.held.share();
         Self {
             worker,
-            permit,
+            subject,
             answer: Some(answer),
             inspector,
             treatment,
             exit,
+            relay,
             reply,
             waiting,
             share,
@@ -129,11 +174,11 @@ impl Exchange {
                 Some(Part::End) => match self.inspector.end()? {
                     Message::Answer(member) => return Ok(member),
                     Message::Notification(parts) => {
-                        self.reply.send(Piece::Notification(joined(parts))).await;
+                        self.relay(&joined(parts)).await;
                         continue;
                     }
                     Message::Foreign => {
-                        let name = &self.permit.tool().name;
+                        let name = self.subject.name();
                         tracing::warn!(tool = %name, "an answer to an id nobody asked for");
                         continue;
                     }
@@ -152,6 +197,24 @@ impl Exchange {
                 self.hold(&slice).await?;
             }
             self.waiting.push(slice);
+        }
+    }
+
+    /// Hands on what came before the answer.
+    async fn relay(&mut self, message: &Bytes) {
+        let Some(answer) = &self.answer else { return };
+        let (id, generation) = (answer.id(), answer.generation());
+        let server = &self.subject.name().server;
+        match self.relay.take(message, id, server, generation) {
+            Step::Tell(piece) => self.reply.send(piece).await,
+            Step::Respond(raw_id, payload) => {
+                if let Some(upstream) = self.worker.proxy.upstreams.get(server)
+                    && let Err(lost) = upstream.respond(generation, raw_id, payload).await
+                {
+                    tracing::debug!(%server, %lost, "a refusal did not reach the server");
+                }
+            }
+            Step::Drop => {}
         }
     }
 
@@ -187,7 +250,7 @@ impl Exchange {
 
     /// Strict: accounts for a slice that waits, and stops at the first certain breach.
     async fn hold(&mut self, slice: &Bytes) -> Result<(), Broken> {
-        let limit = self.permit.tool().policy.max_held_bytes;
+        let limit = self.subject.policy().max_held_bytes;
         if (self.waiting.len() + slice.len()) as u64 > limit {
             return Err(Broken::Blocked(Failure::held(limit)));
         }
@@ -277,12 +340,11 @@ impl Exchange {
 
     /// What stands against the whole result, if anything does.
     async fn verdict(&mut self) -> Option<Failure> {
-        let tool = self.permit.tool();
-        match self.inspector.finding(tool.policy.missing) {
+        match self.inspector.finding(self.subject.policy().missing) {
             Finding::Passes => None,
             Finding::Fails(failure) => Some(failure),
             Finding::AskTheSchema => {
-                let OutputSchema::Compiled(schema) = &tool.schema else { return None };
+                let schema = self.subject.schema()?;
                 let document = self.inspector.take_document();
                 let size: usize = document.iter().map(Bytes::len).sum();
                 let judged = if size > LARGE_DOCUMENT_BYTES {
@@ -293,7 +355,7 @@ impl Exchange {
                 let Some(judgement) = judged else { return Some(Failure::unjudged()) };
                 if judgement.disagreement {
                     let hash = schema.hash();
-                    tracing::warn!(tool = %tool.name, schema = %hash, "the engines disagree");
+                    tracing::warn!(tool = %self.subject.name(), schema = %hash, "the engines disagree");
                     self.worker.proxy.judges.count_disagreement();
                 }
                 match judgement.verdict {
@@ -306,7 +368,7 @@ impl Exchange {
 
     fn record_warning(&mut self, verdict: Option<Failure>) {
         if let Some(failure) = verdict {
-            let name = &self.permit.tool().name;
+            let name = self.subject.name();
             let place = &failure.schema_path;
             tracing::warn!(tool = %name, %place, "the answer violates its schema");
             self.exit.decisions.push(decision(record::Verdict::Warning, Mode::Warn, &failure));
@@ -315,7 +377,7 @@ impl Exchange {
 
     /// Strict refuses: the upstream's answer is closed, the agent is told why.
     async fn block(&mut self, failure: &Failure) {
-        let name = self.permit.tool().name.clone();
+        let name = self.subject.name().clone();
         tracing::warn!(tool = %name, place = %failure.schema_path, "the answer was blocked");
         drop(self.answer.take());
         let text = failure.agent_text();
@@ -327,7 +389,7 @@ impl Exchange {
 
     /// The upstream failed in the middle of its answer.
     async fn fail(mut self, cause: &str) -> Result<(), Aborted> {
-        let name = &self.permit.tool().name;
+        let name = self.subject.name();
         let text = format!("{}: {}: {cause}", name.server, name.tool);
         if self.treatment == Treatment::ForwardAndJudge {
             // A guard breach is final even if the rest never came.
@@ -344,7 +406,8 @@ impl Exchange {
 }
 
 fn decision(verdict: record::Verdict, mode: Mode, failure: &Failure) -> Decision {
-    let mut decision = Decision::new(verdict, Policy::OutputValidation, failure.reason.as_str());
+    let mut decision =
+        Decision::new(verdict, record::Policy::OutputValidation, failure.reason.as_str());
     decision.mode = mode.as_str();
     decision.instance_path = failure.instance_path.as_str().into();
     decision.schema_path = failure.schema_path.as_str().into();
