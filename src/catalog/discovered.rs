@@ -78,7 +78,7 @@ impl DiscoveredTool {
     /// The tool as `/mcp/all` lists it: under its exposed name, all else as its server wrote it.
     #[must_use]
     pub fn listed(&self, server: &str) -> Listed {
-        Listed::new(self.raw.get(), self.name_at, exposed::name(server, &self.name))
+        Listed::new(self.raw.get(), self.name_at, &self.name, exposed::name(server, &self.name))
     }
 }
 

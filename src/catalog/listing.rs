@@ -24,14 +24,17 @@ pub const PAGE_BYTES: usize = 4 * 1024 * 1024;
 pub struct Listed {
     /// The name or URI shown; lists are in its order.
     pub key: Box<str>,
+    /// What its server calls it.
+    pub own: Box<str>,
     json: Bytes,
 }
 
 impl Listed {
-    /// `element` with `key` in place of the value that stands `at` its name or URI.
+    /// `element` with `key` in the place of `own`, the name or URI, whose value stands `at` there.
     #[must_use]
-    pub fn new(element: &str, at: Span, key: String) -> Self {
-        Self { json: with_string(element.as_bytes(), at, &key).into(), key: key.into() }
+    pub fn new(element: &str, at: Span, own: &str, key: String) -> Self {
+        let json = with_string(element.as_bytes(), at, &key).into();
+        Self { key: key.into(), own: own.into(), json }
     }
 
     /// The element as it is listed.
@@ -87,13 +90,15 @@ impl Start {
     }
 }
 
-/// One page of a list: `{"tools":[…],"nextCursor":"…"}`, with `tools` for `member`. The cursor is
-/// the last key, so that elements that come or go between two pages shift nothing.
+/// One page of a list: `{"tools":[…],"nextCursor":"…"}`, with `tools` for `member`, after what
+/// stands `beside` them (`"key":value`, or nothing). The cursor is the last key, so that elements
+/// that come or go between two pages shift nothing.
 #[must_use]
-pub fn page<'a>(member: &str, elements: impl Iterator<Item = &'a Listed>) -> Splice {
+pub fn page<'a>(beside: &str, member: &str, elements: impl Iterator<Item = &'a Listed>) -> Splice {
     const COMMA: Bytes = Bytes::from_static(b",");
     let mut elements = elements.peekable();
-    let mut page = Splice::from(Bytes::from(format!("{{\"{member}\":[")));
+    let comma = if beside.is_empty() { "" } else { "," };
+    let mut page = Splice::from(Bytes::from(format!("{{{beside}{comma}\"{member}\":[")));
     let mut count = 0;
     while let Some(element) = elements.next() {
         if count > 0 {
@@ -120,11 +125,12 @@ mod tests {
     fn listed(key: &str, more: &str) -> Listed {
         let element = format!("{{ \"name\" :\n\"x\"{more}}}");
         let value = element.find("\"x\"").unwrap() as u64;
-        Listed::new(&element, Span::new(value, value + 3), key.to_owned())
+        Listed::new(&element, Span::new(value, value + 3), "x", key.to_owned())
     }
 
     fn shown(elements: &[Listed], start: &Start) -> (serde_json::Value, Start) {
-        let mut page = page("tools", start.rest(elements, |element| &element.key).iter());
+        let mut page =
+            page("\"ttlMs\":1", "tools", start.rest(elements, |element| &element.key).iter());
         let text = page.copy_to_bytes(page.remaining());
         let page: serde_json::Value = serde_json::from_slice(&text).unwrap();
         let params = serde_json::json!({"cursor": page["nextCursor"]}).to_string();
@@ -163,7 +169,7 @@ mod tests {
         let (page, start) = shown(&elements, &start);
         assert_eq!(page["tools"][0]["name"], "b");
         assert_eq!(shown(&elements, &start).0["tools"][0]["name"], "c");
-        assert_eq!(shown(&[], &Start::default()).0, serde_json::json!({"tools": []}));
+        assert_eq!(shown(&[], &Start::default()).0, serde_json::json!({"ttlMs": 1, "tools": []}));
     }
 
     #[test]

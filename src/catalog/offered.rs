@@ -117,23 +117,27 @@ fn parse(server: &str, list: List, json: &str) -> Result<Listed, String> {
     }
     let element: Element<'_> = serde_json::from_str(json).map_err(|error| error.to_string())?;
     let name = text("name", element.name)?;
-    let (value, key) = match list {
-        List::Prompts => (element.name, exposed::name(server, &name)),
-        List::Resources => addressed(server, "uri", element.uri, &name)?,
-        List::Templates => addressed(server, "uriTemplate", element.uri_template, &name)?,
+    let (value, own) = match list {
+        List::Prompts => (element.name, Cow::Borrowed(&*name)),
+        List::Resources => addressed("uri", element.uri, &name)?,
+        List::Templates => addressed("uriTemplate", element.uri_template, &name)?,
     };
-    Ok(Listed::new(json, Span::of(json.as_bytes(), value.get().as_bytes()), key))
+    let key = match list {
+        List::Prompts => exposed::name(server, &own),
+        List::Resources | List::Templates => exposed::uri(server, &own),
+    };
+    let at = Span::of(json.as_bytes(), value.get().as_bytes());
+    Ok(Listed::new(json, at, &own, key))
 }
 
 fn addressed<'a>(
-    server: &str,
     member: &str,
     value: Option<&'a RawValue>,
     name: &str,
-) -> Result<(&'a RawValue, String), String> {
+) -> Result<(&'a RawValue, Cow<'a, str>), String> {
     let value = value.ok_or_else(|| format!("{}: {member} is missing", shown(name)))?;
     let own = text(member, value).map_err(|reason| format!("{}: {reason}", shown(name)))?;
-    Ok((value, exposed::uri(server, &own)))
+    Ok((value, own))
 }
 
 fn text<'a>(member: &str, value: &'a RawValue) -> Result<Cow<'a, str>, String> {
