@@ -20,6 +20,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 
 use crate::activity::Activity;
 use crate::catalog::snapshot::Catalog;
@@ -96,13 +97,20 @@ impl Worker {
     /// Does what is left of a call after its reply has gone.
     pub fn defer(self: &Rc<Self>, running: Running) {
         let Some(rest) = running.rest() else { return };
-        self.deferred.set(self.deferred.get() + 1);
-        let worker = Rc::clone(self);
-        tokio::task::spawn_local(async move {
-            let _counted = Deferred(worker);
+        self.keep(async move {
             // How the reply ended is on record; nobody is left to be told.
             let _ = rest.await;
         });
+    }
+
+    /// Sees to it that `rest` is done, whoever goes away meanwhile.
+    pub fn keep(self: &Rc<Self>, rest: impl Future<Output = ()> + 'static) -> JoinHandle<()> {
+        self.deferred.set(self.deferred.get() + 1);
+        let counted = Deferred(Rc::clone(self));
+        tokio::task::spawn_local(async move {
+            let _counted = counted;
+            rest.await;
+        })
     }
 
     /// Waits until nothing deferred is left.

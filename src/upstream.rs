@@ -16,6 +16,7 @@ pub mod ask;
 pub mod call;
 mod config;
 mod connection;
+pub mod deadline;
 mod error;
 mod established;
 pub mod http;

@@ -89,6 +89,8 @@ pub(super) struct Exchange {
     share: held::Share,
     /// True once a byte of the answer has gone on.
     begun: bool,
+    /// True once a guard's final word is in the record's decisions (warn).
+    breached: bool,
 }
 
 /// How an answer ends early.
@@ -144,6 +146,7 @@ impl Exchange {
             waiting,
             share,
             begun: false,
+            breached: false,
         }
     }
 
@@ -193,8 +196,10 @@ impl Exchange {
                 continue;
             }
             self.exit.note_response(&slice);
-            if self.treatment == Treatment::Hold {
-                self.hold(&slice).await?;
+            match self.treatment {
+                Treatment::Forward => {}
+                Treatment::ForwardAndJudge => self.note_breach(),
+                Treatment::Hold => self.hold(&slice).await?,
             }
             self.waiting.push(slice);
         }
@@ -279,10 +284,11 @@ impl Exchange {
                         return Ok(());
                     }
                 }
-                Treatment::ForwardAndJudge if self.may_judge_later().await => {
+                Treatment::ForwardAndJudge if self.keeps_document().await => {
                     self.reply_and_judge(status).await;
                     return Ok(());
                 }
+                // Without room it is judged before its client can ask for more.
                 Treatment::ForwardAndJudge => self.judge_for_the_record().await,
             }
         }
@@ -295,38 +301,59 @@ impl Exchange {
         Ok(())
     }
 
-    /// Warn: the bytes go on first, then the schema is asked (FR-A11). A query that arrives after
-    /// the reply waits for the record (ACT-5).
-    async fn reply_and_judge(&mut self, status: Status) {
-        if self.begun {
-            // The reply ends after the record: nothing needs to wait for it.
-            self.send_rest().await;
-            tokio::task::yield_now().await;
-        } else {
+    /// Warn: the bytes go on, and the schema is asked beside them (FR-A11). From here on the
+    /// judgement is the worker's, so that a client who goes away loses no decision. A query that
+    /// arrives after the reply waits for the record (ACT-5); `before_reply` has the record first.
+    async fn reply_and_judge(mut self, status: Status) {
+        let worker = Rc::clone(&self.worker);
+        let reply = self.reply.clone();
+        let rest = std::mem::take(&mut self.waiting);
+        let last = match self.begun {
+            true => (!rest.is_empty()).then(|| Piece::Data(rest)),
+            false => Some(Piece::Whole(Member::Result, rest)),
+        };
+        let record_first = match worker.proxy.activity.config().durability {
+            Durability::BeforeReply => true,
+            Durability::Grouped => false,
+        };
+        if !record_first {
+            self.exit.clear_to_reply().await;
             self.exit.replied();
-            let whole = std::mem::take(&mut self.waiting);
-            self.reply.send(Piece::Whole(Member::Result, whole)).await;
         }
-        self.judge_for_the_record().await;
-        self.exit.close(status, "").await;
+        let judged = worker.keep(async move {
+            self.judge_for_the_record().await;
+            self.exit.close(status, "").await;
+        });
+        if record_first {
+            // Its failure would be the record's, which leaves by its own exit.
+            let _ = judged.await;
+        }
+        if let Some(last) = last {
+            reply.put(last);
+        }
     }
 
-    /// Warn: whether the schema is asked after the reply. `before_reply` needs the record before
-    /// it, and what waits to be judged is bounded like what strict holds: without room it is judged
-    /// before its client can ask for more.
-    async fn may_judge_later(&mut self) -> bool {
-        match self.worker.proxy.activity.config().durability {
-            Durability::BeforeReply => false,
-            Durability::Grouped => self.begun || self.keeps_document().await,
+    /// Warn: a guard's word is final (SPEC §3), also if the rest never comes or nobody waits for
+    /// it any more.
+    fn note_breach(&mut self) {
+        if !self.breached
+            && let Some(breach) = self.inspector.breach()
+        {
+            self.breached = true;
+            self.record_warning(Some(breach));
         }
     }
 
     async fn judge_for_the_record(&mut self) {
+        if self.breached {
+            return;
+        }
         let verdict = self.verdict().await;
         self.record_warning(verdict);
     }
 
-    /// Takes room for the document that is kept to be judged after the reply.
+    /// Takes room for the document that is kept to be judged after the reply: what waits for that
+    /// is bounded like what strict holds.
     async fn keeps_document(&mut self) -> bool {
         let bytes: usize = self.inspector.document().iter().map(Bytes::len).sum();
         self.share.grow(bytes as u64).await.is_ok()
@@ -391,11 +418,6 @@ impl Exchange {
     async fn fail(mut self, cause: &str) -> Result<(), Aborted> {
         let name = self.subject.name();
         let text = format!("{}: {}: {cause}", name.server, name.tool);
-        if self.treatment == Treatment::ForwardAndJudge {
-            // A guard breach is final even if the rest never came.
-            let breach = self.inspector.breach();
-            self.record_warning(breach);
-        }
         self.exit.close(Status::Error, &text).await;
         if self.begun {
             return Err(Aborted(text));

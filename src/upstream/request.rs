@@ -13,7 +13,6 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::ask::Era;
-use super::connection::Slices;
 use crate::wire::lines::one_line;
 
 /// The modern revision that we speak.
@@ -66,8 +65,8 @@ impl Params<'static> {
 
 impl Params<'_> {
     /// The message as a request's body.
-    pub(super) fn body(&self, id: u64, era: Era) -> Slices {
-        Slices::new(self.slices(id, era, |bytes| bytes, ""))
+    pub(super) fn body(&self, id: u64, era: Era) -> [Bytes; 3] {
+        self.slices(id, era, |bytes| bytes, "")
     }
 
     /// The message as a line.
