@@ -65,8 +65,21 @@ pub async fn call(
             return Ok(());
         }
     };
+    let prepared = prepare(&worker, &mut exit, variant, &raw).await;
+    run(worker, exit, client, prepared, beside, reply).await
+}
+
+/// Sends a call that was prepared, or tells why it was not, and sees it through.
+pub(super) async fn run(
+    worker: Rc<Worker>,
+    mut exit: Exit,
+    client: Option<(Arc<Client>, Channel)>,
+    prepared: Result<(Permit, Bytes), Stop>,
+    beside: Beside,
+    reply: Reply,
+) -> Result<(), Aborted> {
     let token = beside.meta.as_ref().and_then(progress_token);
-    let sent = match prepare(&worker, &mut exit, variant, &raw).await {
+    let sent = match prepared {
         Ok((permit, arguments)) => send(&worker, &mut exit, permit, arguments, beside).await,
         Err(stop) => Err(stop),
     };
@@ -170,8 +183,15 @@ async fn prepare(
     let tool = find(worker, &read.tool).await?;
     let permit = intent::authorize(variant, &read.intent, tool, &proxy.intent)
         .map_err(|denial| exit.deny(&denial))?;
+    note_warnings(exit, &permit);
+    Ok((permit, read.arguments))
+}
+
+/// Logs and records what is remarkable about a call that goes out (ACT-1).
+pub(super) fn note_warnings(exit: &mut Exit, permit: &Permit) {
+    let name = &permit.tool().name;
     for warning in permit.warnings() {
-        tracing::warn!(server = %read.tool.server, tool = %read.tool.tool, "{warning}");
+        tracing::warn!(server = %name.server, tool = %name.tool, "{warning}");
         let text = warning.to_string();
         exit.decisions.push(Decision::new(
             record::Verdict::Warning,
@@ -179,10 +199,10 @@ async fn prepare(
             text,
         ));
     }
-    Ok((permit, read.arguments))
 }
 
-async fn find(worker: &Worker, name: &ToolName) -> Result<Arc<Tool>, Stop> {
+/// The tool of that name, waiting for its server's first set.
+pub(super) async fn find(worker: &Worker, name: &ToolName) -> Result<Arc<Tool>, Stop> {
     let proxy = &worker.proxy;
     let unknown = |text: String| Stop::new(Status::Error, RefusalKind::Unknown, text);
     if let Some(tool) = proxy.catalog.load().tool(name) {
@@ -234,7 +254,7 @@ async fn send(
 }
 
 /// The operation in the log's terms.
-fn recorded(operation: Operation) -> record::Operation {
+pub(super) fn recorded(operation: Operation) -> record::Operation {
     match operation {
         Operation::Read => record::Operation::Read,
         Operation::Write => record::Operation::Write,

@@ -344,18 +344,28 @@ pub enum Caching {
 /// must say there. An upstream's result never comes through here (SPEC §3).
 #[must_use]
 pub fn own(era: Era, id: &[u8], result: &str, caching: Caching) -> Bytes {
-    let Some(members) = result.strip_prefix('{').filter(|_| era == Era::Modern) else {
+    let beside = own_members(era, caching);
+    let Some(members) = result.strip_prefix('{').filter(|_| !beside.is_empty()) else {
         return jsonrpc::response(id, result.as_bytes());
+    };
+    let comma = if members.trim_start().starts_with('}') { "" } else { "," };
+    jsonrpc::response(id, format!("{{{beside}{comma}{members}").as_bytes())
+}
+
+/// What every result of our own says in the modern era: `"key":value`, separated by commas; empty
+/// in the other.
+#[must_use]
+pub fn own_members(era: Era, caching: Caching) -> String {
+    let by = match era {
+        Era::Legacy => return String::new(),
+        Era::Modern => server_info(),
     };
     let kept = match caching {
         Caching::No => String::new(),
         Caching::Milliseconds(ttl) => format!(r#""ttlMs":{ttl},"cacheScope":"private","#),
     };
-    let comma = if members.trim_start().starts_with('}') { "" } else { "," };
-    let by = server_info();
-    let meta = format!(r#""_meta":{{"io.modelcontextprotocol/serverInfo":{by}}}{comma}"#);
-    let result = format!(r#"{{"resultType":"complete",{kept}{meta}{members}"#);
-    jsonrpc::response(id, result.as_bytes())
+    let meta = format!(r#""_meta":{{"io.modelcontextprotocol/serverInfo":{by}}}"#);
+    format!(r#""resultType":"complete",{kept}{meta}"#)
 }
 
 fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: &Bytes) -> Reaction {
@@ -447,6 +457,7 @@ pub fn head(id: &[u8], member: Member) -> Bytes {
 pub fn refused(id: &[u8], refusal: &Refusal) -> Bytes {
     match refusal.kind {
         RefusalKind::Unreadable => jsonrpc::error(Some(id), Code::InvalidParams, &refusal.text),
+        RefusalKind::Failed => jsonrpc::error(Some(id), Code::Internal, &refusal.text),
         RefusalKind::Intent
         | RefusalKind::Gate
         | RefusalKind::Unknown
