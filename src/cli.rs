@@ -6,6 +6,7 @@
 mod activity;
 mod args;
 mod backend;
+mod bridge;
 mod call;
 mod config;
 mod demo;
@@ -17,6 +18,7 @@ mod output;
 mod pages;
 mod parse;
 mod serve;
+mod stdio;
 mod tools;
 
 use std::ffi::OsString;
@@ -53,7 +55,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<(), Failure> {
     let global = &cli.global;
     match cli.command {
         Command::Serve(serve) => serve::http(global, &serve),
-        Command::Stdio => serve::stdio(global),
+        Command::Stdio => stdio::run(global),
         Command::Demo => demo::run(global),
         Command::DemoUpstream => demo_upstream::run().map_err(Failure::failed),
         Command::Config(command) => config::run(&command, global, output),

@@ -54,6 +54,7 @@ const HTTP: &[&str] = &[
     "src/api.rs",
     "src/server.rs",
     "src/cli/http.rs",
+    "src/cli/bridge/link.rs",
 ];
 
 /// Code that is handed time and randomness, and neither waits nor logs.
