@@ -14,6 +14,7 @@ mod demo_upstream;
 mod failure;
 mod http;
 mod log;
+mod login;
 mod output;
 mod pages;
 mod parse;
@@ -75,6 +76,12 @@ fn dispatch(cli: Cli, output: &Output) -> Result<(), Failure> {
             backend::with(global, Needs::Catalog, async |backend| {
                 tools::upstreams(backend, output).await
             })
+        }
+        Command::Upstream(args::Upstream::Login { name, open, timeout }) => {
+            login::log_in(global, output, &name, open, timeout)
+        }
+        Command::Upstream(args::Upstream::Logout { name }) => {
+            login::log_out(global, output, &name)
         }
         Command::Activity(activity) => activity::run(&activity, global, output),
     }

@@ -21,6 +21,7 @@ mod established;
 pub mod http;
 mod lifecycle;
 mod peek;
+pub mod oauth;
 pub mod pending;
 mod process;
 mod request;

@@ -55,6 +55,7 @@ const HTTP: &[&str] = &[
     "src/server.rs",
     "src/cli/http.rs",
     "src/cli/bridge/link.rs",
+    "src/upstream/oauth/client.rs",
 ];
 
 /// Code that is handed time and randomness, and neither waits nor logs.

@@ -160,13 +160,15 @@ impl Bridge {
         modern
     }
 
-    /// Sends a message to which nothing comes back.
+    /// Sends a message to which nothing comes back, unless it is not one.
     async fn tell(self: &Rc<Self>, message: &Message) -> Result<(), Failed> {
         let reply = self.post(message).await?;
         let status = reply.status();
         let refusal = collect(reply, MAX_REFUSAL_BYTES).await?;
-        if !status.is_success() {
-            tracing::warn!("the server refused a notification: {}", refused(status, &refusal));
+        if message::is_message(&refusal) {
+            self.say(refusal).await;
+        } else if !status.is_success() {
+            tracing::warn!("the server refused a message: {}", refused(status, &refusal));
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ mod cli;
 mod config;
 mod harness;
 mod intent;
+mod login;
 mod output;
 mod requests;
 mod rest;
