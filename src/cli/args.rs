@@ -118,7 +118,9 @@ Examples:
   mcpproxy stdio
   {\"mcpServers\": {\"mcpproxy\": {\"command\": \"mcpproxy\", \"args\": [\"stdio\"]}}}
 
-The second line is the entry for a client's config. stdout carries MCP only; logs go to stderr.")]
+The second line is the entry for a client's config. A server that runs with the same config is used,
+else the proxy runs in this process. stdout carries MCP only; logs go to stderr. SIGTERM and the end
+of input let calls in flight finish.")]
     Stdio,
     /// Call a tool through the proxy, as an agent would
     #[command(

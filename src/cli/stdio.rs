@@ -11,12 +11,13 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::args::Global;
-use super::failure::Failure;
+use super::failure::{Exit, Failure};
 use super::{backend, bridge, config, serve};
+use crate::activity::StoreError;
 use crate::config::Config;
 use crate::downstream;
 use crate::proxy::Worker;
-use crate::server::{self, App, DRAIN_TIMEOUT};
+use crate::server::{self, App, DRAIN_TIMEOUT, StartError};
 
 /// Serves one client over stdin and stdout until it closes its end.
 pub(super) fn run(global: &Global) -> Result<(), Failure> {
@@ -44,7 +45,13 @@ fn alone(
     runtime: &tokio::runtime::LocalRuntime,
     config: Config,
 ) -> Result<io::Result<()>, Failure> {
-    let app = App::start(config).map_err(|error| serve::not_started(&error))?;
+    let app = App::start(config).map_err(|error| match error {
+        StartError::Activity(StoreError::Locked) => {
+            let next = "start `mcpproxy serve`, which all clients then share";
+            Failure::new(Exit::Store, format!("{}; {next}", StoreError::Locked))
+        }
+        error => serve::not_started(&error),
+    })?;
     let worker = Rc::new(Worker::new(app.shared().proxy.clone()));
     let served = runtime.block_on(async {
         let input = Input::new()?;

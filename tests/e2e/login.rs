@@ -43,11 +43,8 @@ fn works(proxy: &Proxy) {
 #[test]
 fn a_login_from_the_challenge_to_the_call_and_the_logout() {
     let authority = Authority::start(Ways::default());
-    let config = json!({"mcpServers": servers(&authority), "require_mcp_auth": true});
-    let mut config = config;
-    config["logging"] = json!({"level": "trace"});
-    config["require_mcp_auth"] = json!(false);
-    let proxy = Proxy::with(config);
+    let logging = json!({"level": "trace"});
+    let proxy = Proxy::with(json!({"mcpServers": servers(&authority), "logging": logging}));
     assert_eq!(until_state(&proxy, "failed"), "needs login: run mcpproxy upstream login s");
     let output = log_in(&proxy);
     assert!(output.stdout.contains("logged in with s"), "{}", output.stdout);

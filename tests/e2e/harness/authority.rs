@@ -9,6 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use base64::Engine;
 use serde_json::{Value, json};
 
 use super::{Connection, Output, PATIENCE};
@@ -247,11 +248,14 @@ fn parameter(form: &str, name: &str) -> String {
     String::from_utf8(bytes).expect("UTF-8")
 }
 
-/// A code challenge, by a program that is everywhere.
+/// A code challenge. The hash is made by a program that is everywhere.
 fn s256(verifier: &str) -> String {
-    let script = "printf %s \"$1\" | sha256sum | cut -d' ' -f1 | xxd -r -p | base64 | tr '+/' '-_' | tr -d '=\\n'";
+    let script = "printf %s \"$1\" | sha256sum";
     let output = Command::new("sh").args(["-c", script, "sh", verifier]).output().expect("sh runs");
-    String::from_utf8(output.stdout).expect("ASCII")
+    let hex = String::from_utf8(output.stdout).expect("ASCII");
+    let byte = |at: usize| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).expect("hex");
+    let hash: Vec<u8> = (0..32).map(byte).collect();
+    base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(hash)
 }
 
 /// `mcpproxy upstream login`, with a person who does what is asked.
