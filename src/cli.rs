@@ -80,9 +80,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<(), Failure> {
         Command::Upstream(args::Upstream::Login { name, open, timeout }) => {
             login::log_in(global, output, &name, open, timeout)
         }
-        Command::Upstream(args::Upstream::Logout { name }) => {
-            login::log_out(global, output, &name)
-        }
+        Command::Upstream(args::Upstream::Logout { name }) => login::log_out(global, output, &name),
         Command::Activity(activity) => activity::run(&activity, global, output),
     }
 }

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use serde_json::value::RawValue;
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 
 use super::discovered::DiscoveredTool;
 use super::persist;
@@ -120,6 +120,23 @@ pub struct Catalog {
     /// Held while the next snapshot is made from the last.
     writing: Mutex<()>,
     swaps: watch::Sender<()>,
+    notices: broadcast::Sender<Notice>,
+}
+
+/// Notices kept for a listener that is behind; one further behind is told so.
+const NOTICES: usize = 256;
+
+/// Something that clients may want to be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// The set of tools is another.
+    Tools,
+    /// The set of prompts is another.
+    Prompts,
+    /// The set of resources or templates is another.
+    Resources,
+    /// The resource of that URI, as clients know it, has changed.
+    Updated(Arc<str>),
 }
 
 impl Catalog {
@@ -135,6 +152,7 @@ impl Catalog {
             current: ArcSwap::from_pointee(empty),
             writing: Mutex::new(()),
             swaps: watch::Sender::new(()),
+            notices: broadcast::Sender::new(NOTICES),
         }
     }
 
@@ -142,6 +160,18 @@ impl Catalog {
     #[must_use]
     pub fn load(&self) -> Arc<Snapshot> {
         self.current.load_full()
+    }
+
+    /// What clients may want to be told, from now on.
+    #[must_use]
+    pub fn notices(&self) -> broadcast::Receiver<Notice> {
+        self.notices.subscribe()
+    }
+
+    /// Tells whoever listens.
+    pub fn notify(&self, notice: Notice) {
+        // Nobody listens: nobody misses it.
+        let _ = self.notices.send(notice);
     }
 
     /// Takes up the sets on disk (FR-A1); for each server that had one, or whose file cannot be
@@ -236,6 +266,9 @@ impl Catalog {
         let index = if same { last.index.clone() } else { Index::build(&tools) };
         self.current.store(Arc::new(Snapshot { tools, servers, index }));
         self.swaps.send_replace(());
+        if !same {
+            self.notify(Notice::Tools);
+        }
         changes
     }
 

@@ -52,7 +52,8 @@ pub(super) fn log_in(
     output.print(&outcome.to_string(), |outcome| {
         let scopes: Vec<&str> =
             list(outcome, "/scopes").iter().filter_map(serde_json::Value::as_str).collect();
-        let scopes = if scopes.is_empty() { String::new() } else { format!(" for {}", scopes.join(" ")) };
+        let scopes =
+            if scopes.is_empty() { String::new() } else { format!(" for {}", scopes.join(" ")) };
         clean(&format!("logged in with {name} at {}{scopes}", text(outcome, "/issuer"))).into()
     })
 }

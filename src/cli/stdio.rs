@@ -56,11 +56,8 @@ fn alone(
     let served = runtime.block_on(async {
         let input = Input::new()?;
         let mut ended = std::pin::pin!(server::ended_by_signal());
-        let mut serving = std::pin::pin!(downstream::stdio::serve(
-            worker,
-            input,
-            tokio::io::stdout()
-        ));
+        let mut serving =
+            std::pin::pin!(downstream::stdio::serve(worker, input, tokio::io::stdout()));
         tokio::select! {
             served = &mut serving => return served,
             ended = &mut ended => ended?,

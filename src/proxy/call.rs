@@ -13,12 +13,16 @@ use bytes::Bytes;
 use crate::activity::record::{self, Decision, Payload, Source, Status, Type};
 use crate::intent::{self, CallArguments, Denial, Operation, Permit};
 use crate::output::Member;
-use crate::proxy::exchange::Exchange;
+use crate::proxy::client::Client;
+use crate::proxy::dispatch::Channel;
+use crate::proxy::exchange::{Exchange, Subject};
 use crate::proxy::exit::{Exit, Stop, policy};
+use crate::proxy::params::progress_token;
+use crate::proxy::relay::Relay;
 use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply};
 use crate::proxy::{Worker, retrieve};
 use crate::tool::{Tool, ToolName};
-use crate::upstream::Answer;
+use crate::upstream::{Answer, Beside};
 use crate::wire::splice::Splice;
 
 /// How long a call waits for a server's first set of tools after a start.
@@ -35,9 +39,12 @@ pub struct Caller {
     pub client_name: Arc<str>,
     /// The request's id.
     pub request_id: Box<str>,
+    /// Who can be told and asked something before the answer, if anyone can.
+    pub client: Option<(Arc<Client>, Channel)>,
 }
 
-/// Calls the tool that `raw`, the arguments of a call tool, names.
+/// Calls the tool that `raw`, the arguments of a call tool, names. What stands `beside` them goes
+/// with it.
 ///
 /// # Errors
 ///
@@ -47,8 +54,10 @@ pub async fn call(
     caller: Caller,
     variant: Operation,
     raw: Bytes,
+    beside: Beside,
     reply: Reply,
 ) -> Result<(), Aborted> {
+    let client = caller.client.clone();
     let mut exit = match Exit::open(&worker, Type::ToolCall, caller, variant.variant()).await {
         Ok(exit) => exit,
         Err(refusal) => {
@@ -56,12 +65,16 @@ pub async fn call(
             return Ok(());
         }
     };
+    let token = beside.meta.as_ref().and_then(progress_token);
     let sent = match prepare(&worker, &mut exit, variant, &raw).await {
-        Ok((permit, arguments)) => send(&worker, &mut exit, permit, arguments).await,
+        Ok((permit, arguments)) => send(&worker, &mut exit, permit, arguments, beside).await,
         Err(stop) => Err(stop),
     };
     match sent {
-        Ok((permit, answer)) => Exchange::new(worker, permit, answer, exit, reply).run().await,
+        Ok((permit, answer)) => {
+            let relay = Relay::new(client, token);
+            Exchange::new(worker, Subject::Tool(permit), answer, exit, relay, reply).run().await
+        }
         Err(stop) => {
             exit.close(stop.status, &stop.refusal.text).await;
             reply.put(Piece::Refused(stop.refusal));
@@ -202,6 +215,7 @@ async fn send(
     exit: &mut Exit,
     permit: Permit,
     arguments: Bytes,
+    beside: Beside,
 ) -> Result<(Permit, Answer), Stop> {
     let server = &permit.tool().name.server;
     let Some(upstream) = worker.proxy.upstreams.get(server) else {
@@ -209,7 +223,7 @@ async fn send(
         return Err(Stop::new(Status::Error, RefusalKind::Unknown, text));
     };
     exit.sent = Some(Instant::now());
-    let answer = upstream.call(&worker.pool, &permit, arguments).await;
+    let answer = upstream.call_with(&worker.pool, &permit, arguments, beside).await;
     match answer {
         Ok(answer) => Ok((permit, answer)),
         Err(error) => {

@@ -20,7 +20,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::Method;
-use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING, HeaderMap, HeaderName, HeaderValue};
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST,
+    HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING,
+};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 

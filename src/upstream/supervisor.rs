@@ -18,8 +18,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use backon::{BackoffBuilder, ExponentialBuilder};
+use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -35,6 +36,7 @@ use super::oauth::{self, Renewal};
 use super::session;
 use super::stdio;
 use crate::catalog::snapshot::{Catalog, Change};
+use crate::wire::lines;
 
 /// First wait after a failed attempt.
 const MIN_BACKOFF: Duration = Duration::from_millis(500);
@@ -48,6 +50,8 @@ const DEBOUNCE: Duration = Duration::from_millis(250);
 const CONTROL_MESSAGES: usize = 256;
 /// Cancellations over HTTP that are being sent at a time; more are lost.
 const CANCELLING: usize = 16;
+/// Answers of clients that are being sent at a time; more are lost.
+const RESPONDING: usize = 64;
 
 /// How a server is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -142,6 +146,8 @@ pub(super) enum Control {
     Lost { generation: u64, reason: Arc<str> },
     /// Nobody waits for this HTTP call any more.
     Cancel { generation: u64, id: u64 },
+    /// A client answers what the server asked.
+    Respond { generation: u64, id: Bytes, outcome: Bytes },
 }
 
 /// All servers and their tasks.
@@ -202,6 +208,8 @@ impl Supervisor {
                 state: watch::Sender::new(state),
                 control,
                 next_id: AtomicU64::new(0),
+                about: ArcSwap::default(),
+                changes: watch::Sender::default(),
             });
             supervisor.servers.insert(name, upstream.clone());
             supervisor.order.push(upstream.clone());
@@ -373,6 +381,7 @@ impl Keeper {
         let mut renewal = self.renewal(connection);
         let mut worked = false;
         let mut cancelling = JoinSet::new();
+        let mut responding = JoinSet::new();
         let mut discovery: Option<Discovery> = Some(self.discovery(connection, Duration::ZERO));
         loop {
             let changed = connection.changed.clone();
@@ -395,7 +404,15 @@ impl Keeper {
                             });
                         }
                     }
-                    Some(Control::Lost { .. } | Control::Cancel { .. }) | None => {}
+                    Some(Control::Respond { generation: about, id, outcome })
+                        if about == generation =>
+                    {
+                        self.respond(&connection.carrier, &mut responding, &id, &outcome);
+                    }
+                    Some(
+                        Control::Lost { .. } | Control::Cancel { .. } | Control::Respond { .. },
+                    )
+                    | None => {}
                 },
                 discovered = done(&mut discovery) => {
                     discovery = None;
@@ -425,7 +442,11 @@ impl Keeper {
 
     /// Lets calls use a connection.
     fn publish(&self, connection: &Connection) {
-        let live = Live { generation: self.generation, link: connection.carrier.clone() };
+        let live = Live {
+            generation: self.generation,
+            era: connection.greeting.about.era,
+            link: connection.carrier.clone(),
+        };
         self.upstream.live.store(Some(Arc::new(live)));
     }
 
@@ -437,6 +458,27 @@ impl Keeper {
         }
     }
 
+    /// Sends a client's answer on its way.
+    fn respond(&self, carrier: &Carrier, responding: &mut JoinSet<()>, id: &[u8], outcome: &[u8]) {
+        while responding.try_join_next().is_some() {}
+        if responding.len() >= RESPONDING {
+            tracing::warn!(server = %self.upstream.name, limit = RESPONDING, "a client's answer is lost: too many are being sent");
+            return;
+        }
+        let json = [br#"{"jsonrpc":"2.0","id":"#, id, b",", outcome, b"}"].concat();
+        let carrier = carrier.clone();
+        let limit = self.config.init_timeout;
+        responding.spawn(async move {
+            match carrier {
+                Carrier::Http(session) => session::notify(&session, json).await,
+                Carrier::Stdio(link) => {
+                    let json = lines::one_line(Bytes::from(json));
+                    let _ = link.send(json.into(), limit).await;
+                }
+            }
+        });
+    }
+
     /// Reads the list of tools and puts it into the catalog.
     fn discovery(&self, connection: &Connection, after: Duration) -> Discovery {
         let (carrier, greeting) = (connection.carrier.clone(), connection.greeting.clone());
@@ -444,7 +486,8 @@ impl Keeper {
         let limit = self.config.init_timeout;
         Box::pin(async move {
             tokio::time::sleep(after).await;
-            let fetch = |params| fetch(&upstream, &carrier, params, limit);
+            let era = greeting.about.era;
+            let fetch = |params| fetch(&upstream, &carrier, params, era, limit);
             let tools = lifecycle::discover(&upstream.name, &greeting, fetch).await?;
             let server = upstream.name.clone();
             let replace = move || catalog.replace_server(&server, tools);
@@ -458,6 +501,7 @@ impl Keeper {
     fn discovered(&self, connection: &Connection, change: Change) {
         let tools = self.catalog.load().tools_of(&self.upstream.name).len();
         let greeting = &connection.greeting;
+        self.upstream.about.store(Arc::new(greeting.about));
         self.upstream.state.send_modify(|state| {
             state.tools = tools;
             state.settled = true;

@@ -55,7 +55,8 @@ fn a_login_from_the_challenge_to_the_call_and_the_logout() {
     let session = client.session.clone();
     let own = format!("Bearer {API_KEY}");
     let headers = [("Mcp-Session-Id", session.as_str()), ("Authorization", own.as_str())];
-    let arguments = json!({"name": "s:read_item", "args": {}, "intent": {"operation_type": "read"}});
+    let arguments =
+        json!({"name": "s:read_item", "args": {}, "intent": {"operation_type": "read"}});
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
         "params": {"name": "call_tool_read", "arguments": arguments}});
     client.connection.send("POST", "/mcp", &headers, body.to_string().as_bytes());

@@ -97,7 +97,9 @@ impl Link {
         let unreachable = |error: &dyn std::fmt::Display| Failed::NotSent(error.to_string());
         let stream = match tokio::time::timeout(CONNECT_TIMEOUT, open(&self.authority)).await {
             Ok(stream) => stream.map_err(|error| unreachable(&error))?,
-            Err(_) => return Err(unreachable(&format!("no connection within {CONNECT_TIMEOUT:?}"))),
+            Err(_) => {
+                return Err(unreachable(&format!("no connection within {CONNECT_TIMEOUT:?}")));
+            }
         };
         let (sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| unreachable(&error))?;

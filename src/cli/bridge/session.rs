@@ -99,7 +99,9 @@ impl Bridge {
             return Ok(());
         };
         let failed = |why: &str| {
-            Failed::Broken(format!("it has forgotten the session, and a new one was refused: {why}"))
+            Failed::Broken(format!(
+                "it has forgotten the session, and a new one was refused: {why}"
+            ))
         };
         let mut reply = self.send(Method::POST, HeaderMap::new(), hello.clone()).await?;
         let status = reply.status();

@@ -126,8 +126,10 @@ mod tests {
 
     #[test]
     fn only_who_knows_the_state_is_listened_to() {
-        let granted =
-            |issuer: Option<&str>| Returned::Granted { code: "c d".into(), issuer: issuer.map(str::to_owned) };
+        let granted = |issuer: Option<&str>| Returned::Granted {
+            code: "c d".into(),
+            issuer: issuer.map(str::to_owned),
+        };
         for (target, expected) in [
             ("/callback?code=c%20d&state=s1", Some(granted(None))),
             ("/callback?state=s1&iss=https%3A%2F%2Fas&code=c+d", Some(granted(Some("https://as")))),

@@ -129,11 +129,8 @@ pub async fn login(
         expires_at: None,
     };
     let grant = take(grant, &response).map_err(LoginError::Unusable)?;
-    let logged_in = LoggedIn {
-        issuer,
-        scopes: grant.scopes.clone(),
-        renewable: grant.refresh_token.is_some(),
-    };
+    let logged_in =
+        LoggedIn { issuer, scopes: grant.scopes.clone(), renewable: grant.refresh_token.is_some() };
     let store = Store::new(data_dir, name);
     let kept = tokio::task::spawn_blocking(move || {
         let _lock = store.lock()?;

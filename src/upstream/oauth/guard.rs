@@ -162,7 +162,9 @@ impl Guard {
                 }
                 Err(needs_login(&self.server))
             }
-            Err(NotRenewed::Failed(reason)) => Err(format!("its token cannot be renewed: {reason}")),
+            Err(NotRenewed::Failed(reason)) => {
+                Err(format!("its token cannot be renewed: {reason}"))
+            }
         }
     }
 }

@@ -91,11 +91,7 @@ impl Store {
     /// The file as it is now; `None` if there is none.
     pub(super) fn stamp(&self) -> Option<Stamp> {
         let found = fs::metadata(&self.file).ok()?;
-        Some(Stamp {
-            inode: found.ino(),
-            seconds: found.mtime(),
-            nanoseconds: found.mtime_nsec(),
-        })
+        Some(Stamp { inode: found.ino(), seconds: found.mtime(), nanoseconds: found.mtime_nsec() })
     }
 
     /// What is kept; `None` if nothing is.
@@ -120,8 +116,8 @@ impl Store {
 
     /// Replaces what is kept.
     pub(super) fn save(&self, grant: &Grant) -> Result<(), StoreError> {
-        let text = serde_json::to_vec_pretty(grant)
-            .map_err(|error| self.io(io::Error::other(error)))?;
+        let text =
+            serde_json::to_vec_pretty(grant).map_err(|error| self.io(io::Error::other(error)))?;
         let aside = self.file.with_extension(format!("{}.tmp", std::process::id()));
         let write = || {
             self.make_folder()?;
