@@ -14,7 +14,7 @@ use crate::activity::record::{self, Decision, Payload, Source, Status, Type};
 use crate::intent::{self, CallArguments, Denial, Operation, Permit};
 use crate::output::Member;
 use crate::proxy::client::Client;
-use crate::proxy::dispatch::Channel;
+use crate::proxy::dispatch::{self, Caching, Channel};
 use crate::proxy::exchange::{Exchange, Subject};
 use crate::proxy::exit::{Exit, Stop, policy};
 use crate::proxy::params::progress_token;
@@ -22,7 +22,7 @@ use crate::proxy::relay::Relay;
 use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply};
 use crate::proxy::{Worker, retrieve};
 use crate::tool::{Tool, ToolName};
-use crate::upstream::{Answer, Beside};
+use crate::upstream::{Answer, Beside, Era};
 use crate::wire::splice::Splice;
 
 /// How long a call waits for a server's first set of tools after a start.
@@ -78,6 +78,7 @@ pub(super) async fn run(
     beside: Beside,
     reply: Reply,
 ) -> Result<(), Aborted> {
+    exit.follow(&reply);
     let token = beside.meta.as_ref().and_then(progress_token);
     let sent = match prepared {
         Ok((permit, arguments)) => send(&worker, &mut exit, permit, arguments, beside).await,
@@ -107,6 +108,7 @@ pub async fn retrieve_tools(
     raw: Bytes,
     reply: Reply,
 ) -> Result<(), Aborted> {
+    let era = caller.client.as_ref().map_or(Era::Legacy, |(client, _)| client.era);
     let mut exit = match Exit::open(&worker, Type::InternalToolCall, caller, "").await {
         Ok(exit) => exit,
         Err(refusal) => {
@@ -119,6 +121,13 @@ pub async fn retrieve_tools(
     let found = retrieve::retrieve(&raw, &worker.proxy.catalog.load(), worker.proxy.tools_limit);
     let (status, error, piece) = match found {
         Ok(result) => {
+            let result = match era {
+                Era::Legacy => result,
+                Era::Modern => {
+                    let result = String::from_utf8_lossy(&result).into_owned();
+                    dispatch::own_result(era, &result, Caching::No).into()
+                }
+            };
             exit.note_response(&result);
             (Status::Success, String::new(), Piece::Whole(Member::Result, Splice::from(result)))
         }
