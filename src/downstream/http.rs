@@ -25,6 +25,9 @@ use crate::proxy::reply::{Piece, Running};
 use crate::upstream::{Era, Takes};
 use crate::wire::jsonrpc::{self, Code};
 
+/// Where MCP is spoken: our four tools, and every upstream tool under a name of its own.
+pub const PATHS: [&str; 2] = ["/mcp", "/mcp/all"];
+
 /// Largest request body: 16 MiB.
 pub const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 
@@ -91,7 +94,9 @@ where
         }
     };
     let client = session.map_or_else(|| anonymous(""), |session| Arc::clone(&session.client));
-    let peer = Peer { client, endpoint: Endpoint::Search, channel: Channel::Answer };
+    let [_, all] = PATHS;
+    let endpoint = if head.uri.path() == all { Endpoint::All } else { Endpoint::Search };
+    let peer = Peer { client, endpoint, channel: Channel::Answer };
     match dispatch::dispatch(worker, &peer, received) {
         Reaction::Noted | Reaction::Cancel(_) => status(StatusCode::ACCEPTED),
         Reaction::Answer(answer) | Reaction::Error(_, answer) => {

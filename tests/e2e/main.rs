@@ -8,8 +8,10 @@
 
 mod cli;
 mod config;
+mod direct;
 mod harness;
 mod intent;
+mod more;
 mod output;
 mod requests;
 mod rest;
