@@ -173,7 +173,7 @@ fn a_servers_error_comes_back_verbatim_and_ours_name_what_is_wrong() {
     let got = client.ask_raw("resources/read", r#"{"uri":"mcpproxy://http/missing:x"}"#);
     assert_eq!(got, http().ask_raw("resources/read", r#"{"uri":"missing:x"}"#));
     for (method, params, text) in [
-        ("resources/read", json!({}), "Invalid params: missing field `uri`"),
+        ("resources/read", json!({}), "Invalid params: uri must be a string"),
         (
             "resources/read",
             json!({"uri": "mcpproxy://nobody/x:y"}),
