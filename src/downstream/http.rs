@@ -31,8 +31,10 @@ use crate::upstream::Era;
 use crate::wire::headers;
 use crate::wire::jsonrpc::{self, Code};
 
+/// Where MCP is spoken: our four tools, and every upstream tool under a name of its own.
+pub const PATHS: [&str; 2] = ["/mcp", ALL_PATH];
 /// The path of direct mode.
-pub const ALL_PATH: &str = "/mcp/all";
+const ALL_PATH: &str = "/mcp/all";
 
 /// Largest request body: 16 MiB.
 pub const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
@@ -108,7 +110,7 @@ where
     }
     let body = match collect(body).await {
         Ok(body) => body,
-        Err(refused) => return plain(refused.status(), &format!("the {refused}")),
+        Err(refused) => return no_body(&refused),
     };
     match era(&head.headers) {
         Some(Era::Legacy) => legacy::post(&post, body).await,
