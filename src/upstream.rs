@@ -15,6 +15,7 @@
 pub mod call;
 mod config;
 mod connection;
+pub mod deadline;
 mod error;
 mod established;
 pub mod http;

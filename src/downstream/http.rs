@@ -69,7 +69,7 @@ where
     }
     let body = match collect(body).await {
         Ok(body) => body,
-        Err(refused) => return plain(refused.status(), &format!("the {refused}")),
+        Err(refused) => return no_body(&refused),
     };
     let received = match dispatch::read(worker, &body) {
         Ok(Some(request)) => request,
@@ -175,6 +175,12 @@ impl NoBody {
             Self::Broken(_) => StatusCode::BAD_REQUEST,
         }
     }
+}
+
+/// The answer to a request whose body did not come.
+#[must_use]
+pub fn no_body(refused: &NoBody) -> Response<Body> {
+    plain(refused.status(), &format!("the {refused}"))
 }
 
 /// Reads a request's body whole, up to [`MAX_BODY_BYTES`] and within [`BODY_TIMEOUT`].

@@ -6,7 +6,6 @@ use std::io::Write;
 
 use bytes::Bytes;
 
-use super::connection::Slices;
 use crate::wire::lines::one_line;
 
 /// Arguments up to this size are copied into one buffer with the envelope: one write of one slice
@@ -25,8 +24,8 @@ pub(super) struct Params<'a> {
 
 impl Params<'_> {
     /// The message as a request's body.
-    pub(super) fn body(&self, id: u64) -> Slices {
-        Slices::new(self.slices(id, self.arguments.clone(), ""))
+    pub(super) fn body(&self, id: u64) -> [Bytes; 3] {
+        self.slices(id, self.arguments.clone(), "")
     }
 
     /// The message as a line.
