@@ -159,3 +159,27 @@ def counted(checks: dict) -> str:
     made = [status for status, _ in checks.values() if status not in ("INFO", "SKIPPED")]
     good = sum(status == "SUCCESS" for status in made)
     return str(good) if good == len(made) else f"{good} of {len(made)}"
+
+
+def client_runs(revision: str, options, only) -> list[Found]:
+    """Directly, and through: `client.mjs` against the suite's own servers."""
+    node, client = WORK / "node_modules/node/bin/node", WORK / "client.mjs"
+    between = [sys.executable, HERE / "between.py", options.binary.resolve(), node, client]
+    scenarios = [each for each in client_scenarios(revision) if not only or each in only]
+    columns = []
+    for column, command in (("direct", [node, client]), ("through", between)):
+        into = fresh(WORK / "results" / f"client-{revision}-{column}")
+        for scenario in scenarios:
+            argv = ["client", "--command", " ".join(map(str, command)), "--scenario", scenario]
+            run("index.js", [*argv, "--spec-version", revision], into)
+        columns.append(found_in(into, "", only))
+    return columns
+
+
+def client_scenarios(revision: str) -> list[str]:
+    """Those of a requirement set but for `auth/`: a login is an act of the operator."""
+    text = (WORK / PACKAGE / f"requirements/{revision}.yaml").read_text()
+    required = re.search(r"^client:\n((?:  - .*\n)+)", text, re.MULTILINE).group(1)
+    scenarios = re.findall(r"  - (\S+)", required)
+    more = re.findall(r"scenario: (\S+)\n    leg: client\n    reason: added", text)
+    return [each for each in scenarios + more if not each.startswith("auth/")]
