@@ -12,6 +12,7 @@
 //!              channel of the call ◀──────────────┼── reader ◀─ child
 //! ```
 
+pub mod ask;
 pub mod call;
 mod config;
 mod connection;
@@ -28,9 +29,10 @@ mod session;
 pub mod stdio;
 pub mod supervisor;
 
+pub use ask::{Ask, Beside, Changes, Era, Offers, Takes};
 pub use call::{Answer, Part, Upstream};
 pub use config::{Config, Protocol};
-pub use error::{CallError, Cause, Sent};
+pub use error::{CallError, Cause, Sent, Undelivered};
 
 #[cfg(test)]
 mod tests;

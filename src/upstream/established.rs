@@ -12,6 +12,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio_rustls::TlsConnector;
 
+use super::ask::Era;
 use super::call::{Carrier, Part, Upstream};
 use super::config::Target;
 use super::connection::{Endpoint, tls_connector};
@@ -205,15 +206,16 @@ pub(super) async fn fetch(
     upstream: &Upstream,
     carrier: &Carrier,
     params: Params<'static>,
+    era: Era,
     limit: Duration,
 ) -> Result<Vec<u8>, Cause> {
     let link = match carrier {
         Carrier::Http(session) => {
-            return session::fetch(session, upstream.fresh_id(), params, limit).await;
+            return session::fetch(session, upstream.fresh_id(), params, era, limit).await;
         }
         Carrier::Stdio(link) => link,
     };
-    let mut call = link.call(|id| params.line(id), limit).await.map_err(|(cause, _)| cause)?;
+    let mut call = link.call(|id| params.line(id, era), limit).await.map_err(|(cause, _)| cause)?;
     let mut message = Vec::new();
     while let Some(part) = call.next().await? {
         match part {

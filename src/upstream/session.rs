@@ -18,6 +18,7 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::ask::Era;
 use super::error::Cause;
 use super::http::{self, Event, Exchange, Limits, STALL_LIMIT, Session};
 use super::lifecycle::{MAX_PAGE_BYTES, Unsent, decode, encode};
@@ -212,6 +213,7 @@ pub(super) async fn fetch(
     session: &Session,
     id: u64,
     params: Params<'_>,
+    era: Era,
     limit: Duration,
 ) -> Result<Vec<u8>, Cause> {
     #[derive(Deserialize)]
@@ -220,7 +222,7 @@ pub(super) async fn fetch(
         method: Option<serde::de::IgnoredAny>,
     }
     let limits = Limits { answer: limit, stall: STALL_LIMIT };
-    let request = session.post(params.body(id));
+    let request = session.post(params.body(id, era));
     let mut exchange =
         http::fresh(session, &request, limits).await.map_err(|refused| refused.cause)?;
     while let Some(message) = next_message(&mut exchange, MAX_PAGE_BYTES).await? {

@@ -18,8 +18,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use backon::{BackoffBuilder, ExponentialBuilder};
+use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -34,6 +35,7 @@ use super::lifecycle;
 use super::session;
 use super::stdio;
 use crate::catalog::snapshot::{Catalog, Change};
+use crate::wire::lines;
 
 /// First wait after a failed attempt.
 const MIN_BACKOFF: Duration = Duration::from_millis(500);
@@ -47,6 +49,8 @@ const DEBOUNCE: Duration = Duration::from_millis(250);
 const CONTROL_MESSAGES: usize = 256;
 /// Cancellations over HTTP that are being sent at a time; more are lost.
 const CANCELLING: usize = 16;
+/// Answers of clients that are being sent at a time; more are lost.
+const RESPONDING: usize = 64;
 
 /// How a server is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -141,6 +145,8 @@ pub(super) enum Control {
     Lost { generation: u64, reason: Arc<str> },
     /// Nobody waits for this HTTP call any more.
     Cancel { generation: u64, id: u64 },
+    /// A client answers what the server asked.
+    Respond { generation: u64, id: Bytes, outcome: Bytes },
 }
 
 /// All servers and their tasks.
@@ -201,6 +207,8 @@ impl Supervisor {
                 state: watch::Sender::new(state),
                 control,
                 next_id: AtomicU64::new(0),
+                about: ArcSwap::default(),
+                changes: watch::Sender::default(),
             });
             supervisor.servers.insert(name, upstream.clone());
             supervisor.order.push(upstream.clone());
@@ -232,6 +240,11 @@ impl Supervisor {
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<Upstream>> {
         self.servers.get(name)
+    }
+
+    /// Every server, in the order of the config.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Upstream>> {
+        self.order.iter()
     }
 
     /// Every server's state, in the order of the config.
@@ -363,10 +376,15 @@ impl Keeper {
         stopping: &mut Stopping,
     ) -> (End, bool) {
         let generation = self.generation;
-        let live = Live { generation, link: connection.carrier.clone() };
+        let live = Live {
+            generation,
+            era: connection.greeting.about.era,
+            link: connection.carrier.clone(),
+        };
         self.upstream.live.store(Some(Arc::new(live)));
         let mut worked = false;
         let mut cancelling = JoinSet::new();
+        let mut responding = JoinSet::new();
         let mut discovery: Option<Discovery> = Some(self.discovery(connection, Duration::ZERO));
         loop {
             let changed = connection.changed.clone();
@@ -389,7 +407,15 @@ impl Keeper {
                             });
                         }
                     }
-                    Some(Control::Lost { .. } | Control::Cancel { .. }) | None => {}
+                    Some(Control::Respond { generation: about, id, outcome })
+                        if about == generation =>
+                    {
+                        self.respond(&connection.carrier, &mut responding, &id, &outcome);
+                    }
+                    Some(
+                        Control::Lost { .. } | Control::Cancel { .. } | Control::Respond { .. },
+                    )
+                    | None => {}
                 },
                 discovered = done(&mut discovery) => {
                     discovery = None;
@@ -409,6 +435,27 @@ impl Keeper {
         }
     }
 
+    /// Sends a client's answer on its way.
+    fn respond(&self, carrier: &Carrier, responding: &mut JoinSet<()>, id: &[u8], outcome: &[u8]) {
+        while responding.try_join_next().is_some() {}
+        if responding.len() >= RESPONDING {
+            tracing::warn!(server = %self.upstream.name, limit = RESPONDING, "a client's answer is lost: too many are being sent");
+            return;
+        }
+        let json = [br#"{"jsonrpc":"2.0","id":"#, id, b",", outcome, b"}"].concat();
+        let carrier = carrier.clone();
+        let limit = self.config.init_timeout;
+        responding.spawn(async move {
+            match carrier {
+                Carrier::Http(session) => session::notify(&session, json).await,
+                Carrier::Stdio(link) => {
+                    let json = lines::one_line(Bytes::from(json));
+                    let _ = link.send(json.into(), limit).await;
+                }
+            }
+        });
+    }
+
     /// Reads the list of tools and puts it into the catalog.
     fn discovery(&self, connection: &Connection, after: Duration) -> Discovery {
         let (carrier, greeting) = (connection.carrier.clone(), connection.greeting.clone());
@@ -416,7 +463,8 @@ impl Keeper {
         let limit = self.config.init_timeout;
         Box::pin(async move {
             tokio::time::sleep(after).await;
-            let fetch = |params| fetch(&upstream, &carrier, params, limit);
+            let era = greeting.about.era;
+            let fetch = |params| fetch(&upstream, &carrier, params, era, limit);
             let tools = lifecycle::discover(&upstream.name, &greeting, fetch).await?;
             let server = upstream.name.clone();
             let replace = move || catalog.replace_server(&server, tools);
@@ -430,6 +478,7 @@ impl Keeper {
     fn discovered(&self, connection: &Connection, change: Change) {
         let tools = self.catalog.load().tools_of(&self.upstream.name).len();
         let greeting = &connection.greeting;
+        self.upstream.about.store(Arc::new(greeting.about));
         self.upstream.state.send_modify(|state| {
             state.tools = tools;
             state.settled = true;
