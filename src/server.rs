@@ -269,8 +269,11 @@ fn supervise(
 ) -> Supervisor {
     let log = activity.clone();
     let noted = move |event: Event| events::entries(&event).into_iter().for_each(|e| note(&log, e));
-    let servers =
-        config.servers.iter().map(|server| (Arc::clone(&server.name), server.upstream.clone()));
+    let servers = config.servers.iter().map(|server| {
+        let mut upstream = server.upstream.clone();
+        upstream.data_dir = Some(config.data_dir.clone());
+        (Arc::clone(&server.name), upstream)
+    });
     Supervisor::start(servers.collect(), Arc::clone(catalog), noted, control.handle())
 }
 

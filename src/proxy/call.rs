@@ -175,7 +175,7 @@ async fn prepare(
     exit.draft.arguments = Payload::cut(&read.arguments, proxy.max_payload_bytes);
     exit.draft.operation = read.intent.operation().map(recorded);
     if let Some(stated) = read.intent.record() {
-        exit.draft.intent = Payload::cut(stated.get().as_bytes(), proxy.max_payload_bytes);
+        exit.draft.intent = Payload::cut(stated.as_bytes(), proxy.max_payload_bytes);
     }
     // The words before the tool: a bad intent is told even about a tool that does not exist.
     read.intent.check(variant, &proxy.intent).map_err(|error| exit.deny(&Denial::Intent(error)))?;
