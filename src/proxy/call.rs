@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use serde_json::value::RawValue;
 
 use crate::activity::record::{self, Decision, Payload, Source, Status, Type};
 use crate::intent::{self, CallArguments, Denial, Operation, Permit};
@@ -37,7 +38,16 @@ pub struct Caller {
     pub request_id: Box<str>,
 }
 
-/// Calls the tool that `raw`, the arguments of a call tool, names.
+/// What a call tool is given.
+#[derive(Debug)]
+pub struct Given {
+    /// Its arguments: one JSON object in which the face has found no duplicate key.
+    pub arguments: Bytes,
+    /// An intent that stands beside them; one among them must agree with it.
+    pub intent: Option<Box<RawValue>>,
+}
+
+/// Calls the tool that the arguments of a call tool name.
 ///
 /// # Errors
 ///
@@ -46,7 +56,7 @@ pub async fn call(
     worker: Rc<Worker>,
     caller: Caller,
     variant: Operation,
-    raw: Bytes,
+    given: Given,
     reply: Reply,
 ) -> Result<(), Aborted> {
     let mut exit = match Exit::open(&worker, Type::ToolCall, caller, variant.variant()).await {
@@ -56,7 +66,7 @@ pub async fn call(
             return Ok(());
         }
     };
-    let sent = match prepare(&worker, &mut exit, variant, &raw).await {
+    let sent = match prepare(&worker, &mut exit, variant, &given).await {
         Ok((permit, arguments)) => send(&worker, &mut exit, permit, arguments).await,
         Err(stop) => Err(stop),
     };
@@ -136,12 +146,14 @@ async fn prepare(
     worker: &Worker,
     exit: &mut Exit,
     variant: Operation,
-    raw: &Bytes,
+    Given { arguments, intent }: &Given,
 ) -> Result<(Permit, Bytes), Stop> {
     let proxy = &worker.proxy;
-    let read = CallArguments::parse(raw, worker.scratch.borrow_mut().tape());
+    let mut scratch = worker.scratch.borrow_mut();
+    let read = CallArguments::parse_beside(arguments, intent.as_deref(), scratch.tape());
+    drop(scratch);
     let read = read.map_err(|error| {
-        exit.draft.arguments = Payload::cut(raw, proxy.max_payload_bytes);
+        exit.draft.arguments = Payload::cut(arguments, proxy.max_payload_bytes);
         Stop::new(Status::Rejected, RefusalKind::Unreadable, error.to_string())
     })?;
     exit.draft.server = Arc::clone(&read.tool.server);

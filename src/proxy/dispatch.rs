@@ -14,7 +14,7 @@ use crate::activity::record::Source;
 use crate::intent::{NO_CALL_TOOL, Operation};
 use crate::json::tape::{self, Fault};
 use crate::output::Member;
-use crate::proxy::call::{self, Caller};
+use crate::proxy::call::{self, Caller, Given};
 use crate::proxy::reply::{Refusal, RefusalKind, Running};
 use crate::proxy::retrieve::RETRIEVE_TOOLS;
 use crate::proxy::{Worker, builtin};
@@ -199,7 +199,8 @@ fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: Option<&Bytes>
     let (ours, caller) = (Rc::clone(worker), caller(peer, &id));
     let running = match (name, Operation::of_tool(name)) {
         (_, Some(variant)) => {
-            Running::new(|reply| call::call(ours, caller, variant, arguments, reply))
+            let given = Given { arguments, intent: None };
+            Running::new(|reply| call::call(ours, caller, variant, given, reply))
         }
         (RETRIEVE_TOOLS, None) => {
             Running::new(|reply| call::retrieve_tools(ours, caller, arguments, reply))
