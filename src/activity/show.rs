@@ -11,7 +11,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::record::{Hash, Id, NodeId, Payload, Record, Source, Status, Type};
 
-/// The members of a record as they are shown.
+/// A call, a decision about one, or something else that happened.
 #[derive(serde::Serialize, ToSchema)]
 struct Members<'a> {
     /// A ULID, newer records having greater ones; it leads straight to the record.

@@ -371,7 +371,7 @@ fn top(counts: impl Iterator<Item = (String, u64)>) -> Vec<(String, u64)> {
     counts
 }
 
-/// The members of a summary as they are shown.
+/// What a period's tool calls came to.
 #[derive(serde::Serialize, ToSchema)]
 struct Members {
     period: Period,

@@ -49,7 +49,7 @@ impl Report {
     }
 }
 
-/// The members of a report as they are shown.
+/// What a verification found.
 #[derive(serde::Serialize, ToSchema)]
 struct Members<'a> {
     /// True when every record, and every file that is known, is as it was written.

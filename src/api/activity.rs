@@ -28,10 +28,10 @@ const MAX_OFFSET: u64 = 1_000_000_000_000;
 #[into_params(parameter_in = Query)]
 pub(super) struct Filters {
     /// Some of the types, with commas.
-    #[param(rename = "type", style = Form, explode = false, required = false, min_items = 1)]
+    #[param(inline, rename = "type", style = Form, explode = false, required = false, min_items = 1)]
     kinds: Vec<Type>,
     /// Some of the ways it can end, with commas.
-    #[param(rename = "status", style = Form, explode = false, required = false, min_items = 1)]
+    #[param(inline, rename = "status", style = Form, explode = false, required = false, min_items = 1)]
     statuses: Vec<Status>,
     /// The upstream server's name.
     #[param(nullable = false, min_length = 1, max_length = 1024)]
@@ -40,7 +40,7 @@ pub(super) struct Filters {
     #[param(nullable = false, min_length = 1, max_length = 1024)]
     tool: Option<String>,
     /// Some of the operation types an intent can state, with commas.
-    #[param(rename = "intent_type", style = Form, explode = false, required = false, min_items = 1)]
+    #[param(inline, rename = "intent_type", style = Form, explode = false, required = false, min_items = 1)]
     operations: Vec<Operation>,
     /// The MCP session.
     #[param(nullable = false, min_length = 1, max_length = 1024)]
@@ -51,7 +51,7 @@ pub(super) struct Filters {
     /// Records that began then or later.
     #[param(value_type = Option<String>, nullable = false, format = DateTime)]
     start_time: Option<Timestamp>,
-    /// Records that began before then.
+    /// Records that began then or earlier.
     #[param(value_type = Option<String>, nullable = false, format = DateTime)]
     end_time: Option<Timestamp>,
 }
@@ -83,7 +83,7 @@ pub(super) struct Paging {
 #[into_params(parameter_in = Query)]
 pub(super) struct Covered {
     /// The span of time up to now.
-    #[param(required = false, default = "24h")]
+    #[param(inline, required = false, default = "24h")]
     period: Period,
 }
 

@@ -17,7 +17,7 @@ pub(super) const HEAD: Bytes = Bytes::from_static(br#"{"success":true,"data":"#)
 /// What stands after it.
 pub(super) const TAIL: Bytes = Bytes::from_static(b"}");
 
-/// What a success is wrapped in, as it is described.
+/// A success, and its data.
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "only described: the wrapping is HEAD and TAIL")]
 pub(super) struct Success<T> {

@@ -79,13 +79,11 @@ pub(super) async fn call(
     respond(worker, running, request_id).await
 }
 
-/// What a tool returned, as its server wrote it.
+/// What a tool returned, as its server wrote it: `content`, `structuredContent`, `isError`, and the
+/// like.
 #[derive(ToSchema)]
-#[expect(dead_code, reason = "only described: a result is never taken apart here")]
-struct ToolResult {
-    /// Content blocks.
-    content: Option<Vec<serde_json::Value>>,
-}
+#[schema(value_type = Object)]
+struct ToolResult(());
 
 /// The body of a request.
 #[derive(Deserialize)]
@@ -99,45 +97,69 @@ struct Parts<'a> {
     intent: Option<&'a RawValue>,
 }
 
-/// For each call tool what it is given, as over MCP; but the intent stands beside the arguments.
+/// For each call tool what it is given, as over MCP; but the intent stands beside the arguments, and
+/// what may be left out may be null.
 impl PartialSchema for Parts<'_> {
     fn schema() -> RefOr<Schema> {
         let requests = Operation::ALL.map(|variant| {
-            let mut given = builtin::call_schema(variant, Requirement::Required);
-            let mut part =
-                |name: &str| given.pointer_mut(&format!("/properties/{name}")).map(Value::take);
-            let mut intent = part("intent").unwrap_or_default();
-            if let Some(operation) = intent.pointer_mut("/properties/operation_type/enum") {
-                *operation = json!([variant.as_str()]);
-            }
-            let mut name = part("name").unwrap_or_default();
-            name["pattern"] = json!("^[^:]+:[^\n]+$");
-            name["format"] = json!("server-tool");
-            let mut args_json = part("args_json").unwrap_or_default();
-            args_json["format"] = json!("json-object");
-            let arguments =
-                [("args", part("args")), ("args_json", Some(args_json))].map(|(key, value)| {
-                    json!({
-                        "type": "object",
-                        "properties": {"name": name, key: value},
-                        "required": ["name"],
-                        "additionalProperties": false,
-                    })
-                });
+            let given = builtin::call_schema(variant, Requirement::Required);
+            let property = |path: &str| given.pointer(path).cloned().unwrap_or_default();
+            let name = with(
+                property("/properties/name"),
+                json!({"pattern": "^[^:]+:[^\n]+$", "format": "server-tool"}),
+            );
+            let args_json = property("/properties/args_json");
+            let arguments = [
+                ("args", nullable(property("/properties/args"))),
+                ("args_json", nullable(with(args_json, json!({"format": "json-object"})))),
+            ];
+            let arguments = arguments.map(|(key, value)| {
+                json!({
+                    "type": "object",
+                    "properties": {"name": name, key: value},
+                    "required": ["name"],
+                    "additionalProperties": false,
+                })
+            });
+            let stated = |name: &str| property(&format!("/properties/intent/properties/{name}"));
+            let operation = with(stated("operation_type"), json!({"enum": [variant.as_str()]}));
+            let fields = json!({
+                "operation_type": operation,
+                "data_sensitivity": nullable(stated("data_sensitivity")),
+                "reason": nullable(stated("reason")),
+            });
             json!({
                 "type": "object",
                 "properties": {
                     "tool_name": {"type": "string", "enum": [variant.variant()]},
                     "arguments": {"anyOf": arguments},
-                    "intent": intent,
+                    "intent": with(property("/properties/intent"), json!({"properties": fields})),
                 },
                 "required": ["tool_name", "arguments", "intent"],
                 "additionalProperties": false,
             })
         });
-        // Nothing in it that utoipa's model lacks; a test sees that it stays so.
         serde_json::from_value(json!({"oneOf": requests})).unwrap_or_default()
     }
+}
+
+/// A schema with other members, or more.
+fn with(mut schema: Value, members: Value) -> Value {
+    if let (Value::Object(schema), Value::Object(members)) = (&mut schema, members) {
+        schema.extend(members);
+    }
+    schema
+}
+
+/// A schema that null fits too.
+fn nullable(mut schema: Value) -> Value {
+    if let Some(kind) = schema.get_mut("type") {
+        *kind = json!([kind, "null"]);
+    }
+    if let Some(Value::Array(words)) = schema.get_mut("enum") {
+        words.push(Value::Null);
+    }
+    schema
 }
 
 impl ToSchema for Parts<'_> {

@@ -94,7 +94,8 @@ impl Query {
 
     /// A time in RFC 3339.
     pub(super) fn time(&mut self, name: &'static str) -> Result<Option<Timestamp>, BadQuery> {
-        self.read(name, "a time in RFC 3339, like 2026-01-02T03:04:05Z", |text| text.parse().ok())
+        let expected = "a time in RFC 3339, like 2026-01-02T03:04:05Z (in a URL, + is %2B)";
+        self.read(name, expected, |text| text.parse().ok())
     }
 
     /// A comma list of words out of `known`; absent is empty.

@@ -149,9 +149,11 @@ async fn prepare(
     Given { arguments, intent }: &Given,
 ) -> Result<(Permit, Bytes), Stop> {
     let proxy = &worker.proxy;
-    let mut scratch = worker.scratch.borrow_mut();
-    let read = CallArguments::parse_beside(arguments, intent.as_deref(), scratch.tape());
-    drop(scratch);
+    let read = CallArguments::parse_beside(
+        arguments,
+        intent.as_deref(),
+        worker.scratch.borrow_mut().tape(),
+    );
     let read = read.map_err(|error| {
         exit.draft.arguments = Payload::cut(arguments, proxy.max_payload_bytes);
         Stop::new(Status::Rejected, RefusalKind::Unreadable, error.to_string())

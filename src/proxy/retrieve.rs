@@ -48,7 +48,7 @@ pub enum RetrieveError {
 
 /// One tool as it is shown, here and over REST (FR-022, FR-023, CAP-4).
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Tool)]
+#[schema(as = Tool, description = "A tool of an upstream server.")]
 pub struct Shown<'a> {
     /// `server:tool`
     pub name: String,
