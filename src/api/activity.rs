@@ -83,7 +83,7 @@ pub(super) struct Paging {
 #[into_params(parameter_in = Query)]
 pub(super) struct Covered {
     /// The span of time up to now.
-    #[param(inline, required = false, default = "24h")]
+    #[param(inline, required = false, nullable = false, default = "24h")]
     period: Period,
 }
 

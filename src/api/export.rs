@@ -109,7 +109,7 @@ struct Export {
 #[into_params(parameter_in = Query)]
 pub(super) struct Written {
     /// A JSON object on each line, or a header line and a line for each record.
-    #[param(inline, required = false, default = "json")]
+    #[param(inline, required = false, nullable = false, default = "json")]
     format: Format,
 }
 
