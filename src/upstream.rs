@@ -12,13 +12,16 @@
 //!              channel of the call ◀──────────────┼── reader ◀─ child
 //! ```
 
+pub mod ask;
 pub mod call;
 mod config;
 mod connection;
+pub mod deadline;
 mod error;
 mod established;
 pub mod http;
 mod lifecycle;
+pub mod oauth;
 mod peek;
 pub mod pending;
 mod process;
@@ -27,9 +30,10 @@ mod session;
 pub mod stdio;
 pub mod supervisor;
 
+pub use ask::{Ask, Beside, Changes, Era, Offers, Takes};
 pub use call::{Answer, Part, Upstream};
 pub use config::{Config, Protocol};
-pub use error::{CallError, Cause, Sent};
+pub use error::{CallError, Cause, Sent, Undelivered};
 
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,7 @@
 //! Pure: no socket, no clock. What a face or an upstream reads or writes passes through here.
 
 pub mod headers;
+pub mod http1;
 pub mod jsonrpc;
 pub mod lines;
 pub mod splice;

@@ -21,6 +21,7 @@ use crate::output::Member;
 use crate::proxy::call::{self, Caller, Given};
 use crate::proxy::reply::{Piece, Refusal, RefusalKind, Running};
 use crate::proxy::{Worker, builtin, dispatch};
+use crate::upstream::Beside;
 use crate::wire::splice::Splice;
 
 /// The header by which the command line says who it is.
@@ -65,7 +66,7 @@ pub(super) async fn call(
         .and_then(|()| Request::read(&body))
     {
         Ok(Request { variant, given }) => {
-            Running::new(|reply| call::call(ours, caller, variant, given, reply))
+            Running::new(|reply| call::call(ours, caller, variant, given, Beside::default(), reply))
         }
         Err(Unreadable::NoSuchTool { name, text }) => {
             let refusal = Refusal { kind: RefusalKind::Unknown, text };
@@ -215,6 +216,7 @@ fn caller(headers: &HeaderMap, request_id: &str) -> Caller {
         session_id: Arc::from(""),
         client_name: Arc::from(client),
         request_id: request_id.into(),
+        client: None,
     }
 }
 
@@ -226,7 +228,7 @@ async fn respond(worker: &Rc<Worker>, mut running: Running, request_id: &str) ->
         };
         match piece {
             // There is no place for it in a plain answer.
-            Piece::Notification(_) => {}
+            Piece::Notification(_) | Piece::Request(_) => {}
             Piece::Whole(Member::Result, result) => {
                 worker.defer(running);
                 return answer::success(result, request_id);
@@ -291,7 +293,7 @@ fn status(kind: RefusalKind) -> StatusCode {
         RefusalKind::Unreadable | RefusalKind::Intent => StatusCode::BAD_REQUEST,
         RefusalKind::Gate => StatusCode::FORBIDDEN,
         RefusalKind::Unknown => StatusCode::NOT_FOUND,
-        RefusalKind::Upstream => StatusCode::BAD_GATEWAY,
+        RefusalKind::Upstream | RefusalKind::Failed => StatusCode::BAD_GATEWAY,
         RefusalKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
     }
 }

@@ -9,20 +9,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
-use super::error::{CallError, Cause, Sent};
+use super::ask::{Ask, Beside, Changes, Era, Offers, Takes};
+use super::error::{CallError, Cause, Sent, Undelivered};
 use super::http::{self, Exchange, Limits, Pool, Session};
 use super::pending;
-use super::request::Params;
+use super::request::{Fields, Params};
 use super::stdio::{self, Link};
 use super::supervisor::{Control, ServerState, Status};
 use crate::intent::Permit;
 
 /// Longest wait of a call for a server that is still connecting.
 pub const CONNECT_WAIT: Duration = Duration::from_secs(10);
+/// Longest wait of a client's answer for its way to the server that asked.
+pub const RESPOND_WAIT: Duration = Duration::from_secs(5);
 
 /// A server, as calls see it. Shared by all workers.
 pub struct Upstream {
@@ -34,6 +37,16 @@ pub struct Upstream {
     pub(super) state: watch::Sender<ServerState>,
     pub(super) control: mpsc::Sender<Control>,
     pub(super) next_id: AtomicU64,
+    /// What it said of itself when it was reached last.
+    pub(super) about: ArcSwap<About>,
+    pub(super) changes: watch::Sender<Changes>,
+}
+
+/// What a server said of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct About {
+    pub(super) era: Era,
+    pub(super) offers: Offers,
 }
 
 impl std::fmt::Debug for Upstream {
@@ -46,6 +59,7 @@ impl std::fmt::Debug for Upstream {
 pub(super) struct Live {
     /// Counts connections, so that a report about an old one is known as such.
     pub(super) generation: u64,
+    pub(super) era: Era,
     pub(super) link: Carrier,
 }
 
@@ -100,6 +114,49 @@ impl Upstream {
         Some(format!("{}: {cause}", self.name))
     }
 
+    /// Which kind of protocol it speaks, or spoke when it was reached last.
+    #[must_use]
+    pub fn era(&self) -> Era {
+        self.about.load().era
+    }
+
+    /// What it offers, or offered when it was reached last.
+    #[must_use]
+    pub fn offers(&self) -> Offers {
+        self.about.load().offers
+    }
+
+    /// Tells when its lists of resources or prompts are to be read again.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<Changes> {
+        self.changes.subscribe()
+    }
+
+    /// Sends a client's answer back to the server that asked. `generation` is that of the
+    /// [`Answer`] in which the request came, `id` the request's own id as the server wrote it,
+    /// `outcome` the member `"result":…` or `"error":…` as raw JSON. Waits at most
+    /// [`RESPOND_WAIT`] for a place in the queue; the sending is not waited for.
+    ///
+    /// # Errors
+    /// [`Undelivered`]: the answer is lost, and whoever gave it may be told.
+    pub async fn respond(
+        &self,
+        generation: u64,
+        id: Bytes,
+        outcome: Bytes,
+    ) -> Result<(), Undelivered> {
+        let alive = || self.live.load().as_ref().is_some_and(|live| live.generation == generation);
+        if !alive() {
+            return Err(Undelivered::Gone);
+        }
+        let response = Control::Respond { generation, id, outcome };
+        match tokio::time::timeout(RESPOND_WAIT, self.control.send(response)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(Undelivered::Gone),
+            Err(_) => Err(Undelivered::Busy { waited: RESPOND_WAIT }),
+        }
+    }
+
     /// Sends a call. `arguments` is a JSON object as the agent wrote it, and goes out byte for
     /// byte, but for raw line ends between tokens, which a line-framed transport cannot carry.
     ///
@@ -116,10 +173,10 @@ impl Upstream {
         permit: &Permit,
         arguments: Bytes,
     ) -> Result<Answer, CallError> {
-        self.call_with(pool, permit, arguments, None).await
+        self.call_with(pool, permit, arguments, Beside::default()).await
     }
 
-    /// The same with `meta`, a JSON object for the request's `_meta`.
+    /// The same with what its client sent beside the arguments.
     ///
     /// # Errors
     /// As [`Self::call`].
@@ -128,50 +185,78 @@ impl Upstream {
         pool: &Rc<Pool>,
         permit: &Permit,
         arguments: Bytes,
-        meta: Option<Bytes>,
+        beside: Beside,
     ) -> Result<Answer, CallError> {
         let tool = &permit.tool().name.tool;
-        let params = Params { method: "tools/call", name: Some(tool), meta, arguments };
+        let Beside { meta, members, takes } = beside;
+        let fields = Fields::Call { arguments, members };
+        let params = Params { method: "tools/call", name: Some(tool), meta, fields };
+        self.request(pool, params, takes, tool.clone()).await
+    }
+
+    /// Sends any other request; its answer comes verbatim, like that of a call. The waits are
+    /// those of [`Self::call`], and its errors name the method in the place of the tool.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn ask(self: &Arc<Self>, pool: &Rc<Pool>, ask: Ask<'_>) -> Result<Answer, CallError> {
+        let Ask { method, name, params, meta, takes } = ask;
+        debug_assert_ne!(method, "tools/call", "a tool is called with a permit");
+        let params = Params { method, name, meta, fields: Fields::Object(params) };
+        self.request(pool, params, takes, method.into()).await
+    }
+
+    async fn request(
+        self: &Arc<Self>,
+        pool: &Rc<Pool>,
+        params: Params<'_>,
+        _takes: Takes,
+        what: Arc<str>,
+    ) -> Result<Answer, CallError> {
         let sent = async {
             let slot = self.slot().await.map_err(unsent)?;
-            let source = self.send(pool, &params).await?;
-            Ok((source, slot))
+            let (source, generation) = self.send(pool, &params).await?;
+            Ok((source, generation, slot))
         };
         match sent.await {
-            Ok((source, slot)) => {
-                Ok(Answer { source, upstream: self.clone(), tool: tool.clone(), _slot: slot })
+            Ok((source, generation, slot)) => {
+                Ok(Answer { source, generation, upstream: self.clone(), what, _slot: slot })
             }
             Err((cause, sent)) => {
-                Err(CallError { server: self.name.clone(), tool: tool.clone(), cause, sent })
+                Err(CallError { server: self.name.clone(), tool: what, cause, sent })
             }
         }
     }
 
+    /// Sends the request; also tells over which connection.
     async fn send(
         self: &Arc<Self>,
         pool: &Rc<Pool>,
         params: &Params<'_>,
-    ) -> Result<Source, (Cause, Sent)> {
+    ) -> Result<(Source, u64), (Cause, Sent)> {
         let live = self.live().await.map_err(unsent)?;
         let session = match &live.link {
             Carrier::Stdio(link) => {
-                let sent = link.call(|id| params.line(id), self.call_timeout).await;
+                let sent = link.call(|id| params.line(id, live.era), self.call_timeout).await;
+                let sent = sent.map(|call| (Source::Stdio(call), live.generation));
                 if sent.is_ok() || !link.has_ended() {
-                    return sent.map(Source::Stdio);
+                    return sent;
                 }
                 // It ended before anything was sent, and its supervisor is about to say so.
                 let again = self.successor(live.generation).await.map_err(unsent)?;
                 return match &again.link {
                     Carrier::Stdio(link) => {
-                        link.call(|id| params.line(id), self.call_timeout).await.map(Source::Stdio)
+                        let sent =
+                            link.call(|id| params.line(id, again.era), self.call_timeout).await;
+                        sent.map(|call| (Source::Stdio(call), again.generation))
                     }
-                    Carrier::Http(_) => sent.map(Source::Stdio),
+                    Carrier::Http(_) => sent,
                 };
             }
             Carrier::Http(session) => session,
         };
-        let refused = match self.post(pool, session, params, live.generation).await {
-            Ok(source) => return Ok(source),
+        let refused = match self.post(pool, &live, session, params).await {
+            Ok(source) => return Ok((source, live.generation)),
             Err(refused) => refused,
         };
         if refused.session_unknown {
@@ -179,10 +264,10 @@ impl Upstream {
             // which a call is sent twice.
             let again = self.renewed(live.generation).await.map_err(unsent)?;
             if let Carrier::Http(session) = &again.link {
-                return self
-                    .post(pool, session, params, again.generation)
-                    .await
-                    .map_err(|refused| (refused.cause, refused.sent));
+                return match self.post(pool, &again, session, params).await {
+                    Ok(source) => Ok((source, again.generation)),
+                    Err(refused) => Err((refused.cause, refused.sent)),
+                };
             }
         } else if let Cause::Connect { .. } = refused.cause {
             self.report(live.generation, refused.cause.to_string());
@@ -193,14 +278,18 @@ impl Upstream {
     async fn post(
         self: &Arc<Self>,
         pool: &Rc<Pool>,
+        live: &Live,
         session: &Session,
         params: &Params<'_>,
-        generation: u64,
     ) -> Result<Source, http::Refused> {
         let limits = Limits { answer: self.call_timeout, stall: http::STALL_LIMIT };
-        let mut cancel =
-            Cancel { upstream: self.clone(), generation, id: self.fresh_id(), armed: true };
-        match http::exchange(session, pool, params.body(cancel.id), limits).await {
+        let mut cancel = Cancel {
+            upstream: self.clone(),
+            generation: live.generation,
+            id: self.fresh_id(),
+            armed: true,
+        };
+        match http::exchange(session, pool, params.body(cancel.id, live.era), limits).await {
             Ok(exchange) => Ok(Source::Http(Box::new(HttpSource {
                 exchange: Some(exchange),
                 pool: pool.clone(),
@@ -296,8 +385,11 @@ fn unsent(cause: Cause) -> (Cause, Sent) {
 /// cancels the call.
 pub struct Answer {
     source: Source,
+    /// The connection it comes over.
+    generation: u64,
     upstream: Arc<Upstream>,
-    tool: Arc<str>,
+    /// The tool's name, or another request's method.
+    what: Arc<str>,
     _slot: Option<OwnedSemaphorePermit>,
 }
 
@@ -349,6 +441,12 @@ impl Answer {
         }
     }
 
+    /// The connection it comes over, for [`Upstream::respond`] to a request among its messages.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
     /// The next piece; `None` when the stream has ended. Nothing is read ahead of what was asked
     /// for, beyond bounded buffers. Safe to drop and ask again.
     ///
@@ -379,7 +477,7 @@ impl Answer {
     fn error(&self, cause: Cause) -> CallError {
         CallError {
             server: self.upstream.name.clone(),
-            tool: self.tool.clone(),
+            tool: self.what.clone(),
             cause,
             sent: Sent::Maybe,
         }

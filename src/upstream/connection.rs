@@ -1,44 +1,42 @@
 //! One HTTP/1.1 connection to an upstream, driven by the task that uses it.
 //!
-//! hyper splits a connection into a sender and a driver that someone must poll. Here both are
-//! polled together by the caller, so a call crosses no task. Who keeps idle connections, and what
-//! an answer means, is deliberately not known here.
+//! A call writes its request and reads its answer in its own task: no task of the connection's, no
+//! channel, no wake-up between them. What is read is handed on as slices of the buffer it was read
+//! into. Who keeps idle connections, and what an answer means, is deliberately not known here.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::future::{Future, poll_fn};
-use std::io;
-use std::pin::Pin;
+use std::io::{self, IoSlice, Write};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use http::Uri;
 use http::header::HeaderValue;
-use http::{Request, Response, Uri};
-use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::Sleep;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
+use super::deadline::Deadline;
 use super::error::{Cause, Human, printable};
+use crate::wire::http1::{self, Head};
 
 /// Most time for resolving, connecting and the TLS handshake together.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Silence after which the system asks whether the peer is still there.
 const KEEPALIVE: Duration = Duration::from_secs(60);
-/// Most bytes of an answer's head.
-const MAX_HEAD_BYTES: usize = 64 * 1024;
-/// Most bytes hyper buffers of an answer that is not taken yet.
-const MAX_BUFFER_BYTES: usize = 512 * 1024;
+/// How much a read asks for at first; most answers come whole in one.
+const MIN_READ_BYTES: usize = 16 * 1024;
+/// How much it asks for at most, of an answer that keeps filling it.
+const MAX_READ_BYTES: usize = 256 * 1024;
+/// Most bytes of buffer that an idle connection keeps.
+const MAX_IDLE_BUFFER_BYTES: usize = 2 * MIN_READ_BYTES;
 
 /// Where an upstream is: resolved from its URL once, shared by all its connections.
 #[derive(Clone)]
@@ -128,62 +126,62 @@ pub(super) enum Stream {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// A request body of a few slices, none of them copied.
-#[derive(Debug, Default)]
-pub(super) struct Slices {
-    parts: [Bytes; 3],
-    next: usize,
+/// A request, ready to be written: nothing of it is consumed by an attempt to send it.
+#[derive(Clone, Debug)]
+pub(super) struct Request {
+    /// The head and the first slice of the body.
+    start: Vec<u8>,
+    /// What else the body has; large arguments are not copied.
+    rest: [Bytes; 2],
 }
 
-impl Slices {
-    pub(super) fn new(parts: [Bytes; 3]) -> Self {
-        Self { parts, next: 0 }
+impl Request {
+    /// `head` is everything before the length of the body: request line and header lines.
+    pub(super) fn new(head: &[u8], body: [Bytes; 3]) -> Self {
+        let length: usize = body.iter().map(Bytes::len).sum();
+        let [first, rest @ ..] = body;
+        let mut start = Vec::with_capacity(head.len() + 32 + first.len());
+        start.extend_from_slice(head);
+        // Writing into a Vec cannot fail.
+        let _ = write!(start, "content-length: {length}\r\n\r\n");
+        start.extend_from_slice(&first);
+        Self { start, rest }
     }
 
-    fn rest(&self) -> &[Bytes] {
-        self.parts.get(self.next..).unwrap_or_default()
-    }
-}
-
-impl Body for Slices {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let this = &mut *self;
-        while let Some(part) = this.parts.get_mut(this.next) {
-            this.next += 1;
-            if !part.is_empty() {
-                return Poll::Ready(Some(Ok(Frame::data(std::mem::take(part)))));
-            }
-        }
-        Poll::Ready(None)
+    /// `head` is the whole head but its last line end.
+    pub(super) fn without_body(head: &[u8]) -> Self {
+        Self { start: [head, b"\r\n"].concat(), rest: Default::default() }
     }
 
-    fn is_end_stream(&self) -> bool {
-        self.rest().iter().all(Bytes::is_empty)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.rest().iter().map(|part| part.len() as u64).sum())
+    /// What is left after so many bytes.
+    fn after(&self, mut written: usize) -> [&[u8]; 3] {
+        let [second, third] = &self.rest;
+        [&self.start[..], second, third].map(|part| {
+            let skipped = written.min(part.len());
+            written -= skipped;
+            part.get(skipped..).unwrap_or_default()
+        })
     }
 }
 
-/// A connection and the timer of whoever uses it.
+/// A connection, its buffer, and the timer of whoever uses it.
 pub(super) struct Connection {
-    sender: http1::SendRequest<Slices>,
-    /// `None` once the connection has ended.
-    driver: Option<http1::Connection<TokioIo<Stream>, Slices>>,
-    timer: Timer,
+    stream: Stream,
+    /// Read and not taken yet.
+    input: BytesMut,
+    /// How much to ask for at the next read: more while the peer fills it.
+    read_bytes: usize,
+    /// Of the answer being read.
+    body: http1::Body,
+    /// Whether the connection lasts after that answer.
+    keep_alive: bool,
+    timer: Deadline,
 }
 
 /// How sending a request failed.
 pub(super) enum SendError {
-    /// Nothing was sent: the connection had been closed while idle. The request comes back.
-    Stale(Box<Request<Slices>>),
+    /// Nothing was sent: the connection had been closed while idle.
+    Stale,
     /// Part of it may have been sent.
     Failed(Cause),
 }
@@ -199,67 +197,136 @@ impl Connection {
             .await
             .map_err(|_| failed(&format!("no connection within {}", Human(CONNECT_TIMEOUT))))?
             .map_err(|error| failed(&error.to_string()))?;
-        let (sender, driver) = http1::Builder::new()
-            .max_buf_size(MAX_BUFFER_BYTES)
-            .max_header_size(MAX_HEAD_BYTES)
-            .handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| failed(&error.to_string()))?;
-        Ok(Self { sender, driver: Some(driver), timer: Timer::new() })
+        Ok(Self {
+            stream,
+            input: BytesMut::new(),
+            read_bytes: MIN_READ_BYTES,
+            body: http1::Body::Ended,
+            keep_alive: true,
+            timer: Deadline::default(),
+        })
     }
 
-    /// Sends a request and waits at most `limit` for the head of its answer.
+    /// Sends a request and waits at most `limit` for the head of its answer, which may come before
+    /// the request was sent whole.
     pub(super) async fn send(
         &mut self,
-        request: Request<Slices>,
+        request: &Request,
         limit: Duration,
-    ) -> Result<Response<Incoming>, SendError> {
+    ) -> Result<Head, SendError> {
         let deadline = Instant::now() + limit;
-        let mut reply = std::pin::pin!(self.sender.try_send_request(request));
-        let (driver, timer) = (&mut self.driver, &mut self.timer);
-        poll_fn(|cx| {
-            let ended = drive(driver, cx);
-            if let Poll::Ready(reply) = reply.as_mut().poll(cx) {
-                return Poll::Ready(reply.map_err(|mut error| match error.take_message() {
-                    Some(request) => SendError::Stale(Box::new(request)),
-                    None => SendError::Failed(before_answer(error.error())),
-                }));
-            }
-            if ended.is_ready() {
-                return Poll::Ready(Err(SendError::Failed(Cause::NoAnswerAtAll {
-                    reason: "".into(),
-                })));
-            }
-            ready!(timer.poll_until(cx, deadline));
-            Poll::Ready(Err(SendError::Failed(Cause::NoAnswer { limit })))
-        })
-        .await
+        // What was handed on of the last answer is gone by now, so this takes the same memory.
+        self.input.reserve(self.read_bytes);
+        let mut written = 0;
+        let mut sending = Sending::Going;
+        poll_fn(|cx| self.poll_send(request, &mut written, &mut sending, deadline, limit, cx)).await
     }
 
-    /// The next bytes of a body of this connection; `None` at its end. `Pending` registers the
-    /// task with the connection.
-    pub(super) fn poll_body(
+    fn poll_send(
         &mut self,
-        body: &mut Incoming,
+        request: &Request,
+        written: &mut usize,
+        sending: &mut Sending,
+        deadline: Instant,
+        limit: Duration,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Bytes, Cause>>> {
+    ) -> Poll<Result<Head, SendError>> {
+        let failed = |cause| Poll::Ready(Err(SendError::Failed(cause)));
+        while matches!(sending, Sending::Going) {
+            match self.poll_write(request.after(*written), cx) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(0)) => *sending = Sending::Done,
+                Poll::Ready(Ok(more)) => *written += more,
+                Poll::Ready(Err(_)) if *written == 0 => return Poll::Ready(Err(SendError::Stale)),
+                // What the server said before it closed may still be read.
+                Poll::Ready(Err(error)) => *sending = Sending::Broken(error.to_string()),
+            }
+        }
         loop {
-            let frame = match Pin::new(&mut *body).poll_frame(cx) {
-                Poll::Ready(frame) => frame,
+            match Head::take(&mut self.input) {
+                Err(fault) => return failed(broken(fault)),
+                Ok(Some(head)) => {
+                    self.body = head.body;
+                    self.keep_alive = head.keep_alive && matches!(sending, Sending::Done);
+                    return Poll::Ready(Ok(head));
+                }
+                Ok(None) => {}
+            }
+            self.make_room();
+            let read = match self.poll_read(cx) {
+                Poll::Ready(read) => read,
                 Poll::Pending => {
-                    // Asking for the frame told the driver to read on; what it read is there now.
-                    let _ = drive(&mut self.driver, cx);
-                    ready!(Pin::new(&mut *body).poll_frame(cx))
+                    ready!(self.timer.poll_until(cx, deadline));
+                    return failed(Cause::NoAnswer { limit });
                 }
             };
-            match frame {
-                None => return Poll::Ready(None),
-                Some(Err(error)) => return Poll::Ready(Some(Err(in_answer(&error)))),
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) if data.is_empty() => {}
-                    Ok(data) => return Poll::Ready(Some(Ok(data))),
-                    Err(_trailers) => {}
-                },
+            let reason = match (read, &*sending) {
+                (Ok(1..), _) => continue,
+                (_, Sending::Broken(reason)) => reason.clone(),
+                (Ok(0), _) => String::new(),
+                (Err(error), _) => error.to_string(),
+            };
+            return failed(Cause::NoAnswerAtAll { reason: printable(reason.as_bytes()) });
+        }
+    }
+
+    /// Writes what there is of these slices, and flushes when there is nothing: 0 then.
+    fn poll_write(&mut self, parts: [&[u8]; 3], cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let stream = Pin::new(&mut self.stream);
+        match parts {
+            [[], [], []] => stream.poll_flush(cx).map_ok(|()| 0),
+            [one, [], []] => nonzero(ready!(stream.poll_write(cx, one))),
+            parts => nonzero(ready!(stream.poll_write_vectored(cx, &parts.map(IoSlice::new)))),
+        }
+    }
+
+    /// The next bytes of the answer's body; `None` at its end. `Pending` registers the task with
+    /// the connection.
+    pub(super) fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Cause>>> {
+        loop {
+            match self.body.take(&mut self.input) {
+                Err(fault) => return Poll::Ready(Some(Err(broken(fault)))),
+                Ok(Some(data)) => return Poll::Ready(Some(Ok(data))),
+                Ok(None) if self.body.has_ended() => return Poll::Ready(None),
+                Ok(None) => {}
+            }
+            self.make_room();
+            let reason = match ready!(self.poll_read(cx)) {
+                Ok(0) if self.body.close() => return Poll::Ready(None),
+                Ok(0) => "".into(),
+                Ok(_) => continue,
+                Err(error) => printable(error.to_string().as_bytes()),
+            };
+            return Poll::Ready(Some(Err(Cause::CutOff { reason })));
+        }
+    }
+
+    /// Slices that are held keep their whole buffer: it is used up before a new one is taken, so
+    /// that an answer in tiny pieces costs not much more than its bytes.
+    fn make_room(&mut self) {
+        if self.input.capacity() - self.input.len() < self.read_bytes / 4 {
+            self.input.reserve(self.read_bytes);
+        }
+    }
+
+    /// Reads once into the buffer: 0 when the peer has closed.
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let read = ready!(pin!(self.stream.read_buf(&mut self.input)).poll(cx));
+        match read {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                self.keep_alive = false;
+                Poll::Ready(Ok(0))
+            }
+            Ok(count) => {
+                self.keep_alive &= count > 0;
+                if count >= self.read_bytes {
+                    self.read_bytes = (2 * self.read_bytes).min(MAX_READ_BYTES);
+                }
+                Poll::Ready(Ok(count))
+            }
+            Err(error) => {
+                self.keep_alive = false;
+                Poll::Ready(Err(error))
             }
         }
     }
@@ -269,27 +336,49 @@ impl Connection {
         self.timer.poll_until(cx, deadline)
     }
 
+    /// True once the answer's body is whole.
+    pub(super) fn has_ended(&self) -> bool {
+        self.body.has_ended()
+    }
+
     /// Whether the connection can take another request: still open, nothing unasked for on it.
     pub(super) fn is_reusable(&mut self) -> bool {
+        if !(self.keep_alive && self.body.has_ended() && self.input.is_empty()) {
+            return false;
+        }
         // Nobody is to be woken for an idle connection: what happens to it is seen at the next
         // look.
         let mut cx = Context::from_waker(Waker::noop());
-        drive(&mut self.driver, &mut cx).is_pending() && self.sender.is_ready()
+        self.poll_read(&mut cx).is_pending()
+    }
+
+    /// Gives back memory that an idle connection has no use for.
+    pub(super) fn rest(&mut self) {
+        self.read_bytes = MIN_READ_BYTES;
+        if self.input.capacity() > MAX_IDLE_BUFFER_BYTES {
+            self.input = BytesMut::new();
+        }
     }
 }
 
-/// Polls the driver; `Ready` once the connection has ended, however it did.
-fn drive(
-    driver: &mut Option<http1::Connection<TokioIo<Stream>, Slices>>,
-    cx: &mut Context<'_>,
-) -> Poll<()> {
-    let Some(connection) = driver else { return Poll::Ready(()) };
-    let ended = ready!(Pin::new(connection).poll(cx));
-    if let Err(error) = ended {
-        tracing::debug!(%error, "an upstream connection ended");
-    }
-    *driver = None;
-    Poll::Ready(())
+/// How far a request has come.
+enum Sending {
+    Going,
+    Done,
+    /// The server does not take the rest.
+    Broken(String),
+}
+
+/// A write that takes nothing will never take anything.
+fn nonzero(written: io::Result<usize>) -> Poll<io::Result<usize>> {
+    Poll::Ready(match written {
+        Ok(0) => Err(io::ErrorKind::WriteZero.into()),
+        other => other,
+    })
+}
+
+fn broken(fault: http1::Fault) -> Cause {
+    Cause::Http { reason: fault.to_string().into() }
 }
 
 async fn connect(endpoint: &Endpoint) -> io::Result<Stream> {
@@ -303,69 +392,6 @@ async fn connect(endpoint: &Endpoint) -> io::Result<Stream> {
             Stream::Tls(Box::new(connector.connect(name.clone(), tcp).await?))
         }
     })
-}
-
-fn before_answer(error: &hyper::Error) -> Cause {
-    if error.is_parse() {
-        return Cause::Http { reason: chain(error) };
-    }
-    if error.is_incomplete_message() {
-        return Cause::NoAnswerAtAll { reason: "".into() };
-    }
-    Cause::NoAnswerAtAll { reason: chain(error) }
-}
-
-fn in_answer(error: &hyper::Error) -> Cause {
-    use std::error::Error;
-    if error.is_incomplete_message() {
-        return Cause::CutOff { reason: "".into() };
-    }
-    match error.source().and_then(|source| source.downcast_ref::<io::Error>()).map(io::Error::kind)
-    {
-        Some(io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData) => {
-            Cause::Http { reason: chain(error) }
-        }
-        Some(io::ErrorKind::UnexpectedEof) => Cause::CutOff { reason: "".into() },
-        Some(_) | None => Cause::CutOff { reason: chain(error) },
-    }
-}
-
-/// An error and its causes in one printable line.
-fn chain(error: &dyn std::error::Error) -> Arc<str> {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    printable(text.as_bytes())
-}
-
-/// A deadline that costs nothing while it moves away: the timer is set anew only when it fires
-/// early, or when a deadline comes nearer.
-#[derive(Debug)]
-pub(super) struct Timer {
-    sleep: Pin<Box<Sleep>>,
-}
-
-impl Timer {
-    pub(super) fn new() -> Self {
-        Self { sleep: Box::pin(tokio::time::sleep(CONNECT_TIMEOUT)) }
-    }
-
-    pub(super) fn poll_until(&mut self, cx: &mut Context<'_>, deadline: Instant) -> Poll<()> {
-        let deadline = tokio::time::Instant::from_std(deadline);
-        if deadline < self.sleep.deadline() {
-            self.sleep.as_mut().reset(deadline);
-        }
-        loop {
-            ready!(self.sleep.as_mut().poll(cx));
-            if self.sleep.deadline() >= deadline || tokio::time::Instant::now() >= deadline {
-                return Poll::Ready(());
-            }
-            self.sleep.as_mut().reset(deadline);
-        }
-    }
 }
 
 impl AsyncRead for Stream {
@@ -462,28 +488,14 @@ mod tests {
     }
 
     #[test]
-    fn a_body_of_slices_knows_its_size() {
-        let mut body = Slices::new([Bytes::from("a"), Bytes::new(), Bytes::from("bc")]);
-        let mut cx = Context::from_waker(Waker::noop());
-        assert_eq!(body.size_hint().exact(), Some(3));
-        let mut read = Vec::new();
-        while let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut body).poll_frame(&mut cx) {
-            read.extend_from_slice(&frame.into_data().unwrap());
+    fn a_request_is_its_head_and_its_body_wherever_a_write_stops() {
+        let body = ["{", "\"a\"", "}"].map(Bytes::from);
+        let request = Request::new(b"POST / HTTP/1.1\r\n", body);
+        let whole = "POST / HTTP/1.1\r\ncontent-length: 5\r\n\r\n{\"a\"}";
+        for written in 0..=whole.len() {
+            assert_eq!(request.after(written).concat(), &whole.as_bytes()[written..]);
         }
-        assert_eq!(read, b"abc");
-        assert!(body.is_end_stream() && Slices::default().is_end_stream());
-    }
-
-    #[tokio::test]
-    async fn a_deadline_may_move_either_way() {
-        let mut timer = Timer::new();
-        let now = Instant::now();
-        let far = now + Duration::from_secs(3600);
-        for _ in 0..2 {
-            let far = poll_fn(|cx| Poll::Ready(timer.poll_until(cx, far))).await;
-            assert!(far.is_pending());
-            // Comes nearer than the timer was set to: returns, and not in an hour.
-            poll_fn(|cx| timer.poll_until(cx, now)).await;
-        }
+        let request = Request::without_body(b"GET / HTTP/1.1\r\n");
+        assert_eq!(request.after(0).concat(), b"GET / HTTP/1.1\r\n\r\n");
     }
 }

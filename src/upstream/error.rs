@@ -170,6 +170,20 @@ pub enum Cause {
     },
 }
 
+/// Why a client's answer did not get back to the server that asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Undelivered {
+    /// The connection over which the server asked is gone.
+    #[error("the connection over which the server asked is gone")]
+    Gone,
+    /// Too many answers and reports are on their way to the server.
+    #[error("the answer found no place in the queue to the server within {}", Human(*waited))]
+    Busy {
+        /// How long it waited.
+        waited: Duration,
+    },
+}
+
 impl Cause {
     /// Whether the server may be working on the call still, so that it should be cancelled.
     pub(super) fn leaves_call_running(&self) -> bool {

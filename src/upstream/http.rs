@@ -19,17 +19,17 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use http::Method;
 use http::header::{
-    ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
-    HeaderValue,
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST,
+    HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING,
 };
-use http::{Method, Request, Response, StatusCode};
-use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::connection::{Connection, Endpoint, SendError, Slices};
+use super::connection::{Connection, Endpoint, Request, SendError};
 use super::error::{Cause, Sent, printable};
+use crate::wire::http1::Head;
 use crate::wire::sse;
 
 /// Most idle connections kept for one upstream by one worker.
@@ -46,6 +46,7 @@ const MAX_DRAIN_BYTES: usize = 64 * 1024;
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// What every request of one session carries, built once.
 #[derive(Clone, Debug)]
@@ -54,6 +55,10 @@ pub(super) struct Session {
     /// Tells the pool apart: one number per upstream.
     pub(super) key: u64,
     headers: HeaderMap,
+    /// The head of a POST up to its length, written out once.
+    post_head: Bytes,
+    /// Whether it carries the token of a login.
+    logged_in: bool,
 }
 
 impl Session {
@@ -76,19 +81,37 @@ impl Session {
         headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        Ok(Self { endpoint, key, headers })
+        // Framing is the connection's, whatever the operator wrote.
+        for name in [CONTENT_LENGTH, TRANSFER_ENCODING, CONNECTION] {
+            headers.remove(name);
+        }
+        let post_head = head(&Method::POST, &endpoint, &headers).into();
+        Ok(Self { endpoint, key, headers, post_head, logged_in: false })
     }
 
     /// Enters the session id that the server gave.
-    pub(super) fn begin(&mut self, id: HeaderValue) {
-        self.headers.insert(SESSION_ID, id);
+    pub(super) fn begin(&mut self, id: &[u8]) {
+        if let Ok(id) = HeaderValue::from_bytes(id) {
+            self.enter(SESSION_ID, id);
+        }
     }
 
     /// Enters the negotiated version.
     pub(super) fn negotiated(&mut self, version: &str) {
         if let Ok(version) = HeaderValue::from_str(version) {
-            self.headers.insert(PROTOCOL_VERSION, version);
+            self.enter(PROTOCOL_VERSION, version);
         }
+    }
+
+    /// Enters the token of a login; it replaces the one before.
+    pub(super) fn log_in(&mut self, bearer: HeaderValue) {
+        self.logged_in = true;
+        self.enter(AUTHORIZATION, bearer);
+    }
+
+    fn enter(&mut self, name: HeaderName, value: HeaderValue) {
+        self.headers.insert(name, value);
+        self.post_head = head(&Method::POST, &self.endpoint, &self.headers).into();
     }
 
     /// Whether the server gave a session id.
@@ -96,19 +119,40 @@ impl Session {
         self.headers.contains_key(SESSION_ID)
     }
 
-    /// A request of this session.
-    pub(super) fn request(&self, method: Method, body: Slices) -> Request<Slices> {
-        let mut request = Request::new(body);
-        *request.method_mut() = method;
-        *request.uri_mut() = self.endpoint.path.clone();
-        *request.headers_mut() = self.headers.clone();
-        request
+    /// A message of this session.
+    pub(super) fn post(&self, body: [Bytes; 3]) -> Request {
+        Request::new(&self.post_head, body)
+    }
+
+    /// Asks for the session's own stream, from after an event if one is named.
+    pub(super) fn get(&self, last_event_id: &[u8]) -> Request {
+        let mut headers = self.headers.clone();
+        headers.remove(CONTENT_TYPE);
+        if let Ok(id) = HeaderValue::from_bytes(last_event_id)
+            && !id.is_empty()
+        {
+            headers.insert(LAST_EVENT_ID, id);
+        }
+        Request::without_body(&head(&Method::GET, &self.endpoint, &headers))
+    }
+
+    /// Ends the session.
+    pub(super) fn delete(&self) -> Request {
+        let mut headers = self.headers.clone();
+        headers.remove(CONTENT_TYPE);
+        Request::without_body(&head(&Method::DELETE, &self.endpoint, &headers))
     }
 }
 
-/// The session id in an answer's head.
-pub(super) fn session_id(headers: &HeaderMap) -> Option<&HeaderValue> {
-    headers.get(SESSION_ID)
+/// A head without its last line end. Names and values were checked when they became what they are.
+fn head(method: &Method, endpoint: &Endpoint, headers: &HeaderMap) -> Vec<u8> {
+    let mut head = format!("{method} {} HTTP/1.1\r\n", endpoint.path).into_bytes();
+    for (name, value) in headers {
+        for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+            head.extend_from_slice(part);
+        }
+    }
+    head
 }
 
 /// One worker's connections to all HTTP upstreams. Not `Send`: it lives and dies with its thread.
@@ -119,8 +163,6 @@ pub struct Pool {
 
 struct Idle {
     connection: Connection,
-    /// The end of an event stream whose last message was taken, not read yet.
-    rest: Option<Incoming>,
     since: Instant,
 }
 
@@ -177,13 +219,14 @@ impl Pool {
         None
     }
 
-    fn put(&self, key: u64, connection: Connection, rest: Option<Incoming>) {
+    fn put(&self, key: u64, mut connection: Connection) {
+        connection.rest();
         let mut idle = self.idle.borrow_mut();
         let list = idle.entry(key).or_default();
         if list.len() >= MAX_IDLE {
             list.remove(0);
         }
-        list.push(Idle { connection, rest, since: Instant::now() });
+        list.push(Idle { connection, since: Instant::now() });
     }
 }
 
@@ -198,10 +241,11 @@ impl Idle {
     fn look(&mut self) -> Look {
         let mut cx = Context::from_waker(Waker::noop());
         let mut read = 0;
-        while let Some(rest) = &mut self.rest {
-            match self.connection.poll_body(rest, &mut cx) {
+        // The end of an event stream whose last message was taken may not have been read yet.
+        while !self.connection.has_ended() {
+            match self.connection.poll_body(&mut cx) {
                 Poll::Pending => return Look::Later,
-                Poll::Ready(None) => self.rest = None,
+                Poll::Ready(None) => break,
                 Poll::Ready(Some(Ok(data))) if read + data.len() <= MAX_DRAIN_BYTES => {
                     read += data.len();
                 }
@@ -248,7 +292,6 @@ pub(super) enum Event {
 /// One request and its answer on one connection.
 pub(super) struct Exchange {
     connection: Connection,
-    body: Incoming,
     framing: Framing,
     limits: Limits,
     /// When the present wait ends; set when it begins.
@@ -271,41 +314,41 @@ enum Framing {
 pub(super) async fn exchange(
     session: &Session,
     pool: &Pool,
-    body: Slices,
+    body: [Bytes; 3],
     limits: Limits,
 ) -> Result<Exchange, Refused> {
-    let mut request = session.request(Method::POST, body);
+    let request = session.post(body);
     while let Some(mut connection) = pool.take(session.key) {
-        match connection.send(request, limits.answer).await {
-            Ok(response) => return accept(session, connection, response, limits).await,
-            Err(SendError::Stale(unsent)) => request = *unsent,
+        match connection.send(&request, limits.answer).await {
+            Ok(head) => return accept(session, connection, &head, limits).await,
+            Err(SendError::Stale) => {}
             Err(SendError::Failed(cause)) => return Err(Refused::new(cause, Sent::Maybe)),
         }
     }
-    fresh(session, request, limits).await
+    fresh(session, &request, limits).await
 }
 
 /// Sends the request on a connection of its own.
 pub(super) async fn fresh(
     session: &Session,
-    request: Request<Slices>,
+    request: &Request,
     limits: Limits,
 ) -> Result<Exchange, Refused> {
-    let (connection, response) = send(session, request, limits.answer).await?;
-    accept(session, connection, response, limits).await
+    let (connection, head) = send(session, request, limits.answer).await?;
+    accept(session, connection, &head, limits).await
 }
 
 /// Sends the request on a connection of its own and leaves the answer's head to the caller.
 pub(super) async fn send(
     session: &Session,
-    request: Request<Slices>,
+    request: &Request,
     limit: Duration,
-) -> Result<(Connection, Response<Incoming>), Refused> {
+) -> Result<(Connection, Head), Refused> {
     let mut connection =
         Connection::open(&session.endpoint).await.map_err(|cause| Refused::new(cause, Sent::No))?;
     match connection.send(request, limit).await {
-        Ok(response) => Ok((connection, response)),
-        Err(SendError::Stale(_)) => {
+        Ok(head) => Ok((connection, head)),
+        Err(SendError::Stale) => {
             Err(Refused::new(Cause::NoAnswerAtAll { reason: "".into() }, Sent::No))
         }
         Err(SendError::Failed(cause)) => Err(Refused::new(cause, Sent::Maybe)),
@@ -316,16 +359,13 @@ pub(super) async fn send(
 pub(super) async fn accept(
     session: &Session,
     connection: Connection,
-    response: Response<Incoming>,
+    head: &Head,
     limits: Limits,
 ) -> Result<Exchange, Refused> {
-    let (head, body) = response.into_parts();
-    let content_type =
-        head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    let content_type = head.content_type.as_deref().unwrap_or_default();
     let json = is_media_type(content_type, b"application/json");
     let exchange = |framing| Exchange {
         connection,
-        body,
         framing,
         limits,
         deadline: None,
@@ -333,15 +373,15 @@ pub(super) async fn accept(
         ended: false,
     };
     let refused = |cause| Err(Refused::new(cause, Sent::Maybe));
-    let encoding = head.headers.get(CONTENT_ENCODING).map(HeaderValue::as_bytes);
+    let encoding = head.content_encoding.as_deref();
     if let Some(found) = encoding.filter(|name| !name.eq_ignore_ascii_case(b"identity")) {
         return refused(Cause::Compressed { found: printable(found) });
     }
-    if matches!(head.status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
-        return refused(Cause::AcceptedOnly { status: head.status.as_u16() });
+    if matches!(head.status, 202 | 204) {
+        return refused(Cause::AcceptedOnly { status: head.status });
     }
-    if !head.status.is_success() {
-        return exchange(Framing::Json).refusal(head.status, json, session.has_id()).await;
+    if !matches!(head.status, 200..=299) {
+        return exchange(Framing::Json).refusal(head.status, json, session).await;
     }
     if json {
         return Ok(exchange(Framing::Json));
@@ -379,7 +419,7 @@ impl Exchange {
             if self.ended {
                 return Poll::Ready(Ok(None));
             }
-            match self.connection.poll_body(&mut self.body, cx) {
+            match self.connection.poll_body(cx) {
                 Poll::Pending => {
                     ready!(self.poll_deadline(cx));
                     return Poll::Ready(Err(self.overdue()));
@@ -497,14 +537,14 @@ impl Exchange {
 
     /// Gives the connection back: the last message that matters was read.
     pub(super) fn release(self, pool: &Pool, key: u64) {
-        let Self { mut connection, body, ended, framing, .. } = self;
+        let Self { mut connection, ended, framing, .. } = self;
         match (ended, framing) {
             (true, Framing::Json | Framing::Events { .. }) => {
                 if connection.is_reusable() {
-                    pool.put(key, connection, None);
+                    pool.put(key, connection);
                 }
             }
-            (false, Framing::Events { .. }) => pool.put(key, connection, Some(body)),
+            (false, Framing::Events { .. }) => pool.put(key, connection),
             (false, Framing::Json) | (_, Framing::Fixed(_)) => {}
         }
     }
@@ -512,23 +552,24 @@ impl Exchange {
     /// A status that is no success: a JSON-RPC error in it is an answer all the same.
     async fn refusal(
         mut self,
-        status: StatusCode,
+        status: u16,
         json: bool,
-        in_session: bool,
+        session: &Session,
     ) -> Result<Self, Refused> {
         let body = self.head_of_body().await;
-        let unknown = in_session
-            && match status {
-                StatusCode::NOT_FOUND => true,
-                // Common servers say it with 400 and words.
-                StatusCode::BAD_REQUEST => memchr::memmem::find(&body, b"ession").is_some(),
-                _ => false,
-            };
+        let unknown = match status {
+            404 => session.has_id(),
+            // Common servers say it with 400 and words.
+            400 => session.has_id() && memchr::memmem::find(&body, b"ession").is_some(),
+            // The token is no good any more: a new session has another.
+            401 => session.logged_in,
+            _ => false,
+        };
         if json && !unknown && is_rpc_error(&body) {
             self.framing = Framing::Fixed(Some(Bytes::from(body)));
             return Ok(self);
         }
-        let cause = Cause::Status { status: status.as_u16(), snippet: printable(&body) };
+        let cause = Cause::Status { status, snippet: printable(&body) };
         Err(Refused { cause, sent: Sent::Maybe, session_unknown: unknown })
     }
 

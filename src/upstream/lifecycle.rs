@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rmcp::model::{ClientCapabilities, ClientConfig, Implementation, ProtocolVersion};
+use rmcp::model::{
+    ClientCapabilities, ClientConfig, Implementation, ProtocolVersion, ServerCapabilities,
+};
 use rmcp::service::{
     ClientInitializeError, ClientLifecycleMode, NotificationContext, RoleClient, RunningService,
     RxJsonRpcMessage, TxJsonRpcMessage, serve_client_with_lifecycle,
@@ -21,6 +23,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::{Notify, mpsc};
 
+use super::ask::{Era, Offers};
+use super::call::About;
 use super::error::{Cause, printable};
 use super::request::Params;
 use super::stdio::Link;
@@ -63,7 +67,7 @@ pub(super) struct Greeting {
     pub(super) protocol_version: Option<Arc<str>>,
     /// Name and version of the server's implementation.
     pub(super) server_info: Option<Arc<str>>,
-    pub(super) offers_tools: bool,
+    pub(super) about: About,
 }
 
 /// Initializes over a transport. The error is one line.
@@ -91,9 +95,21 @@ where
             .server_info
             .as_ref()
             .map(|it| printable(format!("{} {}", it.name, it.version).as_bytes())),
-        offers_tools: info.capabilities.tools.is_some(),
+        about: About { era: Era::Legacy, offers: offers(&info.capabilities) },
     });
     Ok((service, greeting))
+}
+
+fn offers(capabilities: &ServerCapabilities) -> Offers {
+    let resources = capabilities.resources.as_ref();
+    Offers {
+        tools: capabilities.tools.is_some(),
+        resources: resources.is_some(),
+        resource_updates: resources.is_some_and(|it| it.subscribe == Some(true)),
+        prompts: capabilities.prompts.is_some(),
+        completions: capabilities.completions.is_some(),
+        logging: capabilities.logging.is_some(),
+    }
 }
 
 fn reason(error: &ClientInitializeError) -> String {
@@ -213,8 +229,7 @@ where
     let mut cursors = HashSet::new();
     let mut params = "{}".to_owned();
     for _ in 0..MAX_PAGES {
-        let request =
-            Params { method: "tools/list", name: None, meta: None, arguments: params.into() };
+        let request = Params::of("tools/list", params.into());
         let page = fetch(request).await.map_err(|cause| format!("tools/list: {cause}"))?;
         let page: Page<'_> = serde_json::from_slice(&page).map_err(|error| {
             format!(
@@ -224,7 +239,9 @@ where
         })?;
         let list = match (page.result, page.error) {
             (Some(list), _) => list,
-            (None, Some(error)) if error.code == METHOD_NOT_FOUND || !greeting.offers_tools => {
+            (None, Some(error))
+                if error.code == METHOD_NOT_FOUND || !greeting.about.offers.tools =>
+            {
                 return Ok(Vec::new());
             }
             (None, Some(error)) => {
@@ -271,21 +288,35 @@ fn tool_name(raw: &RawValue) -> Arc<str> {
 mod tests {
     use std::sync::Mutex;
 
+    use super::super::request::Fields;
     use super::*;
 
     /// Discovers from given pages; returns names or the error, and the params that were asked.
     async fn discovered(pages: &[&str]) -> (Result<Vec<String>, String>, Vec<String>) {
         let asked = Mutex::new(Vec::new());
-        let greeting = Greeting { offers_tools: true, ..Greeting::default() };
+        let greeting = Greeting {
+            about: About {
+                offers: Offers { tools: true, ..Offers::default() },
+                ..About::default()
+            },
+            ..Greeting::default()
+        };
         let tools = discover("s", &greeting, |params| {
             let mut asked = asked.lock().unwrap();
             let page = pages[asked.len().min(pages.len() - 1)].as_bytes().to_vec();
-            asked.push(String::from_utf8(params.arguments.to_vec()).unwrap());
+            asked.push(String::from_utf8(object(&params)).unwrap());
             async move { Ok(page) }
         })
         .await;
         let names = tools.map(|tools| tools.iter().map(|tool| tool.name.to_string()).collect());
         (names, asked.into_inner().unwrap())
+    }
+
+    fn object(params: &Params<'_>) -> Vec<u8> {
+        match &params.fields {
+            Fields::Object(object) => object.to_vec(),
+            Fields::Call { .. } => panic!("no call is made"),
+        }
     }
 
     #[tokio::test]

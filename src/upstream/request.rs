@@ -1,77 +1,205 @@
-//! A request as bytes: our envelope around the agent's own arguments.
+//! A request as bytes: our envelope around the agent's own parameters.
 //!
-//! Pure. Large arguments go out as the slice they came in; nothing of them is read.
+//! Owns what stands in `_meta` on this hop. Large arguments go out as the slice they came in;
+//! nothing of them is read. Pure.
 
+use std::borrow::Cow;
+use std::fmt;
 use std::io::Write;
 
 use bytes::Bytes;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
 
-use super::connection::Slices;
+use super::ask::Era;
 use crate::wire::lines::one_line;
+
+/// The modern revision that we speak.
+pub(super) const MODERN_VERSION: &str = "2026-07-28";
 
 /// Arguments up to this size are copied into one buffer with the envelope: one write of one slice
 /// costs less than three slices do.
 const COPY_BYTES: usize = 4096;
 
-/// A request's parameters, as slices.
+const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
+const CLIENT_KEY: &str = "io.modelcontextprotocol/clientInfo";
+const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
+const LOG_LEVEL_KEY: &str = "io.modelcontextprotocol/logLevel";
+const PROGRESS_KEY: &str = "progressToken";
+
+/// What each request to a modern server says of us (MCP 2026-07-28 §General fields).
+const OURS: &str = concat!(
+    r#""io.modelcontextprotocol/protocolVersion":"2026-07-28","#,
+    r#""io.modelcontextprotocol/clientInfo":{"name":"mcpproxy","version":""#,
+    env!("CARGO_PKG_VERSION"),
+    r#""}"#
+);
+/// What can be asked of us where no client stands behind a request, or one that cannot be asked.
+const NO_CAPABILITIES: &str = r#","io.modelcontextprotocol/clientCapabilities":{}"#;
+
+/// A request, but for its id.
 pub(super) struct Params<'a> {
     pub(super) method: &'static str,
-    /// The tool's name, for a call.
+    /// The tool's name, for a call; for others what `Mcp-Name` repeats.
     pub(super) name: Option<&'a str>,
+    /// The client's own `_meta`.
     pub(super) meta: Option<Bytes>,
-    /// The raw arguments of a call; for other methods the raw params object.
-    pub(super) arguments: Bytes,
+    pub(super) fields: Fields,
+}
+
+/// What `params` holds beside `_meta`.
+pub(super) enum Fields {
+    /// The tool's name, raw arguments, and raw members beside them.
+    Call { arguments: Bytes, members: Bytes },
+    /// A raw object without `_meta`.
+    Object(Bytes),
+}
+
+impl Params<'static> {
+    /// A request of our own.
+    pub(super) fn of(method: &'static str, params: Bytes) -> Self {
+        Self { method, name: None, meta: None, fields: Fields::Object(params) }
+    }
 }
 
 impl Params<'_> {
     /// The message as a request's body.
-    pub(super) fn body(&self, id: u64) -> Slices {
-        Slices::new(self.slices(id, self.arguments.clone(), ""))
+    pub(super) fn body(&self, id: u64, era: Era) -> [Bytes; 3] {
+        self.slices(id, era, |bytes| bytes, "")
     }
 
     /// The message as a line.
-    pub(super) fn line(&self, id: u64) -> [Bytes; 3] {
-        self.slices(id, one_line(self.arguments.clone()), "\n")
+    pub(super) fn line(&self, id: u64, era: Era) -> [Bytes; 3] {
+        self.slices(id, era, one_line, "\n")
     }
 
-    fn slices(&self, id: u64, arguments: Bytes, end: &'static str) -> [Bytes; 3] {
-        let meta = self.meta.as_deref().unwrap_or_default();
-        let small = arguments.len() <= COPY_BYTES;
-        let room = 128 + meta.len() + self.name.map_or(0, str::len);
-        let mut head = Vec::with_capacity(room + if small { arguments.len() } else { 0 });
+    fn slices(&self, id: u64, era: Era, fit: fn(Bytes) -> Bytes, end: &str) -> [Bytes; 3] {
+        let (large, beside) = match &self.fields {
+            Fields::Call { arguments, members } => (fit(arguments.clone()), fit(members.clone())),
+            Fields::Object(params) => (fit(after_brace(params)), Bytes::new()),
+        };
+        let meta = self.meta.clone().map(fit);
+        let small = large.len() <= COPY_BYTES;
+        let room = meta.as_ref().map_or(0, Bytes::len) + self.name.map_or(0, str::len);
+        let copied = if small { large.len() + beside.len() } else { 0 };
+        let mut head = Vec::with_capacity(384 + room + copied);
         let method = self.method;
         // Writing into a Vec cannot fail.
-        let _ = write!(head, r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":"#);
-        let close = if let Some(name) = self.name {
-            head.push(b'{');
-            if !meta.is_empty() {
-                head.extend_from_slice(br#""_meta":"#);
-                head.extend_from_slice(meta);
+        let _ = write!(head, r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{"#);
+        let before = head.len();
+        push_meta(&mut head, id, era, meta.as_deref());
+        let mut tail = Vec::new();
+        match &self.fields {
+            Fields::Call { .. } => {
+                if head.len() > before {
+                    head.push(b',');
+                }
+                head.extend_from_slice(br#""name":"#);
+                push_string(&mut head, self.name.unwrap_or_default());
+                head.extend_from_slice(br#","arguments":"#);
+                if !beside.is_empty() {
+                    tail.push(b',');
+                    tail.extend_from_slice(&beside);
+                }
+                tail.push(b'}');
+            }
+            // Its closing brace stands in the slice.
+            Fields::Object(_) if head.len() > before && !large.trim_ascii().starts_with(b"}") => {
                 head.push(b',');
             }
-            head.extend_from_slice(br#""name":"#);
-            push_json_string(&mut head, name);
-            head.extend_from_slice(br#","arguments":"#);
-            "}}"
-        } else {
-            "}"
-        };
-        let tail = match (close, end) {
-            ("}}", "") => "}}",
-            ("}}", _) => "}}\n",
-            (_, "") => "}",
-            (_, _) => "}\n",
-        };
+            Fields::Object(_) => {}
+        }
+        tail.push(b'}');
+        tail.extend_from_slice(end.as_bytes());
         if small {
-            head.extend_from_slice(&arguments);
-            head.extend_from_slice(tail.as_bytes());
+            head.extend_from_slice(&large);
+            head.extend_from_slice(&tail);
             return [Bytes::from(head), Bytes::new(), Bytes::new()];
         }
-        [Bytes::from(head), arguments, Bytes::from_static(tail.as_bytes())]
+        [Bytes::from(head), large, Bytes::from(tail)]
     }
 }
 
-fn push_json_string(out: &mut Vec<u8>, text: &str) {
+/// The rest of a raw object behind its opening brace; of what is none, an empty one.
+fn after_brace(object: &Bytes) -> Bytes {
+    match object.iter().position(|byte| !byte.is_ascii_whitespace()) {
+        Some(at) if object.get(at) == Some(&b'{') => object.slice(at + 1..),
+        Some(_) | None => Bytes::from_static(b"}"),
+    }
+}
+
+/// Writes the member `_meta`, if there is anything to say.
+///
+/// The client's own keys go on as they are, but for those that speak of one hop: its token is
+/// replaced by the id, under which progress then comes back to this call; who it is and which
+/// revision it speaks are ours to say. Its capabilities and its log level are for a modern server
+/// to know, since what that asks goes back to the client verbatim.
+fn push_meta(out: &mut Vec<u8>, id: u64, era: Era, client: Option<&[u8]>) {
+    let Some(client) = client else {
+        if era == Era::Modern {
+            let _ = write!(out, r#""_meta":{{{OURS}{NO_CAPABILITIES}}}"#);
+        }
+        return;
+    };
+    // What is no object says nothing.
+    let members = serde_json::from_slice::<Members<'_>>(client).unwrap_or_default().0;
+    out.extend_from_slice(br#""_meta":{"#);
+    let start = out.len();
+    if era == Era::Modern {
+        out.extend_from_slice(OURS.as_bytes());
+        if !members.iter().any(|(key, _)| key == CAPABILITIES_KEY) {
+            out.extend_from_slice(NO_CAPABILITIES.as_bytes());
+        }
+    }
+    for (key, value) in members {
+        let value = match &*key {
+            VERSION_KEY | CLIENT_KEY => continue,
+            CAPABILITIES_KEY | LOG_LEVEL_KEY if era == Era::Legacy => continue,
+            PROGRESS_KEY => &id.to_string(),
+            _ => value.get(),
+        };
+        if out.len() > start {
+            out.push(b',');
+        }
+        push_string(out, &key);
+        out.push(b':');
+        out.extend_from_slice(value.as_bytes());
+    }
+    out.push(b'}');
+}
+
+/// An object's members in their order.
+#[derive(Default)]
+struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for Members<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Members<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut members = Vec::new();
+                while let Some((Key(key), value)) = map.next_entry()? {
+                    members.push((key, value));
+                }
+                Ok(Members(members))
+            }
+        }
+        deserializer.deserialize_map(Reader)
+    }
+}
+
+/// A key, borrowed where it holds no escapes.
+#[derive(Deserialize)]
+struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+
+fn push_string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     for char in text.chars() {
         match char {
@@ -90,57 +218,131 @@ fn push_json_string(out: &mut Vec<u8>, text: &str) {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
 
     fn text(slices: &[Bytes; 3]) -> String {
         String::from_utf8(slices.concat()).unwrap()
     }
 
+    fn call(name: &str, arguments: impl Into<Bytes>) -> Params<'_> {
+        let fields = Fields::Call { arguments: arguments.into(), members: Bytes::new() };
+        Params { method: "tools/call", name: Some(name), meta: None, fields }
+    }
+
+    /// The request to a server of either era.
+    fn both(params: &Params<'_>) -> [Value; 2] {
+        [Era::Legacy, Era::Modern].map(|era| {
+            let line = text(&params.line(7, era));
+            assert_eq!(line.matches('\n').count(), 1, "{line}");
+            serde_json::from_str(&line).unwrap()
+        })
+    }
+
     #[test]
     fn the_arguments_go_out_byte_for_byte() {
-        let params = Params {
-            method: "tools/call",
-            name: Some("a\"b\n"),
-            meta: None,
-            arguments: Bytes::from_static(b"{ \"n\":\n1.0e5 }"),
-        };
+        let params = call("a\"b\n", "{ \"n\":\n1.0e5 }");
         assert_eq!(
-            text(&params.slices(7, params.arguments.clone(), "")),
+            text(&params.slices(7, Era::Legacy, |bytes| bytes, "")),
             "{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/call\",\"params\":\
              {\"name\":\"a\\\"b\\u000a\",\"arguments\":{ \"n\":\n1.0e5 }}}"
         );
-        let line = text(&params.line(7));
+        let line = text(&params.line(7, Era::Legacy));
         assert!(line.ends_with("{ \"n\": 1.0e5 }}}\n"), "{line}");
-        assert_eq!(line.matches('\n').count(), 1);
     }
 
     #[test]
     fn large_arguments_are_not_copied() {
         let arguments = Bytes::from(format!("{{\"x\":\"{}\"}}", "y".repeat(COPY_BYTES)));
-        let params = Params {
-            method: "tools/call",
-            name: Some("t"),
-            meta: Some(Bytes::from_static(b"{\"k\":1}")),
-            arguments: arguments.clone(),
-        };
-        for slices in [params.slices(1, arguments.clone(), ""), params.line(1)] {
-            assert_eq!(slices[1].as_ptr(), arguments.as_ptr());
-            let value: serde_json::Value = serde_json::from_slice(&slices.concat()).unwrap();
-            assert_eq!(value["params"]["_meta"]["k"], 1);
-        }
+        let mut params = call("t", arguments.clone());
+        params.meta = Some(Bytes::from_static(b"{\"k\":1}"));
+        let slices = params.line(1, Era::Modern);
+        assert_eq!(slices[1].as_ptr(), arguments.as_ptr());
+        let value: Value = serde_json::from_slice(&slices.concat()).unwrap();
+        assert_eq!(value["params"]["_meta"]["k"], 1);
+        let object = Params::of("x", arguments.clone());
+        assert_eq!(object.line(1, Era::Legacy)[1].as_ptr(), arguments[1..].as_ptr());
     }
 
     #[test]
     fn other_methods_carry_their_params_as_they_are() {
-        let params = Params {
-            method: "tools/list",
-            name: None,
-            meta: None,
-            arguments: Bytes::from_static(b"{\"cursor\":\"x\"}"),
-        };
+        let params = Params::of("tools/list", Bytes::from_static(b"{\"cursor\":\"x\"}"));
         assert_eq!(
-            text(&params.line(3)),
+            text(&params.line(3, Era::Legacy)),
             "{\"jsonrpc\":\"2.0\",\"id\":3,\"method\":\"tools/list\",\"params\":{\"cursor\":\"x\"}}\n"
         );
+        for none in ["{}", " { \n}", "", "null"] {
+            let [legacy, modern] = both(&Params::of("m", Bytes::from(none)));
+            assert_eq!(legacy["params"], json!({}), "{none:?}");
+            assert_eq!(modern["params"].as_object().unwrap().len(), 1, "{none:?}");
+        }
+    }
+
+    #[test]
+    fn a_modern_server_is_told_who_asks_on_every_request() {
+        for params in [call("t", "{}"), Params::of("m", Bytes::from_static(b"{\"a\":1}"))] {
+            let [legacy, modern] = both(&params);
+            assert_eq!(legacy["params"].get("_meta"), None);
+            assert_eq!(
+                modern["params"]["_meta"],
+                json!({
+                    VERSION_KEY: MODERN_VERSION,
+                    CLIENT_KEY: {"name": "mcpproxy", "version": env!("CARGO_PKG_VERSION")},
+                    CAPABILITIES_KEY: {},
+                })
+            );
+        }
+    }
+
+    #[test]
+    fn the_clients_meta_goes_on_but_for_what_its_hop_says() {
+        let mut params = call("t", "{}");
+        let meta = json!({
+            "progressToken": "theirs", "traceparent": "00-1", "a\"b": [1, {"progressToken": 2}],
+            VERSION_KEY: "2099-01-01", CLIENT_KEY: {"name": "theirs"},
+            CAPABILITIES_KEY: {"elicitation": {}}, LOG_LEVEL_KEY: "debug",
+            "io.modelcontextprotocol/related-task": {"taskId": "x"},
+        });
+        let pretty = serde_json::to_string_pretty(&meta).unwrap();
+        params.meta = Some(Bytes::from(pretty));
+        let [legacy, modern] = both(&params);
+        let rest = json!({
+            "progressToken": 7, "traceparent": "00-1", "a\"b": [1, {"progressToken": 2}],
+            "io.modelcontextprotocol/related-task": {"taskId": "x"},
+        });
+        assert_eq!(legacy["params"]["_meta"], rest);
+        let mut expected = rest;
+        expected[VERSION_KEY] = MODERN_VERSION.into();
+        expected[CLIENT_KEY] = json!({"name": "mcpproxy", "version": env!("CARGO_PKG_VERSION")});
+        expected[CAPABILITIES_KEY] = json!({"elicitation": {}});
+        expected[LOG_LEVEL_KEY] = "debug".into();
+        assert_eq!(modern["params"]["_meta"], expected);
+    }
+
+    #[test]
+    fn a_meta_that_is_no_object_says_nothing() {
+        for meta in ["7", "null", "[]", "{", ""] {
+            let mut params = call("t", "{}");
+            params.meta = Some(Bytes::from(meta));
+            let [legacy, modern] = both(&params);
+            assert_eq!(legacy["params"]["_meta"], json!({}), "{meta}");
+            assert_eq!(modern["params"]["_meta"][VERSION_KEY], MODERN_VERSION, "{meta}");
+        }
+    }
+
+    #[test]
+    fn further_members_stand_beside_the_arguments() {
+        for size in [1, COPY_BYTES] {
+            let arguments = format!("{{\"x\":\"{}\"}}", "y".repeat(size));
+            let mut params = call("t", arguments);
+            let Fields::Call { members, .. } = &mut params.fields else { panic!() };
+            *members = Bytes::from_static(b"\"requestState\":\"s\",\n\"inputResponses\":{}");
+            for message in both(&params) {
+                assert_eq!(message["params"]["requestState"], "s");
+                assert_eq!(message["params"]["inputResponses"], json!({}));
+                assert_eq!(message["params"]["name"], "t");
+            }
+        }
     }
 }

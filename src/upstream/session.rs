@@ -6,10 +6,10 @@
 //! one unseen, and goes on asking for a stream of a session that is gone.
 
 use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ::http::Method;
 use bytes::Bytes;
 use rmcp::RoleClient as Role;
 use rmcp::model::{ClientNotification, JsonRpcMessage, ServerResult};
@@ -19,7 +19,7 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::connection::Slices;
+use super::ask::Era;
 use super::error::Cause;
 use super::http::{self, Event, Exchange, Limits, STALL_LIMIT, Session};
 use super::lifecycle::{MAX_PAGE_BYTES, Unsent, decode, encode};
@@ -52,6 +52,8 @@ pub(super) struct Shared {
     tasks: Mutex<JoinSet<()>>,
     /// Tells the supervisor that the server cannot be reached any more.
     lost: mpsc::Sender<Arc<str>>,
+    /// The server has asked for a login, or refused the token of one.
+    unauthorized: AtomicBool,
 }
 
 impl HttpTransport {
@@ -68,6 +70,7 @@ impl HttpTransport {
             out,
             tasks: Mutex::default(),
             lost,
+            unauthorized: AtomicBool::new(false),
         });
         (Self { shared: shared.clone(), inbox }, shared)
     }
@@ -77,6 +80,18 @@ impl Shared {
     /// The session as it is now.
     pub(super) fn session(&self) -> Session {
         self.session.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The session from now on, with another token.
+    pub(super) fn log_in(&self, bearer: ::http::HeaderValue) -> Session {
+        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        session.log_in(bearer);
+        session.clone()
+    }
+
+    /// Whether the server has asked for a login, or refused the token of one.
+    pub(super) fn wants_login(&self) -> bool {
+        self.unauthorized.load(Ordering::Relaxed)
     }
 
     fn limits(&self) -> Limits {
@@ -97,15 +112,17 @@ impl Shared {
             JsonRpcMessage::Notification(it)
                 if matches!(it.notification, ClientNotification::InitializedNotification(_))
         );
-        let body = Slices::new([Bytes::from(encode(&item)?), Bytes::new(), Bytes::new()]);
-        let request = session.request(Method::POST, body);
-        let (connection, response) = http::send(&session, request, self.limit)
+        let request = session.post([Bytes::from(encode(&item)?), Bytes::new(), Bytes::new()]);
+        let (connection, head) = http::send(&session, &request, self.limit)
             .await
             .map_err(|refused| Unsent(refused.cause))?;
-        if let Some(id) = http::session_id(response.headers()) {
-            self.session.lock().unwrap_or_else(PoisonError::into_inner).begin(id.clone());
+        if head.status == 401 {
+            self.unauthorized.store(true, Ordering::Relaxed);
         }
-        match http::accept(&session, connection, response, self.limits()).await {
+        if let Some(id) = &head.session_id {
+            self.session.lock().unwrap_or_else(PoisonError::into_inner).begin(id);
+        }
+        match http::accept(&session, connection, &head, self.limits()).await {
             Ok(exchange) if wants_answer => self.deliver_all(exchange).await?,
             Ok(_) => {}
             Err(refused) => match refused.cause {
@@ -157,15 +174,9 @@ async fn listen(shared: Arc<Shared>) {
     let mut last_id = Vec::new();
     loop {
         let session = shared.session();
-        let mut request = session.request(Method::GET, Slices::default());
-        request.headers_mut().remove(::http::header::CONTENT_TYPE);
-        if let Ok(id) = ::http::HeaderValue::from_bytes(&last_id)
-            && !last_id.is_empty()
-        {
-            request.headers_mut().insert("last-event-id", id);
-        }
+        let request = session.get(&last_id);
         let limits = Limits { answer: STREAM_SILENCE, stall: STALL_LIMIT };
-        let mut stream = match http::fresh(&session, request, limits).await {
+        let mut stream = match http::fresh(&session, &request, limits).await {
             Ok(stream) if stream.is_event_stream() => stream,
             Ok(_) => return,
             Err(refused) => {
@@ -221,6 +232,7 @@ pub(super) async fn fetch(
     session: &Session,
     id: u64,
     params: Params<'_>,
+    era: Era,
     limit: Duration,
 ) -> Result<Vec<u8>, Cause> {
     #[derive(Deserialize)]
@@ -229,9 +241,9 @@ pub(super) async fn fetch(
         method: Option<serde::de::IgnoredAny>,
     }
     let limits = Limits { answer: limit, stall: STALL_LIMIT };
-    let request = session.request(Method::POST, params.body(id));
+    let request = session.post(params.body(id, era));
     let mut exchange =
-        http::fresh(session, request, limits).await.map_err(|refused| refused.cause)?;
+        http::fresh(session, &request, limits).await.map_err(|refused| refused.cause)?;
     while let Some(message) = next_message(&mut exchange, MAX_PAGE_BYTES).await? {
         let envelope = serde_json::from_slice::<Envelope>(&message)
             .map_err(|error| Cause::Unreadable { reason: error.to_string().into() })?;
@@ -244,10 +256,9 @@ pub(super) async fn fetch(
 
 /// Sends a notification beside the lifecycle; whether it arrives is not waited for long.
 pub(super) async fn notify(session: &Session, json: Vec<u8>) {
-    let body = Slices::new([Bytes::from(json), Bytes::new(), Bytes::new()]);
-    let request = session.request(Method::POST, body);
+    let request = session.post([Bytes::from(json), Bytes::new(), Bytes::new()]);
     let _ =
-        tokio::time::timeout(FAREWELL_LIMIT, http::send(session, request, FAREWELL_LIMIT)).await;
+        tokio::time::timeout(FAREWELL_LIMIT, http::send(session, &request, FAREWELL_LIMIT)).await;
 }
 
 impl Transport<Role> for HttpTransport {
@@ -274,8 +285,8 @@ impl Transport<Role> for HttpTransport {
         drop(tasks);
         let session = self.shared.session();
         if session.has_id() {
-            let request = session.request(Method::DELETE, Slices::default());
-            let farewell = http::send(&session, request, FAREWELL_LIMIT);
+            let request = session.delete();
+            let farewell = http::send(&session, &request, FAREWELL_LIMIT);
             let _ = tokio::time::timeout(FAREWELL_LIMIT, farewell).await;
         }
         Ok(())

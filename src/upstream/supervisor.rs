@@ -18,8 +18,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use backon::{BackoffBuilder, ExponentialBuilder};
+use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -27,13 +28,15 @@ use tokio_rustls::TlsConnector;
 
 pub use super::call::{Answer, Part, Upstream};
 use super::call::{Carrier, Live};
-use super::config::{Config, Target};
+use super::config::{Config, Invalid, Target};
 pub use super::error::{CallError, Cause, Sent};
 use super::established::{Connection, GOODBYE_LIMIT, Place, establish, fetch};
 use super::lifecycle;
+use super::oauth::{self, Renewal};
 use super::session;
 use super::stdio;
 use crate::catalog::snapshot::{Catalog, Change};
+use crate::wire::lines;
 
 /// First wait after a failed attempt.
 const MIN_BACKOFF: Duration = Duration::from_millis(500);
@@ -47,6 +50,8 @@ const DEBOUNCE: Duration = Duration::from_millis(250);
 const CONTROL_MESSAGES: usize = 256;
 /// Cancellations over HTTP that are being sent at a time; more are lost.
 const CANCELLING: usize = 16;
+/// Answers of clients that are being sent at a time; more are lost.
+const RESPONDING: usize = 64;
 
 /// How a server is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, utoipa::ToSchema)]
@@ -144,6 +149,8 @@ pub(super) enum Control {
     Lost { generation: u64, reason: Arc<str> },
     /// Nobody waits for this HTTP call any more.
     Cancel { generation: u64, id: u64 },
+    /// A client answers what the server asked.
+    Respond { generation: u64, id: Bytes, outcome: Bytes },
 }
 
 /// All servers and their tasks.
@@ -204,6 +211,8 @@ impl Supervisor {
                 state: watch::Sender::new(state),
                 control,
                 next_id: AtomicU64::new(0),
+                about: ArcSwap::default(),
+                changes: watch::Sender::default(),
             });
             supervisor.servers.insert(name, upstream.clone());
             supervisor.order.push(upstream.clone());
@@ -211,6 +220,7 @@ impl Supervisor {
                 continue;
             }
             let keeper = Keeper {
+                login: login(&upstream.name, &config, &target, &tls),
                 upstream,
                 config,
                 key: key as u64,
@@ -235,6 +245,11 @@ impl Supervisor {
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<Upstream>> {
         self.servers.get(name)
+    }
+
+    /// Every server, in the order of the config.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Upstream>> {
+        self.order.iter()
     }
 
     /// Every server's state, in the order of the config.
@@ -272,6 +287,8 @@ struct Keeper {
     /// Made when the first https server is connected.
     tls: Arc<OnceLock<TlsConnector>>,
     generation: u64,
+    /// Its login, where it can have one.
+    login: Option<oauth::Guard>,
 }
 
 /// Why a connection is over.
@@ -304,6 +321,7 @@ impl Keeper {
                 key: self.key,
                 limit: self.config.init_timeout,
                 tls: &self.tls,
+                login: self.login.as_ref(),
             };
             let connecting = establish(target, &place);
             let connected = tokio::select! {
@@ -350,6 +368,7 @@ impl Keeper {
                 biased;
                 _ = stopped(&mut stopping) => break,
                 () = tokio::time::sleep(delay) => {}
+                () = login_changed(self.login.as_ref()) => delays = backoff.build(),
             }
             // Reports about connections that are gone.
             while controls.try_recv().is_ok() {}
@@ -366,10 +385,11 @@ impl Keeper {
         stopping: &mut Stopping,
     ) -> (End, bool) {
         let generation = self.generation;
-        let live = Live { generation, link: connection.carrier.clone() };
-        self.upstream.live.store(Some(Arc::new(live)));
+        self.publish(connection);
+        let mut renewal = self.renewal(connection);
         let mut worked = false;
         let mut cancelling = JoinSet::new();
+        let mut responding = JoinSet::new();
         let mut discovery: Option<Discovery> = Some(self.discovery(connection, Duration::ZERO));
         loop {
             let changed = connection.changed.clone();
@@ -392,7 +412,15 @@ impl Keeper {
                             });
                         }
                     }
-                    Some(Control::Lost { .. } | Control::Cancel { .. }) | None => {}
+                    Some(Control::Respond { generation: about, id, outcome })
+                        if about == generation =>
+                    {
+                        self.respond(&connection.carrier, &mut responding, &id, &outcome);
+                    }
+                    Some(
+                        Control::Lost { .. } | Control::Cancel { .. } | Control::Respond { .. },
+                    )
+                    | None => {}
                 },
                 discovered = done(&mut discovery) => {
                     discovery = None;
@@ -408,8 +436,55 @@ impl Keeper {
                 () = changed.notified(), if discovery.is_none() => {
                     discovery = Some(self.discovery(connection, DEBOUNCE));
                 }
+                renewed = &mut renewal => match renewed {
+                    Renewal::Bearer(bearer) => {
+                        connection.log_in(bearer);
+                        self.publish(connection);
+                        renewal = self.renewal(connection);
+                    }
+                    Renewal::Gone(reason) => return (End::Lost(reason.into()), worked),
+                },
             }
         }
+    }
+
+    /// Lets calls use a connection.
+    fn publish(&self, connection: &Connection) {
+        let live = Live {
+            generation: self.generation,
+            era: connection.greeting.about.era,
+            link: connection.carrier.clone(),
+        };
+        self.upstream.live.store(Some(Arc::new(live)));
+    }
+
+    /// What becomes of the connection's token; never anything if it has none.
+    fn renewal(&self, connection: &Connection) -> Pin<Box<dyn Future<Output = Renewal> + Send>> {
+        match (self.login.clone(), connection.bearer()) {
+            (Some(login), Some(bearer)) => Box::pin(async move { login.renewal(&bearer).await }),
+            (None, _) | (_, None) => Box::pin(std::future::pending()),
+        }
+    }
+
+    /// Sends a client's answer on its way.
+    fn respond(&self, carrier: &Carrier, responding: &mut JoinSet<()>, id: &[u8], outcome: &[u8]) {
+        while responding.try_join_next().is_some() {}
+        if responding.len() >= RESPONDING {
+            tracing::warn!(server = %self.upstream.name, limit = RESPONDING, "a client's answer is lost: too many are being sent");
+            return;
+        }
+        let json = [br#"{"jsonrpc":"2.0","id":"#, id, b",", outcome, b"}"].concat();
+        let carrier = carrier.clone();
+        let limit = self.config.init_timeout;
+        responding.spawn(async move {
+            match carrier {
+                Carrier::Http(session) => session::notify(&session, json).await,
+                Carrier::Stdio(link) => {
+                    let json = lines::one_line(Bytes::from(json));
+                    let _ = link.send(json.into(), limit).await;
+                }
+            }
+        });
     }
 
     /// Reads the list of tools and puts it into the catalog.
@@ -419,7 +494,8 @@ impl Keeper {
         let limit = self.config.init_timeout;
         Box::pin(async move {
             tokio::time::sleep(after).await;
-            let fetch = |params| fetch(&upstream, &carrier, params, limit);
+            let era = greeting.about.era;
+            let fetch = |params| fetch(&upstream, &carrier, params, era, limit);
             let tools = lifecycle::discover(&upstream.name, &greeting, fetch).await?;
             let server = upstream.name.clone();
             let replace = move || catalog.replace_server(&server, tools);
@@ -433,6 +509,7 @@ impl Keeper {
     fn discovered(&self, connection: &Connection, change: Change) {
         let tools = self.catalog.load().tools_of(&self.upstream.name).len();
         let greeting = &connection.greeting;
+        self.upstream.about.store(Arc::new(greeting.about));
         self.upstream.state.send_modify(|state| {
             state.tools = tools;
             state.settled = true;
@@ -466,6 +543,30 @@ impl Keeper {
         if changed {
             (self.events)(Event::Server(self.upstream.state()));
         }
+    }
+}
+
+/// The login of a server that can have one: reached by HTTP, and not given its authorization by
+/// the operator.
+fn login(
+    name: &Arc<str>,
+    config: &Config,
+    target: &Result<Target, Invalid>,
+    tls: &Arc<OnceLock<TlsConnector>>,
+) -> Option<oauth::Guard> {
+    let (Ok(Target::Http { url, headers }), Some(folder)) = (target, &config.data_dir) else {
+        return None;
+    };
+    let given = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization"));
+    let store = oauth::Store::new(folder, name);
+    (!given).then(|| oauth::Guard::new(Arc::clone(name), url, store, Arc::clone(tls)))
+}
+
+/// Resolves when somebody has logged in or out, or never.
+async fn login_changed(login: Option<&oauth::Guard>) {
+    match login {
+        Some(login) => login.changed().await,
+        None => std::future::pending().await,
     }
 }
 
