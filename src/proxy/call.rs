@@ -183,8 +183,11 @@ async fn prepare(
         exit.draft.arguments = Payload::cut(arguments, proxy.max_payload_bytes);
         Stop::new(Status::Rejected, RefusalKind::Unreadable, error.to_string())
     })?;
-    exit.draft.server = Arc::clone(&read.tool.server);
-    exit.draft.tool = Arc::clone(&read.tool.tool);
+    // The names of a known tool are shared with its records.
+    let known = proxy.catalog.load().named(&read.name).cloned();
+    let name = known.as_ref().map_or_else(|| read.tool(), |tool| tool.name.clone());
+    exit.draft.server = Arc::clone(&name.server);
+    exit.draft.tool = Arc::clone(&name.tool);
     exit.draft.arguments = Payload::cut(&read.arguments, proxy.max_payload_bytes);
     exit.draft.operation = read.intent.operation().map(recorded);
     if let Some(stated) = read.intent.record() {
@@ -193,7 +196,10 @@ async fn prepare(
     // The words before the tool: a bad intent is told even about a tool that does not exist.
     read.intent.check(variant, &proxy.intent).map_err(|error| exit.deny(&Denial::Intent(error)))?;
     exit.draft.operation = Some(recorded(variant));
-    let tool = find(worker, &read.tool).await?;
+    let tool = match known {
+        Some(tool) => tool,
+        None => find(worker, &name).await?,
+    };
     let permit = intent::authorize(variant, &read.intent, tool, &proxy.intent)
         .map_err(|denial| exit.deny(&denial))?;
     note_warnings(exit, &permit);

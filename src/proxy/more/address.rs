@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use super::Forward;
 use crate::catalog::{exposed, listing};
-use crate::intent::arguments::Members;
+use crate::json::members::{Member, members};
 use crate::json::span::Span;
 
 /// The hop's own member of every params object.
@@ -47,7 +47,7 @@ impl Target {
 
 /// A request's params, read.
 pub(super) struct Request<'a> {
-    members: Members<'a>,
+    members: Vec<Member<'a>>,
     /// The member that holds the target's word, or the object around it.
     member: &'static str,
     /// Where the word stands in that member's value.
@@ -69,19 +69,22 @@ struct Reference<'a> {
 impl<'a> Request<'a> {
     /// Reads `params`, in which no key stands twice.
     pub(super) fn read(forward: Forward, params: &'a [u8]) -> Result<Self, serde_json::Error> {
-        let members = Members::parse(params)?;
+        let none = |_| serde_json::Error::custom("expected an object");
+        let text = std::str::from_utf8(params).map_err(serde_json::Error::custom)?;
+        let members: Vec<_> =
+            members(text).map_err(none)?.collect::<Result<_, _>>().map_err(none)?;
         let member = match forward {
             Forward::Read | Forward::Subscribe | Forward::Unsubscribe => "uri",
             Forward::Prompt => "name",
             Forward::Complete => "ref",
         };
         let find = |name: &'static str| {
-            let found = members.iter().find(|(key, _)| *key == name).map(|(_, value)| value);
+            let found = members.iter().find(|(key, _)| key == name).map(|(_, value)| *value);
             found.ok_or_else(|| serde_json::Error::missing_field(name))
         };
         let value = find(member)?;
         if let Ok(meta) = find(META)
-            && !meta.get().starts_with('{')
+            && !meta.starts_with('{')
         {
             return Err(serde_json::Error::custom("_meta must be an object"));
         }
@@ -89,7 +92,7 @@ impl<'a> Request<'a> {
             Forward::Read | Forward::Subscribe | Forward::Unsubscribe => (value, Target::Uri),
             Forward::Prompt => (value, Target::Prompt),
             Forward::Complete => {
-                let reference: Reference<'_> = serde_json::from_str(value.get())?;
+                let reference: Reference<'_> = serde_json::from_str(value)?;
                 let (name, word, target): (_, _, fn(String) -> Target) = match &*reference.kind {
                     "ref/prompt" => ("ref.name", reference.name, Target::Prompt),
                     "ref/resource" => ("ref.uri", reference.uri, Target::Uri),
@@ -98,11 +101,11 @@ impl<'a> Request<'a> {
                         return Err(serde_json::Error::custom(text));
                     }
                 };
-                (word.ok_or_else(|| serde_json::Error::missing_field(name))?, target)
+                (word.ok_or_else(|| serde_json::Error::missing_field(name))?.get(), target)
             }
         };
-        let at = Span::of(value.get().as_bytes(), word.get().as_bytes());
-        let target = target(serde_json::from_str(word.get())?);
+        let at = Span::of(value.as_bytes(), word.as_bytes());
+        let target = target(serde_json::from_str(word)?);
         Ok(Self { members, member, at, target, forward })
     }
 
@@ -124,16 +127,16 @@ impl<'a> Request<'a> {
     /// as the client wrote it.
     pub(super) fn params(&self, own: &str) -> Bytes {
         let mut out = vec![b'{'];
-        for (key, value) in self.members.iter().filter(|(key, _)| *key != META) {
+        for (key, value) in self.members.iter().filter(|(key, _)| key != META) {
             if out.len() > 1 {
                 out.push(b',');
             }
-            out.extend_from_slice(serde_json::Value::from(key).to_string().as_bytes());
+            out.extend_from_slice(serde_json::Value::from(&**key).to_string().as_bytes());
             out.push(b':');
             if key == self.member {
-                out.extend(listing::with_string(value.get().as_bytes(), self.at, own));
+                out.extend(listing::with_string(value.as_bytes(), self.at, own));
             } else {
-                out.extend_from_slice(value.get().as_bytes());
+                out.extend_from_slice(value.as_bytes());
             }
         }
         out.push(b'}');
@@ -142,8 +145,8 @@ impl<'a> Request<'a> {
 
     /// `_meta` as a slice of `params`, which this was read from.
     pub(super) fn meta(&self, params: &Bytes) -> Option<Bytes> {
-        let (_, meta) = self.members.iter().find(|(key, _)| *key == META)?;
-        Some(params.slice_ref(meta.get().as_bytes()))
+        let (_, meta) = self.members.iter().find(|(key, _)| key == META)?;
+        Some(params.slice_ref(meta.as_bytes()))
     }
 }
 
