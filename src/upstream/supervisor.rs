@@ -54,7 +54,9 @@ const CANCELLING: usize = 16;
 const RESPONDING: usize = 64;
 
 /// How a server is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, utoipa::ToSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schema(as = ServerStatus)]
 pub enum Status {
     /// Switched off in the config.
     Disabled,
@@ -80,7 +82,8 @@ impl Status {
 }
 
 /// What carries a server's messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum Transport {
     /// The pipes of a child process.
     Stdio,
