@@ -129,7 +129,8 @@ fn fold<'a>(text: &[u8], out: &'a mut [u8]) -> Option<&'a [u8]> {
         }
         len += usize::from(keeps);
         escapes |= escaped * u8::from(backslashes > 0);
-        backslashes = backslashes.saturating_add(1) * u8::from(*byte == b'\\');
+        // Where it wraps, `most` has seen enough.
+        backslashes = if *byte == b'\\' { backslashes.wrapping_add(1) } else { 0 };
         most |= backslashes;
     }
     let plain = most < MANY_BACKSLASHES && (escapes == 0 || has_plain_escapes(text));
