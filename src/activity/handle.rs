@@ -231,6 +231,8 @@ impl Activity {
         }
         let has_failed = shared.has_failed.notified();
         if !shared.is_failed.load(Ordering::Acquire) {
+            // It need not gather any longer.
+            shared.wake();
             tokio::select! {
                 permit = shared.room.acquire() => match permit {
                     Ok(permit) => {
