@@ -37,6 +37,8 @@ pub struct Proxy {
     pub catalog: Arc<Catalog>,
     /// The servers behind them.
     pub upstreams: Supervisor,
+    /// What they list beside tools.
+    pub offers: more::offers::Offers,
     /// Where every outcome goes.
     pub activity: Activity,
     /// Config section `intent_declaration`.

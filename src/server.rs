@@ -45,7 +45,7 @@ use crate::downstream::http::{self as mcp, Connection};
 use crate::downstream::session::Sessions;
 use crate::page;
 use crate::proxy::judges::Judges;
-use crate::proxy::{Proxy, Worker, held};
+use crate::proxy::{Proxy, Worker, held, more};
 use crate::upstream::supervisor::{Event, Supervisor};
 
 use self::posts::{End, Posts};
@@ -144,6 +144,7 @@ impl App {
             max_payload_bytes: config.activity.max_payload_bytes,
             max_response_bytes: config.activity.max_response_bytes,
             activity,
+            offers: more::offers::Offers::default(),
             held: held::Budget::new(config.output.max_held_total_bytes),
             judges: Judges::new(control.handle().clone(), cores()),
             hash_key: u64::from_ne_bytes(seed),
@@ -268,8 +269,11 @@ fn supervise(
 ) -> Supervisor {
     let log = activity.clone();
     let noted = move |event: Event| events::entries(&event).into_iter().for_each(|e| note(&log, e));
-    let servers =
-        config.servers.iter().map(|server| (Arc::clone(&server.name), server.upstream.clone()));
+    let servers = config.servers.iter().map(|server| {
+        let mut upstream = server.upstream.clone();
+        upstream.data_dir = Some(config.data_dir.clone());
+        (Arc::clone(&server.name), upstream)
+    });
     Supervisor::start(servers.collect(), Arc::clone(catalog), noted, control.handle())
 }
 

@@ -21,6 +21,7 @@ mod error;
 mod established;
 pub mod http;
 mod lifecycle;
+pub mod oauth;
 mod peek;
 pub mod pending;
 mod process;

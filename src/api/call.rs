@@ -199,7 +199,7 @@ fn status(kind: RefusalKind) -> StatusCode {
         RefusalKind::Unreadable | RefusalKind::Intent => StatusCode::BAD_REQUEST,
         RefusalKind::Gate => StatusCode::FORBIDDEN,
         RefusalKind::Unknown => StatusCode::NOT_FOUND,
-        RefusalKind::Upstream => StatusCode::BAD_GATEWAY,
+        RefusalKind::Upstream | RefusalKind::Failed => StatusCode::BAD_GATEWAY,
         RefusalKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
     }
 }

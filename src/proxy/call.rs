@@ -65,9 +65,22 @@ pub async fn call(
             return Ok(());
         }
     };
+    let prepared = prepare(&worker, &mut exit, variant, &raw).await;
+    run(worker, exit, client, prepared, beside, reply).await
+}
+
+/// Sends a call that was prepared, or tells why it was not, and sees it through.
+pub(super) async fn run(
+    worker: Rc<Worker>,
+    mut exit: Exit,
+    client: Option<(Arc<Client>, Channel)>,
+    prepared: Result<(Permit, Bytes), Stop>,
+    beside: Beside,
+    reply: Reply,
+) -> Result<(), Aborted> {
     exit.follow(&reply);
     let token = beside.meta.as_ref().and_then(progress_token);
-    let sent = match prepare(&worker, &mut exit, variant, &raw).await {
+    let sent = match prepared {
         Ok((permit, arguments)) => send(&worker, &mut exit, permit, arguments, beside).await,
         Err(stop) => Err(stop),
     };
@@ -111,8 +124,8 @@ pub async fn retrieve_tools(
             let result = match era {
                 Era::Legacy => result,
                 Era::Modern => {
-                    let result = String::from_utf8_lossy(&result).into_owned();
-                    dispatch::own_result(era, result, Caching::No).into()
+                    let result = String::from_utf8_lossy(&result);
+                    dispatch::own_result(era, &result, Caching::No).into_owned().into()
                 }
             };
             exit.note_response(&result);
@@ -171,7 +184,7 @@ async fn prepare(
     exit.draft.arguments = Payload::cut(&read.arguments, proxy.max_payload_bytes);
     exit.draft.operation = read.intent.operation().map(recorded);
     if let Some(stated) = read.intent.record() {
-        exit.draft.intent = Payload::cut(stated.get().as_bytes(), proxy.max_payload_bytes);
+        exit.draft.intent = Payload::cut(stated.as_bytes(), proxy.max_payload_bytes);
     }
     // The words before the tool: a bad intent is told even about a tool that does not exist.
     read.intent.check(variant, &proxy.intent).map_err(|error| exit.deny(&Denial::Intent(error)))?;
@@ -179,8 +192,15 @@ async fn prepare(
     let tool = find(worker, &read.tool).await?;
     let permit = intent::authorize(variant, &read.intent, tool, &proxy.intent)
         .map_err(|denial| exit.deny(&denial))?;
+    note_warnings(exit, &permit);
+    Ok((permit, read.arguments))
+}
+
+/// Logs and records what is remarkable about a call that goes out (ACT-1).
+pub(super) fn note_warnings(exit: &mut Exit, permit: &Permit) {
+    let name = &permit.tool().name;
     for warning in permit.warnings() {
-        tracing::warn!(server = %read.tool.server, tool = %read.tool.tool, "{warning}");
+        tracing::warn!(server = %name.server, tool = %name.tool, "{warning}");
         let text = warning.to_string();
         exit.decisions.push(Decision::new(
             record::Verdict::Warning,
@@ -188,10 +208,10 @@ async fn prepare(
             text,
         ));
     }
-    Ok((permit, read.arguments))
 }
 
-async fn find(worker: &Worker, name: &ToolName) -> Result<Arc<Tool>, Stop> {
+/// The tool of that name, waiting for its server's first set.
+pub(super) async fn find(worker: &Worker, name: &ToolName) -> Result<Arc<Tool>, Stop> {
     let proxy = &worker.proxy;
     let unknown = |text: String| Stop::new(Status::Error, RefusalKind::Unknown, text);
     if let Some(tool) = proxy.catalog.load().tool(name) {
@@ -243,7 +263,7 @@ async fn send(
 }
 
 /// The operation in the log's terms.
-fn recorded(operation: Operation) -> record::Operation {
+pub(super) fn recorded(operation: Operation) -> record::Operation {
     match operation {
         Operation::Read => record::Operation::Read,
         Operation::Write => record::Operation::Write,

@@ -3,6 +3,7 @@
 //! Owns the list of methods and the shape of `initialize`. Deliberately ignorant of how messages
 //! arrive and leave: HTTP and stdio both come through here (FR-A2: one pipeline, no second door).
 
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -230,7 +231,7 @@ pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reactio
         ("tools/list", _, Endpoint::Search) => {
             let tools =
                 builtin::tools_list(worker.proxy.intent.operation_type, worker.proxy.tools_limit);
-            Reaction::Answer(own(era, &id, tools, Caching::Milliseconds(OWN_LIST_TTL_MS)))
+            Reaction::Answer(own(era, &id, &tools, Caching::Milliseconds(OWN_LIST_TTL_MS)))
         }
         ("tools/list", _, Endpoint::All) => direct::list_tools(worker, peer, &id, &params),
         ("resources/list", ..) => more::list(worker, peer, &id, List::Resources, &params),
@@ -320,7 +321,7 @@ fn discover(worker: &Worker, peer: &Peer, id: &Bytes) -> Reaction {
         "instructions": builtin::USAGE_INSTRUCTIONS,
     });
     // What upstreams offer may change at any time.
-    Reaction::Answer(own(Era::Modern, id, result.to_string(), Caching::Milliseconds(0)))
+    Reaction::Answer(own(Era::Modern, id, &result.to_string(), Caching::Milliseconds(0)))
 }
 
 /// Every revision served, newest first.
@@ -380,25 +381,36 @@ pub enum Caching {
 
 /// A response with a result of our own.
 #[must_use]
-pub fn own(era: Era, id: &[u8], result: String, caching: Caching) -> Bytes {
+pub fn own(era: Era, id: &[u8], result: &str, caching: Caching) -> Bytes {
     jsonrpc::response(id, own_result(era, result, caching).as_bytes())
 }
 
 /// A result of our own, a JSON object; in the modern era with what every result must say there. An
 /// upstream's result never comes through here (SPEC §3).
 #[must_use]
-pub fn own_result(era: Era, result: String, caching: Caching) -> String {
-    let Some(members) = result.strip_prefix('{').filter(|_| era == Era::Modern) else {
-        return result;
+pub fn own_result(era: Era, result: &str, caching: Caching) -> Cow<'_, str> {
+    let beside = own_members(era, caching);
+    let Some(members) = result.strip_prefix('{').filter(|_| !beside.is_empty()) else {
+        return Cow::Borrowed(result);
+    };
+    let comma = if members.trim_start().starts_with('}') { "" } else { "," };
+    Cow::Owned(format!("{{{beside}{comma}{members}"))
+}
+
+/// What every result of our own says in the modern era: `"key":value`, separated by commas; empty
+/// in the other.
+#[must_use]
+pub fn own_members(era: Era, caching: Caching) -> String {
+    let by = match era {
+        Era::Legacy => return String::new(),
+        Era::Modern => server_info(),
     };
     let kept = match caching {
         Caching::No => String::new(),
         Caching::Milliseconds(ttl) => format!(r#""ttlMs":{ttl},"cacheScope":"private","#),
     };
-    let comma = if members.trim_start().starts_with('}') { "" } else { "," };
-    let by = server_info();
-    let meta = format!(r#""_meta":{{"io.modelcontextprotocol/serverInfo":{by}}}{comma}"#);
-    format!(r#"{{"resultType":"complete",{kept}{meta}{members}"#)
+    let meta = format!(r#""_meta":{{"io.modelcontextprotocol/serverInfo":{by}}}"#);
+    format!(r#""resultType":"complete",{kept}{meta}"#)
 }
 
 fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: &Bytes) -> Reaction {
@@ -490,6 +502,7 @@ pub fn head(id: &[u8], member: Member) -> Bytes {
 pub fn refused(era: Era, id: &[u8], refusal: &Refusal) -> Bytes {
     match refusal.kind {
         RefusalKind::Unreadable => jsonrpc::error(Some(id), Code::InvalidParams, &refusal.text),
+        RefusalKind::Failed => jsonrpc::error(Some(id), Code::Internal, &refusal.text),
         RefusalKind::Intent
         | RefusalKind::Gate
         | RefusalKind::Unknown
@@ -502,5 +515,5 @@ pub fn refused(era: Era, id: &[u8], refusal: &Refusal) -> Bytes {
 #[must_use]
 pub fn error_result(era: Era, text: &str) -> Bytes {
     let result = json!({"content": [{"type": "text", "text": text}], "isError": true});
-    own_result(era, result.to_string(), Caching::No).into()
+    own_result(era, &result.to_string(), Caching::No).into_owned().into()
 }

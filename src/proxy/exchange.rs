@@ -422,7 +422,11 @@ impl Exchange {
         if self.begun {
             return Err(Aborted(text));
         }
-        self.reply.put(Piece::Refused(Refusal { kind: RefusalKind::Upstream, text }));
+        let kind = match self.subject {
+            Subject::Tool(_) => RefusalKind::Upstream,
+            Subject::Other(_) => RefusalKind::Failed,
+        };
+        self.reply.put(Piece::Refused(Refusal { kind, text }));
         Ok(())
     }
 }

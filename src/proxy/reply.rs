@@ -58,6 +58,8 @@ pub enum RefusalKind {
     Unknown,
     /// The upstream failed.
     Upstream,
+    /// A request that is no call of a tool cannot be answered, whoever is to blame.
+    Failed,
     /// The activity log cannot take the call's record (ACT-2).
     Unavailable,
 }

@@ -19,6 +19,7 @@ use super::connection::{Endpoint, tls_connector};
 use super::error::Cause;
 use super::http::Session;
 use super::lifecycle::{self, Greeting, PipeTransport, Service};
+use super::oauth::{self, Bearer};
 use super::process::{self, LastWords, Process};
 use super::request::Params;
 use super::session::{self, HttpTransport};
@@ -38,6 +39,8 @@ pub(super) struct Place<'a> {
     pub(super) limit: Duration,
     /// Made when the first https server is connected.
     pub(super) tls: &'a Arc<OnceLock<TlsConnector>>,
+    /// Its login, where it can have one.
+    pub(super) login: Option<&'a oauth::Guard>,
 }
 
 /// Starts or reaches the server and initializes it. The error is one line.
@@ -46,7 +49,7 @@ pub(super) async fn establish(target: &Target, place: &Place<'_>) -> Result<Conn
         Target::Stdio { command, args, env, cwd } => {
             start(place.server, command, args, env, cwd.as_deref(), place.limit).await
         }
-        Target::Http { url, headers } => reach(place, url, headers).await,
+        Target::Http { url, headers } => log_in_and_reach(place, url, headers).await,
     }
 }
 
@@ -92,6 +95,7 @@ async fn start(
             changed,
             losses,
             child: Some(child),
+            login: None,
         }),
         Err(reason) => {
             let reason = if losses.is_empty() { reason } else { child.explain(reason).await };
@@ -101,11 +105,49 @@ async fn start(
     }
 }
 
-async fn reach(
+/// Reaches the server with the token of its login, if there is one. A token that is refused is
+/// renewed once.
+async fn log_in_and_reach(
     place: &Place<'_>,
     url: &str,
     headers: &[(String, String)],
 ) -> Result<Connection, String> {
+    let Some(login) = place.login else {
+        return reach(place, url, headers, None).await.map_err(|refused| refused.reason);
+    };
+    let first = login.bearer(None).await?;
+    let refused = match reach(place, url, headers, first.as_ref()).await {
+        Ok(connection) => return Ok(connection),
+        Err(refused) if !refused.wants_login => return Err(refused.reason),
+        Err(_) => first,
+    };
+    let needs_login = || oauth::needs_login(place.server);
+    let Some(refused) = refused else { return Err(needs_login()) };
+    let second = login.bearer(Some(&refused)).await?.ok_or_else(needs_login)?;
+    match reach(place, url, headers, Some(&second)).await {
+        Err(refused) if refused.wants_login => Err(needs_login()),
+        reached => reached.map_err(|refused| refused.reason),
+    }
+}
+
+/// Why a server could not be reached.
+struct Unreached {
+    reason: String,
+    wants_login: bool,
+}
+
+impl From<String> for Unreached {
+    fn from(reason: String) -> Self {
+        Self { reason, wants_login: false }
+    }
+}
+
+async fn reach(
+    place: &Place<'_>,
+    url: &str,
+    headers: &[(String, String)],
+    bearer: Option<&Bearer>,
+) -> Result<Connection, Unreached> {
     let tls = place.tls.clone();
     let url = url.to_owned();
     // Reads the system's certificates the first time.
@@ -114,16 +156,22 @@ async fn reach(
     })
     .await
     .map_err(|error| error.to_string())??;
-    let session = Session::new(Arc::new(endpoint), place.key, headers)?;
+    let mut session = Session::new(Arc::new(endpoint), place.key, headers)?;
+    if let Some(bearer) = bearer {
+        session.log_in(bearer.header.clone());
+    }
     let changed = Arc::new(Notify::new());
     let limit = place.limit;
     let (lost, losses) = mpsc::channel(1);
     let (transport, shared) = HttpTransport::new(session, limit, lost);
     let name = place.server.clone();
-    let (service, greeting) =
-        lifecycle::initialize(name, transport, changed.clone(), limit).await?;
+    let (service, greeting) = lifecycle::initialize(name, transport, changed.clone(), limit)
+        .await
+        .map_err(|reason| Unreached { reason, wants_login: shared.wants_login() })?;
     let carrier = Carrier::Http(Arc::new(shared.session()));
-    Ok(Connection { carrier, service: Some(service), greeting, changed, losses, child: None })
+    let login = bearer.cloned().map(|bearer| (shared, bearer));
+    let service = Some(service);
+    Ok(Connection { carrier, service, greeting, changed, losses, child: None, login })
 }
 
 /// An initialized connection.
@@ -135,6 +183,8 @@ pub(super) struct Connection {
     pub(super) changed: Arc<Notify>,
     losses: mpsc::Receiver<Arc<str>>,
     child: Option<Child>,
+    /// The token it goes with, and whose session to tell of another.
+    login: Option<(Arc<session::Shared>, Bearer)>,
 }
 
 impl Connection {
@@ -147,6 +197,19 @@ impl Connection {
         match &mut self.child {
             Some(child) => child.explain(reason.to_string()).await.into(),
             None => reason,
+        }
+    }
+
+    /// The token it goes with.
+    pub(super) fn bearer(&self) -> Option<Bearer> {
+        self.login.as_ref().map(|(_, bearer)| bearer.clone())
+    }
+
+    /// Goes on with another token: what is under way keeps the one it went out with.
+    pub(super) fn log_in(&mut self, bearer: Bearer) {
+        if let Some((shared, current)) = &mut self.login {
+            self.carrier = Carrier::Http(Arc::new(shared.log_in(bearer.header.clone())));
+            *current = bearer;
         }
     }
 

@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::Method;
 use http::header::{
-    ACCEPT, ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
-    HeaderValue, TRANSFER_ENCODING,
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST,
+    HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -57,6 +57,8 @@ pub(super) struct Session {
     headers: HeaderMap,
     /// The head of a POST up to its length, written out once.
     post_head: Bytes,
+    /// Whether it carries the token of a login.
+    logged_in: bool,
 }
 
 impl Session {
@@ -84,7 +86,7 @@ impl Session {
             headers.remove(name);
         }
         let post_head = head(&Method::POST, &endpoint, &headers).into();
-        Ok(Self { endpoint, key, headers, post_head })
+        Ok(Self { endpoint, key, headers, post_head, logged_in: false })
     }
 
     /// Enters the session id that the server gave.
@@ -99,6 +101,12 @@ impl Session {
         if let Ok(version) = HeaderValue::from_str(version) {
             self.enter(PROTOCOL_VERSION, version);
         }
+    }
+
+    /// Enters the token of a login; it replaces the one before.
+    pub(super) fn log_in(&mut self, bearer: HeaderValue) {
+        self.logged_in = true;
+        self.enter(AUTHORIZATION, bearer);
     }
 
     fn enter(&mut self, name: HeaderName, value: HeaderValue) {
@@ -373,7 +381,7 @@ pub(super) async fn accept(
         return refused(Cause::AcceptedOnly { status: head.status });
     }
     if !matches!(head.status, 200..=299) {
-        return exchange(Framing::Json).refusal(head.status, json, session.has_id()).await;
+        return exchange(Framing::Json).refusal(head.status, json, session).await;
     }
     if json {
         return Ok(exchange(Framing::Json));
@@ -542,15 +550,21 @@ impl Exchange {
     }
 
     /// A status that is no success: a JSON-RPC error in it is an answer all the same.
-    async fn refusal(mut self, status: u16, json: bool, in_session: bool) -> Result<Self, Refused> {
+    async fn refusal(
+        mut self,
+        status: u16,
+        json: bool,
+        session: &Session,
+    ) -> Result<Self, Refused> {
         let body = self.head_of_body().await;
-        let unknown = in_session
-            && match status {
-                404 => true,
-                // Common servers say it with 400 and words.
-                400 => memchr::memmem::find(&body, b"ession").is_some(),
-                _ => false,
-            };
+        let unknown = match status {
+            404 => session.has_id(),
+            // Common servers say it with 400 and words.
+            400 => session.has_id() && memchr::memmem::find(&body, b"ession").is_some(),
+            // The token is no good any more: a new session has another.
+            401 => session.logged_in,
+            _ => false,
+        };
         if json && !unknown && is_rpc_error(&body) {
             self.framing = Framing::Fixed(Some(Bytes::from(body)));
             return Ok(self);

@@ -6,6 +6,7 @@
 //! one unseen, and goes on asking for a stream of a session that is gone.
 
 use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -51,6 +52,8 @@ pub(super) struct Shared {
     tasks: Mutex<JoinSet<()>>,
     /// Tells the supervisor that the server cannot be reached any more.
     lost: mpsc::Sender<Arc<str>>,
+    /// The server has asked for a login, or refused the token of one.
+    unauthorized: AtomicBool,
 }
 
 impl HttpTransport {
@@ -67,6 +70,7 @@ impl HttpTransport {
             out,
             tasks: Mutex::default(),
             lost,
+            unauthorized: AtomicBool::new(false),
         });
         (Self { shared: shared.clone(), inbox }, shared)
     }
@@ -76,6 +80,18 @@ impl Shared {
     /// The session as it is now.
     pub(super) fn session(&self) -> Session {
         self.session.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The session from now on, with another token.
+    pub(super) fn log_in(&self, bearer: ::http::HeaderValue) -> Session {
+        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        session.log_in(bearer);
+        session.clone()
+    }
+
+    /// Whether the server has asked for a login, or refused the token of one.
+    pub(super) fn wants_login(&self) -> bool {
+        self.unauthorized.load(Ordering::Relaxed)
     }
 
     fn limits(&self) -> Limits {
@@ -100,6 +116,9 @@ impl Shared {
         let (connection, head) = http::send(&session, &request, self.limit)
             .await
             .map_err(|refused| Unsent(refused.cause))?;
+        if head.status == 401 {
+            self.unauthorized.store(true, Ordering::Relaxed);
+        }
         if let Some(id) = &head.session_id {
             self.session.lock().unwrap_or_else(PoisonError::into_inner).begin(id);
         }

@@ -28,10 +28,11 @@ use tokio_rustls::TlsConnector;
 
 pub use super::call::{Answer, Part, Upstream};
 use super::call::{Carrier, Live};
-use super::config::{Config, Target};
+use super::config::{Config, Invalid, Target};
 pub use super::error::{CallError, Cause, Sent};
 use super::established::{Connection, GOODBYE_LIMIT, Place, establish, fetch};
 use super::lifecycle;
+use super::oauth::{self, Renewal};
 use super::session;
 use super::stdio;
 use crate::catalog::snapshot::{Catalog, Change};
@@ -216,6 +217,7 @@ impl Supervisor {
                 continue;
             }
             let keeper = Keeper {
+                login: login(&upstream.name, &config, &target, &tls),
                 upstream,
                 config,
                 key: key as u64,
@@ -240,6 +242,11 @@ impl Supervisor {
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<Upstream>> {
         self.servers.get(name)
+    }
+
+    /// Every server, in the order of the config.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Upstream>> {
+        self.order.iter()
     }
 
     /// Every server's state, in the order of the config.
@@ -277,6 +284,8 @@ struct Keeper {
     /// Made when the first https server is connected.
     tls: Arc<OnceLock<TlsConnector>>,
     generation: u64,
+    /// Its login, where it can have one.
+    login: Option<oauth::Guard>,
 }
 
 /// Why a connection is over.
@@ -309,6 +318,7 @@ impl Keeper {
                 key: self.key,
                 limit: self.config.init_timeout,
                 tls: &self.tls,
+                login: self.login.as_ref(),
             };
             let connecting = establish(target, &place);
             let connected = tokio::select! {
@@ -355,6 +365,7 @@ impl Keeper {
                 biased;
                 _ = stopped(&mut stopping) => break,
                 () = tokio::time::sleep(delay) => {}
+                () = login_changed(self.login.as_ref()) => delays = backoff.build(),
             }
             // Reports about connections that are gone.
             while controls.try_recv().is_ok() {}
@@ -371,12 +382,8 @@ impl Keeper {
         stopping: &mut Stopping,
     ) -> (End, bool) {
         let generation = self.generation;
-        let live = Live {
-            generation,
-            era: connection.greeting.about.era,
-            link: connection.carrier.clone(),
-        };
-        self.upstream.live.store(Some(Arc::new(live)));
+        self.publish(connection);
+        let mut renewal = self.renewal(connection);
         let mut worked = false;
         let mut cancelling = JoinSet::new();
         let mut responding = JoinSet::new();
@@ -426,7 +433,33 @@ impl Keeper {
                 () = changed.notified(), if discovery.is_none() => {
                     discovery = Some(self.discovery(connection, DEBOUNCE));
                 }
+                renewed = &mut renewal => match renewed {
+                    Renewal::Bearer(bearer) => {
+                        connection.log_in(bearer);
+                        self.publish(connection);
+                        renewal = self.renewal(connection);
+                    }
+                    Renewal::Gone(reason) => return (End::Lost(reason.into()), worked),
+                },
             }
+        }
+    }
+
+    /// Lets calls use a connection.
+    fn publish(&self, connection: &Connection) {
+        let live = Live {
+            generation: self.generation,
+            era: connection.greeting.about.era,
+            link: connection.carrier.clone(),
+        };
+        self.upstream.live.store(Some(Arc::new(live)));
+    }
+
+    /// What becomes of the connection's token; never anything if it has none.
+    fn renewal(&self, connection: &Connection) -> Pin<Box<dyn Future<Output = Renewal> + Send>> {
+        match (self.login.clone(), connection.bearer()) {
+            (Some(login), Some(bearer)) => Box::pin(async move { login.renewal(&bearer).await }),
+            (None, _) | (_, None) => Box::pin(std::future::pending()),
         }
     }
 
@@ -507,6 +540,30 @@ impl Keeper {
         if changed {
             (self.events)(Event::Server(self.upstream.state()));
         }
+    }
+}
+
+/// The login of a server that can have one: reached by HTTP, and not given its authorization by
+/// the operator.
+fn login(
+    name: &Arc<str>,
+    config: &Config,
+    target: &Result<Target, Invalid>,
+    tls: &Arc<OnceLock<TlsConnector>>,
+) -> Option<oauth::Guard> {
+    let (Ok(Target::Http { url, headers }), Some(folder)) = (target, &config.data_dir) else {
+        return None;
+    };
+    let given = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization"));
+    let store = oauth::Store::new(folder, name);
+    (!given).then(|| oauth::Guard::new(Arc::clone(name), url, store, Arc::clone(tls)))
+}
+
+/// Resolves when somebody has logged in or out, or never.
+async fn login_changed(login: Option<&oauth::Guard>) {
+    match login {
+        Some(login) => login.changed().await,
+        None => std::future::pending().await,
     }
 }
 
