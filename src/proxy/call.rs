@@ -133,8 +133,8 @@ pub async fn retrieve_tools(
             let result = match era {
                 Era::Legacy => result,
                 Era::Modern => {
-                    let result = String::from_utf8_lossy(&result).into_owned();
-                    dispatch::own_result(era, &result, Caching::No).into()
+                    let result = String::from_utf8_lossy(&result);
+                    dispatch::own_result(era, &result, Caching::No).into_owned().into()
                 }
             };
             exit.note_response(&result);
