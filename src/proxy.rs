@@ -37,6 +37,8 @@ pub struct Proxy {
     pub catalog: Arc<Catalog>,
     /// The servers behind them.
     pub upstreams: Supervisor,
+    /// What they list beside tools.
+    pub offers: more::offers::Offers,
     /// Where every outcome goes.
     pub activity: Activity,
     /// Config section `intent_declaration`.
@@ -68,6 +70,9 @@ pub struct Worker {
     deferred: Cell<usize>,
     settled: Notify,
 }
+
+/// Calls without a connection that one worker goes on with.
+const MAX_DEFERRED: usize = 1024;
 
 /// Counts a deferred rest down when it ends, however it ends.
 struct Deferred(Rc<Worker>);
@@ -109,6 +114,21 @@ impl Worker {
             let _counted = counted;
             rest.await;
         })
+    }
+
+    /// Goes on with a call whose connection broke; false, and nothing is done, while
+    /// [`MAX_DEFERRED`] are left to do.
+    pub fn adopt(self: &Rc<Self>, call: impl Future<Output = ()> + 'static) -> bool {
+        if self.deferred.get() >= MAX_DEFERRED {
+            return false;
+        }
+        self.deferred.set(self.deferred.get() + 1);
+        let worker = Rc::clone(self);
+        tokio::task::spawn_local(async move {
+            let _counted = Deferred(worker);
+            call.await;
+        });
+        true
     }
 
     /// Waits until nothing deferred is left.

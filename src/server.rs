@@ -45,7 +45,7 @@ use crate::downstream::http::{self as mcp, Connection};
 use crate::downstream::session::Sessions;
 use crate::page;
 use crate::proxy::judges::Judges;
-use crate::proxy::{Proxy, Worker, held};
+use crate::proxy::{Proxy, Worker, held, more};
 use crate::upstream::supervisor::{Event, Supervisor};
 
 use self::posts::{End, Posts};
@@ -144,6 +144,7 @@ impl App {
             max_payload_bytes: config.activity.max_payload_bytes,
             max_response_bytes: config.activity.max_response_bytes,
             activity,
+            offers: more::offers::Offers::default(),
             held: held::Budget::new(config.output.max_held_total_bytes),
             judges: Judges::new(control.handle().clone(), cores()),
             hash_key: u64::from_ne_bytes(seed),
@@ -352,7 +353,7 @@ where
     if let Some(page) = page::answer(&request) {
         return page;
     }
-    if request.uri().path() != "/mcp" {
+    if !mcp::PATHS.contains(&request.uri().path()) {
         return api::handle(&shared.api, worker, request).await;
     }
     if shared.require_mcp_auth && !shared.api.admits(request.headers(), request.uri()) {

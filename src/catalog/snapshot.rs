@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use tokio::sync::{broadcast, watch};
 
 use super::discovered::DiscoveredTool;
+use super::listing::{Listed, Start};
 use super::persist;
 use super::search::Index;
 use super::settings::{ServerSettings, Settings};
@@ -24,8 +25,17 @@ use crate::tool::{Capability, OutputSchema, Tool, ToolName};
 pub struct Snapshot {
     /// In the order of their names.
     tools: Vec<Arc<Tool>>,
+    /// The same tools in the order of their exposed names.
+    direct: Vec<Direct>,
     servers: BTreeMap<Arc<str>, ToolSet>,
     index: Index,
+}
+
+/// A tool and how `/mcp/all` lists it.
+#[derive(Clone, Debug)]
+struct Direct {
+    listed: Arc<Listed>,
+    tool: Arc<Tool>,
 }
 
 /// Where the tools of a server come from.
@@ -47,6 +57,15 @@ impl Snapshot {
         self.tools.get(at)
     }
 
+    /// The tool called `server:tool`.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Option<&Arc<Tool>> {
+        let (server, tool) = ToolName::split(name)?;
+        let order = |it: &Arc<Tool>| (*it.name.server).cmp(server).then((*it.name.tool).cmp(tool));
+        let at = self.tools.binary_search_by(order).ok()?;
+        self.tools.get(at)
+    }
+
     /// Every tool, in the order of their names.
     #[must_use]
     pub fn tools(&self) -> &[Arc<Tool>] {
@@ -59,6 +78,22 @@ impl Snapshot {
         let from = self.tools.partition_point(|tool| *tool.name.server < *server);
         let to = self.tools.partition_point(|tool| *tool.name.server <= *server);
         self.tools.get(from..to).unwrap_or_default()
+    }
+
+    /// The tool that `/mcp/all` lists under that name.
+    #[must_use]
+    pub fn direct(&self, exposed: &str) -> Option<&Arc<Tool>> {
+        self.find_direct(exposed).map(|direct| &direct.tool)
+    }
+
+    /// Every tool as `/mcp/all` lists it from `start` on, in the order of the exposed names.
+    pub fn listed(&self, start: &Start) -> impl Iterator<Item = &Listed> {
+        start.rest(&self.direct, |direct| &direct.listed.key).iter().map(|direct| &*direct.listed)
+    }
+
+    fn find_direct(&self, exposed: &str) -> Option<&Direct> {
+        let at = self.direct.binary_search_by(|direct| (*direct.listed.key).cmp(exposed)).ok()?;
+        self.direct.get(at)
     }
 
     /// Every configured server, and where its tools come from.
@@ -144,8 +179,12 @@ impl Catalog {
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         let servers = settings.servers.keys().map(|name| (Arc::clone(name), ToolSet::Awaited));
-        let empty =
-            Snapshot { servers: servers.collect(), tools: Vec::new(), index: Index::build(&[]) };
+        let empty = Snapshot {
+            servers: servers.collect(),
+            tools: Vec::new(),
+            direct: Vec::new(),
+            index: Index::build(&[]),
+        };
         Self {
             settings,
             schemas: Cache::new(),
@@ -245,7 +284,7 @@ impl Catalog {
         let _guard = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let last = self.load();
         let mut servers = last.servers.clone();
-        let mut tools = last.tools.clone();
+        let mut direct = last.direct.clone();
         let mut changes = Vec::new();
         for (server, discovered) in sets {
             let Some((server, settings)) = self.settings.servers.get_key_value(*server) else {
@@ -255,16 +294,20 @@ impl Catalog {
                 // The server was faster than the disk.
                 continue;
             }
-            let (set, change) = self.next_set(server, settings, discovered, last.tools_of(server));
-            tools.retain(|tool| tool.name.server != *server);
-            tools.extend(set);
+            let (set, change) = self.next_set(server, settings, discovered, &last);
+            direct.retain(|direct| direct.tool.name.server != *server);
+            direct.extend(set);
             servers.insert(Arc::clone(server), origin);
             changes.push((Arc::clone(server), change));
         }
+        let mut tools: Vec<_> = direct.iter().map(|direct| Arc::clone(&direct.tool)).collect();
         tools.sort_by(|a, b| a.name.cmp(&b.name));
+        direct.sort_by(|a, b| (&a.listed.key, &a.tool.name).cmp(&(&b.listed.key, &b.tool.name)));
+        // Two hashes that are alike, which is not to be expected.
+        direct.dedup_by(|a, b| a.listed.key == b.listed.key);
         let same = !changes.iter().any(|(_, change)| change.tools_differ());
         let index = if same { last.index.clone() } else { Index::build(&tools) };
-        self.current.store(Arc::new(Snapshot { tools, servers, index }));
+        self.current.store(Arc::new(Snapshot { tools, direct, servers, index }));
         self.swaps.send_replace(());
         if !same {
             self.notify(Notice::Tools);
@@ -278,8 +321,8 @@ impl Catalog {
         server: &Arc<str>,
         settings: &ServerSettings,
         discovered: &[DiscoveredTool],
-        last: &[Arc<Tool>],
-    ) -> (Vec<Arc<Tool>>, Change) {
+        last: &Snapshot,
+    ) -> (Vec<Direct>, Change) {
         let mut change = Change::default();
         let mut seen = BTreeSet::new();
         let mut tools = Vec::new();
@@ -288,12 +331,14 @@ impl Catalog {
                 change.duplicates.push(found.name.clone());
                 continue;
             }
-            let before = last.iter().find(|tool| *tool.name.tool == *found.name);
-            if let Some(tool) = before.filter(|tool| is_same(tool, found)) {
-                tools.push(Arc::clone(tool));
+            let listed = found.listed(server);
+            let same = last.find_direct(&listed.key).filter(|direct| *direct.listed == listed);
+            if let Some(direct) = same {
+                tools.push(direct.clone());
                 continue;
             }
             let tool = self.build(server, settings, found);
+            let before = last.tool(&tool.name);
             match before {
                 Some(_) => change.changed.push(Arc::clone(&tool.name.tool)),
                 None => change.added.push(Arc::clone(&tool.name.tool)),
@@ -304,9 +349,9 @@ impl Catalog {
             {
                 change.unusable.push((tool.name.clone(), Arc::clone(reason)));
             }
-            tools.push(Arc::new(tool));
+            tools.push(Direct { listed: Arc::new(listed), tool: Arc::new(tool) });
         }
-        let gone = last.iter().filter(|tool| !seen.contains(&*tool.name.tool));
+        let gone = last.tools_of(server).iter().filter(|tool| !seen.contains(&*tool.name.tool));
         change.removed.extend(gone.map(|tool| Arc::clone(&tool.name.tool)));
         (tools, change)
     }
@@ -338,14 +383,6 @@ impl Catalog {
     }
 }
 
-fn is_same(tool: &Tool, found: &DiscoveredTool) -> bool {
-    tool.title == found.title
-        && tool.description == found.description
-        && tool.input_schema.get() == found.input_schema.get()
-        && same_raw(&tool.output_schema, &found.output_schema)
-        && same_raw(&tool.annotations_raw, &found.annotations_raw)
-}
-
 fn same_raw(a: &Option<Box<RawValue>>, b: &Option<Box<RawValue>>) -> bool {
     a.as_deref().map(RawValue::get) == b.as_deref().map(RawValue::get)
 }
@@ -353,6 +390,7 @@ fn same_raw(a: &Option<Box<RawValue>>, b: &Option<Box<RawValue>>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::exposed;
     use crate::output::Mode;
     use crate::tool::SideEffect;
 
@@ -401,6 +439,27 @@ mod tests {
         assert!(catalog.load().tools_of("a").is_empty());
         catalog.replace_server("nobody", vec![tool("x", "")]);
         assert!(!catalog.load().server_known("nobody"));
+    }
+
+    #[test]
+    fn every_tool_is_listed_under_its_exposed_name_too() {
+        let catalog = Catalog::new(settings(&[("a", "{}"), ("a__b", "{}")]));
+        catalog.replace_server("a", vec![tool("b__c", ""), tool("d", "")]);
+        catalog.replace_server("a__b", vec![tool("c", "")]);
+        let snapshot = catalog.load();
+        let start = Start::default();
+        let listed: Vec<_> = snapshot.listed(&start).collect();
+        assert_eq!(listed.len(), 3);
+        assert!(listed.is_sorted_by_key(|listed| &listed.key));
+        let found = |name: &str| snapshot.direct(name).map(|tool| tool.name.to_string());
+        assert_eq!(found("a__b__c").as_deref(), Some("a:b__c"));
+        assert_eq!(found(&exposed::name("a__b", "c")).as_deref(), Some("a__b:c"));
+        assert_eq!(found("a__x"), None);
+        let change =
+            catalog.replace_server("a", vec![tool("b__c", ""), tool("d", r#","_meta":{"v":2}"#)]);
+        assert_eq!(change.changed, ["d".into()], "what /mcp/all shows of it is another");
+        catalog.replace_server("a", vec![]);
+        assert!(catalog.load().direct("a__b__c").is_none());
     }
 
     #[test]

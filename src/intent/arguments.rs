@@ -4,14 +4,12 @@
 //! written anew. Reads one object deep; the arguments themselves are not looked into beyond what
 //! makes them one JSON object that no two parsers read differently.
 
-use std::fmt;
+use std::borrow::Cow;
 
 use bytes::Bytes;
-use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, Visitor};
-use serde_json::value::RawValue;
 
 use super::stated::{Stated, echo};
+use crate::json::members::{members, string};
 use crate::json::tape::{self, Fault, Scratch};
 use crate::tool::ToolName;
 
@@ -21,9 +19,9 @@ const PARAMETERS: &str = "name, args_json, args, intent, and intent_operation_ty
 
 /// What a call tool was given.
 #[derive(Clone, Debug)]
-pub struct CallArguments {
-    /// The tool to call.
-    pub tool: ToolName,
+pub struct CallArguments<'a> {
+    /// The tool to call, as `server:tool`.
+    pub name: Cow<'a, str>,
     /// One JSON object: what to hand it.
     pub arguments: Bytes,
     /// The intent, as stated.
@@ -54,13 +52,13 @@ pub enum ArgumentError {
     ArgsJson(Fault),
 }
 
-impl CallArguments {
+impl<'a> CallArguments<'a> {
     /// Reads `raw`, one JSON object in which the caller has found no duplicate key.
     ///
     /// # Errors
     /// Whatever cannot be understood without a doubt, an unknown parameter included. A wrong
     /// *intent* is no error here: see [`Stated::check`].
-    pub fn parse(raw: &Bytes, scratch: &mut Scratch) -> Result<Self, ArgumentError> {
+    pub fn parse(raw: &'a Bytes, scratch: &mut Scratch) -> Result<Self, ArgumentError> {
         Self::parse_beside(raw, None, scratch)
     }
 
@@ -69,99 +67,74 @@ impl CallArguments {
     /// # Errors
     /// As [`CallArguments::parse`].
     pub fn parse_beside(
-        raw: &Bytes,
-        intent: Option<&RawValue>,
+        raw: &'a Bytes,
+        intent: Option<&str>,
         scratch: &mut Scratch,
     ) -> Result<Self, ArgumentError> {
-        let members = Members::parse(raw).map_err(|_| ArgumentError::NotAnObject)?;
+        let text = std::str::from_utf8(raw).map_err(|_| ArgumentError::NotAnObject)?;
         let (mut name, mut args, mut args_json) = (None, None, None);
-        let mut stated: Vec<(&str, &RawValue)> =
-            intent.map(|value| ("intent", value)).into_iter().collect();
-        for (key, value) in members.iter() {
-            let given = (value.get() != "null").then_some(value);
-            match key {
+        let mut stated: Vec<(Cow<'_, str>, &str)> =
+            intent.map(|value| ("intent".into(), value)).into_iter().collect();
+        for member in members(text).map_err(|_| ArgumentError::NotAnObject)? {
+            let (key, value) = member.map_err(|_| ArgumentError::NotAnObject)?;
+            let given = (value != "null").then_some(value);
+            match &*key {
                 "name" => name = given,
                 "args" => args = given,
                 "args_json" => args_json = given,
-                _ if Stated::is_parameter(key) => stated.push((key, value)),
-                _ => return Err(ArgumentError::Unknown(echo(key))),
+                _ if Stated::is_parameter(&key) => stated.push((key, value)),
+                _ => return Err(ArgumentError::Unknown(echo(&key))),
             }
         }
-        let name: String = serde_json::from_str(name.ok_or(ArgumentError::NoName)?.get())
-            .map_err(|_| ArgumentError::NameNotAString)?;
+        let name =
+            string(name.ok_or(ArgumentError::NoName)?).ok_or(ArgumentError::NameNotAString)?;
         let arguments = match (args, args_json) {
             (Some(_), Some(_)) => return Err(ArgumentError::Both),
             (None, None) => Bytes::from_static(b"{}"),
-            (Some(value), None) if is_object(value.get()) => raw.slice_ref(value.get().as_bytes()),
+            (Some(value), None) if is_object(value) => raw.slice_ref(value.as_bytes()),
             (Some(_), None) => return Err(ArgumentError::ArgsNotAnObject),
             (None, Some(value)) => unquote(value, scratch)?,
         };
-        Ok(Self {
-            tool: ToolName::parse(&name).ok_or_else(|| ArgumentError::BadName(echo(&name)))?,
-            arguments,
-            intent: Stated::parse(&stated),
-        })
+        if ToolName::split(&name).is_none() {
+            return Err(ArgumentError::BadName(echo(&name)));
+        }
+        Ok(Self { name, arguments, intent: Stated::parse(&stated) })
+    }
+}
+
+impl CallArguments<'_> {
+    /// The tool to call.
+    #[must_use]
+    pub fn tool(&self) -> ToolName {
+        let (server, tool) = ToolName::split(&self.name).unwrap_or_default();
+        ToolName { server: server.into(), tool: tool.into() }
     }
 }
 
 /// The object inside `args_json`. The request's own strictness does not reach into a string, so it
 /// is applied here.
-fn unquote(value: &RawValue, scratch: &mut Scratch) -> Result<Bytes, ArgumentError> {
-    let text: String =
-        serde_json::from_str(value.get()).map_err(|_| ArgumentError::ArgsJsonNotAnObject)?;
+fn unquote(value: &str, scratch: &mut Scratch) -> Result<Bytes, ArgumentError> {
+    let text = string(value).ok_or(ArgumentError::ArgsJsonNotAnObject)?;
     if !is_object(text.trim_start()) {
         return Err(ArgumentError::ArgsJsonNotAnObject);
     }
     tape::check_unique(text.as_bytes(), tape::MAX_DEPTH, scratch)
         .map_err(ArgumentError::ArgsJson)?;
-    Ok(Bytes::from(text))
+    Ok(Bytes::from(text.into_owned()))
 }
 
 fn is_object(value: &str) -> bool {
     value.starts_with('{')
 }
 
-/// The members of one JSON object in their order, names unescaped, values unread.
-pub(crate) struct Members<'a>(Vec<(String, &'a RawValue)>);
-
-impl<'a> Members<'a> {
-    pub(crate) fn parse(object: &'a [u8]) -> Result<Self, serde_json::Error> {
-        serde_json::from_slice(object)
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &'a RawValue)> {
-        self.0.iter().map(|(key, value)| (key.as_str(), *value))
-    }
-}
-
-impl<'de> Deserialize<'de> for Members<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Collect;
-        impl<'de> Visitor<'de> for Collect {
-            type Value = Members<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut members = Vec::new();
-                while let Some(member) = map.next_entry()? {
-                    members.push(member);
-                }
-                Ok(Members(members))
-            }
-        }
-        deserializer.deserialize_map(Collect)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parse(json: &str) -> Result<CallArguments, ArgumentError> {
-        CallArguments::parse(&Bytes::copy_from_slice(json.as_bytes()), &mut Scratch::new())
+    fn parse(json: &str) -> Result<CallArguments<'static>, ArgumentError> {
+        // What is read borrows the request; a test need not give it back.
+        let raw = Box::leak(Box::new(Bytes::copy_from_slice(json.as_bytes())));
+        CallArguments::parse(raw, &mut Scratch::new())
     }
 
     fn arguments(json: &str) -> String {
@@ -174,7 +147,7 @@ mod tests {
         let call = CallArguments::parse(&raw, &mut Scratch::new()).unwrap();
         assert_eq!(&call.arguments[..], br#"{"b" : 1.0, "a":[1e2]}"#);
         assert!(raw.as_ptr_range().contains(&call.arguments.as_ptr()), "copied");
-        assert_eq!(call.tool.to_string(), "s:t");
+        assert_eq!(call.tool().to_string(), "s:t");
     }
 
     #[test]
@@ -218,7 +191,7 @@ mod tests {
 
     #[test]
     fn an_intent_beside_the_arguments_must_agree_with_one_inside() {
-        let outer: &RawValue = serde_json::from_str(r#"{"operation_type":"read"}"#).unwrap();
+        let outer = r#"{"operation_type":"read"}"#;
         let record = |inner: &str| {
             let raw = Bytes::copy_from_slice(inner.as_bytes());
             let call = CallArguments::parse_beside(&raw, Some(outer), &mut Scratch::new()).unwrap();

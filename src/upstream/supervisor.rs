@@ -244,6 +244,11 @@ impl Supervisor {
         self.servers.get(name)
     }
 
+    /// Every server, in the order of the config.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Upstream>> {
+        self.order.iter()
+    }
+
     /// Every server's state, in the order of the config.
     #[must_use]
     pub fn states(&self) -> Vec<ServerState> {
