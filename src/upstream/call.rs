@@ -4,7 +4,6 @@
 //! what happens when its answer is dropped. It deliberately does not read the answer: whoever does
 //! must check that the message's id is [`Answer::id`], so that nobody gets another's bytes.
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, watch};
 use super::ask::{Ask, Beside, Changes, Era, Offers, Takes};
 use super::desk::{self, Desk, News};
 use super::error::{CallError, Cause, Sent, Undelivered};
-use super::heard::Heard;
+use super::heard::{Going, Heard};
 use super::http::{self, Exchange, Limits, Pool, Session};
 use super::pending;
 use super::request::{Fields, Params};
@@ -292,18 +291,17 @@ impl Upstream {
         params: Params,
         takes: Takes,
     ) -> Heard {
-        let (id, generation) = (self.fresh_id(), Rc::new(Cell::new(live.generation)));
+        let (id, going) = (self.fresh_id(), Rc::new(Going::default()));
         let (sender, messages) = mpsc::channel(desk::HEARD_MESSAGES);
-        let (upstream, pool, goes_over) = (self.clone(), pool.clone(), generation.clone());
+        let (upstream, pool, told) = (self.clone(), pool.clone(), going.clone());
         let sending = async move {
             let over = |live: &Live| {
-                goes_over.set(live.generation);
-                live.desk.enter(id, sender.clone(), takes)
+                told.attempt(live.generation, live.desk.enter(id, sender.clone(), takes))
             };
             // How long its head may take is decided where it is heard.
             upstream.post(&pool, live, &params, id, HEAD_LIMIT, over).await
         };
-        Heard::new(id, generation, messages, Box::pin(sending), self.call_timeout)
+        Heard::new(id, going, messages, Box::pin(sending), self.call_timeout)
     }
 
     /// Posts a request, once more if the session was lost. `over` is told each connection that it

@@ -6,42 +6,70 @@
 //! that ask for nothing of the kind are not made this way and pay nothing for it.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::call::{HttpSource, Part};
+use super::connection::Timer;
 use super::desk::Place;
 use super::error::{Cause, Sent};
 
 /// Sends the request; the head of its answer has come when it is done.
-pub(super) type Sending = Pin<Box<dyn Future<Output = Result<(HttpSource, Place), (Cause, Sent)>>>>;
+pub(super) type Sending =
+    Pin<Box<dyn Future<Output = Result<(HttpSource, Attempt), (Cause, Sent)>>>>;
+
+/// What is known of a call while it is being sent.
+#[derive(Debug, Default)]
+pub(super) struct Going {
+    /// The connection it goes over: a new one if the session was lost.
+    generation: Cell<u64>,
+    /// When it was sent; none while it waits for a connection.
+    since: Cell<Option<Instant>>,
+}
+
+impl Going {
+    /// The call goes over this connection now.
+    pub(super) fn attempt(self: &Rc<Self>, generation: u64, place: Place) -> Attempt {
+        self.generation.set(generation);
+        self.since.set(Some(Instant::now()));
+        Attempt { _place: place, going: self.clone() }
+    }
+}
+
+/// A call on its way over one connection, where it is reached until this is dropped.
+pub(super) struct Attempt {
+    _place: Place,
+    going: Rc<Going>,
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        self.going.since.set(None);
+    }
+}
 
 /// The call and what was said to it.
 pub(super) struct Heard {
     id: u64,
-    /// The connection it goes over, set when it is sent: over a new one if the session was lost.
-    generation: Rc<Cell<u64>>,
+    going: Rc<Going>,
     messages: mpsc::Receiver<Bytes>,
     phase: Phase,
     /// What was handed out last.
     last: Last,
     /// Until the first byte of a message of its own stream.
     limit: Duration,
-    /// When the wait for the head of the answer ends; set when it begins.
-    deadline: Option<Instant>,
+    timer: Timer,
 }
 
 enum Phase {
     Sending(Sending),
-    Streaming {
-        source: HttpSource,
-        /// Where it is reached, until this is over.
-        _place: Place,
-    },
+    Streaming { source: HttpSource, _attempt: Attempt },
     Over,
 }
 
@@ -55,16 +83,22 @@ enum Last {
     Beside,
 }
 
+/// What comes of waiting for the head of the answer.
+enum Step {
+    Beside(Bytes),
+    Sent(Result<(HttpSource, Attempt), (Cause, Sent)>),
+}
+
 impl Heard {
     pub(super) fn new(
         id: u64,
-        generation: Rc<Cell<u64>>,
+        going: Rc<Going>,
         messages: mpsc::Receiver<Bytes>,
         sending: Sending,
         limit: Duration,
     ) -> Self {
         let phase = Phase::Sending(sending);
-        Self { id, generation, messages, phase, last: Last::Whole, limit, deadline: None }
+        Self { id, going, messages, phase, last: Last::Whole, limit, timer: Timer::new() }
     }
 
     pub(super) fn id(&self) -> u64 {
@@ -72,7 +106,7 @@ impl Heard {
     }
 
     pub(super) fn generation(&self) -> u64 {
-        self.generation.get()
+        self.going.generation.get()
     }
 
     /// The next piece. Safe to drop and ask again.
@@ -81,60 +115,63 @@ impl Heard {
             self.last = Last::Whole;
             return Ok(Some(Part::End));
         }
-        loop {
-            let between = self.last == Last::Whole;
-            let message = match &mut self.phase {
-                Phase::Over => return Ok(None),
-                Phase::Sending(sending) => {
-                    let limit = self.limit;
-                    let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + limit);
-                    tokio::select! {
-                        biased;
-                        Some(message) = self.messages.recv(), if between => message,
-                        sent = sending => {
-                            self.deadline = None;
-                            match sent {
-                                Ok((mut source, place)) => {
-                                    source.wait_longer(limit);
-                                    self.phase = Phase::Streaming { source, _place: place };
-                                }
-                                Err(failed) => {
-                                    self.phase = Phase::Over;
-                                    return Err(failed);
-                                }
-                            }
-                            continue;
-                        }
-                        () = tokio::time::sleep_until(deadline.into()) => {
-                            // Dropping what is being sent cancels it.
-                            self.phase = Phase::Over;
-                            return Err((Cause::NoAnswer { limit }, Sent::Maybe));
-                        }
-                    }
+        if let Phase::Sending(_) = &self.phase {
+            match poll_fn(|cx| self.poll_sending(cx)).await {
+                Step::Beside(message) => return Ok(Some(self.beside(message))),
+                Step::Sent(Ok((mut source, attempt))) => {
+                    source.wait_longer(self.limit);
+                    self.phase = Phase::Streaming { source, _attempt: attempt };
                 }
-                Phase::Streaming { source, .. } => tokio::select! {
-                    biased;
-                    Some(message) = self.messages.recv(), if between => message,
-                    part = source.next() => {
-                        let part = part.map_err(|cause| (cause, Sent::Maybe));
-                        match &part {
-                            Ok(Some(Part::Data(_))) => self.last = Last::Part,
-                            Ok(Some(Part::End)) => self.last = Last::Whole,
-                            Ok(None) | Err(_) => self.phase = Phase::Over,
-                        }
-                        return part;
-                    }
-                },
-            };
-            self.last = Last::Beside;
-            return Ok(Some(Part::Data(message)));
+                Step::Sent(Err(failed)) => {
+                    // If it was still being sent, this cancels it.
+                    self.phase = Phase::Over;
+                    return Err(failed);
+                }
+            }
         }
+        let Phase::Streaming { source, .. } = &mut self.phase else { return Ok(None) };
+        let part = tokio::select! {
+            biased;
+            Some(message) = self.messages.recv(), if self.last == Last::Whole => {
+                return Ok(Some(self.beside(message)));
+            }
+            part = source.next() => part,
+        };
+        match &part {
+            Ok(Some(Part::Data(_))) => self.last = Last::Part,
+            Ok(Some(Part::End)) => self.last = Last::Whole,
+            Ok(None) | Err(_) => self.phase = Phase::Over,
+        }
+        part.map_err(|cause| (cause, Sent::Maybe))
+    }
+
+    fn beside(&mut self, message: Bytes) -> Part {
+        self.last = Last::Beside;
+        Part::Data(message)
+    }
+
+    fn poll_sending(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
+        if let Poll::Ready(Some(message)) = self.messages.poll_recv(cx) {
+            return Poll::Ready(Step::Beside(message));
+        }
+        if let Phase::Sending(sending) = &mut self.phase
+            && let Poll::Ready(sent) = sending.as_mut().poll(cx)
+        {
+            return Poll::Ready(Step::Sent(sent));
+        }
+        // The wait for a connection has a limit of its own.
+        let Some(since) = self.going.since.get() else { return Poll::Pending };
+        let limit = self.limit;
+        ready!(self.timer.poll_until(cx, since + limit));
+        Poll::Ready(Step::Sent(Err((Cause::NoAnswer { limit }, Sent::Maybe))))
     }
 
     /// Lets the next message take longer.
     pub(super) fn wait_longer(&mut self, limit: Duration) {
         self.limit = limit;
-        self.deadline = None;
+        if self.going.since.get().is_some() {
+            self.going.since.set(Some(Instant::now()));
+        }
         if let Phase::Streaming { source, .. } = &mut self.phase {
             source.wait_longer(limit);
         }
