@@ -18,7 +18,7 @@ use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Method, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use http_body::Body as HttpBody;
 use tokio::sync::watch;
 use ulid::Ulid;
@@ -44,8 +44,8 @@ pub struct State {
 impl State {
     /// True if the request carries the API key.
     #[must_use]
-    pub fn admits<B>(&self, request: &Request<B>) -> bool {
-        auth::knows_key(request.headers(), request.uri().query(), &self.api_key)
+    pub fn admits(&self, headers: &HeaderMap, target: &Uri) -> bool {
+        auth::knows_key(headers, target.query(), &self.api_key)
     }
 }
 
@@ -55,7 +55,7 @@ where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let admitted = state.admits(&request);
+    let admitted = state.admits(request.headers(), request.uri());
     respond(state, worker, request, admitted).await
 }
 

@@ -4,6 +4,9 @@
 //! out as one immutable [`snapshot::Snapshot`]. Who discovers and who calls is not known here.
 
 pub mod discovered;
+pub mod exposed;
+pub mod listing;
+pub mod offered;
 pub mod persist;
 pub mod search;
 pub mod settings;

@@ -6,6 +6,7 @@
 mod activity;
 mod args;
 mod backend;
+mod bridge;
 mod call;
 mod config;
 mod demo;
@@ -13,10 +14,12 @@ mod demo_upstream;
 mod failure;
 mod http;
 mod log;
+mod login;
 mod output;
 mod pages;
 mod parse;
 mod serve;
+mod stdio;
 mod tools;
 
 use std::ffi::OsString;
@@ -53,7 +56,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<(), Failure> {
     let global = &cli.global;
     match cli.command {
         Command::Serve(serve) => serve::http(global, &serve),
-        Command::Stdio => serve::stdio(global),
+        Command::Stdio => stdio::run(global),
         Command::Demo => demo::run(global),
         Command::DemoUpstream => demo_upstream::run().map_err(Failure::failed),
         Command::Config(command) => config::run(&command, global, output),
@@ -74,6 +77,10 @@ fn dispatch(cli: Cli, output: &Output) -> Result<(), Failure> {
                 tools::upstreams(backend, output).await
             })
         }
+        Command::Upstream(args::Upstream::Login { name, open, timeout }) => {
+            login::log_in(global, output, &name, open, timeout)
+        }
+        Command::Upstream(args::Upstream::Logout { name }) => login::log_out(global, output, &name),
         Command::Activity(activity) => activity::run(&activity, global, output),
     }
 }

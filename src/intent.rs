@@ -326,7 +326,7 @@ mod tests {
         } else {
             ("intent", format!(r#"{{"operation_type":{word:?}}}"#))
         };
-        Stated::parse(&[(name, &RawValue::from_string(json).unwrap())])
+        Stated::parse(&[(name.into(), &json)])
     }
 
     /// `Ok` holds the warnings, `Err` the denial.

@@ -2,11 +2,16 @@
 
 pub mod builtin;
 pub mod call;
+pub mod client;
+pub mod direct;
 pub mod dispatch;
 mod exchange;
 mod exit;
 pub mod held;
 pub mod judges;
+pub mod more;
+pub mod params;
+mod relay;
 pub mod reply;
 pub mod retrieve;
 
@@ -15,6 +20,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 
 use crate::activity::Activity;
 use crate::catalog::snapshot::Catalog;
@@ -31,6 +37,8 @@ pub struct Proxy {
     pub catalog: Arc<Catalog>,
     /// The servers behind them.
     pub upstreams: Supervisor,
+    /// What they list beside tools.
+    pub offers: more::offers::Offers,
     /// Where every outcome goes.
     pub activity: Activity,
     /// Config section `intent_declaration`.
@@ -89,13 +97,20 @@ impl Worker {
     /// Does what is left of a call after its reply has gone.
     pub fn defer(self: &Rc<Self>, running: Running) {
         let Some(rest) = running.rest() else { return };
-        self.deferred.set(self.deferred.get() + 1);
-        let worker = Rc::clone(self);
-        tokio::task::spawn_local(async move {
-            let _counted = Deferred(worker);
+        self.keep(async move {
             // How the reply ended is on record; nobody is left to be told.
             let _ = rest.await;
         });
+    }
+
+    /// Sees to it that `rest` is done, whoever goes away meanwhile.
+    pub fn keep(self: &Rc<Self>, rest: impl Future<Output = ()> + 'static) -> JoinHandle<()> {
+        self.deferred.set(self.deferred.get() + 1);
+        let counted = Deferred(Rc::clone(self));
+        tokio::task::spawn_local(async move {
+            let _counted = counted;
+            rest.await;
+        })
     }
 
     /// Waits until nothing deferred is left.

@@ -6,6 +6,7 @@
 //! and timers. What a request leads to is decided on the floors below.
 
 mod events;
+mod posts;
 mod stall;
 
 use std::convert::Infallible;
@@ -19,7 +20,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use http::request::Parts;
 use http::{Request, Response};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -41,9 +45,10 @@ use crate::downstream::http::{self as mcp, Connection};
 use crate::downstream::session::Sessions;
 use crate::page;
 use crate::proxy::judges::Judges;
-use crate::proxy::{Proxy, Worker, held};
+use crate::proxy::{Proxy, Worker, held, more};
 use crate::upstream::supervisor::{Event, Supervisor};
 
+use self::posts::{End, Posts};
 use self::stall::Impatient;
 
 /// Connections open at once over all workers; further ones wait to be accepted.
@@ -139,6 +144,7 @@ impl App {
             max_payload_bytes: config.activity.max_payload_bytes,
             max_response_bytes: config.activity.max_response_bytes,
             activity,
+            offers: more::offers::Offers::default(),
             held: held::Budget::new(config.output.max_held_total_bytes),
             judges: Judges::new(control.handle().clone(), cores()),
             hash_key: u64::from_ne_bytes(seed),
@@ -263,8 +269,11 @@ fn supervise(
 ) -> Supervisor {
     let log = activity.clone();
     let noted = move |event: Event| events::entries(&event).into_iter().for_each(|e| note(&log, e));
-    let servers =
-        config.servers.iter().map(|server| (Arc::clone(&server.name), server.upstream.clone()));
+    let servers = config.servers.iter().map(|server| {
+        let mut upstream = server.upstream.clone();
+        upstream.data_dir = Some(config.data_dir.clone());
+        (Arc::clone(&server.name), upstream)
+    });
     Supervisor::start(servers.collect(), Arc::clone(catalog), noted, control.handle())
 }
 
@@ -347,7 +356,7 @@ where
     if request.uri().path() != "/mcp" {
         return api::handle(&shared.api, worker, request).await;
     }
-    if shared.require_mcp_auth && !shared.api.admits(&request) {
+    if shared.require_mcp_auth && !shared.api.admits(request.headers(), request.uri()) {
         return api::unauthorized();
     }
     let (head, body) = request.into_parts();
@@ -471,8 +480,13 @@ async fn connection(
     worker: Rc<Worker>,
     socket: TcpStream,
     mut drain: watch::Receiver<bool>,
-) -> hyper::Result<()> {
+) -> Result<(), Box<dyn std::error::Error>> {
     let remembered = Rc::new(Connection::default());
+    let mut socket = Impatient::new(socket, CLIENT_STALL_LIMIT);
+    match posts(&shared, &worker, &remembered, &mut socket, drain.clone()).await? {
+        End::Closed => return Ok(()),
+        End::Other(ahead) => socket.unread(ahead),
+    }
     let seen = Rc::clone(&remembered);
     let service = service_fn(move |request: Request<Incoming>| {
         let (shared, worker) = (Arc::clone(&shared), Rc::clone(&worker));
@@ -480,7 +494,6 @@ async fn connection(
         remembered.used.set(true);
         async move { Ok::<_, Infallible>(route(&shared, &worker, &remembered, request).await) }
     });
-    let socket = Impatient::new(socket, CLIENT_STALL_LIMIT);
     let mut served = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
@@ -490,14 +503,34 @@ async fn connection(
             .serve_connection(TokioIo::new(socket), service)
     );
     tokio::select! {
-        ended = served.as_mut() => return ended,
+        ended = served.as_mut() => return Ok(ended?),
         _ = drain.wait_for(|draining| *draining) => served.as_mut().graceful_shutdown(),
     }
     if !seen.used.get() {
         // No request has come whole: there is nothing to finish.
         return Ok(());
     }
-    served.await
+    Ok(served.await?)
+}
+
+/// The hot path: messages are answered without hyper until something else comes.
+async fn posts(
+    shared: &Shared,
+    worker: &Rc<Worker>,
+    connection: &Connection,
+    socket: &mut Impatient<TcpStream>,
+    drain: watch::Receiver<bool>,
+) -> io::Result<End> {
+    let admit = |head: &Parts| {
+        let admitted = !shared.require_mcp_auth || shared.api.admits(&head.headers, &head.uri);
+        admitted && shared.guard.check(&head.headers, None).is_ok()
+    };
+    let answer = async |head: &Parts, body: Bytes| {
+        connection.used.set(true);
+        let body = Full::new(body);
+        mcp::handle(worker, &shared.sessions, connection, shared.now_ms(), head, body).await
+    };
+    Posts::new(socket, drain).serve(admit, answer).await
 }
 
 /// Takes connections in and hands each to the least busy worker, until dropped.

@@ -13,6 +13,7 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use mcpproxy::output::{Finding, Inspector, MissingContent, Policy, Treatment};
 use mcpproxy::schema::compile::{Engine, Settings, compile};
 use mcpproxy::schema::judge::{Scratch, Verdict};
 use serde::{Deserialize, Serialize};
@@ -105,6 +106,65 @@ const VERDICTS: &[(&str, Option<&str>)] = &[
     ("depth_2000", Some("too_deep")),
 ];
 
+/// What becomes of a whole result in strict.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Found {
+    /// It goes on: an error, or nothing that the schema is asked about.
+    Passes,
+    /// The schema is asked about this document.
+    Asks(&'static str),
+    /// It is refused before that, for this reason.
+    Refused(&'static str),
+    /// It is no message that could be used.
+    Malformed,
+}
+
+use Found::{Asks, Malformed, Passes, Refused};
+
+/// What the inspector finds in the cases that are whole results.
+const FINDINGS: &[(&str, Found)] = &[
+    ("result_structured_twice", Refused("duplicate key structuredContent")),
+    ("result_structured_twice_alike", Refused("duplicate key structuredContent")),
+    ("result_structured_twice_escaped", Refused("duplicate key structuredContent")),
+    ("result_structured_twice_escaped_first", Refused("duplicate key structuredContent")),
+    ("result_structured_twice_around", Refused("duplicate key structuredContent")),
+    ("result_structured_then_null", Refused("duplicate key structuredContent")),
+    ("result_error_twice", Refused("duplicate key isError")),
+    ("result_error_twice_last_true", Refused("duplicate key isError")),
+    ("result_error_twice_escaped", Refused("duplicate key isError")),
+    ("result_error_twice_alike", Refused("duplicate key isError")),
+    ("result_content_twice", Refused("duplicate key content")),
+    ("result_content_twice_escaped", Refused("duplicate key content")),
+    ("result_meta_twice", Refused("duplicate key _meta")),
+    ("result_type_twice", Refused("duplicate key resultType")),
+    ("result_other_twice", Refused("duplicate key (other)")),
+    ("result_other_twice_escaped", Refused("duplicate key (other)")),
+    ("result_other_twice_by_pair", Refused("duplicate key (other)")),
+    ("result_empty_name_twice", Refused("duplicate key (other)")),
+    ("result_proto_twice", Refused("duplicate key (other)")),
+    ("result_escaped_structured", Asks("1")),
+    ("result_escaped_structured_wholly", Asks("1")),
+    ("result_escaped_error", Passes),
+    ("result_error_text", Refused("isError is not a boolean")),
+    ("result_error_number", Refused("isError is not a boolean")),
+    ("result_error_null", Refused("isError is not a boolean")),
+    ("result_name_by_case", Passes),
+    ("result_name_and_null_byte", Passes),
+    ("result_name_and_space", Passes),
+    ("result_name_by_normal_form", Passes),
+    ("result_name_inside", Passes),
+    ("result_name_as_value", Passes),
+    ("result_lone_surrogate_in_name", Refused("lone surrogate in a key")),
+    ("result_lone_surrogates_in_names", Refused("lone surrogate in a key")),
+    ("result_invalid_utf8_in_name", Malformed),
+    ("result_overlong_utf8_in_name", Malformed),
+    ("result_structured_null", Asks("null")),
+    ("result_twice_in_meta", Asks("1")),
+    ("result_twice_in_structured", Asks(r#"{"a":1,"\u0061":2}"#)),
+    ("result_trailing_comma", Malformed),
+    ("result_comment", Malformed),
+];
+
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
 struct Row {
     case: String,
@@ -163,17 +223,46 @@ fn the_table_is_what_the_parsers_read() {
 fn what_two_parsers_could_read_differently_does_not_pass() {
     let verdicts: BTreeMap<&str, Option<&str>> = VERDICTS.iter().copied().collect();
     let rows = rows();
-    assert_eq!(rows.len(), verdicts.len());
+    assert_eq!(rows.len(), verdicts.len() + FINDINGS.len());
     for engine in [Engine::Tape, Engine::Boon] {
         let schema = compile(b"true", &Settings { engine, assert_formats: false }).unwrap();
         let mut scratch = Scratch::new();
-        for row in &rows {
+        for row in rows.iter().filter(|row| verdicts.contains_key(&*row.case)) {
             let data = Bytes::from(STANDARD.decode(&row.bytes).unwrap());
             let code = match schema.judge(&[data], &mut scratch).verdict {
                 Verdict::Conforms => None,
                 Verdict::Violates(violation) => Some(violation.reason.code()),
             };
             assert_eq!(code, verdicts[row.case.as_str()], "{} {engine:?}", row.case);
+        }
+    }
+}
+
+#[test]
+fn what_two_parsers_could_read_differently_in_a_result_does_not_pass() {
+    let rows = rows();
+    for (case, expected) in FINDINGS {
+        let row = rows.iter().find(|row| row.case == *case).unwrap();
+        let result = STANDARD.decode(&row.bytes).unwrap();
+        let head = br#"{"jsonrpc":"2.0","id":7,"result":"#;
+        let message = Bytes::from([head, &*result, b"}"].concat());
+        let mut inspector = Inspector::new(Treatment::Hold, &Policy::default(), b"7", 1);
+        let ended = inspector.feed(&message).and_then(|_| inspector.end());
+        let document = inspector.document().concat();
+        let found = match (ended, inspector.finding(MissingContent::Allow)) {
+            (Err(_), _) => *expected == Malformed,
+            (Ok(_), Finding::Passes) => *expected == Passes,
+            (Ok(_), Finding::AskTheSchema) => {
+                matches!(expected, Asks(asked) if asked.as_bytes() == document)
+            }
+            (Ok(_), Finding::Fails(failure)) => {
+                matches!(expected, Refused(reason) if *reason == failure.reason)
+            }
+        };
+        assert!(found, "{case}: {expected:?} {:?}", inspector.finding(MissingContent::Allow));
+        let all = [&row.python, &row.javascript, &row.serde_json, &row.simd_json];
+        if matches!(expected, Passes | Asks(_)) {
+            assert!(all.iter().all(|reading| **reading != Reading::Refuses), "{row:?}");
         }
     }
 }

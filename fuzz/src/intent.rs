@@ -29,7 +29,7 @@ pub fn run(data: &[u8]) {
     assert_eq!(tape::check_unique(&call.arguments, tape::MAX_DEPTH, &mut scratch), Ok(()));
     assert!(call.arguments.trim_ascii_start().starts_with(b"{"));
     if let Some(record) = call.intent.record() {
-        assert!(serde_json::from_str::<serde_json::Value>(record.get()).is_ok(), "{record}");
+        assert!(serde_json::from_str::<serde_json::Value>(record).is_ok(), "{record}");
     }
 
     let annotations = Annotations {

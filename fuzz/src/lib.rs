@@ -9,6 +9,7 @@
 )]
 
 pub mod envelope;
+pub mod grow;
 pub mod guard;
 pub mod intent;
 pub mod lines;

@@ -19,6 +19,7 @@ use crate::proxy::Worker;
 use crate::proxy::call::{self, Caller};
 use crate::proxy::dispatch;
 use crate::proxy::reply::{Piece, Refusal, RefusalKind, Running};
+use crate::upstream::Beside;
 use crate::wire::splice::Splice;
 
 /// The header by which the command line says who it is.
@@ -40,9 +41,9 @@ pub(super) async fn call(
         .map_err(Unreadable::Body)
         .and_then(|()| Request::read(&body))
     {
-        Ok(Request { variant, arguments }) => {
-            Running::new(|reply| call::call(ours, caller, variant, arguments, reply))
-        }
+        Ok(Request { variant, arguments }) => Running::new(|reply| {
+            call::call(ours, caller, variant, arguments, Beside::default(), reply)
+        }),
         Err(Unreadable::NoSuchTool { name, text }) => {
             let refusal = Refusal { kind: RefusalKind::Unknown, text };
             Running::new(|reply| call::unreadable(ours, caller, name.into(), refusal, reply))
@@ -121,6 +122,7 @@ fn caller(headers: &HeaderMap, request_id: &str) -> Caller {
         session_id: Arc::from(""),
         client_name: Arc::from(client),
         request_id: request_id.into(),
+        client: None,
     }
 }
 
@@ -132,7 +134,7 @@ async fn respond(worker: &Rc<Worker>, mut running: Running, request_id: &str) ->
         };
         match piece {
             // There is no place for it in a plain answer.
-            Piece::Notification(_) => {}
+            Piece::Notification(_) | Piece::Request(_) => {}
             Piece::Whole(Member::Result, result) => {
                 worker.defer(running);
                 return answer::success(result, request_id);
@@ -197,7 +199,7 @@ fn status(kind: RefusalKind) -> StatusCode {
         RefusalKind::Unreadable | RefusalKind::Intent => StatusCode::BAD_REQUEST,
         RefusalKind::Gate => StatusCode::FORBIDDEN,
         RefusalKind::Unknown => StatusCode::NOT_FOUND,
-        RefusalKind::Upstream => StatusCode::BAD_GATEWAY,
+        RefusalKind::Upstream | RefusalKind::Failed => StatusCode::BAD_GATEWAY,
         RefusalKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
     }
 }

@@ -6,6 +6,9 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::exposed;
+use super::listing::Listed;
+use crate::json::span::Span;
 use crate::tool::Annotations;
 
 /// One element of a `tools/list` answer.
@@ -21,12 +24,15 @@ pub struct DiscoveredTool {
     pub(super) annotations: Annotations,
     /// The whole element.
     pub(super) raw: Box<RawValue>,
+    /// Where the value of `name` stands in it.
+    name_at: Span,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Fields {
-    name: Box<str>,
+struct Fields<'a> {
+    #[serde(borrow)]
+    name: &'a RawValue,
     title: Option<Box<str>>,
     description: Option<Box<str>>,
     input_schema: Box<RawValue>,
@@ -41,20 +47,23 @@ impl DiscoveredTool {
     /// Says what is wrong with it, in one line. Doubtful annotations are wrong too: a hint that
     /// cannot be read must not count as one that is absent (FR-020).
     pub fn parse(raw: &RawValue) -> Result<Self, String> {
-        let fields: Fields = serde_json::from_str(raw.get()).map_err(|error| error.to_string())?;
-        if fields.name.is_empty() {
+        let fields: Fields<'_> =
+            serde_json::from_str(raw.get()).map_err(|error| error.to_string())?;
+        let name: Box<str> =
+            serde_json::from_str(fields.name.get()).map_err(|error| format!("name: {error}"))?;
+        if name.is_empty() {
             return Err("name is empty".into());
         }
         if !fields.input_schema.get().starts_with('{') {
-            return Err(format!("{}: inputSchema is not an object", fields.name));
+            return Err(format!("{name}: inputSchema is not an object"));
         }
         let annotations = match &fields.annotations {
             None => Annotations::default(),
             Some(raw) => serde_json::from_str(raw.get())
-                .map_err(|error| format!("{}: annotations: {error}", fields.name))?,
+                .map_err(|error| format!("{name}: annotations: {error}"))?,
         };
         Ok(Self {
-            name: fields.name,
+            name,
             title: fields.title,
             description: fields.description.unwrap_or_default(),
             input_schema: fields.input_schema,
@@ -62,7 +71,14 @@ impl DiscoveredTool {
             annotations_raw: fields.annotations,
             annotations,
             raw: raw.to_owned(),
+            name_at: Span::of(raw.get().as_bytes(), fields.name.get().as_bytes()),
         })
+    }
+
+    /// The tool as `/mcp/all` lists it: under its exposed name, all else as its server wrote it.
+    #[must_use]
+    pub fn listed(&self, server: &str) -> Listed {
+        Listed::new(self.raw.get(), self.name_at, &self.name, exposed::name(server, &self.name))
     }
 }
 
@@ -83,6 +99,14 @@ mod tests {
         assert_eq!(tool.output_schema.unwrap().get(), r#"{"type" : "object"}"#);
         assert_eq!(tool.annotations_raw.unwrap().get(), r#"{"readOnlyHint": true,"own":1.0}"#);
         assert_eq!(tool.annotations.read_only_hint, Some(true));
+    }
+
+    #[test]
+    fn it_is_listed_as_its_server_wrote_it_but_for_the_name() {
+        let json = r#"{"_meta":{"name":"t"},"n\u0061me" : "t\u0022" ,"icons":[ 1.0 ],"inputSchema":{"name":1}}"#;
+        let listed = parse(json).unwrap().listed("s");
+        let expected = json.replace(r#""t\u0022""#, &format!("\"{}\"", listed.key));
+        assert_eq!(listed.json(), expected.as_bytes());
     }
 
     #[test]

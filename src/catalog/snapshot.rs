@@ -10,9 +10,10 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use serde_json::value::RawValue;
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 
 use super::discovered::DiscoveredTool;
+use super::listing::{Listed, Start};
 use super::persist;
 use super::search::Index;
 use super::settings::{ServerSettings, Settings};
@@ -24,8 +25,17 @@ use crate::tool::{Capability, OutputSchema, Tool, ToolName};
 pub struct Snapshot {
     /// In the order of their names.
     tools: Vec<Arc<Tool>>,
+    /// The same tools in the order of their exposed names.
+    direct: Vec<Direct>,
     servers: BTreeMap<Arc<str>, ToolSet>,
     index: Index,
+}
+
+/// A tool and how `/mcp/all` lists it.
+#[derive(Clone, Debug)]
+struct Direct {
+    listed: Arc<Listed>,
+    tool: Arc<Tool>,
 }
 
 /// Where the tools of a server come from.
@@ -59,6 +69,22 @@ impl Snapshot {
         let from = self.tools.partition_point(|tool| *tool.name.server < *server);
         let to = self.tools.partition_point(|tool| *tool.name.server <= *server);
         self.tools.get(from..to).unwrap_or_default()
+    }
+
+    /// The tool that `/mcp/all` lists under that name.
+    #[must_use]
+    pub fn direct(&self, exposed: &str) -> Option<&Arc<Tool>> {
+        self.find_direct(exposed).map(|direct| &direct.tool)
+    }
+
+    /// Every tool as `/mcp/all` lists it from `start` on, in the order of the exposed names.
+    pub fn listed(&self, start: &Start) -> impl Iterator<Item = &Listed> {
+        start.rest(&self.direct, |direct| &direct.listed.key).iter().map(|direct| &*direct.listed)
+    }
+
+    fn find_direct(&self, exposed: &str) -> Option<&Direct> {
+        let at = self.direct.binary_search_by(|direct| (*direct.listed.key).cmp(exposed)).ok()?;
+        self.direct.get(at)
     }
 
     /// Every configured server, and where its tools come from.
@@ -120,6 +146,23 @@ pub struct Catalog {
     /// Held while the next snapshot is made from the last.
     writing: Mutex<()>,
     swaps: watch::Sender<()>,
+    notices: broadcast::Sender<Notice>,
+}
+
+/// Notices kept for a listener that is behind; one further behind is told so.
+const NOTICES: usize = 256;
+
+/// Something that clients may want to be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// The set of tools is another.
+    Tools,
+    /// The set of prompts is another.
+    Prompts,
+    /// The set of resources or templates is another.
+    Resources,
+    /// The resource of that URI, as clients know it, has changed.
+    Updated(Arc<str>),
 }
 
 impl Catalog {
@@ -127,14 +170,19 @@ impl Catalog {
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         let servers = settings.servers.keys().map(|name| (Arc::clone(name), ToolSet::Awaited));
-        let empty =
-            Snapshot { servers: servers.collect(), tools: Vec::new(), index: Index::build(&[]) };
+        let empty = Snapshot {
+            servers: servers.collect(),
+            tools: Vec::new(),
+            direct: Vec::new(),
+            index: Index::build(&[]),
+        };
         Self {
             settings,
             schemas: Cache::new(),
             current: ArcSwap::from_pointee(empty),
             writing: Mutex::new(()),
             swaps: watch::Sender::new(()),
+            notices: broadcast::Sender::new(NOTICES),
         }
     }
 
@@ -142,6 +190,18 @@ impl Catalog {
     #[must_use]
     pub fn load(&self) -> Arc<Snapshot> {
         self.current.load_full()
+    }
+
+    /// What clients may want to be told, from now on.
+    #[must_use]
+    pub fn notices(&self) -> broadcast::Receiver<Notice> {
+        self.notices.subscribe()
+    }
+
+    /// Tells whoever listens.
+    pub fn notify(&self, notice: Notice) {
+        // Nobody listens: nobody misses it.
+        let _ = self.notices.send(notice);
     }
 
     /// Takes up the sets on disk (FR-A1); for each server that had one, or whose file cannot be
@@ -215,7 +275,7 @@ impl Catalog {
         let _guard = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let last = self.load();
         let mut servers = last.servers.clone();
-        let mut tools = last.tools.clone();
+        let mut direct = last.direct.clone();
         let mut changes = Vec::new();
         for (server, discovered) in sets {
             let Some((server, settings)) = self.settings.servers.get_key_value(*server) else {
@@ -225,17 +285,24 @@ impl Catalog {
                 // The server was faster than the disk.
                 continue;
             }
-            let (set, change) = self.next_set(server, settings, discovered, last.tools_of(server));
-            tools.retain(|tool| tool.name.server != *server);
-            tools.extend(set);
+            let (set, change) = self.next_set(server, settings, discovered, &last);
+            direct.retain(|direct| direct.tool.name.server != *server);
+            direct.extend(set);
             servers.insert(Arc::clone(server), origin);
             changes.push((Arc::clone(server), change));
         }
+        let mut tools: Vec<_> = direct.iter().map(|direct| Arc::clone(&direct.tool)).collect();
         tools.sort_by(|a, b| a.name.cmp(&b.name));
+        direct.sort_by(|a, b| (&a.listed.key, &a.tool.name).cmp(&(&b.listed.key, &b.tool.name)));
+        // Two hashes that are alike, which is not to be expected.
+        direct.dedup_by(|a, b| a.listed.key == b.listed.key);
         let same = !changes.iter().any(|(_, change)| change.tools_differ());
         let index = if same { last.index.clone() } else { Index::build(&tools) };
-        self.current.store(Arc::new(Snapshot { tools, servers, index }));
+        self.current.store(Arc::new(Snapshot { tools, direct, servers, index }));
         self.swaps.send_replace(());
+        if !same {
+            self.notify(Notice::Tools);
+        }
         changes
     }
 
@@ -245,8 +312,8 @@ impl Catalog {
         server: &Arc<str>,
         settings: &ServerSettings,
         discovered: &[DiscoveredTool],
-        last: &[Arc<Tool>],
-    ) -> (Vec<Arc<Tool>>, Change) {
+        last: &Snapshot,
+    ) -> (Vec<Direct>, Change) {
         let mut change = Change::default();
         let mut seen = BTreeSet::new();
         let mut tools = Vec::new();
@@ -255,12 +322,14 @@ impl Catalog {
                 change.duplicates.push(found.name.clone());
                 continue;
             }
-            let before = last.iter().find(|tool| *tool.name.tool == *found.name);
-            if let Some(tool) = before.filter(|tool| is_same(tool, found)) {
-                tools.push(Arc::clone(tool));
+            let listed = found.listed(server);
+            let same = last.find_direct(&listed.key).filter(|direct| *direct.listed == listed);
+            if let Some(direct) = same {
+                tools.push(direct.clone());
                 continue;
             }
             let tool = self.build(server, settings, found);
+            let before = last.tool(&tool.name);
             match before {
                 Some(_) => change.changed.push(Arc::clone(&tool.name.tool)),
                 None => change.added.push(Arc::clone(&tool.name.tool)),
@@ -271,9 +340,9 @@ impl Catalog {
             {
                 change.unusable.push((tool.name.clone(), Arc::clone(reason)));
             }
-            tools.push(Arc::new(tool));
+            tools.push(Direct { listed: Arc::new(listed), tool: Arc::new(tool) });
         }
-        let gone = last.iter().filter(|tool| !seen.contains(&*tool.name.tool));
+        let gone = last.tools_of(server).iter().filter(|tool| !seen.contains(&*tool.name.tool));
         change.removed.extend(gone.map(|tool| Arc::clone(&tool.name.tool)));
         (tools, change)
     }
@@ -305,14 +374,6 @@ impl Catalog {
     }
 }
 
-fn is_same(tool: &Tool, found: &DiscoveredTool) -> bool {
-    tool.title == found.title
-        && tool.description == found.description
-        && tool.input_schema.get() == found.input_schema.get()
-        && same_raw(&tool.output_schema, &found.output_schema)
-        && same_raw(&tool.annotations_raw, &found.annotations_raw)
-}
-
 fn same_raw(a: &Option<Box<RawValue>>, b: &Option<Box<RawValue>>) -> bool {
     a.as_deref().map(RawValue::get) == b.as_deref().map(RawValue::get)
 }
@@ -320,6 +381,7 @@ fn same_raw(a: &Option<Box<RawValue>>, b: &Option<Box<RawValue>>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::exposed;
     use crate::output::Mode;
     use crate::tool::SideEffect;
 
@@ -368,6 +430,27 @@ mod tests {
         assert!(catalog.load().tools_of("a").is_empty());
         catalog.replace_server("nobody", vec![tool("x", "")]);
         assert!(!catalog.load().server_known("nobody"));
+    }
+
+    #[test]
+    fn every_tool_is_listed_under_its_exposed_name_too() {
+        let catalog = Catalog::new(settings(&[("a", "{}"), ("a__b", "{}")]));
+        catalog.replace_server("a", vec![tool("b__c", ""), tool("d", "")]);
+        catalog.replace_server("a__b", vec![tool("c", "")]);
+        let snapshot = catalog.load();
+        let start = Start::default();
+        let listed: Vec<_> = snapshot.listed(&start).collect();
+        assert_eq!(listed.len(), 3);
+        assert!(listed.is_sorted_by_key(|listed| &listed.key));
+        let found = |name: &str| snapshot.direct(name).map(|tool| tool.name.to_string());
+        assert_eq!(found("a__b__c").as_deref(), Some("a:b__c"));
+        assert_eq!(found(&exposed::name("a__b", "c")).as_deref(), Some("a__b:c"));
+        assert_eq!(found("a__x"), None);
+        let change =
+            catalog.replace_server("a", vec![tool("b__c", ""), tool("d", r#","_meta":{"v":2}"#)]);
+        assert_eq!(change.changed, ["d".into()], "what /mcp/all shows of it is another");
+        catalog.replace_server("a", vec![]);
+        assert!(catalog.load().direct("a__b__c").is_none());
     }
 
     #[test]

@@ -3,11 +3,15 @@
 //! Owns the words and nothing else. What a flag means is decided by the command's own file; a test
 //! below holds every command to an example.
 
+mod upstream;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+
+pub(super) use upstream::Upstream;
 
 /// Default number of records in `activity list`.
 const LIST_LIMIT: u32 = 50;
@@ -118,7 +122,9 @@ Examples:
   mcpproxy stdio
   {\"mcpServers\": {\"mcpproxy\": {\"command\": \"mcpproxy\", \"args\": [\"stdio\"]}}}
 
-The second line is the entry for a client's config. stdout carries MCP only; logs go to stderr.")]
+The second line is the entry for a client's config. A server that runs with the same config is used,
+else the proxy runs in this process. stdout carries MCP only; logs go to stderr. SIGTERM and the end
+of input let calls in flight finish.")]
     Stdio,
     /// Call a tool through the proxy, as an agent would
     #[command(
@@ -158,7 +164,8 @@ Examples:
         subcommand,
         after_help = "\
 Examples:
-  mcpproxy upstream list"
+  mcpproxy upstream list
+  mcpproxy upstream login github"
     )]
     Upstream(Upstream),
     /// Check the config, or say where it is
@@ -450,16 +457,6 @@ pub(super) struct ActivityList {
     /// Plain words instead of icons
     #[arg(long)]
     pub(super) no_icons: bool,
-}
-
-#[derive(Debug, Subcommand)]
-pub(super) enum Upstream {
-    /// Each server's state, number of tools, and what is wrong with it
-    #[command(after_help = "\
-Examples:
-  mcpproxy upstream list
-  mcpproxy upstream list --json")]
-    List,
 }
 
 #[derive(Debug, Subcommand)]

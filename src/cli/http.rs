@@ -82,6 +82,22 @@ impl Client {
         }
     }
 
+    /// Whether it is mcpproxy that listens there.
+    pub(super) async fn is_mcpproxy(&self) -> bool {
+        if !self.is_there().await {
+            return false;
+        }
+        let health = exchange(&self.authority, Request::get("/healthz"), Bytes::new());
+        let ours = match tokio::time::timeout(CONNECT_TIMEOUT, health).await {
+            Ok(Ok(answer)) => is_health(&answer.body),
+            Ok(Err(_)) | Err(_) => false,
+        };
+        if !ours {
+            tracing::warn!("{} is listened on, but not by mcpproxy", self.authority);
+        }
+        ours
+    }
+
     /// One REST request; `target` is path and query.
     pub(super) async fn request(
         &self,
@@ -108,6 +124,18 @@ impl Client {
         let answer = sender.send_request(request).await;
         answer.map_err(|error| Unanswered::Broken(self.authority.clone(), error.to_string()))
     }
+}
+
+/// Whether an answer to `/healthz` is mcpproxy's.
+fn is_health(body: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Health {
+        #[serde(rename = "status")]
+        _status: String,
+        #[serde(rename = "activity")]
+        _activity: serde_json::Map<String, serde_json::Value>,
+    }
+    serde_json::from_slice::<Health>(body).is_ok()
 }
 
 /// One MCP session over streamable HTTP, as an agent has it.

@@ -17,7 +17,8 @@ pub(super) enum Shape {
 pub(super) fn start(level: &str, shape: Shape) {
     // What libraries have to say is of interest only when it is bad, or when asked for.
     let libraries = if matches!(level, "debug" | "trace") { "info" } else { "warn" };
-    let filter = EnvFilter::new(format!("{libraries},mcpproxy={level}"));
+    // The codes and tokens of logins are nobody's business, at any level.
+    let filter = EnvFilter::new(format!("{libraries},mcpproxy={level},rmcp::transport::auth=warn"));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_target(false)

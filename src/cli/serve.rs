@@ -1,11 +1,10 @@
-//! `mcpproxy serve` and `mcpproxy stdio`: a proxy that runs until it is told to end.
+//! `mcpproxy serve`: a proxy that runs until it is told to end.
 //!
 //! Also how a proxy that cannot start is told: each reason has its exit code and its next step.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::rc::Rc;
 use std::time::SystemTime;
 
 use super::args::{Global, Serve};
@@ -15,9 +14,7 @@ use crate::activity::StoreError;
 use crate::activity::salvage::{self, Salvaged};
 use crate::config::file::{API_KEY_BYTES, Loaded};
 use crate::config::{LogFormat, Logging};
-use crate::downstream;
-use crate::proxy::Worker;
-use crate::server::{self, App, StartError};
+use crate::server::{App, StartError};
 
 /// Serves HTTP until SIGINT or SIGTERM.
 pub(super) fn http(global: &Global, flags: &Serve) -> Result<(), Failure> {
@@ -36,27 +33,6 @@ pub(super) fn http(global: &Global, flags: &Serve) -> Result<(), Failure> {
     // The one line of stdout: whoever started it knows now that it listens, and where.
     super::output::write(format!("MCP at http://{}/mcp", server.address()).as_bytes())?;
     server.run().map_err(|error| not_started(&error))
-}
-
-/// Serves one client over stdin and stdout until it closes its end.
-pub(super) fn stdio(global: &Global) -> Result<(), Failure> {
-    let loaded = config::load(global, None)?;
-    start_log(loaded.config.logging);
-    note_warnings(&loaded);
-    let runtime = server::local_runtime().map_err(Failure::failed)?;
-    let app = App::start(loaded.config).map_err(|error| not_started(&error))?;
-    let worker = Rc::new(Worker::new(app.shared().proxy.clone()));
-    let served = runtime.block_on(async {
-        let (input, output) = (tokio::io::stdin(), tokio::io::stdout());
-        tokio::select! {
-            served = downstream::stdio::serve(worker, input, output) => served,
-            ended = server::ended_by_signal() => ended,
-        }
-    });
-    // A read of stdin that a signal left behind would be waited for otherwise.
-    runtime.shutdown_background();
-    app.close().map_err(|error| store(&error))?;
-    served.map_err(|error| Failure::failed(format!("the client's pipe failed: {error}")))
 }
 
 /// Moves a damaged log aside and begins another with what can be read (ACT-9).
@@ -121,7 +97,8 @@ pub(super) fn store(error: &StoreError) -> Failure {
     Failure::new(exit, format!("{error}{next}"))
 }
 
-fn start_log(logging: Logging) {
+/// Starts the log as the config says.
+pub(super) fn start_log(logging: Logging) {
     let shape = match logging.format {
         LogFormat::Text => log::Shape::Text,
         LogFormat::Json => log::Shape::Json,
@@ -129,7 +106,8 @@ fn start_log(logging: Logging) {
     log::start(logging.level.as_str(), shape);
 }
 
-fn note_warnings(loaded: &Loaded) {
+/// Says what the config was warned about.
+pub(super) fn note_warnings(loaded: &Loaded) {
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }

@@ -19,8 +19,10 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use crate::downstream::body::{Body, Streamed};
 use crate::downstream::session::{Session, Sessions};
 use crate::proxy::Worker;
-use crate::proxy::dispatch::{self, Initialize, Peer, Reaction, VERSIONS};
+use crate::proxy::client::{Client, Endpoint};
+use crate::proxy::dispatch::{self, Channel, Initialize, Peer, Reaction, VERSIONS};
 use crate::proxy::reply::{Piece, Running};
+use crate::upstream::{Era, Takes};
 use crate::wire::jsonrpc::{self, Code};
 
 /// Largest request body: 16 MiB.
@@ -69,7 +71,7 @@ where
     }
     let body = match collect(body).await {
         Ok(body) => body,
-        Err(refused) => return plain(refused.status(), &format!("the {refused}")),
+        Err(refused) => return no_body(&refused),
     };
     let received = match dispatch::read(worker, &body) {
         Ok(Some(request)) => request,
@@ -88,16 +90,23 @@ where
             }
         }
     };
-    let peer = Peer {
-        session_id: session.as_ref().map_or_else(|| Arc::from(""), |s| Arc::clone(&s.id)),
-        client_name: session.as_ref().map_or_else(|| Arc::from(""), |s| Arc::clone(&s.client_name)),
-    };
+    let client = session.map_or_else(|| anonymous(""), |session| Arc::clone(&session.client));
+    let peer = Peer { client, endpoint: Endpoint::Search, channel: Channel::Answer };
     match dispatch::dispatch(worker, &peer, received) {
-        Reaction::Noted => status(StatusCode::ACCEPTED),
-        Reaction::Answer(answer) => json(StatusCode::OK, Body::from(answer)),
+        Reaction::Noted | Reaction::Cancel(_) => status(StatusCode::ACCEPTED),
+        Reaction::Answer(answer) | Reaction::Error(_, answer) => {
+            json(StatusCode::OK, Body::from(answer))
+        }
         Reaction::Initialize(accepted) => open_session(sessions, accepted, now_ms),
         Reaction::Call { id, running } => reply(worker, &id, running).await,
+        Reaction::Listen { .. } => status(StatusCode::NOT_FOUND),
     }
+}
+
+/// A client that has not introduced itself.
+pub(super) fn anonymous(session_id: &str) -> Arc<Client> {
+    let [newest, ..] = VERSIONS;
+    Arc::new(Client::new(session_id.into(), "", newest, Era::Legacy, Takes::default()))
 }
 
 /// Turns a reply into an answer: whole if it is there at once, else streamed.
@@ -112,7 +121,7 @@ async fn reply(worker: &Rc<Worker>, id: &[u8], mut running: Running) -> Response
         };
         match piece {
             // Only a stream could carry it, and this client was promised `application/json`.
-            Piece::Notification(_) => {}
+            Piece::Notification(_) | Piece::Request(_) => {}
             Piece::Whole(member, mut splice) => {
                 splice.push_front(dispatch::head(id, member));
                 splice.push(jsonrpc::TAIL);
@@ -177,6 +186,12 @@ impl NoBody {
     }
 }
 
+/// The answer to a request whose body did not come.
+#[must_use]
+pub fn no_body(refused: &NoBody) -> Response<Body> {
+    plain(refused.status(), &format!("the {refused}"))
+}
+
 /// Reads a request's body whole, up to [`MAX_BODY_BYTES`] and within [`BODY_TIMEOUT`].
 ///
 /// # Errors
@@ -214,7 +229,7 @@ fn find_session(
     };
     let mut last = connection.session.borrow_mut();
     let session = match last.as_ref() {
-        Some(session) if *session.id == *id && session.touch(now_ms) => Arc::clone(session),
+        Some(session) if **session.id() == *id && session.touch(now_ms) => Arc::clone(session),
         Some(_) | None => {
             let session = sessions
                 .find(id, now_ms)
@@ -236,10 +251,10 @@ fn open_session(sessions: &Sessions, accepted: Initialize, now_ms: u64) -> Respo
     if getrandom::fill(&mut random).is_err() {
         return plain(StatusCode::INTERNAL_SERVER_ERROR, "no randomness for a session id");
     }
-    match sessions.open(random, accepted.version, &accepted.client_name, now_ms) {
+    match sessions.open(random, accepted.version, &accepted.client_name, accepted.takes, now_ms) {
         Ok(session) => {
             let mut response = json(StatusCode::OK, Body::from(accepted.answer));
-            if let Ok(id) = HeaderValue::from_str(&session.id) {
+            if let Ok(id) = HeaderValue::from_str(session.id()) {
                 response.headers_mut().insert(SESSION_ID, id);
             }
             response

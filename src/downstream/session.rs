@@ -9,12 +9,13 @@ use std::sync::{Arc, RwLock};
 
 use thiserror::Error;
 
+use crate::proxy::client::Client;
+use crate::upstream::{Era, Takes};
+
 /// Most sessions alive at once.
 pub const MAX_SESSIONS: usize = 10_000;
 /// A session unused for this long is forgotten: 24 h.
 pub const IDLE_MS: u64 = 24 * 60 * 60 * 1000;
-/// Longest client name kept, in bytes.
-pub const MAX_CLIENT_NAME_BYTES: usize = 128;
 /// Shards of the table, so that sessions rarely meet on a lock.
 const SHARDS: usize = 16;
 
@@ -26,31 +27,21 @@ pub struct Full;
 /// One initialized client.
 #[derive(Debug)]
 pub struct Session {
-    /// 128 random bits in hex: the `Mcp-Session-Id`.
-    pub id: Arc<str>,
-    /// The negotiated protocol revision.
-    pub version: &'static str,
-    /// `clientInfo.name`, cut at [`MAX_CLIENT_NAME_BYTES`].
-    pub client_name: Arc<str>,
+    /// Who it is. Its `session_id`, 128 random bits in hex, is the `Mcp-Session-Id`.
+    pub client: Arc<Client>,
     used_ms: AtomicU64,
     ended: std::sync::atomic::AtomicBool,
 }
 
 impl Session {
-    /// A session outside of any table, as the stdio face has one for its whole life.
+    fn new(client: Client, now_ms: u64) -> Self {
+        Self { client: Arc::new(client), used_ms: AtomicU64::new(now_ms), ended: false.into() }
+    }
+
+    /// The `Mcp-Session-Id`.
     #[must_use]
-    pub fn new(id: &str, version: &'static str, client_name: &str, now_ms: u64) -> Self {
-        let mut cut = client_name.len().min(MAX_CLIENT_NAME_BYTES);
-        while !client_name.is_char_boundary(cut) {
-            cut -= 1;
-        }
-        Self {
-            id: id.into(),
-            version,
-            client_name: client_name.get(..cut).unwrap_or_default().into(),
-            used_ms: AtomicU64::new(now_ms),
-            ended: false.into(),
-        }
+    pub fn id(&self) -> &Arc<str> {
+        &self.client.session_id
     }
 
     /// Notes a use; false when the session has ended or expired, so that whoever kept it asks
@@ -88,6 +79,7 @@ impl Sessions {
         random: [u8; 16],
         version: &'static str,
         client_name: &str,
+        takes: Takes,
         now_ms: u64,
     ) -> Result<Arc<Session>, Full> {
         if self.count.load(Ordering::Relaxed) >= MAX_SESSIONS {
@@ -97,8 +89,9 @@ impl Sessions {
             }
         }
         let id = format!("{:032x}", u128::from_be_bytes(random));
-        let session = Arc::new(Session::new(&id, version, client_name, now_ms));
-        self.write(&id, |shard| shard.insert(session.id.clone(), Arc::clone(&session)));
+        let client = Client::new(id.as_str().into(), client_name, version, Era::Legacy, takes);
+        let session = Arc::new(Session::new(client, now_ms));
+        self.write(&id, |shard| shard.insert(Arc::clone(session.id()), Arc::clone(&session)));
         self.count.fetch_add(1, Ordering::Relaxed);
         Ok(session)
     }
@@ -148,32 +141,29 @@ mod tests {
     #[test]
     fn a_session_lives_until_ended_or_idle() {
         let sessions = Sessions::default();
-        let kept = sessions.open([7; 16], "2025-11-25", "ide", 0).unwrap();
-        assert_eq!(kept.id.len(), 32);
-        assert!(sessions.find(&kept.id, IDLE_MS).is_some());
-        assert!(sessions.find(&kept.id, 2 * IDLE_MS).is_some(), "a use starts the idle time anew");
-        assert!(sessions.find(&kept.id, 3 * IDLE_MS + 1).is_none());
-        let ended = sessions.open([8; 16], "2025-11-25", "ide", 0).unwrap();
-        assert!(sessions.end(&ended.id));
-        assert!(!sessions.end(&ended.id));
+        let kept = sessions.open([7; 16], "2025-11-25", "ide", Takes::default(), 0).unwrap();
+        assert_eq!(kept.id().len(), 32);
+        assert!(sessions.find(kept.id(), IDLE_MS).is_some());
+        assert!(sessions.find(kept.id(), 2 * IDLE_MS).is_some(), "a use starts the idle time anew");
+        assert!(sessions.find(kept.id(), 3 * IDLE_MS + 1).is_none());
+        let ended = sessions.open([8; 16], "2025-11-25", "ide", Takes::default(), 0).unwrap();
+        assert!(sessions.end(ended.id()));
+        assert!(!sessions.end(ended.id()));
         assert!(!ended.touch(1), "whoever kept it notices");
-        assert!(sessions.find(&ended.id, 1).is_none());
+        assert!(sessions.find(ended.id(), 1).is_none());
     }
 
     #[test]
     fn the_table_is_bounded_and_expired_sessions_make_room() {
         let sessions = Sessions::default();
         for n in 0..MAX_SESSIONS as u128 {
-            sessions.open(n.to_be_bytes(), "2025-11-25", "", 0).unwrap();
+            sessions.open(n.to_be_bytes(), "2025-11-25", "", Takes::default(), 0).unwrap();
         }
         let one_more = u128::MAX.to_be_bytes();
-        assert_eq!(sessions.open(one_more, "2025-11-25", "", 1).unwrap_err(), Full);
-        assert!(sessions.open(one_more, "2025-11-25", "", IDLE_MS + 1).is_ok());
-    }
-
-    #[test]
-    fn client_names_are_cut_on_a_character() {
-        let session = Session::new("x", "2025-11-25", &"é".repeat(100), 0);
-        assert_eq!(&*session.client_name, "é".repeat(64));
+        assert_eq!(
+            sessions.open(one_more, "2025-11-25", "", Takes::default(), 1).unwrap_err(),
+            Full
+        );
+        assert!(sessions.open(one_more, "2025-11-25", "", Takes::default(), IDLE_MS + 1).is_ok());
     }
 }

@@ -12,10 +12,11 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use crate::downstream::session::Session;
 use crate::proxy::Worker;
-use crate::proxy::dispatch::{self, Peer, Reaction};
+use crate::proxy::client::{Client, Endpoint};
+use crate::proxy::dispatch::{self, Channel, Initialize, Peer, Reaction};
 use crate::proxy::reply::{Piece, Running};
+use crate::upstream::Era;
 use crate::wire::jsonrpc::{self, Code};
 use crate::wire::splice::Splice;
 
@@ -40,7 +41,7 @@ where
 {
     let (replies, queue) = mpsc::channel::<Splice>(REPLY_QUEUE);
     let writer = tokio::task::spawn_local(write(output, queue));
-    let mut client = Client { worker, peer: anonymous(), replies, calls: JoinSet::new() };
+    let mut client = Pipe { worker, peer: anonymous(), replies, calls: JoinSet::new() };
     let mut pending = BytesMut::new();
     let mut searched = 0;
     // True inside a line that was refused for its length.
@@ -76,14 +77,14 @@ where
     writer.await.map_err(std::io::Error::other)?
 }
 
-struct Client {
+struct Pipe {
     worker: Rc<Worker>,
     peer: Peer,
     replies: mpsc::Sender<Splice>,
     calls: JoinSet<()>,
 }
 
-impl Client {
+impl Pipe {
     async fn take_line(&mut self, line: Bytes) {
         if line.iter().all(u8::is_ascii_whitespace) {
             return;
@@ -94,12 +95,12 @@ impl Client {
             Err(error) => return self.send(error).await,
         };
         match dispatch::dispatch(&self.worker, &self.peer, request) {
-            Reaction::Noted => {}
-            Reaction::Answer(answer) => self.send(answer).await,
+            Reaction::Noted | Reaction::Cancel(_) | Reaction::Listen { .. } => {}
+            Reaction::Answer(answer) | Reaction::Error(_, answer) => self.send(answer).await,
             Reaction::Initialize(accepted) => {
-                let session = Session::new("stdio", accepted.version, &accepted.client_name, 0);
-                self.peer.session_id = Arc::clone(&session.id);
-                self.peer.client_name = Arc::clone(&session.client_name);
+                let Initialize { version, client_name, takes, .. } = &accepted;
+                let client = Client::new("stdio".into(), client_name, version, Era::Legacy, *takes);
+                self.peer.client = Arc::new(client);
                 self.send(accepted.answer).await;
             }
             Reaction::Call { id, running } => {
@@ -132,7 +133,7 @@ async fn complete(
     let broken = |text: &str| Some(Splice::from(jsonrpc::error(Some(id), Code::Internal, text)));
     loop {
         match running.next().await {
-            Some(Ok(Piece::Notification(_))) => {}
+            Some(Ok(Piece::Notification(_) | Piece::Request(_))) => {}
             Some(Ok(Piece::Begin(member))) => message.push(dispatch::head(id, member)),
             Some(Ok(Piece::Data(data))) => message.extend(one_line(data)),
             Some(Ok(Piece::Whole(member, value))) => {
@@ -184,5 +185,6 @@ async fn write<W: AsyncWrite + Unpin>(
 }
 
 fn anonymous() -> Peer {
-    Peer { session_id: Arc::from("stdio"), client_name: Arc::from("") }
+    let client = super::http::anonymous("stdio");
+    Peer { client, endpoint: Endpoint::Search, channel: Channel::Answer }
 }

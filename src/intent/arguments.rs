@@ -4,14 +4,12 @@
 //! written anew. Reads one object deep; the arguments themselves are not looked into beyond what
 //! makes them one JSON object that no two parsers read differently.
 
-use std::fmt;
+use std::borrow::Cow;
 
 use bytes::Bytes;
-use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, Visitor};
-use serde_json::value::RawValue;
 
 use super::stated::{Stated, echo};
+use crate::json::members::{members, string};
 use crate::json::tape::{self, Fault, Scratch};
 use crate::tool::ToolName;
 
@@ -70,29 +68,30 @@ impl CallArguments {
     /// As [`CallArguments::parse`].
     pub fn parse_beside(
         raw: &Bytes,
-        intent: Option<&RawValue>,
+        intent: Option<&str>,
         scratch: &mut Scratch,
     ) -> Result<Self, ArgumentError> {
-        let members = Members::parse(raw).map_err(|_| ArgumentError::NotAnObject)?;
+        let text = std::str::from_utf8(raw).map_err(|_| ArgumentError::NotAnObject)?;
         let (mut name, mut args, mut args_json) = (None, None, None);
-        let mut stated: Vec<(&str, &RawValue)> =
-            intent.map(|value| ("intent", value)).into_iter().collect();
-        for (key, value) in members.iter() {
-            let given = (value.get() != "null").then_some(value);
-            match key {
+        let mut stated: Vec<(Cow<'_, str>, &str)> =
+            intent.map(|value| ("intent".into(), value)).into_iter().collect();
+        for member in members(text).map_err(|_| ArgumentError::NotAnObject)? {
+            let (key, value) = member.map_err(|_| ArgumentError::NotAnObject)?;
+            let given = (value != "null").then_some(value);
+            match &*key {
                 "name" => name = given,
                 "args" => args = given,
                 "args_json" => args_json = given,
-                _ if Stated::is_parameter(key) => stated.push((key, value)),
-                _ => return Err(ArgumentError::Unknown(echo(key))),
+                _ if Stated::is_parameter(&key) => stated.push((key, value)),
+                _ => return Err(ArgumentError::Unknown(echo(&key))),
             }
         }
-        let name: String = serde_json::from_str(name.ok_or(ArgumentError::NoName)?.get())
-            .map_err(|_| ArgumentError::NameNotAString)?;
+        let name =
+            string(name.ok_or(ArgumentError::NoName)?).ok_or(ArgumentError::NameNotAString)?;
         let arguments = match (args, args_json) {
             (Some(_), Some(_)) => return Err(ArgumentError::Both),
             (None, None) => Bytes::from_static(b"{}"),
-            (Some(value), None) if is_object(value.get()) => raw.slice_ref(value.get().as_bytes()),
+            (Some(value), None) if is_object(value) => raw.slice_ref(value.as_bytes()),
             (Some(_), None) => return Err(ArgumentError::ArgsNotAnObject),
             (None, Some(value)) => unquote(value, scratch)?,
         };
@@ -106,54 +105,18 @@ impl CallArguments {
 
 /// The object inside `args_json`. The request's own strictness does not reach into a string, so it
 /// is applied here.
-fn unquote(value: &RawValue, scratch: &mut Scratch) -> Result<Bytes, ArgumentError> {
-    let text: String =
-        serde_json::from_str(value.get()).map_err(|_| ArgumentError::ArgsJsonNotAnObject)?;
+fn unquote(value: &str, scratch: &mut Scratch) -> Result<Bytes, ArgumentError> {
+    let text = string(value).ok_or(ArgumentError::ArgsJsonNotAnObject)?;
     if !is_object(text.trim_start()) {
         return Err(ArgumentError::ArgsJsonNotAnObject);
     }
     tape::check_unique(text.as_bytes(), tape::MAX_DEPTH, scratch)
         .map_err(ArgumentError::ArgsJson)?;
-    Ok(Bytes::from(text))
+    Ok(Bytes::from(text.into_owned()))
 }
 
 fn is_object(value: &str) -> bool {
     value.starts_with('{')
-}
-
-/// The members of one JSON object in their order, names unescaped, values unread.
-pub(crate) struct Members<'a>(Vec<(String, &'a RawValue)>);
-
-impl<'a> Members<'a> {
-    pub(crate) fn parse(object: &'a [u8]) -> Result<Self, serde_json::Error> {
-        serde_json::from_slice(object)
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &'a RawValue)> {
-        self.0.iter().map(|(key, value)| (key.as_str(), *value))
-    }
-}
-
-impl<'de> Deserialize<'de> for Members<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Collect;
-        impl<'de> Visitor<'de> for Collect {
-            type Value = Members<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut members = Vec::new();
-                while let Some(member) = map.next_entry()? {
-                    members.push(member);
-                }
-                Ok(Members(members))
-            }
-        }
-        deserializer.deserialize_map(Collect)
-    }
 }
 
 #[cfg(test)]
@@ -218,7 +181,7 @@ mod tests {
 
     #[test]
     fn an_intent_beside_the_arguments_must_agree_with_one_inside() {
-        let outer: &RawValue = serde_json::from_str(r#"{"operation_type":"read"}"#).unwrap();
+        let outer = r#"{"operation_type":"read"}"#;
         let record = |inner: &str| {
             let raw = Bytes::copy_from_slice(inner.as_bytes());
             let call = CallArguments::parse_beside(&raw, Some(outer), &mut Scratch::new()).unwrap();

@@ -3,11 +3,13 @@
 //! Owns the forms and the words (FR-006..014). What could not be read is kept as it came, because
 //! an invalid intent is recorded too (ACT-1). Knows no tool and no annotation.
 
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use std::borrow::Cow;
 
-use super::arguments::Members;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+
 use super::{Operation, Requirement, Settings};
+use crate::json::members::{members, string};
 
 /// Most characters (Unicode scalar values) of a reason (FR-010).
 pub const MAX_REASON_CHARS: usize = 1000;
@@ -109,14 +111,19 @@ impl Field {
 
 /// The parameter that holds the intent as an object.
 const OBJECT: &str = "intent";
+/// What is not stated.
+const NULL: &str = "null";
 /// What the names of the flat parameters begin with.
 const FLAT_PREFIX: &str = "intent_";
+
+/// A parameter of a call tool: its name, and its value as JSON text that is known to be valid.
+pub type Parameter<'a> = (Cow<'a, str>, &'a str);
 
 /// An intent in whichever form it came. Its words may still be wrong: [`Stated::check`] tells.
 #[derive(Clone, Debug)]
 pub struct Stated {
     words: Result<Words, IntentError>,
-    record: Option<Box<RawValue>>,
+    record: Option<String>,
 }
 
 /// The fields, merged over the forms, each as the agent spelled it.
@@ -143,12 +150,12 @@ impl Stated {
     /// Merges the parameters that belong to the intent, `intent` and `intent_*`, given by name.
     /// A `null` counts as not stated. Never fails: what is wrong with it, `check` says.
     #[must_use]
-    pub fn parse(parameters: &[(&str, &RawValue)]) -> Self {
+    pub fn parse(parameters: &[Parameter<'_>]) -> Self {
         let words = Words::parse(parameters);
         let record = match &words {
             Ok(words) if !words.given => None,
-            Ok(words) => serde_json::value::to_raw_value(words).ok(),
-            Err(_) => as_given(parameters),
+            Ok(words) => serde_json::to_string(words).ok(),
+            Err(_) => Some(as_given(parameters)),
         };
         Self { words, record }
     }
@@ -156,7 +163,7 @@ impl Stated {
     /// What the agent stated, as JSON for the record: the three fields where they could be read,
     /// else the parameters as they came. `None` if nothing was stated.
     #[must_use]
-    pub fn record(&self) -> Option<&RawValue> {
+    pub fn record(&self) -> Option<&str> {
         self.record.as_deref()
     }
 
@@ -201,10 +208,10 @@ impl Stated {
 }
 
 impl Words {
-    fn parse(parameters: &[(&str, &RawValue)]) -> Result<Self, IntentError> {
+    fn parse(parameters: &[Parameter<'_>]) -> Result<Self, IntentError> {
         let mut words = Self::default();
         for (name, value) in parameters {
-            if *name == OBJECT {
+            if name == OBJECT {
                 words.put_object(value)?;
             } else {
                 words.put(name, value)?;
@@ -213,30 +220,30 @@ impl Words {
         Ok(words)
     }
 
-    fn put_object(&mut self, value: &RawValue) -> Result<(), IntentError> {
-        if is_null(value) {
+    fn put_object(&mut self, value: &str) -> Result<(), IntentError> {
+        if value == NULL {
             return Ok(());
         }
-        // A string that holds the object: models do that.
-        let unquoted: String;
-        let object = if value.get().starts_with('"') {
-            unquoted = serde_json::from_str(value.get()).map_err(|_| IntentError::NotAnObject)?;
-            unquoted.as_str()
-        } else {
-            value.get()
-        };
-        let members = Members::parse(object.as_bytes()).map_err(|_| IntentError::NotAnObject)?;
+        // A string that holds the object: models do that. Nobody has read its text as JSON yet.
+        let unquoted = string(value);
+        if let Some(text) = &unquoted {
+            serde_json::from_str::<IgnoredAny>(text).map_err(|_| IntentError::NotAnObject)?;
+        }
+        let object = unquoted.as_deref().unwrap_or(value);
+        for member in members(object).map_err(|_| IntentError::NotAnObject)? {
+            let (key, value) = member.map_err(|_| IntentError::NotAnObject)?;
+            self.put(&key, value)?;
+        }
         self.given = true;
-        members.iter().try_for_each(|(key, value)| self.put(key, value))
+        Ok(())
     }
 
-    fn put(&mut self, key: &str, value: &RawValue) -> Result<(), IntentError> {
+    fn put(&mut self, key: &str, value: &str) -> Result<(), IntentError> {
         let field = Field::parse(key).ok_or_else(|| IntentError::UnknownField(echo(key)))?;
-        if is_null(value) {
+        if value == NULL {
             return Ok(());
         }
-        let word: String =
-            serde_json::from_str(value.get()).map_err(|_| IntentError::NotAString(field))?;
+        let word = string(value).ok_or(IntentError::NotAString(field))?;
         let slot = match field {
             Field::OperationType => &mut self.operation_type,
             Field::DataSensitivity => &mut self.data_sensitivity,
@@ -245,33 +252,22 @@ impl Words {
         if slot.as_ref().is_some_and(|earlier| *earlier != word) {
             return Err(IntentError::Disagreement(field));
         }
-        *slot = Some(word);
+        *slot = Some(word.into_owned());
         self.given = true;
         Ok(())
     }
 }
 
 /// The parameters as they came: a lone `intent` as its value, otherwise by name.
-fn as_given(parameters: &[(&str, &RawValue)]) -> Option<Box<RawValue>> {
-    if let [(OBJECT, value)] = parameters {
-        return Some((*value).to_owned());
+fn as_given(parameters: &[Parameter<'_>]) -> String {
+    if let [(name, value)] = parameters
+        && name == OBJECT
+    {
+        return (*value).to_owned();
     }
-    let mut text = String::from("{");
-    for (name, value) in parameters {
-        if text.len() > 1 {
-            text.push(',');
-        }
-        text.push('"');
-        text.push_str(name);
-        text.push_str("\":");
-        text.push_str(value.get());
-    }
-    text.push('}');
-    RawValue::from_string(text).ok()
-}
-
-fn is_null(value: &RawValue) -> bool {
-    value.get() == "null"
+    let members: Vec<String> =
+        parameters.iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
+    format!("{{{}}}", members.join(","))
 }
 
 /// `word`, cut so that an error repeats little of what it refuses.
@@ -293,8 +289,8 @@ mod tests {
 
     /// The intent parameters of a call, given as one JSON object.
     fn stated(json: &str) -> Stated {
-        let members = Members::parse(json.as_bytes()).unwrap();
-        Stated::parse(&members.iter().collect::<Vec<_>>())
+        let members: Result<Vec<_>, _> = members(json).unwrap().collect();
+        Stated::parse(&members.unwrap())
     }
 
     fn text(json: &str, variant: Operation, settings: &Settings) -> String {
@@ -324,7 +320,7 @@ mod tests {
             assert_eq!(stated.check(Operation::Read, &REQUIRED), Ok(expected), "{json}");
             assert_eq!(stated.operation(), Some(Operation::Read));
             assert_eq!(
-                stated.record().map(RawValue::get),
+                stated.record(),
                 Some(r#"{"operation_type":"read","data_sensitivity":"private","reason":"r"}"#),
                 "{json}"
             );
@@ -442,7 +438,7 @@ mod tests {
                 r#"{"intent":{"reason":"a"},"intent_reason":"b"}"#,
             ),
         ] {
-            assert_eq!(stated(json).record().map(RawValue::get), Some(record), "{json}");
+            assert_eq!(stated(json).record(), Some(record), "{json}");
         }
     }
 

@@ -21,6 +21,16 @@ impl Span {
         Self { start, end: end.max(start) }
     }
 
+    /// Where `part`, a slice of `whole`, stands in it; empty at the start when it is none.
+    #[must_use]
+    pub fn of(whole: &[u8], part: &[u8]) -> Self {
+        let start = (part.as_ptr() as usize).wrapping_sub(whole.as_ptr() as usize);
+        match start.checked_add(part.len()) {
+            Some(end) if end <= whole.len() => Self::new(start as u64, end as u64),
+            Some(_) | None => Self::default(),
+        }
+    }
+
     /// Length in bytes.
     #[must_use]
     pub fn len(self) -> u64 {
@@ -62,6 +72,14 @@ mod tests {
             }
             assert_eq!(found, b"3456", "chunks of {size}");
         }
+    }
+
+    #[test]
+    fn a_part_is_found_by_where_it_lies() {
+        let whole = b"0101";
+        assert_eq!(Span::of(whole, &whole[2..4]), Span::new(2, 4));
+        assert_eq!(Span::of(&whole[..2], &whole[2..]), Span::default());
+        assert_eq!(Span::of(&whole[2..], &whole[..2]), Span::default());
     }
 
     #[test]

@@ -13,12 +13,16 @@ use bytes::Bytes;
 use crate::activity::record::{self, Decision, Payload, Source, Status, Type};
 use crate::intent::{self, CallArguments, Denial, Operation, Permit};
 use crate::output::Member;
-use crate::proxy::exchange::Exchange;
+use crate::proxy::client::Client;
+use crate::proxy::dispatch::Channel;
+use crate::proxy::exchange::{Exchange, Subject};
 use crate::proxy::exit::{Exit, Stop, policy};
+use crate::proxy::params::progress_token;
+use crate::proxy::relay::Relay;
 use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply};
 use crate::proxy::{Worker, retrieve};
 use crate::tool::{Tool, ToolName};
-use crate::upstream::Answer;
+use crate::upstream::{Answer, Beside};
 use crate::wire::splice::Splice;
 
 /// How long a call waits for a server's first set of tools after a start.
@@ -35,9 +39,12 @@ pub struct Caller {
     pub client_name: Arc<str>,
     /// The request's id.
     pub request_id: Box<str>,
+    /// Who can be told and asked something before the answer, if anyone can.
+    pub client: Option<(Arc<Client>, Channel)>,
 }
 
-/// Calls the tool that `raw`, the arguments of a call tool, names.
+/// Calls the tool that `raw`, the arguments of a call tool, names. What stands `beside` them goes
+/// with it.
 ///
 /// # Errors
 ///
@@ -47,8 +54,10 @@ pub async fn call(
     caller: Caller,
     variant: Operation,
     raw: Bytes,
+    beside: Beside,
     reply: Reply,
 ) -> Result<(), Aborted> {
+    let client = caller.client.clone();
     let mut exit = match Exit::open(&worker, Type::ToolCall, caller, variant.variant()).await {
         Ok(exit) => exit,
         Err(refusal) => {
@@ -56,12 +65,29 @@ pub async fn call(
             return Ok(());
         }
     };
-    let sent = match prepare(&worker, &mut exit, variant, &raw).await {
-        Ok((permit, arguments)) => send(&worker, &mut exit, permit, arguments).await,
+    let prepared = prepare(&worker, &mut exit, variant, &raw).await;
+    run(worker, exit, client, prepared, beside, reply).await
+}
+
+/// Sends a call that was prepared, or tells why it was not, and sees it through.
+pub(super) async fn run(
+    worker: Rc<Worker>,
+    mut exit: Exit,
+    client: Option<(Arc<Client>, Channel)>,
+    prepared: Result<(Permit, Bytes), Stop>,
+    beside: Beside,
+    reply: Reply,
+) -> Result<(), Aborted> {
+    let token = beside.meta.as_ref().and_then(progress_token);
+    let sent = match prepared {
+        Ok((permit, arguments)) => send(&worker, &mut exit, permit, arguments, beside).await,
         Err(stop) => Err(stop),
     };
     match sent {
-        Ok((permit, answer)) => Exchange::new(worker, permit, answer, exit, reply).run().await,
+        Ok((permit, answer)) => {
+            let relay = Relay::new(client, token);
+            Exchange::new(worker, Subject::Tool(permit), answer, exit, relay, reply).run().await
+        }
         Err(stop) => {
             exit.close(stop.status, &stop.refusal.text).await;
             reply.put(Piece::Refused(stop.refusal));
@@ -149,7 +175,7 @@ async fn prepare(
     exit.draft.arguments = Payload::cut(&read.arguments, proxy.max_payload_bytes);
     exit.draft.operation = read.intent.operation().map(recorded);
     if let Some(stated) = read.intent.record() {
-        exit.draft.intent = Payload::cut(stated.get().as_bytes(), proxy.max_payload_bytes);
+        exit.draft.intent = Payload::cut(stated.as_bytes(), proxy.max_payload_bytes);
     }
     // The words before the tool: a bad intent is told even about a tool that does not exist.
     read.intent.check(variant, &proxy.intent).map_err(|error| exit.deny(&Denial::Intent(error)))?;
@@ -157,8 +183,15 @@ async fn prepare(
     let tool = find(worker, &read.tool).await?;
     let permit = intent::authorize(variant, &read.intent, tool, &proxy.intent)
         .map_err(|denial| exit.deny(&denial))?;
+    note_warnings(exit, &permit);
+    Ok((permit, read.arguments))
+}
+
+/// Logs and records what is remarkable about a call that goes out (ACT-1).
+pub(super) fn note_warnings(exit: &mut Exit, permit: &Permit) {
+    let name = &permit.tool().name;
     for warning in permit.warnings() {
-        tracing::warn!(server = %read.tool.server, tool = %read.tool.tool, "{warning}");
+        tracing::warn!(server = %name.server, tool = %name.tool, "{warning}");
         let text = warning.to_string();
         exit.decisions.push(Decision::new(
             record::Verdict::Warning,
@@ -166,10 +199,10 @@ async fn prepare(
             text,
         ));
     }
-    Ok((permit, read.arguments))
 }
 
-async fn find(worker: &Worker, name: &ToolName) -> Result<Arc<Tool>, Stop> {
+/// The tool of that name, waiting for its server's first set.
+pub(super) async fn find(worker: &Worker, name: &ToolName) -> Result<Arc<Tool>, Stop> {
     let proxy = &worker.proxy;
     let unknown = |text: String| Stop::new(Status::Error, RefusalKind::Unknown, text);
     if let Some(tool) = proxy.catalog.load().tool(name) {
@@ -202,6 +235,7 @@ async fn send(
     exit: &mut Exit,
     permit: Permit,
     arguments: Bytes,
+    beside: Beside,
 ) -> Result<(Permit, Answer), Stop> {
     let server = &permit.tool().name.server;
     let Some(upstream) = worker.proxy.upstreams.get(server) else {
@@ -209,7 +243,7 @@ async fn send(
         return Err(Stop::new(Status::Error, RefusalKind::Unknown, text));
     };
     exit.sent = Some(Instant::now());
-    let answer = upstream.call(&worker.pool, &permit, arguments).await;
+    let answer = upstream.call_with(&worker.pool, &permit, arguments, beside).await;
     match answer {
         Ok(answer) => Ok((permit, answer)),
         Err(error) => {
@@ -220,7 +254,7 @@ async fn send(
 }
 
 /// The operation in the log's terms.
-fn recorded(operation: Operation) -> record::Operation {
+pub(super) fn recorded(operation: Operation) -> record::Operation {
     match operation {
         Operation::Read => record::Operation::Read,
         Operation::Write => record::Operation::Write,

@@ -9,30 +9,63 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use crate::activity::record::Source;
 use crate::intent::{NO_CALL_TOOL, Operation};
 use crate::json::tape::{self, Fault};
 use crate::output::Member;
 use crate::proxy::call::{self, Caller};
+use crate::proxy::client::{Client, Declared, Endpoint, Level};
+use crate::proxy::more::{self, Forward, List};
+use crate::proxy::params::CallParams;
 use crate::proxy::reply::{Refusal, RefusalKind, Running};
 use crate::proxy::retrieve::RETRIEVE_TOOLS;
-use crate::proxy::{Worker, builtin};
+use crate::proxy::{Worker, builtin, direct};
+use crate::upstream::{Era, Takes};
 use crate::wire::jsonrpc::{self, Code, Message, Request};
 
 /// Protocol revisions served with `initialize`, newest first.
-pub const VERSIONS: [&str; 2] = ["2025-11-25", "2025-06-18"];
+pub const VERSIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
+
+/// The protocol revision served without sessions.
+pub const MODERN: &str = "2026-07-28";
+
+/// How long a client may keep a list of what is ours alone, in milliseconds.
+const OWN_LIST_TTL_MS: u64 = 300_000;
 
 /// Deepest nesting of a request: what serde_json follows, less the envelope.
 const MAX_REQUEST_DEPTH: usize = 120;
 
-/// Who a message came from.
+/// Who a message came from, and by which way.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// The session's id, empty outside of one.
-    pub session_id: Arc<str>,
-    /// The name the client gave itself, empty if it gave none.
-    pub client_name: Arc<str>,
+    /// The client.
+    pub client: Arc<Client>,
+    /// Which set of tools it speaks to.
+    pub endpoint: Endpoint,
+    /// Whether something can be sent to it before the answer.
+    pub channel: Channel,
+}
+
+impl Peer {
+    /// What upstreams may ask the client before they answer its request.
+    #[must_use]
+    pub fn takes(&self) -> Takes {
+        match (self.client.era, self.channel) {
+            (Era::Legacy, Channel::Stream) => self.client.takes,
+            (Era::Legacy, Channel::Answer) | (Era::Modern, _) => Takes::default(),
+        }
+    }
+}
+
+/// What a reply can carry beside its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Channel {
+    /// The answer only: the client takes nothing else.
+    Answer,
+    /// Notifications, and requests of upstreams in the legacy era.
+    Stream,
 }
 
 /// What a message leads to.
@@ -40,8 +73,19 @@ pub struct Peer {
 pub enum Reaction {
     /// Taken note of; there is no answer to it.
     Noted,
-    /// A whole response.
+    /// A whole response with a result.
     Answer(Bytes),
+    /// A whole response with an error of this code.
+    Error(Code, Bytes),
+    /// The client gives up its request of this raw id.
+    Cancel(Bytes),
+    /// The client wants to be told of changes (MCP 2026-07-28 §Subscriptions).
+    Listen {
+        /// The raw id to answer under.
+        id: Bytes,
+        /// Of which.
+        filter: Filter,
+    },
     /// A client introduces itself: the response, once a session is open for it.
     Initialize(Initialize),
     /// A tool is being called.
@@ -60,8 +104,21 @@ pub struct Initialize {
     pub version: &'static str,
     /// `clientInfo.name`
     pub client_name: String,
+    /// `capabilities`
+    pub takes: Takes,
     /// The whole response.
     pub answer: Bytes,
+}
+
+/// What a client wants to be told of (MCP 2026-07-28 §Notification Filter).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[expect(missing_docs, reason = "the protocol's own words")]
+pub struct Filter {
+    pub tools_list_changed: bool,
+    pub prompts_list_changed: bool,
+    pub resources_list_changed: bool,
+    pub resource_subscriptions: Vec<String>,
 }
 
 /// A request that was read, and what makes it doubtful.
@@ -119,23 +176,60 @@ fn strict(worker: &Worker, body: &[u8]) -> Result<(), Fault> {
 #[must_use]
 pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reaction {
     let Received { request, doubt } = received;
-    let Some(id) = request.id else { return Reaction::Noted };
+    let params = request.params.unwrap_or(Bytes::from_static(b"{}"));
+    let Some(id) = request.id else { return notification(&request.method, &params) };
     if let Some(text) = doubt {
         if &*request.method != "tools/call" {
             return error(&id, Code::InvalidParams, &text);
         }
         return refuse(worker, peer, id, "", text);
     }
-    match &*request.method {
-        "ping" => Reaction::Answer(jsonrpc::response(&id, b"{}")),
-        "initialize" => initialize(&id, request.params.as_ref()),
-        "tools/list" => {
+    let era = peer.client.era;
+    match (&*request.method, era, peer.endpoint) {
+        ("tools/call", _, Endpoint::Search) => call_tool(worker, peer, id, &params),
+        ("tools/call", _, Endpoint::All) => match CallParams::read(&params, peer.takes()) {
+            Ok(read) => direct::call_tool(worker, peer, id, read),
+            Err(problem) => refuse(worker, peer, id, "", format!("Invalid params: {problem}")),
+        },
+        ("tools/list", _, Endpoint::Search) => {
             let tools =
                 builtin::tools_list(worker.proxy.intent.operation_type, worker.proxy.tools_limit);
-            Reaction::Answer(jsonrpc::response(&id, tools.as_bytes()))
+            Reaction::Answer(own(era, &id, &tools, Caching::Milliseconds(OWN_LIST_TTL_MS)))
         }
-        "tools/call" => call_tool(worker, peer, id, request.params.as_ref()),
-        method => error(&id, Code::MethodNotFound, &format!("Method not found: {}", shown(method))),
+        ("tools/list", _, Endpoint::All) => direct::list_tools(worker, peer, &id, &params),
+        ("resources/list", ..) => more::list(worker, peer, &id, List::Resources, &params),
+        ("resources/templates/list", ..) => more::list(worker, peer, &id, List::Templates, &params),
+        ("prompts/list", ..) => more::list(worker, peer, &id, List::Prompts, &params),
+        ("resources/read", ..) => more::forward(worker, peer, id, Forward::Read, params),
+        ("prompts/get", ..) => more::forward(worker, peer, id, Forward::Prompt, params),
+        ("completion/complete", ..) => more::forward(worker, peer, id, Forward::Complete, params),
+        ("initialize", Era::Legacy, _) => initialize(worker, peer, &id, &params),
+        ("ping", Era::Legacy, _) => Reaction::Answer(jsonrpc::response(&id, b"{}")),
+        ("logging/setLevel", Era::Legacy, _) => set_level(peer, &id, &params),
+        ("resources/subscribe", Era::Legacy, _) => {
+            more::forward(worker, peer, id, Forward::Subscribe, params)
+        }
+        ("resources/unsubscribe", Era::Legacy, _) => {
+            more::forward(worker, peer, id, Forward::Unsubscribe, params)
+        }
+        ("server/discover", Era::Modern, _) => discover(worker, peer, &id),
+        ("subscriptions/listen", Era::Modern, _) => listen(id, &params),
+        (method, ..) => unknown_method(&id, method),
+    }
+}
+
+fn notification(method: &str, params: &[u8]) -> Reaction {
+    #[derive(Deserialize)]
+    struct Cancelled<'a> {
+        #[serde(borrow, rename = "requestId")]
+        request_id: &'a RawValue,
+    }
+    match (method, serde_json::from_slice::<Cancelled<'_>>(params)) {
+        ("notifications/cancelled", Ok(cancelled)) => {
+            Reaction::Cancel(Bytes::copy_from_slice(cancelled.request_id.get().as_bytes()))
+        }
+        // What we do not know is not answered, and so is a cancellation of nothing.
+        _ => Reaction::Noted,
     }
 }
 
@@ -145,16 +239,20 @@ struct InitializeParams {
     protocol_version: String,
     #[serde(default)]
     client_info: ClientInfo,
-}
-
-#[derive(Default, Deserialize)]
-struct ClientInfo {
     #[serde(default)]
-    name: String,
+    capabilities: Declared,
 }
 
-fn initialize(id: &Bytes, params: Option<&Bytes>) -> Reaction {
-    let params: InitializeParams = match serde_json::from_slice(params.map_or(b"{}", |raw| raw)) {
+/// `clientInfo`, as far as it is of use.
+#[derive(Default, Deserialize)]
+pub struct ClientInfo {
+    /// The name the client gives itself.
+    #[serde(default)]
+    pub name: String,
+}
+
+fn initialize(worker: &Worker, peer: &Peer, id: &Bytes, params: &Bytes) -> Reaction {
+    let params: InitializeParams = match serde_json::from_slice(params) {
         Ok(params) => params,
         Err(problem) => {
             return error(id, Code::InvalidParams, &format!("Invalid params: {problem}"));
@@ -164,47 +262,128 @@ fn initialize(id: &Bytes, params: Option<&Bytes>) -> Reaction {
     let [newest, ..] = VERSIONS;
     let version =
         VERSIONS.into_iter().find(|known| **known == params.protocol_version).unwrap_or(newest);
-    let result = serde_json::json!({
+    let result = json!({
         "protocolVersion": version,
-        "capabilities": {"tools": {"listChanged": false}},
-        "serverInfo": {"name": "mcpproxy", "version": env!("CARGO_PKG_VERSION")},
+        "capabilities": capabilities(worker, peer),
+        "serverInfo": server_info(),
         "instructions": builtin::USAGE_INSTRUCTIONS,
     });
     Reaction::Initialize(Initialize {
         version,
         client_name: params.client_info.name,
+        takes: params.capabilities.0,
         answer: jsonrpc::response(id, result.to_string().as_bytes()),
     })
 }
 
-#[derive(Deserialize)]
-struct CallParams<'a> {
-    #[serde(borrow)]
-    name: std::borrow::Cow<'a, str>,
-    #[serde(borrow)]
-    arguments: Option<&'a RawValue>,
+/// `server/discover` (MCP 2026-07-28 §Discovery).
+fn discover(worker: &Worker, peer: &Peer, id: &Bytes) -> Reaction {
+    let result = json!({
+        "supportedVersions": supported(),
+        "capabilities": capabilities(worker, peer),
+        "instructions": builtin::USAGE_INSTRUCTIONS,
+    });
+    // What upstreams offer may change at any time.
+    Reaction::Answer(own(Era::Modern, id, &result.to_string(), Caching::Milliseconds(0)))
 }
 
-fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: Option<&Bytes>) -> Reaction {
-    const EMPTY: Bytes = Bytes::from_static(b"{}");
-    let params = params.cloned().unwrap_or(EMPTY);
-    let read: CallParams<'_> = match serde_json::from_slice(&params) {
+/// Every revision served, newest first.
+#[must_use]
+pub fn supported() -> Vec<&'static str> {
+    std::iter::once(MODERN).chain(VERSIONS).collect()
+}
+
+fn capabilities(worker: &Worker, peer: &Peer) -> Value {
+    let mut capabilities = more::capabilities(worker, peer);
+    // Our four tools never change.
+    let changes = peer.endpoint == Endpoint::All;
+    capabilities.insert("tools".into(), json!({"listChanged": changes}));
+    capabilities.insert("logging".into(), json!({}));
+    Value::Object(capabilities)
+}
+
+fn server_info() -> Value {
+    json!({"name": "mcpproxy", "version": env!("CARGO_PKG_VERSION")})
+}
+
+fn set_level(peer: &Peer, id: &Bytes, params: &[u8]) -> Reaction {
+    #[derive(Deserialize)]
+    struct SetLevel {
+        level: Level,
+    }
+    match serde_json::from_slice::<SetLevel>(params) {
+        Ok(SetLevel { level }) => {
+            peer.client.set_level(level);
+            Reaction::Answer(jsonrpc::response(id, b"{}"))
+        }
+        Err(problem) => error(id, Code::InvalidParams, &format!("Invalid params: {problem}")),
+    }
+}
+
+fn listen(id: Bytes, params: &[u8]) -> Reaction {
+    #[derive(Deserialize)]
+    struct Listen {
+        notifications: Filter,
+    }
+    match serde_json::from_slice::<Listen>(params) {
+        Ok(Listen { notifications: filter }) => Reaction::Listen { id, filter },
+        Err(problem) => error(&id, Code::InvalidParams, &format!("Invalid params: {problem}")),
+    }
+}
+
+/// How long a client may keep a result (MCP 2026-07-28 §Caching).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caching {
+    /// The result is of no kind that is kept.
+    No,
+    /// So long.
+    Milliseconds(u64),
+}
+
+/// A response with a result of our own, a JSON object; in the modern era with what every result
+/// must say there. An upstream's result never comes through here (SPEC §3).
+#[must_use]
+pub fn own(era: Era, id: &[u8], result: &str, caching: Caching) -> Bytes {
+    let beside = own_members(era, caching);
+    let Some(members) = result.strip_prefix('{').filter(|_| !beside.is_empty()) else {
+        return jsonrpc::response(id, result.as_bytes());
+    };
+    let comma = if members.trim_start().starts_with('}') { "" } else { "," };
+    jsonrpc::response(id, format!("{{{beside}{comma}{members}").as_bytes())
+}
+
+/// What every result of our own says in the modern era: `"key":value`, separated by commas; empty
+/// in the other.
+#[must_use]
+pub fn own_members(era: Era, caching: Caching) -> String {
+    let by = match era {
+        Era::Legacy => return String::new(),
+        Era::Modern => server_info(),
+    };
+    let kept = match caching {
+        Caching::No => String::new(),
+        Caching::Milliseconds(ttl) => format!(r#""ttlMs":{ttl},"cacheScope":"private","#),
+    };
+    let meta = format!(r#""_meta":{{"io.modelcontextprotocol/serverInfo":{by}}}"#);
+    format!(r#""resultType":"complete",{kept}{meta}"#)
+}
+
+fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: &Bytes) -> Reaction {
+    let CallParams { name, arguments, beside } = match CallParams::read(params, peer.takes()) {
         Ok(read) => read,
         Err(problem) => {
             return refuse(worker, peer, id, "", format!("Invalid params: {problem}"));
         }
     };
-    let arguments = read.arguments.map_or(EMPTY, |raw| params.slice_ref(raw.get().as_bytes()));
-    let name = &*read.name;
     let (ours, caller) = (Rc::clone(worker), caller(peer, &id));
-    let running = match (name, Operation::of_tool(name)) {
+    let running = match (&*name, Operation::of_tool(&name)) {
         (_, Some(variant)) => {
-            Running::new(|reply| call::call(ours, caller, variant, arguments, reply))
+            Running::new(|reply| call::call(ours, caller, variant, arguments, beside, reply))
         }
         (RETRIEVE_TOOLS, None) => {
             Running::new(|reply| call::retrieve_tools(ours, caller, arguments, reply))
         }
-        ("call_tool", None) => return refuse(worker, peer, id, name, NO_CALL_TOOL.to_owned()),
+        ("call_tool", None) => return refuse(worker, peer, id, &name, NO_CALL_TOOL.to_owned()),
         (unknown, None) => {
             let text = format!(
                 "Tool '{}' not found. Use retrieve_tools to find tools and call_tool_read, \
@@ -218,7 +397,13 @@ fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: Option<&Bytes>
 }
 
 /// Refuses a call of no tool of ours, or one that cannot be read; on record like any other.
-fn refuse(worker: &Rc<Worker>, peer: &Peer, id: Bytes, tool: &str, text: String) -> Reaction {
+pub(super) fn refuse(
+    worker: &Rc<Worker>,
+    peer: &Peer,
+    id: Bytes,
+    tool: &str,
+    text: String,
+) -> Reaction {
     let (worker, caller) = (Rc::clone(worker), caller(peer, &id));
     let tool = shown(tool).into();
     let refusal = Refusal { kind: RefusalKind::Unreadable, text };
@@ -226,17 +411,27 @@ fn refuse(worker: &Rc<Worker>, peer: &Peer, id: Bytes, tool: &str, text: String)
     Reaction::Call { id, running }
 }
 
-fn caller(peer: &Peer, id: &[u8]) -> Caller {
+/// Who calls, for a request of this raw id.
+pub(super) fn caller(peer: &Peer, id: &[u8]) -> Caller {
     Caller {
         source: Source::Mcp,
-        session_id: Arc::clone(&peer.session_id),
-        client_name: Arc::clone(&peer.client_name),
+        session_id: Arc::clone(&peer.client.session_id),
+        client_name: Arc::clone(&peer.client.name),
         request_id: String::from_utf8_lossy(id).trim_matches('"').into(),
+        client: Some((Arc::clone(&peer.client), peer.channel)),
     }
 }
 
-fn error(id: &[u8], code: Code, text: &str) -> Reaction {
-    Reaction::Answer(jsonrpc::error(Some(id), code, text))
+/// Answers a method that there is not.
+#[must_use]
+pub fn unknown_method(id: &[u8], method: &str) -> Reaction {
+    error(id, Code::MethodNotFound, &format!("Method not found: {}", shown(method)))
+}
+
+/// Answers with an error.
+#[must_use]
+pub fn error(id: &[u8], code: Code, text: &str) -> Reaction {
+    Reaction::Error(code, jsonrpc::error(Some(id), code, text))
 }
 
 /// A client's word inside one of our messages: cut, so that it cannot be used to grow them.
@@ -262,6 +457,7 @@ pub fn head(id: &[u8], member: Member) -> Bytes {
 pub fn refused(id: &[u8], refusal: &Refusal) -> Bytes {
     match refusal.kind {
         RefusalKind::Unreadable => jsonrpc::error(Some(id), Code::InvalidParams, &refusal.text),
+        RefusalKind::Failed => jsonrpc::error(Some(id), Code::Internal, &refusal.text),
         RefusalKind::Intent
         | RefusalKind::Gate
         | RefusalKind::Unknown
@@ -273,6 +469,6 @@ pub fn refused(id: &[u8], refusal: &Refusal) -> Bytes {
 /// A tool result that reports a failure: `isError: true`, one text block.
 #[must_use]
 pub fn error_result(text: &str) -> Bytes {
-    let result = serde_json::json!({"content": [{"type": "text", "text": text}], "isError": true});
+    let result = json!({"content": [{"type": "text", "text": text}], "isError": true});
     Bytes::from(result.to_string())
 }

@@ -13,14 +13,16 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use crate::activity::Durability;
-use crate::activity::record::{self, Decision, Policy, Status};
+use crate::activity::record::{self, Decision, Status};
 use crate::intent::Permit;
-use crate::output::{Failure, Fault, Finding, Inspector, Member, Message, Mode, Treatment};
+use crate::output::{Failure, Fault, Finding, Inspector, Member, Message, Mode, Policy, Treatment};
 use crate::proxy::exit::Exit;
+use crate::proxy::relay::{Relay, Step};
 use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply};
 use crate::proxy::{Worker, dispatch, held};
+use crate::schema::compile::Schema;
 use crate::schema::judge::Verdict;
-use crate::tool::OutputSchema;
+use crate::tool::{OutputSchema, ToolName};
 use crate::upstream::{Answer, CallError, Part};
 use crate::wire::splice::Splice;
 
@@ -29,15 +31,57 @@ const MAX_GATHERED_BYTES: usize = 256 * 1024;
 /// Documents above this are judged off the worker's thread.
 const LARGE_DOCUMENT_BYTES: usize = 256 * 1024;
 
+/// What an answer is an answer to.
+pub(super) enum Subject {
+    /// A tool's call.
+    Tool(Permit),
+    /// Any other request of a server, named for messages: nothing of its answer is judged.
+    Other(ToolName),
+}
+
+impl Subject {
+    fn name(&self) -> &ToolName {
+        match self {
+            Self::Tool(permit) => &permit.tool().name,
+            Self::Other(name) => name,
+        }
+    }
+
+    fn treatment(&self) -> Treatment {
+        match self {
+            Self::Tool(permit) => Treatment::of(permit.tool()),
+            Self::Other(_) => Treatment::Forward,
+        }
+    }
+
+    fn policy(&self) -> Policy {
+        match self {
+            Self::Tool(permit) => permit.tool().policy,
+            Self::Other(_) => Policy::default(),
+        }
+    }
+
+    fn schema(&self) -> Option<&Arc<Schema>> {
+        match self {
+            Self::Tool(permit) => match &permit.tool().schema {
+                OutputSchema::Compiled(schema) => Some(schema),
+                OutputSchema::Absent | OutputSchema::Unusable(_) => None,
+            },
+            Self::Other(_) => None,
+        }
+    }
+}
+
 /// An answer on its way from an upstream to a reply.
 pub(super) struct Exchange {
     worker: Rc<Worker>,
-    permit: Permit,
+    subject: Subject,
     /// `None` once the answer is whole, or strict has closed it.
     answer: Option<Answer>,
     inspector: Inspector,
     treatment: Treatment,
     exit: Exit,
+    relay: Relay,
     reply: Reply,
     /// Slices of the answer that have not gone on: held by strict, or gathered for one write.
     waiting: Splice,
@@ -45,6 +89,8 @@ pub(super) struct Exchange {
     share: held::Share,
     /// True once a byte of the answer has gone on.
     begun: bool,
+    /// True once a guard's final word is in the record's decisions (warn).
+    breached: bool,
 }
 
 /// How an answer ends early.
@@ -76,29 +122,31 @@ async fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
 impl Exchange {
     pub(super) fn new(
         worker: Rc<Worker>,
-        permit: Permit,
+        subject: Subject,
         answer: Answer,
         exit: Exit,
+        relay: Relay,
         reply: Reply,
     ) -> Self {
-        let tool = permit.tool();
-        let treatment = Treatment::of(tool);
+        let treatment = subject.treatment();
         let id = answer.id().to_string();
         let inspector =
-            Inspector::new(treatment, &tool.policy, id.as_bytes(), worker.proxy.hash_key);
+            Inspector::new(treatment, &subject.policy(), id.as_bytes(), worker.proxy.hash_key);
         let waiting = Splice::new();
         let share = worker.proxy.held.share();
         Self {
             worker,
-            permit,
+            subject,
             answer: Some(answer),
             inspector,
             treatment,
             exit,
+            relay,
             reply,
             waiting,
             share,
             begun: false,
+            breached: false,
         }
     }
 
@@ -129,11 +177,11 @@ impl Exchange {
                 Some(Part::End) => match self.inspector.end()? {
                     Message::Answer(member) => return Ok(member),
                     Message::Notification(parts) => {
-                        self.reply.send(Piece::Notification(joined(parts))).await;
+                        self.relay(&joined(parts)).await;
                         continue;
                     }
                     Message::Foreign => {
-                        let name = &self.permit.tool().name;
+                        let name = self.subject.name();
                         tracing::warn!(tool = %name, "an answer to an id nobody asked for");
                         continue;
                     }
@@ -148,10 +196,30 @@ impl Exchange {
                 continue;
             }
             self.exit.note_response(&slice);
-            if self.treatment == Treatment::Hold {
-                self.hold(&slice).await?;
+            match self.treatment {
+                Treatment::Forward => {}
+                Treatment::ForwardAndJudge => self.note_breach(),
+                Treatment::Hold => self.hold(&slice).await?,
             }
             self.waiting.push(slice);
+        }
+    }
+
+    /// Hands on what came before the answer.
+    async fn relay(&mut self, message: &Bytes) {
+        let Some(answer) = &self.answer else { return };
+        let (id, generation) = (answer.id(), answer.generation());
+        let server = &self.subject.name().server;
+        match self.relay.take(message, id, server, generation) {
+            Step::Tell(piece) => self.reply.send(piece).await,
+            Step::Respond(raw_id, payload) => {
+                if let Some(upstream) = self.worker.proxy.upstreams.get(server)
+                    && let Err(lost) = upstream.respond(generation, raw_id, payload).await
+                {
+                    tracing::debug!(%server, %lost, "a refusal did not reach the server");
+                }
+            }
+            Step::Drop => {}
         }
     }
 
@@ -187,7 +255,7 @@ impl Exchange {
 
     /// Strict: accounts for a slice that waits, and stops at the first certain breach.
     async fn hold(&mut self, slice: &Bytes) -> Result<(), Broken> {
-        let limit = self.permit.tool().policy.max_held_bytes;
+        let limit = self.subject.policy().max_held_bytes;
         if (self.waiting.len() + slice.len()) as u64 > limit {
             return Err(Broken::Blocked(Failure::held(limit)));
         }
@@ -216,10 +284,11 @@ impl Exchange {
                         return Ok(());
                     }
                 }
-                Treatment::ForwardAndJudge if self.may_judge_later().await => {
+                Treatment::ForwardAndJudge if self.keeps_document().await => {
                     self.reply_and_judge(status).await;
                     return Ok(());
                 }
+                // Without room it is judged before its client can ask for more.
                 Treatment::ForwardAndJudge => self.judge_for_the_record().await,
             }
         }
@@ -232,38 +301,59 @@ impl Exchange {
         Ok(())
     }
 
-    /// Warn: the bytes go on first, then the schema is asked (FR-A11). A query that arrives after
-    /// the reply waits for the record (ACT-5).
-    async fn reply_and_judge(&mut self, status: Status) {
-        if self.begun {
-            // The reply ends after the record: nothing needs to wait for it.
-            self.send_rest().await;
-            tokio::task::yield_now().await;
-        } else {
+    /// Warn: the bytes go on, and the schema is asked beside them (FR-A11). From here on the
+    /// judgement is the worker's, so that a client who goes away loses no decision. A query that
+    /// arrives after the reply waits for the record (ACT-5); `before_reply` has the record first.
+    async fn reply_and_judge(mut self, status: Status) {
+        let worker = Rc::clone(&self.worker);
+        let reply = self.reply.clone();
+        let rest = std::mem::take(&mut self.waiting);
+        let last = match self.begun {
+            true => (!rest.is_empty()).then(|| Piece::Data(rest)),
+            false => Some(Piece::Whole(Member::Result, rest)),
+        };
+        let record_first = match worker.proxy.activity.config().durability {
+            Durability::BeforeReply => true,
+            Durability::Grouped => false,
+        };
+        if !record_first {
+            self.exit.clear_to_reply().await;
             self.exit.replied();
-            let whole = std::mem::take(&mut self.waiting);
-            self.reply.send(Piece::Whole(Member::Result, whole)).await;
         }
-        self.judge_for_the_record().await;
-        self.exit.close(status, "").await;
+        let judged = worker.keep(async move {
+            self.judge_for_the_record().await;
+            self.exit.close(status, "").await;
+        });
+        if record_first {
+            // Its failure would be the record's, which leaves by its own exit.
+            let _ = judged.await;
+        }
+        if let Some(last) = last {
+            reply.put(last);
+        }
     }
 
-    /// Warn: whether the schema is asked after the reply. `before_reply` needs the record before
-    /// it, and what waits to be judged is bounded like what strict holds: without room it is judged
-    /// before its client can ask for more.
-    async fn may_judge_later(&mut self) -> bool {
-        match self.worker.proxy.activity.config().durability {
-            Durability::BeforeReply => false,
-            Durability::Grouped => self.begun || self.keeps_document().await,
+    /// Warn: a guard's word is final (SPEC §3), also if the rest never comes or nobody waits for
+    /// it any more.
+    fn note_breach(&mut self) {
+        if !self.breached
+            && let Some(breach) = self.inspector.breach()
+        {
+            self.breached = true;
+            self.record_warning(Some(breach));
         }
     }
 
     async fn judge_for_the_record(&mut self) {
+        if self.breached {
+            return;
+        }
         let verdict = self.verdict().await;
         self.record_warning(verdict);
     }
 
-    /// Takes room for the document that is kept to be judged after the reply.
+    /// Takes room for the document that is kept to be judged after the reply: what waits for that
+    /// is bounded like what strict holds.
     async fn keeps_document(&mut self) -> bool {
         let bytes: usize = self.inspector.document().iter().map(Bytes::len).sum();
         self.share.grow(bytes as u64).await.is_ok()
@@ -277,12 +367,11 @@ impl Exchange {
 
     /// What stands against the whole result, if anything does.
     async fn verdict(&mut self) -> Option<Failure> {
-        let tool = self.permit.tool();
-        match self.inspector.finding(tool.policy.missing) {
+        match self.inspector.finding(self.subject.policy().missing) {
             Finding::Passes => None,
             Finding::Fails(failure) => Some(failure),
             Finding::AskTheSchema => {
-                let OutputSchema::Compiled(schema) = &tool.schema else { return None };
+                let schema = self.subject.schema()?;
                 let document = self.inspector.take_document();
                 let size: usize = document.iter().map(Bytes::len).sum();
                 let judged = if size > LARGE_DOCUMENT_BYTES {
@@ -293,7 +382,7 @@ impl Exchange {
                 let Some(judgement) = judged else { return Some(Failure::unjudged()) };
                 if judgement.disagreement {
                     let hash = schema.hash();
-                    tracing::warn!(tool = %tool.name, schema = %hash, "the engines disagree");
+                    tracing::warn!(tool = %self.subject.name(), schema = %hash, "the engines disagree");
                     self.worker.proxy.judges.count_disagreement();
                 }
                 match judgement.verdict {
@@ -306,7 +395,7 @@ impl Exchange {
 
     fn record_warning(&mut self, verdict: Option<Failure>) {
         if let Some(failure) = verdict {
-            let name = &self.permit.tool().name;
+            let name = self.subject.name();
             let place = &failure.schema_path;
             tracing::warn!(tool = %name, %place, "the answer violates its schema");
             self.exit.decisions.push(decision(record::Verdict::Warning, Mode::Warn, &failure));
@@ -315,7 +404,7 @@ impl Exchange {
 
     /// Strict refuses: the upstream's answer is closed, the agent is told why.
     async fn block(&mut self, failure: &Failure) {
-        let name = self.permit.tool().name.clone();
+        let name = self.subject.name().clone();
         tracing::warn!(tool = %name, place = %failure.schema_path, "the answer was blocked");
         drop(self.answer.take());
         let text = failure.agent_text();
@@ -327,24 +416,24 @@ impl Exchange {
 
     /// The upstream failed in the middle of its answer.
     async fn fail(mut self, cause: &str) -> Result<(), Aborted> {
-        let name = &self.permit.tool().name;
+        let name = self.subject.name();
         let text = format!("{}: {}: {cause}", name.server, name.tool);
-        if self.treatment == Treatment::ForwardAndJudge {
-            // A guard breach is final even if the rest never came.
-            let breach = self.inspector.breach();
-            self.record_warning(breach);
-        }
         self.exit.close(Status::Error, &text).await;
         if self.begun {
             return Err(Aborted(text));
         }
-        self.reply.put(Piece::Refused(Refusal { kind: RefusalKind::Upstream, text }));
+        let kind = match self.subject {
+            Subject::Tool(_) => RefusalKind::Upstream,
+            Subject::Other(_) => RefusalKind::Failed,
+        };
+        self.reply.put(Piece::Refused(Refusal { kind, text }));
         Ok(())
     }
 }
 
 fn decision(verdict: record::Verdict, mode: Mode, failure: &Failure) -> Decision {
-    let mut decision = Decision::new(verdict, Policy::OutputValidation, failure.reason.as_str());
+    let mut decision =
+        Decision::new(verdict, record::Policy::OutputValidation, failure.reason.as_str());
     decision.mode = mode.as_str();
     decision.instance_path = failure.instance_path.as_str().into();
     decision.schema_path = failure.schema_path.as_str().into();

@@ -110,6 +110,13 @@ impl Exit {
         Stop::new(Status::Rejected, kind, text)
     }
 
+    /// Waits while the disk is too far behind the replies (ACT-3).
+    pub(super) async fn clear_to_reply(&self) {
+        if let Some(slot) = &self.slot {
+            slot.clear_to_reply().await;
+        }
+    }
+
     /// The reply is leaving, its record comes a little later: queries wait for it (ACT-5).
     pub(super) fn replied(&mut self) {
         if let Some(slot) = &mut self.slot {
@@ -121,10 +128,7 @@ impl Exit {
     /// `activity.durability` asks for it (ACT-3).
     pub(super) async fn close(&mut self, status: Status, error: &str) {
         // The slot stays while we wait: a call dropped meanwhile still leaves its record.
-        match &self.slot {
-            Some(slot) => slot.clear_to_reply().await,
-            None => return,
-        }
+        self.clear_to_reply().await;
         let Some(slot) = self.slot.take() else { return };
         let entry = self.entry(status, error);
         if let Some(durable) = slot.submit(entry)

@@ -19,8 +19,12 @@ use crate::wire::splice::Splice;
 /// One piece of a reply, in the order they leave.
 #[derive(Debug)]
 pub enum Piece {
-    /// A complete message of the upstream that came before its answer.
+    /// A complete message of the upstream that came before its answer, as its client may have it.
     Notification(Bytes),
+    /// The same, and the client is to answer it: its id is one of [`Client`]'s own.
+    ///
+    /// [`Client`]: crate::proxy::client::Client
+    Request(Bytes),
     /// The whole value of the answer's member, and the reply is complete.
     Whole(Member, Splice),
     /// The answer begins; its value follows as [`Piece::Data`] until the reply ends.
@@ -54,6 +58,8 @@ pub enum RefusalKind {
     Unknown,
     /// The upstream failed.
     Upstream,
+    /// A request that is no call of a tool cannot be answered, whoever is to blame.
+    Failed,
     /// The activity log cannot take the call's record (ACT-2).
     Unavailable,
 }

@@ -3,6 +3,8 @@
 //! Owns the shape of its result. What the servers wrote (input schemas, annotations) is embedded
 //! as they wrote it. Pure: the snapshot comes in, bytes go out; how tools are ranked is not here.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -10,7 +12,7 @@ use serde_json::value::RawValue;
 use super::builtin::USAGE_INSTRUCTIONS;
 use crate::catalog::Snapshot;
 use crate::intent::Operation;
-use crate::intent::arguments::Members;
+use crate::json::members::{members, string};
 use crate::tool::{Capability, Tool};
 
 /// The tool's name.
@@ -132,27 +134,29 @@ fn result(content: &Found<'_>) -> serde_json::Result<Vec<u8>> {
     .into_bytes())
 }
 
-struct Arguments {
-    query: String,
+struct Arguments<'a> {
+    query: Cow<'a, str>,
     limit: usize,
     compact: bool,
 }
 
-impl Arguments {
-    fn parse(raw: &[u8], tools_limit: usize) -> Result<Self, RetrieveError> {
-        let members = Members::parse(raw).map_err(|_| RetrieveError::NotAnObject)?;
+impl<'a> Arguments<'a> {
+    fn parse(raw: &'a [u8], tools_limit: usize) -> Result<Self, RetrieveError> {
+        let raw = std::str::from_utf8(raw).map_err(|_| RetrieveError::NotAnObject)?;
         let (mut query, mut limit, mut compact) = (None, tools_limit, false);
-        for (name, value) in members.iter().filter(|(_, value)| value.get() != "null") {
-            match name {
-                "query" => query = Some(text(value).ok_or(RetrieveError::BadQuery)?),
+        for member in members(raw).map_err(|_| RetrieveError::NotAnObject)? {
+            let (name, value) = member.map_err(|_| RetrieveError::NotAnObject)?;
+            match &*name {
+                _ if value == "null" => {}
+                "query" => query = Some(string(value).ok_or(RetrieveError::BadQuery)?),
                 "limit" => {
-                    limit = serde_json::from_str(value.get())
+                    limit = serde_json::from_str(value)
                         .ok()
                         .filter(|limit| (1..=MAX_LIMIT).contains(limit))
                         .ok_or(RetrieveError::BadLimit)?;
                 }
                 "detail" => {
-                    compact = match text(value).as_deref() {
+                    compact = match string(value).as_deref() {
                         Some("compact") => true,
                         Some("full") => false,
                         Some(_) | None => return Err(RetrieveError::BadDetail),
@@ -168,10 +172,6 @@ impl Arguments {
         }
         Ok(Self { query, limit, compact })
     }
-}
-
-fn text(value: &RawValue) -> Option<String> {
-    serde_json::from_str(value.get()).ok()
 }
 
 #[cfg(test)]

@@ -84,6 +84,13 @@ pub struct Graph<'a> {
     overflowed: bool,
 }
 
+/// The subschemas in an order in which each comes after those it applies to the same value.
+struct Order {
+    subs: Vec<usize>,
+    /// Some of them come back to themselves on the same value.
+    circular: bool,
+}
+
 /// Where one subschema leads.
 #[derive(Default)]
 struct Sub {
@@ -141,10 +148,17 @@ impl<'a> Graph<'a> {
     pub fn expansion(&self) -> u64 {
         let Some(order) = self.order() else { return u64::MAX };
         let mut visits = vec![0; self.subs.len()];
-        for at in order {
+        for at in order.subs {
             self.visit_here(at, &mut visits);
         }
         visits.into_iter().max().unwrap_or(0)
+    }
+
+    /// True when a reference may come back to itself on the same value. What that means no
+    /// specification says, so that one engine has to decide it.
+    #[must_use]
+    pub fn is_circular(&self) -> bool {
+        self.order().is_none_or(|order| order.circular)
     }
 
     /// The worst case for documents of every depth.
@@ -152,7 +166,7 @@ impl<'a> Graph<'a> {
     pub fn cost(&self) -> Cost {
         let count = self.subs.len();
         let mut cost = Cost { visits: Vec::new(), nesting: Vec::new() };
-        let Some(order) = self.order() else { return cost };
+        let Some(Order { subs: order, .. }) = self.order() else { return cost };
         let (mut visits, mut nesting) = (vec![0; count], vec![0; count]);
         for &at in &order {
             self.visit_here(at, &mut visits);
@@ -224,10 +238,9 @@ impl<'a> Graph<'a> {
         self.here(at).iter().map(|&next| get(of, next)).max().unwrap_or(0)
     }
 
-    /// The subschemas in an order in which each comes after those it applies to the same value.
     /// A simple cycle is cut where it closes. None when a cycle branches: the number of ways
     /// around it has no useful bound.
-    fn order(&self) -> Option<Vec<usize>> {
+    fn order(&self) -> Option<Order> {
         #[derive(Clone, Copy, PartialEq)]
         enum Mark {
             New,
@@ -235,7 +248,7 @@ impl<'a> Graph<'a> {
             Done,
         }
         let mut marks = vec![Mark::New; self.subs.len()];
-        let mut order = Vec::with_capacity(self.subs.len());
+        let mut order = Order { subs: Vec::with_capacity(self.subs.len()), circular: false };
         for start in 0..self.subs.len() {
             let mut path = vec![(start, 0)];
             while let Some((at, edge)) = path.last_mut() {
@@ -254,6 +267,7 @@ impl<'a> Graph<'a> {
                         Mark::New => path.push((next, 0)),
                         Mark::Done => {}
                         Mark::Open => {
+                            order.circular = true;
                             let from = path.iter().position(|(sub, _)| *sub == next)?;
                             let ways = path.iter().skip(from).map(|(sub, _)| self.here(*sub).len());
                             if ways.max() > Some(1) {
@@ -263,7 +277,7 @@ impl<'a> Graph<'a> {
                     }
                 } else {
                     set(&mut marks, at, Mark::Done);
-                    order.push(at);
+                    order.subs.push(at);
                     path.pop();
                 }
             }
@@ -352,6 +366,10 @@ mod tests {
             "a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}});
         assert_eq!(expansion(&ring), 3);
         assert_eq!(expansion(&json!({"anyOf": [{"$ref": "#"}, {"$ref": "#"}]})), u64::MAX);
+        let circular = |schema| Graph::new(&schema, &base(), 100).is_circular();
+        assert!(circular(ring));
+        assert!(circular(json!({"allOf": [{"$ref": "#"}]})));
+        assert!(!circular(json!({"properties": {"next": {"$ref": "#"}}})));
     }
 
     #[test]

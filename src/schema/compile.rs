@@ -230,7 +230,8 @@ pub fn compile_with(
     let backtracks = !beyond_boon.is_empty();
     Ok(Schema {
         hash: SchemaHash::of(raw, settings),
-        engine: settings.engine,
+        // The engines differ about references in circles: boon decides.
+        engine: if graph.is_circular() { Engine::Boon } else { settings.engine },
         boon: (!backtracks).then_some(boon),
         tape: build_tape(&value, settings, remotes, backtracks)?,
         cost,

@@ -80,7 +80,10 @@ pub struct Judgement {
 /// How the tape pass ended.
 enum Pass {
     Done(Verdict),
-    AskBoon { accepted: bool },
+    /// boon decides; the tape's opinion is only one where it could calculate exactly.
+    AskBoon {
+        opinion: Option<bool>,
+    },
 }
 
 impl Schema {
@@ -96,7 +99,7 @@ impl Schema {
         match pass {
             Err(fault) => agreed(Verdict::Violates(Violation::of_document(fault))),
             Ok(Pass::Done(verdict)) => agreed(verdict),
-            Ok(Pass::AskBoon { accepted }) => self.ask_boon(document, accepted),
+            Ok(Pass::AskBoon { opinion }) => self.ask_boon(document, opinion),
         }
     }
 
@@ -120,7 +123,7 @@ impl Schema {
             return Pass::Done(Verdict::Conforms);
         }
         if self.boon.is_some() && boon_visits(&self.cost, document) <= BOON_VISITS {
-            return Pass::AskBoon { accepted };
+            return Pass::AskBoon { opinion: (!meter.inexact()).then_some(accepted) };
         }
         if accepted {
             return Pass::Done(Verdict::Conforms);
@@ -129,7 +132,7 @@ impl Schema {
         Pass::Done(Verdict::Violates(words(&self.tape, View { document, meter })))
     }
 
-    fn ask_boon(&self, document: &[Bytes], accepted: bool) -> Judgement {
+    fn ask_boon(&self, document: &[Bytes], opinion: Option<bool>) -> Judgement {
         let value: Result<Value, _> = match document {
             [whole] => serde_json::from_slice(whole),
             slices => serde_json::from_slice(&slices.concat()),
@@ -144,7 +147,7 @@ impl Schema {
             (Ok(_), None) => None,
         };
         Judgement {
-            disagreement: accepted != violation.is_none(),
+            disagreement: opinion.is_some_and(|accepted| accepted != violation.is_none()),
             verdict: violation.map_or(Verdict::Conforms, Verdict::Violates),
         }
     }

@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
@@ -20,11 +21,18 @@ pub(super) struct Impatient<S> {
     /// Made when a write first waits, and kept; set anew for each wait.
     timer: Option<Pin<Box<Sleep>>>,
     waiting: bool,
+    /// What was read already, to be read once more.
+    unread: Bytes,
 }
 
 impl<S> Impatient<S> {
     pub(super) fn new(stream: S, limit: Duration) -> Self {
-        Self { stream, limit, timer: None, waiting: false }
+        Self { stream, limit, timer: None, waiting: false, unread: Bytes::new() }
+    }
+
+    /// Puts back what was read, before everything else.
+    pub(super) fn unread(&mut self, bytes: Bytes) {
+        self.unread = bytes;
     }
 
     /// Passes a write's outcome on; while it waits, the time runs.
@@ -54,6 +62,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.unread.is_empty() {
+            let count = self.unread.len().min(buffer.remaining());
+            buffer.put_slice(&self.unread.split_to(count));
+            return Poll::Ready(Ok(()));
+        }
         Pin::new(&mut self.stream).poll_read(cx, buffer)
     }
 }
@@ -107,6 +120,21 @@ mod tests {
             let mut stream = Impatient::new(ours, Duration::from_millis(1));
             let error = stream.write_all(b"more than four").await.unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        });
+    }
+
+    #[test]
+    fn what_is_put_back_is_read_first() {
+        run(async {
+            let (ours, mut theirs) = tokio::io::duplex(16);
+            theirs.write_all(b" rest").await.unwrap();
+            drop(theirs);
+            let mut stream = Impatient::new(ours, Duration::from_secs(3600));
+            stream.unread(Bytes::from_static(b"begun"));
+            let (mut start, mut rest) = ([0; 2], String::new());
+            stream.read_exact(&mut start).await.unwrap();
+            stream.read_to_string(&mut rest).await.unwrap();
+            assert_eq!((&start, &*rest), (b"be", "gun rest"));
         });
     }
 

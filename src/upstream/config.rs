@@ -13,6 +13,8 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
+use super::oauth;
+
 /// How a server is reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum Protocol {
@@ -63,6 +65,11 @@ pub struct Config {
     pub call_timeout: Duration,
     /// Most calls at a time; absent means no limit of ours.
     pub max_concurrent: Option<NonZeroUsize>,
+    /// How to log in, where clients cannot register themselves.
+    pub oauth: Option<oauth::Settings>,
+    /// Where logins are kept; it comes from the whole config, not from the entry. Absent: nowhere.
+    #[serde(skip)]
+    pub data_dir: Option<PathBuf>,
 }
 
 impl Default for Config {
@@ -79,6 +86,8 @@ impl Default for Config {
             init_timeout: Duration::from_secs(30),
             call_timeout: Duration::from_secs(120),
             max_concurrent: None,
+            oauth: None,
+            data_dir: None,
         }
     }
 }
@@ -142,6 +151,17 @@ impl Config {
                 headers: fill_all(&self.headers, "headers", lookup)?,
             }),
         }
+    }
+}
+
+impl Config {
+    /// The secret of the client that was registered by hand, with `${env:NAME}` filled in.
+    pub(super) fn oauth_secret(
+        &self,
+        lookup: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Option<String>, Invalid> {
+        let secret = self.oauth.as_ref().and_then(|oauth| oauth.client_secret.as_deref());
+        secret.map(|secret| fill(secret, "oauth.client_secret", lookup)).transpose()
     }
 }
 

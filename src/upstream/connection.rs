@@ -18,12 +18,12 @@ use http::header::HeaderValue;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::Sleep;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
+use super::deadline::Deadline;
 use super::error::{Cause, Human, printable};
 use crate::wire::http1::{self, Head};
 
@@ -178,7 +178,7 @@ pub(super) struct Connection {
     body: http1::Body,
     /// Whether the connection lasts after that answer.
     keep_alive: bool,
-    timer: Timer,
+    timer: Deadline,
 }
 
 /// How sending a request failed.
@@ -206,7 +206,7 @@ impl Connection {
             read_bytes: MIN_READ_BYTES,
             body: http1::Body::Ended,
             keep_alive: true,
-            timer: Timer::new(),
+            timer: Deadline::default(),
         })
     }
 
@@ -397,33 +397,6 @@ async fn connect(endpoint: &Endpoint) -> io::Result<Stream> {
     })
 }
 
-/// A deadline that costs nothing while it moves away: the timer is set anew only when it fires
-/// early, or when a deadline comes nearer.
-#[derive(Debug)]
-pub(super) struct Timer {
-    sleep: Pin<Box<Sleep>>,
-}
-
-impl Timer {
-    pub(super) fn new() -> Self {
-        Self { sleep: Box::pin(tokio::time::sleep(CONNECT_TIMEOUT)) }
-    }
-
-    pub(super) fn poll_until(&mut self, cx: &mut Context<'_>, deadline: Instant) -> Poll<()> {
-        let deadline = tokio::time::Instant::from_std(deadline);
-        if deadline < self.sleep.deadline() {
-            self.sleep.as_mut().reset(deadline);
-        }
-        loop {
-            ready!(self.sleep.as_mut().poll(cx));
-            if self.sleep.deadline() >= deadline || tokio::time::Instant::now() >= deadline {
-                return Poll::Ready(());
-            }
-            self.sleep.as_mut().reset(deadline);
-        }
-    }
-}
-
 impl AsyncRead for Stream {
     fn poll_read(
         self: Pin<&mut Self>,
@@ -527,18 +500,5 @@ mod tests {
         }
         let request = Request::without_body(b"GET / HTTP/1.1\r\n");
         assert_eq!(request.after(0).concat(), b"GET / HTTP/1.1\r\n\r\n");
-    }
-
-    #[tokio::test]
-    async fn a_deadline_may_move_either_way() {
-        let mut timer = Timer::new();
-        let now = Instant::now();
-        let far = now + Duration::from_secs(3600);
-        for _ in 0..2 {
-            let far = poll_fn(|cx| Poll::Ready(timer.poll_until(cx, far))).await;
-            assert!(far.is_pending());
-            // Comes nearer than the timer was set to: returns, and not in an hour.
-            poll_fn(|cx| timer.poll_until(cx, now)).await;
-        }
     }
 }

@@ -22,6 +22,7 @@ use super::error::Cause;
 use super::http::Session;
 use super::lifecycle::{self, Greeting, PipeTransport, Service};
 use super::listen;
+use super::oauth::{self, Bearer};
 use super::probe::{Probed, Start};
 use super::process::{self, LastWords, Process};
 use super::request::Params;
@@ -43,6 +44,8 @@ pub(super) struct Place<'a> {
     /// Made when the first https server is connected.
     pub(super) tls: &'a Arc<OnceLock<TlsConnector>>,
     pub(super) news: &'a Arc<News>,
+    /// Its login, where it can have one.
+    pub(super) login: Option<&'a oauth::Guard>,
 }
 
 /// Why there is no connection.
@@ -66,7 +69,9 @@ pub(super) async fn establish(
     start: Start,
 ) -> Result<Connection, Failure> {
     let (command, args, env, cwd) = match target {
-        Target::Http { url, headers } => return reach(place, url, headers, start).await,
+        Target::Http { url, headers } => {
+            return log_in_and_reach(place, url, headers, start).await;
+        }
         Target::Stdio { command, args, env, cwd } => (command, args, env, cwd.as_deref()),
     };
     match run(place, command, args, env, cwd, start).await {
@@ -140,6 +145,7 @@ async fn run(
             greeting,
             losses,
             child: Some(child),
+            login: None,
         }),
         Err(reason) => {
             let ended = !losses.is_empty();
@@ -158,12 +164,58 @@ async fn run(
     }
 }
 
-async fn reach(
+/// Reaches the server with the token of its login, if there is one. A token that is refused is
+/// renewed once.
+async fn log_in_and_reach(
     place: &Place<'_>,
     url: &str,
     headers: &[(String, String)],
     start: Start,
 ) -> Result<Connection, Failure> {
+    let Some(login) = place.login else {
+        return reach(place, url, headers, None, start).await.map_err(Failure::from);
+    };
+    let first = login.bearer(None).await.map_err(Failure::new)?;
+    let refused = match reach(place, url, headers, first.as_ref(), start).await {
+        Ok(connection) => return Ok(connection),
+        Err(refused) if !refused.wants_login => return Err(refused.into()),
+        Err(_) => first,
+    };
+    let needs_login = || oauth::needs_login(place.server);
+    let Some(refused) = refused else { return Err(Failure::new(needs_login())) };
+    let second = login.bearer(Some(&refused)).await.map_err(Failure::new)?;
+    let second = second.ok_or_else(|| Failure::new(needs_login()))?;
+    match reach(place, url, headers, Some(&second), start).await {
+        Err(refused) if refused.wants_login => Err(Failure::new(needs_login())),
+        reached => reached.map_err(Failure::from),
+    }
+}
+
+/// Why a server could not be reached.
+struct Unreached {
+    reason: String,
+    wants_login: bool,
+}
+
+impl From<String> for Unreached {
+    fn from(reason: String) -> Self {
+        Self { reason, wants_login: false }
+    }
+}
+
+impl From<Unreached> for Failure {
+    fn from(unreached: Unreached) -> Self {
+        Self::new(unreached.reason)
+    }
+}
+
+async fn reach(
+    place: &Place<'_>,
+    url: &str,
+    headers: &[(String, String)],
+    bearer: Option<&Bearer>,
+    start: Start,
+) -> Result<Connection, Unreached> {
     let tls = place.tls.clone();
     let url = url.to_owned();
     // Reads the system's certificates the first time.
@@ -171,9 +223,11 @@ async fn reach(
         Endpoint::parse(&url, || tls.get_or_init(tls_connector).clone())
     })
     .await
-    .map_err(|error| Failure::new(error.to_string()))?
-    .map_err(Failure::new)?;
-    let session = Session::new(Arc::new(endpoint), place.key, headers).map_err(Failure::new)?;
+    .map_err(|error| error.to_string())??;
+    let mut session = Session::new(Arc::new(endpoint), place.key, headers)?;
+    if let Some(bearer) = bearer {
+        session.log_in(bearer.header.clone());
+    }
     let limit = place.limit;
     let (lost, losses) = mpsc::channel(1);
     let desk = Arc::new(Desk::default());
@@ -181,13 +235,15 @@ async fn reach(
     let (transport, shared) = HttpTransport::new(place.server.clone(), session, limit, lost, told);
     // Over HTTP an answer that comes late has nobody to come to.
     let transport = Probed::new(transport, limit, Arc::default());
-    let (service, greeting) =
-        lifecycle::initialize(transport, limit, start).await.map_err(Failure::new)?;
+    let (service, greeting) = lifecycle::initialize(transport, limit, start)
+        .await
+        .map_err(|reason| Unreached { reason, wants_login: shared.wants_login() })?;
     if greeting.about.era == Era::Modern {
         shared.set_modern();
     }
     Ok(Connection {
         carrier: Carrier::Http(Arc::new(shared.session())),
+        login: bearer.cloned().map(|bearer| (shared.clone(), bearer)),
         line: listen::Line::Http(shared),
         desk,
         service: Some(service),
@@ -207,6 +263,8 @@ pub(super) struct Connection {
     pub(super) greeting: Greeting,
     losses: mpsc::Receiver<Arc<str>>,
     child: Option<Child>,
+    /// The token it goes with, and whose session to tell of another.
+    login: Option<(Arc<session::Shared>, Bearer)>,
 }
 
 impl Connection {
@@ -219,6 +277,19 @@ impl Connection {
         match &mut self.child {
             Some(child) => child.explain(reason.to_string()).await.into(),
             None => reason,
+        }
+    }
+
+    /// The token it goes with.
+    pub(super) fn bearer(&self) -> Option<Bearer> {
+        self.login.as_ref().map(|(_, bearer)| bearer.clone())
+    }
+
+    /// Goes on with another token: what is under way keeps the one it went out with.
+    pub(super) fn log_in(&mut self, bearer: Bearer) {
+        if let Some((shared, current)) = &mut self.login {
+            self.carrier = Carrier::Http(Arc::new(shared.log_in(bearer.header.clone())));
+            *current = bearer;
         }
     }
 

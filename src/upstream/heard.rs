@@ -16,7 +16,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::call::{HttpSource, Part};
-use super::connection::Timer;
+use super::deadline::Deadline;
 use super::desk::Place;
 use super::error::{Cause, Sent};
 
@@ -64,7 +64,7 @@ pub(super) struct Heard {
     last: Last,
     /// Until the first byte of a message of its own stream.
     limit: Duration,
-    timer: Timer,
+    timer: Deadline,
 }
 
 enum Phase {
@@ -98,7 +98,7 @@ impl Heard {
         limit: Duration,
     ) -> Self {
         let phase = Phase::Sending(sending);
-        Self { id, going, messages, phase, last: Last::Whole, limit, timer: Timer::new() }
+        Self { id, going, messages, phase, last: Last::Whole, limit, timer: Deadline::default() }
     }
 
     pub(super) fn id(&self) -> u64 {

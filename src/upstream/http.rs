@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::Method;
 use http::header::{
-    ACCEPT, ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
-    HeaderValue, TRANSFER_ENCODING,
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST,
+    HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -58,6 +58,8 @@ pub(super) struct Session {
     headers: HeaderMap,
     /// The head of a POST up to its length, written out once.
     post_head: Bytes,
+    /// Whether it carries the token of a login.
+    logged_in: bool,
 }
 
 impl Session {
@@ -85,7 +87,7 @@ impl Session {
             headers.remove(name);
         }
         let post_head = head(&Method::POST, &endpoint, &headers).into();
-        Ok(Self { endpoint, key, headers, post_head })
+        Ok(Self { endpoint, key, headers, post_head, logged_in: false })
     }
 
     /// Enters the session id that the server gave.
@@ -100,6 +102,12 @@ impl Session {
         if let Ok(version) = HeaderValue::from_str(version) {
             self.enter(PROTOCOL_VERSION, version);
         }
+    }
+
+    /// Enters the token of a login; it replaces the one before.
+    pub(super) fn log_in(&mut self, bearer: HeaderValue) {
+        self.logged_in = true;
+        self.enter(AUTHORIZATION, bearer);
     }
 
     fn enter(&mut self, name: HeaderName, value: HeaderValue) {
@@ -400,7 +408,7 @@ pub(super) async fn accept(
         return refused(Cause::AcceptedOnly { status: head.status });
     }
     if !matches!(head.status, 200..=299) {
-        return exchange(Framing::Json).refusal(head.status, json, session.standing()).await;
+        return exchange(Framing::Json).refusal(head.status, json, session).await;
     }
     if json {
         return Ok(exchange(Framing::Json));
@@ -584,16 +592,18 @@ impl Exchange {
         mut self,
         status: u16,
         json: bool,
-        standing: Standing,
+        session: &Session,
     ) -> Result<Self, Refused> {
         let body = self.head_of_body().await;
         // Common servers say it with 400 and words.
         let in_words = || memchr::memmem::find(&body, b"ession").is_some();
-        let unknown = match (standing, status) {
-            (Standing::Session, 404) => true,
+        let unknown = match (status, session.standing()) {
+            (404, Standing::Session) => true,
             // A modern server would not speak of sessions: this one has become a legacy one.
-            (Standing::Session | Standing::Modern, 400) => in_words(),
-            (Standing::Session | Standing::Modern | Standing::Neither, _) => false,
+            (400, Standing::Session | Standing::Modern) => in_words(),
+            // The token is no good any more: a new session has another.
+            (401, _) => session.logged_in,
+            (_, Standing::Session | Standing::Modern | Standing::Neither) => false,
         };
         if json && !unknown && is_rpc_error(&body) {
             self.framing = Framing::Fixed(Some(Bytes::from(body)));

@@ -6,6 +6,7 @@
 //! one unseen, and goes on asking for a stream of a session that is gone.
 
 use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -61,6 +62,8 @@ pub(super) struct Shared {
     lost: mpsc::Sender<Arc<str>>,
     desk: Arc<Desk>,
     news: Arc<News>,
+    /// The server has asked for a login, or refused the token of one.
+    unauthorized: AtomicBool,
 }
 
 impl HttpTransport {
@@ -82,6 +85,7 @@ impl HttpTransport {
             lost,
             desk,
             news,
+            unauthorized: AtomicBool::new(false),
         });
         (Self { shared: shared.clone(), inbox }, shared)
     }
@@ -101,6 +105,18 @@ impl Shared {
     /// Tells the supervisor that the server cannot be reached any more.
     pub(super) fn report(&self, cause: &Cause) {
         let _ = self.lost.try_send(cause.to_string().into());
+    }
+
+    /// The session from now on, with another token.
+    pub(super) fn log_in(&self, bearer: ::http::HeaderValue) -> Session {
+        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        session.log_in(bearer);
+        session.clone()
+    }
+
+    /// Whether the server has asked for a login, or refused the token of one.
+    pub(super) fn wants_login(&self) -> bool {
+        self.unauthorized.load(Ordering::Relaxed)
     }
 
     fn limits(&self) -> Limits {
@@ -158,6 +174,9 @@ impl Shared {
         let (connection, head) = http::send(&session, &request, self.limit)
             .await
             .map_err(|refused| Unsent(refused.cause))?;
+        if head.status == 401 {
+            self.unauthorized.store(true, Ordering::Relaxed);
+        }
         if let (Some(id), None) = (&head.session_id, probe) {
             self.session.lock().unwrap_or_else(PoisonError::into_inner).begin(id);
         }

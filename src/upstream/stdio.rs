@@ -22,7 +22,7 @@ use tokio::sync::mpsc::error::TrySendError;
 
 use super::ask::Takes;
 use super::call::Part;
-use super::connection::Timer;
+use super::deadline::Deadline;
 use super::desk::News;
 use super::error::{Cause, Human, Sent, printable};
 use super::http::STALL_LIMIT;
@@ -121,7 +121,7 @@ impl Link {
             id,
             pieces,
             limit,
-            timer: None,
+            timer: Deadline::default(),
             deadline: None,
             state: State::Unsent,
             garbage: self.garbage.load(Ordering::Relaxed),
@@ -473,7 +473,7 @@ pub(super) struct Call {
     id: u64,
     pieces: mpsc::Receiver<Piece>,
     limit: Duration,
-    timer: Option<Timer>,
+    timer: Deadline,
     /// When the present wait ends; set when it begins.
     deadline: Option<Instant>,
     state: State,
@@ -557,7 +557,7 @@ impl Call {
         let inside = self.state == State::Inside;
         let limit = if inside { STALL_LIMIT } else { self.limit };
         let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + limit);
-        ready!(self.timer.get_or_insert_with(Timer::new).poll_until(cx, deadline));
+        ready!(self.timer.poll_until(cx, deadline));
         let garbage = self.link.garbage.load(Ordering::Relaxed) - self.garbage;
         Poll::Ready(Some(Piece::Failed(match (inside, garbage) {
             (true, _) => Cause::Stalled { limit },

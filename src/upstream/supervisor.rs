@@ -29,11 +29,12 @@ use tokio_rustls::TlsConnector;
 use super::ask::Era;
 pub use super::call::{Answer, Part, Upstream};
 use super::call::{Carrier, Live};
-use super::config::{Config, Target};
+use super::config::{Config, Invalid, Target};
 pub use super::error::{CallError, Cause, Sent};
 use super::established::{Connection, Failure, GOODBYE_LIMIT, Place, establish, fetch};
 use super::lifecycle;
 use super::listen;
+use super::oauth::{self, Renewal};
 use super::probe::Start;
 use super::session;
 use super::stdio;
@@ -219,6 +220,7 @@ impl Supervisor {
                 continue;
             }
             let keeper = Keeper {
+                login: login(&upstream.name, &config, &target, &tls),
                 upstream,
                 config,
                 key: key as u64,
@@ -243,6 +245,11 @@ impl Supervisor {
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<Upstream>> {
         self.servers.get(name)
+    }
+
+    /// Every server, in the order of the config.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Upstream>> {
+        self.order.iter()
     }
 
     /// Every server's state, in the order of the config.
@@ -280,6 +287,8 @@ struct Keeper {
     /// Made when the first https server is connected.
     tls: Arc<OnceLock<TlsConnector>>,
     generation: u64,
+    /// Its login, where it can have one.
+    login: Option<oauth::Guard>,
 }
 
 /// Why a connection is over.
@@ -314,6 +323,7 @@ impl Keeper {
                 limit: self.config.init_timeout,
                 tls: &self.tls,
                 news: &self.upstream.news,
+                login: self.login.as_ref(),
             };
             let connecting = establish(target, &place, start);
             let connected = tokio::select! {
@@ -369,6 +379,7 @@ impl Keeper {
                 biased;
                 _ = stopped(&mut stopping) => break,
                 () = tokio::time::sleep(delay) => {}
+                () = login_changed(self.login.as_ref()) => delays = backoff.build(),
             }
             // Reports about connections that are gone.
             while controls.try_recv().is_ok() {}
@@ -385,20 +396,15 @@ impl Keeper {
         stopping: &mut Stopping,
     ) -> (End, bool) {
         let (generation, about) = (self.generation, connection.greeting.about);
-        let live = Live {
-            generation,
-            era: about.era,
-            link: connection.carrier.clone(),
-            desk: connection.desk.clone(),
-        };
         self.upstream.about.store(Arc::new(about));
-        self.upstream.live.store(Some(Arc::new(live)));
+        self.publish(connection);
         self.upstream.news.reconnected();
         let mut following = JoinSet::new();
         if about.era == Era::Modern {
             let line = connection.line.clone();
             following.spawn(listen::follow(self.upstream.clone(), line, about.offers));
         }
+        let mut renewal = self.renewal(connection);
         let mut worked = false;
         let mut cancelling = JoinSet::new();
         let mut responding = JoinSet::new();
@@ -447,7 +453,34 @@ impl Keeper {
                 () = self.upstream.news.tools.notified(), if discovery.is_none() => {
                     discovery = Some(self.discovery(connection, DEBOUNCE));
                 }
+                renewed = &mut renewal => match renewed {
+                    Renewal::Bearer(bearer) => {
+                        connection.log_in(bearer);
+                        self.publish(connection);
+                        renewal = self.renewal(connection);
+                    }
+                    Renewal::Gone(reason) => return (End::Lost(reason.into()), worked),
+                },
             }
+        }
+    }
+
+    /// Lets calls use a connection.
+    fn publish(&self, connection: &Connection) {
+        let live = Live {
+            generation: self.generation,
+            era: connection.greeting.about.era,
+            link: connection.carrier.clone(),
+            desk: connection.desk.clone(),
+        };
+        self.upstream.live.store(Some(Arc::new(live)));
+    }
+
+    /// What becomes of the connection's token; never anything if it has none.
+    fn renewal(&self, connection: &Connection) -> Pin<Box<dyn Future<Output = Renewal> + Send>> {
+        match (self.login.clone(), connection.bearer()) {
+            (Some(login), Some(bearer)) => Box::pin(async move { login.renewal(&bearer).await }),
+            (None, _) | (_, None) => Box::pin(std::future::pending()),
         }
     }
 
@@ -527,6 +560,30 @@ impl Keeper {
         if changed {
             (self.events)(Event::Server(self.upstream.state()));
         }
+    }
+}
+
+/// The login of a server that can have one: reached by HTTP, and not given its authorization by
+/// the operator.
+fn login(
+    name: &Arc<str>,
+    config: &Config,
+    target: &Result<Target, Invalid>,
+    tls: &Arc<OnceLock<TlsConnector>>,
+) -> Option<oauth::Guard> {
+    let (Ok(Target::Http { url, headers }), Some(folder)) = (target, &config.data_dir) else {
+        return None;
+    };
+    let given = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization"));
+    let store = oauth::Store::new(folder, name);
+    (!given).then(|| oauth::Guard::new(Arc::clone(name), url, store, Arc::clone(tls)))
+}
+
+/// Resolves when somebody has logged in or out, or never.
+async fn login_changed(login: Option<&oauth::Guard>) {
+    match login {
+        Some(login) => login.changed().await,
+        None => std::future::pending().await,
     }
 }
 

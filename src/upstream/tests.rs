@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde_json::json;
-use serde_json::value::RawValue;
 use tokio::runtime::Handle;
 
 use super::Config;
@@ -84,8 +83,7 @@ impl Bench {
     fn permit(&self, name: &str) -> Permit {
         let name = ToolName::parse(name).unwrap();
         let tool = self.catalog.load().tool(&name).expect("a discovered tool").clone();
-        let intent = r#"{"operation_type":"destructive"}"#.to_owned();
-        let stated = Stated::parse(&[("intent", &RawValue::from_string(intent).unwrap())]);
+        let stated = Stated::parse(&[("intent".into(), r#"{"operation_type":"destructive"}"#)]);
         intent::authorize(Operation::Destructive, &stated, tool, &intent::Settings::default())
             .unwrap()
     }

@@ -5,6 +5,8 @@
 //! the bytes of another. The tokens of a head are httparse's; what a header means beyond framing
 //! is not known here.
 
+pub mod post;
+
 use std::mem::MaybeUninit;
 use std::ops::ControlFlow;
 

@@ -3,6 +3,7 @@
 //!
 //! Deliberately no MCP library and no HTTP library: a test must see what is on the wire.
 
+mod authority;
 mod pipe;
 mod upstream;
 mod wire;
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+pub(crate) use authority::{Authority, Browser, Ways};
 pub(crate) use pipe::Pipe;
 pub(crate) use upstream::{HttpStub, stub, stub_stdio};
 pub(crate) use wire::{Client, Connection, Response, error_text, raw_result};

@@ -6,10 +6,12 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that panics has failed")]
 #![expect(clippy::panic, clippy::indexing_slicing, reason = "a test that panics has failed")]
 
+mod bridge;
 mod cli;
 mod config;
 mod harness;
 mod intent;
+mod login;
 mod output;
 mod requests;
 mod rest;

@@ -158,8 +158,11 @@ fn list_changed_is_followed_over_stdio_and_http() {
         until("the new tool is known", || tools_of(&proxy, server).contains(&tool).then_some(()));
         let result = client.read(&tool, json!({}));
         assert_eq!(result["structuredContent"]["value"], 7, "{result}");
-        let changes = proxy.activity(&format!("type=catalog_change&server={server}"));
-        assert_eq!(changes[0]["metadata"]["added"], json!(["added_1"]), "{changes:?}");
+        // Discovery is nobody's request, so its record may come a moment after the tool.
+        until("the change is on record", || {
+            let changes = proxy.activity(&format!("type=catalog_change&server={server}"));
+            (changes[0]["metadata"]["added"] == json!(["added_1"])).then_some(())
+        });
     }
 }
 

@@ -80,9 +80,14 @@ fn a_long_line_over_stdio_goes_through_and_memory_stays_flat() {
     assert!(grown <= GROWTH_KB, "the peak grew by {grown} KB");
 }
 
+/// `max_bytes` of the upstream below.
+const MAX_BYTES: usize = 4 << 20;
+
 /// An upstream that a test plays by hand, byte by byte.
 struct ByHand {
     listener: TcpListener,
+    /// Its one tool.
+    tool: Value,
 }
 
 /// One request to it, its body read.
@@ -93,11 +98,23 @@ struct Asked {
 
 impl ByHand {
     fn new() -> Self {
-        Self { listener: TcpListener::bind("127.0.0.1:0").unwrap() }
+        let tool = json!({"name": "t", "inputSchema": {"type": "object"}});
+        Self { listener: TcpListener::bind("127.0.0.1:0").unwrap(), tool }
+    }
+
+    /// The same, whose answers are judged: `value` has to be an integer.
+    fn with_schema() -> Self {
+        let mut server = Self::new();
+        server.tool["outputSchema"] =
+            json!({"type": "object", "properties": {"value": {"type": "integer"}}});
+        server
     }
 
     fn entry(&self) -> Value {
-        json!({"url": format!("http://{}/mcp", self.listener.local_addr().unwrap())})
+        json!({
+            "url": format!("http://{}/mcp", self.listener.local_addr().unwrap()),
+            "output_validation": {"max_bytes": MAX_BYTES},
+        })
     }
 
     /// Serves what is not a call until there is one. Each answer closes its connection.
@@ -110,9 +127,7 @@ impl ByHand {
                     json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
                     "serverInfo": {"name": "by hand", "version": "1"}})
                 }
-                "tools/list" => {
-                    json!({"tools": [{"name": "t", "inputSchema": {"type": "object"}}]})
-                }
+                "tools/list" => json!({"tools": [self.tool]}),
                 _ => {
                     asked.send(
                         "HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
@@ -192,11 +207,25 @@ impl Asked {
             format!(r#" second half"}}]}},"jsonrpc":"2.0","id":{id}}}"#),
         ]
     }
+
+    /// An answer whose `value` is a text of `size` bytes.
+    fn violation(&self, size: usize) -> [String; 2] {
+        let id = &self.body["id"];
+        let head = r#""result":{"content":[],"structuredContent":{"value":""#;
+        let text = "x".repeat(size);
+        [format!(r#"{{"jsonrpc":"2.0","id":{id},{head}{text}first half"#), r#""}}}"#.to_owned()]
+    }
 }
 
 /// Starts a proxy before a server played by hand, makes a call, and sends the answer's first half.
 fn half_way(halves: impl Fn(&Asked) -> [String; 2]) -> (Proxy, Client, Asked, String) {
-    let server = ByHand::new();
+    half_way_of(&ByHand::new(), halves)
+}
+
+fn half_way_of(
+    server: &ByHand,
+    halves: impl Fn(&Asked) -> [String; 2],
+) -> (Proxy, Client, Asked, String) {
     let config = json!({"mcpServers": {"s": server.entry()}});
     let proxy = Proxy::unready(config, tempfile::tempdir().unwrap());
     let mut client = proxy.client();
@@ -261,6 +290,44 @@ fn a_client_that_goes_away_cancels_the_call_and_it_is_on_record() {
     let mut end = [0];
     let closed = std::io::Read::read(&mut asked.stream, &mut end);
     assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
+    asked.send(&second);
+}
+
+#[test]
+fn fr_a11_a_client_that_goes_away_before_the_last_byte_loses_no_decision() {
+    let violation = |asked: &Asked| asked.violation(MAX_BYTES - 1000);
+    let (proxy, mut client, mut asked, second) = half_way_of(&ByHand::with_schema(), violation);
+    first_half(&mut client);
+    asked.send(&second);
+    let mut rest = Vec::new();
+    while !rest.starts_with(br#""}}"#) {
+        rest.extend(client.connection.chunk().expect("the rest of the result"));
+    }
+    let session = client.session.clone();
+    drop(client);
+    let record = until("the record", || {
+        proxy.activity(&format!("session_id={session}&type=tool_call")).pop()
+    });
+    assert_eq!(record["status"], "success", "{record}");
+    let decisions = proxy.activity(&format!("session_id={session}&type=policy_decision"));
+    assert_eq!(decisions.len(), 1);
+    assert_eq!(decisions[0]["metadata"]["instance_path"], "/value", "{}", decisions[0]);
+}
+
+#[test]
+fn act_1_a_guards_word_is_on_record_though_the_client_goes_away() {
+    let violation = |asked: &Asked| asked.violation(MAX_BYTES);
+    let (proxy, mut client, mut asked, second) = half_way_of(&ByHand::with_schema(), violation);
+    first_half(&mut client);
+    let session = client.session.clone();
+    drop(client);
+    let record = until("the record", || {
+        proxy.activity(&format!("session_id={session}&type=tool_call")).pop()
+    });
+    assert!(record["error_message"].as_str().unwrap().contains("client went away"), "{record}");
+    let decisions = proxy.activity(&format!("session_id={session}&type=policy_decision"));
+    assert_eq!(decisions.len(), 1);
+    assert_eq!(decisions[0]["metadata"]["guard"], "max_bytes", "{}", decisions[0]);
     asked.send(&second);
 }
 

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Writes tests/data/parser_differentials.json: what four parsers read in each case.
 
+The cases of RESULTS are whole tool results, those of CASES documents in one.
+
 Runs Python's json, JavaScript's JSON.parse (node), serde_json and simd-json on the same bytes. The
 last two are read by the test itself in its writing mode, so that their versions are the crate's:
 
@@ -100,6 +102,53 @@ CASES = [
     ("depth_2000", b'[' * 2000 + b']' * 2000),
 ]
 
+RESULTS = [
+    ("result_structured_twice", b'{"structuredContent":{"a":1},"structuredContent":{"a":2}}'),
+    ("result_structured_twice_alike", b'{"structuredContent":1,"structuredContent":1}'),
+    ("result_structured_twice_escaped",
+     b'{"structuredContent":{"a":1},"structured\\u0043ontent":{"a":2}}'),
+    ("result_structured_twice_escaped_first",
+     b'{"\\u0073tructuredContent":{"a":1},"structuredContent":{"a":2}}'),
+    ("result_structured_twice_around",
+     b'{"structuredContent":1,"content":[],"isError":false,"structuredContent":2}'),
+    ("result_structured_then_null", b'{"structuredContent":{"a":1},"structuredContent":null}'),
+    ("result_error_twice", b'{"isError":true,"isError":false,"structuredContent":1}'),
+    ("result_error_twice_last_true", b'{"structuredContent":1,"isError":false,"isError":true}'),
+    ("result_error_twice_escaped", b'{"isError":true,"is\\u0045rror":false,"structuredContent":1}'),
+    ("result_error_twice_alike", b'{"isError":true,"isError":true,"structuredContent":1}'),
+    ("result_content_twice", b'{"content":[],"content":[1],"structuredContent":1}'),
+    ("result_content_twice_escaped", b'{"content":[],"\\u0063ontent":[1],"structuredContent":1}'),
+    ("result_meta_twice", b'{"_meta":{},"_meta":{"a":1},"structuredContent":1}'),
+    ("result_type_twice", b'{"resultType":"a","resultType":"b","structuredContent":1}'),
+    ("result_other_twice", b'{"x":1,"x":2,"structuredContent":1}'),
+    ("result_other_twice_escaped", b'{"x":1,"\\u0078":2,"structuredContent":1}'),
+    ("result_other_twice_by_pair", b'{"\xf0\x9f\x98\x80":1,"\\ud83d\\ude00":2,"structuredContent":1}'),
+    ("result_empty_name_twice", b'{"":1,"":2,"structuredContent":1}'),
+    ("result_proto_twice", b'{"__proto__":1,"__proto__":2,"structuredContent":1}'),
+    ("result_escaped_structured", b'{"structured\\u0043ontent":1}'),
+    ("result_escaped_structured_wholly",
+     b'{"' + b"".join(b"\\u%04x" % byte for byte in b"structuredContent") + b'":1}'),
+    ("result_escaped_error", b'{"is\\u0045rror":true,"structuredContent":1}'),
+    ("result_error_text", b'{"isError":"true","structuredContent":1}'),
+    ("result_error_number", b'{"isError":1,"structuredContent":1}'),
+    ("result_error_null", b'{"isError":null,"structuredContent":1}'),
+    ("result_name_by_case", b'{"structuredcontent":1,"StructuredContent":2}'),
+    ("result_name_and_null_byte", b'{"structuredContent\\u0000":1}'),
+    ("result_name_and_space", b'{"structuredContent ":1," structuredContent":2}'),
+    ("result_name_by_normal_form", b'{"structure\\u0301dContent":1}'),
+    ("result_name_inside", b'{"_meta":{"structuredContent":1,"isError":true}}'),
+    ("result_name_as_value", b'{"a":"structuredContent","b":"\\"isError\\":true"}'),
+    ("result_lone_surrogate_in_name", b'{"\\ud800":1,"structuredContent":1}'),
+    ("result_lone_surrogates_in_names", b'{"\\ud800":1,"\\udbff":2,"structuredContent":1}'),
+    ("result_invalid_utf8_in_name", b'{"\xff":1,"structuredContent":1}'),
+    ("result_overlong_utf8_in_name", b'{"\xc1\xb3tructuredContent":1}'),
+    ("result_structured_null", b'{"structuredContent":null}'),
+    ("result_twice_in_meta", b'{"_meta":{"a":1,"a":2},"structuredContent":1}'),
+    ("result_twice_in_structured", b'{"structuredContent":{"a":1,"\\u0061":2}}'),
+    ("result_trailing_comma", b'{"structuredContent":1,}'),
+    ("result_comment", b'{"structuredContent":1/*,"isError":true*/}'),
+]
+
 NODE = r"""
 const cases = JSON.parse(require('fs').readFileSync(0, 'utf8'));
 const show = (v) => JSON.stringify(v, (k, x) =>
@@ -121,7 +170,7 @@ def python_reads(data):
 
 
 def main():
-    encoded = [base64.b64encode(data).decode() for _, data in CASES]
+    encoded = [base64.b64encode(data).decode() for _, data in CASES + RESULTS]
     node = subprocess.run(
         ["node", "-e", NODE], input=json.dumps(encoded).encode(), capture_output=True, check=True
     )
@@ -132,7 +181,7 @@ def main():
             "python": clip(python_reads(data)),
             "javascript": clip(javascript),
         }
-        for (name, data), code, javascript in zip(CASES, encoded, json.loads(node.stdout))
+        for (name, data), code, javascript in zip(CASES + RESULTS, encoded, json.loads(node.stdout))
     ]
     OUT.parent.mkdir(exist_ok=True)
     OUT.write_text(json.dumps(rows, indent=1) + "\n")

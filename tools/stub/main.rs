@@ -2,8 +2,7 @@
 //!
 //! It is what the tests, `tools/interop` and `tools/bench` put behind the proxy when a real
 //! server will not misbehave on demand. It shares no code with mcpproxy, speaks the `initialize`
-//! era (2024-11-05 … 2025-11-25) and judges nothing. Not here: resources, prompts, sampling, the
-//! modern era.
+//! era (2024-11-05 … 2025-11-25) and judges nothing. Not here: sampling, the modern era.
 //!
 //! ```text
 //! stub stdio [FLAGS]            one JSON-RPC message per line on stdin and stdout
@@ -16,6 +15,8 @@
 //!   --page N             tools per page of tools/list (0: all on one)
 //!   --malformed          tools/list also holds five malformed tools
 //!   --only A,B,…         offer only these tools
+//!   --offers             also offer resources, templates, prompts and completions (`offers.rs`)
+//!   --many N             N more resources and prompts
 //!   --behaviour NAME     behave so (see below) …
 //!   --on METHOD          … when asked for METHOD (tools/call)
 //! ```
@@ -36,6 +37,7 @@
 
 mod behaviour;
 mod http;
+mod offers;
 mod stdio;
 mod tools;
 
@@ -102,6 +104,8 @@ struct Options {
     page: usize,
     malformed: bool,
     only: Option<HashSet<String>>,
+    offers: bool,
+    many: usize,
     behaviour: Option<Behaviour>,
     on: String,
 }
@@ -116,6 +120,8 @@ impl Options {
             page: 0,
             malformed: false,
             only: None,
+            offers: false,
+            many: 0,
             behaviour: None,
             on: "tools/call".to_owned(),
         };
@@ -148,6 +154,8 @@ impl Options {
                 "--page" => options.page = number(value()?)?,
                 "--malformed" => options.malformed = true,
                 "--only" => options.only = Some(value()?.split(',').map(str::to_owned).collect()),
+                "--offers" => options.offers = true,
+                "--many" => options.many = number(value()?)?,
                 "--behaviour" => {
                     let name = value()?;
                     options.behaviour = Some(
@@ -283,7 +291,13 @@ impl Stub {
             "ping" => self.plain(id, &json!({})),
             "tools/list" => self.plain(id, &self.list(message.params)),
             "tools/call" => self.call(id, message.params),
-            _ => self.fault(id, -32601, &format!("Method not found: {method}")),
+            _ => {
+                let offered = || offers::reply(self, method, id, message.params);
+                let offered = self.options.offers.then(offered).flatten();
+                offered.unwrap_or_else(|| {
+                    self.fault(id, -32601, &format!("Method not found: {method}"))
+                })
+            }
         };
         match self.options.behaviour {
             Some(flagged) if reply.behaviour == Behaviour::Normal && method == self.options.on => {
@@ -302,9 +316,14 @@ impl Stub {
             .and_then(|p| p.get("protocolVersion")?.as_str().map(str::to_owned))
             .unwrap_or_default();
         let agreed = PROTOCOLS.iter().copied().find(|known| *known == asked).unwrap_or(NEWEST);
+        let capabilities = if self.options.offers {
+            offers::capabilities()
+        } else {
+            json!({"tools": {"listChanged": true}, "logging": {}})
+        };
         json!({
             "protocolVersion": agreed,
-            "capabilities": {"tools": {"listChanged": true}, "logging": {}},
+            "capabilities": capabilities,
             "serverInfo": {"name": "stub", "version": "1"},
         })
     }

@@ -1,7 +1,7 @@
 //! The shapes of well-known credentials, and the sets of bytes that words are made of. Pure.
 
 /// Prefixes that credentials are known by, and how many characters follow at least.
-const SHAPES: &[(&str, usize)] = &[
+pub(super) const SHAPES: &[(&str, usize)] = &[
     ("ghp_", 20),
     ("gho_", 20),
     ("ghu_", 20),

@@ -1,12 +1,12 @@
 //! A client that starts `mcpproxy stdio` and speaks MCP over its pipes, line by line.
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::{ChildStdin, ChildStdout, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{Process, configure, mcpproxy};
+use super::{Process, Proxy, configure, mcpproxy};
 
 pub(crate) struct Pipe {
     pub(crate) process: Process,
@@ -19,26 +19,45 @@ impl Pipe {
     /// Starts one that has not been spoken to.
     pub(crate) fn open(config: Value) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let path = configure(config, folder.path());
-        let log = std::fs::File::create(folder.path().join("log")).expect("a log");
         let mut command = mcpproxy();
-        command.arg("stdio").arg("--config").arg(path).stderr(log);
-        let mut process = Process::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        command.arg("stdio").arg("--config").arg(configure(config, folder.path()));
+        Self::launch(command, folder)
+    }
+
+    /// One that finds a running proxy, not spoken to.
+    pub(crate) fn before(proxy: &Proxy) -> Self {
+        Self::launch(proxy.command(&["stdio"]), tempfile::tempdir().expect("a folder"))
+    }
+
+    fn launch(mut command: Command, folder: TempDir) -> Self {
+        let log = std::fs::File::create(folder.path().join("log")).expect("a log");
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
+        let mut process = Process::spawn(command);
         let input = process.0.stdin.take();
         let output = BufReader::new(process.0.stdout.take().expect("piped"));
         Self { process, folder, input, output }
     }
 
-    /// The same, initialized.
+    /// The same as `open`, initialized.
     pub(crate) fn start(config: Value) -> Self {
         let mut pipe = Self::open(config);
+        pipe.greet();
+        pipe
+    }
+
+    /// Does the handshake.
+    pub(crate) fn greet(&mut self) {
         let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
             "protocolVersion": "2025-11-25", "capabilities": {},
             "clientInfo": {"name": "e2e", "version": "1"}}});
-        let answer: Value = serde_json::from_str(&pipe.ask(&hello.to_string())).expect("JSON");
+        let answer: Value = serde_json::from_str(&self.ask(&hello.to_string())).expect("JSON");
         assert_eq!(answer["result"]["protocolVersion"], "2025-11-25");
-        pipe.send(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
-        pipe
+        self.send(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+    }
+
+    /// What it has logged.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
     /// Writes a line.

@@ -1,7 +1,10 @@
 //! Measures the activity log at a million records: sustained records per second with fsync, pages
 //! for each filter, single records, the summary, bytes on disk, pruning.
 //!
-//! `cargo run --release --example bench-activity -- [RECORDS] [FOLDER]`
+//! `cargo run --release --example bench-activity -- [RECORDS] [FOLDER]`; with `cost` for `RECORDS`
+//! the CPU time that a record of a proxied call takes, step by step and on the writer's thread.
+
+mod cost;
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -63,12 +66,16 @@ fn timed<T>(rounds: usize, mut work: impl FnMut() -> T) -> String {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
-    let records: u64 = args.next().map_or(Ok(1_000_000), |it| it.parse())?;
+    let what = args.next().unwrap_or_else(|| "1000000".into());
     let dir =
         args.next().map_or_else(|| std::env::temp_dir().join("bench-activity"), PathBuf::from);
     if dir.exists() {
         std::fs::remove_dir_all(&dir)?;
     }
+    if what == "cost" {
+        return cost::run(&dir);
+    }
+    let records: u64 = what.parse()?;
     let config = Config { max_records: 0, retention_days: 0, max_size_mb: 0, ..Config::default() };
     let (activity, writer) = Activity::open(&dir, config)?;
     let mut template = Draft::new(Type::ToolCall, Source::Mcp, Status::Success);

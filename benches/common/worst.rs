@@ -1,0 +1,120 @@
+//! Schemas and documents made to cost: alternatives that multiply, patterns without a small
+//! automaton, items that collide, errors that pile up.
+
+use serde_json::{Map, Value, json};
+
+/// Name, schema, and document of each case; small ones if `quick`.
+pub(crate) fn cases(quick: bool) -> Vec<(&'static str, Value, String)> {
+    let size = if quick { 1 << 10 } else { 5 << 20 };
+    let text = |unit: &str, size: usize| format!("\"{}!\"", unit.repeat(size / unit.len()));
+    let items = |item: &str, size: usize| {
+        let mut list = item.to_owned();
+        while list.len() < size {
+            list.push(',');
+            list.push_str(item);
+        }
+        format!("[{list}]")
+    };
+    let nested = |depth: usize, inner: &str| {
+        format!("{}{inner}{}", "{\"a\":".repeat(depth), "}".repeat(depth))
+    };
+    let mut cases = vec![
+        ("nothing to check", json!(true), items("0", size)),
+        (
+            "an integer each, all of them texts",
+            json!({"items": {"type": "integer"}}),
+            items("\"\"", size),
+        ),
+        ("alternatives multiply to the bound", chain(12, |next| next), "\"x\"".into()),
+        (
+            "the same for each item",
+            json!({"items": {"$ref": "#/$defs/d0"}, "$defs": chain(11, |n| n)["$defs"]}),
+            items("\"x\"", size),
+        ),
+        (
+            "the same for 2000 items",
+            json!({"items": {"$ref": "#/$defs/d0"}, "$defs": chain(9, |n| n)["$defs"]}),
+            items("\"x\"", 8000),
+        ),
+        (
+            "alternatives multiply by depth",
+            chain(25, |next| json!({"properties": {"a": next}, "required": ["a"]})),
+            nested(25, "\"x\""),
+        ),
+        (
+            "unique items",
+            json!({"uniqueItems": true}),
+            format!("[{}]", (0..size / 7).map(|i| i.to_string()).collect::<Vec<_>>().join(",")),
+        ),
+        (
+            "unique items that collide",
+            json!({"uniqueItems": true}),
+            format!("[{}]", bracketings(if quick { 5 } else { 11 }).join(",")),
+        ),
+        (
+            "enum of 10000",
+            json!({"items": {"enum": (0..10_000).map(|i| format!("value {i:06}")).collect::<Vec<_>>()}}),
+            items("\"value 009999\"", size),
+        ),
+        ("unevaluated, nested", unevaluated(20), nested(60, "1")),
+        ("nested quantifiers", json!({"pattern": "^(a+)+$"}), text("a", size)),
+        ("counted, no small automaton", json!({"pattern": "[ab]*a[ab]{500}c$"}), text("ab", size)),
+        ("counted, overlapping", json!({"pattern": "(.*a){20}$"}), text("a", size)),
+        ("counted, large", json!({"pattern": "(x[ab]?|a|b){1000}$"}), text("ab", size)),
+        ("words", json!({"pattern": "^(\\w+\\s?)+$"}), text("word ", size)),
+        ("words, counted", json!({"pattern": "(\\w{1,30}\\s?){1,20}$"}), text("wörd ", size)),
+        ("look-around", json!({"pattern": "(?=.*x)(a|aa)+y"}), text("a", size)),
+        ("back-reference", json!({"pattern": "^(a+)\\1+b$"}), text("a", 1 << 10)),
+        ("names against many patterns", many_patterns(200), wide(size)),
+    ];
+    if quick {
+        cases.truncate(12);
+    }
+    cases
+}
+
+/// A chain of definitions, each an alternative of two references to the next.
+fn chain(length: usize, wrap: impl Fn(Value) -> Value) -> Value {
+    let mut defs = Map::new();
+    for at in 0..length {
+        let next = || wrap(json!({ "$ref": format!("#/$defs/d{}", at + 1) }));
+        defs.insert(format!("d{at}"), json!({ "anyOf": [next(), next()] }));
+    }
+    defs.insert(format!("d{length}"), json!({ "type": "integer" }));
+    json!({ "$ref": "#/$defs/d0", "$defs": defs })
+}
+
+/// Arrays that differ in nothing but their brackets.
+fn bracketings(leaves: usize) -> Vec<String> {
+    if leaves == 1 {
+        return vec!["1".to_owned()];
+    }
+    (1..leaves)
+        .flat_map(|left| {
+            let rights = bracketings(leaves - left);
+            bracketings(left).into_iter().flat_map(move |left| {
+                rights.clone().into_iter().map(move |right| format!("[{left},{right}]"))
+            })
+        })
+        .collect()
+}
+
+fn unevaluated(levels: usize) -> Value {
+    let mut inner = json!({ "$ref": "#" });
+    for _ in 0..levels {
+        inner = json!({ "allOf": [inner], "unevaluatedProperties": false });
+    }
+    json!({ "properties": { "a": inner } })
+}
+
+fn many_patterns(count: usize) -> Value {
+    let patterns: Map<String, Value> =
+        (0..count).map(|i| (format!("^[a-z]*{i}$"), json!({ "type": "string" }))).collect();
+    json!({ "patternProperties": patterns })
+}
+
+/// An object of about `size` bytes.
+fn wide(size: usize) -> String {
+    let members: Vec<String> = (0..size / 16).map(|i| format!("\"name{i:06}\":1")).collect();
+    format!("{{{}}}", members.join(","))
+}

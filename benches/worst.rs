@@ -1,0 +1,55 @@
+//! The worst schemas and documents we could think of: what compiling and judging them costs, in
+//! time and memory. Prints a table; measures once each, since the figures are seconds apart.
+
+#![expect(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use mcpproxy::schema::compile::{Engine, Schema, Settings, compile};
+use mcpproxy::schema::judge::{Scratch, Verdict};
+
+#[path = "common/worst.rs"]
+mod worst;
+
+fn main() {
+    // `cargo test --benches` only wants to see it run.
+    let quick = !std::env::args().any(|arg| arg == "--bench");
+    println!(
+        "{:34} {:>9} {:>11} {:>11} {:>10} verdict",
+        "case", "document", "compile", "judge", "allocated"
+    );
+    for (name, schema, document) in worst::cases(quick) {
+        let document = [Bytes::from(document)];
+        for engine in [Engine::Tape, Engine::Boon] {
+            let settings = Settings { engine, assert_formats: false };
+            let began = Instant::now();
+            let compiled = compile(schema.to_string().as_bytes(), &settings);
+            let compiling = began.elapsed();
+            let line = format!("{name} ({engine:?})");
+            match compiled {
+                Ok(schema) => judge(&line, &schema, &document, compiling),
+                Err(reason) => println!("{line:34} {:>9} {compiling:>11.1?}  {reason}", ""),
+            }
+        }
+    }
+}
+
+fn judge(line: &str, schema: &Schema, document: &[Bytes; 1], compiling: Duration) {
+    let mut scratch = Scratch::new();
+    let (mut verdict, mut took) = (String::new(), Duration::ZERO);
+    let allocated = allocation_counter::measure(|| {
+        let began = Instant::now();
+        let judgement = schema.judge(document, &mut scratch);
+        took = began.elapsed();
+        verdict = match judgement.verdict {
+            Verdict::Conforms => "conforms".to_owned(),
+            Verdict::Violates(violation) => violation.reason.code().to_owned(),
+        };
+    });
+    println!(
+        "{line:34} {:>9} {compiling:>11.1?} {took:>11.1?} {:>9}K  {verdict}",
+        document[0].len(),
+        allocated.bytes_max / 1024,
+    );
+}

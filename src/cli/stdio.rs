@@ -1,0 +1,101 @@
+//! `mcpproxy stdio`: one client on stdin and stdout, before the server that runs or, with none
+//! running, before a proxy in this process.
+//!
+//! SIGINT and SIGTERM are the end of input: calls under way finish, as those of `serve` do.
+
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, ReadBuf};
+
+use super::args::Global;
+use super::failure::{Exit, Failure};
+use super::{backend, bridge, config, serve};
+use crate::activity::StoreError;
+use crate::config::Config;
+use crate::downstream;
+use crate::proxy::Worker;
+use crate::server::{self, App, DRAIN_TIMEOUT, StartError};
+
+/// Serves one client over stdin and stdout until it closes its end.
+pub(super) fn run(global: &Global) -> Result<(), Failure> {
+    let loaded = config::load(global, None)?;
+    serve::start_log(loaded.config.logging);
+    serve::note_warnings(&loaded);
+    let runtime = server::local_runtime().map_err(Failure::failed)?;
+    let client = backend::client(&loaded.config);
+    let served = if runtime.block_on(client.is_mcpproxy()) {
+        tracing::info!("using the server at {}", client.authority());
+        let (place, key) = (client.authority().to_owned(), loaded.config.api_key);
+        let key = key.as_ref().map_or("", |key| key.expose());
+        let input = Input::new().map_err(Failure::failed)?;
+        runtime.block_on(bridge::run(&place, key, input, tokio::io::stdout()))
+    } else {
+        alone(&runtime, loaded.config)?
+    };
+    // A read of stdin that a signal left behind would be waited for otherwise.
+    runtime.shutdown_background();
+    served.map_err(|error| Failure::failed(format!("the client's pipe failed: {error}")))
+}
+
+/// Runs the proxy in this process.
+fn alone(
+    runtime: &tokio::runtime::LocalRuntime,
+    config: Config,
+) -> Result<io::Result<()>, Failure> {
+    let app = App::start(config).map_err(|error| match error {
+        StartError::Activity(StoreError::Locked) => {
+            let next = "start `mcpproxy serve`, which all clients then share";
+            Failure::new(Exit::Store, format!("{}; {next}", StoreError::Locked))
+        }
+        error => serve::not_started(&error),
+    })?;
+    let worker = Rc::new(Worker::new(app.shared().proxy.clone()));
+    let served = runtime.block_on(async {
+        let input = Input::new()?;
+        let mut ended = std::pin::pin!(server::ended_by_signal());
+        let mut serving =
+            std::pin::pin!(downstream::stdio::serve(worker, input, tokio::io::stdout()));
+        tokio::select! {
+            served = &mut serving => return served,
+            ended = &mut ended => ended?,
+        }
+        // The signal ended the input as well: what is left is to let calls finish.
+        tokio::time::timeout(DRAIN_TIMEOUT, serving).await.unwrap_or(Ok(()))
+    });
+    app.close().map_err(|error| serve::store(&error))?;
+    Ok(served)
+}
+
+type Ending = Pin<Box<dyn Future<Output = io::Result<()>>>>;
+
+/// stdin, which ends with SIGINT or SIGTERM as well.
+struct Input {
+    stdin: tokio::io::Stdin,
+    ended: Option<Ending>,
+}
+
+impl Input {
+    fn new() -> io::Result<Self> {
+        let ended: Ending = Box::pin(server::ended_by_signal());
+        Ok(Self { stdin: tokio::io::stdin(), ended: Some(ended) })
+    }
+}
+
+impl AsyncRead for Input {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let Some(ended) = &mut this.ended else { return Poll::Ready(Ok(())) };
+        if let Poll::Ready(signal) = ended.as_mut().poll(cx) {
+            this.ended = None;
+            return Poll::Ready(signal);
+        }
+        Pin::new(&mut this.stdin).poll_read(cx, buf)
+    }
+}

@@ -1,0 +1,236 @@
+//! Who is at the other end: what a client declared, and what it is being asked.
+//!
+//! One [`Client`] stands for a session of the initialize-based revisions, for a pipe, or for one
+//! request of the stateless revision. Owns the table of requests that upstreams sent to it and that
+//! it has not answered: its answers are looked up there and nowhere else, so no client can answer
+//! what another was asked. How messages reach it is the faces' affair.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use serde::Deserialize;
+
+use crate::upstream::{Era, Takes};
+
+/// Requests one client may have open at once, over all its calls.
+pub const MAX_ASKED: usize = 64;
+/// Longest client name kept, in bytes.
+pub const MAX_CLIENT_NAME_BYTES: usize = 128;
+
+/// Which set of tools a request is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Endpoint {
+    /// `/mcp`: our four tools.
+    #[default]
+    Search,
+    /// `/mcp/all`: every upstream tool under a name of its own.
+    All,
+}
+
+/// A client's declared capabilities, as far as they are of use here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Declared(pub Takes);
+
+impl<'de> Deserialize<'de> for Declared {
+    /// Reads `ClientCapabilities`: what is there is declared.
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Members {
+            sampling: Option<Empty>,
+            elicitation: Option<Empty>,
+            roots: Option<Empty>,
+        }
+        #[derive(Deserialize)]
+        struct Empty {}
+        let Members { sampling, elicitation, roots } = Members::deserialize(deserializer)?;
+        Ok(Self(Takes {
+            sampling: sampling.is_some(),
+            elicitation: elicitation.is_some(),
+            roots: roots.is_some(),
+        }))
+    }
+}
+
+/// Severity of a log message (RFC 5424), least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "each is its word")]
+pub enum Level {
+    Debug,
+    Info,
+    Notice,
+    Warning,
+    Error,
+    Critical,
+    Alert,
+    Emergency,
+}
+
+/// No log messages at all, as stored.
+const SILENT: u8 = u8::MAX;
+
+/// One client. Shared by its requests.
+#[derive(Debug)]
+pub struct Client {
+    /// The session's id, empty outside of one.
+    pub session_id: Arc<str>,
+    /// The name it gave itself, empty if none; cut at [`MAX_CLIENT_NAME_BYTES`].
+    pub name: Arc<str>,
+    /// The protocol revision.
+    pub version: &'static str,
+    /// How it speaks.
+    pub era: Era,
+    /// What it declared that it can be asked.
+    pub takes: Takes,
+    /// The least [`Level`] it wants to be told, or [`SILENT`].
+    level: AtomicU8,
+    asked: Mutex<Asked>,
+}
+
+#[derive(Debug, Default)]
+struct Asked {
+    /// The id of the next request; never used twice.
+    next: u64,
+    open: BTreeMap<u64, Question>,
+}
+
+/// A request of an upstream that a client was sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// The upstream that asks.
+    pub server: Arc<str>,
+    /// The connection to it that the request came on.
+    pub generation: u64,
+    /// The id under which the upstream knows it, as it wrote it.
+    pub raw_id: Bytes,
+}
+
+impl Client {
+    /// A client that is told log messages of every level in the legacy era, none in the modern.
+    #[must_use]
+    pub fn new(
+        session_id: Arc<str>,
+        name: &str,
+        version: &'static str,
+        era: Era,
+        takes: Takes,
+    ) -> Self {
+        let mut cut = name.len().min(MAX_CLIENT_NAME_BYTES);
+        while !name.is_char_boundary(cut) {
+            cut -= 1;
+        }
+        let level = match era {
+            Era::Legacy => Level::Debug as u8,
+            Era::Modern => SILENT,
+        };
+        Self {
+            session_id,
+            name: name.get(..cut).unwrap_or_default().into(),
+            version,
+            era,
+            takes,
+            level: level.into(),
+            asked: Mutex::default(),
+        }
+    }
+
+    /// Sets the least level it is told from now on.
+    pub fn set_level(&self, level: Level) {
+        self.level.store(level as u8, Ordering::Relaxed);
+    }
+
+    /// Whether it wants a log message of this level.
+    #[must_use]
+    pub fn wants(&self, level: Level) -> bool {
+        level as u8 >= self.level.load(Ordering::Relaxed)
+    }
+
+    /// Takes a question down; the id to ask it under, or `None` while [`MAX_ASKED`] are open.
+    #[must_use]
+    pub fn ask(&self, question: Question) -> Option<u64> {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if asked.open.len() >= MAX_ASKED {
+            return None;
+        }
+        let id = asked.next;
+        asked.next += 1;
+        asked.open.insert(id, question);
+        Some(id)
+    }
+
+    /// Whether that question is open under this id.
+    #[must_use]
+    pub fn is_asked(&self, id: u64, question: &Question) -> bool {
+        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.open.get(&id) == Some(question)
+    }
+
+    /// Takes a question away, because it was answered or its call is over. `None` for an id under
+    /// which this client was asked nothing, or not any more.
+    pub fn answered(&self, id: u64) -> Option<Question> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).open.remove(&id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(era: Era) -> Client {
+        Client::new(Arc::from("s"), "ide", "2025-11-25", era, Takes::default())
+    }
+
+    fn question(id: &'static str) -> Question {
+        Question { server: "s".into(), generation: 1, raw_id: Bytes::from_static(id.as_bytes()) }
+    }
+
+    #[test]
+    fn a_question_is_answered_once_and_by_its_client_only() {
+        let (ours, other) = (client(Era::Legacy), client(Era::Legacy));
+        let id = ours.ask(question("7")).unwrap();
+        assert_eq!(other.answered(id), None);
+        assert_eq!(ours.answered(id), Some(question("7")));
+        assert_eq!(ours.answered(id), None);
+        assert_ne!(ours.ask(question("8")).unwrap(), id, "no id is used twice");
+    }
+
+    #[test]
+    fn questions_are_bounded() {
+        let client = client(Era::Legacy);
+        let ids: Vec<u64> = (0..MAX_ASKED).map(|_| client.ask(question("7")).unwrap()).collect();
+        assert_eq!(client.ask(question("8")), None);
+        client.answered(ids[0]);
+        assert!(client.ask(question("8")).is_some());
+    }
+
+    #[test]
+    fn levels_filter_from_the_least_up() {
+        let (old, new) = (client(Era::Legacy), client(Era::Modern));
+        assert!(old.wants(Level::Debug) && !new.wants(Level::Emergency));
+        for client in [old, new] {
+            client.set_level(Level::Warning);
+            assert!(client.wants(Level::Warning) && client.wants(Level::Error));
+            assert!(!client.wants(Level::Notice));
+        }
+    }
+
+    #[test]
+    fn capabilities_are_declared_by_being_there() {
+        let takes = |json: &str| serde_json::from_str::<Declared>(json).ok().map(|it| it.0);
+        let all = Takes { sampling: true, elicitation: true, roots: true };
+        let declared = r#"{"roots":{"listChanged":true},"sampling":{},"elicitation":{"url":{}}}"#;
+        assert_eq!(takes(declared), Some(all));
+        assert_eq!(takes(r#"{"experimental":{}}"#), Some(Takes::default()));
+        assert_eq!(takes("7"), None);
+        assert_eq!(takes(r#"{"roots":7}"#), None);
+    }
+
+    #[test]
+    fn names_are_cut_on_a_character() {
+        let takes = Takes::default();
+        let client = Client::new("x".into(), &"é".repeat(100), "2025-11-25", Era::Legacy, takes);
+        assert_eq!(&*client.name, "é".repeat(64));
+    }
+}

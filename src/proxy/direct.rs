@@ -1,0 +1,142 @@
+//! Direct mode (`/mcp/all`): each upstream tool under a name of its own.
+//!
+//! A call goes through the same gate and the same pipeline as one by a call tool (FR-A2). Its
+//! intent is what the tool's effective side effect says, since the client states none: the gate has
+//! nothing to compare it with, and what is left of it is the operator's `approval`.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::activity::record::{Payload, Status, Type};
+use crate::catalog::exposed;
+use crate::catalog::listing::{self, Start};
+use crate::catalog::snapshot::ToolSet;
+use crate::intent::{self, Operation, Permit, Requirement, Stated};
+use crate::output::Member;
+use crate::proxy::Worker;
+use crate::proxy::call::{self, Caller};
+use crate::proxy::dispatch::{self, Caching, Peer, Reaction};
+use crate::proxy::exit::{Exit, Stop};
+use crate::proxy::more::offers::{FRESH_MS, LIST_WAIT};
+use crate::proxy::params::CallParams;
+use crate::proxy::reply::{Aborted, Piece, RefusalKind, Reply, Running};
+use crate::tool::{Tool, ToolName};
+use crate::upstream::Beside;
+use crate::wire::jsonrpc::Code;
+
+/// `tool_variant` in the record of such a call.
+pub const VARIANT: &str = "direct";
+
+/// The result of `tools/list`.
+#[must_use]
+pub fn list_tools(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, params: &Bytes) -> Reaction {
+    let start = match Start::parse(params) {
+        Ok(start) => start,
+        Err(bad) => return dispatch::error(id, Code::InvalidParams, &bad.to_string()),
+    };
+    let (worker, era) = (Rc::clone(worker), peer.client.era);
+    let running = Running::new(|reply| async move {
+        first_sets(&worker).await;
+        let beside = dispatch::own_members(era, Caching::Milliseconds(FRESH_MS));
+        let page = listing::page(&beside, "tools", worker.proxy.catalog.load().listed(&start));
+        reply.put(Piece::Whole(Member::Result, page));
+        Ok(())
+    });
+    Reaction::Call { id: id.clone(), running }
+}
+
+/// Calls the tool that `params` name.
+#[must_use]
+pub fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: CallParams<'_>) -> Reaction {
+    let (worker, caller) = (Rc::clone(worker), dispatch::caller(peer, &id));
+    let CallParams { name, arguments, beside } = params;
+    let name = Box::from(&*name);
+    let running = Running::new(|reply| call(worker, caller, name, arguments, beside, reply));
+    Reaction::Call { id, running }
+}
+
+async fn call(
+    worker: Rc<Worker>,
+    caller: Caller,
+    name: Box<str>,
+    arguments: Bytes,
+    beside: Beside,
+    reply: Reply,
+) -> Result<(), Aborted> {
+    let client = caller.client.clone();
+    let mut exit = match Exit::open(&worker, Type::ToolCall, caller, VARIANT).await {
+        Ok(exit) => exit,
+        Err(refusal) => {
+            reply.put(Piece::Refused(refusal));
+            return Ok(());
+        }
+    };
+    let prepared = prepare(&worker, &mut exit, &name, &arguments).await;
+    let prepared = prepared.map(|permit| (permit, arguments));
+    call::run(worker, exit, client, prepared, beside, reply).await
+}
+
+/// Finds the tool, asks the gate.
+async fn prepare(
+    worker: &Worker,
+    exit: &mut Exit,
+    name: &str,
+    arguments: &[u8],
+) -> Result<Permit, Stop> {
+    let proxy = &worker.proxy;
+    exit.draft.tool = dispatch::shown(name).into();
+    exit.draft.arguments = Payload::cut(arguments, proxy.max_payload_bytes);
+    if !arguments.starts_with(b"{") {
+        let text = "Invalid params: arguments must be an object".to_owned();
+        return Err(Stop::new(Status::Rejected, RefusalKind::Unreadable, text));
+    }
+    let tool = find(worker, name).await?;
+    exit.draft.server = Arc::clone(&tool.name.server);
+    exit.draft.tool = Arc::clone(&tool.name.tool);
+    let operation = Operation::recommended(tool.capability);
+    exit.draft.operation = Some(call::recorded(operation));
+    let settings = intent::Settings { operation_type: Requirement::Inferred, ..proxy.intent };
+    let permit = intent::authorize(operation, &Stated::parse(&[]), tool, &settings)
+        .map_err(|denial| exit.deny(&denial))?;
+    call::note_warnings(exit, &permit);
+    Ok(permit)
+}
+
+async fn find(worker: &Worker, name: &str) -> Result<Arc<Tool>, Stop> {
+    let proxy = &worker.proxy;
+    let unknown = || {
+        let text = format!("Unknown tool: {}", dispatch::shown(name));
+        Stop::new(Status::Rejected, RefusalKind::Unreadable, text)
+    };
+    if let Some(tool) = proxy.catalog.load().direct(name) {
+        return Ok(Arc::clone(tool));
+    }
+    // After a start the server's first set of tools may still be on its way.
+    if let Some((server, tool)) = exposed::split_name(name) {
+        let name = ToolName { server: server.into(), tool: tool.into() };
+        return call::find(worker, &name).await.map_err(|stop| match stop.refusal.kind {
+            RefusalKind::Upstream => stop,
+            RefusalKind::Unknown
+            | RefusalKind::Unreadable
+            | RefusalKind::Intent
+            | RefusalKind::Gate
+            | RefusalKind::Unavailable
+            | RefusalKind::Failed => unknown(),
+        });
+    }
+    first_sets(worker).await;
+    proxy.catalog.load().direct(name).cloned().ok_or_else(unknown)
+}
+
+/// Waits for the servers of which nothing is known yet, bounded: many clients ask for the list
+/// once, and that is when they start us.
+async fn first_sets(worker: &Worker) {
+    let proxy = &worker.proxy;
+    let snapshot = proxy.catalog.load();
+    let awaited = snapshot.servers().filter(|(_, set)| *set == ToolSet::Awaited);
+    let awaited = awaited.filter_map(|(server, _)| proxy.upstreams.get(server));
+    let settled = futures_util::future::join_all(awaited.map(|upstream| upstream.settled()));
+    let _ = tokio::time::timeout(LIST_WAIT, settled).await;
+}

@@ -1,0 +1,221 @@
+//! What upstreams offer beside tools: resources, templates, prompts, completions.
+//!
+//! Lists are ours, merged from those of the upstreams ([`offers`]) under names that lead back
+//! ([`crate::catalog::exposed`]). Every other request goes to the upstream that its name or URI
+//! leads to, with that server's own name or URI in its place, through the same [`Exchange`] as a
+//! call; its answer comes back verbatim, and with it the URIs that the server writes in it.
+//! A request that goes on is on record (ACT-1) as `internal_tool_call`, the method in the place of
+//! the tool: `tool_call` stays what it is, a call of a tool. Lists are not: nothing leaves for them.
+
+mod address;
+pub mod offers;
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+use self::address::{Request, Target};
+use crate::activity::record::{Payload, Status, Type};
+use crate::catalog::listing::{self, Start};
+use crate::output::Member;
+use crate::proxy::Worker;
+use crate::proxy::call::Caller;
+use crate::proxy::dispatch::{self, Caching, Peer, Reaction};
+use crate::proxy::exchange::{Exchange, Subject};
+use crate::proxy::exit::{Exit, Stop};
+use crate::proxy::params::progress_token;
+use crate::proxy::relay::Relay;
+use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply, Running};
+use crate::tool::ToolName;
+use crate::upstream::{Answer, Ask, Offers, Takes, Upstream};
+use crate::wire::jsonrpc::Code;
+
+pub use crate::catalog::offered::List;
+
+/// A request that goes on to one upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forward {
+    /// `resources/read`
+    Read,
+    /// `resources/subscribe`
+    Subscribe,
+    /// `resources/unsubscribe`
+    Unsubscribe,
+    /// `prompts/get`
+    Prompt,
+    /// `completion/complete`
+    Complete,
+}
+
+impl Forward {
+    /// The method of it.
+    #[must_use]
+    pub const fn method(self) -> &'static str {
+        match self {
+            Self::Read => "resources/read",
+            Self::Subscribe => "resources/subscribe",
+            Self::Unsubscribe => "resources/unsubscribe",
+            Self::Prompt => "prompts/get",
+            Self::Complete => "completion/complete",
+        }
+    }
+}
+
+/// The capabilities that the upstreams give us to offer, beside `tools` and `logging`. A server
+/// that has not answered since the start may offer anything: a client that was told too much finds
+/// an empty list, one that was told too little never looks.
+#[must_use]
+pub fn capabilities(worker: &Worker, _peer: &Peer) -> Map<String, Value> {
+    let mut all = Offers::default();
+    for upstream in worker.proxy.upstreams.iter() {
+        let (offers, unknown) = (upstream.offers(), !upstream.state().settled);
+        all.resources |= offers.resources || unknown;
+        all.resource_updates |= offers.resource_updates || unknown;
+        all.prompts |= offers.prompts || unknown;
+        all.completions |= offers.completions || unknown;
+    }
+    let resources = json!({"subscribe": all.resource_updates, "listChanged": true});
+    let prompts = json!({"listChanged": true});
+    let offered = [
+        (all.resources, "resources", resources),
+        (all.prompts, "prompts", prompts),
+        (all.completions, "completions", json!({})),
+    ];
+    let offered = offered.into_iter().filter(|(offered, ..)| *offered);
+    offered.map(|(_, name, value)| (name.to_owned(), value)).collect()
+}
+
+/// Answers a list.
+#[must_use]
+pub fn list(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, list: List, params: &Bytes) -> Reaction {
+    let start = match Start::parse(params) {
+        Ok(start) => start,
+        Err(bad) => return dispatch::error(id, Code::InvalidParams, &bad.to_string()),
+    };
+    let (worker, era) = (Rc::clone(worker), peer.client.era);
+    let running = Running::new(|reply| async move {
+        let sets = offers::all(&worker, list).await;
+        let beside = dispatch::own_members(era, Caching::Milliseconds(offers::FRESH_MS));
+        let elements = offers::merged(&sets, &start);
+        let page = listing::page(&beside, list.member(), elements.into_iter());
+        reply.put(Piece::Whole(Member::Result, page));
+        Ok(())
+    });
+    Reaction::Call { id: id.clone(), running }
+}
+
+/// Sends a request on to the upstream it names.
+#[must_use]
+pub fn forward(
+    worker: &Rc<Worker>,
+    peer: &Peer,
+    id: Bytes,
+    forward: Forward,
+    params: Bytes,
+) -> Reaction {
+    let (worker, caller, takes) = (Rc::clone(worker), dispatch::caller(peer, &id), peer.takes());
+    let running = Running::new(|reply| forwarded(worker, caller, forward, takes, params, reply));
+    Reaction::Call { id, running }
+}
+
+async fn forwarded(
+    worker: Rc<Worker>,
+    caller: Caller,
+    forward: Forward,
+    takes: Takes,
+    params: Bytes,
+    reply: Reply,
+) -> Result<(), Aborted> {
+    let client = caller.client.clone();
+    let mut exit = match Exit::open(&worker, Type::InternalToolCall, caller, "").await {
+        Ok(exit) => exit,
+        Err(refusal) => {
+            let refusal = Refusal { kind: RefusalKind::Failed, ..refusal };
+            reply.put(Piece::Refused(refusal));
+            return Ok(());
+        }
+    };
+    exit.draft.tool = Arc::from(forward.method());
+    exit.draft.arguments = Payload::cut(&params, worker.proxy.max_payload_bytes);
+    match send(&worker, &mut exit, forward, takes, &params).await {
+        Ok((answer, token)) => {
+            let server = Arc::clone(&exit.draft.server);
+            let subject = Subject::Other(ToolName { server, tool: Arc::clone(&exit.draft.tool) });
+            let relay = Relay::new(client, token);
+            Exchange::new(worker, subject, answer, exit, relay, reply).run().await
+        }
+        Err(stop) => {
+            exit.close(stop.status, &stop.refusal.text).await;
+            reply.put(Piece::Refused(stop.refusal));
+            Ok(())
+        }
+    }
+}
+
+/// The answer on its way, and the client's own progress token.
+async fn send(
+    worker: &Worker,
+    exit: &mut Exit,
+    forward: Forward,
+    takes: Takes,
+    params: &Bytes,
+) -> Result<(Answer, Option<Bytes>), Stop> {
+    let unreadable = |text| Stop::new(Status::Rejected, RefusalKind::Unreadable, text);
+    let request = Request::read(forward, params)
+        .map_err(|error| unreadable(format!("Invalid params: {error}")))?;
+    let (upstream, own) = resolve(worker, request.target()).await.map_err(unreadable)?;
+    exit.draft.server = Arc::clone(upstream.name());
+    let ask = Ask {
+        method: forward.method(),
+        name: request.header(&own),
+        params: request.params(&own),
+        meta: request.meta(params),
+        takes,
+    };
+    let token = ask.meta.as_ref().and_then(progress_token);
+    exit.sent = Some(Instant::now());
+    match upstream.ask(&worker.pool, ask).await {
+        Ok(answer) => Ok((answer, token)),
+        Err(error) => {
+            exit.answered = Some(Instant::now());
+            Err(Stop::new(Status::Error, RefusalKind::Failed, error.to_string()))
+        }
+    }
+}
+
+/// Where a name or URI leads: the upstream, and what that calls it. Whether there is such a thing,
+/// the upstream knows best, so only a name that does not lead anywhere is refused here.
+async fn resolve<'a>(
+    worker: &'a Worker,
+    target: &Target,
+) -> Result<(&'a Arc<Upstream>, String), String> {
+    let upstreams = &worker.proxy.upstreams;
+    if let Some((server, own)) = target.split()
+        && let Some(upstream) = upstreams.get(&server)
+    {
+        return Ok((upstream, own.to_owned()));
+    }
+    let shown = dispatch::shown(target.word());
+    match target {
+        Target::Prompt(name) => {
+            // A name that was cut.
+            for set in offers::all(worker, List::Prompts).await {
+                if let Some(listed) = set.find(name)
+                    && let Some(upstream) = upstreams.get(&set.server)
+                {
+                    return Ok((upstream, listed.own.to_string()));
+                }
+            }
+            Err(format!("Prompt '{shown}' not found. Names are those of prompts/list."))
+        }
+        Target::Uri(uri) => match offers::of_uri(worker, uri).await {
+            Some(upstream) => Ok((upstream, uri.clone())),
+            None => Err(format!(
+                "Resource '{shown}' not found. URIs are those of resources/list: mcpproxy://SERVER/URI."
+            )),
+        },
+    }
+}

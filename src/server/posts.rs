@@ -1,0 +1,358 @@
+//! The hot path's end of a client's connection: plain POSTs of messages, one after another.
+//!
+//! hyper serves everything else. A connection begins here, and goes to hyper with what was read of
+//! it, for the rest of its life, at the first request that is not a plain POST of a message. What
+//! this saves is what a general server must do and a call has no use for: a task's worth of state
+//! between socket and service, a timer for each request, headers built anew for each answer.
+//!
+//! ```text
+//! idle ─ first byte ▶ head ─ plain ▶ body ─ whole ▶ answering ─ written ▶ idle
+//!                       └─ anything else ▶ hyper      └─ client gone: the call is dropped ▶ closed
+//! ```
+
+use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice, Write};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::{Buf, Bytes, BytesMut};
+use http::header::{CONTENT_LENGTH, DATE};
+use http::request::Parts;
+use http::{Response, StatusCode};
+use http_body::Body as _;
+use jiff::Timestamp;
+use tokio::io::{AsyncReadExt, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+use super::HEADER_TIMEOUT;
+use super::stall::Impatient;
+use crate::downstream::body::Body;
+use crate::downstream::http::{BODY_TIMEOUT, MAX_BODY_BYTES, NoBody, no_body};
+use crate::upstream::deadline::Deadline;
+use crate::wire::http1::post::{Post, Start};
+use crate::wire::splice::Splice;
+
+/// Where messages are posted.
+const PATHS: [&str; 1] = ["/mcp"];
+/// How long a connection may be idle between requests.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
+/// Bytes of a head; a longer one is hyper's to refuse.
+const MAX_HEAD_BYTES: usize = 16 * 1024;
+/// How much is read at once, and read ahead while a request is being answered.
+const READ_BYTES: usize = 16 * 1024;
+/// Bytes of a reply gathered before they are written.
+const MAX_GATHERED_BYTES: usize = 256 * 1024;
+/// Slices written at once.
+const MAX_SLICES: usize = 64;
+
+/// How it ended.
+#[derive(Debug)]
+pub(super) enum End {
+    /// The connection is over.
+    Closed,
+    /// The next request is for hyper; so much of it was read.
+    Other(Bytes),
+}
+
+/// What one wait for bytes brought.
+enum Read {
+    Some,
+    Ended,
+    Late,
+}
+
+/// How a request's body came.
+enum Came {
+    Whole(Bytes),
+    Cut,
+    Late,
+}
+
+/// A connection of a client who posts messages.
+pub(super) struct Posts<'a> {
+    socket: &'a mut Impatient<TcpStream>,
+    /// Read and not taken yet.
+    input: BytesMut,
+    /// Heads are written here; its memory is used again once they have gone.
+    output: BytesMut,
+    deadline: Deadline,
+    drain: watch::Receiver<bool>,
+    date: Date,
+}
+
+impl<'a> Posts<'a> {
+    pub(super) fn new(socket: &'a mut Impatient<TcpStream>, drain: watch::Receiver<bool>) -> Self {
+        Self {
+            socket,
+            input: BytesMut::new(),
+            output: BytesMut::new(),
+            deadline: Deadline::default(),
+            drain,
+            date: Date::default(),
+        }
+    }
+
+    /// Serves until the connection ends or a request is not for us. `admit` looks at a head when
+    /// it is not the same as the one before; what it does not admit, hyper's service refuses.
+    /// `answer` makes the reply of a request; it is dropped when the client goes away.
+    pub(super) async fn serve(
+        mut self,
+        admit: impl Fn(&Parts) -> bool,
+        answer: impl AsyncFn(&Parts, Bytes) -> Response<Body>,
+    ) -> io::Result<End> {
+        let mut last: Option<Box<Post>> = None;
+        loop {
+            let Some(post) = self.head(&mut last, &admit).await? else {
+                let other = !self.input.is_empty();
+                return Ok(if other { End::Other(self.input.freeze()) } else { End::Closed });
+            };
+            self.input.advance(post.head.len());
+            let (reply, last) = match self.body(post.length).await? {
+                Came::Whole(body) => (self.unless_gone(answer(&post.parts, body)).await?, false),
+                Came::Late => (Some(no_body(&NoBody::Late)), true),
+                Came::Cut => (None, true),
+            };
+            let Some(reply) = reply else { return Ok(End::Closed) };
+            let ending = last || *self.drain.borrow();
+            self.reply(reply, ending).await?;
+            if ending {
+                return Ok(End::Closed);
+            }
+        }
+    }
+
+    /// Waits for the next head, which becomes `last`. `None` when the connection has ended, or when
+    /// the head is not for us and stays in `input`.
+    async fn head<'b>(
+        &mut self,
+        last: &'b mut Option<Box<Post>>,
+        admit: impl Fn(&Parts) -> bool,
+    ) -> io::Result<Option<&'b Post>> {
+        let mut deadline = Instant::now() + IDLE_TIMEOUT;
+        self.input.reserve(READ_BYTES);
+        loop {
+            let idle = self.input.is_empty();
+            if !idle {
+                if last.as_ref().is_some_and(|last| self.input.starts_with(&last.head)) {
+                    return Ok(last.as_deref());
+                }
+                match Start::read(&self.input, &PATHS, MAX_HEAD_BYTES) {
+                    Start::Post(post) if post.length <= MAX_BODY_BYTES && admit(&post.parts) => {
+                        return Ok(Some(last.insert(post)));
+                    }
+                    Start::Post(_) | Start::Other => return Ok(None),
+                    Start::More => {}
+                }
+            }
+            match self.read_until(deadline, idle).await? {
+                Read::Some if idle => deadline = Instant::now() + HEADER_TIMEOUT,
+                Read::Some => {}
+                Read::Ended | Read::Late => {
+                    self.input.clear();
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    async fn body(&mut self, length: usize) -> io::Result<Came> {
+        let mut deadline = None;
+        while self.input.len() < length {
+            // Room for what is said to come is made as it comes.
+            if self.input.capacity() == self.input.len() {
+                self.input.reserve(READ_BYTES.max(self.input.len()));
+            }
+            let deadline = *deadline.get_or_insert_with(|| Instant::now() + BODY_TIMEOUT);
+            match self.read_until(deadline, false).await? {
+                Read::Some => {}
+                Read::Ended => return Ok(Came::Cut),
+                Read::Late => return Ok(Came::Late),
+            }
+        }
+        Ok(Came::Whole(self.input.split_to(length).freeze()))
+    }
+
+    /// Reads once. An idle connection is at its end when the server is.
+    async fn read_until(&mut self, deadline: Instant, idle: bool) -> io::Result<Read> {
+        let Self { socket, input, deadline: timer, drain, .. } = self;
+        let mut draining = pin!(drain.wait_for(|draining| *draining));
+        poll_fn(|cx| {
+            if let Poll::Ready(read) = poll_read(socket, input, cx) {
+                return Poll::Ready(read.map(|count| match count {
+                    0 => Read::Ended,
+                    _ => Read::Some,
+                }));
+            }
+            if idle && draining.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Ok(Read::Ended));
+            }
+            ready!(timer.poll_until(cx, deadline));
+            Poll::Ready(Ok(Read::Late))
+        })
+        .await
+    }
+
+    /// Waits for `work`, reading ahead meanwhile; `None` when the client goes away first.
+    async fn unless_gone<T>(&mut self, work: impl Future<Output = T>) -> io::Result<Option<T>> {
+        let mut work = pin!(work);
+        poll_fn(|cx| {
+            if let Poll::Ready(done) = work.as_mut().poll(cx) {
+                return Poll::Ready(Ok(Some(done)));
+            }
+            self.poll_gone(cx).map_ok(|()| None)
+        })
+        .await
+    }
+
+    /// Ready when the client has gone. What comes meanwhile is kept, up to a bound.
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.input.len() < READ_BYTES {
+            if ready!(poll_read(self.socket, &mut self.input, cx))? == 0 {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Writes an answer; an error when it broke off or the client has gone.
+    async fn reply(&mut self, reply: Response<Body>, last: bool) -> io::Result<()> {
+        let (head, body) = reply.into_parts();
+        let mut body = pin!(body);
+        let length = body.size_hint().exact();
+        self.output.reserve(512);
+        self.write_head(&head, length, last);
+        let mut out = Splice::from(self.output.split().freeze());
+        let mut ended = body.is_end_stream();
+        loop {
+            // Whatever is at hand leaves in one write.
+            while !ended && out.len() < MAX_GATHERED_BYTES {
+                let next = if out.is_empty() {
+                    poll_fn(|cx| match body.as_mut().poll_frame(cx) {
+                        Poll::Ready(next) => Poll::Ready(Some(next)),
+                        Poll::Pending => self.poll_gone(cx).map(|_| None),
+                    })
+                    .await
+                } else {
+                    let mut once = pin!(poll_fn(|cx| body.as_mut().poll_frame(cx)));
+                    match poll_fn(|cx| Poll::Ready(once.as_mut().poll(cx))).await {
+                        Poll::Ready(next) => Some(next),
+                        Poll::Pending => break,
+                    }
+                };
+                match next {
+                    None => return Err(io::ErrorKind::ConnectionAborted.into()),
+                    Some(None) => {
+                        ended = true;
+                        if length.is_none() {
+                            out.push(Bytes::from_static(b"0\r\n\r\n"));
+                        }
+                    }
+                    Some(Some(Err(aborted))) => {
+                        // What has come goes on; the missing last chunk says that it is not all.
+                        self.write(&mut out).await?;
+                        return Err(io::Error::other(aborted));
+                    }
+                    Some(Some(Ok(frame))) => {
+                        let Ok(data) = frame.into_data() else { continue };
+                        if length.is_some() {
+                            out.extend(data);
+                        } else if !data.is_empty() {
+                            let _ = write!(Sink(&mut self.output), "{:x}\r\n", data.len());
+                            out.push(self.output.split().freeze());
+                            out.extend(data);
+                            out.push(Bytes::from_static(b"\r\n"));
+                        }
+                    }
+                }
+            }
+            self.write(&mut out).await?;
+            if ended {
+                return Ok(());
+            }
+        }
+    }
+
+    fn write_head(&mut self, head: &http::response::Parts, length: Option<u64>, last: bool) {
+        let mut out = Sink(&mut self.output);
+        let reason = head.status.canonical_reason().unwrap_or_default();
+        // Writing into memory cannot fail.
+        let _ = write!(out, "HTTP/1.1 {} {reason}\r\n", head.status.as_u16());
+        for (name, value) in &head.headers {
+            if name != DATE && name != CONTENT_LENGTH {
+                for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+                    out.0.extend_from_slice(part);
+                }
+            }
+        }
+        let _ = match length {
+            // RFC 9110 §8.6
+            Some(_) if head.status == StatusCode::NO_CONTENT => Ok(()),
+            Some(length) => write!(out, "content-length: {length}\r\n"),
+            None => out.write_all(b"transfer-encoding: chunked\r\n"),
+        };
+        if last {
+            let _ = out.write_all(b"connection: close\r\n");
+        }
+        let _ = write!(out, "date: {}\r\n\r\n", self.date.now());
+    }
+
+    async fn write(&mut self, out: &mut Splice) -> io::Result<()> {
+        while !out.is_empty() {
+            let written = poll_fn(|cx| {
+                let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+                let count = out.chunks_vectored(&mut slices);
+                let slices = slices.get(..count).unwrap_or_default();
+                Pin::new(&mut *self.socket).poll_write_vectored(cx, slices)
+            })
+            .await?;
+            if written == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            out.advance(written);
+        }
+        Ok(())
+    }
+}
+
+fn poll_read(
+    socket: &mut Impatient<TcpStream>,
+    input: &mut BytesMut,
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<usize>> {
+    pin!(socket.read_buf(input)).poll(cx)
+}
+
+/// Formatted text into a buffer.
+struct Sink<'a>(&'a mut BytesMut);
+
+impl Write for Sink<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The present time as a header value (RFC 9110 §5.6.7), written anew each second.
+#[derive(Default)]
+struct Date {
+    second: u64,
+    text: String,
+}
+
+impl Date {
+    fn now(&mut self) -> &str {
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        if now.as_secs() != self.second || self.text.is_empty() {
+            self.second = now.as_secs();
+            let time = Timestamp::try_from(SystemTime::UNIX_EPOCH + now).unwrap_or_default();
+            self.text = time.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+        }
+        &self.text
+    }
+}

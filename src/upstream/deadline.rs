@@ -1,0 +1,57 @@
+//! A deadline that costs nothing while it moves away.
+//!
+//! A connection waits for something nearly all the time, each time until another moment. Setting a
+//! timer of the runtime for each wait costs more than the wait is worth, so one timer is kept, and
+//! set anew only when it fires early or a deadline comes nearer.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use tokio::time::{Sleep, sleep_until};
+
+/// The timer of one connection.
+#[derive(Debug, Default)]
+pub struct Deadline {
+    /// Made at the first wait.
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+impl Deadline {
+    /// Ready once `deadline` has passed.
+    pub fn poll_until(&mut self, cx: &mut Context<'_>, deadline: Instant) -> Poll<()> {
+        let deadline = tokio::time::Instant::from_std(deadline);
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        if deadline < sleep.deadline() {
+            sleep.as_mut().reset(deadline);
+        }
+        loop {
+            ready!(sleep.as_mut().poll(cx));
+            if sleep.deadline() >= deadline || tokio::time::Instant::now() >= deadline {
+                return Poll::Ready(());
+            }
+            sleep.as_mut().reset(deadline);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_deadline_may_move_either_way() {
+        let mut timer = Deadline::default();
+        let now = Instant::now();
+        let far = now + Duration::from_secs(3600);
+        for _ in 0..2 {
+            let far = poll_fn(|cx| Poll::Ready(timer.poll_until(cx, far))).await;
+            assert!(far.is_pending());
+            // Comes nearer than the timer was set to: returns, and not in an hour.
+            poll_fn(|cx| timer.poll_until(cx, now)).await;
+        }
+    }
+}

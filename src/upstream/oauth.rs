@@ -1,0 +1,49 @@
+//! Logins with upstreams that ask for one: OAuth 2.1 as MCP has it (RFC 9728, 8414, 7591, 8707).
+//!
+//! Owns the login, the file that its tokens are kept in, and their renewal. The protocol's steps
+//! are rmcp's; the network, the addresses that may be asked, and the bounds are ours, so that
+//! there is one TLS stack and nothing here is on a call's way: a call finds the header among those
+//! of its session. A token goes to the server it was given for and to no other; what a client of
+//! ours sends as its own authorization never comes near here.
+//!
+//! ```text
+//! mcpproxy upstream login ─▶ flow ─▶ store ◀── guard ─▶ the server's session
+//!                             │  callback        │ renewed before it ends, or when refused
+//!                             └──── client ──────┘
+//! ```
+
+mod callback;
+mod client;
+mod flow;
+mod guard;
+mod store;
+
+pub use flow::{LoggedIn, LoginError, login};
+pub(super) use guard::{Bearer, Guard, Renewal};
+pub use store::{Store, StoreError};
+
+use serde::Deserialize;
+
+/// `oauth` of a server's entry: for authorization servers where clients cannot register
+/// themselves. `Debug` shows no secret.
+#[derive(Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Settings {
+    /// The client that was registered by hand.
+    pub client_id: Option<String>,
+    /// Its secret, if it has one. `${env:NAME}` is filled in.
+    pub client_secret: Option<String>,
+    /// What to ask for; absent: what the server asks for.
+    pub scopes: Vec<String>,
+}
+
+impl std::fmt::Debug for Settings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Settings").field("client_id", &self.client_id).finish_non_exhaustive()
+    }
+}
+
+/// What a server without a valid login is told to do.
+pub(super) fn needs_login(server: &str) -> String {
+    format!("needs login: run mcpproxy upstream login {server}")
+}

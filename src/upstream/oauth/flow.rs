@@ -1,0 +1,364 @@
+//! One login, from the server's challenge to tokens on disk, and their renewal.
+//!
+//! rmcp takes the protocol's steps; each of its outcomes is checked against what we insist on
+//! beyond it: metadata that was published, on the server's own origin; PKCE by S256, stated;
+//! endpoints that may be asked; bearer tokens.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use http::{HeaderValue, StatusCode};
+use rmcp::transport::auth::{
+    AuthError, AuthorizationManager, AuthorizationMetadata, AuthorizationRequest,
+    AuthorizationSession, CredentialStore, InMemoryCredentialStore, OAuthClientConfig,
+    OAuthTokenResponse, StoredCredentials, WWWAuthenticateParams,
+};
+use serde::Deserialize;
+use thiserror::Error;
+use tokio_rustls::TlsConnector;
+use url::Url;
+
+use super::callback::{Callback, Returned};
+use super::client::{Client, Policy};
+use super::store::{Grant, Store, StoreError};
+use crate::upstream::config::{Config, Target};
+use crate::upstream::error::printable;
+
+/// Our name at authorization servers.
+const CLIENT_NAME: &str = "mcpproxy";
+
+/// Why a login failed. Each is one line and quotes no secret.
+#[derive(Debug, Error)]
+pub enum LoginError {
+    /// The entry names no server that can be logged in with.
+    #[error("{0}")]
+    Config(String),
+    /// The server answers without.
+    #[error("it does not ask for a login: it answers HTTP {0} without one")]
+    NotAsked(u16),
+    /// The server cannot be asked.
+    #[error("it cannot be reached: {0}")]
+    Unreachable(String),
+    /// Who logs in is not, or not safely, published.
+    #[error("its login cannot be used: {0}")]
+    Unusable(String),
+    /// The person, or the authorization server, said no.
+    #[error("nothing was granted: {0}")]
+    Denied(String),
+    /// Nobody came back.
+    #[error("nobody logged in within {0:?}")]
+    Late(Duration),
+    /// The tokens cannot be kept.
+    #[error("the tokens cannot be kept: {0}")]
+    Store(#[from] StoreError),
+}
+
+/// What a login led to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoggedIn {
+    /// Who gave the tokens.
+    pub issuer: String,
+    /// What they are good for; empty: the server did not say.
+    pub scopes: Vec<String>,
+    /// True if they can be renewed without a person.
+    pub renewable: bool,
+}
+
+/// Logs in with the server that `config` names, called `name`: `show` is given the URL to be
+/// opened in a browser, and the person has until `limit`. The tokens are kept under `data_dir`.
+///
+/// # Errors
+///
+/// [`LoginError`]; nothing was kept then.
+pub async fn login(
+    name: &str,
+    config: &Config,
+    data_dir: &Path,
+    limit: Duration,
+    show: impl FnOnce(&str),
+) -> Result<LoggedIn, LoginError> {
+    let (url, headers) = target(config)?;
+    let policy = Policy::new(&url);
+    policy.check(&url).map_err(LoginError::Config)?;
+    let client = Client::new(policy.clone(), Arc::new(OnceLock::new()));
+    let (status, challenge) =
+        client.challenge(&url, &headers).await.map_err(LoginError::Unreachable)?;
+    if status != StatusCode::UNAUTHORIZED {
+        return Err(LoginError::NotAsked(status.as_u16()));
+    }
+    let mut manager =
+        AuthorizationManager::new_with_oauth_http_client(url.as_str(), Arc::new(client))
+            .await
+            .map_err(unusable)?;
+    let metadata = discover(&manager, &url, challenge.as_deref()).await?;
+    check(&metadata, &policy)?;
+    let issuer = metadata.issuer.clone().unwrap_or_default();
+    manager.set_metadata(metadata.clone());
+    let callback =
+        Callback::bind().await.map_err(|error| LoginError::Unusable(error.to_string()))?;
+    let (mut session, client) = begin(manager, config, &callback.redirect).await?;
+    let auth_url = Url::parse(session.get_authorization_url())
+        .map_err(|error| LoginError::Unusable(error.to_string()))?;
+    let (state, resource) = (query(&auth_url, "state")?, query(&auth_url, "resource")?);
+    show(auth_url.as_str());
+    let returned = tokio::time::timeout(limit, callback.wait(&state)).await;
+    let (code, by) = match returned.map_err(|_| LoginError::Late(limit))? {
+        Ok(Returned::Granted { code, issuer }) => (code, issuer),
+        Ok(Returned::Denied(why)) => {
+            return Err(LoginError::Denied(printable(why.as_bytes()).to_string()));
+        }
+        Err(error) => return Err(LoginError::Unusable(error.to_string())),
+    };
+    let response = session
+        .handle_callback_with_issuer(&code, &state, by.as_deref())
+        .await
+        .map_err(|error| LoginError::Denied(words(&error)))?;
+    let scopes = session.auth_manager.get_current_scopes().await;
+    session.auth_url.clear();
+    let grant = Grant {
+        url: url.to_string(),
+        resource,
+        metadata: endpoints(&metadata),
+        client_id: client.client_id,
+        client_secret: client.client_secret,
+        access_token: String::new(),
+        refresh_token: None,
+        scopes,
+        received_at: 0,
+        expires_at: None,
+    };
+    let grant = take(grant, &response).map_err(LoginError::Unusable)?;
+    let logged_in =
+        LoggedIn { issuer, scopes: grant.scopes.clone(), renewable: grant.refresh_token.is_some() };
+    let store = Store::new(data_dir, name);
+    let kept = tokio::task::spawn_blocking(move || {
+        let _lock = store.lock()?;
+        store.save(&grant)
+    });
+    kept.await.map_err(|error| LoginError::Unusable(error.to_string()))??;
+    Ok(logged_in)
+}
+
+/// Where the server is, and the operator's headers for it.
+fn target(config: &Config) -> Result<(Url, Vec<(String, String)>), LoginError> {
+    let wrong = |why: String| Err(LoginError::Config(why));
+    let (url, headers) = match config.target(&|name| std::env::var(name).ok()) {
+        Ok(Target::Http { url, headers }) => (url, headers),
+        Ok(Target::Stdio { .. }) => {
+            return wrong("it is a command, and only servers with a url ask for a login".into());
+        }
+        Err(invalid) => return wrong(invalid.to_string()),
+    };
+    if headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization")) {
+        return wrong("its headers hold an Authorization, which is sent instead of a login".into());
+    }
+    match Url::parse(&url) {
+        Ok(url) => Ok((url, headers)),
+        Err(error) => wrong(format!("url cannot be read: {error}")),
+    }
+}
+
+/// Who logs in for this server (RFC 9728, then RFC 8414).
+async fn discover(
+    manager: &AuthorizationManager,
+    url: &Url,
+    challenge: Option<&str>,
+) -> Result<AuthorizationMetadata, LoginError> {
+    let named = challenge.map(|challenge| WWWAuthenticateParams::parse(challenge, url));
+    if let Some(elsewhere) = named.and_then(|named| named.resource_metadata_url)
+        && elsewhere.origin() != url.origin()
+    {
+        let text = format!("it describes itself at another place, {elsewhere}");
+        return Err(LoginError::Unusable(printable(text.as_bytes()).to_string()));
+    }
+    let found = manager.resolve_metadata_from_challenge(challenge).await.map_err(unusable)?;
+    match found.source.is_discovered() {
+        true => Ok(found.metadata),
+        false => Err(LoginError::Unusable(
+            "it publishes nothing about who logs in (RFC 9728, RFC 8414)".to_owned(),
+        )),
+    }
+}
+
+/// What we insist on.
+fn check(metadata: &AuthorizationMetadata, policy: &Policy) -> Result<(), LoginError> {
+    let refuse = |why: String| Err(LoginError::Unusable(printable(why.as_bytes()).to_string()));
+    let methods = metadata.code_challenge_methods_supported.as_deref().unwrap_or_default();
+    if !methods.iter().any(|method| method == "S256") {
+        return refuse("its authorization server does not support PKCE with S256".to_owned());
+    }
+    let endpoints = [
+        Some(&metadata.authorization_endpoint),
+        Some(&metadata.token_endpoint),
+        metadata.registration_endpoint.as_ref(),
+    ];
+    for endpoint in endpoints.into_iter().flatten() {
+        let checked = Url::parse(endpoint).map_err(|error| error.to_string());
+        if let Err(why) = checked.and_then(|endpoint| policy.check(&endpoint)) {
+            return refuse(why);
+        }
+    }
+    Ok(())
+}
+
+/// Registers, unless the config has a client, and prepares the authorization.
+async fn begin(
+    mut manager: AuthorizationManager,
+    config: &Config,
+    redirect: &str,
+) -> Result<(AuthorizationSession, OAuthClientConfig), LoginError> {
+    let settings = config.oauth.clone().unwrap_or_default();
+    let scopes = match settings.scopes.is_empty() {
+        true => manager.select_initial_scopes(&[]).await,
+        false => settings.scopes.clone(),
+    };
+    let client = match settings.client_id {
+        Some(id) => {
+            let client = OAuthClientConfig::new(id, redirect);
+            match config.oauth_secret(&|name| std::env::var(name).ok()) {
+                Ok(Some(secret)) => client.with_client_secret(secret),
+                Ok(None) => client,
+                Err(invalid) => return Err(LoginError::Config(invalid.to_string())),
+            }
+        }
+        None => {
+            let scopes: Vec<&str> = scopes.iter().map(String::as_str).collect();
+            let registered = manager.register_client(CLIENT_NAME, redirect, &scopes).await;
+            registered.map_err(|error| match error {
+                AuthError::RegistrationFailed(why) if why.contains("not supported") => {
+                    LoginError::Config(
+                        "its authorization server lets no client register itself: register one \
+                         there and put its id into oauth.client_id"
+                            .to_owned(),
+                    )
+                }
+                error => unusable(error),
+            })?
+        }
+    };
+    let mut request = AuthorizationRequest::new(redirect)
+        .with_scopes(scopes)
+        .with_initial_scope_selection()
+        .with_preregistered_client(client.client_id.clone());
+    if let Some(secret) = &client.client_secret {
+        request = request.with_client_secret(secret.clone());
+    }
+    let session = AuthorizationSession::new(manager, request).await;
+    Ok((session.map_err(|(_, error)| unusable(error))?, client))
+}
+
+fn query(url: &Url, name: &str) -> Result<String, LoginError> {
+    let value = url.query_pairs().find(|(key, _)| key == name);
+    value
+        .map(|(_, value)| value.into_owned())
+        .ok_or_else(|| LoginError::Unusable(format!("the login's URL has no {name}")))
+}
+
+/// As much of the metadata as renewals need.
+fn endpoints(metadata: &AuthorizationMetadata) -> AuthorizationMetadata {
+    const METHODS: &str = "token_endpoint_auth_methods_supported";
+    let mut kept = AuthorizationMetadata::default();
+    kept.authorization_endpoint.clone_from(&metadata.authorization_endpoint);
+    kept.token_endpoint.clone_from(&metadata.token_endpoint);
+    kept.issuer.clone_from(&metadata.issuer);
+    let methods = metadata.additional_fields.get(METHODS);
+    kept.additional_fields.extend(methods.map(|methods| (METHODS.to_owned(), methods.clone())));
+    kept
+}
+
+/// Why tokens could not be renewed.
+#[derive(Debug)]
+pub(super) enum NotRenewed {
+    /// The authorization server will not, or there is nothing to renew with.
+    Refused,
+    /// It could not be asked; it may be another time.
+    Failed(String),
+}
+
+/// Renews the tokens of a grant.
+pub(super) async fn renew(
+    grant: &Grant,
+    tls: &Arc<OnceLock<TlsConnector>>,
+) -> Result<Grant, NotRenewed> {
+    let Some(refresh_token) = &grant.refresh_token else { return Err(NotRenewed::Refused) };
+    let failed = |error: &dyn std::fmt::Display| NotRenewed::Failed(error.to_string());
+    let url = Url::parse(&grant.url).map_err(|error| failed(&error))?;
+    let client = Arc::new(Client::new(Policy::new(&url), Arc::clone(tls)));
+    // What tokens are asked for is named after the manager's own URL.
+    let mut manager =
+        AuthorizationManager::new_with_oauth_http_client(grant.resource.as_str(), client)
+            .await
+            .map_err(|error| failed(&error))?;
+    let now = serde_json::json!({
+        "access_token": grant.access_token, "token_type": "bearer",
+        "refresh_token": refresh_token,
+    });
+    let now = serde_json::from_value(now).map_err(|error| failed(&error))?;
+    let (id, scopes) = (grant.client_id.clone(), grant.scopes.clone());
+    let stored = StoredCredentials::new(id.clone(), Some(now), scopes, Some(grant.received_at));
+    let credentials = InMemoryCredentialStore::new();
+    credentials.save(stored).await.map_err(|error| failed(&error))?;
+    manager.set_credential_store(credentials);
+    manager.set_metadata(grant.metadata.clone());
+    let mut client = OAuthClientConfig::new(id, grant.resource.as_str());
+    if let Some(secret) = &grant.client_secret {
+        client = client.with_client_secret(secret);
+    }
+    manager.configure_client(client).map_err(|error| failed(&error))?;
+    match manager.refresh_token().await {
+        Ok(response) => take(grant.clone(), &response).map_err(NotRenewed::Failed),
+        Err(AuthError::TokenRefreshRejected(_) | AuthError::AuthorizationRequired) => {
+            Err(NotRenewed::Refused)
+        }
+        Err(error) => Err(NotRenewed::Failed(words(&error))),
+    }
+}
+
+/// Takes the tokens out of a response.
+fn take(mut grant: Grant, response: &OAuthTokenResponse) -> Result<Grant, String> {
+    #[derive(Deserialize)]
+    struct Tokens {
+        access_token: String,
+        token_type: String,
+        expires_in: Option<u64>,
+        refresh_token: Option<String>,
+        scope: Option<String>,
+    }
+    let tokens = serde_json::to_value(response).and_then(serde_json::from_value::<Tokens>);
+    let tokens = tokens.map_err(|_| "it gave tokens that cannot be read".to_owned())?;
+    if !tokens.token_type.eq_ignore_ascii_case("bearer") {
+        return Err("it gave a token that is no bearer token".to_owned());
+    }
+    if HeaderValue::from_str(&tokens.access_token).is_err() || tokens.access_token.is_empty() {
+        return Err("it gave a token that no header can carry".to_owned());
+    }
+    grant.received_at = seconds();
+    grant.expires_at = tokens.expires_in.map(|left| grant.received_at.saturating_add(left));
+    grant.access_token = tokens.access_token;
+    grant.refresh_token = tokens.refresh_token.or(grant.refresh_token);
+    if let Some(scope) = tokens.scope {
+        grant.scopes = scope.split_whitespace().map(str::to_owned).collect();
+    }
+    Ok(grant)
+}
+
+/// Seconds since 1970.
+pub(super) fn seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+fn unusable(error: AuthError) -> LoginError {
+    LoginError::Unusable(words(&error))
+}
+
+/// An error and its causes in one bounded line.
+fn words(error: &AuthError) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    printable(text.as_bytes()).to_string()
+}

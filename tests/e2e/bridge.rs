@@ -1,0 +1,197 @@
+//! `mcpproxy stdio` before a running server: the same bytes, the same record, no second proxy.
+
+use std::net::TcpListener;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Pipe, Proxy, free_port, raw_result, stub_stdio, until};
+
+fn servers() -> Value {
+    json!({"s": stub_stdio(&[])})
+}
+
+fn read_call(id: &Value, tool: &str, args: &Value) -> String {
+    let arguments = json!({"name": tool, "args": args, "intent": {"operation_type": "read"}});
+    let params = json!({"name": "call_tool_read", "arguments": arguments});
+    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}).to_string()
+}
+
+fn parse(line: &[u8]) -> Value {
+    serde_json::from_slice(line).unwrap_or_else(|e| panic!("{e}: {}", line.escape_ascii()))
+}
+
+/// A proxy that can be started again where it was.
+fn restartable() -> (Value, Proxy) {
+    let listen = format!("127.0.0.1:{}", free_port());
+    let config = json!({"mcpServers": servers(), "listen": listen});
+    (config.clone(), Proxy::with(config))
+}
+
+#[test]
+fn fr_a3_the_bytes_are_those_of_the_http_face_but_for_raw_line_breaks() {
+    let proxy = Proxy::start(servers());
+    let mut pipe = Pipe::before(&proxy);
+    pipe.greet();
+    let mut client = proxy.client();
+    for tool in ["read_item", "odd_spelling", "pretty", "huge_int", "error", "rpc_error"] {
+        let line = read_call(&json!("raw"), &format!("s:{tool}"), &json!({}));
+        pipe.send(&line);
+        let mut over_http = client.post(line.as_bytes()).body;
+        for byte in over_http.iter_mut().filter(|byte| matches!(byte, b'\r' | b'\n')) {
+            *byte = b' ';
+        }
+        let over_pipes = pipe.line().unwrap();
+        assert_eq!(over_pipes.escape_ascii().to_string(), over_http.escape_ascii().to_string());
+    }
+    for line in ["nonsense", "[]", r#"{"jsonrpc":"2.0","id":1}"#] {
+        let over_http = client.post(line.as_bytes()).body;
+        assert_eq!(pipe.ask(line).as_bytes(), over_http, "{line}");
+    }
+    assert!(pipe.log().contains("using the server at"), "{}", pipe.log());
+}
+
+#[test]
+fn the_servers_record_has_the_calls_and_the_session_ends_with_the_input() {
+    let proxy = Proxy::start(servers());
+    let mut pipe = Pipe::before(&proxy);
+    pipe.greet();
+    pipe.read_raw("s:read_item", &json!({}));
+    let records = proxy.activity("type=tool_call&tool=read_item");
+    assert_eq!(records.len(), 1, "one pipeline, one record");
+    let session = records[0]["session_id"].as_str().unwrap().to_owned();
+    assert_eq!(pipe.close(), Vec::<Vec<u8>>::new());
+    assert_eq!(pipe.process.wait(), Some(0));
+    let body = br#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+    let after = proxy.request("POST", "/mcp", &[("Mcp-Session-Id", &session)], body);
+    assert_eq!(after.status, 404, "it was deleted");
+}
+
+#[test]
+fn fifty_calls_run_side_by_side() {
+    let proxy = Proxy::start(servers());
+    let mut pipe = Pipe::before(&proxy);
+    pipe.greet();
+    // It is never answered; the others are.
+    pipe.send(&read_call(&json!("stuck"), "s:never", &json!({})));
+    for n in 0..50 {
+        pipe.send(&read_call(&json!(n), "s:echo", &json!({"n": n, "wait_ms": 20})));
+    }
+    let mut seen: Vec<u64> = (0..50)
+        .map(|_| {
+            let answer = parse(&pipe.line().unwrap());
+            assert_eq!(answer["id"], answer["result"]["structuredContent"]["n"], "{answer}");
+            answer["id"].as_u64().unwrap()
+        })
+        .collect();
+    seen.sort_unstable();
+    assert_eq!(seen, (0..50).collect::<Vec<_>>());
+}
+
+#[test]
+fn an_answer_of_20_mb_is_one_line_and_the_same() {
+    let proxy = Proxy::start(servers());
+    let mut pipe = Pipe::before(&proxy);
+    pipe.greet();
+    let args = json!({"size": 20_000_000});
+    let line = pipe.read_raw("s:text", &args);
+    assert!(line.len() > 20_000_000, "{}", line.len());
+    let over_http = proxy.client().read_raw("s:text", args);
+    assert!(raw_result(&line) == raw_result(&over_http.body), "byte for byte");
+}
+
+#[test]
+fn a_server_that_is_killed_is_told_and_one_that_comes_back_is_used_again() {
+    let (config, proxy) = restartable();
+    let mut pipe = Pipe::before(&proxy);
+    pipe.greet();
+    pipe.read_raw("s:read_item", &json!({}));
+    pipe.send(&read_call(&json!("lost"), "s:never", &json!({})));
+    until("the call is under way", || {
+        let calls = proxy.api("servers")["servers"][0]["state"] == "connected";
+        calls.then_some(())
+    });
+    let Proxy { folder, mut process, .. } = proxy;
+    process.signal("KILL");
+    process.wait();
+    let answer = parse(&pipe.line().unwrap());
+    assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!("lost"), &json!(-32603)));
+    let text = answer["error"]["message"].as_str().unwrap();
+    assert!(text.contains("went away before it answered"), "{text}");
+    assert!(pipe.log().contains("went away"), "{}", pipe.log());
+
+    let again = Proxy::unready(config, folder).ready();
+    let line = pipe.read_raw("s:read_item", &json!({}));
+    assert_eq!(parse(&line)["result"]["structuredContent"]["value"], 7, "a session made anew");
+    assert_eq!(again.activity("type=tool_call&tool=read_item").len(), 2);
+}
+
+#[test]
+fn with_no_server_left_a_request_is_an_error_and_the_pipe_lives() {
+    let (_, proxy) = restartable();
+    let mut pipe = Pipe::before(&proxy);
+    pipe.greet();
+    drop(proxy.end());
+    let answer: Value = parse(pipe.ask(r#"{"jsonrpc":"2.0","id":9,"method":"ping"}"#).as_bytes());
+    assert_eq!(answer["id"], 9);
+    let text = answer["error"]["message"].as_str().unwrap();
+    assert!(text.contains("it cannot be reached"), "{text}");
+    assert_eq!(pipe.close(), Vec::<Vec<u8>>::new());
+    assert_eq!(pipe.process.wait(), Some(0));
+}
+
+#[test]
+fn a_signal_lets_calls_finish_in_either_mode() {
+    let proxy = Proxy::start(servers());
+    let slow = json!({"chunk": 64, "pause_ms": 10});
+    for bridged in [true, false] {
+        let mut pipe = match bridged {
+            true => Pipe::before(&proxy),
+            false => Pipe::open(json!({"mcpServers": servers()})),
+        };
+        pipe.greet();
+        pipe.read_raw("s:read_item", &json!({}));
+        pipe.send(&read_call(&json!("raw"), "s:text", &slow));
+        // Only once the line was read can its call be under way.
+        pipe.ask(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#);
+        pipe.process.signal("TERM");
+        let line = pipe.line().unwrap_or_else(|| panic!("bridged {bridged}: {}", pipe.log()));
+        assert!(raw_result(&line).ends_with(br#""}]}"#), "bridged: {bridged}");
+        assert!(pipe.line().is_none());
+        assert_eq!(pipe.process.wait(), Some(0), "bridged: {bridged}");
+    }
+}
+
+#[test]
+fn another_program_on_the_port_is_not_spoken_to() {
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = other.local_addr().unwrap().to_string();
+    let stranger = std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        let mut asked = Vec::new();
+        // The look whether anybody listens, and the question who.
+        for _ in 0..2 {
+            let (mut stream, _) = other.accept().unwrap();
+            let mut head = [0; 1024];
+            let length = stream.read(&mut head).unwrap();
+            asked.extend_from_slice(&head[..length]);
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}");
+        }
+        asked
+    });
+    let mut pipe = Pipe::start(json!({"mcpServers": servers(), "listen": listen}));
+    let line = pipe.read_raw("s:read_item", &json!({}));
+    assert_eq!(parse(&line)["result"]["structuredContent"]["value"], 7);
+    let asked = String::from_utf8(stranger.join().unwrap()).unwrap().to_lowercase();
+    assert!(asked.starts_with("get /healthz") && !asked.contains("x-api-key"), "{asked}");
+    assert!(pipe.log().contains("not by mcpproxy"), "{}", pipe.log());
+}
+
+#[test]
+fn a_server_that_wants_its_key_gets_it() {
+    let config = json!({"mcpServers": servers(), "require_mcp_auth": true});
+    let proxy = Proxy::with(config);
+    let mut pipe = Pipe::before(&proxy);
+    pipe.greet();
+    let line = pipe.read_raw("s:read_item", &json!({}));
+    assert_eq!(parse(&line)["result"]["structuredContent"]["value"], 7);
+}

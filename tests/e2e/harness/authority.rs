@@ -1,0 +1,304 @@
+//! An MCP server that asks for a login, the authorization server it names, and the browser of the
+//! person who logs in.
+//!
+//! Both servers are one listener. It checks what a client must do (PKCE, `resource`, the redirect
+//! it registered) and can be told to do each thing wrongly that a client must notice.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use base64::Engine;
+use serde_json::{Value, json};
+
+use super::{Connection, Output, PATIENCE};
+
+/// What it does, and what it has seen.
+#[derive(Default)]
+pub(crate) struct Ways {
+    /// Instead of its own metadata's members.
+    pub(crate) metadata: Value,
+    /// Instead of the members of the protected resource's metadata.
+    pub(crate) resource: Value,
+    /// Instead of `iss` in the redirect.
+    pub(crate) issuer: Option<String>,
+    /// Instead of the place of the protected resource's metadata.
+    pub(crate) place: Option<String>,
+    /// `expires_in` of the tokens.
+    pub(crate) life: Option<u64>,
+    pub(crate) refuse_refresh: bool,
+    /// The server asks for no login.
+    pub(crate) open: bool,
+    /// Tokens that the server takes.
+    pub(crate) valid: Vec<String>,
+    /// Every `Authorization` that the server was sent.
+    pub(crate) seen: Vec<String>,
+    /// How often tokens were renewed.
+    pub(crate) renewed: u64,
+    given: u64,
+    /// The code challenge, and the redirect, of the login under way.
+    challenge: String,
+    redirect: String,
+}
+
+pub(crate) struct Authority {
+    pub(crate) port: u16,
+    ways: Arc<Mutex<Ways>>,
+}
+
+impl Authority {
+    pub(crate) fn start(ways: Ways) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let ways = Arc::new(Mutex::new(ways));
+        let shared = Arc::clone(&ways);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let ways = Arc::clone(&shared);
+                std::thread::spawn(move || serve(stream, port, &ways));
+            }
+        });
+        Self { port, ways }
+    }
+
+    pub(crate) fn ways(&self) -> MutexGuard<'_, Ways> {
+        self.ways.lock().expect("nobody panicked")
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}/mcp", self.port)
+    }
+}
+
+struct Request {
+    method: String,
+    path: String,
+    query: String,
+    authorization: Option<String>,
+    body: String,
+}
+
+fn read(stream: &TcpStream) -> Option<Request> {
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    reader.read_line(&mut line).ok()?;
+    let mut words = line.split(' ').map(str::to_owned);
+    let (method, target) = (words.next()?, words.next()?);
+    let (mut length, mut authorization) = (0, None);
+    loop {
+        let mut header = String::new();
+        reader.read_line(&mut header).ok()?;
+        let Some((name, value)) = header.split_once(':') else { break };
+        match name.to_ascii_lowercase().as_str() {
+            "content-length" => length = value.trim().parse().ok()?,
+            "authorization" => authorization = Some(value.trim().to_owned()),
+            _ => {}
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    let (path, query) = target.split_once('?').unwrap_or((&target, ""));
+    let (path, query) = (path.to_owned(), query.to_owned());
+    Some(Request { method, path, query, authorization, body: String::from_utf8(body).ok()? })
+}
+
+fn serve(mut stream: TcpStream, port: u16, ways: &Mutex<Ways>) {
+    let Some(request) = read(&stream) else { return };
+    let (status, headers, body) = answer(&request, port, &mut ways.lock().expect("sound"));
+    let head = format!(
+        "HTTP/1.1 {status} X\r\n{headers}Content-Type: application/json\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n",
+        body.len()
+    );
+    let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes()));
+}
+
+fn answer(request: &Request, port: u16, ways: &mut Ways) -> (u16, String, String) {
+    let base = format!("http://127.0.0.1:{port}");
+    let ok = |value: Value| (200, String::new(), value.to_string());
+    let bad = |error: &str| (400, String::new(), json!({"error": error}).to_string());
+    match (request.method.as_str(), request.path.as_str()) {
+        ("POST", "/mcp") => protected(request, &base, ways),
+        (_, "/mcp") => (405, String::new(), String::new()),
+        (_, "/.well-known/oauth-protected-resource/mcp") => ok(with(
+            json!({"resource": format!("{base}/mcp"), "authorization_servers": [base]}),
+            &ways.resource,
+        )),
+        (_, "/.well-known/oauth-authorization-server") => ok(with(
+            json!({
+                "issuer": base,
+                "authorization_endpoint": format!("{base}/authorize"),
+                "token_endpoint": format!("{base}/token"),
+                "registration_endpoint": format!("{base}/register"),
+                "code_challenge_methods_supported": ["S256"],
+                "response_types_supported": ["code"],
+            }),
+            &ways.metadata,
+        )),
+        ("POST", "/register") => {
+            let asked: Value = serde_json::from_str(&request.body).expect("JSON");
+            ways.redirect = asked["redirect_uris"][0].as_str().expect("one").to_owned();
+            ok(json!({"client_id": "c1", "redirect_uris": asked["redirect_uris"]}))
+        }
+        ("GET", "/authorize") => {
+            let asked = |name| parameter(&request.query, name);
+            if asked("code_challenge_method") != "S256"
+                || asked("resource") != format!("{base}/mcp")
+                || asked("client_id") != "c1"
+                || asked("redirect_uri") != ways.redirect
+            {
+                return bad("invalid_request");
+            }
+            ways.challenge = asked("code_challenge");
+            let issuer = ways.issuer.clone().unwrap_or(base);
+            let (redirect, state) = (&ways.redirect, asked("state"));
+            let to = format!("{redirect}?code=code-1&state={state}&iss={issuer}");
+            (302, format!("Location: {to}\r\n"), String::new())
+        }
+        ("POST", "/token") => {
+            let asked = |name| parameter(&request.body, name);
+            let proven = match asked("grant_type").as_str() {
+                "authorization_code" => {
+                    asked("code") == "code-1" && s256(&asked("code_verifier")) == ways.challenge
+                }
+                "refresh_token" => {
+                    ways.renewed += 1;
+                    asked("refresh_token") == format!("refresh-{}", ways.given)
+                        && !ways.refuse_refresh
+                }
+                _ => false,
+            };
+            if !proven || asked("resource") != format!("{base}/mcp") {
+                return bad("invalid_grant");
+            }
+            ways.given += 1;
+            let token = format!("access-{}", ways.given);
+            ways.valid = vec![token.clone()];
+            let mut tokens = json!({"access_token": token, "token_type": "Bearer",
+                "refresh_token": format!("refresh-{}", ways.given), "scope": "mcp"});
+            if let Some(life) = ways.life {
+                tokens["expires_in"] = json!(life);
+            }
+            ok(tokens)
+        }
+        _ => (404, String::new(), String::new()),
+    }
+}
+
+/// The server itself: one tool, `read_item`.
+fn protected(request: &Request, base: &str, ways: &mut Ways) -> (u16, String, String) {
+    ways.seen.extend(request.authorization.clone());
+    let token = request.authorization.as_deref().and_then(|it| it.strip_prefix("Bearer "));
+    if !ways.open && !token.is_some_and(|token| ways.valid.iter().any(|valid| valid == token)) {
+        let place = format!("{base}/.well-known/oauth-protected-resource/mcp");
+        let place = ways.place.clone().unwrap_or(place);
+        let challenge =
+            format!("WWW-Authenticate: Bearer resource_metadata=\"{place}\", scope=\"mcp\"\r\n");
+        return (401, challenge, String::new());
+    }
+    let message: Value = serde_json::from_str(&request.body).expect("JSON");
+    let Some(id) = message.get("id") else { return (202, String::new(), String::new()) };
+    let result = match message["method"].as_str().expect("a method") {
+        "initialize" => json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+            "serverInfo": {"name": "protected", "version": "1"}}),
+        "tools/list" => json!({"tools": [{"name": "read_item", "inputSchema": {"type": "object"},
+            "annotations": {"readOnlyHint": true}}]}),
+        "tools/call" => json!({"content": [{"type": "text", "text": "seven"}]}),
+        _ => {
+            let error = json!({"code": -32601, "message": "Method not found"});
+            let body = json!({"jsonrpc": "2.0", "id": id, "error": error});
+            return (200, String::new(), body.to_string());
+        }
+    };
+    let body = json!({"jsonrpc": "2.0", "id": id, "result": result});
+    (200, String::new(), body.to_string())
+}
+
+/// `value` with the members of `other`; a null takes a member away.
+fn with(mut value: Value, other: &Value) -> Value {
+    let members = value.as_object_mut().expect("an object");
+    for (name, member) in other.as_object().into_iter().flatten() {
+        match member {
+            Value::Null => members.remove(name),
+            member => members.insert(name.clone(), member.clone()),
+        };
+    }
+    value
+}
+
+/// A parameter of a form or a query.
+fn parameter(form: &str, name: &str) -> String {
+    let pairs = form.split('&').filter_map(|pair| pair.split_once('='));
+    let value = pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).next();
+    let spaced = value.unwrap_or_default().replace('+', " ");
+    let mut bytes = Vec::new();
+    let mut rest = spaced.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        if byte == b'%' {
+            let code = std::str::from_utf8(&rest[..2]).expect("a code");
+            bytes.push(u8::from_str_radix(code, 16).expect("hex"));
+            rest = &rest[2..];
+        } else {
+            bytes.push(byte);
+        }
+    }
+    String::from_utf8(bytes).expect("UTF-8")
+}
+
+/// A code challenge. The hash is made by a program that is everywhere.
+fn s256(verifier: &str) -> String {
+    let script = "printf %s \"$1\" | sha256sum";
+    let output = Command::new("sh").args(["-c", script, "sh", verifier]).output().expect("sh runs");
+    let hex = String::from_utf8(output.stdout).expect("ASCII");
+    let byte = |at: usize| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).expect("hex");
+    let hash: Vec<u8> = (0..32).map(byte).collect();
+    base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(hash)
+}
+
+/// `mcpproxy upstream login`, with a person who does what is asked.
+pub(crate) struct Browser {
+    command: Child,
+    errors: BufReader<std::process::ChildStderr>,
+    said: String,
+}
+
+impl Browser {
+    pub(crate) fn new(command: &mut Command) -> Self {
+        let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut command = command.spawn().expect("it starts");
+        let errors = BufReader::new(command.stderr.take().expect("piped"));
+        Self { command, errors, said: String::new() }
+    }
+
+    /// Logs in, if it comes to that; what the command left behind.
+    pub(crate) fn log_in(mut self) -> Output {
+        while let Some(line) = self.line() {
+            if let Some(url) = line.trim().strip_prefix("http://") {
+                let location = visit(url).expect("a redirect");
+                visit(location.strip_prefix("http://").expect("plain"));
+            }
+        }
+        let mut output = Output::from(self.command.wait_with_output().expect("it ends"));
+        output.stderr = self.said;
+        output
+    }
+
+    fn line(&mut self) -> Option<String> {
+        let mut line = String::new();
+        let count = self.errors.read_line(&mut line).expect("it can be read");
+        self.said.push_str(&line);
+        (count > 0).then_some(line)
+    }
+}
+
+/// Opens a page; where it sends the browser.
+fn visit(url: &str) -> Option<String> {
+    let (authority, target) = url.split_once('/').expect("a path");
+    let port = authority.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+    let mut connection = Connection::open(port);
+    connection.send("GET", &format!("/{target}"), &[("Connection", "close")], b"");
+    connection.response().header("location").map(str::to_owned)
+}

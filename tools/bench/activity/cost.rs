@@ -1,0 +1,245 @@
+//! What a record costs in CPU time: its steps one by one, then the writer's thread of a live log at
+//! the rates of a busy proxy. Records are like those of a proxied call: small arguments, an intent,
+//! and the first KiB of an answer that carries escaped JSON, cut in its middle.
+
+use std::error::Error;
+use std::fs;
+use std::hint::black_box;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use mcpproxy::activity::append::Appender;
+use mcpproxy::activity::codec::{self, HeadRef, PayloadRef};
+use mcpproxy::activity::record::{Hash, NodeId};
+use mcpproxy::activity::redact::Redactor;
+use mcpproxy::activity::store::Store;
+use mcpproxy::activity::view::View;
+use mcpproxy::activity::{
+    Activity, Config, Draft, Entry, Operation, Payload, Source, Status, Type,
+};
+
+/// Records of each step.
+const STEP_RECORDS: u64 = 200_000;
+/// Records of one commit in the steps: 10 ms at 10 000 calls a second.
+const STEP_BATCH: u64 = 100;
+/// Calls a second of the live log; the last is as fast as it goes.
+const RATES: [u64; 4] = [2_000, 10_000, 40_000, u64::MAX];
+/// How long each rate is held.
+const HOLD: Duration = Duration::from_secs(4);
+/// Records at most for each rate.
+const MOST: u64 = 400_000;
+/// How often a paced submitter hands over what is due.
+const PACE: Duration = Duration::from_millis(1);
+/// Bytes kept of an answer.
+const HEAD_BYTES: usize = 1024;
+
+/// An answer of about 10.8 KB: records as text and as structured content.
+pub(super) fn answer() -> String {
+    let item = |n: u32| {
+        serde_json::json!({
+            "id": n, "title": format!("Issue number {n}: the \"frobnicator\" stalls"),
+            "state": if n.is_multiple_of(3) { "closed" } else { "open" },
+            "labels": ["bug", "needs-triage"], "score": f64::from(n % 100) / 100.0,
+            "url": format!("https://example.invalid/issues/{n}"),
+        })
+    };
+    let data = serde_json::json!({ "total": 35, "items": (1..=35).map(item).collect::<Vec<_>>() });
+    let text = serde_json::json!([{"type": "text", "text": data.to_string()}]);
+    format!("{{\"content\":{text},\"structuredContent\":{data}}}")
+}
+
+/// What the records of all calls share.
+pub(super) fn template() -> Draft {
+    let mut draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Success);
+    draft.server = "github".into();
+    draft.tool = "list_issues".into();
+    draft.session_id = "6f1f3c1e-8d0c-4b8e-9a54-1d1f0a2b3c4d".into();
+    draft.client_name = "claude-code".into();
+    draft.operation = Some(Operation::Read);
+    draft.variant = "call_tool_read";
+    draft
+}
+
+/// A call's entry, made as the proxy makes it.
+pub(super) fn entry(template: &Draft, answer: &[u8], n: u64) -> Entry {
+    let mut draft = template.clone();
+    let arguments = format!(r#"{{"owner":"octo","repo":"hello","page":{n},"labels":["bug"]}}"#);
+    let intent = br#"{"operation_type":"read","data_sensitivity":"private","reason":"to see it"}"#;
+    draft.arguments = Payload::cut(arguments.as_bytes(), 4096);
+    draft.response = Payload::cut(answer, HEAD_BYTES);
+    draft.intent = Payload::cut(intent, 8192);
+    draft.request_id = n.to_string().into();
+    draft.started = super::START + n * 100;
+    draft.duration_us = 200 + n % 500;
+    draft.overhead_us = 20 + n % 50;
+    draft.into()
+}
+
+/// Prints the table.
+pub(super) fn run(dir: &Path) -> Result<(), Box<dyn Error>> {
+    steps(&dir.join("steps"))?;
+    for rate in RATES {
+        live(&dir.join("live"), rate)?;
+    }
+    Ok(())
+}
+
+/// Each step of the writer's work alone, on this thread.
+fn steps(dir: &Path) -> Result<(), Box<dyn Error>> {
+    let (template, answer) = (template(), answer());
+    let entries: Vec<_> = (0..STEP_BATCH).map(|n| entry(&template, answer.as_bytes(), n)).collect();
+    let redactor = Redactor::new(&[]);
+    let step = |name: &str, work: &mut dyn FnMut(&Entry)| {
+        let before = own_cpu();
+        for _ in 0..STEP_RECORDS / STEP_BATCH {
+            entries.iter().for_each(&mut *work);
+        }
+        let micros = (own_cpu() - before) as f64 / 1000.0 / STEP_RECORDS as f64;
+        println!("{name:<34} {micros:6.2} µs a record");
+    };
+    step("redact the response", &mut |entry| {
+        black_box(redactor.payload(black_box(&entry.draft.response)));
+    });
+    step("redact arguments, intent, error", &mut |entry| {
+        black_box(redactor.payload(black_box(&entry.draft.arguments)));
+        black_box(redactor.payload(black_box(&entry.draft.intent)));
+        black_box(redactor.text(black_box(&entry.draft.error)));
+    });
+    let (mut head, mut body) = (Vec::new(), Vec::new());
+    step("encode", &mut |entry| encode(black_box(entry), &mut head, &mut body));
+    let mut last = Hash([0; 32]);
+    step("hash", &mut |_| last = codec::chain(last, NodeId([1; 16]), 1, &head, &body));
+
+    let store = Store::open(dir)?;
+    let mut appender = Appender::resume(&View::new(store.snapshot())?, Redactor::new(&[]))?;
+    let (mut cpu, mut took) = ([0; 4], Duration::ZERO);
+    for _ in 0..STEP_RECORDS / STEP_BATCH {
+        let mut laps = [own_cpu(); 5];
+        entries.iter().for_each(|entry| {
+            appender.push(entry, 1_767_225_600_000);
+        });
+        let [_, pushed, taken, committed, synced] = &mut laps;
+        *pushed = own_cpu();
+        let batch = appender.take().map(|it| it.batch).unwrap_or_default();
+        *taken = own_cpu();
+        store.commit(batch)?;
+        *committed = own_cpu();
+        let start = Instant::now();
+        store.sync()?;
+        took += start.elapsed();
+        *synced = own_cpu();
+        let steps = laps.iter().zip(laps.iter().skip(1)).map(|(from, to)| to - from);
+        cpu.iter_mut().zip(steps).for_each(|(sum, step)| *sum += step);
+    }
+    for (name, sum) in ["redact, encode, hash, index", "take", "commit", "sync"].iter().zip(cpu) {
+        let micros = sum as f64 / 1000.0 / STEP_RECORDS as f64;
+        println!("batches of {STEP_BATCH}: {name:<28} {micros:3.2} µs a record");
+    }
+    println!("a sync took {:.0} µs", took.as_secs_f64() * 1e6 / (STEP_RECORDS / STEP_BATCH) as f64);
+    Ok(fs::remove_dir_all(dir)?)
+}
+
+fn encode(entry: &Entry, head: &mut Vec<u8>, body: &mut Vec<u8>) {
+    let draft = &entry.draft;
+    let whole = |it: &'_ Payload| it.total();
+    head.clear();
+    body.clear();
+    codec::encode_head(
+        &HeadRef {
+            stored_ms: draft.started / 1000,
+            kind: draft.kind,
+            source: draft.source,
+            status: draft.status,
+            operation: draft.operation,
+            server: &draft.server,
+            tool: &draft.tool,
+            error: &draft.error,
+            started: draft.started,
+            duration_us: draft.duration_us,
+            overhead_us: draft.overhead_us,
+            response_bytes: whole(&draft.response),
+            session_id: &draft.session_id,
+            request_id: &draft.request_id,
+            parent: None,
+            intent: PayloadRef { bytes: draft.intent.bytes(), total: whole(&draft.intent) },
+            variant: draft.variant,
+            client_name: &draft.client_name,
+        },
+        head,
+    );
+    let of = |it: &'static str| PayloadRef { bytes: it.as_bytes(), total: it.len() as u64 };
+    let arguments = PayloadRef { bytes: draft.arguments.bytes(), total: whole(&draft.arguments) };
+    let response = PayloadRef { bytes: draft.response.bytes(), total: whole(&draft.response) };
+    codec::encode_body(arguments, response, of(""), body);
+}
+
+/// The threads of a log that takes `rate` calls a second.
+fn live(dir: &Path, rate: u64) -> Result<(), Box<dyn Error>> {
+    let config = Config { max_records: 0, retention_days: 0, max_size_mb: 0, ..Config::default() };
+    let (activity, writer) = Activity::open(dir, config)?;
+    let (template, answer) = (template(), answer());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    let before = (own_cpu(), threads()?);
+    let start = Instant::now();
+    let mut sent = 0;
+    runtime.block_on(async {
+        while start.elapsed() < HOLD && sent < MOST {
+            let due = (start.elapsed().as_secs_f64() * rate as f64).min((sent + 512) as f64) as u64;
+            while sent < due.min(MOST) {
+                let made = entry(&template, answer.as_bytes(), sent);
+                match activity.reserve().await {
+                    Ok(slot) => drop(slot.submit(made)),
+                    Err(error) => return eprintln!("{error}"),
+                }
+                sent += 1;
+            }
+            if rate < u64::MAX {
+                tokio::time::sleep(PACE).await;
+            }
+        }
+    });
+    activity.flush()?;
+    let took = start.elapsed().as_secs_f64();
+    let after = (own_cpu(), threads()?);
+    let each = |ns: u64| ns as f64 / 1000.0 / sent as f64;
+    let (mut own, mut others) = (0, 0);
+    for (name, tid, ns) in &after.1 {
+        let was = before.1.iter().find(|it| it.1 == *tid).map_or(0, |it| it.2);
+        match name.as_str() {
+            "activity" => own += ns - was,
+            _ if *tid == u64::from(std::process::id()) => {}
+            _ => others += ns - was,
+        }
+    }
+    println!(
+        "{:>9.0} calls/s: writer {:5.2} µs CPU a record, store's threads {:5.2}, submitter {:5.2}",
+        sent as f64 / took,
+        each(own),
+        each(others),
+        each(after.0 - before.0),
+    );
+    writer.close()?;
+    drop(activity);
+    Ok(fs::remove_dir_all(dir)?)
+}
+
+/// Nanoseconds of CPU this thread has used.
+fn own_cpu() -> u64 {
+    cpu("/proc/thread-self/schedstat").unwrap_or_default()
+}
+
+/// Name, number and nanoseconds of CPU of each thread.
+fn threads() -> Result<Vec<(String, u64, u64)>, Box<dyn Error>> {
+    let mut all = Vec::new();
+    for task in fs::read_dir("/proc/self/task")? {
+        let path = task?.path();
+        let tid = path.file_name().and_then(|it| it.to_str()).map_or(Ok(0), str::parse)?;
+        let name = fs::read_to_string(path.join("comm"))?.trim().to_owned();
+        all.push((name, tid, cpu(path.join("schedstat")).unwrap_or_default()));
+    }
+    Ok(all)
+}
+
+fn cpu(path: impl AsRef<Path>) -> Option<u64> {
+    fs::read_to_string(path).ok()?.split(' ').next()?.parse().ok()
+}
