@@ -1,7 +1,14 @@
 //! Downstream: the faces agents speak MCP to.
 
 pub mod body;
+mod events;
 pub mod guard;
 pub mod http;
+mod legacy;
+mod listen;
+mod modern;
+pub mod principal;
 pub mod session;
 pub mod stdio;
+pub mod streams;
+pub mod under_way;

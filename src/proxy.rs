@@ -71,6 +71,9 @@ pub struct Worker {
     settled: Notify,
 }
 
+/// Calls without a connection that one worker goes on with.
+const MAX_DEFERRED: usize = 1024;
+
 /// Counts a deferred rest down when it ends, however it ends.
 struct Deferred(Rc<Worker>);
 
@@ -111,6 +114,21 @@ impl Worker {
             let _counted = counted;
             rest.await;
         })
+    }
+
+    /// Goes on with a call whose connection broke; false, and nothing is done, while
+    /// [`MAX_DEFERRED`] are left to do.
+    pub fn adopt(self: &Rc<Self>, call: impl Future<Output = ()> + 'static) -> bool {
+        if self.deferred.get() >= MAX_DEFERRED {
+            return false;
+        }
+        self.deferred.set(self.deferred.get() + 1);
+        let worker = Rc::clone(self);
+        tokio::task::spawn_local(async move {
+            let _counted = Deferred(worker);
+            call.await;
+        });
+        true
     }
 
     /// Waits until nothing deferred is left.

@@ -353,7 +353,7 @@ where
     if let Some(page) = page::answer(&request) {
         return page;
     }
-    if request.uri().path() != "/mcp" {
+    if !mcp::PATHS.contains(&request.uri().path()) {
         return api::handle(&shared.api, worker, request).await;
     }
     if shared.require_mcp_auth && !shared.api.admits(request.headers(), request.uri()) {

@@ -30,11 +30,14 @@ impl ToolName {
     /// Splits at the first colon; `None` without one or with an empty half.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
-        let (server, tool) = name.split_once(':')?;
-        if server.is_empty() || tool.is_empty() {
-            return None;
-        }
+        let (server, tool) = Self::split(name)?;
         Some(Self { server: server.into(), tool: tool.into() })
+    }
+
+    /// The two halves of a name.
+    #[must_use]
+    pub fn split(name: &str) -> Option<(&str, &str)> {
+        name.split_once(':').filter(|(server, tool)| !server.is_empty() && !tool.is_empty())
     }
 }
 

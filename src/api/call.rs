@@ -140,7 +140,7 @@ async fn respond(worker: &Rc<Worker>, mut running: Running, request_id: &str) ->
                 return answer::success(result, request_id);
             }
             Piece::Begin(Member::Result) => {
-                let streamed = Streamed::new(running, answer::HEAD, answer::TAIL);
+                let streamed = Streamed::new(running.into(), answer::HEAD, answer::TAIL);
                 return answer::json(StatusCode::OK, Body::Call(Box::new(streamed)), request_id);
             }
             Piece::Whole(Member::Error, error) => {

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use futures_util::Stream;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 
-use crate::proxy::reply::{Aborted, Piece, Running};
+use crate::downstream::under_way::{Taken, Watched};
+use crate::proxy::reply::{Aborted, Piece};
 use crate::wire::splice::Splice;
 
 /// An HTTP answer's body.
@@ -53,7 +54,7 @@ impl From<Bytes> for Body {
 /// A reply under way inside its envelope.
 #[derive(Debug)]
 pub struct Streamed {
-    running: Running,
+    running: Watched,
     /// What goes out before the next piece is asked for.
     ready: Splice,
     tail: Option<Bytes>,
@@ -62,21 +63,24 @@ pub struct Streamed {
 impl Streamed {
     /// A reply whose answer has begun: `head` stands before its value, `tail` after it.
     #[must_use]
-    pub fn new(running: Running, head: Bytes, tail: Bytes) -> Self {
+    pub fn new(running: Watched, head: Bytes, tail: Bytes) -> Self {
         Self { running, ready: Splice::from(head), tail: Some(tail) }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Splice, Aborted>>> {
-        match self.running.poll_piece(cx) {
-            Poll::Ready(Some(Ok(Piece::Data(data)))) => {
+        match self.running.poll(cx) {
+            Poll::Ready(Taken::Piece(Piece::Data(data))) => {
                 self.ready.extend(data);
                 Poll::Ready(Some(Ok(std::mem::take(&mut self.ready))))
             }
-            Poll::Ready(Some(Ok(piece))) => {
+            Poll::Ready(Taken::Piece(piece)) => {
                 Poll::Ready(Some(Err(Aborted(format!("{piece:?} in the middle of a reply")))))
             }
-            Poll::Ready(Some(Err(aborted))) => Poll::Ready(Some(Err(aborted))),
-            Poll::Ready(None) => Poll::Ready(self.tail.take().map(|tail| {
+            Poll::Ready(Taken::Broken(aborted)) => Poll::Ready(Some(Err(aborted))),
+            Poll::Ready(Taken::Cancelled) => {
+                Poll::Ready(Some(Err(Aborted("the client cancelled the call".into()))))
+            }
+            Poll::Ready(Taken::Over) => Poll::Ready(self.tail.take().map(|tail| {
                 self.ready.push(tail);
                 Ok(std::mem::take(&mut self.ready))
             })),

@@ -1,8 +1,9 @@
-//! `/mcp`: MCP streamable HTTP for initialize-based revisions (MCP 2025-11-25 §Transports).
+//! `/mcp` and `/mcp/all`: MCP streamable HTTP, in both eras.
 //!
-//! Owns what is HTTP about it: media types, session headers, statuses, and how a reply becomes a
-//! body. What a message leads to is decided in `proxy::dispatch`. Host, Origin and the API key
-//! were checked before a request gets here.
+//! Owns what is HTTP about it: media types, bodies, which era a request belongs to, and how a reply
+//! becomes an answer. What is particular to an era is in [`super::legacy`] and [`super::modern`];
+//! what a message leads to is decided in `proxy::dispatch`. Host, Origin and the API key were
+//! checked before a request gets here.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,13 +18,23 @@ use http_body::Body as HttpBody;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use crate::downstream::body::{Body, Streamed};
+use crate::downstream::events;
+use crate::downstream::legacy::{self, SESSION_ID};
+use crate::downstream::modern;
 use crate::downstream::session::{Session, Sessions};
+use crate::downstream::under_way::{Taken, UnderWay, Watched};
 use crate::proxy::Worker;
-use crate::proxy::client::{Client, Endpoint};
-use crate::proxy::dispatch::{self, Channel, Initialize, Peer, Reaction, VERSIONS};
-use crate::proxy::reply::{Piece, Running};
-use crate::upstream::{Era, Takes};
+use crate::proxy::client::Endpoint;
+use crate::proxy::dispatch::{self, Channel, MODERN};
+use crate::proxy::reply::Piece;
+use crate::upstream::Era;
+use crate::wire::headers;
 use crate::wire::jsonrpc::{self, Code};
+
+/// Where MCP is spoken: our four tools, and every upstream tool under a name of its own.
+pub const PATHS: [&str; 2] = ["/mcp", ALL_PATH];
+/// The path of direct mode.
+const ALL_PATH: &str = "/mcp/all";
 
 /// Largest request body: 16 MiB.
 pub const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
@@ -31,8 +42,8 @@ pub const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 /// A client has this long to send a request's body.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(15);
 
-const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
-const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+/// Carries the protocol revision.
+pub(super) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static(headers::PROTOCOL_VERSION);
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// What one connection remembers between its requests.
@@ -41,10 +52,25 @@ pub struct Connection {
     /// True once a request has come whole.
     pub used: std::cell::Cell<bool>,
     /// The session last used, so that the shared table is not asked for each call.
-    session: RefCell<Option<Arc<Session>>>,
+    pub(super) session: RefCell<Option<Arc<Session>>>,
+    /// The modern client that spoke last, so that one who says the same again costs less.
+    pub(super) client: RefCell<Option<modern::Known>>,
+    /// Its calls.
+    pub(super) under_way: Arc<UnderWay>,
 }
 
-/// Answers one request to `/mcp`. `now_ms` is the time of any monotonic origin.
+/// One request, and what it is answered from.
+pub(super) struct Post<'a> {
+    pub(super) worker: &'a Rc<Worker>,
+    pub(super) sessions: &'a Sessions,
+    pub(super) connection: &'a Connection,
+    pub(super) now_ms: u64,
+    pub(super) head: &'a Parts,
+    pub(super) endpoint: Endpoint,
+    pub(super) channel: Channel,
+}
+
+/// Answers one request to `/mcp` or [`ALL_PATH`]. `now_ms` is the time of any monotonic origin.
 pub async fn handle<B>(
     worker: &Rc<Worker>,
     sessions: &Sessions,
@@ -57,107 +83,120 @@ where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
+    let endpoint = match head.uri.path() {
+        ALL_PATH => Endpoint::All,
+        _ => Endpoint::Search,
+    };
+    let media = media(&head.headers);
+    let channel = if media.event_stream { Channel::Stream } else { Channel::Answer };
+    let post = Post { worker, sessions, connection, now_ms, head, endpoint, channel };
     match head.method {
         Method::POST => {}
-        Method::DELETE => return end_session(sessions, &head.headers),
+        Method::GET => return legacy::get(&post),
+        Method::DELETE => return legacy::delete(&post),
         _ => {
-            let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "use POST or DELETE");
-            response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST, DELETE"));
+            let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "use POST, GET or DELETE");
+            let allow = HeaderValue::from_static("POST, GET, DELETE");
+            response.headers_mut().insert(ALLOW, allow);
             return response;
         }
     }
-    if let Some(refused) = check_media_types(&head.headers) {
-        return refused;
+    if !is_json(&head.headers) {
+        let text = "Content-Type must be application/json";
+        return plain(StatusCode::UNSUPPORTED_MEDIA_TYPE, text);
+    }
+    if !media.json {
+        return plain(StatusCode::NOT_ACCEPTABLE, "Accept must include application/json");
     }
     let body = match collect(body).await {
         Ok(body) => body,
         Err(refused) => return no_body(&refused),
     };
-    let received = match dispatch::read(worker, &body) {
-        Ok(Some(request)) => request,
-        Ok(None) => return status(StatusCode::ACCEPTED),
-        Err(error) => return json(StatusCode::BAD_REQUEST, Body::from(error)),
-    };
-    let session = if &*received.request.method == "initialize" {
-        None
-    } else {
-        match find_session(sessions, connection, &head.headers, now_ms) {
-            Ok(session) => Some(session),
-            Err((code, text)) => {
-                let error =
-                    jsonrpc::error(received.request.id.as_deref(), Code::InvalidRequest, text);
-                return json(code, Body::from(error));
-            }
-        }
-    };
-    let client = session.map_or_else(|| anonymous(""), |session| Arc::clone(&session.client));
-    let peer = Peer { client, endpoint: Endpoint::Search, channel: Channel::Answer };
-    match dispatch::dispatch(worker, &peer, received) {
-        Reaction::Noted | Reaction::Cancel(_) => status(StatusCode::ACCEPTED),
-        Reaction::Answer(answer) | Reaction::Error(_, answer) => {
-            json(StatusCode::OK, Body::from(answer))
-        }
-        Reaction::Initialize(accepted) => open_session(sessions, accepted, now_ms),
-        Reaction::Call { id, running } => reply(worker, &id, running).await,
-        Reaction::Listen { .. } => status(StatusCode::NOT_FOUND),
+    match era(&head.headers) {
+        Some(Era::Legacy) => legacy::post(&post, body).await,
+        Some(Era::Modern) => modern::post(&post, body).await,
+        None => modern::post_of_either_era(&post, body).await,
     }
 }
 
-/// A client that has not introduced itself.
-pub(super) fn anonymous(session_id: &str) -> Arc<Client> {
-    let [newest, ..] = VERSIONS;
-    Arc::new(Client::new(session_id.into(), "", newest, Era::Legacy, Takes::default()))
+/// The era that the headers tell of; `None`: the body does.
+fn era(headers: &HeaderMap) -> Option<Era> {
+    let mut versions = headers.get_all(&PROTOCOL_VERSION).iter();
+    if versions.any(|version| version == MODERN) {
+        return Some(Era::Modern);
+    }
+    headers.contains_key(&SESSION_ID).then_some(Era::Legacy)
 }
 
-/// Turns a reply into an answer: whole if it is there at once, else streamed.
-async fn reply(worker: &Rc<Worker>, id: &[u8], mut running: Running) -> Response<Body> {
-    loop {
-        let piece = match running.next().await {
-            Some(Ok(piece)) => piece,
-            Some(Err(_)) | None => {
-                let error = jsonrpc::error(Some(id), Code::Internal, "Internal error: no reply");
-                return json(StatusCode::OK, Body::from(error));
-            }
-        };
-        match piece {
-            // Only a stream could carry it, and this client was promised `application/json`.
-            Piece::Notification(_) | Piece::Request(_) => {}
-            Piece::Whole(member, mut splice) => {
-                splice.push_front(dispatch::head(id, member));
-                splice.push(jsonrpc::TAIL);
-                // What is left (judging in warn) is done once the answer is on its way.
-                worker.defer(running);
-                return json(StatusCode::OK, Body::from(splice));
-            }
-            Piece::Begin(member) => {
-                let streamed = Streamed::new(running, dispatch::head(id, member), jsonrpc::TAIL);
-                return json(StatusCode::OK, Body::Call(Box::new(streamed)));
-            }
-            Piece::Data(_) => {
-                let error = jsonrpc::error(Some(id), Code::Internal, "Internal error: no head");
-                return json(StatusCode::OK, Body::from(error));
-            }
-            Piece::Refused(refusal) => {
-                return json(StatusCode::OK, Body::from(dispatch::refused(id, &refusal)));
-            }
+/// Turns a reply into an answer: whole if it is there at once, else streamed; as events if there is
+/// something to say before it.
+pub(super) async fn reply(
+    worker: &Rc<Worker>,
+    id: &Bytes,
+    era: Era,
+    session: Option<&Arc<Session>>,
+    mut call: Watched,
+) -> Response<Body> {
+    let failed = |text: &str| {
+        let error = jsonrpc::error(Some(id), Code::Internal, text);
+        json(StatusCode::OK, Body::from(error))
+    };
+    match call.next().await {
+        Taken::Piece(first @ (Piece::Notification(_) | Piece::Request(_))) => {
+            events::Reply::respond(worker, id, era, session, first, call)
         }
+        Taken::Piece(Piece::Whole(member, mut splice)) => {
+            splice.push_front(dispatch::head(id, member));
+            splice.push(jsonrpc::TAIL);
+            // What is left (judging in warn) is done once the answer is on its way.
+            if let Some(rest) = call.rest() {
+                worker.defer(rest);
+            }
+            json(StatusCode::OK, Body::from(splice))
+        }
+        Taken::Piece(Piece::Begin(member)) => {
+            let streamed = Streamed::new(call, dispatch::head(id, member), jsonrpc::TAIL);
+            json(StatusCode::OK, Body::Call(Box::new(streamed)))
+        }
+        Taken::Piece(Piece::Refused(refusal)) => {
+            json(StatusCode::OK, Body::from(dispatch::refused(era, id, &refusal)))
+        }
+        Taken::Piece(Piece::Data(_)) => failed("Internal error: no head"),
+        Taken::Over | Taken::Broken(_) => failed("Internal error: no reply"),
+        // It waits for no answer, but a request over HTTP gets one.
+        Taken::Cancelled => failed("the client cancelled the request"),
     }
 }
 
-fn check_media_types(headers: &HeaderMap) -> Option<Response<Body>> {
+/// What a client takes for an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Media {
+    pub(super) json: bool,
+    pub(super) event_stream: bool,
+}
+
+/// Reads `Accept`; without one everything is taken but an event stream.
+pub(super) fn media(headers: &HeaderMap) -> Media {
+    let mut values = headers.get_all(ACCEPT).iter().peekable();
+    let mut media = Media { json: values.peek().is_none(), event_stream: false };
+    for kind in values.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')) {
+        let (kind, parameters) = kind.split_once(';').unwrap_or((kind, ""));
+        let refused =
+            |parameter: &str| matches!(parameter.trim(), "q=0" | "q=0.0" | "q=0.00" | "q=0.000");
+        if parameters.split(';').any(refused) {
+            continue;
+        }
+        let is = |known: &str| kind.trim().eq_ignore_ascii_case(known);
+        media.json |= is("application/json") || is("application/*") || is("*/*");
+        media.event_stream |= is("text/event-stream") || is("text/*");
+    }
+    media
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
     let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let essence = content_type.map(|value| value.split(';').next().unwrap_or_default().trim());
-    if !essence.is_some_and(|value| value.eq_ignore_ascii_case("application/json")) {
-        let text = "Content-Type must be application/json";
-        return Some(plain(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
-    }
-    let mut accepts = headers.get_all(ACCEPT).iter().peekable();
-    let acceptable = accepts.peek().is_none()
-        || accepts.filter_map(|value| value.to_str().ok()).any(|value| {
-            let value = value.to_ascii_lowercase();
-            ["application/json", "application/*", "*/*"].iter().any(|kind| value.contains(kind))
-        });
-    (!acceptable).then(|| plain(StatusCode::NOT_ACCEPTABLE, "Accept must include application/json"))
+    essence.is_some_and(|value| value.eq_ignore_ascii_case("application/json"))
 }
 
 /// Why a request has no body.
@@ -211,83 +250,65 @@ where
     }
 }
 
-fn find_session(
-    sessions: &Sessions,
-    connection: &Connection,
-    headers: &HeaderMap,
-    now_ms: u64,
-) -> Result<Arc<Session>, (StatusCode, &'static str)> {
-    let mut ids = headers.get_all(SESSION_ID).iter();
-    let (id, None) = (ids.next().and_then(|value| value.to_str().ok()), ids.next()) else {
-        return Err((StatusCode::BAD_REQUEST, "Mcp-Session-Id is given more than once"));
-    };
-    let Some(id) = id else {
-        return Err((
-            StatusCode::BAD_REQUEST,
-            "Mcp-Session-Id is missing: send initialize first and repeat the id it answers with",
-        ));
-    };
-    let mut last = connection.session.borrow_mut();
-    let session = match last.as_ref() {
-        Some(session) if **session.id() == *id && session.touch(now_ms) => Arc::clone(session),
-        Some(_) | None => {
-            let session = sessions
-                .find(id, now_ms)
-                .ok_or((StatusCode::NOT_FOUND, "Session not found: send initialize again"))?;
-            *last = Some(Arc::clone(&session));
-            session
-        }
-    };
-    match headers.get(PROTOCOL_VERSION).map(HeaderValue::as_bytes) {
-        Some(version) if !VERSIONS.iter().any(|known| known.as_bytes() == version) => {
-            Err((StatusCode::BAD_REQUEST, "Unsupported MCP-Protocol-Version"))
-        }
-        Some(_) | None => Ok(session),
-    }
-}
-
-fn open_session(sessions: &Sessions, accepted: Initialize, now_ms: u64) -> Response<Body> {
-    let mut random = [0; 16];
-    if getrandom::fill(&mut random).is_err() {
-        return plain(StatusCode::INTERNAL_SERVER_ERROR, "no randomness for a session id");
-    }
-    match sessions.open(random, accepted.version, &accepted.client_name, accepted.takes, now_ms) {
-        Ok(session) => {
-            let mut response = json(StatusCode::OK, Body::from(accepted.answer));
-            if let Ok(id) = HeaderValue::from_str(session.id()) {
-                response.headers_mut().insert(SESSION_ID, id);
-            }
-            response
-        }
-        Err(full) => plain(StatusCode::SERVICE_UNAVAILABLE, &full.to_string()),
-    }
-}
-
-fn end_session(sessions: &Sessions, headers: &HeaderMap) -> Response<Body> {
-    let id = headers.get(SESSION_ID).and_then(|value| value.to_str().ok());
-    match id.map(|id| sessions.end(id)) {
-        Some(true) => status(StatusCode::NO_CONTENT),
-        Some(false) => plain(StatusCode::NOT_FOUND, "Session not found"),
-        None => plain(StatusCode::BAD_REQUEST, "Mcp-Session-Id is missing"),
-    }
-}
-
-fn json(status: StatusCode, body: Body) -> Response<Body> {
+pub(super) fn json(status: StatusCode, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, JSON);
     response
 }
 
-fn plain(status: StatusCode, text: &str) -> Response<Body> {
+pub(super) fn plain(status: StatusCode, text: &str) -> Response<Body> {
     let mut response = Response::new(Body::from(Bytes::from(format!("{text}\n"))));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
     response
 }
 
-fn status(status: StatusCode) -> Response<Body> {
+pub(super) fn status(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Body::Empty);
     *response.status_mut() = status;
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_client_takes_is_read_without_guessing() {
+        for (accept, json, event_stream) in [
+            (None, true, false),
+            (Some("application/json, text/event-stream"), true, true),
+            (Some("Application/JSON;q=0.9,TEXT/event-stream;q=0.1"), true, true),
+            (Some("*/*"), true, false),
+            (Some("text/event-stream"), false, true),
+            (Some("application/json;q=0, text/*"), false, true),
+            (Some("application/jsonl"), false, false),
+            (Some("text/html"), false, false),
+        ] {
+            let mut headers = HeaderMap::new();
+            if let Some(accept) = accept {
+                headers.insert(ACCEPT, HeaderValue::from_static(accept));
+            }
+            assert_eq!(media(&headers), Media { json, event_stream }, "{accept:?}");
+        }
+    }
+
+    #[test]
+    fn an_era_is_told_by_headers_where_they_tell() {
+        let of = |pairs: &[(&'static str, &'static str)]| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in pairs {
+                headers.append(*name, HeaderValue::from_static(value));
+            }
+            era(&headers)
+        };
+        let (version, session) = ("mcp-protocol-version", ("mcp-session-id", "x"));
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[(version, "2025-11-25")]), None);
+        assert_eq!(of(&[(version, "2026-07-28")]), Some(Era::Modern));
+        assert_eq!(of(&[session, (version, "2026-07-28")]), Some(Era::Modern), "it is ignored");
+        assert_eq!(of(&[session, (version, "2025-11-25")]), Some(Era::Legacy));
+        assert_eq!(of(&[session]), Some(Era::Legacy));
+    }
 }

@@ -1,27 +1,38 @@
 //! Sessions of the initialize-based protocol revisions (MCP 2025-11-25 §Session Management).
 //!
-//! Owns the table of live sessions, bounded in number and in idle time. Deliberately has no
-//! clock: callers say what time it is, in milliseconds of any monotonic origin.
+//! Owns the table of live sessions, bounded in number and in idle time: a newcomer to a full table
+//! takes the place of whoever has been idle longest. Deliberately has no clock: callers say what
+//! time it is, in milliseconds of any monotonic origin.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use thiserror::Error;
+use tokio::sync::{Semaphore, broadcast, watch};
 
-use crate::proxy::client::Client;
-use crate::upstream::{Era, Takes};
+use crate::catalog::snapshot::Notice;
+use crate::downstream::principal::Principal;
+use crate::downstream::streams::Streams;
+use crate::downstream::under_way::UnderWay;
+use crate::proxy::client::{Client, Endpoint};
 
 /// Most sessions alive at once.
 pub const MAX_SESSIONS: usize = 10_000;
 /// A session unused for this long is forgotten: 24 h.
 pub const IDLE_MS: u64 = 24 * 60 * 60 * 1000;
+/// Streams that tell of changes, open at once over all clients.
+pub const MAX_LISTENERS: usize = 1024;
+/// Streams that tell of changes, open at once in one session.
+pub const MAX_LISTENERS_PER_SESSION: usize = 8;
 /// Shards of the table, so that sessions rarely meet on a lock.
 const SHARDS: usize = 16;
+/// Idle sessions that make room at once, so that not every newcomer searches the table.
+const EVICTED: usize = 64;
 
-/// The table is full of sessions in use.
+/// The table is full of sessions that are all in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("too many sessions: {MAX_SESSIONS} are open; end some with DELETE, or wait")]
+#[error("too many sessions: {MAX_SESSIONS} are in use; end some with DELETE, or wait")]
 pub struct Full;
 
 /// One initialized client.
@@ -29,15 +40,22 @@ pub struct Full;
 pub struct Session {
     /// Who it is. Its `session_id`, 128 random bits in hex, is the `Mcp-Session-Id`.
     pub client: Arc<Client>,
+    /// Where it was opened; it exists nowhere else.
+    pub endpoint: Endpoint,
+    /// What its event streams have sent.
+    pub streams: Streams,
+    /// What there is to tell, once somebody listens. One stream reads it at a time, since no
+    /// message may go out on two.
+    pub notices: Arc<tokio::sync::Mutex<Option<broadcast::Receiver<Notice>>>>,
+    /// Room for streams that tell of changes.
+    pub listeners: Arc<Semaphore>,
+    principal: Principal,
+    connections: Mutex<Vec<Weak<UnderWay>>>,
     used_ms: AtomicU64,
-    ended: std::sync::atomic::AtomicBool,
+    ended: AtomicBool,
 }
 
 impl Session {
-    fn new(client: Client, now_ms: u64) -> Self {
-        Self { client: Arc::new(client), used_ms: AtomicU64::new(now_ms), ended: false.into() }
-    }
-
     /// The `Mcp-Session-Id`.
     #[must_use]
     pub fn id(&self) -> &Arc<str> {
@@ -47,51 +65,135 @@ impl Session {
     /// Notes a use; false when the session has ended or expired, so that whoever kept it asks
     /// the table again.
     pub fn touch(&self, now_ms: u64) -> bool {
-        if self.ended.load(Ordering::Acquire) || self.expired(now_ms) {
+        if self.has_ended() || self.expired(now_ms) {
             return false;
         }
         self.used_ms.store(now_ms, Ordering::Relaxed);
         true
     }
 
+    /// True once it was ended, from whichever side.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// True if whoever brings `headers` may use it: a session that was opened with an API key is
+    /// used with the same one.
+    #[must_use]
+    pub fn belongs_to(&self, head: &http::request::Parts) -> bool {
+        self.principal.is(head)
+    }
+
+    /// The calls of a connection can be cancelled through this session from now on.
+    pub fn join(&self, connection: &Arc<UnderWay>) {
+        let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        connections.retain(|known| known.strong_count() > 0);
+        let known = connections.iter().any(|known| known.as_ptr() == Arc::as_ptr(connection));
+        if !known {
+            connections.push(Arc::downgrade(connection));
+        }
+    }
+
+    /// Ends the client's call of that raw id, on whichever of its connections; false if there is
+    /// none.
+    pub fn cancel(&self, id: &[u8]) -> bool {
+        let connections: Vec<_> = self.tables();
+        connections.iter().fold(false, |found, calls| calls.cancel(id) | found)
+    }
+
+    fn tables(&self) -> Vec<Arc<UnderWay>> {
+        let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        connections.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// True while a call is under way or a stream is open.
+    fn is_busy(&self) -> bool {
+        let listened_to = self.listeners.available_permits() < MAX_LISTENERS_PER_SESSION;
+        listened_to || self.tables().iter().any(|calls| !calls.is_empty())
+    }
+
     fn expired(&self, now_ms: u64) -> bool {
-        now_ms.saturating_sub(self.used_ms.load(Ordering::Relaxed)) > IDLE_MS
+        now_ms.saturating_sub(self.used_ms.load(Ordering::Relaxed)) > IDLE_MS && !self.is_busy()
+    }
+
+    fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+        self.streams.stir();
     }
 }
 
 type Shard = RwLock<HashMap<Arc<str>, Arc<Session>>>;
 
-/// All live sessions.
-#[derive(Debug, Default)]
+/// All live sessions, and what the streams of all clients share.
+#[derive(Debug)]
 pub struct Sessions {
     shards: [Shard; SHARDS],
     count: AtomicUsize,
+    kept: Arc<AtomicUsize>,
+    listeners: Arc<Semaphore>,
+    draining: watch::Sender<bool>,
+}
+
+impl Default for Sessions {
+    fn default() -> Self {
+        Self {
+            shards: Default::default(),
+            count: AtomicUsize::new(0),
+            kept: Arc::default(),
+            listeners: Arc::new(Semaphore::new(MAX_LISTENERS)),
+            draining: watch::Sender::new(false),
+        }
+    }
+}
+
+/// What a session is opened with.
+#[derive(Debug)]
+pub struct Opening {
+    /// Who it is for; its `session_id` is 128 bits of the system's randomness, see [`fresh_id`].
+    pub client: Client,
+    /// Where.
+    pub endpoint: Endpoint,
+    /// On whose behalf.
+    pub principal: Principal,
+}
+
+/// The id of a session, of 128 random bits.
+#[must_use]
+pub fn fresh_id(random: [u8; 16]) -> Arc<str> {
+    format!("{:032x}", u128::from_be_bytes(random)).into()
 }
 
 impl Sessions {
-    /// Opens a session under `random`, 128 bits of the system's randomness.
+    /// Opens a session.
     ///
     /// # Errors
     ///
-    /// [`Full`] when [`MAX_SESSIONS`] are in use.
-    pub fn open(
-        &self,
-        random: [u8; 16],
-        version: &'static str,
-        client_name: &str,
-        takes: Takes,
-        now_ms: u64,
-    ) -> Result<Arc<Session>, Full> {
+    /// [`Full`] when [`MAX_SESSIONS`] are in use and none of them is idle.
+    pub fn open(&self, opening: Opening, now_ms: u64) -> Result<Arc<Session>, Full> {
         if self.count.load(Ordering::Relaxed) >= MAX_SESSIONS {
             self.sweep(now_ms);
+            if self.count.load(Ordering::Relaxed) >= MAX_SESSIONS {
+                self.evict();
+            }
             if self.count.load(Ordering::Relaxed) >= MAX_SESSIONS {
                 return Err(Full);
             }
         }
-        let id = format!("{:032x}", u128::from_be_bytes(random));
-        let client = Client::new(id.as_str().into(), client_name, version, Era::Legacy, takes);
-        let session = Arc::new(Session::new(client, now_ms));
-        self.write(&id, |shard| shard.insert(Arc::clone(session.id()), Arc::clone(&session)));
+        let Opening { client, endpoint, principal } = opening;
+        let session = Arc::new(Session {
+            client: Arc::new(client),
+            endpoint,
+            streams: Streams::new(Arc::clone(&self.kept)),
+            notices: Arc::default(),
+            listeners: Arc::new(Semaphore::new(MAX_LISTENERS_PER_SESSION)),
+            principal,
+            connections: Mutex::default(),
+            used_ms: AtomicU64::new(now_ms),
+            ended: AtomicBool::new(false),
+        });
+        let id = Arc::clone(session.id());
+        self.write(&id, |shard| shard.insert(Arc::clone(&id), Arc::clone(&session)));
         self.count.fetch_add(1, Ordering::Relaxed);
         Ok(session)
     }
@@ -99,7 +201,7 @@ impl Sessions {
     /// The live session of that id, its use noted.
     #[must_use]
     pub fn find(&self, id: &str, now_ms: u64) -> Option<Arc<Session>> {
-        let shard = self.shard(id).read().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let shard = self.shard(id).read().unwrap_or_else(PoisonError::into_inner);
         let session = shard.get(id)?;
         session.touch(now_ms).then(|| Arc::clone(session))
     }
@@ -107,7 +209,7 @@ impl Sessions {
     /// Ends a session; false if there was none.
     pub fn end(&self, id: &str) -> bool {
         let Some(session) = self.write(id, |shard| shard.remove(id)) else { return false };
-        session.ended.store(true, Ordering::Release);
+        session.end();
         self.count.fetch_sub(1, Ordering::Relaxed);
         true
     }
@@ -115,11 +217,49 @@ impl Sessions {
     /// Forgets what has expired.
     pub fn sweep(&self, now_ms: u64) {
         for shard in &self.shards {
-            let mut shard = shard.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+            let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
             let before = shard.len();
-            shard.retain(|_, session| !session.expired(now_ms));
+            shard.retain(|_, session| {
+                let expired = session.expired(now_ms);
+                if expired {
+                    session.end();
+                }
+                !expired
+            });
             self.count.fetch_sub(before - shard.len(), Ordering::Relaxed);
         }
+    }
+
+    /// Ends those that have been idle longest.
+    fn evict(&self) {
+        let mut idle = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
+            let sessions = shard.values().filter(|session| !session.is_busy());
+            let uses = sessions.map(|it| (it.used_ms.load(Ordering::Relaxed), Arc::clone(it.id())));
+            idle.extend(uses);
+        }
+        idle.sort_unstable();
+        for (_, id) in idle.into_iter().take(EVICTED) {
+            self.end(&id);
+        }
+    }
+
+    /// Room for streams that tell of changes, over all clients.
+    #[must_use]
+    pub fn listeners(&self) -> &Arc<Semaphore> {
+        &self.listeners
+    }
+
+    /// Asks every stream that tells of changes to end: the server does.
+    pub fn drain(&self) {
+        self.draining.send_replace(true);
+    }
+
+    /// Tells when [`Sessions::drain`] was called.
+    #[must_use]
+    pub fn draining(&self) -> watch::Receiver<bool> {
+        self.draining.subscribe()
     }
 
     fn shard(&self, id: &str) -> &Shard {
@@ -130,23 +270,30 @@ impl Sessions {
     }
 
     fn write<T>(&self, id: &str, act: impl FnOnce(&mut HashMap<Arc<str>, Arc<Session>>) -> T) -> T {
-        act(&mut self.shard(id).write().unwrap_or_else(std::sync::PoisonError::into_inner))
+        act(&mut self.shard(id).write().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::upstream::{Era, Takes};
+
+    fn opening(n: u128) -> Opening {
+        let id = fresh_id(n.to_be_bytes());
+        let client = Client::new(id, "ide", "2025-11-25", Era::Legacy, Takes::default());
+        Opening { client, endpoint: Endpoint::Search, principal: Principal::default() }
+    }
 
     #[test]
     fn a_session_lives_until_ended_or_idle() {
         let sessions = Sessions::default();
-        let kept = sessions.open([7; 16], "2025-11-25", "ide", Takes::default(), 0).unwrap();
+        let kept = sessions.open(opening(7), 0).unwrap();
         assert_eq!(kept.id().len(), 32);
         assert!(sessions.find(kept.id(), IDLE_MS).is_some());
         assert!(sessions.find(kept.id(), 2 * IDLE_MS).is_some(), "a use starts the idle time anew");
         assert!(sessions.find(kept.id(), 3 * IDLE_MS + 1).is_none());
-        let ended = sessions.open([8; 16], "2025-11-25", "ide", Takes::default(), 0).unwrap();
+        let ended = sessions.open(opening(8), 0).unwrap();
         assert!(sessions.end(ended.id()));
         assert!(!sessions.end(ended.id()));
         assert!(!ended.touch(1), "whoever kept it notices");
@@ -154,16 +301,47 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_bounded_and_expired_sessions_make_room() {
+    fn a_newcomer_takes_the_place_of_whoever_was_idle_longest() {
         let sessions = Sessions::default();
+        let all: Vec<_> = (0..MAX_SESSIONS as u128)
+            .map(|n| sessions.open(opening(n), n as u64).unwrap())
+            .collect();
+        let calls = Arc::new(UnderWay::default());
+        all[0].join(&calls);
+        let never = crate::proxy::reply::Running::new(|_| std::future::pending());
+        let _busy = calls.watch(&bytes::Bytes::from_static(b"1"), never);
+        let late = MAX_SESSIONS as u64;
+        assert!(sessions.find(all[1].id(), late).is_some());
+        assert!(sessions.open(opening(u128::MAX), late).is_ok());
+        assert!(!all[0].has_ended(), "a call is under way in it");
+        assert!(!all[1].has_ended(), "it was just used");
+        assert!(all[2].has_ended() && sessions.find(all[2].id(), late).is_none());
+        assert!(!all[MAX_SESSIONS - 1].has_ended());
+    }
+
+    #[test]
+    fn a_table_of_busy_sessions_is_full() {
+        let sessions = Sessions::default();
+        let calls = Arc::new(UnderWay::default());
+        let never = crate::proxy::reply::Running::new(|_| std::future::pending());
+        let _busy = calls.watch(&bytes::Bytes::from_static(b"1"), never);
         for n in 0..MAX_SESSIONS as u128 {
-            sessions.open(n.to_be_bytes(), "2025-11-25", "", Takes::default(), 0).unwrap();
+            sessions.open(opening(n), 0).unwrap().join(&calls);
         }
-        let one_more = u128::MAX.to_be_bytes();
-        assert_eq!(
-            sessions.open(one_more, "2025-11-25", "", Takes::default(), 1).unwrap_err(),
-            Full
-        );
-        assert!(sessions.open(one_more, "2025-11-25", "", Takes::default(), IDLE_MS + 1).is_ok());
+        assert_eq!(sessions.open(opening(u128::MAX), 1).unwrap_err(), Full);
+    }
+
+    #[test]
+    fn a_cancellation_finds_the_call_on_any_connection_of_its_session_only() {
+        let sessions = Sessions::default();
+        let (ours, other) =
+            (sessions.open(opening(1), 0).unwrap(), sessions.open(opening(2), 0).unwrap());
+        let calls = Arc::new(UnderWay::default());
+        let never = crate::proxy::reply::Running::new(|_| std::future::pending());
+        let _call = calls.watch(&bytes::Bytes::from_static(b"1"), never);
+        ours.join(&calls);
+        ours.join(&calls);
+        assert!(!other.cancel(b"1"));
+        assert!(ours.cancel(b"1"));
     }
 }

@@ -1,20 +1,24 @@
-//! The same endpoint over a client's pipes (MCP 2025-11-25 §stdio).
+//! The same endpoint over a client's pipes, in both eras (MCP 2025-11-25 and 2026-07-28 §stdio).
 //!
 //! One message a line in both directions. Only complete messages are written, and a raw newline
 //! between tokens of an upstream's answer becomes a space (SPEC §3). Calls run side by side;
-//! their replies leave in the order they are complete.
+//! their replies leave in the order they are complete, what comes before them when it comes.
 
 use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::downstream::legacy::stranger;
+use crate::downstream::listen::{self, Subscription};
+use crate::downstream::modern;
+use crate::downstream::under_way::{Taken, UnderWay, Watched};
 use crate::proxy::Worker;
 use crate::proxy::client::{Client, Endpoint};
-use crate::proxy::dispatch::{self, Channel, Initialize, Peer, Reaction};
+use crate::proxy::dispatch::{self, Channel, Incoming, Initialize, Peer, Reaction};
 use crate::proxy::reply::{Piece, Running};
 use crate::upstream::Era;
 use crate::wire::jsonrpc::{self, Code};
@@ -28,6 +32,10 @@ pub const MAX_CALLS: usize = 256;
 /// Replies waiting for the client to read them.
 const REPLY_QUEUE: usize = 64;
 const READ_BYTES: usize = 64 * 1024;
+/// Subscriptions of one client at once.
+const MAX_SUBSCRIPTIONS: usize = 32;
+/// The session's id in records: there is one for each pipe.
+const SESSION_ID: &str = "stdio";
 
 /// Serves one client until it closes its end, then lets the calls under way finish.
 ///
@@ -41,7 +49,16 @@ where
 {
     let (replies, queue) = mpsc::channel::<Splice>(REPLY_QUEUE);
     let writer = tokio::task::spawn_local(write(output, queue));
-    let mut client = Pipe { worker, peer: anonymous(), replies, calls: JoinSet::new() };
+    let mut client = Pipe {
+        worker,
+        client: Arc::new(stranger(SESSION_ID)),
+        replies,
+        calls: JoinSet::new(),
+        under_way: Arc::default(),
+        subscriptions: JoinSet::new(),
+        listeners: JoinSet::new(),
+        draining: watch::Sender::new(false),
+    };
     let mut pending = BytesMut::new();
     let mut searched = 0;
     // True inside a line that was refused for its length.
@@ -72,16 +89,26 @@ where
         // A last line without its newline is a message all the same.
         client.take_line(pending.freeze()).await;
     }
+    client.draining.send_replace(true);
     while client.calls.join_next().await.is_some() {}
+    while client.subscriptions.join_next().await.is_some() {}
+    client.listeners.shutdown().await;
     drop(client);
     writer.await.map_err(std::io::Error::other)?
 }
 
 struct Pipe {
     worker: Rc<Worker>,
-    peer: Peer,
+    /// Who speaks the initialize-based revisions here; a modern request names its own.
+    client: Arc<Client>,
     replies: mpsc::Sender<Splice>,
     calls: JoinSet<()>,
+    under_way: Arc<UnderWay>,
+    subscriptions: JoinSet<()>,
+    /// What tells a legacy client of changes.
+    listeners: JoinSet<()>,
+    /// The client has closed its end.
+    draining: watch::Sender<bool>,
 }
 
 impl Pipe {
@@ -89,33 +116,115 @@ impl Pipe {
         if line.iter().all(u8::is_ascii_whitespace) {
             return;
         }
-        let request = match dispatch::read(&self.worker, &line) {
-            Ok(Some(request)) => request,
-            Ok(None) => return,
+        if line.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[')
+            && self.client.version == "2025-03-26"
+        {
+            return self.take_batch(&line).await;
+        }
+        self.take(line).await;
+    }
+
+    /// Takes the messages of a batch one by one; their responses leave one by one too, which that
+    /// revision leaves to the server (MCP 2025-03-26 §Transports).
+    async fn take_batch(&mut self, line: &Bytes) {
+        let messages = jsonrpc::batch(line).filter(|messages| !messages.is_empty());
+        let Some(messages) = messages else {
+            let text = "Invalid Request: not a batch of messages";
+            return self.send(jsonrpc::error(None, Code::InvalidRequest, text)).await;
+        };
+        for message in messages {
+            self.take(message).await;
+        }
+    }
+
+    async fn take(&mut self, line: Bytes) {
+        let received = match dispatch::read(&self.worker, &line) {
+            Ok(Incoming::Request(received)) => received,
+            Ok(Incoming::Response(response)) => {
+                return dispatch::respond(&self.worker, &self.client, response).await;
+            }
             Err(error) => return self.send(error).await,
         };
-        match dispatch::dispatch(&self.worker, &self.peer, request) {
-            Reaction::Noted | Reaction::Cancel(_) | Reaction::Listen { .. } => {}
-            Reaction::Answer(answer) | Reaction::Error(_, answer) => self.send(answer).await,
-            Reaction::Initialize(accepted) => {
-                let Initialize { version, client_name, takes, .. } = &accepted;
-                let client = Client::new("stdio".into(), client_name, version, Era::Legacy, *takes);
-                self.peer.client = Arc::new(client);
-                self.send(accepted.answer).await;
+        let client = match modern::piped(&received) {
+            None => Arc::clone(&self.client),
+            Some(Ok(client)) => Arc::new(client),
+            Some(Err(refused)) => {
+                let Some(id) = &received.request.id else { return };
+                return self.send(refused.answer(Some(id))).await;
             }
+        };
+        let era = client.era;
+        let peer = Peer { client, endpoint: Endpoint::Search, channel: Channel::Stream };
+        match dispatch::dispatch(&self.worker, &peer, received) {
+            Reaction::Noted => {}
+            Reaction::Cancel(id) => {
+                self.under_way.cancel(&id);
+            }
+            Reaction::Answer(answer) | Reaction::Error(_, answer) => self.send(answer).await,
+            Reaction::Initialize(accepted) => self.initialize(accepted).await,
             Reaction::Call { id, running } => {
                 while self.calls.len() >= MAX_CALLS {
                     self.calls.join_next().await;
                 }
                 let replies = self.replies.clone();
+                let call = self.under_way.watch(&id, running);
                 self.calls.spawn_local(async move {
-                    if let Some(message) = complete(&id, running, &replies).await {
+                    if let Some(message) = complete(era, &id, call, &replies).await {
                         // The client is gone when nobody takes it; there is no one to tell.
                         let _ = replies.send(message).await;
                     }
                 });
             }
+            Reaction::Listen { id, filter } => {
+                let draining = self.draining.subscribe();
+                let subscription =
+                    Subscription::new(&self.worker, &peer, id.clone(), filter, draining);
+                self.listen(&id, subscription).await;
+            }
         }
+    }
+
+    async fn initialize(&mut self, accepted: Initialize) {
+        let Initialize { version, client_name, takes, answer } = accepted;
+        let id = SESSION_ID.into();
+        self.client = Arc::new(Client::new(id, &client_name, version, Era::Legacy, takes));
+        self.send(answer).await;
+        // Whoever introduces itself again is told once.
+        self.listeners.abort_all();
+        let (client, replies) = (Arc::clone(&self.client), self.replies.clone());
+        let mut receiver = self.worker.proxy.catalog.notices();
+        self.listeners.spawn_local(async move {
+            loop {
+                for notice in listen::notices(&mut receiver).await {
+                    let told = listen::told(&client, Endpoint::Search, &notice);
+                    if let Some(message) = told {
+                        let _ = replies.send(Splice::from(message)).await;
+                    }
+                }
+            }
+        });
+    }
+
+    /// Sends what a subscription tells until the client gives it up or closes its end.
+    async fn listen(&mut self, id: &Bytes, mut subscription: Subscription) {
+        while self.subscriptions.try_join_next().is_some() {}
+        if self.subscriptions.len() >= MAX_SUBSCRIPTIONS {
+            let text = format!("{MAX_SUBSCRIPTIONS} subscriptions are open: cancel one first");
+            return self.send(jsonrpc::error(Some(id), Code::Internal, &text)).await;
+        }
+        // A call that never answers by itself: so it is cancelled like any other.
+        let mut until = self.under_way.watch(id, Running::new(|_| std::future::pending()));
+        let replies = self.replies.clone();
+        self.subscriptions.spawn_local(async move {
+            loop {
+                let message = tokio::select! {
+                    message = subscription.next() => message,
+                    _ = until.next() => return,
+                };
+                let Some(message) = message else { return };
+                let _ = replies.send(Splice::from(message)).await;
+            }
+        });
     }
 
     async fn send(&self, message: Bytes) {
@@ -123,38 +232,44 @@ impl Pipe {
     }
 }
 
-/// Gathers a reply until it is a whole message, sends it, and lets the call finish.
+/// Gathers a reply until it is a whole message, sends it, and lets the call finish. What comes
+/// before it is sent at once.
 async fn complete(
+    era: Era,
     id: &[u8],
-    mut running: Running,
+    mut call: Watched,
     replies: &mpsc::Sender<Splice>,
 ) -> Option<Splice> {
     let mut message = Splice::new();
     let broken = |text: &str| Some(Splice::from(jsonrpc::error(Some(id), Code::Internal, text)));
     loop {
-        match running.next().await {
-            Some(Ok(Piece::Notification(_) | Piece::Request(_))) => {}
-            Some(Ok(Piece::Begin(member))) => message.push(dispatch::head(id, member)),
-            Some(Ok(Piece::Data(data))) => message.extend(one_line(data)),
-            Some(Ok(Piece::Whole(member, value))) => {
+        match call.next().await {
+            Taken::Piece(Piece::Notification(before) | Piece::Request(before)) => {
+                let _ = replies.send(one_line(Splice::from(before)).collect()).await;
+            }
+            Taken::Piece(Piece::Begin(member)) => message.push(dispatch::head(id, member)),
+            Taken::Piece(Piece::Data(data)) => message.extend(one_line(data)),
+            Taken::Piece(Piece::Whole(member, value)) => {
                 message.push(dispatch::head(id, member));
                 message.extend(one_line(value));
                 message.push(jsonrpc::TAIL);
                 let _ = replies.send(message).await;
-                if let Some(rest) = running.rest() {
+                if let Some(rest) = call.rest().and_then(Running::rest) {
                     let _ = rest.await;
                 }
                 return None;
             }
-            Some(Ok(Piece::Refused(refusal))) => {
-                return Some(Splice::from(dispatch::refused(id, &refusal)));
+            Taken::Piece(Piece::Refused(refusal)) => {
+                return Some(Splice::from(dispatch::refused(era, id, &refusal)));
             }
             // Nothing of it has been written, so the client can still be told.
-            Some(Err(aborted)) => return broken(&aborted.to_string()),
-            None => {
+            Taken::Broken(aborted) => return broken(&aborted.to_string()),
+            Taken::Over => {
                 message.push(jsonrpc::TAIL);
                 return Some(message);
             }
+            // Who cancels waits for no answer (MCP 2025-11-25 §Cancellation).
+            Taken::Cancelled => return None,
         }
     }
 }
@@ -182,9 +297,4 @@ async fn write<W: AsyncWrite + Unpin>(
         output.flush().await?;
     }
     Ok(())
-}
-
-fn anonymous() -> Peer {
-    let client = super::http::anonymous("stdio");
-    Peer { client, endpoint: Endpoint::Search, channel: Channel::Answer }
 }

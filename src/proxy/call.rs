@@ -14,7 +14,7 @@ use crate::activity::record::{self, Decision, Payload, Source, Status, Type};
 use crate::intent::{self, CallArguments, Denial, Operation, Permit};
 use crate::output::Member;
 use crate::proxy::client::Client;
-use crate::proxy::dispatch::Channel;
+use crate::proxy::dispatch::{self, Caching, Channel};
 use crate::proxy::exchange::{Exchange, Subject};
 use crate::proxy::exit::{Exit, Stop, policy};
 use crate::proxy::params::progress_token;
@@ -22,7 +22,7 @@ use crate::proxy::relay::Relay;
 use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply};
 use crate::proxy::{Worker, retrieve};
 use crate::tool::{Tool, ToolName};
-use crate::upstream::{Answer, Beside};
+use crate::upstream::{Answer, Beside, Era};
 use crate::wire::splice::Splice;
 
 /// How long a call waits for a server's first set of tools after a start.
@@ -78,6 +78,7 @@ pub(super) async fn run(
     beside: Beside,
     reply: Reply,
 ) -> Result<(), Aborted> {
+    exit.follow(&reply);
     let token = beside.meta.as_ref().and_then(progress_token);
     let sent = match prepared {
         Ok((permit, arguments)) => send(&worker, &mut exit, permit, arguments, beside).await,
@@ -107,6 +108,7 @@ pub async fn retrieve_tools(
     raw: Bytes,
     reply: Reply,
 ) -> Result<(), Aborted> {
+    let era = caller.client.as_ref().map_or(Era::Legacy, |(client, _)| client.era);
     let mut exit = match Exit::open(&worker, Type::InternalToolCall, caller, "").await {
         Ok(exit) => exit,
         Err(refusal) => {
@@ -119,6 +121,13 @@ pub async fn retrieve_tools(
     let found = retrieve::retrieve(&raw, &worker.proxy.catalog.load(), worker.proxy.tools_limit);
     let (status, error, piece) = match found {
         Ok(result) => {
+            let result = match era {
+                Era::Legacy => result,
+                Era::Modern => {
+                    let result = String::from_utf8_lossy(&result).into_owned();
+                    dispatch::own_result(era, &result, Caching::No).into()
+                }
+            };
             exit.note_response(&result);
             (Status::Success, String::new(), Piece::Whole(Member::Result, Splice::from(result)))
         }
@@ -170,8 +179,11 @@ async fn prepare(
         exit.draft.arguments = Payload::cut(raw, proxy.max_payload_bytes);
         Stop::new(Status::Rejected, RefusalKind::Unreadable, error.to_string())
     })?;
-    exit.draft.server = Arc::clone(&read.tool.server);
-    exit.draft.tool = Arc::clone(&read.tool.tool);
+    // The names of a known tool are shared with its records.
+    let known = proxy.catalog.load().named(&read.name).cloned();
+    let name = known.as_ref().map_or_else(|| read.tool(), |tool| tool.name.clone());
+    exit.draft.server = Arc::clone(&name.server);
+    exit.draft.tool = Arc::clone(&name.tool);
     exit.draft.arguments = Payload::cut(&read.arguments, proxy.max_payload_bytes);
     exit.draft.operation = read.intent.operation().map(recorded);
     if let Some(stated) = read.intent.record() {
@@ -180,7 +192,10 @@ async fn prepare(
     // The words before the tool: a bad intent is told even about a tool that does not exist.
     read.intent.check(variant, &proxy.intent).map_err(|error| exit.deny(&Denial::Intent(error)))?;
     exit.draft.operation = Some(recorded(variant));
-    let tool = find(worker, &read.tool).await?;
+    let tool = match known {
+        Some(tool) => tool,
+        None => find(worker, &name).await?,
+    };
     let permit = intent::authorize(variant, &read.intent, tool, &proxy.intent)
         .map_err(|denial| exit.deny(&denial))?;
     note_warnings(exit, &permit);

@@ -5,9 +5,9 @@
 //! it has not answered: its answers are looked up there and nowhere else, so no client can answer
 //! what another was asked. How messages reach it is the faces' affair.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -16,6 +16,8 @@ use crate::upstream::{Era, Takes};
 
 /// Requests one client may have open at once, over all its calls.
 pub const MAX_ASKED: usize = 64;
+/// Resources one client may be told of.
+pub const MAX_SUBSCRIPTIONS: usize = 256;
 /// Longest client name kept, in bytes.
 pub const MAX_CLIENT_NAME_BYTES: usize = 128;
 
@@ -87,6 +89,8 @@ pub struct Client {
     /// The least [`Level`] it wants to be told, or [`SILENT`].
     level: AtomicU8,
     asked: Mutex<Asked>,
+    /// URIs, as the client knows them.
+    subscriptions: Mutex<BTreeSet<Arc<str>>>,
 }
 
 #[derive(Debug, Default)]
@@ -133,6 +137,7 @@ impl Client {
             takes,
             level: level.into(),
             asked: Mutex::default(),
+            subscriptions: Mutex::default(),
         }
     }
 
@@ -145,6 +150,32 @@ impl Client {
     #[must_use]
     pub fn wants(&self, level: Level) -> bool {
         level as u8 >= self.level.load(Ordering::Relaxed)
+    }
+
+    /// The client wants to be told of a resource's updates; false while it has
+    /// [`MAX_SUBSCRIPTIONS`].
+    pub fn subscribe(&self, uri: &str) -> bool {
+        let mut subscriptions = self.subscriptions();
+        if subscriptions.len() >= MAX_SUBSCRIPTIONS && !subscriptions.contains(uri) {
+            return false;
+        }
+        subscriptions.insert(uri.into());
+        true
+    }
+
+    /// It does not want to any more.
+    pub fn unsubscribe(&self, uri: &str) {
+        self.subscriptions().remove(uri);
+    }
+
+    /// Whether it wants to be told of that resource.
+    #[must_use]
+    pub fn is_subscribed(&self, uri: &str) -> bool {
+        self.subscriptions().contains(uri)
+    }
+
+    fn subscriptions(&self) -> MutexGuard<'_, BTreeSet<Arc<str>>> {
+        self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a question down; the id to ask it under, or `None` while [`MAX_ASKED`] are open.
@@ -203,6 +234,18 @@ mod tests {
         assert_eq!(client.ask(question("8")), None);
         client.answered(ids[0]);
         assert!(client.ask(question("8")).is_some());
+    }
+
+    #[test]
+    fn subscriptions_are_bounded() {
+        let client = client(Era::Legacy);
+        for n in 0..MAX_SUBSCRIPTIONS {
+            assert!(client.subscribe(&n.to_string()));
+        }
+        assert!(!client.subscribe("one more") && client.subscribe("0"));
+        client.unsubscribe("0");
+        assert!(!client.is_subscribed("0") && client.is_subscribed("1"));
+        assert!(client.subscribe("one more"));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -16,14 +16,14 @@ use crate::intent::{NO_CALL_TOOL, Operation};
 use crate::json::tape::{self, Fault};
 use crate::output::Member;
 use crate::proxy::call::{self, Caller};
-use crate::proxy::client::{Client, Declared, Endpoint, Level};
+use crate::proxy::client::{Client, Declared, Endpoint, Level, Question};
 use crate::proxy::more::{self, Forward, List};
 use crate::proxy::params::CallParams;
 use crate::proxy::reply::{Refusal, RefusalKind, Running};
 use crate::proxy::retrieve::RETRIEVE_TOOLS;
 use crate::proxy::{Worker, builtin, direct};
 use crate::upstream::{Era, Takes};
-use crate::wire::jsonrpc::{self, Code, Message, Request};
+use crate::wire::jsonrpc::{self, Code, Message, Request, Response};
 
 /// Protocol revisions served with `initialize`, newest first.
 pub const VERSIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
@@ -111,13 +111,17 @@ pub struct Initialize {
 }
 
 /// What a client wants to be told of (MCP 2026-07-28 §Notification Filter).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 #[expect(missing_docs, reason = "the protocol's own words")]
 pub struct Filter {
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub tools_list_changed: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub prompts_list_changed: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub resources_list_changed: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub resource_subscriptions: Vec<String>,
 }
 
@@ -130,14 +134,30 @@ pub struct Received {
     doubt: Option<String>,
 }
 
+impl Received {
+    /// True for a request that will be refused, so that nothing else of it counts.
+    #[must_use]
+    pub fn is_doubtful(&self) -> bool {
+        self.doubt.is_some()
+    }
+}
+
+/// A client's message.
+#[derive(Debug)]
+pub enum Incoming {
+    /// A request or a notification.
+    Request(Received),
+    /// An answer to what an upstream asked it.
+    Response(Response),
+}
+
 /// Reads a client's message. Strict where two parsers could differ: it is exactly one JSON
-/// value, and no key stands twice in any object. `None` for a response: we ask clients nothing
-/// yet, so it answers nothing.
+/// value, and no key stands twice in any object.
 ///
 /// # Errors
 ///
 /// The whole error response to send.
-pub fn read(worker: &Worker, body: &Bytes) -> Result<Option<Received>, Bytes> {
+pub fn read(worker: &Worker, body: &Bytes) -> Result<Incoming, Bytes> {
     let (doubt, refusal) = match strict(worker, body) {
         Ok(()) => (None, None),
         Err(fault @ Fault::DuplicateKey { .. }) => {
@@ -149,13 +169,29 @@ pub fn read(worker: &Worker, body: &Bytes) -> Result<Option<Received>, Bytes> {
             return Err(jsonrpc::error(None, Code::Parse, &text));
         }
     };
-    match Message::parse(body) {
-        Ok(Message::Request(request)) => Ok(Some(Received { request, doubt })),
-        Ok(Message::Response(_)) => Ok(None),
-        Err(unreadable) => {
+    match (Message::parse(body), refusal) {
+        (Ok(Message::Request(request)), _) => Ok(Incoming::Request(Received { request, doubt })),
+        (Ok(Message::Response(response)), None) => Ok(Incoming::Response(response)),
+        (Ok(Message::Response(_)), Some((code, text))) => Err(jsonrpc::error(None, code, &text)),
+        (Err(unreadable), refusal) => {
             let (code, text) = refusal.unwrap_or((unreadable.code(), unreadable.to_string()));
             Err(jsonrpc::error(None, code, &text))
         }
+    }
+}
+
+/// Hands a client's answer to the upstream that asked. An answer to what it was not asked, or is
+/// not any more, is dropped.
+pub async fn respond(worker: &Worker, client: &Client, response: Response) {
+    let id = response.id.as_deref().and_then(|raw| std::str::from_utf8(raw).ok()?.parse().ok());
+    let Some(question) = id.and_then(|id| client.answered(id)) else {
+        tracing::debug!(session = %client.session_id, "an answer to what was not asked");
+        return;
+    };
+    let Question { server, generation, raw_id } = question;
+    let Some(upstream) = worker.proxy.upstreams.get(&server) else { return };
+    if let Err(lost) = upstream.respond(generation, raw_id, response.outcome).await {
+        tracing::warn!(%server, %lost, "a client's answer did not reach the server that asked");
     }
 }
 
@@ -293,7 +329,9 @@ pub fn supported() -> Vec<&'static str> {
     std::iter::once(MODERN).chain(VERSIONS).collect()
 }
 
-fn capabilities(worker: &Worker, peer: &Peer) -> Value {
+/// What there is to be had, for `initialize` and `server/discover`.
+#[must_use]
+pub fn capabilities(worker: &Worker, peer: &Peer) -> Value {
     let mut capabilities = more::capabilities(worker, peer);
     // Our four tools never change.
     let changes = peer.endpoint == Endpoint::All;
@@ -340,16 +378,25 @@ pub enum Caching {
     Milliseconds(u64),
 }
 
-/// A response with a result of our own, a JSON object; in the modern era with what every result
-/// must say there. An upstream's result never comes through here (SPEC §3).
+/// A response with a result of our own.
 #[must_use]
 pub fn own(era: Era, id: &[u8], result: &str, caching: Caching) -> Bytes {
+    match era {
+        Era::Legacy => jsonrpc::response(id, result.as_bytes()),
+        Era::Modern => jsonrpc::response(id, own_result(era, result, caching).as_bytes()),
+    }
+}
+
+/// A result of our own, a JSON object; in the modern era with what every result must say there. An
+/// upstream's result never comes through here (SPEC §3).
+#[must_use]
+pub fn own_result(era: Era, result: &str, caching: Caching) -> String {
     let beside = own_members(era, caching);
     let Some(members) = result.strip_prefix('{').filter(|_| !beside.is_empty()) else {
-        return jsonrpc::response(id, result.as_bytes());
+        return result.to_owned();
     };
     let comma = if members.trim_start().starts_with('}') { "" } else { "," };
-    jsonrpc::response(id, format!("{{{beside}{comma}{members}").as_bytes())
+    format!("{{{beside}{comma}{members}")
 }
 
 /// What every result of our own says in the modern era: `"key":value`, separated by commas; empty
@@ -454,7 +501,7 @@ pub fn head(id: &[u8], member: Member) -> Bytes {
 /// error, everything else a tool result that the agent reads and corrects itself by (CONTRACTS
 /// §Errors).
 #[must_use]
-pub fn refused(id: &[u8], refusal: &Refusal) -> Bytes {
+pub fn refused(era: Era, id: &[u8], refusal: &Refusal) -> Bytes {
     match refusal.kind {
         RefusalKind::Unreadable => jsonrpc::error(Some(id), Code::InvalidParams, &refusal.text),
         RefusalKind::Failed => jsonrpc::error(Some(id), Code::Internal, &refusal.text),
@@ -462,13 +509,13 @@ pub fn refused(id: &[u8], refusal: &Refusal) -> Bytes {
         | RefusalKind::Gate
         | RefusalKind::Unknown
         | RefusalKind::Upstream
-        | RefusalKind::Unavailable => jsonrpc::response(id, &error_result(&refusal.text)),
+        | RefusalKind::Unavailable => jsonrpc::response(id, &error_result(era, &refusal.text)),
     }
 }
 
 /// A tool result that reports a failure: `isError: true`, one text block.
 #[must_use]
-pub fn error_result(text: &str) -> Bytes {
+pub fn error_result(era: Era, text: &str) -> Bytes {
     let result = json!({"content": [{"type": "text", "text": text}], "isError": true});
-    Bytes::from(result.to_string())
+    own_result(era, &result.to_string(), Caching::No).into()
 }

@@ -410,7 +410,7 @@ impl Exchange {
         let text = failure.agent_text();
         self.exit.decisions.push(decision(record::Verdict::Blocked, Mode::Strict, failure));
         self.exit.close(Status::Blocked, &text).await;
-        let result = dispatch::error_result(&text);
+        let result = dispatch::error_result(self.relay.era(), &text);
         self.reply.put(Piece::Whole(Member::Result, Splice::from(result)));
     }
 

@@ -14,7 +14,7 @@ use crate::activity::record::{
 use crate::intent::{Denial, DenialKind};
 use crate::proxy::Worker;
 use crate::proxy::call::Caller;
-use crate::proxy::reply::{Refusal, RefusalKind};
+use crate::proxy::reply::{Refusal, RefusalKind, Reply};
 use crate::upstream::CallError;
 
 /// Why a call ends before an upstream has answered.
@@ -51,6 +51,8 @@ pub(super) struct Exit {
     head: Vec<u8>,
     head_limit: usize,
     response_bytes: u64,
+    /// Tells whether a call that is dropped was given up by its client.
+    reply: Option<Reply>,
 }
 
 impl Exit {
@@ -83,7 +85,13 @@ impl Exit {
             head: Vec::new(),
             head_limit: worker.proxy.max_response_bytes,
             response_bytes: 0,
+            reply: None,
         })
+    }
+
+    /// Asks this reply, should the call be dropped, whether its client gave it up.
+    pub(super) fn follow(&mut self, reply: &Reply) {
+        self.reply = Some(reply.clone());
     }
 
     /// Copies the head of the answer: a record pins no buffer of a result (ACT-2).
@@ -161,7 +169,10 @@ impl Exit {
 impl Drop for Exit {
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {
-            let text = "the client went away before the reply was complete";
+            let text = match &self.reply {
+                Some(reply) if reply.is_cancelled() => "the client cancelled the call",
+                Some(_) | None => "the client went away before the reply was complete",
+            };
             // Nobody waits for the answer any more, so nobody waits for the disk either.
             drop(slot.submit(self.entry(Status::Error, text)));
         }

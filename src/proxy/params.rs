@@ -3,13 +3,13 @@
 //! Deliberately reads one object deep: what the arguments are is the affair of whoever calls.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use bytes::Bytes;
 use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
+use thiserror::Error;
 
+use crate::json::members::{members, string};
 use crate::upstream::{Beside, Takes};
 
 /// `params` of `tools/call`.
@@ -23,37 +23,55 @@ pub struct CallParams<'a> {
     pub beside: Beside,
 }
 
+/// Why the params of a call cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[expect(missing_docs, reason = "each case is its text")]
+pub enum Unreadable {
+    #[error("params must be an object")]
+    NotAnObject,
+    #[error("name is missing")]
+    NoName,
+    #[error("name must be a string")]
+    NameNotAString,
+    #[error("_meta must be an object")]
+    MetaNotAnObject,
+}
+
 impl<'a> CallParams<'a> {
-    /// Reads `params`, in which the caller has found no duplicate key; `takes` is what can be asked
-    /// of the client.
+    /// Reads `params`, which were found to be valid JSON without a duplicate key; `takes` is what
+    /// can be asked of the client.
     ///
     /// # Errors
-    /// When it is no object, has no `name`, or an `_meta` that is no object.
-    pub fn read(params: &'a Bytes, takes: Takes) -> Result<Self, serde_json::Error> {
-        let raw: Raw<'a> = serde_json::from_slice(params)?;
-        let slice = |raw: &RawValue| params.slice_ref(raw.get().as_bytes());
-        if raw.meta.is_some_and(|meta| !meta.get().starts_with('{')) {
-            return Err(serde::de::Error::custom("_meta must be an object"));
+    /// [`Unreadable`].
+    pub fn read(params: &'a Bytes, takes: Takes) -> Result<Self, Unreadable> {
+        let text = std::str::from_utf8(params).map_err(|_| Unreadable::NotAnObject)?;
+        let slice = |value: &str| params.slice_ref(value.as_bytes());
+        let (mut name, mut meta, mut others) = (None, None, String::new());
+        let mut arguments = Bytes::from_static(b"{}");
+        for member in members(text).map_err(|_| Unreadable::NotAnObject)? {
+            let (key, value) = member.map_err(|_| Unreadable::NotAnObject)?;
+            match &*key {
+                "name" => name = Some(string(value).ok_or(Unreadable::NameNotAString)?),
+                "arguments" if value == "null" => {}
+                "arguments" => arguments = slice(value),
+                "_meta" if value == "null" => {}
+                "_meta" if !value.starts_with('{') => return Err(Unreadable::MetaNotAnObject),
+                "_meta" => meta = Some(slice(value)),
+                _ => push_member(&mut others, &key, value),
+            }
         }
-        Ok(Self {
-            name: raw.name.ok_or_else(|| serde::de::Error::missing_field("name"))?,
-            arguments: raw.arguments.map_or(Bytes::from_static(b"{}"), slice),
-            beside: Beside { meta: raw.meta.map(slice), members: members(&raw.others)?, takes },
-        })
+        let name = name.ok_or(Unreadable::NoName)?;
+        Ok(Self { name, arguments, beside: Beside { meta, members: others.into(), takes } })
     }
 }
 
-fn members(others: &[(Cow<'_, str>, &RawValue)]) -> Result<Bytes, serde_json::Error> {
-    let mut text = String::new();
-    for (key, value) in others {
-        if !text.is_empty() {
-            text.push(',');
-        }
-        text.push_str(&serde_json::to_string(key)?);
-        text.push(':');
-        text.push_str(value.get());
+fn push_member(out: &mut String, key: &str, value: &str) {
+    if !out.is_empty() {
+        out.push(',');
     }
-    Ok(Bytes::from(text))
+    out.push_str(&serde_json::Value::from(key).to_string());
+    out.push(':');
+    out.push_str(value);
 }
 
 /// The raw `progressToken` of an `_meta`, a string or an integer.
@@ -67,45 +85,6 @@ pub fn progress_token(meta: &Bytes) -> Option<Bytes> {
     let raw = serde_json::from_slice::<Token<'_>>(meta).ok()?.token?.get();
     let fits = raw.starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9'));
     fits.then(|| meta.slice_ref(raw.as_bytes()))
-}
-
-#[derive(Default)]
-struct Raw<'a> {
-    name: Option<Cow<'a, str>>,
-    arguments: Option<&'a RawValue>,
-    meta: Option<&'a RawValue>,
-    others: Vec<(Cow<'a, str>, &'a RawValue)>,
-}
-
-/// A string that is a slice of the document where it has no escape.
-#[derive(Deserialize)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
-
-impl<'de> Deserialize<'de> for Raw<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Collect;
-        impl<'de> Visitor<'de> for Collect {
-            type Value = Raw<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Raw<'de>, A::Error> {
-                let mut raw = Raw::default();
-                while let Some(Text(key)) = map.next_key()? {
-                    match &*key {
-                        "name" => raw.name = Some(map.next_value::<Text<'de>>()?.0),
-                        "arguments" => raw.arguments = Some(map.next_value()?),
-                        "_meta" => raw.meta = Some(map.next_value()?),
-                        _ => raw.others.push((key, map.next_value()?)),
-                    }
-                }
-                Ok(raw)
-            }
-        }
-        deserializer.deserialize_map(Collect)
-    }
 }
 
 #[cfg(test)]

@@ -107,6 +107,11 @@ impl Relay {
         }
     }
 
+    /// How the client speaks.
+    pub(super) fn era(&self) -> Era {
+        self.client.as_ref().map_or(Era::Legacy, |(client, _)| client.era)
+    }
+
     /// The client, if something can be sent to it now.
     fn channel(&self) -> Option<&Arc<Client>> {
         match &self.client {

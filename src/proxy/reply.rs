@@ -4,7 +4,7 @@
 //! down. Both sides live in one task, so there is no channel, no wake-up and no lock between them,
 //! and a face that stops polling is back-pressure by itself.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -72,7 +72,14 @@ pub struct Aborted(pub String);
 /// The call's side: where pieces are put down.
 #[derive(Clone, Debug, Default)]
 pub struct Reply {
-    slot: Rc<RefCell<Option<Piece>>>,
+    shared: Rc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    slot: RefCell<Option<Piece>>,
+    /// The client gave the call up; it is dropped in the next moment.
+    cancelled: Cell<bool>,
 }
 
 impl Reply {
@@ -80,17 +87,25 @@ impl Reply {
     pub async fn send(&self, piece: Piece) {
         self.put(piece);
         // No waker: whoever takes the piece polls the call again.
-        poll_fn(|_| if self.slot.borrow().is_some() { Poll::Pending } else { Poll::Ready(()) })
-            .await;
+        poll_fn(
+            |_| if self.shared.slot.borrow().is_some() { Poll::Pending } else { Poll::Ready(()) },
+        )
+        .await;
     }
 
     /// Puts the last piece down without waiting; the call is expected to end now.
     pub fn put(&self, piece: Piece) {
-        *self.slot.borrow_mut() = Some(piece);
+        *self.shared.slot.borrow_mut() = Some(piece);
+    }
+
+    /// True while the call is being dropped because its client gave it up.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.shared.cancelled.get()
     }
 
     fn take(&self) -> Option<Piece> {
-        self.slot.borrow_mut().take()
+        self.shared.slot.borrow_mut().take()
     }
 }
 
@@ -141,6 +156,11 @@ impl Running {
     /// The next piece; `None` when the reply is complete.
     pub async fn next(&mut self) -> Option<Result<Piece, Aborted>> {
         poll_fn(|cx| self.poll_piece(cx)).await
+    }
+
+    /// Drops the call because its client gave it up, which is then on record.
+    pub fn cancel(self) {
+        self.reply.shared.cancelled.set(true);
     }
 
     /// What is left to do after the last piece was taken, if anything is.

@@ -52,12 +52,22 @@ pub fn name_member(method: &str) -> Option<&'static str> {
     }
 }
 
+/// How a header writes its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// As it is: methods and revisions.
+    Plain,
+    /// As it is, or in base64 where a header could not carry it: names.
+    Encodable,
+}
+
 /// Checks one header against the body's value; `values` are the header's lines as they came.
 ///
 /// # Errors
 /// The first disagreement.
 pub fn agree<'a>(
     header: &'static str,
+    form: Form,
     mut values: impl Iterator<Item = &'a [u8]>,
     body: Option<&str>,
 ) -> Result<(), Mismatch> {
@@ -70,7 +80,11 @@ pub fn agree<'a>(
         (None, Some(_)) => Err(Mismatch::Missing(header)),
         (Some(_), None) => Err(Mismatch::Orphan(header)),
         (Some(value), Some(body)) => {
-            let value = decode(value).ok_or(Mismatch::Unreadable(header))?;
+            let value = match form {
+                Form::Plain => visible(value).map(Cow::Borrowed),
+                Form::Encodable => decode(value),
+            };
+            let value = value.ok_or(Mismatch::Unreadable(header))?;
             if value == body { Ok(()) } else { Err(Mismatch::Different(header)) }
         }
     }
@@ -90,11 +104,7 @@ pub fn encode(value: &str) -> Cow<'_, str> {
 /// The value of a header's form; `None` if it is none.
 #[must_use]
 pub fn decode(header: &[u8]) -> Option<Cow<'_, str>> {
-    let text = std::str::from_utf8(header).ok()?;
-    if !text.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\t')) {
-        return None;
-    }
-    let text = text.trim_matches([' ', '\t']);
+    let text = visible(header)?;
     let Some(encoded) =
         text.strip_prefix(ENCODED_START).and_then(|rest| rest.strip_suffix(ENCODED_END))
     else {
@@ -102,6 +112,13 @@ pub fn decode(header: &[u8]) -> Option<Cow<'_, str>> {
     };
     let bytes = STANDARD.decode(encoded).ok()?;
     String::from_utf8(bytes).ok().map(Cow::Owned)
+}
+
+/// A header's text without the white space around it; `None` if a header cannot carry it.
+fn visible(header: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(header).ok()?;
+    let fits = text.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\t'));
+    fits.then(|| text.trim_matches([' ', '\t']))
 }
 
 #[cfg(test)]
@@ -125,8 +142,19 @@ mod tests {
             (&["grün"], Some("grün"), Err(Mismatch::Unreadable(NAME))),
         ] {
             let lines = values.iter().map(|value| value.as_bytes());
-            assert_eq!(agree(NAME, lines, body), expected, "{values:?} {body:?}");
+            assert_eq!(agree(NAME, Form::Encodable, lines, body), expected, "{values:?} {body:?}");
         }
+        let encoded = || std::iter::once(&b"=?base64?eA==?="[..]);
+        assert_eq!(agree(NAME, Form::Encodable, encoded(), Some("x")), Ok(()));
+        assert_eq!(
+            agree(METHOD, Form::Plain, encoded(), Some("x")),
+            Err(Mismatch::Different(METHOD))
+        );
+        let bad = std::iter::once(&b"gr\xc3\xbcn"[..]);
+        assert_eq!(
+            agree(METHOD, Form::Plain, bad, Some("grün")),
+            Err(Mismatch::Unreadable(METHOD))
+        );
     }
 
     #[test]

@@ -21,10 +21,22 @@ pub enum Code {
     InvalidParams = -32602,
     /// Our own failure.
     Internal = -32603,
+    /// Headers and body do not agree (MCP 2026-07-28 §Error Codes).
+    HeaderMismatch = -32020,
+    /// A revision that is not served (MCP 2026-07-28 §Error Codes).
+    UnsupportedVersion = -32022,
 }
 
 /// Longest id accepted from a client, in bytes as written.
 pub const MAX_ID_BYTES: usize = 256;
+
+/// Splits a batch (MCP 2025-03-26) into its messages, each a slice of the body; `None` if it is no
+/// array.
+#[must_use]
+pub fn batch(body: &Bytes) -> Option<Vec<Bytes>> {
+    let messages: Vec<&RawValue> = serde_json::from_slice(body).ok()?;
+    Some(messages.into_iter().map(|raw| body.slice_ref(raw.get().as_bytes())).collect())
+}
 
 /// A request or notification of a client. Everything is a slice of the body it came in.
 #[derive(Clone, Debug)]
@@ -42,8 +54,17 @@ pub struct Request {
 pub enum Message {
     /// A request or a notification.
     Request(Request),
-    /// A response to something we asked the client; carries the raw id.
-    Response(Option<Bytes>),
+    /// A response to something we asked the client.
+    Response(Response),
+}
+
+/// A client's answer. A slice of the body it came in, but for the member's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// The raw id; an error may come without one.
+    pub id: Option<Bytes>,
+    /// The member `"result":…` or `"error":…`, raw.
+    pub outcome: Bytes,
 }
 
 /// Why a body is not a message. `Display` is the JSON-RPC error's text.
@@ -114,10 +135,16 @@ impl Message {
         }
         let slice = |raw: &RawValue| body.slice_ref(raw.get().as_bytes());
         let Some(method) = envelope.method else {
-            if envelope.result.is_none() && envelope.error.is_none() {
-                return Err(Unreadable::Invalid("method is missing".into()));
-            }
-            return Ok(Self::Response(envelope.id.map(slice)));
+            let outcome = match (envelope.result, envelope.error) {
+                (Some(result), None) => ["\"result\":", result.get()].concat(),
+                (None, Some(error)) => ["\"error\":", error.get()].concat(),
+                (None, None) => return Err(Unreadable::Invalid("method is missing".into())),
+                (Some(_), Some(_)) => {
+                    return Err(Unreadable::Invalid("both result and error".into()));
+                }
+            };
+            let id = envelope.id.map(slice);
+            return Ok(Self::Response(Response { id, outcome: outcome.into() }));
         };
         if let Some(id) = envelope.id {
             check_id(id.get())?;
@@ -164,9 +191,18 @@ pub const TAIL: Bytes = Bytes::from_static(b"}");
 /// A whole error response. `id` is raw; `None` writes `null`, as for an unreadable request.
 #[must_use]
 pub fn error(id: Option<&[u8]>, code: Code, message: &str) -> Bytes {
-    let body = serde_json::json!({"code": code as i32, "message": message}).to_string();
+    error_body(id, &serde_json::json!({"code": code as i32, "message": message}))
+}
+
+/// The same with `data`, for programs.
+#[must_use]
+pub fn error_with(id: Option<&[u8]>, code: Code, message: &str, data: &serde_json::Value) -> Bytes {
+    error_body(id, &serde_json::json!({"code": code as i32, "message": message, "data": data}))
+}
+
+fn error_body(id: Option<&[u8]>, body: &serde_json::Value) -> Bytes {
     let mut out = error_head(id.unwrap_or(b"null")).to_vec();
-    out.extend_from_slice(body.as_bytes());
+    out.extend_from_slice(body.to_string().as_bytes());
     out.push(b'}');
     out.into()
 }
@@ -224,7 +260,12 @@ mod tests {
     #[test]
     fn a_result_without_method_is_a_response() {
         let body = Bytes::from_static(br#"{"jsonrpc":"2.0","id":7,"result":null}"#);
-        assert!(matches!(Message::parse(&body), Ok(Message::Response(Some(id))) if id == "7"));
+        let Ok(Message::Response(response)) = Message::parse(&body) else { panic!("{body:?}") };
+        assert_eq!(response.id.unwrap(), "7");
+        assert_eq!(response.outcome, r#""result":null"#);
+        let body = Bytes::from_static(br#"{"jsonrpc":"2.0","error":{ "code":1.0},"id":"x"}"#);
+        let Ok(Message::Response(response)) = Message::parse(&body) else { panic!("{body:?}") };
+        assert_eq!(response.outcome, r#""error":{ "code":1.0}"#);
     }
 
     #[test]
@@ -238,6 +279,7 @@ mod tests {
             (r#"{"id":1,"method":"ping"}"#, Code::InvalidRequest),
             (r#"{"jsonrpc":"1.0","id":1,"method":"ping"}"#, Code::InvalidRequest),
             (r#"{"jsonrpc":"2.0","id":1}"#, Code::InvalidRequest),
+            (r#"{"jsonrpc":"2.0","id":1,"result":{},"error":{}}"#, Code::InvalidRequest),
             (r#"{"jsonrpc":"2.0","id":null,"method":"ping"}"#, Code::InvalidRequest),
             (r#"{"jsonrpc":"2.0","id":1.5,"method":"ping"}"#, Code::InvalidRequest),
             (r#"{"jsonrpc":"2.0","id":{},"method":"ping"}"#, Code::InvalidRequest),

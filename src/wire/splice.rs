@@ -74,6 +74,14 @@ impl IntoIterator for Splice {
     }
 }
 
+impl FromIterator<Bytes> for Splice {
+    fn from_iter<I: IntoIterator<Item = Bytes>>(parts: I) -> Self {
+        let mut splice = Self::new();
+        splice.extend(parts);
+        splice
+    }
+}
+
 impl Extend<Bytes> for Splice {
     fn extend<I: IntoIterator<Item = Bytes>>(&mut self, parts: I) {
         for part in parts {
