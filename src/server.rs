@@ -238,6 +238,7 @@ impl Server {
         let Self { app, address: _, lanes, accepting } = self;
         accepting.abort();
         app.drain.send_replace(true);
+        app.shared.sessions.drain();
         let deadline = Instant::now() + DRAIN_TIMEOUT + WORKER_GRACE;
         app.control.block_on(async {
             // The task holds the lanes, and with them the ends of the sockets' queues.
@@ -353,7 +354,7 @@ where
     if let Some(page) = page::answer(&request) {
         return page;
     }
-    if request.uri().path() != "/mcp" {
+    if !matches!(request.uri().path(), "/mcp" | mcp::ALL_PATH) {
         return api::handle(&shared.api, worker, request).await;
     }
     if shared.require_mcp_auth && !shared.api.admits(request.headers(), request.uri()) {

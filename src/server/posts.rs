@@ -29,13 +29,13 @@ use tokio::sync::watch;
 use super::HEADER_TIMEOUT;
 use super::stall::Impatient;
 use crate::downstream::body::Body;
-use crate::downstream::http::{BODY_TIMEOUT, MAX_BODY_BYTES, NoBody, no_body};
+use crate::downstream::http::{ALL_PATH, BODY_TIMEOUT, MAX_BODY_BYTES, NoBody, no_body};
 use crate::upstream::deadline::Deadline;
 use crate::wire::http1::post::{Post, Start};
 use crate::wire::splice::Splice;
 
 /// Where messages are posted.
-const PATHS: [&str; 1] = ["/mcp"];
+const PATHS: [&str; 2] = ["/mcp", ALL_PATH];
 /// How long a connection may be idle between requests.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 /// Bytes of a head; a longer one is hyper's to refuse.
