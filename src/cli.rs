@@ -18,6 +18,7 @@ mod login;
 mod output;
 mod pages;
 mod parse;
+mod running;
 mod serve;
 mod stdio;
 mod tools;

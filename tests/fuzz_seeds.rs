@@ -26,6 +26,11 @@ fn scan() {
 }
 
 #[test]
+fn sessions() {
+    replay("sessions", bodies::sessions::run);
+}
+
+#[test]
 fn envelope() {
     replay("envelope", bodies::envelope::run);
 }
@@ -33,6 +38,11 @@ fn envelope() {
 #[test]
 fn guard() {
     replay("guard", bodies::guard::run);
+}
+
+#[test]
+fn headers() {
+    replay("headers", bodies::headers::run);
 }
 
 #[test]
@@ -48,6 +58,11 @@ fn lines() {
 #[test]
 fn record() {
     replay("record", bodies::record::run);
+}
+
+#[test]
+fn router() {
+    replay("router", bodies::router::run);
 }
 
 #[test]

@@ -47,7 +47,7 @@ pub fn run(data: &[u8]) {
     let variant = Operation::ALL[usize::from(pick >> 4) % 3];
     let required = Settings { strict_server_validation: bit(6), ..Settings::default() };
     let inferred = Settings { operation_type: Requirement::Inferred, ..required };
-    let tool = tool(call.tool, annotations, &rules);
+    let tool = tool(call.tool(), annotations, &rules);
 
     let stated = call.intent.operation();
     let [strictly, loosely] = [required, inferred]

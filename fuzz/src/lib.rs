@@ -11,11 +11,14 @@
 pub mod envelope;
 pub mod grow;
 pub mod guard;
+pub mod headers;
 pub mod intent;
 pub mod lines;
 pub mod record;
 pub mod reference;
+pub mod router;
 pub mod scan;
+pub mod sessions;
 pub mod splice;
 pub mod sse;
 pub mod validate;

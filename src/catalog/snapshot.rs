@@ -57,6 +57,15 @@ impl Snapshot {
         self.tools.get(at)
     }
 
+    /// The tool called `server:tool`.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Option<&Arc<Tool>> {
+        let (server, tool) = ToolName::split(name)?;
+        let order = |it: &Arc<Tool>| (*it.name.server).cmp(server).then((*it.name.tool).cmp(tool));
+        let at = self.tools.binary_search_by(order).ok()?;
+        self.tools.get(at)
+    }
+
     /// Every tool, in the order of their names.
     #[must_use]
     pub fn tools(&self) -> &[Arc<Tool>] {

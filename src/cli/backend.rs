@@ -20,9 +20,8 @@ use serde_json::value::RawValue;
 use super::args::Global;
 use super::failure::{Exit, Failure};
 use super::http::{Answer, Client, SOURCE, Unanswered};
-use super::{config, log, serve};
+use super::{config, log, running, serve};
 use crate::api;
-use crate::config::Config;
 use crate::downstream::body::Body;
 use crate::proxy::Worker;
 use crate::server::{self, App, Shared};
@@ -77,13 +76,12 @@ pub(super) fn with(
     log::start(global.log_level.as_deref().unwrap_or("error"), log::Shape::Text);
     config::warn(&loaded);
     let runtime = server::local_runtime().map_err(Failure::failed)?;
-    let client = client(&loaded.config);
-    if runtime.block_on(client.is_there()) {
+    if let Some(client) = runtime.block_on(running::find(&loaded.config)) {
         return runtime.block_on(command(&Backend::Remote(client)));
     }
     match needs {
         Needs::Running => {
-            let nobody = Unanswered::NobodyThere(client.authority().to_owned());
+            let nobody = Unanswered::NobodyThere(loaded.config.listen.to_string());
             return Err(unreachable(&nobody));
         }
         Needs::Activity => loaded.config.servers.clear(),
@@ -102,12 +100,6 @@ pub(super) fn with(
     });
     let closed = app.close().map_err(|error| serve::store(&error));
     done.and(closed)
-}
-
-/// Asks where the config says that a proxy listens.
-pub(super) fn client(config: &Config) -> Client {
-    let key = config.api_key.as_ref().map_or("", |key| key.expose());
-    Client::new(config.listen, key)
 }
 
 impl Local {

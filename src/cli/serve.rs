@@ -9,6 +9,7 @@ use std::time::SystemTime;
 
 use super::args::{Global, Serve};
 use super::failure::{Exit, Failure};
+use super::running::Announced;
 use super::{config, log};
 use crate::activity::StoreError;
 use crate::activity::salvage::{self, Salvaged};
@@ -28,8 +29,10 @@ pub(super) fn http(global: &Global, flags: &Serve) -> Result<(), Failure> {
     if flags.salvage {
         salvage(&loaded.config.activity_folder())?;
     }
+    let data_dir = loaded.config.data_dir.clone();
     let app = App::start(loaded.config).map_err(|error| not_started(&error))?;
     let server = app.serve(listener).map_err(|error| not_started(&error))?;
+    let _announced = Announced::at(&data_dir, server.address());
     // The one line of stdout: whoever started it knows now that it listens, and where.
     super::output::write(format!("MCP at http://{}/mcp", server.address()).as_bytes())?;
     server.run().map_err(|error| not_started(&error))

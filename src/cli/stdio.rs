@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use super::args::Global;
 use super::failure::{Exit, Failure};
-use super::{backend, bridge, config, serve};
+use super::{bridge, config, running, serve};
 use crate::activity::StoreError;
 use crate::config::Config;
 use crate::downstream;
@@ -25,8 +25,14 @@ pub(super) fn run(global: &Global) -> Result<(), Failure> {
     serve::start_log(loaded.config.logging);
     serve::note_warnings(&loaded);
     let runtime = server::local_runtime().map_err(Failure::failed)?;
-    let client = backend::client(&loaded.config);
-    let served = if runtime.block_on(client.is_mcpproxy()) {
+    let found = runtime.block_on(async {
+        let client = running::configured(&loaded.config);
+        match client.is_mcpproxy().await {
+            true => Some(client),
+            false => running::elsewhere(&loaded.config).await,
+        }
+    });
+    let served = if let Some(client) = found {
         tracing::info!("using the server at {}", client.authority());
         let (place, key) = (client.authority().to_owned(), loaded.config.api_key);
         let key = key.as_ref().map_or("", |key| key.expose());

@@ -105,10 +105,13 @@ fn server(
     let block = Value::Object(block);
     let (upstream, not_upstream) = read_quietly::<upstream::Config>(&block, path)?;
     let (tools, not_tools) = read_quietly::<ServerSettings>(&block, path)?;
-    // A key of the block is unknown if neither part knows it; the deeper ones are the catalog's.
+    // A key of the block is unknown if neither part knows it; the deeper ones are of one part.
     let unknown = not_tools.iter().filter(|key| key.contains('.') || not_upstream.contains(key));
+    let unknown = unknown.chain(not_upstream.iter().filter(|key| key.contains('.')));
     let unknown = unknown.filter(|key| !IGNORED.contains(&key.as_str()));
-    warnings.extend(unknown.map(|key| unknown_key(format!("{path}.{key}"))));
+    // What is optional is marked in paths.
+    let unknown = unknown.map(|key| unknown_key(format!("{path}.{}", key.replace(".?", ""))));
+    warnings.extend(unknown);
     warn_of_what_comes_later(path, &tools, warnings);
     Ok(Server { name: name.into(), upstream, tools })
 }
@@ -227,6 +230,7 @@ mod tests {
             "zzz": 1,
             "capabilities": {"t": {"side_efect": "read"}},
             "output_validation": {"tools": {"t": {"mod": "off"}}},
+            "oauth": {"client_di": "c"},
         }}))
         .unwrap();
         let unknown =
@@ -238,6 +242,7 @@ mod tests {
                 unknown("comand", " (did you mean 'command'?)"),
                 unknown("output_validation.tools.t.mod", " (did you mean 'mode'?)"),
                 unknown("zzz", ""),
+                unknown("oauth.client_di", " (did you mean 'client_id'?)"),
             ]
         );
     }

@@ -19,9 +19,9 @@ const PARAMETERS: &str = "name, args_json, args, intent, and intent_operation_ty
 
 /// What a call tool was given.
 #[derive(Clone, Debug)]
-pub struct CallArguments {
-    /// The tool to call.
-    pub tool: ToolName,
+pub struct CallArguments<'a> {
+    /// The tool to call, as `server:tool`.
+    pub name: Cow<'a, str>,
     /// One JSON object: what to hand it.
     pub arguments: Bytes,
     /// The intent, as stated.
@@ -52,13 +52,13 @@ pub enum ArgumentError {
     ArgsJson(Fault),
 }
 
-impl CallArguments {
+impl<'a> CallArguments<'a> {
     /// Reads `raw`, one JSON object in which the caller has found no duplicate key.
     ///
     /// # Errors
     /// Whatever cannot be understood without a doubt, an unknown parameter included. A wrong
     /// *intent* is no error here: see [`Stated::check`].
-    pub fn parse(raw: &Bytes, scratch: &mut Scratch) -> Result<Self, ArgumentError> {
+    pub fn parse(raw: &'a Bytes, scratch: &mut Scratch) -> Result<Self, ArgumentError> {
         Self::parse_beside(raw, None, scratch)
     }
 
@@ -67,7 +67,7 @@ impl CallArguments {
     /// # Errors
     /// As [`CallArguments::parse`].
     pub fn parse_beside(
-        raw: &Bytes,
+        raw: &'a Bytes,
         intent: Option<&str>,
         scratch: &mut Scratch,
     ) -> Result<Self, ArgumentError> {
@@ -95,11 +95,19 @@ impl CallArguments {
             (Some(_), None) => return Err(ArgumentError::ArgsNotAnObject),
             (None, Some(value)) => unquote(value, scratch)?,
         };
-        Ok(Self {
-            tool: ToolName::parse(&name).ok_or_else(|| ArgumentError::BadName(echo(&name)))?,
-            arguments,
-            intent: Stated::parse(&stated),
-        })
+        if ToolName::split(&name).is_none() {
+            return Err(ArgumentError::BadName(echo(&name)));
+        }
+        Ok(Self { name, arguments, intent: Stated::parse(&stated) })
+    }
+}
+
+impl CallArguments<'_> {
+    /// The tool to call.
+    #[must_use]
+    pub fn tool(&self) -> ToolName {
+        let (server, tool) = ToolName::split(&self.name).unwrap_or_default();
+        ToolName { server: server.into(), tool: tool.into() }
     }
 }
 
@@ -123,8 +131,10 @@ fn is_object(value: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn parse(json: &str) -> Result<CallArguments, ArgumentError> {
-        CallArguments::parse(&Bytes::copy_from_slice(json.as_bytes()), &mut Scratch::new())
+    fn parse(json: &str) -> Result<CallArguments<'static>, ArgumentError> {
+        // What is read borrows the request; a test need not give it back.
+        let raw = Box::leak(Box::new(Bytes::copy_from_slice(json.as_bytes())));
+        CallArguments::parse(raw, &mut Scratch::new())
     }
 
     fn arguments(json: &str) -> String {
@@ -137,7 +147,7 @@ mod tests {
         let call = CallArguments::parse(&raw, &mut Scratch::new()).unwrap();
         assert_eq!(&call.arguments[..], br#"{"b" : 1.0, "a":[1e2]}"#);
         assert!(raw.as_ptr_range().contains(&call.arguments.as_ptr()), "copied");
-        assert_eq!(call.tool.to_string(), "s:t");
+        assert_eq!(call.tool().to_string(), "s:t");
     }
 
     #[test]

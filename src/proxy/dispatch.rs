@@ -16,7 +16,7 @@ use crate::activity::record::Source;
 use crate::intent::{NO_CALL_TOOL, Operation};
 use crate::json::tape::{self, Fault};
 use crate::output::Member;
-use crate::proxy::call::{self, Caller};
+use crate::proxy::call::{self, Caller, Given};
 use crate::proxy::client::{Client, Declared, Endpoint, Level, Question};
 use crate::proxy::more::{self, Forward, List};
 use crate::proxy::params::CallParams;
@@ -423,7 +423,8 @@ fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: &Bytes) -> Rea
     let (ours, caller) = (Rc::clone(worker), caller(peer, &id));
     let running = match (&*name, Operation::of_tool(&name)) {
         (_, Some(variant)) => {
-            Running::new(|reply| call::call(ours, caller, variant, arguments, beside, reply))
+            let given = Given { arguments, intent: None };
+            Running::new(|reply| call::call(ours, caller, variant, given, beside, reply))
         }
         (RETRIEVE_TOOLS, None) => {
             Running::new(|reply| call::retrieve_tools(ours, caller, arguments, reply))

@@ -4,9 +4,10 @@
 //! any method.
 
 use bytes::Bytes;
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use thiserror::Error;
+
+use crate::json::members::{members, string};
 
 /// JSON-RPC error codes in use (JSON-RPC 2.0 §5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,27 +93,6 @@ impl Unreadable {
     }
 }
 
-#[derive(Deserialize)]
-struct Envelope<'a> {
-    #[serde(borrow)]
-    jsonrpc: Option<std::borrow::Cow<'a, str>>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    id: Option<&'a RawValue>,
-    #[serde(borrow)]
-    method: Option<std::borrow::Cow<'a, str>>,
-    #[serde(borrow)]
-    params: Option<&'a RawValue>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    result: Option<&'a RawValue>,
-    #[serde(borrow)]
-    error: Option<&'a RawValue>,
-}
-
-/// Keeps a `null` as a value, where `Option` alone would lose it.
-fn present<'de, D: serde::Deserializer<'de>>(de: D) -> Result<Option<&'de RawValue>, D::Error> {
-    <&RawValue>::deserialize(de).map(Some)
-}
-
 impl Message {
     /// Reads one message. The body is expected to have passed `json::tape::check_unique`, so
     /// duplicate keys are the caller's to refuse; here they are refused only among the known ones.
@@ -126,33 +106,50 @@ impl Message {
             Some(b'{') => {}
             Some(_) | None => return Err(Unreadable::Invalid("expected a JSON object".into())),
         }
-        let envelope: Envelope<'_> = serde_json::from_slice(body).map_err(|error| {
-            let text = error.to_string();
-            if error.is_data() { Unreadable::Invalid(text) } else { Unreadable::NotJson(text) }
-        })?;
-        if envelope.jsonrpc.as_deref() != Some("2.0") {
+        let broken = |_| Unreadable::NotJson("the object breaks off".into());
+        let text =
+            std::str::from_utf8(body).map_err(|error| Unreadable::NotJson(error.to_string()))?;
+        let [mut jsonrpc, mut id, mut method, mut params, mut result, mut error] = [None; 6];
+        for member in members(text).map_err(broken)? {
+            let (key, value) = member.map_err(broken)?;
+            let slot = match &*key {
+                "jsonrpc" => &mut jsonrpc,
+                "id" => &mut id,
+                "method" => &mut method,
+                "params" => &mut params,
+                "result" => &mut result,
+                "error" => &mut error,
+                _ => continue,
+            };
+            if slot.replace(value).is_some() {
+                return Err(Unreadable::Invalid(format!("{key} stands there twice")));
+            }
+        }
+        if jsonrpc.and_then(string).as_deref() != Some("2.0") {
             return Err(Unreadable::Invalid("jsonrpc must be \"2.0\"".into()));
         }
-        let slice = |raw: &RawValue| body.slice_ref(raw.get().as_bytes());
-        let Some(method) = envelope.method else {
-            let outcome = match (envelope.result, envelope.error) {
-                (Some(result), None) => ["\"result\":", result.get()].concat(),
-                (None, Some(error)) => ["\"error\":", error.get()].concat(),
+        let slice = |value: &str| body.slice_ref(value.as_bytes());
+        let stated = |value: &&str| *value != "null";
+        let Some(method) = method.filter(stated) else {
+            let outcome = match (result, error.filter(stated)) {
+                (Some(result), None) => ["\"result\":", result].concat(),
+                (None, Some(error)) => ["\"error\":", error].concat(),
                 (None, None) => return Err(Unreadable::Invalid("method is missing".into())),
                 (Some(_), Some(_)) => {
                     return Err(Unreadable::Invalid("both result and error".into()));
                 }
             };
-            let id = envelope.id.map(slice);
-            return Ok(Self::Response(Response { id, outcome: outcome.into() }));
+            return Ok(Self::Response(Response { id: id.map(slice), outcome: outcome.into() }));
         };
-        if let Some(id) = envelope.id {
-            check_id(id.get())?;
+        let method = string(method);
+        let method = method.ok_or_else(|| Unreadable::Invalid("method must be a string".into()))?;
+        if let Some(id) = id {
+            check_id(id)?;
         }
         Ok(Self::Request(Request {
-            id: envelope.id.map(slice),
+            id: id.map(slice),
             method: method.into(),
-            params: envelope.params.map(slice),
+            params: params.filter(stated).map(slice),
         }))
     }
 }

@@ -67,6 +67,21 @@ fn the_servers_record_has_the_calls_and_the_session_ends_with_the_input() {
 }
 
 #[test]
+fn a_server_is_found_by_its_data_folder_wherever_it_listens() {
+    // It listens on a port of the system's choice; the config names none that could be reached.
+    let proxy = Proxy::start(servers());
+    let config = proxy.folder.path().join("config.json");
+    let mut command = crate::harness::mcpproxy();
+    command.arg("--config").arg(config);
+    let mut pipe = Pipe::launch(command.arg("stdio"));
+    pipe.greet();
+    pipe.read_raw("s:read_item", &json!({}));
+    assert_eq!(proxy.activity("type=tool_call&tool=read_item").len(), 1);
+    let folder = proxy.end();
+    assert!(!folder.path().join("data/address").exists());
+}
+
+#[test]
 fn fifty_calls_run_side_by_side() {
     let proxy = Proxy::start(servers());
     let mut pipe = Pipe::before(&proxy);

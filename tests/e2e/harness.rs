@@ -225,6 +225,11 @@ impl Proxy {
         Client::open(self.port)
     }
 
+    /// One that has every upstream tool under a name of its own.
+    pub(crate) fn direct_client(&self) -> Client {
+        Client::open_at(self.port, "/mcp/all")
+    }
+
     /// The records of the log, newest first; `query` filters, and may be empty.
     pub(crate) fn activity(&self, query: &str) -> Vec<Value> {
         let data = self.api(&format!("activity?limit=100&{query}"));

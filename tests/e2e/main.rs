@@ -9,9 +9,11 @@
 mod bridge;
 mod cli;
 mod config;
+mod direct;
 mod harness;
 mod intent;
 mod login;
+mod more;
 mod output;
 mod protocol_legacy;
 mod protocol_modern;

@@ -48,11 +48,11 @@ class Direct:
     def answers(self, client: peers.Client, server: peers.Server, gave: list[wire.Call]):
         """What this client gets, in the era in which the server `gave` its answers to the proxy.
 
-        A server may say more in the modern era (`resultType`). The npm client cannot speak it, so
-        there it is the PyPI client that asks; the bytes are the server's in any case.
+        A server may say more in the modern era (`resultType`). Not every client can speak it, so
+        there it is the first one that asks; the bytes are the server's in any case.
         """
         modern = any(each.modern for each in gave)
-        client = peers.clients(self.place, HERE)[0] if modern else client
+        client = peers.clients(self.place, HERE)[0] if modern or not client.direct else client
         mode = "auto" if modern else "legacy"
         key = (client.name, server.name, mode)
         if key not in self.known:
@@ -87,7 +87,7 @@ def ask_through(place, client, servers, route: str, binary: Path) -> Answers:
         port = free_port()
         config = write_config(folder, servers, taps, port)
         proxy = None
-        plan = {"calls": [ask for s in servers for ask in variants(s)]}
+        plan = {"mode": client.mode, "calls": [ask for s in servers for ask in variants(s)]}
         if route == "http":
             argv = [str(binary), "serve", "--config", str(config)]
             proxy = stack.enter_context(started(argv, folder / "mcpproxy.log"))

@@ -8,11 +8,13 @@ same sequence. Where that cannot be, or where a client would not survive the ans
 import datetime
 import os
 import shutil
+import subprocess
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 SAME = "same bytes"
 BLOCKED = "blocked"
+MODERN = "2026-07-28"
 REFUSED = "refused"
 
 # The limit on the servers that answer past it, so that oversized answers can be small: the npm
@@ -20,6 +22,13 @@ REFUSED = "refused"
 MAX_BYTES = 65536
 MARKED = "Tool '{}' is marked destructive by server, use call_tool_destructive"
 CANARY = b"CANARY"
+GIT_SECONDS = 10
+# Who and when, so that commits have the same name in every run; no settings of the machine.
+GIT_ENV = {
+    f"GIT_{who}_{what}": value
+    for who in ("AUTHOR", "COMMITTER")
+    for what, value in (("NAME", "A"), ("EMAIL", "a@example.invalid"), ("DATE", "1700000000 +0000"))
+} | {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
 
 
 @dataclass(frozen=True)
@@ -65,13 +74,27 @@ class Server:
     env: dict = field(default_factory=dict)
     settings: dict = field(default_factory=dict)
 
+    def cut(self, most: int | None) -> "Server":
+        """The same with its first `most` checks."""
+        return replace(self, checks=self.checks[:most])
+
 
 @dataclass(frozen=True)
 class Client:
-    """A client program: it takes a plan. The first one listed can speak the modern era."""
+    """A client program: it takes a plan, and connects in a mode: legacy, modern, or as it finds.
+
+    The first one listed can speak either era.
+    """
 
     name: str
     argv: list
+    mode: str = "legacy"
+    routes: tuple = ("http", "stdio")
+    # Whether it asks the servers directly too. The bytes are the server's, whoever asks, so the
+    # others are compared with what the first client got.
+    direct: bool = False
+    # How many checks of each server it makes; a client that starts anew for each makes few.
+    most: int | None = None
 
 
 class Place:
@@ -92,16 +115,38 @@ class Place:
         (self.files / "large.txt").write_text("0123456789abcde\n" * (3 << 16))
         for path in self.files.iterdir():
             os.utime(path, (1_700_000_000, 1_700_000_000))
+        self.make_repository(self.files / "git")
+
+    def make_repository(self, folder: Path):
+        """A repository whose objects are the same each time."""
+        env = os.environ | GIT_ENV
+        for step in (
+            ["init", "--quiet", "--initial-branch", "main", str(folder)],
+            ["-C", str(folder), "commit", "--quiet", "--allow-empty", "--message", "first: é"],
+        ):
+            subprocess.run(["git", *step], check=True, env=env, timeout=GIT_SECONDS)
+        (folder / "notes.txt").write_text("one\n\ttwo ⟨3⟩\n")
 
 
 def clients(place: Place, here: Path) -> list[Client]:
+    pypi = [str(place.python), str(here / "client.py")]
+    fastmcp = [str(place.python), str(here / "client_fastmcp.py")]
+    both = ["node", str(place.npm / "client_both.mjs")]
+    inspector = [str(place.python), str(here / "inspector.py"), str(place.npm)]
     return [
-        Client("PyPI mcp 2.3", [str(place.python), str(here / "client.py")]),
-        Client("npm sdk 1.32", ["node", str(place.npm / "client.mjs")]),
+        Client("PyPI mcp 2.3", pypi, direct=True),
+        Client("npm sdk 1.32", ["node", str(place.npm / "client.mjs")], direct=True),
+        Client("mcp modern", pypi, mode=MODERN, routes=("http",)),
+        Client("mcp auto", pypi, mode="auto"),
+        Client("client legacy", both),
+        Client("client modern", both, mode=MODERN, routes=("http",)),
+        Client("client auto", both, mode="auto"),
+        Client("fastmcp 4.1", fastmcp, mode="auto"),
+        Client("Inspector", inspector, routes=("http",), most=1),
     ]
 
 
-def servers(place: Place, here: Path, stub: Path) -> list[Server]:
+def servers(place: Place, here: Path, stub: Path, backend: Path) -> list[Server]:
     def npm(package: str) -> list[str]:
         home = place.npm / "node_modules/@modelcontextprotocol" / package
         return ["node", str(home / "dist/index.js")]
@@ -128,6 +173,10 @@ def servers(place: Place, here: Path, stub: Path) -> list[Server]:
             memory(),
             env={"MEMORY_FILE_PATH": str(place.memory)},
         ),
+        Server("thinking", npm("server-sequential-thinking"), thinking()),
+        Server("git", [python, "-m", "mcp_server_git"], git(place.files / "git"), env=GIT_ENV),
+        Server("rmcp-http", [str(backend), "http", "--port", "{port}"], rmcp(), http=True),
+        Server("rmcp-stdio", [str(backend), "stdio"], rmcp()),
         Server("time", [python, "-m", "mcp_server_time", "--local-timezone", "UTC"], time()),
         Server("pymcp-json", [*pymcp, "json"], pymcp_checks(), http=True),
         Server("pymcp-sse", [*pymcp, "sse"], pymcp_checks(), http=True),
@@ -232,6 +281,45 @@ def memory() -> list[Check]:
         ),
         Check("destructive", "delete_entities", {"entityNames": ["Engine"]}),
         Check("read", "read_graph"),
+    ]
+
+
+def thinking() -> list[Check]:
+    def thought(number: int) -> dict:
+        return {
+            "thought": f"“{number}” \u2028",
+            "nextThoughtNeeded": number < 2,
+            "thoughtNumber": number,
+            "totalThoughts": 2,
+        }
+
+    return [
+        Check("read", "sequentialthinking", thought(1)),
+        Check("read", "sequentialthinking", thought(2)),
+        Check("read", "sequentialthinking", {"thought": 7}, note="bad arguments"),
+    ]
+
+
+def git(folder: Path) -> list[Check]:
+    here = {"repo_path": str(folder)}
+    return [
+        Check("read", "git_status", here),
+        Check("write", "git_add", here | {"files": ["notes.txt"]}),
+        Check("read", "git_diff_staged", here),
+        Check("write", "git_commit", here | {"message": "second \"two\""}),
+        Check("read", "git_log", here),
+        Check("read", "git_show", here | {"revision": "HEAD"}),
+        Check("read", "git_show", here | {"revision": "nowhere"}, note="isError"),
+    ]
+
+
+def rmcp() -> list[Check]:
+    return [
+        Check("read", "test_simple_text"),
+        Check("read", "test_multiple_content_types"),
+        Check("read", "test_error_handling", note="isError"),
+        Check("read", "test_tool_with_progress"),
+        Check("read", "json_schema_2020_12_tool", {"name": "é"}),
     ]
 
 

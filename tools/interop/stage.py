@@ -47,7 +47,8 @@ def install():
             subprocess.run(step, check=True, timeout=INSTALL_SECONDS)
         stamp.write_text(pins)
     # A module finds its packages from the folder it stands in.
-    shutil.copy(HERE / "client.mjs", npm)
+    for name in ("client.mjs", "client_both.mjs"):
+        shutil.copy(HERE / name, npm)
 
 
 @contextlib.contextmanager

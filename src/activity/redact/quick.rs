@@ -21,7 +21,7 @@ const ALWAYS: [&[u8]; 3] = [b"bearer", b"basic", b"privatekey"];
 /// More words that turn out to be no keys than this: the long way is as quick.
 const MAX_FINDS: usize = 32;
 /// So many backslashes in a row are strings in strings in strings.
-const MANY_BACKSLASHES: u8 = 8;
+const MANY_BACKSLASHES: usize = 8;
 /// What a cut escape at the end of a text takes at most.
 const CUT_ESCAPE: usize = 16;
 
@@ -121,66 +121,54 @@ fn has_userinfo(text: &[u8]) -> bool {
 /// The text as keys are compared: lower case, without separators, white space and backslashes.
 /// `None` where an escape may stand for a letter or for nothing. `out` is as long as the text.
 fn fold<'a>(text: &[u8], out: &'a mut [u8]) -> Option<&'a [u8]> {
-    let (mut len, mut backslashes, mut most, mut escapes) = (0, 0_u8, 0, 0);
+    if !has_plain_escapes(text) {
+        return None;
+    }
+    let mut len = 0;
     for byte in text {
-        let Class { folded, keeps, escaped } = class(*byte);
+        let folded = FOLDED.get(usize::from(*byte)).copied().unwrap_or_default();
         if let Some(slot) = out.get_mut(len) {
             *slot = folded;
         }
-        len += usize::from(keeps);
-        escapes |= escaped * u8::from(backslashes > 0);
-        backslashes = backslashes.saturating_add(1) * u8::from(*byte == b'\\');
-        most |= backslashes;
+        len += usize::from(folded != 0);
     }
-    let plain = most < MANY_BACKSLASHES && (escapes == 0 || has_plain_escapes(text));
-    plain.then_some(out.get(..len)?)
+    out.get(..len)
 }
 
-/// True if all escapes of letters stand for letters beyond ASCII.
+/// True if no escape stands for an ASCII letter or for nothing, and none is deep inside others.
 fn has_plain_escapes(text: &[u8]) -> bool {
-    memchr_iter(b'\\', text).all(|at| match text.get(at + 1) {
-        Some(b'u') => {
-            let digits = text.get(at + 2..at + 6).unwrap_or_default();
-            let unit = std::str::from_utf8(digits).ok().filter(|it| it.len() == 4);
-            let unit = unit.and_then(|digits| u32::from_str_radix(digits, 16).ok());
-            unit.and_then(char::from_u32).is_some_and(|letter| !letter.is_ascii())
-        }
-        Some(byte) => class(*byte).escaped == 0,
-        None => true,
+    let (mut row, mut after_last) = (0, 0);
+    memchr_iter(b'\\', text).all(|at| {
+        row = if at == after_last { row + 1 } else { 1 };
+        after_last = at + 1;
+        let plain = match text.get(at + 1) {
+            Some(b'u') => {
+                let digits = text.get(at + 2..at + 6).unwrap_or_default();
+                let unit = std::str::from_utf8(digits).ok().filter(|it| it.len() == 4);
+                let unit = unit.and_then(|digits| u32::from_str_radix(digits, 16).ok());
+                unit.and_then(char::from_u32).is_some_and(|letter| !letter.is_ascii())
+            }
+            // The letters of control characters; else what no key and no credential has.
+            Some(b'b' | b'f' | b'n' | b'r' | b't') | None => true,
+            Some(byte) => !byte.is_ascii_alphanumeric() && !matches!(byte, b'_' | b'-' | b'.'),
+        };
+        plain && row < MANY_BACKSLASHES
     })
 }
 
-/// What [`fold`] makes of a byte.
-#[derive(Clone, Copy)]
-struct Class {
-    folded: u8,
-    /// 1 if it stays.
-    keeps: u8,
-    /// 1 if it is part of keys or credentials, but not where a backslash is before it.
-    escaped: u8,
-}
-
-fn class(byte: u8) -> Class {
-    CLASSES.get(usize::from(byte)).copied().unwrap_or(Class { folded: 0, keeps: 0, escaped: 1 })
-}
-
+/// What [`fold`] makes of a byte; 0 if nothing is left of it.
 #[expect(clippy::indexing_slicing, reason = "at compile time, and within the table")]
-const CLASSES: [Class; 256] = {
-    let mut classes = [Class { folded: 0, keeps: 0, escaped: 0 }; 256];
+const FOLDED: [u8; 256] = {
+    let mut folded = [0; 256];
     let mut at = 0;
-    while at < classes.len() {
+    while at < folded.len() {
         let byte = at as u8;
-        let drops = is_separator(byte) || byte.is_ascii_whitespace() || byte == b'\\';
-        let control = matches!(byte, b'b' | b'f' | b'n' | b'r' | b't');
-        classes[at] = Class {
-            folded: byte.to_ascii_lowercase(),
-            keeps: !drops as u8,
-            escaped: (byte.is_ascii_alphanumeric() && !control
-                || matches!(byte, b'_' | b'-' | b'.')) as u8,
-        };
+        if !is_separator(byte) && !byte.is_ascii_whitespace() && byte != b'\\' {
+            folded[at] = byte.to_ascii_lowercase();
+        }
         at += 1;
     }
-    classes
+    folded
 };
 
 #[cfg(test)]

@@ -12,10 +12,10 @@ use serde_json::Value;
 use super::export::records_bar;
 use crate::activity::verify;
 use crate::cli::args::Global;
-use crate::cli::backend::{self, Backend, target};
+use crate::cli::backend::{Backend, target};
 use crate::cli::failure::Failure;
 use crate::cli::output::{self, Output, clean, list, text};
-use crate::cli::{config, log, serve};
+use crate::cli::{config, log, running, serve};
 use crate::server;
 
 /// How often a bar without a length moves.
@@ -27,8 +27,8 @@ pub(super) fn run(global: &Global, output: &Output) -> Result<(), Failure> {
     log::start(global.log_level.as_deref().unwrap_or("error"), log::Shape::Text);
     config::warn(&loaded);
     let runtime = server::local_runtime().map_err(Failure::failed)?;
-    let client = backend::client(&loaded.config);
-    let report = if runtime.block_on(client.is_there()) {
+    let found = runtime.block_on(running::find(&loaded.config));
+    let report = if let Some(client) = found {
         let bar = ProgressBar::new_spinner().with_message("the running proxy verifies its log");
         bar.enable_steady_tick(TICK);
         let asked = Backend::Remote(client);

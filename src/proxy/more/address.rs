@@ -5,13 +5,11 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use serde::Deserialize;
-use serde::de::Error as _;
-use serde_json::value::RawValue;
+use thiserror::Error;
 
 use super::Forward;
 use crate::catalog::{exposed, listing};
-use crate::json::members::{Member, members};
+use crate::json::members::{Member, members, string};
 use crate::json::span::Span;
 
 /// The hop's own member of every params object.
@@ -56,57 +54,53 @@ pub(super) struct Request<'a> {
     forward: Forward,
 }
 
-#[derive(Deserialize)]
-struct Reference<'a> {
-    #[serde(rename = "type")]
-    kind: Box<str>,
-    #[serde(borrow)]
-    name: Option<&'a RawValue>,
-    #[serde(borrow)]
-    uri: Option<&'a RawValue>,
+/// Why params cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub(super) enum Unreadable {
+    #[error("params must be an object")]
+    Params,
+    #[error("_meta must be an object")]
+    Meta,
+    #[error("ref must be an object")]
+    Reference,
+    #[error("ref.type must be ref/prompt or ref/resource")]
+    Kind,
+    #[error("{0} must be a string")]
+    Word(&'static str),
 }
 
 impl<'a> Request<'a> {
-    /// Reads `params`, in which no key stands twice.
-    pub(super) fn read(forward: Forward, params: &'a [u8]) -> Result<Self, serde_json::Error> {
-        let none = |_| serde_json::Error::custom("expected an object");
-        let text = std::str::from_utf8(params).map_err(serde_json::Error::custom)?;
-        let members: Vec<_> =
-            members(text).map_err(none)?.collect::<Result<_, _>>().map_err(none)?;
+    /// Reads `params`, which are valid JSON and hold no key twice.
+    pub(super) fn read(forward: Forward, params: &'a [u8]) -> Result<Self, Unreadable> {
+        let text = std::str::from_utf8(params).map_err(|_| Unreadable::Params)?;
+        let members = collect(text).ok_or(Unreadable::Params)?;
+        if find(&members, META).is_some_and(|meta| !meta.starts_with('{')) {
+            return Err(Unreadable::Meta);
+        }
         let member = match forward {
             Forward::Read | Forward::Subscribe | Forward::Unsubscribe => "uri",
             Forward::Prompt => "name",
             Forward::Complete => "ref",
         };
-        let find = |name: &'static str| {
-            let found = members.iter().find(|(key, _)| key == name).map(|(_, value)| *value);
-            found.ok_or_else(|| serde_json::Error::missing_field(name))
-        };
-        let value = find(member)?;
-        if let Ok(meta) = find(META)
-            && !meta.starts_with('{')
-        {
-            return Err(serde_json::Error::custom("_meta must be an object"));
-        }
-        let (word, target): (_, fn(String) -> Target) = match forward {
-            Forward::Read | Forward::Subscribe | Forward::Unsubscribe => (value, Target::Uri),
-            Forward::Prompt => (value, Target::Prompt),
+        let value = find(&members, member).unwrap_or_default();
+        let (word, name, target): (_, _, fn(String) -> Target) = match forward {
+            Forward::Read | Forward::Subscribe | Forward::Unsubscribe => {
+                (value, member, Target::Uri)
+            }
+            Forward::Prompt => (value, member, Target::Prompt),
             Forward::Complete => {
-                let reference: Reference<'_> = serde_json::from_str(value)?;
-                let (name, word, target): (_, _, fn(String) -> Target) = match &*reference.kind {
-                    "ref/prompt" => ("ref.name", reference.name, Target::Prompt),
-                    "ref/resource" => ("ref.uri", reference.uri, Target::Uri),
-                    _ => {
-                        let text = "ref.type must be ref/prompt or ref/resource";
-                        return Err(serde_json::Error::custom(text));
-                    }
-                };
-                (word.ok_or_else(|| serde_json::Error::missing_field(name))?.get(), target)
+                let reference = collect(value).ok_or(Unreadable::Reference)?;
+                let within = |name| find(&reference, name).unwrap_or_default();
+                match string(within("type")).as_deref() {
+                    Some("ref/prompt") => (within("name"), "ref.name", Target::Prompt),
+                    Some("ref/resource") => (within("uri"), "ref.uri", Target::Uri),
+                    Some(_) | None => return Err(Unreadable::Kind),
+                }
             }
         };
+        let own = string(word).ok_or(Unreadable::Word(name))?;
         let at = Span::of(value.as_bytes(), word.as_bytes());
-        let target = target(serde_json::from_str(word)?);
-        Ok(Self { members, member, at, target, forward })
+        Ok(Self { members, member, at, target: target(own.into_owned()), forward })
     }
 
     pub(super) fn target(&self) -> &Target {
@@ -145,9 +139,17 @@ impl<'a> Request<'a> {
 
     /// `_meta` as a slice of `params`, which this was read from.
     pub(super) fn meta(&self, params: &Bytes) -> Option<Bytes> {
-        let (_, meta) = self.members.iter().find(|(key, _)| key == META)?;
-        Some(params.slice_ref(meta.as_bytes()))
+        Some(params.slice_ref(find(&self.members, META)?.as_bytes()))
     }
+}
+
+/// The members of the object that `text` is.
+fn collect(text: &str) -> Option<Vec<Member<'_>>> {
+    members(text).ok()?.collect::<Result<_, _>>().ok()
+}
+
+fn find<'a>(members: &[Member<'a>], name: &str) -> Option<&'a str> {
+    members.iter().find(|(key, _)| key == name).map(|(_, value)| *value)
 }
 
 #[cfg(test)]
@@ -199,18 +201,23 @@ mod tests {
     #[test]
     fn what_names_nothing_is_refused() {
         for (forward, params, why) in [
-            (Forward::Read, "{}", "missing field `uri`"),
-            (Forward::Read, "[]", "expected an object"),
-            (Forward::Subscribe, r#"{"uri":7}"#, "invalid type"),
-            (Forward::Prompt, r#"{"name":null}"#, "invalid type"),
-            (Forward::Prompt, r#"{"name":"x","_meta":7}"#, "_meta must be an object"),
-            (Forward::Complete, r#"{"ref":"x"}"#, "invalid type"),
-            (Forward::Complete, r#"{"ref":{"type":"x","name":"y"}}"#, "ref.type must be"),
-            (Forward::Complete, r#"{"ref":{"type":"ref/prompt","uri":"y"}}"#, "ref.name"),
-            (Forward::Complete, r#"{"ref":{"type":"ref/resource"}}"#, "ref.uri"),
+            (Forward::Read, "{}", Unreadable::Word("uri")),
+            (Forward::Read, "[]", Unreadable::Params),
+            (Forward::Subscribe, r#"{"uri":7}"#, Unreadable::Word("uri")),
+            (Forward::Prompt, r#"{"name":null}"#, Unreadable::Word("name")),
+            (Forward::Prompt, r#"{"name":"x","_meta":7}"#, Unreadable::Meta),
+            (Forward::Complete, "{}", Unreadable::Reference),
+            (Forward::Complete, r#"{"ref":"x"}"#, Unreadable::Reference),
+            (Forward::Complete, r#"{"ref":{"type":"x","name":"y"}}"#, Unreadable::Kind),
+            (
+                Forward::Complete,
+                r#"{"ref":{"type":"ref/prompt","uri":"y"}}"#,
+                Unreadable::Word("ref.name"),
+            ),
+            (Forward::Complete, r#"{"ref":{"type":"ref/resource"}}"#, Unreadable::Word("ref.uri")),
         ] {
             let error = Request::read(forward, params.as_bytes()).map(|_| ()).unwrap_err();
-            assert!(error.to_string().contains(why), "{params}: {error}");
+            assert_eq!(error, why, "{params}");
         }
     }
 }

@@ -66,6 +66,9 @@ impl Policy {
 
     /// Whether a URL may be asked, as far as its words tell. The error is one line.
     pub(super) fn check(&self, url: &Url) -> Result<(), String> {
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(format!("{url} is not https"));
+        }
         let named = match url.host() {
             None => return Err(format!("{url} names no host")),
             Some(Host::Ipv4(ip)) => Some(reach(ip.into())),
@@ -73,11 +76,8 @@ impl Policy {
             Some(Host::Domain(name)) => is_localhost(name).then_some(Reach::Loopback),
         };
         let loopback = self.own == Reach::Loopback && named == Some(Reach::Loopback);
-        match url.scheme() {
-            "https" => {}
-            "http" if loopback => {}
-            "http" => return Err(format!("{url} is plain http")),
-            _ => return Err(format!("{url} is not https")),
+        if url.scheme() == "http" && !loopback {
+            return Err(format!("{url} is plain http"));
         }
         if !url.username().is_empty() || url.password().is_some() {
             return Err("a URL holds a user name or password".to_owned());

@@ -97,7 +97,7 @@ pub async fn login(
     manager.set_metadata(metadata.clone());
     let callback =
         Callback::bind().await.map_err(|error| LoginError::Unusable(error.to_string()))?;
-    let (mut session, client) = begin(manager, config, &callback.redirect).await?;
+    let (session, client) = begin(manager, config, &callback.redirect).await?;
     let auth_url = Url::parse(session.get_authorization_url())
         .map_err(|error| LoginError::Unusable(error.to_string()))?;
     let (state, resource) = (query(&auth_url, "state")?, query(&auth_url, "resource")?);
@@ -115,7 +115,6 @@ pub async fn login(
         .await
         .map_err(|error| LoginError::Denied(words(&error)))?;
     let scopes = session.auth_manager.get_current_scopes().await;
-    session.auth_url.clear();
     let grant = Grant {
         url: url.to_string(),
         resource,

@@ -18,6 +18,8 @@ use super::store::{Grant, Stamp, Store};
 const LOOK: Duration = Duration::from_secs(1);
 /// Tokens are renewed this long before they end, or a fifth of their life if that is less.
 const MARGIN_SECONDS: u64 = 60;
+/// Tokens are not renewed more often than this, however short their life.
+const MIN_SECONDS: u64 = 3;
 /// How long to wait before a renewal that could not be asked for is tried again.
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -39,6 +41,12 @@ pub(in crate::upstream) struct Bearer {
     /// When to renew, in seconds since 1970.
     renew_at: Option<u64>,
     stamp: Option<Stamp>,
+}
+
+impl Bearer {
+    fn is(&self, other: &Self) -> bool {
+        (&self.token, self.renew_at) == (&other.token, other.renew_at)
+    }
 }
 
 /// What has become of a session's token.
@@ -88,7 +96,7 @@ impl Guard {
             }
             seen = stamp;
             match self.bearer(None).await {
-                Ok(Some(bearer)) if bearer.token == current.token => {}
+                Ok(Some(bearer)) if bearer.is(current) => {}
                 Ok(Some(bearer)) => return Renewal::Bearer(bearer),
                 Ok(None) => return Renewal::Gone(needs_login(&self.server)),
                 Err(reason) if self.ended(current) => return Renewal::Gone(reason),
@@ -176,7 +184,7 @@ fn bearer(grant: &Grant, stamp: Option<Stamp>) -> Bearer {
     header.set_sensitive(true);
     let renew_at = grant.expires_at.map(|end| {
         let life = end.saturating_sub(grant.received_at);
-        end.saturating_sub(MARGIN_SECONDS.min(life / 5))
+        end.saturating_sub(MARGIN_SECONDS.min(life / 5)).max(grant.received_at + MIN_SECONDS)
     });
     Bearer { header, token: grant.access_token.clone(), renew_at, stamp }
 }
@@ -214,6 +222,7 @@ mod tests {
         };
         assert_eq!(at(Some(3600)), Some(1000 + 3540));
         assert_eq!(at(Some(10)), Some(1008));
+        assert_eq!(at(Some(0)), Some(1003));
         assert_eq!(at(None), None);
     }
 

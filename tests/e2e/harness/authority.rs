@@ -36,10 +36,10 @@ pub(crate) struct Ways {
     pub(crate) seen: Vec<String>,
     /// How often tokens were renewed.
     pub(crate) renewed: u64,
-    given: u64,
+    pub(crate) given: u64,
     /// The code challenge, and the redirect, of the login under way.
-    challenge: String,
-    redirect: String,
+    pub(crate) challenge: String,
+    pub(crate) redirect: String,
 }
 
 pub(crate) struct Authority {

@@ -21,15 +21,20 @@ impl Pipe {
         let folder = tempfile::tempdir().expect("a folder");
         let mut command = mcpproxy();
         command.arg("stdio").arg("--config").arg(configure(config, folder.path()));
-        Self::launch(command, folder)
+        Self::spawn(&mut command, folder)
     }
 
     /// One that finds a running proxy, not spoken to.
     pub(crate) fn before(proxy: &Proxy) -> Self {
-        Self::launch(proxy.command(&["stdio"]), tempfile::tempdir().expect("a folder"))
+        Self::launch(&mut proxy.command(&["stdio"]))
     }
 
-    fn launch(mut command: Command, folder: TempDir) -> Self {
+    /// One that is started so, not spoken to.
+    pub(crate) fn launch(command: &mut Command) -> Self {
+        Self::spawn(command, tempfile::tempdir().expect("a folder"))
+    }
+
+    fn spawn(command: &mut Command, folder: TempDir) -> Self {
         let log = std::fs::File::create(folder.path().join("log")).expect("a log");
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
         let mut process = Process::spawn(command);

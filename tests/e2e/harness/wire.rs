@@ -159,20 +159,25 @@ impl Response {
 pub(crate) struct Client {
     pub(crate) session: String,
     pub(crate) connection: Connection,
+    path: &'static str,
     next_id: u64,
 }
 
 impl Client {
     pub(crate) fn open(port: u16) -> Self {
+        Self::open_at(port, "/mcp")
+    }
+
+    pub(crate) fn open_at(port: u16, path: &'static str) -> Self {
         let mut connection = Connection::open(port);
         let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
             "protocolVersion": "2025-11-25", "capabilities": {},
             "clientInfo": {"name": "e2e", "version": "1"}}});
-        connection.send("POST", "/mcp", &[], hello.to_string().as_bytes());
+        connection.send("POST", path, &[], hello.to_string().as_bytes());
         let response = connection.response();
         assert_eq!(response.status, 200, "{}", response.text());
         let session = response.header("mcp-session-id").expect("a session").to_owned();
-        let mut client = Self { session, connection, next_id: 1 };
+        let mut client = Self { session, connection, path, next_id: 1 };
         let noted = client.post(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
         assert_eq!(noted.status, 202);
         client
@@ -180,7 +185,7 @@ impl Client {
 
     /// Posts a message as it is.
     pub(crate) fn post(&mut self, body: &[u8]) -> Response {
-        self.connection.send("POST", "/mcp", &[("Mcp-Session-Id", &self.session)], body);
+        self.connection.send("POST", self.path, &[("Mcp-Session-Id", &self.session)], body);
         self.connection.response()
     }
 
@@ -194,6 +199,18 @@ impl Client {
         let message = response.json();
         assert_eq!(message["id"], id);
         message
+    }
+
+    /// A request; the raw bytes of its `result`, or of the whole message when that is an error.
+    pub(crate) fn ask_raw(&mut self, method: &str, params: &str) -> Vec<u8> {
+        let body =
+            format!(r#"{{"jsonrpc":"2.0","id":"raw","method":"{method}","params":{params}}}"#);
+        let response = self.post(body.as_bytes());
+        assert_eq!(response.status, 200, "{}", response.text());
+        match response.json().get("error") {
+            Some(_) => response.body,
+            None => raw_result(&response.body).to_vec(),
+        }
     }
 
     /// Calls one of our tools; its `result`, or the whole message when that is an error.
@@ -228,7 +245,7 @@ impl Client {
         let params = json!({"name": "call_tool_read", "arguments": arguments});
         let body = json!({"jsonrpc": "2.0", "id": "raw", "method": "tools/call", "params": params});
         let session = [("Mcp-Session-Id", self.session.as_str())];
-        self.connection.send("POST", "/mcp", &session, body.to_string().as_bytes());
+        self.connection.send("POST", self.path, &session, body.to_string().as_bytes());
     }
 
     /// Calls a tool that reads; the response with the bytes as they came.

@@ -1,0 +1,106 @@
+//! Target `headers`: the check of a header against the body is the obvious one, and a value's
+//! header form comes back as the value.
+//!
+//! Input: structured; what the body says if it says anything, then the header's lines.
+
+use arbitrary::{Arbitrary, Result, Unstructured};
+use mcpproxy::wire::headers::{Mismatch, NAME, agree, decode, encode};
+
+const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// The fuzz target.
+pub fn run(data: &[u8]) {
+    let Ok((body, lines)) = input(&mut Unstructured::new(data)) else { return };
+    let body = body.as_deref();
+    let seen = || lines.iter().map(Vec::as_slice);
+    assert_eq!(agree(NAME, seen(), body), obvious(&lines, body), "{lines:?} {body:?}");
+    if let Some(body) = body {
+        let form = encode(body);
+        assert!(form.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{form:?}");
+        assert_eq!(decode(form.as_bytes()).as_deref(), Some(body));
+        assert_eq!(agree(NAME, [form.as_bytes()].into_iter(), Some(body)), Ok(()));
+    }
+}
+
+fn input(bytes: &mut Unstructured<'_>) -> Result<(Option<String>, Vec<Vec<u8>>)> {
+    let body = Option::<String>::arbitrary(bytes)?;
+    let mut lines = Vec::new();
+    for _ in 0..bytes.int_in_range(0..=2)? {
+        lines.push(line(bytes, body.as_deref().unwrap_or_default())?);
+    }
+    Ok((body, lines))
+}
+
+/// A header's line: anything, or what has a chance to agree.
+fn line(bytes: &mut Unstructured<'_>, body: &str) -> Result<Vec<u8>> {
+    Ok(match bytes.int_in_range(0..=4)? {
+        0 => Vec::arbitrary(bytes)?,
+        1 => body.into(),
+        2 => [b" \t", body.as_bytes(), b" "].concat(),
+        3 => encoded(body.as_bytes()),
+        _ => encoded(&Vec::<u8>::arbitrary(bytes)?),
+    })
+}
+
+fn obvious(lines: &[Vec<u8>], body: Option<&str>) -> std::result::Result<(), Mismatch> {
+    match (lines, body) {
+        ([], None) => Ok(()),
+        ([], Some(_)) => Err(Mismatch::Missing(NAME)),
+        ([_], None) => Err(Mismatch::Orphan(NAME)),
+        ([line], Some(body)) => match value(line) {
+            None => Err(Mismatch::Unreadable(NAME)),
+            Some(value) if value == body.as_bytes() => Ok(()),
+            Some(_) => Err(Mismatch::Different(NAME)),
+        },
+        ([_, _, ..], _) => Err(Mismatch::Duplicate(NAME)),
+    }
+}
+
+/// The UTF-8 that a header's line stands for.
+fn value(mut line: &[u8]) -> Option<Vec<u8>> {
+    if line.iter().any(|&byte| byte != b'\t' && !(0x20..0x7f).contains(&byte)) {
+        return None;
+    }
+    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = line {
+        line = rest;
+    }
+    let inner = line.strip_prefix(b"=?base64?").and_then(|rest| rest.strip_suffix(b"?="));
+    let Some(inner) = inner else { return Some(line.to_vec()) };
+    let plain = unbase64(inner)?;
+    std::str::from_utf8(&plain).ok()?;
+    Some(plain)
+}
+
+/// The header form in base64.
+fn encoded(plain: &[u8]) -> Vec<u8> {
+    [b"=?base64?", base64(plain).as_slice(), b"?="].concat()
+}
+
+fn base64(plain: &[u8]) -> Vec<u8> {
+    let mut made = Vec::new();
+    for group in plain.chunks(3) {
+        let bits = (0..3).fold(0, |bits, at| bits << 8 | u32::from(*group.get(at).unwrap_or(&0)));
+        for at in 0..4 {
+            let letter = LETTERS[(bits >> (18 - 6 * at) & 63) as usize];
+            made.push(if at > group.len() as u32 { b'=' } else { letter });
+        }
+    }
+    made
+}
+
+/// What is written in canonical base64; `None` for any other spelling.
+fn unbase64(text: &[u8]) -> Option<Vec<u8>> {
+    let mut plain = Vec::new();
+    for group in text.chunks(4) {
+        let mut bits = 0;
+        for letter in group {
+            // Where padding may stand, the comparison below decides.
+            let digit = LETTERS.iter().position(|known| known == letter);
+            bits = bits << 6 | digit.or((*letter == b'=').then_some(0))? as u32;
+        }
+        plain.extend(&bits.to_be_bytes()[1..]);
+    }
+    let padding = text.iter().rev().take_while(|&&letter| letter == b'=').count();
+    plain.truncate(plain.len().checked_sub(padding)?);
+    (base64(&plain) == text).then_some(plain)
+}

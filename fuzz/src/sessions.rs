@@ -1,0 +1,175 @@
+//! Target `sessions`: a table of sessions does what a plain map with a clock does, and the
+//! questions of a session's client are answered once, by that client.
+//!
+//! Input: operations of two bytes each: which one, and what it is about.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use mcpproxy::downstream::session::{Full, IDLE_MS, MAX_SESSIONS, Session, Sessions};
+use mcpproxy::proxy::client::{MAX_ASKED, Question};
+use mcpproxy::upstream::Takes;
+
+const VERSION: &str = "2025-11-25";
+/// Operations of one run.
+const MAX_OPERATIONS: usize = 512;
+/// Sessions that one [`Operation::Fill`] opens.
+const MANY: usize = MAX_SESSIONS / 4;
+/// Fills of one run, so that it stays short.
+const MAX_FILLS: usize = 6;
+
+/// What a session should be.
+struct Known {
+    session: Arc<Session>,
+    used_ms: u64,
+    ended: bool,
+    asked: BTreeMap<u64, Question>,
+}
+
+#[derive(Default)]
+struct Run {
+    sessions: Sessions,
+    now_ms: u64,
+    /// All that were opened by hand, in their order.
+    known: Vec<Known>,
+    /// The table: when each was last used.
+    table: HashMap<String, u64>,
+    opened: u128,
+}
+
+/// The fuzz target.
+pub fn run(data: &[u8]) {
+    let (mut run, mut fills) = (Run::default(), 0);
+    for operation in data.chunks_exact(2).take(MAX_OPERATIONS) {
+        let (kind, pick) = (operation[0], operation[1]);
+        match kind % 11 {
+            0 => run.open(true),
+            1 if fills < MAX_FILLS => {
+                fills += 1;
+                for _ in 0..MANY {
+                    run.open(false);
+                }
+            }
+            1 => {}
+            2 => {
+                run.sessions.sweep(run.now_ms);
+                run.sweep();
+            }
+            3 => run.now_ms += u64::from(pick),
+            4 => run.now_ms += IDLE_MS - u64::from(pick),
+            5 => run.find_any(u128::from(pick)),
+            6 => run.find(pick),
+            7 => run.touch(pick),
+            8 => run.end(pick),
+            9 => run.ask(pick),
+            _ => run.answer(pick),
+        }
+    }
+}
+
+impl Run {
+    fn open(&mut self, keep: bool) {
+        // Random as the system's: no id is given twice, and all shards are met.
+        self.opened += 1;
+        let random = self.opened.to_be_bytes();
+        let opened = self.sessions.open(random, VERSION, "fuzz", Takes::default(), self.now_ms);
+        if self.table.len() >= MAX_SESSIONS {
+            self.sweep();
+        }
+        if self.table.len() >= MAX_SESSIONS {
+            assert_eq!(opened.err(), Some(Full));
+            return;
+        }
+        let session = opened.expect("there is room");
+        let id = session.id().to_string();
+        assert_eq!(id, format!("{:032x}", self.opened));
+        assert!(self.table.insert(id, self.now_ms).is_none());
+        if keep {
+            let asked = BTreeMap::new();
+            self.known.push(Known { session, used_ms: self.now_ms, ended: false, asked });
+        }
+    }
+
+    fn sweep(&mut self) {
+        let now_ms = self.now_ms;
+        self.table.retain(|_, used_ms| !expired(*used_ms, now_ms));
+    }
+
+    fn find(&mut self, pick: u8) {
+        let Some(at) = self.picked(pick) else { return };
+        let known = &mut self.known[at];
+        let id = known.session.id().to_string();
+        let there = self.table.get_mut(&id).filter(|used_ms| !expired(**used_ms, self.now_ms));
+        let found = self.sessions.find(&id, self.now_ms);
+        assert_eq!(found.is_some(), there.is_some(), "{id} at {}", self.now_ms);
+        if let (Some(found), Some(used_ms)) = (found, there) {
+            assert!(Arc::ptr_eq(&found, &known.session));
+            (*used_ms, known.used_ms) = (self.now_ms, self.now_ms);
+        }
+    }
+
+    /// Looks for an id that may have been given to a session nobody holds, or to none.
+    fn find_any(&mut self, number: u128) {
+        let id = format!("{number:032x}");
+        let there = self.table.get_mut(&id).filter(|used_ms| !expired(**used_ms, self.now_ms));
+        let found = self.sessions.find(&id, self.now_ms);
+        assert_eq!(found.is_some(), there.is_some(), "{id} at {}", self.now_ms);
+        if let (Some(used_ms), Some(session)) = (there, found) {
+            *used_ms = self.now_ms;
+            let held = self.known.iter_mut().find(|known| Arc::ptr_eq(&known.session, &session));
+            if let Some(known) = held {
+                known.used_ms = self.now_ms;
+            }
+        }
+    }
+
+    fn touch(&mut self, pick: u8) {
+        let Some(at) = self.picked(pick) else { return };
+        let known = &mut self.known[at];
+        let alive = !known.ended && !expired(known.used_ms, self.now_ms);
+        assert_eq!(known.session.touch(self.now_ms), alive);
+        if alive {
+            known.used_ms = self.now_ms;
+            let id = known.session.id().to_string();
+            *self.table.get_mut(&id).expect("what is alive is there") = self.now_ms;
+        }
+    }
+
+    fn end(&mut self, pick: u8) {
+        let Some(at) = self.picked(pick) else { return };
+        let id = self.known[at].session.id().to_string();
+        let there = self.table.remove(&id).is_some();
+        assert_eq!(self.sessions.end(&id), there);
+        self.known[at].ended |= there;
+    }
+
+    fn ask(&mut self, pick: u8) {
+        let Some(at) = self.picked(pick) else { return };
+        let known = &mut self.known[at];
+        let raw_id = Bytes::copy_from_slice(&[pick]);
+        let question = Question { server: "s".into(), generation: 1, raw_id };
+        let id = known.session.client.ask(question.clone());
+        assert_eq!(id.is_some(), known.asked.len() < MAX_ASKED);
+        if let Some(id) = id {
+            assert!(known.asked.last_key_value().is_none_or(|(last, _)| *last < id));
+            assert!(known.asked.insert(id, question).is_none());
+        }
+    }
+
+    /// Each client counts on its own, so most ids are known to several of them.
+    fn answer(&mut self, pick: u8) {
+        let Some(at) = self.picked(pick) else { return };
+        let id = u64::from(pick) / 8;
+        let known = &mut self.known[at];
+        assert_eq!(known.session.client.answered(id), known.asked.remove(&id));
+    }
+
+    fn picked(&self, pick: u8) -> Option<usize> {
+        usize::from(pick).checked_rem(self.known.len())
+    }
+}
+
+fn expired(used_ms: u64, now_ms: u64) -> bool {
+    now_ms - used_ms > IDLE_MS
+}

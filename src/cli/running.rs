@@ -1,0 +1,67 @@
+//! Which proxy runs: the one at the config's address, or the one whose data folder it is.
+//!
+//! `serve` may listen elsewhere than the config says (`--listen`, or a port of the system's
+//! choice). So it writes its address into its data folder for as long as it runs. A file that a
+//! killed server left behind does no harm: whoever listens there is asked who it is.
+
+use std::fs;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use super::http::Client;
+use crate::config::Config;
+
+const FILE: &str = "address";
+
+/// The address of a server that runs, there to be found; gone with it.
+#[derive(Debug)]
+pub(super) struct Announced(PathBuf);
+
+impl Announced {
+    /// Writes the address down. A server works without, so a failure is only logged.
+    pub(super) fn at(data_dir: &Path, address: SocketAddr) -> Option<Self> {
+        let file = data_dir.join(FILE);
+        let mut options = fs::OpenOptions::new();
+        let opened = options.write(true).create(true).truncate(true).mode(0o600).open(&file);
+        match opened.and_then(|mut opened| writeln!(opened, "{address}")) {
+            Ok(()) => Some(Self(file)),
+            Err(error) => {
+                tracing::warn!("{}: {error}", file.display());
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        // It is asked for who it is anyway.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Where the config says that a proxy listens.
+pub(super) fn configured(config: &Config) -> Client {
+    let key = config.api_key.as_ref().map_or("", |key| key.expose());
+    Client::new(config.listen, key)
+}
+
+/// The proxy to talk to: whoever listens where the config says, else the one elsewhere.
+pub(super) async fn find(config: &Config) -> Option<Client> {
+    let client = configured(config);
+    match client.is_there().await {
+        true => Some(client),
+        false => elsewhere(config).await,
+    }
+}
+
+/// The proxy that owns the data folder, if it runs and listens elsewhere.
+pub(super) async fn elsewhere(config: &Config) -> Option<Client> {
+    let text = fs::read_to_string(config.data_dir.join(FILE)).ok()?;
+    let listen = text.trim().parse().ok().filter(|listen| *listen != config.listen)?;
+    let key = config.api_key.as_ref().map_or("", |key| key.expose());
+    let client = Client::new(listen, key);
+    client.is_mcpproxy().await.then_some(client)
+}
