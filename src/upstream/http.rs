@@ -550,19 +550,14 @@ impl Exchange {
     }
 
     /// A status that is no success: a JSON-RPC error in it is an answer all the same.
-    async fn refusal(
-        mut self,
-        status: u16,
-        json: bool,
-        session: &Session,
-    ) -> Result<Self, Refused> {
+    async fn refusal(mut self, status: u16, json: bool, of: &Session) -> Result<Self, Refused> {
         let body = self.head_of_body().await;
         let unknown = match status {
-            404 => session.has_id(),
+            404 => of.has_id(),
             // Common servers say it with 400 and words.
-            400 => session.has_id() && memchr::memmem::find(&body, b"ession").is_some(),
+            400 => of.has_id() && memchr::memmem::find(&body, b"ession").is_some(),
             // The token is no good any more: a new session has another.
-            401 => session.logged_in,
+            401 => of.logged_in,
             _ => false,
         };
         if json && !unknown && is_rpc_error(&body) {
