@@ -4,7 +4,7 @@
 //! Input: structured; what the body says if it says anything, then the header's lines.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
-use mcpproxy::wire::headers::{Mismatch, NAME, agree, decode, encode};
+use mcpproxy::wire::headers::{Form, Mismatch, NAME, agree, decode, encode};
 
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
@@ -13,12 +13,14 @@ pub fn run(data: &[u8]) {
     let Ok((body, lines)) = input(&mut Unstructured::new(data)) else { return };
     let body = body.as_deref();
     let seen = || lines.iter().map(Vec::as_slice);
-    assert_eq!(agree(NAME, seen(), body), obvious(&lines, body), "{lines:?} {body:?}");
+    let agreed = agree(NAME, Form::Encodable, seen(), body);
+    assert_eq!(agreed, obvious(&lines, body), "{lines:?} {body:?}");
     if let Some(body) = body {
         let form = encode(body);
         assert!(form.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{form:?}");
         assert_eq!(decode(form.as_bytes()).as_deref(), Some(body));
-        assert_eq!(agree(NAME, [form.as_bytes()].into_iter(), Some(body)), Ok(()));
+        let line = [form.as_bytes()].into_iter();
+        assert_eq!(agree(NAME, Form::Encodable, line, Some(body)), Ok(()));
     }
 }
 

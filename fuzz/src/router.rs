@@ -13,7 +13,7 @@ use bytes::Bytes;
 use mcpproxy::config::{self, Flags};
 use mcpproxy::proxy::Worker;
 use mcpproxy::proxy::client::{Client, Endpoint};
-use mcpproxy::proxy::dispatch::{self, Channel, Peer, Reaction};
+use mcpproxy::proxy::dispatch::{self, Channel, Incoming, Peer, Reaction};
 use mcpproxy::proxy::reply::{Piece, Running};
 use mcpproxy::server::App;
 use mcpproxy::upstream::{Era, Takes};
@@ -77,10 +77,12 @@ fn peer(switches: u8) -> Peer {
 fn react(stage: &Stage, peer: &Peer, message: &[u8]) {
     let members = serde_json::from_slice::<Members<'_>>(message).ok();
     let received = match dispatch::read(&stage.worker, &Bytes::copy_from_slice(message)) {
-        Ok(Some(received)) => received,
-        Ok(None) => {
+        Ok(Incoming::Request(received)) => received,
+        Ok(Incoming::Response(response)) => {
             let members = members.expect("a response is an object");
-            assert!(members.count("result") + members.count("error") > 0);
+            assert_eq!(members.count("result") + members.count("error"), 1);
+            let id = members.get("id").map(|raw| raw.get().as_bytes());
+            assert_eq!(response.id.as_deref(), id);
             return;
         }
         Err(error) => return assert_answers(&error, "null", true),
@@ -134,7 +136,7 @@ fn complete(stage: &Stage, id: &str, mut running: Running) {
                 }
                 Piece::Refused(refusal) => {
                     answers += 1;
-                    let answer = dispatch::refused(id.as_bytes(), &refusal);
+                    let answer = dispatch::refused(Era::Legacy, id.as_bytes(), &refusal);
                     assert!(is_response(&answer, id), "{answer:?}");
                 }
             }

@@ -7,9 +7,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use mcpproxy::downstream::session::{Full, IDLE_MS, MAX_SESSIONS, Session, Sessions};
-use mcpproxy::proxy::client::{MAX_ASKED, Question};
-use mcpproxy::upstream::Takes;
+use mcpproxy::downstream::principal::Principal;
+use mcpproxy::downstream::session::{
+    EVICTED, IDLE_MS, MAX_SESSIONS, Opening, Session, Sessions, fresh_id,
+};
+use mcpproxy::proxy::client::{Client, Endpoint, MAX_ASKED, Question};
+use mcpproxy::upstream::{Era, Takes};
 
 const VERSION: &str = "2025-11-25";
 /// Operations of one run.
@@ -73,15 +76,18 @@ impl Run {
         // Random as the system's: no id is given twice, and all shards are met.
         self.opened += 1;
         let random = self.opened.to_be_bytes();
-        let opened = self.sessions.open(random, VERSION, "fuzz", Takes::default(), self.now_ms);
+        let takes = Takes::default();
+        let client = Client::new(fresh_id(random), "fuzz", VERSION, Era::Legacy, takes);
+        let principal = Principal::default();
+        let opening = Opening { client, endpoint: Endpoint::Search, principal };
+        let opened = self.sessions.open(opening, self.now_ms);
         if self.table.len() >= MAX_SESSIONS {
             self.sweep();
         }
         if self.table.len() >= MAX_SESSIONS {
-            assert_eq!(opened.err(), Some(Full));
-            return;
+            self.evict();
         }
-        let session = opened.expect("there is room");
+        let session = opened.expect("nobody is busy, so there is room");
         let id = session.id().to_string();
         assert_eq!(id, format!("{:032x}", self.opened));
         assert!(self.table.insert(id, self.now_ms).is_none());
@@ -94,6 +100,19 @@ impl Run {
     fn sweep(&mut self) {
         let now_ms = self.now_ms;
         self.table.retain(|_, used_ms| !expired(*used_ms, now_ms));
+    }
+
+    /// Those idle longest make room.
+    fn evict(&mut self) {
+        let mut idle: Vec<_> =
+            self.table.iter().map(|(id, used_ms)| (*used_ms, id.clone())).collect();
+        idle.sort_unstable();
+        for (_, id) in idle.into_iter().take(EVICTED) {
+            self.table.remove(&id);
+            if let Some(known) = self.known.iter_mut().find(|known| **known.session.id() == *id) {
+                known.ended = true;
+            }
+        }
     }
 
     fn find(&mut self, pick: u8) {
