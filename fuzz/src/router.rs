@@ -13,7 +13,7 @@ use bytes::Bytes;
 use mcpproxy::config::{self, Flags};
 use mcpproxy::proxy::Worker;
 use mcpproxy::proxy::client::{Client, Endpoint};
-use mcpproxy::proxy::dispatch::{self, Channel, Peer, Reaction};
+use mcpproxy::proxy::dispatch::{self, Channel, Incoming, Peer, Reaction};
 use mcpproxy::proxy::reply::{Piece, Running};
 use mcpproxy::server::App;
 use mcpproxy::upstream::{Era, Takes};
@@ -77,8 +77,8 @@ fn peer(switches: u8) -> Peer {
 fn react(stage: &Stage, peer: &Peer, message: &[u8]) {
     let members = serde_json::from_slice::<Members<'_>>(message).ok();
     let received = match dispatch::read(&stage.worker, &Bytes::copy_from_slice(message)) {
-        Ok(Some(received)) => received,
-        Ok(None) => {
+        Ok(Incoming::Request(received)) => received,
+        Ok(Incoming::Response(_)) => {
             let members = members.expect("a response is an object");
             assert!(members.count("result") + members.count("error") > 0);
             return;
@@ -107,13 +107,13 @@ fn react(stage: &Stage, peer: &Peer, message: &[u8]) {
         Reaction::Listen { id: under, .. } => assert_eq!(under, id.as_bytes()),
         Reaction::Call { id: under, running } => {
             assert_eq!(under, id.as_bytes());
-            complete(stage, id, running);
+            complete(stage, peer.client.era, id, running);
         }
     }
 }
 
 /// Polls a call to its end: whatever comes before it, it says once what its answer is.
-fn complete(stage: &Stage, id: &str, mut running: Running) {
+fn complete(stage: &Stage, era: Era, id: &str, mut running: Running) {
     let local = tokio::task::LocalSet::new();
     local.block_on(&stage.runtime, async {
         let (mut begun, mut answers) = (false, 0);
@@ -134,7 +134,7 @@ fn complete(stage: &Stage, id: &str, mut running: Running) {
                 }
                 Piece::Refused(refusal) => {
                     answers += 1;
-                    let answer = dispatch::refused(id.as_bytes(), &refusal);
+                    let answer = dispatch::refused(era, id.as_bytes(), &refusal);
                     assert!(is_response(&answer, id), "{answer:?}");
                 }
             }

@@ -7,9 +7,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use mcpproxy::downstream::session::{Full, IDLE_MS, MAX_SESSIONS, Session, Sessions};
-use mcpproxy::proxy::client::{MAX_ASKED, Question};
-use mcpproxy::upstream::Takes;
+use mcpproxy::downstream::principal::Principal;
+use mcpproxy::downstream::session::{
+    EVICTED, IDLE_MS, MAX_SESSIONS, Opening, Session, Sessions, fresh_id,
+};
+use mcpproxy::proxy::client::{Client, Endpoint, MAX_ASKED, Question};
+use mcpproxy::upstream::{Era, Takes};
 
 const VERSION: &str = "2025-11-25";
 /// Operations of one run.
@@ -72,16 +75,18 @@ impl Run {
     fn open(&mut self, keep: bool) {
         // Random as the system's: no id is given twice, and all shards are met.
         self.opened += 1;
-        let random = self.opened.to_be_bytes();
-        let opened = self.sessions.open(random, VERSION, "fuzz", Takes::default(), self.now_ms);
+        let id = fresh_id(self.opened.to_be_bytes());
+        let client = Client::new(id, "fuzz", VERSION, Era::Legacy, Takes::default());
+        let endpoint = Endpoint::Search;
+        let opening = Opening { client, endpoint, principal: Principal::default() };
+        let opened = self.sessions.open(opening, self.now_ms);
         if self.table.len() >= MAX_SESSIONS {
             self.sweep();
         }
         if self.table.len() >= MAX_SESSIONS {
-            assert_eq!(opened.err(), Some(Full));
-            return;
+            self.evict();
         }
-        let session = opened.expect("there is room");
+        let session = opened.expect("no session is busy, so there is room");
         let id = session.id().to_string();
         assert_eq!(id, format!("{:032x}", self.opened));
         assert!(self.table.insert(id, self.now_ms).is_none());
@@ -94,6 +99,19 @@ impl Run {
     fn sweep(&mut self) {
         let now_ms = self.now_ms;
         self.table.retain(|_, used_ms| !expired(*used_ms, now_ms));
+    }
+
+    /// The least recently used make room.
+    fn evict(&mut self) {
+        let mut uses: Vec<_> = self.table.iter().map(|(id, used)| (*used, id.clone())).collect();
+        uses.sort();
+        for (_, id) in uses.into_iter().take(EVICTED) {
+            self.table.remove(&id);
+            let held = self.known.iter_mut().find(|known| **known.session.id() == *id);
+            if let Some(known) = held {
+                known.ended = true;
+            }
+        }
     }
 
     fn find(&mut self, pick: u8) {

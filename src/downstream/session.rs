@@ -28,7 +28,7 @@ pub const MAX_LISTENERS_PER_SESSION: usize = 8;
 /// Shards of the table, so that sessions rarely meet on a lock.
 const SHARDS: usize = 16;
 /// Idle sessions that make room at once, so that not every newcomer searches the table.
-const EVICTED: usize = 64;
+pub const EVICTED: usize = 64;
 
 /// The table is full of sessions that are all in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
