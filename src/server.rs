@@ -237,6 +237,7 @@ impl Server {
         let Self { app, address: _, lanes, accepting } = self;
         accepting.abort();
         app.drain.send_replace(true);
+        app.shared.sessions.drain();
         let deadline = Instant::now() + DRAIN_TIMEOUT + WORKER_GRACE;
         app.control.block_on(async {
             // The task holds the lanes, and with them the ends of the sockets' queues.

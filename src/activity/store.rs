@@ -32,8 +32,9 @@ const CACHE_BYTES: u64 = 8 << 20;
 const JOURNAL_BYTES: u64 = 64 << 20;
 /// Memory a keyspace's newest records take before they become a table.
 const MEMTABLE_BYTES: u64 = 16 << 20;
-/// Threads that flush and compact.
-const WORKERS: usize = 2;
+/// Threads that flush and compact. One: of several, the first hands the request to compact back to
+/// itself without a pause for as long as another compacts, and takes a core for it.
+const WORKERS: usize = 1;
 
 /// A keyspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

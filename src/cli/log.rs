@@ -4,6 +4,8 @@ use std::io::IsTerminal;
 
 use tracing_subscriber::EnvFilter;
 
+use crate::upstream::oauth::SECRETIVE;
+
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
@@ -18,7 +20,7 @@ pub(super) fn start(level: &str, shape: Shape) {
     // What libraries have to say is of interest only when it is bad, or when asked for.
     let libraries = if matches!(level, "debug" | "trace") { "info" } else { "warn" };
     // The codes and tokens of logins are nobody's business, at any level.
-    let filter = EnvFilter::new(format!("{libraries},mcpproxy={level},rmcp::transport::auth=warn"));
+    let filter = EnvFilter::new(format!("{libraries},mcpproxy={level},{SECRETIVE}=warn"));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_target(false)

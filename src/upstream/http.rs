@@ -588,21 +588,16 @@ impl Exchange {
     }
 
     /// A status that is no success: a JSON-RPC error in it is an answer all the same.
-    async fn refusal(
-        mut self,
-        status: u16,
-        json: bool,
-        session: &Session,
-    ) -> Result<Self, Refused> {
+    async fn refusal(mut self, status: u16, json: bool, of: &Session) -> Result<Self, Refused> {
         let body = self.head_of_body().await;
         // Common servers say it with 400 and words.
         let in_words = || memchr::memmem::find(&body, b"ession").is_some();
-        let unknown = match (status, session.standing()) {
+        let unknown = match (status, of.standing()) {
             (404, Standing::Session) => true,
             // A modern server would not speak of sessions: this one has become a legacy one.
             (400, Standing::Session | Standing::Modern) => in_words(),
             // The token is no good any more: a new session has another.
-            (401, _) => session.logged_in,
+            (401, _) => of.logged_in,
             (_, Standing::Session | Standing::Modern | Standing::Neither) => false,
         };
         if json && !unknown && is_rpc_error(&body) {

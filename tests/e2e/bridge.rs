@@ -210,3 +210,35 @@ fn a_server_that_wants_its_key_gets_it() {
     let line = pipe.read_raw("s:read_item", &json!({}));
     assert_eq!(parse(&line)["result"]["structuredContent"]["value"], 7);
 }
+
+#[test]
+fn modern_messages_repeat_themselves_in_headers_and_cancelling_closes_the_stream() {
+    let proxy = Proxy::start(servers());
+    let mut pipe = Pipe::before(&proxy);
+    let modern = |line: &str| {
+        let mut message: Value = serde_json::from_str(line).unwrap();
+        message["params"]["_meta"] = json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": {},
+            "io.modelcontextprotocol/clientInfo": {"name": "e2e", "version": "1"},
+        });
+        message.to_string()
+    };
+    let discover = modern(r#"{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{}}"#);
+    let found = parse(pipe.ask(&discover).as_bytes());
+    assert!(found["result"]["supportedVersions"].to_string().contains("2026-07-28"), "{found}");
+    pipe.send(&modern(&read_call(&json!("stuck"), "s:never", &json!({}))));
+    let call = modern(&read_call(&json!(2), "s:read_item", &json!({})));
+    let answer = parse(pipe.ask(&call).as_bytes());
+    assert_eq!(answer["result"]["structuredContent"]["value"], 7, "{answer}");
+    let unknown = modern(r#"{"jsonrpc":"2.0","id":3,"method":"no/such","params":{}}"#);
+    assert_eq!(parse(pipe.ask(&unknown).as_bytes())["error"]["code"], -32601);
+    pipe.send(
+        r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"stuck"}}"#,
+    );
+    let record = until("the call is given up", || {
+        proxy.activity("type=tool_call&tool=never").first().cloned()
+    });
+    assert_eq!(record["status"], "error", "{record}");
+    assert_eq!(pipe.close(), Vec::<Vec<u8>>::new(), "a cancelled call has no answer");
+}

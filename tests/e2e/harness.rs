@@ -5,6 +5,7 @@
 
 mod authority;
 mod pipe;
+mod sse;
 mod upstream;
 mod wire;
 
@@ -19,6 +20,7 @@ use tempfile::TempDir;
 
 pub(crate) use authority::{Authority, Browser, Ways};
 pub(crate) use pipe::Pipe;
+pub(crate) use sse::Events;
 pub(crate) use upstream::{HttpStub, stub, stub_stdio};
 pub(crate) use wire::{Client, Connection, Response, error_text, raw_result};
 

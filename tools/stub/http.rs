@@ -227,6 +227,8 @@ fn answer(stub: &Stub, reply: &Reply, extra: &str, stream: &mut TcpStream) -> io
     for message in events {
         stream.write_all(&chunk(&event(message)))?;
     }
+    let answered = reply.asks.map(|number| stub.questions.fill(number, body));
+    let body = answered.as_deref().unwrap_or(body);
     let mut last = if odd { odd_event(body) } else { event(body) };
     if reply.behaviour == Behaviour::Cut {
         last.truncate(last.len() / 2);

@@ -34,10 +34,12 @@
 //! | `wait_ms` | time before the first byte of the answer |
 //! | `chunk` | write the answer in pieces of so many bytes (0: whole) |
 //! | `pause_ms` | time between two pieces |
+//! | `ask` | the method of the request that the tool `ask` sends to its client |
 
 mod behaviour;
 mod http;
 mod offers;
+mod questions;
 mod stdio;
 mod tools;
 
@@ -52,6 +54,7 @@ use std::thread;
 use std::time::Duration;
 
 use behaviour::Behaviour;
+use questions::Questions;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -178,6 +181,7 @@ struct Stub {
     /// Set once `drop_once` has dropped.
     dropped: AtomicU64,
     sessions: Mutex<HashSet<String>>,
+    questions: Questions,
 }
 
 /// What `stats` shows.
@@ -199,6 +203,10 @@ struct Message<'a> {
     method: Option<Cow<'a, str>>,
     #[serde(borrow)]
     params: Option<&'a RawValue>,
+    #[serde(borrow)]
+    result: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -209,6 +217,10 @@ struct Call<'a> {
     arguments: Option<&'a RawValue>,
     #[serde(borrow, rename = "_meta")]
     meta: Option<Meta<'a>>,
+    #[serde(borrow, rename = "requestState")]
+    state: Option<&'a RawValue>,
+    #[serde(borrow, rename = "inputResponses")]
+    inputs: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -227,6 +239,7 @@ struct Knobs {
     wait_ms: Option<u64>,
     chunk: Option<usize>,
     pause_ms: Option<u64>,
+    ask: Option<String>,
 }
 
 /// What goes out for a request: messages in order, and the manner.
@@ -235,6 +248,8 @@ struct Reply {
     before: Vec<Vec<u8>>,
     /// The JSON-RPC answer.
     answer: Vec<u8>,
+    /// The id of the request among those that precede it whose answer it waits for, and becomes.
+    asks: Option<u64>,
     /// Notifications for whoever listens.
     after: Vec<Vec<u8>>,
     behaviour: Behaviour,
@@ -274,11 +289,16 @@ impl Stub {
             counts: Counts::default(),
             dropped: AtomicU64::new(0),
             sessions: Mutex::default(),
+            questions: Questions::default(),
         }
     }
 
     /// The reply to one message, or none for a notification.
     fn reply(&self, message: &Message<'_>) -> Option<Reply> {
+        if let (None, Some(id)) = (&message.method, message.id) {
+            self.questions.answered(id, message.result.or(message.error));
+            return None;
+        }
         let method = message.method.as_deref().unwrap_or_default();
         let Some(id) = message.id else {
             if method == "notifications/cancelled" {
@@ -377,6 +397,7 @@ impl Stub {
         let mut reply = Reply {
             before: Vec::new(),
             answer: self.envelope(id, "result", &result),
+            asks: None,
             after: Vec::new(),
             behaviour,
             pace: behaviour.pace(Pace {
@@ -385,6 +406,17 @@ impl Stub {
                 pause: Duration::from_millis(knobs.pause_ms.unwrap_or(0)),
             }),
         };
+        if call.name == "ask" {
+            let (number, request) = self.questions.ask(knobs.ask.as_deref());
+            reply.before = vec![request];
+            reply.asks = Some(number);
+            // Filled in by what the client answers.
+            reply.answer = self.envelope(id, "result", questions::PLACEHOLDER.as_bytes());
+        }
+        if call.name == "needs_input" {
+            let result = questions::input_required(call.state, call.inputs);
+            reply.answer = self.envelope(id, "result", result.as_bytes());
+        }
         if call.name == "notify" {
             reply.before = tools::notifications(call.meta.and_then(|m| m.progress));
         }
@@ -416,6 +448,7 @@ impl Stub {
         Reply {
             before: Vec::new(),
             answer: self.envelope(id, "result", result.to_string().as_bytes()),
+            asks: None,
             after: Vec::new(),
             behaviour: Behaviour::Normal,
             pace: Pace::default(),

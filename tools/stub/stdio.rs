@@ -29,7 +29,7 @@ pub(crate) fn run(stub: &Stub) -> io::Result<()> {
             }
             let Ok(message) = serde_json::from_slice::<Message<'_>>(&line) else { continue };
             let Some(reply) = stub.reply(&message) else { continue };
-            if reply.pace.is_leisurely() {
+            if reply.pace.is_leisurely() || reply.asks.is_some() {
                 scope.spawn(move || write(stub, reply));
             } else {
                 write(stub, reply)?;
@@ -38,11 +38,16 @@ pub(crate) fn run(stub: &Stub) -> io::Result<()> {
     })
 }
 
-fn write(stub: &Stub, reply: Reply) -> io::Result<()> {
+fn write(stub: &Stub, mut reply: Reply) -> io::Result<()> {
     thread::sleep(reply.pace.wait);
     let mut out = io::stdout().lock();
     for message in &reply.before {
         line(&mut out, message, Pace::default())?;
+    }
+    if let Some(number) = reply.asks {
+        drop(out);
+        reply.answer = stub.questions.fill(number, &reply.answer);
+        out = io::stdout().lock();
     }
     match reply.behaviour {
         Behaviour::Never => {

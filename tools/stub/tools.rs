@@ -142,6 +142,8 @@ const TOOLS: &[Row] = &[
     // Effects beside the answer: `main.rs`.
     ("stats", Hints::Read, NONE, CONFORMING),
     ("notify", Hints::Read, ITEM, CONFORMING),
+    ("ask", Hints::Read, NONE, CONFORMING),
+    ("needs_input", Hints::Read, NONE, CONFORMING),
     ("add_tool", Hints::Write, NONE, CONFORMING),
     ("forget_session", Hints::Write, NONE, CONFORMING),
     ("rpc_error", Hints::Read, NONE, CONFORMING),

@@ -137,6 +137,26 @@ fn fold<'a>(text: &[u8], out: &'a mut [u8]) -> Option<&'a [u8]> {
 
 /// True if no escape stands for an ASCII letter or for nothing, and none is deep inside others.
 fn has_plain_escapes(text: &[u8]) -> bool {
+    // Without a branch, so that it is done for many bytes at once; what it doubts is looked at.
+    let after = text.get(1..).unwrap_or_default();
+    let doubtful = text.iter().zip(after).fold(false, |doubtful, (byte, next)| {
+        doubtful | ((*byte == b'\\') & stands_for_itself(*next))
+    });
+    let later = text.get(MANY_BACKSLASHES - 1..).unwrap_or_default();
+    let in_a_row = text
+        .iter()
+        .zip(later)
+        .fold(false, |found, (byte, later)| found | ((*byte == b'\\') & (*later == b'\\')));
+    !(doubtful | in_a_row) || has_plain_escapes_exactly(text)
+}
+
+/// What keys and credentials are made of, and no letter of a control character's escape.
+fn stands_for_itself(byte: u8) -> bool {
+    let control = matches!(byte, b'b' | b'f' | b'n' | b'r' | b't');
+    (byte.is_ascii_alphanumeric() & !control) | (byte == b'_') | (byte == b'-') | (byte == b'.')
+}
+
+fn has_plain_escapes_exactly(text: &[u8]) -> bool {
     let (mut row, mut after_last) = (0, 0);
     memchr_iter(b'\\', text).all(|at| {
         row = if at == after_last { row + 1 } else { 1 };
@@ -148,9 +168,8 @@ fn has_plain_escapes(text: &[u8]) -> bool {
                 let unit = unit.and_then(|digits| u32::from_str_radix(digits, 16).ok());
                 unit.and_then(char::from_u32).is_some_and(|letter| !letter.is_ascii())
             }
-            // The letters of control characters; else what no key and no credential has.
-            Some(b'b' | b'f' | b'n' | b'r' | b't') | None => true,
-            Some(byte) => !byte.is_ascii_alphanumeric() && !matches!(byte, b'_' | b'-' | b'.'),
+            Some(byte) => !stands_for_itself(*byte),
+            None => true,
         };
         plain && row < MANY_BACKSLASHES
     })

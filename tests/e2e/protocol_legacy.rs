@@ -1,0 +1,357 @@
+//! The revisions with sessions, 2024-11-05 to 2025-11-25, over HTTP.
+
+use std::sync::OnceLock;
+
+use serde_json::{Value, json};
+
+use crate::harness::{API_KEY, Connection, Events, HttpStub, Proxy, Response, until};
+
+fn stub() -> &'static HttpStub {
+    static STUB: OnceLock<HttpStub> = OnceLock::new();
+    STUB.get_or_init(|| HttpStub::for_all(&[]))
+}
+
+fn proxy() -> &'static Proxy {
+    static PROXY: OnceLock<Proxy> = OnceLock::new();
+    PROXY.get_or_init(|| Proxy::for_all(json!({"mcpServers": {"s": stub().entry()}})))
+}
+
+/// A session, spoken to over as many connections as it takes.
+struct Session {
+    port: u16,
+    path: &'static str,
+    id: String,
+}
+
+impl Session {
+    fn open(proxy: &Proxy, path: &'static str, version: &str, capabilities: Value) -> Self {
+        let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+            "protocolVersion": version, "capabilities": capabilities,
+            "clientInfo": {"name": "legacy", "version": "1"}}});
+        let response = proxy.request("POST", path, &[], hello.to_string().as_bytes());
+        assert_eq!(response.json()["result"]["protocolVersion"], version, "{}", response.text());
+        let id = response.header("mcp-session-id").expect("a session").to_owned();
+        assert!(id.len() >= 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id}");
+        Self { port: proxy.port, path, id }
+    }
+
+    fn plain() -> Self {
+        Self::open(proxy(), "/mcp", "2025-11-25", json!({}))
+    }
+
+    fn send(&self, method: &str, headers: &[(&str, &str)], body: &str) -> Connection {
+        let session = [("Mcp-Session-Id", self.id.as_str())];
+        let headers: Vec<_> = session.iter().chain(headers).copied().collect();
+        let mut connection = Connection::open(self.port);
+        connection.send(method, self.path, &headers, body.as_bytes());
+        connection
+    }
+
+    fn post(&self, body: &Value) -> Response {
+        self.send("POST", &[], &body.to_string()).response()
+    }
+
+    fn get(&self, headers: &[(&str, &str)]) -> Connection {
+        self.send("GET", &[&[("Accept", "text/event-stream")], headers].concat(), "")
+    }
+
+    /// Begins a call that reads; what comes of it is to be read.
+    fn call(&self, tool: &str, args: Value, meta: Value) -> Connection {
+        self.send("POST", &[], &read("c", tool, args, meta).to_string())
+    }
+}
+
+fn read(id: &str, tool: &str, args: Value, meta: Value) -> Value {
+    let intent = json!({"operation_type": "read"});
+    let arguments = json!({"name": tool, "args": args, "intent": intent});
+    let params = json!({"name": "call_tool_read", "arguments": arguments, "_meta": meta});
+    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
+}
+
+fn add_tool(session: &Session) {
+    let intent = json!({"operation_type": "write"});
+    let arguments = json!({"name": "s:add_tool", "intent": intent});
+    let params = json!({"name": "call_tool_write", "arguments": arguments});
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+    assert_eq!(session.post(&body).status, 200);
+}
+
+#[test]
+fn batches_are_of_one_revision_only() {
+    let batch = json!([
+        {"jsonrpc": "2.0", "id": 1, "method": "ping"},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        read("a", "s:read_item", json!({}), json!({})),
+        {"jsonrpc": "2.0", "id": 2, "method": "no/such"},
+        7,
+        {"jsonrpc": "2.0", "id": 3, "method": "initialize",
+            "params": {"protocolVersion": "2025-03-26"}},
+        read("b", "s:text", json!({"size": 100_000, "chunk": 1000}), json!({})),
+    ]);
+    let session = Session::open(proxy(), "/mcp", "2025-03-26", json!({}));
+    let response = session.post(&batch);
+    assert_eq!(response.status, 200, "{}", response.text());
+    let answers = response.json();
+    let ids: Vec<_> = answers.as_array().unwrap().iter().map(|it| it["id"].clone()).collect();
+    assert_eq!(ids, [json!(1), json!("a"), json!(2), Value::Null, Value::Null, json!("b")]);
+    assert_eq!(answers[1]["result"]["structuredContent"]["value"], 7);
+    assert_eq!(answers[2]["error"]["code"], -32601);
+    assert_eq!(session.post(&json!([batch[1]])).status, 202);
+    assert_eq!(session.post(&json!([])).status, 400);
+    assert_eq!(session.post(&json!(vec![batch[0].clone(); 65])).status, 400);
+    let twice = r#"[{"jsonrpc":"2.0","id":1,"method":"ping","m\u0065thod":"ping"}]"#;
+    assert_eq!(session.send("POST", &[], twice).response().status, 400);
+    for version in ["2024-11-05", "2025-06-18", "2025-11-25"] {
+        let session = Session::open(proxy(), "/mcp", version, json!({}));
+        let response = session.post(&batch);
+        assert_eq!((response.status, &response.json()["error"]["code"]), (400, &json!(-32600)));
+    }
+}
+
+#[test]
+fn progress_and_log_messages_come_before_the_answer_as_events_with_ids() {
+    let session = Session::plain();
+    let mut events = Events::of(session.call("s:notify", json!({}), json!({"progressToken": "t"})));
+    let progress = events.next().unwrap();
+    assert_eq!(progress.json()["params"]["progressToken"], "t");
+    let log = events.next().unwrap();
+    assert_eq!(log.json()["method"], "notifications/message");
+    let answer = events.next().unwrap();
+    assert_eq!(answer.json()["result"]["structuredContent"]["value"], 7);
+    let ids = [progress.id, log.id, answer.id].map(Option::unwrap);
+    assert!(ids[0] != ids[1] && ids[1] != ids[2], "{ids:?}");
+    assert!(events.next().is_none());
+    // A level filters, for this session only; then there is nothing to be said before the answer.
+    let level = json!({"jsonrpc": "2.0", "id": 1, "method": "logging/setLevel",
+        "params": {"level": "warning"}});
+    assert_eq!(session.post(&level).json()["result"], json!({}));
+    let response = session.call("s:notify", json!({}), json!({})).response();
+    assert_eq!(response.header("content-type"), Some("application/json"));
+    let other = Session::plain();
+    let mut events = Events::of(other.call("s:notify", json!({}), json!({})));
+    assert_eq!(events.message()["method"], "notifications/message");
+    let wrong = json!({"jsonrpc": "2.0", "id": 1, "method": "logging/setLevel",
+        "params": {"level": "loud"}});
+    assert_eq!(session.post(&wrong).json()["error"]["code"], -32602);
+}
+
+#[test]
+fn a_client_that_takes_no_events_gets_json_and_is_asked_nothing() {
+    let session = Session::open(proxy(), "/mcp", "2025-06-18", json!({"sampling": {}}));
+    let json_only = [("Accept", "application/json")];
+    for tool in ["s:notify", "s:ask"] {
+        let body = read("c", tool, json!({}), json!({"progressToken": 1})).to_string();
+        let response = session.send("POST", &json_only, &body).response();
+        assert_eq!(response.header("content-type"), Some("application/json"), "{tool}");
+        if tool == "s:ask" {
+            let told = &response.json()["result"]["structuredContent"]["answered"];
+            assert!(told["message"].as_str().unwrap().contains("event stream"), "{told}");
+        }
+    }
+}
+
+#[test]
+fn what_a_server_asks_goes_to_the_client_that_called_and_to_no_other() {
+    for (method, capability) in [
+        ("sampling/createMessage", "sampling"),
+        ("elicitation/create", "elicitation"),
+        ("roots/list", "roots"),
+    ] {
+        let ours = Session::open(proxy(), "/mcp", "2025-06-18", json!({capability: {}}));
+        let other = Session::open(proxy(), "/mcp", "2025-06-18", json!({capability: {}}));
+        let mut events = Events::of(ours.call("s:ask", json!({"ask": method}), json!({})));
+        let asked = events.message();
+        assert_eq!(asked["method"], method);
+        assert_eq!(asked["params"]["message"], "which one?");
+        let answer = |by| json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"by": by}});
+        assert_eq!(other.post(&answer("another")).status, 202);
+        assert_eq!(ours.post(&answer("ours")).status, 202);
+        assert_eq!(ours.post(&answer("once more")).status, 202);
+        let told = events.message();
+        assert_eq!(
+            told["result"]["structuredContent"]["answered"],
+            json!({"by": "ours"}),
+            "{told}"
+        );
+    }
+    let outside = json!({"jsonrpc": "2.0", "id": 0, "result": {}}).to_string();
+    assert_eq!(proxy().request("POST", "/mcp", &[], outside.as_bytes()).status, 400);
+}
+
+#[test]
+fn a_client_is_asked_only_what_it_declared() {
+    let session = Session::open(proxy(), "/mcp", "2025-06-18", json!({"roots": {}}));
+    let response = session.call("s:ask", json!({}), json!({})).response();
+    let told = &response.json()["result"]["structuredContent"]["answered"];
+    assert_eq!(told["code"], -32601, "{told}");
+    assert!(told["message"].as_str().unwrap().contains("did not declare"), "{told}");
+}
+
+#[test]
+fn an_error_of_the_client_reaches_the_server_that_asked() {
+    let session = Session::open(proxy(), "/mcp", "2025-06-18", json!({"sampling": {}}));
+    let mut events = Events::of(session.call("s:ask", json!({}), json!({})));
+    let error = json!({"code": -1, "message": "the user said no"});
+    let id = events.message()["id"].clone();
+    session.post(&json!({"jsonrpc": "2.0", "id": id, "error": error}));
+    assert_eq!(events.message()["result"]["structuredContent"]["answered"], error);
+}
+
+#[test]
+fn a_cancelled_call_ends_upstream_and_on_record_and_only_in_its_own_session() {
+    let (session, other) = (Session::plain(), Session::plain());
+    let mut call = session.call("s:never", json!({}), json!({}));
+    let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled",
+        "params": {"requestId": "c", "reason": "changed my mind"}});
+    let record = until("the call is cancelled", || {
+        // It may not be under way yet, and another session cannot end it.
+        assert_eq!(other.post(&cancel).status, 202);
+        assert_eq!(session.post(&cancel).status, 202);
+        let query = format!("session_id={}&status=error", session.id);
+        proxy().activity(&query).into_iter().next()
+    });
+    assert_eq!(record["error_message"], "the client cancelled the call");
+    let answer = call.response().json();
+    assert!(answer["error"]["message"].as_str().unwrap().contains("cancelled"), "{answer}");
+    until("the server is told", || {
+        let stats = session.call("s:stats", json!({}), json!({})).response().json();
+        let stats = &stats["result"]["structuredContent"];
+        (stats["cancelled"].as_u64() > Some(0) || stats["abandoned"].as_u64() > Some(0))
+            .then_some(())
+    });
+}
+
+#[test]
+fn a_stream_that_broke_is_taken_up_again_behind_the_last_event_seen() {
+    let session = Session::open(proxy(), "/mcp", "2025-11-25", json!({"sampling": {}}));
+    let mut events = Events::of(session.call("s:ask", json!({}), json!({})));
+    let asked = events.next().unwrap();
+    drop(events);
+    let seen = asked.id.clone().unwrap();
+    let before = format!("{}-0", seen.split('-').next().unwrap());
+    let stranger = Session::plain();
+    assert_eq!(stranger.get(&[("Last-Event-ID", &seen)]).response().status, 400, "of a session");
+    let mut again = Events::of(session.get(&[("Last-Event-ID", &before)]));
+    assert_eq!(again.message(), asked.json(), "what was sent is sent again");
+    let answer = json!({"jsonrpc": "2.0", "id": asked.json()["id"], "result": {"model": "m"}});
+    assert_eq!(session.post(&answer).status, 202);
+    let told = again.next().unwrap();
+    assert_eq!(told.json()["result"]["structuredContent"]["answered"], json!({"model": "m"}));
+    assert!(again.next().is_none());
+    let mut end = Events::of(session.get(&[("Last-Event-ID", &told.id.unwrap())]));
+    assert!(end.next().is_none(), "nothing is left");
+    for bad in ["", "x", "r99-1", "s1", "r1-99999999999999999999"] {
+        let status = session.get(&[("Last-Event-ID", bad)]).response().status;
+        assert_eq!(status, 400, "{bad}");
+    }
+}
+
+#[test]
+fn the_get_stream_tells_of_changes_once_and_is_taken_up_again() {
+    let stub = HttpStub::start(&[]);
+    let proxy = Proxy::start(json!({"s": stub.entry()}));
+    let session = Session::open(&proxy, "/mcp/all", "2025-11-25", json!({}));
+    let caller = Session::open(&proxy, "/mcp", "2025-11-25", json!({}));
+    let mut first = Events::of(session.get(&[]));
+    let hello = first.next().unwrap();
+    assert_eq!(hello.data, "", "an id to come back with");
+    let mut second = Events::of(session.get(&[]));
+    second.next().unwrap();
+    add_tool(&caller);
+    let change = first.next().unwrap();
+    assert_eq!(change.json()["method"], "notifications/tools/list_changed");
+    let seen = change.id.unwrap();
+    drop(first);
+    add_tool(&caller);
+    // Told by whichever stream is left, and by one only.
+    assert_eq!(second.message()["method"], "notifications/tools/list_changed");
+    let mut again = Events::of(session.get(&[("Last-Event-ID", &hello.id.unwrap())]));
+    assert_eq!(again.next().unwrap().id.unwrap(), seen, "what followed the first event");
+    assert_eq!(session.send("DELETE", &[], "").response().status, 204);
+    assert!(again.next().is_none() && second.next().is_none(), "the session is over");
+    assert_eq!(session.get(&[]).response().status, 404);
+}
+
+#[test]
+fn get_streams_are_bounded_and_end_with_the_server() {
+    let mut proxy = Proxy::start(json!({}));
+    let session = Session::open(&proxy, "/mcp", "2025-06-18", json!({}));
+    let open: Vec<_> = (0..8).map(|_| Events::of(session.get(&[]))).collect();
+    assert_eq!(session.get(&[]).response().status, 429);
+    assert_eq!(session.send("GET", &[("Accept", "application/json")], "").response().status, 406);
+    proxy.process.signal("TERM");
+    for mut events in open {
+        assert!(events.next().is_none());
+    }
+    assert_eq!(proxy.process.wait(), Some(0));
+}
+
+#[test]
+fn a_session_belongs_to_the_key_and_the_endpoint_it_was_opened_with() {
+    let hello = br#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}"#;
+    let ping = br#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
+    let opened = proxy().request("POST", "/mcp", &[("X-API-Key", API_KEY)], hello);
+    let id = opened.header("mcp-session-id").unwrap();
+    let session = ("Mcp-Session-Id", id);
+    let ask = |path, headers: &[(&str, &str)]| proxy().request("POST", path, headers, ping).status;
+    assert_eq!(ask("/mcp", &[session, ("X-API-Key", API_KEY)]), 200);
+    let bearer = format!("Bearer {API_KEY}");
+    assert_eq!(ask("/mcp", &[session, ("Authorization", &bearer)]), 200);
+    assert_eq!(ask("/mcp", &[session]), 404);
+    assert_eq!(ask("/mcp", &[session, ("X-API-Key", "another key of somebody else's")]), 404);
+    assert_eq!(ask("/mcp/all", &[session, ("X-API-Key", API_KEY)]), 404);
+    let end = |headers: &[(&str, &str)]| proxy().request("DELETE", "/mcp", headers, b"").status;
+    assert_eq!(end(&[session]), 404);
+    assert_eq!(end(&[session, ("X-API-Key", API_KEY)]), 204);
+}
+
+#[test]
+fn every_face_is_closed_to_foreign_hosts_and_origins() {
+    for path in ["/mcp", "/mcp/all", "/events", "/ui/", "/api/v1/status", "/healthz", "/metrics"] {
+        for (name, value) in [
+            ("Host", "evil.example"),
+            ("Host", "127.0.0.1."),
+            ("Host", "user@127.0.0.1"),
+            ("Host", "127.0.0.1.evil.example"),
+            ("Host", "localhost:x"),
+            ("Origin", "null"),
+            ("Origin", "http://evil.example"),
+            ("Origin", "http://localhost.evil.example"),
+            ("Origin", "http://localhost."),
+            ("Origin", "http://user@localhost"),
+            ("Origin", "http://localhost/path"),
+        ] {
+            for method in ["GET", "POST"] {
+                let headers = [(name, value), ("X-API-Key", API_KEY)];
+                let response = proxy().request(method, path, &headers, b"");
+                assert_eq!(response.status, 403, "{method} {path} {name}: {value}");
+            }
+        }
+        for name in ["Host", "Origin"] {
+            let headers = [(name, "localhost"), (name, "localhost")];
+            assert_eq!(proxy().request("POST", path, &headers, b"").status, 400, "{path} {name}");
+        }
+    }
+}
+
+#[test]
+fn headers_from_outside_change_nothing() {
+    let session = Session::plain();
+    let body = read("c", "s:stats", json!({}), json!({})).to_string();
+    let spoofed = [
+        ("X-Forwarded-Host", "evil.example"),
+        ("X-Forwarded-For", "10.0.0.1"),
+        ("Forwarded", "for=10.0.0.1;host=evil.example"),
+        ("X-HTTP-Method-Override", "DELETE"),
+        ("X-Original-URL", "/api/v1/status"),
+        ("X-Request-Id", "chosen-by-the-client"),
+    ];
+    let response = session.send("POST", &spoofed, &body).response();
+    assert_eq!(response.status, 200, "{}", response.text());
+    let record = &proxy().activity(&format!("session_id={}", session.id))[0];
+    assert_eq!(
+        (&record["source"], &record["request_id"]),
+        (&json!("mcp"), &json!("c")),
+        "{record}"
+    );
+}

@@ -1,0 +1,118 @@
+//! Both eras over a client's pipes.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Pipe, stub_stdio};
+
+const VERSION: &str = "2026-07-28";
+
+fn servers() -> Value {
+    json!({"mcpServers": {"s": stub_stdio(&[])}})
+}
+
+fn meta() -> Value {
+    json!({
+        "io.modelcontextprotocol/protocolVersion": VERSION,
+        "io.modelcontextprotocol/clientCapabilities": {},
+    })
+}
+
+fn call(id: &str, tool: &str, meta: Value) -> String {
+    let arguments = json!({"name": tool, "intent": {"operation_type": "read"}});
+    let params = json!({"name": "call_tool_read", "arguments": arguments, "_meta": meta});
+    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}).to_string()
+}
+
+fn line(pipe: &mut Pipe) -> Value {
+    serde_json::from_slice(&pipe.line().expect("a line")).expect("JSON")
+}
+
+#[test]
+fn a_modern_client_discovers_and_calls_without_a_handshake() {
+    let mut pipe = Pipe::open(servers());
+    let discover = json!({"jsonrpc": "2.0", "id": 1, "method": "server/discover",
+        "params": {"_meta": meta()}});
+    pipe.send(&discover.to_string());
+    let result = line(&mut pipe)["result"].clone();
+    assert_eq!(result["supportedVersions"][0], VERSION, "{result}");
+    pipe.send(&call("c", "s:read_item", meta()));
+    assert_eq!(line(&mut pipe)["result"]["structuredContent"]["value"], 7);
+    pipe.send(r#"{"jsonrpc":"2.0","id":2,"method":"server/discover"}"#);
+    assert_eq!(line(&mut pipe)["error"]["code"], -32602, "it says nothing of its sender");
+    let mut other = meta();
+    other["io.modelcontextprotocol/protocolVersion"] = json!("1999-01-01");
+    pipe.send(&call("v", "s:read_item", other));
+    assert_eq!(line(&mut pipe)["error"]["code"], -32022);
+}
+
+#[test]
+fn what_comes_before_an_answer_is_a_line_of_its_own() {
+    let mut pipe = Pipe::start(servers());
+    pipe.send(&call("c", "s:notify", json!({"progressToken": "t"})));
+    let progress = line(&mut pipe);
+    assert_eq!(progress["params"]["progressToken"], "t", "{progress}");
+    assert_eq!(line(&mut pipe)["method"], "notifications/message");
+    assert_eq!(line(&mut pipe)["id"], "c");
+}
+
+#[test]
+fn a_call_that_is_cancelled_has_no_answer() {
+    let mut pipe = Pipe::start(servers());
+    pipe.send(&call("stuck", "s:never", json!({})));
+    pipe.send(
+        r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"stuck"}}"#,
+    );
+    pipe.send(r#"{"jsonrpc":"2.0","id":"p","method":"ping"}"#);
+    assert_eq!(line(&mut pipe)["id"], "p");
+    assert_eq!(pipe.close(), Vec::<Vec<u8>>::new(), "and the pipe ends without waiting for it");
+    assert_eq!(pipe.process.wait(), Some(0));
+}
+
+#[test]
+fn a_subscription_is_acknowledged_and_ends_with_the_pipe_or_its_cancellation() {
+    let mut pipe = Pipe::open(servers());
+    let listen = |id: &str| {
+        json!({"jsonrpc": "2.0", "id": id, "method": "subscriptions/listen",
+            "params": {"_meta": meta(), "notifications": {"toolsListChanged": true}}})
+        .to_string()
+    };
+    for id in ["one", "two"] {
+        pipe.send(&listen(id));
+        let hello = line(&mut pipe);
+        assert_eq!(hello["method"], "notifications/subscriptions/acknowledged", "{hello}");
+        assert_eq!(hello["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"], id);
+    }
+    pipe.send(
+        r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"one"}}"#,
+    );
+    let discover = json!({"jsonrpc": "2.0", "id": 1, "method": "server/discover",
+        "params": {"_meta": meta()}});
+    pipe.send(&discover.to_string());
+    assert_eq!(line(&mut pipe)["id"], 1);
+    let rest = pipe.close();
+    assert_eq!(rest.len(), 1, "only the one that was not cancelled says farewell");
+    let farewell: Value = serde_json::from_slice(&rest[0]).unwrap();
+    assert_eq!(
+        (&farewell["id"], &farewell["result"]["resultType"]),
+        (&json!("two"), &json!("complete"))
+    );
+}
+
+#[test]
+fn a_server_asks_through_the_pipe_and_gets_the_clients_answer() {
+    let mut pipe = Pipe::open(servers());
+    let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {"sampling": {}},
+        "clientInfo": {"name": "x", "version": "1"}}});
+    pipe.ask(&hello.to_string());
+    pipe.send(&call("c", "s:ask", json!({})));
+    let asked = line(&mut pipe);
+    assert_eq!(asked["method"], "sampling/createMessage", "{asked}");
+    pipe.send(&json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"model": "m"}}).to_string());
+    let answer = line(&mut pipe);
+    assert_eq!(
+        answer["result"]["structuredContent"]["answered"],
+        json!({"model": "m"}),
+        "{answer}"
+    );
+}
