@@ -13,14 +13,16 @@ pub fn run(data: &[u8]) {
     let Ok((body, lines)) = input(&mut Unstructured::new(data)) else { return };
     let body = body.as_deref();
     let seen = || lines.iter().map(Vec::as_slice);
-    let agreed = agree(NAME, Form::Encodable, seen(), body);
-    assert_eq!(agreed, obvious(&lines, body), "{lines:?} {body:?}");
+    for form in [Form::Plain, Form::Encodable] {
+        let agreed = agree(NAME, form, seen(), body);
+        assert_eq!(agreed, obvious(form, &lines, body), "{form:?} {lines:?} {body:?}");
+    }
     if let Some(body) = body {
         let form = encode(body);
         assert!(form.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{form:?}");
         assert_eq!(decode(form.as_bytes()).as_deref(), Some(body));
-        let line = [form.as_bytes()].into_iter();
-        assert_eq!(agree(NAME, Form::Encodable, line, Some(body)), Ok(()));
+        let lines = [form.as_bytes()].into_iter();
+        assert_eq!(agree(NAME, Form::Encodable, lines, Some(body)), Ok(()));
     }
 }
 
@@ -44,12 +46,12 @@ fn line(bytes: &mut Unstructured<'_>, body: &str) -> Result<Vec<u8>> {
     })
 }
 
-fn obvious(lines: &[Vec<u8>], body: Option<&str>) -> std::result::Result<(), Mismatch> {
+fn obvious(form: Form, lines: &[Vec<u8>], body: Option<&str>) -> std::result::Result<(), Mismatch> {
     match (lines, body) {
         ([], None) => Ok(()),
         ([], Some(_)) => Err(Mismatch::Missing(NAME)),
         ([_], None) => Err(Mismatch::Orphan(NAME)),
-        ([line], Some(body)) => match value(line) {
+        ([line], Some(body)) => match value(form, line) {
             None => Err(Mismatch::Unreadable(NAME)),
             Some(value) if value == body.as_bytes() => Ok(()),
             Some(_) => Err(Mismatch::Different(NAME)),
@@ -59,7 +61,7 @@ fn obvious(lines: &[Vec<u8>], body: Option<&str>) -> std::result::Result<(), Mis
 }
 
 /// The UTF-8 that a header's line stands for.
-fn value(mut line: &[u8]) -> Option<Vec<u8>> {
+fn value(form: Form, mut line: &[u8]) -> Option<Vec<u8>> {
     if line.iter().any(|&byte| byte != b'\t' && !(0x20..0x7f).contains(&byte)) {
         return None;
     }
@@ -67,7 +69,9 @@ fn value(mut line: &[u8]) -> Option<Vec<u8>> {
         line = rest;
     }
     let inner = line.strip_prefix(b"=?base64?").and_then(|rest| rest.strip_suffix(b"?="));
-    let Some(inner) = inner else { return Some(line.to_vec()) };
+    let Some(inner) = inner.filter(|_| form == Form::Encodable) else {
+        return Some(line.to_vec());
+    };
     let plain = unbase64(inner)?;
     std::str::from_utf8(&plain).ok()?;
     Some(plain)

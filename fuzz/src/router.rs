@@ -109,13 +109,13 @@ fn react(stage: &Stage, peer: &Peer, message: &[u8]) {
         Reaction::Listen { id: under, .. } => assert_eq!(under, id.as_bytes()),
         Reaction::Call { id: under, running } => {
             assert_eq!(under, id.as_bytes());
-            complete(stage, id, running);
+            complete(stage, peer.client.era, id, running);
         }
     }
 }
 
 /// Polls a call to its end: whatever comes before it, it says once what its answer is.
-fn complete(stage: &Stage, id: &str, mut running: Running) {
+fn complete(stage: &Stage, era: Era, id: &str, mut running: Running) {
     let local = tokio::task::LocalSet::new();
     local.block_on(&stage.runtime, async {
         let (mut begun, mut answers) = (false, 0);
@@ -136,7 +136,7 @@ fn complete(stage: &Stage, id: &str, mut running: Running) {
                 }
                 Piece::Refused(refusal) => {
                     answers += 1;
-                    let answer = dispatch::refused(Era::Legacy, id.as_bytes(), &refusal);
+                    let answer = dispatch::refused(era, id.as_bytes(), &refusal);
                     assert!(is_response(&answer, id), "{answer:?}");
                 }
             }

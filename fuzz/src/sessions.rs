@@ -75,11 +75,10 @@ impl Run {
     fn open(&mut self, keep: bool) {
         // Random as the system's: no id is given twice, and all shards are met.
         self.opened += 1;
-        let random = self.opened.to_be_bytes();
-        let takes = Takes::default();
-        let client = Client::new(fresh_id(random), "fuzz", VERSION, Era::Legacy, takes);
-        let principal = Principal::default();
-        let opening = Opening { client, endpoint: Endpoint::Search, principal };
+        let id = fresh_id(self.opened.to_be_bytes());
+        let client = Client::new(id, "fuzz", VERSION, Era::Legacy, Takes::default());
+        let endpoint = Endpoint::Search;
+        let opening = Opening { client, endpoint, principal: Principal::default() };
         let opened = self.sessions.open(opening, self.now_ms);
         if self.table.len() >= MAX_SESSIONS {
             self.sweep();
@@ -87,7 +86,7 @@ impl Run {
         if self.table.len() >= MAX_SESSIONS {
             self.evict();
         }
-        let session = opened.expect("nobody is busy, so there is room");
+        let session = opened.expect("no session is busy, so there is room");
         let id = session.id().to_string();
         assert_eq!(id, format!("{:032x}", self.opened));
         assert!(self.table.insert(id, self.now_ms).is_none());
@@ -102,14 +101,14 @@ impl Run {
         self.table.retain(|_, used_ms| !expired(*used_ms, now_ms));
     }
 
-    /// Those idle longest make room.
+    /// The least recently used make room.
     fn evict(&mut self) {
-        let mut idle: Vec<_> =
-            self.table.iter().map(|(id, used_ms)| (*used_ms, id.clone())).collect();
-        idle.sort_unstable();
-        for (_, id) in idle.into_iter().take(EVICTED) {
+        let mut uses: Vec<_> = self.table.iter().map(|(id, used)| (*used, id.clone())).collect();
+        uses.sort();
+        for (_, id) in uses.into_iter().take(EVICTED) {
             self.table.remove(&id);
-            if let Some(known) = self.known.iter_mut().find(|known| **known.session.id() == *id) {
+            let held = self.known.iter_mut().find(|known| **known.session.id() == *id);
+            if let Some(known) = held {
                 known.ended = true;
             }
         }

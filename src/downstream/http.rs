@@ -23,6 +23,7 @@ use crate::downstream::legacy::{self, SESSION_ID};
 use crate::downstream::modern;
 use crate::downstream::session::{Session, Sessions};
 use crate::downstream::under_way::{Taken, UnderWay, Watched};
+use crate::output::Member;
 use crate::proxy::Worker;
 use crate::proxy::client::Endpoint;
 use crate::proxy::dispatch::{self, Channel, MODERN};
@@ -30,6 +31,7 @@ use crate::proxy::reply::Piece;
 use crate::upstream::Era;
 use crate::wire::headers;
 use crate::wire::jsonrpc::{self, Code};
+use crate::wire::splice::Splice;
 
 /// Where MCP is spoken: our four tools, and every upstream tool under a name of its own.
 pub const PATHS: [&str; 2] = ["/mcp", ALL_PATH];
@@ -209,13 +211,14 @@ pub(super) async fn reply(
             events::Reply::respond(worker, id, era, session, first, call)
         }
         Taken::Piece(Piece::Whole(member, mut splice)) => {
+            let status = status_of(era, member, &splice);
             splice.push_front(dispatch::head(id, member));
             splice.push(jsonrpc::TAIL);
             // What is left (judging in warn) is done once the answer is on its way.
             if let Some(rest) = call.rest() {
                 worker.defer(rest);
             }
-            json(StatusCode::OK, Body::from(splice))
+            json(status, Body::from(splice))
         }
         Taken::Piece(Piece::Begin(member)) => {
             let streamed = Streamed::new(call, dispatch::head(id, member), jsonrpc::TAIL);
@@ -228,6 +231,25 @@ pub(super) async fn reply(
         Taken::Over | Taken::Broken(_) => failed("Internal error: no reply"),
         // It waits for no answer, but a request over HTTP gets one.
         Taken::Cancelled => failed("the client cancelled the request"),
+    }
+}
+
+/// The status of an upstream's answer. What its client must declare first is refused as if it were
+/// our own to say (MCP 2026-07-28 §Error Codes); its other errors are between it and us.
+fn status_of(era: Era, member: Member, value: &Splice) -> StatusCode {
+    const MISSING_CAPABILITY: i64 = -32021;
+    #[derive(serde::Deserialize)]
+    struct Error {
+        code: i64,
+    }
+    if (era, member) != (Era::Modern, Member::Error) {
+        return StatusCode::OK;
+    }
+    // An error that came whole is small, and rare.
+    let value: Vec<u8> = value.parts().flatten().copied().collect();
+    match serde_json::from_slice(&value) {
+        Ok(Error { code: MISSING_CAPABILITY }) => StatusCode::BAD_REQUEST,
+        _ => StatusCode::OK,
     }
 }
 
@@ -336,6 +358,23 @@ pub(super) fn status(status: StatusCode) -> Response<Body> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_modern_client_must_declare_first_is_a_bad_request() {
+        let status = |era, member, value: &'static str| {
+            let mut parts = Splice::new();
+            for part in value.as_bytes().chunks(5) {
+                parts.push(Bytes::from_static(part));
+            }
+            status_of(era, member, &parts).as_u16()
+        };
+        let missing = r#"{"message":"m","code":-32021,"data":{"requiredCapabilities":{}}}"#;
+        assert_eq!(status(Era::Modern, Member::Error, missing), 400);
+        assert_eq!(status(Era::Legacy, Member::Error, missing), 200);
+        assert_eq!(status(Era::Modern, Member::Result, missing), 200);
+        assert_eq!(status(Era::Modern, Member::Error, r#"{"code":-32602}"#), 200);
+        assert_eq!(status(Era::Modern, Member::Error, "7"), 200);
+    }
 
     #[test]
     fn what_a_client_takes_is_read_without_guessing() {

@@ -223,11 +223,18 @@ fn is_modern(post: &Post<'_>, received: &Received) -> bool {
     unknown || said || is_modern_method(method)
 }
 
+/// Whether it opens a session. What says in `_meta` that it is of this era calls a method that there
+/// is not.
+fn is_initialize(received: &Received) -> bool {
+    &*received.request.method == "initialize"
+        && Params::read(received).map_or(true, |params| params.meta.version.is_none())
+}
+
 /// Answers a POST whose headers say that it is of this era.
 pub(super) async fn post(post: &Post<'_>, body: Bytes) -> Response<Body> {
     match dispatch::read(post.worker, &body) {
-        Ok(Incoming::Request(received)) if &*received.request.method == "initialize" => {
-            // It is what it is, whatever revision it names.
+        Ok(Incoming::Request(received)) if is_initialize(&received) => {
+            // It is what it is, whatever revision its header names.
             legacy::one(post, Incoming::Request(received)).await
         }
         Ok(Incoming::Request(received)) => request(post, received).await,

@@ -28,7 +28,6 @@ SERVER = "suite"
 PACKAGE = "node_modules/@modelcontextprotocol/conformance"
 INSTALL_SECONDS = 600
 RUN_SECONDS = 240
-GOOD = ("SUCCESS", "INFO")
 # A check that is there more than once counts as the worst of them.
 BADNESS = ("INFO", "SKIPPED", "SUCCESS", "WARNING", "FAILURE")
 
