@@ -29,6 +29,7 @@ pub mod seal;
 pub mod segment;
 mod shared;
 pub mod show;
+mod since;
 pub mod stats;
 pub mod store;
 pub mod verify;

@@ -11,14 +11,16 @@ mod call;
 mod catalog;
 mod events;
 mod export;
+mod openapi;
 mod query;
+mod route;
 
 use std::rc::Rc;
 use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use http::{HeaderMap, Request, Response, StatusCode, Uri};
 use http_body::Body as HttpBody;
 use tokio::sync::watch;
 use ulid::Ulid;
@@ -29,6 +31,7 @@ use crate::proxy::Worker;
 
 use answer::Failure;
 use query::Query;
+use route::Route;
 
 /// What the REST interface needs beside the proxy.
 #[derive(Debug)]
@@ -84,47 +87,58 @@ where
 {
     let id = answer::request_id(request.headers(), fresh_id);
     let (parts, body) = request.into_parts();
-    let path: Vec<&str> = parts.uri.path().split('/').skip(1).collect();
-    let data = match (path.as_slice(), admitted) {
-        (["healthz"], _) if reads(&parts) => return catalog::alive(worker, &id),
-        (["readyz"], _) if reads(&parts) => return catalog::ready(worker, &id),
-        (["healthz" | "readyz"], _) => return answer::wrong_method("GET", &id),
-        (["api", ..] | ["events"], false) => {
-            return answer::error(StatusCode::UNAUTHORIZED, UNAUTHORIZED, &id);
-        }
-        (["api", "v1", "tools", "call"], true) => {
-            if parts.method != Method::POST {
-                return answer::wrong_method("POST", &id);
-            }
-            return match collect(body).await {
-                Ok(body) => call::call(worker, &parts.headers, &id, body).await,
-                Err(refused) => answer::error(refused.status(), &format!("The {refused}"), &id),
-            };
-        }
-        (["events"], true) | (["api", "v1", "activity", "export"], true) if !reads(&parts) => {
-            return answer::wrong_method("GET", &id);
-        }
-        (["events"], true) => match events::events(state, worker, &parts, &id).await {
-            Ok(response) => return response,
-            Err(failure) => Err(failure),
-        },
-        (["api", "v1", "activity", "export"], true) => {
-            match export::export(worker, parts.uri.query(), &id).await {
-                Ok(response) => return response,
-                Err(failure) => Err(failure),
-            }
-        }
-        (["api", "v1", path @ ..], true) => match resource(path) {
-            Some(_) if !reads(&parts) => return answer::wrong_method("GET", &id),
-            Some(resource) => read(state, worker, resource, parts.uri.query()).await,
-            None => Err(not_found()),
-        },
-        _ => Err(not_found()),
-    };
-    match data {
-        Ok(data) => answer::success(data, &id),
-        Err(failure) => failure.response(&id),
+    let path = parts.uri.path();
+    if !admitted && route::needs_key(path) {
+        return answer::error(StatusCode::UNAUTHORIZED, UNAUTHORIZED, &id);
     }
+    let answered = match route::find(path) {
+        None => Err(not_found()),
+        Some((route, _)) if !route.allows(&parts.method) => {
+            return answer::wrong_method(route.allowed(), &id);
+        }
+        Some((route, segment)) => perform(state, worker, &parts, body, (route, segment), &id).await,
+    };
+    answered.unwrap_or_else(|failure| failure.response(&id))
+}
+
+/// Does what a route is for.
+async fn perform<B>(
+    state: &State,
+    worker: &Rc<Worker>,
+    parts: &Parts,
+    body: B,
+    (route, segment): (Route, &str),
+    id: &str,
+) -> Result<Response<Body>, Failure>
+where
+    B: HttpBody<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let query = Query::parse(parts.uri.query());
+    let data = match route {
+        // What asks whether we are alive may ask as it likes.
+        Route::Health => return Ok(catalog::alive(worker, id)),
+        Route::Readiness => return Ok(catalog::ready(worker, id)),
+        Route::Events => return events::events(state, worker, query?, &parts.headers, id).await,
+        Route::ActivityExport => return export::export(worker, query?, id).await,
+        Route::Call => {
+            query?.finish()?;
+            let body = collect(body)
+                .await
+                .map_err(|refused| Failure::new(refused.status(), format!("The {refused}")))?;
+            return Ok(call::call(worker, &parts.headers, id, body).await);
+        }
+        Route::OpenApi => return openapi::document(query?, id),
+        Route::ActivityList => activity::list(worker, query?).await,
+        Route::ActivityRecord => activity::record(worker, query?, segment).await,
+        Route::ActivitySummary => activity::summary(worker, query?, SystemTime::now()).await,
+        Route::ActivityVerify => activity::verify(worker, query?).await,
+        Route::Servers => catalog::servers(worker, query?),
+        Route::Tools => catalog::tools(worker, query?),
+        Route::Tool => catalog::tool(worker, query?, segment),
+        Route::Status => catalog::status(worker, query?, state.started.elapsed()),
+    };
+    Ok(answer::success(data?, id))
 }
 
 /// A refusal from in front of every face, as JSON.
@@ -141,58 +155,9 @@ pub fn unauthorized() -> Response<Body> {
 
 const UNAUTHORIZED: &str = "Invalid or missing API key";
 
-/// What can be read.
-enum Resource<'a> {
-    ActivityList,
-    ActivitySummary,
-    ActivityVerify,
-    ActivityRecord(&'a str),
-    Servers,
-    Tools,
-    Tool(&'a str),
-    Status,
-}
-
-fn resource<'a>(path: &[&'a str]) -> Option<Resource<'a>> {
-    Some(match path {
-        ["activity"] => Resource::ActivityList,
-        ["activity", "summary"] => Resource::ActivitySummary,
-        ["activity", "verify"] => Resource::ActivityVerify,
-        ["activity", id] => Resource::ActivityRecord(id),
-        ["servers"] => Resource::Servers,
-        ["tools"] => Resource::Tools,
-        ["tools", name] => Resource::Tool(name),
-        ["status"] => Resource::Status,
-        _ => return None,
-    })
-}
-
-async fn read(
-    state: &State,
-    worker: &Worker,
-    resource: Resource<'_>,
-    query: Option<&str>,
-) -> Result<Bytes, Failure> {
-    let query = Query::parse(query)?;
-    match resource {
-        Resource::ActivityList => activity::list(worker, query).await,
-        Resource::ActivitySummary => activity::summary(worker, query, SystemTime::now()).await,
-        Resource::ActivityVerify => activity::verify(worker, query).await,
-        Resource::ActivityRecord(id) => activity::record(worker, query, id).await,
-        Resource::Servers => catalog::servers(worker, query),
-        Resource::Tools => catalog::tools(worker, query),
-        Resource::Tool(name) => catalog::tool(worker, query, name),
-        Resource::Status => catalog::status(worker, query, state.started.elapsed()),
-    }
-}
-
-fn reads(parts: &Parts) -> bool {
-    matches!(parts.method, Method::GET | Method::HEAD)
-}
-
 fn not_found() -> Failure {
     let message =
-        "Not found: MCP is at /mcp, REST under /api/v1 (activity, servers, tools, status)";
+        "Not found: MCP is at /mcp, REST under /api/v1, described by /api/v1/openapi.json";
     Failure::new(StatusCode::NOT_FOUND, message)
 }
 
@@ -221,17 +186,5 @@ mod tests {
         let (one, other) = (fresh_id(), fresh_id());
         assert_ne!(one, other);
         assert!(one.len() == 26 && one.bytes().all(|b| b.is_ascii_alphanumeric()), "{one}");
-    }
-
-    #[test]
-    fn paths_lead_where_the_contract_says() {
-        assert!(matches!(resource(&["activity"]), Some(Resource::ActivityList)));
-        assert!(matches!(resource(&["activity", "summary"]), Some(Resource::ActivitySummary)));
-        assert!(matches!(resource(&["activity", "verify"]), Some(Resource::ActivityVerify)));
-        assert!(matches!(resource(&["activity", "01X"]), Some(Resource::ActivityRecord("01X"))));
-        assert!(matches!(resource(&["tools", "a:b"]), Some(Resource::Tool("a:b"))));
-        for unknown in [&["activity", "a", "b"][..], &["tool"], &[""], &[]] {
-            assert!(resource(unknown).is_none(), "{unknown:?}");
-        }
     }
 }

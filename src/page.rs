@@ -58,7 +58,7 @@ pub fn answer<B>(request: &Request<B>) -> Option<Response<Body>> {
     let mut response = Response::new(Body::Empty);
     let (status, name, value) = match asset {
         _ if !matches!(*request.method(), Method::GET | Method::HEAD) => {
-            (StatusCode::METHOD_NOT_ALLOWED, ALLOW, "GET")
+            (StatusCode::METHOD_NOT_ALLOWED, ALLOW, "GET, HEAD")
         }
         None => (StatusCode::PERMANENT_REDIRECT, LOCATION, ROOT),
         Some(asset) => {
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(moved.headers()["location"], "/ui/");
         let refused = asked(Method::POST, "/ui/").unwrap();
         assert_eq!(refused.status(), StatusCode::METHOD_NOT_ALLOWED);
-        assert_eq!(refused.headers()["allow"], "GET");
+        assert_eq!(refused.headers()["allow"], "GET, HEAD");
     }
 
     #[test]

@@ -23,7 +23,6 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::request::Parts;
 use http::{Request, Response};
-use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -525,10 +524,10 @@ async fn posts(
         let admitted = !shared.require_mcp_auth || shared.api.admits(&head.headers, &head.uri);
         admitted && shared.guard.check(&head.headers, None).is_ok()
     };
-    let answer = async |head: &Parts, body: Bytes| {
+    let answer = async |head: &Parts, repeated: bool, body: Bytes| {
         connection.used.set(true);
-        let body = Full::new(body);
-        mcp::handle(worker, &shared.sessions, connection, shared.now_ms(), head, body).await
+        let (sessions, now_ms) = (&shared.sessions, shared.now_ms());
+        mcp::handle_whole(worker, sessions, connection, now_ms, head, repeated, body).await
     };
     Posts::new(socket, drain).serve(admit, answer).await
 }

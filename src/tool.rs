@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 use crate::output::Policy;
 use crate::schema::compile::Schema;
@@ -67,7 +68,7 @@ pub struct Annotations {
 }
 
 /// What a call to the tool may change (CAP-1), from least to most.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum SideEffect {
     /// Nothing outside the call.
@@ -81,7 +82,7 @@ pub enum SideEffect {
 }
 
 /// Who must agree before a call goes out (CAP-8).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Approval {
     /// Nobody.
@@ -93,7 +94,7 @@ pub enum Approval {
 }
 
 /// What the engine may rely on (CAP-1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
 pub struct Capability {
     /// What a call may change.
     pub side_effect: SideEffect,

@@ -318,3 +318,77 @@ fn allocations_of_the_other_keywords_are_known() {
         assert!(found <= most, "{found} allocations: {schema}");
     }
 }
+
+/// A short pattern whose automaton is huge takes microseconds for each byte, in any linear engine.
+#[test]
+fn a_pattern_without_a_small_automaton_pays_for_its_states() {
+    let text = |size: usize| format!("\"{}\"", "ab".repeat(size / 2));
+    for schema in [
+        json!({ "pattern": "a[ab]{500}[c-z]" }),
+        json!({ "pattern": "(a[ab]{1,400}b){3}[c-z]" }),
+        json!({ "allOf": [{ "pattern": "^a" }, { "pattern": "a[ab]{500}[c-z]" }] }),
+        json!({ "not": { "pattern": "^(?=a)(a[ab]{1,400}b){3}[c-z]" } }),
+    ] {
+        for engine in ENGINES {
+            let schema = usable(&schema, engine);
+            assert_ne!(refusal(&schema, &text(600)), Some(Reason::Steps));
+            assert_eq!(refusal(&schema, &text(100_000)), Some(Reason::Steps));
+        }
+    }
+    for names in [
+        json!({ "patternProperties": { "a[ab]{500}[c-z]": false } }),
+        json!({ "propertyNames": { "not": { "pattern": "a[ab]{500}[c-z]" } } }),
+    ] {
+        for engine in ENGINES {
+            let schema = usable(&names, engine);
+            assert_eq!(refusal(&schema, &format!("{{{}:1}}", text(600))), None);
+            let long = format!("{{{}:1}}", text(100_000));
+            assert_eq!(refusal(&schema, &long), Some(Reason::Steps));
+        }
+    }
+}
+
+#[test]
+fn many_patterns_for_many_names_use_up_the_steps() {
+    let patterns: Map<String, Value> =
+        (0..300).map(|i| (format!("^[a-z]*{i}$"), json!({ "type": "string" }))).collect();
+    let alternatives: Vec<Value> =
+        (0..900).map(|i| json!({ "pattern": format!("^{i}") })).collect();
+    let members: Vec<String> = (0..40_000).map(|i| format!("\"name {i}\":1")).collect();
+    let document = format!("{{{}}}", members.join(","));
+    for schema in [
+        json!({ "patternProperties": patterns }),
+        json!({ "propertyNames": { "not": { "anyOf": alternatives } } }),
+    ] {
+        for engine in ENGINES {
+            assert_eq!(refusal(&usable(&schema, engine), &document), Some(Reason::Steps));
+        }
+    }
+}
+
+/// What takes longer than others can wait is given up at once; what is quick is judged the same.
+#[test]
+fn a_quick_judgement_is_the_same_or_none() {
+    let items = |item: &str, count: usize| format!("[{}]", vec![item; count].join(","));
+    let multiplied = json!({ "items": chain(9, |next| next) });
+    let multiplied: Value =
+        serde_json::from_str(&multiplied.to_string().replace("#/$defs", "#/items/$defs")).unwrap();
+    for (schema, document, quick) in [
+        (json!({ "items": { "type": "integer" } }), items("1", 1000), true),
+        (json!({ "items": { "type": "integer" } }), items("1", 40_000), false),
+        (json!({ "items": { "type": "integer" } }), items("\"x\"", 100), true),
+        (json!({ "items": { "type": "integer" } }), items("\"x\"", 2000), false),
+        (multiplied.clone(), items("1", 100), true),
+        (multiplied, items("\"x\"", 2), false),
+        (json!({ "pattern": "(?=.*x)(a|aa)+y" }), format!("\"{}\"", "a".repeat(5000)), false),
+    ] {
+        let schema = usable(&schema, Engine::Tape);
+        let document = [Bytes::from(document)];
+        let mut scratch = Scratch::new();
+        let found = schema.judge_quickly(&document, &mut scratch);
+        assert_eq!(found.is_some(), quick, "{schema:?} {} bytes", document[0].len());
+        if let Some(found) = found {
+            assert_eq!(found, schema.judge(&document, &mut scratch));
+        }
+    }
+}

@@ -49,7 +49,7 @@ pub struct Appender {
     next: u64,
     last: Hash,
     stored_ms: u64,
-    block: Option<BlockBuilder>,
+    block: BlockBuilder,
     segment: Builder,
     batch: Batch,
     records: u64,
@@ -80,7 +80,7 @@ impl Appender {
             next: end.next,
             last: end.hash,
             stored_ms: end.stored_ms,
-            block: None,
+            block: BlockBuilder::new(end.next, end.hash),
             segment: Builder::default(),
             batch: Batch::default(),
             records: 0,
@@ -209,8 +209,7 @@ impl Appender {
         self.head.clear();
         codec::encode_head(head, &mut self.head);
         let hash = codec::chain(self.last, self.node, seq, &self.head, &self.body);
-        let last = self.last;
-        let block = self.block.get_or_insert_with(|| BlockBuilder::new(seq, last));
+        let block = &mut self.block;
         let before = block.bytes();
         block.push(&self.head, hash, &self.body);
         let bytes = block.bytes() - before;
@@ -231,9 +230,9 @@ impl Appender {
     }
 
     fn close_block(&mut self) {
-        if let Some(block) = self.block.take() {
-            let key = block.first().to_be_bytes().to_vec();
-            let (heads, bodies) = block.finish();
+        if self.block.count() > 0 {
+            let key = keys::number(self.block.first());
+            let (heads, bodies) = self.block.finish();
             self.batch.put(Space::Heads, key.clone(), heads);
             self.batch.put(Space::Bodies, key, bodies);
         }

@@ -14,6 +14,9 @@ pub use super::bytes::{DecodeError, PayloadRef, VERSION};
 use super::bytes::{Reader, put_bytes, put_payload, put_varint, unzigzag, zigzag};
 use super::record::{Body, Hash, Head, Id, NodeId, Operation, Record, Source, Status, Type};
 
+/// What a block takes at most beside its records.
+const HEADER_BYTES: usize = 1 + 8 + 32 + 2;
+
 /// A head whose texts are borrowed: what is encoded, and what filters and counters look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are those of `Head`")]
@@ -201,11 +204,12 @@ pub struct HeadBlock {
     pub records: Vec<(std::ops::Range<usize>, Hash)>,
 }
 
-/// Collects the blocks of records that follow each other.
+/// Collects the blocks of records that follow each other, one block after the other.
 #[derive(Debug)]
 pub struct BlockBuilder {
     first: u64,
     prev: Hash,
+    last: Hash,
     count: u64,
     heads: Vec<u8>,
     bodies: Vec<u8>,
@@ -215,14 +219,15 @@ impl BlockBuilder {
     /// A builder for records from `first` on, after a record with hash `prev`.
     #[must_use]
     pub fn new(first: u64, prev: Hash) -> Self {
-        Self { first, prev, count: 0, heads: Vec::new(), bodies: Vec::new() }
+        Self { first, prev, last: prev, count: 0, heads: Vec::new(), bodies: Vec::new() }
     }
 
     /// Adds the next record.
     pub fn push(&mut self, head: &[u8], hash: Hash, body: &[u8]) {
         put_bytes(&mut self.heads, head);
-        self.heads.extend(hash.0);
+        self.heads.extend_from_slice(&hash.0);
         put_bytes(&mut self.bodies, body);
+        self.last = hash;
         self.count += 1;
     }
 
@@ -244,19 +249,22 @@ impl BlockBuilder {
         self.heads.len() + self.bodies.len()
     }
 
-    /// The block of heads and the block of bodies.
-    #[must_use]
-    pub fn finish(self) -> (Vec<u8>, Vec<u8>) {
-        let mut heads = Vec::with_capacity(self.heads.len() + 48);
+    /// The block of heads and the block of bodies; then begins the next. They take no more memory
+    /// than they are long: they are kept until they are in a table.
+    pub fn finish(&mut self) -> (Vec<u8>, Vec<u8>) {
+        let mut heads = Vec::with_capacity(self.heads.len() + HEADER_BYTES);
         heads.push(VERSION);
-        heads.extend(self.first.to_be_bytes());
-        heads.extend(self.prev.0);
+        heads.extend_from_slice(&self.first.to_be_bytes());
+        heads.extend_from_slice(&self.prev.0);
         put_varint(&mut heads, self.count);
-        heads.extend(self.heads);
-        let mut bodies = Vec::with_capacity(self.bodies.len() + 8);
+        heads.extend_from_slice(&self.heads);
+        let mut bodies = Vec::with_capacity(self.bodies.len() + HEADER_BYTES);
         bodies.push(VERSION);
         put_varint(&mut bodies, self.count);
-        bodies.extend(self.bodies);
+        bodies.extend_from_slice(&self.bodies);
+        self.heads.clear();
+        self.bodies.clear();
+        (self.first, self.prev, self.count) = (self.first + self.count, self.last, 0);
         (heads, bodies)
     }
 }

@@ -62,9 +62,10 @@ pub enum QueryError {
 }
 
 /// How the log is.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 pub struct Health {
     /// Why it cannot be written, if it cannot.
+    #[schema(required)]
     pub failed: Option<String>,
     /// Entries that could not be recorded since the start.
     pub lost: u64,
@@ -230,6 +231,8 @@ impl Activity {
         }
         let has_failed = shared.has_failed.notified();
         if !shared.is_failed.load(Ordering::Acquire) {
+            // It need not gather any longer.
+            shared.wake();
             tokio::select! {
                 permit = shared.room.acquire() => match permit {
                     Ok(permit) => {

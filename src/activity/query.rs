@@ -2,6 +2,8 @@
 //!
 //! Reading query parameters is the faces' work; finding the records is `store`'s.
 
+use std::hash::{Hash, Hasher};
+
 use super::codec::HeadRef;
 use super::record::{Id, Operation, Record, Status, Type};
 
@@ -114,8 +116,15 @@ pub enum Field {
 
 /// A value of a field, as the index knows it: 64 bits of a hash. Two values that share them are
 /// told apart when the record is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Term([u8; 9]);
+
+impl Hash for Term {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let [field, hash @ ..] = self.0;
+        state.write_u64(u64::from_be_bytes(hash).wrapping_add(u64::from(field)));
+    }
+}
 
 impl Term {
     /// The term of `value` in `field`.

@@ -8,6 +8,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::ser::{Serialize, Serializer};
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
+
+use super::show;
 
 /// Longest error message that is kept, in bytes.
 pub const MAX_ERROR_BYTES: usize = 2048;
@@ -60,6 +64,12 @@ macro_rules! named {
                 serializer.serialize_str(self.as_str())
             }
         }
+
+        impl PartialSchema for $name {
+            fn schema() -> RefOr<Schema> { show::words(Self::ALL.iter().map(|it| it.as_str())) }
+        }
+
+        impl ToSchema for $name {}
     };
 }
 

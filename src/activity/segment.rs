@@ -4,6 +4,7 @@
 //! them is `store`'s and `view`'s work.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
 
 use super::bytes::{DecodeError, Reader, VERSION, put_bytes, put_varint};
 use super::codec::HeadRef;
@@ -95,6 +96,18 @@ impl Bitmap {
         })
     }
 
+    /// Their sequence numbers in `segment`, oldest first.
+    pub fn oldest_first(self, segment: u64) -> impl Iterator<Item = u64> {
+        let base = start(segment);
+        self.0.into_iter().enumerate().flat_map(move |(place, mut word)| {
+            std::iter::from_fn(move || {
+                let bit = word.checked_ilog2().map(|_| word.trailing_zeros())?;
+                word &= word - 1;
+                Some(base + place as u64 * 64 + u64::from(bit))
+            })
+        })
+    }
+
     /// Finds a term's posting among those of its bucket; `None` if it has none.
     ///
     /// # Errors
@@ -181,17 +194,35 @@ impl Bounds {
     }
 }
 
+/// A [`Term`] is a hash already.
+#[derive(Debug, Default)]
+struct TermHasher(u64);
+
+impl Hasher for TermHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = word;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// Derives a segment's index, counters and bounds from its records, in any order.
 #[derive(Debug)]
 pub struct Builder {
-    terms: HashMap<Term, Vec<u16>>,
+    terms: HashMap<Term, Vec<u16>, BuildHasherDefault<TermHasher>>,
     buckets: BTreeMap<u64, Stats>,
     bounds: Bounds,
 }
 
 impl Default for Builder {
     fn default() -> Self {
-        Self { terms: HashMap::new(), buckets: BTreeMap::new(), bounds: Bounds::NONE }
+        Self { terms: HashMap::default(), buckets: BTreeMap::new(), bounds: Bounds::NONE }
     }
 }
 
@@ -278,6 +309,9 @@ mod tests {
             prop_assert_eq!(list(a), set(places.clone()));
             prop_assert_eq!(list(a.and(b)), set(&places & &others));
             prop_assert_eq!(list(a.or(b)), set(&places | &others));
+            let mut forward: Vec<_> = a.oldest_first(0).collect();
+            forward.reverse();
+            prop_assert_eq!(forward, set(places.clone()));
             prop_assert_eq!(a.count(), places.len() as u64);
             let kept = places.into_iter().filter(|p| (from..below).contains(&(p + RECORDS)));
             let kept = kept.map(|p| p + RECORDS).rev().collect::<Vec<_>>();

@@ -1,49 +1,148 @@
 //! How a record is shown: the JSON of the contract, wherever it appears. Pure.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::value::RawValue;
+use utoipa::openapi::schema::{ObjectBuilder, Type as SchemaType};
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 
-use super::record::{Id, Payload, Record};
+use super::record::{Hash, Id, NodeId, Payload, Record, Source, Status, Type};
+
+/// A call, a decision about one, or something else that happened.
+#[derive(serde::Serialize, ToSchema)]
+struct Members<'a> {
+    /// A ULID, newer records having greater ones; it leads straight to the record.
+    #[schema(value_type = String, pattern = "^[0-7][0-9A-HJKMNP-TV-Z]{25}$")]
+    id: Shown<Id>,
+    /// The record's place in its node's log, from 1 on without gaps.
+    #[schema(minimum = 1)]
+    seq: u64,
+    /// The log it belongs to.
+    #[schema(value_type = String, pattern = "^[0-9a-f]{32}$")]
+    node: Shown<NodeId>,
+    /// The hash of the record before it.
+    #[schema(value_type = String, pattern = "^[0-9a-f]{64}$")]
+    prev_hash: Shown<Hash>,
+    /// BLAKE3 of the record and of the hash before it.
+    #[schema(value_type = String, pattern = "^[0-9a-f]{64}$")]
+    hash: Shown<Hash>,
+    #[serde(rename = "type")]
+    kind: Type,
+    source: Source,
+    /// The upstream server, or empty.
+    #[schema(value_type = String)]
+    server_name: &'a str,
+    /// The tool without its server, or empty.
+    #[schema(value_type = String)]
+    tool_name: &'a str,
+    /// As the client sent them, secrets taken out; the head of their text where they were cut, null
+    /// where there were none. Left out with `exclude_payloads`, and once they were pruned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Value)]
+    arguments: Option<Json<'a>>,
+    /// Present where the arguments were cut.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    arguments_truncated: Option<bool>,
+    /// The bytes they had before they were cut.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    arguments_bytes: Option<u64>,
+    /// The head of the answer, secrets taken out. Left out as the arguments are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, nullable = false)]
+    response: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    response_truncated: Option<bool>,
+    /// The bytes of the whole answer.
+    response_bytes: u64,
+    status: Status,
+    /// What went wrong, or empty.
+    #[schema(value_type = String)]
+    error_message: &'a str,
+    #[schema(minimum = 0)]
+    duration_ms: f64,
+    /// What of the duration was the proxy's own.
+    overhead_us: u64,
+    /// When it began.
+    #[schema(value_type = String, format = DateTime)]
+    timestamp: Shown<Timestamp>,
+    /// The MCP session, or empty.
+    #[schema(value_type = String)]
+    session_id: &'a str,
+    #[schema(value_type = String)]
+    request_id: &'a str,
+    /// The record of the call that this one is about, or empty.
+    #[schema(value_type = String, pattern = "^([0-7][0-9A-HJKMNP-TV-Z]{25})?$")]
+    parent_id: OrEmpty,
+    /// As the agent stated it, right or wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Value)]
+    intent: Option<Json<'a>>,
+    /// What else is known: the call tool used, the client, what a decision followed and found.
+    #[schema(value_type = Object)]
+    metadata: Metadata<'a>,
+}
+
+impl<'a> Members<'a> {
+    fn of(record: &'a Record) -> Self {
+        let (head, body) = (&record.head, record.body.as_ref());
+        let cut = body.map(|body| &body.arguments).filter(|arguments| arguments.is_cut());
+        Self {
+            id: Shown(record.id),
+            seq: record.seq,
+            node: Shown(record.node),
+            prev_hash: Shown(record.prev_hash),
+            hash: Shown(record.hash),
+            kind: head.kind,
+            source: head.source,
+            server_name: &head.server,
+            tool_name: &head.tool,
+            arguments: body.map(|body| Json(&body.arguments)),
+            arguments_truncated: cut.map(|_| true),
+            arguments_bytes: cut.map(Payload::total),
+            response: body.map(|body| String::from_utf8_lossy(body.response.bytes())),
+            response_truncated: body.map(|body| body.response.is_cut()),
+            response_bytes: head.response_bytes,
+            status: head.status,
+            error_message: &head.error,
+            duration_ms: head.duration_us as f64 / 1000.0,
+            overhead_us: head.overhead_us,
+            timestamp: Shown(Timestamp(head.started)),
+            session_id: &head.session_id,
+            request_id: &head.request_id,
+            parent_id: OrEmpty(head.parent),
+            intent: (!head.intent.is_empty()).then_some(Json(&head.intent)),
+            metadata: Metadata(record),
+        }
+    }
+}
 
 impl Serialize for Record {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let head = &self.head;
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("id", &Shown(self.id))?;
-        map.serialize_entry("seq", &self.seq)?;
-        map.serialize_entry("node", &Shown(self.node))?;
-        map.serialize_entry("prev_hash", &Shown(self.prev_hash))?;
-        map.serialize_entry("hash", &Shown(self.hash))?;
-        map.serialize_entry("type", &head.kind)?;
-        map.serialize_entry("source", &head.source)?;
-        map.serialize_entry("server_name", &*head.server)?;
-        map.serialize_entry("tool_name", &*head.tool)?;
-        if let Some(body) = &self.body {
-            map.serialize_entry("arguments", &Json(&body.arguments))?;
-            if body.arguments.is_cut() {
-                map.serialize_entry("arguments_truncated", &true)?;
-                map.serialize_entry("arguments_bytes", &body.arguments.total())?;
-            }
-            map.serialize_entry("response", &String::from_utf8_lossy(body.response.bytes()))?;
-            map.serialize_entry("response_truncated", &body.response.is_cut())?;
-        }
-        map.serialize_entry("response_bytes", &head.response_bytes)?;
-        map.serialize_entry("status", &head.status)?;
-        map.serialize_entry("error_message", &*head.error)?;
-        map.serialize_entry("duration_ms", &(head.duration_us as f64 / 1000.0))?;
-        map.serialize_entry("overhead_us", &head.overhead_us)?;
-        map.serialize_entry("timestamp", &Shown(Timestamp(head.started)))?;
-        map.serialize_entry("session_id", &*head.session_id)?;
-        map.serialize_entry("request_id", &*head.request_id)?;
-        map.serialize_entry("parent_id", &OrEmpty(head.parent))?;
-        if !head.intent.is_empty() {
-            map.serialize_entry("intent", &Json(&head.intent))?;
-        }
-        map.serialize_entry("metadata", &Metadata(self))?;
-        map.end()
+        Members::of(self).serialize(serializer)
     }
+}
+
+impl PartialSchema for Record {
+    fn schema() -> RefOr<Schema> {
+        Members::schema()
+    }
+}
+
+impl ToSchema for Record {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        Members::schemas(schemas);
+    }
+}
+
+/// The description of a value that is one of these words.
+pub(crate) fn words(words: impl IntoIterator<Item = &'static str>) -> RefOr<Schema> {
+    ObjectBuilder::new().schema_type(SchemaType::String).enum_values(Some(words)).into()
 }
 
 /// A moment, microseconds since 1970, shown as RFC 3339 with milliseconds.
@@ -126,7 +225,7 @@ impl Serialize for Metadata<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::activity::record::{Body, Hash, Head, NodeId, Operation, Source, Status, Type};
+    use crate::activity::record::{Body, Head, Operation};
 
     #[test]
     fn act_1_a_record_is_shown_as_the_contract_says() {

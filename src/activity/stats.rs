@@ -3,14 +3,19 @@
 //!
 //! The counters of one segment and bucket are written once; adding them up is all there is.
 
-use std::collections::BTreeMap;
+mod shown;
 
-use serde::ser::{Serialize, SerializeMap, SerializeStruct, Serializer};
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::ser::{Serialize, Serializer};
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 
 use super::bytes::{DecodeError, Reader, VERSION, put_bytes, put_varint};
 use super::codec::HeadRef;
 use super::record::{Operation, Status, Type};
-use super::show::Timestamp;
+use super::show;
 
 /// The width of a bucket, in microseconds.
 pub const BUCKET_US: u64 = 300 * 1_000_000;
@@ -223,6 +228,9 @@ pub enum Period {
 }
 
 impl Period {
+    /// Every period, the shortest first.
+    pub const ALL: &[Self] = &[Self::Hour, Self::Day, Self::Week, Self::Month];
+
     /// The name in queries.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -232,12 +240,6 @@ impl Period {
             Self::Week => "7d",
             Self::Month => "30d",
         }
-    }
-
-    /// The period of this name, if there is one.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::Hour, Self::Day, Self::Week, Self::Month].into_iter().find(|it| it.as_str() == text)
     }
 
     /// Its length in microseconds.
@@ -270,6 +272,26 @@ impl Period {
         now.saturating_sub(self.micros()) / BUCKET_US
     }
 }
+
+impl fmt::Display for Period {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl Serialize for Period {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl PartialSchema for Period {
+    fn schema() -> RefOr<Schema> {
+        show::words(Self::ALL.iter().map(|it| it.as_str()))
+    }
+}
+
+impl ToSchema for Period {}
 
 /// What a period's calls came to, as the contract shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -349,105 +371,6 @@ fn top(counts: impl Iterator<Item = (String, u64)>) -> Vec<(String, u64)> {
     counts.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     counts.truncate(TOP);
     counts
-}
-
-impl Serialize for Summary {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let stats = &self.stats;
-        let mut out = serializer.serialize_struct("Summary", 15)?;
-        out.serialize_field("period", self.period.as_str())?;
-        out.serialize_field("total_count", &stats.total())?;
-        out.serialize_field("success_count", &stats.with_status(Status::Success))?;
-        out.serialize_field("error_count", &stats.with_status(Status::Error))?;
-        out.serialize_field("blocked_count", &stats.with_status(Status::Blocked))?;
-        out.serialize_field("warning_count", &stats.warnings)?;
-        out.serialize_field("rejected_count", &stats.with_status(Status::Rejected))?;
-        out.serialize_field("by_intent", &ByIntent(stats))?;
-        out.serialize_field("top_servers", &Counts(self.top_servers()))?;
-        out.serialize_field("top_tools", &Counts(self.top_tools()))?;
-        out.serialize_field("latency_ms", &Latency(self))?;
-        out.serialize_field("start_time", &Timestamp(self.start).to_string())?;
-        out.serialize_field("end_time", &Timestamp(self.end).to_string())?;
-        let step = self.period.step_buckets() * BUCKET_US;
-        out.serialize_field("step_seconds", &(step / 1_000_000))?;
-        out.serialize_field(
-            "over_time",
-            &OverTime { first: self.start, step, points: &self.points },
-        )?;
-        out.end()
-    }
-}
-
-/// Points with the moment each begins at.
-struct OverTime<'a> {
-    first: u64,
-    step: u64,
-    points: &'a [Point],
-}
-
-impl Serialize for OverTime<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let starts = (0..).map(|number: u64| self.first + number * self.step);
-        serializer.collect_seq(starts.zip(self.points).map(|(start, point)| Step { start, point }))
-    }
-}
-
-struct Step<'a> {
-    start: u64,
-    point: &'a Point,
-}
-
-impl Serialize for Step<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry("start_time", &Timestamp(self.start).to_string())?;
-        for status in [Status::Success, Status::Error, Status::Blocked, Status::Rejected] {
-            let count = self.point.statuses.get(usize::from(status.code()) - 1);
-            map.serialize_entry(status.as_str(), count.unwrap_or(&0))?;
-        }
-        for operation in Operation::ALL {
-            let count = self.point.operations.get(usize::from(operation.code()));
-            map.serialize_entry(operation.as_str(), count.unwrap_or(&0))?;
-        }
-        map.end()
-    }
-}
-
-struct ByIntent<'a>(&'a Stats);
-
-impl Serialize for ByIntent<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        for operation in Operation::ALL {
-            map.serialize_entry(operation.as_str(), &self.0.with_operation(Some(*operation)))?;
-        }
-        map.end()
-    }
-}
-
-struct Counts(Vec<(String, u64)>);
-
-impl Serialize for Counts {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(serde::Serialize)]
-        struct Count<'a> {
-            name: &'a str,
-            count: u64,
-        }
-        serializer.collect_seq(self.0.iter().map(|(name, count)| Count { name, count: *count }))
-    }
-}
-
-struct Latency<'a>(&'a Summary);
-
-impl Serialize for Latency<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(3))?;
-        for (name, q) in [("p50", 0.50), ("p95", 0.95), ("p99", 0.99)] {
-            map.serialize_entry(name, &self.0.latency_ms(q))?;
-        }
-        map.end()
-    }
 }
 
 #[cfg(test)]

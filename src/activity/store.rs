@@ -14,7 +14,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
+use fjall::{
+    AbstractTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable,
+};
 use thiserror::Error;
 
 use super::bytes::DecodeError;
@@ -389,6 +391,8 @@ fn open_db(path: &Path) -> Result<Database, StoreError> {
             .cache_size(CACHE_BYTES)
             .max_journaling_size(JOURNAL_BYTES)
             .manual_journal_persist(true)
+            // It is written once and soon given back: packing it costs more than writing it.
+            .journal_compression(CompressionType::None)
             .worker_threads(WORKERS)
             .open()
     };

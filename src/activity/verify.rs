@@ -9,7 +9,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde::ser::{Serialize, SerializeStruct, Serializer};
+use serde::ser::{Serialize, Serializer};
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 
 use super::codec;
 use super::head::{HeadFile, Mark};
@@ -47,22 +49,50 @@ impl Report {
     }
 }
 
+/// What a verification found.
+#[derive(serde::Serialize, ToSchema)]
+struct Members<'a> {
+    /// True when every record, and every file that is known, is as it was written.
+    sound: bool,
+    /// How many records were checked.
+    records: u64,
+    /// The sequence number of the first of them.
+    first: u64,
+    /// And of the last.
+    last: u64,
+    /// The first record that is not as it was written.
+    #[schema(required, value_type = Option<Broken>)]
+    broken: &'a Option<Broken>,
+    /// Files that are not what they were when the log was closed; of a running log none.
+    #[schema(value_type = Vec<String>)]
+    altered: &'a [PathBuf],
+    /// What else is worth knowing.
+    notes: &'a [String],
+}
+
 impl Serialize for Report {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut out = serializer.serialize_struct("Report", 7)?;
-        out.serialize_field("sound", &self.is_sound())?;
-        out.serialize_field("records", &self.records)?;
-        out.serialize_field("first", &self.first)?;
-        out.serialize_field("last", &self.last)?;
-        out.serialize_field("broken", &self.broken)?;
-        out.serialize_field("altered", &self.altered)?;
-        out.serialize_field("notes", &self.notes)?;
-        out.end()
+        let Self { records, first, last, broken, altered, notes } = self;
+        let sound = self.is_sound();
+        Members { sound, records: *records, first: *first, last: *last, broken, altered, notes }
+            .serialize(serializer)
+    }
+}
+
+impl PartialSchema for Report {
+    fn schema() -> RefOr<Schema> {
+        Members::schema()
+    }
+}
+
+impl ToSchema for Report {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        Members::schemas(schemas);
     }
 }
 
 /// A record that is not as it was written.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, ToSchema)]
 pub struct Broken {
     /// Its sequence number.
     pub seq: u64,
@@ -73,7 +103,7 @@ pub struct Broken {
 }
 
 /// What can be wrong with a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
     /// It is not what was written.

@@ -4,7 +4,8 @@
 //! and segments of which a part was removed, are read record by record. So a page costs what it
 //! returns and the newest segment, not what is stored. Nothing here writes or waits.
 
-use std::ops::ControlFlow;
+use std::cell::OnceCell;
+use std::ops::{ControlFlow, Range};
 
 use bytes::Bytes;
 
@@ -167,7 +168,7 @@ impl View {
             From::Offset(skip) => (self.next, skip),
         };
         let mut wanted = Vec::with_capacity(page.limit.saturating_add(1).min(1 << 12));
-        self.find(filter, below, |number, found| {
+        self.find(filter, 0..below, |number, found| {
             let count = found.count();
             if skip >= count {
                 skip -= count;
@@ -211,35 +212,6 @@ impl View {
         Ok(Some(record).filter(|record| record.id == id))
     }
 
-    /// The records after the one with this number, oldest first, at most `limit`; and the number
-    /// of the last one that was looked at.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if they cannot be read.
-    pub fn since(
-        &self,
-        seq: u64,
-        filter: &Filter,
-        limit: usize,
-    ) -> Result<(Vec<Record>, u64), StoreError> {
-        let mut records = Vec::new();
-        let mut last = seq.max(self.first - 1);
-        for block in self.blocks(last + 1, self.next)? {
-            let block = block?;
-            for seq in block.layout.first.max(last + 1)..block.end() {
-                if records.len() == limit {
-                    return Ok((records, last));
-                }
-                if filter.matches(&self.head(&block, seq)?) {
-                    records.push(self.record(&block, seq, Payloads::Include)?);
-                }
-                last = seq;
-            }
-        }
-        Ok((records, last))
-    }
-
     /// How many records a filter means.
     ///
     /// # Errors
@@ -247,7 +219,7 @@ impl View {
     /// [`StoreError`] if they cannot be read.
     pub fn count(&self, filter: &Filter) -> Result<u64, StoreError> {
         let mut count = 0;
-        self.find(filter, self.next, |_, found| {
+        self.find(filter, 0..self.next, |_, found| {
             count += found.count();
             ControlFlow::Continue(())
         })?;
@@ -320,7 +292,7 @@ impl View {
     }
 
     /// The full segments of which every record is kept.
-    fn whole_segments(&self) -> std::ops::Range<u64> {
+    fn whole_segments(&self) -> Range<u64> {
         segment::of(self.first - 1 + segment::RECORDS - 1)..self.unsealed
     }
 
@@ -332,30 +304,32 @@ impl View {
         all.filter(move |number| kept && !whole.contains(number))
     }
 
-    /// Finds the records that a filter means, segment by segment, newest first.
-    fn find(
+    /// Finds the records of `range` that a filter means, segment by segment, newest first.
+    pub(super) fn find(
         &self,
         filter: &Filter,
-        below: u64,
+        range: Range<u64>,
         mut each: impl FnMut(u64, Bitmap) -> ControlFlow<()>,
     ) -> Result<(), StoreError> {
-        let Some(last) = below.checked_sub(1).filter(|last| *last >= self.first) else {
+        let (from, below) = (range.start.max(self.first), range.end.min(self.next));
+        if from >= below {
             return Ok(());
-        };
+        }
         let mut hand = |number, found: Bitmap| {
-            let found = found.within(number, self.first, below);
+            let found = found.within(number, from, below);
             if found.is_empty() { ControlFlow::Continue(()) } else { each(number, found) }
         };
         let whole = self.whole_segments();
-        let partial: Vec<_> = self.partial_segments().rev().collect();
-        let newest = segment::of(last);
-        for number in partial.iter().copied().filter(|it| *it >= whole.end && *it <= newest) {
+        let (oldest, newest) = (segment::of(from), segment::of(below - 1));
+        let partial = self.partial_segments().filter(|it| (oldest..=newest).contains(it));
+        let partial: Vec<_> = partial.rev().collect();
+        for number in partial.iter().copied().filter(|it| *it >= whole.end) {
             if hand(number, self.scan(number, filter)?).is_break() {
                 return Ok(());
             }
         }
-        let mut candidates =
-            Candidates::new(&self.snapshot, filter, whole.start, whole.end.min(newest + 1));
+        let (start, end) = (whole.start.max(oldest), whole.end.min(newest + 1));
+        let mut candidates = Candidates::new(&self.snapshot, filter, start, end);
         while let Some((number, mut found)) = candidates.next(&self.snapshot)? {
             if filter.since.is_some() || filter.until.is_some() {
                 match self.bounds(number)? {
@@ -431,7 +405,7 @@ impl View {
     }
 
     /// The block of a record, which may be the one that was read before.
-    fn block_of<'b>(
+    pub(super) fn block_of<'b>(
         &self,
         seq: u64,
         cached: &'b mut Option<Block>,
@@ -453,37 +427,46 @@ impl View {
         if layout.first.to_be_bytes() != *key {
             return Err(damaged(DecodeError::Value));
         }
-        Ok(Block { layout, bytes })
+        Ok(Block { layout, bytes, bodies: OnceCell::new() })
     }
 
-    fn head<'b>(&self, block: &'b Block, seq: u64) -> Result<HeadRef<'b>, StoreError> {
+    pub(super) fn head<'b>(&self, block: &'b Block, seq: u64) -> Result<HeadRef<'b>, StoreError> {
         let bytes = block.head(seq).ok_or_else(|| self.missing(Space::Heads, seq))?;
         codec::decode_head(bytes)
             .map_err(|error| self.snapshot.damaged(Space::Heads, &seq.to_be_bytes(), error))
     }
 
-    fn record(&self, block: &Block, seq: u64, payloads: Payloads) -> Result<Record, StoreError> {
+    pub(super) fn record(
+        &self,
+        block: &Block,
+        seq: u64,
+        payloads: Payloads,
+    ) -> Result<Record, StoreError> {
         let missing = |space| self.missing(space, seq);
         let (prev, hash) = block.link(seq).ok_or_else(|| missing(Space::Heads))?;
         let head = block.head(seq).ok_or_else(|| missing(Space::Heads))?;
         let key = block.layout.first.to_be_bytes();
         let damaged = |error| self.snapshot.damaged(Space::Bodies, &key, error);
-        let bodies = match payloads {
-            Payloads::Include => Some(self.bodies(block)?.ok_or_else(|| missing(Space::Bodies))?),
+        let body = match payloads {
+            Payloads::Include => self.bodies(block)?.and_then(|bodies| bodies.get(block, seq)),
             Payloads::Exclude => None,
         };
-        let body = bodies.as_ref().map(|bodies| bodies.get(block, seq));
-        let body = body.map(|body| body.ok_or_else(|| missing(Space::Bodies))).transpose()?;
+        if body.is_none() && payloads == Payloads::Include {
+            return Err(missing(Space::Bodies));
+        }
         Record::decode(self.node(), seq, prev, hash, head, body).map_err(damaged)
     }
 
-    /// The bodies of a block, if they are there.
-    pub(super) fn bodies(&self, block: &Block) -> Result<Option<Bodies>, StoreError> {
+    /// The bodies of a block, if they are there; read once.
+    pub(super) fn bodies<'b>(&self, block: &'b Block) -> Result<Option<&'b Bodies>, StoreError> {
+        if let Some(bodies) = block.bodies.get() {
+            return Ok(Some(bodies));
+        }
         let key = block.layout.first.to_be_bytes();
         let Some(bytes) = self.snapshot.get(Space::Bodies, &key)? else { return Ok(None) };
         let damaged = |error| self.snapshot.damaged(Space::Bodies, &key, error);
         let records = codec::body_block(&bytes).map_err(damaged)?;
-        Ok(Some(Bodies { records, bytes }))
+        Ok(Some(block.bodies.get_or_init(|| Bodies { records, bytes })))
     }
 
     fn missing(&self, space: Space, seq: u64) -> StoreError {
@@ -495,6 +478,7 @@ impl View {
 pub(super) struct Block {
     pub(super) layout: HeadBlock,
     bytes: Bytes,
+    bodies: OnceCell<Bodies>,
 }
 
 impl Block {
@@ -528,7 +512,7 @@ impl Block {
 
 /// A block of bodies in memory.
 pub(super) struct Bodies {
-    records: Vec<std::ops::Range<usize>>,
+    records: Vec<Range<usize>>,
     bytes: Bytes,
 }
 

@@ -2,7 +2,7 @@
 //! moves the head (ACT-3, ACT-4).
 //!
 //! ```text
-//!   Asleep ── an entry ──▶ Gathering (10 ms) ──▶ commit ──▶ sync ──▶ head ──▶ Gathering …
+//!   Asleep ── an entry ──▶ Gathering (20 ms) ──▶ commit ──▶ sync ──▶ head ──▶ Gathering …
 //!     ▲                        │ nothing for a second  │ a write fails
 //!     └────────────────────────┘                       ▼
 //!   Failed: the batch is kept, the store is opened again, and the batch is written if it is not
@@ -29,8 +29,11 @@ use super::shared::{Message, Shared};
 use super::store::{Batch, Space, Store, StoreError};
 use super::view::View;
 
-/// How long entries are gathered before they are written.
-const GATHER: Duration = Duration::from_millis(10);
+/// How long entries are gathered before they are written, less what the two commits that an entry
+/// may have to wait for take: a sync costs the processor as much as many records.
+const GATHER: Duration = Duration::from_millis(20);
+/// How long they are gathered on a slow disk.
+const GATHER_LEAST: Duration = Duration::from_millis(5);
 /// A round that takes longer than this from its first entry holds further replies up: with the
 /// time a reply takes to end, records are durable at most 50 ms after it.
 pub(super) const OVERRUN: Duration = Duration::from_millis(40);
@@ -73,6 +76,7 @@ pub(super) fn start(
         unsynced: None,
         stuck: None,
         live_seq: mark.seq,
+        commit_took: Duration::ZERO,
         closing: false,
     };
     Ok(thread::Builder::new().name("activity".into()).spawn(move || run.run())?)
@@ -96,6 +100,8 @@ struct Run {
     stuck: Option<Stuck>,
     /// The last record that live readers were told of.
     live_seq: u64,
+    /// How long the last commit took.
+    commit_took: Duration,
     closing: bool,
 }
 
@@ -197,10 +203,10 @@ impl Run {
         self.shared.batch_since.store(self.shared.micros(), Ordering::Release);
     }
 
-    /// Lets entries come in for a moment, unless someone waits for them.
+    /// Lets entries come in for a moment, unless someone waits for them or there is no more room.
     fn gather(&self) {
         self.begin();
-        thread::park_timeout(GATHER);
+        thread::park_timeout(GATHER.saturating_sub(2 * self.commit_took).max(GATHER_LEAST));
     }
 
     /// Sleeps until an entry comes.
@@ -252,8 +258,12 @@ impl Run {
                 break;
             }
         }
+        let start = Instant::now();
         self.write(room);
         self.sync();
+        if found != Found::Nothing {
+            self.commit_took = start.elapsed();
+        }
         found
     }
 

@@ -6,11 +6,13 @@ use bytes::Bytes;
 use http::StatusCode;
 use jiff::Timestamp;
 use serde::Serialize;
+use utoipa::{IntoParams, ToSchema};
 
-use super::answer::Failure;
+use super::answer::{Failure, Success};
 use super::query::{BadQuery, Query};
 use crate::activity::{
-    Activity, Filter, From, Id, Operation, Page, Payloads, Period, QueryError, Record, Status, Type,
+    Activity, Filter, From, Id, Operation, Page, Payloads, Period, QueryError, Record, Report,
+    Status, Summary, Type,
 };
 use crate::proxy::Worker;
 
@@ -18,15 +20,90 @@ use crate::proxy::Worker;
 const DEFAULT_LIMIT: u64 = 50;
 /// Most records in a page.
 const MAX_LIMIT: u64 = 100;
+/// Most records that a page can begin after; a log holds fewer.
+const MAX_OFFSET: u64 = 1_000_000_000_000;
 
-/// The periods a summary can be asked for; without one it is a day's.
-const PERIODS: [&str; 4] =
-    [Period::Hour.as_str(), Period::Day.as_str(), Period::Week.as_str(), Period::Month.as_str()];
+/// Which records are meant: those that fit all that is given, hence without any all of them.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Filters {
+    /// Some of the types, with commas.
+    #[param(inline, rename = "type", style = Form, explode = false, required = false, min_items = 1)]
+    kinds: Vec<Type>,
+    /// Some of the ways it can end, with commas.
+    #[param(inline, rename = "status", style = Form, explode = false, required = false, min_items = 1)]
+    statuses: Vec<Status>,
+    /// The upstream server's name.
+    #[param(nullable = false, min_length = 1, max_length = 1024)]
+    server: Option<String>,
+    /// The tool's name without its server.
+    #[param(nullable = false, min_length = 1, max_length = 1024)]
+    tool: Option<String>,
+    /// Some of the operation types an intent can state, with commas.
+    #[param(inline, rename = "intent_type", style = Form, explode = false, required = false, min_items = 1)]
+    operations: Vec<Operation>,
+    /// The MCP session.
+    #[param(nullable = false, min_length = 1, max_length = 1024)]
+    session_id: Option<String>,
+    /// The request's id.
+    #[param(nullable = false, min_length = 1, max_length = 1024)]
+    request_id: Option<String>,
+    /// Records that began then or later.
+    #[param(value_type = Option<String>, nullable = false, format = DateTime)]
+    start_time: Option<Timestamp>,
+    /// Records that began then or earlier.
+    #[param(value_type = Option<String>, nullable = false, format = DateTime)]
+    end_time: Option<Timestamp>,
+}
 
-/// A page of records, newest first.
+/// Which page of them.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Paging {
+    /// Most records in the page.
+    #[param(required = false, minimum = 1, maximum = 100, default = 50)]
+    limit: u64,
+    /// Where the page before this one ended: its `next_cursor`. Stays valid while records come and
+    /// old ones are removed. Not together with `offset`.
+    #[param(nullable = false, pattern = "^[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}$")]
+    cursor: Option<String>,
+    /// How many records to pass over. Records that come meanwhile move it; a `cursor` stays.
+    #[param(nullable = false, minimum = 0, maximum = 1_000_000_000_000_i64)]
+    offset: Option<u64>,
+    /// Leaves out `arguments` and `response`.
+    #[param(required = false, default = false)]
+    exclude_payloads: bool,
+    /// Counts all records that are meant, which takes longer than a page.
+    #[param(required = false, default = false)]
+    with_total: bool,
+}
+
+/// What a summary covers.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Covered {
+    /// The span of time up to now.
+    #[param(inline, required = false, nullable = false, default = "24h")]
+    period: Period,
+}
+
+/// Lists records, newest first.
+#[utoipa::path(
+    get,
+    path = "/api/v1/activity",
+    tag = "activity",
+    operation_id = "listActivity",
+    params(Filters, Paging),
+    responses(
+        (status = 200, description = "A page of records", body = Success<Listing>),
+        (status = 500, description = "The log cannot be read"),
+        (status = 503, description = "Records on their way to the log did not arrive in time"),
+    )
+)]
 pub(super) async fn list(worker: &Worker, mut query: Query) -> Result<Bytes, Failure> {
-    let filter = filter(&mut query)?;
-    let (page, with_total) = page(&mut query)?;
+    let filter = Filters::read(&mut query)?.filter();
+    let paging = Paging::read(&mut query)?;
+    let (with_total, page) = (paging.with_total, paging.page()?);
     query.finish()?;
     ask(worker, move |activity| {
         let found = activity.list(&filter, &page)?;
@@ -41,7 +118,25 @@ pub(super) async fn list(worker: &Worker, mut query: Query) -> Result<Bytes, Fai
     .await
 }
 
-/// One record.
+/// Shows one record.
+#[utoipa::path(
+    get,
+    path = "/api/v1/activity/{id}",
+    tag = "activity",
+    operation_id = "getActivity",
+    params((
+        "id" = String,
+        Path,
+        description = "The record's id",
+        pattern = "^[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}$",
+    )),
+    responses(
+        (status = 200, description = "The record", body = Success<Detail>),
+        (status = 404, description = "There is no such record, or no longer"),
+        (status = 500, description = "The log cannot be read"),
+        (status = 503, description = "Records on their way to the log did not arrive in time"),
+    )
+)]
 pub(super) async fn record(worker: &Worker, query: Query, id: &str) -> Result<Bytes, Failure> {
     query.finish()?;
     let missing = || Failure::new(StatusCode::NOT_FOUND, "Activity not found");
@@ -53,37 +148,69 @@ pub(super) async fn record(worker: &Worker, query: Query, id: &str) -> Result<By
     found.await?.ok_or_else(missing)
 }
 
-/// What a period came to.
+/// Sums up what a period came to, in all and over time.
+#[utoipa::path(
+    get,
+    path = "/api/v1/activity/summary",
+    tag = "activity",
+    operation_id = "summarizeActivity",
+    params(Covered),
+    responses(
+        (status = 200, description = "The summary", body = Success<Summary>),
+        (status = 500, description = "The log cannot be read"),
+        (status = 503, description = "Records on their way to the log did not arrive in time"),
+    )
+)]
 pub(super) async fn summary(
     worker: &Worker,
     mut query: Query,
     now: SystemTime,
 ) -> Result<Bytes, Failure> {
-    let period = query.word("period", &PERIODS)?.and_then(Period::parse).unwrap_or(Period::Day);
+    let Covered { period } = Covered::read(&mut query)?;
     query.finish()?;
     let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
     ask(worker, move |activity| Ok(json(&activity.summary(period, now)?))).await
 }
 
-/// Whether the log is as it was written (ACT-4). A broken log is an answer, not an error.
+/// Verifies that the log is as it was written.
+///
+/// Walks the chain of the running log. A broken log is an answer, not an error: see `sound`.
+#[utoipa::path(
+    get,
+    path = "/api/v1/activity/verify",
+    tag = "activity",
+    operation_id = "verifyActivity",
+    responses(
+        (status = 200, description = "What was found", body = Success<Report>),
+        (status = 500, description = "The log cannot be read"),
+        (status = 503, description = "Records on their way to the log did not arrive in time"),
+    )
+)]
 pub(super) async fn verify(worker: &Worker, query: Query) -> Result<Bytes, Failure> {
     query.finish()?;
     ask(worker, |activity| Ok(json(&activity.verify(|_, _| {})?))).await
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 struct Listing<'a> {
+    #[schema(value_type = Vec<Record>)]
     activities: &'a [Record],
+    /// The limit in force.
     limit: usize,
+    /// The `cursor` of the next page; left out where there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     next_cursor: Option<String>,
+    /// All that are meant, if `with_total` asked for it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     total: Option<u64>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 struct Detail<'a> {
+    #[schema(value_type = Record)]
     activity: &'a Record,
 }
 
@@ -105,41 +232,72 @@ pub(super) async fn ask<T: Send + 'static>(
     }
 }
 
-pub(super) fn filter(query: &mut Query) -> Result<Filter, BadQuery> {
-    Ok(Filter {
-        kinds: query.words("type", Type::ALL)?,
-        statuses: query.words("status", Status::ALL)?,
-        servers: query.text("server")?.into_iter().collect(),
-        tools: query.text("tool")?.into_iter().collect(),
-        operations: query.words("intent_type", Operation::ALL)?,
-        sessions: query.text("session_id")?.into_iter().collect(),
-        requests: query.text("request_id")?.into_iter().collect(),
-        since: query.time("start_time")?.map(micros),
-        until: query.time("end_time")?.map(micros),
-    })
+impl Filters {
+    pub(super) fn read(query: &mut Query) -> Result<Self, BadQuery> {
+        Ok(Self {
+            kinds: query.words("type", Type::ALL)?,
+            statuses: query.words("status", Status::ALL)?,
+            server: query.text("server")?,
+            tool: query.text("tool")?,
+            operations: query.words("intent_type", Operation::ALL)?,
+            session_id: query.text("session_id")?,
+            request_id: query.text("request_id")?,
+            start_time: query.time("start_time")?,
+            end_time: query.time("end_time")?,
+        })
+    }
+
+    pub(super) fn filter(self) -> Filter {
+        Filter {
+            kinds: self.kinds,
+            statuses: self.statuses,
+            servers: self.server.into_iter().collect(),
+            tools: self.tool.into_iter().collect(),
+            operations: self.operations,
+            sessions: self.session_id.into_iter().collect(),
+            requests: self.request_id.into_iter().collect(),
+            since: self.start_time.map(micros),
+            until: self.end_time.map(micros),
+        }
+    }
 }
 
-fn page(query: &mut Query) -> Result<(Page, bool), BadQuery> {
-    let limit = query.number("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT);
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let offset = query.number("offset", 0..=u64::MAX)?;
-    let from = match (query.text("cursor")?, offset) {
-        (None, None) => From::Newest,
-        (None, Some(offset)) => From::Offset(offset),
-        (Some(_), Some(_)) => return Err(BadQuery::Both("cursor", "offset")),
-        (Some(value), None) => match Id::parse(&value) {
-            Some(id) => From::After(id),
-            None => {
-                let expected = "a next_cursor of an earlier answer".to_owned();
-                return Err(BadQuery::Invalid { name: "cursor", value, expected });
-            }
-        },
-    };
-    let payloads = match query.flag("exclude_payloads")? {
-        true => Payloads::Exclude,
-        false => Payloads::Include,
-    };
-    Ok((Page { limit, from, payloads }, query.flag("with_total")?))
+impl Paging {
+    fn read(query: &mut Query) -> Result<Self, BadQuery> {
+        Ok(Self {
+            limit: query.number("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT),
+            cursor: query.text("cursor")?,
+            offset: query.number("offset", 0..=MAX_OFFSET)?,
+            exclude_payloads: query.flag("exclude_payloads")?,
+            with_total: query.flag("with_total")?,
+        })
+    }
+
+    fn page(self) -> Result<Page, BadQuery> {
+        let from = match (self.cursor, self.offset) {
+            (None, None) => From::Newest,
+            (None, Some(offset)) => From::Offset(offset),
+            (Some(_), Some(_)) => return Err(BadQuery::Both("cursor", "offset")),
+            (Some(value), None) => match Id::parse(&value) {
+                Some(id) => From::After(id),
+                None => {
+                    let expected = "a next_cursor of an earlier answer".to_owned();
+                    return Err(BadQuery::Invalid { name: "cursor", value, expected });
+                }
+            },
+        };
+        let payloads = match self.exclude_payloads {
+            true => Payloads::Exclude,
+            false => Payloads::Include,
+        };
+        Ok(Page { limit: usize::try_from(self.limit).unwrap_or(usize::MAX), from, payloads })
+    }
+}
+
+impl Covered {
+    fn read(query: &mut Query) -> Result<Self, BadQuery> {
+        Ok(Self { period: query.word("period", Period::ALL)?.unwrap_or(Period::Day) })
+    }
 }
 
 /// Microseconds since 1970; before that there is no record.
@@ -173,7 +331,7 @@ mod tests {
                    &session_id=s&request_id=r&start_time=2026-01-01T00:00:00Z\
                    &end_time=2026-01-01T00:00:00.5Z";
         let mut given = query(raw);
-        let filter = filter(&mut given).unwrap();
+        let filter = Filters::read(&mut given).unwrap().filter();
         given.finish().unwrap();
         assert_eq!(
             filter,
@@ -193,7 +351,7 @@ mod tests {
 
     #[test]
     fn fr_040_bad_values_say_what_is_allowed() {
-        let error = |raw| filter(&mut query(raw)).unwrap_err().to_string();
+        let error = |raw| Filters::read(&mut query(raw)).unwrap_err().to_string();
         assert_eq!(
             error("intent_type=delete"),
             "Invalid intent_type 'delete': must be read, write, or destructive"
@@ -207,7 +365,7 @@ mod tests {
     #[test]
     fn act_5_pages_begin_by_cursor_or_offset() {
         let id = Id::new(1, 2, crate::activity::record::NodeId([0; 16]));
-        let of = |raw: &str| page(&mut query(raw)).map(|(page, _)| page);
+        let of = |raw: &str| Paging::read(&mut query(raw)).and_then(Paging::page);
         assert_eq!(of("").unwrap(), Page::default());
         assert_eq!(of(&format!("cursor={id}")).unwrap().from, From::After(id));
         assert_eq!(of("offset=7&limit=100").unwrap().from, From::Offset(7));

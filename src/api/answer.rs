@@ -4,6 +4,9 @@ use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use serde::Serialize;
+use utoipa::ToSchema;
+use utoipa::openapi::schema::{ObjectBuilder, Type};
+use utoipa::openapi::{RefOr, Schema};
 
 use crate::downstream::body::Body;
 use crate::wire::splice::Splice;
@@ -13,6 +16,34 @@ pub(super) const HEAD: Bytes = Bytes::from_static(br#"{"success":true,"data":"#)
 
 /// What stands after it.
 pub(super) const TAIL: Bytes = Bytes::from_static(b"}");
+
+/// A success, and its data.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "only described: the wrapping is HEAD and TAIL")]
+pub(super) struct Success<T> {
+    /// Always true.
+    #[schema(schema_with = always::<true>)]
+    success: bool,
+    data: T,
+}
+
+/// Why there is no data.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Error<'a> {
+    /// Always false.
+    #[schema(schema_with = always::<false>)]
+    success: bool,
+    /// What is wrong; of a bad parameter, its name and what is allowed.
+    #[schema(value_type = String)]
+    error: &'a str,
+    /// The same as in `X-Request-Id`.
+    #[schema(value_type = String)]
+    request_id: &'a str,
+}
+
+fn always<const VALUE: bool>() -> RefOr<Schema> {
+    ObjectBuilder::new().schema_type(Type::Boolean).enum_values(Some([VALUE])).into()
+}
 
 /// The header that names the request, in both directions.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -67,12 +98,6 @@ pub(super) fn success(data: impl Into<Splice>, request_id: &str) -> Response<Bod
 /// `{"success":false,"error":…,"request_id":…}`.
 #[must_use]
 pub(super) fn error(status: StatusCode, message: &str, request_id: &str) -> Response<Body> {
-    #[derive(Serialize)]
-    struct Error<'a> {
-        success: bool,
-        error: &'a str,
-        request_id: &'a str,
-    }
     let body = serde_json::to_vec(&Error { success: false, error: message, request_id });
     json(status, Body::from(Bytes::from(body.unwrap_or_default())), request_id)
 }

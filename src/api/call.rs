@@ -9,16 +9,18 @@ use http::header::USER_AGENT;
 use http::{HeaderMap, Response, StatusCode};
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 
-use super::answer;
+use super::answer::{self, Success};
 use crate::activity::record::Source;
 use crate::downstream::body::{Body, Streamed};
-use crate::intent::{NO_CALL_TOOL, Operation};
+use crate::intent::{NO_CALL_TOOL, Operation, Requirement};
 use crate::output::Member;
-use crate::proxy::Worker;
-use crate::proxy::call::{self, Caller};
-use crate::proxy::dispatch;
+use crate::proxy::call::{self, Caller, Given};
 use crate::proxy::reply::{Piece, Refusal, RefusalKind, Running};
+use crate::proxy::{Worker, builtin, dispatch};
 use crate::upstream::Beside;
 use crate::wire::splice::Splice;
 
@@ -28,7 +30,29 @@ const SOURCE: &str = "x-mcpproxy-source";
 /// Most bytes of an upstream's JSON-RPC error that are read for its message.
 const MAX_ERROR_BYTES: usize = 64 * 1024;
 
-/// Makes the call and wraps what comes of it.
+/// Calls a tool of an upstream server.
+///
+/// The same call as over MCP: the stated intent is checked, the answer judged, the outcome recorded.
+/// The answer's `data` is the tool result as its server wrote it; a tool that failed, and a blocked
+/// answer, are results with `isError`.
+#[utoipa::path(
+    post,
+    path = "/api/v1/tools/call",
+    tag = "tools",
+    operation_id = "callTool",
+    request_body(content = Parts, description = "Which call tool, what to hand it, and the intent. No key may stand twice in any object."),
+    responses(
+        (status = 200, description = "The tool's result", body = Success<ToolResult>),
+        (status = 400, description = "The body, the intent or the query cannot be understood"),
+        (status = 403, description = "The tool's annotations or capability do not allow this call tool, or Host or Origin is not allowed"),
+        (status = 404, description = "There is no such call tool, server or tool"),
+        (status = 408, description = "The body did not come in time"),
+        (status = 413, description = "The body is too large"),
+        (status = 500, description = "A fault of the proxy's own"),
+        (status = 502, description = "The upstream server failed, or answered with a JSON-RPC error"),
+        (status = 503, description = "The call cannot be recorded, so it is not made"),
+    )
+)]
 pub(super) async fn call(
     worker: &Rc<Worker>,
     headers: &HeaderMap,
@@ -41,9 +65,9 @@ pub(super) async fn call(
         .map_err(Unreadable::Body)
         .and_then(|()| Request::read(&body))
     {
-        Ok(Request { variant, arguments }) => Running::new(|reply| {
-            call::call(ours, caller, variant, arguments, Beside::default(), reply)
-        }),
+        Ok(Request { variant, given }) => {
+            Running::new(|reply| call::call(ours, caller, variant, given, Beside::default(), reply))
+        }
         Err(Unreadable::NoSuchTool { name, text }) => {
             let refusal = Refusal { kind: RefusalKind::Unknown, text };
             Running::new(|reply| call::unreadable(ours, caller, name.into(), refusal, reply))
@@ -56,12 +80,100 @@ pub(super) async fn call(
     respond(worker, running, request_id).await
 }
 
+/// What a tool returned, as its server wrote it: `content`, `structuredContent`, `isError`, and the
+/// like.
+#[derive(ToSchema)]
+#[schema(value_type = Object)]
+struct ToolResult(());
+
+/// The body of a request.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Parts<'a> {
+    #[serde(borrow)]
+    tool_name: Cow<'a, str>,
+    #[serde(borrow)]
+    arguments: &'a RawValue,
+    #[serde(borrow)]
+    intent: Option<&'a RawValue>,
+}
+
+/// For each call tool what it is given, as over MCP; but the intent stands beside the arguments, and
+/// what may be left out may be null.
+impl PartialSchema for Parts<'_> {
+    fn schema() -> RefOr<Schema> {
+        let requests = Operation::ALL.map(|variant| {
+            let given = builtin::call_schema(variant, Requirement::Required);
+            let property = |path: &str| given.pointer(path).cloned().unwrap_or_default();
+            let name = with(
+                property("/properties/name"),
+                json!({"pattern": "^[^:]+:[^\n]+$", "format": "server-tool"}),
+            );
+            let args_json = property("/properties/args_json");
+            let arguments = [
+                ("args", nullable(property("/properties/args"))),
+                ("args_json", nullable(with(args_json, json!({"format": "json-object"})))),
+            ];
+            let arguments = arguments.map(|(key, value)| {
+                json!({
+                    "type": "object",
+                    "properties": {"name": name, key: value},
+                    "required": ["name"],
+                    "additionalProperties": false,
+                })
+            });
+            let stated = |name: &str| property(&format!("/properties/intent/properties/{name}"));
+            let operation = with(stated("operation_type"), json!({"enum": [variant.as_str()]}));
+            let fields = json!({
+                "operation_type": operation,
+                "data_sensitivity": nullable(stated("data_sensitivity")),
+                "reason": nullable(stated("reason")),
+            });
+            json!({
+                "type": "object",
+                "properties": {
+                    "tool_name": {"type": "string", "enum": [variant.variant()]},
+                    "arguments": {"anyOf": arguments},
+                    "intent": with(property("/properties/intent"), json!({"properties": fields})),
+                },
+                "required": ["tool_name", "arguments", "intent"],
+                "additionalProperties": false,
+            })
+        });
+        serde_json::from_value(json!({"oneOf": requests})).unwrap_or_default()
+    }
+}
+
+/// A schema with other members, or more.
+fn with(mut schema: Value, members: Value) -> Value {
+    if let (Value::Object(schema), Value::Object(members)) = (&mut schema, members) {
+        schema.extend(members);
+    }
+    schema
+}
+
+/// A schema that null fits too.
+fn nullable(mut schema: Value) -> Value {
+    if let Some(kind) = schema.get_mut("type") {
+        *kind = json!([kind, "null"]);
+    }
+    if let Some(Value::Array(words)) = schema.get_mut("enum") {
+        words.push(Value::Null);
+    }
+    schema
+}
+
+impl ToSchema for Parts<'_> {
+    fn name() -> Cow<'static, str> {
+        Cow::Borrowed("CallRequest")
+    }
+}
+
 /// A request that can be read.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 struct Request {
     variant: Operation,
-    /// What the variant is given: `arguments` with the intent inside.
-    arguments: Bytes,
+    given: Given,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -71,17 +183,7 @@ enum Unreadable {
 }
 
 impl Request {
-    fn read(body: &[u8]) -> Result<Self, Unreadable> {
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct Parts<'a> {
-            #[serde(borrow)]
-            tool_name: Cow<'a, str>,
-            #[serde(borrow)]
-            arguments: &'a RawValue,
-            #[serde(borrow)]
-            intent: Option<&'a RawValue>,
-        }
+    fn read(body: &Bytes) -> Result<Self, Unreadable> {
         let parts: Parts<'_> = serde_json::from_slice(body)
             .map_err(|error| Unreadable::Body(format!("Invalid request body: {error}")))?;
         let variant = Operation::of_tool(&parts.tool_name).ok_or_else(|| {
@@ -95,19 +197,11 @@ impl Request {
             };
             Unreadable::NoSuchTool { name, text }
         })?;
-        let arguments = parts.arguments.get();
-        let Some(members) = arguments.strip_prefix('{') else {
-            return Err(Unreadable::Body("Invalid arguments: must be a JSON object".to_owned()));
-        };
-        let arguments = match parts.intent {
-            None => arguments.to_owned(),
-            // In front of the other members; an intent among them too is a duplicate, and refused.
-            Some(intent) => {
-                let comma = if members.trim_start().starts_with('}') { "" } else { "," };
-                format!(r#"{{"intent":{}{comma}{members}"#, intent.get())
-            }
-        };
-        Ok(Self { variant, arguments: arguments.into() })
+        let arguments = body.slice_ref(parts.arguments.get().as_bytes());
+        Ok(Self {
+            variant,
+            given: Given { arguments, intent: parts.intent.map(RawValue::to_owned) },
+        })
     }
 }
 
@@ -208,26 +302,23 @@ fn status(kind: RefusalKind) -> StatusCode {
 mod tests {
     use super::*;
 
-    fn read(body: &str) -> Result<(Operation, String), Unreadable> {
-        Request::read(body.as_bytes())
-            .map(|r| (r.variant, String::from_utf8(r.arguments.to_vec()).unwrap()))
+    fn read(body: &str) -> Result<(Operation, Given), Unreadable> {
+        let body = Bytes::copy_from_slice(body.as_bytes());
+        Request::read(&body).map(|request| (request.variant, request.given))
     }
 
     #[test]
-    fn the_intent_joins_the_arguments_and_their_bytes_stay() {
-        let body = r#"{"tool_name":"call_tool_read","arguments":{ "name":"a:b", "args":{"n":1.0} },"intent":{"operation_type":"read"}}"#;
-        let (variant, arguments) = read(body).unwrap();
+    fn the_arguments_and_the_intent_keep_their_bytes() {
+        let body = r#"{"tool_name":"call_tool_read","arguments":{ "name":"a:b", "args":{"n":1.0} },"intent":{"operation_type" :"read"}}"#;
+        let (variant, given) = read(body).unwrap();
         assert_eq!(variant, Operation::Read);
-        assert_eq!(
-            arguments,
-            r#"{"intent":{"operation_type":"read"}, "name":"a:b", "args":{"n":1.0} }"#
-        );
-        let (_, arguments) =
-            read(r#"{"tool_name":"call_tool_write","arguments":{ },"intent":{}}"#).unwrap();
-        assert_eq!(arguments, r#"{"intent":{} }"#);
-        let (_, arguments) =
-            read(r#"{"tool_name":"call_tool_write","arguments":{"a":1}}"#).unwrap();
-        assert_eq!(arguments, r#"{"a":1}"#);
+        assert_eq!(given.arguments, r#"{ "name":"a:b", "args":{"n":1.0} }"#);
+        assert_eq!(given.intent.unwrap().get(), r#"{"operation_type" :"read"}"#);
+        for none in ["", r#","intent":null"#] {
+            let body = format!(r#"{{"tool_name":"call_tool_write","arguments":{{"a":1}}{none}}}"#);
+            let (_, given) = read(&body).unwrap();
+            assert_eq!((&*given.arguments, given.intent.is_some()), (&br#"{"a":1}"#[..], false));
+        }
     }
 
     #[test]
@@ -235,7 +326,7 @@ mod tests {
         let body = r#"{"tool_name":"call_tool","arguments":{}}"#;
         let refused =
             Unreadable::NoSuchTool { name: "call_tool".to_owned(), text: NO_CALL_TOOL.to_owned() };
-        assert_eq!(read(body), Err(refused));
+        assert_eq!(read(body).unwrap_err(), refused);
         let body = r#"{"tool_name":"retrieve_tools","arguments":{}}"#;
         assert!(matches!(read(body), Err(Unreadable::NoSuchTool { .. })));
     }
@@ -247,7 +338,6 @@ mod tests {
             "[]",
             "{}",
             r#"{"tool_name":"call_tool_read"}"#,
-            r#"{"tool_name":"call_tool_read","arguments":[]}"#,
             r#"{"tool_name":"call_tool_read","arguments":{},"arguments":{}}"#,
             r#"{"tool_name":"call_tool_read","tool_n\u0061me":"call_tool_write","arguments":{}}"#,
             r#"{"tool_name":"call_tool_read","arguments":{},"extra":1}"#,

@@ -9,26 +9,67 @@ use http::{Response, StatusCode};
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::value::RawValue;
+use utoipa::{IntoParams, ToSchema};
 
-use super::answer::{self, Failure};
+use super::answer::{self, Failure, Success};
 use super::query::{BadQuery, Query};
+use crate::activity::Health;
 use crate::downstream::body::Body;
 use crate::proxy::Worker;
 use crate::proxy::retrieve::Shown;
 use crate::tool::{OutputSchema, Tool, ToolName};
-use crate::upstream::supervisor::{ServerState, Status};
+use crate::upstream::supervisor::{ServerState, Status, Transport};
 
 /// Tools in a page that asks for no number.
 const DEFAULT_LIMIT: u64 = 50;
 /// Most tools in a page.
 const MAX_LIMIT: u64 = 100;
 
-/// `GET /api/v1/tools`: all by name, or the ones that fit `q`, best first.
+/// Which tools are meant, and which page of them.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Wanted {
+    /// Words to search for, in names, descriptions and parameters; best first. Without it all tools
+    /// are listed, by name.
+    #[param(nullable = false, min_length = 1, max_length = 1024)]
+    q: Option<String>,
+    /// The server's name in the config.
+    #[param(nullable = false, min_length = 1, max_length = 1024)]
+    server: Option<String>,
+    /// Most tools in the page.
+    #[param(required = false, minimum = 1, maximum = 100, default = 50)]
+    limit: u64,
+    /// Where the page before this one ended: its `next_cursor`, with the same `q` and `server`.
+    #[param(nullable = false, min_length = 1, max_length = 1024, pattern = "^[^:]+:[^\\n]+$")]
+    cursor: Option<String>,
+}
+
+impl Wanted {
+    fn read(query: &mut Query) -> Result<Self, BadQuery> {
+        Ok(Self {
+            q: query.text("q")?,
+            server: query.text("server")?,
+            limit: query.number("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT),
+            cursor: query.text("cursor")?,
+        })
+    }
+}
+
+/// Lists tools, or searches them.
+#[utoipa::path(
+    get,
+    path = "/api/v1/tools",
+    tag = "tools",
+    operation_id = "listTools",
+    params(Wanted),
+    responses(
+        (status = 200, description = "A page of tools", body = Success<Tools>),
+        (status = 404, description = "There is no such server"),
+    )
+)]
 pub(super) fn tools(worker: &Worker, mut query: Query) -> Result<Bytes, Failure> {
-    let limit = query.number("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT);
+    let Wanted { q: words, server, limit, cursor } = Wanted::read(&mut query)?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let (words, server) = (query.text("q")?, query.text("server")?);
-    let cursor = query.text("cursor")?;
     query.finish()?;
     let snapshot = worker.proxy.catalog.load();
     if let Some(server) = server.as_deref().filter(|server| !snapshot.server_known(server)) {
@@ -62,7 +103,23 @@ pub(super) fn tools(worker: &Worker, mut query: Query) -> Result<Bytes, Failure>
     }))
 }
 
-/// `GET /api/v1/tools/{server:tool}`
+/// Shows one tool, with its schemas.
+#[utoipa::path(
+    get,
+    path = "/api/v1/tools/{name}",
+    tag = "tools",
+    operation_id = "getTool",
+    params((
+        "name" = String,
+        Path,
+        description = "The tool as `server:tool`",
+        pattern = "^[^:]+:[^\\n]+$",
+    )),
+    responses(
+        (status = 200, description = "The tool", body = Success<OneTool>),
+        (status = 404, description = "There is no such server, or no such tool"),
+    )
+)]
 pub(super) fn tool(worker: &Worker, query: Query, name: &str) -> Result<Bytes, Failure> {
     query.finish()?;
     let name = super::segment(name)?;
@@ -78,112 +135,217 @@ pub(super) fn tool(worker: &Worker, query: Query, name: &str) -> Result<Bytes, F
     }))
 }
 
-/// `GET /api/v1/servers`
+/// Lists the upstream servers and their state.
+#[utoipa::path(
+    get,
+    path = "/api/v1/servers",
+    tag = "state",
+    operation_id = "listServers",
+    responses((status = 200, description = "All servers of the config", body = Success<Servers>))
+)]
 pub(super) fn servers(worker: &Worker, query: Query) -> Result<Bytes, Failure> {
     query.finish()?;
     Ok(json(&Servers { servers: known(worker) }))
 }
 
-/// `GET /api/v1/status`
+/// Shows version, uptime and counters.
+#[utoipa::path(
+    get,
+    path = "/api/v1/status",
+    tag = "state",
+    operation_id = "getStatus",
+    responses((status = 200, description = "How the proxy is", body = Success<Overview>))
+)]
 pub(super) fn status(worker: &Worker, query: Query, uptime: Duration) -> Result<Bytes, Failure> {
     query.finish()?;
     let states = worker.proxy.upstreams.states();
     let connected = states.iter().filter(|state| state.status == Status::Connected).count();
-    Ok(json(&serde_json::json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "uptime_seconds": uptime.as_secs(),
-        "servers": {"total": states.len(), "connected": connected},
-        "tools": worker.proxy.catalog.load().tools().len(),
-        "schemas": schemas(worker),
-        "activity": worker.proxy.activity.health(),
-    })))
+    Ok(json(&Overview {
+        version: env!("CARGO_PKG_VERSION"),
+        uptime_seconds: uptime.as_secs(),
+        servers: Connected { total: states.len(), connected },
+        tools: worker.proxy.catalog.load().tools().len(),
+        schemas: schemas(worker),
+        activity: worker.proxy.activity.health(),
+    }))
 }
 
-/// What is remarkable about output schemas: which cannot be used and why (FR-A9), which one engine
-/// judges alone, and how often the two disagreed.
-fn schemas(worker: &Worker) -> serde_json::Value {
+fn schemas(worker: &Worker) -> Schemas {
     let snapshot = worker.proxy.catalog.load();
-    let (mut unusable, mut tape_alone) = (Vec::new(), Vec::new());
+    let (mut unusable, mut judged_by_tape_alone) = (Vec::new(), Vec::new());
     for tool in snapshot.tools() {
         match &tool.schema {
             OutputSchema::Unusable(reason) => {
-                unusable.push(serde_json::json!({"tool": tool.name.to_string(), "reason": reason}));
+                unusable.push(Unusable { tool: tool.name.to_string(), reason: reason.to_string() });
             }
             OutputSchema::Compiled(schema) if schema.judged_by_tape_alone() => {
-                tape_alone.push(tool.name.to_string());
+                judged_by_tape_alone.push(tool.name.to_string());
             }
             OutputSchema::Absent | OutputSchema::Compiled(_) => {}
         }
     }
-    serde_json::json!({
-        "unusable": unusable,
-        "judged_by_tape_alone": tape_alone,
-        "disagreements": worker.proxy.judges.disagreements(),
-    })
+    let disagreements = worker.proxy.judges.disagreements();
+    Schemas { unusable, judged_by_tape_alone, disagreements }
 }
 
-/// `GET /healthz`: alive, and whether the log is (ACT-2).
+/// Tells that the proxy is alive, and whether its log is.
+#[utoipa::path(
+    get,
+    path = "/healthz",
+    tag = "health",
+    operation_id = "getHealth",
+    responses((status = 200, description = "Alive", body = Alive))
+)]
 pub(super) fn alive(worker: &Rc<Worker>, request_id: &str) -> Response<Body> {
     let health = worker.proxy.activity.health();
-    let body = json(&serde_json::json!({
-        "status": if health.failed.is_none() { "ok" } else { "degraded" },
-        "activity": {"failed": health.failed.is_some(), "lost": health.lost},
-    }));
+    let body = json(&Alive {
+        status: if health.failed.is_none() { Vitality::Ok } else { Vitality::Degraded },
+        activity: LogHealth { failed: health.failed.is_some(), lost: health.lost },
+    });
     answer::json(StatusCode::OK, Body::from(body), request_id)
 }
 
-/// `GET /readyz`: 200 once every enabled server was discovered or has failed once.
+/// Tells whether every enabled server was discovered, or has failed once.
+#[utoipa::path(
+    get,
+    path = "/readyz",
+    tag = "health",
+    operation_id = "getReadiness",
+    responses(
+        (status = 200, description = "Ready", body = Readiness),
+        (status = 503, description = "Not yet: a server is still awaited", body = Readiness),
+    )
+)]
 pub(super) fn ready(worker: &Rc<Worker>, request_id: &str) -> Response<Body> {
     let (ready, servers) = (worker.proxy.upstreams.settled(), known(worker));
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let body = json(&serde_json::json!({"ready": ready, "servers": servers}));
-    answer::json(status, Body::from(body), request_id)
+    answer::json(status, Body::from(json(&Readiness { ready, servers })), request_id)
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+struct Overview {
+    #[schema(value_type = String)]
+    version: &'static str,
+    uptime_seconds: u64,
+    servers: Connected,
+    /// Tools in the catalog.
+    tools: usize,
+    schemas: Schemas,
+    activity: Health,
+}
+
+#[derive(Serialize, ToSchema)]
+struct Connected {
+    total: usize,
+    connected: usize,
+}
+
+/// What is remarkable about output schemas (FR-A9).
+#[derive(Serialize, ToSchema)]
+struct Schemas {
+    /// Those that cannot be used, and why.
+    unusable: Vec<Unusable>,
+    /// Tools whose answers one engine judges alone.
+    judged_by_tape_alone: Vec<String>,
+    /// How often the two engines disagreed.
+    disagreements: u64,
+}
+
+#[derive(Serialize, ToSchema)]
+struct Unusable {
+    tool: String,
+    reason: String,
+}
+
+#[derive(Serialize, ToSchema)]
+struct Alive {
+    status: Vitality,
+    activity: LogHealth,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum Vitality {
+    Ok,
+    /// The log cannot be written (ACT-2).
+    Degraded,
+}
+
+#[derive(Serialize, ToSchema)]
+struct LogHealth {
+    /// True when it cannot be written.
+    failed: bool,
+    /// Entries that could not be recorded since the start.
+    lost: u64,
+}
+
+#[derive(Serialize, ToSchema)]
+struct Readiness {
+    ready: bool,
+    servers: Vec<Server>,
+}
+
+#[derive(Serialize, ToSchema)]
 struct Tools<'a> {
     tools: Vec<Shown<'a>>,
+    /// The words searched for, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, nullable = false)]
     query: Option<&'a str>,
+    /// All tools that are meant.
     total: usize,
+    /// The limit in force.
     limit: usize,
+    /// The `cursor` of the next page; left out where there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     next_cursor: Option<String>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 struct OneTool<'a> {
     tool: Whole<'a>,
 }
 
 /// A tool with all its server said of it.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = WholeTool)]
 struct Whole<'a> {
     #[serde(flatten)]
     shown: Shown<'a>,
+    /// The server's own bytes, if it gave any.
     #[serde(rename = "outputSchema", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>, nullable = false)]
     output_schema: Option<&'a RawValue>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 struct Servers {
     servers: Vec<Server>,
 }
 
 /// One upstream server as it is shown.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 struct Server {
+    #[schema(value_type = String)]
     name: Arc<str>,
-    state: &'static str,
-    protocol: &'static str,
+    state: Status,
+    protocol: Transport,
+    /// Tools it offers.
     tools: usize,
     /// What is wrong; empty if nothing is.
+    #[schema(value_type = String)]
     reason: Arc<str>,
+    /// When its state last changed.
+    #[schema(format = DateTime)]
     since: String,
     /// The protocol revision agreed on.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, nullable = false)]
     protocol_version: Option<Arc<str>>,
+    /// What it calls itself.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, nullable = false)]
     server_info: Option<Arc<str>>,
 }
 
@@ -192,8 +354,8 @@ impl From<ServerState> for Server {
         let since = Timestamp::try_from(state.since).unwrap_or(Timestamp::UNIX_EPOCH);
         Self {
             name: state.name,
-            state: state.status.as_str(),
-            protocol: state.transport.as_str(),
+            state: state.status,
+            protocol: state.transport,
             tools: state.tools,
             reason: state.reason,
             since: format!("{since:.3}"),

@@ -10,8 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::stream;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::request::Parts;
-use http::{HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use tokio::sync::watch;
 
 use super::State;
@@ -46,15 +45,38 @@ struct Events {
     catches_up: bool,
 }
 
-/// The records from now on, or from after the one the client saw last.
+/// Sends every record as it is stored.
+///
+/// An event has the record's id as `id`, `activity` as `event`, and the record's JSON in one line as
+/// `data`. The stream begins with what is stored from now on, or after the record that
+/// `Last-Event-ID` names, and has no end; comments show that it is alive.
+#[utoipa::path(
+    get,
+    path = "/events",
+    tag = "activity",
+    operation_id = "watchActivity",
+    params((
+        "Last-Event-ID" = Option<String>,
+        Header,
+        description = "The record seen last",
+        nullable = false,
+        pattern = "^[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}$",
+    )),
+    responses(
+        (status = 200, description = "Server-sent events", body = String, content_type = "text/event-stream"),
+        (status = 500, description = "The log cannot be read"),
+        (status = 503, description = "Records on their way to the log did not arrive in time"),
+    )
+)]
 pub(super) async fn events(
     state: &State,
     worker: &Worker,
-    parts: &Parts,
+    query: Query,
+    headers: &HeaderMap,
     id: &str,
 ) -> Result<Response<Body>, Failure> {
-    Query::parse(parts.uri.query())?.finish()?;
-    let seen = match parts.headers.get(&LAST_EVENT_ID) {
+    query.finish()?;
+    let seen = match headers.get(&LAST_EVENT_ID) {
         None => None,
         Some(value) => Some(value.to_str().ok().and_then(Id::parse).ok_or_else(unknown_id)?),
     };

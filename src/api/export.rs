@@ -10,10 +10,11 @@ use futures_util::stream;
 use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::value::RawValue;
+use utoipa::{IntoParams, ToSchema};
 
-use super::activity;
+use super::activity::{self, Filters};
 use super::answer::{self, Failure};
-use super::query::Query;
+use super::query::{BadQuery, Query};
 use crate::activity::view::View;
 use crate::activity::{Filter, StoreError};
 use crate::downstream::body::Body;
@@ -58,7 +59,8 @@ const COLUMNS: [&str; 25] = [
 /// How a text begins that a spreadsheet takes for a formula.
 const FORMULA: [char; 11] = ['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠'];
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ToSchema)]
+#[schema(rename_all = "lowercase")]
 enum Format {
     /// One JSON object per line.
     Json,
@@ -102,15 +104,42 @@ struct Export {
     begins: bool,
 }
 
-/// The records a query's filters mean.
+/// How an export is written.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Written {
+    /// A JSON object on each line, or a header line and a line for each record.
+    #[param(inline, required = false, nullable = false, default = "json")]
+    format: Format,
+}
+
+/// Exports every record that is meant, oldest first, streamed.
+///
+/// Ends with the last record there was when it began. An answer that breaks off is not complete.
+#[utoipa::path(
+    get,
+    path = "/api/v1/activity/export",
+    tag = "activity",
+    operation_id = "exportActivity",
+    params(Filters, Written),
+    responses(
+        (
+            status = 200,
+            description = "The records",
+            headers(("Content-Disposition" = String, description = "A file name")),
+            content((String = "application/x-ndjson"), (String = "text/csv")),
+        ),
+        (status = 500, description = "The log cannot be read"),
+        (status = 503, description = "Records on their way to the log did not arrive in time"),
+    )
+)]
 pub(super) async fn export(
     worker: &Worker,
-    query: Option<&str>,
+    mut query: Query,
     id: &str,
 ) -> Result<Response<Body>, Failure> {
-    let mut query = Query::parse(query)?;
-    let format = query.word("format", &FORMATS)?.unwrap_or(Format::Json);
-    let filter = activity::filter(&mut query)?;
+    let Written { format } = Written::read(&mut query)?;
+    let filter = Filters::read(&mut query)?.filter();
     query.finish()?;
     let view = activity::ask(worker, |activity| activity.view()).await?;
     let export = Export { view, filter, format, seq: 0, begins: true };
@@ -124,6 +153,12 @@ pub(super) async fn export(
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(format.media_type()));
     headers.insert(CONTENT_DISPOSITION, HeaderValue::from_static(format.file()));
     Ok(response)
+}
+
+impl Written {
+    fn read(query: &mut Query) -> Result<Self, BadQuery> {
+        Ok(Self { format: query.word("format", &FORMATS)?.unwrap_or(Format::Json) })
+    }
 }
 
 impl Export {

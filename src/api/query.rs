@@ -7,8 +7,8 @@ use std::ops::RangeInclusive;
 use jiff::Timestamp;
 use percent_encoding::percent_decode_str;
 
-/// Longest value, in bytes after decoding.
-const MAX_VALUE_BYTES: usize = 1024;
+/// Longest value, in characters after decoding.
+const MAX_VALUE_CHARS: usize = 1024;
 
 /// The parameters of one request that no one has asked for yet.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(super) enum BadQuery {
     #[error("Query parameter '{0}' is given more than once")]
     Twice(String),
     /// It is not UTF-8, or too long.
-    #[error("Query parameter '{0}' is not readable")]
+    #[error("Query parameter '{0}' is not UTF-8 of at most {MAX_VALUE_CHARS} characters")]
     Unreadable(String),
     /// It is not what it should be.
     #[error("Invalid {name} '{value}': must be {expected}")]
@@ -94,7 +94,8 @@ impl Query {
 
     /// A time in RFC 3339.
     pub(super) fn time(&mut self, name: &'static str) -> Result<Option<Timestamp>, BadQuery> {
-        self.read(name, "a time in RFC 3339, like 2026-01-02T03:04:05Z", |text| text.parse().ok())
+        let expected = "a time in RFC 3339, like 2026-01-02T03:04:05Z (in a URL, + is %2B)";
+        self.read(name, expected, |text| text.parse().ok())
     }
 
     /// A comma list of words out of `known`; absent is empty.
@@ -161,7 +162,7 @@ fn one_of<T: fmt::Display>(known: &[T]) -> String {
 fn decoded(text: &str) -> Option<String> {
     let text = text.replace('+', " ");
     let text = percent_decode_str(&text).decode_utf8().ok()?;
-    (text.len() <= MAX_VALUE_BYTES).then(|| text.into_owned())
+    (text.chars().nth(MAX_VALUE_CHARS).is_none()).then(|| text.into_owned())
 }
 
 #[cfg(test)]
@@ -192,7 +193,10 @@ mod tests {
             error(Query::parse(Some("a=1&%61=2"))),
             "Query parameter 'a' is given more than once"
         );
-        assert_eq!(error(Query::parse(Some("a=%ff"))), "Query parameter 'a' is not readable");
+        assert_eq!(
+            error(Query::parse(Some("a=%ff"))),
+            "Query parameter 'a' is not UTF-8 of at most 1024 characters"
+        );
         for bad in ["0", "101", "-1", "+1", "1.5", "abc", "", "18446744073709551616"] {
             let bad = bad.replace('+', "%2B");
             let error = error(query(&format!("limit={bad}")).number("limit", 1..=100));

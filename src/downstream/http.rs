@@ -5,7 +5,7 @@
 //! what a message leads to is decided in `proxy::dispatch`. Host, Origin and the API key were
 //! checked before a request gets here.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,13 +50,15 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 #[derive(Debug, Default)]
 pub struct Connection {
     /// True once a request has come whole.
-    pub used: std::cell::Cell<bool>,
+    pub used: Cell<bool>,
     /// The session last used, so that the shared table is not asked for each call.
     pub(super) session: RefCell<Option<Arc<Session>>>,
     /// The modern client that spoke last, so that one who says the same again costs less.
     pub(super) client: RefCell<Option<modern::Known>>,
     /// Its calls.
     pub(super) under_way: Arc<UnderWay>,
+    /// What the last head said that came with a whole body.
+    reading: Cell<Option<Reading>>,
 }
 
 /// One request, and what it is answered from.
@@ -70,7 +72,37 @@ pub(super) struct Post<'a> {
     pub(super) channel: Channel,
 }
 
-/// Answers one request to `/mcp` or [`ALL_PATH`]. `now_ms` is the time of any monotonic origin.
+/// What a head says of a request, whoever its session is.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    endpoint: Endpoint,
+    media: Media,
+    is_json: bool,
+    era: Option<Era>,
+}
+
+impl Reading {
+    fn of(head: &Parts) -> Self {
+        let endpoint = match head.uri.path() {
+            ALL_PATH => Endpoint::All,
+            _ => Endpoint::Search,
+        };
+        let headers = &head.headers;
+        Self { endpoint, media: media(headers), is_json: is_json(headers), era: era(headers) }
+    }
+
+    /// Why a POST is refused before its body is looked at.
+    fn refusal(&self) -> Option<Response<Body>> {
+        if !self.is_json {
+            let text = "Content-Type must be application/json";
+            return Some(plain(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
+        }
+        let text = "Accept must include application/json";
+        (!self.media.json).then(|| plain(StatusCode::NOT_ACCEPTABLE, text))
+    }
+}
+
+/// Answers one request to one of [`PATHS`]. `now_ms` is the time of any monotonic origin.
 pub async fn handle<B>(
     worker: &Rc<Worker>,
     sessions: &Sessions,
@@ -83,13 +115,8 @@ where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let endpoint = match head.uri.path() {
-        ALL_PATH => Endpoint::All,
-        _ => Endpoint::Search,
-    };
-    let media = media(&head.headers);
-    let channel = if media.event_stream { Channel::Stream } else { Channel::Answer };
-    let post = Post { worker, sessions, connection, now_ms, head, endpoint, channel };
+    let reading = Reading::of(head);
+    let post = Post::new(worker, sessions, connection, now_ms, head, reading);
     match head.method {
         Method::POST => {}
         Method::GET => return legacy::get(&post),
@@ -101,21 +128,57 @@ where
             return response;
         }
     }
-    if !is_json(&head.headers) {
-        let text = "Content-Type must be application/json";
-        return plain(StatusCode::UNSUPPORTED_MEDIA_TYPE, text);
+    if let Some(refused) = reading.refusal() {
+        return refused;
     }
-    if !media.json {
-        return plain(StatusCode::NOT_ACCEPTABLE, "Accept must include application/json");
+    match collect(body).await {
+        Ok(body) => post.answer(reading.era, body).await,
+        Err(refused) => no_body(&refused),
     }
-    let body = match collect(body).await {
-        Ok(body) => body,
-        Err(refused) => return no_body(&refused),
-    };
-    match era(&head.headers) {
-        Some(Era::Legacy) => legacy::post(&post, body).await,
-        Some(Era::Modern) => modern::post(&post, body).await,
-        None => modern::post_of_either_era(&post, body).await,
+}
+
+/// The same for a POST that has come whole. `repeated` is true if the request before it on this
+/// connection had the very same head, which then is not read again.
+pub async fn handle_whole(
+    worker: &Rc<Worker>,
+    sessions: &Sessions,
+    connection: &Connection,
+    now_ms: u64,
+    head: &Parts,
+    repeated: bool,
+    body: Bytes,
+) -> Response<Body> {
+    let known = connection.reading.get().filter(|_| repeated);
+    let reading = known.unwrap_or_else(|| Reading::of(head));
+    connection.reading.set(Some(reading));
+    match reading.refusal() {
+        Some(refused) => refused,
+        None => {
+            let post = Post::new(worker, sessions, connection, now_ms, head, reading);
+            post.answer(reading.era, body).await
+        }
+    }
+}
+
+impl<'a> Post<'a> {
+    fn new(
+        worker: &'a Rc<Worker>,
+        sessions: &'a Sessions,
+        connection: &'a Connection,
+        now_ms: u64,
+        head: &'a Parts,
+        Reading { endpoint, media, .. }: Reading,
+    ) -> Self {
+        let channel = if media.event_stream { Channel::Stream } else { Channel::Answer };
+        Self { worker, sessions, connection, now_ms, head, endpoint, channel }
+    }
+
+    async fn answer(&self, era: Option<Era>, body: Bytes) -> Response<Body> {
+        match era {
+            Some(Era::Legacy) => legacy::post(self, body).await,
+            Some(Era::Modern) => modern::post(self, body).await,
+            None => modern::post_of_either_era(self, body).await,
+        }
     }
 }
 

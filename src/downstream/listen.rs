@@ -20,9 +20,9 @@ use crate::downstream::session::{Session, Sessions};
 use crate::downstream::streams::{EventId, Kind, Next};
 use crate::proxy::Worker;
 use crate::proxy::client::{Client, Endpoint};
-use crate::proxy::dispatch::{self, Caching, Filter, Peer};
+use crate::proxy::dispatch::{self, Filter, Peer};
 use crate::proxy::reply::Aborted;
-use crate::upstream::Era;
+use crate::wire::jsonrpc;
 use crate::wire::sse::Encoder;
 
 /// Resources one `subscriptions/listen` may name.
@@ -271,7 +271,7 @@ impl Subscription {
 
     fn farewell(&self) -> Bytes {
         let result = json!({"resultType": "complete", "_meta": self.meta()});
-        dispatch::own(Era::Legacy, &self.id, &result.to_string(), Caching::No)
+        jsonrpc::response(&self.id, result.to_string().as_bytes())
     }
 }
 

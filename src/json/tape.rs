@@ -8,7 +8,8 @@
 use simd_json::{Buffers, ErrorType, INPUT_PADDING, Node, StaticNode, Tape};
 
 pub use self::fault::Fault;
-use self::index::{Index, NARROW};
+use self::index::Index;
+pub use self::index::Name;
 
 mod fault;
 mod index;
@@ -38,7 +39,7 @@ pub struct Scratch {
     oversized: u32,
 }
 
-/// A read document: the tape, and the index of its wide objects.
+/// A read document: the tape, and the index of its keys.
 #[derive(Clone, Copy)]
 pub struct Document<'a> {
     nodes: &'a [Node<'a>],
@@ -157,19 +158,16 @@ impl<'a> Document<'a> {
 
     /// The value of member `name` of the object at `object`.
     #[must_use]
-    pub fn member(self, object: u32, name: &str) -> Option<u32> {
+    pub fn member(self, object: u32, name: &Name) -> Option<u32> {
         let Node::Object { len, .. } = self.node(object) else { return None };
-        if len > NARROW {
-            return self.index.find(self.nodes, object, name);
-        }
-        let mut key = object + 1;
-        for _ in 0..len {
-            if key_at(self.nodes, key) == name {
-                return Some(key + 1);
-            }
-            key = self.after(key + 1);
-        }
-        None
+        self.index.find(self.nodes, object, len, name)
+    }
+
+    /// The same for a name that is looked up once.
+    #[must_use]
+    pub fn member_once(self, object: u32, name: &str) -> Option<u32> {
+        let Node::Object { len, .. } = self.node(object) else { return None };
+        self.index.find_once(self.nodes, object, len, name)
     }
 
     /// The JSON pointer of the value at `target`.
@@ -300,6 +298,7 @@ fn pointer(nodes: &[Node<'_>], target: u32) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::index::NARROW;
     use super::*;
 
     fn fault(json: &[u8]) -> Option<Fault> {
@@ -396,15 +395,15 @@ mod tests {
             Scratch::new()
                 .read([json.as_bytes()], |document| {
                     for i in 0..width {
-                        let value = document.member(1, &format!("property_{i}")).unwrap();
+                        let value = document.member_once(1, &format!("property_{i}")).unwrap();
                         assert_eq!(
                             document.node(value + 1),
                             Node::Static(StaticNode::U64(i as u64))
                         );
                         assert_eq!(document.pointer(value), format!("/0/property_{i}"));
                     }
-                    assert_eq!(document.member(1, "property_"), None);
-                    assert_eq!(document.member(0, "property_0"), None);
+                    assert_eq!(document.member_once(1, "property_"), None);
+                    assert_eq!(document.member_once(0, "property_0"), None);
                 })
                 .unwrap();
         }

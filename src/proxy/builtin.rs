@@ -25,6 +25,13 @@ pub fn tools_list(requirement: Requirement, tools_limit: usize) -> String {
     json!({"tools": tools}).to_string()
 }
 
+/// The input schema of the call tool of `variant`, for where else a call is described.
+#[must_use]
+pub fn call_schema(variant: Operation, requirement: Requirement) -> Value {
+    let mut tool = call_tool(variant, requirement);
+    tool.get_mut("inputSchema").map(Value::take).unwrap_or_default()
+}
+
 /// The capability of one of our own tools (CAP-2), for where capabilities are shown.
 #[must_use]
 pub fn capability(name: &str) -> Option<Capability> {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use serde_json::value::RawValue;
 
 use crate::activity::record::{self, Decision, Payload, Source, Status, Type};
 use crate::intent::{self, CallArguments, Denial, Operation, Permit};
@@ -43,8 +44,16 @@ pub struct Caller {
     pub client: Option<(Arc<Client>, Channel)>,
 }
 
-/// Calls the tool that `raw`, the arguments of a call tool, names. What stands `beside` them goes
-/// with it.
+/// What a call tool is given.
+#[derive(Debug)]
+pub struct Given {
+    /// Its arguments: one JSON object in which the face has found no duplicate key.
+    pub arguments: Bytes,
+    /// An intent that stands beside them; one among them must agree with it.
+    pub intent: Option<Box<RawValue>>,
+}
+
+/// Calls the tool that the arguments of a call tool name. What stands `beside` them goes with it.
 ///
 /// # Errors
 ///
@@ -53,7 +62,7 @@ pub async fn call(
     worker: Rc<Worker>,
     caller: Caller,
     variant: Operation,
-    raw: Bytes,
+    given: Given,
     beside: Beside,
     reply: Reply,
 ) -> Result<(), Aborted> {
@@ -65,7 +74,7 @@ pub async fn call(
             return Ok(());
         }
     };
-    let prepared = prepare(&worker, &mut exit, variant, &raw).await;
+    let prepared = prepare(&worker, &mut exit, variant, &given).await;
     run(worker, exit, client, prepared, beside, reply).await
 }
 
@@ -124,8 +133,8 @@ pub async fn retrieve_tools(
             let result = match era {
                 Era::Legacy => result,
                 Era::Modern => {
-                    let result = String::from_utf8_lossy(&result).into_owned();
-                    dispatch::own_result(era, &result, Caching::No).into()
+                    let result = String::from_utf8_lossy(&result);
+                    dispatch::own_result(era, &result, Caching::No).into_owned().into()
                 }
             };
             exit.note_response(&result);
@@ -171,12 +180,16 @@ async fn prepare(
     worker: &Worker,
     exit: &mut Exit,
     variant: Operation,
-    raw: &Bytes,
+    Given { arguments, intent }: &Given,
 ) -> Result<(Permit, Bytes), Stop> {
     let proxy = &worker.proxy;
-    let read = CallArguments::parse(raw, worker.scratch.borrow_mut().tape());
+    let read = CallArguments::parse_beside(
+        arguments,
+        intent.as_deref().map(RawValue::get),
+        worker.scratch.borrow_mut().tape(),
+    );
     let read = read.map_err(|error| {
-        exit.draft.arguments = Payload::cut(raw, proxy.max_payload_bytes);
+        exit.draft.arguments = Payload::cut(arguments, proxy.max_payload_bytes);
         Stop::new(Status::Rejected, RefusalKind::Unreadable, error.to_string())
     })?;
     // The names of a known tool are shared with its records.

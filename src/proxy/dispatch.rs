@@ -3,6 +3,7 @@
 //! Owns the list of methods and the shape of `initialize`. Deliberately ignorant of how messages
 //! arrive and leave: HTTP and stdio both come through here (FR-A2: one pipeline, no second door).
 
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use crate::activity::record::Source;
 use crate::intent::{NO_CALL_TOOL, Operation};
 use crate::json::tape::{self, Fault};
 use crate::output::Member;
-use crate::proxy::call::{self, Caller};
+use crate::proxy::call::{self, Caller, Given};
 use crate::proxy::client::{Client, Declared, Endpoint, Level, Question};
 use crate::proxy::more::{self, Forward, List};
 use crate::proxy::params::CallParams;
@@ -381,22 +382,19 @@ pub enum Caching {
 /// A response with a result of our own.
 #[must_use]
 pub fn own(era: Era, id: &[u8], result: &str, caching: Caching) -> Bytes {
-    match era {
-        Era::Legacy => jsonrpc::response(id, result.as_bytes()),
-        Era::Modern => jsonrpc::response(id, own_result(era, result, caching).as_bytes()),
-    }
+    jsonrpc::response(id, own_result(era, result, caching).as_bytes())
 }
 
 /// A result of our own, a JSON object; in the modern era with what every result must say there. An
 /// upstream's result never comes through here (SPEC §3).
 #[must_use]
-pub fn own_result(era: Era, result: &str, caching: Caching) -> String {
+pub fn own_result(era: Era, result: &str, caching: Caching) -> Cow<'_, str> {
     let beside = own_members(era, caching);
     let Some(members) = result.strip_prefix('{').filter(|_| !beside.is_empty()) else {
-        return result.to_owned();
+        return Cow::Borrowed(result);
     };
     let comma = if members.trim_start().starts_with('}') { "" } else { "," };
-    format!("{{{beside}{comma}{members}")
+    Cow::Owned(format!("{{{beside}{comma}{members}"))
 }
 
 /// What every result of our own says in the modern era: `"key":value`, separated by commas; empty
@@ -425,7 +423,8 @@ fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: &Bytes) -> Rea
     let (ours, caller) = (Rc::clone(worker), caller(peer, &id));
     let running = match (&*name, Operation::of_tool(&name)) {
         (_, Some(variant)) => {
-            Running::new(|reply| call::call(ours, caller, variant, arguments, beside, reply))
+            let given = Given { arguments, intent: None };
+            Running::new(|reply| call::call(ours, caller, variant, given, beside, reply))
         }
         (RETRIEVE_TOOLS, None) => {
             Running::new(|reply| call::retrieve_tools(ours, caller, arguments, reply))
@@ -517,5 +516,5 @@ pub fn refused(era: Era, id: &[u8], refusal: &Refusal) -> Bytes {
 #[must_use]
 pub fn error_result(era: Era, text: &str) -> Bytes {
     let result = json!({"content": [{"type": "text", "text": text}], "isError": true});
-    own_result(era, &result.to_string(), Caching::No).into()
+    own_result(era, &result.to_string(), Caching::No).into_owned().into()
 }

@@ -28,8 +28,6 @@ use crate::wire::splice::Splice;
 
 /// Bytes gathered before a streamed answer goes on although more is at hand.
 const MAX_GATHERED_BYTES: usize = 256 * 1024;
-/// Documents above this are judged off the worker's thread.
-const LARGE_DOCUMENT_BYTES: usize = 256 * 1024;
 
 /// What an answer is an answer to.
 pub(super) enum Subject {
@@ -373,12 +371,7 @@ impl Exchange {
             Finding::AskTheSchema => {
                 let schema = self.subject.schema()?;
                 let document = self.inspector.take_document();
-                let size: usize = document.iter().map(Bytes::len).sum();
-                let judged = if size > LARGE_DOCUMENT_BYTES {
-                    self.worker.proxy.judges.judge(Arc::clone(schema), document).await
-                } else {
-                    Some(schema.judge(&document, &mut self.worker.scratch.borrow_mut()))
-                };
+                let judged = self.worker.judge(schema, document).await;
                 let Some(judgement) = judged else { return Some(Failure::unjudged()) };
                 if judgement.disagreement {
                     let hash = schema.hash();

@@ -1,6 +1,8 @@
-//! Where large documents are judged: threads beside the workers, bounded in number.
+//! Where documents are judged: on the worker while it is a matter of a millisecond, beside the
+//! workers where it takes longer, so that it delays no other call.
 //!
-//! Judging megabytes takes milliseconds; done here it delays no other call of the worker.
+//! Threads beside the workers are bounded in number, and large documents take no seat of small
+//! ones.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,25 +10,33 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 
+use crate::proxy::Worker;
 use crate::schema::compile::Schema;
 use crate::schema::judge::{Judgement, Scratch};
 
-/// Threads beside the workers that judge large documents, bounded in number.
+/// Documents above this are judged off the worker's thread in any case: reading them takes too
+/// long for others to wait.
+const LARGE_DOCUMENT_BYTES: usize = 64 * 1024;
+
+/// Threads beside the workers that judge, bounded in number.
 #[derive(Debug)]
 pub struct Judges {
     runtime: tokio::runtime::Handle,
-    seats: Arc<Semaphore>,
+    small: Arc<Semaphore>,
+    large: Arc<Semaphore>,
     scratches: Arc<Mutex<Vec<Scratch>>>,
     disagreements: AtomicU64,
 }
 
 impl Judges {
-    /// At most `seats` documents are judged at once, on `runtime`'s blocking threads.
+    /// At most `seats` small documents are judged at once, and as many large ones, on `runtime`'s
+    /// blocking threads.
     #[must_use]
     pub fn new(runtime: tokio::runtime::Handle, seats: usize) -> Self {
         Self {
             runtime,
-            seats: Arc::new(Semaphore::new(seats)),
+            small: Arc::new(Semaphore::new(seats)),
+            large: Arc::new(Semaphore::new(seats)),
             scratches: Arc::default(),
             disagreements: 0.into(),
         }
@@ -43,13 +53,10 @@ impl Judges {
     }
 
     /// Judges `document` on another thread; `None` when the judge itself failed.
-    pub(super) async fn judge(
-        &self,
-        schema: Arc<Schema>,
-        document: Vec<Bytes>,
-    ) -> Option<Judgement> {
-        // The semaphore is never closed, so a seat always comes.
-        let seat = Arc::clone(&self.seats).acquire_owned().await.ok();
+    async fn judge(&self, schema: Arc<Schema>, document: Vec<Bytes>) -> Option<Judgement> {
+        let seats = if is_large(&document) { &self.large } else { &self.small };
+        // The semaphores are never closed, so a seat always comes.
+        let seat = Arc::clone(seats).acquire_owned().await.ok();
         let scratches = Arc::clone(&self.scratches);
         let judged = self.runtime.spawn_blocking(move || {
             // Held until the work is done, even if its caller has gone.
@@ -62,4 +69,25 @@ impl Judges {
         });
         judged.await.ok()
     }
+}
+
+impl Worker {
+    /// Judges `document`; `None` when the judge itself failed.
+    pub(super) async fn judge(
+        &self,
+        schema: &Arc<Schema>,
+        document: Vec<Bytes>,
+    ) -> Option<Judgement> {
+        if !is_large(&document) {
+            let quick = schema.judge_quickly(&document, &mut self.scratch.borrow_mut());
+            if quick.is_some() {
+                return quick;
+            }
+        }
+        self.proxy.judges.judge(Arc::clone(schema), document).await
+    }
+}
+
+fn is_large(document: &[Bytes]) -> bool {
+    document.iter().map(Bytes::len).sum::<usize>() > LARGE_DOCUMENT_BYTES
 }

@@ -8,8 +8,11 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
+use utoipa::openapi::{RefOr, Schema};
 
 use super::builtin::USAGE_INSTRUCTIONS;
+use crate::activity::show::words;
 use crate::catalog::Snapshot;
 use crate::intent::Operation;
 use crate::json::members::{members, string};
@@ -46,29 +49,37 @@ pub enum RetrieveError {
 }
 
 /// One tool as it is shown, here and over REST (FR-022, FR-023, CAP-4).
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Tool, description = "A tool of an upstream server.")]
 pub struct Shown<'a> {
     /// `server:tool`
     pub name: String,
     /// The server's name in the config.
+    #[schema(value_type = String)]
     pub server: &'a str,
     /// The server's title for it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, nullable = false)]
     pub title: Option<&'a str>,
     /// The server's description.
+    #[schema(value_type = String)]
     pub description: &'a str,
     /// The server's own bytes; left out of a compact answer.
     #[serde(rename = "inputSchema", skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>, nullable = false)]
     pub input_schema: Option<&'a RawValue>,
     /// The server's own bytes, if it gave any.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>, nullable = false)]
     pub annotations: Option<&'a RawValue>,
     /// What the engine relies on.
     pub capability: Capability,
     /// 0 to 1, in thousandths; absent where nothing was searched for.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, minimum = 0, maximum = 1)]
     pub score: Option<f32>,
     /// The variant to call it with.
+    #[schema(schema_with = variants)]
     pub call_with: &'static str,
 }
 
@@ -88,6 +99,11 @@ impl<'a> Shown<'a> {
             call_with: Operation::recommended(tool.capability).variant(),
         }
     }
+}
+
+/// The description of the name of a call tool.
+fn variants() -> RefOr<Schema> {
+    words(Operation::ALL.map(Operation::variant))
 }
 
 #[derive(Serialize)]

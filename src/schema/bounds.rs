@@ -81,6 +81,10 @@ const META_SCHEMA_VISITS: u64 = 64;
 pub struct Graph<'a> {
     subs: Vec<Sub>,
     patterns: Vec<&'a str>,
+    /// How many of the patterns are matched against each name of an object.
+    named_patterns: u64,
+    /// Applied to each name of an object.
+    names: Vec<usize>,
     overflowed: bool,
 }
 
@@ -152,6 +156,18 @@ impl<'a> Graph<'a> {
             self.visit_here(at, &mut visits);
         }
         visits.into_iter().max().unwrap_or(0)
+    }
+
+    /// Most visits and matches that the schema pays to one name of an object.
+    #[must_use]
+    pub fn name_visits(&self) -> u64 {
+        let Some(order) = self.order() else { return u64::MAX };
+        let mut visits = vec![0; self.subs.len()];
+        for at in order.subs {
+            self.visit_here(at, &mut visits);
+        }
+        let names = self.names.iter().map(|&sub| get(&visits, sub));
+        names.fold(self.named_patterns, u64::saturating_add)
     }
 
     /// True when a reference may come back to itself on the same value. What that means no
@@ -402,6 +418,9 @@ mod tests {
         let graph = Graph::new(&schema, &base(), 2);
         assert!(!graph.overflowed());
         assert_eq!(graph.patterns(), ["a", "b", "c"]);
+        assert_eq!(graph.name_visits(), 1);
+        let named = json!({"propertyNames": {"anyOf": [true, true]}});
+        assert_eq!(Graph::new(&named, &base(), 9).name_visits(), 3);
         assert!(Graph::new(&schema, &base(), 1).overflowed());
     }
 }

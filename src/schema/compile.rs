@@ -16,7 +16,7 @@ use url::Url;
 use super::bounds::{Bounds, Cost, Graph};
 use super::formats;
 use super::pattern::{self, BACKTRACK_MAX, PROGRAM_MAX};
-use super::tape_json::TapeJson;
+use super::tape_json::{Names, TapeJson};
 use super::violation::cut;
 use crate::json::tape::{self, Fault, Scratch};
 
@@ -160,8 +160,10 @@ pub struct Schema {
     pub(super) boon: Option<Arbiter>,
     pub(super) tape: Validator<TapeJson>,
     pub(super) cost: Cost,
-    /// Some pattern backtracks, so that names may be matched by one.
-    pub(super) backtracks: bool,
+    /// What names cost.
+    pub(super) names: Names,
+    /// Steps for each byte of text under the slowest pattern; none where all are quick.
+    pub(super) steps_per_byte: u64,
 }
 
 /// boon's compiled form.
@@ -225,17 +227,23 @@ pub fn compile_with(
     if cost.nesting(0) > bounds.nesting {
         return Err(Unusable::Nesting { limit: bounds.nesting });
     }
-    let beyond_boon = check_patterns(graph.patterns(), bounds)?;
+    let Patterns { beyond_boon, slow } = check_patterns(graph.patterns(), bounds)?;
     let boon = build_boon(&value, draft, settings, remotes, &beyond_boon)?;
     let backtracks = !beyond_boon.is_empty();
+    let names = Names {
+        visits: graph.name_visits(),
+        steps_per_byte: slow.iter().sum(),
+        backtrack: backtracks,
+    };
     Ok(Schema {
         hash: SchemaHash::of(raw, settings),
         // The engines differ about references in circles: boon decides.
         engine: if graph.is_circular() { Engine::Boon } else { settings.engine },
         boon: (!backtracks).then_some(boon),
-        tape: build_tape(&value, settings, remotes, backtracks)?,
+        tape: build_tape(&value, settings, remotes, &names)?,
         cost,
-        backtracks,
+        names,
+        steps_per_byte: slow.into_iter().max().unwrap_or(0),
     })
 }
 
@@ -270,14 +278,22 @@ fn dialect(schema: &Value, remotes: &Remotes) -> Result<Draft, Unusable> {
     }
 }
 
-/// Checks that the patterns are bounded; those that only a backtracking engine takes are returned.
-fn check_patterns<'a>(patterns: &[&'a str], bounds: &Bounds) -> Result<Vec<&'a str>, Unusable> {
+/// The patterns that need care.
+struct Patterns<'a> {
+    /// Those that only a backtracking engine takes.
+    beyond_boon: Vec<&'a str>,
+    /// What each of those costs that are linear, but not quick: steps per byte.
+    slow: Vec<u64>,
+}
+
+/// Checks that the patterns are bounded.
+fn check_patterns<'a>(patterns: &[&'a str], bounds: &Bounds) -> Result<Patterns<'a>, Unusable> {
     /// Sizes that a program is tried to fit into.
     const TIERS: [usize; 3] = [16 << 10, 128 << 10, PROGRAM_MAX];
     let mut patterns = patterns.to_vec();
     patterns.sort_unstable();
     patterns.dedup();
-    let mut beyond_boon = Vec::new();
+    let (mut beyond_boon, mut slow) = (Vec::new(), Vec::new());
     let mut program = 0;
     for pattern in patterns {
         if pattern.len() > bounds.pattern_bytes {
@@ -285,6 +301,7 @@ fn check_patterns<'a>(patterns: &[&'a str], bounds: &Bounds) -> Result<Vec<&'a s
         }
         if let Some(size) = TIERS.into_iter().find(|size| pattern::is_linear(pattern, *size)) {
             program += size;
+            slow.extend(Some(pattern::steps_per_byte(pattern)).filter(|steps| *steps > 0));
             if compile_boon(&mut Compiler::new(), pattern::as_name(pattern)).is_err() {
                 beyond_boon.push(pattern);
             }
@@ -300,7 +317,7 @@ fn check_patterns<'a>(patterns: &[&'a str], bounds: &Bounds) -> Result<Vec<&'a s
             return Err(Unusable::PatternsTooLarge { limit: bounds.pattern_program });
         }
     }
-    Ok(beyond_boon)
+    Ok(Patterns { beyond_boon, slow })
 }
 
 /// Builds boon's form, with the patterns that boon does not take left out: then it only vouches
@@ -378,7 +395,7 @@ fn build_tape(
     schema: &Value,
     settings: &Settings,
     remotes: &Remotes,
-    backtracks: bool,
+    names: &Names,
 ) -> Result<Validator<TapeJson>, Unusable> {
     let mut options = jsonschema::options_for::<TapeJson>()
         .with_base_uri(BASE)
@@ -386,14 +403,17 @@ fn build_tape(
         .should_validate_formats(settings.assert_formats)
         .without_content_encoding_support("base64")
         .without_content_media_type_support("application/json");
-    options = if backtracks {
+    options = if names.backtrack {
         let engine = PatternOptions::fancy_regex().backtrack_limit(BACKTRACK_MAX);
         let engine = engine.size_limit(PROGRAM_MAX).dfa_size_limit(PROGRAM_MAX);
-        options.with_pattern_options(engine).with_keyword("pattern", pattern::keyword)
+        options.with_pattern_options(engine)
     } else {
         let engine = PatternOptions::regex().size_limit(PROGRAM_MAX).dfa_size_limit(PROGRAM_MAX);
         options.with_pattern_options(engine)
     };
+    if names.backtrack || names.steps_per_byte > 0 {
+        options = options.with_keyword("pattern", pattern::keyword);
+    }
     options.build(schema).map_err(|error| Unusable::Invalid(one_line(&error.masked())))
 }
 

@@ -8,7 +8,7 @@ use jsonschema::Validator;
 use serde_json::Value;
 use simd_json::Node;
 
-use super::bounds::{Cost, NESTING};
+use super::bounds::NESTING;
 use super::compile::{BASE, Engine, Schema};
 use super::tape_json::{Meter, TapeJson, View};
 use super::violation::Violation;
@@ -18,15 +18,31 @@ use crate::json::tape::{self, Document, Fault, MAX_DEPTH, OpenContainers};
 pub const STEPS: u64 = 4_000_000;
 
 /// Steps that each byte of a document adds.
-pub const STEPS_PER_BYTE: u64 = 64;
+pub const STEPS_PER_BYTE: u64 = 16;
 
-/// Visits that boon may pay to the values of one document, in the worst case: a few seconds, and
-/// some hundred megabytes if each of them is a violation. Past it the tape engine's verdict
-/// stands.
-pub const BOON_VISITS: u64 = 2_000_000;
+/// Visits that boon may pay to the values of every document, in the worst case: past it the tape
+/// engine's verdict stands.
+pub const BOON_VISITS: u64 = 100_000;
+
+/// Visits of boon that each byte of a document adds.
+pub const BOON_VISITS_PER_BYTE: u64 = 4;
+
+/// Visits of boon to the largest document: a few seconds, and some hundred megabytes if each of
+/// them is a violation.
+pub const BOON_VISITS_MAX: u64 = 2_000_000;
+
+/// Steps of a judgement that others wait for: about a millisecond.
+pub const QUICK_STEPS: u64 = 64_000;
+
+/// Visits of boon in a judgement that others wait for: about a millisecond, with reading the
+/// document once more.
+pub const QUICK_BOON_VISITS: u64 = 500;
 
 /// Bytes of text that boon may look at in the time of a visit.
-const TEXT_PER_VISIT: usize = 16;
+const TEXT_PER_VISIT: u64 = 16;
+
+/// Steps of patterns that are not quick in the time of a visit.
+const STEPS_PER_VISIT: u64 = 128;
 
 /// What a worker keeps between judgements.
 #[derive(Default)]
@@ -77,8 +93,36 @@ pub struct Judgement {
     pub disagreement: bool,
 }
 
+/// What a judgement may take.
+#[derive(Clone, Copy)]
+struct Budget {
+    steps: u64,
+    boon_visits: u64,
+    /// Whether it is given up when that is not enough, instead of being a verdict.
+    quick: bool,
+}
+
+impl Budget {
+    /// What a document of `len` bytes may take.
+    fn of(len: u64) -> Self {
+        let visits = BOON_VISITS.saturating_add(BOON_VISITS_PER_BYTE.saturating_mul(len));
+        Self {
+            steps: STEPS.saturating_add(STEPS_PER_BYTE.saturating_mul(len)),
+            boon_visits: visits.min(BOON_VISITS_MAX),
+            quick: false,
+        }
+    }
+
+    /// What it may take while others wait.
+    fn quick() -> Self {
+        Self { steps: QUICK_STEPS, boon_visits: QUICK_BOON_VISITS, quick: true }
+    }
+}
+
 /// How the tape pass ended.
 enum Pass {
+    /// It would take longer than others can wait.
+    TooLong,
     Done(Verdict),
     /// boon decides; the tape's opinion is only one where it could calculate exactly.
     AskBoon {
@@ -91,44 +135,71 @@ impl Schema {
     ///
     /// Takes up to seconds for documents of many megabytes, and cannot be interrupted.
     pub fn judge(&self, document: &[Bytes], scratch: &mut Scratch) -> Judgement {
-        let agreed = |verdict| Judgement { verdict, disagreement: false };
+        let len = document.iter().map(Bytes::len).sum::<usize>() as u64;
+        let judged = self.judge_within(Budget::of(len), document, scratch);
+        // Only what is quick is given up.
+        judged.unwrap_or_else(|| Judgement {
+            verdict: Verdict::Violates(Violation::of_steps()),
+            disagreement: false,
+        })
+    }
+
+    /// The same where others wait for it: none, after a millisecond or two, if it would take
+    /// longer. Then [`judge`](Self::judge) decides. For small documents: reading them counts, too.
+    pub fn judge_quickly(&self, document: &[Bytes], scratch: &mut Scratch) -> Option<Judgement> {
+        self.judge_within(Budget::quick(), document, scratch)
+    }
+
+    fn judge_within(
+        &self,
+        budget: Budget,
+        document: &[Bytes],
+        scratch: &mut Scratch,
+    ) -> Option<Judgement> {
+        let agreed = |verdict| Some(Judgement { verdict, disagreement: false });
         let Scratch { tape, meter } = scratch;
         let slices = document.iter().map(Bytes::as_ref);
-        let len = document.iter().map(Bytes::len).sum::<usize>() as u64;
-        let pass = tape.read(slices, |document| self.pass(document, len, meter));
-        match pass {
+        match tape.read(slices, |document| self.pass(document, budget, meter)) {
             Err(fault) => agreed(Verdict::Violates(Violation::of_document(fault))),
+            Ok(Pass::TooLong) => None,
             Ok(Pass::Done(verdict)) => agreed(verdict),
-            Ok(Pass::AskBoon { opinion }) => self.ask_boon(document, opinion),
+            Ok(Pass::AskBoon { opinion }) => Some(self.ask_boon(document, opinion)),
         }
     }
 
-    fn pass(&self, document: Document<'_>, len: u64, meter: &mut Meter) -> Pass {
+    fn pass(&self, document: Document<'_>, budget: Budget, meter: &mut Meter) -> Pass {
         // Only a schema that recurses through the document can nest too deep at all.
         if self.cost.nesting(MAX_DEPTH) > NESTING
             && self.cost.nesting(tape::depth(document.nodes())) > NESTING
         {
             return Pass::Done(Verdict::Violates(Violation::of_nesting()));
         }
-        let steps = STEPS + STEPS_PER_BYTE * len;
-        meter.start(steps, self.backtracks);
+        meter.start(budget.steps, self.names);
         let accepted = {
             let view = View { document, meter };
             self.tape.is_valid(view.root())
         };
         if meter.exhausted() {
+            if budget.quick {
+                return Pass::TooLong;
+            }
             return Pass::Done(Verdict::Violates(Violation::of_steps()));
         }
         if accepted && !meter.inexact() && self.engine == Engine::Tape {
             return Pass::Done(Verdict::Conforms);
         }
-        if self.boon.is_some() && boon_visits(&self.cost, document) <= BOON_VISITS {
-            return Pass::AskBoon { opinion: (!meter.inexact()).then_some(accepted) };
+        if self.boon.is_some() {
+            if self.boon_visits(document) <= budget.boon_visits {
+                return Pass::AskBoon { opinion: (!meter.inexact()).then_some(accepted) };
+            }
+            if budget.quick {
+                return Pass::TooLong;
+            }
         }
         if accepted {
             return Pass::Done(Verdict::Conforms);
         }
-        meter.start(steps, self.backtracks);
+        meter.start(budget.steps, self.names);
         Pass::Done(Verdict::Violates(words(&self.tape, View { document, meter })))
     }
 
@@ -151,6 +222,38 @@ impl Schema {
             verdict: violation.map_or(Verdict::Conforms, Verdict::Violates),
         }
     }
+
+    /// Most visits that boon could pay to the values of `document`: each visit to a container
+    /// also goes over what it holds.
+    fn boon_visits(&self, document: Document<'_>) -> u64 {
+        let text_visits = |text: &str| {
+            let len = text.len() as u64;
+            let slow = len.saturating_mul(self.steps_per_byte) / STEPS_PER_VISIT;
+            slow.saturating_add(len / TEXT_PER_VISIT)
+        };
+        let mut at_depth = [0_u64; MAX_DEPTH + 2];
+        let mut add = |depth: usize, count: u64| {
+            if let Some(slot) = at_depth.get_mut(depth) {
+                *slot = slot.saturating_add(count);
+            }
+        };
+        let mut open = OpenContainers::default();
+        add(0, 1);
+        for (at, node) in document.nodes().iter().enumerate() {
+            match node {
+                Node::Object { len, count } | Node::Array { len, count } => {
+                    add(open.enter(at, *count), *len as u64);
+                }
+                Node::String(text) => add(open.leave(at), text_visits(text)),
+                Node::Static(_) => {}
+            }
+        }
+        let below = at_depth.iter().skip(1).copied().chain([0]);
+        at_depth.iter().zip(below).enumerate().fold(0_u64, |sum, (depth, (here, below))| {
+            let visits = self.cost.visits(depth).max(1);
+            sum.saturating_add(here.saturating_add(below).saturating_mul(visits))
+        })
+    }
 }
 
 /// The tape engine's words for a refusal.
@@ -168,32 +271,6 @@ fn words(engine: &Validator<TapeJson>, view: View<'_>) -> Violation {
         Err(error) if !view.meter.exhausted() => Violation::of_tape(&error),
         Err(_) | Ok(()) => Violation::of_steps(),
     }
-}
-
-/// Most visits that boon could pay to the values of `document`: each visit to a container also
-/// goes over what it holds.
-fn boon_visits(cost: &Cost, document: Document<'_>) -> u64 {
-    let mut at_depth = [0_u64; MAX_DEPTH + 2];
-    let mut add = |depth: usize, count: usize| {
-        if let Some(slot) = at_depth.get_mut(depth) {
-            *slot += count as u64;
-        }
-    };
-    let mut open = OpenContainers::default();
-    add(0, 1);
-    for (at, node) in document.nodes().iter().enumerate() {
-        match node {
-            Node::Object { len, count } | Node::Array { len, count } => {
-                add(open.enter(at, *count), *len);
-            }
-            Node::String(text) => add(open.leave(at), text.len() / TEXT_PER_VISIT),
-            Node::Static(_) => {}
-        }
-    }
-    let below = at_depth.iter().skip(1).copied().chain([0]);
-    at_depth.iter().zip(below).enumerate().fold(0_u64, |sum, (depth, (here, below))| {
-        sum.saturating_add((here + below).saturating_mul(cost.visits(depth).max(1)))
-    })
 }
 
 #[cfg(test)]

@@ -1,15 +1,18 @@
-//! Patterns that need look-around or back-references, judged in bounded time.
+//! Patterns that are not matched in a nanosecond per byte, judged in bounded time.
 //!
-//! Most of them only look ahead from the start of the string, and are taken apart into patterns
-//! for the linear engine. The rest goes to a backtracking engine that gives up after
-//! [`BACKTRACK_MAX`], and pays for the worst it could do before it starts. Deliberately not used
-//! where every pattern of a schema is linear.
+//! Linear ones whose automaton does not stay small pay for all its states at each byte. Of those
+//! with look-around or back-references most only look ahead from the start of the string, and are
+//! taken apart into linear ones; the rest goes to a backtracking engine that gives up after
+//! [`BACKTRACK_MAX`]. All pay for the worst they could do before they start. Deliberately not used
+//! where every pattern of a schema is quick.
 
 use std::fmt::Display;
 
 use jsonschema::json::Node;
 use jsonschema::paths::Location;
 use jsonschema::{Keyword, PatternOptions, ValidationError, Validator};
+use regex_automata::dfa::dense;
+use regex_automata::nfa::thompson;
 use serde_json::{Map, Value, json};
 
 use super::tape_json::{TapeJson, TapeNode};
@@ -22,6 +25,29 @@ pub(super) const BACKTRACK_MAX: usize = 1_000;
 
 /// Bytes that a backtracking engine may look at for one step.
 const BYTES_PER_STEP: u64 = 16;
+
+/// Bytes that a pattern's deterministic automaton may take, and as many while it is made, for the
+/// pattern to be quick: the engine has room for a few times as much, and needs no other then.
+const AUTOMATON_MAX: usize = PROGRAM_MAX / 4;
+
+/// States that are simulated in the time of a step.
+const STATES_PER_STEP: u64 = 2;
+
+/// Steps that each byte of text costs at worst under a linear `pattern`; none when it is quick.
+pub(super) fn steps_per_byte(pattern: &str) -> u64 {
+    let Ok(translated) = jsonschema_regex::to_rust_regex(pattern) else { return 0 };
+    let limit = thompson::Config::new().nfa_size_limit(Some(PROGRAM_MAX));
+    let Ok(nfa) = thompson::Compiler::new().configure(limit).build(&translated) else {
+        return PROGRAM_MAX as u64;
+    };
+    let limits = dense::Config::new()
+        .dfa_size_limit(Some(AUTOMATON_MAX))
+        .determinize_size_limit(Some(AUTOMATON_MAX));
+    match dense::Builder::new().configure(limits).build_from_nfa(&nfa) {
+        Ok(_) => 0,
+        Err(_) => (nfa.states().len() as u64).div_ceil(STATES_PER_STEP),
+    }
+}
 
 /// What a backtracking match against `len` bytes costs at worst, in steps: from each place, and
 /// each time it goes back, it may look at the whole text.
@@ -38,8 +64,24 @@ struct Pattern {
 
 struct Part {
     expected: bool,
-    backtracks: bool,
+    engine: Engine,
     validator: Validator<TapeJson>,
+}
+
+#[derive(Clone, Copy)]
+enum Engine {
+    Linear { steps_per_byte: u64 },
+    Backtracking,
+}
+
+impl Engine {
+    /// The price of a match against `len` bytes.
+    fn steps(self, len: usize) -> u64 {
+        match self {
+            Self::Linear { steps_per_byte } => steps_per_byte.saturating_mul(len as u64),
+            Self::Backtracking => backtracking_steps(len),
+        }
+    }
 }
 
 /// What jsonschema calls for each `pattern` of a schema.
@@ -50,18 +92,14 @@ pub(super) fn keyword<'a>(
 ) -> Result<Box<dyn for<'i> Keyword<'i, TapeJson>>, ValidationError<'a>> {
     let pattern = value.as_str().ok_or_else(|| ValidationError::custom("pattern is no string"))?;
     let split = split(pattern).map(|parts| {
-        parts
-            .iter()
-            .map(|(expected, part)| {
-                Ok(Part { expected: *expected, backtracks: false, validator: linear(part)? })
-            })
-            .collect::<Result<Vec<_>, ValidationError<'static>>>()
+        let parts = parts.iter().map(|(expected, part)| linear(*expected, part));
+        parts.collect::<Result<Vec<_>, ValidationError<'static>>>()
     });
     let parts = match split {
         Some(Ok(parts)) => parts,
-        Some(Err(_)) | None => vec![match linear(pattern) {
-            Ok(validator) => Part { expected: true, backtracks: false, validator },
-            Err(_) => Part { expected: true, backtracks: true, validator: backtracking(pattern)? },
+        Some(Err(_)) | None => vec![match linear(true, pattern) {
+            Ok(part) => part,
+            Err(_) => backtracking(pattern)?,
         }],
     };
     Ok(Box::new(Pattern { parts }))
@@ -75,16 +113,17 @@ impl<'i> Keyword<'i, TapeJson> for Pattern {
     fn is_valid(&self, instance: TapeNode<'i>) -> bool {
         let Some(text) = instance.as_string() else { return true };
         self.parts.iter().all(|part| {
-            let steps = if part.backtracks { backtracking_steps(text.len()) } else { 0 };
-            instance.meter().spend(steps) && part.matches(instance) == part.expected
+            instance.meter().spend(part.engine.steps(text.len()))
+                && part.matches(instance) == part.expected
         })
     }
 }
 
 impl Part {
     fn matches(&self, instance: TapeNode<'_>) -> bool {
-        if !self.backtracks {
-            return self.validator.is_valid(instance);
+        match self.engine {
+            Engine::Linear { .. } => return self.validator.is_valid(instance),
+            Engine::Backtracking => {}
         }
         // An error that is not about the text is about the engine, which gave up.
         match self.validator.validate(instance) {
@@ -100,17 +139,20 @@ impl Part {
     }
 }
 
-fn linear(pattern: &str) -> Result<Validator<TapeJson>, ValidationError<'static>> {
+fn linear(expected: bool, pattern: &str) -> Result<Part, ValidationError<'static>> {
     let options = PatternOptions::regex().size_limit(PROGRAM_MAX).dfa_size_limit(PROGRAM_MAX);
     let options = jsonschema::options_for::<TapeJson>().with_pattern_options(options);
-    options.build(&json!({ "pattern": pattern }))
+    let validator = options.build(&json!({ "pattern": pattern }))?;
+    let engine = Engine::Linear { steps_per_byte: steps_per_byte(pattern) };
+    Ok(Part { expected, engine, validator })
 }
 
-fn backtracking(pattern: &str) -> Result<Validator<TapeJson>, ValidationError<'static>> {
+fn backtracking(pattern: &str) -> Result<Part, ValidationError<'static>> {
     let options = PatternOptions::fancy_regex().backtrack_limit(BACKTRACK_MAX);
     let options = options.size_limit(PROGRAM_MAX).dfa_size_limit(PROGRAM_MAX);
     let options = jsonschema::options_for::<TapeJson>().with_pattern_options(options);
-    options.build(&json!({ "pattern": pattern }))
+    let validator = options.build(&json!({ "pattern": pattern }))?;
+    Ok(Part { expected: true, engine: Engine::Backtracking, validator })
 }
 
 /// Takes `^(?=A)(?!B)…R` apart into `^A`, not `^B`, … and `^R`; none when the pattern is of
@@ -206,6 +248,26 @@ fn builds<T, E: Display>(built: &Result<T, E>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pattern_is_quick_where_its_automaton_stays_small() {
+        for quick in [
+            "^[a-z][a-z0-9-]*$",
+            r"^\d{4}-\d{2}-\d{2}T",
+            "^(a+)+$",
+            r"^(\w+\s?)+$",
+            r"^[^@]+@[^@]+\.[a-z]{2,}$",
+            "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$",
+            "^.{1,200}$",
+            "[A-Za-z0-9+/]{100,}",
+            r"\p{Lu}\p{L}*",
+        ] {
+            assert_eq!(steps_per_byte(quick), 0, "{quick}");
+        }
+        for slow in ["a[ab]{100}c", "(a[ab]{1,400}b){3}c", "(.*a){20}[ab]{20}c"] {
+            assert!(steps_per_byte(slow) > 50, "{slow}");
+        }
+    }
 
     #[test]
     fn look_ahead_from_the_start_is_taken_apart() {

@@ -15,7 +15,7 @@ use simd_json::{Node as Raw, StaticNode};
 pub use self::number::TapeNumber;
 use self::number::{Digits, number};
 use super::pattern::backtracking_steps;
-use crate::json::tape::{Document, lone_string};
+use crate::json::tape::{Document, Name, lone_string};
 
 mod number;
 
@@ -35,10 +35,35 @@ pub enum TapeJson {}
 #[derive(Debug)]
 pub struct Meter {
     left: Cell<u64>,
-    names_backtrack: bool,
+    names: Names,
     values: bool,
     inexact: Cell<bool>,
     order: RefCell<Vec<(u64, u32)>>,
+}
+
+/// What a look at the name of a member costs on top.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Names {
+    /// Visits and matches that each name can get.
+    pub visits: u64,
+    /// Steps for each byte of a name, for patterns that are not quick.
+    pub steps_per_byte: u64,
+    /// Some pattern may be run by an engine that backtracks.
+    pub backtrack: bool,
+}
+
+impl Names {
+    /// Steps for one of the visits, with a match.
+    const STEPS_PER_VISIT: u64 = 4;
+
+    fn steps(self, name: &str) -> u64 {
+        let len = name.len() as u64;
+        let visit = Self::STEPS_PER_VISIT + len / BYTES_PER_STEP;
+        let looked = self.visits.saturating_mul(visit);
+        let matched = self.steps_per_byte.saturating_mul(len);
+        let again = if self.backtrack { backtracking_steps(name.len()) } else { 0 };
+        looked.saturating_add(matched).saturating_add(again)
+    }
 }
 
 /// A document and the meter that runs while it is looked at.
@@ -58,12 +83,12 @@ pub struct TapeNode<'a> {
 }
 
 impl Meter {
-    /// Starts over with `steps`; with `names_backtrack` each member name looked at costs what a
-    /// backtracking pattern could make of it. Errors are made without the value they are about,
+    /// Starts over with `steps`; each name looked at costs what `names` says on top, since engines
+    /// look at names without a meter. Errors are made without the value they are about,
     /// which is never shown.
-    pub fn start(&mut self, steps: u64, names_backtrack: bool) {
+    pub fn start(&mut self, steps: u64, names: Names) {
         self.left.set(steps);
-        self.names_backtrack = names_backtrack;
+        self.names = names;
         self.values = false;
         self.inexact.set(false);
     }
@@ -108,7 +133,7 @@ impl Default for Meter {
     fn default() -> Self {
         Self {
             left: Cell::new(u64::MAX),
-            names_backtrack: false,
+            names: Names::default(),
             values: true,
             inexact: Cell::new(false),
             order: RefCell::default(),
@@ -151,14 +176,14 @@ impl<'a> TapeNode<'a> {
 
 impl Json for TapeJson {
     type Node<'a> = TapeNode<'a>;
-    type PreparedKey = Box<str>;
+    type PreparedKey = Name;
     type StringBuffer = Meter;
 
     // A lookup in a narrow object walks half of its members.
     const KEYS_PER_LOOKUP: usize = 8;
 
-    fn prepare_key(key: &str) -> Box<str> {
-        key.into()
+    fn prepare_key(key: &str) -> Name {
+        Name::new(key)
     }
 
     fn with_string_node<T>(
@@ -306,7 +331,7 @@ impl<'a> Object<'a, TapeJson> for TapeObject<'a> {
         self.len
     }
 
-    fn get(&self, key: &Box<str>) -> Option<TapeNode<'a>> {
+    fn get(&self, key: &Name) -> Option<TapeNode<'a>> {
         if !self.node.view.meter.spend(1) {
             return None;
         }
@@ -326,8 +351,7 @@ impl<'a> Iterator for Members<'a> {
         self.left = self.left.checked_sub(1)?;
         let meter = self.key.view.meter;
         let Raw::String(name) = self.key.view.document.node(self.key.at) else { return None };
-        let steps = if meter.names_backtrack { backtracking_steps(name.len()) } else { 0 };
-        if !meter.spend(1 + steps) {
+        if !meter.spend(meter.names.steps(name).saturating_add(1)) {
             return None;
         }
         let value = self.key.sibling(self.key.at + 1);
@@ -420,7 +444,7 @@ fn same(a: TapeNode<'_>, b: TapeNode<'_>) -> bool {
         (Raw::Object { len: x, .. }, Raw::Object { len: y, .. }) => {
             x == y
                 && TapeObject { node: a, len: x }.members().all(|(name, value)| {
-                    let twin = b.view.document.member(b.at, name);
+                    let twin = b.view.document.member_once(b.at, name);
                     twin.is_some_and(|twin| same(value, b.sibling(twin)))
                 })
         }

@@ -94,21 +94,24 @@ impl<'a> Posts<'a> {
 
     /// Serves until the connection ends or a request is not for us. `admit` looks at a head when
     /// it is not the same as the one before; what it does not admit, hyper's service refuses.
-    /// `answer` makes the reply of a request; it is dropped when the client goes away.
+    /// `answer` makes the reply of a request, and is told whether its head is the same as the one
+    /// before; it is dropped when the client goes away.
     pub(super) async fn serve(
         mut self,
         admit: impl Fn(&Parts) -> bool,
-        answer: impl AsyncFn(&Parts, Bytes) -> Response<Body>,
+        answer: impl AsyncFn(&Parts, bool, Bytes) -> Response<Body>,
     ) -> io::Result<End> {
         let mut last: Option<Box<Post>> = None;
         loop {
-            let Some(post) = self.head(&mut last, &admit).await? else {
+            let Some((post, repeated)) = self.head(&mut last, &admit).await? else {
                 let other = !self.input.is_empty();
                 return Ok(if other { End::Other(self.input.freeze()) } else { End::Closed });
             };
             self.input.advance(post.head.len());
             let (reply, last) = match self.body(post.length).await? {
-                Came::Whole(body) => (self.unless_gone(answer(&post.parts, body)).await?, false),
+                Came::Whole(body) => {
+                    (self.unless_gone(answer(&post.parts, repeated, body)).await?, false)
+                }
                 Came::Late => (Some(no_body(&NoBody::Late)), true),
                 Came::Cut => (None, true),
             };
@@ -121,24 +124,24 @@ impl<'a> Posts<'a> {
         }
     }
 
-    /// Waits for the next head, which becomes `last`. `None` when the connection has ended, or when
+    /// Waits for the next head, which becomes `last`, and says whether it was that already. `None` when the connection has ended, or when
     /// the head is not for us and stays in `input`.
     async fn head<'b>(
         &mut self,
         last: &'b mut Option<Box<Post>>,
         admit: impl Fn(&Parts) -> bool,
-    ) -> io::Result<Option<&'b Post>> {
+    ) -> io::Result<Option<(&'b Post, bool)>> {
         let mut deadline = Instant::now() + IDLE_TIMEOUT;
         self.input.reserve(READ_BYTES);
         loop {
             let idle = self.input.is_empty();
             if !idle {
                 if last.as_ref().is_some_and(|last| self.input.starts_with(&last.head)) {
-                    return Ok(last.as_deref());
+                    return Ok(last.as_deref().map(|post| (post, true)));
                 }
                 match Start::read(&self.input, &PATHS, MAX_HEAD_BYTES) {
                     Start::Post(post) if post.length <= MAX_BODY_BYTES && admit(&post.parts) => {
-                        return Ok(Some(last.insert(post)));
+                        return Ok(Some((last.insert(post), false)));
                     }
                     Start::Post(_) | Start::Other => return Ok(None),
                     Start::More => {}

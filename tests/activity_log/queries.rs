@@ -42,6 +42,22 @@ fn all(activity: &Activity, filter: &Filter, limit: usize) -> Vec<Record> {
     }
 }
 
+/// All records forward, a few at a time.
+fn since(activity: &Activity, filter: &Filter, limit: usize) -> Vec<Record> {
+    let view = activity.view().unwrap();
+    let (mut all, mut last) = (Vec::new(), 0);
+    loop {
+        let (records, seq) = view.since(last, filter, limit).unwrap();
+        assert!(records.len() <= limit && seq >= last);
+        if records.is_empty() {
+            assert_eq!(seq, view.next() - 1);
+            return all;
+        }
+        all.extend(records);
+        last = seq;
+    }
+}
+
 fn names(list: &[&str]) -> Vec<String> {
     list.iter().map(ToString::to_string).collect()
 }
@@ -98,6 +114,8 @@ fn check(activity: &Activity) {
             assert_eq!(got.iter().collect::<Vec<_>>(), expected, "{filter:?}");
         }
         assert_eq!(activity.count(&filter).unwrap(), expected.len() as u64, "{filter:?}");
+        let forward = since(activity, &filter, 41);
+        assert!(forward.iter().eq(expected.iter().rev().copied()), "{filter:?}");
         for skip in [0, 1, 50, 2000, 10_000] {
             let page = Page { from: From::Offset(skip), ..Page::default() };
             let got = activity.list(&filter, &page).unwrap().records;

@@ -38,6 +38,7 @@ fn without_the_key_there_is_nothing_but_health() {
         "/api/v1/servers",
         "/api/v1/tools",
         "/api/v1/status",
+        "/api/v1/openapi.json",
         "/api/v1/nowhere",
     ] {
         for headers in [&[][..], &[("X-API-Key", "wrong")], &[("Authorization", "Bearer wrong")]] {
@@ -83,8 +84,17 @@ fn what_there_is_not_is_404_and_a_wrong_method_405() {
     assert_eq!(refused(&proxy().get("/api/v1/activity/nonsense"), 404), "Activity not found");
     assert!(refused(&proxy().get("/api/v1/tools/s:nothing"), 404).contains("s:nothing"));
     assert!(refused(&proxy().get("/api/v1/tools/nobody:x"), 404).contains("nobody"));
-    refused(&proxy().request("DELETE", "/api/v1/activity", &[("X-API-Key", API_KEY)], b""), 405);
-    refused(&proxy().get("/api/v1/tools/call"), 405);
+    for (method, path, allowed) in [
+        ("DELETE", "/api/v1/activity", "GET, HEAD"),
+        ("POST", "/api/v1/activity/01M7YMG6Z4000000002V39QZ4G", "GET, HEAD"),
+        ("PUT", "/healthz", "GET, HEAD"),
+        ("GET", "/api/v1/tools/call", "POST"),
+        ("POST", "/ui/", "GET, HEAD"),
+    ] {
+        let response = proxy().request(method, path, &[("X-API-Key", API_KEY)], b"");
+        assert_eq!(response.status, 405, "{method} {path}");
+        assert_eq!(response.header("allow"), Some(allowed), "{method} {path}");
+    }
 }
 
 #[test]
@@ -117,6 +127,7 @@ fn fr_040_bad_parameters_are_400_and_name_themselves() {
         ("tools?cursor=nonsense", "cursor"),
         ("servers?limit=5", "limit"),
         ("status?verbose=true", "verbose"),
+        ("openapi.json?format=yaml", "format"),
     ] {
         let text = refused(&proxy().get(&format!("/api/v1/{query}")), 400);
         assert!(
@@ -124,6 +135,12 @@ fn fr_040_bad_parameters_are_400_and_name_themselves() {
             "{query}: {text}"
         );
     }
+    let headers = [("X-API-Key", API_KEY)];
+    let response = proxy().request("POST", "/api/v1/tools/call?dry_run=true", &headers, b"{}");
+    assert_eq!(refused(&response, 400), "Unknown query parameter 'dry_run'");
+    // What a shell or a browser makes of a + that was not escaped.
+    let text = refused(&proxy().get("/api/v1/activity?start_time=2026-01-01T00:00:00+02:00"), 400);
+    assert!(text.contains("00:00:00 02:00") && text.contains("%2B"), "{text}");
     assert_eq!(
         refused(&proxy().get("/api/v1/activity?intent_type=delete"), 400),
         "Invalid intent_type 'delete': must be read, write, or destructive"
@@ -385,6 +402,54 @@ fn servers_tools_and_status() {
 }
 
 #[test]
+fn the_interface_describes_itself() {
+    let response = proxy().get("/api/v1/openapi.json");
+    assert_eq!(response.status, 200);
+    let described = response.json();
+    assert!(described["openapi"].as_str().unwrap().starts_with("3.1."), "{described}");
+    assert_eq!(described["info"]["version"], env!("CARGO_PKG_VERSION"));
+
+    let activity = &described["paths"]["/api/v1/activity"]["get"];
+    let parameter = |name: &str| {
+        let all = activity["parameters"].as_array().unwrap();
+        all.iter().find(|parameter| parameter["name"] == name).unwrap()["schema"].clone()
+    };
+    let limit = parameter("limit");
+    assert_eq!([&limit["minimum"], &limit["maximum"]], [&json!(1), &json!(100)]);
+    assert_eq!(limit["default"], proxy().api("activity")["limit"]);
+    assert_eq!(parameter("intent_type")["items"]["enum"], json!(["read", "write", "destructive"]));
+    assert_eq!(parameter("start_time")["format"], "date-time");
+    let page = &described["components"]["schemas"]["Listing"]["properties"];
+    assert_eq!(page["activities"]["items"]["$ref"], "#/components/schemas/Record");
+
+    for (path, item) in described["paths"].as_object().unwrap() {
+        let health = ["/healthz", "/readyz"].contains(&path.as_str());
+        for operation in item.as_object().unwrap().values() {
+            let keys = operation["security"].as_array().map_or(0, Vec::len);
+            assert_eq!(keys, if health { 0 } else { 3 }, "{path}");
+            let responses = operation["responses"].as_object().unwrap();
+            assert_eq!(responses.contains_key("401"), !health, "{path}");
+            assert!(responses["405"]["headers"]["Allow"].is_object(), "{path}");
+            for (status, response) in responses {
+                assert!(response["headers"]["X-Request-Id"].is_object(), "{path} {status}");
+            }
+        }
+    }
+    // The request is described apart from what reads it: by a schema that says what is read.
+    let call = &described["paths"]["/api/v1/tools/call"]["post"];
+    assert!(call["responses"].get("413").is_some());
+    let requests = described["components"]["schemas"]["CallRequest"]["oneOf"].as_array().unwrap();
+    let variants = ["call_tool_read", "call_tool_write", "call_tool_destructive"];
+    for (request, variant) in requests.iter().zip(variants) {
+        assert_eq!(request["properties"]["tool_name"]["enum"], json!([variant]));
+        assert_eq!(request["required"], json!(["tool_name", "arguments", "intent"]));
+        let intent = &request["properties"]["intent"];
+        assert_eq!(intent["properties"]["reason"]["maxLength"], 1000);
+    }
+    assert_eq!(requests.len(), variants.len());
+}
+
+#[test]
 fn readyz_is_503_until_every_server_was_heard_or_has_failed() {
     let folder = tempfile::tempdir().unwrap();
     let gate = folder.path().join("gate");
@@ -437,6 +502,15 @@ fn a_calls_outcome_has_its_status() {
     assert!(text(&call("call_tool_read", "s:nothing", read.clone()), 404).contains("s:nothing"));
     assert!(text(&call("call_tool_read", "nobody:x", read.clone()), 404).contains("nobody"));
     assert_eq!(text(&call("call_tool_read", "s:rpc_error", read), 502), "the stub refuses");
+    // An intent may stand among the arguments, as over MCP, but not say something else there.
+    let twice = |inner: &str| {
+        let arguments = json!({"name": "s:read_item", "intent": {"operation_type": inner}});
+        let body = json!({"tool_name": "call_tool_read", "arguments": arguments,
+            "intent": {"operation_type": "read"}});
+        post(&body.to_string())
+    };
+    assert_eq!(twice("read").status, 200);
+    assert_eq!(text(&twice("write"), 400), "intent.operation_type is stated twice, differently");
     let legacy = call("call_tool", "s:read_item", json!({"operation_type": "read"}));
     assert!(text(&legacy, 404).starts_with("Tool 'call_tool' not found. Use call_tool_read"));
 }

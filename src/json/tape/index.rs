@@ -1,6 +1,6 @@
-//! Keys of objects: no two alike, and quickly found where there are many.
+//! Keys of objects: no two alike, and quickly found.
 //!
-//! Deliberately no hash table: a document cannot be made to collide in a sorted list.
+//! Deliberately no hash table: a document cannot be made to collide in a short or a sorted list.
 
 use std::cmp::Ordering;
 
@@ -8,52 +8,67 @@ use simd_json::Node;
 
 use super::{Fault, after, key_at, pointer};
 
-/// Objects with more members than this get a sorted index instead of a scan.
+/// Objects with more members than this have their keys sorted.
 pub(super) const NARROW: usize = 16;
 
-/// The members of the wide objects of one document, sorted by name.
+/// A name to look up in many objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    text: Box<str>,
+    mark: u64,
+}
+
+impl Name {
+    /// Prepares `text` for being looked up.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        Self { text: text.into(), mark: mark(text) }
+    }
+}
+
+/// The keys of all objects of one document.
 pub(super) struct Index {
-    wide: Vec<Wide>,
+    /// For the node of each object, where its keys begin. What stands at other nodes means
+    /// nothing.
+    places: Vec<u32>,
+    /// The keys, object by object: in the document's order, or sorted where there are many.
     keys: Vec<Key>,
 }
 
-/// Where the keys of the object at node `object` stand.
-struct Wide {
-    object: u32,
-    first: u32,
-    len: u32,
-}
-
-/// One key: its first bytes for fast ordering, and its node.
+/// One key: what most names differ in already, and its node.
 #[derive(Clone, Copy)]
 struct Key {
-    prefix: u64,
+    /// The [`mark`], or the [`prefix`] where keys are sorted.
+    mark: u64,
     node: u32,
 }
 
 impl Index {
     /// No object is indexed.
     pub(super) const fn empty() -> Self {
-        Self { wide: Vec::new(), keys: Vec::new() }
+        Self { places: Vec::new(), keys: Vec::new() }
     }
 
     /// Bytes held.
     pub(super) fn footprint(&self) -> usize {
-        self.wide.capacity() * size_of::<Wide>() + self.keys.capacity() * size_of::<Key>()
+        self.places.capacity() * size_of::<u32>() + self.keys.capacity() * size_of::<Key>()
     }
 
-    /// Indexes the wide objects of `nodes`, and refuses a duplicate key in any object.
+    /// Indexes the objects of `nodes`, and refuses a duplicate key in any of them.
     pub(super) fn fill(&mut self, nodes: &[Node<'_>]) -> Result<(), Fault> {
-        self.wide.clear();
         self.keys.clear();
-        for (at, node) in nodes.iter().enumerate() {
+        if self.places.len() < nodes.len() {
+            self.places.resize(nodes.len(), 0);
+        }
+        for ((at, node), place) in nodes.iter().enumerate().zip(&mut self.places) {
             let Node::Object { len, .. } = *node else { continue };
-            let duplicate = if len > NARROW {
-                self.sort(nodes, at as u32, len)
+            *place = self.keys.len() as u32;
+            let twin = if len > NARROW {
+                sort(&mut self.keys, nodes, at as u32, len)
             } else {
-                narrow_duplicate(nodes, at as u32, len)
+                list(&mut self.keys, nodes, at as u32, len)
             };
-            if let Some(key) = duplicate {
+            if let Some(key) = twin {
                 return Err(Fault::DuplicateKey {
                     object: pointer(nodes, at as u32),
                     name: key_at(nodes, key).to_owned(),
@@ -63,37 +78,83 @@ impl Index {
         Ok(())
     }
 
-    /// Sorts the keys of one wide object; equal ones end up side by side.
-    fn sort(&mut self, nodes: &[Node<'_>], object: u32, len: usize) -> Option<u32> {
-        let first = self.keys.len();
-        let mut node = object + 1;
-        for _ in 0..len {
-            self.keys.push(Key { prefix: prefix(key_at(nodes, node)), node });
-            node = after(nodes, node + 1);
-        }
-        let keys = self.keys.get_mut(first..)?;
-        keys.sort_unstable_by(|a, b| order(nodes, a, b.prefix, key_at(nodes, b.node)));
-        let twin = keys.windows(2).find_map(|pair| match pair {
-            [a, b] if order(nodes, a, b.prefix, key_at(nodes, b.node)).is_eq() => Some(b.node),
-            _ => None,
-        });
-        self.wide.push(Wide { object, first: first as u32, len: len as u32 });
-        twin
+    /// The value of member `name` of the object at `object`, which has `len` members.
+    pub(super) fn find(
+        &self,
+        nodes: &[Node<'_>],
+        object: u32,
+        len: usize,
+        name: &Name,
+    ) -> Option<u32> {
+        self.find_marked(nodes, object, len, &name.text, name.mark)
     }
 
-    /// The value of member `name` of the wide object at `object`.
-    pub(super) fn find(&self, nodes: &[Node<'_>], object: u32, name: &str) -> Option<u32> {
-        let wide = self.wide.binary_search_by_key(&object, |wide| wide.object).ok()?;
-        let wide = self.wide.get(wide)?;
-        let keys = self.keys.get(wide.first as usize..(wide.first + wide.len) as usize)?;
-        let head = prefix(name);
-        let key = keys.binary_search_by(|key| order(nodes, key, head, name)).ok()?;
-        Some(keys.get(key)?.node + 1)
+    /// The same for a name that is looked up once.
+    pub(super) fn find_once(
+        &self,
+        nodes: &[Node<'_>],
+        object: u32,
+        len: usize,
+        name: &str,
+    ) -> Option<u32> {
+        self.find_marked(nodes, object, len, name, mark(name))
+    }
+
+    fn find_marked(
+        &self,
+        nodes: &[Node<'_>],
+        object: u32,
+        len: usize,
+        name: &str,
+        mark: u64,
+    ) -> Option<u32> {
+        let first = *self.places.get(object as usize)? as usize;
+        let keys = self.keys.get(first..first + len)?;
+        let key = if len > NARROW {
+            let head = prefix(name);
+            keys.get(keys.binary_search_by(|key| order(nodes, key, head, name)).ok()?)?
+        } else {
+            keys.iter().find(|key| key.mark == mark && key_at(nodes, key.node) == name)?
+        };
+        Some(key.node + 1)
     }
 }
 
+/// Lists the keys of a narrow object; one that stood there before.
+fn list(keys: &mut Vec<Key>, nodes: &[Node<'_>], object: u32, len: usize) -> Option<u32> {
+    let first = keys.len();
+    let mut node = object + 1;
+    for _ in 0..len {
+        let name = key_at(nodes, node);
+        let mark = mark(name);
+        let before = keys.get(first..)?;
+        if before.iter().any(|other| other.mark == mark && key_at(nodes, other.node) == name) {
+            return Some(node);
+        }
+        keys.push(Key { mark, node });
+        node = after(nodes, node + 1);
+    }
+    None
+}
+
+/// Sorts the keys of a wide object; equal ones end up side by side.
+fn sort(keys: &mut Vec<Key>, nodes: &[Node<'_>], object: u32, len: usize) -> Option<u32> {
+    let first = keys.len();
+    let mut node = object + 1;
+    for _ in 0..len {
+        keys.push(Key { mark: prefix(key_at(nodes, node)), node });
+        node = after(nodes, node + 1);
+    }
+    let keys = keys.get_mut(first..)?;
+    keys.sort_unstable_by(|a, b| order(nodes, a, b.mark, key_at(nodes, b.node)));
+    keys.windows(2).find_map(|pair| match pair {
+        [a, b] if order(nodes, a, b.mark, key_at(nodes, b.node)).is_eq() => Some(b.node),
+        _ => None,
+    })
+}
+
 fn order(nodes: &[Node<'_>], key: &Key, prefix: u64, name: &str) -> Ordering {
-    key.prefix.cmp(&prefix).then_with(|| key_at(nodes, key.node).cmp(name))
+    key.mark.cmp(&prefix).then_with(|| key_at(nodes, key.node).cmp(name))
 }
 
 /// The first eight bytes, so that comparing the numbers compares the strings.
@@ -105,18 +166,17 @@ fn prefix(name: &str) -> u64 {
     u64::from_be_bytes(head)
 }
 
-fn narrow_duplicate(nodes: &[Node<'_>], object: u32, len: usize) -> Option<u32> {
-    let mut seen = [""; NARROW];
-    let mut key = object + 1;
-    for at in 0..len {
-        let name = key_at(nodes, key);
-        if seen.iter().take(at).any(|other| *other == name) {
-            return Some(key);
-        }
-        if let Some(slot) = seen.get_mut(at) {
-            *slot = name;
-        }
-        key = after(nodes, key + 1);
-    }
-    None
+/// Length, first and last bytes in one number: names of a kind differ in one of them. Equal for
+/// equal names.
+fn mark(name: &str) -> u64 {
+    let bytes = name.as_bytes();
+    let (head, tail) = if let (Some(head), Some(tail)) = (bytes.first_chunk(), bytes.last_chunk()) {
+        (u64::from_le_bytes(*head), u64::from_le_bytes(*tail))
+    } else if let (Some(head), Some(tail)) = (bytes.first_chunk(), bytes.last_chunk()) {
+        (u32::from_le_bytes(*head).into(), u32::from_le_bytes(*tail).into())
+    } else {
+        let byte = |at: usize| u64::from(bytes.get(at).copied().unwrap_or(0));
+        (byte(0) | byte(1) << 8, byte(2))
+    };
+    (head ^ tail.rotate_left(29)).wrapping_add((bytes.len() as u64) << 56)
 }

@@ -49,7 +49,13 @@ pub(super) fn follow<'a>(root: &'a Value, base: &Url, limit: usize) -> Graph<'a>
     };
     names.resources.insert(base.clone(), root);
     names.collect(root, base);
-    let graph = Graph { subs: Vec::new(), patterns: Vec::new(), overflowed: false };
+    let graph = Graph {
+        subs: Vec::new(),
+        patterns: Vec::new(),
+        named_patterns: 0,
+        names: Vec::new(),
+        overflowed: false,
+    };
     let mut walk = Walk { names, known: HashMap::new(), pending: Vec::new(), graph, limit };
     walk.reach(root, base.clone());
     let mut next = 0;
@@ -202,6 +208,8 @@ impl<'a> Walk<'a> {
         for name in ["propertyNames", "unevaluatedProperties"] {
             sub.members.extend(self.one(members, name, base));
         }
+        let names = self.one(members, "propertyNames", base);
+        self.graph.names.extend(names);
         for name in ["items", "prefixItems"] {
             sub.positions.extend(self.list(members, name, base));
         }
@@ -215,6 +223,7 @@ impl<'a> Walk<'a> {
         self.graph.patterns.extend(members.get("pattern").and_then(Value::as_str));
         let named = members.get("patternProperties").and_then(Value::as_object);
         self.graph.patterns.extend(named.into_iter().flat_map(Map::keys).map(String::as_str));
+        self.graph.named_patterns += named.map_or(0, |named| named.len() as u64);
         sub
     }
 

@@ -5,6 +5,7 @@
 //! the CPU time that a record of a proxied call takes, step by step and on the writer's thread.
 
 mod cost;
+mod probe;
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -14,6 +15,10 @@ use mcpproxy::activity::{
     Activity, Config, Draft, Filter, From, Operation, Page, Payload, Payloads, Period, Source,
     Status, Type,
 };
+
+/// The allocator of the product.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Threads that submit, as workers of the proxy would.
 const SUBMITTERS: u64 = 2;
@@ -64,6 +69,23 @@ fn timed<T>(rounds: usize, mut work: impl FnMut() -> T) -> String {
     percentiles((0..rounds).map(time).collect())
 }
 
+/// Reads what a filter means as an export does; returns how many records, and how many bytes of JSON.
+fn export(activity: &Activity, filter: &Filter) -> Result<(u64, u64), Box<dyn Error>> {
+    let view = activity.view()?;
+    let (mut seq, mut found, mut bytes) = (0, 0, 0);
+    loop {
+        let (records, last) = view.since(seq, filter, 256)?;
+        if records.is_empty() {
+            return Ok((found, bytes));
+        }
+        for record in &records {
+            found += 1;
+            bytes += serde_json::to_vec(record)?.len() as u64 + 1;
+        }
+        seq = last;
+    }
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
     let what = args.next().unwrap_or_else(|| "1000000".into());
@@ -104,6 +126,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     activity.flush()?;
     let took = start.elapsed().as_secs_f64();
     println!("{records} records, durable: {took:.2} s, {:.0} records/s", records as f64 / took);
+
+    println!("a write of 64 KiB and fdatasync alone     {}", percentiles(probe::syncs(&dir)?));
 
     let page = Page::default();
     let none = Filter::default;
@@ -175,6 +199,20 @@ fn main() -> Result<(), Box<dyn Error>> {
         "summary of 30 days                      {}",
         timed(20, || activity.summary(Period::Month, now).map(|it| it.stats.total()))
     );
+    let rare = Filter { requests: vec![draft(&template, 77).request_id.into()], ..none() };
+    for (name, filter) in [("everything", none()), ("one request", rare)] {
+        let (before, start) = (probe::reset_peak()?, Instant::now());
+        let (found, bytes) = export(&activity, &filter)?;
+        let took = start.elapsed().as_secs_f64();
+        println!(
+            "export of {name}: {found} records, {} MB in {took:.3} s, {:.0} records/s; memory {} MiB, \
+             at most {} more",
+            bytes >> 20,
+            found as f64 / took,
+            before >> 10,
+            probe::peak()?.saturating_sub(before) >> 10
+        );
+    }
     let start = Instant::now();
     let report = activity.verify(|_, _| {})?;
     println!("verify: {} records in {:.2} s", report.records, start.elapsed().as_secs_f64());

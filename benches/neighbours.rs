@@ -1,0 +1,248 @@
+//! Whether one call delays another's: how long calls of a plain tool take beside none, and beside
+//! calls whose answers are the worst to judge. The real binary, an upstream that answers at once.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a benchmark fails by panicking"
+)]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+#[path = "common/worst.rs"]
+mod worst;
+
+/// Clients that call the worst tools at the same time.
+const CROWD: usize = 8;
+
+/// A tool of the upstream: its name, its `outputSchema`, its answer's document.
+type Tools = Arc<Vec<(String, Value, String)>>;
+
+/// Ended with the benchmark.
+struct Proxy(Child);
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn main() {
+    let quick = !std::env::args().any(|arg| arg == "--bench");
+    let calls = if quick { 20 } else { 3000 };
+    let mut tools = vec![("plain".to_owned(), json!({"type": "object"}), "{\"a\":1}".to_owned())];
+    let cases = worst::cases(quick).into_iter().enumerate();
+    tools.extend(cases.map(|(at, (_, schema, document))| (format!("t{at}"), schema, document)));
+    let tools = Arc::new(tools);
+    let upstream = serve(Arc::clone(&tools));
+    let folder = tempfile::tempdir().unwrap();
+    let (_proxy, port) = start(folder.path(), upstream);
+
+    let mut plain = Client::open(port);
+    for _ in 0..calls / 10 + 1 {
+        plain.call("plain");
+    }
+    report("alone", &mut plain, calls);
+    let (over, made) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let crowd: Vec<_> = (0..CROWD)
+        .map(|at| {
+            let (over, made, count) = (Arc::clone(&over), Arc::clone(&made), tools.len() - 1);
+            thread::spawn(move || {
+                let mut client = Client::open(port);
+                for turn in at.. {
+                    if over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    client.call(&format!("t{}", turn % count));
+                    made.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    report("beside the worst", &mut plain, calls);
+    over.store(true, Ordering::Relaxed);
+    for client in crowd {
+        client.join().unwrap();
+    }
+    println!("{} calls of the worst tools by {CROWD} clients", made.load(Ordering::Relaxed));
+}
+
+fn report(name: &str, client: &mut Client, calls: usize) {
+    let mut took: Vec<Duration> = (0..calls)
+        .map(|_| {
+            let began = Instant::now();
+            client.call("plain");
+            began.elapsed()
+        })
+        .collect();
+    took.sort_unstable();
+    let at = |share: usize| took[(took.len() * share / 1000).min(took.len() - 1)];
+    println!(
+        "{name:18} p50 {:>9.1?}  p99 {:>9.1?}  p99.9 {:>9.1?}  longest {:>9.1?}",
+        at(500),
+        at(990),
+        at(999),
+        at(1000)
+    );
+}
+
+/// Starts the real binary, strict; its port.
+fn start(folder: &std::path::Path, upstream: u16) -> (Proxy, u16) {
+    let config = folder.join("config.json");
+    let written = json!({
+        "listen": "127.0.0.1:0",
+        "data_dir": folder.join("data"),
+        "api_key": "a-key-of-a-benchmark-of-more-than-32-characters",
+        "output_validation": {"mode": "strict", "max_bytes": 8 << 20, "max_depth": 100},
+        "mcpServers": {"s": {"url": format!("http://127.0.0.1:{upstream}/mcp")}},
+    });
+    std::fs::write(&config, written.to_string()).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mcpproxy"));
+    command.arg("serve").arg("--config").arg(config).stdin(Stdio::null());
+    let log = std::fs::File::create(folder.join("log")).unwrap();
+    let mut proxy = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(proxy.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let port = line.strip_prefix("MCP at http://127.0.0.1:").expect("an address");
+    let port = port.split('/').next().and_then(|port| port.parse().ok()).expect("a port");
+    (Proxy(proxy), port)
+}
+
+/// An MCP client over one connection.
+struct Client {
+    stream: BufReader<TcpStream>,
+    session: String,
+}
+
+impl Client {
+    fn open(port: u16) -> Self {
+        let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        let mut client = Self { stream: BufReader::new(stream), session: String::new() };
+        let params = json!({"protocolVersion": "2025-11-25", "capabilities": {},
+            "clientInfo": {"name": "bench", "version": "1"}});
+        client.post(&json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}));
+        client.post(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        client
+    }
+
+    fn call(&mut self, tool: &str) {
+        let intent = json!({"operation_type": "read"});
+        let arguments = json!({"name": format!("s:{tool}"), "args": {}, "intent": intent});
+        let params = json!({"name": "call_tool_read", "arguments": arguments});
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+        let answer = self.post(&call);
+        assert!(answer.starts_with(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":"));
+    }
+
+    fn post(&mut self, message: &Value) -> Vec<u8> {
+        let body = message.to_string();
+        let session = match self.session.as_str() {
+            "" => String::new(),
+            session => format!("Mcp-Session-Id: {session}\r\n"),
+        };
+        let head = format!(
+            "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n\
+             Accept: application/json, text/event-stream\r\n{session}Content-Length: {}\r\n\r\n",
+            body.len()
+        );
+        self.stream.get_mut().write_all((head + &body).as_bytes()).unwrap();
+        let headers = headers(&mut self.stream).expect("an answer");
+        let find = |name: &str| {
+            let found = headers.iter().find(|(key, _)| key == name);
+            found.map(|(_, value)| value.clone())
+        };
+        if let Some(session) = find("mcp-session-id") {
+            self.session = session;
+        }
+        let mut body = vec![0; find("content-length").map_or(0, |len| len.parse().unwrap())];
+        self.stream.read_exact(&mut body).unwrap();
+        body
+    }
+}
+
+/// Reads a head; its headers, in lower case. None when the connection has ended.
+fn headers(stream: &mut BufReader<TcpStream>) -> Option<Vec<(String, String)>> {
+    let mut headers = Vec::new();
+    loop {
+        let mut line = String::new();
+        if stream.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        if line == "\r\n" {
+            return Some(headers);
+        }
+        if let Some((name, value)) = line.split_once(':') {
+            headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+        }
+    }
+}
+
+/// Serves the upstream, a thread for each connection, to the end of the program.
+fn serve(tools: Tools) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let tools = Arc::clone(&tools);
+            thread::spawn(move || answer(stream, &tools));
+        }
+    });
+    port
+}
+
+fn answer(stream: TcpStream, tools: &Tools) {
+    stream.set_nodelay(true).unwrap();
+    let mut stream = BufReader::new(stream);
+    while let Some(headers) = headers(&mut stream) {
+        let length = headers.iter().find(|(name, _)| name == "content-length");
+        let mut body = vec![0; length.map_or(0, |(_, value)| value.parse().unwrap())];
+        stream.read_exact(&mut body).unwrap();
+        let asked: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let result = match asked["method"].as_str().unwrap_or_default() {
+            "initialize" => json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
+                "serverInfo": {"name": "worst", "version": "1"}})
+            .to_string(),
+            "tools/list" => {
+                let tools: Vec<Value> = tools
+                    .iter()
+                    .map(|(name, schema, _)| {
+                        json!({"name": name, "inputSchema": {"type": "object"},
+                            "outputSchema": schema, "annotations": {"readOnlyHint": true}})
+                    })
+                    .collect();
+                json!({ "tools": tools }).to_string()
+            }
+            "tools/call" => {
+                let name = asked["params"]["name"].as_str().unwrap_or_default();
+                let tool = tools.iter().find(|tool| tool.0 == name);
+                let document = tool.map_or("null", |(_, _, document)| document);
+                format!("{{\"content\":[],\"structuredContent\":{document}}}")
+            }
+            _ => String::new(),
+        };
+        let head = |status: &str, len| format!("HTTP/1.1 {status}\r\nContent-Length: {len}\r\n");
+        let answer = if result.is_empty() {
+            head(if asked.is_null() { "405 Method Not Allowed" } else { "202 Accepted" }, 0)
+                + "\r\n"
+        } else {
+            let body =
+                format!("{{\"jsonrpc\":\"2.0\",\"id\":{},\"result\":{result}}}", asked["id"]);
+            let head = head("200 OK", body.len());
+            format!("{head}Content-Type: application/json\r\n\r\n{body}")
+        };
+        if stream.get_mut().write_all(answer.as_bytes()).is_err() {
+            return;
+        }
+    }
+}

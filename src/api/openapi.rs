@@ -1,0 +1,149 @@
+//! `/api/v1/openapi.json`: what the REST interface is, in OpenAPI 3.1, made from the handlers.
+//!
+//! What a handler takes and answers is said at the handler. Here is what they have in common: the
+//! key, the request's id, and the refusals from in front of them.
+
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use utoipa::openapi::path::{Operation, Parameter, ParameterBuilder, ParameterIn};
+use utoipa::openapi::schema::{ObjectBuilder, Type};
+use utoipa::openapi::security::{
+    ApiKey, ApiKeyValue, Http, HttpAuthScheme, SecurityRequirement, SecurityScheme,
+};
+use utoipa::openapi::{
+    Components, Content, Header, HeaderBuilder, OpenApi, Ref, RefOr, Required, ResponseBuilder,
+    Schema,
+};
+use utoipa::{Modify, OpenApi as _};
+
+use super::answer::{self, Error, Failure};
+use super::query::Query;
+use super::{activity, auth, call, catalog, events, export, route};
+use crate::downstream::body::Body;
+
+/// Describes this interface.
+#[utoipa::path(
+    get,
+    path = "/api/v1/openapi.json",
+    tag = "state",
+    operation_id = "getDescription",
+    responses((status = 200, description = "This document", body = Object))
+)]
+pub(super) fn document(query: Query, id: &str) -> Result<Response<Body>, Failure> {
+    static DOCUMENT: LazyLock<Bytes> =
+        // Made of texts and numbers: nothing in it can fail to be JSON.
+        LazyLock::new(|| serde_json::to_vec(&openapi()).unwrap_or_default().into());
+    query.finish()?;
+    Ok(answer::json(StatusCode::OK, Body::from(DOCUMENT.clone()), id))
+}
+
+/// The whole description.
+pub(super) fn openapi() -> OpenApi {
+    Handlers::openapi()
+}
+
+#[derive(utoipa::OpenApi)]
+#[openapi(
+    info(title = "mcpproxy", description = "Activity, servers, tools and calls of a running mcpproxy. \
+        A query parameter that is unknown, given twice, malformed or out of range is refused with 400 \
+        and named. `HEAD` answers as `GET`, without the body."),
+    servers((url = "/")),
+    paths(
+        activity::list, activity::record, activity::summary, activity::verify, export::export,
+        events::events, catalog::servers, catalog::tools, catalog::tool, call::call,
+        catalog::status, catalog::alive, catalog::ready, document,
+    ),
+    components(schemas(Error)),
+    tags(
+        (name = "activity", description = "The log of calls and decisions"),
+        (name = "tools", description = "The catalog, and calls"),
+        (name = "state", description = "How the proxy and its servers are"),
+        (name = "health", description = "For probes; they need no key"),
+    ),
+    modifiers(&Common),
+)]
+struct Handlers;
+
+/// The ways to carry the key, by name.
+const SCHEMES: [&str; 3] = ["header", "bearer", "query"];
+
+/// What is refused before a handler is asked.
+const REFUSALS: [(StatusCode, &str); 4] = [
+    (StatusCode::BAD_REQUEST, "A parameter is unknown, given twice, malformed or out of range"),
+    (StatusCode::UNAUTHORIZED, "The API key is missing, or another"),
+    (StatusCode::FORBIDDEN, "`Host` or `Origin` is not allowed"),
+    (StatusCode::METHOD_NOT_ALLOWED, "The path does not take this method"),
+];
+
+/// What all handlers have in common.
+struct Common;
+
+impl Modify for Common {
+    fn modify(&self, openapi: &mut OpenApi) {
+        let components = openapi.components.get_or_insert_with(Components::new);
+        let [header, bearer, query] = SCHEMES;
+        let key = |at| SecurityScheme::ApiKey(at);
+        for (name, scheme) in [
+            (header, key(ApiKey::Header(ApiKeyValue::new("X-API-Key")))),
+            (bearer, SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer))),
+            (query, key(ApiKey::Query(ApiKeyValue::new(auth::QUERY_PARAMETER)))),
+        ] {
+            components.add_security_scheme(name, scheme);
+        }
+        for (path, item) in &mut openapi.paths.paths {
+            for operation in [&mut item.get, &mut item.post].into_iter().flatten() {
+                complete(operation, route::needs_key(path));
+            }
+        }
+    }
+}
+
+/// Adds to an operation what no handler says of itself.
+fn complete(operation: &mut Operation, keyed: bool) {
+    let empty: [&str; 0] = [];
+    operation.security =
+        keyed.then(|| SCHEMES.map(|name| SecurityRequirement::new(name, empty)).into());
+    operation.parameters.get_or_insert_default().push(request_id().into());
+    let responses = &mut operation.responses.responses;
+    for (status, text) in REFUSALS {
+        let asks_for_more = matches!(status, StatusCode::BAD_REQUEST | StatusCode::UNAUTHORIZED);
+        if keyed || !asks_for_more {
+            let response = ResponseBuilder::new().description(text).build();
+            responses.entry(status.as_str().to_owned()).or_insert(RefOr::T(response));
+        }
+    }
+    for (status, response) in responses {
+        let RefOr::T(response) = response else { continue };
+        response.headers.insert("X-Request-Id".to_owned(), RefOr::T(header("The request's id")));
+        if *status == *StatusCode::METHOD_NOT_ALLOWED.as_str() {
+            response.headers.insert("Allow".to_owned(), RefOr::T(header("The methods it takes")));
+        }
+        if status.starts_with(['4', '5']) && response.content.is_empty() {
+            let error = Content::new(Some(Ref::from_schema_name("Error")));
+            response.content.insert("application/json".to_owned(), RefOr::T(error));
+        }
+    }
+}
+
+fn request_id() -> Parameter {
+    ParameterBuilder::new()
+        .name("X-Request-Id")
+        .parameter_in(ParameterIn::Header)
+        .required(Required::False)
+        .description(Some(
+            "An id for the request, of at most 128 letters, digits, `-`, `_`, `.` and `:`. Another \
+             is given where it is none, or not such a one.",
+        ))
+        .schema(Some(text()))
+        .build()
+}
+
+fn header(description: &str) -> Header {
+    HeaderBuilder::new().schema(Some(text())).description(Some(description)).build()
+}
+
+fn text() -> Schema {
+    ObjectBuilder::new().schema_type(Type::String).build().into()
+}

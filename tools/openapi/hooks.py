@@ -1,0 +1,47 @@
+"""What schemathesis cannot read in the description, and what it does not look at by itself."""
+
+import schemathesis
+from hypothesis import strategies as st
+
+# Tools of the stub, by what is to come of a call: a result, a refusal, nothing of the name.
+TOOLS = (
+    "stub:read_item", "stub:write_item", "stub:delete_item", "stub:violate", "stub:error",
+    "stub:nothing", "nobody:read_item",
+)
+
+schemathesis.openapi.format("server-tool", st.sampled_from(TOOLS))
+schemathesis.openapi.format(
+    "json-object", st.sampled_from(("{}", '{"n": 1.0}', ' {"text": "\\u00fc", "list": [[], {}]}'))
+)
+
+
+@schemathesis.hook
+def filter_case(context, case):
+    """Parameters that exclude each other, which the description can only say in words."""
+    query = case.query if isinstance(case.query, dict) else {}
+    exclusive = {"/api/v1/activity": ("cursor", "offset"), "/api/v1/tools": ("cursor", "q")}
+    pair = exclusive.get(case.path, ())
+    return not pair or not all(name in query for name in pair)
+
+
+@schemathesis.check
+def names_its_request(ctx, response, case):
+    """Every answer has X-Request-Id, and an error says it too."""
+    given = response.headers.get("x-request-id", [""])[0]
+    assert given, "no X-Request-Id"
+    if response.status_code >= 400 and case.path != "/readyz":
+        body = response.json()
+        assert body["success"] is False and body["error"], body
+        assert body["request_id"] == given, body
+
+
+@schemathesis.check
+def refusals_help(ctx, response, case):
+    """A 400 names a parameter or what is wrong with the body; a 405 says what to use."""
+    if response.status_code == 405:
+        assert response.headers.get("allow"), "no Allow"
+    if response.status_code == 400 and response.request.method == "GET":
+        names = [parameter.name for parameter in case.operation.query]
+        sent = list(case.query) if isinstance(case.query, dict) else []
+        text = response.json()["error"]
+        assert any(name in text for name in names + sent), text
