@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use super::call::{HttpSource, Part};
+use super::answer::{HttpSource, Part};
 use super::deadline::Deadline;
 use super::desk::Place;
 use super::error::{Cause, Sent};
@@ -166,7 +166,7 @@ impl Heard {
         Poll::Ready(Step::Sent(Err((Cause::NoAnswer { limit }, Sent::Maybe))))
     }
 
-    /// Lets the next message take longer.
+    /// From now on a message may take this long to begin.
     pub(super) fn wait_longer(&mut self, limit: Duration) {
         self.limit = limit;
         if self.going.since.get().is_some() {
