@@ -11,10 +11,12 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, watch};
 
 use super::ask::{Ask, Beside, Changes, Era, Offers, Takes};
+use super::desk::{self, Desk, News};
 use super::error::{CallError, Cause, Sent, Undelivered};
+use super::heard::{Going, Heard};
 use super::http::{self, Exchange, Limits, Pool, Session};
 use super::pending;
 use super::request::{Fields, Params};
@@ -22,8 +24,13 @@ use super::stdio::{self, Link};
 use super::supervisor::{Control, ServerState, Status};
 use crate::intent::Permit;
 
-/// Longest wait of a call for a server that is still connecting.
+/// Longest wait of calls for a server that is still connecting, from when it began to. The server
+/// may be one whose tools are known from the last run: a call is worth that wait, since most
+/// servers need a few seconds to start. Once an attempt has failed calls fail at once, until one
+/// succeeds.
 pub const CONNECT_WAIT: Duration = Duration::from_secs(10);
+/// Longest wait for the head of an answer that is heard: beyond every other limit.
+const HEAD_LIMIT: Duration = Duration::from_secs(24 * 3600);
 /// Longest wait of a client's answer for its way to the server that asked.
 pub const RESPOND_WAIT: Duration = Duration::from_secs(5);
 
@@ -39,7 +46,7 @@ pub struct Upstream {
     pub(super) next_id: AtomicU64,
     /// What it said of itself when it was reached last.
     pub(super) about: ArcSwap<About>,
-    pub(super) changes: watch::Sender<Changes>,
+    pub(super) news: Arc<News>,
 }
 
 /// What a server said of itself.
@@ -61,6 +68,8 @@ pub(super) struct Live {
     pub(super) generation: u64,
     pub(super) era: Era,
     pub(super) link: Carrier,
+    /// The calls over HTTP that can be reached beside their own streams.
+    pub(super) desk: Arc<Desk>,
 }
 
 /// What carries messages.
@@ -129,7 +138,13 @@ impl Upstream {
     /// Tells when its lists of resources or prompts are to be read again.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<Changes> {
-        self.changes.subscribe()
+        self.news.changes.subscribe()
+    }
+
+    /// Tells the URIs of resources that have changed, as far as the server was asked to tell.
+    #[must_use]
+    pub fn updates(&self) -> broadcast::Receiver<Arc<str>> {
+        self.news.updates.subscribe()
     }
 
     /// Sends a client's answer back to the server that asked. `generation` is that of the
@@ -190,7 +205,7 @@ impl Upstream {
         let tool = &permit.tool().name.tool;
         let Beside { meta, members, takes } = beside;
         let fields = Fields::Call { arguments, members };
-        let params = Params { method: "tools/call", name: Some(tool), meta, fields };
+        let params = Params { method: "tools/call", name: Some(tool.clone()), meta, fields };
         self.request(pool, params, takes, tool.clone()).await
     }
 
@@ -202,6 +217,7 @@ impl Upstream {
     pub async fn ask(self: &Arc<Self>, pool: &Rc<Pool>, ask: Ask<'_>) -> Result<Answer, CallError> {
         let Ask { method, name, params, meta, takes } = ask;
         debug_assert_ne!(method, "tools/call", "a tool is called with a permit");
+        let name = name.map(Arc::from);
         let params = Params { method, name, meta, fields: Fields::Object(params) };
         self.request(pool, params, takes, method.into()).await
     }
@@ -209,13 +225,14 @@ impl Upstream {
     async fn request(
         self: &Arc<Self>,
         pool: &Rc<Pool>,
-        params: Params<'_>,
-        _takes: Takes,
+        params: Params,
+        takes: Takes,
         what: Arc<str>,
     ) -> Result<Answer, CallError> {
         let sent = async {
             let slot = self.slot().await.map_err(unsent)?;
-            let (source, generation) = self.send(pool, &params).await?;
+            let live = self.live().await.map_err(unsent)?;
+            let (source, generation) = self.send(pool, live, params, takes).await?;
             Ok((source, generation, slot))
         };
         match sent.await {
@@ -232,72 +249,121 @@ impl Upstream {
     async fn send(
         self: &Arc<Self>,
         pool: &Rc<Pool>,
-        params: &Params<'_>,
+        live: Arc<Live>,
+        params: Params,
+        takes: Takes,
     ) -> Result<(Source, u64), (Cause, Sent)> {
-        let live = self.live().await.map_err(unsent)?;
-        let session = match &live.link {
+        let generation = live.generation;
+        match &live.link {
+            Carrier::Http(_) if live.era == Era::Legacy && params.may_be_told(takes) => {
+                let heard = self.hear(pool, live, params, takes);
+                Ok((Source::Heard(Box::new(heard)), generation))
+            }
+            Carrier::Http(_) => {
+                let over = |live: &Live| live.generation;
+                let id = self.fresh_id();
+                let (source, generation) =
+                    self.post(pool, live, &params, id, self.call_timeout, over).await?;
+                Ok((Source::Http(Box::new(source)), generation))
+            }
             Carrier::Stdio(link) => {
-                let sent = link.call(|id| params.line(id, live.era), self.call_timeout).await;
-                let sent = sent.map(|call| (Source::Stdio(call), live.generation));
+                let line = |id| params.line(id, live.era);
+                let sent = link.call(line, self.call_timeout, Some(takes)).await;
+                let sent = sent.map(|call| (Source::Stdio(call), generation));
                 if sent.is_ok() || !link.has_ended() {
                     return sent;
                 }
                 // It ended before anything was sent, and its supervisor is about to say so.
-                let again = self.successor(live.generation).await.map_err(unsent)?;
-                return match &again.link {
-                    Carrier::Stdio(link) => {
-                        let sent =
-                            link.call(|id| params.line(id, again.era), self.call_timeout).await;
-                        sent.map(|call| (Source::Stdio(call), again.generation))
-                    }
-                    Carrier::Http(_) => sent,
-                };
+                let again = self.successor(generation).await.map_err(unsent)?;
+                let Carrier::Stdio(link) = &again.link else { return sent };
+                let line = |id| params.line(id, again.era);
+                let call = link.call(line, self.call_timeout, Some(takes)).await?;
+                Ok((Source::Stdio(call), again.generation))
             }
-            Carrier::Http(session) => session,
+        }
+    }
+
+    /// A call over HTTP that is sent while what is said beside its answer is heard.
+    fn hear(
+        self: &Arc<Self>,
+        pool: &Rc<Pool>,
+        live: Arc<Live>,
+        params: Params,
+        takes: Takes,
+    ) -> Heard {
+        let (id, going) = (self.fresh_id(), Rc::new(Going::default()));
+        let (sender, messages) = mpsc::channel(desk::HEARD_MESSAGES);
+        let (upstream, pool, told) = (self.clone(), pool.clone(), going.clone());
+        let sending = async move {
+            let over = |live: &Live| {
+                told.attempt(live.generation, live.desk.enter(id, sender.clone(), takes))
+            };
+            // How long its head may take is decided where it is heard.
+            upstream.post(&pool, live, &params, id, HEAD_LIMIT, over).await
         };
-        let refused = match self.post(pool, &live, session, params).await {
-            Ok(source) => return Ok((source, live.generation)),
+        Heard::new(id, going, messages, Box::pin(sending), self.call_timeout)
+    }
+
+    /// Posts a request, once more if the session was lost. `over` is told each connection that it
+    /// is sent over; what it makes is kept while the answer comes.
+    async fn post<P>(
+        self: &Arc<Self>,
+        pool: &Rc<Pool>,
+        live: Arc<Live>,
+        params: &Params,
+        id: u64,
+        limit: Duration,
+        over: impl Fn(&Live) -> P,
+    ) -> Result<(HttpSource, P), (Cause, Sent)> {
+        let place = over(&live);
+        let refused = match self.post_once(pool, &live, params, id, limit).await {
+            Ok(source) => return Ok((source, place)),
             Err(refused) => refused,
         };
+        drop(place);
         if refused.session_unknown {
             // The server knew nothing of the session, so it executed nothing: the one case in
             // which a call is sent twice.
             let again = self.renewed(live.generation).await.map_err(unsent)?;
-            if let Carrier::Http(session) = &again.link {
-                return match self.post(pool, &again, session, params).await {
-                    Ok(source) => Ok((source, again.generation)),
-                    Err(refused) => Err((refused.cause, refused.sent)),
-                };
-            }
-        } else if let Cause::Connect { .. } = refused.cause {
+            let place = over(&again);
+            return match self.post_once(pool, &again, params, id, limit).await {
+                Ok(source) => Ok((source, place)),
+                Err(refused) => Err((refused.cause, refused.sent)),
+            };
+        }
+        if let Cause::Connect { .. } = refused.cause {
             self.report(live.generation, refused.cause.to_string());
         }
         Err((refused.cause, refused.sent))
     }
 
-    async fn post(
+    async fn post_once(
         self: &Arc<Self>,
         pool: &Rc<Pool>,
         live: &Live,
-        session: &Session,
-        params: &Params<'_>,
-    ) -> Result<Source, http::Refused> {
-        let limits = Limits { answer: self.call_timeout, stall: http::STALL_LIMIT };
-        let mut cancel = Cancel {
-            upstream: self.clone(),
-            generation: live.generation,
-            id: self.fresh_id(),
-            armed: true,
+        params: &Params,
+        id: u64,
+        limit: Duration,
+    ) -> Result<HttpSource, http::Refused> {
+        let Carrier::Http(session) = &live.link else {
+            let reason = "it is not reached over HTTP any more".into();
+            return Err(http::Refused::unsent(Cause::NotConnected { reason }));
         };
-        match http::exchange(session, pool, params.body(cancel.id, live.era), limits).await {
-            Ok(exchange) => Ok(Source::Http(Box::new(HttpSource {
+        let limits = Limits { answer: limit, stall: http::STALL_LIMIT };
+        // Closing its connection is what cancels a call of a modern server.
+        let armed = live.era == Era::Legacy;
+        let upstream = self.clone();
+        let mut cancel = Cancel { upstream, generation: live.generation, id, armed };
+        let request = session.post(&params.lines(live.era), params.body(id, live.era));
+        match http::exchange(session, pool, &request, limits).await {
+            Ok(exchange) => Ok(HttpSource {
                 exchange: Some(exchange),
                 pool: pool.clone(),
                 key: session.key,
                 cancel,
-            }))),
+            }),
             Err(refused) => {
-                cancel.armed = refused.cause.leaves_call_running();
+                cancel.armed &= refused.cause.leaves_call_running();
                 Err(refused)
             }
         }
@@ -332,8 +398,13 @@ impl Upstream {
             // What is still called connected may just have been lost.
             Status::Connecting | Status::Connected => self.live.load().is_some(),
         });
-        match tokio::time::timeout(CONNECT_WAIT, wait).await {
-            Err(_) => return Err(Cause::StillConnecting { waited: CONNECT_WAIT }),
+        // Counted from when it began to connect: a mute server costs one wait, not one per call.
+        let since = self.state.borrow().since.elapsed().unwrap_or_default();
+        match tokio::time::timeout(CONNECT_WAIT.saturating_sub(since), wait).await {
+            Err(_) => {
+                let waited = Duration::from_secs(since.max(CONNECT_WAIT).as_secs());
+                return Err(Cause::StillConnecting { waited });
+            }
             Ok(Err(_)) => {}
             Ok(Ok(state)) => match state.status {
                 Status::Disabled => return Err(Cause::Disabled),
@@ -381,6 +452,10 @@ fn unsent(cause: Cause) -> (Cause, Sent) {
     (cause, Sent::No)
 }
 
+fn maybe_sent(cause: Cause) -> (Cause, Sent) {
+    (cause, Sent::Maybe)
+}
+
 /// The answer to a call: messages as they come. Dropping it before its last message has ended
 /// cancels the call.
 pub struct Answer {
@@ -395,10 +470,11 @@ pub struct Answer {
 
 enum Source {
     Http(Box<HttpSource>),
+    Heard(Box<Heard>),
     Stdio(stdio::Call),
 }
 
-struct HttpSource {
+pub(super) struct HttpSource {
     /// `None` once the connection went back to the pool, or broke.
     exchange: Option<Exchange>,
     pool: Rc<Pool>,
@@ -437,6 +513,7 @@ impl Answer {
     pub fn id(&self) -> u64 {
         match &self.source {
             Source::Http(source) => source.cancel.id,
+            Source::Heard(heard) => heard.id(),
             Source::Stdio(call) => call.id(),
         }
     }
@@ -444,7 +521,19 @@ impl Answer {
     /// The connection it comes over, for [`Upstream::respond`] to a request among its messages.
     #[must_use]
     pub fn generation(&self) -> u64 {
-        self.generation
+        match &self.source {
+            Source::Heard(heard) => heard.generation(),
+            Source::Http(_) | Source::Stdio(_) => self.generation,
+        }
+    }
+
+    /// Lets the next message take this long: the client is being asked what the server asked.
+    pub fn wait_longer(&mut self, limit: Duration) {
+        match &mut self.source {
+            Source::Http(source) => source.wait_longer(limit),
+            Source::Heard(heard) => heard.wait_longer(limit),
+            Source::Stdio(call) => call.wait_longer(limit),
+        }
     }
 
     /// The next piece; `None` when the stream has ended. Nothing is read ahead of what was asked
@@ -454,44 +543,50 @@ impl Answer {
     /// [`CallError`]; the answer is over then.
     pub async fn next(&mut self) -> Result<Option<Part>, CallError> {
         let next = match &mut self.source {
-            Source::Http(source) => source.next().await,
-            Source::Stdio(call) => call.next().await,
+            Source::Http(source) => source.next().await.map_err(maybe_sent),
+            Source::Heard(heard) => heard.next().await,
+            Source::Stdio(call) => call.next().await.map_err(maybe_sent),
         };
-        next.map_err(|cause| self.error(cause))
+        next.map_err(|failed| self.error(failed))
     }
 
     /// The error for an answer that ended without a response among its messages.
     #[must_use]
     pub fn without_response(&self) -> CallError {
-        self.error(Cause::NoAnswerAtAll { reason: "its stream held no response".into() })
+        self.error(maybe_sent(Cause::NoAnswerAtAll {
+            reason: "its stream held no response".into(),
+        }))
     }
 
     /// To be called when the response has ended: what may follow it on the stream is not waited
     /// for, and the connection is used again.
     pub fn finish(mut self) {
-        if let Source::Http(source) = &mut self.source {
-            source.done();
+        match &mut self.source {
+            Source::Http(source) => source.done(),
+            Source::Heard(heard) => heard.done(),
+            Source::Stdio(_) => {}
         }
     }
 
-    fn error(&self, cause: Cause) -> CallError {
-        CallError {
-            server: self.upstream.name.clone(),
-            tool: self.what.clone(),
-            cause,
-            sent: Sent::Maybe,
-        }
+    fn error(&self, (cause, sent): (Cause, Sent)) -> CallError {
+        CallError { server: self.upstream.name.clone(), tool: self.what.clone(), cause, sent }
     }
 }
 
 impl HttpSource {
-    async fn next(&mut self) -> Result<Option<Part>, Cause> {
+    pub(super) fn wait_longer(&mut self, limit: Duration) {
+        if let Some(exchange) = &mut self.exchange {
+            exchange.wait_longer(limit);
+        }
+    }
+
+    pub(super) async fn next(&mut self) -> Result<Option<Part>, Cause> {
         let Some(exchange) = &mut self.exchange else { return Ok(None) };
         let event = match exchange.next().await {
             Ok(event) => event,
             Err(cause) => {
                 self.exchange = None;
-                self.cancel.armed = cause.leaves_call_running();
+                self.cancel.armed &= cause.leaves_call_running();
                 return Err(cause);
             }
         };
@@ -504,7 +599,7 @@ impl HttpSource {
         }))
     }
 
-    fn done(&mut self) {
+    pub(super) fn done(&mut self) {
         self.cancel.armed = false;
         if let Some(exchange) = self.exchange.take() {
             exchange.release(&self.pool, self.key);

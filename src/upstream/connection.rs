@@ -137,11 +137,14 @@ pub(super) struct Request {
 
 impl Request {
     /// `head` is everything before the length of the body: request line and header lines.
-    pub(super) fn new(head: &[u8], body: [Bytes; 3]) -> Self {
+    pub(super) fn new(head: [&[u8]; 2], body: [Bytes; 3]) -> Self {
         let length: usize = body.iter().map(Bytes::len).sum();
         let [first, rest @ ..] = body;
-        let mut start = Vec::with_capacity(head.len() + 32 + first.len());
-        start.extend_from_slice(head);
+        let head_bytes: usize = head.iter().map(|part| part.len()).sum();
+        let mut start = Vec::with_capacity(head_bytes + 32 + first.len());
+        for part in head {
+            start.extend_from_slice(part);
+        }
         // Writing into a Vec cannot fail.
         let _ = write!(start, "content-length: {length}\r\n\r\n");
         start.extend_from_slice(&first);
@@ -490,7 +493,7 @@ mod tests {
     #[test]
     fn a_request_is_its_head_and_its_body_wherever_a_write_stops() {
         let body = ["{", "\"a\"", "}"].map(Bytes::from);
-        let request = Request::new(b"POST / HTTP/1.1\r\n", body);
+        let request = Request::new([b"POST / HTTP/1.1\r\n", b""], body);
         let whole = "POST / HTTP/1.1\r\ncontent-length: 5\r\n\r\n{\"a\"}";
         for written in 0..=whole.len() {
             assert_eq!(request.after(written).concat(), &whole.as_bytes()[written..]);

@@ -150,6 +150,13 @@ pub enum Cause {
         /// The status code, 202 or 204.
         status: u16,
     },
+    /// The server speaks the first HTTP transport alone.
+    #[error(
+        "the server speaks only the HTTP+SSE transport of 2024-11-05, which is not supported: use \
+         the URL of its streamable HTTP endpoint (often /mcp instead of /sse), update the server, \
+         or start it as a command over stdio"
+    )]
+    SseOnly,
     /// The session ended and could not be made anew.
     #[error("the server ended the session and a new one could not be made: {reason}")]
     SessionLost {

@@ -5,10 +5,11 @@
 //! decision.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio_rustls::TlsConnector;
 
@@ -16,10 +17,13 @@ use super::ask::Era;
 use super::call::{Carrier, Part, Upstream};
 use super::config::Target;
 use super::connection::{Endpoint, tls_connector};
+use super::desk::{Desk, News};
 use super::error::Cause;
 use super::http::Session;
 use super::lifecycle::{self, Greeting, PipeTransport, Service};
+use super::listen;
 use super::oauth::{self, Bearer};
+use super::probe::{Probed, Start};
 use super::process::{self, LastWords, Process};
 use super::request::Params;
 use super::session::{self, HttpTransport};
@@ -39,30 +43,75 @@ pub(super) struct Place<'a> {
     pub(super) limit: Duration,
     /// Made when the first https server is connected.
     pub(super) tls: &'a Arc<OnceLock<TlsConnector>>,
+    pub(super) news: &'a Arc<News>,
     /// Its login, where it can have one.
     pub(super) login: Option<&'a oauth::Guard>,
 }
 
-/// Starts or reaches the server and initializes it. The error is one line.
-pub(super) async fn establish(target: &Target, place: &Place<'_>) -> Result<Connection, String> {
-    match target {
-        Target::Stdio { command, args, env, cwd } => {
-            start(place.server, command, args, env, cwd.as_deref(), place.limit).await
-        }
-        Target::Http { url, headers } => log_in_and_reach(place, url, headers).await,
+/// Why there is no connection.
+pub(super) struct Failure {
+    /// In one line.
+    pub(super) reason: String,
+    /// How to begin the next time.
+    pub(super) next: Start,
+}
+
+impl Failure {
+    fn new(reason: String) -> Self {
+        Self { reason, next: Start::Probe }
     }
 }
 
-async fn start(
-    server: &Arc<str>,
+/// Starts or reaches the server and leads the handshake with it.
+pub(super) async fn establish(
+    target: &Target,
+    place: &Place<'_>,
+    start: Start,
+) -> Result<Connection, Failure> {
+    let (command, args, env, cwd) = match target {
+        Target::Http { url, headers } => {
+            return log_in_and_reach(place, url, headers, start).await;
+        }
+        Target::Stdio { command, args, env, cwd } => (command, args, env, cwd.as_deref()),
+    };
+    match run(place, command, args, env, cwd, start).await {
+        // There are servers that end when they are asked anything before `initialize`.
+        Err(Unstarted::Ended(_)) if start == Start::Probe => {
+            let legacy = Start::Known(Era::Legacy);
+            run(place, command, args, env, cwd, legacy).await.map_err(Unstarted::into_failure)
+        }
+        other => other.map_err(Unstarted::into_failure),
+    }
+}
+
+/// How a child failed to become a server.
+enum Unstarted {
+    /// It ended or closed its pipes.
+    Ended(String),
+    Other(Failure),
+}
+
+impl Unstarted {
+    fn into_failure(self) -> Failure {
+        match self {
+            Self::Ended(reason) => Failure::new(reason),
+            Self::Other(failure) => failure,
+        }
+    }
+}
+
+async fn run(
+    place: &Place<'_>,
     command: &str,
     args: &[String],
     env: &[(String, String)],
     cwd: Option<&Path>,
-    limit: Duration,
-) -> Result<Connection, String> {
-    let (process, pipes) = Process::start(command, args, env, cwd)?;
-    let (link, queue) = Link::new(server.clone());
+    start: Start,
+) -> Result<Connection, Unstarted> {
+    let (server, limit) = (place.server, place.limit);
+    let (process, pipes) = Process::start(command, args, env, cwd)
+        .map_err(|reason| Unstarted::Other(Failure::new(reason)))?;
+    let (link, queue) = Link::new(server.clone(), place.news.clone());
     let (out, inbox) = mpsc::channel(LIFECYCLE_MESSAGES);
     let (lost, losses) = mpsc::channel(1);
     let last_words = LastWords::default();
@@ -84,23 +133,33 @@ async fn start(
         let _ = lost.try_send(reason);
     });
     let mut child = Child { process, last_words, stderr, tasks, writer };
-    let changed = Arc::new(Notify::new());
-    let transport = PipeTransport { link: link.clone(), inbox, limit };
-    let carrier = Carrier::Stdio(link);
-    match lifecycle::initialize(server.clone(), transport, changed.clone(), limit).await {
+    let late = Arc::new(AtomicBool::new(false));
+    let pipe = PipeTransport { link: link.clone(), inbox, limit };
+    let transport = Probed::new(pipe, limit, late.clone());
+    match lifecycle::initialize(transport, limit, start).await {
         Ok((service, greeting)) => Ok(Connection {
-            carrier,
+            carrier: Carrier::Stdio(link.clone()),
+            line: listen::Line::Stdio(link),
+            desk: Arc::default(),
             service: Some(service),
             greeting,
-            changed,
             losses,
             child: Some(child),
             login: None,
         }),
         Err(reason) => {
-            let reason = if losses.is_empty() { reason } else { child.explain(reason).await };
+            let ended = !losses.is_empty();
+            let reason = if ended { child.explain(reason).await } else { reason };
             child.stop(tokio::time::Instant::now() + GOODBYE_LIMIT).await;
-            Err(reason)
+            let next = match late.load(Ordering::Relaxed) {
+                true => Start::Known(Era::Modern),
+                false => Start::Probe,
+            };
+            Err(if ended {
+                Unstarted::Ended(reason)
+            } else {
+                Unstarted::Other(Failure { reason, next })
+            })
         }
     }
 }
@@ -111,22 +170,24 @@ async fn log_in_and_reach(
     place: &Place<'_>,
     url: &str,
     headers: &[(String, String)],
-) -> Result<Connection, String> {
+    start: Start,
+) -> Result<Connection, Failure> {
     let Some(login) = place.login else {
-        return reach(place, url, headers, None).await.map_err(|refused| refused.reason);
+        return reach(place, url, headers, None, start).await.map_err(Failure::from);
     };
-    let first = login.bearer(None).await?;
-    let refused = match reach(place, url, headers, first.as_ref()).await {
+    let first = login.bearer(None).await.map_err(Failure::new)?;
+    let refused = match reach(place, url, headers, first.as_ref(), start).await {
         Ok(connection) => return Ok(connection),
-        Err(refused) if !refused.wants_login => return Err(refused.reason),
+        Err(refused) if !refused.wants_login => return Err(refused.into()),
         Err(_) => first,
     };
     let needs_login = || oauth::needs_login(place.server);
-    let Some(refused) = refused else { return Err(needs_login()) };
-    let second = login.bearer(Some(&refused)).await?.ok_or_else(needs_login)?;
-    match reach(place, url, headers, Some(&second)).await {
-        Err(refused) if refused.wants_login => Err(needs_login()),
-        reached => reached.map_err(|refused| refused.reason),
+    let Some(refused) = refused else { return Err(Failure::new(needs_login())) };
+    let second = login.bearer(Some(&refused)).await.map_err(Failure::new)?;
+    let second = second.ok_or_else(|| Failure::new(needs_login()))?;
+    match reach(place, url, headers, Some(&second), start).await {
+        Err(refused) if refused.wants_login => Err(Failure::new(needs_login())),
+        reached => reached.map_err(Failure::from),
     }
 }
 
@@ -142,11 +203,18 @@ impl From<String> for Unreached {
     }
 }
 
+impl From<Unreached> for Failure {
+    fn from(unreached: Unreached) -> Self {
+        Self::new(unreached.reason)
+    }
+}
+
 async fn reach(
     place: &Place<'_>,
     url: &str,
     headers: &[(String, String)],
     bearer: Option<&Bearer>,
+    start: Start,
 ) -> Result<Connection, Unreached> {
     let tls = place.tls.clone();
     let url = url.to_owned();
@@ -160,27 +228,39 @@ async fn reach(
     if let Some(bearer) = bearer {
         session.log_in(bearer.header.clone());
     }
-    let changed = Arc::new(Notify::new());
     let limit = place.limit;
     let (lost, losses) = mpsc::channel(1);
-    let (transport, shared) = HttpTransport::new(session, limit, lost);
-    let name = place.server.clone();
-    let (service, greeting) = lifecycle::initialize(name, transport, changed.clone(), limit)
+    let desk = Arc::new(Desk::default());
+    let told = (desk.clone(), place.news.clone());
+    let (transport, shared) = HttpTransport::new(place.server.clone(), session, limit, lost, told);
+    // Over HTTP an answer that comes late has nobody to come to.
+    let transport = Probed::new(transport, limit, Arc::default());
+    let (service, greeting) = lifecycle::initialize(transport, limit, start)
         .await
         .map_err(|reason| Unreached { reason, wants_login: shared.wants_login() })?;
-    let carrier = Carrier::Http(Arc::new(shared.session()));
-    let login = bearer.cloned().map(|bearer| (shared, bearer));
-    let service = Some(service);
-    Ok(Connection { carrier, service, greeting, changed, losses, child: None, login })
+    if greeting.about.era == Era::Modern {
+        shared.set_modern();
+    }
+    Ok(Connection {
+        carrier: Carrier::Http(Arc::new(shared.session())),
+        login: bearer.cloned().map(|bearer| (shared.clone(), bearer)),
+        line: listen::Line::Http(shared),
+        desk,
+        service: Some(service),
+        greeting,
+        losses,
+        child: None,
+    })
 }
 
 /// An initialized connection.
 pub(super) struct Connection {
     pub(super) carrier: Carrier,
+    /// How changes are listened for, of a modern server.
+    pub(super) line: listen::Line,
+    pub(super) desk: Arc<Desk>,
     service: Option<Service>,
     pub(super) greeting: Greeting,
-    /// The list of tools has changed.
-    pub(super) changed: Arc<Notify>,
     losses: mpsc::Receiver<Arc<str>>,
     child: Option<Child>,
     /// The token it goes with, and whose session to tell of another.
@@ -268,7 +348,7 @@ impl Child {
 pub(super) async fn fetch(
     upstream: &Upstream,
     carrier: &Carrier,
-    params: Params<'static>,
+    params: Params,
     era: Era,
     limit: Duration,
 ) -> Result<Vec<u8>, Cause> {
@@ -278,7 +358,8 @@ pub(super) async fn fetch(
         }
         Carrier::Stdio(link) => link,
     };
-    let mut call = link.call(|id| params.line(id, era), limit).await.map_err(|(cause, _)| cause)?;
+    let mut call =
+        link.call(|id| params.line(id, era), limit, None).await.map_err(|(cause, _)| cause)?;
     let mut message = Vec::new();
     while let Some(part) = call.next().await? {
         match part {

@@ -29,6 +29,7 @@ use serde_json::value::RawValue;
 
 use super::connection::{Connection, Endpoint, Request, SendError};
 use super::error::{Cause, Sent, printable};
+use super::request::MODERN_VERSION;
 use crate::wire::http1::Head;
 use crate::wire::sse;
 
@@ -114,14 +115,26 @@ impl Session {
         self.post_head = head(&Method::POST, &self.endpoint, &self.headers).into();
     }
 
+    /// What the server is expected to know of us.
+    fn standing(&self) -> Standing {
+        let modern =
+            self.headers.get(PROTOCOL_VERSION).is_some_and(|version| version == MODERN_VERSION);
+        match (self.has_id(), modern) {
+            (_, true) => Standing::Modern,
+            (true, false) => Standing::Session,
+            (false, false) => Standing::Neither,
+        }
+    }
+
     /// Whether the server gave a session id.
     pub(super) fn has_id(&self) -> bool {
         self.headers.contains_key(SESSION_ID)
     }
 
-    /// A message of this session.
-    pub(super) fn post(&self, body: [Bytes; 3]) -> Request {
-        Request::new(&self.post_head, body)
+    /// A message of this session. `lines` are further header lines of this message alone, each
+    /// with its line end.
+    pub(super) fn post(&self, lines: &[u8], body: [Bytes; 3]) -> Request {
+        Request::new([&self.post_head, lines], body)
     }
 
     /// Asks for the session's own stream, from after an event if one is named.
@@ -142,6 +155,17 @@ impl Session {
         headers.remove(CONTENT_TYPE);
         Request::without_body(&head(&Method::DELETE, &self.endpoint, &headers))
     }
+}
+
+/// What a server is expected to know of us.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// It gave us a session.
+    Session,
+    /// Every request says all there is to know.
+    Modern,
+    /// It gave us no session.
+    Neither,
 }
 
 /// A head without its last line end. Names and values were checked when they became what they are.
@@ -278,6 +302,10 @@ impl Refused {
     fn new(cause: Cause, sent: Sent) -> Self {
         Self { cause, sent, session_unknown: false }
     }
+
+    pub(super) fn unsent(cause: Cause) -> Self {
+        Self::new(cause, Sent::No)
+    }
 }
 
 /// The bytes of an answer, or its framing.
@@ -314,18 +342,17 @@ enum Framing {
 pub(super) async fn exchange(
     session: &Session,
     pool: &Pool,
-    body: [Bytes; 3],
+    request: &Request,
     limits: Limits,
 ) -> Result<Exchange, Refused> {
-    let request = session.post(body);
     while let Some(mut connection) = pool.take(session.key) {
-        match connection.send(&request, limits.answer).await {
+        match connection.send(request, limits.answer).await {
             Ok(head) => return accept(session, connection, &head, limits).await,
             Err(SendError::Stale) => {}
             Err(SendError::Failed(cause)) => return Err(Refused::new(cause, Sent::Maybe)),
         }
     }
-    fresh(session, &request, limits).await
+    fresh(session, request, limits).await
 }
 
 /// Sends the request on a connection of its own.
@@ -386,13 +413,18 @@ pub(super) async fn accept(
     if json {
         return Ok(exchange(Framing::Json));
     }
-    if is_media_type(content_type, b"text/event-stream") {
+    if is_event_stream(head) {
         return Ok(exchange(Framing::Events { decoder: sse::Decoder::new(), skip: false }));
     }
     let found =
         if content_type.is_empty() { "no content type".into() } else { printable(content_type) };
     let snippet = printable(&exchange(Framing::Json).head_of_body().await);
     refused(Cause::ContentType { found, snippet })
+}
+
+/// Whether an answer is framed as events.
+pub(super) fn is_event_stream(head: &Head) -> bool {
+    is_media_type(head.content_type.as_deref().unwrap_or_default(), b"text/event-stream")
 }
 
 /// The media type before its parameters, in any case.
@@ -509,6 +541,12 @@ impl Exchange {
         if self.inside { Cause::Stalled { limit } } else { Cause::NoAnswer { limit } }
     }
 
+    /// Lets the next message take longer.
+    pub(super) fn wait_longer(&mut self, limit: Duration) {
+        self.limits.answer = limit;
+        self.deadline = None;
+    }
+
     /// True for an answer that is framed as events.
     pub(super) fn is_event_stream(&self) -> bool {
         matches!(self.framing, Framing::Events { .. })
@@ -557,13 +595,15 @@ impl Exchange {
         session: &Session,
     ) -> Result<Self, Refused> {
         let body = self.head_of_body().await;
-        let unknown = match status {
-            404 => session.has_id(),
-            // Common servers say it with 400 and words.
-            400 => session.has_id() && memchr::memmem::find(&body, b"ession").is_some(),
+        // Common servers say it with 400 and words.
+        let in_words = || memchr::memmem::find(&body, b"ession").is_some();
+        let unknown = match (status, session.standing()) {
+            (404, Standing::Session) => true,
+            // A modern server would not speak of sessions: this one has become a legacy one.
+            (400, Standing::Session | Standing::Modern) => in_words(),
             // The token is no good any more: a new session has another.
-            401 => session.logged_in,
-            _ => false,
+            (401, _) => session.logged_in,
+            (_, Standing::Session | Standing::Modern | Standing::Neither) => false,
         };
         if json && !unknown && is_rpc_error(&body) {
             self.framing = Framing::Fixed(Some(Bytes::from(body)));

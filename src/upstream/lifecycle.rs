@@ -11,21 +11,23 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rmcp::model::{
-    ClientCapabilities, ClientConfig, Implementation, ProtocolVersion, ServerCapabilities,
+    ClientCapabilities, ClientConfig, ElicitationCapability, Implementation, ProtocolVersion,
+    RootsCapabilities, SamplingCapability, ServerCapabilities,
 };
 use rmcp::service::{
-    ClientInitializeError, ClientLifecycleMode, NotificationContext, RoleClient, RunningService,
-    RxJsonRpcMessage, TxJsonRpcMessage, serve_client_with_lifecycle,
+    ClientInitializeError, ClientLifecycleMode, RoleClient, RunningService, RxJsonRpcMessage,
+    TxJsonRpcMessage, serve_client_with_lifecycle,
 };
 use rmcp::transport::Transport;
 use rmcp::{ClientHandler, RoleClient as Role};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
 use super::ask::{Era, Offers};
 use super::call::About;
-use super::error::{Cause, printable};
+use super::error::{Cause, Human, printable};
+use super::probe::Start;
 use super::request::Params;
 use super::stdio::Link;
 use crate::catalog::discovered::DiscoveredTool;
@@ -40,24 +42,22 @@ pub(super) const MAX_PAGE_BYTES: usize = 64 * 1024 * 1024;
 /// A running lifecycle.
 pub(super) type Service = RunningService<RoleClient, Handler>;
 
-/// What rmcp tells us of a server.
-#[derive(Clone, Debug)]
-pub(super) struct Handler {
-    server: Arc<str>,
-    /// The list of tools has changed.
-    changed: Arc<Notify>,
-}
+/// What rmcp is told of us. What a server says unasked never reaches it: see
+/// [`super::traffic`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Handler;
 
 impl ClientHandler for Handler {
+    /// Everything is offered, since servers hide tools from a client that cannot be asked; what
+    /// the client behind a call cannot do is refused when it is asked for.
     fn get_info(&self) -> ClientConfig {
         let us = Implementation::new(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"));
-        ClientConfig::new(ClientCapabilities::default(), us)
+        let mut capabilities = ClientCapabilities::default();
+        capabilities.sampling = Some(SamplingCapability::default());
+        capabilities.elicitation = Some(ElicitationCapability::default());
+        capabilities.roots = Some(RootsCapabilities::default());
+        ClientConfig::new(capabilities, us)
             .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
-    }
-
-    async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
-        tracing::debug!(server = %self.server, "the list of tools has changed");
-        self.changed.notify_one();
     }
 }
 
@@ -70,24 +70,34 @@ pub(super) struct Greeting {
     pub(super) about: About,
 }
 
-/// Initializes over a transport. The error is one line.
+/// Leads the handshake over a transport. The error is one line.
 pub(super) async fn initialize<T>(
-    server: Arc<str>,
     transport: T,
-    changed: Arc<Notify>,
     limit: Duration,
+    start: Start,
 ) -> Result<(Service, Greeting), String>
 where
     T: Transport<Role> + 'static,
 {
-    let handler = Handler { server, changed };
-    let serving = serve_client_with_lifecycle(handler, transport, ClientLifecycleMode::Initialize);
+    let modern = || vec![ProtocolVersion::V_2026_07_28];
+    let (mode, asked) = match start {
+        Start::Probe => (
+            ClientLifecycleMode::Auto {
+                preferred_versions: modern(),
+                legacy_version: Some(ProtocolVersion::LATEST_WITH_INITIALIZE),
+            },
+            "server/discover and initialize",
+        ),
+        Start::Known(Era::Legacy) => (ClientLifecycleMode::Initialize, "initialize"),
+        Start::Known(Era::Modern) => {
+            (ClientLifecycleMode::Discover { preferred_versions: modern() }, "server/discover")
+        }
+    };
+    let serving = serve_client_with_lifecycle(Handler, transport, mode);
     let service = match tokio::time::timeout(limit, serving).await {
         Ok(Ok(service)) => service,
         Ok(Err(error)) => return Err(reason(&error)),
-        Err(_) => {
-            return Err(format!("no answer to initialize within {}", super::error::Human(limit)));
-        }
+        Err(_) => return Err(format!("no answer to {asked} within {}", Human(limit))),
     };
     let greeting = service.peer_info().map_or_else(Greeting::default, |info| Greeting {
         protocol_version: Some(info.protocol_version.as_str().into()),
@@ -95,7 +105,10 @@ where
             .server_info
             .as_ref()
             .map(|it| printable(format!("{} {}", it.name, it.version).as_bytes())),
-        about: About { era: Era::Legacy, offers: offers(&info.capabilities) },
+        about: About {
+            era: if info.protocol_version.has_initialize() { Era::Legacy } else { Era::Modern },
+            offers: offers(&info.capabilities),
+        },
     });
     Ok((service, greeting))
 }
@@ -126,6 +139,12 @@ fn reason(error: &ClientInitializeError) -> String {
         | ClientInitializeError::ExpectedInitResult(_) => {
             "it answered initialize with something else".to_owned()
         }
+        // What it said to the probe is only why it was initialized.
+        ClientInitializeError::LegacyFallbackFailed { fallback, .. } => return reason(fallback),
+        ClientInitializeError::NoCompatibleProtocolVersion { server_supported, .. } => format!(
+            "it speaks none of the revisions that are known here, but {}",
+            server_supported.iter().map(ProtocolVersion::as_str).collect::<Vec<_>>().join(", ")
+        ),
         other => other.to_string(),
     };
     printable(text.as_bytes()).to_string()
@@ -220,7 +239,7 @@ const METHOD_NOT_FOUND: i64 = -32601;
 pub(super) async fn discover<F>(
     server: &str,
     greeting: &Greeting,
-    fetch: impl Fn(Params<'static>) -> F,
+    fetch: impl Fn(Params) -> F,
 ) -> Result<Vec<DiscoveredTool>, String>
 where
     F: Future<Output = Result<Vec<u8>, Cause>>,
@@ -312,7 +331,7 @@ mod tests {
         (names, asked.into_inner().unwrap())
     }
 
-    fn object(params: &Params<'_>) -> Vec<u8> {
+    fn object(params: &Params) -> Vec<u8> {
         match &params.fields {
             Fields::Object(object) => object.to_vec(),
             Fields::Call { .. } => panic!("no call is made"),

@@ -71,6 +71,11 @@ impl<W> Pending<W> {
         self.waiting.get(&id)
     }
 
+    /// All who wait, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &W)> {
+        self.waiting.iter().map(|(id, waiter)| (*id, waiter))
+    }
+
     /// Removes a waiter: its answer is complete, or it gave up.
     pub fn leave(&mut self, id: u64) -> Option<W> {
         self.waiting.remove(&id)

@@ -6,13 +6,15 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::io::Write;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use super::ask::Era;
+use super::ask::{Era, Takes};
+use crate::wire::headers;
 use crate::wire::lines::one_line;
 
 /// The modern revision that we speak.
@@ -39,10 +41,10 @@ const OURS: &str = concat!(
 const NO_CAPABILITIES: &str = r#","io.modelcontextprotocol/clientCapabilities":{}"#;
 
 /// A request, but for its id.
-pub(super) struct Params<'a> {
+pub(super) struct Params {
     pub(super) method: &'static str,
     /// The tool's name, for a call; for others what `Mcp-Name` repeats.
-    pub(super) name: Option<&'a str>,
+    pub(super) name: Option<Arc<str>>,
     /// The client's own `_meta`.
     pub(super) meta: Option<Bytes>,
     pub(super) fields: Fields,
@@ -56,17 +58,41 @@ pub(super) enum Fields {
     Object(Bytes),
 }
 
-impl Params<'static> {
+/// What our own requests say to a modern server, so that it hides nothing from its lists.
+const EVERYTHING: &[u8] = br#"{"io.modelcontextprotocol/clientCapabilities":{"sampling":{},"elicitation":{},"roots":{}}}"#;
+
+impl Params {
     /// A request of our own.
     pub(super) fn of(method: &'static str, params: Bytes) -> Self {
-        Self { method, name: None, meta: None, fields: Fields::Object(params) }
+        let meta = Some(Bytes::from_static(EVERYTHING));
+        Self { method, name: None, meta, fields: Fields::Object(params) }
     }
 }
 
-impl Params<'_> {
+impl Params {
+    /// Whether the server may have something to say to this request's client: it asks for
+    /// progress, or can be asked.
+    pub(super) fn may_be_told(&self, takes: Takes) -> bool {
+        takes != Takes::default() || self.meta.is_some()
+    }
+
     /// The message as a request's body.
     pub(super) fn body(&self, id: u64, era: Era) -> [Bytes; 3] {
         self.slices(id, era, |bytes| bytes, "")
+    }
+
+    /// The header lines that repeat parts of the message to a modern server (MCP 2026-07-28
+    /// §Standard Request Headers), each with its line end.
+    pub(super) fn lines(&self, era: Era) -> Vec<u8> {
+        let mut lines = Vec::new();
+        if era == Era::Modern {
+            // Writing into a Vec cannot fail.
+            let _ = write!(lines, "{}: {}\r\n", headers::METHOD, self.method);
+            if let Some(name) = &self.name {
+                let _ = write!(lines, "{}: {}\r\n", headers::NAME, headers::encode(name));
+            }
+        }
+        lines
     }
 
     /// The message as a line.
@@ -81,7 +107,7 @@ impl Params<'_> {
         };
         let meta = self.meta.clone().map(fit);
         let small = large.len() <= COPY_BYTES;
-        let room = meta.as_ref().map_or(0, Bytes::len) + self.name.map_or(0, str::len);
+        let room = meta.as_ref().map_or(0, Bytes::len) + self.name.as_deref().map_or(0, str::len);
         let copied = if small { large.len() + beside.len() } else { 0 };
         let mut head = Vec::with_capacity(384 + room + copied);
         let method = self.method;
@@ -96,7 +122,7 @@ impl Params<'_> {
                     head.push(b',');
                 }
                 head.extend_from_slice(br#""name":"#);
-                push_string(&mut head, self.name.unwrap_or_default());
+                push_string(&mut head, self.name.as_deref().unwrap_or_default());
                 head.extend_from_slice(br#","arguments":"#);
                 if !beside.is_empty() {
                     tail.push(b',');
@@ -144,6 +170,7 @@ fn push_meta(out: &mut Vec<u8>, id: u64, era: Era, client: Option<&[u8]>) {
     };
     // What is no object says nothing.
     let members = serde_json::from_slice::<Members<'_>>(client).unwrap_or_default().0;
+    let before = out.len();
     out.extend_from_slice(br#""_meta":{"#);
     let start = out.len();
     if era == Era::Modern {
@@ -166,7 +193,11 @@ fn push_meta(out: &mut Vec<u8>, id: u64, era: Era, client: Option<&[u8]>) {
         out.push(b':');
         out.extend_from_slice(value.as_bytes());
     }
-    out.push(b'}');
+    if out.len() == start {
+        out.truncate(before);
+    } else {
+        out.push(b'}');
+    }
 }
 
 /// An object's members in their order.
@@ -226,13 +257,13 @@ mod tests {
         String::from_utf8(slices.concat()).unwrap()
     }
 
-    fn call(name: &str, arguments: impl Into<Bytes>) -> Params<'_> {
+    fn call(name: &str, arguments: impl Into<Bytes>) -> Params {
         let fields = Fields::Call { arguments: arguments.into(), members: Bytes::new() };
-        Params { method: "tools/call", name: Some(name), meta: None, fields }
+        Params { method: "tools/call", name: Some(name.into()), meta: None, fields }
     }
 
     /// The request to a server of either era.
-    fn both(params: &Params<'_>) -> [Value; 2] {
+    fn both(params: &Params) -> [Value; 2] {
         [Era::Legacy, Era::Modern].map(|era| {
             let line = text(&params.line(7, era));
             assert_eq!(line.matches('\n').count(), 1, "{line}");
@@ -281,7 +312,9 @@ mod tests {
 
     #[test]
     fn a_modern_server_is_told_who_asks_on_every_request() {
-        for params in [call("t", "{}"), Params::of("m", Bytes::from_static(b"{\"a\":1}"))] {
+        let all = json!({"sampling": {}, "elicitation": {}, "roots": {}});
+        let own = Params::of("m", Bytes::from_static(b"{\"a\":1}"));
+        for (params, capabilities) in [(call("t", "{}"), json!({})), (own, all)] {
             let [legacy, modern] = both(&params);
             assert_eq!(legacy["params"].get("_meta"), None);
             assert_eq!(
@@ -289,7 +322,7 @@ mod tests {
                 json!({
                     VERSION_KEY: MODERN_VERSION,
                     CLIENT_KEY: {"name": "mcpproxy", "version": env!("CARGO_PKG_VERSION")},
-                    CAPABILITIES_KEY: {},
+                    CAPABILITIES_KEY: capabilities,
                 })
             );
         }
@@ -326,9 +359,27 @@ mod tests {
             let mut params = call("t", "{}");
             params.meta = Some(Bytes::from(meta));
             let [legacy, modern] = both(&params);
-            assert_eq!(legacy["params"]["_meta"], json!({}), "{meta}");
+            assert_eq!(legacy["params"].get("_meta"), None, "{meta}");
             assert_eq!(modern["params"]["_meta"][VERSION_KEY], MODERN_VERSION, "{meta}");
         }
+    }
+
+    #[test]
+    fn the_headers_of_a_modern_request_repeat_it() {
+        let lines = |params: &Params, era| String::from_utf8(params.lines(era)).unwrap();
+        assert_eq!(lines(&call("t", "{}"), Era::Legacy), "");
+        assert_eq!(
+            lines(&call("get weather", "{}"), Era::Modern),
+            "mcp-method: tools/call\r\nmcp-name: get weather\r\n"
+        );
+        assert_eq!(
+            lines(&call("a\r\nb: c", "{}"), Era::Modern),
+            "mcp-method: tools/call\r\nmcp-name: =?base64?YQ0KYjogYw==?=\r\n"
+        );
+        assert_eq!(
+            lines(&Params::of("tools/list", Bytes::new()), Era::Modern),
+            "mcp-method: tools/list\r\n"
+        );
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rmcp::RoleClient as Role;
-use rmcp::model::{ClientNotification, JsonRpcMessage, ServerResult};
+use rmcp::model::{ClientNotification, ClientRequest, JsonRpcMessage, RequestId, ServerResult};
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use serde::Deserialize;
@@ -20,22 +20,29 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::ask::Era;
+use super::desk::{Desk, News};
 use super::error::Cause;
 use super::http::{self, Event, Exchange, Limits, STALL_LIMIT, Session};
 use super::lifecycle::{MAX_PAGE_BYTES, Unsent, decode, encode};
-use super::request::Params;
+use super::probe;
+use super::request::{MODERN_VERSION, Params};
+use super::sse_only;
 use super::stdio::LIFECYCLE_MESSAGES;
+use super::traffic::{self, Way};
 
 /// Most bytes of one message for the lifecycle.
 const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 /// The GET stream may be silent for ever; this is how often the wait is begun anew.
-const STREAM_SILENCE: Duration = Duration::from_secs(3600);
+pub(super) const STREAM_SILENCE: Duration = Duration::from_secs(3600);
 /// How long to wait before asking for the GET stream again, unless the server says how long.
 const STREAM_RETRY: Duration = Duration::from_secs(1);
 /// Longest such wait a server may ask for.
 const MAX_STREAM_RETRY: Duration = Duration::from_secs(60);
 /// Time for the farewell to a server.
 const FAREWELL_LIMIT: Duration = Duration::from_secs(2);
+/// Streams being read and answers to a server's requests being sent at a time; what a server asks
+/// beyond that is not answered.
+const TASKS: usize = 32;
 
 /// The lifecycle's transport over HTTP.
 pub(super) struct HttpTransport {
@@ -45,13 +52,16 @@ pub(super) struct HttpTransport {
 
 /// What the transport, its tasks and the supervisor share.
 pub(super) struct Shared {
+    server: Arc<str>,
     session: Mutex<Session>,
     limit: Duration,
     out: mpsc::Sender<RxJsonRpcMessage<Role>>,
-    /// Readers of event streams; ended with the transport.
+    /// Readers of event streams, and answers on their way; ended with the transport.
     tasks: Mutex<JoinSet<()>>,
     /// Tells the supervisor that the server cannot be reached any more.
     lost: mpsc::Sender<Arc<str>>,
+    desk: Arc<Desk>,
+    news: Arc<News>,
     /// The server has asked for a login, or refused the token of one.
     unauthorized: AtomicBool,
 }
@@ -59,17 +69,22 @@ pub(super) struct Shared {
 impl HttpTransport {
     /// A transport for a session that has not begun; `lost` learns when it is over.
     pub(super) fn new(
+        server: Arc<str>,
         session: Session,
         limit: Duration,
         lost: mpsc::Sender<Arc<str>>,
+        (desk, news): (Arc<Desk>, Arc<News>),
     ) -> (Self, Arc<Shared>) {
         let (out, inbox) = mpsc::channel(LIFECYCLE_MESSAGES);
         let shared = Arc::new(Shared {
+            server,
             session: Mutex::new(session),
             limit,
             out,
             tasks: Mutex::default(),
             lost,
+            desk,
+            news,
             unauthorized: AtomicBool::new(false),
         });
         (Self { shared: shared.clone(), inbox }, shared)
@@ -80,6 +95,16 @@ impl Shared {
     /// The session as it is now.
     pub(super) fn session(&self) -> Session {
         self.session.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The server is modern: every message names the revision.
+    pub(super) fn set_modern(&self) {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner).negotiated(MODERN_VERSION);
+    }
+
+    /// Tells the supervisor that the server cannot be reached any more.
+    pub(super) fn report(&self, cause: &Cause) {
+        let _ = self.lost.try_send(cause.to_string().into());
     }
 
     /// The session from now on, with another token.
@@ -98,28 +123,61 @@ impl Shared {
         Limits { answer: self.limit, stall: STALL_LIMIT }
     }
 
-    fn spawn(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         while tasks.try_join_next().is_some() {}
-        tasks.spawn(task);
+        if tasks.len() < TASKS {
+            tasks.spawn(task);
+        } else {
+            tracing::warn!(server = %self.server, "a server asks faster than it can be answered");
+        }
     }
 
+    /// Sends a message of the lifecycle; whatever refuses the probe answers it.
     async fn post(self: Arc<Self>, item: TxJsonRpcMessage<Role>) -> Result<(), Unsent> {
-        let session = self.session();
+        let Some(id) = probe_id(&item) else { return self.send(item, None).await };
+        let Err(Unsent(cause)) = self.send(item, Some(&id)).await else { return Ok(()) };
+        match cause {
+            Cause::Connect { .. } | Cause::Status { status: 401 | 403, .. } => Err(Unsent(cause)),
+            other => {
+                let _ = self.out.try_send(probe::refused(other.to_string(), id));
+                Ok(())
+            }
+        }
+    }
+
+    async fn send(
+        self: &Arc<Self>,
+        item: TxJsonRpcMessage<Role>,
+        probe: Option<&RequestId>,
+    ) -> Result<(), Unsent> {
+        let mut session = self.session();
         let wants_answer = matches!(item, JsonRpcMessage::Request(_));
+        let initializes = matches!(
+            &item,
+            JsonRpcMessage::Request(it) if matches!(it.request, ClientRequest::InitializeRequest(_))
+        );
         let starts_stream = matches!(
             &item,
             JsonRpcMessage::Notification(it)
                 if matches!(it.notification, ClientNotification::InitializedNotification(_))
         );
-        let request = session.post([Bytes::from(encode(&item)?), Bytes::new(), Bytes::new()]);
+        let lines: &[u8] = match probe {
+            Some(_) => {
+                session.negotiated(MODERN_VERSION);
+                b"mcp-method: server/discover\r\n"
+            }
+            None => b"",
+        };
+        let body = [Bytes::from(encode(&item)?), Bytes::new(), Bytes::new()];
+        let request = session.post(lines, body);
         let (connection, head) = http::send(&session, &request, self.limit)
             .await
             .map_err(|refused| Unsent(refused.cause))?;
         if head.status == 401 {
             self.unauthorized.store(true, Ordering::Relaxed);
         }
-        if let Some(id) = &head.session_id {
+        if let (Some(id), None) = (&head.session_id, probe) {
             self.session.lock().unwrap_or_else(PoisonError::into_inner).begin(id);
         }
         match http::accept(&session, connection, &head, self.limits()).await {
@@ -127,6 +185,11 @@ impl Shared {
             Ok(_) => {}
             Err(refused) => match refused.cause {
                 Cause::AcceptedOnly { .. } if !wants_answer => {}
+                Cause::Status { status: 400 | 404 | 405, .. }
+                    if initializes && sse_only::is(&session, self.limit).await =>
+                {
+                    return Err(Unsent(Cause::SseOnly));
+                }
                 cause => return Err(Unsent(cause)),
             },
         }
@@ -137,20 +200,41 @@ impl Shared {
     }
 
     /// Reads an answer to its end, handing its messages on.
-    async fn deliver_all(&self, mut exchange: Exchange) -> Result<(), Unsent> {
+    async fn deliver_all(self: &Arc<Self>, mut exchange: Exchange) -> Result<(), Unsent> {
         while let Some(message) =
             next_message(&mut exchange, MAX_MESSAGE_BYTES).await.map_err(Unsent)?
         {
-            let is_answer = self.deliver(&message);
-            if is_answer {
+            if self.deliver(message) {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Hands a message to rmcp; true if it was a response.
-    fn deliver(&self, message: &[u8]) -> bool {
+    /// Hands a message to whom it is for; true if it was a response.
+    pub(super) fn deliver(&self, message: Vec<u8>) -> bool {
+        let message = Bytes::from(message);
+        match self.desk.way(&message) {
+            Way::Lifecycle => return self.hand_to_lifecycle(&message),
+            Way::Call(id, request) => {
+                if let (false, Some(id)) = (self.desk.tell(id, message), request) {
+                    self.reply(traffic::busy(&id));
+                }
+            }
+            Way::Changed(list) => self.news.changed(list),
+            Way::Updated(uri) => self.news.updated(&uri),
+            Way::Reply(reply) => self.reply(reply),
+            Way::Nobody(what) => tracing::debug!(server = %self.server, "a server sent {what}"),
+        }
+        false
+    }
+
+    fn reply(&self, json: Bytes) {
+        let session = self.session();
+        self.spawn(async move { notify(&session, json).await });
+    }
+
+    fn hand_to_lifecycle(&self, message: &[u8]) -> bool {
         let Some(message) = decode(message) else { return false };
         if let JsonRpcMessage::Response(response) = &message
             && let ServerResult::InitializeResult(result) = &response.result
@@ -162,9 +246,21 @@ impl Shared {
         }
         let is_answer = matches!(message, JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_));
         if self.out.try_send(message).is_err() {
-            tracing::warn!("a server sends notifications faster than they can be handled");
+            tracing::warn!(server = %self.server, "a server answers what it was not asked");
         }
         is_answer
+    }
+}
+
+/// The id of a message that asks for the era.
+fn probe_id(item: &TxJsonRpcMessage<Role>) -> Option<RequestId> {
+    match item {
+        JsonRpcMessage::Request(request)
+            if matches!(request.request, ClientRequest::DiscoverRequest(_)) =>
+        {
+            Some(request.id.clone())
+        }
+        _ => None,
     }
 }
 
@@ -181,9 +277,7 @@ async fn listen(shared: Arc<Shared>) {
             Ok(_) => return,
             Err(refused) => {
                 match refused.cause {
-                    cause @ Cause::Connect { .. } => {
-                        let _ = shared.lost.try_send(cause.to_string().into());
-                    }
+                    cause @ Cause::Connect { .. } => shared.report(&cause),
                     cause => tracing::debug!(%cause, "a server offers no stream of its own"),
                 }
                 return;
@@ -192,7 +286,7 @@ async fn listen(shared: Arc<Shared>) {
         loop {
             match next_message(&mut stream, MAX_MESSAGE_BYTES).await {
                 Ok(Some(message)) => {
-                    shared.deliver(&message);
+                    shared.deliver(message);
                 }
                 Err(Cause::NoAnswer { .. }) => {}
                 Ok(None) => break,
@@ -211,7 +305,10 @@ async fn listen(shared: Arc<Shared>) {
 }
 
 /// The next whole message, at most `limit` bytes of it.
-async fn next_message(exchange: &mut Exchange, limit: usize) -> Result<Option<Vec<u8>>, Cause> {
+pub(super) async fn next_message(
+    exchange: &mut Exchange,
+    limit: usize,
+) -> Result<Option<Vec<u8>>, Cause> {
     let mut message = Vec::new();
     while let Some(event) = exchange.next().await? {
         match event {
@@ -231,7 +328,7 @@ async fn next_message(exchange: &mut Exchange, limit: usize) -> Result<Option<Ve
 pub(super) async fn fetch(
     session: &Session,
     id: u64,
-    params: Params<'_>,
+    params: Params,
     era: Era,
     limit: Duration,
 ) -> Result<Vec<u8>, Cause> {
@@ -241,7 +338,7 @@ pub(super) async fn fetch(
         method: Option<serde::de::IgnoredAny>,
     }
     let limits = Limits { answer: limit, stall: STALL_LIMIT };
-    let request = session.post(params.body(id, era));
+    let request = session.post(&params.lines(era), params.body(id, era));
     let mut exchange =
         http::fresh(session, &request, limits).await.map_err(|refused| refused.cause)?;
     while let Some(message) = next_message(&mut exchange, MAX_PAGE_BYTES).await? {
@@ -255,8 +352,8 @@ pub(super) async fn fetch(
 }
 
 /// Sends a notification beside the lifecycle; whether it arrives is not waited for long.
-pub(super) async fn notify(session: &Session, json: Vec<u8>) {
-    let request = session.post([Bytes::from(json), Bytes::new(), Bytes::new()]);
+pub(super) async fn notify(session: &Session, json: Bytes) {
+    let request = session.post(b"", [json, Bytes::new(), Bytes::new()]);
     let _ =
         tokio::time::timeout(FAREWELL_LIMIT, http::send(session, &request, FAREWELL_LIMIT)).await;
 }

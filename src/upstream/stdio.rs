@@ -20,12 +20,15 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
+use super::ask::Takes;
 use super::call::Part;
 use super::deadline::Deadline;
+use super::desk::News;
 use super::error::{Cause, Human, Sent, printable};
 use super::http::STALL_LIMIT;
 use super::peek::{Peek, Route};
 use super::pending::{self, Pending};
+use super::traffic::{self, Way};
 use crate::wire::lines::{self, MAX_LINE_BYTES};
 
 /// Most bytes read from the child at once.
@@ -49,12 +52,21 @@ const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Link {
     server: Arc<str>,
-    waiting: Mutex<Pending<mpsc::Sender<Piece>>>,
+    waiting: Mutex<Pending<Waiter>>,
+    news: Arc<News>,
     out: mpsc::Sender<Line>,
     /// Why the pipes are closed; set before the waiting calls are told.
     ended: OnceLock<Arc<str>>,
     /// Lines so far that were no messages.
     garbage: AtomicU64,
+}
+
+/// A call that waits for its answer.
+#[derive(Debug)]
+struct Waiter {
+    sender: mpsc::Sender<Piece>,
+    /// What its client can be asked; none for a request of our own, which has no client.
+    takes: Option<Takes>,
 }
 
 /// A line to be written, with its newline.
@@ -71,16 +83,19 @@ enum Piece {
     Data(Bytes),
     /// The last bytes, or none; the line is complete.
     Last(Bytes),
+    /// A whole message beside the answer.
+    Message(Bytes),
     Failed(Cause),
 }
 
 impl Link {
     /// The pipes' middle and the queue that [`write`] empties.
-    pub(super) fn new(server: Arc<str>) -> (Arc<Self>, mpsc::Receiver<Line>) {
+    pub(super) fn new(server: Arc<str>, news: Arc<News>) -> (Arc<Self>, mpsc::Receiver<Line>) {
         let (out, queue) = mpsc::channel(OUT_LINES);
         let link = Self {
             server,
             waiting: Mutex::default(),
+            news,
             out,
             ended: OnceLock::new(),
             garbage: AtomicU64::new(0),
@@ -94,11 +109,12 @@ impl Link {
         self: &Arc<Self>,
         line: impl FnOnce(u64) -> [Bytes; 3],
         limit: Duration,
+        takes: Option<Takes>,
     ) -> Result<Call, (Cause, Sent)> {
         let (sender, pieces) = mpsc::channel(CALL_PIECES);
         let id = self
             .waiting()
-            .enter(sender)
+            .enter(Waiter { sender, takes })
             .map_err(|full| (Cause::NotConnected { reason: full.to_string().into() }, Sent::No))?;
         let mut call = Call {
             link: self.clone(),
@@ -159,7 +175,7 @@ impl Link {
         Cause::NotConnected { reason }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Pending<mpsc::Sender<Piece>>> {
+    fn waiting(&self) -> MutexGuard<'_, Pending<Waiter>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -267,7 +283,7 @@ impl Reader<'_> {
         }
         match line.route {
             Some(Route::Call(id)) if line.call.is_none() => {
-                line.call = self.link.waiting().get(id).cloned().map(|sender| (id, sender));
+                line.call = self.link.waiting().get(id).map(|it| (id, it.sender.clone()));
                 if line.call.is_none() {
                     self.refuse(Complaint::Unasked);
                 }
@@ -307,9 +323,7 @@ impl Reader<'_> {
             match self.line.peek.end() {
                 Route::Lifecycle => {
                     let message = Bytes::from(self.line.held.concat());
-                    if self.inbox.try_send(message).is_err() {
-                        self.complain(Complaint::Flood);
-                    }
+                    self.unasked(message);
                 }
                 // An answer to a call has found it already.
                 Route::Garbage | Route::Call(_) => {
@@ -322,6 +336,47 @@ impl Reader<'_> {
             }
         }
         self.line = Incoming::new(self.seed);
+    }
+
+    /// Sends a message that answers no call on its way. Never waits: a server that floods us must
+    /// not keep answers from their calls.
+    fn unasked(&mut self, message: Bytes) {
+        let waiting = self.link.waiting();
+        let calls: Vec<(u64, Takes)> =
+            waiting.iter().filter_map(|(id, waiter)| Some((id, waiter.takes?))).collect();
+        drop(waiting);
+        let sent = match traffic::way(&message, calls.into_iter()) {
+            Way::Lifecycle => self.inbox.try_send(message).is_ok(),
+            Way::Call(id, request) => {
+                let piece = Piece::Message(message);
+                let waiting = self.link.waiting();
+                let told = waiting.get(id).is_some_and(|it| it.sender.try_send(piece).is_ok());
+                drop(waiting);
+                told || request.is_some_and(|id| self.reply(traffic::busy(&id)))
+            }
+            Way::Changed(list) => {
+                self.link.news.changed(list);
+                true
+            }
+            Way::Updated(uri) => {
+                self.link.news.updated(&uri);
+                true
+            }
+            Way::Reply(reply) => self.reply(reply),
+            Way::Nobody(what) => {
+                tracing::debug!(server = %self.link.server, "a server sent {what}");
+                true
+            }
+        };
+        if !sent {
+            self.complain(Complaint::Flood);
+        }
+    }
+
+    /// Answers a request of the server, if it reads at all.
+    fn reply(&self, json: Bytes) -> bool {
+        let parts = [json, Bytes::from_static(b"\n"), Bytes::new()];
+        self.link.out.try_send(Line { parts, call: None }).is_ok()
     }
 
     async fn too_long(&mut self, error: &lines::TooLong) {
@@ -431,6 +486,8 @@ enum State {
     Unsent,
     Waiting,
     Inside,
+    /// A message beside the answer was handed out, its end was not.
+    MessageTaken,
     /// The last bytes were handed out, the end was not.
     LastTaken,
     Over,
@@ -441,12 +498,22 @@ impl Call {
         self.id
     }
 
+    /// Lets the next message take longer.
+    pub(super) fn wait_longer(&mut self, limit: Duration) {
+        self.limit = limit;
+        self.deadline = None;
+    }
+
     /// The next piece of the line; `None` after its end.
     pub(super) async fn next(&mut self) -> Result<Option<Part>, Cause> {
         match self.state {
             State::Over => return Ok(None),
             State::LastTaken => {
                 self.state = State::Over;
+                return Ok(Some(Part::End));
+            }
+            State::MessageTaken => {
+                self.state = State::Waiting;
                 return Ok(Some(Part::End));
             }
             State::Unsent | State::Waiting | State::Inside => {}
@@ -465,6 +532,10 @@ impl Call {
             Some(Piece::Last(data)) => {
                 self.state = State::LastTaken;
                 Ok(Some(Part::Data(data)))
+            }
+            Some(Piece::Message(message)) => {
+                self.state = State::MessageTaken;
+                Ok(Some(Part::Data(message)))
             }
             Some(Piece::Failed(cause)) => Err(self.fail(cause)),
             None => {
@@ -522,7 +593,7 @@ impl Call {
 impl Drop for Call {
     fn drop(&mut self) {
         self.link.waiting().leave(self.id);
-        if matches!(self.state, State::Waiting | State::Inside) {
+        if matches!(self.state, State::Waiting | State::MessageTaken | State::Inside) {
             self.cancel();
         }
     }

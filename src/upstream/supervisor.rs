@@ -26,13 +26,16 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsConnector;
 
+use super::ask::Era;
 pub use super::call::{Answer, Part, Upstream};
 use super::call::{Carrier, Live};
 use super::config::{Config, Invalid, Target};
 pub use super::error::{CallError, Cause, Sent};
-use super::established::{Connection, GOODBYE_LIMIT, Place, establish, fetch};
+use super::established::{Connection, Failure, GOODBYE_LIMIT, Place, establish, fetch};
 use super::lifecycle;
+use super::listen;
 use super::oauth::{self, Renewal};
+use super::probe::Start;
 use super::session;
 use super::stdio;
 use crate::catalog::snapshot::{Catalog, Change};
@@ -212,7 +215,7 @@ impl Supervisor {
                 control,
                 next_id: AtomicU64::new(0),
                 about: ArcSwap::default(),
-                changes: watch::Sender::default(),
+                news: Arc::default(),
             });
             supervisor.servers.insert(name, upstream.clone());
             supervisor.order.push(upstream.clone());
@@ -313,6 +316,7 @@ impl Keeper {
             .without_max_times()
             .with_jitter();
         let mut delays = backoff.build();
+        let mut start = Start::Probe;
         loop {
             let began = Instant::now();
             self.generation += 1;
@@ -321,9 +325,10 @@ impl Keeper {
                 key: self.key,
                 limit: self.config.init_timeout,
                 tls: &self.tls,
+                news: &self.upstream.news,
                 login: self.login.as_ref(),
             };
-            let connecting = establish(target, &place);
+            let connecting = establish(target, &place, start);
             let connected = tokio::select! {
                 biased;
                 _ = stopped(&mut stopping) => None,
@@ -331,8 +336,17 @@ impl Keeper {
             };
             let failed = match connected {
                 None => break,
-                Some(Err(reason)) => Some(reason),
+                Some(Err(Failure { reason, next })) => {
+                    start = next;
+                    Some(reason)
+                }
                 Some(Ok(mut connection)) => {
+                    // Remembered of a legacy server, which may not like to be probed. A modern one
+                    // is probed with what it is asked first anyway.
+                    start = match connection.greeting.about.era {
+                        era @ Era::Legacy => Start::Known(era),
+                        Era::Modern => Start::Probe,
+                    };
                     let (end, worked) =
                         self.serve(&mut connection, &mut controls, &mut stopping).await;
                     self.upstream.live.store(None);
@@ -384,15 +398,21 @@ impl Keeper {
         controls: &mut mpsc::Receiver<Control>,
         stopping: &mut Stopping,
     ) -> (End, bool) {
-        let generation = self.generation;
+        let (generation, about) = (self.generation, connection.greeting.about);
+        self.upstream.about.store(Arc::new(about));
         self.publish(connection);
+        self.upstream.news.reconnected();
+        let mut following = JoinSet::new();
+        if about.era == Era::Modern {
+            let line = connection.line.clone();
+            following.spawn(listen::follow(self.upstream.clone(), line, about.offers));
+        }
         let mut renewal = self.renewal(connection);
         let mut worked = false;
         let mut cancelling = JoinSet::new();
         let mut responding = JoinSet::new();
         let mut discovery: Option<Discovery> = Some(self.discovery(connection, Duration::ZERO));
         loop {
-            let changed = connection.changed.clone();
             tokio::select! {
                 biased;
                 deadline = stopped(stopping) => return (End::Stop(deadline), worked),
@@ -408,7 +428,7 @@ impl Keeper {
                         {
                             let session = session.clone();
                             cancelling.spawn(async move {
-                                session::notify(&session, stdio::cancelled(id)).await;
+                                session::notify(&session, stdio::cancelled(id).into()).await;
                             });
                         }
                     }
@@ -433,7 +453,7 @@ impl Keeper {
                         Err(reason) => return (End::Lost(reason.into()), worked),
                     }
                 }
-                () = changed.notified(), if discovery.is_none() => {
+                () = self.upstream.news.tools.notified(), if discovery.is_none() => {
                     discovery = Some(self.discovery(connection, DEBOUNCE));
                 }
                 renewed = &mut renewal => match renewed {
@@ -454,6 +474,7 @@ impl Keeper {
             generation: self.generation,
             era: connection.greeting.about.era,
             link: connection.carrier.clone(),
+            desk: connection.desk.clone(),
         };
         self.upstream.live.store(Some(Arc::new(live)));
     }
@@ -478,7 +499,7 @@ impl Keeper {
         let limit = self.config.init_timeout;
         responding.spawn(async move {
             match carrier {
-                Carrier::Http(session) => session::notify(&session, json).await,
+                Carrier::Http(session) => session::notify(&session, json.into()).await,
                 Carrier::Stdio(link) => {
                     let json = lines::one_line(Bytes::from(json));
                     let _ = link.send(json.into(), limit).await;
@@ -509,7 +530,6 @@ impl Keeper {
     fn discovered(&self, connection: &Connection, change: Change) {
         let tools = self.catalog.load().tools_of(&self.upstream.name).len();
         let greeting = &connection.greeting;
-        self.upstream.about.store(Arc::new(greeting.about));
         self.upstream.state.send_modify(|state| {
             state.tools = tools;
             state.settled = true;

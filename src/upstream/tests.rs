@@ -1,8 +1,11 @@
 //! What a server may do to us: over HTTP and over pipes, good and bad, on real sockets and real
 //! child processes.
 
+mod eras;
+mod fake;
 mod http;
 mod stdio;
+mod traffic;
 
 use std::future::Future;
 use std::rc::Rc;
@@ -14,6 +17,7 @@ use serde_json::json;
 use tokio::runtime::Handle;
 
 use super::Config;
+use super::ask::{Ask, Beside, Era, Takes};
 use super::http::Pool;
 use super::supervisor::{
     Answer, CallError, Event, Part, ServerState, Status, Supervisor, Upstream,
@@ -89,6 +93,14 @@ impl Bench {
         let upstream = self.upstream(&permit.tool().name.server);
         let arguments = Bytes::copy_from_slice(arguments.as_bytes());
         within(upstream.call(&self.pool, &permit, arguments)).await
+    }
+
+    /// A call with what its client sent beside the arguments.
+    async fn begin_with(&self, name: &str, beside: Beside) -> Result<Answer, CallError> {
+        let permit = self.permit(name);
+        let upstream = self.upstream(&permit.tool().name.server);
+        let arguments = Bytes::from_static(b"{}");
+        within(upstream.call_with(&self.pool, &permit, arguments, beside)).await
     }
 
     /// A call's messages, to the end of its stream.

@@ -4,12 +4,13 @@ use super::*;
 
 /// The beginning of every script: answers the lifecycle, then runs `$1` for each call with its id
 /// in `$id`, and `$2` once before.
-const SERVER: &str = r#"
+pub(super) const SERVER: &str = r#"
 eval "$2"
 while IFS= read -r line; do
   case "$line" in *'"id":'*) id=${line#*'"id":'}; id=${id%%[,\}]*};; esac
   case "$line" in
     *'"initialize"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"sh","version":"1"}}}\n' "$id";;
+    *'"server/discover"'*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"?"}}\n' "$id";;
     *'"tools/list"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"t","inputSchema":{}}]}}\n' "$id";;
     *'"tools/call"'*) eval "$1";;
   esac
@@ -128,7 +129,10 @@ async fn a_child_that_cannot_start_or_ends_at_once_says_why() {
         &*bench.until("quitter", failed).await.reason,
         "the process ended with exit status: 7; its last words: no config"
     );
-    assert_eq!(&*bench.until("mute", failed).await.reason, "no answer to initialize within 100ms");
+    assert_eq!(
+        &*bench.until("mute", failed).await.reason,
+        "no answer to server/discover and initialize within 100ms"
+    );
     bench.stop().await;
 }
 
@@ -286,6 +290,7 @@ async fn list_changed_is_followed() {
           case "$line" in *'"id":'*) id=${line#*'"id":'}; id=${id%%[,\}]*};; esac
           case "$line" in
             *'"initialize"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"sh","version":"1"}}}\n' "$id";;
+            *'"server/discover"'*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"?"}}\n' "$id";;
             *'"tools/list"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"t%s","inputSchema":{}}]}}\n' "$id" "$n"; n=$((n+1))
               [ $n -gt 3 ] || printf '{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}\n';;
           esac

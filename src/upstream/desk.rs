@@ -1,0 +1,153 @@
+//! Who is told what a server says unasked: the calls over HTTP that can be reached, and whoever
+//! follows a server's lists.
+//!
+//! A child's pipe has its own table of calls; where a message goes is decided in
+//! [`super::traffic`].
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::{Notify, broadcast, mpsc, watch};
+
+use super::ask::{Changes, Takes};
+use super::traffic::{self, List, Way};
+
+/// Messages that wait for a call beside its own stream.
+pub(super) const HEARD_MESSAGES: usize = 32;
+/// Changed resources that wait for a slow follower; it learns that it missed some.
+const UPDATES: usize = 256;
+
+/// What a server tells about its lists.
+#[derive(Debug)]
+pub(super) struct News {
+    /// Its tools are to be listed again.
+    pub(super) tools: Notify,
+    pub(super) changes: watch::Sender<Changes>,
+    /// The URIs of resources that have changed.
+    pub(super) updates: broadcast::Sender<Arc<str>>,
+}
+
+impl Default for News {
+    fn default() -> Self {
+        Self {
+            tools: Notify::new(),
+            changes: watch::Sender::default(),
+            updates: broadcast::Sender::new(UPDATES),
+        }
+    }
+}
+
+impl News {
+    pub(super) fn changed(&self, list: List) {
+        match list {
+            List::Tools => self.tools.notify_one(),
+            List::Resources => self.changes.send_modify(|changes| changes.resources += 1),
+            List::Prompts => self.changes.send_modify(|changes| changes.prompts += 1),
+        }
+    }
+
+    /// A new connection: nobody knows what changed meanwhile.
+    pub(super) fn reconnected(&self) {
+        self.changes.send_modify(|changes| {
+            changes.resources += 1;
+            changes.prompts += 1;
+        });
+    }
+
+    pub(super) fn updated(&self, uri: &str) {
+        // Without a follower there is nobody to tell.
+        let _ = self.updates.send(uri.into());
+    }
+}
+
+/// The calls in flight over HTTP that can be reached beside their own streams: those that ask for
+/// progress, and those whose clients can be asked. Other calls never come here.
+#[derive(Debug, Default)]
+pub(super) struct Desk {
+    calls: Mutex<HashMap<u64, Waiter>>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    sender: mpsc::Sender<Bytes>,
+    takes: Takes,
+}
+
+/// A call's place, left when dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    desk: Arc<Desk>,
+    id: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.desk.calls().remove(&self.id);
+    }
+}
+
+impl Desk {
+    /// Enters a call.
+    pub(super) fn enter(
+        self: &Arc<Self>,
+        id: u64,
+        sender: mpsc::Sender<Bytes>,
+        takes: Takes,
+    ) -> Place {
+        self.calls().insert(id, Waiter { sender, takes });
+        Place { desk: self.clone(), id }
+    }
+
+    /// Where a message goes.
+    pub(super) fn way(&self, message: &[u8]) -> Way {
+        let calls: Vec<(u64, Takes)> =
+            self.calls().iter().map(|(id, waiter)| (*id, waiter.takes)).collect();
+        traffic::way(message, calls.into_iter())
+    }
+
+    /// Gives a message to a call; false if it has gone or has no room.
+    pub(super) fn tell(&self, id: u64, message: Bytes) -> bool {
+        self.calls().get(&id).is_some_and(|waiter| waiter.sender.try_send(message).is_ok())
+    }
+
+    fn calls(&self) -> MutexGuard<'_, HashMap<u64, Waiter>> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ASKS: &[u8] = br#"{"id":1,"method":"roots/list"}"#;
+
+    #[test]
+    fn a_call_is_reached_until_its_place_is_left() {
+        let desk = Arc::new(Desk::default());
+        let (sender, mut heard) = mpsc::channel(1);
+        let takes = Takes { roots: true, ..Takes::default() };
+        let place = desk.enter(7, sender, takes);
+        assert!(matches!(desk.way(ASKS), Way::Call(7, Some(_))));
+        assert!(desk.tell(7, Bytes::from_static(ASKS)));
+        assert!(!desk.tell(7, Bytes::new()), "there is no room");
+        assert_eq!(heard.try_recv().unwrap(), ASKS);
+        drop(place);
+        assert!(matches!(desk.way(ASKS), Way::Reply(_)));
+        assert!(!desk.tell(7, Bytes::new()));
+    }
+
+    #[test]
+    fn news_are_counted() {
+        let news = News::default();
+        let changes = news.changes.subscribe();
+        news.changed(List::Prompts);
+        news.reconnected();
+        news.changed(List::Tools);
+        assert_eq!(*changes.borrow(), Changes { resources: 1, prompts: 2 });
+        news.updated("file:///a");
+        let mut updates = news.updates.subscribe();
+        news.updated("file:///b");
+        assert_eq!(&*updates.try_recv().unwrap(), "file:///b");
+    }
+}

@@ -1,0 +1,187 @@
+//! A call over HTTP that its server may also speak to beside the call's own stream.
+//!
+//! A server of the revisions with sessions may ask, or tell of progress, on the session's GET
+//! stream, even before it has begun to answer. So such a call is sent while its answer is waited
+//! for, and both streams are heard. Which messages are for this call, [`super::desk`] knows. Calls
+//! that ask for nothing of the kind are not made this way and pay nothing for it.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use super::call::{HttpSource, Part};
+use super::deadline::Deadline;
+use super::desk::Place;
+use super::error::{Cause, Sent};
+
+/// Sends the request; the head of its answer has come when it is done.
+pub(super) type Sending =
+    Pin<Box<dyn Future<Output = Result<(HttpSource, Attempt), (Cause, Sent)>>>>;
+
+/// What is known of a call while it is being sent.
+#[derive(Debug, Default)]
+pub(super) struct Going {
+    /// The connection it goes over: a new one if the session was lost.
+    generation: Cell<u64>,
+    /// When it was sent; none while it waits for a connection.
+    since: Cell<Option<Instant>>,
+}
+
+impl Going {
+    /// The call goes over this connection now.
+    pub(super) fn attempt(self: &Rc<Self>, generation: u64, place: Place) -> Attempt {
+        self.generation.set(generation);
+        self.since.set(Some(Instant::now()));
+        Attempt { _place: place, going: self.clone() }
+    }
+}
+
+/// A call on its way over one connection, where it is reached until this is dropped.
+pub(super) struct Attempt {
+    _place: Place,
+    going: Rc<Going>,
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        self.going.since.set(None);
+    }
+}
+
+/// The call and what was said to it.
+pub(super) struct Heard {
+    id: u64,
+    going: Rc<Going>,
+    messages: mpsc::Receiver<Bytes>,
+    phase: Phase,
+    /// What was handed out last.
+    last: Last,
+    /// Until the first byte of a message of its own stream.
+    limit: Duration,
+    timer: Deadline,
+}
+
+enum Phase {
+    Sending(Sending),
+    Streaming { source: HttpSource, _attempt: Attempt },
+    Over,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Last {
+    /// A whole message.
+    Whole,
+    /// Part of a message of its own stream.
+    Part,
+    /// A message from beside; its end is to be told.
+    Beside,
+}
+
+/// What comes of waiting for the head of the answer.
+enum Step {
+    Beside(Bytes),
+    Sent(Result<(HttpSource, Attempt), (Cause, Sent)>),
+}
+
+impl Heard {
+    pub(super) fn new(
+        id: u64,
+        going: Rc<Going>,
+        messages: mpsc::Receiver<Bytes>,
+        sending: Sending,
+        limit: Duration,
+    ) -> Self {
+        let phase = Phase::Sending(sending);
+        Self { id, going, messages, phase, last: Last::Whole, limit, timer: Deadline::default() }
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.going.generation.get()
+    }
+
+    /// The next piece. Safe to drop and ask again.
+    pub(super) async fn next(&mut self) -> Result<Option<Part>, (Cause, Sent)> {
+        if self.last == Last::Beside {
+            self.last = Last::Whole;
+            return Ok(Some(Part::End));
+        }
+        if let Phase::Sending(_) = &self.phase {
+            match poll_fn(|cx| self.poll_sending(cx)).await {
+                Step::Beside(message) => return Ok(Some(self.beside(message))),
+                Step::Sent(Ok((mut source, attempt))) => {
+                    source.wait_longer(self.limit);
+                    self.phase = Phase::Streaming { source, _attempt: attempt };
+                }
+                Step::Sent(Err(failed)) => {
+                    // If it was still being sent, this cancels it.
+                    self.phase = Phase::Over;
+                    return Err(failed);
+                }
+            }
+        }
+        let Phase::Streaming { source, .. } = &mut self.phase else { return Ok(None) };
+        let part = tokio::select! {
+            biased;
+            Some(message) = self.messages.recv(), if self.last == Last::Whole => {
+                return Ok(Some(self.beside(message)));
+            }
+            part = source.next() => part,
+        };
+        match &part {
+            Ok(Some(Part::Data(_))) => self.last = Last::Part,
+            Ok(Some(Part::End)) => self.last = Last::Whole,
+            Ok(None) | Err(_) => self.phase = Phase::Over,
+        }
+        part.map_err(|cause| (cause, Sent::Maybe))
+    }
+
+    fn beside(&mut self, message: Bytes) -> Part {
+        self.last = Last::Beside;
+        Part::Data(message)
+    }
+
+    fn poll_sending(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
+        if let Poll::Ready(Some(message)) = self.messages.poll_recv(cx) {
+            return Poll::Ready(Step::Beside(message));
+        }
+        if let Phase::Sending(sending) = &mut self.phase
+            && let Poll::Ready(sent) = sending.as_mut().poll(cx)
+        {
+            return Poll::Ready(Step::Sent(sent));
+        }
+        // The wait for a connection has a limit of its own.
+        let Some(since) = self.going.since.get() else { return Poll::Pending };
+        let limit = self.limit;
+        ready!(self.timer.poll_until(cx, since + limit));
+        Poll::Ready(Step::Sent(Err((Cause::NoAnswer { limit }, Sent::Maybe))))
+    }
+
+    /// Lets the next message take longer.
+    pub(super) fn wait_longer(&mut self, limit: Duration) {
+        self.limit = limit;
+        if self.going.since.get().is_some() {
+            self.going.since.set(Some(Instant::now()));
+        }
+        if let Phase::Streaming { source, .. } = &mut self.phase {
+            source.wait_longer(limit);
+        }
+    }
+
+    /// The response has ended.
+    pub(super) fn done(&mut self) {
+        if let Phase::Streaming { source, .. } = &mut self.phase {
+            source.done();
+        }
+        self.phase = Phase::Over;
+    }
+}

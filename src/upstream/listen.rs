@@ -1,0 +1,175 @@
+//! Follows the lists of a modern server: `subscriptions/listen`, opened again whenever it ends.
+//!
+//! What is told on the stream goes the way of everything that a server says unasked. A server that
+//! refuses is left alone: its lists are then read at each connection.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::ask::{Era, Offers};
+use super::call::{Part, Upstream};
+use super::error::Cause;
+use super::http::{self, Limits, STALL_LIMIT};
+use super::request::Params;
+use super::session::{STREAM_SILENCE, Shared, next_message};
+use super::stdio::Link;
+use super::traffic::List;
+
+/// First wait before a stream that ended is opened again, and the longest.
+const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// A stream that lived this long was a good one.
+const STABLE: Duration = Duration::from_secs(30);
+/// Over a child's pipe the answer comes when the child ends, or never.
+const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
+/// Most bytes of one message on the stream.
+const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
+
+/// What carries the stream.
+#[derive(Clone)]
+pub(super) enum Line {
+    Http(Arc<Shared>),
+    Stdio(Arc<Link>),
+}
+
+/// How a stream ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The server offers none.
+    Refused,
+    /// It can be opened again.
+    Over,
+    /// The connection is gone, and its supervisor knows.
+    Gone,
+}
+
+/// Listens as long as the connection lives.
+pub(super) async fn follow(upstream: Arc<Upstream>, line: Line, offers: Offers) {
+    let Some(params) = filter(offers) else { return };
+    let mut wait = RETRY.0;
+    loop {
+        let began = Instant::now();
+        let end = match &line {
+            Line::Http(shared) => over_http(&upstream, shared, &params).await,
+            Line::Stdio(link) => over_stdio(link, &params).await,
+        };
+        match end {
+            End::Over => {}
+            End::Refused => {
+                tracing::debug!(server = %upstream.name, "a server does not tell of changes");
+                return;
+            }
+            End::Gone => return,
+        }
+        if began.elapsed() >= STABLE {
+            wait = RETRY.0;
+        }
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(RETRY.1);
+        // What changed meanwhile was told to nobody.
+        upstream.news.changed(List::Tools);
+        upstream.news.reconnected();
+    }
+}
+
+/// The request's parameters; none for a server that has no lists.
+fn filter(offers: Offers) -> Option<String> {
+    let wanted: Vec<&str> = [
+        (offers.tools, "\"toolsListChanged\":true"),
+        (offers.prompts, "\"promptsListChanged\":true"),
+        (offers.resources, "\"resourcesListChanged\":true"),
+    ]
+    .into_iter()
+    .filter_map(|(offered, wanted)| offered.then_some(wanted))
+    .collect();
+    (!wanted.is_empty()).then(|| format!("{{\"notifications\":{{{}}}}}", wanted.join(",")))
+}
+
+fn request(params: &str) -> Params {
+    Params::of("subscriptions/listen", params.to_owned().into())
+}
+
+async fn over_http(upstream: &Upstream, shared: &Arc<Shared>, params: &str) -> End {
+    let (session, params) = (shared.session(), request(params));
+    let request =
+        session.post(&params.lines(Era::Modern), params.body(upstream.fresh_id(), Era::Modern));
+    let limits = Limits { answer: STREAM_SILENCE, stall: STALL_LIMIT };
+    let mut stream = match http::fresh(&session, &request, limits).await {
+        Ok(stream) if stream.is_event_stream() => stream,
+        Ok(_) => return End::Refused,
+        Err(refused) => match refused.cause {
+            cause @ Cause::Connect { .. } => {
+                shared.report(&cause);
+                return End::Gone;
+            }
+            Cause::Status { .. } | Cause::AcceptedOnly { .. } | Cause::ContentType { .. } => {
+                return End::Refused;
+            }
+            _ => return End::Over,
+        },
+    };
+    loop {
+        match next_message(&mut stream, MAX_MESSAGE_BYTES).await {
+            Ok(Some(message)) => match outcome(&message) {
+                None => {
+                    shared.deliver(message);
+                }
+                Some(end) => return end,
+            },
+            Err(Cause::NoAnswer { .. }) => {}
+            Ok(None) | Err(_) => return End::Over,
+        }
+    }
+}
+
+/// What is told on the pipe is routed by its reader; here only the end is waited for.
+async fn over_stdio(link: &Arc<Link>, params: &str) -> End {
+    let params = request(params);
+    let Ok(mut call) = link.call(|id| params.line(id, Era::Modern), FOR_EVER, None).await else {
+        return End::Gone;
+    };
+    let mut message = Vec::new();
+    loop {
+        match call.next().await {
+            Ok(Some(Part::Data(data))) if message.len() + data.len() <= MAX_MESSAGE_BYTES => {
+                message.extend_from_slice(&data);
+            }
+            Ok(Some(Part::End)) => return outcome(&message).unwrap_or(End::Over),
+            Ok(Some(Part::Data(_))) => return End::Refused,
+            Ok(None) | Err(_) if link.has_ended() => return End::Gone,
+            Ok(None) | Err(_) => return End::Over,
+        }
+    }
+}
+
+/// What a response says about the stream; none if it is no response.
+fn outcome(message: &[u8]) -> Option<End> {
+    #[derive(Deserialize)]
+    struct Envelope {
+        method: Option<IgnoredAny>,
+        error: Option<IgnoredAny>,
+    }
+    match serde_json::from_slice::<Envelope>(message) {
+        Ok(Envelope { method: Some(_), .. }) => None,
+        Ok(Envelope { error: Some(_), .. }) => Some(End::Refused),
+        Ok(_) => Some(End::Over),
+        Err(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_lists_that_there_are_are_followed() {
+        assert_eq!(filter(Offers::default()), None);
+        let offers = Offers { tools: true, resources: true, ..Offers::default() };
+        assert_eq!(
+            filter(offers).unwrap(),
+            r#"{"notifications":{"toolsListChanged":true,"resourcesListChanged":true}}"#
+        );
+    }
+}
