@@ -233,7 +233,7 @@ fn read_until(stream: &mut Connection, text: &str) -> String {
 fn changes_are_told_and_updates_only_to_who_subscribed() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&["--offers", "--only", "echo"])}));
     let (mut one, mut other) = (proxy.client(), proxy.client());
-    let mut listen = |client: &Client| {
+    let listen = |client: &Client| {
         let mut stream = Connection::open(proxy.port);
         let headers = [("Mcp-Session-Id", &*client.session), ("Accept", "text/event-stream")];
         stream.send("GET", "/mcp", &headers, b"");
