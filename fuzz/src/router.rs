@@ -78,9 +78,11 @@ fn react(stage: &Stage, peer: &Peer, message: &[u8]) {
     let members = serde_json::from_slice::<Members<'_>>(message).ok();
     let received = match dispatch::read(&stage.worker, &Bytes::copy_from_slice(message)) {
         Ok(Incoming::Request(received)) => received,
-        Ok(Incoming::Response(_)) => {
+        Ok(Incoming::Response(response)) => {
             let members = members.expect("a response is an object");
-            assert!(members.count("result") + members.count("error") > 0);
+            assert_eq!(members.count("result") + members.count("error"), 1);
+            let id = members.get("id").map(|raw| raw.get().as_bytes());
+            assert_eq!(response.id.as_deref(), id);
             return;
         }
         Err(error) => return assert_answers(&error, "null", true),
