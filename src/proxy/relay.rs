@@ -215,3 +215,118 @@ fn replaced(message: &Bytes, part: &RawValue, by: &[u8]) -> Bytes {
     let (before, rest) = message.split_at_checked(at).unwrap_or((message, &[]));
     [before, by, rest.get(part.len()..).unwrap_or_default()].concat().into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: Takes = Takes { sampling: true, elicitation: true, roots: true };
+
+    fn client(era: Era, takes: Takes) -> Arc<Client> {
+        Arc::new(Client::new("s".into(), "ide", "2025-11-25", era, takes))
+    }
+
+    fn relay(client: &Arc<Client>, channel: Channel, token: Option<&'static str>) -> Relay {
+        let token = token.map(|token| Bytes::from_static(token.as_bytes()));
+        Relay::new(Some((Arc::clone(client), channel)), token)
+    }
+
+    /// What the client gets of a message before the answer to request 7; `None` for nothing.
+    fn told(relay: &mut Relay, message: &'static str) -> Option<String> {
+        let message = Bytes::from_static(message.as_bytes());
+        match relay.take(&message, 7, &"srv".into(), 1) {
+            Step::Tell(Piece::Notification(told) | Piece::Request(told)) => {
+                Some(String::from_utf8(told.to_vec()).unwrap())
+            }
+            Step::Tell(piece) => panic!("{piece:?}"),
+            Step::Respond(..) | Step::Drop => None,
+        }
+    }
+
+    /// What the upstream gets: the id it is told under, and the outcome.
+    fn refused(relay: &mut Relay, message: &'static str) -> Option<(Bytes, String)> {
+        match relay.take(&Bytes::from_static(message.as_bytes()), 7, &"srv".into(), 1) {
+            Step::Respond(id, outcome) => Some((id, String::from_utf8(outcome.to_vec()).unwrap())),
+            Step::Tell(_) | Step::Drop => None,
+        }
+    }
+
+    #[test]
+    fn progress_comes_under_the_clients_own_token_and_of_its_own_call_only() {
+        let client = client(Era::Legacy, ALL);
+        let mut ours = relay(&client, Channel::Stream, Some("\"t\\u0031\""));
+        let progress = r#"{"method":"notifications/progress","params":{"progress":1.0, "progressToken" : 7 }}"#;
+        let expected = progress.replace(": 7", r#": "t\u0031""#);
+        assert_eq!(told(&mut ours, progress), Some(expected));
+        for foreign in [
+            r#"{"method":"notifications/progress","params":{"progressToken":8}}"#,
+            r#"{"method":"notifications/progress","params":{"progressToken":"7"}}"#,
+            r#"{"method":"notifications/progress","params":{}}"#,
+            r#"{"method":"notifications/tools/list_changed"}"#,
+            "not JSON",
+        ] {
+            assert_eq!(told(&mut ours, foreign), None, "{foreign}");
+        }
+        assert_eq!(told(&mut relay(&client, Channel::Stream, None), progress), None);
+        assert_eq!(told(&mut relay(&client, Channel::Answer, Some("1")), progress), None);
+        assert_eq!(told(&mut Relay::new(None, None), progress), None);
+    }
+
+    #[test]
+    fn a_request_gets_an_id_of_the_clients_own_and_is_forgotten_with_its_call() {
+        let client = client(Era::Legacy, ALL);
+        let mut ours = relay(&client, Channel::Stream, None);
+        let ask = r#"{"id": "a\"b" ,"method":"roots/list"}"#;
+        assert_eq!(told(&mut ours, ask).unwrap(), r#"{"id": 0 ,"method":"roots/list"}"#);
+        assert_eq!(told(&mut ours, ask).unwrap(), r#"{"id": 1 ,"method":"roots/list"}"#);
+        let question = client.answered(0).unwrap();
+        assert_eq!((&*question.server, question.generation), ("srv", 1));
+        assert_eq!(question.raw_id, r#""a\"b""#);
+        drop(ours);
+        assert_eq!(client.answered(1), None, "nobody waits for it any more");
+    }
+
+    #[test]
+    fn a_withdrawn_request_is_cancelled_under_the_clients_id() {
+        let client = client(Era::Legacy, ALL);
+        let mut ours = relay(&client, Channel::Stream, None);
+        told(&mut ours, r#"{"id":5,"method":"elicitation/create"}"#).unwrap();
+        let cancel = r#"{"method":"notifications/cancelled","params":{"requestId":5}}"#;
+        let expected = cancel.replace(":5", ":0");
+        assert_eq!(told(&mut ours, cancel), Some(expected));
+        assert_eq!(told(&mut ours, cancel), None, "there is nothing left to cancel");
+        assert_eq!(client.answered(0), None);
+    }
+
+    #[test]
+    fn who_cannot_be_asked_is_not_and_the_server_is_told_why() {
+        let ask = r#"{"id":5,"method":"sampling/createMessage"}"#;
+        let legacy = client(Era::Legacy, ALL);
+        for (mut relay, why) in [
+            (Relay::new(None, None), "no MCP client"),
+            (relay(&client(Era::Modern, ALL), Channel::Stream, None), "servers send no requests"),
+            (relay(&legacy, Channel::Answer, None), "takes no event stream"),
+            (relay(&client(Era::Legacy, Takes::default()), Channel::Stream, None), "not declare"),
+        ] {
+            let (id, outcome) = refused(&mut relay, ask).unwrap();
+            assert_eq!(id, "5");
+            assert!(outcome.starts_with("\"error\":{") && outcome.contains(why), "{outcome}");
+        }
+        let mut ours = relay(&legacy, Channel::Stream, None);
+        assert!(refused(&mut ours, r#"{"id":5,"method":"tools/call"}"#).is_some());
+        let pong = refused(&mut ours, r#"{"id":5,"method":"ping"}"#).unwrap();
+        assert_eq!(pong.1, r#""result":{}"#);
+    }
+
+    #[test]
+    fn log_messages_come_from_the_level_that_was_asked_for() {
+        let info = r#"{"method":"notifications/message","params":{"level":"info","data":1}}"#;
+        let (old, new) = (client(Era::Legacy, ALL), client(Era::Modern, ALL));
+        assert!(told(&mut relay(&old, Channel::Stream, None), info).is_some());
+        assert!(told(&mut relay(&new, Channel::Stream, None), info).is_none());
+        new.set_level(Level::Info);
+        assert!(told(&mut relay(&new, Channel::Stream, None), info).is_some());
+        old.set_level(Level::Notice);
+        assert!(told(&mut relay(&old, Channel::Stream, None), info).is_none());
+    }
+}

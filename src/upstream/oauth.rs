@@ -19,7 +19,7 @@ mod guard;
 mod store;
 
 pub use flow::{LoggedIn, LoginError, login};
-pub(super) use guard::{Bearer, Guard, Renewal};
+pub(super) use guard::{Bearer, Guard, Renewal, changed};
 pub use store::{Store, StoreError};
 
 use serde::Deserialize;

@@ -29,7 +29,7 @@ use tokio_rustls::TlsConnector;
 use super::ask::Era;
 pub use super::call::{Answer, Part, Upstream};
 use super::call::{Carrier, Live};
-use super::config::{Config, Invalid, Target};
+use super::config::{Config, Target};
 pub use super::error::{CallError, Cause, Sent};
 use super::established::{Connection, Failure, GOODBYE_LIMIT, Place, establish, fetch};
 use super::lifecycle;
@@ -223,7 +223,7 @@ impl Supervisor {
                 continue;
             }
             let keeper = Keeper {
-                login: login(&upstream.name, &config, &target, &tls),
+                login: oauth::Guard::of(&upstream.name, &config, &target, &tls),
                 upstream,
                 config,
                 key: key as u64,
@@ -382,7 +382,7 @@ impl Keeper {
                 biased;
                 _ = stopped(&mut stopping) => break,
                 () = tokio::time::sleep(delay) => {}
-                () = login_changed(self.login.as_ref()) => delays = backoff.build(),
+                () = oauth::changed(self.login.as_ref()) => delays = backoff.build(),
             }
             // Reports about connections that are gone.
             while controls.try_recv().is_ok() {}
@@ -563,30 +563,6 @@ impl Keeper {
         if changed {
             (self.events)(Event::Server(self.upstream.state()));
         }
-    }
-}
-
-/// The login of a server that can have one: reached by HTTP, and not given its authorization by
-/// the operator.
-fn login(
-    name: &Arc<str>,
-    config: &Config,
-    target: &Result<Target, Invalid>,
-    tls: &Arc<OnceLock<TlsConnector>>,
-) -> Option<oauth::Guard> {
-    let (Ok(Target::Http { url, headers }), Some(folder)) = (target, &config.data_dir) else {
-        return None;
-    };
-    let given = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization"));
-    let store = oauth::Store::new(folder, name);
-    (!given).then(|| oauth::Guard::new(Arc::clone(name), url, store, Arc::clone(tls)))
-}
-
-/// Resolves when somebody has logged in or out, or never.
-async fn login_changed(login: Option<&oauth::Guard>) {
-    match login {
-        Some(login) => login.changed().await,
-        None => std::future::pending().await,
     }
 }
 

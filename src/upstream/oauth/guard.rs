@@ -13,6 +13,7 @@ use tokio_rustls::TlsConnector;
 use super::flow::{NotRenewed, renew, seconds};
 use super::needs_login;
 use super::store::{Grant, Stamp, Store};
+use crate::upstream::config::{Config, Invalid, Target};
 
 /// How often it is looked whether the file is another.
 const LOOK: Duration = Duration::from_secs(1);
@@ -57,13 +58,32 @@ pub(in crate::upstream) enum Renewal {
     Gone(String),
 }
 
+/// Resolves when somebody has logged in or out, or never.
+pub(in crate::upstream) async fn changed(login: Option<&Guard>) {
+    match login {
+        Some(login) => login.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
 impl Guard {
-    pub(in crate::upstream) fn new(
-        server: Arc<str>,
-        url: &str,
-        store: Store,
-        tls: Arc<OnceLock<TlsConnector>>,
-    ) -> Self {
+    /// The login of a server that can have one: reached by HTTP, and not given its authorization
+    /// by the operator.
+    pub(in crate::upstream) fn of(
+        name: &Arc<str>,
+        config: &Config,
+        target: &Result<Target, Invalid>,
+        tls: &Arc<OnceLock<TlsConnector>>,
+    ) -> Option<Self> {
+        let (Ok(Target::Http { url, headers }), Some(folder)) = (target, &config.data_dir) else {
+            return None;
+        };
+        let given = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization"));
+        let store = Store::new(folder, name);
+        (!given).then(|| Self::new(Arc::clone(name), url, store, Arc::clone(tls)))
+    }
+
+    fn new(server: Arc<str>, url: &str, store: Store, tls: Arc<OnceLock<TlsConnector>>) -> Self {
         // As the login has written it.
         let url = url::Url::parse(url).map_or_else(|_| url.to_owned(), |url| url.to_string());
         Self { server, url, store, tls }
@@ -109,7 +129,7 @@ impl Guard {
     }
 
     /// Waits until somebody logs in or out.
-    pub(in crate::upstream) async fn changed(&self) {
+    async fn changed(&self) {
         let before = self.stamp().await;
         while self.stamp().await == before {
             tokio::time::sleep(LOOK).await;

@@ -6,8 +6,7 @@ use super::Connection;
 
 /// A response that is an event stream.
 pub(crate) struct Events {
-    pub(crate) connection: Connection,
-    pub(crate) headers: Vec<(String, String)>,
+    connection: Connection,
     text: String,
 }
 
@@ -34,7 +33,7 @@ impl Events {
         };
         assert_eq!(header("content-type"), Some("text/event-stream"), "{headers:?}");
         assert_eq!(header("x-accel-buffering"), Some("no"));
-        Self { connection, headers, text: String::new() }
+        Self { connection, text: String::new() }
     }
 
     /// The next event, comments left out; `None` at the end of the stream.
