@@ -100,6 +100,8 @@ pub struct App {
     control: Runtime,
     writer: Writer,
     drain: watch::Sender<bool>,
+    /// Hands on what upstreams tell.
+    following: tokio::task::JoinHandle<()>,
 }
 
 /// A proxy that listens.
@@ -148,18 +150,20 @@ impl App {
             judges: Judges::new(control.handle().clone(), cores()),
             hash_key: u64::from_ne_bytes(seed),
         };
+        let proxy = Arc::new(proxy);
+        let following = control.spawn(more::news::follow(Arc::clone(&proxy)));
         let api_key = config.api_key.as_ref().map_or("", |key| key.expose());
         let started = Instant::now();
         let (drain, ending) = watch::channel(false);
         let shared = Shared {
-            proxy: Arc::new(proxy),
+            proxy,
             sessions: Sessions::default(),
             guard,
             api: api::State { api_key: api_key.into(), started, ending },
             require_mcp_auth: config.require_mcp_auth,
             started,
         };
-        Ok(Self { shared: Arc::new(shared), control, writer, drain })
+        Ok(Self { shared: Arc::new(shared), control, writer, drain, following })
     }
 
     /// What requests are answered from.
@@ -194,7 +198,8 @@ impl App {
     ///
     /// When records could not be written.
     pub fn close(self) -> Result<(), StoreError> {
-        let Self { shared, control, writer, drain: _ } = self;
+        let Self { shared, control, writer, drain: _, following } = self;
+        following.abort();
         let deadline = Instant::now() + CHILDREN_TIMEOUT;
         control.block_on(shared.proxy.upstreams.shutdown(deadline));
         let stop = Draft::new(Type::SystemStop, Source::Internal, Status::Success);

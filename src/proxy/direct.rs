@@ -73,6 +73,7 @@ async fn call(
             return Ok(());
         }
     };
+    exit.follow(&reply);
     let prepared = prepare(&worker, &mut exit, &name, &arguments).await;
     let prepared = prepared.map(|permit| (permit, arguments));
     call::run(worker, exit, client, prepared, beside, reply).await

@@ -8,7 +8,9 @@
 //! the tool: `tool_call` stays what it is, a call of a tool. Lists are not: nothing leaves for them.
 
 mod address;
+pub mod news;
 pub mod offers;
+mod subscribers;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,10 +21,12 @@ use serde_json::{Map, Value, json};
 
 use self::address::{Request, Target};
 use crate::activity::record::{Payload, Status, Type};
+use crate::catalog::exposed;
 use crate::catalog::listing::{self, Start};
 use crate::output::Member;
 use crate::proxy::Worker;
 use crate::proxy::call::Caller;
+use crate::proxy::client::Client;
 use crate::proxy::dispatch::{self, Caching, Peer, Reaction};
 use crate::proxy::exchange::{Exchange, Subject};
 use crate::proxy::exit::{Exit, Stop};
@@ -30,8 +34,9 @@ use crate::proxy::params::progress_token;
 use crate::proxy::relay::Relay;
 use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply, Running};
 use crate::tool::ToolName;
-use crate::upstream::{Answer, Ask, Offers, Takes, Upstream};
+use crate::upstream::{Answer, Ask, Era, Offers, Takes, Upstream};
 use crate::wire::jsonrpc::Code;
+use crate::wire::splice::Splice;
 
 pub use crate::catalog::offered::List;
 
@@ -68,7 +73,7 @@ impl Forward {
 /// that has not answered since the start may offer anything: a client that was told too much finds
 /// an empty list, one that was told too little never looks.
 #[must_use]
-pub fn capabilities(worker: &Worker, _peer: &Peer) -> Map<String, Value> {
+pub fn capabilities(worker: &Worker, peer: &Peer) -> Map<String, Value> {
     let mut all = Offers::default();
     for upstream in worker.proxy.upstreams.iter() {
         let (offers, unknown) = (upstream.offers(), !upstream.state().settled);
@@ -77,7 +82,9 @@ pub fn capabilities(worker: &Worker, _peer: &Peer) -> Map<String, Value> {
         all.prompts |= offers.prompts || unknown;
         all.completions |= offers.completions || unknown;
     }
-    let resources = json!({"subscribe": all.resource_updates, "listChanged": true});
+    // A modern client subscribes by listening, which is not carried on to upstreams.
+    let subscribe = all.resource_updates && peer.client.era == Era::Legacy;
+    let resources = json!({"subscribe": subscribe, "listChanged": true});
     let prompts = json!({"listChanged": true});
     let offered = [
         (all.resources, "resources", resources),
@@ -130,6 +137,7 @@ async fn forwarded(
     reply: Reply,
 ) -> Result<(), Aborted> {
     let client = caller.client.clone();
+    let subscriber = client.as_ref().map(|(client, _)| Arc::clone(client));
     let mut exit = match Exit::open(&worker, Type::InternalToolCall, caller, "").await {
         Ok(exit) => exit,
         Err(refusal) => {
@@ -138,10 +146,17 @@ async fn forwarded(
             return Ok(());
         }
     };
+    exit.follow(&reply);
     exit.draft.tool = Arc::from(forward.method());
     exit.draft.arguments = Payload::cut(&params, worker.proxy.max_payload_bytes);
-    match send(&worker, &mut exit, forward, takes, &params).await {
-        Ok((answer, token)) => {
+    match send(&worker, &mut exit, forward, takes, &params, subscriber.as_ref()).await {
+        Ok(None) => {
+            exit.close(Status::Success, "").await;
+            let nothing = Bytes::from_static(b"{}");
+            reply.put(Piece::Whole(Member::Result, Splice::from(nothing)));
+            Ok(())
+        }
+        Ok(Some((answer, token))) => {
             let server = Arc::clone(&exit.draft.server);
             let subject = Subject::Other(ToolName { server, tool: Arc::clone(&exit.draft.tool) });
             let relay = Relay::new(client, token);
@@ -155,19 +170,33 @@ async fn forwarded(
     }
 }
 
-/// The answer on its way, and the client's own progress token.
+/// The answer on its way, and the client's own progress token; `None` where nothing is left for
+/// the upstream to do.
 async fn send(
     worker: &Worker,
     exit: &mut Exit,
     forward: Forward,
     takes: Takes,
     params: &Bytes,
-) -> Result<(Answer, Option<Bytes>), Stop> {
+    subscriber: Option<&Arc<Client>>,
+) -> Result<Option<(Answer, Option<Bytes>)>, Stop> {
     let unreadable = |text| Stop::new(Status::Rejected, RefusalKind::Unreadable, text);
     let request = Request::read(forward, params)
         .map_err(|error| unreadable(format!("Invalid params: {error}")))?;
     let (upstream, own) = resolve(worker, request.target()).await.map_err(unreadable)?;
     exit.draft.server = Arc::clone(upstream.name());
+    if let Some(client) = subscriber {
+        let subscribers = &worker.proxy.offers.subscribers;
+        let uri = || exposed::uri(upstream.name(), &own);
+        match forward {
+            Forward::Subscribe => subscribers.enter(&uri(), client).map_err(|full| {
+                Stop::new(Status::Rejected, RefusalKind::Failed, full.to_string())
+            })?,
+            // Other clients share the subscription.
+            Forward::Unsubscribe if !subscribers.leave(&uri(), client) => return Ok(None),
+            Forward::Read | Forward::Unsubscribe | Forward::Prompt | Forward::Complete => {}
+        }
+    }
     let ask = Ask {
         method: forward.method(),
         name: request.header(&own),
@@ -178,7 +207,7 @@ async fn send(
     let token = ask.meta.as_ref().and_then(progress_token);
     exit.sent = Some(Instant::now());
     match upstream.ask(&worker.pool, ask).await {
-        Ok(answer) => Ok((answer, token)),
+        Ok(answer) => Ok(Some((answer, token))),
         Err(error) => {
             exit.answered = Some(Instant::now());
             Err(Stop::new(Status::Error, RefusalKind::Failed, error.to_string()))

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, HttpStub, Proxy, stub_stdio};
+use crate::harness::{Client, Connection, HttpStub, Proxy, stub_stdio};
 
 fn http() -> &'static HttpStub {
     static STUB: OnceLock<HttpStub> = OnceLock::new();
@@ -217,6 +217,44 @@ fn act_1_what_goes_on_is_on_record() {
     assert_eq!(records[2]["arguments"]["uri"], "mcpproxy://http/test://shared");
     assert!(records[2]["response"].as_str().unwrap().contains("contents"), "{}", records[2]);
     assert!(client.records(proxy(), "type=tool_call").is_empty());
+}
+
+/// Reads a session's stream of events until one holds `text`; all that was read.
+fn read_until(stream: &mut Connection, text: &str) -> String {
+    let mut seen = String::new();
+    while !seen.contains(text) {
+        let chunk = stream.chunk().expect("the stream stands");
+        seen += std::str::from_utf8(&chunk).unwrap();
+    }
+    seen
+}
+
+#[test]
+fn changes_are_told_and_updates_only_to_who_subscribed() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&["--offers", "--only", "echo"])}));
+    let (mut one, mut other) = (proxy.client(), proxy.client());
+    let listen = |client: &Client| {
+        let mut stream = Connection::open(proxy.port);
+        let headers = [("Mcp-Session-Id", &*client.session), ("Accept", "text/event-stream")];
+        stream.send("GET", "/mcp", &headers, b"");
+        assert_eq!(stream.head().0, 200);
+        stream
+    };
+    let (mut ones, mut others) = (listen(&one), listen(&other));
+    let shared = json!({"uri": "mcpproxy://s/test://shared"});
+    for _ in 0..3 {
+        assert_eq!(one.ask("resources/subscribe", shared.clone())["result"], json!({}));
+    }
+    let told = read_until(&mut ones, "mcpproxy://s/test://shared");
+    assert!(told.contains("notifications/resources/updated"), "{told}");
+    let before = keys(&mut one, "resources/list", "resources", "uri");
+    other.ask("resources/read", json!({"uri": "mcpproxy://s/test://grows"}));
+    let told = read_until(&mut others, "notifications/resources/list_changed");
+    assert!(!told.contains("resources/updated"), "{told}");
+    let after = keys(&mut one, "resources/list", "resources", "uri");
+    let new: Vec<_> = after.difference(&before).collect();
+    assert_eq!(new, ["mcpproxy://s/test://grown/0"]);
+    assert_eq!(one.ask("resources/unsubscribe", shared)["result"], json!({}));
 }
 
 #[test]

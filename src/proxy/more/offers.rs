@@ -14,6 +14,7 @@ use arc_swap::ArcSwap;
 use serde::Deserialize;
 use tokio::sync::Semaphore;
 
+use super::subscribers::Subscribers;
 use crate::catalog::exposed;
 use crate::catalog::listing::{Listed, PAGE_ELEMENTS, Start};
 use crate::catalog::offered::{List, Page};
@@ -46,6 +47,7 @@ const METHOD_NOT_FOUND: i64 = -32601;
 #[derive(Debug, Default)]
 pub struct Offers {
     servers: Mutex<HashMap<Arc<str>, Arc<[Shelf; List::ALL.len()]>>>,
+    pub(super) subscribers: Subscribers,
 }
 
 impl Offers {
