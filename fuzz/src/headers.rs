@@ -1,17 +1,20 @@
 //! Target `headers`: the check of a header against the body is the obvious one, and a value's
 //! header form comes back as the value.
 //!
-//! Input: structured; what the body says if it says anything, then the header's lines.
+//! Input, line by line: `+` and what the body says, or nothing; then the header's lines, each after
+//! a letter: `r` the rest as it is, `b` the rest in base64, `s` the body's value with spaces around
+//! it, `e` the same in base64.
 
-use arbitrary::{Arbitrary, Result, Unstructured};
 use mcpproxy::wire::headers::{Form, Mismatch, NAME, agree, decode, encode};
 
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /// The fuzz target.
 pub fn run(data: &[u8]) {
-    let Ok((body, lines)) = input(&mut Unstructured::new(data)) else { return };
-    let body = body.as_deref();
+    let mut given = data.split(|&byte| byte == b'\n');
+    let body = given.next().and_then(|line| std::str::from_utf8(line.strip_prefix(b"+")?).ok());
+    let said = body.unwrap_or_default().as_bytes();
+    let lines: Vec<_> = given.take(3).filter_map(|line| header(line, said)).collect();
     let seen = || lines.iter().map(Vec::as_slice);
     for form in [Form::Plain, Form::Encodable] {
         let agreed = agree(NAME, form, seen(), body);
@@ -26,27 +29,18 @@ pub fn run(data: &[u8]) {
     }
 }
 
-fn input(bytes: &mut Unstructured<'_>) -> Result<(Option<String>, Vec<Vec<u8>>)> {
-    let body = Option::<String>::arbitrary(bytes)?;
-    let mut lines = Vec::new();
-    for _ in 0..bytes.int_in_range(0..=2)? {
-        lines.push(line(bytes, body.as_deref().unwrap_or_default())?);
-    }
-    Ok((body, lines))
-}
-
 /// A header's line: anything, or what has a chance to agree.
-fn line(bytes: &mut Unstructured<'_>, body: &str) -> Result<Vec<u8>> {
-    Ok(match bytes.int_in_range(0..=4)? {
-        0 => Vec::arbitrary(bytes)?,
-        1 => body.into(),
-        2 => [b" \t", body.as_bytes(), b" "].concat(),
-        3 => encoded(body.as_bytes()),
-        _ => encoded(&Vec::<u8>::arbitrary(bytes)?),
+fn header(given: &[u8], said: &[u8]) -> Option<Vec<u8>> {
+    Some(match given {
+        [b'r', rest @ ..] => rest.to_vec(),
+        [b'b', rest @ ..] => encoded(rest),
+        [b's', ..] => [b" \t", said, b" "].concat(),
+        [b'e', ..] => encoded(said),
+        _ => return None,
     })
 }
 
-fn obvious(form: Form, lines: &[Vec<u8>], body: Option<&str>) -> std::result::Result<(), Mismatch> {
+fn obvious(form: Form, lines: &[Vec<u8>], body: Option<&str>) -> Result<(), Mismatch> {
     match (lines, body) {
         ([], None) => Ok(()),
         ([], Some(_)) => Err(Mismatch::Missing(NAME)),

@@ -93,8 +93,9 @@ def ask_through(place, client, servers, route: str, binary: Path) -> Answers:
             proxy = stack.enter_context(started(argv, folder / "mcpproxy.log"))
             unready = f"mcpproxy is not ready, see {folder}/mcpproxy.log"
             wait_for(Rest(port).ready, proxy, unready)
-            if absent := Rest(port).absent():
-                raise Failed(f"not connected: {absent}")
+            # One that took long to start is tried again.
+            connected = lambda: not Rest(port).absent()
+            wait_for(connected, proxy, f"a server is not connected, see {folder}/mcpproxy.log")
             tap = HttpTap(port)
             stack.callback(tap.close)
             plan["url"] = f"http://127.0.0.1:{tap.port}/mcp"
