@@ -25,7 +25,7 @@ struct Peer(&'static [ProtocolVersion]);
 
 impl ServerHandler for Peer {
     fn get_info(&self) -> ServerConfig {
-        InitializeResult::new(ServerCapabilities::builder().enable_tools().build()).into()
+        InitializeResult::new(ServerCapabilities::builder().enable_tools().build())
     }
 
     fn supported_protocol_versions(&self) -> Cow<'static, [ProtocolVersion]> {
