@@ -74,7 +74,8 @@ fn our_own_results_say_what_they_are_and_an_upstreams_stay_as_they_are() {
     assert!(error_text(&refused["result"]).contains("destructive"));
     let response = ask("tools/call", read("s:odd_spelling", json!({})));
     let sent = HttpStub::shared().direct("odd_spelling", &json!({}));
-    assert_eq!(crate::harness::raw_result(&response.body), sent, "FR-A3");
+    let result = crate::harness::raw_result(&response.body);
+    assert_eq!(result.trim_ascii(), sent.trim_ascii(), "FR-A3");
     assert_eq!(response.header("content-type"), Some("application/json"));
 }
 

@@ -155,6 +155,9 @@ impl Response {
     }
 }
 
+/// What a client says that takes no event stream, so that every answer is one message.
+const JSON_ONLY: (&str, &str) = ("Accept", "application/json");
+
 /// An MCP client with one session, over one connection.
 pub(crate) struct Client {
     pub(crate) session: String,
