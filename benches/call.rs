@@ -74,7 +74,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let schema = compile(common::SCHEMA.as_bytes(), &Settings::default())?;
     let mut criterion = Criterion::default().configure_from_args();
     let mut group = criterion.benchmark_group("call");
-    for (name, bytes) in common::SIZES {
+    for &(name, bytes) in common::sizes() {
         size(&mut group, &schema, name, common::response(bytes))?;
     }
     group.finish();

@@ -75,7 +75,7 @@ fn size(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, message: &[u8]) {
 fn main() {
     let mut criterion = Criterion::default().configure_from_args();
     let mut group = criterion.benchmark_group("scan");
-    for (name, bytes) in common::SIZES {
+    for &(name, bytes) in common::sizes() {
         size(&mut group, name, &common::response(bytes));
     }
     group.finish();

@@ -29,7 +29,7 @@ fn validate(criterion: &mut Criterion) {
     let root = compiler.compile("json-schema:///", &mut boon).unwrap();
 
     let mut group = criterion.benchmark_group("validate");
-    for (size, bytes) in common::SIZES {
+    for &(size, bytes) in common::sizes() {
         // The document alone is four ninths of the response that carries it.
         let document = Bytes::from(common::structured(bytes / 4 * 9));
         group.throughput(Throughput::Bytes(document.len() as u64));

@@ -18,6 +18,13 @@ use std::fmt::Write;
 pub const SIZES: [(&str, usize); 4] =
     [("1KB", 1_000), ("13KB", 13_000), ("1.3MB", 1_300_000), ("13MB", 13_000_000)];
 
+/// Those of [`SIZES`] to run: the small ones where `cargo test`, without optimisation, only wants to
+/// see it run.
+pub fn sizes() -> &'static [(&'static str, usize)] {
+    let measures = std::env::args().any(|arg| arg == "--bench");
+    if measures { &SIZES } else { &SIZES[..2] }
+}
+
 /// The `outputSchema` of the tool; every structured result of [`response`] conforms to it.
 pub const SCHEMA: &str = r##"{
   "$schema": "https://json-schema.org/draft/2020-12/schema",

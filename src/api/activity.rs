@@ -51,7 +51,7 @@ pub(super) struct Filters {
     /// Records that began then or later.
     #[param(value_type = Option<String>, nullable = false, format = DateTime)]
     start_time: Option<Timestamp>,
-    /// Records that began then or earlier.
+    /// Records that began then or earlier; not before `start_time`.
     #[param(value_type = Option<String>, nullable = false, format = DateTime)]
     end_time: Option<Timestamp>,
 }
@@ -234,7 +234,7 @@ pub(super) async fn ask<T: Send + 'static>(
 
 impl Filters {
     pub(super) fn read(query: &mut Query) -> Result<Self, BadQuery> {
-        Ok(Self {
+        let filters = Self {
             kinds: query.words("type", Type::ALL)?,
             statuses: query.words("status", Status::ALL)?,
             server: query.text("server")?,
@@ -244,7 +244,13 @@ impl Filters {
             request_id: query.text("request_id")?,
             start_time: query.time("start_time")?,
             end_time: query.time("end_time")?,
-        })
+        };
+        match (filters.start_time, filters.end_time) {
+            (Some(start), Some(end)) if start > end => {
+                Err(BadQuery::After("start_time", "end_time"))
+            }
+            _ => Ok(filters),
+        }
     }
 
     pub(super) fn filter(self) -> Filter {
@@ -360,6 +366,16 @@ mod tests {
             error("status=ok"),
             "Invalid status 'ok': must be success, error, blocked, rejected, or warning"
         );
+        // A nanosecond apart, the second in another zone.
+        let range = |start: &str| {
+            let end = "2026-01-01T01:00:00%2B01:00";
+            Filters::read(&mut query(&format!("start_time={start}&end_time={end}")))
+        };
+        assert_eq!(
+            range("2026-01-01T00:00:00.000000001Z").unwrap_err().to_string(),
+            "Query parameter 'start_time' must not be after 'end_time'"
+        );
+        assert!(range("2026-01-01T00:00:00Z").is_ok());
     }
 
     #[test]

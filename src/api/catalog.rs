@@ -39,7 +39,8 @@ pub(super) struct Wanted {
     /// Most tools in the page.
     #[param(required = false, minimum = 1, maximum = 100, default = 50)]
     limit: u64,
-    /// Where the page before this one ended: its `next_cursor`, with the same `q` and `server`.
+    /// Where the page before this one ended: its `next_cursor`, with the same `q` and `server`. With
+    /// another `q`, one that does not find the tool it names is refused.
     #[param(nullable = false, min_length = 1, max_length = 1024, pattern = "^[^:]+:[^\\n]+$")]
     cursor: Option<String>,
 }

@@ -47,8 +47,8 @@ pub(super) fn openapi() -> OpenApi {
 #[derive(utoipa::OpenApi)]
 #[openapi(
     info(title = "mcpproxy", description = "Activity, servers, tools and calls of a running mcpproxy. \
-        A query parameter that is unknown, given twice, malformed or out of range is refused with 400 \
-        and named. `HEAD` answers as `GET`, without the body."),
+        A query parameter that is unknown, given twice, malformed or out of range, or does not go with \
+        another, is refused with 400 and named. `HEAD` answers as `GET`, without the body."),
     servers((url = "/")),
     paths(
         activity::list, activity::record, activity::summary, activity::verify, export::export,
@@ -70,11 +70,20 @@ struct Handlers;
 const SCHEMES: [&str; 3] = ["header", "bearer", "query"];
 
 /// What is refused before a handler is asked.
-const REFUSALS: [(StatusCode, &str); 4] = [
-    (StatusCode::BAD_REQUEST, "A parameter is unknown, given twice, malformed or out of range"),
-    (StatusCode::UNAUTHORIZED, "The API key is missing, or another"),
+const REFUSALS: [(StatusCode, &str); 3] = [
+    (StatusCode::BAD_REQUEST, "`Host` is missing, or it or `Origin` is given twice"),
     (StatusCode::FORBIDDEN, "`Host` or `Origin` is not allowed"),
     (StatusCode::METHOD_NOT_ALLOWED, "The path does not take this method"),
+];
+
+/// The same, where the key is asked for; there the query is read too.
+const KEYED: [(StatusCode, &str); 2] = [
+    (
+        StatusCode::BAD_REQUEST,
+        "A parameter is unknown, given twice, malformed or out of range, or two do not go together; \
+         or `Host` is missing, or it or `Origin` is given twice",
+    ),
+    (StatusCode::UNAUTHORIZED, "The API key is missing, or another"),
 ];
 
 /// What all handlers have in common.
@@ -107,12 +116,10 @@ fn complete(operation: &mut Operation, keyed: bool) {
         keyed.then(|| SCHEMES.map(|name| SecurityRequirement::new(name, empty)).into());
     operation.parameters.get_or_insert_default().push(request_id().into());
     let responses = &mut operation.responses.responses;
-    for (status, text) in REFUSALS {
-        let asks_for_more = matches!(status, StatusCode::BAD_REQUEST | StatusCode::UNAUTHORIZED);
-        if keyed || !asks_for_more {
-            let response = ResponseBuilder::new().description(text).build();
-            responses.entry(status.as_str().to_owned()).or_insert(RefOr::T(response));
-        }
+    let of_the_keyed = if keyed { &KEYED[..] } else { &[] };
+    for (status, text) in of_the_keyed.iter().chain(&REFUSALS) {
+        let response = ResponseBuilder::new().description(*text).build();
+        responses.entry(status.as_str().to_owned()).or_insert(RefOr::T(response));
     }
     for (status, response) in responses {
         let RefOr::T(response) = response else { continue };

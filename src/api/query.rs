@@ -41,6 +41,9 @@ pub(super) enum BadQuery {
     /// Two that exclude each other.
     #[error("Query parameters '{0}' and '{1}' cannot be combined")]
     Both(&'static str, &'static str),
+    /// A range that ends before it begins: its begin and its end.
+    #[error("Query parameter '{0}' must not be after '{1}'")]
+    After(&'static str, &'static str),
 }
 
 impl Query {

@@ -116,15 +116,23 @@ fn fr_040_bad_parameters_are_400_and_name_themselves() {
         ("activity?servr=s", "servr"),
         ("activity?server=s&server=t", "server"),
         ("activity?offset=1&cursor=01M7YMG6Z4000000002V39QZ4G", "cursor"),
+        ("activity?offset=1&cursor=01M7YMG6Z4000000002V39QZ4G", "offset"),
+        ("activity?start_time=2026-01-02T00:00:00Z&end_time=2026-01-01T00:00:00Z", "start_time"),
+        ("activity?start_time=2026-01-02T00:00:00Z&end_time=2026-01-01T00:00:00Z", "end_time"),
         ("activity/summary?period=2h", "period"),
         ("activity/export?format=xml", "format"),
         ("activity/export?status=ok", "status"),
         ("activity/export?limit=5", "limit"),
+        (
+            "activity/export?start_time=2026-01-02T00:00:00Z&end_time=2026-01-01T00:00:00Z",
+            "end_time",
+        ),
         ("activity/verify?from=1", "from"),
         ("tools?limit=0", "limit"),
         ("tools?limit=101", "limit"),
         ("tools?query=x", "query"),
         ("tools?cursor=nonsense", "cursor"),
+        ("tools?q=delete&cursor=s:no_such_tool", "cursor"),
         ("servers?limit=5", "limit"),
         ("status?verbose=true", "verbose"),
         ("openapi.json?format=yaml", "format"),
@@ -381,6 +389,10 @@ fn servers_tools_and_status() {
     let found = proxy().api("tools?q=delete%20item&limit=3");
     assert_eq!(found["tools"].as_array().unwrap().len(), 3);
     assert_eq!(found["tools"][0]["name"], "s:delete_item");
+    let next = found["next_cursor"].as_str().unwrap();
+    let rest = proxy().api(&format!("tools?q=delete%20item&limit=3&cursor={next}"));
+    assert!(!rest["tools"].as_array().unwrap().is_empty());
+    assert!(!rest["tools"].as_array().unwrap().contains(&found["tools"][2]), "goes on behind it");
     let mut all = Vec::new();
     let mut cursor = String::new();
     loop {
@@ -429,6 +441,7 @@ fn the_interface_describes_itself() {
             assert_eq!(keys, if health { 0 } else { 3 }, "{path}");
             let responses = operation["responses"].as_object().unwrap();
             assert_eq!(responses.contains_key("401"), !health, "{path}");
+            assert!(responses.contains_key("400") && responses.contains_key("403"), "{path}");
             assert!(responses["405"]["headers"]["Allow"].is_object(), "{path}");
             for (status, response) in responses {
                 assert!(response["headers"]["X-Request-Id"].is_object(), "{path} {status}");
