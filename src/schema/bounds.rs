@@ -386,6 +386,9 @@ mod tests {
         assert!(circular(ring));
         assert!(circular(json!({"allOf": [{"$ref": "#"}]})));
         assert!(!circular(json!({"properties": {"next": {"$ref": "#"}}})));
+        // Found by the fuzz target `validate`: up to draft 7 the identifier means nothing here.
+        assert!(circular(json!({"$ref": "#/$defs/b",
+            "$defs": {"b": {"$id": "b.json", "$ref": "#/$defs/b"}}})));
     }
 
     #[test]

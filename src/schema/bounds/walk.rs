@@ -29,6 +29,9 @@ struct Names<'a> {
     dynamic: HashMap<&'a str, Vec<(&'a Value, Url)>>,
     /// Roots of recursive references.
     recursive: Vec<(&'a Value, Url)>,
+    /// Where references lead too when an identifier stands beside one, which up to draft 7 means
+    /// nothing: from the root.
+    beside: Option<Url>,
 }
 
 struct Walk<'a> {
@@ -46,9 +49,11 @@ pub(super) fn follow<'a>(root: &'a Value, base: &Url, limit: usize) -> Graph<'a>
         anchors: HashMap::new(),
         dynamic: HashMap::new(),
         recursive: Vec::new(),
+        beside: None,
     };
     names.resources.insert(base.clone(), root);
-    names.collect(root, base);
+    let beside = names.collect(root, base);
+    names.beside = beside.then(|| base.clone());
     let graph = Graph {
         subs: Vec::new(),
         patterns: Vec::new(),
@@ -73,14 +78,19 @@ pub(super) fn follow<'a>(root: &'a Value, base: &Url, limit: usize) -> Graph<'a>
 }
 
 impl<'a> Names<'a> {
-    fn collect(&mut self, value: &'a Value, base: &Url) {
+    /// True when an identifier stands beside a reference somewhere.
+    fn collect(&mut self, value: &'a Value, base: &Url) -> bool {
         match value {
             Value::Object(members) => {
                 let base = &self.enter(value, members, base);
-                members.values().for_each(|member| self.collect(member, base));
+                let has = |name| members.get(name).is_some_and(Value::is_string);
+                let beside = has("$ref") && (has("$id") || has("id"));
+                members.values().fold(beside, |any, member| self.collect(member, base) || any)
             }
-            Value::Array(items) => items.iter().for_each(|item| self.collect(item, base)),
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+            Value::Array(items) => {
+                items.iter().fold(false, |any, item| self.collect(item, base) || any)
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
         }
     }
 
@@ -223,7 +233,12 @@ impl<'a> Walk<'a> {
         self.graph.patterns.extend(members.get("pattern").and_then(Value::as_str));
         let named = members.get("patternProperties").and_then(Value::as_object);
         self.graph.patterns.extend(named.into_iter().flat_map(Map::keys).map(String::as_str));
-        self.graph.named_patterns += named.map_or(0, |named| named.len() as u64);
+        // Engines go over the names once for each pattern, or once for all of them where the rest
+        // is checked as well.
+        let at_once = ["additionalProperties", "unevaluatedProperties"];
+        let at_once = at_once.iter().any(|name| members.contains_key(*name));
+        let count = named.map_or(0, |named| named.len() as u64);
+        self.graph.named_patterns += if at_once { count } else { count.min(1) };
         sub
     }
 
@@ -235,6 +250,9 @@ impl<'a> Walk<'a> {
             targets.extend(self.names.dynamic.get(anchor).into_iter().flatten().cloned());
         } else if keyword == "$recursiveRef" {
             targets.extend(self.names.recursive.iter().cloned());
+        }
+        if let Some(root) = &self.names.beside {
+            targets.extend(self.names.resolve(reference, root));
         }
         sub.leaves |= targets.is_empty();
         for (value, base) in targets {
