@@ -12,6 +12,7 @@
 //!              channel of the call ◀──────────────┼── reader ◀─ child
 //! ```
 
+pub mod answer;
 pub mod ask;
 pub mod call;
 mod config;
@@ -36,8 +37,9 @@ pub mod stdio;
 pub mod supervisor;
 mod traffic;
 
+pub use answer::{Answer, Part};
 pub use ask::{Ask, Beside, Changes, Era, Offers, Takes};
-pub use call::{Answer, Part, Upstream};
+pub use call::Upstream;
 pub use config::{Config, Protocol};
 pub use error::{CallError, Cause, Sent, Undelivered};
 

@@ -20,6 +20,7 @@ const FLOORS: &[&[&str]] = &[
 
 /// The few that may look sideways, and why.
 const SIDEWAYS: &[(&str, &str)] = &[
+    ("wire", "json"),       // an envelope's members are read as slices of its text
     ("tool", "schema"),     // a tool holds its compiled schema
     ("tool", "output"),     // and the policy for its answers
     ("intent", "tool"),     // the gate looks at the tool

@@ -26,16 +26,8 @@ pub(crate) fn cases(quick: bool) -> Vec<(&'static str, Value, String)> {
             items("\"\"", size),
         ),
         ("alternatives multiply to the bound", chain(12, |next| next), "\"x\"".into()),
-        (
-            "the same for each item",
-            json!({"items": {"$ref": "#/$defs/d0"}, "$defs": chain(11, |n| n)["$defs"]}),
-            items("\"x\"", size),
-        ),
-        (
-            "the same for 2000 items",
-            json!({"items": {"$ref": "#/$defs/d0"}, "$defs": chain(9, |n| n)["$defs"]}),
-            items("\"x\"", 8000),
-        ),
+        ("the same for each item", for_items(chain(11, |next| next)), items("\"x\"", size)),
+        ("the same for 2000 items", for_items(chain(9, |next| next)), items("\"x\"", 8000)),
         (
             "alternatives multiply by depth",
             chain(25, |next| json!({"properties": {"a": next}, "required": ["a"]})),
@@ -84,6 +76,15 @@ fn chain(length: usize, wrap: impl Fn(Value) -> Value) -> Value {
     }
     defs.insert(format!("d{length}"), json!({ "type": "integer" }));
     json!({ "$ref": "#/$defs/d0", "$defs": defs })
+}
+
+/// A chain for each item instead of the whole.
+fn for_items(mut chain: Value) -> Value {
+    if let Some(members) = chain.as_object_mut() {
+        let first = members.remove("$ref");
+        members.insert("items".into(), json!({ "$ref": first }));
+    }
+    chain
 }
 
 /// Arrays that differ in nothing but their brackets.

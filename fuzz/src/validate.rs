@@ -67,14 +67,14 @@ fn compare(raw: &[u8], document: &[u8]) {
     );
 }
 
-/// True where a `multipleOf` with a fraction meets a number that is a multiple of it in decimals
-/// and not in boon's doubles, or the other way round: 0.07 and 0.01.
+/// True where a `multipleOf` meets a number that is a multiple of it in decimals and not in boon's
+/// doubles, 0.07 of 0.01, or the other way round, 5e-324 of 1e19.
 fn divides_differently(schema: &Value, document: &Value) -> bool {
     let mut divisors = Vec::new();
     visit(schema, &mut |value| {
-        divisors.extend(value.get("multipleOf").and_then(Value::as_f64));
+        let divisor = value.get("multipleOf").and_then(Value::as_f64);
+        divisors.extend(divisor.filter(|divisor| *divisor > 0.0));
     });
-    divisors.retain(|divisor| divisor.fract() != 0.0);
     let mut found = false;
     visit(document, &mut |value| {
         if let Some(number) = value.as_f64() {

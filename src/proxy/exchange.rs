@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -28,6 +28,8 @@ use crate::wire::splice::Splice;
 
 /// Bytes gathered before a streamed answer goes on although more is at hand.
 const MAX_GATHERED_BYTES: usize = 256 * 1024;
+/// How long a server that asked its client may take until it goes on: a person may have to answer.
+const ASKED_LIMIT: Duration = Duration::from_secs(600);
 
 /// What an answer is an answer to.
 pub(super) enum Subject {
@@ -209,7 +211,12 @@ impl Exchange {
         let (id, generation) = (answer.id(), answer.generation());
         let server = &self.subject.name().server;
         match self.relay.take(message, id, server, generation) {
-            Step::Tell(piece) => self.reply.send(piece).await,
+            Step::Tell(piece) => {
+                if let (Piece::Request(_), Some(answer)) = (&piece, &mut self.answer) {
+                    answer.wait_longer(ASKED_LIMIT);
+                }
+                self.reply.send(piece).await;
+            }
             Step::Respond(raw_id, payload) => {
                 if let Some(upstream) = self.worker.proxy.upstreams.get(server)
                     && let Err(lost) = upstream.respond(generation, raw_id, payload).await

@@ -160,6 +160,8 @@ pub struct Schema {
     pub(super) boon: Option<Arbiter>,
     pub(super) tape: Validator<TapeJson>,
     pub(super) cost: Cost,
+    /// References come back to themselves on one value: boon decides what that means.
+    pub(super) circular: bool,
     /// What names cost.
     pub(super) names: Names,
     /// Steps for each byte of text under the slowest pattern; none where all are quick.
@@ -237,8 +239,8 @@ pub fn compile_with(
     };
     Ok(Schema {
         hash: SchemaHash::of(raw, settings),
-        // The engines differ about references in circles: boon decides.
-        engine: if graph.is_circular() { Engine::Boon } else { settings.engine },
+        engine: settings.engine,
+        circular: graph.is_circular(),
         boon: (!backtracks).then_some(boon),
         tape: build_tape(&value, settings, remotes, &names)?,
         cost,
@@ -339,36 +341,65 @@ fn build_boon(
         formats::annotated()
     };
     formats.into_iter().for_each(|format| compiler.register_format(format));
-    prepare(&mut schema, beyond_boon);
+    prepare(&mut schema, draft, beyond_boon);
     compiler.use_loader(Box::new(remotes.clone()));
     compile_boon(&mut compiler, schema)
 }
 
-/// Takes out patterns that boon does not take, and renames the one format it would not let be
-/// defined. The nesting of schemas bounds the recursion.
-fn prepare(schema: &mut Value, beyond_boon: &[&str]) {
-    match schema {
-        Value::Object(members) => {
-            if let Some(format) = members.get_mut("format").filter(|name| *name == "regex") {
-                *format = formats::REGEX.into();
-            }
-            let known = members.get("pattern").and_then(Value::as_str);
-            if known.is_some_and(|pattern| beyond_boon.contains(&pattern)) {
-                members.remove("pattern");
-            }
-            if let Some(Value::Object(named)) = members.get_mut("patternProperties") {
-                named.retain(|pattern, _| !beyond_boon.contains(&pattern.as_str()));
-            }
-            for member in members.values_mut() {
-                prepare(member, beyond_boon);
-            }
-        }
+/// Keywords that came with drafts 6 and 7, which boon follows beside a reference.
+const BESIDE_REFERENCE: [&str; 10] = [
+    "const",
+    "contains",
+    "propertyNames",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "if",
+    "then",
+    "else",
+    "contentEncoding",
+    "contentMediaType",
+];
+
+/// Takes out of a schema what boon would not take or takes for something else: patterns beyond
+/// it, the one format that it does not let be defined, and a keyword of another dialect. Leaves
+/// alone what only looks like a keyword. The nesting of schemas bounds the recursion.
+fn prepare(schema: &mut Value, draft: Draft, beyond_boon: &[&str]) {
+    let members = match schema {
+        Value::Object(members) => members,
         Value::Array(items) => {
-            for item in items {
-                prepare(item, beyond_boon);
-            }
+            return items.iter_mut().for_each(|item| prepare(item, draft, beyond_boon));
         }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => return,
+    };
+    let own = members.get("$schema").and_then(Value::as_str).and_then(Draft::from_url);
+    let draft = own.unwrap_or(draft);
+    if let Some(format) = members.get_mut("format").filter(|name| *name == "regex") {
+        *format = formats::REGEX.into();
+    }
+    let known = members.get("pattern").and_then(Value::as_str);
+    if known.is_some_and(|pattern| beyond_boon.contains(&pattern)) {
+        members.remove("pattern");
+    }
+    if draft == Draft::V2020_12 {
+        members.remove("$recursiveRef");
+    }
+    if matches!(draft, Draft::V6 | Draft::V7) && members.get("$ref").is_some_and(Value::is_string) {
+        // What stands beside a reference means nothing there; boon knows it of draft 4 alone.
+        members.retain(|keyword, _| !BESIDE_REFERENCE.contains(&keyword.as_str()));
+    }
+    if let Some(Value::Object(named)) = members.get_mut("patternProperties") {
+        named.retain(|pattern, _| !beyond_boon.contains(&pattern.as_str()));
+    }
+    for (keyword, member) in members {
+        match (keyword.as_str(), member) {
+            ("const" | "enum" | "default" | "examples", _) => {}
+            (
+                "properties" | "patternProperties" | "dependentSchemas" | "dependencies" | "$defs"
+                | "definitions",
+                Value::Object(named),
+            ) => named.values_mut().for_each(|schema| prepare(schema, draft, beyond_boon)),
+            (_, member) => prepare(member, draft, beyond_boon),
+        }
     }
 }
 
@@ -441,6 +472,8 @@ fn one_line(error: &dyn fmt::Display) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn reason(schema: &str) -> Unusable {
@@ -515,6 +548,23 @@ mod tests {
             ] {
                 assert!(compile(schema.as_bytes(), &Settings::default()).is_ok(), "{schema}");
             }
+        }
+    }
+
+    #[test]
+    fn what_only_looks_like_a_keyword_is_left_to_boon_as_it_is() {
+        for value in [
+            json!({ "const": { "format": "regex", "pattern": "(?!a)" } }),
+            json!({ "enum": [{ "$recursiveRef": "#" }], "not": { "pattern": "(?!a)" } }),
+            json!({ "properties": { "$recursiveRef": { "const": { "pattern": "(?!a)" } } } }),
+        ] {
+            let mut prepared = value.clone();
+            prepare(&mut prepared, Draft::V2020_12, &["(?!a)"]);
+            if let Some(not) = prepared.get_mut("not") {
+                assert_eq!(*not, json!({}));
+                *not = json!({ "pattern": "(?!a)" });
+            }
+            assert_eq!(prepared, value);
         }
     }
 

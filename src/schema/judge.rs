@@ -124,7 +124,7 @@ enum Pass {
     /// It would take longer than others can wait.
     TooLong,
     Done(Verdict),
-    /// boon decides; the tape's opinion is only one where it could calculate exactly.
+    /// boon decides; the tape has an opinion only where it is certain.
     AskBoon {
         opinion: Option<bool>,
     },
@@ -185,12 +185,13 @@ impl Schema {
             }
             return Pass::Done(Verdict::Violates(Violation::of_steps()));
         }
-        if accepted && !meter.inexact() && self.engine == Engine::Tape {
+        let certain = !meter.inexact() && !self.circular;
+        if accepted && certain && self.engine == Engine::Tape {
             return Pass::Done(Verdict::Conforms);
         }
         if self.boon.is_some() {
             if self.boon_visits(document) <= budget.boon_visits {
-                return Pass::AskBoon { opinion: (!meter.inexact()).then_some(accepted) };
+                return Pass::AskBoon { opinion: certain.then_some(accepted) };
             }
             if budget.quick {
                 return Pass::TooLong;
@@ -303,6 +304,23 @@ mod tests {
             (r#"{"type":["null","string"]}"#, "null", true),
             (r#"{"const":9007199254740993}"#, "9007199254740992", false),
             (r#"{"const":9007199254740993}"#, "9007199254740993", true),
+            // Beyond 2^64 boon and the schema itself only know doubles: neighbours are equal.
+            (r#"{"const":18446744073709551616}"#, "18446744073709551614", true),
+            (r#"{"const":18446744073709551614}"#, "18446744073709551615", false),
+            (r#"{"multipleOf":18446744073709551614}"#, "111065529218483954", false),
+            // What a reference to itself means, no specification says.
+            (r##"{"$ref":"#"}"##, "1", false),
+            (
+                r##"{"$schema":"http://json-schema.org/draft-07/schema#","$ref":"#/definitions/a","const":1,"definitions":{"a":{}}}"##,
+                "2",
+                true,
+            ),
+            // A keyword of 2019-09 alone.
+            (
+                r##"{"properties":{"a":{"$recursiveRef":"#"}},"maxProperties":1}"##,
+                r#"{"a":{"b":1,"c":2}}"#,
+                true,
+            ),
         ] {
             for engine in [Engine::Tape, Engine::Boon] {
                 let judgement = judge_as(engine, schema, document);

@@ -1,8 +1,8 @@
-//! One tool call: the request out, the answer's bytes in, whichever transport carries it.
+//! One request to a server, a tool call or any other: on its way out, whichever transport carries
+//! it.
 //!
-//! Owns the waits a call may have to do (for a connection, for a place under `max_concurrent`) and
-//! what happens when its answer is dropped. It deliberately does not read the answer: whoever does
-//! must check that the message's id is [`Answer::id`], so that nobody gets another's bytes.
+//! Owns the waits it may have to do (for a connection, for a place under `max_concurrent`) and the
+//! one case in which it is sent twice. What comes back is [`super::answer`].
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,14 +13,15 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, watch};
 
+use super::answer::{Answer, Cancel, HttpSource, Source};
 use super::ask::{Ask, Beside, Changes, Era, Offers, Takes};
 use super::desk::{self, Desk, News};
 use super::error::{CallError, Cause, Sent, Undelivered};
 use super::heard::{Going, Heard};
-use super::http::{self, Exchange, Limits, Pool, Session};
+use super::http::{self, Limits, Pool, Session};
 use super::pending;
 use super::request::{Fields, Params};
-use super::stdio::{self, Link};
+use super::stdio::Link;
 use super::supervisor::{Control, ServerState, Status};
 use crate::intent::Permit;
 
@@ -77,15 +78,6 @@ pub(super) struct Live {
 pub(super) enum Carrier {
     Http(Arc<Session>),
     Stdio(Arc<Link>),
-}
-
-/// A piece of an answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// The next bytes of the current JSON message, never empty.
-    Data(Bytes),
-    /// That message is complete: one JSON body, one event, one line.
-    End,
 }
 
 impl Upstream {
@@ -237,7 +229,7 @@ impl Upstream {
         };
         match sent.await {
             Ok((source, generation, slot)) => {
-                Ok(Answer { source, generation, upstream: self.clone(), what, _slot: slot })
+                Ok(Answer::new(source, generation, self.clone(), what, slot))
             }
             Err((cause, sent)) => {
                 Err(CallError { server: self.name.clone(), tool: what, cause, sent })
@@ -353,17 +345,12 @@ impl Upstream {
         // Closing its connection is what cancels a call of a modern server.
         let armed = live.era == Era::Legacy;
         let upstream = self.clone();
-        let mut cancel = Cancel { upstream, generation: live.generation, id, armed };
+        let mut cancel = Cancel::new(upstream, live.generation, id, armed);
         let request = session.post(&params.lines(live.era), params.body(id, live.era));
         match http::exchange(session, pool, &request, limits).await {
-            Ok(exchange) => Ok(HttpSource {
-                exchange: Some(exchange),
-                pool: pool.clone(),
-                key: session.key,
-                cancel,
-            }),
+            Ok(exchange) => Ok(HttpSource::new(exchange, pool.clone(), session.key, cancel)),
             Err(refused) => {
-                cancel.armed &= refused.cause.leaves_call_running();
+                cancel.failed(&refused.cause);
                 Err(refused)
             }
         }
@@ -450,159 +437,4 @@ impl Upstream {
 
 fn unsent(cause: Cause) -> (Cause, Sent) {
     (cause, Sent::No)
-}
-
-fn maybe_sent(cause: Cause) -> (Cause, Sent) {
-    (cause, Sent::Maybe)
-}
-
-/// The answer to a call: messages as they come. Dropping it before its last message has ended
-/// cancels the call.
-pub struct Answer {
-    source: Source,
-    /// The connection it comes over.
-    generation: u64,
-    upstream: Arc<Upstream>,
-    /// The tool's name, or another request's method.
-    what: Arc<str>,
-    _slot: Option<OwnedSemaphorePermit>,
-}
-
-enum Source {
-    Http(Box<HttpSource>),
-    Heard(Box<Heard>),
-    Stdio(stdio::Call),
-}
-
-pub(super) struct HttpSource {
-    /// `None` once the connection went back to the pool, or broke.
-    exchange: Option<Exchange>,
-    pool: Rc<Pool>,
-    key: u64,
-    cancel: Cancel,
-}
-
-/// Tells the server, when dropped while armed, that nobody waits for a call any more. Closing the
-/// connection alone does not say so in the revisions with sessions.
-struct Cancel {
-    upstream: Arc<Upstream>,
-    generation: u64,
-    id: u64,
-    armed: bool,
-}
-
-impl Drop for Cancel {
-    fn drop(&mut self) {
-        if self.armed {
-            let cancel = Control::Cancel { generation: self.generation, id: self.id };
-            // A courtesy: with the supervisor that far behind it may be lost.
-            let _ = self.upstream.control.try_send(cancel);
-        }
-    }
-}
-
-impl std::fmt::Debug for Answer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Answer({} of {})", self.id(), self.upstream.name)
-    }
-}
-
-impl Answer {
-    /// The id under which the call went out, and which its response must carry.
-    #[must_use]
-    pub fn id(&self) -> u64 {
-        match &self.source {
-            Source::Http(source) => source.cancel.id,
-            Source::Heard(heard) => heard.id(),
-            Source::Stdio(call) => call.id(),
-        }
-    }
-
-    /// The connection it comes over, for [`Upstream::respond`] to a request among its messages.
-    #[must_use]
-    pub fn generation(&self) -> u64 {
-        match &self.source {
-            Source::Heard(heard) => heard.generation(),
-            Source::Http(_) | Source::Stdio(_) => self.generation,
-        }
-    }
-
-    /// Lets the next message take this long: the client is being asked what the server asked.
-    pub fn wait_longer(&mut self, limit: Duration) {
-        match &mut self.source {
-            Source::Http(source) => source.wait_longer(limit),
-            Source::Heard(heard) => heard.wait_longer(limit),
-            Source::Stdio(call) => call.wait_longer(limit),
-        }
-    }
-
-    /// The next piece; `None` when the stream has ended. Nothing is read ahead of what was asked
-    /// for, beyond bounded buffers. Safe to drop and ask again.
-    ///
-    /// # Errors
-    /// [`CallError`]; the answer is over then.
-    pub async fn next(&mut self) -> Result<Option<Part>, CallError> {
-        let next = match &mut self.source {
-            Source::Http(source) => source.next().await.map_err(maybe_sent),
-            Source::Heard(heard) => heard.next().await,
-            Source::Stdio(call) => call.next().await.map_err(maybe_sent),
-        };
-        next.map_err(|failed| self.error(failed))
-    }
-
-    /// The error for an answer that ended without a response among its messages.
-    #[must_use]
-    pub fn without_response(&self) -> CallError {
-        self.error(maybe_sent(Cause::NoAnswerAtAll {
-            reason: "its stream held no response".into(),
-        }))
-    }
-
-    /// To be called when the response has ended: what may follow it on the stream is not waited
-    /// for, and the connection is used again.
-    pub fn finish(mut self) {
-        match &mut self.source {
-            Source::Http(source) => source.done(),
-            Source::Heard(heard) => heard.done(),
-            Source::Stdio(_) => {}
-        }
-    }
-
-    fn error(&self, (cause, sent): (Cause, Sent)) -> CallError {
-        CallError { server: self.upstream.name.clone(), tool: self.what.clone(), cause, sent }
-    }
-}
-
-impl HttpSource {
-    pub(super) fn wait_longer(&mut self, limit: Duration) {
-        if let Some(exchange) = &mut self.exchange {
-            exchange.wait_longer(limit);
-        }
-    }
-
-    pub(super) async fn next(&mut self) -> Result<Option<Part>, Cause> {
-        let Some(exchange) = &mut self.exchange else { return Ok(None) };
-        let event = match exchange.next().await {
-            Ok(event) => event,
-            Err(cause) => {
-                self.exchange = None;
-                self.cancel.armed &= cause.leaves_call_running();
-                return Err(cause);
-            }
-        };
-        if exchange.is_complete() {
-            self.done();
-        }
-        Ok(event.map(|event| match event {
-            http::Event::Data(data) => Part::Data(data),
-            http::Event::End => Part::End,
-        }))
-    }
-
-    pub(super) fn done(&mut self) {
-        self.cancel.armed = false;
-        if let Some(exchange) = self.exchange.take() {
-            exchange.release(&self.pool, self.key);
-        }
-    }
 }

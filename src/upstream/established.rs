@@ -9,12 +9,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio_rustls::TlsConnector;
 
+use super::answer::Part;
 use super::ask::Era;
-use super::call::{Carrier, Part, Upstream};
+use super::call::{Carrier, Upstream};
 use super::config::Target;
 use super::connection::{Endpoint, tls_connector};
 use super::desk::{Desk, News};
@@ -28,6 +30,7 @@ use super::process::{self, LastWords, Process};
 use super::request::Params;
 use super::session::{self, HttpTransport};
 use super::stdio::{self, LIFECYCLE_MESSAGES, Link};
+use crate::wire::lines;
 
 /// Time the lifecycle has to say goodbye.
 pub(super) const GOODBYE_LIMIT: Duration = Duration::from_secs(3);
@@ -341,6 +344,18 @@ impl Child {
         self.process.stop(deadline).await;
         self.stderr.abort();
         self.tasks.shutdown().await;
+    }
+}
+
+/// Sends a client's answer to the server that asked; `id` and `outcome` are raw.
+pub(super) async fn respond(carrier: Carrier, id: Bytes, outcome: Bytes, limit: Duration) {
+    let json = [br#"{"jsonrpc":"2.0","id":"#, &*id, b",", &*outcome, b"}"].concat();
+    match carrier {
+        Carrier::Http(session) => session::notify(&session, json.into()).await,
+        Carrier::Stdio(link) => {
+            // Without a connection there is nobody to tell.
+            let _ = link.send(lines::one_line(json.into()).into(), limit).await;
+        }
     }
 }
 

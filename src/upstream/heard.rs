@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use super::call::{HttpSource, Part};
+use super::answer::{HttpSource, Part};
 use super::deadline::Deadline;
 use super::desk::Place;
 use super::error::{Cause, Sent};
@@ -69,7 +69,7 @@ pub(super) struct Heard {
 
 enum Phase {
     Sending(Sending),
-    Streaming { source: HttpSource, _attempt: Attempt },
+    Streaming { source: Box<HttpSource>, _attempt: Attempt },
     Over,
 }
 
@@ -86,7 +86,7 @@ enum Last {
 /// What comes of waiting for the head of the answer.
 enum Step {
     Beside(Bytes),
-    Sent(Result<(HttpSource, Attempt), (Cause, Sent)>),
+    Sent(Box<Result<(HttpSource, Attempt), (Cause, Sent)>>),
 }
 
 impl Heard {
@@ -118,15 +118,18 @@ impl Heard {
         if let Phase::Sending(_) = &self.phase {
             match poll_fn(|cx| self.poll_sending(cx)).await {
                 Step::Beside(message) => return Ok(Some(self.beside(message))),
-                Step::Sent(Ok((mut source, attempt))) => {
-                    source.wait_longer(self.limit);
-                    self.phase = Phase::Streaming { source, _attempt: attempt };
-                }
-                Step::Sent(Err(failed)) => {
-                    // If it was still being sent, this cancels it.
-                    self.phase = Phase::Over;
-                    return Err(failed);
-                }
+                Step::Sent(sent) => match *sent {
+                    Ok((mut source, attempt)) => {
+                        source.wait_longer(self.limit);
+                        let source = Box::new(source);
+                        self.phase = Phase::Streaming { source, _attempt: attempt };
+                    }
+                    Err(failed) => {
+                        // If it was still being sent, this cancels it.
+                        self.phase = Phase::Over;
+                        return Err(failed);
+                    }
+                },
             }
         }
         let Phase::Streaming { source, .. } = &mut self.phase else { return Ok(None) };
@@ -157,16 +160,16 @@ impl Heard {
         if let Phase::Sending(sending) = &mut self.phase
             && let Poll::Ready(sent) = sending.as_mut().poll(cx)
         {
-            return Poll::Ready(Step::Sent(sent));
+            return Poll::Ready(Step::Sent(Box::new(sent)));
         }
         // The wait for a connection has a limit of its own.
         let Some(since) = self.going.since.get() else { return Poll::Pending };
         let limit = self.limit;
         ready!(self.timer.poll_until(cx, since + limit));
-        Poll::Ready(Step::Sent(Err((Cause::NoAnswer { limit }, Sent::Maybe))))
+        Poll::Ready(Step::Sent(Box::new(Err((Cause::NoAnswer { limit }, Sent::Maybe)))))
     }
 
-    /// Lets the next message take longer.
+    /// From now on a message may take this long to begin.
     pub(super) fn wait_longer(&mut self, limit: Duration) {
         self.limit = limit;
         if self.going.since.get().is_some() {

@@ -14,24 +14,21 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::Method;
-use http::header::{
-    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST,
-    HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING,
-};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::connection::{Connection, Endpoint, Request, SendError};
+use super::connection::{Connection, Request, SendError};
 use super::error::{Cause, Sent, printable};
-use super::request::MODERN_VERSION;
 use crate::wire::http1::Head;
 use crate::wire::sse;
+
+mod session;
+
+pub(super) use session::{Session, Standing};
 
 /// Most idle connections kept for one upstream by one worker.
 pub const MAX_IDLE: usize = 64;
@@ -44,140 +41,6 @@ pub const MAX_REFUSAL_BYTES: usize = 64 * 1024;
 pub const STALL_LIMIT: Duration = Duration::from_secs(30);
 /// Most bytes of an event stream's rest that are read so that its connection can be used again.
 const MAX_DRAIN_BYTES: usize = 64 * 1024;
-
-const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
-const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-
-/// What every request of one session carries, built once.
-#[derive(Clone, Debug)]
-pub(super) struct Session {
-    pub(super) endpoint: Arc<Endpoint>,
-    /// Tells the pool apart: one number per upstream.
-    pub(super) key: u64,
-    headers: HeaderMap,
-    /// The head of a POST up to its length, written out once.
-    post_head: Bytes,
-    /// Whether it carries the token of a login.
-    logged_in: bool,
-}
-
-impl Session {
-    /// A session that has not begun: no id, no version. `custom` are the operator's headers;
-    /// those that the protocol needs stand above them.
-    pub(super) fn new(
-        endpoint: Arc<Endpoint>,
-        key: u64,
-        custom: &[(String, String)],
-    ) -> Result<Self, String> {
-        let mut headers = HeaderMap::new();
-        for (name, value) in custom {
-            let unusable = || format!("headers.{name} cannot be sent as a header");
-            let header = HeaderName::try_from(name.as_str()).map_err(|_| unusable())?;
-            let mut value = HeaderValue::try_from(value.as_str()).map_err(|_| unusable())?;
-            value.set_sensitive(true);
-            headers.insert(header, value);
-        }
-        headers.insert(HOST, endpoint.host_header.clone());
-        headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
-        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        // Framing is the connection's, whatever the operator wrote.
-        for name in [CONTENT_LENGTH, TRANSFER_ENCODING, CONNECTION] {
-            headers.remove(name);
-        }
-        let post_head = head(&Method::POST, &endpoint, &headers).into();
-        Ok(Self { endpoint, key, headers, post_head, logged_in: false })
-    }
-
-    /// Enters the session id that the server gave.
-    pub(super) fn begin(&mut self, id: &[u8]) {
-        if let Ok(id) = HeaderValue::from_bytes(id) {
-            self.enter(SESSION_ID, id);
-        }
-    }
-
-    /// Enters the negotiated version.
-    pub(super) fn negotiated(&mut self, version: &str) {
-        if let Ok(version) = HeaderValue::from_str(version) {
-            self.enter(PROTOCOL_VERSION, version);
-        }
-    }
-
-    /// Enters the token of a login; it replaces the one before.
-    pub(super) fn log_in(&mut self, bearer: HeaderValue) {
-        self.logged_in = true;
-        self.enter(AUTHORIZATION, bearer);
-    }
-
-    fn enter(&mut self, name: HeaderName, value: HeaderValue) {
-        self.headers.insert(name, value);
-        self.post_head = head(&Method::POST, &self.endpoint, &self.headers).into();
-    }
-
-    /// What the server is expected to know of us.
-    fn standing(&self) -> Standing {
-        let modern =
-            self.headers.get(PROTOCOL_VERSION).is_some_and(|version| version == MODERN_VERSION);
-        match (self.has_id(), modern) {
-            (_, true) => Standing::Modern,
-            (true, false) => Standing::Session,
-            (false, false) => Standing::Neither,
-        }
-    }
-
-    /// Whether the server gave a session id.
-    pub(super) fn has_id(&self) -> bool {
-        self.headers.contains_key(SESSION_ID)
-    }
-
-    /// A message of this session. `lines` are further header lines of this message alone, each
-    /// with its line end.
-    pub(super) fn post(&self, lines: &[u8], body: [Bytes; 3]) -> Request {
-        Request::new([&self.post_head, lines], body)
-    }
-
-    /// Asks for the session's own stream, from after an event if one is named.
-    pub(super) fn get(&self, last_event_id: &[u8]) -> Request {
-        let mut headers = self.headers.clone();
-        headers.remove(CONTENT_TYPE);
-        if let Ok(id) = HeaderValue::from_bytes(last_event_id)
-            && !id.is_empty()
-        {
-            headers.insert(LAST_EVENT_ID, id);
-        }
-        Request::without_body(&head(&Method::GET, &self.endpoint, &headers))
-    }
-
-    /// Ends the session.
-    pub(super) fn delete(&self) -> Request {
-        let mut headers = self.headers.clone();
-        headers.remove(CONTENT_TYPE);
-        Request::without_body(&head(&Method::DELETE, &self.endpoint, &headers))
-    }
-}
-
-/// What a server is expected to know of us.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Standing {
-    /// It gave us a session.
-    Session,
-    /// Every request says all there is to know.
-    Modern,
-    /// It gave us no session.
-    Neither,
-}
-
-/// A head without its last line end. Names and values were checked when they became what they are.
-fn head(method: &Method, endpoint: &Endpoint, headers: &HeaderMap) -> Vec<u8> {
-    let mut head = format!("{method} {} HTTP/1.1\r\n", endpoint.path).into_bytes();
-    for (name, value) in headers {
-        for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
-            head.extend_from_slice(part);
-        }
-    }
-    head
-}
 
 /// One worker's connections to all HTTP upstreams. Not `Send`: it lives and dies with its thread.
 #[derive(Default)]
@@ -541,7 +404,7 @@ impl Exchange {
         if self.inside { Cause::Stalled { limit } } else { Cause::NoAnswer { limit } }
     }
 
-    /// Lets the next message take longer.
+    /// From now on a message may take this long to begin.
     pub(super) fn wait_longer(&mut self, limit: Duration) {
         self.limits.answer = limit;
         self.deadline = None;
@@ -597,7 +460,7 @@ impl Exchange {
             // A modern server would not speak of sessions: this one has become a legacy one.
             (400, Standing::Session | Standing::Modern) => in_words(),
             // The token is no good any more: a new session has another.
-            (401, _) => of.logged_in,
+            (401, _) => of.is_logged_in(),
             (_, Standing::Session | Standing::Modern | Standing::Neither) => false,
         };
         if json && !unknown && is_rpc_error(&body) {

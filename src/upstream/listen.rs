@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::answer::Part;
 use super::ask::{Era, Offers};
-use super::call::{Part, Upstream};
+use super::call::Upstream;
 use super::error::Cause;
 use super::http::{self, Limits, STALL_LIMIT};
 use super::request::Params;

@@ -3,17 +3,13 @@
 //! Owns what stands in `_meta` on this hop. Large arguments go out as the slice they came in;
 //! nothing of them is read. Pure.
 
-use std::borrow::Cow;
-use std::fmt;
 use std::io::Write;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde::de::{MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
-use serde_json::value::RawValue;
 
 use super::ask::{Era, Takes};
+use crate::json::members::{Member, members};
 use crate::wire::headers;
 use crate::wire::lines::one_line;
 
@@ -169,7 +165,10 @@ fn push_meta(out: &mut Vec<u8>, id: u64, era: Era, client: Option<&[u8]>) {
         return;
     };
     // What is no object says nothing.
-    let members = serde_json::from_slice::<Members<'_>>(client).unwrap_or_default().0;
+    let members: Vec<Member<'_>> = std::str::from_utf8(client)
+        .ok()
+        .and_then(|text| members(text).ok()?.collect::<Result<_, _>>().ok())
+        .unwrap_or_default();
     let before = out.len();
     out.extend_from_slice(br#""_meta":{"#);
     let start = out.len();
@@ -184,7 +183,7 @@ fn push_meta(out: &mut Vec<u8>, id: u64, era: Era, client: Option<&[u8]>) {
             VERSION_KEY | CLIENT_KEY => continue,
             CAPABILITIES_KEY | LOG_LEVEL_KEY if era == Era::Legacy => continue,
             PROGRESS_KEY => &id.to_string(),
-            _ => value.get(),
+            _ => value,
         };
         if out.len() > start {
             out.push(b',');
@@ -199,36 +198,6 @@ fn push_meta(out: &mut Vec<u8>, id: u64, era: Era, client: Option<&[u8]>) {
         out.push(b'}');
     }
 }
-
-/// An object's members in their order.
-#[derive(Default)]
-struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
-
-impl<'de> Deserialize<'de> for Members<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Reader;
-        impl<'de> Visitor<'de> for Reader {
-            type Value = Members<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut members = Vec::new();
-                while let Some((Key(key), value)) = map.next_entry()? {
-                    members.push((key, value));
-                }
-                Ok(Members(members))
-            }
-        }
-        deserializer.deserialize_map(Reader)
-    }
-}
-
-/// A key, borrowed where it holds no escapes.
-#[derive(Deserialize)]
-struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
 fn push_string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');

@@ -9,10 +9,8 @@
 //! cut off after [`NOT_TAKEN_LIMIT`]; up to [`CALL_PIECES`] pieces of at most [`READ_BYTES`] each
 //! wait for it before that clock starts.
 
-use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
@@ -21,15 +19,16 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::ask::Takes;
-use super::call::Part;
-use super::deadline::Deadline;
 use super::desk::News;
 use super::error::{Cause, Human, Sent, printable};
-use super::http::STALL_LIMIT;
 use super::peek::{Peek, Route};
 use super::pending::{self, Pending};
 use super::traffic::{self, Way};
 use crate::wire::lines::{self, MAX_LINE_BYTES};
+
+mod call;
+
+pub(super) use call::Call;
 
 /// Most bytes read from the child at once.
 pub const READ_BYTES: usize = 64 * 1024;
@@ -116,16 +115,7 @@ impl Link {
             .waiting()
             .enter(Waiter { sender, takes })
             .map_err(|full| (Cause::NotConnected { reason: full.to_string().into() }, Sent::No))?;
-        let mut call = Call {
-            link: self.clone(),
-            id,
-            pieces,
-            limit,
-            timer: Deadline::default(),
-            deadline: None,
-            state: State::Unsent,
-            garbage: self.garbage.load(Ordering::Relaxed),
-        };
+        let mut call = Call::new(self.clone(), id, pieces, limit);
         // Looked at after entering: whoever ends the link sets this first and clears the table
         // then, so no call is left behind.
         if let Some(reason) = self.ended.get() {
@@ -133,7 +123,7 @@ impl Link {
         }
         match self.queue(Line { parts: line(id), call: Some(id) }, limit).await {
             Ok(()) => {
-                call.state = State::Waiting;
+                call.queued();
                 Ok(call)
             }
             Err(cause) => Err((cause, Sent::No)),
@@ -463,139 +453,6 @@ impl Quiet {
         }
         self.last = Some(now);
         Some(std::mem::take(&mut self.times))
-    }
-}
-
-/// One call: its pieces as they come. Dropped before its end, it is cancelled.
-#[derive(Debug)]
-pub(super) struct Call {
-    link: Arc<Link>,
-    id: u64,
-    pieces: mpsc::Receiver<Piece>,
-    limit: Duration,
-    timer: Deadline,
-    /// When the present wait ends; set when it begins.
-    deadline: Option<Instant>,
-    state: State,
-    /// Garbage that had come when it was sent.
-    garbage: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Unsent,
-    Waiting,
-    Inside,
-    /// A message beside the answer was handed out, its end was not.
-    MessageTaken,
-    /// The last bytes were handed out, the end was not.
-    LastTaken,
-    Over,
-}
-
-impl Call {
-    pub(super) fn id(&self) -> u64 {
-        self.id
-    }
-
-    /// Lets the next message take longer.
-    pub(super) fn wait_longer(&mut self, limit: Duration) {
-        self.limit = limit;
-        self.deadline = None;
-    }
-
-    /// The next piece of the line; `None` after its end.
-    pub(super) async fn next(&mut self) -> Result<Option<Part>, Cause> {
-        match self.state {
-            State::Over => return Ok(None),
-            State::LastTaken => {
-                self.state = State::Over;
-                return Ok(Some(Part::End));
-            }
-            State::MessageTaken => {
-                self.state = State::Waiting;
-                return Ok(Some(Part::End));
-            }
-            State::Unsent | State::Waiting | State::Inside => {}
-        }
-        let piece = poll_fn(|cx| self.poll_piece(cx)).await;
-        self.deadline = None;
-        match piece {
-            Some(Piece::Data(data)) => {
-                self.state = State::Inside;
-                Ok(Some(Part::Data(data)))
-            }
-            Some(Piece::Last(data)) if data.is_empty() => {
-                self.state = State::Over;
-                Ok(Some(Part::End))
-            }
-            Some(Piece::Last(data)) => {
-                self.state = State::LastTaken;
-                Ok(Some(Part::Data(data)))
-            }
-            Some(Piece::Message(message)) => {
-                self.state = State::MessageTaken;
-                Ok(Some(Part::Data(message)))
-            }
-            Some(Piece::Failed(cause)) => Err(self.fail(cause)),
-            None => {
-                let cause = match (self.link.ended.get(), self.state) {
-                    (Some(reason), State::Inside) => Cause::CutOff { reason: reason.clone() },
-                    (Some(reason), _) => Cause::NoAnswerAtAll { reason: reason.clone() },
-                    (None, _) => Cause::NotTaken { limit: NOT_TAKEN_LIMIT },
-                };
-                Err(self.fail(cause))
-            }
-        }
-    }
-
-    /// The next piece; a wait that ran out is one too.
-    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Piece>> {
-        if let Poll::Ready(piece) = self.pieces.poll_recv(cx) {
-            return Poll::Ready(piece);
-        }
-        let inside = self.state == State::Inside;
-        let limit = if inside { STALL_LIMIT } else { self.limit };
-        let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + limit);
-        ready!(self.timer.poll_until(cx, deadline));
-        let garbage = self.link.garbage.load(Ordering::Relaxed) - self.garbage;
-        Poll::Ready(Some(Piece::Failed(match (inside, garbage) {
-            (true, _) => Cause::Stalled { limit },
-            (false, 0) => Cause::NoAnswer { limit },
-            (false, lines) => Cause::Unreadable {
-                reason: format!(
-                    "no answer within {}, but {lines} lines that are no JSON-RPC messages",
-                    Human(limit)
-                )
-                .into(),
-            },
-        })))
-    }
-
-    fn fail(&mut self, cause: Cause) -> Cause {
-        if cause.leaves_call_running() {
-            self.cancel();
-        }
-        self.state = State::Over;
-        cause
-    }
-
-    fn cancel(&self) {
-        if self.link.ended.get().is_some() {
-            return;
-        }
-        let parts = [Bytes::from(cancelled(self.id)), Bytes::from_static(b"\n"), Bytes::new()];
-        // A courtesy: a server that does not read gets none.
-        let _ = self.link.out.try_send(Line { parts, call: None });
-    }
-}
-
-impl Drop for Call {
-    fn drop(&mut self) {
-        self.link.waiting().leave(self.id);
-        if matches!(self.state, State::Waiting | State::MessageTaken | State::Inside) {
-            self.cancel();
-        }
     }
 }
 

@@ -26,12 +26,13 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsConnector;
 
+pub use super::answer::{Answer, Part};
 use super::ask::Era;
-pub use super::call::{Answer, Part, Upstream};
+pub use super::call::Upstream;
 use super::call::{Carrier, Live};
 use super::config::{Config, Target};
 pub use super::error::{CallError, Cause, Sent};
-use super::established::{Connection, Failure, GOODBYE_LIMIT, Place, establish, fetch};
+use super::established::{Connection, Failure, GOODBYE_LIMIT, Place, establish, fetch, respond};
 use super::lifecycle;
 use super::listen;
 use super::oauth::{self, Renewal};
@@ -39,7 +40,6 @@ use super::probe::Start;
 use super::session;
 use super::stdio;
 use crate::catalog::snapshot::{Catalog, Change};
-use crate::wire::lines;
 
 /// First wait after a failed attempt.
 const MIN_BACKOFF: Duration = Duration::from_millis(500);
@@ -435,7 +435,7 @@ impl Keeper {
                     Some(Control::Respond { generation: about, id, outcome })
                         if about == generation =>
                     {
-                        self.respond(&connection.carrier, &mut responding, &id, &outcome);
+                        self.respond(&connection.carrier, &mut responding, id, outcome);
                     }
                     Some(
                         Control::Lost { .. } | Control::Cancel { .. } | Control::Respond { .. },
@@ -488,24 +488,13 @@ impl Keeper {
     }
 
     /// Sends a client's answer on its way.
-    fn respond(&self, carrier: &Carrier, responding: &mut JoinSet<()>, id: &[u8], outcome: &[u8]) {
+    fn respond(&self, carrier: &Carrier, responding: &mut JoinSet<()>, id: Bytes, outcome: Bytes) {
         while responding.try_join_next().is_some() {}
         if responding.len() >= RESPONDING {
             tracing::warn!(server = %self.upstream.name, limit = RESPONDING, "a client's answer is lost: too many are being sent");
             return;
         }
-        let json = [br#"{"jsonrpc":"2.0","id":"#, id, b",", outcome, b"}"].concat();
-        let carrier = carrier.clone();
-        let limit = self.config.init_timeout;
-        responding.spawn(async move {
-            match carrier {
-                Carrier::Http(session) => session::notify(&session, json.into()).await,
-                Carrier::Stdio(link) => {
-                    let json = lines::one_line(Bytes::from(json));
-                    let _ = link.send(json.into(), limit).await;
-                }
-            }
-        });
+        responding.spawn(respond(carrier.clone(), id, outcome, self.config.init_timeout));
     }
 
     /// Reads the list of tools and puts it into the catalog.

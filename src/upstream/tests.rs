@@ -4,6 +4,7 @@
 mod eras;
 mod fake;
 mod http;
+mod peers;
 mod stdio;
 mod traffic;
 

@@ -18,6 +18,8 @@ use crate::wire::jsonrpc::{self, Code};
 
 /// Longest id of a server's request, in bytes as written.
 pub(super) const MAX_ID_BYTES: usize = 1024;
+/// Most bytes of a message that is given to a call: what its reader takes outside of an answer.
+pub(super) const MAX_TOLD_BYTES: usize = 1024 * 1024;
 /// Most characters of a server's own words in our answer to it.
 const SHOWN_CHARS: usize = 100;
 
@@ -89,11 +91,20 @@ pub(super) fn way(message: &[u8], calls: impl Iterator<Item = (u64, Takes)>) -> 
     let Ok(envelope) = serde_json::from_slice::<Envelope<'_>>(message) else {
         return Way::Nobody("a message that cannot be read");
     };
-    match (envelope.method.as_deref(), envelope.id) {
+    let way = match (envelope.method.as_deref(), envelope.id) {
         (None, _) => Way::Lifecycle,
         (Some(method), None) => notification(method, envelope.params, calls),
         (Some(method), Some(id)) => request(method, id.get(), calls),
+    };
+    let Way::Call(_, request) = &way else { return way };
+    if message.len() <= MAX_TOLD_BYTES {
+        return way;
     }
+    let Some(id) = request else {
+        return Way::Nobody("a notification that is too large for a call");
+    };
+    let text = format!("the request is larger than {MAX_TOLD_BYTES} bytes");
+    Way::Reply(jsonrpc::error(Some(id), Code::Internal, &text))
 }
 
 fn notification(
@@ -301,6 +312,17 @@ mod tests {
             let found = way(asks.as_bytes(), std::iter::empty());
             assert!(matches!(found, Way::Nobody(_)), "{id}: {found:?}");
         }
+    }
+
+    #[test]
+    fn what_is_too_large_for_a_call_is_not_given_to_it() {
+        let filler = "x".repeat(MAX_TOLD_BYTES);
+        let calls = [(A, ELICITATION)];
+        let asks = format!(r#"{{"id":7,"method":"elicitation/create","params":"{filler}"}}"#);
+        let (code, text) = refused(&asks, &calls);
+        assert_eq!((code, &*text), (-32603, "the request is larger than 1048576 bytes"));
+        let log = format!(r#"{{"method":"notifications/message","params":"{filler}"}}"#);
+        check(&log, &calls, &Way::Nobody("a notification that is too large for a call"));
     }
 
     #[test]

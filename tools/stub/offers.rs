@@ -136,7 +136,11 @@ fn page(stub: &Stub, member: &str, fixed: &[&str], more: Vec<String>, params: &s
     }
     elements.extend(more);
     let params: Value = serde_json::from_str(params).unwrap_or_default();
-    let from = params["cursor"].as_str().and_then(|cursor| cursor.parse().ok()).unwrap_or(0);
+    let from = params
+        .get("cursor")
+        .and_then(Value::as_str)
+        .and_then(|cursor| cursor.parse().ok())
+        .unwrap_or(0);
     let size = if stub.options.page == 0 { elements.len() } else { stub.options.page };
     let upto = (from + size).min(elements.len());
     let next =

@@ -304,7 +304,7 @@ async fn a_flood_on_the_get_stream_is_bounded_and_answers_still_come() {
 
 #[tokio::test]
 async fn a_longer_wait_is_granted_to_a_call_whose_client_is_asked() {
-    let script = format!("{ASKING}");
+    let script = ASKING.to_string();
     let bench = Bench::start(json!({"sh": {
         "command": "/bin/sh", "args": ["-c", SERVER, "s", script, ""], "call_timeout": "100ms"
     }}));

@@ -16,8 +16,11 @@ pub(super) fn own_cpu() -> u64 {
     cpu("/proc/thread-self/schedstat").unwrap_or_default()
 }
 
-/// Name, number and nanoseconds of CPU of each thread.
-pub(super) fn threads() -> Result<Vec<(String, u64, u64)>, Box<dyn Error>> {
+/// A thread's name, number and nanoseconds of CPU.
+pub(super) type Thread = (String, u64, u64);
+
+/// Each thread of this process.
+pub(super) fn threads() -> Result<Vec<Thread>, Box<dyn Error>> {
     let mut all = Vec::new();
     for task in fs::read_dir("/proc/self/task")? {
         let path = task?.path();

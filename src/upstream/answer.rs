@@ -1,0 +1,210 @@
+//! The answer to a request: messages as they come, whichever transport carries them.
+//!
+//! Owns what happens when an answer is dropped. It deliberately does not read the messages: whoever
+//! does must check that a response's id is [`Answer::id`], so that nobody gets another's bytes.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::call::Upstream;
+use super::error::{CallError, Cause, Sent};
+use super::heard::Heard;
+use super::http::{self, Exchange, Pool};
+use super::stdio;
+use super::supervisor::Control;
+
+/// A piece of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The next bytes of the current JSON message, never empty.
+    Data(Bytes),
+    /// That message is complete: one JSON body, one event, one line.
+    End,
+}
+
+/// The answer to a call: messages as they come. Dropping it before its last message has ended
+/// cancels the call.
+pub struct Answer {
+    source: Source,
+    /// The connection it comes over.
+    generation: u64,
+    upstream: Arc<Upstream>,
+    /// The tool's name, or another request's method.
+    what: Arc<str>,
+    _slot: Option<OwnedSemaphorePermit>,
+}
+
+/// Where it comes from.
+pub(super) enum Source {
+    Http(Box<HttpSource>),
+    Heard(Box<Heard>),
+    Stdio(stdio::Call),
+}
+
+pub(super) struct HttpSource {
+    /// `None` once the connection went back to the pool, or broke.
+    exchange: Option<Exchange>,
+    pool: Rc<Pool>,
+    key: u64,
+    cancel: Cancel,
+}
+
+/// Tells the server, when dropped while armed, that nobody waits for a call any more. Closing the
+/// connection alone does not say so in the revisions with sessions.
+pub(super) struct Cancel {
+    upstream: Arc<Upstream>,
+    generation: u64,
+    id: u64,
+    armed: bool,
+}
+
+impl Cancel {
+    /// `armed` unless closing the connection says it all.
+    pub(super) fn new(upstream: Arc<Upstream>, generation: u64, id: u64, armed: bool) -> Self {
+        Self { upstream, generation, id, armed }
+    }
+
+    /// The call has failed: there may be nothing left to cancel.
+    pub(super) fn failed(&mut self, cause: &Cause) {
+        self.armed &= cause.leaves_call_running();
+    }
+}
+
+impl Drop for Cancel {
+    fn drop(&mut self) {
+        if self.armed {
+            let cancel = Control::Cancel { generation: self.generation, id: self.id };
+            // A courtesy: with the supervisor that far behind it may be lost.
+            let _ = self.upstream.control.try_send(cancel);
+        }
+    }
+}
+
+impl std::fmt::Debug for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Answer({} of {})", self.id(), self.upstream.name)
+    }
+}
+
+impl Answer {
+    pub(super) fn new(
+        source: Source,
+        generation: u64,
+        upstream: Arc<Upstream>,
+        what: Arc<str>,
+        slot: Option<OwnedSemaphorePermit>,
+    ) -> Self {
+        Self { source, generation, upstream, what, _slot: slot }
+    }
+
+    /// The id under which the call went out, and which its response must carry.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        match &self.source {
+            Source::Http(source) => source.cancel.id,
+            Source::Heard(heard) => heard.id(),
+            Source::Stdio(call) => call.id(),
+        }
+    }
+
+    /// The connection it comes over, for [`Upstream::respond`] to a request among its messages.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        match &self.source {
+            Source::Heard(heard) => heard.generation(),
+            Source::Http(_) | Source::Stdio(_) => self.generation,
+        }
+    }
+
+    /// From now on a message may take this long to begin: the client is being asked what the
+    /// server asked.
+    pub fn wait_longer(&mut self, limit: Duration) {
+        match &mut self.source {
+            Source::Http(source) => source.wait_longer(limit),
+            Source::Heard(heard) => heard.wait_longer(limit),
+            Source::Stdio(call) => call.wait_longer(limit),
+        }
+    }
+
+    /// The next piece; `None` when the stream has ended. Nothing is read ahead of what was asked
+    /// for, beyond bounded buffers. Safe to drop and ask again.
+    ///
+    /// # Errors
+    /// [`CallError`]; the answer is over then.
+    pub async fn next(&mut self) -> Result<Option<Part>, CallError> {
+        let next = match &mut self.source {
+            Source::Http(source) => source.next().await.map_err(maybe_sent),
+            Source::Heard(heard) => heard.next().await,
+            Source::Stdio(call) => call.next().await.map_err(maybe_sent),
+        };
+        next.map_err(|failed| self.error(failed))
+    }
+
+    /// The error for an answer that ended without a response among its messages.
+    #[must_use]
+    pub fn without_response(&self) -> CallError {
+        self.error(maybe_sent(Cause::NoAnswerAtAll {
+            reason: "its stream held no response".into(),
+        }))
+    }
+
+    /// To be called when the response has ended: what may follow it on the stream is not waited
+    /// for, and the connection is used again.
+    pub fn finish(mut self) {
+        match &mut self.source {
+            Source::Http(source) => source.done(),
+            Source::Heard(heard) => heard.done(),
+            Source::Stdio(_) => {}
+        }
+    }
+
+    fn error(&self, (cause, sent): (Cause, Sent)) -> CallError {
+        CallError { server: self.upstream.name.clone(), tool: self.what.clone(), cause, sent }
+    }
+}
+
+impl HttpSource {
+    pub(super) fn new(exchange: Exchange, pool: Rc<Pool>, key: u64, cancel: Cancel) -> Self {
+        Self { exchange: Some(exchange), pool, key, cancel }
+    }
+
+    pub(super) fn wait_longer(&mut self, limit: Duration) {
+        if let Some(exchange) = &mut self.exchange {
+            exchange.wait_longer(limit);
+        }
+    }
+
+    pub(super) async fn next(&mut self) -> Result<Option<Part>, Cause> {
+        let Some(exchange) = &mut self.exchange else { return Ok(None) };
+        let event = match exchange.next().await {
+            Ok(event) => event,
+            Err(cause) => {
+                self.exchange = None;
+                self.cancel.failed(&cause);
+                return Err(cause);
+            }
+        };
+        if exchange.is_complete() {
+            self.done();
+        }
+        Ok(event.map(|event| match event {
+            http::Event::Data(data) => Part::Data(data),
+            http::Event::End => Part::End,
+        }))
+    }
+
+    pub(super) fn done(&mut self) {
+        self.cancel.armed = false;
+        if let Some(exchange) = self.exchange.take() {
+            exchange.release(&self.pool, self.key);
+        }
+    }
+}
+
+fn maybe_sent(cause: Cause) -> (Cause, Sent) {
+    (cause, Sent::Maybe)
+}

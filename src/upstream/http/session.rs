@@ -1,0 +1,154 @@
+//! What every request to one server carries: the heads of its requests.
+//!
+//! The session's id, the version and the token come from the lifecycle and the login.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Method;
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST,
+    HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING,
+};
+
+use crate::upstream::connection::{Endpoint, Request};
+use crate::upstream::request::MODERN_VERSION;
+
+const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+/// What every request of one session carries, built once.
+#[derive(Clone, Debug)]
+pub(in crate::upstream) struct Session {
+    pub(in crate::upstream) endpoint: Arc<Endpoint>,
+    /// Tells the pool apart: one number per upstream.
+    pub(in crate::upstream) key: u64,
+    headers: HeaderMap,
+    /// The head of a POST up to its length, written out once.
+    post_head: Bytes,
+    /// Whether it carries the token of a login.
+    logged_in: bool,
+}
+
+impl Session {
+    /// A session that has not begun: no id, no version. `custom` are the operator's headers;
+    /// those that the protocol needs stand above them.
+    pub(in crate::upstream) fn new(
+        endpoint: Arc<Endpoint>,
+        key: u64,
+        custom: &[(String, String)],
+    ) -> Result<Self, String> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in custom {
+            let unusable = || format!("headers.{name} cannot be sent as a header");
+            let header = HeaderName::try_from(name.as_str()).map_err(|_| unusable())?;
+            let mut value = HeaderValue::try_from(value.as_str()).map_err(|_| unusable())?;
+            value.set_sensitive(true);
+            headers.insert(header, value);
+        }
+        headers.insert(HOST, endpoint.host_header.clone());
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        // Framing is the connection's, whatever the operator wrote.
+        for name in [CONTENT_LENGTH, TRANSFER_ENCODING, CONNECTION] {
+            headers.remove(name);
+        }
+        let post_head = head(&Method::POST, &endpoint, &headers).into();
+        Ok(Self { endpoint, key, headers, post_head, logged_in: false })
+    }
+
+    /// Enters the session id that the server gave.
+    pub(in crate::upstream) fn begin(&mut self, id: &[u8]) {
+        if let Ok(id) = HeaderValue::from_bytes(id) {
+            self.enter(SESSION_ID, id);
+        }
+    }
+
+    /// Enters the negotiated version.
+    pub(in crate::upstream) fn negotiated(&mut self, version: &str) {
+        if let Ok(version) = HeaderValue::from_str(version) {
+            self.enter(PROTOCOL_VERSION, version);
+        }
+    }
+
+    /// Enters the token of a login; it replaces the one before.
+    pub(in crate::upstream) fn log_in(&mut self, bearer: HeaderValue) {
+        self.logged_in = true;
+        self.enter(AUTHORIZATION, bearer);
+    }
+
+    fn enter(&mut self, name: HeaderName, value: HeaderValue) {
+        self.headers.insert(name, value);
+        self.post_head = head(&Method::POST, &self.endpoint, &self.headers).into();
+    }
+
+    /// Whether it carries the token of a login.
+    pub(in crate::upstream) fn is_logged_in(&self) -> bool {
+        self.logged_in
+    }
+
+    /// What the server is expected to know of us.
+    pub(in crate::upstream) fn standing(&self) -> Standing {
+        let modern =
+            self.headers.get(PROTOCOL_VERSION).is_some_and(|version| version == MODERN_VERSION);
+        match (self.has_id(), modern) {
+            (_, true) => Standing::Modern,
+            (true, false) => Standing::Session,
+            (false, false) => Standing::Neither,
+        }
+    }
+
+    /// Whether the server gave a session id.
+    pub(in crate::upstream) fn has_id(&self) -> bool {
+        self.headers.contains_key(SESSION_ID)
+    }
+
+    /// A message of this session. `lines` are further header lines of this message alone, each
+    /// with its line end.
+    pub(in crate::upstream) fn post(&self, lines: &[u8], body: [Bytes; 3]) -> Request {
+        Request::new([&self.post_head, lines], body)
+    }
+
+    /// Asks for the session's own stream, from after an event if one is named.
+    pub(in crate::upstream) fn get(&self, last_event_id: &[u8]) -> Request {
+        let mut headers = self.headers.clone();
+        headers.remove(CONTENT_TYPE);
+        if let Ok(id) = HeaderValue::from_bytes(last_event_id)
+            && !id.is_empty()
+        {
+            headers.insert(LAST_EVENT_ID, id);
+        }
+        Request::without_body(&head(&Method::GET, &self.endpoint, &headers))
+    }
+
+    /// Ends the session.
+    pub(in crate::upstream) fn delete(&self) -> Request {
+        let mut headers = self.headers.clone();
+        headers.remove(CONTENT_TYPE);
+        Request::without_body(&head(&Method::DELETE, &self.endpoint, &headers))
+    }
+}
+
+/// What a server is expected to know of us.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::upstream) enum Standing {
+    /// It gave us a session.
+    Session,
+    /// Every request says all there is to know.
+    Modern,
+    /// It gave us no session.
+    Neither,
+}
+
+/// A head without its last line end. Names and values were checked when they became what they are.
+fn head(method: &Method, endpoint: &Endpoint, headers: &HeaderMap) -> Vec<u8> {
+    let mut head = format!("{method} {} HTTP/1.1\r\n", endpoint.path).into_bytes();
+    for (name, value) in headers {
+        for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
+            head.extend_from_slice(part);
+        }
+    }
+    head
+}

@@ -1,0 +1,168 @@
+//! One call over a child's pipes: its pieces as they come, and its cancelling.
+//!
+//! Owns the waits of the call. What is put before it, and in which order, is the reader's business.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use super::{Line, Link, NOT_TAKEN_LIMIT, Piece, cancelled};
+use crate::upstream::answer::Part;
+use crate::upstream::deadline::Deadline;
+use crate::upstream::error::{Cause, Human};
+use crate::upstream::http::STALL_LIMIT;
+
+/// One call: its pieces as they come. Dropped before its end, it is cancelled.
+#[derive(Debug)]
+pub(in crate::upstream) struct Call {
+    link: Arc<Link>,
+    id: u64,
+    pieces: mpsc::Receiver<Piece>,
+    limit: Duration,
+    timer: Deadline,
+    /// When the present wait ends; set when it begins.
+    deadline: Option<Instant>,
+    state: State,
+    /// Garbage that had come when it was sent.
+    garbage: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Unsent,
+    Waiting,
+    Inside,
+    /// A message beside the answer was handed out, its end was not.
+    MessageTaken,
+    /// The last bytes were handed out, the end was not.
+    LastTaken,
+    Over,
+}
+
+impl Call {
+    /// A call that is not on its way yet; the answer may then take `limit` until its first byte.
+    pub(super) fn new(
+        link: Arc<Link>,
+        id: u64,
+        pieces: mpsc::Receiver<Piece>,
+        limit: Duration,
+    ) -> Self {
+        let garbage = link.garbage.load(Ordering::Relaxed);
+        let (timer, deadline, state) = (Deadline::default(), None, State::Unsent);
+        Self { link, id, pieces, limit, timer, deadline, state, garbage }
+    }
+
+    /// It is on its way: from now on it is cancelled if it is dropped.
+    pub(super) fn queued(&mut self) {
+        self.state = State::Waiting;
+    }
+
+    pub(in crate::upstream) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// From now on a message may take this long to begin.
+    pub(in crate::upstream) fn wait_longer(&mut self, limit: Duration) {
+        self.limit = limit;
+        self.deadline = None;
+    }
+
+    /// The next piece of the line; `None` after its end.
+    pub(in crate::upstream) async fn next(&mut self) -> Result<Option<Part>, Cause> {
+        match self.state {
+            State::Over => return Ok(None),
+            State::LastTaken => {
+                self.state = State::Over;
+                return Ok(Some(Part::End));
+            }
+            State::MessageTaken => {
+                self.state = State::Waiting;
+                return Ok(Some(Part::End));
+            }
+            State::Unsent | State::Waiting | State::Inside => {}
+        }
+        let piece = poll_fn(|cx| self.poll_piece(cx)).await;
+        self.deadline = None;
+        match piece {
+            Some(Piece::Data(data)) => {
+                self.state = State::Inside;
+                Ok(Some(Part::Data(data)))
+            }
+            Some(Piece::Last(data)) if data.is_empty() => {
+                self.state = State::Over;
+                Ok(Some(Part::End))
+            }
+            Some(Piece::Last(data)) => {
+                self.state = State::LastTaken;
+                Ok(Some(Part::Data(data)))
+            }
+            Some(Piece::Message(message)) => {
+                self.state = State::MessageTaken;
+                Ok(Some(Part::Data(message)))
+            }
+            Some(Piece::Failed(cause)) => Err(self.fail(cause)),
+            None => {
+                let cause = match (self.link.ended.get(), self.state) {
+                    (Some(reason), State::Inside) => Cause::CutOff { reason: reason.clone() },
+                    (Some(reason), _) => Cause::NoAnswerAtAll { reason: reason.clone() },
+                    (None, _) => Cause::NotTaken { limit: NOT_TAKEN_LIMIT },
+                };
+                Err(self.fail(cause))
+            }
+        }
+    }
+
+    /// The next piece; a wait that ran out is one too.
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Piece>> {
+        if let Poll::Ready(piece) = self.pieces.poll_recv(cx) {
+            return Poll::Ready(piece);
+        }
+        let inside = self.state == State::Inside;
+        let limit = if inside { STALL_LIMIT } else { self.limit };
+        let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + limit);
+        ready!(self.timer.poll_until(cx, deadline));
+        let garbage = self.link.garbage.load(Ordering::Relaxed) - self.garbage;
+        Poll::Ready(Some(Piece::Failed(match (inside, garbage) {
+            (true, _) => Cause::Stalled { limit },
+            (false, 0) => Cause::NoAnswer { limit },
+            (false, lines) => Cause::Unreadable {
+                reason: format!(
+                    "no answer within {}, but {lines} lines that are no JSON-RPC messages",
+                    Human(limit)
+                )
+                .into(),
+            },
+        })))
+    }
+
+    fn fail(&mut self, cause: Cause) -> Cause {
+        if cause.leaves_call_running() {
+            self.cancel();
+        }
+        self.state = State::Over;
+        cause
+    }
+
+    fn cancel(&self) {
+        if self.link.ended.get().is_some() {
+            return;
+        }
+        let parts = [Bytes::from(cancelled(self.id)), Bytes::from_static(b"\n"), Bytes::new()];
+        // A courtesy: a server that does not read gets none.
+        let _ = self.link.out.try_send(Line { parts, call: None });
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.link.waiting().leave(self.id);
+        if matches!(self.state, State::Waiting | State::MessageTaken | State::Inside) {
+            self.cancel();
+        }
+    }
+}
