@@ -143,8 +143,8 @@ def clients(place: Place, here: Path) -> list[Client]:
         Client("mcp modern", pypi, mode=MODERN, routes=("http",), strict=True),
         Client("mcp auto", pypi, mode="auto", strict=True),
         Client("client legacy", both),
-        Client("client modern", both, mode=MODERN, routes=("http",)),
-        Client("client auto", both, mode="auto"),
+        Client("client modern", both, mode=MODERN, routes=("http",), strict=True),
+        Client("client auto", both, mode="auto", strict=True),
         Client("fastmcp 4.1", fastmcp, mode="auto", strict=True),
         Client("Inspector", inspector, routes=("http",), most=1),
     ]
