@@ -491,7 +491,8 @@ mod tests {
             "capabilities": {"*": {"side_effect": "read", "parallel_safe": true,
                 "approval": "auto", "idempotent": true}},
             "output_validation": {"mode": "off", "max_bytes": 1, "max_depth": 1,
-                "missing_structured_content": "block", "max_held_bytes": 1, "tools": {}}}"#;
+                "missing_structured_content": "block", "max_held_bytes": 1, "tools": {}},
+            "oauth": {"client_id": "", "client_secret": "", "scopes": []}}"#;
         let text = format!(
             r#"{{"listen": "127.0.0.1:1", "data_dir": "/d", "api_key": "", "require_mcp_auth": false,
                 "allowed_hosts": [], "allowed_origins": [], "mcpServers": {{"s": {server}}},

@@ -137,7 +137,9 @@ fn a_server_that_is_killed_is_told_and_one_that_comes_back_is_used_again() {
     let again = Proxy::unready(config, folder).ready();
     let line = pipe.read_raw("s:read_item", &json!({}));
     assert_eq!(parse(&line)["result"]["structuredContent"]["value"], 7, "a session made anew");
-    assert_eq!(again.activity("type=tool_call&tool=read_item").len(), 2);
+    // The first may have been in the window that kill -9 takes along (ACT-3).
+    let records = again.activity("type=tool_call&tool=read_item");
+    assert!(matches!(records.len(), 1 | 2), "{records:?}");
 }
 
 #[test]

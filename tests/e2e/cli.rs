@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Output, Process, Proxy, configure, free_port, mcpproxy, stub_stdio};
+use crate::harness::{Output, Pipe, Process, Proxy, configure, free_port, mcpproxy, stub_stdio};
 
 fn proxy() -> &'static Proxy {
     static PROXY: OnceLock<Proxy> = OnceLock::new();
@@ -247,13 +247,10 @@ fn with_none_running_a_command_opens_the_config_itself_and_leaves() {
 
 #[test]
 fn a_store_in_use_is_exit_4_and_says_what_to_do() {
-    let folder = tempfile::tempdir().unwrap();
-    let config = json!({
-        "listen": format!("127.0.0.1:{}", free_port()),
-        "data_dir": proxy().folder.path().join("data"),
-    });
-    let path = configure(config, folder.path());
-    let output = Output::of(mcpproxy().arg("-c").arg(path).args(["activity", "list"]));
+    // A proxy over pipes has the store for itself, and no address to be asked at.
+    let pipe = Pipe::start(json!({}));
+    let config = pipe.folder.path().join("config.json");
+    let output = Output::of(mcpproxy().arg("-c").arg(config).args(["activity", "list"]));
     fails(&output, 4, &["MCPPROXY_LISTEN"]);
 }
 

@@ -21,6 +21,7 @@ pub async fn follow(proxy: Arc<Proxy>) {
 async fn one(upstream: &Upstream, catalog: &Catalog) {
     let (mut changes, mut updates) = (upstream.changes(), upstream.updates());
     let mut known = *changes.borrow_and_update();
+    let mut before = upstream.offers();
     loop {
         tokio::select! {
             changed = changes.changed() => {
@@ -28,13 +29,15 @@ async fn one(upstream: &Upstream, catalog: &Catalog) {
                     return;
                 }
                 let now = *changes.borrow_and_update();
-                if now.resources != known.resources {
+                let offers = upstream.offers();
+                // A server that comes and goes without any changes no list of ours.
+                if now.resources != known.resources && (offers.resources || before.resources) {
                     catalog.notify(Notice::Resources);
                 }
-                if now.prompts != known.prompts {
+                if now.prompts != known.prompts && (offers.prompts || before.prompts) {
                     catalog.notify(Notice::Prompts);
                 }
-                known = now;
+                (known, before) = (now, offers);
             }
             updated = updates.recv() => match updated {
                 Ok(uri) => {

@@ -88,7 +88,11 @@ impl<'a> Names<'a> {
                 members.values().fold(beside, |any, member| self.collect(member, base) || any)
             }
             Value::Array(items) => {
-                items.iter().fold(false, |any, item| self.collect(item, base) || any)
+                let mut any = false;
+                for item in items {
+                    any |= self.collect(item, base);
+                }
+                any
             }
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
         }

@@ -78,10 +78,20 @@ impl Pipe {
         (count > 0).then(|| line.strip_suffix(b"\n").expect("a whole line").to_vec())
     }
 
-    /// Writes a line and reads the next.
+    /// Writes a line and reads its answer.
     pub(crate) fn ask(&mut self, line: &str) -> String {
         self.send(line);
-        String::from_utf8(self.line().expect("an answer")).expect("UTF-8")
+        String::from_utf8(self.answer()).expect("UTF-8")
+    }
+
+    /// The next line that is no notification.
+    fn answer(&mut self) -> Vec<u8> {
+        loop {
+            let line = self.line().expect("an answer");
+            if !line.starts_with(br#"{"jsonrpc":"2.0","method":"notifications/"#) {
+                return line;
+            }
+        }
     }
 
     /// Calls a tool that reads; the bytes of the line that answers.
@@ -90,7 +100,7 @@ impl Pipe {
         let params = json!({"name": "call_tool_read", "arguments": arguments});
         let body = json!({"jsonrpc": "2.0", "id": "raw", "method": "tools/call", "params": params});
         self.send(&body.to_string());
-        self.line().expect("an answer")
+        self.answer()
     }
 
     /// Closes the proxy's input; what it says until it ends, line by line.

@@ -188,7 +188,8 @@ impl Client {
 
     /// Posts a message as it is.
     pub(crate) fn post(&mut self, body: &[u8]) -> Response {
-        self.connection.send("POST", self.path, &[("Mcp-Session-Id", &self.session)], body);
+        let headers = [JSON_ONLY, ("Mcp-Session-Id", self.session.as_str())];
+        self.connection.send("POST", self.path, &headers, body);
         self.connection.response()
     }
 
@@ -247,8 +248,8 @@ impl Client {
         let arguments = json!({"name": tool, "args": args, "intent": {"operation_type": "read"}});
         let params = json!({"name": "call_tool_read", "arguments": arguments});
         let body = json!({"jsonrpc": "2.0", "id": "raw", "method": "tools/call", "params": params});
-        let session = [("Mcp-Session-Id", self.session.as_str())];
-        self.connection.send("POST", self.path, &session, body.to_string().as_bytes());
+        let headers = [JSON_ONLY, ("Mcp-Session-Id", self.session.as_str())];
+        self.connection.send("POST", self.path, &headers, body.to_string().as_bytes());
     }
 
     /// Calls a tool that reads; the response with the bytes as they came.
