@@ -117,7 +117,7 @@ impl Worker {
     }
 
     /// Goes on with a call whose connection broke; false, and nothing is done, while
-    /// [`MAX_DEFERRED`] are left to do.
+    /// `MAX_DEFERRED` are left to do.
     pub fn adopt(self: &Rc<Self>, call: impl Future<Output = ()> + 'static) -> bool {
         if self.deferred.get() >= MAX_DEFERRED {
             return false;

@@ -82,8 +82,8 @@ pub(super) struct Paging {
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Covered {
-    /// The span of time up to now.
-    #[param(inline, required = false, nullable = false, default = "24h")]
+    /// The span of time up to now; a day if it is not given.
+    #[param(inline, required = false)]
     period: Period,
 }
 

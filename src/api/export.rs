@@ -108,8 +108,9 @@ struct Export {
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Written {
-    /// A JSON object on each line, or a header line and a line for each record.
-    #[param(inline, required = false, nullable = false, default = "json")]
+    /// A JSON object on each line, which is also the default, or a header line and a line for each
+    /// record.
+    #[param(inline, required = false)]
     format: Format,
 }
 

@@ -1,7 +1,7 @@
 //! `/mcp` and `/mcp/all`: MCP streamable HTTP, in both eras.
 //!
 //! Owns what is HTTP about it: media types, bodies, which era a request belongs to, and how a reply
-//! becomes an answer. What is particular to an era is in [`super::legacy`] and [`super::modern`];
+//! becomes an answer. What is particular to an era is in `legacy` and `modern`;
 //! what a message leads to is decided in `proxy::dispatch`. Host, Origin and the API key were
 //! checked before a request gets here.
 

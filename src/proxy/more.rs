@@ -2,7 +2,7 @@
 //!
 //! Lists are ours, merged from those of the upstreams ([`offers`]) under names that lead back
 //! ([`crate::catalog::exposed`]). Every other request goes to the upstream that its name or URI
-//! leads to, with that server's own name or URI in its place, through the same [`Exchange`] as a
+//! leads to, with that server's own name or URI in its place, through the same `Exchange` as a
 //! call; its answer comes back verbatim, and with it the URIs that the server writes in it.
 //! A request that goes on is on record (ACT-1) as `internal_tool_call`, the method in the place of
 //! the tool: `tool_call` stays what it is, a call of a tool. Lists are not: nothing leaves for them.

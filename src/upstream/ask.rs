@@ -57,7 +57,7 @@ pub struct Takes {
 #[derive(Clone, Debug, Default)]
 pub struct Beside {
     /// The client's `_meta`, as it wrote it. A `progressToken` in it is replaced by the id under
-    /// which the call goes out ([`Answer::id`]), which is then what progress is told under. The
+    /// which the call goes out ([`Answer::id`](super::Answer::id)), which is then what progress is told under. The
     /// keys of a modern client's own hop are replaced by ours, but for its capabilities and log
     /// level, which a modern server gets as the client said them.
     pub meta: Option<Bytes>,
@@ -72,7 +72,7 @@ pub struct Beside {
 #[derive(Clone, Debug)]
 pub struct Ask<'a> {
     /// The method, as the server knows it. `tools/call` needs a permit and has
-    /// [`Upstream::call_with`].
+    /// [`Upstream::call_with`](super::Upstream::call_with).
     pub method: &'static str,
     /// What the header `Mcp-Name` repeats of `params`: a prompt's name, a resource's URI.
     pub name: Option<&'a str>,

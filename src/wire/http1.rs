@@ -52,7 +52,7 @@ pub enum Fault {
     /// A chunk longer than its size.
     #[error("a chunk is not as long as its size says")]
     ChunkEnd,
-    /// [`MAX_TRAILER_BYTES`].
+    /// So many bytes of them.
     #[error("the lines after the last chunk are larger than {MAX_TRAILER_BYTES} bytes")]
     Trailers,
 }
