@@ -21,6 +21,7 @@
 //! 6. faces: [`downstream`], [`api`], [`page`]
 //! 7. assembly: [`config`], [`server`]
 //! 8. [`cli`]
+#![doc = include_str!("architecture.md")]
 
 pub mod activity;
 pub mod api;
