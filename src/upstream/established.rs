@@ -138,7 +138,7 @@ async fn run(
     let mut child = Child { process, last_words, stderr, tasks, writer };
     let late = Arc::new(AtomicBool::new(false));
     let pipe = PipeTransport { link: link.clone(), inbox, limit };
-    let transport = Probed::new(pipe, limit, late.clone());
+    let transport = Probed::new(pipe, limit, start, late.clone());
     match lifecycle::initialize(transport, limit, start).await {
         Ok((service, greeting)) => Ok(Connection {
             carrier: Carrier::Stdio(link.clone()),
@@ -237,7 +237,7 @@ async fn reach(
     let told = (desk.clone(), place.news.clone());
     let (transport, shared) = HttpTransport::new(place.server.clone(), session, limit, lost, told);
     // Over HTTP an answer that comes late has nobody to come to.
-    let transport = Probed::new(transport, limit, Arc::default());
+    let transport = Probed::new(transport, limit, start, Arc::default());
     let (service, greeting) = lifecycle::initialize(transport, limit, start)
         .await
         .map_err(|reason| Unreached { reason, wants_login: shared.wants_login() })?;

@@ -58,9 +58,14 @@ enum State {
 }
 
 impl<T> Probed<T> {
-    /// `limit` is that of the whole handshake; the probe gets half of it at most.
-    pub(super) fn new(inner: T, limit: Duration, late: Arc<AtomicBool>) -> Self {
-        Self { inner, limit: PROBE_LIMIT.min(limit / 2), state: State::Quiet, late }
+    /// `limit` is that of the whole handshake. A probe gets half of it at most; a server that is
+    /// known to answer it gets all of it, however slowly it starts.
+    pub(super) fn new(inner: T, limit: Duration, start: Start, late: Arc<AtomicBool>) -> Self {
+        let limit = match start {
+            Start::Known(Era::Modern) => limit,
+            Start::Known(Era::Legacy) | Start::Probe => PROBE_LIMIT.min(limit / 2),
+        };
+        Self { inner, limit, state: State::Quiet, late }
     }
 
     /// Passes a message on, corrected if it answers the probe.
@@ -252,7 +257,7 @@ mod tests {
     async fn asked(limit: Duration) -> Bench {
         let (say, said) = mpsc::unbounded_channel();
         let late = Arc::new(AtomicBool::new(false));
-        let mut probed = Probed::new(Said(said), limit, late.clone());
+        let mut probed = Probed::new(Said(said), limit, Start::Probe, late.clone());
         let probe = DiscoverRequest::new(DiscoverRequestParams {});
         let id = NumberOrString::Number(5);
         probed

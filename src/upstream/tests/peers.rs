@@ -72,7 +72,7 @@ async fn talk(versions: &'static [ProtocolVersion], start: Start) -> (String, Ve
         stdio::read(reader, read, out, 1).await;
     });
     let pipe = PipeTransport { link: link.clone(), inbox, limit: PATIENCE };
-    let transport = Probed::new(pipe, PATIENCE, Arc::default());
+    let transport = Probed::new(pipe, PATIENCE, Start::Probe, Arc::default());
     let (service, greeting) = lifecycle::initialize(transport, PATIENCE, start).await.unwrap();
     assert!(greeting.about.offers.tools);
     let era = greeting.about.era;
