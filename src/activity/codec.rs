@@ -264,7 +264,8 @@ impl BlockBuilder {
         bodies.extend_from_slice(&self.bodies);
         self.heads.clear();
         self.bodies.clear();
-        (self.first, self.prev, self.count) = (self.first + self.count, self.last, 0);
+        let next = self.first.saturating_add(self.count);
+        (self.first, self.prev, self.count) = (next, self.last, 0);
         (heads, bodies)
     }
 }
@@ -475,5 +476,16 @@ mod tests {
             prop_assert_eq!(Reader(&bytes).varint(), Ok(value));
             prop_assert_eq!(unzigzag(zigzag(signed)), signed);
         }
+    }
+
+    #[test]
+    fn a_block_at_the_last_numbers_is_finished_all_the_same() {
+        let mut block = BlockBuilder::new(u64::MAX, Hash([0; 32]));
+        for _ in 0..2 {
+            block.push(b"head", Hash([1; 32]), b"body");
+        }
+        let (heads, _) = block.finish();
+        assert_eq!(head_block(&heads).unwrap().first, u64::MAX);
+        assert_eq!((block.first(), block.count()), (u64::MAX, 0));
     }
 }
