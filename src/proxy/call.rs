@@ -67,13 +67,14 @@ pub async fn call(
     reply: Reply,
 ) -> Result<(), Aborted> {
     let client = caller.client.clone();
-    let mut exit = match Exit::open(&worker, Type::ToolCall, caller, variant.variant()).await {
-        Ok(exit) => exit,
-        Err(refusal) => {
-            reply.put(Piece::Refused(refusal));
-            return Ok(());
-        }
-    };
+    let mut exit =
+        match Exit::open(&worker, Type::ToolCall, caller, variant.variant(), &reply).await {
+            Ok(exit) => exit,
+            Err(refusal) => {
+                reply.put(Piece::Refused(refusal));
+                return Ok(());
+            }
+        };
     let prepared = prepare(&worker, &mut exit, variant, &given).await;
     run(worker, exit, client, prepared, beside, reply).await
 }
@@ -87,7 +88,6 @@ pub(super) async fn run(
     beside: Beside,
     reply: Reply,
 ) -> Result<(), Aborted> {
-    exit.follow(&reply);
     let token = beside.meta.as_ref().and_then(progress_token);
     let sent = match prepared {
         Ok((permit, arguments)) => send(&worker, &mut exit, permit, arguments, beside).await,
@@ -99,8 +99,7 @@ pub(super) async fn run(
             Exchange::new(worker, Subject::Tool(permit), answer, exit, relay, reply).run().await
         }
         Err(stop) => {
-            exit.close(stop.status, &stop.refusal.text).await;
-            reply.put(Piece::Refused(stop.refusal));
+            exit.stop(stop).await;
             Ok(())
         }
     }
@@ -118,7 +117,7 @@ pub async fn retrieve_tools(
     reply: Reply,
 ) -> Result<(), Aborted> {
     let era = caller.client.as_ref().map_or(Era::Legacy, |(client, _)| client.era);
-    let mut exit = match Exit::open(&worker, Type::InternalToolCall, caller, "").await {
+    let mut exit = match Exit::open(&worker, Type::InternalToolCall, caller, "", &reply).await {
         Ok(exit) => exit,
         Err(refusal) => {
             reply.put(Piece::Refused(refusal));
@@ -163,7 +162,7 @@ pub async fn unreadable(
     refusal: Refusal,
     reply: Reply,
 ) -> Result<(), Aborted> {
-    let refusal = match Exit::open(&worker, Type::ToolCall, caller, "").await {
+    let refusal = match Exit::open(&worker, Type::ToolCall, caller, "", &reply).await {
         Ok(mut exit) => {
             exit.draft.tool = tool;
             exit.close(Status::Rejected, &refusal.text).await;

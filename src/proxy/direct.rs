@@ -66,14 +66,13 @@ async fn call(
     reply: Reply,
 ) -> Result<(), Aborted> {
     let client = caller.client.clone();
-    let mut exit = match Exit::open(&worker, Type::ToolCall, caller, VARIANT).await {
+    let mut exit = match Exit::open(&worker, Type::ToolCall, caller, VARIANT, &reply).await {
         Ok(exit) => exit,
         Err(refusal) => {
             reply.put(Piece::Refused(refusal));
             return Ok(());
         }
     };
-    exit.follow(&reply);
     let prepared = prepare(&worker, &mut exit, &name, &arguments).await;
     let prepared = prepared.map(|permit| (permit, arguments));
     call::run(worker, exit, client, prepared, beside, reply).await

@@ -14,7 +14,7 @@ use crate::activity::record::{
 use crate::intent::{Denial, DenialKind};
 use crate::proxy::Worker;
 use crate::proxy::call::Caller;
-use crate::proxy::reply::{Refusal, RefusalKind, Reply};
+use crate::proxy::reply::{Piece, Refusal, RefusalKind, Reply};
 use crate::upstream::CallError;
 
 /// Why a call ends before an upstream has answered.
@@ -52,7 +52,7 @@ pub(super) struct Exit {
     head_limit: usize,
     response_bytes: u64,
     /// Tells whether a call that is dropped was given up by its client.
-    reply: Option<Reply>,
+    reply: Reply,
 }
 
 impl Exit {
@@ -62,6 +62,7 @@ impl Exit {
         kind: Type,
         caller: Caller,
         variant: &'static str,
+        reply: &Reply,
     ) -> Result<Self, Refusal> {
         let began = Instant::now();
         let slot = worker.proxy.activity.reserve().await.map_err(|refused| Refusal {
@@ -85,13 +86,8 @@ impl Exit {
             head: Vec::new(),
             head_limit: worker.proxy.max_response_bytes,
             response_bytes: 0,
-            reply: None,
+            reply: reply.clone(),
         })
-    }
-
-    /// Asks this reply, should the call be dropped, whether its client gave it up.
-    pub(super) fn follow(&mut self, reply: &Reply) {
-        self.reply = Some(reply.clone());
     }
 
     /// Copies the head of the answer: a record pins no buffer of a result (ACT-2).
@@ -147,6 +143,12 @@ impl Exit {
         }
     }
 
+    /// Ends a call before an upstream has answered: the record, then the refusal.
+    pub(super) async fn stop(mut self, stop: Stop) {
+        self.close(stop.status, &stop.refusal.text).await;
+        self.reply.put(Piece::Refused(stop.refusal));
+    }
+
     fn entry(&mut self, status: Status, error: &str) -> Entry {
         let total = self.began.elapsed();
         let upstream = match (self.sent, self.answered) {
@@ -169,9 +171,9 @@ impl Exit {
 impl Drop for Exit {
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {
-            let text = match &self.reply {
-                Some(reply) if reply.is_cancelled() => "the client cancelled the call",
-                Some(_) | None => "the client went away before the reply was complete",
+            let text = match self.reply.is_cancelled() {
+                true => "the client cancelled the call",
+                false => "the client went away before the reply was complete",
             };
             // Nobody waits for the answer any more, so nobody waits for the disk either.
             drop(slot.submit(self.entry(Status::Error, text)));
