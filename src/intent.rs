@@ -8,6 +8,7 @@
 pub mod arguments;
 pub mod stated;
 
+use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -78,6 +79,12 @@ impl Operation {
             SideEffect::Write => Self::Write,
             SideEffect::Destructive => Self::Destructive,
         }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
     }
 }
 

@@ -13,6 +13,8 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::show;
 
+pub use crate::intent::Operation;
+
 /// Longest error message that is kept, in bytes.
 pub const MAX_ERROR_BYTES: usize = 2048;
 /// Longest name (server, tool, session, request, client) that is kept, in bytes.
@@ -129,17 +131,31 @@ named! {
     }
 }
 
-named! {
-    /// The operation type an agent stated in its intent.
-    Operation {
-        /// Reads only.
-        Read = 1 "read",
-        /// Changes something.
-        Write = 2 "write",
-        /// Deletes, or changes for good.
-        Destructive = 3 "destructive",
+impl Operation {
+    /// The code on disk.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Read => 1,
+            Self::Write => 2,
+            Self::Destructive => 3,
+        }
+    }
+
+    /// The value of this code, if there is one.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|operation| operation.code() == code)
     }
 }
+
+impl PartialSchema for Operation {
+    fn schema() -> RefOr<Schema> {
+        show::words(Self::ALL.map(Self::as_str))
+    }
+}
+
+impl ToSchema for Operation {}
 
 named! {
     /// Which rule a decision followed.

@@ -239,7 +239,7 @@ impl Filters {
             statuses: query.words("status", Status::ALL)?,
             server: query.text("server")?,
             tool: query.text("tool")?,
-            operations: query.words("intent_type", Operation::ALL)?,
+            operations: query.words("intent_type", &Operation::ALL)?,
             session_id: query.text("session_id")?,
             request_id: query.text("request_id")?,
             start_time: query.time("start_time")?,

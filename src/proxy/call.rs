@@ -197,13 +197,13 @@ async fn prepare(
     exit.draft.server = Arc::clone(&name.server);
     exit.draft.tool = Arc::clone(&name.tool);
     exit.draft.arguments = Payload::cut(&read.arguments, proxy.max_payload_bytes);
-    exit.draft.operation = read.intent.operation().map(recorded);
+    exit.draft.operation = read.intent.operation();
     if let Some(stated) = read.intent.record() {
         exit.draft.intent = Payload::cut(stated.as_bytes(), proxy.max_payload_bytes);
     }
     // The words before the tool: a bad intent is told even about a tool that does not exist.
     read.intent.check(variant, &proxy.intent).map_err(|error| exit.deny(&Denial::Intent(error)))?;
-    exit.draft.operation = Some(recorded(variant));
+    exit.draft.operation = Some(variant);
     let tool = match known {
         Some(tool) => tool,
         None => find(worker, &name).await?,
@@ -277,14 +277,5 @@ async fn send(
             exit.answered = Some(Instant::now());
             Err(Stop::upstream(&error))
         }
-    }
-}
-
-/// The operation in the log's terms.
-pub(super) fn recorded(operation: Operation) -> record::Operation {
-    match operation {
-        Operation::Read => record::Operation::Read,
-        Operation::Write => record::Operation::Write,
-        Operation::Destructive => record::Operation::Destructive,
     }
 }

@@ -96,7 +96,7 @@ async fn prepare(
     exit.draft.server = Arc::clone(&tool.name.server);
     exit.draft.tool = Arc::clone(&tool.name.tool);
     let operation = Operation::recommended(tool.capability);
-    exit.draft.operation = Some(call::recorded(operation));
+    exit.draft.operation = Some(operation);
     let settings = intent::Settings { operation_type: Requirement::Inferred, ..proxy.intent };
     let permit = intent::authorize(operation, &Stated::parse(&[]), tool, &settings)
         .map_err(|denial| exit.deny(&denial))?;
