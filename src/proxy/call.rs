@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use crate::activity::record::{self, Decision, Payload, Source, Status, Type};
-use crate::intent::{self, CallArguments, Denial, Operation, Permit};
+use crate::activity::record::{Decision, Payload, Policy, Source, Status, Type, Verdict};
+use crate::intent::{self, CallArguments, Denial, Operation, Permit, Warning};
 use crate::output::Member;
 use crate::proxy::client::Client;
 use crate::proxy::dispatch::{self, Caching, Channel};
 use crate::proxy::exchange::{Exchange, Subject};
-use crate::proxy::exit::{Exit, Stop, policy};
+use crate::proxy::exit::{Exit, Stop};
 use crate::proxy::params::progress_token;
 use crate::proxy::relay::Relay;
 use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply};
@@ -182,7 +182,7 @@ async fn prepare(
     Given { arguments, intent }: &Given,
 ) -> Result<(Permit, Bytes), Stop> {
     let proxy = &worker.proxy;
-    let read = CallArguments::parse_beside(
+    let read = CallArguments::parse(
         arguments,
         intent.as_deref().map(RawValue::get),
         worker.scratch.borrow_mut().tape(),
@@ -219,12 +219,11 @@ pub(super) fn note_warnings(exit: &mut Exit, permit: &Permit) {
     let name = &permit.tool().name;
     for warning in permit.warnings() {
         tracing::warn!(server = %name.server, tool = %name.tool, "{warning}");
-        let text = warning.to_string();
-        exit.decisions.push(Decision::new(
-            record::Verdict::Warning,
-            policy(warning.policy()),
-            text,
-        ));
+        let policy = match warning {
+            Warning::Mismatch(_) | Warning::WriteOnReadOnly { .. } => Policy::Intent,
+            Warning::ApprovalSuggested(_) => Policy::Capability,
+        };
+        exit.decisions.push(Decision::new(Verdict::Warning, policy, warning.to_string()));
     }
 }
 

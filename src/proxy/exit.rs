@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::activity::Slot;
 use crate::activity::record::{
-    self, Decision, Draft, Entry, Payload, Policy, Source, Status, Type,
+    Decision, Draft, Entry, Payload, Policy, Source, Status, Type, Verdict,
 };
 use crate::intent::{Denial, DenialKind};
 use crate::proxy::Worker;
@@ -31,11 +31,6 @@ impl Stop {
     pub(super) fn upstream(error: &CallError) -> Self {
         Self::new(Status::Error, RefusalKind::Upstream, error.to_string())
     }
-}
-
-/// The rule of this name.
-pub(super) fn policy(word: &str) -> Policy {
-    Policy::parse(word).unwrap_or(Policy::Intent)
 }
 
 /// The one way out of a call: whatever happens to it, its record is written.
@@ -102,15 +97,12 @@ impl Exit {
     /// Records a refusal by the gate: the call rejected, and one decision (ACT-1).
     pub(super) fn deny(&mut self, denial: &Denial) -> Stop {
         let text = denial.to_string();
-        self.decisions.push(Decision::new(
-            record::Verdict::Blocked,
-            policy(denial.policy()),
-            text.as_str(),
-        ));
-        let kind = match denial.kind() {
-            DenialKind::Intent => RefusalKind::Intent,
-            DenialKind::Gate | DenialKind::Approval => RefusalKind::Gate,
+        let (policy, kind) = match denial.kind() {
+            DenialKind::Intent => (Policy::Intent, RefusalKind::Intent),
+            DenialKind::Gate => (Policy::Intent, RefusalKind::Gate),
+            DenialKind::Approval => (Policy::Capability, RefusalKind::Gate),
         };
+        self.decisions.push(Decision::new(Verdict::Blocked, policy, text.as_str()));
         Stop::new(Status::Rejected, kind, text)
     }
 
