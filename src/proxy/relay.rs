@@ -11,10 +11,11 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::json::span::Span;
 use crate::proxy::client::{Client, Level, Question};
 use crate::proxy::dispatch::Channel;
 use crate::proxy::reply::Piece;
-use crate::upstream::{Era, Takes};
+use crate::upstream::Era;
 
 /// Where what comes before an answer goes.
 pub(super) struct Relay {
@@ -145,7 +146,7 @@ impl Relay {
             (Era::Legacy, Channel::Answer) => {
                 return refuse(&format!("{method}: the client takes no event stream"));
             }
-            (Era::Legacy, Channel::Stream) if !can(client.takes, method) => {
+            (Era::Legacy, Channel::Stream) if !client.takes.grant(method) => {
                 return refuse(&format!("{method}: the client did not declare that it can"));
             }
             (Era::Legacy, Channel::Stream) => {}
@@ -191,15 +192,6 @@ impl Drop for Relay {
     }
 }
 
-fn can(takes: Takes, method: &str) -> bool {
-    match method {
-        "sampling/createMessage" => takes.sampling,
-        "elicitation/create" => takes.elicitation,
-        "roots/list" => takes.roots,
-        _ => false,
-    }
-}
-
 fn tell(message: Bytes) -> Step {
     Step::Tell(Piece::Notification(message))
 }
@@ -210,15 +202,13 @@ fn respond(message: &Bytes, raw: &RawValue, payload: Bytes) -> Step {
 
 /// `message` with `part`, a slice of it, replaced.
 fn replaced(message: &Bytes, part: &RawValue, by: &[u8]) -> Bytes {
-    let part = part.get().as_bytes();
-    let at = part.as_ptr().addr().saturating_sub(message.as_ptr().addr());
-    let (before, rest) = message.split_at_checked(at).unwrap_or((message, &[]));
-    [before, by, rest.get(part.len()..).unwrap_or_default()].concat().into()
+    Span::of(message, part.get().as_bytes()).replaced(message, by).into()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::upstream::Takes;
 
     const ALL: Takes = Takes { sampling: true, elicitation: true, roots: true };
 

@@ -53,6 +53,22 @@ pub struct Takes {
     pub roots: bool,
 }
 
+impl Takes {
+    /// Whatever a server can ask.
+    pub const ALL: Self = Self { sampling: true, elicitation: true, roots: true };
+
+    /// Whether its client can be asked that.
+    #[must_use]
+    pub fn grant(self, method: &str) -> bool {
+        match method {
+            "sampling/createMessage" => self.sampling,
+            "elicitation/create" => self.elicitation,
+            "roots/list" => self.roots,
+            _ => false,
+        }
+    }
+}
+
 /// What a call carries beside its tool and arguments.
 #[derive(Clone, Debug, Default)]
 pub struct Beside {

@@ -31,33 +31,6 @@ pub(super) enum List {
     Prompts,
 }
 
-/// What a server can ask a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wish {
-    Sampling,
-    Elicitation,
-    Roots,
-}
-
-impl Wish {
-    fn of(method: &str) -> Option<Self> {
-        match method {
-            "sampling/createMessage" => Some(Self::Sampling),
-            "elicitation/create" => Some(Self::Elicitation),
-            "roots/list" => Some(Self::Roots),
-            _ => None,
-        }
-    }
-
-    fn granted(self, takes: Takes) -> bool {
-        match self {
-            Self::Sampling => takes.sampling,
-            Self::Elicitation => takes.elicitation,
-            Self::Roots => takes.roots,
-        }
-    }
-}
-
 /// Where a message goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Way {
@@ -151,14 +124,14 @@ fn request(method: &str, id: &str, calls: impl Iterator<Item = (u64, Takes)>) ->
     if method == "ping" {
         return Way::Reply(jsonrpc::response(id.as_bytes(), b"{}"));
     }
-    let Some(wish) = Wish::of(method) else {
+    if !Takes::ALL.grant(method) {
         let shown: String = method.chars().take(SHOWN_CHARS).collect();
         return reply(Code::MethodNotFound, &format!("Method not found: {shown}"));
-    };
+    }
     let (mut able, mut first, mut all) = (0_usize, 0, 0_usize);
     for (call, takes) in calls {
         all += 1;
-        if wish.granted(takes) {
+        if takes.grant(method) {
             able += 1;
             first = call;
         }
