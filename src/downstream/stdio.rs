@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::downstream::legacy::stranger;
+use crate::downstream::legacy::{BATCHES, stranger};
 use crate::downstream::listen::{self, Subscription};
 use crate::downstream::modern;
 use crate::downstream::under_way::{Taken, UnderWay, Watched};
@@ -22,6 +22,7 @@ use crate::proxy::dispatch::{self, Channel, Incoming, Initialize, Peer, Reaction
 use crate::proxy::reply::{Piece, Running};
 use crate::upstream::Era;
 use crate::wire::jsonrpc::{self, Code};
+use crate::wire::lines::one_line;
 use crate::wire::splice::Splice;
 
 /// Longest line accepted from the client: 16 MiB, as for an HTTP body. A longer one is refused, and
@@ -117,7 +118,7 @@ impl Pipe {
             return;
         }
         if line.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[')
-            && self.client.version == "2025-03-26"
+            && self.client.version == BATCHES
         {
             return self.take_batch(&line).await;
         }
@@ -245,13 +246,13 @@ async fn complete(
     loop {
         match call.next().await {
             Taken::Piece(Piece::Notification(before) | Piece::Request(before)) => {
-                let _ = replies.send(one_line(Splice::from(before)).collect()).await;
+                let _ = replies.send(Splice::from(one_line(before))).await;
             }
             Taken::Piece(Piece::Begin(member)) => message.push(dispatch::head(id, member)),
-            Taken::Piece(Piece::Data(data)) => message.extend(one_line(data)),
+            Taken::Piece(Piece::Data(data)) => message.extend(data.into_iter().map(one_line)),
             Taken::Piece(Piece::Whole(member, value)) => {
                 message.push(dispatch::head(id, member));
-                message.extend(one_line(value));
+                message.extend(value.into_iter().map(one_line));
                 message.push(jsonrpc::TAIL);
                 let _ = replies.send(message).await;
                 if let Some(rest) = call.rest().and_then(Running::rest) {
@@ -272,19 +273,6 @@ async fn complete(
             Taken::Cancelled => return None,
         }
     }
-}
-
-/// Replaces raw line breaks by spaces. They can only stand between tokens of valid JSON; a slice
-/// without one is passed on as it is.
-fn one_line(value: Splice) -> impl Iterator<Item = Bytes> {
-    value.into_iter().map(|part| {
-        if memchr::memchr2(b'\n', b'\r', &part).is_none() {
-            return part;
-        }
-        let spaced =
-            part.iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte });
-        spaced.collect::<Vec<u8>>().into()
-    })
 }
 
 async fn write<W: AsyncWrite + Unpin>(
