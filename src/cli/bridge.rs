@@ -30,9 +30,10 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use self::link::{Failed, Link, Reply};
 use self::message::{Kind, Message};
-use self::reading::{Gathering, Line, Lines, Room};
+use self::reading::{Gathering, Line, Room};
 use self::session::Session;
 use super::http::hint;
+use crate::downstream::lines::Lines;
 use crate::server::DRAIN_TIMEOUT;
 use crate::wire::headers::SESSION_ID;
 use crate::wire::jsonrpc::{self, Code};
@@ -259,11 +260,10 @@ impl Bridge {
                 Err(error) => (false, Some(format!("{}: {error}", self.gone()))),
             };
         }
-        let kind = reply.header(CONTENT_TYPE.as_str()).map(HeaderValue::as_bytes);
-        let events = kind.is_some_and(|kind| kind.starts_with(b"text/event-stream"));
         let opens = matches!(message.kind, Kind::Initialize(_));
         let id = reply.header(SESSION_ID).cloned();
-        let mut gathering = Gathering::new(&self.room, events);
+        let mut gathering = Gathering::of(&self.room, &reply);
+        let events = gathering.is_events();
         let mut told = false;
         loop {
             let line = match gathering.next(&mut reply).await {
