@@ -4,7 +4,6 @@
 //! for, and requests it declared that it can answer, under ids of its own. Everything else ends
 //! here. Bytes are kept: only a token or an id is replaced.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -16,6 +15,7 @@ use crate::proxy::client::{Client, Level, Question};
 use crate::proxy::dispatch::Channel;
 use crate::proxy::reply::Piece;
 use crate::upstream::Era;
+use crate::wire::jsonrpc::Envelope;
 
 /// Where what comes before an answer goes.
 pub(super) struct Relay {
@@ -35,16 +35,6 @@ pub(super) enum Step {
     Respond(Bytes, Bytes),
     /// Nothing.
     Drop,
-}
-
-#[derive(Deserialize)]
-struct Envelope<'a> {
-    #[serde(borrow)]
-    id: Option<&'a RawValue>,
-    #[serde(borrow)]
-    method: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    params: Option<Params<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -75,7 +65,8 @@ impl Relay {
             return Step::Drop;
         };
         let Some(method) = envelope.method else { return Step::Drop };
-        let params = envelope.params;
+        let params = envelope.params.map(|raw| serde_json::from_str::<Params<'_>>(raw.get()));
+        let Ok(params) = params.transpose() else { return Step::Drop };
         match (&*method, envelope.id) {
             ("ping", Some(raw)) => respond(message, raw, Bytes::from_static(b"\"result\":{}")),
             (method, Some(raw)) => self.request(message, method, raw, server, generation),

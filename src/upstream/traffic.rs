@@ -6,15 +6,13 @@
 //! reason if there is none such or more than one: a guess could show one client's data to another.
 //! Pure: who reads and who writes is not known here.
 
-use std::borrow::Cow;
-
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::ask::Takes;
 use super::pending;
-use crate::wire::jsonrpc::{self, Code};
+use crate::wire::jsonrpc::{self, Code, Envelope};
 
 /// Longest id of a server's request, in bytes as written.
 pub(super) const MAX_ID_BYTES: usize = 1024;
@@ -46,16 +44,6 @@ pub(super) enum Way {
     Reply(Bytes),
     /// Nobody wants it; why, for the log.
     Nobody(&'static str),
-}
-
-#[derive(Deserialize)]
-struct Envelope<'a> {
-    #[serde(borrow)]
-    id: Option<&'a RawValue>,
-    #[serde(borrow)]
-    method: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    params: Option<&'a RawValue>,
 }
 
 /// Decides about a whole message that answers no call. `calls` are those in flight that can be
