@@ -40,12 +40,6 @@ macro_rules! named {
                 match self { $(Self::$variant => $text),+ }
             }
 
-            /// The value of this name, if there is one.
-            #[must_use]
-            pub fn parse(text: &str) -> Option<Self> {
-                match text { $($text => Some(Self::$variant),)+ _ => None }
-            }
-
             /// The code on disk.
             #[must_use]
             pub const fn code(self) -> u8 { self as u8 }
@@ -203,17 +197,6 @@ impl Payload {
     pub fn cut(bytes: &[u8], limit: usize) -> Self {
         let head = bytes.get(..limit).unwrap_or(bytes);
         Self { bytes: head.into(), total: bytes.len() as u64 }
-    }
-
-    /// Copies at most `limit` bytes of a body that lies in pieces.
-    pub fn cut_chunks<'a>(chunks: impl IntoIterator<Item = &'a [u8]>, limit: usize) -> Self {
-        let (mut bytes, mut total) = (Vec::new(), 0);
-        for chunk in chunks {
-            let room = limit - bytes.len();
-            bytes.extend_from_slice(chunk.get(..room).unwrap_or(chunk));
-            total += chunk.len() as u64;
-        }
-        Self { bytes: bytes.into(), total }
     }
 
     /// A head that was already copied from a body of `total` bytes.
@@ -577,7 +560,7 @@ mod tests {
     fn a_payload_keeps_the_head_and_knows_the_whole() {
         let whole = Payload::cut(b"abc", 3);
         assert!(!whole.is_cut());
-        let cut = Payload::cut_chunks([&b"ab"[..], b"cd", b"ef"], 3);
+        let cut = Payload::cut(b"abcdef", 3);
         assert_eq!((cut.bytes(), cut.total(), cut.is_cut()), (&b"abc"[..], 6, true));
     }
 }
