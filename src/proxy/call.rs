@@ -269,7 +269,7 @@ async fn send(
         return Err(Stop::new(Status::Error, RefusalKind::Unknown, text));
     };
     exit.sent = Some(Instant::now());
-    let answer = upstream.call_with(&worker.pool, &permit, arguments, beside).await;
+    let answer = upstream.call(&worker.pool, &permit, arguments, beside).await;
     match answer {
         Ok(answer) => Ok((permit, answer)),
         Err(error) => {

@@ -88,7 +88,7 @@ pub struct Beside {
 #[derive(Clone, Debug)]
 pub struct Ask<'a> {
     /// The method, as the server knows it. `tools/call` needs a permit and has
-    /// [`Upstream::call_with`](super::Upstream::call_with).
+    /// [`Upstream::call`](super::Upstream::call).
     pub method: &'static str,
     /// What the header `Mcp-Name` repeats of `params`: a prompt's name, a resource's URI.
     pub name: Option<&'a str>,
