@@ -43,6 +43,8 @@ pub(super) struct Exit {
     slot: Option<Slot>,
     pub(super) draft: Draft,
     pub(super) decisions: Vec<Decision>,
+    /// The decision that is recorded should the call be dropped now, while its answer is judged.
+    pub(super) unjudged: Option<fn() -> Decision>,
     began: Instant,
     /// When the request went out.
     pub(super) sent: Option<Instant>,
@@ -79,6 +81,7 @@ impl Exit {
             slot: Some(slot),
             draft,
             decisions: Vec::new(),
+            unjudged: None,
             began,
             sent: None,
             answered: None,
@@ -173,6 +176,7 @@ impl Drop for Exit {
                 Some(reply) if reply.is_cancelled() => "the client cancelled the call",
                 Some(_) | None => "the client went away before the reply was complete",
             };
+            self.decisions.extend(self.unjudged.take().map(|decide| decide()));
             // Nobody waits for the answer any more, so nobody waits for the disk either.
             drop(slot.submit(self.entry(Status::Error, text)));
         }
