@@ -232,11 +232,7 @@ pub fn compile_with(
     let Patterns { beyond_boon, slow } = check_patterns(graph.patterns(), bounds)?;
     let boon = build_boon(&value, draft, settings, remotes, &beyond_boon)?;
     let backtracks = !beyond_boon.is_empty();
-    let names = Names {
-        visits: graph.name_visits(),
-        steps_per_byte: slow.iter().sum(),
-        backtrack: backtracks,
-    };
+    let names = Names::new(graph.name_visits(), slow.iter().sum(), backtracks);
     Ok(Schema {
         hash: SchemaHash::of(raw, settings),
         engine: settings.engine,
@@ -442,9 +438,7 @@ fn build_tape(
         let engine = PatternOptions::regex().size_limit(PROGRAM_MAX).dfa_size_limit(PROGRAM_MAX);
         options.with_pattern_options(engine)
     };
-    if names.backtrack || names.steps_per_byte > 0 {
-        options = options.with_keyword("pattern", pattern::keyword);
-    }
+    options = options.with_keyword("pattern", pattern::keyword);
     options.build(schema).map_err(|error| Unusable::Invalid(one_line(&error.masked())))
 }
 
