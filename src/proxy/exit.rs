@@ -77,7 +77,11 @@ impl Exit {
         draft.client_name = caller.client_name;
         draft.request_id = caller.request_id;
         draft.variant = variant;
-        Ok(Self {
+        Ok(Self::with(slot, draft, began, worker.proxy.max_response_bytes))
+    }
+
+    fn with(slot: Slot, draft: Draft, began: Instant, head_limit: usize) -> Self {
+        Self {
             slot: Some(slot),
             draft,
             decisions: Vec::new(),
@@ -86,10 +90,10 @@ impl Exit {
             sent: None,
             answered: None,
             head: Vec::new(),
-            head_limit: worker.proxy.max_response_bytes,
+            head_limit,
             response_bytes: 0,
             reply: None,
-        })
+        }
     }
 
     /// Asks this reply, should the call be dropped, whether its client gave it up.
@@ -185,4 +189,29 @@ impl Drop for Exit {
 
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::activity::{Activity, Config, query::Filter};
+
+    #[tokio::test]
+    async fn fr_a5_a_call_that_is_dropped_while_its_answer_is_judged_leaves_a_decision() {
+        for judging in [true, false] {
+            let folder = tempfile::tempdir().unwrap();
+            let (activity, writer) = Activity::open(folder.path(), Config::default()).unwrap();
+            let slot = activity.reserve().await.unwrap();
+            let draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Error);
+            let mut exit = Exit::with(slot, draft, Instant::now(), 0);
+            let unjudged =
+                || Decision::new(record::Verdict::Warning, Policy::OutputValidation, "not judged");
+            exit.unjudged = judging.then_some(unjudged);
+            drop(exit);
+            activity.flush().unwrap();
+            let records = activity.count(&Filter::default()).unwrap();
+            assert_eq!(records, 1 + u64::from(judging));
+            writer.close().unwrap();
+        }
+    }
 }

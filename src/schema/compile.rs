@@ -287,18 +287,19 @@ struct Patterns<'a> {
 /// Checks that the patterns are bounded.
 fn check_patterns<'a>(patterns: &[&'a str], bounds: &Bounds) -> Result<Patterns<'a>, Unusable> {
     /// Sizes that a program is tried to fit into.
-    const TIERS: [usize; 3] = [16 << 10, 128 << 10, PROGRAM_MAX];
+    const TIERS: [usize; 4] = [4 << 10, 16 << 10, 128 << 10, PROGRAM_MAX];
     let mut patterns = patterns.to_vec();
     patterns.sort_unstable();
-    patterns.dedup();
     let (mut beyond_boon, mut slow) = (Vec::new(), Vec::new());
     let mut program = 0;
-    for pattern in patterns {
+    for alike in patterns.chunk_by(|a, b| a == b) {
+        let Some(pattern) = alike.first().copied() else { continue };
         if pattern.len() > bounds.pattern_bytes {
             return Err(Unusable::PatternTooLong { limit: bounds.pattern_bytes });
         }
         if let Some(size) = TIERS.into_iter().find(|size| pattern::is_linear(pattern, *size)) {
-            program += size;
+            // boon compiles it anew wherever it stands.
+            program += size * alike.len();
             slow.extend(Some(pattern::steps_per_byte(pattern)).filter(|steps| *steps > 0));
             if compile_boon(&mut Compiler::new(), pattern::as_name(pattern)).is_err() {
                 beyond_boon.push(pattern);
@@ -438,7 +439,8 @@ fn build_tape(
         let engine = PatternOptions::regex().size_limit(PROGRAM_MAX).dfa_size_limit(PROGRAM_MAX);
         options.with_pattern_options(engine)
     };
-    options = options.with_keyword("pattern", pattern::keyword);
+    let patterns = pattern::Built::default();
+    options = options.with_keyword("pattern", move |_, value, _| patterns.keyword(value));
     options.build(schema).map_err(|error| Unusable::Invalid(one_line(&error.masked())))
 }
 

@@ -7,16 +7,17 @@
 //! backtracking engine that gives up after [`BACKTRACK_MAX`]. Those that are not quick pay for the
 //! worst they could do before they start.
 
+use std::collections::HashMap;
 use std::fmt::Display;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use jsonschema::json::Node;
-use jsonschema::paths::Location;
 use jsonschema::{Keyword, PatternOptions, ValidationError, Validator};
 use regex_automata::Input;
 use regex_automata::dfa::{Automaton as _, StartKind, dense};
 use regex_automata::nfa::thompson::{self, NFA};
 use regex_automata::util::primitives::StateID;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::tape_json::{TapeJson, TapeNode};
 
@@ -43,7 +44,7 @@ const STATES_PER_STEP: u64 = 2;
 pub(super) fn steps_per_byte(pattern: &str) -> u64 {
     let Ok(translated) = jsonschema_regex::to_rust_regex(pattern) else { return 0 };
     let Some(nfa) = states(&translated) else { return PROGRAM_MAX as u64 };
-    match automaton(&nfa) {
+    match automaton(&nfa, AUTOMATON_MAX) {
         Some(_) => 0,
         None => (nfa.states().len() as u64).div_ceil(STATES_PER_STEP),
     }
@@ -54,11 +55,12 @@ fn states(translated: &str) -> Option<NFA> {
     thompson::Compiler::new().configure(limit).build(translated).ok()
 }
 
-/// The deterministic automaton that finds a match anywhere, if it stays small.
-fn automaton(nfa: &NFA) -> Option<dense::DFA<Vec<u32>>> {
+/// The deterministic automaton that finds a match anywhere, if it takes no more than `size`
+/// bytes, and making it as many.
+fn automaton(nfa: &NFA, size: usize) -> Option<dense::DFA<Vec<u32>>> {
     let config = dense::Config::new()
-        .dfa_size_limit(Some(AUTOMATON_MAX))
-        .determinize_size_limit(Some(AUTOMATON_MAX))
+        .dfa_size_limit(Some(size))
+        .determinize_size_limit(Some(size))
         .start_kind(StartKind::Unanchored)
         .accelerate(false);
     dense::Builder::new().configure(config).build_from_nfa(nfa).ok()
@@ -72,7 +74,7 @@ pub(super) fn backtracking_steps(len: usize) -> u64 {
 }
 
 /// `pattern`, taken apart.
-struct Pattern {
+pub(super) struct Pattern {
     /// What has to match, or must not.
     parts: Vec<Part>,
 }
@@ -94,30 +96,47 @@ enum Engine {
     Backtracking(Validator<TapeJson>),
 }
 
-/// What jsonschema calls for each `pattern` of a schema.
-pub(super) fn keyword<'a>(
-    _: &'a Map<String, Value>,
-    value: &'a Value,
-    _: Location,
-) -> Result<Box<dyn for<'i> Keyword<'i, TapeJson>>, ValidationError<'a>> {
-    let pattern = value.as_str().ok_or_else(|| ValidationError::custom("pattern is no string"))?;
-    let split = split(pattern).map(|parts| {
-        let part = |(expected, part): &(bool, String)| {
-            linear(part).map(|engine| Part { expected: *expected, engine })
-        };
-        parts.iter().map(part).collect::<Result<Vec<_>, ValidationError<'static>>>()
-    });
-    let parts = match split {
-        Some(Ok(parts)) => parts,
-        Some(Err(_)) | None => {
-            let engine = linear(pattern).or_else(|_| backtracking(pattern))?;
-            vec![Part { expected: true, engine }]
+/// A schema's patterns, each built once however often it stands there.
+#[derive(Clone, Default)]
+pub(super) struct Built(Arc<Mutex<HashMap<String, Arc<Pattern>>>>);
+
+impl Built {
+    /// What jsonschema calls for each `pattern` of the schema.
+    pub(super) fn keyword<'a>(
+        &self,
+        value: &'a Value,
+    ) -> Result<Box<dyn for<'i> Keyword<'i, TapeJson>>, ValidationError<'a>> {
+        let text = value.as_str().ok_or_else(|| ValidationError::custom("pattern is no string"))?;
+        let mut built = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = built.get(text) {
+            return Ok(Box::new(Arc::clone(known)));
         }
-    };
-    Ok(Box::new(Pattern { parts }))
+        let pattern = Arc::new(Pattern::new(text)?);
+        built.insert(text.to_owned(), Arc::clone(&pattern));
+        Ok(Box::new(pattern))
+    }
 }
 
-impl<'i> Keyword<'i, TapeJson> for Pattern {
+impl Pattern {
+    fn new(pattern: &str) -> Result<Self, ValidationError<'static>> {
+        let split = split(pattern).map(|parts| {
+            let part = |(expected, part): &(bool, String)| {
+                linear(part).map(|engine| Part { expected: *expected, engine })
+            };
+            parts.iter().map(part).collect::<Result<Vec<_>, ValidationError<'static>>>()
+        });
+        let parts = match split {
+            Some(Ok(parts)) => parts,
+            Some(Err(_)) | None => {
+                let engine = linear(pattern).or_else(|_| backtracking(pattern))?;
+                vec![Part { expected: true, engine }]
+            }
+        };
+        Ok(Self { parts })
+    }
+}
+
+impl<'i> Keyword<'i, TapeJson> for Arc<Pattern> {
     fn validate(&self, instance: TapeNode<'i>) -> Result<(), ValidationError<'i>> {
         if self.is_valid(instance) { Ok(()) } else { Err(ValidationError::custom("no match")) }
     }
@@ -200,10 +219,12 @@ fn prefix(pattern: &str) -> Option<&str> {
 
 fn walked(pattern: &str) -> Option<Engine> {
     let translated = jsonschema_regex::to_rust_regex(pattern).ok()?;
-    let automaton = automaton(&states(&translated)?)?;
-    if automaton.memory_usage() > WALKED_MAX {
+    let nfa = states(&translated)?;
+    // Within a character nothing matches, not even nothing: the walk goes by bytes.
+    if nfa.has_empty() && nfa.look_set_any().contains_word() {
         return None;
     }
+    let automaton = automaton(&nfa, WALKED_MAX)?;
     let start = automaton.start_state_forward(&Input::new("")).ok()?;
     Some(Engine::Walked(Box::new(automaton), start))
 }
@@ -360,6 +381,7 @@ mod tests {
             "foo.bar",
             "foo:bar",
             "K",
+            "aéa",
             "\u{212A}",
             "٣",
         ];
@@ -385,6 +407,9 @@ mod tests {
             r"\bb",
             r"a\b",
             r"\Ba",
+            r"\B",
+            r"\b",
+            r"\B|^x",
             r"^\d{4}-\d{2}-\d{2}T",
             r"\d",
             r"\w",
