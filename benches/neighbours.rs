@@ -52,48 +52,69 @@ fn main() {
     for _ in 0..calls / 10 + 1 {
         plain.call("plain");
     }
-    report("alone", &mut plain, calls);
-    let (over, made) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let crowd: Vec<_> = (0..CROWD)
-        .map(|at| {
-            let (over, made, count) = (Arc::clone(&over), Arc::clone(&made), tools.len() - 1);
+    let worst = (0..tools.len() - 1).map(|at| format!("t{at}")).collect();
+    println!(
+        "| {calls} calls of a plain tool | p50 µs | p99 µs | p99.9 µs | longest µs | other calls |"
+    );
+    println!("|---|---|---|---|---|---|");
+    report("alone", &mut plain, calls, None);
+    for (name, called) in [("plain calls", vec!["plain".to_owned()]), ("the worst", worst)] {
+        let crowd = Crowd::of(port, called);
+        let name = format!("beside {name} of {CROWD} clients");
+        report(&name, &mut plain, calls, Some(crowd));
+    }
+}
+
+/// Clients that call the same tools in turn, each starting with another one.
+struct Crowd {
+    over: Arc<AtomicBool>,
+    made: Arc<AtomicU64>,
+    clients: Vec<thread::JoinHandle<()>>,
+}
+
+impl Crowd {
+    fn of(port: u16, tools: Vec<String>) -> Self {
+        let (over, made) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let client = |at| {
+            let (over, made, tools) = (Arc::clone(&over), Arc::clone(&made), tools.clone());
             thread::spawn(move || {
                 let mut client = Client::open(port);
                 for turn in at.. {
                     if over.load(Ordering::Relaxed) {
                         return;
                     }
-                    client.call(&format!("t{}", turn % count));
+                    let tool: &String = &tools[turn % tools.len()];
+                    client.call(tool);
                     made.fetch_add(1, Ordering::Relaxed);
                 }
             })
-        })
-        .collect();
-    report("beside the worst", &mut plain, calls);
-    over.store(true, Ordering::Relaxed);
-    for client in crowd {
-        client.join().unwrap();
+        };
+        let clients = (0..CROWD).map(client).collect();
+        Self { over, made, clients }
     }
-    println!("{} calls of the worst tools by {CROWD} clients", made.load(Ordering::Relaxed));
+
+    /// Ends them; how many calls they made.
+    fn disperse(self) -> u64 {
+        self.over.store(true, Ordering::Relaxed);
+        let made = self.made.load(Ordering::Relaxed);
+        self.clients.into_iter().for_each(|client| client.join().unwrap());
+        made
+    }
 }
 
-fn report(name: &str, client: &mut Client, calls: usize) {
-    let mut took: Vec<Duration> = (0..calls)
-        .map(|_| {
-            let began = Instant::now();
-            client.call("plain");
-            began.elapsed()
-        })
-        .collect();
+/// Prints a row, of so many calls or more: until the crowd has made a hundred.
+fn report(name: &str, client: &mut Client, calls: usize, crowd: Option<Crowd>) {
+    let mut took = Vec::new();
+    let made = |crowd: &Crowd| crowd.made.load(Ordering::Relaxed);
+    while took.len() < calls || crowd.as_ref().is_some_and(|crowd| made(crowd) < 100) {
+        let began = Instant::now();
+        client.call("plain");
+        took.push(began.elapsed());
+    }
     took.sort_unstable();
-    let at = |share: usize| took[(took.len() * share / 1000).min(took.len() - 1)];
-    println!(
-        "{name:18} p50 {:>9.1?}  p99 {:>9.1?}  p99.9 {:>9.1?}  longest {:>9.1?}",
-        at(500),
-        at(990),
-        at(999),
-        at(1000)
-    );
+    let at = |share: usize| took[(took.len() * share / 1000).min(took.len() - 1)].as_micros();
+    let others = crowd.map_or(0, Crowd::disperse);
+    println!("| {name} | {} | {} | {} | {} | {others} |", at(500), at(990), at(999), at(1000));
 }
 
 /// Starts the real binary, strict; its port.

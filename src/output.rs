@@ -162,6 +162,12 @@ impl Failure {
         Self::plain("the validator failed, so nothing is known of the answer".into(), None)
     }
 
+    /// The call ended before the judge did, with nobody to go on for it.
+    #[must_use]
+    pub fn given_up() -> Self {
+        Self::plain("the call ended before its answer was judged".into(), None)
+    }
+
     pub(crate) fn guard(breach: &Breach) -> Self {
         let (text, name) = match breach.guard {
             Guard::Bytes => ("structuredContent is larger than max_bytes", "max_bytes"),

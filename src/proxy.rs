@@ -119,7 +119,7 @@ impl Worker {
     /// Goes on with a call whose connection broke; false, and nothing is done, while
     /// `MAX_DEFERRED` are left to do.
     pub fn adopt(self: &Rc<Self>, call: impl Future<Output = ()> + 'static) -> bool {
-        if self.deferred.get() >= MAX_DEFERRED {
+        if !self.may_defer() {
             return false;
         }
         self.deferred.set(self.deferred.get() + 1);
@@ -129,6 +129,12 @@ impl Worker {
             call.await;
         });
         true
+    }
+
+    /// False while `MAX_DEFERRED` calls are left to do.
+    #[must_use]
+    pub fn may_defer(&self) -> bool {
+        self.deferred.get() < MAX_DEFERRED
     }
 
     /// Waits until nothing deferred is left.

@@ -319,6 +319,20 @@ fn allocations_of_the_other_keywords_are_known() {
     }
 }
 
+/// Every place of a pattern counts, as boon compiles it anew in each.
+#[test]
+fn the_same_pattern_in_many_places_is_bounded() {
+    let many = |pattern: &str, count: usize| {
+        let places: Vec<Value> = (0..count).map(|_| json!({ "pattern": pattern })).collect();
+        json!({ "anyOf": places })
+    };
+    usable(&many("^[a-z]+$", 2000), Engine::Tape);
+    for (pattern, count) in [("^[a-z]+$", 9000), (r"^\p{L}{1,8}$", 500), ("a[ab]{500}[c-z]", 500)] {
+        let found = unusable(&many(pattern, count));
+        assert!(matches!(found, Unusable::PatternsTooLarge { .. }), "{pattern}: {found}");
+    }
+}
+
 /// A short pattern whose automaton is huge takes microseconds for each byte, in any linear engine.
 #[test]
 fn a_pattern_without_a_small_automaton_pays_for_its_states() {

@@ -526,6 +526,8 @@ mod tests {
             "the same schema"
         );
         assert_eq!(unusable(vec![tool("x", bad), tool("y", bad)]), ["s:y"]);
+        let worse = r#","outputSchema":{"type":8}"#;
+        assert_eq!(unusable(vec![tool("x", worse), tool("y", bad)]), ["s:x"], "another schema");
     }
 
     #[test]

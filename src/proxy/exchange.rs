@@ -289,12 +289,10 @@ impl Exchange {
                         return Ok(());
                     }
                 }
-                Treatment::ForwardAndJudge if self.keeps_document().await => {
+                Treatment::ForwardAndJudge => {
                     self.reply_and_judge(status).await;
                     return Ok(());
                 }
-                // Without room it is judged before its client can ask for more.
-                Treatment::ForwardAndJudge => self.judge_for_the_record().await,
             }
         }
         self.exit.close(status, "").await;
@@ -307,8 +305,10 @@ impl Exchange {
     }
 
     /// Warn: the bytes go on, and the schema is asked beside them (FR-A11). From here on the
-    /// judgement is the worker's, so that a client who goes away loses no decision. A query that
-    /// arrives after the reply waits for the record (ACT-5); `before_reply` has the record first.
+    /// judgement is the worker's, so that a client who goes away loses no decision: nothing is
+    /// waited for before it is. A query that arrives after the reply waits for the record (ACT-5).
+    /// The record comes first with `before_reply`, while the disk is behind, and where there is no
+    /// room for the document: then its client cannot ask for more before it is judged.
     async fn reply_and_judge(mut self, status: Status) {
         let worker = Rc::clone(&self.worker);
         let reply = self.reply.clone();
@@ -317,21 +317,28 @@ impl Exchange {
             true => (!rest.is_empty()).then(|| Piece::Data(rest)),
             false => Some(Piece::Whole(Member::Result, rest)),
         };
-        let record_first = match worker.proxy.activity.config().durability {
+        let durable_first = match worker.proxy.activity.config().durability {
             Durability::BeforeReply => true,
             Durability::Grouped => false,
         };
+        let room = self.keeps_document();
+        let record_first =
+            durable_first || !room || poll_once(self.exit.clear_to_reply()).await.is_pending();
         if !record_first {
-            self.exit.clear_to_reply().await;
             self.exit.replied();
         }
-        let judged = worker.keep(async move {
+        let judging = async move {
             self.judge_for_the_record().await;
             self.exit.close(status, "").await;
-        });
-        if record_first {
-            // Its failure would be the record's, which leaves by its own exit.
-            let _ = judged.await;
+        };
+        if room || worker.may_defer() {
+            let judged = worker.keep(judging);
+            if record_first {
+                // Its failure would be the record's, which leaves by its own exit.
+                let _ = judged.await;
+            }
+        } else {
+            judging.await;
         }
         if let Some(last) = last {
             reply.put(last);
@@ -353,15 +360,18 @@ impl Exchange {
         if self.breached {
             return;
         }
+        self.exit.unjudged =
+            Some(|| decision(record::Verdict::Warning, Mode::Warn, &Failure::given_up()));
         let verdict = self.verdict().await;
+        self.exit.unjudged = None;
         self.record_warning(verdict);
     }
 
     /// Takes room for the document that is kept to be judged after the reply: what waits for that
     /// is bounded like what strict holds.
-    async fn keeps_document(&mut self) -> bool {
+    fn keeps_document(&mut self) -> bool {
         let bytes: usize = self.inspector.document().iter().map(Bytes::len).sum();
-        self.share.grow(bytes as u64).await.is_ok()
+        self.share.try_grow(bytes as u64)
     }
 
     async fn send_rest(&mut self) {

@@ -38,6 +38,8 @@ pub(super) struct Exit {
     slot: Option<Slot>,
     pub(super) draft: Draft,
     pub(super) decisions: Vec<Decision>,
+    /// The decision that is recorded should the call be dropped now, while its answer is judged.
+    pub(super) unjudged: Option<fn() -> Decision>,
     began: Instant,
     /// When the request went out.
     pub(super) sent: Option<Instant>,
@@ -71,18 +73,23 @@ impl Exit {
         draft.client_name = caller.client_name;
         draft.request_id = caller.request_id;
         draft.variant = variant;
-        Ok(Self {
+        Ok(Self::with(slot, draft, began, worker.proxy.max_response_bytes, reply.clone()))
+    }
+
+    fn with(slot: Slot, draft: Draft, began: Instant, head_limit: usize, reply: Reply) -> Self {
+        Self {
             slot: Some(slot),
             draft,
             decisions: Vec::new(),
+            unjudged: None,
             began,
             sent: None,
             answered: None,
             head: Vec::new(),
-            head_limit: worker.proxy.max_response_bytes,
+            head_limit,
             response_bytes: 0,
-            reply: reply.clone(),
-        })
+            reply,
+        }
     }
 
     /// Copies the head of the answer: a record pins no buffer of a result (ACT-2).
@@ -167,6 +174,7 @@ impl Drop for Exit {
                 true => "the client cancelled the call",
                 false => "the client went away before the reply was complete",
             };
+            self.decisions.extend(self.unjudged.take().map(|decide| decide()));
             // Nobody waits for the answer any more, so nobody waits for the disk either.
             drop(slot.submit(self.entry(Status::Error, text)));
         }
@@ -175,4 +183,29 @@ impl Drop for Exit {
 
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::activity::{Activity, Config, query::Filter};
+
+    #[tokio::test]
+    async fn fr_a5_a_call_that_is_dropped_while_its_answer_is_judged_leaves_a_decision() {
+        for judging in [true, false] {
+            let folder = tempfile::tempdir().unwrap();
+            let (activity, writer) = Activity::open(folder.path(), Config::default()).unwrap();
+            let slot = activity.reserve().await.unwrap();
+            let draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Error);
+            let mut exit = Exit::with(slot, draft, Instant::now(), 0, Reply::default());
+            let unjudged =
+                || Decision::new(record::Verdict::Warning, Policy::OutputValidation, "not judged");
+            exit.unjudged = judging.then_some(unjudged);
+            drop(exit);
+            activity.flush().unwrap();
+            let records = activity.count(&Filter::default()).unwrap();
+            assert_eq!(records, 1 + u64::from(judging));
+            writer.close().unwrap();
+        }
+    }
 }

@@ -74,6 +74,13 @@ impl Share {
         Ok(())
     }
 
+    /// Takes room for `bytes` more if there is some at once.
+    pub fn try_grow(&mut self, bytes: u64) -> bool {
+        let taken = self.budget.try_take(bytes);
+        self.bytes += if taken { bytes } else { 0 };
+        taken
+    }
+
     async fn wait_for(&self, bytes: u64) {
         loop {
             let mut freed = std::pin::pin!(self.budget.shared.freed.notified());

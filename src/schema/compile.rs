@@ -232,11 +232,7 @@ pub fn compile_with(
     let Patterns { beyond_boon, slow } = check_patterns(graph.patterns(), bounds)?;
     let boon = build_boon(&value, draft, settings, remotes, &beyond_boon)?;
     let backtracks = !beyond_boon.is_empty();
-    let names = Names {
-        visits: graph.name_visits(),
-        steps_per_byte: slow.iter().sum(),
-        backtrack: backtracks,
-    };
+    let names = Names::new(graph.name_visits(), slow.iter().sum(), backtracks);
     Ok(Schema {
         hash: SchemaHash::of(raw, settings),
         engine: settings.engine,
@@ -291,18 +287,19 @@ struct Patterns<'a> {
 /// Checks that the patterns are bounded.
 fn check_patterns<'a>(patterns: &[&'a str], bounds: &Bounds) -> Result<Patterns<'a>, Unusable> {
     /// Sizes that a program is tried to fit into.
-    const TIERS: [usize; 3] = [16 << 10, 128 << 10, PROGRAM_MAX];
+    const TIERS: [usize; 4] = [4 << 10, 16 << 10, 128 << 10, PROGRAM_MAX];
     let mut patterns = patterns.to_vec();
     patterns.sort_unstable();
-    patterns.dedup();
     let (mut beyond_boon, mut slow) = (Vec::new(), Vec::new());
     let mut program = 0;
-    for pattern in patterns {
+    for alike in patterns.chunk_by(|a, b| a == b) {
+        let Some(pattern) = alike.first().copied() else { continue };
         if pattern.len() > bounds.pattern_bytes {
             return Err(Unusable::PatternTooLong { limit: bounds.pattern_bytes });
         }
         if let Some(size) = TIERS.into_iter().find(|size| pattern::is_linear(pattern, *size)) {
-            program += size;
+            // boon compiles it anew wherever it stands.
+            program += size * alike.len();
             slow.extend(Some(pattern::steps_per_byte(pattern)).filter(|steps| *steps > 0));
             if compile_boon(&mut Compiler::new(), pattern::as_name(pattern)).is_err() {
                 beyond_boon.push(pattern);
@@ -442,9 +439,8 @@ fn build_tape(
         let engine = PatternOptions::regex().size_limit(PROGRAM_MAX).dfa_size_limit(PROGRAM_MAX);
         options.with_pattern_options(engine)
     };
-    if names.backtrack || names.steps_per_byte > 0 {
-        options = options.with_keyword("pattern", pattern::keyword);
-    }
+    let patterns = pattern::Built::default();
+    options = options.with_keyword("pattern", move |_, value, _| patterns.keyword(value));
     options.build(schema).map_err(|error| Unusable::Invalid(one_line(&error.masked())))
 }
 

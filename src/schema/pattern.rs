@@ -1,19 +1,23 @@
-//! Patterns that are not matched in a nanosecond per byte, judged in bounded time.
+//! Patterns, matched in bounded time.
 //!
-//! Linear ones whose automaton does not stay small pay for all its states at each byte. Of those
-//! with look-around or back-references most only look ahead from the start of the string, and are
-//! taken apart into linear ones; the rest goes to a backtracking engine that gives up after
-//! [`BACKTRACK_MAX`]. All pay for the worst they could do before they start. Deliberately not used
-//! where every pattern of a schema is quick.
+//! Most are a prefix, or a small automaton that is walked here: an engine that could do more costs
+//! more to start than a short string takes. Linear ones whose automaton does not stay small pay for
+//! all its states at each byte. Of those with look-around or back-references most only look ahead
+//! from the start of the string, and are taken apart into linear ones; the rest goes to a
+//! backtracking engine that gives up after [`BACKTRACK_MAX`]. Those that are not quick pay for the
+//! worst they could do before they start.
 
+use std::collections::HashMap;
 use std::fmt::Display;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use jsonschema::json::Node;
-use jsonschema::paths::Location;
 use jsonschema::{Keyword, PatternOptions, ValidationError, Validator};
-use regex_automata::dfa::dense;
-use regex_automata::nfa::thompson;
-use serde_json::{Map, Value, json};
+use regex_automata::Input;
+use regex_automata::dfa::{Automaton as _, StartKind, dense};
+use regex_automata::nfa::thompson::{self, NFA};
+use regex_automata::util::primitives::StateID;
+use serde_json::{Value, json};
 
 use super::tape_json::{TapeJson, TapeNode};
 
@@ -30,23 +34,36 @@ const BYTES_PER_STEP: u64 = 16;
 /// pattern to be quick: the engine has room for a few times as much, and needs no other then.
 const AUTOMATON_MAX: usize = PROGRAM_MAX / 4;
 
+/// Bytes that an automaton may take to be kept and walked here.
+const WALKED_MAX: usize = 16 << 10;
+
 /// States that are simulated in the time of a step.
 const STATES_PER_STEP: u64 = 2;
 
 /// Steps that each byte of text costs at worst under a linear `pattern`; none when it is quick.
 pub(super) fn steps_per_byte(pattern: &str) -> u64 {
     let Ok(translated) = jsonschema_regex::to_rust_regex(pattern) else { return 0 };
-    let limit = thompson::Config::new().nfa_size_limit(Some(PROGRAM_MAX));
-    let Ok(nfa) = thompson::Compiler::new().configure(limit).build(&translated) else {
-        return PROGRAM_MAX as u64;
-    };
-    let limits = dense::Config::new()
-        .dfa_size_limit(Some(AUTOMATON_MAX))
-        .determinize_size_limit(Some(AUTOMATON_MAX));
-    match dense::Builder::new().configure(limits).build_from_nfa(&nfa) {
-        Ok(_) => 0,
-        Err(_) => (nfa.states().len() as u64).div_ceil(STATES_PER_STEP),
+    let Some(nfa) = states(&translated) else { return PROGRAM_MAX as u64 };
+    match automaton(&nfa, AUTOMATON_MAX) {
+        Some(_) => 0,
+        None => (nfa.states().len() as u64).div_ceil(STATES_PER_STEP),
     }
+}
+
+fn states(translated: &str) -> Option<NFA> {
+    let limit = thompson::Config::new().nfa_size_limit(Some(PROGRAM_MAX));
+    thompson::Compiler::new().configure(limit).build(translated).ok()
+}
+
+/// The deterministic automaton that finds a match anywhere, if it takes no more than `size`
+/// bytes, and making it as many.
+fn automaton(nfa: &NFA, size: usize) -> Option<dense::DFA<Vec<u32>>> {
+    let config = dense::Config::new()
+        .dfa_size_limit(Some(size))
+        .determinize_size_limit(Some(size))
+        .start_kind(StartKind::Unanchored)
+        .accelerate(false);
+    dense::Builder::new().configure(config).build_from_nfa(nfa).ok()
 }
 
 /// What a backtracking match against `len` bytes costs at worst, in steps: from each place, and
@@ -57,7 +74,7 @@ pub(super) fn backtracking_steps(len: usize) -> u64 {
 }
 
 /// `pattern`, taken apart.
-struct Pattern {
+pub(super) struct Pattern {
     /// What has to match, or must not.
     parts: Vec<Part>,
 }
@@ -65,94 +82,158 @@ struct Pattern {
 struct Part {
     expected: bool,
     engine: Engine,
-    validator: Validator<TapeJson>,
 }
 
-#[derive(Clone, Copy)]
 enum Engine {
-    Linear { steps_per_byte: u64 },
-    Backtracking,
+    /// `^` and literal text.
+    Prefix(Box<str>),
+    /// A small automaton, and where it starts.
+    Walked(Box<dense::DFA<Vec<u32>>>, StateID),
+    Linear {
+        validator: Validator<TapeJson>,
+        steps_per_byte: u64,
+    },
+    Backtracking(Validator<TapeJson>),
 }
 
-impl Engine {
-    /// The price of a match against `len` bytes.
-    fn steps(self, len: usize) -> u64 {
-        match self {
-            Self::Linear { steps_per_byte } => steps_per_byte.saturating_mul(len as u64),
-            Self::Backtracking => backtracking_steps(len),
+/// A schema's patterns, each built once however often it stands there.
+#[derive(Clone, Default)]
+pub(super) struct Built(Arc<Mutex<HashMap<String, Arc<Pattern>>>>);
+
+impl Built {
+    /// What jsonschema calls for each `pattern` of the schema.
+    pub(super) fn keyword<'a>(
+        &self,
+        value: &'a Value,
+    ) -> Result<Box<dyn for<'i> Keyword<'i, TapeJson>>, ValidationError<'a>> {
+        let text = value.as_str().ok_or_else(|| ValidationError::custom("pattern is no string"))?;
+        let mut built = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = built.get(text) {
+            return Ok(Box::new(Arc::clone(known)));
         }
+        let pattern = Arc::new(Pattern::new(text)?);
+        built.insert(text.to_owned(), Arc::clone(&pattern));
+        Ok(Box::new(pattern))
     }
 }
 
-/// What jsonschema calls for each `pattern` of a schema.
-pub(super) fn keyword<'a>(
-    _: &'a Map<String, Value>,
-    value: &'a Value,
-    _: Location,
-) -> Result<Box<dyn for<'i> Keyword<'i, TapeJson>>, ValidationError<'a>> {
-    let pattern = value.as_str().ok_or_else(|| ValidationError::custom("pattern is no string"))?;
-    let split = split(pattern).map(|parts| {
-        let parts = parts.iter().map(|(expected, part)| linear(*expected, part));
-        parts.collect::<Result<Vec<_>, ValidationError<'static>>>()
-    });
-    let parts = match split {
-        Some(Ok(parts)) => parts,
-        Some(Err(_)) | None => vec![match linear(true, pattern) {
-            Ok(part) => part,
-            Err(_) => backtracking(pattern)?,
-        }],
-    };
-    Ok(Box::new(Pattern { parts }))
+impl Pattern {
+    fn new(pattern: &str) -> Result<Self, ValidationError<'static>> {
+        let split = split(pattern).map(|parts| {
+            let part = |(expected, part): &(bool, String)| {
+                linear(part).map(|engine| Part { expected: *expected, engine })
+            };
+            parts.iter().map(part).collect::<Result<Vec<_>, ValidationError<'static>>>()
+        });
+        let parts = match split {
+            Some(Ok(parts)) => parts,
+            Some(Err(_)) | None => {
+                let engine = linear(pattern).or_else(|_| backtracking(pattern))?;
+                vec![Part { expected: true, engine }]
+            }
+        };
+        Ok(Self { parts })
+    }
 }
 
-impl<'i> Keyword<'i, TapeJson> for Pattern {
+impl<'i> Keyword<'i, TapeJson> for Arc<Pattern> {
     fn validate(&self, instance: TapeNode<'i>) -> Result<(), ValidationError<'i>> {
         if self.is_valid(instance) { Ok(()) } else { Err(ValidationError::custom("no match")) }
     }
 
     fn is_valid(&self, instance: TapeNode<'i>) -> bool {
         let Some(text) = instance.as_string() else { return true };
-        self.parts.iter().all(|part| {
-            instance.meter().spend(part.engine.steps(text.len()))
-                && part.matches(instance) == part.expected
-        })
+        self.parts.iter().all(|part| part.engine.matches(instance, &text) == Some(part.expected))
     }
 }
 
-impl Part {
-    fn matches(&self, instance: TapeNode<'_>) -> bool {
-        match self.engine {
-            Engine::Linear { .. } => return self.validator.is_valid(instance),
-            Engine::Backtracking => {}
-        }
-        // An error that is not about the text is about the engine, which gave up.
-        match self.validator.validate(instance) {
-            Ok(()) => true,
-            Err(error) => {
-                use jsonschema::error::ValidationErrorKind::Pattern;
-                if !matches!(error.kind(), Pattern { .. }) {
-                    instance.meter().exhaust();
+impl Engine {
+    /// Whether `text`, which is what stands at `instance`, matches; none when the steps are used
+    /// up.
+    fn matches(&self, instance: TapeNode<'_>, text: &str) -> Option<bool> {
+        let meter = instance.meter();
+        match self {
+            Self::Prefix(prefix) => Some(text.starts_with(&**prefix)),
+            Self::Walked(automaton, start) => Some(walk(automaton, *start, text)),
+            Self::Linear { validator, steps_per_byte } => {
+                let paid = meter.spend(steps_per_byte.saturating_mul(text.len() as u64));
+                paid.then(|| validator.is_valid(instance))
+            }
+            Self::Backtracking(validator) => {
+                if !meter.spend(backtracking_steps(text.len())) {
+                    return None;
                 }
-                false
+                match validator.validate(instance) {
+                    Ok(()) => Some(true),
+                    Err(error) => {
+                        use jsonschema::error::ValidationErrorKind::Pattern;
+                        if matches!(error.kind(), Pattern { .. }) {
+                            return Some(false);
+                        }
+                        // An error that is not about the text is about the engine, which gave up.
+                        meter.exhaust();
+                        None
+                    }
+                }
             }
         }
     }
 }
 
-fn linear(expected: bool, pattern: &str) -> Result<Part, ValidationError<'static>> {
+/// Whether `automaton` finds a match in `text`. It knows of one a byte later.
+fn walk(automaton: &dense::DFA<Vec<u32>>, start: StateID, text: &str) -> bool {
+    let mut state = start;
+    for byte in text.bytes() {
+        state = automaton.next_state(state, byte);
+        if automaton.is_special_state(state) {
+            if automaton.is_match_state(state) {
+                return true;
+            }
+            if automaton.is_dead_state(state) {
+                return false;
+            }
+        }
+    }
+    automaton.is_match_state(automaton.next_eoi_state(state))
+}
+
+fn linear(pattern: &str) -> Result<Engine, ValidationError<'static>> {
+    if let Some(prefix) = prefix(pattern) {
+        return Ok(Engine::Prefix(prefix.into()));
+    }
+    if let Some(walked) = walked(pattern) {
+        return Ok(walked);
+    }
     let options = PatternOptions::regex().size_limit(PROGRAM_MAX).dfa_size_limit(PROGRAM_MAX);
     let options = jsonschema::options_for::<TapeJson>().with_pattern_options(options);
     let validator = options.build(&json!({ "pattern": pattern }))?;
-    let engine = Engine::Linear { steps_per_byte: steps_per_byte(pattern) };
-    Ok(Part { expected, engine, validator })
+    Ok(Engine::Linear { validator, steps_per_byte: steps_per_byte(pattern) })
 }
 
-fn backtracking(pattern: &str) -> Result<Part, ValidationError<'static>> {
+/// What follows `^` if it is ASCII that stands for itself.
+fn prefix(pattern: &str) -> Option<&str> {
+    let rest = pattern.strip_prefix('^')?;
+    let itself = |byte: u8| byte.is_ascii() && !br"\^$.|?*+()[]{}".contains(&byte);
+    rest.bytes().all(itself).then_some(rest)
+}
+
+fn walked(pattern: &str) -> Option<Engine> {
+    let translated = jsonschema_regex::to_rust_regex(pattern).ok()?;
+    let nfa = states(&translated)?;
+    // Within a character nothing matches, not even nothing: the walk goes by bytes.
+    if nfa.has_empty() && nfa.look_set_any().contains_word() {
+        return None;
+    }
+    let automaton = automaton(&nfa, WALKED_MAX)?;
+    let start = automaton.start_state_forward(&Input::new("")).ok()?;
+    Some(Engine::Walked(Box::new(automaton), start))
+}
+
+fn backtracking(pattern: &str) -> Result<Engine, ValidationError<'static>> {
     let options = PatternOptions::fancy_regex().backtrack_limit(BACKTRACK_MAX);
     let options = options.size_limit(PROGRAM_MAX).dfa_size_limit(PROGRAM_MAX);
     let options = jsonschema::options_for::<TapeJson>().with_pattern_options(options);
-    let validator = options.build(&json!({ "pattern": pattern }))?;
-    Ok(Part { expected: true, engine: Engine::Backtracking, validator })
+    Ok(Engine::Backtracking(options.build(&json!({ "pattern": pattern }))?))
 }
 
 /// Takes `^(?=A)(?!B)…R` apart into `^A`, not `^B`, … and `^R`; none when the pattern is of
@@ -247,7 +328,9 @@ fn builds<T, E: Display>(built: &Result<T, E>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tape_json::{Meter, View};
     use super::*;
+    use crate::json::tape::lone_string;
 
     #[test]
     fn a_pattern_is_quick_where_its_automaton_stays_small() {
@@ -267,6 +350,102 @@ mod tests {
         for slow in ["a[ab]{100}c", "(a[ab]{1,400}b){3}c", "(.*a){20}[ab]{20}c"] {
             assert!(steps_per_byte(slow) > 50, "{slow}");
         }
+    }
+
+    #[test]
+    fn a_prefix_and_a_walk_find_what_the_engine_finds() {
+        let texts = [
+            "",
+            "a",
+            "b",
+            "ab",
+            "ba",
+            "abc",
+            "aab",
+            "https://x",
+            "http://x",
+            "x https://",
+            "^a",
+            "a\n",
+            "\na",
+            "a b",
+            "é",
+            "aé",
+            "éa",
+            "2026-01-02T",
+            "x2026-01-02T",
+            "\u{2028}",
+            "\u{1F600}",
+            "a\u{301}",
+            "_",
+            "foo.bar",
+            "foo:bar",
+            "K",
+            "aéa",
+            "\u{212A}",
+            "٣",
+        ];
+        let mut engines = [0; 2];
+        for pattern in [
+            "",
+            "^",
+            "$",
+            "^$",
+            "a",
+            "^a",
+            "a$",
+            "^a$",
+            "^https://",
+            "^a b",
+            "^foo:bar$",
+            "^foo\\.bar$",
+            "^(a|b|ab)$",
+            "^[^a]+$",
+            "[^a]",
+            "^.$",
+            "^..$",
+            r"\bb",
+            r"a\b",
+            r"\Ba",
+            r"\B",
+            r"\b",
+            r"\B|^x",
+            r"^\d{4}-\d{2}-\d{2}T",
+            r"\d",
+            r"\w",
+            r"^\S*$",
+            r"\s",
+            "^(a+)+$",
+            "^a?",
+            "a*$",
+            "(?:)",
+            "^é",
+            "é$",
+            r"^\u{1F600}$",
+            "b|^a",
+            "^K$",
+            "^_",
+        ] {
+            let schema = json!({ "pattern": pattern });
+            let expected = jsonschema::options()
+                .with_pattern_options(PatternOptions::regex())
+                .build(&schema)
+                .unwrap();
+            let engine = linear(pattern).unwrap();
+            match engine {
+                Engine::Prefix(_) => engines[0] += 1,
+                Engine::Walked(..) => engines[1] += 1,
+                Engine::Linear { .. } | Engine::Backtracking(_) => {}
+            }
+            let meter = Meter::default();
+            for text in texts {
+                let node = [simd_json::Node::String(text)];
+                let view = View { document: lone_string(&node), meter: &meter };
+                let found = engine.matches(view.root(), text);
+                assert_eq!(found, Some(expected.is_valid(&json!(text))), "{pattern:?} {text:?}");
+            }
+        }
+        assert!(engines[0] == 5 && engines[1] > 20, "prefixes, and walked: {engines:?}");
     }
 
     #[test]

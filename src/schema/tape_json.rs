@@ -34,7 +34,8 @@ pub enum TapeJson {}
 /// evaluation, which cannot be interrupted, comes to its end; its result means nothing then.
 #[derive(Debug)]
 pub struct Meter {
-    left: Cell<u64>,
+    /// At most zero once they are used up; signed, so that taking one is a single instruction.
+    left: Cell<i64>,
     names: Names,
     values: bool,
     inexact: Cell<bool>,
@@ -56,13 +57,24 @@ impl Names {
     /// Steps for one of the visits, with a match.
     const STEPS_PER_VISIT: u64 = 4;
 
+    /// Most visits, and most steps for each byte: more than any evaluation may take, and little
+    /// enough that no name overflows the sum.
+    const MOST: u64 = 1 << 31;
+
+    /// What names cost.
+    pub fn new(visits: u64, steps_per_byte: u64, backtrack: bool) -> Self {
+        Self {
+            visits: visits.min(Self::MOST),
+            steps_per_byte: steps_per_byte.min(Self::MOST),
+            backtrack,
+        }
+    }
+
     fn steps(self, name: &str) -> u64 {
         let len = name.len() as u64;
         let visit = Self::STEPS_PER_VISIT + len / BYTES_PER_STEP;
-        let looked = self.visits.saturating_mul(visit);
-        let matched = self.steps_per_byte.saturating_mul(len);
         let again = if self.backtrack { backtracking_steps(name.len()) } else { 0 };
-        looked.saturating_add(matched).saturating_add(again)
+        self.visits * visit + self.steps_per_byte * len + again
     }
 }
 
@@ -87,7 +99,7 @@ impl Meter {
     /// look at names without a meter. Errors are made without the value they are about,
     /// which is never shown.
     pub fn start(&mut self, steps: u64, names: Names) {
-        self.left.set(steps);
+        self.left.set(i64::try_from(steps).unwrap_or(i64::MAX));
         self.names = names;
         self.values = false;
         self.inexact.set(false);
@@ -95,7 +107,14 @@ impl Meter {
 
     /// Spends `steps`; false once they are used up.
     pub fn spend(&self, steps: u64) -> bool {
-        let left = self.left.get().saturating_sub(steps);
+        let left = self.left.get().saturating_sub_unsigned(steps).max(-1);
+        self.left.set(left);
+        left > 0
+    }
+
+    /// Spends one step. No evaluation takes so many more that it comes around.
+    fn step(&self) -> bool {
+        let left = self.left.get().wrapping_sub(1);
         self.left.set(left);
         left > 0
     }
@@ -108,7 +127,7 @@ impl Meter {
     /// True once the steps are used up.
     #[must_use]
     pub fn exhausted(&self) -> bool {
-        self.left.get() == 0
+        self.left.get() <= 0
     }
 
     fn mark_inexact(&self) {
@@ -118,7 +137,7 @@ impl Meter {
     /// Steps that are left.
     #[must_use]
     pub fn left(&self) -> u64 {
-        self.left.get()
+        u64::try_from(self.left.get()).unwrap_or(0)
     }
 
     /// True when a number at or beyond 2^53 was compared by size: the engines round differently
@@ -132,7 +151,7 @@ impl Meter {
 impl Default for Meter {
     fn default() -> Self {
         Self {
-            left: Cell::new(u64::MAX),
+            left: Cell::new(i64::MAX),
             names: Names::default(),
             values: true,
             inexact: Cell::new(false),
@@ -158,7 +177,7 @@ impl<'a> TapeNode<'a> {
 
     /// The raw node, null once the steps are used up.
     fn look(&self) -> Raw<'a> {
-        if self.view.meter.spend(1) {
+        if self.view.meter.step() {
             self.view.document.node(self.at)
         } else {
             Raw::Static(StaticNode::Null)
@@ -216,12 +235,15 @@ impl<'a> Node<'a, TapeJson> for TapeNode<'a> {
     }
 
     fn as_string(&self) -> Option<Cow<'a, str>> {
-        match self.look() {
+        match self.view.document.node(self.at) {
             Raw::String(text) => {
-                let paid = self.view.meter.spend(text.len() as u64 / BYTES_PER_STEP);
+                let paid = self.view.meter.spend(1 + text.len() as u64 / BYTES_PER_STEP);
                 paid.then_some(Cow::Borrowed(text))
             }
-            Raw::Object { .. } | Raw::Array { .. } | Raw::Static(_) => None,
+            Raw::Object { .. } | Raw::Array { .. } | Raw::Static(_) => {
+                self.view.meter.step();
+                None
+            }
         }
     }
 
@@ -254,7 +276,7 @@ impl<'a> Node<'a, TapeJson> for TapeNode<'a> {
     }
 
     fn string_length(&self) -> Option<u64> {
-        self.as_string().map(|text| text.chars().count() as u64)
+        self.as_string().map(|text| characters(&text))
     }
 
     fn equals_value(&self, expected: &Value) -> bool {
@@ -305,7 +327,7 @@ impl<'a> Node<'a, TapeJson> for TapeNode<'a> {
     }
 
     fn identity(&self) -> Option<NodeIdentity> {
-        self.view.meter.spend(1);
+        self.view.meter.step();
         Some(NodeIdentity::tagged(std::ptr::from_ref(self.view) as usize, self.at))
     }
 }
@@ -332,7 +354,7 @@ impl<'a> Object<'a, TapeJson> for TapeObject<'a> {
     }
 
     fn get(&self, key: &Name) -> Option<TapeNode<'a>> {
-        if !self.node.view.meter.spend(1) {
+        if !self.node.view.meter.step() {
             return None;
         }
         let value = self.node.view.document.member(self.node.at, key)?;
@@ -421,13 +443,22 @@ impl<'a> Iterator for Elements<'a> {
 
     fn next(&mut self) -> Option<TapeNode<'a>> {
         self.left = self.left.checked_sub(1)?;
-        if !self.item.view.meter.spend(1) {
+        if !self.item.view.meter.step() {
             return None;
         }
         let item = self.item;
         self.item = item.next();
         Some(item)
     }
+}
+
+/// How many characters `text` has: all bytes but those that continue one. Counted in bytes, so
+/// that a vector holds many counters at once, over as much as a byte can count.
+fn characters(text: &str) -> u64 {
+    const COUNTED_AT_ONCE: usize = 240;
+    let starts =
+        |chunk: &[u8]| -> u8 { chunk.iter().map(|byte| u8::from(byte & 0xC0 != 0x80)).sum() };
+    text.as_bytes().chunks(COUNTED_AT_ONCE).map(|chunk| u64::from(starts(chunk))).sum()
 }
 
 /// JSON equality of two values of one document; the depth of documents bounds the recursion.

@@ -226,7 +226,16 @@ fn half_way_of(
     server: &ByHand,
     halves: impl Fn(&Asked) -> [String; 2],
 ) -> (Proxy, Client, Asked, String) {
-    let config = json!({"mcpServers": {"s": server.entry()}});
+    half_way_with(json!({}), server, halves)
+}
+
+fn half_way_with(
+    output_validation: Value,
+    server: &ByHand,
+    halves: impl Fn(&Asked) -> [String; 2],
+) -> (Proxy, Client, Asked, String) {
+    let config =
+        json!({"mcpServers": {"s": server.entry()}, "output_validation": output_validation});
     let proxy = Proxy::unready(config, tempfile::tempdir().unwrap());
     let mut client = proxy.client();
     client.begin_read("s:t", json!({}));
@@ -303,6 +312,29 @@ fn fr_a11_a_client_that_goes_away_before_the_last_byte_loses_no_decision() {
     while !rest.starts_with(br#""}}"#) {
         rest.extend(client.connection.chunk().expect("the rest of the result"));
     }
+    let session = client.session.clone();
+    drop(client);
+    let record = until("the record", || {
+        proxy.activity(&format!("session_id={session}&type=tool_call")).pop()
+    });
+    assert_eq!(record["status"], "success", "{record}");
+    let decisions = proxy.activity(&format!("session_id={session}&type=policy_decision"));
+    assert_eq!(decisions.len(), 1);
+    assert_eq!(decisions[0]["metadata"]["instance_path"], "/value", "{}", decisions[0]);
+}
+
+#[test]
+fn fr_a11_a_client_that_goes_away_loses_no_decision_where_there_is_no_room_to_keep_the_answer() {
+    let violation = |asked: &Asked| asked.violation(MAX_BYTES - 1000);
+    let little = json!({"max_held_bytes": 1000, "max_held_total_bytes": 1000});
+    let (proxy, mut client, mut asked, second) =
+        half_way_with(little, &ByHand::with_schema(), violation);
+    first_half(&mut client);
+    asked.send(&second);
+    // The proxy ends the connection once the answer is whole: it is being judged now.
+    let mut end = [0];
+    let closed = std::io::Read::read(&mut asked.stream, &mut end);
+    assert!(matches!(closed, Ok(0)), "{closed:?}");
     let session = client.session.clone();
     drop(client);
     let record = until("the record", || {

@@ -11,6 +11,9 @@ use super::{Fault, after, key_at, pointer};
 /// Objects with more members than this have their keys sorted.
 pub(super) const NARROW: usize = 16;
 
+/// Spreads marks over the bits of a number: the golden ratio, odd.
+const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
+
 /// A name to look up in many objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
@@ -120,17 +123,24 @@ impl Index {
     }
 }
 
-/// Lists the keys of a narrow object; one that stood there before.
+/// Lists the keys of a narrow object; one that stood there before. On its own, for its registers.
+#[inline(never)]
 fn list(keys: &mut Vec<Key>, nodes: &[Node<'_>], object: u32, len: usize) -> Option<u32> {
     let first = keys.len();
     let mut node = object + 1;
+    // A bit for each key: one whose bit is still free needs no comparing.
+    let mut taken = 0_u64;
     for _ in 0..len {
         let name = key_at(nodes, node);
         let mark = mark(name);
-        let before = keys.get(first..)?;
-        if before.iter().any(|other| other.mark == mark && key_at(nodes, other.node) == name) {
-            return Some(node);
+        let bit = 1 << (mark.wrapping_mul(SPREAD) >> 58);
+        if taken & bit != 0 {
+            let alike = |other: &Key| other.mark == mark && key_at(nodes, other.node) == name;
+            if keys.get(first..)?.iter().any(alike) {
+                return Some(node);
+            }
         }
+        taken |= bit;
         keys.push(Key { mark, node });
         node = after(nodes, node + 1);
     }
@@ -138,6 +148,7 @@ fn list(keys: &mut Vec<Key>, nodes: &[Node<'_>], object: u32, len: usize) -> Opt
 }
 
 /// Sorts the keys of a wide object; equal ones end up side by side.
+#[inline(never)]
 fn sort(keys: &mut Vec<Key>, nodes: &[Node<'_>], object: u32, len: usize) -> Option<u32> {
     let first = keys.len();
     let mut node = object + 1;
