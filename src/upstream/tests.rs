@@ -5,6 +5,7 @@ mod eras;
 mod fake;
 mod http;
 mod peers;
+mod resume;
 mod stdio;
 mod traffic;
 
