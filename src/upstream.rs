@@ -38,7 +38,7 @@ pub mod supervisor;
 mod traffic;
 
 pub use answer::{Answer, Part};
-pub use ask::{Ask, Beside, Changes, Era, Offers, Takes};
+pub use ask::{Ask, Beside, Changes, Era, Offers, Takes, Told};
 pub use call::Upstream;
 pub use config::{Config, Protocol};
 pub use error::{CallError, Cause, Sent, Undelivered};

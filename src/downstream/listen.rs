@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, broadcast, watch};
+use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, broadcast, mpsc, watch};
 
 use crate::catalog::snapshot::Notice;
 use crate::downstream::body::Body;
@@ -109,7 +109,11 @@ pub(super) fn standing(
         attached,
         after,
         out: VecDeque::from([hello]),
-        source: None,
+        // Unless another stream has it, from before the client hears of this one.
+        source: Arc::clone(&session.notices)
+            .try_lock_owned()
+            .ok()
+            .map(|it| Source::new(it, session)),
         draining: sessions.draining(),
         _permits: permits,
     };
@@ -124,10 +128,29 @@ struct Standing {
     attached: u64,
     after: u64,
     out: VecDeque<Bytes>,
-    /// Held by the one stream of the session that tells of changes.
-    source: Option<OwnedMutexGuard<Option<broadcast::Receiver<Notice>>>>,
+    /// Held by the one stream of the session that tells what there is to tell.
+    source: Option<Source>,
     draining: watch::Receiver<bool>,
     _permits: Permits,
+}
+
+/// What there is to tell a session.
+struct Source {
+    notices: OwnedMutexGuard<Option<broadcast::Receiver<Notice>>>,
+    /// What servers say beside answers.
+    aside: mpsc::Receiver<Bytes>,
+}
+
+impl Source {
+    fn new(notices: OwnedMutexGuard<Option<broadcast::Receiver<Notice>>>, of: &Session) -> Self {
+        Self { notices, aside: of.client.listen() }
+    }
+}
+
+/// What is told next.
+enum News {
+    Changes(Vec<Notice>),
+    Aside(Bytes),
 }
 
 impl Standing {
@@ -149,16 +172,20 @@ impl Standing {
                 }
                 Next::Wait => {}
             }
-            let notices = tokio::select! {
+            let news = tokio::select! {
                 () = stirred => continue,
                 _ = self.draining.wait_for(|draining| *draining) => return None,
                 () = tokio::time::sleep(KEEP_ALIVE) => return Some(COMMENT),
-                notices = changes(&self.worker, &self.session, &mut self.source) => notices,
+                news = news(&self.worker, &self.session, &mut self.source) => news,
             };
-            for notice in notices {
-                let Some(message) = told(&session.client, session.endpoint, &notice) else {
-                    continue;
-                };
+            let messages: Vec<Bytes> = match news {
+                News::Changes(notices) => notices
+                    .iter()
+                    .filter_map(|notice| told(&session.client, session.endpoint, notice))
+                    .collect(),
+                News::Aside(message) => vec![message],
+            };
+            for message in messages {
                 let event = session.streams.number(self.stream);
                 let id = EventId { kind: Kind::Standing, stream: self.stream, event };
                 let head = Encoder::id(&id.to_string());
@@ -171,19 +198,22 @@ impl Standing {
     }
 }
 
-/// Waits for the session's turn to tell of changes, and for a change.
-async fn changes(
-    worker: &Worker,
-    session: &Session,
-    source: &mut Option<OwnedMutexGuard<Option<broadcast::Receiver<Notice>>>>,
-) -> Vec<Notice> {
+/// Waits for the stream's turn to tell the session something, and for something to tell.
+async fn news(worker: &Worker, session: &Session, source: &mut Option<Source>) -> News {
     let held = match source {
         Some(held) => held,
-        None => source.insert(Arc::clone(&session.notices).lock_owned().await),
+        None => {
+            let notices = Arc::clone(&session.notices).lock_owned().await;
+            source.insert(Source::new(notices, session))
+        }
     };
     // It stays when the stream ends, so that who comes back has missed nothing.
-    let receiver = held.get_or_insert_with(|| worker.proxy.catalog.notices());
-    notices(receiver).await
+    let receiver = held.notices.get_or_insert_with(|| worker.proxy.catalog.notices());
+    tokio::select! {
+        changes = notices(receiver) => News::Changes(changes),
+        // The client holds the other end until another stream takes over.
+        Some(message) = held.aside.recv() => News::Aside(message),
+    }
 }
 
 /// A modern client's subscription, message by message.

@@ -205,7 +205,11 @@ async fn send(
         takes,
     };
     let token = ask.meta.as_ref().and_then(progress_token);
-    exit.sent = Some(Instant::now());
+    let now = Instant::now();
+    exit.sent = Some(now);
+    if let Some(client) = subscriber {
+        worker.proxy.audiences.enter(upstream, client, now);
+    }
     match upstream.ask(&worker.pool, ask).await {
         Ok(answer) => Ok(Some((answer, token))),
         Err(error) => {

@@ -186,7 +186,7 @@ impl Supervisor {
         let mut supervisor =
             Self { servers: HashMap::new(), order: Vec::new(), stop, tasks: Mutex::default() };
         let mut tasks = Vec::new();
-        for (key, (name, config)) in configs.into_iter().enumerate() {
+        for (number, (name, config)) in configs.into_iter().enumerate() {
             let (control, controls) = mpsc::channel(CONTROL_MESSAGES);
             let target = config.target(&|name| std::env::var(name).ok());
             let state = ServerState {
@@ -206,6 +206,7 @@ impl Supervisor {
             };
             let upstream = Arc::new(Upstream {
                 name: name.clone(),
+                number,
                 call_timeout: config.call_timeout,
                 slots: config
                     .max_concurrent
@@ -226,7 +227,7 @@ impl Supervisor {
                 login: oauth::Guard::of(&upstream.name, &config, &target, &tls),
                 upstream,
                 config,
-                key: key as u64,
+                key: number as u64,
                 catalog: catalog.clone(),
                 events: events.clone(),
                 tls: tls.clone(),
