@@ -36,6 +36,7 @@ mod sse_only;
 pub mod stdio;
 pub mod supervisor;
 mod traffic;
+mod wanted;
 
 pub use answer::{Answer, Part};
 pub use ask::{Ask, Beside, Changes, Era, Offers, Takes, Told};

@@ -21,6 +21,7 @@ use crate::downstream::streams::{EventId, Kind, Next};
 use crate::proxy::Worker;
 use crate::proxy::client::{Client, Endpoint};
 use crate::proxy::dispatch::{self, Filter, Peer};
+use crate::proxy::more::watch::Watch;
 use crate::proxy::reply::Aborted;
 use crate::wire::jsonrpc;
 use crate::wire::sse::Encoder;
@@ -221,6 +222,7 @@ pub(super) struct Subscription {
     /// The raw id of the request, which names the subscription.
     id: Bytes,
     filter: Filter,
+    watch: Watch,
     receiver: broadcast::Receiver<Notice>,
     out: VecDeque<Bytes>,
     draining: watch::Receiver<bool>,
@@ -236,9 +238,14 @@ impl Subscription {
         filter: Filter,
         draining: watch::Receiver<bool>,
     ) -> Self {
-        let filter = honoured(filter, &dispatch::capabilities(worker, peer));
+        let mut filter = honoured(filter, &dispatch::capabilities(worker, peer));
+        // Before anything is wanted: what is told at once is told to this one too.
         let receiver = worker.proxy.catalog.notices();
-        let mut this = Self { id, filter, receiver, out: VecDeque::new(), draining, over: false };
+        let uris = std::mem::take(&mut filter.resource_subscriptions);
+        let watch = Watch::begin(&worker.proxy, uris);
+        filter.resource_subscriptions = watch.uris().to_vec();
+        let out = VecDeque::new();
+        let mut this = Self { id, filter, watch, receiver, out, draining, over: false };
         let agreed = json!({"notifications": this.filter});
         let hello = this.message("subscriptions/acknowledged", agreed);
         this.out.push_back(hello);
@@ -279,7 +286,7 @@ impl Subscription {
                 (self.filter.resources_list_changed, "resources/list_changed", json!({}))
             }
             Notice::Updated(uri) => {
-                let wanted = self.filter.resource_subscriptions.iter().any(|it| **it == **uri);
+                let wanted = self.watch.uris().iter().any(|it| **it == **uri);
                 (wanted, "resources/updated", json!({"uri": uri}))
             }
         };

@@ -23,6 +23,7 @@ use super::pending;
 use super::request::{Fields, Params};
 use super::stdio::Link;
 use super::supervisor::{Control, ServerState, Status};
+use super::wanted::Wanted;
 use crate::intent::Permit;
 
 /// Longest wait of calls for a server that is still connecting, from when it began to. The server
@@ -49,6 +50,8 @@ pub struct Upstream {
     /// What it said of itself when it was reached last.
     pub(super) about: ArcSwap<About>,
     pub(super) news: Arc<News>,
+    /// Resources whose changes it is to tell of.
+    pub(super) wanted: watch::Sender<Wanted>,
 }
 
 /// What a server said of itself.

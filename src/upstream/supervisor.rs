@@ -39,6 +39,7 @@ use super::oauth::{self, Renewal};
 use super::probe::Start;
 use super::session;
 use super::stdio;
+use super::wanted;
 use crate::catalog::snapshot::{Catalog, Change};
 
 /// First wait after a failed attempt.
@@ -217,6 +218,7 @@ impl Supervisor {
                 next_id: AtomicU64::new(0),
                 about: ArcSwap::default(),
                 news: Arc::default(),
+                wanted: watch::Sender::default(),
             });
             supervisor.servers.insert(name, upstream.clone());
             supervisor.order.push(upstream.clone());
@@ -404,9 +406,20 @@ impl Keeper {
         self.publish(connection);
         self.upstream.news.reconnected();
         let mut following = JoinSet::new();
-        if about.era == Era::Modern {
-            let line = connection.line.clone();
-            following.spawn(listen::follow(self.upstream.clone(), line, about.offers));
+        let upstream = || self.upstream.clone();
+        match (about.era, about.offers.resource_updates) {
+            (Era::Modern, updates) => {
+                let line = connection.line.clone();
+                if updates {
+                    following.spawn(listen::follow_resources(upstream(), line.clone()));
+                }
+                following.spawn(listen::follow(upstream(), line, about.offers));
+            }
+            (Era::Legacy, true) => {
+                let limit = self.config.init_timeout;
+                following.spawn(wanted::keep(upstream(), generation, limit));
+            }
+            (Era::Legacy, false) => {}
         }
         let mut renewal = self.renewal(connection);
         let mut worked = false;

@@ -8,6 +8,7 @@ mod peers;
 mod resume;
 mod stdio;
 mod traffic;
+mod wanted;
 
 use std::future::Future;
 use std::rc::Rc;

@@ -49,6 +49,8 @@ def differences(client, check, plain, sent, got, read, route):
         return
     if check.readable and read["as"] != got.member:
         yield f"the client read {read}"
+    if "result" in read and read["result"] != json.loads(got.raw):
+        yield f"the client printed {str(read)[:SHOWN]}"
 
 
 def not_a_refusal(text: str, got, exact: bool):

@@ -127,6 +127,14 @@ impl Fake {
         self.seen.borrow().iter().filter(|seen| seen.method() == method).cloned().collect()
     }
 
+    /// Waits until so many requests of a method have come, and returns the last of them.
+    pub(super) async fn until_seen(&self, method: &str, count: usize) -> Seen {
+        let mut seen = self.seen.subscribe();
+        let of = |all: &[Seen]| all.iter().filter(|seen| seen.method() == method).count();
+        within(seen.wait_for(|seen| of(seen) >= count)).await.unwrap();
+        self.seen(method).pop().unwrap()
+    }
+
     /// How many requests so far are as asked.
     pub(super) fn count(&self, what: impl Fn(&Seen) -> bool) -> usize {
         self.seen.borrow().iter().filter(|seen| what(seen)).count()
