@@ -65,7 +65,9 @@ pub(super) async fn keep(upstream: Arc<Upstream>, generation: u64, limit: Durati
         }
         for (uri, before) in missing {
             upstream.wanted.send_if_modified(|wanted| {
-                wanted.get_mut(&uri).map(|over| *over = generation);
+                if let Some(over) = wanted.get_mut(&uri) {
+                    *over = generation;
+                }
                 false
             });
             tell(&upstream, "resources/subscribe", generation, &uri, limit).await;
