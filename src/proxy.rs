@@ -1,5 +1,6 @@
 //! The proxy: what happens to a request between a face and an upstream.
 
+pub mod audience;
 pub mod builtin;
 pub mod call;
 pub mod client;
@@ -39,6 +40,8 @@ pub struct Proxy {
     pub upstreams: Supervisor,
     /// What they list beside tools.
     pub offers: more::offers::Offers,
+    /// Who uses them.
+    pub audiences: audience::Audiences,
     /// Where every outcome goes.
     pub activity: Activity,
     /// Config section `intent_declaration`.

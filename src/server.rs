@@ -44,7 +44,7 @@ use crate::downstream::http::{self as mcp, Connection};
 use crate::downstream::session::Sessions;
 use crate::page;
 use crate::proxy::judges::Judges;
-use crate::proxy::{Proxy, Worker, held, more};
+use crate::proxy::{Proxy, Worker, audience, held, more};
 use crate::upstream::supervisor::{Event, Supervisor};
 
 use self::posts::{End, Posts};
@@ -139,6 +139,7 @@ impl App {
         getrandom::fill(&mut seed).map_err(io::Error::from)?;
         let proxy = Proxy {
             catalog,
+            audiences: audience::Audiences::of(&upstreams),
             upstreams,
             intent: config.intent,
             tools_limit: config.tools_limit,

@@ -36,9 +36,10 @@ mod sse_only;
 pub mod stdio;
 pub mod supervisor;
 mod traffic;
+mod wanted;
 
 pub use answer::{Answer, Part};
-pub use ask::{Ask, Beside, Changes, Era, Offers, Takes};
+pub use ask::{Ask, Beside, Changes, Era, Offers, Takes, Told};
 pub use call::Upstream;
 pub use config::{Config, Protocol};
 pub use error::{CallError, Cause, Sent, Undelivered};

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, broadcast, watch};
+use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, broadcast, mpsc, watch};
 
 use crate::catalog::snapshot::Notice;
 use crate::downstream::body::Body;
@@ -21,6 +21,7 @@ use crate::downstream::streams::{EventId, Kind, Next};
 use crate::proxy::Worker;
 use crate::proxy::client::{Client, Endpoint};
 use crate::proxy::dispatch::{self, Filter, Peer};
+use crate::proxy::more::watch::Watch;
 use crate::proxy::reply::Aborted;
 use crate::wire::jsonrpc;
 use crate::wire::sse::Encoder;
@@ -109,7 +110,11 @@ pub(super) fn standing(
         attached,
         after,
         out: VecDeque::from([hello]),
-        source: None,
+        // Unless another stream has it, from before the client hears of this one.
+        source: Arc::clone(&session.notices)
+            .try_lock_owned()
+            .ok()
+            .map(|it| Source::new(it, session)),
         draining: sessions.draining(),
         _permits: permits,
     };
@@ -124,10 +129,29 @@ struct Standing {
     attached: u64,
     after: u64,
     out: VecDeque<Bytes>,
-    /// Held by the one stream of the session that tells of changes.
-    source: Option<OwnedMutexGuard<Option<broadcast::Receiver<Notice>>>>,
+    /// Held by the one stream of the session that tells what there is to tell.
+    source: Option<Source>,
     draining: watch::Receiver<bool>,
     _permits: Permits,
+}
+
+/// What there is to tell a session.
+struct Source {
+    notices: OwnedMutexGuard<Option<broadcast::Receiver<Notice>>>,
+    /// What servers say beside answers.
+    aside: mpsc::Receiver<Bytes>,
+}
+
+impl Source {
+    fn new(notices: OwnedMutexGuard<Option<broadcast::Receiver<Notice>>>, of: &Session) -> Self {
+        Self { notices, aside: of.client.listen() }
+    }
+}
+
+/// What is told next.
+enum News {
+    Changes(Vec<Notice>),
+    Aside(Bytes),
 }
 
 impl Standing {
@@ -149,16 +173,20 @@ impl Standing {
                 }
                 Next::Wait => {}
             }
-            let notices = tokio::select! {
+            let news = tokio::select! {
                 () = stirred => continue,
                 _ = self.draining.wait_for(|draining| *draining) => return None,
                 () = tokio::time::sleep(KEEP_ALIVE) => return Some(COMMENT),
-                notices = changes(&self.worker, &self.session, &mut self.source) => notices,
+                news = news(&self.worker, &self.session, &mut self.source) => news,
             };
-            for notice in notices {
-                let Some(message) = told(&session.client, session.endpoint, &notice) else {
-                    continue;
-                };
+            let messages: Vec<Bytes> = match news {
+                News::Changes(notices) => notices
+                    .iter()
+                    .filter_map(|notice| told(&session.client, session.endpoint, notice))
+                    .collect(),
+                News::Aside(message) => vec![message],
+            };
+            for message in messages {
                 let event = session.streams.number(self.stream);
                 let id = EventId { kind: Kind::Standing, stream: self.stream, event };
                 let head = Encoder::id(&id.to_string());
@@ -171,19 +199,22 @@ impl Standing {
     }
 }
 
-/// Waits for the session's turn to tell of changes, and for a change.
-async fn changes(
-    worker: &Worker,
-    session: &Session,
-    source: &mut Option<OwnedMutexGuard<Option<broadcast::Receiver<Notice>>>>,
-) -> Vec<Notice> {
+/// Waits for the stream's turn to tell the session something, and for something to tell.
+async fn news(worker: &Worker, session: &Session, source: &mut Option<Source>) -> News {
     let held = match source {
         Some(held) => held,
-        None => source.insert(Arc::clone(&session.notices).lock_owned().await),
+        None => {
+            let notices = Arc::clone(&session.notices).lock_owned().await;
+            source.insert(Source::new(notices, session))
+        }
     };
     // It stays when the stream ends, so that who comes back has missed nothing.
-    let receiver = held.get_or_insert_with(|| worker.proxy.catalog.notices());
-    notices(receiver).await
+    let receiver = held.notices.get_or_insert_with(|| worker.proxy.catalog.notices());
+    tokio::select! {
+        changes = notices(receiver) => News::Changes(changes),
+        // The client holds the other end until another stream takes over.
+        Some(message) = held.aside.recv() => News::Aside(message),
+    }
 }
 
 /// A modern client's subscription, message by message.
@@ -191,6 +222,7 @@ pub(super) struct Subscription {
     /// The raw id of the request, which names the subscription.
     id: Bytes,
     filter: Filter,
+    watch: Watch,
     receiver: broadcast::Receiver<Notice>,
     out: VecDeque<Bytes>,
     draining: watch::Receiver<bool>,
@@ -206,9 +238,14 @@ impl Subscription {
         filter: Filter,
         draining: watch::Receiver<bool>,
     ) -> Self {
-        let filter = honoured(filter, &dispatch::capabilities(worker, peer));
+        let mut filter = honoured(filter, &dispatch::capabilities(worker, peer));
+        // Before anything is wanted: what is told at once is told to this one too.
         let receiver = worker.proxy.catalog.notices();
-        let mut this = Self { id, filter, receiver, out: VecDeque::new(), draining, over: false };
+        let uris = std::mem::take(&mut filter.resource_subscriptions);
+        let watch = Watch::begin(&worker.proxy, uris);
+        filter.resource_subscriptions = watch.uris().to_vec();
+        let out = VecDeque::new();
+        let mut this = Self { id, filter, watch, receiver, out, draining, over: false };
         let agreed = json!({"notifications": this.filter});
         let hello = this.message("subscriptions/acknowledged", agreed);
         this.out.push_back(hello);
@@ -249,7 +286,7 @@ impl Subscription {
                 (self.filter.resources_list_changed, "resources/list_changed", json!({}))
             }
             Notice::Updated(uri) => {
-                let wanted = self.filter.resource_subscriptions.iter().any(|it| **it == **uri);
+                let wanted = self.watch.uris().iter().any(|it| **it == **uri);
                 (wanted, "resources/updated", json!({"uri": uri}))
             }
         };

@@ -119,6 +119,7 @@ impl Session {
 
     fn end(&self) {
         self.ended.store(true, Ordering::Release);
+        self.client.leave();
         self.streams.stir();
     }
 }

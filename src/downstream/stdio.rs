@@ -18,7 +18,7 @@ use crate::downstream::listen::{self, Subscription};
 use crate::downstream::modern;
 use crate::downstream::under_way::{Taken, UnderWay, Watched};
 use crate::proxy::Worker;
-use crate::proxy::client::{Client, Endpoint};
+use crate::proxy::client::{Client, Endpoint, Level};
 use crate::proxy::dispatch::{self, Channel, Incoming, Initialize, Peer, Reaction};
 use crate::proxy::reply::{Piece, Running};
 use crate::upstream::Era;
@@ -163,14 +163,24 @@ impl Pipe {
         let Initialize { version, client_name, takes, answer } = accepted;
         let id = SESSION_ID.into();
         self.client = Arc::new(Client::new(id, &client_name, version, Era::Legacy, takes));
+        // There is but one stream: it is told everything until it asks for less.
+        self.client.set_level(Level::Debug);
         self.send(answer).await;
         // Whoever introduces itself again is told once.
         self.listeners.abort_all();
         let (client, replies) = (Arc::clone(&self.client), self.replies.clone());
         let mut receiver = self.worker.proxy.catalog.notices();
+        let mut aside = client.listen();
         self.listeners.spawn_local(async move {
             loop {
-                for notice in listen::notices(&mut receiver).await {
+                let notices = tokio::select! {
+                    notices = listen::notices(&mut receiver) => notices,
+                    Some(message) = aside.recv() => {
+                        let _ = replies.send(Splice::from(one_line(message))).await;
+                        continue;
+                    }
+                };
+                for notice in notices {
                     let told = listen::told(&client, Endpoint::Search, &notice);
                     if let Some(message) = told {
                         let _ = replies.send(Splice::from(message)).await;

@@ -21,7 +21,7 @@ use crate::proxy::exit::{Exit, Stop};
 use crate::proxy::params::progress_token;
 use crate::proxy::relay::Relay;
 use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply};
-use crate::proxy::{Worker, retrieve};
+use crate::proxy::{Worker, audience, retrieve};
 use crate::tool::{Tool, ToolName};
 use crate::upstream::{Answer, Beside, Era};
 use crate::wire::splice::Splice;
@@ -89,14 +89,22 @@ pub(super) async fn run(
     reply: Reply,
 ) -> Result<(), Aborted> {
     let token = beside.meta.as_ref().and_then(progress_token);
+    // What comes from no client counts as one of its own, as long as it takes.
+    let stranger = client.is_none().then(audience::stranger);
+    let user = client.as_ref().map(|(client, _)| client).or(stranger.as_ref());
     let sent = match prepared {
-        Ok((permit, arguments)) => send(&worker, &mut exit, permit, arguments, beside).await,
+        Ok((permit, arguments)) => send(&worker, &mut exit, user, permit, arguments, beside).await,
         Err(stop) => Err(stop),
     };
     match sent {
         Ok((permit, answer)) => {
             let relay = Relay::new(client, token);
-            Exchange::new(worker, Subject::Tool(permit), answer, exit, relay, reply).run().await
+            let exchange = Exchange::new(worker, Subject::Tool(permit), answer, exit, relay, reply);
+            let ended = exchange.run().await;
+            if let Some(stranger) = stranger {
+                stranger.was_active(Instant::now());
+            }
+            ended
         }
         Err(stop) => {
             exit.stop(stop).await;
@@ -259,6 +267,7 @@ pub(super) async fn find(worker: &Worker, name: &ToolName) -> Result<Arc<Tool>, 
 async fn send(
     worker: &Worker,
     exit: &mut Exit,
+    user: Option<&Arc<Client>>,
     permit: Permit,
     arguments: Bytes,
     beside: Beside,
@@ -268,12 +277,20 @@ async fn send(
         let text = format!("Server '{server}' not found");
         return Err(Stop::new(Status::Error, RefusalKind::Unknown, text));
     };
-    exit.sent = Some(Instant::now());
+    let now = Instant::now();
+    exit.sent = Some(now);
+    if let Some(user) = user {
+        worker.proxy.audiences.enter(upstream, user, now);
+    }
     let answer = upstream.call(&worker.pool, &permit, arguments, beside).await;
     match answer {
         Ok(answer) => Ok((permit, answer)),
         Err(error) => {
-            exit.answered = Some(Instant::now());
+            let now = Instant::now();
+            exit.answered = Some(now);
+            if let Some(user) = user {
+                user.was_active(now);
+            }
             Err(Stop::upstream(&error))
         }
     }

@@ -6,11 +6,13 @@
 //! what another was asked. How messages reach it is the faces' affair.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use bytes::Bytes;
 use serde::Deserialize;
+use tokio::sync::mpsc;
 
 use crate::upstream::{Era, Takes};
 
@@ -20,6 +22,12 @@ pub const MAX_ASKED: usize = 64;
 pub const MAX_SUBSCRIPTIONS: usize = 256;
 /// Longest client name kept, in bytes.
 pub const MAX_CLIENT_NAME_BYTES: usize = 128;
+
+/// Messages beside any answer that wait for a client to read them; more are lost.
+pub const MAX_ASIDE: usize = 32;
+
+/// Where [`Client::was_active`] counts from.
+static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// Which set of tools a request is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,9 +96,33 @@ pub struct Client {
     pub takes: Takes,
     /// The least [`Level`] it wants to be told, or [`SILENT`].
     level: AtomicU8,
+    /// It said so itself.
+    chose_level: AtomicBool,
+    /// Where it listens outside of its calls, while it does.
+    aside: Mutex<Option<mpsc::Sender<Bytes>>>,
+    /// Which servers it has used, by number, of the first 64.
+    used: AtomicU64,
+    /// Kept by whoever has to know it after the client has gone.
+    active: Arc<Active>,
     asked: Mutex<Asked>,
     /// URIs, as the client knows them.
     subscriptions: Mutex<BTreeSet<Arc<str>>>,
+}
+
+/// When a client last used a server.
+#[derive(Debug, Default)]
+pub(super) struct Active(
+    /// In seconds since [`EPOCH`], plus one; 0 for never.
+    AtomicU64,
+);
+
+impl Active {
+    /// Whole seconds since then, at most one too many; none if it never did, or has taken its
+    /// leave.
+    pub(super) fn seconds_ago(&self, now: Instant) -> Option<u64> {
+        let then = self.0.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(now.duration_since(*EPOCH).as_secs().saturating_sub(then))
+    }
 }
 
 #[derive(Debug, Default)]
@@ -136,6 +168,10 @@ impl Client {
             era,
             takes,
             level: level.into(),
+            chose_level: AtomicBool::new(false),
+            aside: Mutex::default(),
+            used: AtomicU64::new(0),
+            active: Arc::default(),
             asked: Mutex::default(),
             subscriptions: Mutex::default(),
         }
@@ -144,6 +180,65 @@ impl Client {
     /// Sets the least level it is told from now on.
     pub fn set_level(&self, level: Level) {
         self.level.store(level as u8, Ordering::Relaxed);
+        self.chose_level.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it asked for a level. One that did not may be told or not, as we like (MCP
+    /// 2025-11-25 §Setting Log Level).
+    #[must_use]
+    pub fn chose_level(&self) -> bool {
+        self.chose_level.load(Ordering::Relaxed)
+    }
+
+    /// From now on what is said to it beside any answer comes here, as long as this is kept.
+    #[must_use]
+    pub fn listen(&self) -> mpsc::Receiver<Bytes> {
+        let (sender, aside) = mpsc::channel(MAX_ASIDE);
+        *self.aside.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+        aside
+    }
+
+    /// Whether it listens outside of its calls.
+    #[must_use]
+    pub fn listens(&self) -> bool {
+        let aside = self.aside.lock().unwrap_or_else(PoisonError::into_inner);
+        aside.as_ref().is_some_and(|sender| !sender.is_closed())
+    }
+
+    /// Says something to it beside any answer; lost if it does not listen, or not fast enough.
+    pub fn tell_aside(&self, message: Bytes) {
+        let aside = self.aside.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sender) = &*aside
+            && sender.try_send(message).is_err()
+        {
+            let session = &self.session_id;
+            tracing::debug!(%session, "a message beside any answer was not taken");
+        }
+    }
+
+    /// It uses a server, or just did.
+    pub fn was_active(&self, now: Instant) {
+        let seconds = now.duration_since(*EPOCH).as_secs() + 1;
+        self.active.0.store(seconds, Ordering::Relaxed);
+    }
+
+    /// It has ended its session.
+    pub fn leave(&self) {
+        self.active.0.store(0, Ordering::Relaxed);
+    }
+
+    pub(super) fn active(&self) -> &Arc<Active> {
+        &self.active
+    }
+
+    /// True when it uses the server of this number for the first time. May be true again.
+    pub(super) fn first_uses(&self, number: usize) -> bool {
+        let bit = u32::try_from(number).ok().and_then(|number| 1_u64.checked_shl(number));
+        match bit {
+            Some(bit) if self.used.load(Ordering::Relaxed) & bit != 0 => false,
+            Some(bit) => self.used.fetch_or(bit, Ordering::Relaxed) & bit == 0,
+            None => true,
+        }
     }
 
     /// Whether it wants a log message of this level.

@@ -333,7 +333,7 @@ pub fn supported() -> Vec<&'static str> {
 /// What there is to be had, for `initialize` and `server/discover`.
 #[must_use]
 pub fn capabilities(worker: &Worker, peer: &Peer) -> Value {
-    let mut capabilities = more::capabilities(worker, peer);
+    let mut capabilities = more::capabilities(worker);
     // Our four tools never change.
     let changes = peer.endpoint == Endpoint::All;
     capabilities.insert("tools".into(), json!({"listChanged": changes}));

@@ -152,7 +152,9 @@ impl Exchange {
 
     pub(super) async fn run(mut self) -> Result<(), Aborted> {
         let received = self.receive().await;
-        self.exit.answered = Some(Instant::now());
+        let now = Instant::now();
+        self.exit.answered = Some(now);
+        self.relay.was_active(now);
         match received {
             Ok(member) => {
                 if let Some(answer) = self.answer.take() {

@@ -11,6 +11,7 @@ mod address;
 pub mod news;
 pub mod offers;
 mod subscribers;
+pub mod watch;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -34,7 +35,7 @@ use crate::proxy::params::progress_token;
 use crate::proxy::relay::Relay;
 use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply, Running};
 use crate::tool::ToolName;
-use crate::upstream::{Answer, Ask, Era, Offers, Takes, Upstream};
+use crate::upstream::{Answer, Ask, Offers, Takes, Upstream};
 use crate::wire::jsonrpc::Code;
 use crate::wire::splice::Splice;
 
@@ -73,7 +74,7 @@ impl Forward {
 /// that has not answered since the start may offer anything: a client that was told too much finds
 /// an empty list, one that was told too little never looks.
 #[must_use]
-pub fn capabilities(worker: &Worker, peer: &Peer) -> Map<String, Value> {
+pub fn capabilities(worker: &Worker) -> Map<String, Value> {
     let mut all = Offers::default();
     for upstream in worker.proxy.upstreams.iter() {
         let (offers, unknown) = (upstream.offers(), !upstream.state().settled);
@@ -82,9 +83,7 @@ pub fn capabilities(worker: &Worker, peer: &Peer) -> Map<String, Value> {
         all.prompts |= offers.prompts || unknown;
         all.completions |= offers.completions || unknown;
     }
-    // A modern client subscribes by listening, which is not carried on to upstreams.
-    let subscribe = all.resource_updates && peer.client.era == Era::Legacy;
-    let resources = json!({"subscribe": subscribe, "listChanged": true});
+    let resources = json!({"subscribe": all.resource_updates, "listChanged": true});
     let prompts = json!({"listChanged": true});
     let offered = [
         (all.resources, "resources", resources),
@@ -192,7 +191,8 @@ async fn send(
             })?,
             // Other clients share the subscription.
             Forward::Unsubscribe if !subscribers.leave(&uri(), client) => return Ok(None),
-            Forward::Read | Forward::Unsubscribe | Forward::Prompt | Forward::Complete => {}
+            Forward::Unsubscribe => upstream.unwant(&own),
+            Forward::Read | Forward::Prompt | Forward::Complete => {}
         }
     }
     let ask = Ask {
@@ -203,9 +203,18 @@ async fn send(
         takes,
     };
     let token = ask.meta.as_ref().and_then(progress_token);
-    exit.sent = Some(Instant::now());
+    let now = Instant::now();
+    exit.sent = Some(now);
+    if let Some(client) = subscriber {
+        worker.proxy.audiences.enter(upstream, client, now);
+    }
     match upstream.ask(&worker.pool, ask).await {
-        Ok(answer) => Ok(Some((answer, token))),
+        Ok(answer) => {
+            if forward == Forward::Subscribe {
+                upstream.want(&own, Some(answer.generation()));
+            }
+            Ok(Some((answer, token)))
+        }
         Err(error) => {
             exit.answered = Some(Instant::now());
             Err(Stop::new(Status::Error, RefusalKind::Failed, error.to_string()))

@@ -5,6 +5,7 @@
 //! here. Bytes are kept: only a token or an id is replaced.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -24,6 +25,8 @@ pub(super) struct Relay {
     token: Option<Bytes>,
     /// What the client was asked for this call, and may not have answered.
     asked: Vec<u64>,
+    /// Something was told before the answer: it is a stream already.
+    streams: bool,
 }
 
 /// What is to be done about a message.
@@ -50,7 +53,7 @@ struct Params<'a> {
 impl Relay {
     /// A relay to `client`, if it can be told anything; `token` is the one its call carried.
     pub(super) fn new(client: Option<(Arc<Client>, Channel)>, token: Option<Bytes>) -> Self {
-        Self { client, token, asked: Vec::new() }
+        Self { client, token, asked: Vec::new(), streams: false }
     }
 
     /// Takes a message that came before the answer to the request `id` of `server`.
@@ -61,6 +64,19 @@ impl Relay {
         server: &Arc<str>,
         generation: u64,
     ) -> Step {
+        let step = self.step(message, id, server, generation);
+        self.streams |= matches!(step, Step::Tell(_));
+        step
+    }
+
+    /// Its client has just used a server.
+    pub(super) fn was_active(&self, now: Instant) {
+        if let Some((client, _)) = &self.client {
+            client.was_active(now);
+        }
+    }
+
+    fn step(&mut self, message: &Bytes, id: u64, server: &Arc<str>, generation: u64) -> Step {
         let Ok(envelope) = serde_json::from_slice::<Envelope<'_>>(message) else {
             return Step::Drop;
         };
@@ -84,8 +100,10 @@ impl Relay {
             }
             ("notifications/message", None) => {
                 let level = params.and_then(|params| params.level).unwrap_or(Level::Info);
-                match self.channel() {
-                    Some(client) if client.wants(level) => tell(message.clone()),
+                match &self.client {
+                    Some((client, channel)) if client.wants(level) => {
+                        self.log(message, client, *channel)
+                    }
                     Some(_) | None => Step::Drop,
                 }
             }
@@ -96,6 +114,18 @@ impl Relay {
                 }
             }
             (_, None) => Step::Drop,
+        }
+    }
+
+    /// Log messages make no stream of an answer that is none, for who did not ask for them: there
+    /// are clients that read large answers from JSON only.
+    fn log(&self, message: &Bytes, client: &Client, channel: Channel) -> Step {
+        match channel {
+            Channel::Stream if self.streams || client.chose_level() => tell(message.clone()),
+            Channel::Stream | Channel::Answer => {
+                client.tell_aside(message.clone());
+                Step::Drop
+            }
         }
     }
 
@@ -300,11 +330,28 @@ mod tests {
     }
 
     #[test]
+    fn log_messages_nobody_asked_for_make_no_stream() {
+        let info = r#"{"method":"notifications/message","params":{"level":"info","data":1}}"#;
+        let progress = r#"{"method":"notifications/progress","params":{"progressToken":7}}"#;
+        let client = client(Era::Legacy, ALL);
+        let mut ours = relay(&client, Channel::Stream, Some("1"));
+        assert_eq!(told(&mut ours, info), None);
+        let mut aside = client.listen();
+        assert_eq!(told(&mut ours, info), None);
+        assert_eq!(aside.try_recv().unwrap(), info);
+        assert!(told(&mut ours, progress).is_some());
+        assert!(told(&mut ours, info).is_some(), "it is a stream already");
+        assert!(aside.try_recv().is_err(), "nothing is told twice");
+    }
+
+    #[test]
     fn log_messages_come_from_the_level_that_was_asked_for() {
         let info = r#"{"method":"notifications/message","params":{"level":"info","data":1}}"#;
         let (old, new) = (client(Era::Legacy, ALL), client(Era::Modern, ALL));
-        assert!(told(&mut relay(&old, Channel::Stream, None), info).is_some());
         assert!(told(&mut relay(&new, Channel::Stream, None), info).is_none());
+        old.set_level(Level::Info);
+        assert!(told(&mut relay(&old, Channel::Stream, None), info).is_some());
+        assert!(told(&mut relay(&old, Channel::Answer, None), info).is_none());
         new.set_level(Level::Info);
         assert!(told(&mut relay(&new, Channel::Stream, None), info).is_some());
         old.set_level(Level::Notice);

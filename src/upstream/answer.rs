@@ -10,10 +10,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::call::Upstream;
+use super::ask::Era;
+use super::call::{Carrier, Upstream};
 use super::error::{CallError, Cause, Sent};
 use super::heard::Heard;
-use super::http::{self, Exchange, Pool};
+use super::http::{self, Cursor, Exchange, Pool, Resuming, Session};
 use super::stdio;
 use super::supervisor::Control;
 
@@ -46,11 +47,21 @@ pub(super) enum Source {
 }
 
 pub(super) struct HttpSource {
-    /// `None` once the connection went back to the pool, or broke.
-    exchange: Option<Exchange>,
+    stage: Stage,
+    /// How far a stream that was taken up again had come.
+    cursor: Option<Box<Cursor>>,
     pool: Rc<Pool>,
     key: u64,
     cancel: Cancel,
+}
+
+#[expect(clippy::large_enum_variant, reason = "a source is boxed as a whole, and mostly streams")]
+enum Stage {
+    Streaming(Exchange),
+    /// The stream ended before the answer, and is being taken up again.
+    Resuming(Resuming),
+    /// The connection went back to the pool, or broke.
+    Over,
 }
 
 /// Tells the server, when dropped while armed, that nobody waits for a call any more. Closing the
@@ -169,38 +180,93 @@ impl Answer {
 
 impl HttpSource {
     pub(super) fn new(exchange: Exchange, pool: Rc<Pool>, key: u64, cancel: Cancel) -> Self {
-        Self { exchange: Some(exchange), pool, key, cancel }
+        Self { stage: Stage::Streaming(exchange), cursor: None, pool, key, cancel }
     }
 
     pub(super) fn wait_longer(&mut self, limit: Duration) {
-        if let Some(exchange) = &mut self.exchange {
-            exchange.wait_longer(limit);
+        match &mut self.stage {
+            Stage::Streaming(exchange) => exchange.wait_longer(limit),
+            Stage::Resuming(resuming) => resuming.wait_longer(limit),
+            Stage::Over => {}
         }
     }
 
     pub(super) async fn next(&mut self) -> Result<Option<Part>, Cause> {
-        let Some(exchange) = &mut self.exchange else { return Ok(None) };
-        let event = match exchange.next().await {
-            Ok(event) => event,
-            Err(cause) => {
-                self.exchange = None;
-                self.cancel.failed(&cause);
-                return Err(cause);
+        loop {
+            match &mut self.stage {
+                Stage::Over => return Ok(None),
+                Stage::Streaming(exchange) => {
+                    let event = match exchange.next().await {
+                        Ok(event) => event,
+                        Err(cause) => {
+                            self.stage = Stage::Over;
+                            self.cancel.failed(&cause);
+                            return Err(cause);
+                        }
+                    };
+                    if event.is_none() && self.take_up() {
+                        continue;
+                    }
+                    if let Stage::Streaming(exchange) = &self.stage
+                        && exchange.is_complete()
+                    {
+                        self.done();
+                    }
+                    return Ok(event.map(|event| match event {
+                        http::Event::Data(data) => Part::Data(data),
+                        http::Event::End => Part::End,
+                    }));
+                }
+                Stage::Resuming(resuming) => match resuming.resumed().await {
+                    Ok((exchange, cursor)) => {
+                        self.stage = Stage::Streaming(exchange);
+                        self.cursor = Some(cursor);
+                    }
+                    Err(cause) => {
+                        // The server may be working on it still: it is told that nobody waits.
+                        self.stage = Stage::Over;
+                        return Err(cause);
+                    }
+                },
             }
-        };
-        if exchange.is_complete() {
-            self.done();
         }
-        Ok(event.map(|event| match event {
-            http::Event::Data(data) => Part::Data(data),
-            http::Event::End => Part::End,
-        }))
+    }
+
+    /// The stream ended before the answer: begins to take it up again, if it can be. The request
+    /// is not sent again (MCP 2025-11-25 §Resumability and Redelivery).
+    fn take_up(&mut self) -> bool {
+        let Stage::Streaming(exchange) = &self.stage else { return false };
+        let Some(cursor) = exchange.cursor(self.cursor.take()) else { return false };
+        let (upstream, generation) = (self.cancel.upstream.clone(), self.cancel.generation);
+        if upstream.session_of(generation).is_none() {
+            return false;
+        }
+        let session = move || upstream.session_of(generation);
+        self.stage = Stage::Resuming(Resuming::begin(exchange, cursor, session));
+        true
     }
 
     pub(super) fn done(&mut self) {
         self.cancel.armed = false;
-        if let Some(exchange) = self.exchange.take() {
+        if let Stage::Streaming(exchange) = std::mem::replace(&mut self.stage, Stage::Over)
+            && (self.cursor.is_none() || exchange.is_complete())
+        {
+            // A stream that was taken up again is left at the answer: nobody would read on.
             exchange.release(&self.pool, self.key);
+        }
+    }
+}
+
+impl Upstream {
+    /// The session over which the calls of that connection go, while there is one.
+    fn session_of(&self, generation: u64) -> Option<Arc<Session>> {
+        let live = self.live.load();
+        let live = live.as_ref()?;
+        match &live.link {
+            Carrier::Http(session) if live.generation == generation && live.era == Era::Legacy => {
+                Some(session.clone())
+            }
+            Carrier::Http(_) | Carrier::Stdio(_) => None,
         }
     }
 }

@@ -41,6 +41,17 @@ pub struct Changes {
     pub prompts: u64,
 }
 
+/// What became of a log message that names no call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// Whoever it is for has it, or does not want it.
+    Already,
+    /// One client alone uses the server: the call in flight can tell it, if there is but one.
+    ByItsCall,
+    /// It could be about several clients, or about none.
+    Nobody,
+}
+
 /// Which requests of a server the client behind a call can be asked. Only one of the revisions
 /// with `initialize` can: a modern client has none of these.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

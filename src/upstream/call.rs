@@ -14,7 +14,7 @@ use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, watch};
 
 use super::answer::{Answer, Cancel, HttpSource, Source};
-use super::ask::{Ask, Beside, Changes, Era, Offers, Takes};
+use super::ask::{Ask, Beside, Changes, Era, Offers, Takes, Told};
 use super::desk::{self, Desk, News};
 use super::error::{CallError, Cause, Sent, Undelivered};
 use super::heard::{Going, Heard};
@@ -23,6 +23,7 @@ use super::pending;
 use super::request::{Fields, Params};
 use super::stdio::Link;
 use super::supervisor::{Control, ServerState, Status};
+use super::wanted::Wanted;
 use crate::intent::Permit;
 
 /// Longest wait of calls for a server that is still connecting, from when it began to. The server
@@ -38,6 +39,7 @@ pub const RESPOND_WAIT: Duration = Duration::from_secs(5);
 /// A server, as calls see it. Shared by all workers.
 pub struct Upstream {
     pub(super) name: Arc<str>,
+    pub(super) number: usize,
     pub(super) call_timeout: Duration,
     /// Permits, and how many there are in all.
     pub(super) slots: Option<(Arc<Semaphore>, usize)>,
@@ -48,6 +50,8 @@ pub struct Upstream {
     /// What it said of itself when it was reached last.
     pub(super) about: ArcSwap<About>,
     pub(super) news: Arc<News>,
+    /// Resources whose changes it is to tell of.
+    pub(super) wanted: watch::Sender<Wanted>,
 }
 
 /// What a server said of itself.
@@ -85,6 +89,12 @@ impl Upstream {
     #[must_use]
     pub fn name(&self) -> &Arc<str> {
         &self.name
+    }
+
+    /// Its place in the config, from 0.
+    #[must_use]
+    pub fn number(&self) -> usize {
+        self.number
     }
 
     /// How it is now.
@@ -137,6 +147,12 @@ impl Upstream {
     #[must_use]
     pub fn updates(&self) -> broadcast::Receiver<Arc<str>> {
         self.news.updates.subscribe()
+    }
+
+    /// Gives `reader` each log message that names no call, before anything else is done with it.
+    /// Called once, at the start; the reader must not block.
+    pub fn log_to(&self, reader: impl Fn(&Bytes) -> Told + Send + Sync + 'static) {
+        self.news.read_by(reader);
     }
 
     /// Sends a client's answer back to the server that asked. `generation` is that of the

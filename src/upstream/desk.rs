@@ -5,12 +5,13 @@
 //! [`super::traffic`].
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use tokio::sync::{Notify, broadcast, mpsc, watch};
 
-use super::ask::{Changes, Takes};
+use super::ask::{Changes, Takes, Told};
 use super::traffic::{self, List, Way};
 
 /// Messages that wait for a call beside its own stream.
@@ -18,14 +19,23 @@ pub(super) const HEARD_MESSAGES: usize = 32;
 /// Changed resources that wait for a slow follower; it learns that it missed some.
 const UPDATES: usize = 256;
 
-/// What a server tells about its lists.
-#[derive(Debug)]
+type Reader = Box<dyn Fn(&Bytes) -> Told + Send + Sync>;
+
+/// What a server tells about its lists, and its log.
 pub(super) struct News {
     /// Its tools are to be listed again.
     pub(super) tools: Notify,
     pub(super) changes: watch::Sender<Changes>,
     /// The URIs of resources that have changed.
     pub(super) updates: broadcast::Sender<Arc<str>>,
+    /// Knows whom a log message can be told outside of a call.
+    reader: OnceLock<Reader>,
+}
+
+impl fmt::Debug for News {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("News").field("changes", &*self.changes.borrow()).finish_non_exhaustive()
+    }
 }
 
 impl Default for News {
@@ -34,6 +44,7 @@ impl Default for News {
             tools: Notify::new(),
             changes: watch::Sender::default(),
             updates: broadcast::Sender::new(UPDATES),
+            reader: OnceLock::new(),
         }
     }
 }
@@ -53,6 +64,16 @@ impl News {
             changes.resources += 1;
             changes.prompts += 1;
         });
+    }
+
+    /// Who reads the log from now on; the first one does.
+    pub(super) fn read_by(&self, reader: impl Fn(&Bytes) -> Told + Send + Sync + 'static) {
+        let _ = self.reader.set(Box::new(reader));
+    }
+
+    /// A log message that names no call.
+    pub(super) fn logged(&self, message: &Bytes) -> Told {
+        self.reader.get().map_or(Told::ByItsCall, |reader| reader(message))
     }
 
     pub(super) fn updated(&self, uri: &str) {

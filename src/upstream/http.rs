@@ -26,8 +26,10 @@ use super::error::{Cause, Sent, printable};
 use crate::wire::http1::Head;
 use crate::wire::sse;
 
+mod resume;
 mod session;
 
+pub(super) use resume::{Cursor, Resuming};
 pub(super) use session::{Session, Standing};
 
 /// Most idle connections kept for one upstream by one worker.
@@ -299,10 +301,13 @@ fn is_media_type(value: &[u8], name: &[u8]) -> bool {
 }
 
 impl Exchange {
-    /// The next bytes of the answer; `None` at its end.
+    /// The next bytes of the answer; `None` at its end. An event stream whose connection breaks
+    /// between two events has ended there, if it can be taken up again.
     pub(super) async fn next(&mut self) -> Result<Option<Event>, Cause> {
         let event = poll_fn(|cx| self.poll_next(cx)).await;
-        self.deadline = None;
+        if !matches!(event, Ok(None)) {
+            self.deadline = None;
+        }
         event
     }
 
@@ -318,6 +323,10 @@ impl Exchange {
                 Poll::Pending => {
                     ready!(self.poll_deadline(cx));
                     return Poll::Ready(Err(self.overdue()));
+                }
+                Poll::Ready(Some(Err(Cause::CutOff { .. }))) if self.ended_between_events() => {
+                    self.ended = true;
+                    return Poll::Ready(Ok(None));
                 }
                 Poll::Ready(Some(Err(cause))) => return Poll::Ready(Err(cause)),
                 Poll::Ready(None) => {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::json;
 
 use super::answer::Part;
 use super::ask::{Era, Offers};
@@ -18,6 +19,7 @@ use super::request::Params;
 use super::session::{STREAM_SILENCE, Shared, next_message};
 use super::stdio::Link;
 use super::traffic::List;
+use super::wanted::Wanted;
 
 /// First wait before a stream that ended is opened again, and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -52,11 +54,7 @@ pub(super) async fn follow(upstream: Arc<Upstream>, line: Line, offers: Offers) 
     let mut wait = RETRY.0;
     loop {
         let began = Instant::now();
-        let end = match &line {
-            Line::Http(shared) => over_http(&upstream, shared, &params).await,
-            Line::Stdio(link) => over_stdio(link, &params).await,
-        };
-        match end {
+        match over(&upstream, &line, &params, &[]).await {
             End::Over => {}
             End::Refused => {
                 tracing::debug!(server = %upstream.name, "a server does not tell of changes");
@@ -72,6 +70,60 @@ pub(super) async fn follow(upstream: Arc<Upstream>, line: Line, offers: Offers) 
         // What changed meanwhile was told to nobody.
         upstream.news.changed(List::Tools);
         upstream.news.reconnected();
+    }
+}
+
+/// Follows single resources, as long as the connection lives: those that clients want. Another set
+/// of them is another stream.
+pub(super) async fn follow_resources(upstream: Arc<Upstream>, line: Line) {
+    let mut wanted = upstream.wanted.subscribe();
+    let uris = |wanted: &Wanted| wanted.keys().cloned().collect::<Vec<_>>();
+    // Of these a change may have been told to nobody, on the connection before too.
+    let mut missed = uris(&wanted.borrow());
+    let mut wait = RETRY.0;
+    loop {
+        let now = uris(&wanted.borrow_and_update());
+        let notifications = json!({"resourceSubscriptions": now});
+        let params = json!({"notifications": notifications}).to_string();
+        let began = Instant::now();
+        let listening = async {
+            match now.is_empty() {
+                true => std::future::pending().await,
+                false => over(&upstream, &line, &params, &missed).await,
+            }
+        };
+        let end = tokio::select! {
+            end = listening => end,
+            changed = wanted.changed() => match changed {
+                Ok(()) => {
+                    missed = now;
+                    continue;
+                }
+                Err(_) => return,
+            },
+        };
+        match end {
+            End::Over => missed = now,
+            End::Refused => {
+                tracing::debug!(server = %upstream.name, "a server does not tell of resources");
+                return;
+            }
+            End::Gone => return,
+        }
+        if began.elapsed() >= STABLE {
+            wait = RETRY.0;
+        }
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(RETRY.1);
+    }
+}
+
+/// One stream, to its end. Once it stands, the `missed` resources are told of.
+async fn over(upstream: &Upstream, line: &Line, params: &str, missed: &[Arc<str>]) -> End {
+    let stands = || missed.iter().for_each(|uri| upstream.news.updated(uri));
+    match line {
+        Line::Http(shared) => over_http(upstream, shared, params, stands).await,
+        Line::Stdio(link) => over_stdio(link, params, stands).await,
     }
 }
 
@@ -92,7 +144,12 @@ fn request(params: &str) -> Params {
     Params::of("subscriptions/listen", params.to_owned().into())
 }
 
-async fn over_http(upstream: &Upstream, shared: &Arc<Shared>, params: &str) -> End {
+async fn over_http(
+    upstream: &Upstream,
+    shared: &Arc<Shared>,
+    params: &str,
+    stands: impl FnOnce(),
+) -> End {
     let (session, params) = (shared.session(), request(params));
     let request =
         session.post(&params.lines(Era::Modern), params.body(upstream.fresh_id(), Era::Modern));
@@ -111,10 +168,15 @@ async fn over_http(upstream: &Upstream, shared: &Arc<Shared>, params: &str) -> E
             _ => return End::Over,
         },
     };
+    let mut stands = Some(stands);
     loop {
         match next_message(&mut stream, MAX_MESSAGE_BYTES).await {
             Ok(Some(message)) => match outcome(&message) {
                 None => {
+                    // The first message is the acknowledgement.
+                    if let Some(stands) = stands.take() {
+                        stands();
+                    }
                     shared.deliver(message);
                 }
                 Some(end) => return end,
@@ -126,11 +188,12 @@ async fn over_http(upstream: &Upstream, shared: &Arc<Shared>, params: &str) -> E
 }
 
 /// What is told on the pipe is routed by its reader; here only the end is waited for.
-async fn over_stdio(link: &Arc<Link>, params: &str) -> End {
+async fn over_stdio(link: &Arc<Link>, params: &str, stands: impl FnOnce()) -> End {
     let params = request(params);
     let Ok(mut call) = link.call(|id| params.line(id, Era::Modern), FOR_EVER, None).await else {
         return End::Gone;
     };
+    stands();
     let mut message = Vec::new();
     loop {
         match call.next().await {

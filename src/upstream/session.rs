@@ -19,7 +19,7 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::ask::Era;
+use super::ask::{Era, Told};
 use super::desk::{Desk, News};
 use super::error::Cause;
 use super::http::{self, Event, Exchange, Limits, STALL_LIMIT, Session};
@@ -216,6 +216,15 @@ impl Shared {
         let message = Bytes::from(message);
         match self.desk.way(&message) {
             Way::Lifecycle => return self.hand_to_lifecycle(&message),
+            Way::Log(call) => match (self.news.logged(&message), call) {
+                (Told::Already, _) => {}
+                (Told::ByItsCall, Some(id)) => {
+                    self.desk.tell(id, message);
+                }
+                (Told::ByItsCall, None) | (Told::Nobody, _) => {
+                    tracing::debug!(server = %self.server, "a log message that is told to nobody");
+                }
+            },
             Way::Call(id, request) => {
                 if let (false, Some(id)) = (self.desk.tell(id, message), request) {
                     self.reply(traffic::busy(&id));

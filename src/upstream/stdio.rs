@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-use super::ask::Takes;
+use super::ask::{Takes, Told};
 use super::desk::News;
 use super::error::{Cause, Human, Sent, printable};
 use super::peek::{Peek, Route};
@@ -337,6 +337,20 @@ impl Reader<'_> {
         drop(waiting);
         let sent = match traffic::way(&message, calls.into_iter()) {
             Way::Lifecycle => self.inbox.try_send(message).is_ok(),
+            // On a pipe what is said during a call comes before its answer.
+            Way::Log(None) => {
+                if self.link.news.logged(&message) != Told::Already {
+                    let server = &self.link.server;
+                    tracing::debug!(%server, "a log message that is told to nobody");
+                }
+                true
+            }
+            Way::Log(Some(id)) => {
+                let waiting = self.link.waiting();
+                waiting
+                    .get(id)
+                    .is_some_and(|it| it.sender.try_send(Piece::Message(message)).is_ok())
+            }
             Way::Call(id, request) => {
                 let piece = Piece::Message(message);
                 let waiting = self.link.waiting();

@@ -39,6 +39,7 @@ use super::oauth::{self, Renewal};
 use super::probe::Start;
 use super::session;
 use super::stdio;
+use super::wanted;
 use crate::catalog::snapshot::{Catalog, Change};
 
 /// First wait after a failed attempt.
@@ -186,7 +187,7 @@ impl Supervisor {
         let mut supervisor =
             Self { servers: HashMap::new(), order: Vec::new(), stop, tasks: Mutex::default() };
         let mut tasks = Vec::new();
-        for (key, (name, config)) in configs.into_iter().enumerate() {
+        for (number, (name, config)) in configs.into_iter().enumerate() {
             let (control, controls) = mpsc::channel(CONTROL_MESSAGES);
             let target = config.target(&|name| std::env::var(name).ok());
             let state = ServerState {
@@ -206,6 +207,7 @@ impl Supervisor {
             };
             let upstream = Arc::new(Upstream {
                 name: name.clone(),
+                number,
                 call_timeout: config.call_timeout,
                 slots: config
                     .max_concurrent
@@ -216,6 +218,7 @@ impl Supervisor {
                 next_id: AtomicU64::new(0),
                 about: ArcSwap::default(),
                 news: Arc::default(),
+                wanted: watch::Sender::default(),
             });
             supervisor.servers.insert(name, upstream.clone());
             supervisor.order.push(upstream.clone());
@@ -226,7 +229,7 @@ impl Supervisor {
                 login: oauth::Guard::of(&upstream.name, &config, &target, &tls),
                 upstream,
                 config,
-                key: key as u64,
+                key: number as u64,
                 catalog: catalog.clone(),
                 events: events.clone(),
                 tls: tls.clone(),
@@ -403,9 +406,20 @@ impl Keeper {
         self.publish(connection);
         self.upstream.news.reconnected();
         let mut following = JoinSet::new();
-        if about.era == Era::Modern {
-            let line = connection.line.clone();
-            following.spawn(listen::follow(self.upstream.clone(), line, about.offers));
+        let upstream = || self.upstream.clone();
+        match (about.era, about.offers.resource_updates) {
+            (Era::Modern, updates) => {
+                let line = connection.line.clone();
+                if updates {
+                    following.spawn(listen::follow_resources(upstream(), line.clone()));
+                }
+                following.spawn(listen::follow(upstream(), line, about.offers));
+            }
+            (Era::Legacy, true) => {
+                let limit = self.config.init_timeout;
+                following.spawn(wanted::keep(upstream(), generation, limit));
+            }
+            (Era::Legacy, false) => {}
         }
         let mut renewal = self.renewal(connection);
         let mut worked = false;

@@ -5,8 +5,10 @@ mod eras;
 mod fake;
 mod http;
 mod peers;
+mod resume;
 mod stdio;
 mod traffic;
+mod wanted;
 
 use std::future::Future;
 use std::rc::Rc;

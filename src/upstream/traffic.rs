@@ -34,6 +34,8 @@ pub(super) enum List {
 pub(super) enum Way {
     /// It answers a request of the lifecycle, or is for it to judge.
     Lifecycle,
+    /// A log message, which names no call: the only one in flight, if it is the only one.
+    Log(Option<u64>),
     /// It is about this call. With an id it is a request, which must be answered by somebody.
     Call(u64, Option<Bytes>),
     /// A list has changed.
@@ -57,7 +59,13 @@ pub(super) fn way(message: &[u8], calls: impl Iterator<Item = (u64, Takes)>) -> 
         (Some(method), None) => notification(method, envelope.params, calls),
         (Some(method), Some(id)) => request(method, id.get(), calls),
     };
-    let Way::Call(_, request) = &way else { return way };
+    let request = match &way {
+        Way::Call(_, request) => request.as_deref(),
+        Way::Log(_) => None,
+        Way::Lifecycle | Way::Changed(_) | Way::Updated(_) | Way::Reply(_) | Way::Nobody(_) => {
+            return way;
+        }
+    };
     if message.len() <= MAX_TOLD_BYTES {
         return way;
     }
@@ -79,8 +87,8 @@ fn notification(
             Some(_) | None => Way::Nobody("progress of a call that is not in flight"),
         },
         "notifications/message" => match (calls.next(), calls.next()) {
-            (Some((only, _)), None) => Way::Call(only, None),
-            (None, _) | (Some(_), Some(_)) => Way::Nobody("a log message that belongs to no call"),
+            (Some((only, _)), None) => Way::Log(Some(only)),
+            (None, _) | (Some(_), Some(_)) => Way::Log(None),
         },
         // It takes back what it asked: whoever was asked is the one call that could be.
         "notifications/cancelled" => {
@@ -287,12 +295,11 @@ mod tests {
     }
 
     #[test]
-    fn a_log_message_goes_to_the_only_call() {
+    fn a_log_message_may_go_to_the_only_call() {
         let log = r#"{"method":"notifications/message","params":{"level":"info"}}"#;
-        check(log, &[(A, NONE)], &Way::Call(A, None));
-        let nobody = Way::Nobody("a log message that belongs to no call");
-        check(log, &[], &nobody);
-        check(log, &[(A, NONE), (B, NONE)], &nobody);
+        check(log, &[(A, NONE)], &Way::Log(Some(A)));
+        check(log, &[], &Way::Log(None));
+        check(log, &[(A, NONE), (B, NONE)], &Way::Log(None));
     }
 
     #[test]

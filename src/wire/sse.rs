@@ -56,6 +56,9 @@ pub struct Decoder {
     event: Vec<u8>,
     id: Vec<u8>,
     id_next: Vec<u8>,
+    /// The id of the event that is being read, if it has one: it counts once the event has ended.
+    id_begun: Vec<u8>,
+    has_id: bool,
     retry_next: Vec<u8>,
     retry: Option<u64>,
 }
@@ -172,7 +175,7 @@ impl Decoder {
         &self.event
     }
 
-    /// The last event id of the stream, for `Last-Event-ID`; empty when none was given.
+    /// The id of the last event that came whole, for `Last-Event-ID`; empty when none was given.
     #[must_use]
     pub fn last_id(&self) -> &[u8] {
         &self.id
@@ -281,7 +284,8 @@ impl Decoder {
         match field {
             // An id that holds a NUL is ignored, and so is a time that is not all digits.
             Field::Id if !self.id_next.contains(&0) => {
-                std::mem::swap(&mut self.id, &mut self.id_next);
+                std::mem::swap(&mut self.id_begun, &mut self.id_next);
+                self.has_id = true;
             }
             Field::Retry if self.retry_next.iter().all(u8::is_ascii_digit) => {
                 let digits = std::str::from_utf8(&self.retry_next).ok();
@@ -298,6 +302,9 @@ impl Decoder {
     }
 
     fn dispatch(&mut self) -> Option<Item> {
+        if std::mem::take(&mut self.has_id) {
+            std::mem::swap(&mut self.id, &mut self.id_begun);
+        }
         if std::mem::take(&mut self.has_data) {
             self.ended = true;
             return Some(Item::End);
@@ -460,6 +467,23 @@ mod tests {
             decoder.push(Bytes::from(format!("{text}data: x\n\n")));
             while decoder.next_item().unwrap() != Some(Item::End) {}
             assert_eq!(decoder.retry(), retry, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn an_id_counts_once_its_event_came_whole() {
+        let mut decoder = Decoder::new();
+        for (bytes, id) in [
+            ("id: 1\ndata: x\n\nid: 2\n", "1"),
+            ("data: y", "1"),
+            ("\n\n", "2"),
+            ("id: 3\nretry: 5\n", "2"),
+            ("\n", "3"),
+            ("id: 4", "3"),
+        ] {
+            decoder.push(Bytes::from(bytes));
+            while decoder.next_item().unwrap().is_some() {}
+            assert_eq!(decoder.last_id(), id.as_bytes(), "{bytes:?}");
         }
     }
 

@@ -21,6 +21,7 @@ mod protocol_stdio;
 mod requests;
 mod rest;
 mod serve;
+mod slow;
 mod stdio;
 mod streaming;
 mod upstream;

@@ -127,12 +127,26 @@ fn progress_and_log_messages_come_before_the_answer_as_events_with_ids() {
     assert_eq!(session.post(&level).json()["result"], json!({}));
     let response = session.call("s:notify", json!({}), json!({})).response();
     assert_eq!(response.header("content-type"), Some("application/json"));
+    let level = level.to_string().replace("warning", "info");
     let other = Session::plain();
+    assert_eq!(other.send("POST", &[], &level).response().status, 200);
     let mut events = Events::of(other.call("s:notify", json!({}), json!({})));
     assert_eq!(events.message()["method"], "notifications/message");
     let wrong = json!({"jsonrpc": "2.0", "id": 1, "method": "logging/setLevel",
         "params": {"level": "loud"}});
     assert_eq!(session.post(&wrong).json()["error"]["code"], -32602);
+}
+
+#[test]
+fn log_messages_nobody_asked_for_come_on_the_standing_stream_or_not_at_all() {
+    let session = Session::plain();
+    let answer = session.call("s:notify", json!({}), json!({})).response();
+    assert_eq!(answer.header("content-type"), Some("application/json"));
+    let mut standing = Events::of(session.get(&[]));
+    assert_eq!(standing.next().unwrap().data, "");
+    let answer = session.call("s:notify", json!({}), json!({})).response();
+    assert_eq!(answer.header("content-type"), Some("application/json"));
+    assert_eq!(standing.message()["method"], "notifications/message");
 }
 
 #[test]

@@ -4,7 +4,9 @@ use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Connection, Events, HttpStub, Proxy, Response, error_text, until};
+use crate::harness::{
+    Connection, Events, HttpStub, Proxy, Response, error_text, stub_stdio, until,
+};
 
 const VERSION: &str = "2026-07-28";
 
@@ -243,6 +245,21 @@ fn a_server_that_asks_a_modern_client_is_told_why_it_cannot() {
     let told = &answer["result"]["structuredContent"]["answered"];
     assert_eq!(told["code"], -32601, "{answer}");
     assert!(told["message"].as_str().unwrap().contains(VERSION), "{told}");
+}
+
+#[test]
+fn resources_are_subscribed_to_by_listening_whichever_era_their_server_is_of() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&["--offers", "--only", "echo"])}));
+    let shared = "mcpproxy://s/test://shared";
+    let uris = [shared, "mcpproxy://nobody/x:y", "x:y"];
+    let wants = json!({"notifications": {"resourceSubscriptions": uris}});
+    let mut events = Events::of(send(&proxy, "/mcp", "subscriptions/listen", wants));
+    let agreed = &events.message()["params"]["notifications"];
+    assert_eq!(*agreed, json!({"resourceSubscriptions": [shared]}));
+    // This server tells of a change when it is asked to tell.
+    let told = events.message();
+    assert_eq!(told["method"], "notifications/resources/updated");
+    assert_eq!(told["params"]["uri"], shared);
 }
 
 #[test]

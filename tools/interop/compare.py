@@ -49,6 +49,15 @@ def differences(client, check, plain, sent, got, read, route):
         return
     if check.readable and read["as"] != got.member:
         yield f"the client read {read}"
+    if "result" in read and understood(json.dumps(read["result"])) != understood(got.raw):
+        yield f"the client printed {str(read)[:SHOWN]}"
+
+
+def understood(result) -> dict:
+    """As a client in JavaScript has it, which keeps to itself what the protocol says of results."""
+    value = json.loads(result, parse_int=float)
+    value.pop("resultType", None)
+    return value
 
 
 def not_a_refusal(text: str, got, exact: bool):

@@ -93,6 +93,14 @@ class Client:
     # without `resultType`, which no one may add (the specification has clients take it for
     # "complete").
     strict: bool = False
+    # How many of a server's checks it makes, from the first on; 0 for all. Of one that starts a
+    # process for each call a handful is enough.
+    most: int = 0
+
+    def makes_of(self, servers: list[Server]) -> list[Server]:
+        if not self.most:
+            return servers
+        return [replace(each, checks=each.checks[: self.most]) for each in servers]
 
 
 class Place:
@@ -130,6 +138,11 @@ def clients(place: Place, here: Path) -> list[Client]:
     pypi = [str(place.python), str(here / "client.py")]
     fastmcp = [str(place.python), str(here / "client_fastmcp.py")]
     both = ["node", str(place.npm / "client_both.mjs")]
+    packages = place.npm / "node_modules"
+    # It asks for a newer Node than there may be.
+    inspector = [str(place.python), str(here / "client_inspector.py")]
+    inspector.append(str(packages / "node/bin/node"))
+    inspector.append(str(packages / "@modelcontextprotocol/inspector/clients/cli/build/index.js"))
     return [
         Client("PyPI mcp 2.3", pypi, direct=True),
         Client("npm sdk 1.32", ["node", str(place.npm / "client.mjs")], direct=True),
@@ -139,6 +152,8 @@ def clients(place: Place, here: Path) -> list[Client]:
         Client("client modern", both, mode=MODERN, routes=("http",), strict=True),
         Client("client auto", both, mode="auto", routes=("http",), strict=True),
         Client("fastmcp 4.1", fastmcp, mode="auto", routes=("http",), strict=True),
+        # Over stdio it would start a proxy with all its servers for each call.
+        Client("inspector", inspector, routes=("http",), most=3),
     ]
 
 

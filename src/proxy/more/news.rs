@@ -8,17 +8,18 @@ use std::sync::Arc;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::catalog::exposed;
-use crate::catalog::snapshot::{Catalog, Notice};
+use crate::catalog::snapshot::Notice;
 use crate::proxy::Proxy;
 use crate::upstream::Upstream;
 
 /// Follows every upstream for as long as it is polled.
 pub async fn follow(proxy: Arc<Proxy>) {
-    let upstreams = proxy.upstreams.iter().map(|upstream| one(upstream, &proxy.catalog));
+    let upstreams = proxy.upstreams.iter().map(|upstream| one(upstream, &proxy));
     futures_util::future::join_all(upstreams).await;
 }
 
-async fn one(upstream: &Upstream, catalog: &Catalog) {
+async fn one(upstream: &Upstream, proxy: &Proxy) {
+    let catalog = &proxy.catalog;
     let (mut changes, mut updates) = (upstream.changes(), upstream.updates());
     let mut known = *changes.borrow_and_update();
     let mut before = upstream.offers();
@@ -38,6 +39,12 @@ async fn one(upstream: &Upstream, catalog: &Catalog) {
                     catalog.notify(Notice::Prompts);
                 }
                 (known, before) = (now, offers);
+                // At each connection: whoever has gone without a word wants nothing any more.
+                for uri in upstream.wanted() {
+                    if !proxy.offers.subscribers.any(&exposed::uri(upstream.name(), &uri)) {
+                        upstream.unwant(&uri);
+                    }
+                }
             }
             updated = updates.recv() => match updated {
                 Ok(uri) => {

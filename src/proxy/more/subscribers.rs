@@ -41,6 +41,16 @@ impl Subscribers {
         Ok(())
     }
 
+    /// Whether anybody wants to be told of it.
+    pub(super) fn any(&self, uri: &str) -> bool {
+        let mut resources = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let any = resources.get_mut(uri).is_some_and(|left| !only_living(uri, left).is_empty());
+        if !any {
+            resources.remove(uri);
+        }
+        any
+    }
+
     /// Takes a client away; true if nobody is left.
     pub(super) fn leave(&self, uri: &str, client: &Client) -> bool {
         client.unsubscribe(uri);
@@ -76,7 +86,9 @@ mod tests {
         }
         assert!(!all.leave("a:b", &first));
         assert!(!first.is_subscribed("a:b") && second.is_subscribed("a:b"));
+        assert!(all.any("a:b"));
         drop(second);
+        assert!(!all.any("a:b"), "the other one has gone");
         assert!(all.leave("a:b", &first), "the other one has gone");
     }
 

@@ -2,6 +2,7 @@
 //!
 //! The session's id, the version and the token come from the lifecycle and the login.
 
+use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -20,7 +21,7 @@ const PROTOCOL_VERSION: HeaderName = HeaderName::from_static(headers::PROTOCOL_V
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static(headers::LAST_EVENT_ID);
 
 /// What every request of one session carries, built once.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(in crate::upstream) struct Session {
     pub(in crate::upstream) endpoint: Arc<Endpoint>,
     /// Tells the pool apart: one number per upstream.
@@ -30,6 +31,15 @@ pub(in crate::upstream) struct Session {
     post_head: Bytes,
     /// Whether it carries the token of a login.
     logged_in: bool,
+}
+
+impl fmt::Debug for Session {
+    /// Without its headers, which hold what must not be in a log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Session");
+        shown.field("endpoint", &self.endpoint).field("logged_in", &self.logged_in);
+        shown.finish_non_exhaustive()
+    }
 }
 
 impl Session {
@@ -152,4 +162,26 @@ fn head(method: &Method, endpoint: &Endpoint, headers: &HeaderMap) -> Vec<u8> {
         }
     }
     head
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_shown_without_its_secrets() {
+        let unused = || unreachable!("no https here");
+        let endpoint = Endpoint::parse("http://127.0.0.1:9/mcp?key=in-url", unused).unwrap();
+        let custom = [("X-Key".to_owned(), "in-header".to_owned())];
+        let mut session = Session::new(Arc::new(endpoint), 0, &custom).unwrap();
+        session.begin(b"in-session");
+        session.log_in(HeaderValue::from_static("Bearer in-token"));
+        let head = String::from_utf8(session.post_head.to_vec()).unwrap();
+        let shown = format!("{session:?} {session:#?}");
+        for secret in ["in-url", "in-header", "in-session", "in-token"] {
+            assert!(head.contains(secret), "it is sent");
+            assert!(!shown.contains(secret), "{shown}");
+        }
+        assert!(shown.contains("127.0.0.1:9"), "{shown}");
+    }
 }

@@ -36,6 +36,8 @@ pub(super) enum Say {
     Raw(String),
     /// An event stream: each message is one event, and the end of the channel its end.
     Events(mpsc::UnboundedReceiver<String>),
+    /// These bytes, and then the connection is closed.
+    Cut(String),
     /// Nothing, ever.
     Nothing,
 }
@@ -60,6 +62,11 @@ impl Say {
         Self::Raw(format!(
             "HTTP/1.1 {line}\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n{body}"
         ))
+    }
+
+    /// A stream that ends after these events.
+    pub(super) fn stream(events: &str) -> Self {
+        Self::status("200 OK", "text/event-stream", events)
     }
 
     pub(super) fn accepted() -> Self {
@@ -120,6 +127,19 @@ impl Fake {
         self.seen.borrow().iter().filter(|seen| seen.method() == method).cloned().collect()
     }
 
+    /// Waits until so many requests of a method have come, and returns the last of them.
+    pub(super) async fn until_seen(&self, method: &str, count: usize) -> Seen {
+        let mut seen = self.seen.subscribe();
+        let of = |all: &[Seen]| all.iter().filter(|seen| seen.method() == method).count();
+        within(seen.wait_for(|seen| of(seen) >= count)).await.unwrap();
+        self.seen(method).pop().unwrap()
+    }
+
+    /// How many requests so far are as asked.
+    pub(super) fn count(&self, what: impl Fn(&Seen) -> bool) -> usize {
+        self.seen.borrow().iter().filter(|seen| what(seen)).count()
+    }
+
     /// Waits until a request is as asked, and returns the first such.
     pub(super) async fn until(&self, what: impl Fn(&Seen) -> bool) -> Seen {
         let mut seen = self.seen.subscribe();
@@ -138,6 +158,7 @@ impl Fake {
             self.seen.send_modify(|all| all.push(seen));
             match say {
                 Say::Raw(bytes) => stream.write_all(bytes.as_bytes()).await?,
+                Say::Cut(bytes) => return stream.write_all(bytes.as_bytes()).await,
                 Say::Nothing => {
                     let _ = stream.read_u8().await;
                     self.closed.send_modify(|closed| *closed += 1);

@@ -1,0 +1,101 @@
+//! The resources of a server whose changes clients want to be told of, and how the server knows.
+//!
+//! A legacy server is asked for each of them, on each new connection again; a modern one by the
+//! filter of a subscription ([`super::listen`]). Which client wants what is not known here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::ask::Era;
+use super::call::{Carrier, Upstream};
+use super::established::fetch;
+use super::request::Params;
+
+/// By the URI that the server knows: the connection over which a legacy server was asked, 0 for
+/// none.
+pub(super) type Wanted = BTreeMap<Arc<str>, u64>;
+
+impl Upstream {
+    /// The server is to tell of this resource's changes, also after the next connection. `asked`
+    /// is the connection over which it was asked already, if it was.
+    pub fn want(&self, uri: &str, asked: Option<u64>) {
+        self.wanted.send_if_modified(|wanted| match (wanted.get_mut(uri), asked) {
+            (Some(known), Some(asked)) => {
+                *known = asked;
+                false
+            }
+            (Some(_), None) => false,
+            (None, asked) => {
+                wanted.insert(uri.into(), asked.unwrap_or_default());
+                true
+            }
+        });
+    }
+
+    /// Nobody wants to be told of it any more.
+    pub fn unwant(&self, uri: &str) {
+        self.wanted.send_if_modified(|wanted| wanted.remove(uri).is_some());
+    }
+
+    /// What is wanted.
+    #[must_use]
+    pub fn wanted(&self) -> Vec<Arc<str>> {
+        self.wanted.borrow().keys().cloned().collect()
+    }
+}
+
+/// Keeps a legacy server's subscriptions to what is wanted, on one connection.
+pub(super) async fn keep(upstream: Arc<Upstream>, generation: u64, limit: Duration) {
+    let mut changed = upstream.wanted.subscribe();
+    let mut asked = BTreeSet::new();
+    loop {
+        let (missing, gone) = {
+            let wanted = changed.borrow_and_update();
+            let missing = wanted.iter().filter(|(_, over)| **over != generation);
+            let missing: Vec<_> = missing.map(|(uri, over)| (Arc::clone(uri), *over)).collect();
+            let gone = |uri: &&Arc<str>| !wanted.contains_key(*uri);
+            (missing, asked.iter().filter(gone).cloned().collect::<Vec<_>>())
+        };
+        for uri in gone {
+            asked.remove(&uri);
+            tell(&upstream, "resources/unsubscribe", generation, &uri, limit).await;
+        }
+        for (uri, before) in missing {
+            upstream.wanted.send_if_modified(|wanted| {
+                if let Some(over) = wanted.get_mut(&uri) {
+                    *over = generation;
+                }
+                false
+            });
+            tell(&upstream, "resources/subscribe", generation, &uri, limit).await;
+            if before != 0 {
+                // What it was while there was no connection, nobody knows.
+                upstream.news.updated(&uri);
+            }
+            asked.insert(uri);
+        }
+        if changed.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn tell(
+    upstream: &Upstream,
+    method: &'static str,
+    generation: u64,
+    uri: &str,
+    limit: Duration,
+) {
+    let carrier: Carrier = match upstream.live.load().as_deref() {
+        Some(live) if live.generation == generation => live.link.clone(),
+        Some(_) | None => return,
+    };
+    let params = Params::of(method, json!({"uri": uri}).to_string().into());
+    if let Err(cause) = fetch(upstream, &carrier, params, Era::Legacy, limit).await {
+        tracing::debug!(server = %upstream.name, method, %cause, "a server could not be told");
+    }
+}

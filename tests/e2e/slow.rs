@@ -1,0 +1,77 @@
+//! Clients that send slowly: their connections end, and nobody else waits for them.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::harness::{Proxy, stub_stdio};
+
+/// Between two bytes. Far shorter than any limit for a whole head or body.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Bytes sent before a test gives up: longer than the longest limit.
+const MOST: usize = 900;
+/// Connections that do nothing meanwhile.
+const IDLE: usize = 100;
+
+/// Sends `start`, then one byte after another until the server has closed; what it said.
+fn dribble(port: u16, start: &str, byte: u8) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(PAUSE)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.write_all(start.as_bytes()).unwrap();
+    let (mut said, mut room) = (Vec::new(), [0; 4096]);
+    for _ in 0..MOST {
+        let _ = stream.write_all(&[byte]);
+        match stream.read(&mut room) {
+            Ok(0) => return String::from_utf8(said).unwrap(),
+            Ok(count) => said.extend_from_slice(&room[..count]),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            // What we sent meanwhile was not read any more.
+            Err(_) => return String::from_utf8(said).unwrap(),
+        }
+    }
+    panic!("the connection stands after {MOST} bytes: {start:?}");
+}
+
+#[test]
+fn a_client_that_sends_slowly_is_given_up_and_keeps_nobody_waiting() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&["--only", "read_item"])}));
+    let port = proxy.port;
+    let open = |start: &str| {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.write_all(start.as_bytes()).unwrap();
+        stream
+    };
+    let _idle: Vec<_> = (0..IDLE).map(|_| open("")).collect();
+    let _begun: Vec<_> = (0..IDLE).map(|_| open("POST /mcp HTTP/1.1\r\nHost: 127")).collect();
+    let post = "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n\
+                Accept: application/json, text/event-stream\r\n";
+    let healthy = "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
+    let head = format!("{post}X-Slow: ");
+    let sized = format!("{post}Content-Length: 100000\r\n\r\n");
+    // One chunk that never ends: a body that is not of the plain kind.
+    let chunked = format!("{post}Transfer-Encoding: chunked\r\n\r\n186a0\r\n");
+    let get = "GET /api/v1/status HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ".to_owned();
+    let second = format!("{healthy}{get}");
+    let late = "HTTP/1.1 408 ";
+    let cases = [(head, ""), (get, ""), (second, "HTTP/1.1 200 "), (sized, late), (chunked, late)];
+    std::thread::scope(|scope| {
+        let slow: Vec<_> = cases
+            .iter()
+            .map(|(start, said)| (scope.spawn(move || dribble(port, start, b'a')), start, said))
+            .collect();
+        let works = || {
+            let result = proxy.client().read("s:read_item", json!({}));
+            assert_eq!(result["structuredContent"]["value"], 7, "{result}");
+        };
+        (0..20).for_each(|_| works());
+        for (slow, start, said) in slow {
+            let answer = slow.join().unwrap();
+            works();
+            assert!(answer.starts_with(said), "{start}: {answer}");
+            assert_eq!(answer.matches("HTTP/1.1 ").count(), usize::from(!said.is_empty()));
+        }
+    });
+}
