@@ -107,6 +107,7 @@ pub(super) async fn events(
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(headers::BUFFERING, HeaderValue::from_static("no"));
     Ok(response)
 }
 

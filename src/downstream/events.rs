@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::stream;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderValue, Response, StatusCode};
 
 use crate::downstream::body::Body;
 use crate::downstream::session::Session;
@@ -22,6 +22,7 @@ use crate::proxy::Worker;
 use crate::proxy::dispatch;
 use crate::proxy::reply::{Aborted, Piece};
 use crate::upstream::Era;
+use crate::wire::headers;
 use crate::wire::jsonrpc::{self, Code};
 use crate::wire::sse::Encoder;
 
@@ -46,8 +47,7 @@ where
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    const BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
-    headers.insert(BUFFERING, HeaderValue::from_static("no"));
+    headers.insert(headers::BUFFERING, HeaderValue::from_static("no"));
     response
 }
 

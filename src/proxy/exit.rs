@@ -199,7 +199,7 @@ mod tests {
             let draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Error);
             let mut exit = Exit::with(slot, draft, Instant::now(), 0, Reply::default());
             let unjudged =
-                || Decision::new(record::Verdict::Warning, Policy::OutputValidation, "not judged");
+                || Decision::new(Verdict::Warning, Policy::OutputValidation, "not judged");
             exit.unjudged = judging.then_some(unjudged);
             drop(exit);
             activity.flush().unwrap();

@@ -21,6 +21,8 @@ pub const PROTOCOL_VERSION: &str = "mcp-protocol-version";
 pub const SESSION_ID: &str = "mcp-session-id";
 /// Carries the id of the last server-sent event that was seen.
 pub const LAST_EVENT_ID: &str = "last-event-id";
+/// Asks a proxy of the operator's to pass a stream on as it comes; its value is `no`.
+pub const BUFFERING: &str = "x-accel-buffering";
 
 const ENCODED_START: &str = "=?base64?";
 const ENCODED_END: &str = "?=";
