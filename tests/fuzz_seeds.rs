@@ -36,6 +36,11 @@ fn envelope() {
 }
 
 #[test]
+fn framing() {
+    replay("framing", bodies::framing::run);
+}
+
+#[test]
 fn guard() {
     replay("guard", bodies::guard::run);
 }

@@ -9,6 +9,7 @@
 )]
 
 pub mod envelope;
+pub mod framing;
 pub mod grow;
 pub mod guard;
 pub mod headers;

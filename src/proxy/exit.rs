@@ -9,12 +9,12 @@ use bytes::Bytes;
 
 use crate::activity::Slot;
 use crate::activity::record::{
-    self, Decision, Draft, Entry, Payload, Policy, Source, Status, Type,
+    Decision, Draft, Entry, Payload, Policy, Source, Status, Type, Verdict,
 };
 use crate::intent::{Denial, DenialKind};
 use crate::proxy::Worker;
 use crate::proxy::call::Caller;
-use crate::proxy::reply::{Refusal, RefusalKind, Reply};
+use crate::proxy::reply::{Piece, Refusal, RefusalKind, Reply};
 use crate::upstream::CallError;
 
 /// Why a call ends before an upstream has answered.
@@ -33,11 +33,6 @@ impl Stop {
     }
 }
 
-/// The rule of this name.
-pub(super) fn policy(word: &str) -> Policy {
-    Policy::parse(word).unwrap_or(Policy::Intent)
-}
-
 /// The one way out of a call: whatever happens to it, its record is written.
 pub(super) struct Exit {
     slot: Option<Slot>,
@@ -52,7 +47,7 @@ pub(super) struct Exit {
     head_limit: usize,
     response_bytes: u64,
     /// Tells whether a call that is dropped was given up by its client.
-    reply: Option<Reply>,
+    reply: Reply,
 }
 
 impl Exit {
@@ -62,6 +57,7 @@ impl Exit {
         kind: Type,
         caller: Caller,
         variant: &'static str,
+        reply: &Reply,
     ) -> Result<Self, Refusal> {
         let began = Instant::now();
         let slot = worker.proxy.activity.reserve().await.map_err(|refused| Refusal {
@@ -85,13 +81,8 @@ impl Exit {
             head: Vec::new(),
             head_limit: worker.proxy.max_response_bytes,
             response_bytes: 0,
-            reply: None,
+            reply: reply.clone(),
         })
-    }
-
-    /// Asks this reply, should the call be dropped, whether its client gave it up.
-    pub(super) fn follow(&mut self, reply: &Reply) {
-        self.reply = Some(reply.clone());
     }
 
     /// Copies the head of the answer: a record pins no buffer of a result (ACT-2).
@@ -106,15 +97,12 @@ impl Exit {
     /// Records a refusal by the gate: the call rejected, and one decision (ACT-1).
     pub(super) fn deny(&mut self, denial: &Denial) -> Stop {
         let text = denial.to_string();
-        self.decisions.push(Decision::new(
-            record::Verdict::Blocked,
-            policy(denial.policy()),
-            text.as_str(),
-        ));
-        let kind = match denial.kind() {
-            DenialKind::Intent => RefusalKind::Intent,
-            DenialKind::Gate | DenialKind::Approval => RefusalKind::Gate,
+        let (policy, kind) = match denial.kind() {
+            DenialKind::Intent => (Policy::Intent, RefusalKind::Intent),
+            DenialKind::Gate => (Policy::Intent, RefusalKind::Gate),
+            DenialKind::Approval => (Policy::Capability, RefusalKind::Gate),
         };
+        self.decisions.push(Decision::new(Verdict::Blocked, policy, text.as_str()));
         Stop::new(Status::Rejected, kind, text)
     }
 
@@ -147,6 +135,12 @@ impl Exit {
         }
     }
 
+    /// Ends a call before an upstream has answered: the record, then the refusal.
+    pub(super) async fn stop(mut self, stop: Stop) {
+        self.close(stop.status, &stop.refusal.text).await;
+        self.reply.put(Piece::Refused(stop.refusal));
+    }
+
     fn entry(&mut self, status: Status, error: &str) -> Entry {
         let total = self.began.elapsed();
         let upstream = match (self.sent, self.answered) {
@@ -169,9 +163,9 @@ impl Exit {
 impl Drop for Exit {
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {
-            let text = match &self.reply {
-                Some(reply) if reply.is_cancelled() => "the client cancelled the call",
-                Some(_) | None => "the client went away before the reply was complete",
+            let text = match self.reply.is_cancelled() {
+                true => "the client cancelled the call",
+                false => "the client went away before the reply was complete",
             };
             // Nobody waits for the answer any more, so nobody waits for the disk either.
             drop(slot.submit(self.entry(Status::Error, text)));

@@ -1,9 +1,10 @@
-//! Header and body agreement of the modern protocol (2026-07-28).
+//! The names of MCP's headers, and header and body agreement of the modern protocol (2026-07-28).
 //!
 //! A request repeats its method and, for some methods, a name of its params in headers, a call also
-//! what its tool's schema marks, so that middle boxes can route it. Whoever reads the body must check that they agree, else two of them
-//! could act on two requests. Owns the forms of those headers and that check; what a disagreement
-//! is answered with, and which revision asks for the check, is not known here. Pure.
+//! what its tool's schema marks, so that middle boxes can route it. Whoever reads the body must
+//! check that they agree, else two of them could act on two requests. Owns the forms of those
+//! headers and that check; what a disagreement is answered with, and which revision asks for the
+//! check, is not known here. Pure.
 
 use std::borrow::Cow;
 
@@ -17,6 +18,10 @@ pub const METHOD: &str = "mcp-method";
 pub const NAME: &str = "mcp-name";
 /// Carries the protocol revision.
 pub const PROTOCOL_VERSION: &str = "mcp-protocol-version";
+/// Carries the session's id, in the revisions that have sessions.
+pub const SESSION_ID: &str = "mcp-session-id";
+/// Carries the id of the last server-sent event that was seen.
+pub const LAST_EVENT_ID: &str = "last-event-id";
 
 /// Begins the name of each header that repeats a parameter of a tool.
 pub const PARAM_PREFIX: &str = "mcp-param-";

@@ -188,6 +188,21 @@ fn end_of_head(input: &[u8]) -> Option<usize> {
     })
 }
 
+/// The size that a chunk's line states, extensions aside (RFC 9112 §7.1). A carriage return within
+/// the line is refused: some take it for the line's end.
+fn chunk_size(line: &[u8]) -> Option<u64> {
+    /// What 64 bits take.
+    const MOST_DIGITS: usize = 16;
+    if memchr::memchr(b'\r', line).is_some() {
+        return None;
+    }
+    let mut size = line.split(|byte| *byte == b';').next()?;
+    while let [digits @ .., b' ' | b'\t'] = size {
+        size = digits;
+    }
+    number(size, 16).filter(|_| size.len() <= MOST_DIGITS)
+}
+
 /// Digits and nothing else; `None` past 64 bits.
 fn number(digits: &[u8], radix: u32) -> Option<u64> {
     let valid = !digits.is_empty() && digits.iter().all(|digit| char::from(*digit).is_digit(radix));
@@ -265,8 +280,7 @@ impl Body {
                     let Some(line) = line(input, MAX_CHUNK_LINE_BYTES, Fault::ChunkSize)? else {
                         return Ok(None);
                     };
-                    let size = (line[..]).split(|byte| *byte == b';').next().unwrap_or_default();
-                    *self = match number(size.trim_ascii_end(), 16).ok_or(Fault::ChunkSize)? {
+                    *self = match chunk_size(&line).ok_or(Fault::ChunkSize)? {
                         0 => Self::Trailers(0),
                         size => Self::Chunk(size),
                     };
@@ -400,6 +414,9 @@ mod tests {
             (CHUNKED, "-3\r\nabc\r\n", Fault::ChunkSize),
             (CHUNKED, "3\nabc\r\n", Fault::ChunkSize),
             (CHUNKED, "10000000000000000\r\n", Fault::ChunkSize),
+            (CHUNKED, "00000000000000003\r\nabc\r\n", Fault::ChunkSize),
+            (CHUNKED, "3\r;a\r\nabc\r\n", Fault::ChunkSize),
+            (CHUNKED, "3;a\rb\r\nabc\r\n", Fault::ChunkSize),
             (CHUNKED, "3\r\nabcd\r\n", Fault::ChunkEnd),
             (CHUNKED, "3\r\nabc\n0\r\n\r\n", Fault::ChunkEnd),
         ] {

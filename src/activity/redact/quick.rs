@@ -142,11 +142,15 @@ fn has_plain_escapes(text: &[u8]) -> bool {
     let doubtful = text.iter().zip(after).fold(false, |doubtful, (byte, next)| {
         doubtful | ((*byte == b'\\') & stands_for_itself(*next))
     });
-    let later = text.get(MANY_BACKSLASHES - 1..).unwrap_or_default();
-    let in_a_row = text
-        .iter()
-        .zip(later)
-        .fold(false, |found, (byte, later)| found | ((*byte == b'\\') & (*later == b'\\')));
+    // A row has one at each of its places; three of them tell it from quotes that are escaped.
+    let second = text.get(1..).unwrap_or_default();
+    let middle = text.get(MANY_BACKSLASHES / 2..).unwrap_or_default();
+    let last = text.get(MANY_BACKSLASHES - 1..).unwrap_or_default();
+    let places = text.iter().zip(second).zip(middle.iter().zip(last));
+    let in_a_row = places.fold(false, |found, ((first, second), (middle, last))| {
+        let all = (*first == b'\\') & (*second == b'\\') & (*middle == b'\\');
+        found | (all & (*last == b'\\'))
+    });
     !(doubtful | in_a_row) || has_plain_escapes_exactly(text)
 }
 

@@ -1,0 +1,146 @@
+//! Target `framing`: an HTTP/1.1 answer cut anywhere is read in the same way, and its boundaries
+//! are those that another reader finds; a request that is taken for a plain POST is one.
+//!
+//! Input: a byte for the size of the pieces, then what came over the connection.
+
+use bytes::{Bytes, BytesMut};
+use mcpproxy::wire::http1::post::Start;
+use mcpproxy::wire::http1::{Body, Fault, Head, MAX_HEADERS};
+
+const PATHS: [&str; 2] = ["/mcp", "/mcp/all"];
+const LIMIT: usize = 512;
+
+/// The fuzz target.
+pub fn run(data: &[u8]) {
+    let Some((&size, wire)) = data.split_first() else { return };
+    let size = usize::from(size).max(1);
+    let whole = answer(std::iter::once(wire));
+    assert_eq!(answer(wire.chunks(size)), whole);
+    if let Ok(Some(answer)) = &whole {
+        let start = wire.len() - answer.after_head;
+        assert_body(answer, &wire[start..]);
+    }
+    assert_request(wire);
+}
+
+/// What was read of an answer.
+#[derive(Debug, PartialEq, Eq)]
+struct Answer {
+    status: u16,
+    keep_alive: bool,
+    /// How the body was to end.
+    framing: Body,
+    /// Bytes behind the head.
+    after_head: usize,
+    body: Vec<u8>,
+    /// Whether the body is whole, or how the framing broke behind so much of it.
+    ended: Result<bool, Fault>,
+    /// Bytes behind the body.
+    rest: usize,
+}
+
+fn answer<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Result<Option<Answer>, Fault> {
+    let (mut input, mut behind) = (BytesMut::new(), 0);
+    let mut found: Option<(Answer, Body)> = None;
+    for piece in pieces {
+        input.extend_from_slice(piece);
+        if found.is_some() {
+            behind += piece.len();
+        } else if let Some(head) = Head::take(&mut input)? {
+            behind = input.len();
+            let framing = head.body;
+            let answer = Answer {
+                status: head.status,
+                keep_alive: head.keep_alive,
+                framing,
+                after_head: 0,
+                body: Vec::new(),
+                ended: Ok(framing.has_ended()),
+                rest: 0,
+            };
+            found = Some((answer, framing));
+        }
+        let Some((answer, state)) = &mut found else { continue };
+        while answer.ended.is_ok() {
+            match state.take(&mut input) {
+                Ok(Some(data)) => {
+                    assert!(!data.is_empty());
+                    answer.body.extend_from_slice(&data);
+                }
+                Ok(None) => {
+                    answer.ended = Ok(state.has_ended());
+                    break;
+                }
+                Err(fault) => answer.ended = Err(fault),
+            }
+        }
+    }
+    Ok(found.map(|(mut answer, _)| {
+        answer.after_head = behind;
+        // What lies behind a fault is nobody's.
+        answer.rest = if answer.ended.is_ok() { input.len() } else { 0 };
+        answer
+    }))
+}
+
+/// Compares with a reader that has all bytes before it.
+fn assert_body(answer: &Answer, wire: &[u8]) {
+    let Ok(ended) = answer.ended else { return };
+    let (body, rest) = (&answer.body[..], answer.rest);
+    match answer.framing {
+        Body::Ended => assert!(ended && body.is_empty() && rest == wire.len()),
+        Body::UntilClose => assert!(!ended && body == wire),
+        Body::Length(length) => {
+            let length = usize::try_from(length).unwrap_or(usize::MAX).min(wire.len());
+            assert_eq!(body, &wire[..length]);
+            assert_eq!(rest, wire.len() - length);
+        }
+        Body::Size => {
+            let (mut left, mut expected) = (wire, Vec::new());
+            while let Ok(httparse::Status::Complete((at, size))) = httparse::parse_chunk_size(left)
+            {
+                left = &left[at..];
+                if size == 0 {
+                    break;
+                }
+                let size = usize::try_from(size).unwrap_or(usize::MAX).min(left.len());
+                expected.extend_from_slice(&left[..size]);
+                left = left[size..].strip_prefix(b"\r\n").unwrap_or_default();
+            }
+            assert_eq!(body, expected);
+            assert!(!ended || wire.len() - rest >= expected.len() + b"0\r\n\r\n".len());
+        }
+        Body::Chunk(_) | Body::ChunkEnd | Body::Trailers(_) => unreachable!("no head says so"),
+    }
+}
+
+fn assert_request(wire: &[u8]) {
+    let read = |wire: &[u8]| Start::read(&BytesMut::from(wire), &PATHS, LIMIT);
+    let told = (0..=wire.len().min(2 * LIMIT)).find_map(|end| match read(&wire[..end]) {
+        Start::More => None,
+        start => Some(start),
+    });
+    match (told, read(wire)) {
+        (Some(Start::Post(first)), Start::Post(post)) => {
+            assert_eq!(first.head, post.head);
+            assert!(wire.starts_with(&post.head) && post.head.len() <= LIMIT);
+            assert_is_plain(&post.head, post.length, post.parts.headers.len());
+        }
+        (Some(Start::Other), Start::Other) | (None, Start::More) => {}
+        (told, whole) => panic!("{told:?} by pieces, {whole:?} as a whole"),
+    }
+}
+
+fn assert_is_plain(head: &Bytes, length: usize, headers: usize) {
+    let mut lines = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut request = httparse::Request::new(&mut lines);
+    assert_eq!(request.parse(head), Ok(httparse::Status::Complete(head.len())));
+    assert_eq!(request.headers.len(), headers);
+    let values = |name: &str| {
+        let lines = request.headers.iter().filter(|line| line.name.eq_ignore_ascii_case(name));
+        lines.map(|line| String::from_utf8_lossy(line.value).into_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(values("transfer-encoding"), [""; 0]);
+    let [stated] = &values("content-length")[..] else { panic!("not one length: {head:?}") };
+    assert_eq!(stated.parse(), Ok(length));
+}
