@@ -148,7 +148,7 @@ mod tests {
     fn mcp_2026_headers_agree_with_the_parameters_they_repeat() {
         let schema = r#"{"properties":{"r":{"type":"string","x-mcp-header":"R"},
             "n":{"type":"integer","x-mcp-header":"N"}}}"#;
-        let schema = RawValue::from_string(schema.into()).unwrap();
+        let schema = serde_json::value::RawValue::from_string(schema.into()).unwrap();
         let repeats = Repeats::read(&schema).unwrap().unwrap();
         let (r, n) = ("mcp-param-r", "mcp-param-n");
         for (headers, arguments, wrong) in [
