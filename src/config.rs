@@ -27,6 +27,7 @@ use self::servers::Server;
 use crate::activity;
 use crate::catalog::{self, ServerSettings};
 use crate::intent;
+use crate::proxy::era::Offered;
 use crate::proxy::retrieve::MAX_LIMIT;
 
 /// Everything the operator decides, checked.
@@ -48,6 +49,8 @@ pub struct Config {
     pub servers: Vec<Server>,
     /// Results of `retrieve_tools` that states no limit of its own, 1 to 100.
     pub tools_limit: usize,
+    /// What a client is told that asks which revisions there are.
+    pub offered_era: Offered,
     /// `intent_declaration`
     pub intent: intent::Settings,
     /// `output_validation`
@@ -177,6 +180,7 @@ struct TopLevel {
     allowed_origins: Vec<String>,
     #[serde(deserialize_with = "tools_limit")]
     tools_limit: Option<usize>,
+    offered_era: Offered,
     intent_declaration: intent::Settings,
     output_validation: OutputValidation,
     activity: activity::Config,
@@ -260,6 +264,7 @@ pub fn parse(
         allowed_origins: top.allowed_origins,
         servers,
         tools_limit: top.tools_limit.unwrap_or(DEFAULT_TOOLS_LIMIT),
+        offered_era: top.offered_era,
         intent: top.intent_declaration,
         output,
         activity: top.activity,
@@ -329,7 +334,7 @@ mod tests {
             assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
             assert_eq!(config.data_dir, Path::new("/home/me/.mcpproxy"));
             assert_eq!((config.api_key, config.require_mcp_auth), (None, false));
-            assert_eq!(config.tools_limit, 15);
+            assert_eq!((config.tools_limit, config.offered_era), (15, Offered::Auto));
             assert!(config.servers.is_empty());
             assert!(config.intent.strict_server_validation);
             assert_eq!(config.intent.operation_type, Requirement::Required);
@@ -356,9 +361,10 @@ mod tests {
         let (config, warnings) = parsed(
             r#"{"output_validation": {"mode": "strict", "engine": "boon", "max_depth": 120},
                 "intent_declaration": {"operation_type": "inferred"},
-                "logging": {"format": "json"}, "tools_limit": 100}"#,
+                "logging": {"format": "json"}, "tools_limit": 100, "offered_era": "modern"}"#,
         );
         assert_eq!(warnings, [""; 0]);
+        assert_eq!(config.offered_era, Offered::Modern);
         assert_eq!(
             config.output.policy(),
             Policy { mode: Mode::Strict, max_depth: 120, ..Policy::default() }
@@ -394,6 +400,10 @@ mod tests {
             ),
             (r#"{"tools_limit": 0}"#, "tools_limit: must be 1 to 100, is 0"),
             (r#"{"tools_limit": 101}"#, "tools_limit: must be 1 to 100, is 101"),
+            (
+                r#"{"offered_era": "newest"}"#,
+                "offered_era: unknown variant `newest`, expected one of `auto`, `modern`, `legacy`",
+            ),
             (
                 r#"{"activity": {"max_records": "many"}}"#,
                 "activity.max_records: invalid type: string \"many\", expected u64",
@@ -502,7 +512,7 @@ mod tests {
         let text = format!(
             r#"{{"listen": "127.0.0.1:1", "data_dir": "/d", "api_key": "", "require_mcp_auth": false,
                 "allowed_hosts": [], "allowed_origins": [], "mcpServers": {{"s": {server}}},
-                "tools_limit": 1, "intent_declaration": {{"strict_server_validation": true,
+                "tools_limit": 1, "offered_era": "legacy", "intent_declaration": {{"strict_server_validation": true,
                 "operation_type": "required"}}, "output_validation": {{"assert_formats": true,
                 "max_held_total_bytes": 99999999999, "engine": "boon"}}, "activity": {{
                 "retention_days": 1, "max_records": 1, "max_size_mb": 1, "max_payload_bytes": 1,

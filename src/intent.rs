@@ -300,6 +300,7 @@ mod tests {
             side_effect_by,
             schema: OutputSchema::Absent,
             policy: Policy::default(),
+            repeats: None,
         })
     }
 

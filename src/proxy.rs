@@ -6,6 +6,7 @@ pub mod call;
 pub mod client;
 pub mod direct;
 pub mod dispatch;
+pub mod era;
 mod exchange;
 mod exit;
 pub mod held;
@@ -48,6 +49,8 @@ pub struct Proxy {
     pub intent: intent::Settings,
     /// `tools_limit`: results of `retrieve_tools` without a limit of their own.
     pub tools_limit: usize,
+    /// `offered_era`: what a client is told that asks which revisions there are.
+    pub offered_era: era::Offered,
     /// Bytes kept of a call's arguments (`activity.max_payload_bytes`).
     pub max_payload_bytes: usize,
     /// Bytes kept of an answer (`activity.max_response_bytes`).

@@ -143,6 +143,7 @@ impl App {
             upstreams,
             intent: config.intent,
             tools_limit: config.tools_limit,
+            offered_era: config.offered_era,
             max_payload_bytes: config.activity.max_payload_bytes,
             max_response_bytes: config.activity.max_response_bytes,
             activity,

@@ -5,6 +5,8 @@
 //! operator says nothing (CAP-2), overridden by the most specific pattern where he does (CAP-3).
 //! Who discovers tools and who calls them is not known here.
 
+pub mod repeats;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use utoipa::ToSchema;
 
 use crate::output::Policy;
 use crate::schema::compile::Schema;
+use crate::tool::repeats::Repeats;
 
 /// `server:tool`, the name under which an agent calls a tool (FR-005).
 ///
@@ -292,6 +295,9 @@ pub struct Tool {
     pub schema: OutputSchema,
     /// How its answers are judged: mode and limits (FR-A4).
     pub policy: Policy,
+    /// Which of its parameters HTTP headers repeat; `None` if none, or if the schema says it in an
+    /// invalid way.
+    pub repeats: Option<Arc<Repeats>>,
 }
 
 #[cfg(test)]

@@ -63,13 +63,14 @@ const HTTP: &[&str] = &[
 const PURE: &[&str] = &[
     "src/json",
     "src/wire",
-    "src/tool.rs",
+    "src/tool",
     "src/intent",
     "src/schema",
     "src/output",
     "src/activity/record.rs",
     "src/activity/query.rs",
     "src/upstream/pending.rs",
+    "src/proxy/era.rs",
 ];
 
 /// What pure code does not use.

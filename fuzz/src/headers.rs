@@ -43,14 +43,14 @@ fn header(given: &[u8], said: &[u8]) -> Option<Vec<u8>> {
 fn obvious(form: Form, lines: &[Vec<u8>], body: Option<&str>) -> Result<(), Mismatch> {
     match (lines, body) {
         ([], None) => Ok(()),
-        ([], Some(_)) => Err(Mismatch::Missing(NAME)),
-        ([_], None) => Err(Mismatch::Orphan(NAME)),
+        ([], Some(_)) => Err(Mismatch::Missing(NAME.into())),
+        ([_], None) => Err(Mismatch::Orphan(NAME.into())),
         ([line], Some(body)) => match value(form, line) {
-            None => Err(Mismatch::Unreadable(NAME)),
+            None => Err(Mismatch::Unreadable(NAME.into())),
             Some(value) if value == body.as_bytes() => Ok(()),
-            Some(_) => Err(Mismatch::Different(NAME)),
+            Some(_) => Err(Mismatch::Different(NAME.into())),
         },
-        ([_, _, ..], _) => Err(Mismatch::Duplicate(NAME)),
+        ([_, _, ..], _) => Err(Mismatch::Duplicate(NAME.into())),
     }
 }
 

@@ -84,5 +84,6 @@ fn tool(
         side_effect_by,
         schema: OutputSchema::Absent,
         policy: Policy::default(),
+        repeats: None,
     })
 }

@@ -14,6 +14,7 @@ use mcpproxy::config::{self, Flags};
 use mcpproxy::proxy::Worker;
 use mcpproxy::proxy::client::{Client, Endpoint};
 use mcpproxy::proxy::dispatch::{self, Channel, Incoming, Peer, Reaction};
+use mcpproxy::proxy::params::ParamHeaders;
 use mcpproxy::proxy::reply::{Piece, Running};
 use mcpproxy::server::App;
 use mcpproxy::upstream::{Era, Takes};
@@ -71,6 +72,7 @@ fn peer(switches: u8) -> Peer {
         client: Arc::new(Client::new("s".into(), "fuzz", version, era, takes)),
         endpoint: if bit(1) { Endpoint::All } else { Endpoint::Search },
         channel: if bit(2) { Channel::Stream } else { Channel::Answer },
+        headers: bit(6).then(ParamHeaders::default),
     }
 }
 

@@ -290,7 +290,9 @@ fn internal(what: &str, request_id: &str) -> Response<Body> {
 
 fn status(kind: RefusalKind) -> StatusCode {
     match kind {
-        RefusalKind::Unreadable | RefusalKind::Intent => StatusCode::BAD_REQUEST,
+        RefusalKind::Unreadable | RefusalKind::Headers | RefusalKind::Intent => {
+            StatusCode::BAD_REQUEST
+        }
         RefusalKind::Gate => StatusCode::FORBIDDEN,
         RefusalKind::Unknown => StatusCode::NOT_FOUND,
         RefusalKind::Upstream | RefusalKind::Failed => StatusCode::BAD_GATEWAY,

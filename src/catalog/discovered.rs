@@ -3,6 +3,8 @@
 //! Owns what a well-formed tool is; the server's own bytes are kept beside what was read from
 //! them. What the operator says of the tool is added in [`super::snapshot`].
 
+use std::sync::Arc;
+
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -10,6 +12,7 @@ use super::exposed;
 use super::listing::Listed;
 use crate::json::span::Span;
 use crate::tool::Annotations;
+use crate::tool::repeats::{Invalid, Repeats};
 
 /// One element of a `tools/list` answer.
 #[derive(Clone, Debug)]
@@ -22,6 +25,9 @@ pub struct DiscoveredTool {
     pub(super) output_schema: Option<Box<RawValue>>,
     pub(super) annotations_raw: Option<Box<RawValue>>,
     pub(super) annotations: Annotations,
+    /// Which parameters headers repeat. Whether what is invalid there matters depends on how its
+    /// server is reached.
+    pub(crate) repeats: Result<Option<Arc<Repeats>>, Invalid>,
     /// The whole element.
     pub(super) raw: Box<RawValue>,
     /// Where the value of `name` stands in it.
@@ -62,8 +68,10 @@ impl DiscoveredTool {
             Some(raw) => serde_json::from_str(raw.get())
                 .map_err(|error| format!("{name}: annotations: {error}"))?,
         };
+        let repeats = Repeats::read(&fields.input_schema).map(|found| found.map(Arc::new));
         Ok(Self {
             name,
+            repeats,
             title: fields.title,
             description: fields.description.unwrap_or_default(),
             input_schema: fields.input_schema,

@@ -371,6 +371,7 @@ impl Catalog {
             side_effect_by,
             schema: self.compile(found.output_schema.as_deref()),
             policy: settings.policy(self.settings.policy, &found.name),
+            repeats: found.repeats.clone().ok().flatten(),
         }
     }
 

@@ -49,6 +49,7 @@ pub(super) const KNOWN_KEYS: &[&str] = &[
     "allowed_origins",
     "mcpServers",
     "tools_limit",
+    "offered_era",
     "intent_declaration",
     "output_validation",
     "activity",

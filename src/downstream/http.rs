@@ -27,7 +27,7 @@ use crate::output::Member;
 use crate::proxy::Worker;
 use crate::proxy::client::Endpoint;
 use crate::proxy::dispatch::{self, Channel, MODERN};
-use crate::proxy::reply::Piece;
+use crate::proxy::reply::{Piece, RefusalKind};
 use crate::upstream::Era;
 use crate::wire::headers;
 use crate::wire::jsonrpc::{self, Code};
@@ -225,7 +225,17 @@ pub(super) async fn reply(
             json(StatusCode::OK, Body::Call(Box::new(streamed)))
         }
         Taken::Piece(Piece::Refused(refusal)) => {
-            json(StatusCode::OK, Body::from(dispatch::refused(era, id, &refusal)))
+            let status = match refusal.kind {
+                RefusalKind::Headers => StatusCode::BAD_REQUEST,
+                RefusalKind::Unreadable
+                | RefusalKind::Intent
+                | RefusalKind::Gate
+                | RefusalKind::Unknown
+                | RefusalKind::Upstream
+                | RefusalKind::Failed
+                | RefusalKind::Unavailable => StatusCode::OK,
+            };
+            json(status, Body::from(dispatch::refused(era, id, &refusal)))
         }
         Taken::Piece(Piece::Data(_)) => failed("Internal error: no head"),
         Taken::Over | Taken::Broken(_) => failed("Internal error: no reply"),

@@ -97,7 +97,8 @@ pub(super) async fn one(post: &Post<'_>, incoming: Incoming) -> Response<Body> {
 }
 
 fn peer(post: &Post<'_>, session: &Session, channel: Channel) -> Peer {
-    Peer { client: Arc::clone(&session.client), endpoint: post.endpoint, channel }
+    let client = Arc::clone(&session.client);
+    Peer { client, endpoint: post.endpoint, channel, headers: None }
 }
 
 fn refuse(code: StatusCode, id: Option<&[u8]>, text: &str) -> Response<Body> {
@@ -112,7 +113,8 @@ pub(super) fn stranger(session_id: &str) -> Client {
 
 fn initialize(post: &Post<'_>, received: Received) -> Response<Body> {
     let client = Arc::new(stranger(""));
-    let peer = Peer { client, endpoint: post.endpoint, channel: Channel::Answer };
+    let channel = Channel::Answer;
+    let peer = Peer { client, endpoint: post.endpoint, channel, headers: None };
     match dispatch::dispatch(post.worker, &peer, received) {
         Reaction::Initialize(accepted) => open(post, accepted),
         Reaction::Answer(answer) | Reaction::Error(_, answer) => {

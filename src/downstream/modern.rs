@@ -17,10 +17,12 @@ use crate::downstream::http::{PROTOCOL_VERSION, Post, json, plain, reply, status
 use crate::downstream::legacy;
 use crate::downstream::listen::{self, Subscription};
 use crate::json::members::string;
-use crate::proxy::client::{Client, Declared, Level};
+use crate::proxy::Worker;
+use crate::proxy::client::{Client, Declared, Endpoint, Level};
 use crate::proxy::dispatch::{
     self, Channel, ClientInfo, Incoming, MODERN, Peer, Reaction, Received, VERSIONS, supported,
 };
+use crate::proxy::params::ParamHeaders;
 use crate::upstream::Era;
 use crate::wire::headers::{self, Form, METHOD, Mismatch, NAME};
 use crate::wire::jsonrpc::{self, Code};
@@ -55,14 +57,14 @@ pub(super) enum Refused {
 
 impl Refused {
     /// The whole error response.
-    pub(super) fn answer(&self, id: Option<&[u8]>) -> Bytes {
+    pub(super) fn answer(&self, worker: &Worker, id: Option<&[u8]>) -> Bytes {
         let text = self.to_string();
         match self {
             Self::Meta(_) => jsonrpc::error(id, Code::InvalidParams, &text),
             Self::Headers(_) => jsonrpc::error(id, Code::HeaderMismatch, &text),
             Self::Version(requested) => {
                 let requested = dispatch::shown(requested);
-                let data = json!({"supported": supported(), "requested": requested});
+                let data = json!({"supported": supported(worker), "requested": requested});
                 jsonrpc::error_with(id, Code::UnsupportedVersion, &text, &data)
             }
         }
@@ -256,9 +258,13 @@ async fn request(post: &Post<'_>, received: Received) -> Response<Body> {
     };
     let client = match admit(post, &received) {
         Ok(client) => client,
-        Err(refused) => return refuse(refused.answer(Some(&id))),
+        Err(refused) => return refuse(refused.answer(post.worker, Some(&id))),
     };
-    let peer = Peer { client, endpoint: post.endpoint, channel: post.channel };
+    let headers = post.head.headers.iter();
+    let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
+    // The tools of ours have no parameters that headers repeat.
+    let headers = (post.endpoint == Endpoint::All).then(|| ParamHeaders::pick(headers));
+    let peer = Peer { client, endpoint: post.endpoint, channel: post.channel, headers };
     match dispatch::dispatch(post.worker, &peer, received) {
         Reaction::Answer(answer) => json(StatusCode::OK, Body::from(answer)),
         Reaction::Error(Code::MethodNotFound, answer) => {

@@ -125,11 +125,12 @@ impl Pipe {
             Some(Ok(client)) => Arc::new(client),
             Some(Err(refused)) => {
                 let Some(id) = &received.request.id else { return };
-                return self.send(refused.answer(Some(id))).await;
+                return self.send(refused.answer(&self.worker, Some(id))).await;
             }
         };
         let era = client.era;
-        let peer = Peer { client, endpoint: Endpoint::Search, channel: Channel::Stream };
+        let peer =
+            Peer { client, endpoint: Endpoint::Search, channel: Channel::Stream, headers: None };
         match dispatch::dispatch(&self.worker, &peer, received) {
             Reaction::Noted => {}
             Reaction::Cancel(id) => {

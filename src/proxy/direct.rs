@@ -20,7 +20,7 @@ use crate::proxy::call::{self, Caller};
 use crate::proxy::dispatch::{self, Caching, Peer, Reaction};
 use crate::proxy::exit::{Exit, Stop};
 use crate::proxy::more::offers::{FRESH_MS, LIST_WAIT};
-use crate::proxy::params::CallParams;
+use crate::proxy::params::{CallParams, ParamHeaders};
 use crate::proxy::reply::{Aborted, Piece, RefusalKind, Reply, Running};
 use crate::tool::{Tool, ToolName};
 use crate::upstream::Beside;
@@ -52,16 +52,22 @@ pub fn list_tools(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, params: &Bytes) 
 pub fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: CallParams<'_>) -> Reaction {
     let (worker, caller) = (Rc::clone(worker), dispatch::caller(peer, &id));
     let CallParams { name, arguments, beside } = params;
-    let name = Box::from(&*name);
-    let running = Running::new(|reply| call(worker, caller, name, arguments, beside, reply));
+    let named = Named { name: name.into(), arguments, headers: peer.headers.clone() };
+    let running = Running::new(|reply| call(worker, caller, named, beside, reply));
     Reaction::Call { id, running }
+}
+
+/// What is called.
+struct Named {
+    name: Box<str>,
+    arguments: Bytes,
+    headers: Option<ParamHeaders>,
 }
 
 async fn call(
     worker: Rc<Worker>,
     caller: Caller,
-    name: Box<str>,
-    arguments: Bytes,
+    named: Named,
     beside: Beside,
     reply: Reply,
 ) -> Result<(), Aborted> {
@@ -73,8 +79,8 @@ async fn call(
             return Ok(());
         }
     };
-    let prepared = prepare(&worker, &mut exit, &name, &arguments).await;
-    let prepared = prepared.map(|permit| (permit, arguments));
+    let prepared = prepare(&worker, &mut exit, &named).await;
+    let prepared = prepared.map(|permit| (permit, named.arguments));
     call::run(worker, exit, client, prepared, beside, reply).await
 }
 
@@ -82,8 +88,7 @@ async fn call(
 async fn prepare(
     worker: &Worker,
     exit: &mut Exit,
-    name: &str,
-    arguments: &[u8],
+    Named { name, arguments, headers }: &Named,
 ) -> Result<Permit, Stop> {
     let proxy = &worker.proxy;
     exit.draft.tool = dispatch::shown(name).into();
@@ -95,6 +100,12 @@ async fn prepare(
     let tool = find(worker, name).await?;
     exit.draft.server = Arc::clone(&tool.name.server);
     exit.draft.tool = Arc::clone(&tool.name.tool);
+    if let (Some(repeats), Some(headers)) = (&tool.repeats, headers) {
+        headers.check(repeats, arguments).map_err(|mismatch| {
+            let text = format!("Header mismatch: {mismatch}");
+            Stop::new(Status::Rejected, RefusalKind::Headers, text)
+        })?;
+    }
     let operation = Operation::recommended(tool.capability);
     exit.draft.operation = Some(operation);
     let settings = intent::Settings { operation_type: Requirement::Inferred, ..proxy.intent };
@@ -120,6 +131,7 @@ async fn find(worker: &Worker, name: &str) -> Result<Arc<Tool>, Stop> {
             RefusalKind::Upstream => stop,
             RefusalKind::Unknown
             | RefusalKind::Unreadable
+            | RefusalKind::Headers
             | RefusalKind::Intent
             | RefusalKind::Gate
             | RefusalKind::Unavailable

@@ -19,10 +19,11 @@ use crate::output::Member;
 use crate::proxy::call::{self, Caller, Given};
 use crate::proxy::client::{Client, Declared, Endpoint, Level, Question};
 use crate::proxy::more::{self, Forward, List};
-use crate::proxy::params::CallParams;
+use crate::proxy::params::{CallParams, ParamHeaders};
 use crate::proxy::reply::{Refusal, RefusalKind, Running};
 use crate::proxy::retrieve::RETRIEVE_TOOLS;
-use crate::proxy::{Worker, builtin, direct};
+use crate::proxy::{Proxy, Worker, builtin, direct, era};
+use crate::upstream::supervisor::Status;
 use crate::upstream::{Era, Takes};
 use crate::wire::jsonrpc::{self, Code, Message, Request, Response};
 
@@ -47,6 +48,8 @@ pub struct Peer {
     pub endpoint: Endpoint,
     /// Whether something can be sent to it before the answer.
     pub channel: Channel,
+    /// What the message's headers say of a tool's parameters; `None` where no headers do.
+    pub headers: Option<ParamHeaders>,
 }
 
 impl Peer {
@@ -316,7 +319,7 @@ fn initialize(worker: &Worker, peer: &Peer, id: &Bytes, params: &Bytes) -> React
 /// `server/discover` (MCP 2026-07-28 §Discovery).
 fn discover(worker: &Worker, peer: &Peer, id: &Bytes) -> Reaction {
     let result = json!({
-        "supportedVersions": supported(),
+        "supportedVersions": supported(worker),
         "capabilities": capabilities(worker, peer),
         "instructions": builtin::USAGE_INSTRUCTIONS,
     });
@@ -324,10 +327,12 @@ fn discover(worker: &Worker, peer: &Peer, id: &Bytes) -> Reaction {
     Reaction::Answer(own(Era::Modern, id, &result.to_string(), Caching::Milliseconds(0)))
 }
 
-/// Every revision served, newest first.
+/// The revisions that a client is told of, newest first.
 #[must_use]
-pub fn supported() -> Vec<&'static str> {
-    std::iter::once(MODERN).chain(VERSIONS).collect()
+pub fn supported(worker: &Worker) -> Vec<&'static str> {
+    let Proxy { upstreams, offered_era, .. } = &*worker.proxy;
+    let enabled = upstreams.iter().filter(|upstream| upstream.state().status != Status::Disabled);
+    era::revisions(*offered_era, enabled.map(|upstream| upstream.era()))
 }
 
 /// What there is to be had, for `initialize` and `server/discover`.
@@ -496,13 +501,14 @@ pub fn head(id: &[u8], member: Member) -> Bytes {
     }
 }
 
-/// The response to a call that has no answer of an upstream: unreadable parameters are a JSON-RPC
-/// error, everything else a tool result that the agent reads and corrects itself by (CONTRACTS
+/// The response to a call that has no answer of an upstream: unreadable parameters and headers that
+/// disagree with them are a JSON-RPC error, everything else a tool result that the agent reads and corrects itself by (CONTRACTS
 /// §Errors).
 #[must_use]
 pub fn refused(era: Era, id: &[u8], refusal: &Refusal) -> Bytes {
     match refusal.kind {
         RefusalKind::Unreadable => jsonrpc::error(Some(id), Code::InvalidParams, &refusal.text),
+        RefusalKind::Headers => jsonrpc::error(Some(id), Code::HeaderMismatch, &refusal.text),
         RefusalKind::Failed => jsonrpc::error(Some(id), Code::Internal, &refusal.text),
         RefusalKind::Intent
         | RefusalKind::Gate

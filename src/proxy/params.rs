@@ -1,4 +1,4 @@
-//! The parameters of `tools/call`, as slices of the request.
+//! The parameters of `tools/call`, as slices of the request, and the headers that repeat some.
 //!
 //! Deliberately reads one object deep: what the arguments are is the affair of whoever calls.
 
@@ -8,7 +8,9 @@ use bytes::Bytes;
 use thiserror::Error;
 
 use crate::json::members::{members, string};
+use crate::tool::repeats::Repeats;
 use crate::upstream::{Beside, Takes};
+use crate::wire::headers::{self, Mismatch, PARAM_PREFIX};
 
 /// `params` of `tools/call`.
 #[derive(Clone, Debug)]
@@ -72,6 +74,34 @@ fn push_member(out: &mut String, key: &str, value: &str) {
     out.push_str(value);
 }
 
+/// The headers of a request that repeat parameters of the tool it calls.
+#[derive(Clone, Debug, Default)]
+pub struct ParamHeaders(Vec<(Box<str>, Bytes)>);
+
+impl ParamHeaders {
+    /// Picks them out of a request's headers, given with their names in lower case.
+    #[must_use]
+    pub fn pick<'a>(headers: impl Iterator<Item = (&'a str, &'a [u8])>) -> Self {
+        let ours = headers.filter(|(name, _)| name.starts_with(PARAM_PREFIX));
+        Self(ours.map(|(name, value)| (name.into(), Bytes::copy_from_slice(value))).collect())
+    }
+
+    /// Whether they say what the arguments say (MCP 2026-07-28 §Server Behavior for Custom
+    /// Headers). Those that the tool knows nothing of are nobody's business.
+    ///
+    /// # Errors
+    /// The first disagreement.
+    pub fn check(&self, repeats: &Repeats, arguments: &[u8]) -> Result<(), Mismatch> {
+        let arguments = std::str::from_utf8(arguments).unwrap_or_default();
+        repeats.of(arguments).try_for_each(|(header, said)| {
+            let lines = self.0.iter().filter(|(name, _)| **name == *header);
+            let lines = lines.map(|(_, value)| &**value);
+            let form = said.as_ref().map_or(headers::Form::Encodable, |said| said.form);
+            headers::agree(header, form, lines, said.as_ref().map(|said| &*said.text))
+        })
+    }
+}
+
 /// The raw `progressToken` of an `_meta`, a string or an integer.
 #[must_use]
 pub fn progress_token(meta: &Bytes) -> Option<Bytes> {
@@ -112,6 +142,33 @@ mod tests {
             read.beside.members,
             r#""requestState":"a\u0062","inputResponses":{"q" : {}},"odd\"key":1.0"#
         );
+    }
+
+    #[test]
+    fn mcp_2026_headers_agree_with_the_parameters_they_repeat() {
+        let schema = r#"{"properties":{"r":{"type":"string","x-mcp-header":"R"},
+            "n":{"type":"integer","x-mcp-header":"N"}}}"#;
+        let schema = serde_json::value::RawValue::from_string(schema.into()).unwrap();
+        let repeats = Repeats::read(&schema).unwrap().unwrap();
+        let (r, n) = ("mcp-param-r", "mcp-param-n");
+        for (headers, arguments, wrong) in [
+            (&[(r, "a"), (n, "7")][..], r#"{"r":"a","n":7}"#, None),
+            (&[(r, "=?base64?YQ==?="), (n, "7.0")], r#"{"r":"a","n":7}"#, None),
+            (&[("mcp-param-x", "1"), ("x-r", "1")], "{}", None),
+            (&[], r#"{"r":null,"n":null}"#, None),
+            (&[(r, "YQ==")], r#"{"r":"a"}"#, Some("say different things")),
+            (&[(r, "=?base64?YQ?=")], r#"{"r":"a"}"#, Some("cannot be read")),
+            (&[(r, "a"), (r, "a")], r#"{"r":"a"}"#, Some("more than once")),
+            (&[(n, "7")], r#"{"r":"a","n":7}"#, Some("mcp-param-r is missing")),
+            (&[(n, "8")], r#"{"n":7}"#, Some("say different things")),
+            (&[(n, "7")], r#"{"n":null}"#, Some("nothing in the body")),
+        ] {
+            let lines = headers.iter().map(|(name, value)| (*name, value.as_bytes()));
+            let found = ParamHeaders::pick(lines).check(&repeats, arguments.as_bytes());
+            let said = found.err().map(|mismatch| mismatch.to_string()).unwrap_or_default();
+            assert_eq!(said.is_empty(), wrong.is_none(), "{headers:?} {arguments}: {said}");
+            assert!(said.contains(wrong.unwrap_or_default()), "{headers:?} {arguments}: {said}");
+        }
     }
 
     #[test]

@@ -50,6 +50,8 @@ pub struct Refusal {
 pub enum RefusalKind {
     /// The parameters cannot be read.
     Unreadable,
+    /// The headers do not repeat the parameters as the tool's schema has it.
+    Headers,
     /// The intent is missing, malformed or differs from the variant.
     Intent,
     /// The annotations or the operator's capability stand against it.

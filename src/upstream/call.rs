@@ -200,7 +200,8 @@ impl Upstream {
     ) -> Result<Answer, CallError> {
         let tool = &permit.tool().name.tool;
         let Beside { meta, members, takes } = beside;
-        let fields = Fields::Call { arguments, members };
+        let repeats = permit.tool().repeats.clone();
+        let fields = Fields::Call { arguments, members, repeats };
         let params = Params { method: "tools/call", name: Some(tool.clone()), meta, fields };
         self.request(pool, params, takes, tool.clone()).await
     }

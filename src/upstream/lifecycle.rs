@@ -234,11 +234,20 @@ struct RpcError {
 /// JSON-RPC: no such method.
 const METHOD_NOT_FOUND: i64 = -32601;
 
+/// Whether headers repeat parts of a request to a server: what its tools say of them counts there,
+/// and nowhere else (MCP 2026-07-28 §Schema Extension).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Headers {
+    Repeat,
+    SayNothing,
+}
+
 /// Reads the whole list of tools. `fetch` sends one request and returns the response's bytes. A
 /// malformed tool is left out with a warning that names it; the rest is kept.
 pub(super) async fn discover<F>(
     server: &str,
     greeting: &Greeting,
+    headers: Headers,
     fetch: impl Fn(Params) -> F,
 ) -> Result<Vec<DiscoveredTool>, String>
 where
@@ -274,6 +283,12 @@ where
                 Ok(_) if tools.len() >= MAX_TOOLS => {
                     tracing::warn!(server, limit = MAX_TOOLS, "a server has too many tools");
                     return Ok(tools);
+                }
+                Ok(DiscoveredTool { name, repeats: Err(reason), .. })
+                    if headers == Headers::Repeat =>
+                {
+                    let tool = printable(name.as_bytes());
+                    tracing::warn!(server, %tool, %reason, "a malformed tool is left out");
                 }
                 Ok(tool) => tools.push(tool),
                 Err(reason) => {
@@ -312,6 +327,13 @@ mod tests {
 
     /// Discovers from given pages; returns names or the error, and the params that were asked.
     async fn discovered(pages: &[&str]) -> (Result<Vec<String>, String>, Vec<String>) {
+        discovered_by(Headers::SayNothing, pages).await
+    }
+
+    async fn discovered_by(
+        headers: Headers,
+        pages: &[&str],
+    ) -> (Result<Vec<String>, String>, Vec<String>) {
         let asked = Mutex::new(Vec::new());
         let greeting = Greeting {
             about: About {
@@ -320,7 +342,7 @@ mod tests {
             },
             ..Greeting::default()
         };
-        let tools = discover("s", &greeting, |params| {
+        let tools = discover("s", &greeting, headers, |params| {
             let mut asked = asked.lock().unwrap();
             let page = pages[asked.len().min(pages.len() - 1)].as_bytes().to_vec();
             asked.push(String::from_utf8(object(&params)).unwrap());
@@ -347,6 +369,19 @@ mod tests {
         .await;
         assert_eq!(names.unwrap(), ["a", "b"]);
         assert_eq!(asked, ["{}", r#"{"cursor":"p\"2"}"#]);
+    }
+
+    #[tokio::test]
+    async fn mcp_2026_a_tool_with_invalid_headers_is_left_out_where_headers_are_sent() {
+        let page = r#"{"result":{"tools":[
+            {"name":"a","inputSchema":{"properties":{"p":{"type":"string","x-mcp-header":"P"}}}},
+            {"name":"b","inputSchema":{"properties":{"p":{"type":"number","x-mcp-header":"P"}}}},
+            {"name":"c","inputSchema":{}}]}}"#;
+        for (headers, expected) in
+            [(Headers::Repeat, &["a", "c"][..]), (Headers::SayNothing, &["a", "b", "c"])]
+        {
+            assert_eq!(discovered_by(headers, &[page]).await.0.unwrap(), expected, "{headers:?}");
+        }
     }
 
     #[tokio::test]

@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use super::ask::{Era, Takes};
 use crate::json::members::{Member, members};
+use crate::tool::repeats::Repeats;
 use crate::wire::headers;
 use crate::wire::lines::one_line;
 
@@ -48,8 +49,9 @@ pub(super) struct Params {
 
 /// What `params` holds beside `_meta`.
 pub(super) enum Fields {
-    /// The tool's name, raw arguments, and raw members beside them.
-    Call { arguments: Bytes, members: Bytes },
+    /// The tool's name, raw arguments, raw members beside them, and which of the arguments headers
+    /// repeat.
+    Call { arguments: Bytes, members: Bytes, repeats: Option<Arc<Repeats>> },
     /// A raw object without `_meta`.
     Object(Bytes),
 }
@@ -78,7 +80,7 @@ impl Params {
     }
 
     /// The header lines that repeat parts of the message to a modern server (MCP 2026-07-28
-    /// §Standard Request Headers), each with its line end.
+    /// §Standard Request Headers, §Custom Headers from Tool Parameters), each with its line end.
     pub(super) fn lines(&self, era: Era) -> Vec<u8> {
         let mut lines = Vec::new();
         if era == Era::Modern {
@@ -86,6 +88,13 @@ impl Params {
             let _ = write!(lines, "{}: {}\r\n", headers::METHOD, self.method);
             if let Some(name) = &self.name {
                 let _ = write!(lines, "{}: {}\r\n", headers::NAME, headers::encode(name));
+            }
+            if let Fields::Call { arguments, repeats: Some(repeats), .. } = &self.fields {
+                let arguments = std::str::from_utf8(arguments).unwrap_or_default();
+                for (header, said) in repeats.of(arguments) {
+                    let Some(said) = said else { continue };
+                    let _ = write!(lines, "{header}: {}\r\n", headers::encode(&said.text));
+                }
             }
         }
         lines
@@ -98,7 +107,9 @@ impl Params {
 
     fn slices(&self, id: u64, era: Era, fit: fn(Bytes) -> Bytes, end: &str) -> [Bytes; 3] {
         let (large, beside) = match &self.fields {
-            Fields::Call { arguments, members } => (fit(arguments.clone()), fit(members.clone())),
+            Fields::Call { arguments, members, .. } => {
+                (fit(arguments.clone()), fit(members.clone()))
+            }
             Fields::Object(params) => (fit(after_brace(params)), Bytes::new()),
         };
         let meta = self.meta.clone().map(fit);
@@ -227,7 +238,8 @@ mod tests {
     }
 
     fn call(name: &str, arguments: impl Into<Bytes>) -> Params {
-        let fields = Fields::Call { arguments: arguments.into(), members: Bytes::new() };
+        let (arguments, members) = (arguments.into(), Bytes::new());
+        let fields = Fields::Call { arguments, members, repeats: None };
         Params { method: "tools/call", name: Some(name.into()), meta: None, fields }
     }
 
@@ -349,6 +361,36 @@ mod tests {
             lines(&Params::of("tools/list", Bytes::new()), Era::Modern),
             "mcp-method: tools/list\r\n"
         );
+    }
+
+    #[test]
+    fn mcp_2026_headers_repeat_the_parameters_that_the_schema_marks() {
+        let schema = r#"{"properties":{
+            "region":{"type":"string","x-mcp-header":"Region"},
+            "n":{"type":"integer","x-mcp-header":"N"},
+            "ok":{"type":"boolean","x-mcp-header":"Ok"}}}"#;
+        let schema = serde_json::value::RawValue::from_string(schema.into()).unwrap();
+        let marked = Repeats::read(&schema).unwrap().map(Arc::new);
+        for (arguments, expected) in [
+            (
+                r#"{"region":"us west","n":42,"ok":false}"#,
+                "mcp-param-n: 42\r\nmcp-param-ok: false\r\nmcp-param-region: us west\r\n",
+            ),
+            (r#"{"region":"a\r\nx: y","n":null}"#, "mcp-param-region: =?base64?YQ0KeDogeQ==?=\r\n"),
+            (r#"{"region":" \u00e9"}"#, "mcp-param-region: =?base64?IMOp?=\r\n"),
+            ("{}", ""),
+        ] {
+            let mut params = call("t", arguments);
+            let Fields::Call { repeats, .. } = &mut params.fields else { panic!() };
+            *repeats = marked.clone();
+            let lines = |era| String::from_utf8(params.lines(era)).unwrap();
+            let sorted = lines(Era::Modern);
+            let mut sorted: Vec<_> = sorted.split_inclusive('\n').collect();
+            sorted.sort_unstable();
+            let plain = "mcp-method: tools/call\r\nmcp-name: t\r\n";
+            assert_eq!(sorted.concat(), format!("{plain}{expected}"), "{arguments}");
+            assert_eq!(lines(Era::Legacy), "");
+        }
     }
 
     #[test]

@@ -33,7 +33,7 @@ use super::call::{Carrier, Live};
 use super::config::{Config, Target};
 pub use super::error::{CallError, Cause, Sent};
 use super::established::{Connection, Failure, GOODBYE_LIMIT, Place, establish, fetch, respond};
-use super::lifecycle;
+use super::lifecycle::{self, Headers};
 use super::listen;
 use super::oauth::{self, Renewal};
 use super::probe::Start;
@@ -520,7 +520,11 @@ impl Keeper {
             tokio::time::sleep(after).await;
             let era = greeting.about.era;
             let fetch = |params| fetch(&upstream, &carrier, params, era, limit);
-            let tools = lifecycle::discover(&upstream.name, &greeting, fetch).await?;
+            let headers = match (&carrier, era) {
+                (Carrier::Http(_), Era::Modern) => Headers::Repeat,
+                (Carrier::Http(_), Era::Legacy) | (Carrier::Stdio(_), _) => Headers::SayNothing,
+            };
+            let tools = lifecycle::discover(&upstream.name, &greeting, headers, fetch).await?;
             let server = upstream.name.clone();
             let replace = move || catalog.replace_server(&server, tools);
             // Compiles schemas and writes to disk: not for the runtime's own threads.

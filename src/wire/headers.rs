@@ -1,9 +1,10 @@
 //! The names of MCP's headers, and header and body agreement of the modern protocol (2026-07-28).
 //!
-//! A request repeats its method and, for some methods, a name of its params in headers, so that
-//! middle boxes can route it. Whoever reads the body must check that they agree, else two of them
-//! could act on two requests. Owns the forms of those headers and that check; what a disagreement
-//! is answered with, and which revision asks for the check, is not known here. Pure.
+//! A request repeats its method and, for some methods, a name of its params in headers, a call also
+//! what its tool's schema marks, so that middle boxes can route it. Whoever reads the body must
+//! check that they agree, else two of them could act on two requests. Owns the forms of those
+//! headers and that check; what a disagreement is answered with, and which revision asks for the
+//! check, is not known here. Pure.
 
 use std::borrow::Cow;
 
@@ -24,27 +25,30 @@ pub const LAST_EVENT_ID: &str = "last-event-id";
 /// Asks a proxy of the operator's to pass a stream on as it comes; its value is `no`.
 pub const BUFFERING: &str = "x-accel-buffering";
 
+/// Begins the name of each header that repeats a parameter of a tool.
+pub const PARAM_PREFIX: &str = "mcp-param-";
+
 const ENCODED_START: &str = "=?base64?";
 const ENCODED_END: &str = "?=";
 
 /// Why headers and body do not agree. The texts hold no value of either.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Mismatch {
     /// The header is there more than once.
     #[error("header {0} is given more than once")]
-    Duplicate(&'static str),
+    Duplicate(Box<str>),
     /// The body has what the header must repeat, and the header is missing.
     #[error("header {0} is missing")]
-    Missing(&'static str),
+    Missing(Box<str>),
     /// The header repeats what the body does not have.
     #[error("header {0} has nothing in the body to agree with")]
-    Orphan(&'static str),
+    Orphan(Box<str>),
     /// The header is not visible ASCII, or its base64 form is broken.
     #[error("header {0} cannot be read")]
-    Unreadable(&'static str),
+    Unreadable(Box<str>),
     /// The two say different things.
     #[error("header {0} and the body say different things")]
-    Different(&'static str),
+    Different(Box<str>),
 }
 
 /// The member of `params` that a method's `Mcp-Name` repeats, if it has one.
@@ -63,8 +67,10 @@ pub fn name_member(method: &str) -> Option<&'static str> {
 pub enum Form {
     /// As it is: methods and revisions.
     Plain,
-    /// As it is, or in base64 where a header could not carry it: names.
+    /// As it is, or in base64 where a header could not carry it: names and other strings.
     Encodable,
+    /// The same, compared as a number: `42.0` is `42` (MCP 2026-07-28 §Server Validation).
+    Number,
 }
 
 /// Checks one header against the body's value; `values` are the header's lines as they came.
@@ -72,26 +78,30 @@ pub enum Form {
 /// # Errors
 /// The first disagreement.
 pub fn agree<'a>(
-    header: &'static str,
+    header: &str,
     form: Form,
     mut values: impl Iterator<Item = &'a [u8]>,
     body: Option<&str>,
 ) -> Result<(), Mismatch> {
     let first = values.next();
     if values.next().is_some() {
-        return Err(Mismatch::Duplicate(header));
+        return Err(Mismatch::Duplicate(header.into()));
     }
     match (first, body) {
         (None, None) => Ok(()),
-        (None, Some(_)) => Err(Mismatch::Missing(header)),
-        (Some(_), None) => Err(Mismatch::Orphan(header)),
+        (None, Some(_)) => Err(Mismatch::Missing(header.into())),
+        (Some(_), None) => Err(Mismatch::Orphan(header.into())),
         (Some(value), Some(body)) => {
             let value = match form {
                 Form::Plain => visible(value).map(Cow::Borrowed),
-                Form::Encodable => decode(value),
+                Form::Encodable | Form::Number => decode(value),
             };
-            let value = value.ok_or(Mismatch::Unreadable(header))?;
-            if value == body { Ok(()) } else { Err(Mismatch::Different(header)) }
+            let value = value.ok_or_else(|| Mismatch::Unreadable(header.into()))?;
+            let same = match form {
+                Form::Plain | Form::Encodable => value == body,
+                Form::Number => decimal(&value) == decimal(body),
+            };
+            if same { Ok(()) } else { Err(Mismatch::Different(header.into())) }
         }
     }
 }
@@ -120,6 +130,27 @@ pub fn decode(header: &[u8]) -> Option<Cow<'_, str>> {
     String::from_utf8(bytes).ok().map(Cow::Owned)
 }
 
+/// The decimal form of a number that is an integer within the range that doubles hold exactly; what
+/// is none stays as it is.
+#[must_use]
+pub fn decimal(number: &str) -> Cow<'_, str> {
+    const SAFE: f64 = 9_007_199_254_740_991.0;
+    let digits = number.strip_prefix('-').unwrap_or(number).as_bytes();
+    let plain = digits.iter().all(u8::is_ascii_digit) && !digits.starts_with(b"0");
+    let value = match number
+        .bytes()
+        .all(|byte| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E'))
+    {
+        true if !plain => number.parse::<f64>().ok(),
+        true | false => None,
+    };
+    match value.filter(|value| value.fract() == 0.0 && value.abs() <= SAFE) {
+        // Adding zero makes -0 plain.
+        Some(value) => Cow::Owned(format!("{:.0}", value + 0.0)),
+        None => Cow::Borrowed(number),
+    }
+}
+
 /// A header's text without the white space around it; `None` if a header cannot carry it.
 fn visible(header: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(header).ok()?;
@@ -138,14 +169,14 @@ mod tests {
             (&["  tools/call\t"], Some("tools/call"), Ok(())),
             (&["=?base64?Z3LDvG4=?="], Some("grün"), Ok(())),
             (&[], None, Ok(())),
-            (&["a", "a"], Some("a"), Err(Mismatch::Duplicate(NAME))),
-            (&[], Some("a"), Err(Mismatch::Missing(NAME))),
-            (&["a"], None, Err(Mismatch::Orphan(NAME))),
-            (&["A"], Some("a"), Err(Mismatch::Different(NAME))),
-            (&[""], Some("a"), Err(Mismatch::Different(NAME))),
-            (&["=?base64?!?="], Some("a"), Err(Mismatch::Unreadable(NAME))),
-            (&["=?base64?/w==?="], Some("a"), Err(Mismatch::Unreadable(NAME))),
-            (&["grün"], Some("grün"), Err(Mismatch::Unreadable(NAME))),
+            (&["a", "a"], Some("a"), Err(Mismatch::Duplicate(NAME.into()))),
+            (&[], Some("a"), Err(Mismatch::Missing(NAME.into()))),
+            (&["a"], None, Err(Mismatch::Orphan(NAME.into()))),
+            (&["A"], Some("a"), Err(Mismatch::Different(NAME.into()))),
+            (&[""], Some("a"), Err(Mismatch::Different(NAME.into()))),
+            (&["=?base64?!?="], Some("a"), Err(Mismatch::Unreadable(NAME.into()))),
+            (&["=?base64?/w==?="], Some("a"), Err(Mismatch::Unreadable(NAME.into()))),
+            (&["grün"], Some("grün"), Err(Mismatch::Unreadable(NAME.into()))),
         ] {
             let lines = values.iter().map(|value| value.as_bytes());
             assert_eq!(agree(NAME, Form::Encodable, lines, body), expected, "{values:?} {body:?}");
@@ -154,13 +185,46 @@ mod tests {
         assert_eq!(agree(NAME, Form::Encodable, encoded(), Some("x")), Ok(()));
         assert_eq!(
             agree(METHOD, Form::Plain, encoded(), Some("x")),
-            Err(Mismatch::Different(METHOD))
+            Err(Mismatch::Different(METHOD.into()))
         );
         let bad = std::iter::once(&b"gr\xc3\xbcn"[..]);
         assert_eq!(
             agree(METHOD, Form::Plain, bad, Some("grün")),
-            Err(Mismatch::Unreadable(METHOD))
+            Err(Mismatch::Unreadable(METHOD.into()))
         );
+    }
+
+    #[test]
+    fn mcp_2026_numbers_are_compared_as_numbers() {
+        for (text, decimal) in [
+            ("42", "42"),
+            ("-7", "-7"),
+            ("0", "0"),
+            ("-0", "0"),
+            ("42.0", "42"),
+            ("1e2", "100"),
+            ("-0.0", "0"),
+            ("9007199254740993", "9007199254740993"),
+            ("9007199254740993.0", "9007199254740993.0"),
+            ("1.5", "1.5"),
+            ("1e999", "1e999"),
+            ("0x2a", "0x2a"),
+            ("inf", "inf"),
+            ("--1", "--1"),
+            ("", ""),
+        ] {
+            assert_eq!(super::decimal(text), decimal, "{text}");
+        }
+        let check = |header: &'static str, body| {
+            agree("mcp-param-n", Form::Number, std::iter::once(header.as_bytes()), Some(body))
+        };
+        for header in ["42", " 42.0 ", "4.2e1", "=?base64?NDI=?="] {
+            assert_eq!(check(header, "42"), Ok(()), "{header}");
+        }
+        for header in ["43", "", "42a", "forty-two"] {
+            let different = Err(Mismatch::Different("mcp-param-n".into()));
+            assert_eq!(check(header, "42"), different, "{header}");
+        }
     }
 
     #[test]

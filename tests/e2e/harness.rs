@@ -21,7 +21,7 @@ use tempfile::TempDir;
 pub(crate) use authority::{Authority, Browser, Ways};
 pub(crate) use pipe::Pipe;
 pub(crate) use sse::Events;
-pub(crate) use upstream::{HttpStub, stub, stub_stdio};
+pub(crate) use upstream::{HttpStub, server_of_both_eras, stub, stub_stdio};
 pub(crate) use wire::{Client, Connection, Response, error_text, raw_result};
 
 /// Long enough for the slowest machine; a test that waits this long has failed.

@@ -15,6 +15,7 @@ mod intent;
 mod login;
 mod more;
 mod output;
+mod protocol_eras;
 mod protocol_legacy;
 mod protocol_modern;
 mod protocol_stdio;

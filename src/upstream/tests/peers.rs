@@ -79,8 +79,8 @@ async fn talk(versions: &'static [ProtocolVersion], start: Start) -> (String, Ve
 
     let list = Params::of("tools/list", Bytes::from_static(b"{}"));
     let mut messages = collect(&link, &list, era).await.unwrap();
-    let fields =
-        Fields::Call { arguments: Bytes::from_static(br#"{"n":1}"#), members: Bytes::new() };
+    let (arguments, members) = (Bytes::from_static(br#"{"n":1}"#), Bytes::new());
+    let fields = Fields::Call { arguments, members, repeats: None };
     let meta = Some(Bytes::from_static(br#"{"progressToken":"theirs"}"#));
     let call = Params { method: "tools/call", name: Some("t".into()), meta, fields };
     messages.extend(collect(&link, &call, era).await.unwrap());

@@ -23,6 +23,16 @@ pub(crate) fn stub_stdio(flags: &[&str]) -> Value {
     json!({"command": stub(), "args": args})
 }
 
+/// A server that speaks either era (the one the conformance suite asks): its `mcpServers` entry, and
+/// what keeps it.
+pub(crate) fn server_of_both_eras() -> (Value, Process) {
+    let program = stub().with_file_name("conformance_backend");
+    let mut command = Command::new(program);
+    command.arg("http").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let HttpStub { port, process } = HttpStub::from(Process::spawn(&mut command));
+    (json!({"url": format!("http://127.0.0.1:{port}/mcp")}), process)
+}
+
 /// The stub over HTTP.
 pub(crate) struct HttpStub {
     pub(crate) port: u16,
