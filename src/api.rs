@@ -29,6 +29,8 @@ use crate::downstream::body::Body;
 use crate::downstream::http::collect;
 use crate::proxy::Worker;
 
+pub use call::SOURCE;
+
 use answer::Failure;
 use query::Query;
 use route::Route;

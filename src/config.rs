@@ -34,9 +34,9 @@ use crate::proxy::retrieve::MAX_LIMIT;
 pub struct Config {
     /// Where the HTTP faces listen.
     pub listen: SocketAddr,
-    /// Where catalog and activity are kept.
+    /// Where catalog, activity and logins are kept.
     pub data_dir: PathBuf,
-    /// What `/api/v1`, `/events` and `/metrics` ask for; `None` until one is made.
+    /// What `/api/v1` and `/events` ask for; `None` until one is made.
     pub api_key: Option<ApiKey>,
     /// Whether `/mcp` asks for the key too.
     pub require_mcp_auth: bool,
@@ -59,6 +59,12 @@ pub struct Config {
 }
 
 impl Config {
+    /// The API key; empty until one is made.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        self.api_key.as_ref().map_or("", |key| key.expose())
+    }
+
     /// Where the activity log is: `data_dir/activity`.
     #[must_use]
     pub fn activity_folder(&self) -> PathBuf {

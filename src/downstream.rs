@@ -5,6 +5,7 @@ mod events;
 pub mod guard;
 pub mod http;
 mod legacy;
+pub mod lines;
 mod listen;
 mod modern;
 pub mod principal;

@@ -8,6 +8,7 @@
 pub mod arguments;
 pub mod stated;
 
+use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -78,6 +79,12 @@ impl Operation {
             SideEffect::Write => Self::Write,
             SideEffect::Destructive => Self::Destructive,
         }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
     }
 }
 
@@ -161,15 +168,6 @@ impl Denial {
             Self::Approval(_) => DenialKind::Approval,
         }
     }
-
-    /// The `policy` of the decision that records it.
-    #[must_use]
-    pub fn policy(&self) -> &'static str {
-        match self {
-            Self::Intent(_) | Self::Gate(_) => POLICY_INTENT,
-            Self::Approval(_) => POLICY_CAPABILITY,
-        }
-    }
 }
 
 /// The kinds of [`Denial`].
@@ -202,17 +200,6 @@ pub enum Warning {
     ApprovalSuggested(ToolName),
 }
 
-impl Warning {
-    /// The `policy` of the decision that records it.
-    #[must_use]
-    pub fn policy(&self) -> &'static str {
-        match self {
-            Self::Mismatch(_) | Self::WriteOnReadOnly { .. } => POLICY_INTENT,
-            Self::ApprovalSuggested(_) => POLICY_CAPABILITY,
-        }
-    }
-}
-
 /// A tool does more than the variant it was called by allows.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("Tool '{tool}' is marked {} by {by}, use {}", needed.as_str(), needed.variant())]
@@ -224,9 +211,6 @@ pub struct Mismatch {
     /// Who marked it.
     pub by: StatedBy,
 }
-
-const POLICY_INTENT: &str = "intent";
-const POLICY_CAPABILITY: &str = "capability";
 
 /// The gate: the two keys agree, and the tool's effective side effect allows the variant.
 ///

@@ -152,14 +152,13 @@ impl App {
         };
         let proxy = Arc::new(proxy);
         let following = control.spawn(more::news::follow(Arc::clone(&proxy)));
-        let api_key = config.api_key.as_ref().map_or("", |key| key.expose());
         let started = Instant::now();
         let (drain, ending) = watch::channel(false);
         let shared = Shared {
             proxy,
             sessions: Sessions::default(),
             guard,
-            api: api::State { api_key: api_key.into(), started, ending },
+            api: api::State { api_key: config.key().into(), started, ending },
             require_mcp_auth: config.require_mcp_auth,
             started,
         };

@@ -24,7 +24,7 @@ pub fn run(data: &[u8]) {
     if tape::check_unique(&raw, tape::MAX_DEPTH, &mut scratch).is_err() {
         return;
     }
-    let Ok(call) = CallArguments::parse(&raw, &mut scratch) else { return };
+    let Ok(call) = CallArguments::parse(&raw, None, &mut scratch) else { return };
 
     assert_eq!(tape::check_unique(&call.arguments, tape::MAX_DEPTH, &mut scratch), Ok(()));
     assert!(call.arguments.trim_ascii_start().starts_with(b"{"));

@@ -65,16 +65,6 @@ impl Filter {
             && self.until.is_none_or(|until| first <= until)
     }
 
-    /// True when only a time range, or nothing, is asked for.
-    #[must_use]
-    pub fn is_only_time(&self) -> bool {
-        let Self { kinds, statuses, servers, tools, operations, sessions, requests, .. } = self;
-        kinds.is_empty()
-            && statuses.is_empty()
-            && operations.is_empty()
-            && [servers, tools, sessions, requests].iter().all(|list| list.is_empty())
-    }
-
     /// The index terms that are asked for: one list of alternatives for each field.
     #[must_use]
     pub fn terms(&self) -> Vec<Vec<Term>> {

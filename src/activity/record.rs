@@ -13,6 +13,8 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::show;
 
+pub use crate::intent::Operation;
+
 /// Longest error message that is kept, in bytes.
 pub const MAX_ERROR_BYTES: usize = 2048;
 /// Longest name (server, tool, session, request, client) that is kept, in bytes.
@@ -36,12 +38,6 @@ macro_rules! named {
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $text),+ }
-            }
-
-            /// The value of this name, if there is one.
-            #[must_use]
-            pub fn parse(text: &str) -> Option<Self> {
-                match text { $($text => Some(Self::$variant),)+ _ => None }
             }
 
             /// The code on disk.
@@ -129,17 +125,31 @@ named! {
     }
 }
 
-named! {
-    /// The operation type an agent stated in its intent.
-    Operation {
-        /// Reads only.
-        Read = 1 "read",
-        /// Changes something.
-        Write = 2 "write",
-        /// Deletes, or changes for good.
-        Destructive = 3 "destructive",
+impl Operation {
+    /// The code on disk.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Read => 1,
+            Self::Write => 2,
+            Self::Destructive => 3,
+        }
+    }
+
+    /// The value of this code, if there is one.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|operation| operation.code() == code)
     }
 }
+
+impl PartialSchema for Operation {
+    fn schema() -> RefOr<Schema> {
+        show::words(Self::ALL.map(Self::as_str))
+    }
+}
+
+impl ToSchema for Operation {}
 
 named! {
     /// Which rule a decision followed.
@@ -187,17 +197,6 @@ impl Payload {
     pub fn cut(bytes: &[u8], limit: usize) -> Self {
         let head = bytes.get(..limit).unwrap_or(bytes);
         Self { bytes: head.into(), total: bytes.len() as u64 }
-    }
-
-    /// Copies at most `limit` bytes of a body that lies in pieces.
-    pub fn cut_chunks<'a>(chunks: impl IntoIterator<Item = &'a [u8]>, limit: usize) -> Self {
-        let (mut bytes, mut total) = (Vec::new(), 0);
-        for chunk in chunks {
-            let room = limit - bytes.len();
-            bytes.extend_from_slice(chunk.get(..room).unwrap_or(chunk));
-            total += chunk.len() as u64;
-        }
-        Self { bytes: bytes.into(), total }
     }
 
     /// A head that was already copied from a body of `total` bytes.
@@ -561,7 +560,7 @@ mod tests {
     fn a_payload_keeps_the_head_and_knows_the_whole() {
         let whole = Payload::cut(b"abc", 3);
         assert!(!whole.is_cut());
-        let cut = Payload::cut_chunks([&b"ab"[..], b"cd", b"ef"], 3);
+        let cut = Payload::cut(b"abcdef", 3);
         assert_eq!((cut.bytes(), cut.total(), cut.is_cut()), (&b"abc"[..], 6, true));
     }
 }

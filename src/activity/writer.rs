@@ -34,6 +34,9 @@ use super::view::View;
 const GATHER: Duration = Duration::from_millis(20);
 /// How long they are gathered on a slow disk.
 const GATHER_LEAST: Duration = Duration::from_millis(5);
+/// What was submitted is encoded so often meanwhile: in small portions, that no core is taken from
+/// calls for long, and while it is still in the caches.
+const STEP: Duration = Duration::from_millis(4);
 /// A round that takes longer than this from its first entry holds further replies up: with the
 /// time a reply takes to end, records are durable at most 50 ms after it.
 pub(super) const OVERRUN: Duration = Duration::from_millis(40);
@@ -72,6 +75,7 @@ pub(super) fn start(
         appender,
         head,
         first: view.first(),
+        room: 0,
         waiting: Vec::new(),
         unsynced: None,
         stuck: None,
@@ -92,6 +96,8 @@ struct Run {
     head: HeadFile,
     /// The first record that is kept.
     first: u64,
+    /// The room of the entries in the batch under way.
+    room: usize,
     /// Who waits for the batch under way to be durable.
     waiting: Vec<oneshot::Sender<()>>,
     /// What is written but not durable.
@@ -203,10 +209,23 @@ impl Run {
         self.shared.batch_since.store(self.shared.micros(), Ordering::Release);
     }
 
-    /// Lets entries come in for a moment, unless someone waits for them or there is no more room.
-    fn gather(&self) {
+    /// Takes entries in for a moment, unless someone waits for them or there is no more room.
+    fn gather(&mut self) {
         self.begin();
-        thread::park_timeout(GATHER.saturating_sub(2 * self.commit_took).max(GATHER_LEAST));
+        let time = GATHER.saturating_sub(2 * self.commit_took).max(GATHER_LEAST);
+        let until = Instant::now() + time;
+        loop {
+            let now = Instant::now();
+            let step = until.saturating_duration_since(now).min(STEP);
+            if step.is_zero() {
+                return;
+            }
+            thread::park_timeout(step);
+            let is_woken = now.elapsed() < step;
+            if is_woken || self.take_in() == Found::Full || self.closing || self.stuck.is_some() {
+                return;
+            }
+        }
     }
 
     /// Sleeps until an entry comes.
@@ -223,20 +242,33 @@ impl Run {
 
     /// Writes what is in the queue, one batch at most.
     fn round(&mut self) -> Found {
-        let (mut found, mut room) = (Found::Nothing, 0);
+        let found = self.take_in();
+        let start = Instant::now();
+        let any = self.appender.pending() > 0;
+        self.write();
+        self.sync();
+        if any {
+            self.commit_took = start.elapsed();
+        }
+        if found == Found::Nothing && any { Found::Some } else { found }
+    }
+
+    /// Makes the batch longer by what is in the queue, up to a whole one.
+    fn take_in(&mut self) -> Found {
+        let mut found = Found::Nothing;
         while self.stuck.is_none() {
             match self.messages.try_recv() {
                 Ok(Message::Entry { entry, done, counted }) => {
                     self.appender.push(&entry, (self.shared.clock)());
                     self.waiting.extend(done);
-                    room += usize::from(counted);
+                    self.room += usize::from(counted);
                 }
                 Ok(Message::Barrier(answer)) => {
-                    self.write(std::mem::take(&mut room));
+                    self.write();
                     let _ = answer.send(());
                 }
                 Ok(Message::Flush(answer)) => {
-                    self.write(std::mem::take(&mut room));
+                    self.write();
                     self.sync();
                     let _ = answer.send(());
                 }
@@ -244,7 +276,7 @@ impl Run {
                     let now = (self.shared.clock)();
                     self.appender.push(&cut.draft(now).into(), now);
                     self.appender.also(|batch| batch.put(Space::State, keys::FIRST, cut.value()));
-                    self.write(std::mem::take(&mut room));
+                    self.write();
                     self.first = cut.first;
                     let _ = answer.send(());
                 }
@@ -254,22 +286,16 @@ impl Run {
             found = Found::Some;
             let (records, bytes) = (self.appender.pending(), self.appender.pending_bytes());
             if records >= BATCH_RECORDS || bytes >= BATCH_BYTES {
-                found = Found::Full;
-                break;
+                return Found::Full;
             }
-        }
-        let start = Instant::now();
-        self.write(room);
-        self.sync();
-        if found != Found::Nothing {
-            self.commit_took = start.elapsed();
         }
         found
     }
 
-    /// Writes the batch that was made, of entries that took `room`.
-    fn write(&mut self, room: usize) {
+    /// Writes the batch that was made.
+    fn write(&mut self) {
         let Some(prepared) = self.appender.take() else { return };
+        let room = std::mem::take(&mut self.room);
         let result = match self.shared.store.load().as_ref() {
             Some(store) => store.commit(prepared.batch.clone()),
             None => Err(StoreError::Io(std::io::Error::other("the store is closed"))),

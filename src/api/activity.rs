@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::{IntoParams, ToSchema};
 
-use super::answer::{Failure, Success};
+use super::answer::{Failure, Success, encode};
 use super::query::{BadQuery, Query};
 use crate::activity::{
     Activity, Filter, From, Id, Operation, Page, Payloads, Period, QueryError, Record, Report,
@@ -16,10 +16,6 @@ use crate::activity::{
 };
 use crate::proxy::Worker;
 
-/// Records in a page that asks for no number.
-const DEFAULT_LIMIT: u64 = 50;
-/// Most records in a page.
-const MAX_LIMIT: u64 = 100;
 /// Most records that a page can begin after; a log holds fewer.
 const MAX_OFFSET: u64 = 1_000_000_000_000;
 
@@ -61,8 +57,8 @@ pub(super) struct Filters {
 #[into_params(parameter_in = Query)]
 pub(super) struct Paging {
     /// Most records in the page.
-    #[param(required = false, minimum = 1, maximum = 100, default = 50)]
-    limit: u64,
+    #[param(value_type = u64, required = false, minimum = 1, maximum = 100, default = 50)]
+    limit: usize,
     /// Where the page before this one ended: its `next_cursor`. Stays valid while records come and
     /// old ones are removed. Not together with `offset`.
     #[param(nullable = false, pattern = "^[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}$")]
@@ -108,7 +104,7 @@ pub(super) async fn list(worker: &Worker, mut query: Query) -> Result<Bytes, Fai
     ask(worker, move |activity| {
         let found = activity.list(&filter, &page)?;
         let total = with_total.then(|| activity.count(&filter)).transpose()?;
-        Ok(json(&Listing {
+        Ok(encode(&Listing {
             activities: &found.records,
             limit: page.limit,
             next_cursor: found.next_cursor.map(|id| id.to_string()),
@@ -143,7 +139,7 @@ pub(super) async fn record(worker: &Worker, query: Query, id: &str) -> Result<By
     let id = Id::parse(id).ok_or_else(missing)?;
     let found = ask(worker, move |activity| {
         let record = activity.get(id)?;
-        Ok(record.map(|record| json(&Detail { activity: &record })))
+        Ok(record.map(|record| encode(&Detail { activity: &record })))
     });
     found.await?.ok_or_else(missing)
 }
@@ -170,7 +166,7 @@ pub(super) async fn summary(
     query.finish()?;
     let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
-    ask(worker, move |activity| Ok(json(&activity.summary(period, now)?))).await
+    ask(worker, move |activity| Ok(encode(&activity.summary(period, now)?))).await
 }
 
 /// Verifies that the log is as it was written.
@@ -189,7 +185,7 @@ pub(super) async fn summary(
 )]
 pub(super) async fn verify(worker: &Worker, query: Query) -> Result<Bytes, Failure> {
     query.finish()?;
-    ask(worker, |activity| Ok(json(&activity.verify(|_, _| {})?))).await
+    ask(worker, |activity| Ok(encode(&activity.verify(|_, _| {})?))).await
 }
 
 #[derive(Serialize, ToSchema)]
@@ -239,7 +235,7 @@ impl Filters {
             statuses: query.words("status", Status::ALL)?,
             server: query.text("server")?,
             tool: query.text("tool")?,
-            operations: query.words("intent_type", Operation::ALL)?,
+            operations: query.words("intent_type", &Operation::ALL)?,
             session_id: query.text("session_id")?,
             request_id: query.text("request_id")?,
             start_time: query.time("start_time")?,
@@ -271,7 +267,7 @@ impl Filters {
 impl Paging {
     fn read(query: &mut Query) -> Result<Self, BadQuery> {
         Ok(Self {
-            limit: query.number("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT),
+            limit: query.limit()?,
             cursor: query.text("cursor")?,
             offset: query.number("offset", 0..=MAX_OFFSET)?,
             exclude_payloads: query.flag("exclude_payloads")?,
@@ -284,19 +280,15 @@ impl Paging {
             (None, None) => From::Newest,
             (None, Some(offset)) => From::Offset(offset),
             (Some(_), Some(_)) => return Err(BadQuery::Both("cursor", "offset")),
-            (Some(value), None) => match Id::parse(&value) {
-                Some(id) => From::After(id),
-                None => {
-                    let expected = "a next_cursor of an earlier answer".to_owned();
-                    return Err(BadQuery::Invalid { name: "cursor", value, expected });
-                }
-            },
+            (Some(value), None) => {
+                From::After(Id::parse(&value).ok_or_else(|| BadQuery::cursor(value))?)
+            }
         };
         let payloads = match self.exclude_payloads {
             true => Payloads::Exclude,
             false => Payloads::Include,
         };
-        Ok(Page { limit: usize::try_from(self.limit).unwrap_or(usize::MAX), from, payloads })
+        Ok(Page { limit: self.limit, from, payloads })
     }
 }
 
@@ -316,11 +308,6 @@ fn micros(time: Timestamp) -> u64 {
 /// that a blank means the same.
 pub(super) fn one_line(record: &Record) -> String {
     serde_json::to_string(record).unwrap_or_default().replace(['\r', '\n'], " ")
-}
-
-fn json<T: Serialize>(value: &T) -> Bytes {
-    // Records and summaries are made of strings and numbers: nothing in them can fail to be JSON.
-    serde_json::to_vec(value).unwrap_or_default().into()
 }
 
 #[cfg(test)]

@@ -98,8 +98,14 @@ pub(super) fn success(data: impl Into<Splice>, request_id: &str) -> Response<Bod
 /// `{"success":false,"error":…,"request_id":…}`.
 #[must_use]
 pub(super) fn error(status: StatusCode, message: &str, request_id: &str) -> Response<Body> {
-    let body = serde_json::to_vec(&Error { success: false, error: message, request_id });
-    json(status, Body::from(Bytes::from(body.unwrap_or_default())), request_id)
+    let body = encode(&Error { success: false, error: message, request_id });
+    json(status, Body::from(body), request_id)
+}
+
+/// The JSON of an answer. It is made of texts, numbers, and JSON that was checked when it came in:
+/// nothing in it can fail to be JSON.
+pub(super) fn encode<T: Serialize>(value: &T) -> Bytes {
+    serde_json::to_vec(value).unwrap_or_default().into()
 }
 
 /// 405, with the method that would do.

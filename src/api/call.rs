@@ -25,7 +25,7 @@ use crate::upstream::Beside;
 use crate::wire::splice::Splice;
 
 /// The header by which the command line says who it is.
-const SOURCE: &str = "x-mcpproxy-source";
+pub const SOURCE: &str = "x-mcpproxy-source";
 
 /// Most bytes of an upstream's JSON-RPC error that are read for its message.
 const MAX_ERROR_BYTES: usize = 64 * 1024;

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 
-use super::answer::{self, Failure, Success};
+use super::answer::{self, Failure, Success, encode};
 use super::query::{BadQuery, Query};
 use crate::activity::Health;
 use crate::downstream::body::Body;
@@ -19,11 +19,6 @@ use crate::proxy::Worker;
 use crate::proxy::retrieve::Shown;
 use crate::tool::{OutputSchema, Tool, ToolName};
 use crate::upstream::supervisor::{ServerState, Status, Transport};
-
-/// Tools in a page that asks for no number.
-const DEFAULT_LIMIT: u64 = 50;
-/// Most tools in a page.
-const MAX_LIMIT: u64 = 100;
 
 /// Which tools are meant, and which page of them.
 #[derive(Debug, IntoParams)]
@@ -37,8 +32,8 @@ pub(super) struct Wanted {
     #[param(nullable = false, min_length = 1, max_length = 1024)]
     server: Option<String>,
     /// Most tools in the page.
-    #[param(required = false, minimum = 1, maximum = 100, default = 50)]
-    limit: u64,
+    #[param(value_type = u64, required = false, minimum = 1, maximum = 100, default = 50)]
+    limit: usize,
     /// Where the page before this one ended: its `next_cursor`, with the same `q` and `server`. With
     /// another `q`, one that does not find the tool it names is refused.
     #[param(nullable = false, min_length = 1, max_length = 1024, pattern = "^[^:]+:[^\\n]+$")]
@@ -50,7 +45,7 @@ impl Wanted {
         Ok(Self {
             q: query.text("q")?,
             server: query.text("server")?,
-            limit: query.number("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT),
+            limit: query.limit()?,
             cursor: query.text("cursor")?,
         })
     }
@@ -70,7 +65,6 @@ impl Wanted {
 )]
 pub(super) fn tools(worker: &Worker, mut query: Query) -> Result<Bytes, Failure> {
     let Wanted { q: words, server, limit, cursor } = Wanted::read(&mut query)?;
-    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     query.finish()?;
     let snapshot = worker.proxy.catalog.load();
     if let Some(server) = server.as_deref().filter(|server| !snapshot.server_known(server)) {
@@ -87,15 +81,12 @@ pub(super) fn tools(worker: &Worker, mut query: Query) -> Result<Bytes, Failure>
     let meant: Vec<_> = all.into_iter().filter(|(tool, _)| of_server(tool)).collect();
     let start = match cursor {
         None => 0,
-        Some(value) => after(&meant, &value).ok_or_else(|| {
-            let expected = "a next_cursor of an earlier answer".to_owned();
-            BadQuery::Invalid { name: "cursor", value, expected }
-        })?,
+        Some(value) => after(&meant, &value).ok_or_else(|| BadQuery::cursor(value))?,
     };
     let page = meant.get(start..).unwrap_or_default();
     let (page, rest) = page.split_at(limit.min(page.len()));
     let next = page.last().filter(|_| !rest.is_empty());
-    Ok(json(&Tools {
+    Ok(encode(&Tools {
         tools: page.iter().map(|(tool, score)| Shown::of(tool, *score)).collect(),
         query: words.as_deref(),
         total: meant.len(),
@@ -131,7 +122,7 @@ pub(super) fn tool(worker: &Worker, query: Query, name: &str) -> Result<Bytes, F
     }
     let missing = || Failure::new(StatusCode::NOT_FOUND, format!("Tool '{name}' not found"));
     let tool = found.as_ref().and_then(|name| snapshot.tool(name)).ok_or_else(missing)?;
-    Ok(json(&OneTool {
+    Ok(encode(&OneTool {
         tool: Whole { shown: Shown::of(tool, None), output_schema: tool.output_schema.as_deref() },
     }))
 }
@@ -146,7 +137,7 @@ pub(super) fn tool(worker: &Worker, query: Query, name: &str) -> Result<Bytes, F
 )]
 pub(super) fn servers(worker: &Worker, query: Query) -> Result<Bytes, Failure> {
     query.finish()?;
-    Ok(json(&Servers { servers: known(worker) }))
+    Ok(encode(&Servers { servers: known(worker) }))
 }
 
 /// Shows version, uptime and counters.
@@ -161,7 +152,7 @@ pub(super) fn status(worker: &Worker, query: Query, uptime: Duration) -> Result<
     query.finish()?;
     let states = worker.proxy.upstreams.states();
     let connected = states.iter().filter(|state| state.status == Status::Connected).count();
-    Ok(json(&Overview {
+    Ok(encode(&Overview {
         version: env!("CARGO_PKG_VERSION"),
         uptime_seconds: uptime.as_secs(),
         servers: Connected { total: states.len(), connected },
@@ -199,7 +190,7 @@ fn schemas(worker: &Worker) -> Schemas {
 )]
 pub(super) fn alive(worker: &Rc<Worker>, request_id: &str) -> Response<Body> {
     let health = worker.proxy.activity.health();
-    let body = json(&Alive {
+    let body = encode(&Alive {
         status: if health.failed.is_none() { Vitality::Ok } else { Vitality::Degraded },
         activity: LogHealth { failed: health.failed.is_some(), lost: health.lost },
     });
@@ -220,7 +211,7 @@ pub(super) fn alive(worker: &Rc<Worker>, request_id: &str) -> Response<Body> {
 pub(super) fn ready(worker: &Rc<Worker>, request_id: &str) -> Response<Body> {
     let (ready, servers) = (worker.proxy.upstreams.settled(), known(worker));
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    answer::json(status, Body::from(json(&Readiness { ready, servers })), request_id)
+    answer::json(status, Body::from(encode(&Readiness { ready, servers })), request_id)
 }
 
 #[derive(Serialize, ToSchema)]
@@ -385,9 +376,4 @@ fn after(tools: &[(Arc<Tool>, Option<f32>)], cursor: &str) -> Option<usize> {
 
 fn no_server(name: &str) -> Failure {
     Failure::new(StatusCode::NOT_FOUND, format!("Server '{name}' not found"))
-}
-
-fn json<T: Serialize>(value: &T) -> Bytes {
-    // Strings, numbers, and JSON that was checked at discovery: nothing can fail to be JSON.
-    serde_json::to_vec(value).unwrap_or_default().into()
 }

@@ -21,6 +21,7 @@ use crate::activity::{Activity, Filter, Id, Live, LiveEvent, QueryError, Record}
 use crate::downstream::body::Body;
 use crate::proxy::Worker;
 use crate::proxy::reply::Aborted;
+use crate::wire::headers;
 
 /// How often a stream without records shows that it is alive.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -30,7 +31,7 @@ const RETRY_MS: u64 = 1000;
 const PAGE_RECORDS: usize = 256;
 
 /// The record a client saw last.
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static(headers::LAST_EVENT_ID);
 
 /// Where a stream is.
 struct Events {

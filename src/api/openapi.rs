@@ -32,9 +32,7 @@ use crate::downstream::body::Body;
     responses((status = 200, description = "This document", body = Object))
 )]
 pub(super) fn document(query: Query, id: &str) -> Result<Response<Body>, Failure> {
-    static DOCUMENT: LazyLock<Bytes> =
-        // Made of texts and numbers: nothing in it can fail to be JSON.
-        LazyLock::new(|| serde_json::to_vec(&openapi()).unwrap_or_default().into());
+    static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| answer::encode(&openapi()));
     query.finish()?;
     Ok(answer::json(StatusCode::OK, Body::from(DOCUMENT.clone()), id))
 }

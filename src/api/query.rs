@@ -9,6 +9,10 @@ use percent_encoding::percent_decode_str;
 
 /// Longest value, in characters after decoding.
 const MAX_VALUE_CHARS: usize = 1024;
+/// Entries of a page that asks for no number.
+const DEFAULT_LIMIT: u64 = 50;
+/// Most entries of a page.
+const MAX_LIMIT: u64 = 100;
 
 /// The parameters of one request that no one has asked for yet.
 #[derive(Debug)]
@@ -44,6 +48,14 @@ pub(super) enum BadQuery {
     /// A range that ends before it begins: its begin and its end.
     #[error("Query parameter '{0}' must not be after '{1}'")]
     After(&'static str, &'static str),
+}
+
+impl BadQuery {
+    /// A cursor that is none of ours.
+    pub(super) fn cursor(value: String) -> Self {
+        let expected = "a next_cursor of an earlier answer".to_owned();
+        Self::Invalid { name: "cursor", value, expected }
+    }
 }
 
 impl Query {
@@ -87,6 +99,12 @@ impl Query {
             let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
             text.parse().ok().filter(|number| digits && range.contains(number))
         })
+    }
+
+    /// Most entries of a page: `limit`, or as many as are usual.
+    pub(super) fn limit(&mut self) -> Result<usize, BadQuery> {
+        let limit = self.number("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT);
+        Ok(usize::try_from(limit).unwrap_or(usize::MAX))
     }
 
     /// `true` or `false`; absent is false.

@@ -47,11 +47,7 @@ impl Listed {
 /// `json` with the string `new` in place of the value that stands `at` that span of it.
 #[must_use]
 pub fn with_string(json: &[u8], at: Span, new: &str) -> Vec<u8> {
-    let mut out = Vec::with_capacity(json.len() + new.len());
-    out.extend_from_slice(json.get(..at.start as usize).unwrap_or_default());
-    out.extend_from_slice(serde_json::Value::from(new).to_string().as_bytes());
-    out.extend_from_slice(json.get(at.end as usize..).unwrap_or_default());
-    out
+    at.replaced(json, serde_json::Value::from(new).to_string().as_bytes())
 }
 
 /// Where a page begins: after this key, or at the start.

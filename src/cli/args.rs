@@ -56,7 +56,7 @@ pub(super) struct Global {
         hide_env_values = true
     )]
     pub(super) config: Option<PathBuf>,
-    /// Where catalog and activity are kept [default: ~/.mcpproxy]
+    /// Where catalog, activity and logins are kept [default: ~/.mcpproxy]
     #[arg(
         short,
         long,
@@ -291,7 +291,7 @@ Examples:
         /// What the tool should do
         #[arg(required = true, value_name = "QUERY")]
         query: Vec<String>,
-        /// At most this many tools
+        /// At most this many tools, up to 100
         #[arg(short = 'n', long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=100))]
         limit: u32,
     },
@@ -451,7 +451,7 @@ pub(super) struct Filters {
 pub(super) struct ActivityList {
     #[command(flatten)]
     pub(super) filters: Filters,
-    /// At most this many records
+    /// At most this many records, up to 10000
     #[arg(short = 'n', long, default_value_t = LIST_LIMIT, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(super) limit: u32,
     /// Plain words instead of icons
@@ -480,7 +480,7 @@ Examples:
 #[derive(Debug, Args)]
 pub(super) struct Completions {
     /// bash, elvish, fish, powershell or zsh
-    #[arg(value_enum)]
+    #[arg(value_enum, hide_possible_values = true)]
     pub(super) shell: Shell,
 }
 

@@ -19,9 +19,9 @@ use serde_json::value::RawValue;
 
 use super::args::Global;
 use super::failure::{Exit, Failure};
-use super::http::{Answer, Client, SOURCE, Unanswered};
+use super::http::{Answer, Client, Unanswered, hint};
 use super::{config, log, running, serve};
-use crate::api;
+use crate::api::{self, SOURCE};
 use crate::downstream::body::Body;
 use crate::proxy::Worker;
 use crate::server::{self, App, Shared};
@@ -256,16 +256,9 @@ fn unwrap(answer: Answer, place: &str, refused: Exit) -> Result<Data, Failure> {
     match (envelope.success, envelope.data, envelope.error) {
         (true, Some(data), _) => Ok(Data(answer.body.slice_ref(data.get().as_bytes()))),
         (false, _, Some(error)) => {
-            let hint = match answer.status {
-                StatusCode::UNAUTHORIZED => {
-                    " (the running server has another key: use its config with -c, or set \
-                     MCPPROXY_API_KEY)"
-                }
-                _ => "",
-            };
             let exit =
                 if answer.status == StatusCode::BAD_REQUEST { refused } else { Exit::Failed };
-            let mut failure = Failure::new(exit, format!("{error}{hint}"));
+            let mut failure = Failure::new(exit, format!("{error}{}", hint(answer.status)));
             failure.request_id = envelope.request_id;
             Err(failure)
         }

@@ -30,9 +30,12 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use self::link::{Failed, Link, Reply};
 use self::message::{Kind, Message};
-use self::reading::{Gathering, Line, Lines, Room};
+use self::reading::{Gathering, Line, Room};
 use self::session::Session;
+use super::http::hint;
+use crate::downstream::lines::Lines;
 use crate::server::DRAIN_TIMEOUT;
+use crate::wire::headers::SESSION_ID;
 use crate::wire::jsonrpc::{self, Code};
 
 /// Requests of the client under way at once; further lines wait in the pipe.
@@ -203,7 +206,7 @@ impl Bridge {
             if matches!(message.kind, Kind::Initialize(_)) {
                 headers.clear();
             }
-            let used = headers.get(session::SESSION_ID).cloned();
+            let used = headers.get(SESSION_ID).cloned();
             let reply = self.send(Method::POST, headers, message.body.clone()).await?;
             match used {
                 // The server certainly did nothing with it.
@@ -257,11 +260,10 @@ impl Bridge {
                 Err(error) => (false, Some(format!("{}: {error}", self.gone()))),
             };
         }
-        let kind = reply.header(CONTENT_TYPE.as_str()).map(HeaderValue::as_bytes);
-        let events = kind.is_some_and(|kind| kind.starts_with(b"text/event-stream"));
         let opens = matches!(message.kind, Kind::Initialize(_));
-        let id = reply.header(session::SESSION_ID).cloned();
-        let mut gathering = Gathering::new(&self.room, events);
+        let id = reply.header(SESSION_ID).cloned();
+        let mut gathering = Gathering::of(&self.room, &reply);
+        let events = gathering.is_events();
         let mut told = false;
         loop {
             let line = match gathering.next(&mut reply).await {
@@ -329,13 +331,7 @@ fn refused(status: StatusCode, body: &[u8]) -> String {
     }
     let said = serde_json::from_slice::<Envelope>(body).map(|envelope| envelope.error);
     let said = said.unwrap_or_else(|_| String::from_utf8_lossy(body).trim().to_owned());
-    let hint = match status {
-        StatusCode::UNAUTHORIZED => {
-            " (the running server has another key: use its config with -c, or set MCPPROXY_API_KEY)"
-        }
-        _ => "",
-    };
-    format!("mcpproxy answered HTTP {}: {said}{hint}", status.as_u16())
+    format!("mcpproxy answered HTTP {}: {said}{}", status.as_u16(), hint(status))
 }
 
 async fn write<W: AsyncWrite + Unpin>(

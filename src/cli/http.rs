@@ -1,9 +1,8 @@
 //! A small HTTP/1 client for a proxy that already runs: REST for the commands, MCP for the demo.
 //!
 //! One connection per request, whole bodies but for what is streamed: a command makes a handful of
-//! requests. It
-//! deliberately knows nothing of TLS, redirects or proxies; the server is ours and on an address
-//! of the config.
+//! requests. It deliberately knows nothing of TLS, redirects or proxies; the server is ours and on
+//! an address of the config.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,6 +17,9 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
+use crate::api::SOURCE;
+use crate::wire::headers::{PROTOCOL_VERSION, SESSION_ID};
+
 /// Most time for a connection to be made; the server is near.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -26,9 +28,6 @@ const MAX_ANSWER_BYTES: usize = 1024 * 1024 * 1024;
 
 /// The protocol revision the demo speaks.
 const MCP_REVISION: &str = "2025-06-18";
-
-/// Tells the log that it is the command line that calls.
-pub(super) const SOURCE: &str = "x-mcpproxy-source";
 
 /// A whole answer.
 #[derive(Debug)]
@@ -138,6 +137,16 @@ fn is_health(body: &[u8]) -> bool {
     serde_json::from_slice::<Health>(body).is_ok()
 }
 
+/// What to do about a refusal, if there is something.
+pub(super) fn hint(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::UNAUTHORIZED => {
+            " (the running server has another key: use its config with -c, or set MCPPROXY_API_KEY)"
+        }
+        _ => "",
+    }
+}
+
 /// One MCP session over streamable HTTP, as an agent has it.
 #[derive(Debug)]
 pub(super) struct McpSession {
@@ -155,7 +164,7 @@ impl McpSession {
             "clientInfo": {"name": "mcpproxy-demo", "version": env!("CARGO_PKG_VERSION")},
         });
         let answer = session.request("initialize", &client).await?;
-        let id = answer.headers.get("mcp-session-id").and_then(|id| id.to_str().ok());
+        let id = answer.headers.get(SESSION_ID).and_then(|id| id.to_str().ok());
         session.session = id.map(str::to_owned);
         let ready = serde_json::json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
         session.post(ready.to_string()).await?;
@@ -189,9 +198,9 @@ impl McpSession {
             .method(Method::POST)
             .uri("/mcp")
             .header(ACCEPT, "application/json, text/event-stream")
-            .header("mcp-protocol-version", MCP_REVISION);
+            .header(PROTOCOL_VERSION, MCP_REVISION);
         if let Some(session) = &self.session {
-            request = request.header("mcp-session-id", session);
+            request = request.header(SESSION_ID, session);
         }
         exchange(&self.authority, request, message.into()).await
     }

@@ -44,8 +44,7 @@ impl Drop for Announced {
 
 /// Where the config says that a proxy listens.
 pub(super) fn configured(config: &Config) -> Client {
-    let key = config.api_key.as_ref().map_or("", |key| key.expose());
-    Client::new(config.listen, key)
+    Client::new(config.listen, config.key())
 }
 
 /// The proxy to talk to: whoever listens where the config says, else the one elsewhere.
@@ -61,7 +60,6 @@ pub(super) async fn find(config: &Config) -> Option<Client> {
 pub(super) async fn elsewhere(config: &Config) -> Option<Client> {
     let text = fs::read_to_string(config.data_dir.join(FILE)).ok()?;
     let listen = text.trim().parse().ok().filter(|listen| *listen != config.listen)?;
-    let key = config.api_key.as_ref().map_or("", |key| key.expose());
-    let client = Client::new(listen, key);
+    let client = Client::new(listen, config.key());
     client.is_mcpproxy().await.then_some(client)
 }

@@ -34,10 +34,9 @@ pub(super) fn run(global: &Global) -> Result<(), Failure> {
     });
     let served = if let Some(client) = found {
         tracing::info!("using the server at {}", client.authority());
-        let (place, key) = (client.authority().to_owned(), loaded.config.api_key);
-        let key = key.as_ref().map_or("", |key| key.expose());
         let input = Input::new().map_err(Failure::failed)?;
-        runtime.block_on(bridge::run(&place, key, input, tokio::io::stdout()))
+        let (place, key) = (client.authority(), loaded.config.key());
+        runtime.block_on(bridge::run(place, key, input, tokio::io::stdout()))
     } else {
         alone(&runtime, loaded.config)?
     };

@@ -26,14 +26,15 @@ use crate::proxy::dispatch::{
 };
 use crate::proxy::reply::{Aborted, Piece};
 use crate::upstream::{Era, Takes};
+use crate::wire::headers;
 use crate::wire::jsonrpc::{self, Code};
 
 /// Carries the session's id.
-pub(super) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+pub(super) const SESSION_ID: HeaderName = HeaderName::from_static(headers::SESSION_ID);
 /// Carries the id of the last event that the client saw.
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static(headers::LAST_EVENT_ID);
 /// The revision that has batches.
-const BATCHES: &str = "2025-03-26";
+pub(super) const BATCHES: &str = "2025-03-26";
 /// Messages of one batch.
 const MAX_BATCH: usize = 64;
 

@@ -16,6 +16,7 @@ use crate::downstream::body::Body;
 use crate::downstream::http::{PROTOCOL_VERSION, Post, json, plain, reply, status};
 use crate::downstream::legacy;
 use crate::downstream::listen::{self, Subscription};
+use crate::json::members::string;
 use crate::proxy::client::{Client, Declared, Level};
 use crate::proxy::dispatch::{
     self, Channel, ClientInfo, Incoming, MODERN, Peer, Reaction, Received, VERSIONS, supported,
@@ -93,9 +94,7 @@ struct Meta<'a> {
 }
 
 fn text<'a>(raw: &'a RawValue) -> Option<Cow<'a, str>> {
-    #[derive(Deserialize)]
-    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
-    serde_json::from_str::<Text<'a>>(raw.get()).ok().map(|text| text.0)
+    string(raw.get())
 }
 
 impl<'a> Params<'a> {

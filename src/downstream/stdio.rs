@@ -7,12 +7,13 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::downstream::legacy::stranger;
+use crate::downstream::legacy::{BATCHES, stranger};
+use crate::downstream::lines::Lines;
 use crate::downstream::listen::{self, Subscription};
 use crate::downstream::modern;
 use crate::downstream::under_way::{Taken, UnderWay, Watched};
@@ -22,16 +23,13 @@ use crate::proxy::dispatch::{self, Channel, Incoming, Initialize, Peer, Reaction
 use crate::proxy::reply::{Piece, Running};
 use crate::upstream::Era;
 use crate::wire::jsonrpc::{self, Code};
+use crate::wire::lines::one_line;
 use crate::wire::splice::Splice;
 
-/// Longest line accepted from the client: 16 MiB, as for an HTTP body. A longer one is refused, and
-/// the session goes on.
-pub const MAX_LINE_BYTES: usize = 16 * 1024 * 1024;
 /// Calls of one client under way at once; further lines wait in the pipe.
 pub const MAX_CALLS: usize = 256;
 /// Replies waiting for the client to read them.
 const REPLY_QUEUE: usize = 64;
-const READ_BYTES: usize = 64 * 1024;
 /// Subscriptions of one client at once.
 const MAX_SUBSCRIPTIONS: usize = 32;
 /// The session's id in records: there is one for each pipe.
@@ -42,7 +40,7 @@ const SESSION_ID: &str = "stdio";
 /// # Errors
 ///
 /// When the pipe fails.
-pub async fn serve<R, W>(worker: Rc<Worker>, mut input: R, output: W) -> std::io::Result<()>
+pub async fn serve<R, W>(worker: Rc<Worker>, input: R, output: W) -> std::io::Result<()>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin + 'static,
@@ -59,35 +57,15 @@ where
         listeners: JoinSet::new(),
         draining: watch::Sender::new(false),
     };
-    let mut pending = BytesMut::new();
-    let mut searched = 0;
-    // True inside a line that was refused for its length.
-    let mut skipping = false;
-    loop {
-        pending.reserve(READ_BYTES);
-        if input.read_buf(&mut pending).await? == 0 {
-            break;
-        }
-        while let Some(at) = memchr::memchr(b'\n', pending.get(searched..).unwrap_or_default()) {
-            let line = pending.split_to(searched + at + 1).freeze();
-            searched = 0;
-            if !std::mem::take(&mut skipping) {
-                client.take_line(line).await;
-            }
-        }
-        searched = pending.len();
-        if searched > MAX_LINE_BYTES {
-            if !std::mem::replace(&mut skipping, true) {
-                let text = format!("Invalid Request: a line is longer than {MAX_LINE_BYTES} bytes");
+    let mut lines = Lines::new(input);
+    while let Some(line) = lines.next().await? {
+        match line {
+            Ok(line) => client.take_line(line).await,
+            Err(too_long) => {
+                let text = format!("Invalid Request: {too_long}");
                 client.send(jsonrpc::error(None, Code::InvalidRequest, &text)).await;
             }
-            pending.clear();
-            searched = 0;
         }
-    }
-    if !skipping {
-        // A last line without its newline is a message all the same.
-        client.take_line(pending.freeze()).await;
     }
     client.draining.send_replace(true);
     while client.calls.join_next().await.is_some() {}
@@ -113,11 +91,8 @@ struct Pipe {
 
 impl Pipe {
     async fn take_line(&mut self, line: Bytes) {
-        if line.iter().all(u8::is_ascii_whitespace) {
-            return;
-        }
         if line.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[')
-            && self.client.version == "2025-03-26"
+            && self.client.version == BATCHES
         {
             return self.take_batch(&line).await;
         }
@@ -245,13 +220,13 @@ async fn complete(
     loop {
         match call.next().await {
             Taken::Piece(Piece::Notification(before) | Piece::Request(before)) => {
-                let _ = replies.send(one_line(Splice::from(before)).collect()).await;
+                let _ = replies.send(Splice::from(one_line(before))).await;
             }
             Taken::Piece(Piece::Begin(member)) => message.push(dispatch::head(id, member)),
-            Taken::Piece(Piece::Data(data)) => message.extend(one_line(data)),
+            Taken::Piece(Piece::Data(data)) => message.extend(data.into_iter().map(one_line)),
             Taken::Piece(Piece::Whole(member, value)) => {
                 message.push(dispatch::head(id, member));
-                message.extend(one_line(value));
+                message.extend(value.into_iter().map(one_line));
                 message.push(jsonrpc::TAIL);
                 let _ = replies.send(message).await;
                 if let Some(rest) = call.rest().and_then(Running::rest) {
@@ -272,19 +247,6 @@ async fn complete(
             Taken::Cancelled => return None,
         }
     }
-}
-
-/// Replaces raw line breaks by spaces. They can only stand between tokens of valid JSON; a slice
-/// without one is passed on as it is.
-fn one_line(value: Splice) -> impl Iterator<Item = Bytes> {
-    value.into_iter().map(|part| {
-        if memchr::memchr2(b'\n', b'\r', &part).is_none() {
-            return part;
-        }
-        let spaced =
-            part.iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte });
-        spaced.collect::<Vec<u8>>().into()
-    })
 }
 
 async fn write<W: AsyncWrite + Unpin>(

@@ -53,20 +53,13 @@ pub enum ArgumentError {
 }
 
 impl<'a> CallArguments<'a> {
-    /// Reads `raw`, one JSON object in which the caller has found no duplicate key.
+    /// Reads `raw`, one JSON object in which the caller has found no duplicate key. An `intent` that
+    /// stands beside it, as in the REST call, must agree with one inside.
     ///
     /// # Errors
     /// Whatever cannot be understood without a doubt, an unknown parameter included. A wrong
     /// *intent* is no error here: see [`Stated::check`].
-    pub fn parse(raw: &'a Bytes, scratch: &mut Scratch) -> Result<Self, ArgumentError> {
-        Self::parse_beside(raw, None, scratch)
-    }
-
-    /// The same where the intent may also stand beside the arguments, as in the REST call.
-    ///
-    /// # Errors
-    /// As [`CallArguments::parse`].
-    pub fn parse_beside(
+    pub fn parse(
         raw: &'a Bytes,
         intent: Option<&str>,
         scratch: &mut Scratch,
@@ -134,7 +127,7 @@ mod tests {
     fn parse(json: &str) -> Result<CallArguments<'static>, ArgumentError> {
         // What is read borrows the request; a test need not give it back.
         let raw = Box::leak(Box::new(Bytes::copy_from_slice(json.as_bytes())));
-        CallArguments::parse(raw, &mut Scratch::new())
+        CallArguments::parse(raw, None, &mut Scratch::new())
     }
 
     fn arguments(json: &str) -> String {
@@ -144,7 +137,7 @@ mod tests {
     #[test]
     fn fr_005_args_are_the_requests_own_bytes() {
         let raw = Bytes::from_static(br#"{"args": {"b" : 1.0, "a":[1e2]} ,"name":"s:t"}"#);
-        let call = CallArguments::parse(&raw, &mut Scratch::new()).unwrap();
+        let call = CallArguments::parse(&raw, None, &mut Scratch::new()).unwrap();
         assert_eq!(&call.arguments[..], br#"{"b" : 1.0, "a":[1e2]}"#);
         assert!(raw.as_ptr_range().contains(&call.arguments.as_ptr()), "copied");
         assert_eq!(call.tool().to_string(), "s:t");
@@ -194,7 +187,7 @@ mod tests {
         let outer = r#"{"operation_type":"read"}"#;
         let record = |inner: &str| {
             let raw = Bytes::copy_from_slice(inner.as_bytes());
-            let call = CallArguments::parse_beside(&raw, Some(outer), &mut Scratch::new()).unwrap();
+            let call = CallArguments::parse(&raw, Some(outer), &mut Scratch::new()).unwrap();
             call.intent.operation().map(|operation| operation.as_str())
         };
         assert_eq!(record(r#"{"name":"s:t"}"#), Some("read"));

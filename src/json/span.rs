@@ -31,6 +31,14 @@ impl Span {
         }
     }
 
+    /// `whole` with other bytes in place of this span of it.
+    #[must_use]
+    pub fn replaced(self, whole: &[u8], by: &[u8]) -> Vec<u8> {
+        let before = whole.get(..self.start as usize).unwrap_or_default();
+        let after = whole.get(self.end as usize..).unwrap_or_default();
+        [before, by, after].concat()
+    }
+
     /// Length in bytes.
     #[must_use]
     pub fn len(self) -> u64 {
@@ -78,6 +86,7 @@ mod tests {
     fn a_part_is_found_by_where_it_lies() {
         let whole = b"0101";
         assert_eq!(Span::of(whole, &whole[2..4]), Span::new(2, 4));
+        assert_eq!(Span::new(1, 3).replaced(whole, b"x"), b"0x1");
         assert_eq!(Span::of(&whole[..2], &whole[2..]), Span::default());
         assert_eq!(Span::of(&whole[2..], &whole[..2]), Span::default());
     }

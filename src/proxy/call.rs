@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use crate::activity::record::{self, Decision, Payload, Source, Status, Type};
-use crate::intent::{self, CallArguments, Denial, Operation, Permit};
+use crate::activity::record::{Decision, Payload, Policy, Source, Status, Type, Verdict};
+use crate::intent::{self, CallArguments, Denial, Operation, Permit, Warning};
 use crate::output::Member;
 use crate::proxy::client::Client;
 use crate::proxy::dispatch::{self, Caching, Channel};
 use crate::proxy::exchange::{Exchange, Subject};
-use crate::proxy::exit::{Exit, Stop, policy};
+use crate::proxy::exit::{Exit, Stop};
 use crate::proxy::params::progress_token;
 use crate::proxy::relay::Relay;
 use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply};
@@ -67,13 +67,14 @@ pub async fn call(
     reply: Reply,
 ) -> Result<(), Aborted> {
     let client = caller.client.clone();
-    let mut exit = match Exit::open(&worker, Type::ToolCall, caller, variant.variant()).await {
-        Ok(exit) => exit,
-        Err(refusal) => {
-            reply.put(Piece::Refused(refusal));
-            return Ok(());
-        }
-    };
+    let mut exit =
+        match Exit::open(&worker, Type::ToolCall, caller, variant.variant(), &reply).await {
+            Ok(exit) => exit,
+            Err(refusal) => {
+                reply.put(Piece::Refused(refusal));
+                return Ok(());
+            }
+        };
     let prepared = prepare(&worker, &mut exit, variant, &given).await;
     run(worker, exit, client, prepared, beside, reply).await
 }
@@ -87,7 +88,6 @@ pub(super) async fn run(
     beside: Beside,
     reply: Reply,
 ) -> Result<(), Aborted> {
-    exit.follow(&reply);
     let token = beside.meta.as_ref().and_then(progress_token);
     let sent = match prepared {
         Ok((permit, arguments)) => send(&worker, &mut exit, permit, arguments, beside).await,
@@ -99,8 +99,7 @@ pub(super) async fn run(
             Exchange::new(worker, Subject::Tool(permit), answer, exit, relay, reply).run().await
         }
         Err(stop) => {
-            exit.close(stop.status, &stop.refusal.text).await;
-            reply.put(Piece::Refused(stop.refusal));
+            exit.stop(stop).await;
             Ok(())
         }
     }
@@ -118,7 +117,7 @@ pub async fn retrieve_tools(
     reply: Reply,
 ) -> Result<(), Aborted> {
     let era = caller.client.as_ref().map_or(Era::Legacy, |(client, _)| client.era);
-    let mut exit = match Exit::open(&worker, Type::InternalToolCall, caller, "").await {
+    let mut exit = match Exit::open(&worker, Type::InternalToolCall, caller, "", &reply).await {
         Ok(exit) => exit,
         Err(refusal) => {
             reply.put(Piece::Refused(refusal));
@@ -163,7 +162,7 @@ pub async fn unreadable(
     refusal: Refusal,
     reply: Reply,
 ) -> Result<(), Aborted> {
-    let refusal = match Exit::open(&worker, Type::ToolCall, caller, "").await {
+    let refusal = match Exit::open(&worker, Type::ToolCall, caller, "", &reply).await {
         Ok(mut exit) => {
             exit.draft.tool = tool;
             exit.close(Status::Rejected, &refusal.text).await;
@@ -183,7 +182,7 @@ async fn prepare(
     Given { arguments, intent }: &Given,
 ) -> Result<(Permit, Bytes), Stop> {
     let proxy = &worker.proxy;
-    let read = CallArguments::parse_beside(
+    let read = CallArguments::parse(
         arguments,
         intent.as_deref().map(RawValue::get),
         worker.scratch.borrow_mut().tape(),
@@ -198,13 +197,13 @@ async fn prepare(
     exit.draft.server = Arc::clone(&name.server);
     exit.draft.tool = Arc::clone(&name.tool);
     exit.draft.arguments = Payload::cut(&read.arguments, proxy.max_payload_bytes);
-    exit.draft.operation = read.intent.operation().map(recorded);
+    exit.draft.operation = read.intent.operation();
     if let Some(stated) = read.intent.record() {
         exit.draft.intent = Payload::cut(stated.as_bytes(), proxy.max_payload_bytes);
     }
     // The words before the tool: a bad intent is told even about a tool that does not exist.
     read.intent.check(variant, &proxy.intent).map_err(|error| exit.deny(&Denial::Intent(error)))?;
-    exit.draft.operation = Some(recorded(variant));
+    exit.draft.operation = Some(variant);
     let tool = match known {
         Some(tool) => tool,
         None => find(worker, &name).await?,
@@ -220,12 +219,11 @@ pub(super) fn note_warnings(exit: &mut Exit, permit: &Permit) {
     let name = &permit.tool().name;
     for warning in permit.warnings() {
         tracing::warn!(server = %name.server, tool = %name.tool, "{warning}");
-        let text = warning.to_string();
-        exit.decisions.push(Decision::new(
-            record::Verdict::Warning,
-            policy(warning.policy()),
-            text,
-        ));
+        let policy = match warning {
+            Warning::Mismatch(_) | Warning::WriteOnReadOnly { .. } => Policy::Intent,
+            Warning::ApprovalSuggested(_) => Policy::Capability,
+        };
+        exit.decisions.push(Decision::new(Verdict::Warning, policy, warning.to_string()));
     }
 }
 
@@ -271,21 +269,12 @@ async fn send(
         return Err(Stop::new(Status::Error, RefusalKind::Unknown, text));
     };
     exit.sent = Some(Instant::now());
-    let answer = upstream.call_with(&worker.pool, &permit, arguments, beside).await;
+    let answer = upstream.call(&worker.pool, &permit, arguments, beside).await;
     match answer {
         Ok(answer) => Ok((permit, answer)),
         Err(error) => {
             exit.answered = Some(Instant::now());
             Err(Stop::upstream(&error))
         }
-    }
-}
-
-/// The operation in the log's terms.
-pub(super) fn recorded(operation: Operation) -> record::Operation {
-    match operation {
-        Operation::Read => record::Operation::Read,
-        Operation::Write => record::Operation::Write,
-        Operation::Destructive => record::Operation::Destructive,
     }
 }

@@ -66,14 +66,13 @@ async fn call(
     reply: Reply,
 ) -> Result<(), Aborted> {
     let client = caller.client.clone();
-    let mut exit = match Exit::open(&worker, Type::ToolCall, caller, VARIANT).await {
+    let mut exit = match Exit::open(&worker, Type::ToolCall, caller, VARIANT, &reply).await {
         Ok(exit) => exit,
         Err(refusal) => {
             reply.put(Piece::Refused(refusal));
             return Ok(());
         }
     };
-    exit.follow(&reply);
     let prepared = prepare(&worker, &mut exit, &name, &arguments).await;
     let prepared = prepared.map(|permit| (permit, arguments));
     call::run(worker, exit, client, prepared, beside, reply).await
@@ -97,7 +96,7 @@ async fn prepare(
     exit.draft.server = Arc::clone(&tool.name.server);
     exit.draft.tool = Arc::clone(&tool.name.tool);
     let operation = Operation::recommended(tool.capability);
-    exit.draft.operation = Some(call::recorded(operation));
+    exit.draft.operation = Some(operation);
     let settings = intent::Settings { operation_type: Requirement::Inferred, ..proxy.intent };
     let permit = intent::authorize(operation, &Stated::parse(&[]), tool, &settings)
         .map_err(|denial| exit.deny(&denial))?;

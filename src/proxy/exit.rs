@@ -9,12 +9,12 @@ use bytes::Bytes;
 
 use crate::activity::Slot;
 use crate::activity::record::{
-    self, Decision, Draft, Entry, Payload, Policy, Source, Status, Type,
+    Decision, Draft, Entry, Payload, Policy, Source, Status, Type, Verdict,
 };
 use crate::intent::{Denial, DenialKind};
 use crate::proxy::Worker;
 use crate::proxy::call::Caller;
-use crate::proxy::reply::{Refusal, RefusalKind, Reply};
+use crate::proxy::reply::{Piece, Refusal, RefusalKind, Reply};
 use crate::upstream::CallError;
 
 /// Why a call ends before an upstream has answered.
@@ -33,11 +33,6 @@ impl Stop {
     }
 }
 
-/// The rule of this name.
-pub(super) fn policy(word: &str) -> Policy {
-    Policy::parse(word).unwrap_or(Policy::Intent)
-}
-
 /// The one way out of a call: whatever happens to it, its record is written.
 pub(super) struct Exit {
     slot: Option<Slot>,
@@ -54,7 +49,7 @@ pub(super) struct Exit {
     head_limit: usize,
     response_bytes: u64,
     /// Tells whether a call that is dropped was given up by its client.
-    reply: Option<Reply>,
+    reply: Reply,
 }
 
 impl Exit {
@@ -64,6 +59,7 @@ impl Exit {
         kind: Type,
         caller: Caller,
         variant: &'static str,
+        reply: &Reply,
     ) -> Result<Self, Refusal> {
         let began = Instant::now();
         let slot = worker.proxy.activity.reserve().await.map_err(|refused| Refusal {
@@ -77,10 +73,10 @@ impl Exit {
         draft.client_name = caller.client_name;
         draft.request_id = caller.request_id;
         draft.variant = variant;
-        Ok(Self::with(slot, draft, began, worker.proxy.max_response_bytes))
+        Ok(Self::with(slot, draft, began, worker.proxy.max_response_bytes, reply))
     }
 
-    fn with(slot: Slot, draft: Draft, began: Instant, head_limit: usize) -> Self {
+    fn with(slot: Slot, draft: Draft, began: Instant, head_limit: usize, reply: &Reply) -> Self {
         Self {
             slot: Some(slot),
             draft,
@@ -92,13 +88,8 @@ impl Exit {
             head: Vec::new(),
             head_limit,
             response_bytes: 0,
-            reply: None,
+            reply: reply.clone(),
         }
-    }
-
-    /// Asks this reply, should the call be dropped, whether its client gave it up.
-    pub(super) fn follow(&mut self, reply: &Reply) {
-        self.reply = Some(reply.clone());
     }
 
     /// Copies the head of the answer: a record pins no buffer of a result (ACT-2).
@@ -113,15 +104,12 @@ impl Exit {
     /// Records a refusal by the gate: the call rejected, and one decision (ACT-1).
     pub(super) fn deny(&mut self, denial: &Denial) -> Stop {
         let text = denial.to_string();
-        self.decisions.push(Decision::new(
-            record::Verdict::Blocked,
-            policy(denial.policy()),
-            text.as_str(),
-        ));
-        let kind = match denial.kind() {
-            DenialKind::Intent => RefusalKind::Intent,
-            DenialKind::Gate | DenialKind::Approval => RefusalKind::Gate,
+        let (policy, kind) = match denial.kind() {
+            DenialKind::Intent => (Policy::Intent, RefusalKind::Intent),
+            DenialKind::Gate => (Policy::Intent, RefusalKind::Gate),
+            DenialKind::Approval => (Policy::Capability, RefusalKind::Gate),
         };
+        self.decisions.push(Decision::new(Verdict::Blocked, policy, text.as_str()));
         Stop::new(Status::Rejected, kind, text)
     }
 
@@ -154,6 +142,12 @@ impl Exit {
         }
     }
 
+    /// Ends a call before an upstream has answered: the record, then the refusal.
+    pub(super) async fn stop(mut self, stop: Stop) {
+        self.close(stop.status, &stop.refusal.text).await;
+        self.reply.put(Piece::Refused(stop.refusal));
+    }
+
     fn entry(&mut self, status: Status, error: &str) -> Entry {
         let total = self.began.elapsed();
         let upstream = match (self.sent, self.answered) {
@@ -176,9 +170,9 @@ impl Exit {
 impl Drop for Exit {
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {
-            let text = match &self.reply {
-                Some(reply) if reply.is_cancelled() => "the client cancelled the call",
-                Some(_) | None => "the client went away before the reply was complete",
+            let text = match self.reply.is_cancelled() {
+                true => "the client cancelled the call",
+                false => "the client went away before the reply was complete",
             };
             self.decisions.extend(self.unjudged.take().map(|decide| decide()));
             // Nobody waits for the answer any more, so nobody waits for the disk either.
@@ -203,9 +197,9 @@ mod tests {
             let (activity, writer) = Activity::open(folder.path(), Config::default()).unwrap();
             let slot = activity.reserve().await.unwrap();
             let draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Error);
-            let mut exit = Exit::with(slot, draft, Instant::now(), 0);
+            let mut exit = Exit::with(slot, draft, Instant::now(), 0, &Reply::default());
             let unjudged =
-                || Decision::new(record::Verdict::Warning, Policy::OutputValidation, "not judged");
+                || Decision::new(Verdict::Warning, Policy::OutputValidation, "not judged");
             exit.unjudged = judging.then_some(unjudged);
             drop(exit);
             activity.flush().unwrap();

@@ -138,7 +138,7 @@ async fn forwarded(
 ) -> Result<(), Aborted> {
     let client = caller.client.clone();
     let subscriber = client.as_ref().map(|(client, _)| Arc::clone(client));
-    let mut exit = match Exit::open(&worker, Type::InternalToolCall, caller, "").await {
+    let mut exit = match Exit::open(&worker, Type::InternalToolCall, caller, "", &reply).await {
         Ok(exit) => exit,
         Err(refusal) => {
             let refusal = Refusal { kind: RefusalKind::Failed, ..refusal };
@@ -146,7 +146,6 @@ async fn forwarded(
             return Ok(());
         }
     };
-    exit.follow(&reply);
     exit.draft.tool = Arc::from(forward.method());
     exit.draft.arguments = Payload::cut(&params, worker.proxy.max_payload_bytes);
     match send(&worker, &mut exit, forward, takes, &params, subscriber.as_ref()).await {
@@ -163,8 +162,7 @@ async fn forwarded(
             Exchange::new(worker, subject, answer, exit, relay, reply).run().await
         }
         Err(stop) => {
-            exit.close(stop.status, &stop.refusal.text).await;
-            reply.put(Piece::Refused(stop.refusal));
+            exit.stop(stop).await;
             Ok(())
         }
     }

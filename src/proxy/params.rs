@@ -5,8 +5,6 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use serde::Deserialize;
-use serde_json::value::RawValue;
 use thiserror::Error;
 
 use crate::json::members::{members, string};
@@ -77,12 +75,8 @@ fn push_member(out: &mut String, key: &str, value: &str) {
 /// The raw `progressToken` of an `_meta`, a string or an integer.
 #[must_use]
 pub fn progress_token(meta: &Bytes) -> Option<Bytes> {
-    #[derive(Deserialize)]
-    struct Token<'a> {
-        #[serde(borrow, rename = "progressToken")]
-        token: Option<&'a RawValue>,
-    }
-    let raw = serde_json::from_slice::<Token<'_>>(meta).ok()?.token?.get();
+    let mut members = members(std::str::from_utf8(meta).ok()?).ok()?.map_while(Result::ok);
+    let (_, raw) = members.find(|(key, _)| key == "progressToken")?;
     let fits = raw.starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9'));
     fits.then(|| meta.slice_ref(raw.as_bytes()))
 }

@@ -4,17 +4,18 @@
 //! for, and requests it declared that it can answer, under ids of its own. Everything else ends
 //! here. Bytes are kept: only a token or an id is replaced.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::json::span::Span;
 use crate::proxy::client::{Client, Level, Question};
 use crate::proxy::dispatch::Channel;
 use crate::proxy::reply::Piece;
-use crate::upstream::{Era, Takes};
+use crate::upstream::Era;
+use crate::wire::jsonrpc::Envelope;
 
 /// Where what comes before an answer goes.
 pub(super) struct Relay {
@@ -34,16 +35,6 @@ pub(super) enum Step {
     Respond(Bytes, Bytes),
     /// Nothing.
     Drop,
-}
-
-#[derive(Deserialize)]
-struct Envelope<'a> {
-    #[serde(borrow)]
-    id: Option<&'a RawValue>,
-    #[serde(borrow)]
-    method: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    params: Option<Params<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -74,7 +65,8 @@ impl Relay {
             return Step::Drop;
         };
         let Some(method) = envelope.method else { return Step::Drop };
-        let params = envelope.params;
+        let params = envelope.params.map(|raw| serde_json::from_str::<Params<'_>>(raw.get()));
+        let Ok(params) = params.transpose() else { return Step::Drop };
         match (&*method, envelope.id) {
             ("ping", Some(raw)) => respond(message, raw, Bytes::from_static(b"\"result\":{}")),
             (method, Some(raw)) => self.request(message, method, raw, server, generation),
@@ -145,7 +137,7 @@ impl Relay {
             (Era::Legacy, Channel::Answer) => {
                 return refuse(&format!("{method}: the client takes no event stream"));
             }
-            (Era::Legacy, Channel::Stream) if !can(client.takes, method) => {
+            (Era::Legacy, Channel::Stream) if !client.takes.grant(method) => {
                 return refuse(&format!("{method}: the client did not declare that it can"));
             }
             (Era::Legacy, Channel::Stream) => {}
@@ -191,15 +183,6 @@ impl Drop for Relay {
     }
 }
 
-fn can(takes: Takes, method: &str) -> bool {
-    match method {
-        "sampling/createMessage" => takes.sampling,
-        "elicitation/create" => takes.elicitation,
-        "roots/list" => takes.roots,
-        _ => false,
-    }
-}
-
 fn tell(message: Bytes) -> Step {
     Step::Tell(Piece::Notification(message))
 }
@@ -210,15 +193,13 @@ fn respond(message: &Bytes, raw: &RawValue, payload: Bytes) -> Step {
 
 /// `message` with `part`, a slice of it, replaced.
 fn replaced(message: &Bytes, part: &RawValue, by: &[u8]) -> Bytes {
-    let part = part.get().as_bytes();
-    let at = part.as_ptr().addr().saturating_sub(message.as_ptr().addr());
-    let (before, rest) = message.split_at_checked(at).unwrap_or((message, &[]));
-    [before, by, rest.get(part.len()..).unwrap_or_default()].concat().into()
+    Span::of(message, part.get().as_bytes()).replaced(message, by).into()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::upstream::Takes;
 
     const ALL: Takes = Takes { sampling: true, elicitation: true, roots: true };
 

@@ -53,6 +53,22 @@ pub struct Takes {
     pub roots: bool,
 }
 
+impl Takes {
+    /// Whatever a server can ask.
+    pub const ALL: Self = Self { sampling: true, elicitation: true, roots: true };
+
+    /// Whether its client can be asked that.
+    #[must_use]
+    pub fn grant(self, method: &str) -> bool {
+        match method {
+            "sampling/createMessage" => self.sampling,
+            "elicitation/create" => self.elicitation,
+            "roots/list" => self.roots,
+            _ => false,
+        }
+    }
+}
+
 /// What a call carries beside its tool and arguments.
 #[derive(Clone, Debug, Default)]
 pub struct Beside {
@@ -72,7 +88,7 @@ pub struct Beside {
 #[derive(Clone, Debug)]
 pub struct Ask<'a> {
     /// The method, as the server knows it. `tools/call` needs a permit and has
-    /// [`Upstream::call_with`](super::Upstream::call_with).
+    /// [`Upstream::call`](super::Upstream::call).
     pub method: &'static str,
     /// What the header `Mcp-Name` repeats of `params`: a prompt's name, a resource's URI.
     pub name: Option<&'a str>,

@@ -165,7 +165,8 @@ impl Upstream {
     }
 
     /// Sends a call. `arguments` is a JSON object as the agent wrote it, and goes out byte for
-    /// byte, but for raw line ends between tokens, which a line-framed transport cannot carry.
+    /// byte, but for raw line ends between tokens, which a line-framed transport cannot carry. What
+    /// stands `beside` them goes with it.
     ///
     /// Waits at most [`CONNECT_WAIT`] for a server that is connecting and `call_timeout` for a
     /// place under `max_concurrent`. Over HTTP it returns when the head of the answer has come,
@@ -175,19 +176,6 @@ impl Upstream {
     /// # Errors
     /// [`CallError`], which says whether the request had been sent.
     pub async fn call(
-        self: &Arc<Self>,
-        pool: &Rc<Pool>,
-        permit: &Permit,
-        arguments: Bytes,
-    ) -> Result<Answer, CallError> {
-        self.call_with(pool, permit, arguments, Beside::default()).await
-    }
-
-    /// The same with what its client sent beside the arguments.
-    ///
-    /// # Errors
-    /// As [`Self::call`].
-    pub async fn call_with(
         self: &Arc<Self>,
         pool: &Rc<Pool>,
         permit: &Permit,

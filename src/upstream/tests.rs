@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde_json::json;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 
 use super::Config;
@@ -93,7 +95,7 @@ impl Bench {
         let permit = self.permit(name);
         let upstream = self.upstream(&permit.tool().name.server);
         let arguments = Bytes::copy_from_slice(arguments.as_bytes());
-        within(upstream.call(&self.pool, &permit, arguments)).await
+        within(upstream.call(&self.pool, &permit, arguments, Beside::default())).await
     }
 
     /// A call with what its client sent beside the arguments.
@@ -101,7 +103,7 @@ impl Bench {
         let permit = self.permit(name);
         let upstream = self.upstream(&permit.tool().name.server);
         let arguments = Bytes::from_static(b"{}");
-        within(upstream.call_with(&self.pool, &permit, arguments, beside)).await
+        within(upstream.call(&self.pool, &permit, arguments, beside)).await
     }
 
     /// A call's messages, to the end of its stream.
@@ -140,6 +142,25 @@ async fn next_message(answer: &mut Answer) -> Result<Option<String>, CallError> 
             }
         }
     }
+}
+
+/// The next request on a server's connection: its head and its body; none at the end.
+async fn next_request(
+    stream: &mut BufReader<TcpStream>,
+) -> std::io::Result<Option<(String, Vec<u8>)>> {
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        if stream.read_line(&mut head).await? == 0 {
+            return Ok(None);
+        }
+    }
+    let length = head
+        .lines()
+        .find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok())
+        .unwrap_or(0);
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).await?;
+    Ok(Some((head, body)))
 }
 
 async fn within<F: Future>(future: F) -> F::Output {

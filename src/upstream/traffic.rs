@@ -6,15 +6,13 @@
 //! reason if there is none such or more than one: a guess could show one client's data to another.
 //! Pure: who reads and who writes is not known here.
 
-use std::borrow::Cow;
-
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::ask::Takes;
 use super::pending;
-use crate::wire::jsonrpc::{self, Code};
+use crate::wire::jsonrpc::{self, Code, Envelope};
 
 /// Longest id of a server's request, in bytes as written.
 pub(super) const MAX_ID_BYTES: usize = 1024;
@@ -29,33 +27,6 @@ pub(super) enum List {
     Tools,
     Resources,
     Prompts,
-}
-
-/// What a server can ask a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wish {
-    Sampling,
-    Elicitation,
-    Roots,
-}
-
-impl Wish {
-    fn of(method: &str) -> Option<Self> {
-        match method {
-            "sampling/createMessage" => Some(Self::Sampling),
-            "elicitation/create" => Some(Self::Elicitation),
-            "roots/list" => Some(Self::Roots),
-            _ => None,
-        }
-    }
-
-    fn granted(self, takes: Takes) -> bool {
-        match self {
-            Self::Sampling => takes.sampling,
-            Self::Elicitation => takes.elicitation,
-            Self::Roots => takes.roots,
-        }
-    }
 }
 
 /// Where a message goes.
@@ -73,16 +44,6 @@ pub(super) enum Way {
     Reply(Bytes),
     /// Nobody wants it; why, for the log.
     Nobody(&'static str),
-}
-
-#[derive(Deserialize)]
-struct Envelope<'a> {
-    #[serde(borrow)]
-    id: Option<&'a RawValue>,
-    #[serde(borrow)]
-    method: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    params: Option<&'a RawValue>,
 }
 
 /// Decides about a whole message that answers no call. `calls` are those in flight that can be
@@ -151,14 +112,14 @@ fn request(method: &str, id: &str, calls: impl Iterator<Item = (u64, Takes)>) ->
     if method == "ping" {
         return Way::Reply(jsonrpc::response(id.as_bytes(), b"{}"));
     }
-    let Some(wish) = Wish::of(method) else {
+    if !Takes::ALL.grant(method) {
         let shown: String = method.chars().take(SHOWN_CHARS).collect();
         return reply(Code::MethodNotFound, &format!("Method not found: {shown}"));
-    };
+    }
     let (mut able, mut first, mut all) = (0_usize, 0, 0_usize);
     for (call, takes) in calls {
         all += 1;
-        if wish.granted(takes) {
+        if takes.grant(method) {
             able += 1;
             first = call;
         }

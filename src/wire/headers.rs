@@ -1,4 +1,4 @@
-//! Header and body agreement of the modern protocol (2026-07-28).
+//! The names of MCP's headers, and header and body agreement of the modern protocol (2026-07-28).
 //!
 //! A request repeats its method and, for some methods, a name of its params in headers, so that
 //! middle boxes can route it. Whoever reads the body must check that they agree, else two of them
@@ -17,6 +17,10 @@ pub const METHOD: &str = "mcp-method";
 pub const NAME: &str = "mcp-name";
 /// Carries the protocol revision.
 pub const PROTOCOL_VERSION: &str = "mcp-protocol-version";
+/// Carries the session's id, in the revisions that have sessions.
+pub const SESSION_ID: &str = "mcp-session-id";
+/// Carries the id of the last server-sent event that was seen.
+pub const LAST_EVENT_ID: &str = "last-event-id";
 
 const ENCODED_START: &str = "=?base64?";
 const ENCODED_END: &str = "?=";

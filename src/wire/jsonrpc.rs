@@ -3,7 +3,10 @@
 //! Ids are kept as the raw bytes the peer wrote and never re-spelled. Deliberately does not know
 //! any method.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
+use serde::Deserialize;
 use serde_json::value::RawValue;
 use thiserror::Error;
 
@@ -37,6 +40,20 @@ pub const MAX_ID_BYTES: usize = 256;
 pub fn batch(body: &Bytes) -> Option<Vec<Bytes>> {
     let messages: Vec<&RawValue> = serde_json::from_slice(body).ok()?;
     Some(messages.into_iter().map(|raw| body.slice_ref(raw.get().as_bytes())).collect())
+}
+
+/// Any message, as far as its way depends on it. Not checked: [`Message::parse`] is strict.
+#[derive(Debug, Deserialize)]
+pub struct Envelope<'a> {
+    /// The raw id.
+    #[serde(borrow)]
+    pub id: Option<&'a RawValue>,
+    /// The method; a response has none.
+    #[serde(borrow)]
+    pub method: Option<Cow<'a, str>>,
+    /// The raw `params`.
+    #[serde(borrow)]
+    pub params: Option<&'a RawValue>,
 }
 
 /// A request or notification of a client. Everything is a slice of the body it came in.

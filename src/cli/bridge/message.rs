@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::wire::headers::{self, METHOD, NAME, PROTOCOL_VERSION};
+use crate::wire::jsonrpc::Envelope;
 
 /// One line of the client's.
 #[derive(Clone, Debug)]
@@ -41,16 +42,6 @@ pub(super) enum Kind {
     OneWay,
     /// Several messages in one, or what cannot be read; the raw ids of its requests.
     Other(Vec<Bytes>),
-}
-
-#[derive(Deserialize)]
-struct Envelope<'a> {
-    #[serde(borrow)]
-    id: Option<&'a RawValue>,
-    #[serde(borrow)]
-    method: Option<Cow<'a, str>>,
-    #[serde(borrow)]
-    params: Option<&'a RawValue>,
 }
 
 /// The members that headers repeat, and those that name a request.

@@ -1,4 +1,4 @@
-//! Both sides as messages: the client's lines, and what a reply of the server holds.
+//! What a reply of the server holds, as messages for the client.
 //!
 //! A message is written only once it is whole, so it has to be kept until then. Short ones are
 //! kept side by side; of those that outgrow [`SHORT_BYTES`] a few at a time, the others waiting
@@ -8,65 +8,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use tokio::io::{AsyncRead, AsyncReadExt};
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::link::Reply;
-use crate::downstream::stdio::MAX_LINE_BYTES;
-use crate::wire::lines::{self, Decoder, Item, TooLong, one_line};
+use crate::wire::lines::{self, one_line};
 use crate::wire::sse;
 
 /// A message up to this long is kept whatever the others need.
 const SHORT_BYTES: usize = 1024 * 1024;
 /// Longer messages kept at once, each of at most [`lines::MAX_LINE_BYTES`].
 const LONG_MESSAGES: usize = 2;
-const READ_BYTES: usize = 64 * 1024;
-
-/// The client's input, line by line.
-pub(super) struct Lines<R> {
-    input: R,
-    decoder: Decoder,
-    line: BytesMut,
-    ended: bool,
-}
-
-impl<R: AsyncRead + Unpin> Lines<R> {
-    pub(super) fn new(input: R) -> Self {
-        let decoder = Decoder::new(MAX_LINE_BYTES as u64);
-        Self { input, decoder, line: BytesMut::new(), ended: false }
-    }
-
-    /// The next line that is not blank; `None` at the end of input. A line without its end is a
-    /// message all the same.
-    pub(super) async fn next(&mut self) -> std::io::Result<Option<Result<Bytes, TooLong>>> {
-        loop {
-            match self.decoder.next_item() {
-                Ok(Some(Item::Data(data))) => self.line.extend_from_slice(&data),
-                Ok(Some(Item::End)) => {
-                    if let Some(line) = self.take() {
-                        return Ok(Some(Ok(line)));
-                    }
-                }
-                Ok(None) if self.ended => return Ok(self.take().map(Ok)),
-                Ok(None) => {
-                    let mut chunk = BytesMut::with_capacity(READ_BYTES);
-                    self.ended = self.input.read_buf(&mut chunk).await? == 0;
-                    self.decoder.push(chunk.freeze());
-                }
-                Err(too_long) => {
-                    self.line.clear();
-                    return Ok(Some(Err(too_long)));
-                }
-            }
-        }
-    }
-
-    fn take(&mut self) -> Option<Bytes> {
-        let line = self.line.split().freeze();
-        (!line.iter().all(u8::is_ascii_whitespace)).then_some(line)
-    }
-}
 
 /// Room for long messages.
 #[derive(Clone)]
@@ -117,6 +70,7 @@ pub(super) struct Gathering {
 }
 
 impl Gathering {
+    /// Events if they are, else one message.
     pub(super) fn new(room: &Room, events: bool) -> Self {
         let events = events.then(sse::Decoder::new);
         Self { room: room.clone(), events, line: Line::default(), skip: false }
@@ -124,8 +78,13 @@ impl Gathering {
 
     /// By the reply's content type.
     pub(super) fn of(room: &Room, reply: &Reply) -> Self {
-        let kind = reply.header("content-type").map(http::HeaderValue::as_bytes);
+        let kind = reply.header(CONTENT_TYPE.as_str()).map(http::HeaderValue::as_bytes);
         Self::new(room, kind.is_some_and(|kind| kind.starts_with(b"text/event-stream")))
+    }
+
+    /// Whether the body is events.
+    pub(super) fn is_events(&self) -> bool {
+        self.events.is_some()
     }
 
     /// The next whole message; `None` at the end. A message that breaks off is an error.
@@ -192,31 +151,5 @@ impl Gathering {
     /// How long the server asks to wait before the stream is asked for again.
     pub(super) fn retry(&self) -> Option<Duration> {
         self.events.as_ref().and_then(sse::Decoder::retry).map(Duration::from_millis)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn lines_come_whole_blank_ones_not_at_all_and_the_last_needs_no_end() {
-        let input: &[u8] = b"{\"a\":1}\r\n\n  \n{\"b\":2}\n{\"c\":3}";
-        let mut lines = Lines::new(input);
-        let mut seen = Vec::new();
-        while let Some(line) = lines.next().await.unwrap() {
-            seen.push(line.unwrap());
-        }
-        assert_eq!(seen, ["{\"a\":1}\r", "{\"b\":2}", "{\"c\":3}"]);
-    }
-
-    #[tokio::test]
-    async fn a_line_that_is_too_long_is_told_once_and_the_next_is_read() {
-        let mut input = vec![b'x'; MAX_LINE_BYTES + 1];
-        input.extend_from_slice(b"\n{}\n");
-        let mut lines = Lines::new(&input[..]);
-        assert!(lines.next().await.unwrap().unwrap().is_err());
-        assert_eq!(lines.next().await.unwrap().unwrap().unwrap(), "{}");
-        assert!(lines.next().await.unwrap().is_none());
     }
 }

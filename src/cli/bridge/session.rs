@@ -14,11 +14,8 @@ use tokio::sync::Semaphore;
 use super::link::Failed;
 use super::reading::Gathering;
 use super::{Bridge, MAX_REFUSAL_BYTES, collect, message, refused};
+use crate::wire::headers::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID};
 
-/// Names the session.
-pub(super) const SESSION_ID: &str = "mcp-session-id";
-const PROTOCOL_VERSION: &str = "mcp-protocol-version";
-const LAST_EVENT_ID: &str = "last-event-id";
 /// How long to wait before asking for the stream again, unless the server says how long.
 const STREAM_RETRY: Duration = Duration::from_secs(1);
 /// Longest such wait a server may ask for.

@@ -13,10 +13,11 @@ use http::header::{
 
 use crate::upstream::connection::{Endpoint, Request};
 use crate::upstream::request::MODERN_VERSION;
+use crate::wire::headers;
 
-const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
-const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+const SESSION_ID: HeaderName = HeaderName::from_static(headers::SESSION_ID);
+const PROTOCOL_VERSION: HeaderName = HeaderName::from_static(headers::PROTOCOL_VERSION);
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static(headers::LAST_EVENT_ID);
 
 /// What every request of one session carries, built once.
 #[derive(Clone, Debug)]

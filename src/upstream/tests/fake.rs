@@ -3,7 +3,7 @@
 use std::io;
 
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 
@@ -130,19 +130,7 @@ impl Fake {
     async fn speak(&self, stream: TcpStream, answers: &Answers) -> io::Result<()> {
         stream.set_nodelay(true)?;
         let mut stream = BufReader::new(stream);
-        loop {
-            let mut head = String::new();
-            while !head.ends_with("\r\n\r\n") {
-                if stream.read_line(&mut head).await? == 0 {
-                    return Ok(());
-                }
-            }
-            let length = head
-                .lines()
-                .find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok())
-                .unwrap_or(0);
-            let mut body = vec![0; length];
-            stream.read_exact(&mut body).await?;
+        while let Some((head, body)) = next_request(&mut stream).await? {
             let verb = head.split(' ').next().unwrap().to_owned();
             let body = serde_json::from_slice(&body).unwrap_or_default();
             let seen = Seen { verb, head, body };
@@ -177,6 +165,7 @@ impl Fake {
                 }
             }
         }
+        Ok(())
     }
 }
 

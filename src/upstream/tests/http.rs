@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 
@@ -99,19 +99,7 @@ impl Server {
     async fn speak(&self, stream: TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
         let mut stream = BufReader::new(stream);
-        loop {
-            let mut head = String::new();
-            while !head.ends_with("\r\n\r\n") {
-                if stream.read_line(&mut head).await? == 0 {
-                    return Ok(());
-                }
-            }
-            let length = head
-                .lines()
-                .find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok())
-                .unwrap_or(0);
-            let mut body = vec![0; length];
-            stream.read_exact(&mut body).await?;
+        while let Some((head, body)) = next_request(&mut stream).await? {
             let body = String::from_utf8(body).unwrap();
             self.log.lock().unwrap().requests.push((head.clone(), body.clone()));
             self.news.send_replace(());
@@ -163,6 +151,7 @@ impl Server {
             };
             stream.write_all(answer.as_bytes()).await?;
         }
+        Ok(())
     }
 }
 

@@ -245,7 +245,7 @@ async fn a_call_that_is_heard_keeps_its_limit_and_its_retry() {
     let permit = bench.permit("web:t");
     let mute = Bytes::from_static(b"{\"mute\":true}");
     let upstream = bench.upstream("web");
-    let mut answer = within(upstream.call_with(&bench.pool, &permit, mute, asked())).await.unwrap();
+    let mut answer = within(upstream.call(&bench.pool, &permit, mute, asked())).await.unwrap();
     let error = within(answer.next()).await.unwrap_err();
     assert_eq!(error.to_string(), "web: t: no answer within 200ms");
     server.until(|seen| seen.method() == "notifications/cancelled").await;
