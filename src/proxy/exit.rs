@@ -73,10 +73,10 @@ impl Exit {
         draft.client_name = caller.client_name;
         draft.request_id = caller.request_id;
         draft.variant = variant;
-        Ok(Self::with(slot, draft, began, worker.proxy.max_response_bytes, reply.clone()))
+        Ok(Self::with(slot, draft, began, worker.proxy.max_response_bytes, reply))
     }
 
-    fn with(slot: Slot, draft: Draft, began: Instant, head_limit: usize, reply: Reply) -> Self {
+    fn with(slot: Slot, draft: Draft, began: Instant, head_limit: usize, reply: &Reply) -> Self {
         Self {
             slot: Some(slot),
             draft,
@@ -88,7 +88,7 @@ impl Exit {
             head: Vec::new(),
             head_limit,
             response_bytes: 0,
-            reply,
+            reply: reply.clone(),
         }
     }
 
@@ -197,7 +197,7 @@ mod tests {
             let (activity, writer) = Activity::open(folder.path(), Config::default()).unwrap();
             let slot = activity.reserve().await.unwrap();
             let draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Error);
-            let mut exit = Exit::with(slot, draft, Instant::now(), 0, Reply::default());
+            let mut exit = Exit::with(slot, draft, Instant::now(), 0, &Reply::default());
             let unjudged =
                 || Decision::new(Verdict::Warning, Policy::OutputValidation, "not judged");
             exit.unjudged = judging.then_some(unjudged);
