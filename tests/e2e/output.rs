@@ -437,6 +437,29 @@ fn the_other_engine_says_the_same() {
     }
 }
 
+/// What the tape refuses boon accepts: its verdict stands, and that they differed is told.
+#[test]
+fn where_the_engines_disagree_boon_decides_and_it_is_counted() {
+    let proxy = Proxy::with(json!({
+        "mcpServers": {"s": stub_stdio(&["--only", "two_opinions,read_item"])},
+        "output_validation": {"mode": "strict"},
+    }));
+    let mut client = proxy.client();
+    let disagreements = || proxy.api("status")["schemas"]["disagreements"].clone();
+    arrives(&mut client, "s", "read_item", &json!({}));
+    assert_eq!(disagreements(), 0);
+    for times in 1..=2 {
+        arrives(&mut client, "s", "two_opinions", &json!({}));
+        assert_eq!(disagreements(), times);
+    }
+    let log = proxy.log();
+    let told = |line: &&str| {
+        line.contains("WARN") && line.contains("s:two_opinions") && line.contains("schema=")
+    };
+    assert_eq!(log.lines().filter(told).count(), 2, "{log}");
+    assert_eq!(client.records(&proxy, "type=policy_decision"), Vec::<Value>::new());
+}
+
 /// Every face, strict: a tool and what it leads to.
 const FACES: [(&str, bool); 8] = [
     ("read_item", false),

@@ -75,6 +75,8 @@ const REMOTE_REF: &str =
     r#"{"type":"object","properties":{"value":{"$ref":"http://127.0.0.1:9/schema.json"}}}"#;
 const LOOK_AROUND: &str =
     r#"{"type":"object","properties":{"note":{"type":"string","pattern":"^(?!forbidden)"}}}"#;
+/// What it accepts of the smallest numbers depends on who divides: a double of the quotient is 0.
+const COARSE: &str = r#"{"type":"object","properties":{"n":{"multipleOf":1e19}}}"#;
 const DATED: &str =
     r#"{"type":"object","properties":{"on":{"type":"string","format":"date"}},"required":["on"]}"#;
 
@@ -131,6 +133,7 @@ const TOOLS: &[Row] = &[
     ("pretty", Hints::Read, ITEM, Raw(b"{\n  \"content\": [\r\n  ],\n  \"structuredContent\": {\n    \"value\": 1\n  }\n}")),
     ("draft_7", Hints::Read, DRAFT_7, Raw(br#"{"content":[],"structuredContent":{"pair":[1,"two"]}}"#)),
     ("look_around", Hints::Read, LOOK_AROUND, Raw(br#"{"content":[],"structuredContent":{"note":"allowed"}}"#)),
+    ("two_opinions", Hints::Read, COARSE, Raw(br#"{"content":[],"structuredContent":{"n":5e-324}}"#)),
     // Errors of the tool: never judged.
     ("error", Hints::Read, NONE, Raw(br#"{"content":[{"type":"text","text":"no such item"}],"isError":true}"#)),
     ("error_first", Hints::Read, ITEM, Raw(br#"{"isError":true,"content":[],"structuredContent":{"value":"not judged"}}"#)),
