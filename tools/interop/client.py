@@ -1,6 +1,6 @@
 """client.py PLAN.json: makes the plan's calls with the PyPI `mcp` client, one after another.
 
-The plan: `url` or `command`, `mode` (legacy, auto), `until` (calls repeated until they do not
+The plan: `url` or `command`, `mode` (legacy, auto, or a revision), `until` (calls repeated until they do not
 fail: their servers are ready), `calls`. Prints how the client read each answer, as JSON. The bytes
 are taken from the wire, not from here.
 """
@@ -26,7 +26,7 @@ async def main():
     async with client:
         deadline = time.monotonic() + READY_SECONDS
         for call in plan["until"]:
-            while (await client.call_tool(**call)).is_error and time.monotonic() < deadline:
+            while not ready(await read(client, call)) and time.monotonic() < deadline:
                 await asyncio.sleep(0.1)
         seen = [await read(client, call) for call in plan["calls"]]
     print(json.dumps(seen))
@@ -40,6 +40,11 @@ async def read(client: Client, call: dict) -> dict:
         return {"as": "error", "message": str(error)}
     except Exception as error:  # the client's own refusals have many types
         return {"as": "refused by the client", "message": str(error)}
+
+
+def ready(answer: dict) -> bool:
+    """Whether the server answered; what the client refuses to read is an answer."""
+    return answer["as"] == "refused by the client" or answer.get("isError") is False
 
 
 asyncio.run(main())

@@ -19,20 +19,24 @@ const mode = found ? plan.mode : { pin: plan.mode };
 const client = new Client({ name: "interop", version: "1" }, { versionNegotiation: { mode } });
 await client.connect(transport, TIMEOUT);
 
-const call = (params) => client.callTool(params, TIMEOUT);
-const deadline = Date.now() + READY_MS;
-for (const probe of plan.until) {
-  while ((await call(probe)).isError && Date.now() < deadline) await sleep(100);
-}
-const seen = [];
-for (const params of plan.calls) {
+async function read(params) {
   try {
-    const result = await call(params);
-    seen.push({ as: "result", isError: result.isError === true });
+    const result = await client.callTool(params, TIMEOUT);
+    return { as: "result", isError: result.isError === true };
   } catch (error) {
     const kind = error instanceof ProtocolError ? "error" : "refused by the client";
-    seen.push({ as: kind, message: String(error.message) });
+    return { as: kind, message: String(error.message) };
   }
 }
+
+// What the client refuses to read is an answer.
+const ready = (answer) => answer.as === "refused by the client" || answer.isError === false;
+
+const deadline = Date.now() + READY_MS;
+for (const probe of plan.until) {
+  while (!ready(await read(probe)) && Date.now() < deadline) await sleep(100);
+}
+const seen = [];
+for (const params of plan.calls) seen.push(await read(params));
 console.log(JSON.stringify(seen));
 await client.close();

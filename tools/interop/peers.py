@@ -150,12 +150,12 @@ def clients(place: Place, here: Path) -> list[Client]:
     return [
         Client("PyPI mcp 2.3", pypi, direct=True),
         Client("npm sdk 1.32", ["node", str(place.npm / "client.mjs")], direct=True),
-        Client("mcp modern", pypi, mode=MODERN, routes=("http",)),
-        Client("mcp auto", pypi, mode="auto", routes=("http",)),
+        Client("mcp modern", pypi, mode=MODERN),
+        Client("mcp auto", pypi, mode="auto"),
         Client("client legacy", both),
-        Client("client modern", both, mode=MODERN, routes=("http",)),
-        Client("client auto", both, mode="auto", routes=("http",)),
-        Client("fastmcp 4.1", fastmcp, mode="auto", routes=("http",)),
+        Client("client modern", both, mode=MODERN),
+        Client("client auto", both, mode="auto"),
+        Client("fastmcp 4.1", fastmcp, mode="auto"),
         # Over stdio it would start a proxy with all its servers for each call.
         Client("inspector", inspector, routes=("http",), most=3),
     ]
