@@ -20,7 +20,7 @@ const MAX_OPERATIONS: usize = 512;
 /// Sessions that one [`Operation::Fill`] opens.
 const MANY: usize = MAX_SESSIONS / 4;
 /// Fills of one run, so that it stays short.
-const MAX_FILLS: usize = 6;
+const MAX_FILLS: usize = 5;
 
 /// What a session should be.
 struct Known {
@@ -34,6 +34,7 @@ struct Known {
 struct Run {
     sessions: Sessions,
     now_ms: u64,
+    swept_ms: Option<u64>,
     /// All that were opened by hand, in their order.
     known: Vec<Known>,
     /// The table: when each was last used.
@@ -98,14 +99,18 @@ impl Run {
 
     fn sweep(&mut self) {
         let now_ms = self.now_ms;
-        self.table.retain(|_, used_ms| !expired(*used_ms, now_ms));
+        // What is in use now has not expired, so there is nothing new until time has passed.
+        if std::mem::replace(&mut self.swept_ms, Some(now_ms)) != Some(now_ms) {
+            self.table.retain(|_, used_ms| !expired(*used_ms, now_ms));
+        }
     }
 
     /// The least recently used make room.
     fn evict(&mut self) {
-        let mut uses: Vec<_> = self.table.iter().map(|(id, used)| (*used, id.clone())).collect();
-        uses.sort();
-        for (_, id) in uses.into_iter().take(EVICTED) {
+        let mut uses: Vec<_> = self.table.iter().map(|(id, used)| (*used, id.as_str())).collect();
+        uses.select_nth_unstable(EVICTED - 1);
+        let oldest: Vec<_> = uses.iter().take(EVICTED).map(|(_, id)| id.to_string()).collect();
+        for id in oldest {
             self.table.remove(&id);
             let held = self.known.iter_mut().find(|known| **known.session.id() == *id);
             if let Some(known) = held {
