@@ -100,7 +100,7 @@ impl Run {
     fn sweep(&mut self) {
         let now_ms = self.now_ms;
         // What is in use now has not expired, so there is nothing new until time has passed.
-        if std::mem::replace(&mut self.swept_ms, Some(now_ms)) != Some(now_ms) {
+        if self.swept_ms.replace(now_ms) != Some(now_ms) {
             self.table.retain(|_, used_ms| !expired(*used_ms, now_ms));
         }
     }
