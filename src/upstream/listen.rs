@@ -48,10 +48,25 @@ enum End {
     Gone,
 }
 
+/// The pauses before a stream is opened again, the next one first: each twice as long as the one
+/// before, within [`RETRY`].
+struct Pauses(Duration);
+
+impl Pauses {
+    /// Waits after a stream that began then.
+    async fn after(&mut self, began: Instant) {
+        if began.elapsed() >= STABLE {
+            self.0 = RETRY.0;
+        }
+        tokio::time::sleep(self.0).await;
+        self.0 = (self.0 * 2).min(RETRY.1);
+    }
+}
+
 /// Listens as long as the connection lives.
 pub(super) async fn follow(upstream: Arc<Upstream>, line: Line, offers: Offers) {
     let Some(params) = filter(offers) else { return };
-    let mut wait = RETRY.0;
+    let mut pauses = Pauses(RETRY.0);
     loop {
         let began = Instant::now();
         match over(&upstream, &line, &params, &[]).await {
@@ -62,11 +77,7 @@ pub(super) async fn follow(upstream: Arc<Upstream>, line: Line, offers: Offers) 
             }
             End::Gone => return,
         }
-        if began.elapsed() >= STABLE {
-            wait = RETRY.0;
-        }
-        tokio::time::sleep(wait).await;
-        wait = (wait * 2).min(RETRY.1);
+        pauses.after(began).await;
         // What changed meanwhile was told to nobody.
         upstream.news.changed(List::Tools);
         upstream.news.reconnected();
@@ -80,7 +91,7 @@ pub(super) async fn follow_resources(upstream: Arc<Upstream>, line: Line) {
     let uris = |wanted: &Wanted| wanted.keys().cloned().collect::<Vec<_>>();
     // Of these a change may have been told to nobody, on the connection before too.
     let mut missed = uris(&wanted.borrow());
-    let mut wait = RETRY.0;
+    let mut pauses = Pauses(RETRY.0);
     loop {
         let now = uris(&wanted.borrow_and_update());
         let notifications = json!({"resourceSubscriptions": now});
@@ -110,11 +121,7 @@ pub(super) async fn follow_resources(upstream: Arc<Upstream>, line: Line) {
             }
             End::Gone => return,
         }
-        if began.elapsed() >= STABLE {
-            wait = RETRY.0;
-        }
-        tokio::time::sleep(wait).await;
-        wait = (wait * 2).min(RETRY.1);
+        pauses.after(began).await;
     }
 }
 

@@ -302,6 +302,19 @@ fn a_client_that_goes_away_cancels_the_call_and_it_is_on_record() {
     asked.send(&second);
 }
 
+/// The client leaves while its answer, which breaks the schema, is judged in warn.
+fn goes_away_and_leaves_its_decision(proxy: &Proxy, client: Client) {
+    let session = client.session.clone();
+    drop(client);
+    let record = until("the record", || {
+        proxy.activity(&format!("session_id={session}&type=tool_call")).pop()
+    });
+    assert_eq!(record["status"], "success", "{record}");
+    let decisions = proxy.activity(&format!("session_id={session}&type=policy_decision"));
+    assert_eq!(decisions.len(), 1);
+    assert_eq!(decisions[0]["metadata"]["instance_path"], "/value", "{}", decisions[0]);
+}
+
 #[test]
 fn fr_a11_a_client_that_goes_away_before_the_last_byte_loses_no_decision() {
     let violation = |asked: &Asked| asked.violation(MAX_BYTES - 1000);
@@ -312,15 +325,7 @@ fn fr_a11_a_client_that_goes_away_before_the_last_byte_loses_no_decision() {
     while !rest.starts_with(br#""}}"#) {
         rest.extend(client.connection.chunk().expect("the rest of the result"));
     }
-    let session = client.session.clone();
-    drop(client);
-    let record = until("the record", || {
-        proxy.activity(&format!("session_id={session}&type=tool_call")).pop()
-    });
-    assert_eq!(record["status"], "success", "{record}");
-    let decisions = proxy.activity(&format!("session_id={session}&type=policy_decision"));
-    assert_eq!(decisions.len(), 1);
-    assert_eq!(decisions[0]["metadata"]["instance_path"], "/value", "{}", decisions[0]);
+    goes_away_and_leaves_its_decision(&proxy, client);
 }
 
 #[test]
@@ -335,15 +340,7 @@ fn fr_a11_a_client_that_goes_away_loses_no_decision_where_there_is_no_room_to_ke
     let mut end = [0];
     let closed = std::io::Read::read(&mut asked.stream, &mut end);
     assert!(matches!(closed, Ok(0)), "{closed:?}");
-    let session = client.session.clone();
-    drop(client);
-    let record = until("the record", || {
-        proxy.activity(&format!("session_id={session}&type=tool_call")).pop()
-    });
-    assert_eq!(record["status"], "success", "{record}");
-    let decisions = proxy.activity(&format!("session_id={session}&type=policy_decision"));
-    assert_eq!(decisions.len(), 1);
-    assert_eq!(decisions[0]["metadata"]["instance_path"], "/value", "{}", decisions[0]);
+    goes_away_and_leaves_its_decision(&proxy, client);
 }
 
 #[test]
