@@ -19,6 +19,7 @@ mod epochs;
 pub mod handle;
 pub mod head;
 mod lenient;
+pub mod pack;
 pub mod query;
 pub mod record;
 pub mod recover;

@@ -4,8 +4,10 @@
 //! the bytes themselves are read or refused, and what is read is written back the same.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
+use bytes::Bytes;
 use mcpproxy::activity::{
     codec::{self, BlockBuilder, HeadRef, PayloadRef},
+    pack::{Packer, unpack},
     query,
     record::{Body, Hash, Id, NodeId, Operation, Payload, Source, Status, Type},
     redact::Redactor,
@@ -24,6 +26,9 @@ pub fn run(data: &[u8]) {
 fn read(data: &[u8]) {
     let _ = codec::head_block(data);
     let _ = codec::body_block(data);
+    // Under the first byte of a packed block, too.
+    let _ = unpack(Bytes::copy_from_slice(data));
+    let _ = unpack([&[2], data].concat().into());
     let term = query::Term::new(query::Field::Tool, b"tool");
     let _ = segment::Bitmap::find(data, term);
     let _ = segment::Bounds::decode(data);
@@ -70,6 +75,12 @@ fn grow(from: &mut Unstructured<'_>) -> Result<()> {
         written.push((head_bytes, hash, body_bytes));
     }
     let (heads, bodies) = builder.finish();
+    let mut packer = Packer::default();
+    let [heads, bodies] = [heads, bodies].map(|block| {
+        let unpacked = unpack(packer.pack(block.clone()).into()).expect("our own packing");
+        assert_eq!(unpacked, block);
+        unpacked
+    });
     let block = codec::head_block(&heads).expect("our own block");
     assert_eq!((block.first, block.prev), (first, prev));
     let records: Vec<_> = block

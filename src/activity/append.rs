@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use super::codec::{self, BlockBuilder, HeadRef, PayloadRef};
 use super::head::Mark;
+use super::pack::Packer;
 use super::record::{
     Draft, Entry, Hash, Id, MAX_ERROR_BYTES, MAX_METADATA_BYTES, MAX_NAME_BYTES, NodeId, Payload,
     Type, decision_metadata,
@@ -55,6 +56,7 @@ pub struct Appender {
     records: u64,
     bytes: usize,
     redactor: Redactor,
+    packer: Packer,
     head: Vec<u8>,
     body: Vec<u8>,
 }
@@ -86,6 +88,7 @@ impl Appender {
             records: 0,
             bytes: 0,
             redactor,
+            packer: Packer::default(),
             head: Vec::new(),
             body: Vec::new(),
         }
@@ -233,8 +236,8 @@ impl Appender {
         if self.block.count() > 0 {
             let key = keys::number(self.block.first());
             let (heads, bodies) = self.block.finish();
-            self.batch.put(Space::Heads, key.clone(), heads);
-            self.batch.put(Space::Bodies, key, bodies);
+            self.batch.put(Space::Heads, key.clone(), self.packer.pack(heads));
+            self.batch.put(Space::Bodies, key, self.packer.pack(bodies));
         }
     }
 

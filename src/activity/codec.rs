@@ -7,8 +7,9 @@
 //! hash             BLAKE3(prev hash · node · seq · head length · head · body)
 //! ```
 //!
-//! Every layout starts with a version byte; a version that is not known is an error, never a
-//! guess. What is derived from records (index, counters) has its layout in `segment`.
+//! Blocks are packed where they are stored (`pack`). Every layout starts with a version byte; a
+//! version that is not known is an error, never a guess. What is derived from records (index,
+//! counters) has its layout in `segment`.
 
 pub use super::bytes::{DecodeError, PayloadRef, VERSION};
 use super::bytes::{Reader, put_bytes, put_payload, put_varint, unzigzag, zigzag};

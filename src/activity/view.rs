@@ -13,6 +13,7 @@ use super::append::keys;
 use super::bytes::{DecodeError, Reader};
 use super::candidates::Candidates;
 use super::codec::{self, HeadBlock, HeadRef};
+use super::pack::unpack;
 use super::query::{Filter, From, Listing, Page, Payloads};
 use super::record::{Hash, Id, NodeId, Record};
 use super::segment::{self, Bitmap, Bounds, Builder};
@@ -423,6 +424,7 @@ impl View {
 
     fn decode_block(&self, key: &[u8], bytes: Bytes) -> Result<Block, StoreError> {
         let damaged = |error| self.snapshot.damaged(Space::Heads, key, error);
+        let bytes = unpack(bytes).map_err(damaged)?;
         let layout = codec::head_block(&bytes).map_err(damaged)?;
         if layout.first.to_be_bytes() != *key {
             return Err(damaged(DecodeError::Value));
@@ -465,6 +467,7 @@ impl View {
         let key = block.layout.first.to_be_bytes();
         let Some(bytes) = self.snapshot.get(Space::Bodies, &key)? else { return Ok(None) };
         let damaged = |error| self.snapshot.damaged(Space::Bodies, &key, error);
+        let bytes = unpack(bytes).map_err(damaged)?;
         let records = codec::body_block(&bytes).map_err(damaged)?;
         Ok(Some(block.bodies.get_or_init(|| Bodies { records, bytes })))
     }

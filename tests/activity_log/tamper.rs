@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use mcpproxy::activity::codec::{BlockBuilder, body_block, head_block};
+use mcpproxy::activity::pack::unpack;
 use mcpproxy::activity::store::{Batch, Space, Store};
 use mcpproxy::activity::{
     Activity, Config, Fault, Filter, Page, Report, StoreError, Type, salvage, verify,
@@ -148,6 +149,7 @@ fn rewrite(dir: &Path, seq: u64, change: impl FnOnce(&mut Vec<(Vec<u8>, [u8; 32]
     let mut rows = snapshot.range(Space::Heads, &[0; 8], &(seq + 1).to_be_bytes());
     let (key, heads) = rows.next_back().unwrap().unwrap();
     let bodies = snapshot.get(Space::Bodies, &key).unwrap().unwrap();
+    let (heads, bodies) = (unpack(heads).unwrap(), unpack(bodies).unwrap());
     let block = head_block(&heads).unwrap();
     let ranges = body_block(&bodies).unwrap();
     let mut records: Vec<_> = (block.records.iter().zip(ranges))
