@@ -498,7 +498,11 @@ async fn connection(
         let (shared, worker) = (Arc::clone(&shared), Rc::clone(&worker));
         let remembered = Rc::clone(&remembered);
         remembered.used.set(true);
-        async move { Ok::<_, Infallible>(route(&shared, &worker, &remembered, request).await) }
+        async move {
+            let mut answer = route(&shared, &worker, &remembered, request).await;
+            mcp::name_type(&mut answer);
+            Ok::<_, Infallible>(answer)
+        }
     });
     let mut served = pin!(
         http1::Builder::new()

@@ -46,7 +46,9 @@ pub const BODY_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Carries the protocol revision.
 pub(super) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static(headers::PROTOCOL_VERSION);
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
+/// The type of an answer that names none. Nearly all are of this type, and a map of headers for
+/// each of them costs more than to write it.
+pub const UNNAMED_TYPE: &str = "application/json";
 
 /// What one connection remembers between its requests.
 #[derive(Debug, Default)]
@@ -61,6 +63,8 @@ pub struct Connection {
     pub(super) under_way: Arc<UnderWay>,
     /// What the last head said that came with a whole body.
     reading: Cell<Option<Reading>>,
+    /// True if the present head was found to belong to that session.
+    pub(super) belongs: Cell<bool>,
 }
 
 /// One request, and what it is answered from.
@@ -118,6 +122,7 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let reading = Reading::of(head);
+    connection.belongs.set(false);
     let post = Post::new(worker, sessions, connection, now_ms, head, reading);
     match head.method {
         Method::POST => {}
@@ -153,6 +158,7 @@ pub async fn handle_whole(
     let known = connection.reading.get().filter(|_| repeated);
     let reading = known.unwrap_or_else(|| Reading::of(head));
     connection.reading.set(Some(reading));
+    connection.belongs.set(connection.belongs.get() && repeated);
     match reading.refusal() {
         Some(refused) => refused,
         None => {
@@ -345,11 +351,19 @@ where
     }
 }
 
+/// An answer of [`UNNAMED_TYPE`].
 pub(super) fn json(status: StatusCode, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, JSON);
     response
+}
+
+/// Names the type of an answer that names none, for a server that writes what it is given.
+pub fn name_type(response: &mut Response<Body>) {
+    if !response.body().is_end_stream() && !response.headers().contains_key(CONTENT_TYPE) {
+        let value = HeaderValue::from_static(UNNAMED_TYPE);
+        response.headers_mut().insert(CONTENT_TYPE, value);
+    }
 }
 
 pub(super) fn plain(status: StatusCode, text: &str) -> Response<Body> {

@@ -152,6 +152,12 @@ fn open(post: &Post<'_>, accepted: Initialize) -> Response<Body> {
 fn find(post: &Post<'_>) -> Result<Arc<Session>, NoSession> {
     const UNKNOWN: NoSession = (StatusCode::NOT_FOUND, "Session not found: send initialize again");
     let Post { sessions, connection, now_ms, head, endpoint, .. } = *post;
+    if connection.belongs.get()
+        && let Some(session) = &*connection.session.borrow()
+        && session.touch(now_ms)
+    {
+        return Ok(Arc::clone(session));
+    }
     let id = session_id(&head.headers)?.ok_or((
         StatusCode::BAD_REQUEST,
         "Mcp-Session-Id is missing: send initialize first and repeat the id it answers with",
@@ -163,12 +169,12 @@ fn find(post: &Post<'_>) -> Result<Arc<Session>, NoSession> {
     }
     let mut versions = head.headers.get_all(&PROTOCOL_VERSION).iter();
     match (versions.next().map(HeaderValue::as_bytes), versions.next()) {
-        (None, _) => Ok(session),
-        (Some(version), None) if VERSIONS.iter().any(|known| known.as_bytes() == version) => {
-            Ok(session)
-        }
-        (Some(_), _) => Err((StatusCode::BAD_REQUEST, "Unsupported MCP-Protocol-Version")),
+        (None, _) => {}
+        (Some(version), None) if VERSIONS.iter().any(|known| known.as_bytes() == version) => {}
+        (Some(_), _) => return Err((StatusCode::BAD_REQUEST, "Unsupported MCP-Protocol-Version")),
     }
+    connection.belongs.set(true);
+    Ok(session)
 }
 
 fn session_id(headers: &HeaderMap) -> Result<Option<&str>, NoSession> {

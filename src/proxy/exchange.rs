@@ -129,9 +129,9 @@ impl Exchange {
         reply: Reply,
     ) -> Self {
         let treatment = subject.treatment();
-        let id = answer.id().to_string();
-        let inspector =
-            Inspector::new(treatment, &subject.policy(), id.as_bytes(), worker.proxy.hash_key);
+        let mut id = itoa::Buffer::new();
+        let id = id.format(answer.id()).as_bytes();
+        let inspector = Inspector::new(treatment, &subject.policy(), id, worker.proxy.hash_key);
         let waiting = Splice::new();
         let share = worker.proxy.held.share();
         Self {

@@ -11,13 +11,13 @@
 //! ```
 
 use std::future::{Future, poll_fn};
-use std::io::{self, IoSlice, Write};
+use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::{Buf, Bytes, BytesMut};
-use http::header::{CONTENT_LENGTH, DATE};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, DATE};
 use http::request::Parts;
 use http::{Response, StatusCode};
 use http_body::Body as _;
@@ -29,7 +29,7 @@ use tokio::sync::watch;
 use super::HEADER_TIMEOUT;
 use super::stall::Impatient;
 use crate::downstream::body::Body;
-use crate::downstream::http::{BODY_TIMEOUT, MAX_BODY_BYTES, NoBody, PATHS, no_body};
+use crate::downstream::http::{BODY_TIMEOUT, MAX_BODY_BYTES, NoBody, PATHS, UNNAMED_TYPE, no_body};
 use crate::upstream::deadline::Deadline;
 use crate::wire::http1::post::{Post, Start};
 use crate::wire::splice::Splice;
@@ -131,7 +131,7 @@ impl<'a> Posts<'a> {
         last: &'b mut Option<Box<Post>>,
         admit: impl Fn(&Parts) -> bool,
     ) -> io::Result<Option<(&'b Post, bool)>> {
-        let mut deadline = Instant::now() + IDLE_TIMEOUT;
+        let mut deadline = None;
         self.input.reserve(READ_BYTES);
         loop {
             let idle = self.input.is_empty();
@@ -147,8 +147,11 @@ impl<'a> Posts<'a> {
                     Start::More => {}
                 }
             }
-            match self.read_until(deadline, idle).await? {
-                Read::Some if idle => deadline = Instant::now() + HEADER_TIMEOUT,
+            let limit = if idle { IDLE_TIMEOUT } else { HEADER_TIMEOUT };
+            let until = *deadline.get_or_insert_with(|| Instant::now() + limit);
+            match self.read_until(until, idle).await? {
+                // From its first bytes on there is a limit for the head, which most do not need.
+                Read::Some if idle => deadline = None,
                 Read::Some => {}
                 Read::Ended | Read::Late => {
                     self.input.clear();
@@ -260,7 +263,7 @@ impl<'a> Posts<'a> {
                         if length.is_some() {
                             out.extend(data);
                         } else if !data.is_empty() {
-                            let _ = write!(Sink(&mut self.output), "{:x}\r\n", data.len());
+                            self.put([&format!("{:x}\r\n", data.len())]);
                             out.push(self.output.split().freeze());
                             out.extend(data);
                             out.push(Bytes::from_static(b"\r\n"));
@@ -276,27 +279,38 @@ impl<'a> Posts<'a> {
     }
 
     fn write_head(&mut self, head: &http::response::Parts, length: Option<u64>, last: bool) {
-        let mut out = Sink(&mut self.output);
         let reason = head.status.canonical_reason().unwrap_or_default();
-        // Writing into memory cannot fail.
-        let _ = write!(out, "HTTP/1.1 {} {reason}\r\n", head.status.as_u16());
+        self.put(["HTTP/1.1 ", head.status.as_str(), " ", reason, "\r\n"]);
         for (name, value) in &head.headers {
             if name != DATE && name != CONTENT_LENGTH {
-                for part in [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"] {
-                    out.0.extend_from_slice(part);
-                }
+                self.put([name.as_str(), ": "]);
+                self.output.extend_from_slice(value.as_bytes());
+                self.put(["\r\n"]);
             }
         }
-        let _ = match length {
-            // RFC 9110 §8.6
-            Some(_) if head.status == StatusCode::NO_CONTENT => Ok(()),
-            Some(length) => write!(out, "content-length: {length}\r\n"),
-            None => out.write_all(b"transfer-encoding: chunked\r\n"),
-        };
-        if last {
-            let _ = out.write_all(b"connection: close\r\n");
+        if length != Some(0) && !head.headers.contains_key(CONTENT_TYPE) {
+            self.put(["content-type: ", UNNAMED_TYPE, "\r\n"]);
         }
-        let _ = write!(out, "date: {}\r\n\r\n", self.date.now());
+        match length {
+            // RFC 9110 §8.6
+            Some(_) if head.status == StatusCode::NO_CONTENT => {}
+            Some(length) => {
+                self.put(["content-length: ", itoa::Buffer::new().format(length), "\r\n"]);
+            }
+            None => self.put(["transfer-encoding: chunked\r\n"]),
+        }
+        if last {
+            self.put(["connection: close\r\n"]);
+        }
+        self.put(["date: "]);
+        self.output.extend_from_slice(self.date.now().as_bytes());
+        self.put(["\r\n\r\n"]);
+    }
+
+    fn put<const N: usize>(&mut self, parts: [&str; N]) {
+        for part in parts {
+            self.output.extend_from_slice(part.as_bytes());
+        }
     }
 
     async fn write(&mut self, out: &mut Splice) -> io::Result<()> {
@@ -323,20 +337,6 @@ fn poll_read(
     cx: &mut Context<'_>,
 ) -> Poll<io::Result<usize>> {
     pin!(socket.read_buf(input)).poll(cx)
-}
-
-/// Formatted text into a buffer.
-struct Sink<'a>(&'a mut BytesMut);
-
-impl Write for Sink<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// The present time as a header value (RFC 9110 §5.6.7), written anew each second.

@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::future::{Future, poll_fn};
-use std::io::{self, IoSlice, Write};
+use std::io::{self, IoSlice};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
@@ -25,6 +25,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::deadline::Deadline;
 use super::error::{Cause, Human, printable};
+use super::request::Slices;
 use crate::wire::http1::{self, Head};
 
 /// Most time for resolving, connecting and the TLS handshake together.
@@ -137,16 +138,16 @@ pub(super) struct Request {
 
 impl Request {
     /// `head` is everything before the length of the body: request line and header lines.
-    pub(super) fn new(head: [&[u8]; 2], body: [Bytes; 3]) -> Self {
-        let length: usize = body.iter().map(Bytes::len).sum();
-        let [first, rest @ ..] = body;
+    pub(super) fn new(head: [&[u8]; 2], (first, rest): Slices) -> Self {
+        let length = first.len() + rest.iter().map(Bytes::len).sum::<usize>();
         let head_bytes: usize = head.iter().map(|part| part.len()).sum();
         let mut start = Vec::with_capacity(head_bytes + 32 + first.len());
         for part in head {
             start.extend_from_slice(part);
         }
-        // Writing into a Vec cannot fail.
-        let _ = write!(start, "content-length: {length}\r\n\r\n");
+        for part in ["content-length: ", itoa::Buffer::new().format(length), "\r\n\r\n"] {
+            start.extend_from_slice(part.as_bytes());
+        }
         start.extend_from_slice(&first);
         Self { start, rest }
     }
@@ -492,7 +493,7 @@ mod tests {
 
     #[test]
     fn a_request_is_its_head_and_its_body_wherever_a_write_stops() {
-        let body = ["{", "\"a\"", "}"].map(Bytes::from);
+        let body = (b"{".to_vec(), ["\"a\"", "}"].map(Bytes::from));
         let request = Request::new([b"POST / HTTP/1.1\r\n", b""], body);
         let whole = "POST / HTTP/1.1\r\ncontent-length: 5\r\n\r\n{\"a\"}";
         for written in 0..=whole.len() {

@@ -47,6 +47,9 @@ pub(super) struct Params {
     pub(super) fields: Fields,
 }
 
+/// A message in order: what was written for it, and slices that are not copied.
+pub(super) type Slices = (Vec<u8>, [Bytes; 2]);
+
 /// What `params` holds beside `_meta`.
 pub(super) enum Fields {
     /// The tool's name, raw arguments, raw members beside them, and which of the arguments headers
@@ -75,7 +78,7 @@ impl Params {
     }
 
     /// The message as a request's body.
-    pub(super) fn body(&self, id: u64, era: Era) -> [Bytes; 3] {
+    pub(super) fn body(&self, id: u64, era: Era) -> Slices {
         self.slices(id, era, |bytes| bytes, "")
     }
 
@@ -102,10 +105,11 @@ impl Params {
 
     /// The message as a line.
     pub(super) fn line(&self, id: u64, era: Era) -> [Bytes; 3] {
-        self.slices(id, era, one_line, "\n")
+        let (first, [second, third]) = self.slices(id, era, one_line, "\n");
+        [first.into(), second, third]
     }
 
-    fn slices(&self, id: u64, era: Era, fit: fn(Bytes) -> Bytes, end: &str) -> [Bytes; 3] {
+    fn slices(&self, id: u64, era: Era, fit: fn(Bytes) -> Bytes, end: &str) -> Slices {
         let (large, beside) = match &self.fields {
             Fields::Call { arguments, members, .. } => {
                 (fit(arguments.clone()), fit(members.clone()))
@@ -117,12 +121,14 @@ impl Params {
         let room = meta.as_ref().map_or(0, Bytes::len) + self.name.as_deref().map_or(0, str::len);
         let copied = if small { large.len() + beside.len() } else { 0 };
         let mut head = Vec::with_capacity(384 + room + copied);
-        let method = self.method;
-        // Writing into a Vec cannot fail.
-        let _ = write!(head, r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{"#);
+        let mut id_text = itoa::Buffer::new();
+        let id_text = id_text.format(id);
+        let envelope = [r#"{"jsonrpc":"2.0","id":"#, id_text, r#","method":""#, self.method];
+        for part in envelope.into_iter().chain([r#"","params":{"#]) {
+            head.extend_from_slice(part.as_bytes());
+        }
         let before = head.len();
         push_meta(&mut head, id, era, meta.as_deref());
-        let mut tail = Vec::new();
         match &self.fields {
             Fields::Call { .. } => {
                 if head.len() > before {
@@ -131,11 +137,6 @@ impl Params {
                 head.extend_from_slice(br#""name":"#);
                 push_string(&mut head, self.name.as_deref().unwrap_or_default());
                 head.extend_from_slice(br#","arguments":"#);
-                if !beside.is_empty() {
-                    tail.push(b',');
-                    tail.extend_from_slice(&beside);
-                }
-                tail.push(b'}');
             }
             // Its closing brace stands in the slice.
             Fields::Object(_) if head.len() > before && !large.trim_ascii().starts_with(b"}") => {
@@ -143,14 +144,26 @@ impl Params {
             }
             Fields::Object(_) => {}
         }
-        tail.push(b'}');
-        tail.extend_from_slice(end.as_bytes());
+        let behind = |out: &mut Vec<u8>| {
+            if !beside.is_empty() {
+                out.push(b',');
+                out.extend_from_slice(&beside);
+            }
+            let braces: &[u8] = match &self.fields {
+                Fields::Call { .. } => b"}}",
+                Fields::Object(_) => b"}",
+            };
+            out.extend_from_slice(braces);
+            out.extend_from_slice(end.as_bytes());
+        };
         if small {
             head.extend_from_slice(&large);
-            head.extend_from_slice(&tail);
-            return [Bytes::from(head), Bytes::new(), Bytes::new()];
+            behind(&mut head);
+            return (head, Default::default());
         }
-        [Bytes::from(head), large, Bytes::from(tail)]
+        let mut tail = Vec::new();
+        behind(&mut tail);
+        (head, [large, tail.into()])
     }
 }
 
@@ -212,6 +225,11 @@ fn push_meta(out: &mut Vec<u8>, id: u64, era: Era, client: Option<&[u8]>) {
 
 fn push_string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
+    if text.bytes().all(|byte| byte >= b' ' && byte != b'"' && byte != b'\\') {
+        out.extend_from_slice(text.as_bytes());
+        out.push(b'"');
+        return;
+    }
     for char in text.chars() {
         match char {
             '"' | '\\' => {
@@ -255,8 +273,9 @@ mod tests {
     #[test]
     fn the_arguments_go_out_byte_for_byte() {
         let params = call("a\"b\n", "{ \"n\":\n1.0e5 }");
+        let (first, [second, third]) = params.body(7, Era::Legacy);
         assert_eq!(
-            text(&params.slices(7, Era::Legacy, |bytes| bytes, "")),
+            text(&[first.into(), second, third]),
             "{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"tools/call\",\"params\":\
              {\"name\":\"a\\\"b\\u000a\",\"arguments\":{ \"n\":\n1.0e5 }}}"
         );

@@ -169,8 +169,7 @@ impl Shared {
             }
             None => b"",
         };
-        let body = [Bytes::from(encode(&item)?), Bytes::new(), Bytes::new()];
-        let request = session.post(lines, body);
+        let request = session.post(lines, (encode(&item)?, Default::default()));
         let (connection, head) = http::send(&session, &request, self.limit)
             .await
             .map_err(|refused| Unsent(refused.cause))?;
@@ -362,7 +361,7 @@ pub(super) async fn fetch(
 
 /// Sends a notification beside the lifecycle; whether it arrives is not waited for long.
 pub(super) async fn notify(session: &Session, json: Bytes) {
-    let request = session.post(b"", [json, Bytes::new(), Bytes::new()]);
+    let request = session.post(b"", (json.into(), Default::default()));
     let _ =
         tokio::time::timeout(FAREWELL_LIMIT, http::send(session, &request, FAREWELL_LIMIT)).await;
 }

@@ -13,7 +13,7 @@ use http::header::{
 };
 
 use crate::upstream::connection::{Endpoint, Request};
-use crate::upstream::request::MODERN_VERSION;
+use crate::upstream::request::{MODERN_VERSION, Slices};
 use crate::wire::headers;
 
 const SESSION_ID: HeaderName = HeaderName::from_static(headers::SESSION_ID);
@@ -118,7 +118,7 @@ impl Session {
 
     /// A message of this session. `lines` are further header lines of this message alone, each
     /// with its line end.
-    pub(in crate::upstream) fn post(&self, lines: &[u8], body: [Bytes; 3]) -> Request {
+    pub(in crate::upstream) fn post(&self, lines: &[u8], body: Slices) -> Request {
         Request::new([&self.post_head, lines], body)
     }
 
