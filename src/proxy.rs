@@ -57,6 +57,8 @@ pub struct Proxy {
     pub max_response_bytes: usize,
     /// What strict holds, over all calls.
     pub held: held::Budget,
+    /// What warn has forwarded and not judged yet.
+    pub behind: held::Budget,
     /// Where large documents are judged, so that they starve no other call.
     pub judges: judges::Judges,
     /// Random per process: hostile keys are hashed under it.

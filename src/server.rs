@@ -149,6 +149,9 @@ impl App {
             activity,
             offers: more::offers::Offers::default(),
             held: held::Budget::new(config.output.max_held_total_bytes),
+            behind: held::Budget::new(
+                held::MAX_BEHIND_BYTES.min(config.output.max_held_total_bytes),
+            ),
             judges: Judges::new(control.handle().clone(), cores()),
             hash_key: u64::from_ne_bytes(seed),
         };

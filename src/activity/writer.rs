@@ -31,7 +31,7 @@ use super::view::View;
 
 /// How long entries are gathered before they are written, less what the two commits that an entry
 /// may have to wait for take: a sync costs the processor as much as many records.
-const GATHER: Duration = Duration::from_millis(20);
+const GATHER: Duration = Duration::from_millis(28);
 /// How long they are gathered on a slow disk.
 const GATHER_LEAST: Duration = Duration::from_millis(5);
 /// What was submitted is encoded so often meanwhile: in small portions, that no core is taken from

@@ -99,6 +99,18 @@ fn blank(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
+/// What is found byte by byte if it is near, as it is in most objects, and by `search` if not: that
+/// has to get going first.
+fn near(
+    bytes: &[u8],
+    stops: impl Fn(&u8) -> bool,
+    search: impl Fn(&[u8]) -> Option<usize>,
+) -> Option<usize> {
+    const NEAR: usize = 16;
+    let at = bytes.iter().take(NEAR).position(stops);
+    at.or_else(|| Some(NEAR + search(bytes.get(NEAR..)?)?))
+}
+
 /// Where the string that begins at `at` ends.
 fn end_of_string(bytes: &[u8], mut at: usize) -> Option<usize> {
     if bytes.get(at) != Some(&b'"') {
@@ -106,7 +118,9 @@ fn end_of_string(bytes: &[u8], mut at: usize) -> Option<usize> {
     }
     at += 1;
     loop {
-        at += memchr2(b'"', b'\\', bytes.get(at..)?)?;
+        let rest = bytes.get(at..)?;
+        let stops = |byte: &u8| matches!(byte, b'"' | b'\\');
+        at += near(rest, stops, |far| memchr2(b'"', b'\\', far))?;
         match bytes.get(at)? {
             b'"' => return Some(at + 1),
             _ => at += 2,
@@ -133,7 +147,9 @@ fn end_of_value(bytes: &[u8], at: usize) -> Option<usize> {
 fn end_of_container(bytes: &[u8], mut at: usize, open: u8, close: u8) -> Option<usize> {
     let mut depth = 0_usize;
     loop {
-        at += memchr3(open, close, b'"', bytes.get(at..)?)?;
+        let rest = bytes.get(at..)?;
+        let stops = |byte: &u8| *byte == open || *byte == close || *byte == b'"';
+        at += near(rest, stops, |far| memchr3(open, close, b'"', far))?;
         match bytes.get(at)? {
             b'"' => at = end_of_string(bytes, at)?,
             byte if *byte == open => {

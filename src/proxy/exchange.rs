@@ -85,7 +85,7 @@ pub(super) struct Exchange {
     reply: Reply,
     /// Slices of the answer that have not gone on: held by strict, or gathered for one write.
     waiting: Splice,
-    /// What of `max_held_total_bytes` this call has taken, until it ends.
+    /// What this call has taken of the bytes that may be held, until it ends.
     share: held::Share,
     /// True once a byte of the answer has gone on.
     begun: bool,
@@ -133,7 +133,11 @@ impl Exchange {
         let id = id.format(answer.id()).as_bytes();
         let inspector = Inspector::new(treatment, &subject.policy(), id, worker.proxy.hash_key);
         let waiting = Splice::new();
-        let share = worker.proxy.held.share();
+        let budget = match treatment {
+            Treatment::Hold => &worker.proxy.held,
+            Treatment::Forward | Treatment::ForwardAndJudge => &worker.proxy.behind,
+        };
+        let share = budget.share();
         Self {
             worker,
             subject,
@@ -369,8 +373,7 @@ impl Exchange {
         self.record_warning(verdict);
     }
 
-    /// Takes room for the document that is kept to be judged after the reply: what waits for that
-    /// is bounded like what strict holds.
+    /// Takes room for the document that is kept to be judged after the reply.
     fn keeps_document(&mut self) -> bool {
         let bytes: usize = self.inspector.document().iter().map(Bytes::len).sum();
         self.share.try_grow(bytes as u64)

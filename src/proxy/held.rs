@@ -1,4 +1,5 @@
-//! How many bytes strict holds over all calls (`max_held_total_bytes`).
+//! How many bytes are held over all calls: by strict (`max_held_total_bytes`), and by warn for
+//! judging that is behind its replies.
 //!
 //! Past the limit a call waits for others to let go, bounded, and is then refused. The count is
 //! one atomic; only a call that must wait touches anything heavier.
@@ -13,6 +14,10 @@ use tokio::sync::Notify;
 /// How long a call waits for room. Less than a stdio upstream waits for a call to take its answer,
 /// so that the other calls of that server do not wait for this one.
 pub const MAX_WAIT: Duration = Duration::from_secs(4);
+
+/// Bytes of answers that warn has forwarded and not judged yet, over all calls. Where judging falls
+/// further behind, replies wait for it: more would only be more memory, and colder.
+pub const MAX_BEHIND_BYTES: u64 = 32 << 20;
 
 /// The room shared by all calls.
 #[derive(Clone, Debug)]

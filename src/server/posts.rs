@@ -76,8 +76,36 @@ pub(super) struct Posts<'a> {
     /// Heads are written here; its memory is used again once they have gone.
     output: BytesMut,
     deadline: Deadline,
-    drain: watch::Receiver<bool>,
+    draining: Draining,
     date: Date,
+}
+
+/// Whether the server is ending. All connections share what tells it, so that it is not touched
+/// for each request: the task is entered once among those to be woken.
+struct Draining {
+    told: watch::Receiver<bool>,
+    entered: Option<Pin<Box<dyn Future<Output = ()>>>>,
+}
+
+impl Draining {
+    /// It is told once, and nothing before.
+    fn has_begun(&self) -> bool {
+        self.told.has_changed().unwrap_or(true)
+    }
+
+    /// Sees that the task is woken when it begins. For one task only.
+    fn enter(&mut self, cx: &mut Context<'_>) {
+        if self.entered.is_none() {
+            let mut told = self.told.clone();
+            let waits = async move {
+                let _ = told.changed().await;
+            };
+            // If it begins in this moment, the task is woken at once.
+            if self.entered.insert(Box::pin(waits)).as_mut().poll(cx).is_ready() {
+                cx.waker().wake_by_ref();
+            }
+        }
+    }
 }
 
 impl<'a> Posts<'a> {
@@ -87,7 +115,7 @@ impl<'a> Posts<'a> {
             input: BytesMut::new(),
             output: BytesMut::new(),
             deadline: Deadline::default(),
-            drain,
+            draining: Draining { told: drain, entered: None },
             date: Date::default(),
         }
     }
@@ -116,7 +144,7 @@ impl<'a> Posts<'a> {
                 Came::Cut => (None, true),
             };
             let Some(reply) = reply else { return Ok(End::Closed) };
-            let ending = last || *self.drain.borrow();
+            let ending = last || self.draining.has_begun();
             self.reply(reply, ending).await?;
             if ending {
                 return Ok(End::Closed);
@@ -180,8 +208,7 @@ impl<'a> Posts<'a> {
 
     /// Reads once. An idle connection is at its end when the server is.
     async fn read_until(&mut self, deadline: Instant, idle: bool) -> io::Result<Read> {
-        let Self { socket, input, deadline: timer, drain, .. } = self;
-        let mut draining = pin!(drain.wait_for(|draining| *draining));
+        let Self { socket, input, deadline: timer, draining, .. } = self;
         poll_fn(|cx| {
             if let Poll::Ready(read) = poll_read(socket, input, cx) {
                 return Poll::Ready(read.map(|count| match count {
@@ -189,8 +216,11 @@ impl<'a> Posts<'a> {
                     _ => Read::Some,
                 }));
             }
-            if idle && draining.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(Ok(Read::Ended));
+            if idle {
+                draining.enter(cx);
+                if draining.has_begun() {
+                    return Poll::Ready(Ok(Read::Ended));
+                }
             }
             ready!(timer.poll_until(cx, deadline));
             Poll::Ready(Ok(Read::Late))

@@ -5,7 +5,7 @@
 //! set anew only when it fires early or a deadline comes nearer.
 
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
 use tokio::time::{Sleep, sleep_until};
@@ -15,6 +15,8 @@ use tokio::time::{Sleep, sleep_until};
 pub struct Deadline {
     /// Made at the first wait.
     sleep: Option<Pin<Box<Sleep>>>,
+    /// Who is woken when it fires: the same task, asking again, need not be entered again.
+    waker: Option<Waker>,
 }
 
 impl Deadline {
@@ -22,8 +24,14 @@ impl Deadline {
     pub fn poll_until(&mut self, cx: &mut Context<'_>, deadline: Instant) -> Poll<()> {
         let deadline = tokio::time::Instant::from_std(deadline);
         let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        let is_entered = self.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
         if deadline < sleep.deadline() {
             sleep.as_mut().reset(deadline);
+        } else if is_entered && !sleep.is_elapsed() {
+            return Poll::Pending;
+        }
+        if !is_entered {
+            self.waker = Some(cx.waker().clone());
         }
         loop {
             ready!(sleep.as_mut().poll(cx));
@@ -53,5 +61,17 @@ mod tests {
             // Comes nearer than the timer was set to: returns, and not in an hour.
             poll_fn(|cx| timer.poll_until(cx, now)).await;
         }
+    }
+
+    #[tokio::test]
+    async fn another_task_is_woken_as_well() {
+        let mut timer = Deadline::default();
+        let soon = Instant::now() + Duration::from_millis(20);
+        let noop = &mut Context::from_waker(Waker::noop());
+        for _ in 0..2 {
+            let _ = timer.poll_until(noop, soon);
+        }
+        poll_fn(|cx| timer.poll_until(cx, soon)).await;
+        assert!(timer.poll_until(noop, soon).is_ready(), "it stays so");
     }
 }
