@@ -5,6 +5,7 @@
 pub mod bounds;
 pub mod cache;
 pub mod compile;
+mod dialect;
 mod formats;
 pub mod judge;
 mod pattern;

@@ -44,6 +44,34 @@ fn chain(length: usize, wrap: impl Fn(Value) -> Value) -> Value {
     json!({ "$ref": "#/$defs/d0", "$defs": defs })
 }
 
+/// Its two meanings are a cycle, of which no specification says what it means, and none.
+#[test]
+fn a_cycle_behind_a_name_that_stands_twice_is_unusable() {
+    let schema = json!({ "$schema": "https://json-schema.org/draft/2019-09/schema",
+        "$ref": "#n", "$defs": { "c": { "$anchor": "n", "not": { "const": 1.5 }, "$ref": "#" },
+        "d": { "$dynamicAnchor": "n" } } });
+    assert!(matches!(unusable(&schema), Unusable::Expansion { .. }));
+}
+
+#[test]
+fn a_dialect_within_that_names_resources_otherwise_is_unusable() {
+    let inner =
+        json!({ "$schema": "http://json-schema.org/draft-04/schema#", "id": "http://a.invalid/" });
+    let schema = json!({ "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$defs": { "a": inner } });
+    assert!(matches!(unusable(&schema), Unusable::Dialect(_)));
+}
+
+#[test]
+fn a_reference_that_the_bounds_cannot_follow_is_unusable() {
+    let meta = "https://json-schema.org/draft/2020-12/meta/core";
+    let claimed = json!({ "$defs": { "a": { "$id": meta } }, "$ref": meta });
+    assert!(matches!(unusable(&claimed), Unusable::RemoteReference(_)));
+    for engine in ENGINES {
+        assert_eq!(refusal(&usable(&json!({ "$ref": meta }), engine), "true"), None);
+    }
+}
+
 /// What the runtime's threads have. Without optimisation frames are several times as large.
 const STACK: usize = if cfg!(debug_assertions) { 16 << 20 } else { 2 << 20 };
 
@@ -57,6 +85,44 @@ fn alternatives_that_multiply_are_unusable() {
     assert!(matches!(unusable(&chain(200, |next| next)), Unusable::Expansion { .. }));
     let cycle = json!({ "anyOf": [{ "$ref": "#" }, { "$ref": "#" }] });
     assert!(matches!(unusable(&cycle), Unusable::Expansion { .. }));
+}
+
+/// Found by the fuzz target `validate`: names that are none in the schema's own dialect led the
+/// bounds astray, and with them what hides behind the references.
+#[test]
+fn names_of_another_dialect_hide_no_alternatives() {
+    let dialects = [
+        ("http://json-schema.org/draft-04/schema#", "$id"),
+        ("http://json-schema.org/draft-07/schema#", "id"),
+        ("https://json-schema.org/draft/2019-09/schema", "id"),
+        ("https://json-schema.org/draft/2020-12/schema", "id"),
+    ];
+    for (dialect, id) in dialects {
+        let mut schema = chain(20, |next| next);
+        schema["$schema"] = dialect.into();
+        for (name, definition) in schema["$defs"].as_object_mut().unwrap() {
+            definition[id] = format!("http://example.invalid/{name}").into();
+        }
+        assert!(matches!(unusable(&schema), Unusable::Expansion { .. }), "{dialect}");
+    }
+}
+
+/// The same: where a name stands twice, the engines need not take the place that the bounds take.
+#[test]
+fn a_name_that_stands_twice_hides_no_alternatives() {
+    let mut defs = Map::new();
+    for at in 0..20 {
+        let next = json!({ "$ref": format!("#d{}", at + 1) });
+        defs.insert(
+            format!("a{at}"),
+            json!({ "$anchor": format!("d{at}"), "anyOf": [next, next] }),
+        );
+        defs.insert(format!("b{at}"), json!({ "$dynamicAnchor": format!("d{at}") }));
+    }
+    defs.insert("a20".into(), json!({ "$anchor": "d20" }));
+    let schema = json!({ "$schema": "https://json-schema.org/draft/2019-09/schema",
+        "$ref": "#d0", "$defs": defs });
+    assert!(matches!(unusable(&schema), Unusable::Expansion { .. }));
 }
 
 #[test]

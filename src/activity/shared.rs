@@ -9,6 +9,7 @@ use std::thread::Thread;
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
+use crossbeam_utils::CachePadded;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, broadcast, oneshot};
 
 use super::config::Config;
@@ -47,8 +48,9 @@ pub(super) enum Message {
 /// What calls, queries and the writer share.
 pub(super) struct Shared {
     pub(super) config: Config,
-    /// Room for calls. The writer gives it back once for each batch.
-    pub(super) room: Semaphore,
+    /// Room for calls. The writer gives it back once for each batch. Every call writes here: what
+    /// they only read lies elsewhere.
+    pub(super) room: CachePadded<Semaphore>,
     pub(super) capacity: usize,
     pub(super) queue: Sender<Message>,
     /// The writer's thread, to be woken.
@@ -85,7 +87,7 @@ impl Shared {
         let (queue, messages) = mpsc::channel();
         let capacity = room(&config);
         let shared = Arc::new(Shared {
-            room: Semaphore::new(capacity),
+            room: CachePadded::new(Semaphore::new(capacity)),
             capacity,
             config,
             queue,

@@ -60,13 +60,13 @@ pub struct Given {
 /// [`Aborted`] when the answer broke off after its first byte had gone on.
 pub async fn call(
     worker: Rc<Worker>,
-    caller: Caller,
+    mut caller: Caller,
     variant: Operation,
     given: Given,
     beside: Beside,
     reply: Reply,
 ) -> Result<(), Aborted> {
-    let client = caller.client.clone();
+    let client = caller.client.take();
     let mut exit =
         match Exit::open(&worker, Type::ToolCall, caller, variant.variant(), &reply).await {
             Ok(exit) => exit,

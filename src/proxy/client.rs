@@ -219,7 +219,10 @@ impl Client {
     /// It uses a server, or just did.
     pub fn was_active(&self, now: Instant) {
         let seconds = now.duration_since(*EPOCH).as_secs() + 1;
-        self.active.0.store(seconds, Ordering::Relaxed);
+        // Written once a second, not by each call.
+        if self.active.0.load(Ordering::Relaxed) != seconds {
+            self.active.0.store(seconds, Ordering::Relaxed);
+        }
     }
 
     /// It has ended its session.

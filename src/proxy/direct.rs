@@ -66,12 +66,12 @@ struct Named {
 
 async fn call(
     worker: Rc<Worker>,
-    caller: Caller,
+    mut caller: Caller,
     named: Named,
     beside: Beside,
     reply: Reply,
 ) -> Result<(), Aborted> {
-    let client = caller.client.clone();
+    let client = caller.client.take();
     let mut exit = match Exit::open(&worker, Type::ToolCall, caller, VARIANT, &reply).await {
         Ok(exit) => exit,
         Err(refusal) => {

@@ -129,13 +129,13 @@ pub fn forward(
 
 async fn forwarded(
     worker: Rc<Worker>,
-    caller: Caller,
+    mut caller: Caller,
     forward: Forward,
     takes: Takes,
     params: Bytes,
     reply: Reply,
 ) -> Result<(), Aborted> {
-    let client = caller.client.clone();
+    let client = caller.client.take();
     let subscriber = client.as_ref().map(|(client, _)| Arc::clone(client));
     let mut exit = match Exit::open(&worker, Type::InternalToolCall, caller, "", &reply).await {
         Ok(exit) => exit,

@@ -86,6 +86,7 @@ pub struct Graph<'a> {
     /// Applied to each name of an object.
     names: Vec<usize>,
     overflowed: bool,
+    lost: Option<&'a str>,
 }
 
 /// The subschemas in an order in which each comes after those it applies to the same value.
@@ -128,10 +129,18 @@ impl Sub {
 }
 
 impl<'a> Graph<'a> {
-    /// Follows `root`, at most `limit` subschemas far.
+    /// Follows `root`, at most `limit` subschemas far. `id` is the keyword by which its dialect
+    /// identifies a resource.
     #[must_use]
-    pub fn new(root: &'a Value, base: &Url, limit: usize) -> Self {
-        walk::follow(root, base, limit)
+    pub fn new(root: &'a Value, base: &Url, id: &'static str, limit: usize) -> Self {
+        walk::follow(root, base, id, limit)
+    }
+
+    /// A reference that leads neither into the schema nor to a meta-schema. Whatever an engine
+    /// makes of it, its cost is not bounded here.
+    #[must_use]
+    pub fn lost(&self) -> Option<&'a str> {
+        self.lost
     }
 
     /// True when there were more subschemas than asked for.
@@ -323,7 +332,7 @@ mod tests {
     }
 
     fn expansion(schema: &Value) -> u64 {
-        Graph::new(schema, &base(), 10_000).expansion()
+        Graph::new(schema, &base(), "$id", 10_000).expansion()
     }
 
     #[test]
@@ -364,7 +373,7 @@ mod tests {
                     "b": {"$id": "other.json", "anyOf": [true, true, true]},
                 },
             });
-            let graph = Graph::new(&schema, &base(), 100);
+            let graph = Graph::new(&schema, &base(), "$id", 100);
             assert_eq!(graph.cost().visits(0), 5, "{reference}");
         }
     }
@@ -382,7 +391,7 @@ mod tests {
             "a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}});
         assert_eq!(expansion(&ring), 3);
         assert_eq!(expansion(&json!({"anyOf": [{"$ref": "#"}, {"$ref": "#"}]})), u64::MAX);
-        let circular = |schema| Graph::new(&schema, &base(), 100).is_circular();
+        let circular = |schema| Graph::new(&schema, &base(), "$id", 100).is_circular();
         assert!(circular(ring));
         assert!(circular(json!({"allOf": [{"$ref": "#"}]})));
         assert!(!circular(json!({"properties": {"next": {"$ref": "#"}}})));
@@ -394,12 +403,12 @@ mod tests {
     #[test]
     fn a_recursive_schema_visits_each_value_once_per_alternative() {
         let list = json!({"properties": {"next": {"$ref": "#"}, "value": {"type": "integer"}}});
-        let cost = Graph::new(&list, &base(), 100).cost();
+        let cost = Graph::new(&list, &base(), "$id", 100).cost();
         assert_eq!((cost.visits(0), cost.visits(1), cost.visits(100)), (1, 2, 2));
         assert_eq!((cost.nesting(0), cost.nesting(1), cost.nesting(100)), (1, 3, 201));
         let twice = json!({"anyOf": [
             {"properties": {"next": {"$ref": "#"}}}, {"properties": {"next": {"$ref": "#"}}}]});
-        let cost = Graph::new(&twice, &base(), 100).cost();
+        let cost = Graph::new(&twice, &base(), "$id", 100).cost();
         assert_eq!((cost.visits(0), cost.visits(1), cost.visits(2)), (3, 8, 16));
         assert!(cost.visits(100) > 1 << 60);
     }
@@ -412,18 +421,18 @@ mod tests {
             "additionalProperties": {"anyOf": [true, true]},
             "unevaluatedProperties": true,
         });
-        assert_eq!(Graph::new(&schema, &base(), 100).cost().visits(1), 4);
+        assert_eq!(Graph::new(&schema, &base(), "$id", 100).cost().visits(1), 4);
     }
 
     #[test]
     fn subschemas_and_patterns_are_counted() {
         let schema = json!({"pattern": "a", "patternProperties": {"b": {"pattern": "c"}}});
-        let graph = Graph::new(&schema, &base(), 2);
+        let graph = Graph::new(&schema, &base(), "$id", 2);
         assert!(!graph.overflowed());
         assert_eq!(graph.patterns(), ["a", "b", "c"]);
         assert_eq!(graph.name_visits(), 1);
         let named = json!({"propertyNames": {"anyOf": [true, true]}});
-        assert_eq!(Graph::new(&named, &base(), 9).name_visits(), 3);
-        assert!(Graph::new(&schema, &base(), 1).overflowed());
+        assert_eq!(Graph::new(&named, &base(), "$id", 9).name_visits(), 3);
+        assert!(Graph::new(&schema, &base(), "$id", 1).overflowed());
     }
 }

@@ -14,6 +14,7 @@ use thiserror::Error;
 use url::Url;
 
 use super::bounds::{Bounds, Cost, Graph};
+use super::dialect::{self, identifier, stated_within};
 use super::formats;
 use super::pattern::{self, BACKTRACK_MAX, PROGRAM_MAX};
 use super::tape_json::{Names, TapeJson};
@@ -24,7 +25,7 @@ use crate::json::tape::{self, Fault, Scratch};
 pub(super) const BASE: &str = "json-schema:///";
 
 /// Bytes of an engine's explanation that go into an [`Unusable`].
-const EXPLANATION_MAX: usize = 300;
+pub(super) const EXPLANATION_MAX: usize = 300;
 
 /// Which engine has the word (`output_validation.engine`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -216,9 +217,13 @@ pub fn compile_with(
     remotes: &Remotes,
 ) -> Result<Schema, Unusable> {
     let value = parse(raw, bounds)?;
-    let draft = dialect(&value, remotes)?;
+    let draft = dialect::of(&value, remotes)?;
     let base = Url::parse(BASE).map_err(|error| Unusable::Invalid(error.to_string()))?;
-    let graph = Graph::new(&value, &base, bounds.subschemas);
+    let id = identifier(draft);
+    if let Some(other) = stated_within(&value, id) {
+        return Err(Unusable::Dialect(cut(other, EXPLANATION_MAX).to_owned()));
+    }
+    let graph = Graph::new(&value, &base, id, bounds.subschemas);
     if graph.overflowed() {
         return Err(Unusable::TooManySubschemas { limit: bounds.subschemas });
     }
@@ -231,6 +236,9 @@ pub fn compile_with(
     }
     let Patterns { beyond_boon, slow } = check_patterns(graph.patterns(), bounds)?;
     let boon = build_boon(&value, draft, settings, remotes, &beyond_boon)?;
+    if let Some(lost) = graph.lost().filter(|_| remotes.0.is_empty()) {
+        return Err(Unusable::RemoteReference(cut(lost, EXPLANATION_MAX).to_owned()));
+    }
     let backtracks = !beyond_boon.is_empty();
     let names = Names::new(graph.name_visits(), slow.iter().sum(), backtracks);
     Ok(Schema {
@@ -260,19 +268,6 @@ fn parse(raw: &[u8], bounds: &Bounds) -> Result<Value, Unusable> {
             Err(Unusable::NotASchema)
         }
         Err(error) => Err(Unusable::Invalid(one_line(&error))),
-    }
-}
-
-/// The dialect of the schema's root; the newest where only a remote could tell.
-fn dialect(schema: &Value, remotes: &Remotes) -> Result<Draft, Unusable> {
-    let Some(dialect) = schema.get("$schema").and_then(Value::as_str) else {
-        return Ok(Draft::default());
-    };
-    let uri = dialect.trim_end_matches('#');
-    match Draft::from_url(uri) {
-        Some(draft) => Ok(draft),
-        None if remotes.0.contains_key(uri) => Ok(Draft::default()),
-        None => Err(Unusable::Dialect(cut(dialect, EXPLANATION_MAX).to_owned())),
     }
 }
 

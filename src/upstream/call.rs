@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
+use crossbeam_utils::CachePadded;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, watch};
 
 use super::answer::{Answer, Cancel, HttpSource, Source};
@@ -46,7 +47,8 @@ pub struct Upstream {
     pub(super) live: ArcSwapOption<Live>,
     pub(super) state: watch::Sender<ServerState>,
     pub(super) control: mpsc::Sender<Control>,
-    pub(super) next_id: AtomicU64,
+    /// Every call writes here: what they only read lies elsewhere.
+    pub(super) next_id: CachePadded<AtomicU64>,
     /// What it said of itself when it was reached last.
     pub(super) about: ArcSwap<About>,
     pub(super) news: Arc<News>,

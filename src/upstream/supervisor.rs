@@ -21,6 +21,7 @@ use std::time::{Duration, Instant, SystemTime};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use backon::{BackoffBuilder, ExponentialBuilder};
 use bytes::Bytes;
+use crossbeam_utils::CachePadded;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -215,7 +216,7 @@ impl Supervisor {
                 live: ArcSwapOption::empty(),
                 state: watch::Sender::new(state),
                 control,
-                next_id: AtomicU64::new(0),
+                next_id: CachePadded::new(AtomicU64::new(0)),
                 about: ArcSwap::default(),
                 news: Arc::default(),
                 wanted: watch::Sender::default(),

@@ -1,7 +1,8 @@
 //! From a schema's text to its graph: where each subschema leads.
 //!
-//! Owns identifiers, anchors and references. Deliberately follows every keyword in every dialect:
-//! what it sees too much only makes the bound higher.
+//! Owns identifiers, anchors and references. Deliberately follows every keyword in every dialect,
+//! and a name to all the places that have it: what it sees too much only makes the bound higher.
+//! Only the identifier is the dialect's own: another's would lead references astray.
 
 use std::collections::HashMap;
 
@@ -13,25 +14,36 @@ use super::{Graph, Sub};
 /// Values of an `enum` that take as long to compare with as a visit.
 const ENUM_VALUES_PER_VISIT: u64 = 16;
 
+/// The host of the meta-schemas. No schema may claim a name there: references to it leave.
+const META_SCHEMAS: &str = "json-schema.org";
+
+/// Base URIs of one place. More than one where an identifier stands beside a reference: up to
+/// draft 7 it means nothing there, and not all agree.
+const MAX_BASES: usize = 4;
+
+/// Where references inside a value start from.
+type Bases = Vec<Url>;
+
 /// A subschema still to be looked at.
 struct Pending<'a> {
     value: &'a Value,
-    base: Url,
+    bases: Bases,
 }
 
 /// Places of the schema that a reference can name.
 struct Names<'a> {
+    /// The keyword that identifies a resource.
+    id: &'static str,
     /// Resource URI → where it starts.
-    resources: HashMap<Url, &'a Value>,
+    resources: HashMap<Url, Vec<&'a Value>>,
     /// Resource URI and anchor → where it stands.
-    anchors: HashMap<(Url, &'a str), (&'a Value, Url)>,
+    anchors: HashMap<(Url, &'a str), Vec<(&'a Value, Bases)>>,
     /// Dynamic anchor → all places that have it.
-    dynamic: HashMap<&'a str, Vec<(&'a Value, Url)>>,
+    dynamic: HashMap<&'a str, Vec<(&'a Value, Bases)>>,
     /// Roots of recursive references.
-    recursive: Vec<(&'a Value, Url)>,
-    /// Where references lead too when an identifier stands beside one, which up to draft 7 means
-    /// nothing: from the root.
-    beside: Option<Url>,
+    recursive: Vec<(&'a Value, Bases)>,
+    /// A name among those of the meta-schemas.
+    claimed: Option<&'a str>,
 }
 
 struct Walk<'a> {
@@ -42,32 +54,33 @@ struct Walk<'a> {
     limit: usize,
 }
 
-/// The graph of `root`, at most `limit` subschemas of it.
-pub(super) fn follow<'a>(root: &'a Value, base: &Url, limit: usize) -> Graph<'a> {
+/// The graph of `root`, whose resources are identified by `id`; at most `limit` subschemas of it.
+pub(super) fn follow<'a>(root: &'a Value, base: &Url, id: &'static str, limit: usize) -> Graph<'a> {
     let mut names = Names {
+        id,
         resources: HashMap::new(),
         anchors: HashMap::new(),
         dynamic: HashMap::new(),
         recursive: Vec::new(),
-        beside: None,
+        claimed: None,
     };
-    names.resources.insert(base.clone(), root);
-    let beside = names.collect(root, base);
-    names.beside = beside.then(|| base.clone());
+    names.resources.insert(base.clone(), vec![root]);
+    names.collect(root, std::slice::from_ref(base));
     let graph = Graph {
         subs: Vec::new(),
         patterns: Vec::new(),
         named_patterns: 0,
         names: Vec::new(),
         overflowed: false,
+        lost: names.claimed,
     };
     let mut walk = Walk { names, known: HashMap::new(), pending: Vec::new(), graph, limit };
-    walk.reach(root, base.clone());
+    walk.reach(root, &[base.clone()]);
     let mut next = 0;
     while let Some(pending) = walk.pending.get(next) {
-        let (value, base) = (pending.value, pending.base.clone());
+        let (value, bases) = (pending.value, pending.bases.clone());
         if let Value::Object(members) = value {
-            let sub = walk.follow(members, &base);
+            let sub = walk.follow(members, &bases);
             if let Some(slot) = walk.graph.subs.get_mut(next) {
                 *slot = sub;
             }
@@ -78,58 +91,67 @@ pub(super) fn follow<'a>(root: &'a Value, base: &Url, limit: usize) -> Graph<'a>
 }
 
 impl<'a> Names<'a> {
-    /// True when an identifier stands beside a reference somewhere.
-    fn collect(&mut self, value: &'a Value, base: &Url) -> bool {
+    fn collect(&mut self, value: &'a Value, bases: &[Url]) {
         match value {
             Value::Object(members) => {
-                let base = &self.enter(value, members, base);
-                let has = |name| members.get(name).is_some_and(Value::is_string);
-                let beside = has("$ref") && (has("$id") || has("id"));
-                members.values().fold(beside, |any, member| self.collect(member, base) || any)
+                let bases = self.enter(value, members, bases);
+                members.values().for_each(|member| self.collect(member, &bases));
             }
-            Value::Array(items) => {
-                let mut any = false;
-                for item in items {
-                    any |= self.collect(item, base);
-                }
-                any
-            }
-            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
+            Value::Array(items) => items.iter().for_each(|item| self.collect(item, bases)),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
         }
     }
 
-    fn enter(&mut self, value: &'a Value, members: &'a Map<String, Value>, base: &Url) -> Url {
+    fn enter(&mut self, value: &'a Value, members: &'a Map<String, Value>, bases: &[Url]) -> Bases {
         let text = |name| members.get(name).and_then(Value::as_str);
-        let base = rebase(members, base);
-        if base.1 {
-            self.resources.insert(base.0.clone(), value);
+        for base in self.own_bases(members, bases) {
+            if base.host_str() == Some(META_SCHEMAS) {
+                self.claimed = self.claimed.or(text(self.id));
+            }
+            self.resources.entry(base).or_default().push(value);
         }
-        let base = base.0;
-        let fragment_id = text("$id").or(text("id")).and_then(|id| id.strip_prefix('#'));
-        for anchor in [text("$anchor"), text("$dynamicAnchor"), fragment_id].into_iter().flatten() {
-            self.anchors.insert((base.clone(), anchor), (value, base.clone()));
+        let bases = self.rebase(members, bases);
+        let fragment = |name| text(name).and_then(|id| id.strip_prefix('#'));
+        let anchors = [text("$anchor"), text("$dynamicAnchor"), fragment("$id"), fragment("id")];
+        for anchor in anchors.into_iter().flatten() {
+            for base in &bases {
+                let places = self.anchors.entry((base.clone(), anchor)).or_default();
+                places.push((value, bases.clone()));
+            }
         }
         if let Some(anchor) = text("$dynamicAnchor") {
-            self.dynamic.entry(anchor).or_default().push((value, base.clone()));
+            self.dynamic.entry(anchor).or_default().push((value, bases.clone()));
         }
         if members.get("$recursiveAnchor") == Some(&Value::Bool(true)) {
-            self.recursive.push((value, base.clone()));
+            self.recursive.push((value, bases.clone()));
         }
-        base
+        bases
     }
 
     /// Where `reference` leads; nowhere when it leaves the schema.
-    fn resolve(&self, reference: &str, base: &Url) -> Option<(&'a Value, Url)> {
-        let mut target = base.join(reference).ok()?;
+    fn resolve(&self, reference: &str, base: &Url) -> Vec<(&'a Value, Bases)> {
+        let Ok(mut target) = base.join(reference) else { return Vec::new() };
         let fragment = target.fragment().unwrap_or_default().to_owned();
         target.set_fragment(None);
-        let resource = *self.resources.get(&target)?;
-        let fragment = percent_encoding::percent_decode_str(&fragment).decode_utf8().ok()?;
+        let fragment = percent_encoding::percent_decode_str(&fragment).decode_utf8();
+        let (Some(resources), Ok(fragment)) = (self.resources.get(&target), fragment) else {
+            return Vec::new();
+        };
         if !fragment.is_empty() && !fragment.starts_with('/') {
-            return self.anchors.get(&(target, fragment.as_ref())).cloned();
+            return self.anchors.get(&(target, fragment.as_ref())).cloned().unwrap_or_default();
         }
-        let (mut value, mut base) = (resource, target);
-        for token in fragment.split('/').skip(1) {
+        let from = |&resource| self.point(resource, &fragment, vec![target.clone()]);
+        resources.iter().filter_map(from).collect()
+    }
+
+    /// What a JSON pointer points at.
+    fn point(
+        &self,
+        mut value: &'a Value,
+        pointer: &str,
+        mut bases: Bases,
+    ) -> Option<(&'a Value, Bases)> {
+        for token in pointer.split('/').skip(1) {
             let token = token.replace("~1", "/").replace("~0", "~");
             value = match value {
                 Value::Object(members) => members.get(&token)?,
@@ -137,29 +159,41 @@ impl<'a> Names<'a> {
                 Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => return None,
             };
             if let Value::Object(members) = value {
-                base = rebase(members, &base).0;
+                bases = self.rebase(members, &bases);
             }
         }
-        Some((value, base))
+        Some((value, bases))
     }
-}
 
-/// The base URI inside an object, and whether the object is a resource of its own.
-fn rebase(members: &Map<String, Value>, base: &Url) -> (Url, bool) {
-    let id = members.get("$id").or(members.get("id")).and_then(Value::as_str);
-    let joined = id.filter(|id| !id.starts_with('#')).and_then(|id| base.join(id).ok());
-    match joined {
-        Some(mut joined) => {
-            joined.set_fragment(None);
-            (joined, true)
+    /// The base URIs that an object gives itself: then it is a resource of its own.
+    fn own_bases(&self, members: &Map<String, Value>, bases: &[Url]) -> Bases {
+        let id = members.get(self.id).and_then(Value::as_str).filter(|id| !id.starts_with('#'));
+        let joined = bases.iter().filter_map(|base| base.join(id?).ok());
+        joined
+            .map(|mut base| {
+                base.set_fragment(None);
+                base
+            })
+            .collect()
+    }
+
+    /// The base URIs inside an object.
+    fn rebase(&self, members: &Map<String, Value>, bases: &[Url]) -> Bases {
+        let mut own = self.own_bases(members, bases);
+        if own.is_empty() || members.get("$ref").is_some_and(Value::is_string) {
+            for base in bases {
+                if !own.contains(base) {
+                    own.push(base.clone());
+                }
+            }
         }
-        None => (base.clone(), false),
+        own
     }
 }
 
 impl<'a> Walk<'a> {
     /// The number of the subschema at `value`, which is looked at later if it is new.
-    fn reach(&mut self, value: &'a Value, base: Url) -> usize {
+    fn reach(&mut self, value: &'a Value, bases: &[Url]) -> usize {
         let next = self.graph.subs.len();
         let at = *self.known.entry(std::ptr::from_ref(value)).or_insert(next);
         if at == next {
@@ -169,19 +203,23 @@ impl<'a> Walk<'a> {
                 return 0;
             }
             self.graph.subs.push(Sub::default());
-            let base = match value {
-                Value::Object(members) => rebase(members, &base).0,
-                _ => base,
+            let mut bases = match value {
+                Value::Object(members) => self.names.rebase(members, bases),
+                _ => bases.to_vec(),
             };
-            self.pending.push(Pending { value, base });
+            if bases.len() > MAX_BASES {
+                bases.truncate(MAX_BASES);
+                self.graph.overflowed = true;
+            }
+            self.pending.push(Pending { value, bases });
         }
         at
     }
 
-    fn one(&mut self, members: &'a Map<String, Value>, name: &str, base: &Url) -> Vec<usize> {
+    fn one(&mut self, members: &'a Map<String, Value>, name: &str, bases: &[Url]) -> Vec<usize> {
         match members.get(name) {
             Some(value @ (Value::Object(_) | Value::Bool(_))) => {
-                vec![self.reach(value, base.clone())]
+                vec![self.reach(value, bases)]
             }
             Some(Value::Array(_) | Value::Null | Value::Number(_) | Value::String(_)) | None => {
                 Vec::new()
@@ -189,49 +227,49 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn list(&mut self, members: &'a Map<String, Value>, name: &str, base: &Url) -> Vec<usize> {
+    fn list(&mut self, members: &'a Map<String, Value>, name: &str, bases: &[Url]) -> Vec<usize> {
         let items = members.get(name).and_then(Value::as_array);
-        items.into_iter().flatten().map(|item| self.reach(item, base.clone())).collect()
+        items.into_iter().flatten().map(|item| self.reach(item, bases)).collect()
     }
 
-    fn map(&mut self, members: &'a Map<String, Value>, name: &str, base: &Url) -> Vec<usize> {
+    fn map(&mut self, members: &'a Map<String, Value>, name: &str, bases: &[Url]) -> Vec<usize> {
         let map = members.get(name).and_then(Value::as_object);
         let schemas = map.into_iter().flat_map(Map::values).filter(|value| !value.is_array());
-        schemas.map(|value| self.reach(value, base.clone())).collect()
+        schemas.map(|value| self.reach(value, bases)).collect()
     }
 
-    fn follow(&mut self, members: &'a Map<String, Value>, base: &Url) -> Sub {
+    fn follow(&mut self, members: &'a Map<String, Value>, bases: &[Url]) -> Sub {
         let mut sub = Sub::default();
         for name in ["allOf", "anyOf", "oneOf"] {
-            sub.here.extend(self.list(members, name, base));
+            sub.here.extend(self.list(members, name, bases));
         }
         for name in ["not", "if", "then", "else"] {
-            sub.here.extend(self.one(members, name, base));
+            sub.here.extend(self.one(members, name, bases));
         }
         for name in ["dependentSchemas", "dependencies"] {
-            sub.here.extend(self.map(members, name, base));
+            sub.here.extend(self.map(members, name, bases));
         }
         for name in ["$ref", "$dynamicRef", "$recursiveRef"] {
             if let Some(reference) = members.get(name).and_then(Value::as_str) {
-                self.refer(name, reference, base, &mut sub);
+                self.refer(name, reference, bases, &mut sub);
             }
         }
-        sub.properties = self.map(members, "properties", base);
-        sub.patterns = self.map(members, "patternProperties", base);
-        sub.rest = self.one(members, "additionalProperties", base);
+        sub.properties = self.map(members, "properties", bases);
+        sub.patterns = self.map(members, "patternProperties", bases);
+        sub.rest = self.one(members, "additionalProperties", bases);
         for name in ["propertyNames", "unevaluatedProperties"] {
-            sub.members.extend(self.one(members, name, base));
+            sub.members.extend(self.one(members, name, bases));
         }
-        let names = self.one(members, "propertyNames", base);
+        let names = self.one(members, "propertyNames", bases);
         self.graph.names.extend(names);
         for name in ["items", "prefixItems"] {
-            sub.positions.extend(self.list(members, name, base));
+            sub.positions.extend(self.list(members, name, bases));
         }
         for name in ["items", "additionalItems"] {
-            sub.positions.extend(self.one(members, name, base));
+            sub.positions.extend(self.one(members, name, bases));
         }
         for name in ["contains", "unevaluatedItems"] {
-            sub.items.extend(self.one(members, name, base));
+            sub.items.extend(self.one(members, name, bases));
         }
         sub.extra = members.get("enum").map_or(0, size) / ENUM_VALUES_PER_VISIT;
         self.graph.patterns.extend(members.get("pattern").and_then(Value::as_str));
@@ -246,21 +284,24 @@ impl<'a> Walk<'a> {
         sub
     }
 
-    fn refer(&mut self, keyword: &str, reference: &'a str, base: &Url, sub: &mut Sub) {
-        let first = self.names.resolve(reference, base);
-        let mut targets: Vec<_> = first.into_iter().collect();
+    fn refer(&mut self, keyword: &str, reference: &'a str, bases: &[Url], sub: &mut Sub) {
+        let mut targets: Vec<_> =
+            bases.iter().flat_map(|base| self.names.resolve(reference, base)).collect();
+        if targets.is_empty() {
+            sub.leaves = true;
+            let left = bases.first().and_then(|base| base.join(reference).ok());
+            if !left.is_some_and(|url| url.host_str() == Some(META_SCHEMAS)) {
+                self.graph.lost.get_or_insert(reference);
+            }
+        }
         if keyword == "$dynamicRef" {
             let anchor = reference.rsplit_once('#').map_or("", |(_, anchor)| anchor);
             targets.extend(self.names.dynamic.get(anchor).into_iter().flatten().cloned());
         } else if keyword == "$recursiveRef" {
             targets.extend(self.names.recursive.iter().cloned());
         }
-        if let Some(root) = &self.names.beside {
-            targets.extend(self.names.resolve(reference, root));
-        }
-        sub.leaves |= targets.is_empty();
-        for (value, base) in targets {
-            let target = self.reach(value, base);
+        for (value, bases) in targets {
+            let target = self.reach(value, &bases);
             if !sub.here.contains(&target) {
                 sub.here.push(target);
             }
