@@ -75,7 +75,7 @@ pub(super) fn follow<'a>(root: &'a Value, base: &Url, id: &'static str, limit: u
         lost: names.claimed,
     };
     let mut walk = Walk { names, known: HashMap::new(), pending: Vec::new(), graph, limit };
-    walk.reach(root, &[base.clone()]);
+    walk.reach(root, std::slice::from_ref(base));
     let mut next = 0;
     while let Some(pending) = walk.pending.get(next) {
         let (value, bases) = (pending.value, pending.bases.clone());
@@ -290,7 +290,7 @@ impl<'a> Walk<'a> {
         if targets.is_empty() {
             sub.leaves = true;
             let left = bases.first().and_then(|base| base.join(reference).ok());
-            if !left.is_some_and(|url| url.host_str() == Some(META_SCHEMAS)) {
+            if left.is_none_or(|url| url.host_str() != Some(META_SCHEMAS)) {
                 self.graph.lost.get_or_insert(reference);
             }
         }
