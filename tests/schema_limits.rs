@@ -72,6 +72,27 @@ fn a_reference_that_the_bounds_cannot_follow_is_unusable() {
     }
 }
 
+#[test]
+fn names_that_multiply_are_unusable() {
+    // Each of these would be looked at once for each of the others.
+    let same = json!({ "$dynamicAnchor": "a", "$dynamicRef": "#a" });
+    let dynamic = json!({ "allOf": vec![same; 9_000] });
+    let same = json!({ "$id": "http://a.invalid/", "items": { "$ref": "http://a.invalid/" } });
+    let resources = json!({ "allOf": vec![same; 4_000] });
+    let same = json!({ "$anchor": "a", "items": { "$ref": "#a" } });
+    let anchors = json!({ "allOf": vec![same; 4_000] });
+    for schema in [dynamic, resources, anchors] {
+        assert!(matches!(unusable(&schema), Unusable::Names { .. }));
+    }
+    // And this would have twice as many places at each level.
+    let mut nested = json!({});
+    for at in 0..40 {
+        nested = json!({ "$id": format!("a{at}/"), "$ref": "#", "items": nested });
+    }
+    nested["$schema"] = "http://json-schema.org/draft-07/schema#".into();
+    assert!(matches!(unusable(&nested), Unusable::Names { .. }));
+}
+
 /// What the runtime's threads have. Without optimisation frames are several times as large.
 const STACK: usize = if cfg!(debug_assertions) { 16 << 20 } else { 2 << 20 };
 

@@ -12,6 +12,8 @@ use crate::json::tape::MAX_DEPTH;
 
 mod walk;
 
+pub use walk::MAX_PLACES;
+
 /// Limits on one schema. Past any of them the schema is not used (FR-A9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
@@ -87,6 +89,7 @@ pub struct Graph<'a> {
     names: Vec<usize>,
     overflowed: bool,
     lost: Option<&'a str>,
+    crowded: bool,
 }
 
 /// The subschemas in an order in which each comes after those it applies to the same value.
@@ -134,6 +137,12 @@ impl<'a> Graph<'a> {
     #[must_use]
     pub fn new(root: &'a Value, base: &Url, id: &'static str, limit: usize) -> Self {
         walk::follow(root, base, id, limit)
+    }
+
+    /// True when a name stands in more than [`MAX_PLACES`] places.
+    #[must_use]
+    pub fn crowded(&self) -> bool {
+        self.crowded
     }
 
     /// A reference that leads neither into the schema nor to a meta-schema. Whatever an engine

@@ -13,7 +13,7 @@ use serde_json::Value;
 use thiserror::Error;
 use url::Url;
 
-use super::bounds::{Bounds, Cost, Graph};
+use super::bounds::{Bounds, Cost, Graph, MAX_PLACES};
 use super::dialect::{self, identifier, stated_within};
 use super::formats;
 use super::pattern::{self, BACKTRACK_MAX, PROGRAM_MAX};
@@ -110,6 +110,12 @@ pub enum Unusable {
     #[error("the schema has more than {limit} subschemas")]
     TooManySubschemas {
         /// How many it may have.
+        limit: usize,
+    },
+    /// A name that stands in more than [`MAX_PLACES`] places, or could.
+    #[error("a name stands in more than {limit} places of the schema")]
+    Names {
+        /// In how many it may stand.
         limit: usize,
     },
     /// A regular expression longer than [`Bounds::pattern_bytes`].
@@ -224,6 +230,9 @@ pub fn compile_with(
         return Err(Unusable::Dialect(cut(other, EXPLANATION_MAX).to_owned()));
     }
     let graph = Graph::new(&value, &base, id, bounds.subschemas);
+    if graph.crowded() {
+        return Err(Unusable::Names { limit: MAX_PLACES });
+    }
     if graph.overflowed() {
         return Err(Unusable::TooManySubschemas { limit: bounds.subschemas });
     }

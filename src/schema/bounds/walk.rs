@@ -4,6 +4,7 @@
 //! and a name to all the places that have it: what it sees too much only makes the bound higher.
 //! Only the identifier is the dialect's own: another's would lead references astray.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 
 use serde_json::{Map, Value};
@@ -20,6 +21,8 @@ const META_SCHEMAS: &str = "json-schema.org";
 /// Base URIs of one place. More than one where an identifier stands beside a reference: up to
 /// draft 7 it means nothing there, and not all agree.
 const MAX_BASES: usize = 4;
+/// Places that one name may have.
+pub const MAX_PLACES: usize = 64;
 
 /// Where references inside a value start from.
 type Bases = Vec<Url>;
@@ -44,6 +47,8 @@ struct Names<'a> {
     recursive: Vec<(&'a Value, Bases)>,
     /// A name among those of the meta-schemas.
     claimed: Option<&'a str>,
+    /// There was a name of more than [`MAX_PLACES`], or a place of more than [`MAX_BASES`].
+    crowded: Cell<bool>,
 }
 
 struct Walk<'a> {
@@ -63,6 +68,7 @@ pub(super) fn follow<'a>(root: &'a Value, base: &Url, id: &'static str, limit: u
         dynamic: HashMap::new(),
         recursive: Vec::new(),
         claimed: None,
+        crowded: Cell::new(false),
     };
     names.resources.insert(base.clone(), vec![root]);
     names.collect(root, std::slice::from_ref(base));
@@ -73,6 +79,7 @@ pub(super) fn follow<'a>(root: &'a Value, base: &Url, id: &'static str, limit: u
         names: Vec::new(),
         overflowed: false,
         lost: names.claimed,
+        crowded: names.crowded.get(),
     };
     let mut walk = Walk { names, known: HashMap::new(), pending: Vec::new(), graph, limit };
     walk.reach(root, std::slice::from_ref(base));
@@ -108,7 +115,7 @@ impl<'a> Names<'a> {
             if base.host_str() == Some(META_SCHEMAS) {
                 self.claimed = self.claimed.or(text(self.id));
             }
-            self.resources.entry(base).or_default().push(value);
+            put(&self.crowded, self.resources.entry(base).or_default(), value);
         }
         let bases = self.rebase(members, bases);
         let fragment = |name| text(name).and_then(|id| id.strip_prefix('#'));
@@ -116,14 +123,15 @@ impl<'a> Names<'a> {
         for anchor in anchors.into_iter().flatten() {
             for base in &bases {
                 let places = self.anchors.entry((base.clone(), anchor)).or_default();
-                places.push((value, bases.clone()));
+                put(&self.crowded, places, (value, bases.clone()));
             }
         }
         if let Some(anchor) = text("$dynamicAnchor") {
-            self.dynamic.entry(anchor).or_default().push((value, bases.clone()));
+            let places = self.dynamic.entry(anchor).or_default();
+            put(&self.crowded, places, (value, bases.clone()));
         }
         if members.get("$recursiveAnchor") == Some(&Value::Bool(true)) {
-            self.recursive.push((value, bases.clone()));
+            put(&self.crowded, &mut self.recursive, (value, bases.clone()));
         }
         bases
     }
@@ -187,7 +195,19 @@ impl<'a> Names<'a> {
                 }
             }
         }
+        if own.len() > MAX_BASES {
+            self.crowded.set(true);
+            own.truncate(MAX_BASES);
+        }
         own
+    }
+}
+
+fn put<T>(crowded: &Cell<bool>, places: &mut Vec<T>, place: T) {
+    if places.len() < MAX_PLACES {
+        places.push(place);
+    } else {
+        crowded.set(true);
     }
 }
 
@@ -203,14 +223,10 @@ impl<'a> Walk<'a> {
                 return 0;
             }
             self.graph.subs.push(Sub::default());
-            let mut bases = match value {
+            let bases = match value {
                 Value::Object(members) => self.names.rebase(members, bases),
                 _ => bases.to_vec(),
             };
-            if bases.len() > MAX_BASES {
-                bases.truncate(MAX_BASES);
-                self.graph.overflowed = true;
-            }
             self.pending.push(Pending { value, bases });
         }
         at
