@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! call ── reserve ─▶ Slot ── submit(Entry) ─▶ bounded queue ─▶ writer thread
-//!                                    redact → encode → chain → one atomic batch → fsync → head
+//!                             redact → encode → chain → pack → one atomic batch → fsync → head
 //! ```
 //!
 //! Records lie in *blocks* (one commit's records, small parts and large parts apart). Every 1024

@@ -392,7 +392,7 @@ fn open_db(path: &Path) -> Result<Database, StoreError> {
             .cache_size(CACHE_BYTES)
             .max_journaling_size(JOURNAL_BYTES)
             .manual_journal_persist(true)
-            // It is written once and soon given back: packing it costs more than writing it.
+            // What is large in it comes packed.
             .journal_compression(CompressionType::None)
             .worker_threads(WORKERS)
             .open()

@@ -2,7 +2,7 @@
 //! moves the head (ACT-3, ACT-4).
 //!
 //! ```text
-//!   Asleep ── an entry ──▶ Gathering (20 ms) ──▶ commit ──▶ sync ──▶ head ──▶ Gathering …
+//!   Asleep ── an entry ──▶ Gathering (28 ms) ──▶ commit ──▶ sync ──▶ head ──▶ Gathering …
 //!     ▲                        │ nothing for a second  │ a write fails
 //!     └────────────────────────┘                       ▼
 //!   Failed: the batch is kept, the store is opened again, and the batch is written if it is not

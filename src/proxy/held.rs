@@ -1,8 +1,9 @@
 //! How many bytes are held over all calls: by strict (`max_held_total_bytes`), and by warn for
 //! judging that is behind its replies.
 //!
-//! Past the limit a call waits for others to let go, bounded, and is then refused. The count is
-//! one atomic; only a call that must wait touches anything heavier.
+//! Past the limit a call that strict holds waits for others to let go, bounded, and is then refused;
+//! warn judges before the reply ends instead. The count is one atomic; only a call that must wait
+//! touches anything heavier.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -93,18 +93,17 @@ impl Draining {
         self.told.has_changed().unwrap_or(true)
     }
 
-    /// Sees that the task is woken when it begins. For one task only.
-    fn enter(&mut self, cx: &mut Context<'_>) {
+    /// Ready once it has begun; until then the task is woken when it does. For one task only.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.entered.is_none() {
             let mut told = self.told.clone();
             let waits = async move {
                 let _ = told.changed().await;
             };
-            // If it begins in this moment, the task is woken at once.
-            if self.entered.insert(Box::pin(waits)).as_mut().poll(cx).is_ready() {
-                cx.waker().wake_by_ref();
-            }
+            let _ = self.entered.insert(Box::pin(waits)).as_mut().poll(cx);
         }
+        // Looked at after the task was entered, so that nothing falls between.
+        if self.has_begun() { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
@@ -216,11 +215,8 @@ impl<'a> Posts<'a> {
                     _ => Read::Some,
                 }));
             }
-            if idle {
-                draining.enter(cx);
-                if draining.has_begun() {
-                    return Poll::Ready(Ok(Read::Ended));
-                }
+            if idle && draining.poll(cx).is_ready() {
+                return Poll::Ready(Ok(Read::Ended));
             }
             ready!(timer.poll_until(cx, deadline));
             Poll::Ready(Ok(Read::Late))
