@@ -13,6 +13,7 @@ pub mod held;
 pub mod judges;
 pub mod more;
 pub mod params;
+pub mod pulse;
 mod relay;
 pub mod reply;
 pub mod retrieve;
@@ -27,6 +28,7 @@ use tokio::task::JoinHandle;
 use crate::activity::Activity;
 use crate::catalog::snapshot::Catalog;
 use crate::intent;
+use crate::proxy::pulse::Pulse;
 use crate::proxy::reply::Running;
 use crate::schema::judge::Scratch;
 use crate::upstream::http::Pool;
@@ -74,6 +76,8 @@ pub struct Worker {
     pub pool: Rc<Pool>,
     /// The judge's buffers, reused from call to call.
     pub scratch: RefCell<Scratch>,
+    /// What keeps the thread awake between two calls.
+    pub pulse: Pulse,
     /// Calls whose reply has gone and whose record has not.
     deferred: Cell<usize>,
     settled: Notify,
@@ -100,6 +104,7 @@ impl Worker {
             proxy,
             pool: Rc::new(Pool::new()),
             scratch: RefCell::new(Scratch::new()),
+            pulse: Pulse::default(),
             deferred: Cell::new(0),
             settled: Notify::new(),
         }

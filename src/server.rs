@@ -433,6 +433,8 @@ async fn work(
 ) {
     let worker = Rc::new(Worker::new(Arc::clone(&shared.proxy)));
     let mut connections = JoinSet::new();
+    let pulse = Rc::clone(&worker);
+    let lingering = tokio::task::spawn_local(async move { pulse.pulse.linger().await });
     let mut draining = drain.clone();
     let mut sweeps = tokio::time::interval(SWEEP_INTERVAL);
     loop {
@@ -473,6 +475,9 @@ async fn work(
         tracing::warn!("calls are cut off: they did not finish within {DRAIN_TIMEOUT:?}");
         connections.shutdown().await;
     }
+    lingering.abort();
+    // It was told to end, and never fails.
+    let _ = lingering.await;
 }
 
 /// Counts a connection down when it ends, however it ends.
@@ -540,6 +545,7 @@ async fn posts(
     };
     let answer = async |head: &Parts, repeated: bool, body: Bytes| {
         connection.used.set(true);
+        worker.pulse.beat();
         let (sessions, now_ms) = (&shared.sessions, shared.now_ms());
         mcp::handle_whole(worker, sessions, connection, now_ms, head, repeated, body).await
     };
