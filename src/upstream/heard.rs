@@ -21,8 +21,9 @@ use super::desk::Place;
 use super::error::{Cause, Sent};
 
 /// Sends the request; the head of its answer has come when it is done.
-pub(super) type Sending =
-    Pin<Box<dyn Future<Output = Result<(HttpSource, Attempt), (Cause, Sent)>>>>;
+pub(super) type Sending = Pin<Box<dyn Future<Output = Outcome>>>;
+/// What comes of sending it.
+type Outcome = Result<(Box<HttpSource>, Attempt), (Cause, Sent)>;
 
 /// What is known of a call while it is being sent.
 #[derive(Debug, Default)]
@@ -86,7 +87,7 @@ enum Last {
 /// What comes of waiting for the head of the answer.
 enum Step {
     Beside(Bytes),
-    Sent(Box<Result<(HttpSource, Attempt), (Cause, Sent)>>),
+    Sent(Outcome),
 }
 
 impl Heard {
@@ -118,10 +119,9 @@ impl Heard {
         if let Phase::Sending(_) = &self.phase {
             match poll_fn(|cx| self.poll_sending(cx)).await {
                 Step::Beside(message) => return Ok(Some(self.beside(message))),
-                Step::Sent(sent) => match *sent {
+                Step::Sent(sent) => match sent {
                     Ok((mut source, attempt)) => {
                         source.wait_longer(self.limit);
-                        let source = Box::new(source);
                         self.phase = Phase::Streaming { source, _attempt: attempt };
                     }
                     Err(failed) => {
@@ -160,13 +160,13 @@ impl Heard {
         if let Phase::Sending(sending) = &mut self.phase
             && let Poll::Ready(sent) = sending.as_mut().poll(cx)
         {
-            return Poll::Ready(Step::Sent(Box::new(sent)));
+            return Poll::Ready(Step::Sent(sent));
         }
         // The wait for a connection has a limit of its own.
         let Some(since) = self.going.since.get() else { return Poll::Pending };
         let limit = self.limit;
         ready!(self.timer.poll_until(cx, since + limit));
-        Poll::Ready(Step::Sent(Box::new(Err((Cause::NoAnswer { limit }, Sent::Maybe)))))
+        Poll::Ready(Step::Sent(Err((Cause::NoAnswer { limit }, Sent::Maybe))))
     }
 
     /// From now on a message may take this long to begin.
