@@ -25,7 +25,7 @@ fn answer(
     scratch: &mut Scratch,
     whole: &Bytes,
 ) -> (Splice, Draft) {
-    let mut inspector = Inspector::new(treatment, &Policy::default(), b"42", 1);
+    let mut inspector = Inspector::new(treatment, &Policy::default(), 42, 1);
     let body = inspector.feed(whole).unwrap_or_default();
     assert!(inspector.end().is_ok());
     if inspector.finding(MissingContent::Allow) == Finding::AskTheSchema {

@@ -43,11 +43,13 @@ fn scan(message: &[u8], limits: Limits, kernel: Kernel, chunk: usize) -> Envelop
 fn size(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, message: &[u8]) {
     group.throughput(Throughput::Bytes(message.len() as u64));
     let (fastest, portable, whole) = (Kernel::fastest(), Kernel::PORTABLE, message.len());
+    let second = Kernel::usable().nth(1).unwrap_or(portable);
     for (what, limits, kernel, chunk) in [
         ("scan", Limits::NONE, fastest, whole),
         ("scan-guarded", DEFAULT_LIMITS, fastest, whole),
         ("scan-cut-4096", DEFAULT_LIMITS, fastest, 4096),
         ("scan-cut-1460", DEFAULT_LIMITS, fastest, 1460),
+        ("second", DEFAULT_LIMITS, second, whole),
         ("portable", DEFAULT_LIMITS, portable, whole),
     ] {
         group.bench_function(format!("{what}/{name}"), |bencher| {

@@ -18,7 +18,7 @@ use serde_json::Value;
 const CHUNK_BYTES: usize = 16 * 1024;
 
 fn splice(chunks: &[Bytes]) -> Splice {
-    let mut inspector = Inspector::new(Treatment::Forward, &Policy::default(), b"42", 1);
+    let mut inspector = Inspector::new(Treatment::Forward, &Policy::default(), 42, 1);
     let mut reply = Splice::from(jsonrpc::result_head(b"7"));
     for chunk in chunks {
         match inspector.feed(chunk) {

@@ -17,7 +17,7 @@ const PER_ANSWER: u64 = 3;
 const PER_RECORD: u64 = 3;
 
 fn judge(schema: &mcpproxy::schema::compile::Schema, scratch: &mut Scratch, whole: &Bytes) {
-    let mut inspector = Inspector::new(Treatment::Hold, &Policy::default(), b"42", 1);
+    let mut inspector = Inspector::new(Treatment::Hold, &Policy::default(), 42, 1);
     assert!(inspector.feed(whole).is_ok());
     assert!(inspector.end().is_ok());
     assert_eq!(inspector.finding(MissingContent::Allow), Finding::AskTheSchema);

@@ -246,7 +246,7 @@ fn what_two_parsers_could_read_differently_in_a_result_does_not_pass() {
         let result = STANDARD.decode(&row.bytes).unwrap();
         let head = br#"{"jsonrpc":"2.0","id":7,"result":"#;
         let message = Bytes::from([head, &*result, b"}"].concat());
-        let mut inspector = Inspector::new(Treatment::Hold, &Policy::default(), b"7", 1);
+        let mut inspector = Inspector::new(Treatment::Hold, &Policy::default(), 7, 1);
         let ended = inspector.feed(&message).and_then(|_| inspector.end());
         let document = inspector.document().concat();
         let found = match (ended, inspector.finding(MissingContent::Allow)) {

@@ -75,7 +75,7 @@ pub fn bound(byte: u8) -> u64 {
 pub fn check(message: &[u8], limits: Limits, cuts: u64) {
     let (envelope, read) = reference::read(message, limits);
     let mut cutter = Cutter(cuts);
-    for kernel in [Kernel::PORTABLE, Kernel::fastest()] {
+    for kernel in Kernel::usable() {
         for pieces in [false, true] {
             let mut scanner = Scanner::with_kernel(limits, cuts, kernel);
             let mut rest = message;

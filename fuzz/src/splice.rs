@@ -40,7 +40,7 @@ pub fn run(data: &[u8]) {
     let grown = switches & 0x10 != 0;
     let message = if grown { answer(message) } else { message.to_vec() };
     let mut cutter = Cutter(u64::from(*cuts));
-    let mut inspector = Inspector::new(treatment, &policy, ASKED.as_bytes(), 1);
+    let mut inspector = Inspector::new(treatment, &policy, 7, 1);
     if switches & 0x20 != 0 {
         for before in [r#"{"method":"n","params":{"id":7}}"#, r#"{"id":8,"result":{"a":1}}"#] {
             let (ended, body) = feed(&mut inspector, before.as_bytes(), &mut cutter);

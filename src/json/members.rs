@@ -6,8 +6,10 @@
 
 use std::borrow::Cow;
 
-use memchr::{memchr2, memchr3};
+use memchr::memchr2;
 use thiserror::Error;
+
+use super::scan::container_len;
 
 /// The text is no object, or breaks off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -41,6 +43,10 @@ pub fn members(text: &str) -> Result<Members<'_>, NotAnObject> {
 /// The text of a JSON string; `None` if the value is not one, or not a valid one.
 #[must_use]
 pub fn string(value: &str) -> Option<Cow<'_, str>> {
+    let Quoted { end, plain } = quoted(value.as_bytes(), 0)?;
+    if plain && end == value.len() {
+        return value.get(1..end - 1).map(Cow::Borrowed);
+    }
     let inner = value.strip_prefix('"')?.strip_suffix('"')?;
     match inner.bytes().any(|byte| matches!(byte, b'\\' | b'"' | ..=0x1f)) {
         false => Some(Cow::Borrowed(inner)),
@@ -77,8 +83,12 @@ impl<'a> Members<'a> {
             Some(_) | None => return Err(NotAnObject),
         }
         self.first = false;
-        let end = end_of_string(bytes, at).ok_or(NotAnObject)?;
-        let name = self.text.get(at..end).and_then(string).ok_or(NotAnObject)?;
+        let Quoted { end, plain } = quoted(bytes, at).ok_or(NotAnObject)?;
+        let name = match plain {
+            true => self.text.get(at + 1..end - 1).map(Cow::Borrowed),
+            false => self.text.get(at..end).and_then(string),
+        };
+        let name = name.ok_or(NotAnObject)?;
         at = blank(bytes, end);
         if bytes.get(at) != Some(&b':') {
             return Err(NotAnObject);
@@ -99,70 +109,69 @@ fn blank(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// What is found byte by byte if it is near, as it is in most objects, and by `search` if not: that
-/// has to get going first.
-fn near(
-    bytes: &[u8],
-    stops: impl Fn(&u8) -> bool,
-    search: impl Fn(&[u8]) -> Option<usize>,
-) -> Option<usize> {
-    const NEAR: usize = 16;
-    let at = bytes.iter().take(NEAR).position(stops);
-    at.or_else(|| Some(NEAR + search(bytes.get(NEAR..)?)?))
+/// A string's place in the text.
+struct Quoted {
+    /// Behind its closing quote.
+    end: usize,
+    /// True if it is known to stand there as it is: no escape, no control character.
+    plain: bool,
 }
 
-/// Where the string that begins at `at` ends.
-fn end_of_string(bytes: &[u8], mut at: usize) -> Option<usize> {
+/// Reads over the string that begins at `at`.
+fn quoted(bytes: &[u8], mut at: usize) -> Option<Quoted> {
+    /// What is looked at by eights: most strings are short, and a search has to get going first.
+    const NEAR: usize = 32;
     if bytes.get(at) != Some(&b'"') {
         return None;
     }
     at += 1;
+    let far = at + NEAR;
+    let mut plain = true;
     loop {
-        let rest = bytes.get(at..)?;
-        let stops = |byte: &u8| matches!(byte, b'"' | b'\\');
-        at += near(rest, stops, |far| memchr2(b'"', b'\\', far))?;
+        while let Some(eight) = bytes.get(at..)?.first_chunk() {
+            let ahead = before_stop(*eight);
+            at += ahead;
+            if ahead < eight.len() {
+                break;
+            }
+            if at >= far {
+                plain = false;
+                at += memchr2(b'"', b'\\', bytes.get(at..)?)?;
+                break;
+            }
+        }
         match bytes.get(at)? {
-            b'"' => return Some(at + 1),
-            _ => at += 2,
+            b'"' => return Some(Quoted { end: at + 1, plain }),
+            b'\\' => (at, plain) = (at + 2, false),
+            ..=0x1f => (at, plain) = (at + 1, false),
+            _ => at += 1,
         }
     }
+}
+
+/// How many of eight bytes come before the first quote, backslash or control character.
+fn before_stop(eight: [u8; 8]) -> usize {
+    const ONES: u64 = u64::MAX / 0xff;
+    const HIGHS: u64 = ONES << 7;
+    // The high bit of each byte that is zero or, for `below`, less than a space. A byte above such
+    // a one may have it too, the first one is right.
+    let zero = |word: u64| word.wrapping_sub(ONES) & !word & HIGHS;
+    let word = u64::from_le_bytes(eight);
+    let below = word.wrapping_sub(ONES * 0x20) & !word & HIGHS;
+    let stops = below | zero(word ^ (ONES * 0x22)) | zero(word ^ (ONES * 0x5c));
+    stops.trailing_zeros() as usize / 8
 }
 
 /// Where the value that begins at `at` ends.
 fn end_of_value(bytes: &[u8], at: usize) -> Option<usize> {
     match bytes.get(at)? {
-        b'"' => end_of_string(bytes, at),
-        b'{' => end_of_container(bytes, at, b'{', b'}'),
-        b'[' => end_of_container(bytes, at, b'[', b']'),
+        b'"' => quoted(bytes, at).map(|quoted| quoted.end),
+        b'{' | b'[' => Some(at + container_len(bytes.get(at..)?)?),
         b',' | b'}' | b']' | b':' => None,
         _ => {
             let ends =
                 |byte: &u8| matches!(byte, b',' | b'}' | b']' | b' ' | b'\t' | b'\n' | b'\r');
             Some(at + bytes.get(at..)?.iter().position(ends)?)
-        }
-    }
-}
-
-/// In valid text brackets of the one kind are enough to find the partner of the first.
-fn end_of_container(bytes: &[u8], mut at: usize, open: u8, close: u8) -> Option<usize> {
-    let mut depth = 0_usize;
-    loop {
-        let rest = bytes.get(at..)?;
-        let stops = |byte: &u8| *byte == open || *byte == close || *byte == b'"';
-        at += near(rest, stops, |far| memchr3(open, close, b'"', far))?;
-        match bytes.get(at)? {
-            b'"' => at = end_of_string(bytes, at)?,
-            byte if *byte == open => {
-                depth += 1;
-                at += 1;
-            }
-            _ => {
-                depth = depth.checked_sub(1)?;
-                at += 1;
-                if depth == 0 {
-                    return Some(at);
-                }
-            }
         }
     }
 }
@@ -237,7 +246,7 @@ mod tests {
             any::<bool>().prop_map(Value::from),
             any::<i64>().prop_map(Value::from),
             any::<f64>().prop_map(Value::from),
-            "[\\\\\"\\[\\]{}:, a-cé\u{1}]{0,8}".prop_map(Value::from),
+            "[\\\\\"\\[\\]{}:, a-cé\u{1}]{0,8}|[\\\\\"a-z]{30,80}".prop_map(Value::from),
         ];
         leaf.prop_recursive(4, 24, 4, |inner| {
             prop_oneof![
@@ -249,6 +258,14 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_string_is_what_serde_json_takes_it_for(
+            text in r#""([ a-cé]{0,40}|[\\"\x00-\x1f a-cnu0-9é]{0,60})""#,
+        ) {
+            let expected = serde_json::from_str::<String>(&text).ok();
+            prop_assert_eq!(string(&text).map(Cow::into_owned), expected);
+        }
+
         #[test]
         fn it_reads_what_serde_json_reads(value in value(), pretty: bool) {
             let text = if pretty { format!("{value:#}") } else { value.to_string() };

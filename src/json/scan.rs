@@ -22,6 +22,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod key;
 mod number;
 mod report;
@@ -33,8 +35,9 @@ use self::{
     key::KeyReader,
     number::Number,
     seen::{Novelty, Seen},
-    skip::{NO_CEILING, Skip, Stop},
+    skip::{NO_CEILING, Skip, Stop, closer},
 };
+pub(in crate::json) use self::skip::container_len;
 pub use self::{
     report::{
         Ambiguity, Breach, Doubt, Envelope, Fault, Guard, Kind, Limits, Member, Part, ScanError,
@@ -423,8 +426,7 @@ impl Scanner {
             Stop::Stray => Err((found.used, Fault::Unexpected)),
             Stop::Closed => {
                 let last = found.used - 1;
-                // `]` stands two after `[`, and `}` two after `{`.
-                if rest.get(last) != Some(&(self.opener + 2)) {
+                if rest.get(last) != Some(&closer(self.opener)) {
                     return Err((last, Fault::Mismatched));
                 }
                 self.end_value(self.position + found.used as u64);

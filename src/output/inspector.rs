@@ -65,7 +65,7 @@ pub struct Inspector {
     treatment: Treatment,
     limits: Limits,
     hash_key: u64,
-    id: Box<[u8]>,
+    id: u64,
     scanner: Scanner,
     /// Chunks outside the answer's body with their offsets: the id is read from them, and a
     /// notification is made of them.
@@ -79,10 +79,10 @@ pub struct Inspector {
 }
 
 impl Inspector {
-    /// An inspector for the answer to the request sent under `id` (raw, as written).
+    /// An inspector for the answer to the request sent under `id`.
     /// `hash_key` is random per process: keys of hostile answers are hashed under it.
     #[must_use]
-    pub fn new(treatment: Treatment, policy: &Policy, id: &[u8], hash_key: u64) -> Self {
+    pub fn new(treatment: Treatment, policy: &Policy, id: u64, hash_key: u64) -> Self {
         let limits = match treatment {
             Treatment::Forward => Limits::NONE,
             Treatment::ForwardAndJudge | Treatment::Hold => {
@@ -93,7 +93,7 @@ impl Inspector {
             treatment,
             limits,
             hash_key,
-            id: id.into(),
+            id,
             scanner: Scanner::new(limits, hash_key),
             outside: Vec::new(),
             outside_bytes: 0,
@@ -118,10 +118,11 @@ impl Inspector {
             return self.keep_outside(base, chunk, chunk.len()).map(|()| Bytes::new());
         };
         let slice = Span::new(body.start, body.end.unwrap_or(end)).within(chunk, base);
+        let ours = self.id_is_ours(Some((base, chunk)))?;
         if slice.len() < chunk.len() {
             self.keep_outside(base, chunk, chunk.len() - slice.len())?;
         }
-        if !self.id_is_ours()? {
+        if !ours {
             return Ok(Bytes::new());
         }
         if self.treatment != Treatment::Forward {
@@ -151,7 +152,7 @@ impl Inspector {
             }
             None => return Err(Fault::Empty),
         };
-        if self.id_is_ours()? && self.id_checked {
+        if self.id_is_ours(None)? && self.id_checked {
             return Ok(Message::Answer(member));
         }
         if self.body_bytes > 0 {
@@ -243,18 +244,18 @@ impl Inspector {
         Ok(())
     }
 
-    /// Compares the id once it is known. False: this message answers someone else.
-    fn id_is_ours(&mut self) -> Result<bool, Fault> {
+    /// Compares the id once it is known; it stands in the chunks that were kept and in `last`.
+    /// False: this message answers someone else.
+    fn id_is_ours(&mut self, last: Option<(u64, &Bytes)>) -> Result<bool, Fault> {
         if self.id_checked {
             return Ok(true);
         }
         let Some(span) = self.scanner.envelope().id else { return Ok(true) };
-        let ours = span.len() == self.id.len() as u64
-            && self
-                .outside
-                .iter()
-                .flat_map(|(base, chunk)| span.within(chunk, *base))
-                .eq(self.id.iter().copied());
+        let mut id = itoa::Buffer::new();
+        let id = id.format(self.id).as_bytes();
+        let kept = self.outside.iter().map(|(base, chunk)| (*base, chunk));
+        let written = kept.chain(last).flat_map(|(base, chunk)| span.within(chunk, base));
+        let ours = span.len() == id.len() as u64 && written.eq(id.iter().copied());
         self.id_checked = ours;
         if !ours && self.body_bytes > 0 {
             return Err(Fault::ForeignId);
@@ -291,7 +292,7 @@ mod tests {
 
     /// What an inspector makes of one message, fed in pieces of `size` bytes.
     fn inspect(treatment: Treatment, text: &str, size: usize) -> (Result<Message, Fault>, Seen) {
-        let mut inspector = Inspector::new(treatment, &POLICY, b"7", 1);
+        let mut inspector = Inspector::new(treatment, &POLICY, 7, 1);
         let mut body = Vec::new();
         for piece in text.as_bytes().chunks(size) {
             match inspector.feed(&Bytes::copy_from_slice(piece)) {
@@ -400,7 +401,7 @@ mod tests {
 
     #[test]
     fn the_inspector_goes_on_with_the_next_message() {
-        let mut inspector = Inspector::new(Treatment::Hold, &POLICY, b"7", 1);
+        let mut inspector = Inspector::new(Treatment::Hold, &POLICY, 7, 1);
         for text in [r#"{"method":"x"}"#, r#"{"id":9,"result":{"structuredContent":1}}"#] {
             inspector.feed(&Bytes::from_static(text.as_bytes())).unwrap();
             assert!(!matches!(inspector.end(), Ok(Message::Answer(_))));
@@ -423,7 +424,7 @@ mod tests {
     #[test]
     fn an_endless_envelope_is_cut_off_before_and_after_the_body() {
         for head in [r#"{"a":""#, r#"{"result":{},"a":""#, r#"{"id":7,"result":{},"a":""#] {
-            let mut inspector = Inspector::new(Treatment::Forward, &POLICY, b"7", 1);
+            let mut inspector = Inspector::new(Treatment::Forward, &POLICY, 7, 1);
             inspector.feed(&Bytes::copy_from_slice(head.as_bytes())).unwrap();
             let filler = Bytes::from(vec![b'x'; 64 * 1024]);
             let fed = (0..=MAX_OUTSIDE_BYTES / filler.len()).map(|_| inspector.feed(&filler));

@@ -85,8 +85,9 @@ pub(super) struct Exchange {
     reply: Reply,
     /// Slices of the answer that have not gone on: held by strict, or gathered for one write.
     waiting: Splice,
-    /// What this call has taken of the bytes that may be held, until it ends.
-    share: held::Share,
+    /// What this call has taken of the bytes that may be held, until it ends; none is held where
+    /// nothing is judged.
+    share: Option<held::Share>,
     /// True once a byte of the answer has gone on.
     begun: bool,
     /// True once a guard's final word is in the record's decisions (warn).
@@ -129,15 +130,14 @@ impl Exchange {
         reply: Reply,
     ) -> Self {
         let treatment = subject.treatment();
-        let mut id = itoa::Buffer::new();
-        let id = id.format(answer.id()).as_bytes();
-        let inspector = Inspector::new(treatment, &subject.policy(), id, worker.proxy.hash_key);
+        let hash_key = worker.proxy.hash_key;
+        let inspector = Inspector::new(treatment, &subject.policy(), answer.id(), hash_key);
         let waiting = Splice::new();
-        let budget = match treatment {
-            Treatment::Hold => &worker.proxy.held,
-            Treatment::Forward | Treatment::ForwardAndJudge => &worker.proxy.behind,
+        let share = match treatment {
+            Treatment::Forward => None,
+            Treatment::ForwardAndJudge => Some(worker.proxy.behind.share()),
+            Treatment::Hold => Some(worker.proxy.held.share()),
         };
-        let share = budget.share();
         Self {
             worker,
             subject,
@@ -154,23 +154,45 @@ impl Exchange {
         }
     }
 
-    pub(super) async fn run(mut self) -> Result<(), Aborted> {
-        let received = self.receive().await;
-        let now = Instant::now();
-        self.exit.answered = Some(now);
-        self.relay.was_active(now);
-        match received {
-            Ok(member) => {
-                if let Some(answer) = self.answer.take() {
-                    answer.finish();
+    /// Sees the answer through.
+    ///
+    /// # Errors
+    ///
+    /// [`Aborted`] when it broke off after its first byte had gone on.
+    #[expect(clippy::manual_async_fn, reason = "an async fn would keep `self` twice")]
+    pub(super) fn run(mut self) -> impl Future<Output = Result<(), Aborted>> {
+        async move {
+            let received = self.receive().await;
+            let now = Instant::now();
+            self.exit.answered = Some(now);
+            self.relay.was_active(now);
+            match received {
+                Ok(member) => {
+                    if let Some(answer) = self.answer.take() {
+                        answer.finish();
+                    }
+                    let status = self.status(member);
+                    if self.treatment == Treatment::ForwardAndJudge && member == Member::Result {
+                        Box::pin(self.reply_and_judge(status)).await;
+                    } else {
+                        self.finish(member, status).await;
+                    }
+                    Ok(())
                 }
-                self.finish(member).await
+                Err(Broken::Blocked(failure)) => {
+                    Box::pin(self.block(&failure)).await;
+                    Ok(())
+                }
+                Err(Broken::Upstream(cause)) => Box::pin(self.fail(&cause)).await,
             }
-            Err(Broken::Blocked(failure)) => {
-                self.block(&failure).await;
-                Ok(())
-            }
-            Err(Broken::Upstream(cause)) => self.fail(&cause).await,
+        }
+    }
+
+    fn status(&self, member: Member) -> Status {
+        match member {
+            Member::Result if self.inspector.is_error() => Status::Error,
+            Member::Result => Status::Success,
+            Member::Error => Status::Error,
         }
     }
 
@@ -274,40 +296,26 @@ impl Exchange {
             return Err(Broken::Blocked(failure));
         }
         // The handle counts as well: an answer may come in very small pieces.
-        let grown = self.share.grow((slice.len() + size_of::<Bytes>()) as u64).await;
+        let Some(share) = &mut self.share else { return Ok(()) };
+        let grown = share.grow((slice.len() + size_of::<Bytes>()) as u64).await;
         grown.map_err(|full| Broken::Upstream(full.to_string()))
     }
 
-    /// The answer is whole: judge it, send it on, record it, in the order the mode asks for.
-    async fn finish(mut self, member: Member) -> Result<(), Aborted> {
-        let status = match member {
-            Member::Result if self.inspector.is_error() => Status::Error,
-            Member::Result => Status::Success,
-            Member::Error => Status::Error,
-        };
-        if member == Member::Result {
-            let treatment = self.treatment;
-            match treatment {
-                Treatment::Forward => {}
-                Treatment::Hold => {
-                    if let Some(failure) = self.verdict().await {
-                        self.block(&failure).await;
-                        return Ok(());
-                    }
-                }
-                Treatment::ForwardAndJudge => {
-                    self.reply_and_judge(status).await;
-                    return Ok(());
-                }
-            }
+    /// The answer is whole: strict judges a result; then it is recorded, and sent on.
+    async fn finish(&mut self, member: Member, status: Status) {
+        if self.treatment == Treatment::Hold
+            && member == Member::Result
+            && let Some(failure) = self.verdict().await
+        {
+            Box::pin(self.block(&failure)).await;
+            return;
         }
         self.exit.close(status, "").await;
         if self.begun {
             self.send_rest().await;
         } else {
-            self.reply.put(Piece::Whole(member, self.waiting));
+            self.reply.put(Piece::Whole(member, std::mem::take(&mut self.waiting)));
         }
-        Ok(())
     }
 
     /// Warn: the bytes go on, and the schema is asked beside them (FR-A11). From here on the
@@ -376,7 +384,7 @@ impl Exchange {
     /// Takes room for the document that is kept to be judged after the reply.
     fn keeps_document(&mut self) -> bool {
         let bytes: usize = self.inspector.document().iter().map(Bytes::len).sum();
-        self.share.try_grow(bytes as u64)
+        self.share.as_mut().is_none_or(|share| share.try_grow(bytes as u64))
     }
 
     async fn send_rest(&mut self) {
@@ -430,7 +438,7 @@ impl Exchange {
     }
 
     /// The upstream failed in the middle of its answer.
-    async fn fail(mut self, cause: &str) -> Result<(), Aborted> {
+    async fn fail(&mut self, cause: &str) -> Result<(), Aborted> {
         let name = self.subject.name();
         let text = format!("{}: {}: {cause}", name.server, name.tool);
         self.exit.close(Status::Error, &text).await;

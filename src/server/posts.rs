@@ -253,12 +253,13 @@ impl<'a> Posts<'a> {
         let length = body.size_hint().exact();
         self.output.reserve(512);
         self.write_head(&head, length, last);
-        let mut out = Splice::from(self.output.split().freeze());
+        let mut out = Splice::new();
+        let mut head = Some(self.output.split().freeze());
         let mut ended = body.is_end_stream();
         loop {
             // Whatever is at hand leaves in one write.
             while !ended && out.len() < MAX_GATHERED_BYTES {
-                let next = if out.is_empty() {
+                let next = if out.is_empty() && head.is_none() {
                     poll_fn(|cx| match body.as_mut().poll_frame(cx) {
                         Poll::Ready(next) => Poll::Ready(Some(next)),
                         Poll::Pending => self.poll_gone(cx).map(|_| None),
@@ -281,22 +282,24 @@ impl<'a> Posts<'a> {
                     }
                     Some(Some(Err(aborted))) => {
                         // What has come goes on; the missing last chunk says that it is not all.
+                        head.take().into_iter().for_each(|head| out.push_front(head));
                         self.write(&mut out).await?;
                         return Err(io::Error::other(aborted));
                     }
                     Some(Some(Ok(frame))) => {
                         let Ok(data) = frame.into_data() else { continue };
                         if length.is_some() {
-                            out.extend(data);
+                            out.append(data);
                         } else if !data.is_empty() {
                             self.put([&format!("{:x}\r\n", data.len())]);
                             out.push(self.output.split().freeze());
-                            out.extend(data);
+                            out.append(data);
                             out.push(Bytes::from_static(b"\r\n"));
                         }
                     }
                 }
             }
+            head.take().into_iter().for_each(|head| out.push_front(head));
             self.write(&mut out).await?;
             if ended {
                 return Ok(());

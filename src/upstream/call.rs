@@ -263,7 +263,7 @@ impl Upstream {
                 let id = self.fresh_id();
                 let (source, generation) =
                     self.post(pool, live, &params, id, self.call_timeout, over).await?;
-                Ok((Source::Http(Box::new(source)), generation))
+                Ok((Source::Http(source), generation))
             }
             Carrier::Stdio(link) => {
                 let line = |id| params.line(id, live.era);
@@ -313,7 +313,7 @@ impl Upstream {
         id: u64,
         limit: Duration,
         over: impl Fn(&Live) -> P,
-    ) -> Result<(HttpSource, P), (Cause, Sent)> {
+    ) -> Result<(Box<HttpSource>, P), (Cause, Sent)> {
         let place = over(&live);
         let refused = match self.post_once(pool, &live, params, id, limit).await {
             Ok(source) => return Ok((source, place)),
@@ -343,7 +343,7 @@ impl Upstream {
         params: &Params,
         id: u64,
         limit: Duration,
-    ) -> Result<HttpSource, http::Refused> {
+    ) -> Result<Box<HttpSource>, http::Refused> {
         let Carrier::Http(session) = &live.link else {
             let reason = "it is not reached over HTTP any more".into();
             return Err(http::Refused::unsent(Cause::NotConnected { reason }));
@@ -355,7 +355,9 @@ impl Upstream {
         let mut cancel = Cancel::new(upstream, live.generation, id, armed);
         let request = session.post(&params.lines(live.era), params.body(id, live.era));
         match http::exchange(session, pool, &request, limits).await {
-            Ok(exchange) => Ok(HttpSource::new(exchange, pool.clone(), session.key, cancel)),
+            Ok(exchange) => {
+                Ok(Box::new(HttpSource::new(exchange, pool.clone(), session.key, cancel)))
+            }
             Err(refused) => {
                 cancel.failed(&refused.cause);
                 Err(refused)

@@ -211,14 +211,15 @@ impl Connection {
         })
     }
 
-    /// Sends a request and waits at most `limit` for the head of its answer, which may come before
-    /// the request was sent whole.
+    /// Sends a request and waits at most `limit` from `now` on for the head of its answer, which
+    /// may come before the request was sent whole.
     pub(super) async fn send(
         &mut self,
         request: &Request,
+        now: Instant,
         limit: Duration,
     ) -> Result<Head, SendError> {
-        let deadline = Instant::now() + limit;
+        let deadline = now + limit;
         // What was handed on of the last answer is gone by now, so this takes the same memory.
         self.input.reserve(self.read_bytes);
         let mut written = 0;
@@ -345,9 +346,14 @@ impl Connection {
         self.body.has_ended()
     }
 
+    /// Whether the connection can take another request as far as is known without a look at it.
+    pub(super) fn is_clean(&self) -> bool {
+        self.keep_alive && self.body.has_ended() && self.input.is_empty()
+    }
+
     /// Whether the connection can take another request: still open, nothing unasked for on it.
     pub(super) fn is_reusable(&mut self) -> bool {
-        if !(self.keep_alive && self.body.has_ended() && self.input.is_empty()) {
+        if !self.is_clean() {
             return false;
         }
         // Nobody is to be woken for an idle connection: what happens to it is seen at the next

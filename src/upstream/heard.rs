@@ -22,7 +22,7 @@ use super::error::{Cause, Sent};
 
 /// Sends the request; the head of its answer has come when it is done.
 pub(super) type Sending =
-    Pin<Box<dyn Future<Output = Result<(HttpSource, Attempt), (Cause, Sent)>>>>;
+    Pin<Box<dyn Future<Output = Result<(Box<HttpSource>, Attempt), (Cause, Sent)>>>>;
 
 /// What is known of a call while it is being sent.
 #[derive(Debug, Default)]
@@ -86,7 +86,7 @@ enum Last {
 /// What comes of waiting for the head of the answer.
 enum Step {
     Beside(Bytes),
-    Sent(Box<Result<(HttpSource, Attempt), (Cause, Sent)>>),
+    Sent(Box<Result<(Box<HttpSource>, Attempt), (Cause, Sent)>>),
 }
 
 impl Heard {
@@ -121,7 +121,6 @@ impl Heard {
                 Step::Sent(sent) => match *sent {
                     Ok((mut source, attempt)) => {
                         source.wait_longer(self.limit);
-                        let source = Box::new(source);
                         self.phase = Phase::Streaming { source, _attempt: attempt };
                     }
                     Err(failed) => {

@@ -11,7 +11,7 @@
 //! ```
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::poll_fn;
 use std::task::{Context, Poll, Waker, ready};
@@ -47,7 +47,7 @@ const MAX_DRAIN_BYTES: usize = 64 * 1024;
 /// One worker's connections to all HTTP upstreams. Not `Send`: it lives and dies with its thread.
 #[derive(Default)]
 pub struct Pool {
-    idle: RefCell<HashMap<u64, Vec<Idle>>>,
+    idle: RefCell<BTreeMap<u64, Vec<Idle>>>,
 }
 
 struct Idle {
@@ -86,8 +86,7 @@ impl Pool {
 
     /// The connection used last that is still good. One whose stream has not come to its end yet
     /// stays.
-    fn take(&self, key: u64) -> Option<Connection> {
-        let now = Instant::now();
+    fn take(&self, key: u64, now: Instant) -> Option<Connection> {
         let mut idle = self.idle.borrow_mut();
         let list = idle.get_mut(&key)?;
         let mut at = list.len();
@@ -210,14 +209,16 @@ pub(super) async fn exchange(
     request: &Request,
     limits: Limits,
 ) -> Result<Exchange, Refused> {
-    while let Some(mut connection) = pool.take(session.key) {
-        match connection.send(request, limits.answer).await {
+    let now = Instant::now();
+    while let Some(mut connection) = pool.take(session.key, now) {
+        match connection.send(request, now, limits.answer).await {
             Ok(head) => return accept(session, connection, &head, limits).await,
             Err(SendError::Stale) => {}
             Err(SendError::Failed(cause)) => return Err(Refused::new(cause, Sent::Maybe)),
         }
     }
-    fresh(session, request, limits).await
+    // Rare, and large: what a call keeps while it waits is to be small.
+    Box::pin(fresh(session, request, limits)).await
 }
 
 /// Sends the request on a connection of its own.
@@ -238,7 +239,7 @@ pub(super) async fn send(
 ) -> Result<(Connection, Head), Refused> {
     let mut connection =
         Connection::open(&session.endpoint).await.map_err(|cause| Refused::new(cause, Sent::No))?;
-    match connection.send(request, limit).await {
+    match connection.send(request, Instant::now(), limit).await {
         Ok(head) => Ok((connection, head)),
         Err(SendError::Stale) => {
             Err(Refused::new(Cause::NoAnswerAtAll { reason: "".into() }, Sent::No))
@@ -273,7 +274,7 @@ pub(super) async fn accept(
         return refused(Cause::AcceptedOnly { status: head.status });
     }
     if !matches!(head.status, 200..=299) {
-        return exchange(Framing::Json).refusal(head.status, json, session).await;
+        return Box::pin(exchange(Framing::Json).refusal(head.status, json, session)).await;
     }
     if json {
         return Ok(exchange(Framing::Json));
@@ -283,7 +284,7 @@ pub(super) async fn accept(
     }
     let found =
         if content_type.is_empty() { "no content type".into() } else { printable(content_type) };
-    let snippet = printable(&exchange(Framing::Json).head_of_body().await);
+    let snippet = printable(&Box::pin(exchange(Framing::Json).head_of_body()).await);
     refused(Cause::ContentType { found, snippet })
 }
 
@@ -447,10 +448,10 @@ impl Exchange {
 
     /// Gives the connection back: the last message that matters was read.
     pub(super) fn release(self, pool: &Pool, key: u64) {
-        let Self { mut connection, ended, framing, .. } = self;
+        let Self { connection, ended, framing, .. } = self;
         match (ended, framing) {
             (true, Framing::Json | Framing::Events { .. }) => {
-                if connection.is_reusable() {
+                if connection.is_clean() {
                     pool.put(key, connection);
                 }
             }

@@ -61,8 +61,8 @@ pub struct Envelope<'a> {
 pub struct Request {
     /// The raw id (a string with its quotes, or a number); `None` makes it a notification.
     pub id: Option<Bytes>,
-    /// The method's name.
-    pub method: Box<str>,
+    /// The method's name; that of nearly all requests takes no memory.
+    pub method: Cow<'static, str>,
     /// The raw `params`, if any.
     pub params: Option<Bytes>,
 }
@@ -163,9 +163,13 @@ impl Message {
         if let Some(id) = id {
             check_id(id)?;
         }
+        let method = match &*method {
+            "tools/call" => Cow::Borrowed("tools/call"),
+            _ => Cow::Owned(method.into_owned()),
+        };
         Ok(Self::Request(Request {
             id: id.map(slice),
-            method: method.into(),
+            method,
             params: params.filter(stated).map(slice),
         }))
     }

@@ -31,6 +31,15 @@ impl Splice {
         }
     }
 
+    /// Appends all slices of another one.
+    pub fn append(&mut self, more: Self) {
+        if self.is_empty() {
+            *self = more;
+        } else {
+            self.extend(more);
+        }
+    }
+
     /// Puts a slice before all others.
     pub fn push_front(&mut self, part: Bytes) {
         if !part.is_empty() {

@@ -91,25 +91,3 @@ unsafe fn equal(low: __m256i, high: __m256i, wanted: u8) -> u64 {
         u64::from(high) << 32 | u64::from(low)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::{super::skip::Portable, *};
-
-    #[test]
-    fn classifies_as_the_portable_kernel_does() {
-        let Some(avx2) = Avx2::detect() else { return };
-        let mut block = [0_u8; BLOCK];
-        let mut seed = 1_u64;
-        for _ in 0..20_000 {
-            for byte in &mut block {
-                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                let any = (seed >> 56) as u8;
-                let special = b"\"\\{}[]\x1F a\x80"[usize::from(any % 10)];
-                *byte = if seed >> 40 & 1 == 0 { any } else { special };
-            }
-            assert_eq!(avx2.classify(&block), Portable.classify(&block));
-            assert_eq!(avx2.running_parity(seed), Portable.running_parity(seed));
-        }
-    }
-}

@@ -273,9 +273,8 @@ fn sorted(mut elements: Vec<Listed>) -> Vec<Listed> {
 
 /// An answer's value, whole.
 async fn whole(mut answer: Answer, hash_key: u64) -> Result<(Member, Vec<u8>), String> {
-    let id = answer.id().to_string();
     let policy = Policy::default();
-    let mut inspector = Inspector::new(Treatment::Forward, &policy, id.as_bytes(), hash_key);
+    let mut inspector = Inspector::new(Treatment::Forward, &policy, answer.id(), hash_key);
     let mut value = Vec::new();
     loop {
         match answer.next().await.map_err(|error| error.cause())? {
