@@ -4,51 +4,46 @@ use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use mcpproxy::activity::append::Appender;
+use mcpproxy::activity::bytes::PayloadRef;
 use mcpproxy::activity::redact::Redactor;
 use mcpproxy::activity::store::Store;
 use mcpproxy::activity::view::View;
 use mcpproxy::activity::{
-    Activity, Config, Draft, Entry, Filter, Operation, Page, Payload, Source, Status, Type,
+    Activity, Config, Draft, Entry, Filter, Operation, Page, Raw, Source, Status, Text, Type,
 };
 
 const ARGUMENTS: &str = r#"{"owner":"octo","repo":"hello","title":"It is broken","body":"Steps: \"open\", then close."}"#;
 const RESPONSE: &str = r#"{"content":[{"type":"text","text":"{\"id\":1,\"state\":\"open\"}"}],"structuredContent":{"id":1,"state":"open","labels":["bug","later"]}}"#;
 
-/// A call's entry, built as the proxy builds it: from slices, with what is shared shared.
-fn entry(template: &Draft, n: u64) -> Entry {
-    let mut draft = template.clone();
-    draft.arguments = Payload::cut(ARGUMENTS.as_bytes(), 4096);
-    draft.response = Payload::cut(RESPONSE.as_bytes(), 1024);
-    draft.request_id = format!("request-{n}").into();
-    draft.started = 1_767_225_600_000_000 + n;
-    draft.into()
-}
-
-fn template() -> Draft {
+/// A call's entry, built as the proxy builds it: copied from slices.
+fn entry(request_id: &str) -> Box<Entry> {
     let mut draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Success);
-    draft.server = "github".into();
-    draft.tool = "create_issue".into();
-    draft.session_id = "0b7e2a1c-session".into();
-    draft.client_name = "client".into();
+    draft.started = 1_767_225_600_000_000;
+    draft.set(Text::SessionId, "0b7e2a1c-session");
+    draft.set(Text::ClientName, "client");
+    draft.set(Text::RequestId, request_id);
+    draft.set(Text::Server, "github");
+    draft.set(Text::Tool, "create_issue");
     draft.operation = Some(Operation::Write);
     draft.variant = "call_tool_write";
-    draft.intent = Payload::cut(br#"{"operation_type":"write"}"#, 1024);
-    draft
+    draft.keep(Raw::Arguments, ARGUMENTS.as_bytes(), 4096);
+    draft.keep(Raw::Intent, br#"{"operation_type":"write"}"#, 4096);
+    draft.append(Raw::Response, RESPONSE.as_bytes(), 1024);
+    draft.into()
 }
 
 fn activity(c: &mut Criterion) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     let (Ok(runtime), Ok(dir)) = (runtime, tempfile::tempdir()) else { return };
-    let template = template();
 
     let mut group = c.benchmark_group("activity/call");
-    group.bench_function("build the entry", |b| b.iter(|| entry(black_box(&template), 1)));
+    group.bench_function("build the entry", |b| b.iter(|| entry(black_box("request-1"))));
     group.finish();
     if let Ok((activity, writer)) = Activity::open(&dir.path().join("log"), Config::default()) {
         let mut group = c.benchmark_group("activity/call");
         group.bench_function("reserve, submit", |b| {
             b.iter_batched(
-                || entry(&template, 1),
+                || entry("request-1"),
                 |entry| {
                     runtime.block_on(async {
                         if let Ok(slot) = activity.reserve().await {
@@ -76,7 +71,7 @@ fn activity(c: &mut Criterion) {
         && let Ok(view) = View::new(store.snapshot())
         && let Ok(mut appender) = Appender::resume(&view, Redactor::new(&[]))
     {
-        let entry = entry(&template, 1);
+        let entry = entry("request-1");
         group.bench_function("redact, encode, chain", |b| {
             b.iter(|| {
                 appender.push(black_box(&entry), 1_767_225_600_000);
@@ -87,10 +82,10 @@ fn activity(c: &mut Criterion) {
         });
     }
     let redactor = Redactor::new(&[]);
-    let response = Payload::cut(RESPONSE.as_bytes(), 1024);
+    let response = PayloadRef::cut(RESPONSE.as_bytes(), 1024);
     group.throughput(Throughput::Bytes(RESPONSE.len() as u64));
     group.bench_function("redact a response", |b| {
-        b.iter(|| redactor.payload(black_box(&response)).1)
+        b.iter(|| redactor.payload(black_box(response)).1)
     });
     group.finish();
 }

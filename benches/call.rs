@@ -8,7 +8,7 @@ use std::hint::black_box;
 
 use bytes::{Buf, Bytes};
 use criterion::{BenchmarkGroup, Criterion, Throughput, measurement::WallTime};
-use mcpproxy::activity::record::{Draft, Payload, Source, Status, Type};
+use mcpproxy::activity::record::{Draft, Raw, Source, Status, Type};
 use mcpproxy::output::{Finding, Inspector, MissingContent, Policy, Treatment};
 use mcpproxy::schema::compile::{Schema, Settings, compile};
 use mcpproxy::schema::judge::{Scratch, Verdict};
@@ -33,7 +33,7 @@ fn answer(
         assert_eq!(judgement.verdict, Verdict::Conforms);
     }
     let mut draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Success);
-    draft.response = Payload::cut(&body, RESPONSE_BYTES);
+    draft.keep(Raw::Response, &body, RESPONSE_BYTES);
     let mut reply = Splice::from(jsonrpc::result_head(b"7"));
     reply.push(body);
     reply.push(jsonrpc::TAIL);

@@ -41,7 +41,8 @@ pub use config::{Config, Durability, OnFailure};
 pub use handle::{Activity, Durable, Health, Live, LiveEvent, QueryError, Refused, Slot, Writer};
 pub use query::{Filter, From, Listing, Page, Payloads};
 pub use record::{
-    Decision, Draft, Entry, Id, Operation, Payload, Policy, Record, Source, Status, Type, Verdict,
+    Decision, Draft, Entry, Id, Operation, Payload, Policy, Raw, Record, Source, Status, Text,
+    Type, Verdict,
 };
 pub use stats::{Period, Summary};
 pub use store::StoreError;

@@ -33,7 +33,7 @@ use tokio::runtime::{Builder, LocalOptions, Runtime};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::activity::record::{Draft, Entry, Source, Status, Type};
+use crate::activity::record::{Draft, Entry, Source, Status, Text, Type};
 use crate::activity::{Activity, StoreError, Writer};
 use crate::api;
 use crate::catalog::snapshot::Catalog;
@@ -288,8 +288,9 @@ fn supervise(
 
 /// Puts an entry on record; what it warns about is logged as well (FR-A9).
 fn note(log: &Activity, entry: Entry) {
-    let Draft { status, server, tool, error, .. } = &entry.draft;
-    if *status == Status::Warning && !error.is_empty() {
+    let text = |which| entry.draft.text(which);
+    let (server, tool, error) = (text(Text::Server), text(Text::Tool), text(Text::Error));
+    if entry.draft.status == Status::Warning && !error.is_empty() {
         tracing::warn!(%server, %tool, "{error}");
     }
     log.note(entry);

@@ -1,16 +1,20 @@
 //! Inspecting and judging a conforming answer allocates nothing once warm (DESIGN §Budgets), but
-//! for the inspector's own copy of the request's id and its list of slices.
+//! for the inspector's own copy of the request's id and its list of slices. A call's record is
+//! its entry and one buffer.
 
 #[path = "../benches/common/mod.rs"]
 mod common;
 
 use bytes::Bytes;
+use mcpproxy::activity::{Draft, Entry, Raw, Source, Status, Text, Type};
 use mcpproxy::output::{Finding, Inspector, MissingContent, Policy, Treatment};
 use mcpproxy::schema::compile::{Settings, compile};
 use mcpproxy::schema::judge::{Scratch, Verdict};
 
 /// The id, the chunk beside the body, the slice of the document.
 const PER_ANSWER: u64 = 3;
+/// The entry, its buffer, and once more the buffer, for the head of the answer.
+const PER_RECORD: u64 = 3;
 
 fn judge(schema: &mcpproxy::schema::compile::Schema, scratch: &mut Scratch, whole: &Bytes) {
     let mut inspector = Inspector::new(Treatment::Hold, &Policy::default(), 42, 1);
@@ -36,4 +40,24 @@ fn a_conforming_answer_is_judged_without_allocating_for_its_content() {
         let counted = allocation_counter::measure(|| judge(&schema, &mut scratch, &whole));
         assert!(counted.count_total <= PER_ANSWER, "{name}: {}", counted.count_total);
     }
+}
+
+#[test]
+fn act_2_a_record_is_an_entry_and_a_buffer() {
+    let counted = allocation_counter::measure(|| {
+        let draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Error);
+        let mut entry: Box<Entry> = draft.into();
+        let draft = &mut entry.draft;
+        draft.set(Text::SessionId, "6f1f3c1e-8d0c-4b8e-9a54-1d1f0a2b3c4d");
+        draft.set(Text::ClientName, "claude-code");
+        draft.set(Text::RequestId, "7");
+        draft.set(Text::Server, "github");
+        draft.set(Text::Tool, "list_issues");
+        draft.keep(Raw::Arguments, br#"{"owner":"octo","repo":"hello","labels":["bug"]}"#, 4096);
+        draft.keep(Raw::Intent, br#"{"operation_type":"read","reason":"to see it"}"#, 4096);
+        draft.append(Raw::Response, &[b'x'; 10_000], 1024);
+        draft.append(Raw::Response, &[b'x'; 800], 1024);
+        draft.set(Text::Error, "");
+    });
+    assert!(counted.count_total <= PER_RECORD, "{}", counted.count_total);
 }

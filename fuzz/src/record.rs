@@ -49,8 +49,7 @@ fn read(data: &[u8]) {
 fn redact(data: &[u8]) {
     let redactor = Redactor::new(&[]);
     for limit in [data.len(), data.len() / 2] {
-        let payload = Payload::cut(data, limit);
-        let (kept, total) = redactor.payload(&payload);
+        let (kept, total) = redactor.payload(PayloadRef::cut(data, limit));
         assert!(total >= kept.len() as u64);
         assert!(kept.len() <= 16 * (limit + 16));
     }

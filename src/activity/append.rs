@@ -9,8 +9,7 @@ use super::codec::{self, BlockBuilder, HeadRef, PayloadRef};
 use super::head::Mark;
 use super::pack::Packer;
 use super::record::{
-    Draft, Entry, Hash, Id, MAX_ERROR_BYTES, MAX_METADATA_BYTES, MAX_NAME_BYTES, NodeId, Payload,
-    Type, decision_metadata,
+    Draft, Entry, Hash, Id, MAX_METADATA_BYTES, NodeId, Raw, Text, Type, decision_metadata,
 };
 use super::redact::Redactor;
 use super::segment::{self, Builder};
@@ -122,33 +121,33 @@ impl Appender {
     pub fn push(&mut self, entry: &Entry, now_ms: u64) -> Id {
         let draft = &entry.draft;
         self.stored_ms = self.stored_ms.max(now_ms);
-        let intent = self.redactor.payload(&draft.intent);
-        let error = self.redactor.text(cut(&draft.error, MAX_ERROR_BYTES)).into_owned();
+        let intent = self.redactor.payload(draft.payload(Raw::Intent));
+        let error = self.redactor.text(draft.text(Text::Error));
         let head = HeadRef {
             stored_ms: self.stored_ms,
             kind: draft.kind,
             source: draft.source,
             status: draft.status,
             operation: draft.operation,
-            server: cut(&draft.server, MAX_NAME_BYTES),
-            tool: cut(&draft.tool, MAX_NAME_BYTES),
-            error: cut(&error, MAX_ERROR_BYTES),
+            server: draft.text(Text::Server),
+            tool: draft.text(Text::Tool),
+            // Without its secrets it may be longer.
+            error: Text::Error.cut(&error),
             started: draft.started,
             duration_us: draft.duration_us,
             overhead_us: draft.overhead_us,
-            response_bytes: draft.response.total(),
-            session_id: cut(&draft.session_id, MAX_NAME_BYTES),
-            request_id: cut(&draft.request_id, MAX_NAME_BYTES),
+            response_bytes: draft.payload(Raw::Response).total,
+            session_id: draft.text(Text::SessionId),
+            request_id: draft.text(Text::RequestId),
             parent: None,
             intent: limited(&intent),
             variant: draft.variant,
-            client_name: cut(&draft.client_name, MAX_NAME_BYTES),
+            client_name: draft.text(Text::ClientName),
         };
         let id = self.add_draft(&head, draft);
         for decision in &entry.decisions {
             let metadata = decision_metadata(decision);
-            let metadata = Payload::cut(&metadata, metadata.len());
-            let metadata = self.redactor.payload(&metadata);
+            let metadata = self.redactor.payload(PayloadRef::cut(&metadata, metadata.len()));
             let head = HeadRef {
                 kind: Type::PolicyDecision,
                 status: decision.verdict.status(),
@@ -193,9 +192,9 @@ impl Appender {
     }
 
     fn add_draft(&mut self, head: &HeadRef<'_>, draft: &Draft) -> Id {
-        let arguments = self.redactor.payload(&draft.arguments);
-        let response = self.redactor.payload(&draft.response);
-        let metadata = self.redactor.payload(&draft.metadata);
+        let arguments = self.redactor.payload(draft.payload(Raw::Arguments));
+        let response = self.redactor.payload(draft.payload(Raw::Response));
+        let metadata = self.redactor.payload(draft.payload(Raw::Metadata));
         self.body.clear();
         codec::encode_body(
             borrowed(&arguments),
@@ -288,9 +287,4 @@ fn borrowed<'a>(payload: &'a Redacted<'_>) -> PayloadRef<'a> {
 fn limited<'a>(payload: &'a Redacted<'_>) -> PayloadRef<'a> {
     let bytes = payload.0.get(..MAX_METADATA_BYTES).unwrap_or(&payload.0);
     PayloadRef { bytes, total: payload.1 }
-}
-
-/// At most `limit` bytes of a text, cut between characters.
-fn cut(text: &str, limit: usize) -> &str {
-    text.get(..text.floor_char_boundary(limit)).unwrap_or(text)
 }

@@ -33,7 +33,20 @@ pub struct PayloadRef<'a> {
     pub total: u64,
 }
 
-impl PayloadRef<'_> {
+impl<'a> PayloadRef<'a> {
+    /// At most the first `limit` bytes of a whole.
+    #[must_use]
+    pub fn cut(whole: &'a [u8], limit: usize) -> Self {
+        let bytes = whole.get(..limit).unwrap_or(whole);
+        Self { bytes, total: whole.len() as u64 }
+    }
+
+    /// True when not all bytes were kept.
+    #[must_use]
+    pub fn is_cut(self) -> bool {
+        self.total > self.bytes.len() as u64
+    }
+
     /// A payload of its own.
     #[must_use]
     pub fn to_owned(self) -> Payload {

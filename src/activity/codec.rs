@@ -405,8 +405,8 @@ mod tests {
         };
         assert_eq!(decode_head(bytes), Ok(head()));
         let expected = Body {
-            arguments: Payload::cut(br#"{"a":1}"#, 100),
-            response: Payload::cut(b"answer", 3),
+            arguments: PayloadRef::cut(br#"{"a":1}"#, 100).to_owned(),
+            response: PayloadRef::cut(b"answer", 3).to_owned(),
             metadata: Payload::default(),
         };
         assert_eq!(decode_body(body), Ok(expected));

@@ -253,13 +253,13 @@ impl Activity {
 
     /// Records something that is not a call, beyond the room if there is none: such entries are
     /// few, and clients cannot make them.
-    pub fn note(&self, entry: impl Into<Entry>) {
+    pub fn note(&self, entry: impl Into<Box<Entry>>) {
         let mut entry = entry.into();
         if entry.draft.started == 0 {
             entry.draft.started = unix_micros();
         }
         let counted = self.shared.take_room();
-        self.shared.send(Message::Entry { entry: Box::new(entry), done: None, counted });
+        self.shared.send(Message::Entry { entry, done: None, counted });
         self.shared.wake_if_asleep();
     }
 
@@ -435,7 +435,7 @@ impl Slot {
 
     /// Hands the entry over: never waits, never fails. With `before_reply` it returns what the
     /// last chunk has to wait for.
-    pub fn submit(mut self, entry: impl Into<Entry>) -> Option<Durable> {
+    pub fn submit(mut self, entry: impl Into<Box<Entry>>) -> Option<Durable> {
         let (sender, durable) = match self.shared.config.durability {
             Durability::Grouped => (None, None),
             Durability::BeforeReply => {
@@ -451,7 +451,7 @@ impl Slot {
             return durable;
         }
         let waits = sender.is_some();
-        shared.send(Message::Entry { entry: Box::new(entry.into()), done: sender, counted });
+        shared.send(Message::Entry { entry: entry.into(), done: sender, counted });
         if waits {
             shared.wake()
         } else {

@@ -1,8 +1,10 @@
-//! What one activity record is: what a call hands over ([`Draft`]), what is kept ([`Record`]).
+//! What one activity record is: what a call hands over ([`Entry`]), what is kept ([`Record`]).
 //!
 //! Deliberately without clock, store or encoding: ids and times come in as arguments, the bytes
 //! on disk belong to `codec`, the JSON to `show`, and what must not be kept is taken out by
 //! `redact`.
+
+mod draft;
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,6 +15,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::show;
 
+pub use self::draft::{Draft, Raw, Text};
 pub use crate::intent::Operation;
 
 /// Longest error message that is kept, in bytes.
@@ -192,13 +195,6 @@ pub struct Payload {
 }
 
 impl Payload {
-    /// Copies at most `limit` bytes of `bytes`.
-    #[must_use]
-    pub fn cut(bytes: &[u8], limit: usize) -> Self {
-        let head = bytes.get(..limit).unwrap_or(bytes);
-        Self { bytes: head.into(), total: bytes.len() as u64 }
-    }
-
     /// A head that was already copied from a body of `total` bytes.
     #[must_use]
     pub fn from_head(bytes: Box<[u8]>, total: u64) -> Self {
@@ -228,75 +224,6 @@ impl Payload {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.total == 0
-    }
-}
-
-/// What a call hands over when it is done. Made of small copies; redaction, encoding, ids and
-/// hashes are the writer's work, off the call's path.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Draft {
-    /// What it is about.
-    pub kind: Type,
-    /// The door it came in by.
-    pub source: Source,
-    /// How it ended.
-    pub status: Status,
-    /// The upstream server's name, or empty.
-    pub server: Arc<str>,
-    /// The tool's name without its server, or empty.
-    pub tool: Arc<str>,
-    /// The arguments as raw JSON, cut at `max_payload_bytes`.
-    pub arguments: Payload,
-    /// The head of the response, cut at `max_response_bytes`; its total is `response_bytes`.
-    pub response: Payload,
-    /// What went wrong, or empty.
-    pub error: Box<str>,
-    /// When it began, microseconds since 1970.
-    pub started: u64,
-    /// How long it took, in microseconds.
-    pub duration_us: u64,
-    /// What of that was ours, in microseconds.
-    pub overhead_us: u64,
-    /// The MCP session, or empty.
-    pub session_id: Arc<str>,
-    /// The request's id, or empty.
-    pub request_id: Box<str>,
-    /// The intent as raw JSON, as it was stated, or empty; cut at [`MAX_METADATA_BYTES`].
-    pub intent: Payload,
-    /// The operation type that counts for filters.
-    pub operation: Option<Operation>,
-    /// The call tool that was used, or empty.
-    pub variant: &'static str,
-    /// The client's name, or empty.
-    pub client_name: Arc<str>,
-    /// More metadata: a raw JSON object, or empty; cut at [`MAX_METADATA_BYTES`].
-    pub metadata: Payload,
-}
-
-impl Draft {
-    /// A draft with everything empty but what it is about.
-    #[must_use]
-    pub fn new(kind: Type, source: Source, status: Status) -> Self {
-        Self {
-            kind,
-            source,
-            status,
-            server: Arc::default(),
-            tool: Arc::default(),
-            arguments: Payload::default(),
-            response: Payload::default(),
-            error: Box::default(),
-            started: 0,
-            duration_us: 0,
-            overhead_us: 0,
-            session_id: Arc::default(),
-            request_id: Box::default(),
-            intent: Payload::default(),
-            operation: None,
-            variant: "",
-            client_name: Arc::default(),
-            metadata: Payload::default(),
-        }
     }
 }
 
@@ -336,7 +263,7 @@ impl Decision {
 }
 
 /// One atomic batch: a call and the decisions about it, call first (ACT-4).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Entry {
     /// The call, or whatever else happened.
     pub draft: Draft,
@@ -347,6 +274,12 @@ pub struct Entry {
 impl From<Draft> for Entry {
     fn from(draft: Draft) -> Self {
         Self { draft, decisions: Vec::new() }
+    }
+}
+
+impl From<Draft> for Box<Entry> {
+    fn from(draft: Draft) -> Self {
+        Self::new(draft.into())
     }
 }
 
@@ -554,13 +487,5 @@ mod tests {
             assert_eq!((id.time_ms(), id.seq()), (ms, seq));
             assert_eq!(Id::parse(&id.to_string()), Some(*id));
         }
-    }
-
-    #[test]
-    fn a_payload_keeps_the_head_and_knows_the_whole() {
-        let whole = Payload::cut(b"abc", 3);
-        assert!(!whole.is_cut());
-        let cut = Payload::cut(b"abcdef", 3);
-        assert_eq!((cut.bytes(), cut.total(), cut.is_cut()), (&b"abc"[..], 6, true));
     }
 }

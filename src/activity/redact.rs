@@ -14,8 +14,8 @@ use memchr::{memchr, memmem};
 
 use self::quick::Quick;
 use self::shapes::{is_credential, is_token, is_word};
+use super::bytes::PayloadRef;
 use super::lenient::{after_nested, escape, span, split_space, split_string, unescape};
-use super::record::Payload;
 
 /// What stands where a secret stood.
 pub const REDACTED: &str = "[redacted]";
@@ -91,10 +91,10 @@ impl Redactor {
     /// The payload without secrets, and the length before it was cut: more than is kept, where it
     /// was cut.
     #[must_use]
-    pub fn payload<'a>(&self, payload: &'a Payload) -> (Cow<'a, [u8]>, u64) {
-        let bytes = self.bytes(payload.bytes(), payload.is_cut());
+    pub fn payload<'a>(&self, payload: PayloadRef<'a>) -> (Cow<'a, [u8]>, u64) {
+        let bytes = self.bytes(payload.bytes, payload.is_cut());
         let total = match payload.is_cut() {
-            true => payload.total().max(bytes.len() as u64 + 1),
+            true => payload.total.max(bytes.len() as u64 + 1),
             false => bytes.len() as u64,
         };
         (bytes, total)
@@ -411,8 +411,8 @@ mod tests {
 
     fn redact(text: &str) -> String {
         let redactor = Redactor::new(&["licence_no".into()]);
-        let payload = Payload::cut(text.as_bytes(), text.len());
-        String::from_utf8(redactor.payload(&payload).0.into_owned()).unwrap()
+        let payload = PayloadRef::cut(text.as_bytes(), text.len());
+        String::from_utf8(redactor.payload(payload).0.into_owned()).unwrap()
     }
 
     #[track_caller]
@@ -463,8 +463,8 @@ mod tests {
         let redactor = Redactor::default();
         let whole = r#"{"a":"{\"password\":\"hunter2hunter2\"}","token":["s3cr3t-1","s3cr3t-2"],"n":"ghp_abcdefghijklmnopqrstuvwxyz0123456789"}"#;
         for len in 0..whole.len() {
-            let payload = Payload::cut(whole.as_bytes(), len);
-            let (bytes, total) = redactor.payload(&payload);
+            let payload = PayloadRef::cut(whole.as_bytes(), len);
+            let (bytes, total) = redactor.payload(payload);
             let text = String::from_utf8(bytes.into_owned()).unwrap();
             for secret in ["hunter", "s3cr", "ghp_"] {
                 // A prefix alone says nothing.
@@ -533,8 +533,8 @@ mod tests {
 
         #[test]
         fn any_bytes_are_redacted_without_harm(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let payload = Payload::cut(&bytes, 150);
-            let (kept, total) = Redactor::default().payload(&payload);
+            let payload = PayloadRef::cut(&bytes, 150);
+            let (kept, total) = Redactor::default().payload(payload);
             prop_assert!(total >= kept.len() as u64);
         }
     }

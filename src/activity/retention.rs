@@ -8,7 +8,7 @@
 
 use super::append::keys;
 use super::config::Config;
-use super::record::{Draft, Hash, Id, Payload, Source, Status, Type};
+use super::record::{Draft, Hash, Id, Raw, Source, Status, Type};
 use super::segment::{self, Builder};
 use super::store::{Batch, Space, Store, StoreError};
 use super::view::View;
@@ -69,7 +69,7 @@ impl Cut {
             "reason": self.reason.as_str(),
         })
         .to_string();
-        draft.metadata = Payload::cut(metadata.as_bytes(), metadata.len());
+        draft.keep(Raw::Metadata, metadata.as_bytes(), metadata.len());
         draft
     }
 

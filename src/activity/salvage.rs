@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::append::{Appender, keys};
-use super::record::{Draft, Source, Status, Type};
+use super::record::{Draft, Source, Status, Text, Type};
 use super::recover::{self, Lock};
 use super::redact::Redactor;
 use super::store::{DB, Space, Store, StoreError};
@@ -111,9 +111,9 @@ fn keep(old: &Store, dir: &Path, aside: &Path, why: &str, now_ms: u64) -> Result
     };
     let mut draft = Draft::new(Type::SystemStart, Source::Internal, Status::Error);
     draft.started = now_ms.saturating_mul(1000);
-    draft.error =
-        format!("{why}; {kept} records were kept, the rest is in {}{fault}", aside.display())
-            .into();
+    let lost =
+        format!("{why}; {kept} records were kept, the rest is in {}{fault}", aside.display());
+    draft.set(Text::Error, &lost);
     appender.push(&draft.into(), now_ms);
     if let Some(prepared) = appender.take() {
         store.commit(prepared.batch)?;

@@ -225,6 +225,7 @@ impl Serialize for Metadata<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::activity::bytes::PayloadRef;
     use crate::activity::record::{Body, Head, Operation};
 
     #[test]
@@ -252,14 +253,14 @@ mod tests {
                 session_id: "s".into(),
                 request_id: "r".into(),
                 parent: None,
-                intent: Payload::cut(br#"{"operation_type":"write"}"#, 100),
+                intent: PayloadRef::cut(br#"{"operation_type":"write"}"#, 100).to_owned(),
                 variant: "call_tool_write".into(),
                 client_name: "cursor".into(),
             },
             body: Some(Body {
-                arguments: Payload::cut(br#"{"b":1,"a":1.0}"#, 100),
-                response: Payload::cut(b"head", 2),
-                metadata: Payload::cut(br#"{"note":"x"}"#, 100),
+                arguments: PayloadRef::cut(br#"{"b":1,"a":1.0}"#, 100).to_owned(),
+                response: PayloadRef::cut(b"head", 2).to_owned(),
+                metadata: PayloadRef::cut(br#"{"note":"x"}"#, 100).to_owned(),
             }),
         };
         let json = serde_json::to_string(&record).unwrap();

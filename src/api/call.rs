@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
 use http::header::USER_AGENT;
@@ -70,11 +69,11 @@ pub(super) async fn call(
         }
         Err(Unreadable::NoSuchTool { name, text }) => {
             let refusal = Refusal { kind: RefusalKind::Unknown, text };
-            Running::new(|reply| call::unreadable(ours, caller, name.into(), refusal, reply))
+            Running::new(|reply| call::unreadable(ours, caller, name, refusal, reply))
         }
         Err(Unreadable::Body(text)) => {
             let refusal = Refusal { kind: RefusalKind::Unreadable, text };
-            Running::new(|reply| call::unreadable(ours, caller, Arc::default(), refusal, reply))
+            Running::new(|reply| call::unreadable(ours, caller, String::new(), refusal, reply))
         }
     };
     respond(worker, running, request_id).await
@@ -213,9 +212,8 @@ fn caller(headers: &HeaderMap, request_id: &str) -> Caller {
     let client = headers.get(USER_AGENT).and_then(|name| name.to_str().ok()).unwrap_or_default();
     Caller {
         source,
-        session_id: Arc::from(""),
-        client_name: Arc::from(client),
-        request_id: request_id.into(),
+        request_id: Bytes::copy_from_slice(request_id.as_bytes()),
+        name: client.into(),
         client: None,
     }
 }

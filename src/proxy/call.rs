@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use crate::activity::record::{Decision, Payload, Policy, Source, Status, Type, Verdict};
+use crate::activity::record::{Decision, Policy, Raw, Source, Status, Type, Verdict};
 use crate::intent::{self, CallArguments, Denial, Operation, Permit, Warning};
 use crate::output::Member;
 use crate::proxy::client::Client;
@@ -34,14 +34,24 @@ const CATALOG_WAIT: Duration = Duration::from_secs(30);
 pub struct Caller {
     /// The door they came in by.
     pub source: Source,
-    /// The MCP session, or empty.
-    pub session_id: Arc<str>,
-    /// The client's own name, or empty.
-    pub client_name: Arc<str>,
     /// The request's id.
-    pub request_id: Box<str>,
+    pub request_id: Bytes,
+    /// The name of one who is no `client`, or empty.
+    pub name: Box<str>,
     /// Who can be told and asked something before the answer, if anyone can.
     pub client: Option<(Arc<Client>, Channel)>,
+}
+
+impl Caller {
+    /// The MCP session, or empty.
+    pub(super) fn session_id(&self) -> &str {
+        self.client.as_ref().map_or("", |(client, _)| &client.session_id)
+    }
+
+    /// The client's own name, or empty.
+    pub(super) fn client_name(&self) -> &str {
+        self.client.as_ref().map_or(&self.name, |(client, _)| &client.name)
+    }
 }
 
 /// What a call tool is given.
@@ -60,15 +70,14 @@ pub struct Given {
 /// [`Aborted`] when the answer broke off after its first byte had gone on.
 pub async fn call(
     worker: Rc<Worker>,
-    mut caller: Caller,
+    caller: Caller,
     variant: Operation,
     given: Given,
     beside: Beside,
     reply: Reply,
 ) -> Result<(), Aborted> {
-    let client = caller.client.take();
     let mut exit =
-        match Exit::open(&worker, Type::ToolCall, caller, variant.variant(), &reply).await {
+        match Exit::open(&worker, Type::ToolCall, &caller, variant.variant(), &reply).await {
             Ok(exit) => exit,
             Err(refusal) => {
                 reply.put(Piece::Refused(refusal));
@@ -76,7 +85,7 @@ pub async fn call(
             }
         };
     let prepared = prepare(&worker, &mut exit, variant, &given).await;
-    run(worker, exit, client, prepared, beside, reply).await
+    run(worker, exit, caller.client, prepared, beside, reply).await
 }
 
 /// Sends a call that was prepared, or tells why it was not, and sees it through.
@@ -125,15 +134,15 @@ pub async fn retrieve_tools(
     reply: Reply,
 ) -> Result<(), Aborted> {
     let era = caller.client.as_ref().map_or(Era::Legacy, |(client, _)| client.era);
-    let mut exit = match Exit::open(&worker, Type::InternalToolCall, caller, "", &reply).await {
+    let mut exit = match Exit::open(&worker, Type::InternalToolCall, &caller, "", &reply).await {
         Ok(exit) => exit,
         Err(refusal) => {
             reply.put(Piece::Refused(refusal));
             return Ok(());
         }
     };
-    exit.draft.tool = Arc::from("retrieve_tools");
-    exit.draft.arguments = Payload::cut(&raw, worker.proxy.max_payload_bytes);
+    exit.name("", "retrieve_tools");
+    exit.keep(Raw::Arguments, &raw);
     let found = retrieve::retrieve(&raw, &worker.proxy.catalog.load(), worker.proxy.tools_limit);
     let (status, error, piece) = match found {
         Ok(result) => {
@@ -166,13 +175,13 @@ pub async fn retrieve_tools(
 pub async fn unreadable(
     worker: Rc<Worker>,
     caller: Caller,
-    tool: Arc<str>,
+    tool: String,
     refusal: Refusal,
     reply: Reply,
 ) -> Result<(), Aborted> {
-    let refusal = match Exit::open(&worker, Type::ToolCall, caller, "", &reply).await {
+    let refusal = match Exit::open(&worker, Type::ToolCall, &caller, "", &reply).await {
         Ok(mut exit) => {
-            exit.draft.tool = tool;
+            exit.name("", &tool);
             exit.close(Status::Rejected, &refusal.text).await;
             refusal
         }
@@ -196,25 +205,23 @@ async fn prepare(
         worker.scratch.borrow_mut().tape(),
     );
     let read = read.map_err(|error| {
-        exit.draft.arguments = Payload::cut(arguments, proxy.max_payload_bytes);
+        exit.keep(Raw::Arguments, arguments);
         Stop::new(Status::Rejected, RefusalKind::Unreadable, error.to_string())
     })?;
-    // The names of a known tool are shared with its records.
-    let known = proxy.catalog.load().named(&read.name).cloned();
-    let name = known.as_ref().map_or_else(|| read.tool(), |tool| tool.name.clone());
-    exit.draft.server = Arc::clone(&name.server);
-    exit.draft.tool = Arc::clone(&name.tool);
-    exit.draft.arguments = Payload::cut(&read.arguments, proxy.max_payload_bytes);
-    exit.draft.operation = read.intent.operation();
+    let (server, tool) = ToolName::split(&read.name).unwrap_or_default();
+    exit.name(server, tool);
+    exit.keep(Raw::Arguments, &read.arguments);
+    exit.operation(read.intent.operation());
     if let Some(stated) = read.intent.record() {
-        exit.draft.intent = Payload::cut(stated.as_bytes(), proxy.max_payload_bytes);
+        exit.keep(Raw::Intent, stated.as_bytes());
     }
     // The words before the tool: a bad intent is told even about a tool that does not exist.
     read.intent.check(variant, &proxy.intent).map_err(|error| exit.deny(&Denial::Intent(error)))?;
-    exit.draft.operation = Some(variant);
+    exit.operation(Some(variant));
+    let known = proxy.catalog.load().named(&read.name).cloned();
     let tool = match known {
         Some(tool) => tool,
-        None => find(worker, &name).await?,
+        None => find(worker, &read.tool()).await?,
     };
     let permit = intent::authorize(variant, &read.intent, tool, &proxy.intent)
         .map_err(|denial| exit.deny(&denial))?;
@@ -231,7 +238,7 @@ pub(super) fn note_warnings(exit: &mut Exit, permit: &Permit) {
             Warning::Mismatch(_) | Warning::WriteOnReadOnly { .. } => Policy::Intent,
             Warning::ApprovalSuggested(_) => Policy::Capability,
         };
-        exit.decisions.push(Decision::new(Verdict::Warning, policy, warning.to_string()));
+        exit.decide(Decision::new(Verdict::Warning, policy, warning.to_string()));
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::activity::record::{Payload, Status, Type};
+use crate::activity::record::{Raw, Status, Type};
 use crate::catalog::exposed;
 use crate::catalog::listing::{self, Start};
 use crate::catalog::snapshot::ToolSet;
@@ -66,13 +66,12 @@ struct Named {
 
 async fn call(
     worker: Rc<Worker>,
-    mut caller: Caller,
+    caller: Caller,
     named: Named,
     beside: Beside,
     reply: Reply,
 ) -> Result<(), Aborted> {
-    let client = caller.client.take();
-    let mut exit = match Exit::open(&worker, Type::ToolCall, caller, VARIANT, &reply).await {
+    let mut exit = match Exit::open(&worker, Type::ToolCall, &caller, VARIANT, &reply).await {
         Ok(exit) => exit,
         Err(refusal) => {
             reply.put(Piece::Refused(refusal));
@@ -81,7 +80,7 @@ async fn call(
     };
     let prepared = prepare(&worker, &mut exit, &named).await;
     let prepared = prepared.map(|permit| (permit, named.arguments));
-    call::run(worker, exit, client, prepared, beside, reply).await
+    call::run(worker, exit, caller.client, prepared, beside, reply).await
 }
 
 /// Finds the tool, asks the gate.
@@ -91,15 +90,14 @@ async fn prepare(
     Named { name, arguments, headers }: &Named,
 ) -> Result<Permit, Stop> {
     let proxy = &worker.proxy;
-    exit.draft.tool = dispatch::shown(name).into();
-    exit.draft.arguments = Payload::cut(arguments, proxy.max_payload_bytes);
+    exit.name("", &dispatch::shown(name));
+    exit.keep(Raw::Arguments, arguments);
     if !arguments.starts_with(b"{") {
         let text = "Invalid params: arguments must be an object".to_owned();
         return Err(Stop::new(Status::Rejected, RefusalKind::Unreadable, text));
     }
     let tool = find(worker, name).await?;
-    exit.draft.server = Arc::clone(&tool.name.server);
-    exit.draft.tool = Arc::clone(&tool.name.tool);
+    exit.name(&tool.name.server, &tool.name.tool);
     if let (Some(repeats), Some(headers)) = (&tool.repeats, headers) {
         headers.check(repeats, arguments).map_err(|mismatch| {
             let text = format!("Header mismatch: {mismatch}");
@@ -107,7 +105,7 @@ async fn prepare(
         })?;
     }
     let operation = Operation::recommended(tool.capability);
-    exit.draft.operation = Some(operation);
+    exit.operation(Some(operation));
     let settings = intent::Settings { operation_type: Requirement::Inferred, ..proxy.intent };
     let permit = intent::authorize(operation, &Stated::parse(&[]), tool, &settings)
         .map_err(|denial| exit.deny(&denial))?;

@@ -456,19 +456,19 @@ pub(super) fn refuse(
     text: String,
 ) -> Reaction {
     let (worker, caller) = (Rc::clone(worker), caller(peer, &id));
-    let tool = shown(tool).into();
+    let tool = shown(tool);
     let refusal = Refusal { kind: RefusalKind::Unreadable, text };
     let running = Running::new(|reply| call::unreadable(worker, caller, tool, refusal, reply));
     Reaction::Call { id, running }
 }
 
 /// Who calls, for a request of this raw id.
-pub(super) fn caller(peer: &Peer, id: &[u8]) -> Caller {
+pub(super) fn caller(peer: &Peer, id: &Bytes) -> Caller {
+    let inside = id.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
     Caller {
         source: Source::Mcp,
-        session_id: Arc::clone(&peer.client.session_id),
-        client_name: Arc::clone(&peer.client.name),
-        request_id: String::from_utf8_lossy(id).trim_matches('"').into(),
+        request_id: inside.map_or_else(|| id.clone(), |inside| id.slice_ref(inside)),
+        name: Box::default(),
         client: Some((Arc::clone(&peer.client), peer.channel)),
     }
 }

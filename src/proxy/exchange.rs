@@ -422,7 +422,7 @@ impl Exchange {
             let name = self.subject.name();
             let place = &failure.schema_path;
             tracing::warn!(tool = %name, %place, "the answer violates its schema");
-            self.exit.decisions.push(decision(record::Verdict::Warning, Mode::Warn, &failure));
+            self.exit.decide(decision(record::Verdict::Warning, Mode::Warn, &failure));
         }
     }
 
@@ -432,7 +432,7 @@ impl Exchange {
         tracing::warn!(tool = %name, place = %failure.schema_path, "the answer was blocked");
         drop(self.answer.take());
         let text = failure.agent_text();
-        self.exit.decisions.push(decision(record::Verdict::Blocked, Mode::Strict, failure));
+        self.exit.decide(decision(record::Verdict::Blocked, Mode::Strict, failure));
         self.exit.close(Status::Blocked, &text).await;
         let result = dispatch::error_result(self.relay.era(), &text);
         self.reply.put(Piece::Whole(Member::Result, Splice::from(result)));

@@ -8,10 +8,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 
 use crate::activity::Slot;
-use crate::activity::record::{
-    Decision, Draft, Entry, Payload, Policy, Source, Status, Type, Verdict,
-};
-use crate::intent::{Denial, DenialKind};
+use crate::activity::record::{Decision, Draft, Entry, Policy, Raw, Status, Text, Type, Verdict};
+use crate::intent::{Denial, DenialKind, Operation};
 use crate::proxy::Worker;
 use crate::proxy::call::Caller;
 use crate::proxy::reply::{Piece, Refusal, RefusalKind, Reply};
@@ -35,9 +33,9 @@ impl Stop {
 
 /// The one way out of a call: whatever happens to it, its record is written.
 pub(super) struct Exit {
-    slot: Option<Slot>,
-    pub(super) draft: Draft,
-    pub(super) decisions: Vec<Decision>,
+    /// The record and its place in the log; `None` once it is handed over.
+    record: Option<(Slot, Box<Entry>)>,
+    limits: Limits,
     /// The decision that is recorded should the call be dropped now, while its answer is judged.
     pub(super) unjudged: Option<fn() -> Decision>,
     began: Instant,
@@ -45,11 +43,15 @@ pub(super) struct Exit {
     pub(super) sent: Option<Instant>,
     /// When the answer had come, or failed to.
     pub(super) answered: Option<Instant>,
-    head: Vec<u8>,
-    head_limit: usize,
-    response_bytes: u64,
     /// Tells whether a call that is dropped was given up by its client.
     reply: Reply,
+}
+
+/// Bytes kept of what the client sent, and of the answer.
+#[derive(Clone, Copy, Default)]
+struct Limits {
+    payload: usize,
+    response: usize,
 }
 
 impl Exit {
@@ -57,7 +59,7 @@ impl Exit {
     pub(super) async fn open(
         worker: &Worker,
         kind: Type,
-        caller: Caller,
+        caller: &Caller,
         variant: &'static str,
         reply: &Reply,
     ) -> Result<Self, Refusal> {
@@ -66,38 +68,66 @@ impl Exit {
             kind: RefusalKind::Unavailable,
             text: refused.to_string(),
         })?;
-        let mut draft = Draft::new(kind, caller.source, Status::Error);
+        let mut entry: Box<Entry> = Draft::new(kind, caller.source, Status::Error).into();
+        let draft = &mut entry.draft;
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         draft.started = u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX);
-        draft.session_id = caller.session_id;
-        draft.client_name = caller.client_name;
-        draft.request_id = caller.request_id;
+        draft.set(Text::SessionId, caller.session_id());
+        draft.set(Text::ClientName, caller.client_name());
+        draft.set(Text::RequestId, &String::from_utf8_lossy(&caller.request_id));
         draft.variant = variant;
-        Ok(Self::with(slot, draft, began, worker.proxy.max_response_bytes, reply))
+        let limits = Limits {
+            payload: worker.proxy.max_payload_bytes,
+            response: worker.proxy.max_response_bytes,
+        };
+        Ok(Self::with(slot, entry, began, limits, reply))
     }
 
-    fn with(slot: Slot, draft: Draft, began: Instant, head_limit: usize, reply: &Reply) -> Self {
+    fn with(slot: Slot, entry: Box<Entry>, began: Instant, limits: Limits, reply: &Reply) -> Self {
         Self {
-            slot: Some(slot),
-            draft,
-            decisions: Vec::new(),
+            record: Some((slot, entry)),
+            limits,
             unjudged: None,
             began,
             sent: None,
             answered: None,
-            head: Vec::new(),
-            head_limit,
-            response_bytes: 0,
             reply: reply.clone(),
+        }
+    }
+
+    /// Notes which tool is called, or what else.
+    pub(super) fn name(&mut self, server: &str, tool: &str) {
+        if let Some((_, entry)) = &mut self.record {
+            entry.draft.set(Text::Server, server);
+            entry.draft.set(Text::Tool, tool);
+        }
+    }
+
+    /// Notes the operation type that counts for filters.
+    pub(super) fn operation(&mut self, operation: Option<Operation>) {
+        if let Some((_, entry)) = &mut self.record {
+            entry.draft.operation = operation;
+        }
+    }
+
+    /// Copies what is kept of the arguments or the intent.
+    pub(super) fn keep(&mut self, which: Raw, payload: &[u8]) {
+        if let Some((_, entry)) = &mut self.record {
+            entry.draft.keep(which, payload, self.limits.payload);
         }
     }
 
     /// Copies the head of the answer: a record pins no buffer of a result (ACT-2).
     pub(super) fn note_response(&mut self, slice: &Bytes) {
-        self.response_bytes += slice.len() as u64;
-        let room = self.head_limit.saturating_sub(self.head.len());
-        if room > 0 {
-            self.head.extend_from_slice(slice.get(..room).unwrap_or(slice));
+        if let Some((_, entry)) = &mut self.record {
+            entry.draft.append(Raw::Response, slice, self.limits.response);
+        }
+    }
+
+    /// Adds a decision about the call.
+    pub(super) fn decide(&mut self, decision: Decision) {
+        if let Some((_, entry)) = &mut self.record {
+            entry.decisions.push(decision);
         }
     }
 
@@ -109,20 +139,20 @@ impl Exit {
             DenialKind::Gate => (Policy::Intent, RefusalKind::Gate),
             DenialKind::Approval => (Policy::Capability, RefusalKind::Gate),
         };
-        self.decisions.push(Decision::new(Verdict::Blocked, policy, text.as_str()));
+        self.decide(Decision::new(Verdict::Blocked, policy, text.as_str()));
         Stop::new(Status::Rejected, kind, text)
     }
 
     /// Waits while the disk is too far behind the replies (ACT-3).
     pub(super) async fn clear_to_reply(&self) {
-        if let Some(slot) = &self.slot {
+        if let Some((slot, _)) = &self.record {
             slot.clear_to_reply().await;
         }
     }
 
     /// The reply is leaving, its record comes a little later: queries wait for it (ACT-5).
     pub(super) fn replied(&mut self) {
-        if let Some(slot) = &mut self.slot {
+        if let Some((slot, _)) = &mut self.record {
             slot.replied();
         }
     }
@@ -130,10 +160,9 @@ impl Exit {
     /// Hands the record over, before the last piece of the reply. Waits for the disk as far as
     /// `activity.durability` asks for it (ACT-3).
     pub(super) async fn close(&mut self, status: Status, error: &str) {
-        // The slot stays while we wait: a call dropped meanwhile still leaves its record.
+        // The record stays while we wait: a call dropped meanwhile still leaves its record.
         self.clear_to_reply().await;
-        let Some(slot) = self.slot.take() else { return };
-        let entry = self.entry(status, error);
+        let Some((slot, entry)) = self.end(status, error) else { return };
         if let Some(durable) = slot.submit(entry)
             && let Err(lost) = durable.wait().await
         {
@@ -148,35 +177,34 @@ impl Exit {
         self.reply.put(Piece::Refused(stop.refusal));
     }
 
-    fn entry(&mut self, status: Status, error: &str) -> Entry {
+    /// Takes the record out, complete.
+    fn end(&mut self, status: Status, error: &str) -> Option<(Slot, Box<Entry>)> {
+        let (slot, mut entry) = self.record.take()?;
         let total = self.began.elapsed();
         let upstream = match (self.sent, self.answered) {
             (Some(sent), Some(answered)) => answered.duration_since(sent),
             (Some(sent), None) => sent.elapsed(),
             (None, _) => Duration::ZERO,
         };
-        let mut draft =
-            std::mem::replace(&mut self.draft, Draft::new(Type::ToolCall, Source::Mcp, status));
+        let draft = &mut entry.draft;
         draft.status = status;
-        draft.error = error.into();
+        draft.set(Text::Error, error);
         draft.duration_us = micros(total);
         draft.overhead_us = micros(total.saturating_sub(upstream));
-        let head = std::mem::take(&mut self.head).into_boxed_slice();
-        draft.response = Payload::from_head(head, self.response_bytes);
-        Entry { draft, decisions: std::mem::take(&mut self.decisions) }
+        Some((slot, entry))
     }
 }
 
 impl Drop for Exit {
     fn drop(&mut self) {
-        if let Some(slot) = self.slot.take() {
-            let text = match self.reply.is_cancelled() {
-                true => "the client cancelled the call",
-                false => "the client went away before the reply was complete",
-            };
-            self.decisions.extend(self.unjudged.take().map(|decide| decide()));
+        let text = match self.reply.is_cancelled() {
+            true => "the client cancelled the call",
+            false => "the client went away before the reply was complete",
+        };
+        if let Some((slot, mut entry)) = self.end(Status::Error, text) {
+            entry.decisions.extend(self.unjudged.take().map(|decide| decide()));
             // Nobody waits for the answer any more, so nobody waits for the disk either.
-            drop(slot.submit(self.entry(Status::Error, text)));
+            drop(slot.submit(entry));
         }
     }
 }
@@ -188,7 +216,7 @@ fn micros(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::activity::{Activity, Config, query::Filter};
+    use crate::activity::{Activity, Config, Source, query::Filter};
 
     #[tokio::test]
     async fn fr_a5_a_call_that_is_dropped_while_its_answer_is_judged_leaves_a_decision() {
@@ -197,7 +225,13 @@ mod tests {
             let (activity, writer) = Activity::open(folder.path(), Config::default()).unwrap();
             let slot = activity.reserve().await.unwrap();
             let draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Error);
-            let mut exit = Exit::with(slot, draft, Instant::now(), 0, &Reply::default());
+            let mut exit = Exit::with(
+                slot,
+                draft.into(),
+                Instant::now(),
+                Limits::default(),
+                &Reply::default(),
+            );
             let unjudged =
                 || Decision::new(Verdict::Warning, Policy::OutputValidation, "not judged");
             exit.unjudged = judging.then_some(unjudged);

@@ -21,7 +21,7 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use self::address::{Request, Target};
-use crate::activity::record::{Payload, Status, Type};
+use crate::activity::record::{Raw, Status, Type};
 use crate::catalog::exposed;
 use crate::catalog::listing::{self, Start};
 use crate::output::Member;
@@ -129,15 +129,13 @@ pub fn forward(
 
 async fn forwarded(
     worker: Rc<Worker>,
-    mut caller: Caller,
+    caller: Caller,
     forward: Forward,
     takes: Takes,
     params: Bytes,
     reply: Reply,
 ) -> Result<(), Aborted> {
-    let client = caller.client.take();
-    let subscriber = client.as_ref().map(|(client, _)| Arc::clone(client));
-    let mut exit = match Exit::open(&worker, Type::InternalToolCall, caller, "", &reply).await {
+    let mut exit = match Exit::open(&worker, Type::InternalToolCall, &caller, "", &reply).await {
         Ok(exit) => exit,
         Err(refusal) => {
             let refusal = Refusal { kind: RefusalKind::Failed, ..refusal };
@@ -145,18 +143,19 @@ async fn forwarded(
             return Ok(());
         }
     };
-    exit.draft.tool = Arc::from(forward.method());
-    exit.draft.arguments = Payload::cut(&params, worker.proxy.max_payload_bytes);
-    match send(&worker, &mut exit, forward, takes, &params, subscriber.as_ref()).await {
+    exit.name("", forward.method());
+    exit.keep(Raw::Arguments, &params);
+    let client = caller.client;
+    let subscriber = client.as_ref().map(|(client, _)| client);
+    match send(&worker, &mut exit, forward, takes, &params, subscriber).await {
         Ok(None) => {
             exit.close(Status::Success, "").await;
             let nothing = Bytes::from_static(b"{}");
             reply.put(Piece::Whole(Member::Result, Splice::from(nothing)));
             Ok(())
         }
-        Ok(Some((answer, token))) => {
-            let server = Arc::clone(&exit.draft.server);
-            let subject = Subject::Other(ToolName { server, tool: Arc::clone(&exit.draft.tool) });
+        Ok(Some((server, answer, token))) => {
+            let subject = Subject::Other(ToolName { server, tool: forward.method().into() });
             let relay = Relay::new(client, token);
             Exchange::new(worker, subject, answer, exit, relay, reply).run().await
         }
@@ -167,8 +166,8 @@ async fn forwarded(
     }
 }
 
-/// The answer on its way, and the client's own progress token; `None` where nothing is left for
-/// the upstream to do.
+/// The server, its answer on its way, and the client's own progress token; `None` where nothing is
+/// left for the upstream to do.
 async fn send(
     worker: &Worker,
     exit: &mut Exit,
@@ -176,12 +175,12 @@ async fn send(
     takes: Takes,
     params: &Bytes,
     subscriber: Option<&Arc<Client>>,
-) -> Result<Option<(Answer, Option<Bytes>)>, Stop> {
+) -> Result<Option<(Arc<str>, Answer, Option<Bytes>)>, Stop> {
     let unreadable = |text| Stop::new(Status::Rejected, RefusalKind::Unreadable, text);
     let request = Request::read(forward, params)
         .map_err(|error| unreadable(format!("Invalid params: {error}")))?;
     let (upstream, own) = resolve(worker, request.target()).await.map_err(unreadable)?;
-    exit.draft.server = Arc::clone(upstream.name());
+    exit.name(upstream.name(), forward.method());
     if let Some(client) = subscriber {
         let subscribers = &worker.proxy.offers.subscribers;
         let uri = || exposed::uri(upstream.name(), &own);
@@ -213,7 +212,7 @@ async fn send(
             if forward == Forward::Subscribe {
                 upstream.want(&own, Some(answer.generation()));
             }
-            Ok(Some((answer, token)))
+            Ok(Some((Arc::clone(upstream.name()), answer, token)))
         }
         Err(error) => {
             exit.answered = Some(Instant::now());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use crate::activity::record::{Draft, Entry, Payload, Source, Status, Type};
+use crate::activity::record::{Draft, Entry, MAX_METADATA_BYTES, Raw, Source, Status, Text, Type};
 use crate::catalog::snapshot::Change;
 use crate::tool::ToolName;
 use crate::upstream::supervisor::{Event, ServerState, Status as ServerStatus};
@@ -33,23 +33,26 @@ pub(super) fn catalog_changes(server: &Arc<str>, change: &Change) -> Vec<Entry> 
         Status::Success
     };
     let mut draft = Draft::new(Type::CatalogChange, Source::Internal, status);
-    draft.server = Arc::clone(server);
-    draft.error = change.disk.as_deref().unwrap_or_default().into();
-    draft.metadata = metadata(&json!({
-        "added": change.added,
-        "removed": change.removed,
-        "changed": change.changed,
-        "duplicates": change.duplicates,
-    }));
+    draft.set(Text::Server, server);
+    draft.set(Text::Error, change.disk.as_deref().unwrap_or_default());
+    keep_metadata(
+        &mut draft,
+        &json!({
+            "added": change.added,
+            "removed": change.removed,
+            "changed": change.changed,
+            "duplicates": change.duplicates,
+        }),
+    );
     let unusable = change.unusable.iter().map(|(tool, reason)| unusable_schema(tool, reason));
     std::iter::once(draft).chain(unusable).map(Entry::from).collect()
 }
 
 fn unusable_schema(tool: &ToolName, reason: &str) -> Draft {
     let mut draft = Draft::new(Type::CatalogChange, Source::Internal, Status::Warning);
-    draft.server = Arc::clone(&tool.server);
-    draft.tool = Arc::clone(&tool.tool);
-    draft.error = format!("its answers cannot be validated: {reason}").into();
+    draft.set(Text::Server, &tool.server);
+    draft.set(Text::Tool, &tool.tool);
+    draft.set(Text::Error, &format!("its answers cannot be validated: {reason}"));
     draft
 }
 
@@ -61,21 +64,23 @@ fn server_change(state: &ServerState) -> Draft {
         ServerStatus::Failed => Status::Error,
     };
     let mut draft = Draft::new(Type::ServerChange, Source::Internal, status);
-    draft.server = Arc::clone(&state.name);
-    draft.error = if status == Status::Error { (*state.reason).into() } else { "".into() };
-    draft.metadata = metadata(&json!({
-        "status": state.status.as_str(),
-        "transport": state.transport.as_str(),
-        "tools": state.tools,
-        "protocol_version": state.protocol_version,
-        "server_info": state.server_info,
-    }));
+    draft.set(Text::Server, &state.name);
+    draft.set(Text::Error, if status == Status::Error { &state.reason } else { "" });
+    keep_metadata(
+        &mut draft,
+        &json!({
+            "status": state.status.as_str(),
+            "transport": state.transport.as_str(),
+            "tools": state.tools,
+            "protocol_version": state.protocol_version,
+            "server_info": state.server_info,
+        }),
+    );
     draft
 }
 
-fn metadata(value: &serde_json::Value) -> Payload {
-    let text = value.to_string();
-    Payload::cut(text.as_bytes(), crate::activity::record::MAX_METADATA_BYTES)
+fn keep_metadata(draft: &mut Draft, value: &serde_json::Value) {
+    draft.keep(Raw::Metadata, value.to_string().as_bytes(), MAX_METADATA_BYTES);
 }
 
 #[cfg(test)]
@@ -95,8 +100,8 @@ mod tests {
         assert_eq!(entries[0].draft.status, Status::Success);
         let warned = &entries[1].draft;
         assert_eq!((warned.kind, warned.status), (Type::CatalogChange, Status::Warning));
-        assert_eq!(&*warned.tool, "search");
-        assert!(warned.error.contains("$ref is remote"));
+        assert_eq!(warned.text(Text::Tool), "search");
+        assert!(warned.text(Text::Error).contains("$ref is remote"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use mcpproxy::activity::{
     Activity, Config, Draft, Durability, Filter, OnFailure, Page, Refused, Source, Status,
-    StoreError, Type,
+    StoreError, Text, Type,
 };
 
 use crate::support::{call, slot, wait};
@@ -22,8 +22,8 @@ const BURST: u64 = 20;
 
 fn numbered(n: u64) -> Draft {
     let mut draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Success);
-    draft.request_id = format!("{n}").into();
-    draft.server = "server".into();
+    draft.set(Text::RequestId, &format!("{n}"));
+    draft.set(Text::Server, "server");
     draft
 }
 

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use mcpproxy::activity::{
-    Activity, Config, Entry, Filter, From, Page, Payload, Period, Type, verify,
-};
+use mcpproxy::activity::{Activity, Config, Entry, Filter, From, Page, Period, Raw, Type, verify};
 
 use crate::support::{NEW_YEAR, call, slot};
 
@@ -119,7 +117,7 @@ fn act_6_the_disk_gets_its_room_back() {
         // Hard to compress, easy to find.
         let noise: String = (0..100).map(|k| format!("{:x}", n * 7919 + k * k * 104_729)).collect();
         let text = format!(r#"{{"n":"needle-{n}-","noise":"{noise}"}}"#);
-        entry.draft.arguments = Payload::cut(text.as_bytes(), 4096);
+        entry.draft.keep(Raw::Arguments, text.as_bytes(), 4096);
         slot(&activity).submit(entry);
     }
     activity.flush().unwrap();

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use mcpproxy::activity::{
-    Activity, Config, Decision, Draft, Entry, Operation, Payload, Policy, Slot, Source, Status,
+    Activity, Config, Decision, Draft, Entry, Operation, Policy, Raw, Slot, Source, Status, Text,
     Type, Verdict, Writer,
 };
 
@@ -36,17 +36,17 @@ pub(crate) fn call(n: u64) -> Entry {
         _ => Status::Success,
     };
     let mut draft = Draft::new(Type::ToolCall, Source::Mcp, status);
-    draft.server = servers[(n % 4) as usize].into();
-    draft.tool = format!("tool_{}", n % 7).into();
-    draft.arguments = Payload::cut(format!(r#"{{"n":{n}}}"#).as_bytes(), 4096);
-    draft.response = Payload::cut(format!("answer {n}").as_bytes(), 1024);
+    draft.set(Text::Server, servers[(n % 4) as usize]);
+    draft.set(Text::Tool, &format!("tool_{}", n % 7));
+    draft.keep(Raw::Arguments, format!(r#"{{"n":{n}}}"#).as_bytes(), 4096);
+    draft.keep(Raw::Response, format!("answer {n}").as_bytes(), 1024);
     // Calls do not end in the order in which they began.
     draft.started = NEW_YEAR + n * 1_000_000 + (n % 13) * 5_000_000;
     draft.duration_us = 1000 + n;
-    draft.session_id = format!("session-{}", n / 100).into();
-    draft.request_id = format!("request-{n}").into();
+    draft.set(Text::SessionId, &format!("session-{}", n / 100));
+    draft.set(Text::RequestId, &format!("request-{n}"));
     draft.operation = [None, Some(Operation::Read), Some(Operation::Write)][(n % 3) as usize];
-    draft.intent = Payload::cut(br#"{"operation_type":"read"}"#, 8192);
+    draft.keep(Raw::Intent, br#"{"operation_type":"read"}"#, 8192);
     draft.variant = "call_tool_read";
     let mut decisions = Vec::new();
     if status == Status::Blocked {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mcpproxy::activity::{
-    Activity, Config, Durability, Filter, LiveEvent, Page, Payload, Refused, StoreError,
+    Activity, Config, Durability, Filter, LiveEvent, Page, Raw, Refused, StoreError, Text,
 };
 
 use crate::support::{call, files, open, slot, wait};
@@ -135,11 +135,11 @@ fn act_8_no_secret_is_in_any_file_of_the_log() {
     let result = serde_json::json!({ "content": [{ "type": "text", "text": text }] }).to_string();
     for limit in [10_000, 60] {
         let mut entry = call(1);
-        entry.draft.arguments = Payload::cut(outer.to_string().as_bytes(), limit);
-        entry.draft.response = Payload::cut(result.as_bytes(), limit + 20);
-        entry.draft.error = text.as_str().into();
-        entry.draft.intent = Payload::cut(inner.as_bytes(), limit);
-        entry.draft.metadata = Payload::cut(inner.as_bytes(), limit);
+        entry.draft.keep(Raw::Arguments, outer.to_string().as_bytes(), limit);
+        entry.draft.keep(Raw::Response, result.as_bytes(), limit + 20);
+        entry.draft.set(Text::Error, &text);
+        entry.draft.keep(Raw::Intent, inner.as_bytes(), limit);
+        entry.draft.keep(Raw::Metadata, inner.as_bytes(), limit);
         entry.decisions[0].reason = text.as_str().into();
         slot(&activity).submit(entry);
     }

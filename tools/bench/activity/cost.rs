@@ -15,7 +15,7 @@ use mcpproxy::activity::redact::Redactor;
 use mcpproxy::activity::store::Store;
 use mcpproxy::activity::view::View;
 use mcpproxy::activity::{
-    Activity, Config, Draft, Entry, Operation, Payload, Source, Status, Type,
+    Activity, Config, Draft, Entry, Operation, Raw, Source, Status, Text, Type,
 };
 
 use super::probe;
@@ -53,10 +53,10 @@ pub(super) fn answer() -> String {
 /// What the records of all calls share.
 pub(super) fn template() -> Draft {
     let mut draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Success);
-    draft.server = "github".into();
-    draft.tool = "list_issues".into();
-    draft.session_id = "6f1f3c1e-8d0c-4b8e-9a54-1d1f0a2b3c4d".into();
-    draft.client_name = "claude-code".into();
+    draft.set(Text::Server, "github");
+    draft.set(Text::Tool, "list_issues");
+    draft.set(Text::SessionId, "6f1f3c1e-8d0c-4b8e-9a54-1d1f0a2b3c4d");
+    draft.set(Text::ClientName, "claude-code");
     draft.operation = Some(Operation::Read);
     draft.variant = "call_tool_read";
     draft
@@ -67,10 +67,10 @@ pub(super) fn entry(template: &Draft, answer: &[u8], n: u64) -> Entry {
     let mut draft = template.clone();
     let arguments = format!(r#"{{"owner":"octo","repo":"hello","page":{n},"labels":["bug"]}}"#);
     let intent = br#"{"operation_type":"read","data_sensitivity":"private","reason":"to see it"}"#;
-    draft.arguments = Payload::cut(arguments.as_bytes(), 4096);
-    draft.response = Payload::cut(answer, HEAD_BYTES);
-    draft.intent = Payload::cut(intent, 8192);
-    draft.request_id = n.to_string().into();
+    draft.keep(Raw::Arguments, arguments.as_bytes(), 4096);
+    draft.keep(Raw::Response, answer, HEAD_BYTES);
+    draft.keep(Raw::Intent, intent, 8192);
+    draft.set(Text::RequestId, &n.to_string());
     draft.started = super::START + n * 100;
     draft.duration_us = 200 + n % 500;
     draft.overhead_us = 20 + n % 50;
@@ -100,12 +100,12 @@ fn steps(dir: &Path) -> Result<(), Box<dyn Error>> {
         println!("{name:<34} {micros:6.2} µs a record");
     };
     step("redact the response", &mut |entry| {
-        black_box(redactor.payload(black_box(&entry.draft.response)));
+        black_box(redactor.payload(black_box(entry.draft.payload(Raw::Response))));
     });
     step("redact arguments, intent, error", &mut |entry| {
-        black_box(redactor.payload(black_box(&entry.draft.arguments)));
-        black_box(redactor.payload(black_box(&entry.draft.intent)));
-        black_box(redactor.text(black_box(&entry.draft.error)));
+        black_box(redactor.payload(black_box(entry.draft.payload(Raw::Arguments))));
+        black_box(redactor.payload(black_box(entry.draft.payload(Raw::Intent))));
+        black_box(redactor.text(black_box(entry.draft.text(Text::Error))));
     });
     let (mut head, mut body) = (Vec::new(), Vec::new());
     step("encode", &mut |entry| encode(black_box(entry), &mut head, &mut body));
@@ -146,7 +146,6 @@ fn steps(dir: &Path) -> Result<(), Box<dyn Error>> {
 
 fn encode(entry: &Entry, head: &mut Vec<u8>, body: &mut Vec<u8>) {
     let draft = &entry.draft;
-    let whole = |it: &'_ Payload| it.total();
     head.clear();
     body.clear();
     codec::encode_head(
@@ -156,26 +155,24 @@ fn encode(entry: &Entry, head: &mut Vec<u8>, body: &mut Vec<u8>) {
             source: draft.source,
             status: draft.status,
             operation: draft.operation,
-            server: &draft.server,
-            tool: &draft.tool,
-            error: &draft.error,
+            server: draft.text(Text::Server),
+            tool: draft.text(Text::Tool),
+            error: draft.text(Text::Error),
             started: draft.started,
             duration_us: draft.duration_us,
             overhead_us: draft.overhead_us,
-            response_bytes: whole(&draft.response),
-            session_id: &draft.session_id,
-            request_id: &draft.request_id,
+            response_bytes: draft.payload(Raw::Response).total,
+            session_id: draft.text(Text::SessionId),
+            request_id: draft.text(Text::RequestId),
             parent: None,
-            intent: PayloadRef { bytes: draft.intent.bytes(), total: whole(&draft.intent) },
+            intent: draft.payload(Raw::Intent),
             variant: draft.variant,
-            client_name: &draft.client_name,
+            client_name: draft.text(Text::ClientName),
         },
         head,
     );
-    let of = |it: &'static str| PayloadRef { bytes: it.as_bytes(), total: it.len() as u64 };
-    let arguments = PayloadRef { bytes: draft.arguments.bytes(), total: whole(&draft.arguments) };
-    let response = PayloadRef { bytes: draft.response.bytes(), total: whole(&draft.response) };
-    codec::encode_body(arguments, response, of(""), body);
+    let (arguments, response) = (draft.payload(Raw::Arguments), draft.payload(Raw::Response));
+    codec::encode_body(arguments, response, PayloadRef::default(), body);
 }
 
 /// The threads of a log that takes `rate` calls a second.

@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use mcpproxy::activity::{
-    Activity, Config, Draft, Filter, From, Operation, Page, Payload, Payloads, Period, Source,
-    Status, Type,
+    Activity, Config, Draft, Filter, From, Operation, Page, Payloads, Period, Raw, Source, Status,
+    Text, Type,
 };
 
 /// The allocator of the product.
@@ -33,24 +33,24 @@ fn draft(template: &Draft, n: u64) -> Draft {
         list.get((n % list.len() as u64) as usize).map_or("", |it| it).to_owned()
     };
     let mut draft = template.clone();
-    draft.server = pick(&servers, n).into();
-    draft.tool = format!("tool_{}", n % 30).into();
+    draft.set(Text::Server, &pick(&servers, n));
+    draft.set(Text::Tool, &format!("tool_{}", n % 30));
     draft.status = if n.is_multiple_of(50) { Status::Error } else { Status::Success };
     draft.operation = Some(if n.is_multiple_of(3) { Operation::Write } else { Operation::Read });
-    draft.session_id = format!("session-{}", n / 1000).into();
-    draft.request_id = format!("{:016x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15)).into();
+    draft.set(Text::SessionId, &format!("session-{}", n / 1000));
+    draft.set(Text::RequestId, &format!("{:016x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
     draft.started = START + n * 2_000_000;
     draft.duration_us = 500 + n % 5000;
     let arguments = format!(
         r#"{{"owner":"octo","number":{n},"title":"It is broken","body":"Steps: open {} and close."}}"#,
         n * 31
     );
-    draft.arguments = Payload::cut(arguments.as_bytes(), 4096);
+    draft.keep(Raw::Arguments, arguments.as_bytes(), 4096);
     let response = format!(
         r#"{{"content":[{{"type":"text","text":"{{\"id\":{n},\"state\":\"open\"}}"}}],"structuredContent":{{"id":{n},"state":"open","hash":"{:x}"}}}}"#,
         n.wrapping_mul(0xd129_0e2d_7f4a_7c15)
     );
-    draft.response = Payload::cut(response.as_bytes(), 1024);
+    draft.keep(Raw::Response, response.as_bytes(), 1024);
     draft
 }
 
@@ -102,8 +102,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (activity, writer) = Activity::open(&dir, config)?;
     let mut template = Draft::new(Type::ToolCall, Source::Mcp, Status::Success);
     template.variant = "call_tool_read";
-    template.client_name = "client".into();
-    template.intent = Payload::cut(br#"{"operation_type":"read","reason":"to see"}"#, 1024);
+    template.set(Text::ClientName, "client");
+    template.keep(Raw::Intent, br#"{"operation_type":"read","reason":"to see"}"#, 1024);
 
     let start = Instant::now();
     std::thread::scope(|scope| {
@@ -142,7 +142,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ("session, old", Filter { sessions: vec!["session-3".into()], ..none() }),
         (
             "request, old",
-            Filter { requests: vec![draft(&template, 77).request_id.into()], ..none() },
+            Filter { requests: vec![draft(&template, 77).text(Text::RequestId).into()], ..none() },
         ),
         (
             "time range, old",
@@ -199,7 +199,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         "summary of 30 days                      {}",
         timed(20, || activity.summary(Period::Month, now).map(|it| it.stats.total()))
     );
-    let rare = Filter { requests: vec![draft(&template, 77).request_id.into()], ..none() };
+    let rare =
+        Filter { requests: vec![draft(&template, 77).text(Text::RequestId).into()], ..none() };
     for (name, filter) in [("everything", none()), ("one request", rare)] {
         let (before, start) = (probe::reset_peak()?, Instant::now());
         let (found, bytes) = export(&activity, &filter)?;

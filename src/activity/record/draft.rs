@@ -1,0 +1,304 @@
+//! What a call hands over when it is done: a few numbers, and one buffer with all that was copied.
+//!
+//! Made on the call's thread, read and freed on the writer's: it shares nothing, no name either,
+//! since a count that many threads change costs more than the name's bytes, and it is one
+//! allocation to free far from where it was made.
+
+use super::{MAX_ERROR_BYTES, MAX_METADATA_BYTES, MAX_NAME_BYTES, Operation, Source, Status, Type};
+use crate::activity::bytes::PayloadRef;
+
+/// Room that is made for texts before there are any: those of most calls, their arguments too.
+const TEXT_BYTES: usize = 512;
+
+/// The texts of a draft. Those that were not set are empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Text {
+    /// The upstream server's name.
+    Server,
+    /// The tool's name without its server.
+    Tool,
+    /// What went wrong.
+    Error,
+    /// The MCP session.
+    SessionId,
+    /// The request's id.
+    RequestId,
+    /// The client's name.
+    ClientName,
+}
+
+impl Text {
+    const COUNT: usize = 6;
+
+    /// Bytes that are kept of it.
+    #[must_use]
+    pub const fn limit(self) -> usize {
+        match self {
+            Self::Error => MAX_ERROR_BYTES,
+            Self::Server | Self::Tool | Self::SessionId | Self::RequestId | Self::ClientName => {
+                MAX_NAME_BYTES
+            }
+        }
+    }
+
+    /// As much of a text as is kept, cut between characters.
+    #[must_use]
+    pub fn cut(self, text: &str) -> &str {
+        text.get(..text.floor_char_boundary(self.limit())).unwrap_or(text)
+    }
+}
+
+/// The payloads of a draft. Those that were not kept are empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Raw {
+    /// The arguments as raw JSON.
+    Arguments,
+    /// The head of the response; its total is `response_bytes`.
+    Response,
+    /// The intent as raw JSON, as it was stated.
+    Intent,
+    /// More metadata: a raw JSON object.
+    Metadata,
+}
+
+impl Raw {
+    const COUNT: usize = 4;
+
+    /// Bytes that are kept of it, whatever the configuration allows.
+    const fn most(self) -> usize {
+        match self {
+            Self::Arguments | Self::Response => usize::MAX,
+            Self::Intent | Self::Metadata => MAX_METADATA_BYTES,
+        }
+    }
+}
+
+/// What a call hands over when it is done. Redaction, encoding, ids and hashes are the writer's
+/// work, off the call's path.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    /// What it is about.
+    pub kind: Type,
+    /// The door it came in by.
+    pub source: Source,
+    /// How it ended.
+    pub status: Status,
+    /// The operation type that counts for filters.
+    pub operation: Option<Operation>,
+    /// When it began, microseconds since 1970.
+    pub started: u64,
+    /// How long it took, in microseconds.
+    pub duration_us: u64,
+    /// What of that was ours, in microseconds.
+    pub overhead_us: u64,
+    /// The call tool that was used, or empty.
+    pub variant: &'static str,
+    /// All texts and payloads, in the order in which they came; what was replaced is still there.
+    bytes: Vec<u8>,
+    texts: [Span; Text::COUNT],
+    payloads: [(Span, u64); Raw::COUNT],
+}
+
+/// A part of the buffer.
+#[derive(Clone, Copy, Debug, Default)]
+struct Span {
+    start: usize,
+    end: usize,
+}
+
+impl Draft {
+    /// A draft with everything empty but what it is about. Allocates nothing.
+    #[must_use]
+    pub fn new(kind: Type, source: Source, status: Status) -> Self {
+        Self {
+            kind,
+            source,
+            status,
+            operation: None,
+            started: 0,
+            duration_us: 0,
+            overhead_us: 0,
+            variant: "",
+            bytes: Vec::new(),
+            texts: Default::default(),
+            payloads: Default::default(),
+        }
+    }
+
+    /// Copies a text, in the place of what was there. Cut at [`Text::limit`].
+    pub fn set(&mut self, which: Text, text: &str) {
+        let span = self.copy(which.cut(text).as_bytes(), TEXT_BYTES);
+        if let Some(place) = self.texts.get_mut(which as usize) {
+            *place = span;
+        }
+    }
+
+    /// A text, as far as it was kept.
+    #[must_use]
+    pub fn text(&self, which: Text) -> &str {
+        let span = self.texts.get(which as usize).copied().unwrap_or_default();
+        std::str::from_utf8(self.slice(span)).unwrap_or_default()
+    }
+
+    /// Copies the first `limit` bytes of a payload, in the place of what was there; of intents and
+    /// metadata [`MAX_METADATA_BYTES`] at most.
+    pub fn keep(&mut self, which: Raw, payload: &[u8], limit: usize) {
+        if let Some(place) = self.payloads.get_mut(which as usize) {
+            *place = Default::default();
+        }
+        self.append(which, payload, limit);
+    }
+
+    /// Goes on with a payload that comes in pieces. `limit` counts for the whole.
+    pub fn append(&mut self, which: Raw, piece: &[u8], limit: usize) {
+        let (mut span, total) = self.payloads.get(which as usize).copied().unwrap_or_default();
+        let room = limit.min(which.most()).saturating_sub(span.len());
+        let head = piece.get(..room).unwrap_or(piece);
+        if !head.is_empty() {
+            if span.end != self.bytes.len() {
+                // Something else came in between, which calls do not do: it goes on behind that.
+                let before = self.slice(span).to_vec();
+                span = self.copy(&before, 0);
+            }
+            // Many small pieces are not to be moved for each of them.
+            let ahead = span.len().min(room);
+            span.end = self.copy(head, ahead).end;
+        }
+        if let Some(place) = self.payloads.get_mut(which as usize) {
+            *place = (span, total + piece.len() as u64);
+        }
+    }
+
+    /// A payload, as far as it was kept.
+    #[must_use]
+    pub fn payload(&self, which: Raw) -> PayloadRef<'_> {
+        let (span, total) = self.payloads.get(which as usize).copied().unwrap_or_default();
+        PayloadRef { bytes: self.slice(span), total }
+    }
+
+    /// Copies bytes to the end. Where there is no room, it makes what they need, or `ahead` if that
+    /// is more, never twice of what is there: a draft whose parts are given once takes no more
+    /// memory than its place in the queue counts for it (`shared::room`).
+    fn copy(&mut self, bytes: &[u8], ahead: usize) -> Span {
+        let start = self.bytes.len();
+        if self.bytes.capacity() - start < bytes.len() {
+            self.bytes.reserve_exact(bytes.len().max(ahead));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Span { start, end: self.bytes.len() }
+    }
+
+    fn slice(&self, span: Span) -> &[u8] {
+        self.bytes.get(span.start..span.end).unwrap_or_default()
+    }
+}
+
+impl Span {
+    fn len(self) -> usize {
+        self.end - self.start
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXTS: [Text; Text::COUNT] =
+        [Text::Server, Text::Tool, Text::Error, Text::SessionId, Text::RequestId, Text::ClientName];
+    const PAYLOADS: [Raw; Raw::COUNT] = [Raw::Arguments, Raw::Response, Raw::Intent, Raw::Metadata];
+
+    fn draft() -> Draft {
+        Draft::new(Type::ToolCall, Source::Mcp, Status::Success)
+    }
+
+    #[test]
+    fn texts_and_payloads_come_back_whatever_the_order() {
+        let mut draft = draft();
+        assert_eq!(draft.bytes.capacity(), 0);
+        for round in ["first", "other, and longer", ""] {
+            for (text, payload) in TEXTS.iter().zip(PAYLOADS.iter().cycle()) {
+                draft.set(*text, &format!("{round} {text:?}"));
+                draft.keep(*payload, format!("{round} {payload:?}").as_bytes(), 100);
+            }
+            for text in TEXTS {
+                assert_eq!(draft.text(text), format!("{round} {text:?}"));
+            }
+            for payload in PAYLOADS {
+                let expected = format!("{round} {payload:?}");
+                let kept = draft.payload(payload);
+                assert_eq!((kept.bytes, kept.total), (expected.as_bytes(), expected.len() as u64));
+            }
+        }
+        for text in TEXTS {
+            draft.set(text, "");
+            assert_eq!(draft.text(text), "");
+        }
+        for payload in PAYLOADS {
+            draft.keep(payload, b"", 100);
+            assert_eq!(draft.payload(payload), PayloadRef::default());
+        }
+    }
+
+    #[test]
+    fn texts_are_cut_between_characters() {
+        for text in TEXTS {
+            let mut draft = draft();
+            // The limit is in the middle of a character of three bytes.
+            let long = "€".repeat(text.limit());
+            draft.set(text, &long);
+            let kept = draft.text(text);
+            assert!(long.starts_with(kept));
+            assert_eq!(kept.len(), text.limit() / 3 * 3);
+        }
+    }
+
+    #[test]
+    fn payloads_are_cut_and_know_the_whole() {
+        for (payload, limit, kept) in [
+            (Raw::Arguments, 3, 3),
+            (Raw::Arguments, 0, 0),
+            (Raw::Response, 10_000, 9000),
+            (Raw::Intent, 10_000, MAX_METADATA_BYTES),
+            (Raw::Metadata, usize::MAX, MAX_METADATA_BYTES),
+        ] {
+            let mut draft = draft();
+            draft.keep(payload, &[7; 9000], limit);
+            assert_eq!(
+                draft.payload(payload),
+                PayloadRef { bytes: &[7; 9000][..kept], total: 9000 }
+            );
+        }
+    }
+
+    #[test]
+    fn act_2_a_response_in_pieces_is_kept_up_to_its_limit() {
+        for between in [false, true] {
+            let mut draft = draft();
+            draft.set(Text::Tool, "tool");
+            for piece in ["abc", "", "de", "fgh", "ij"] {
+                draft.append(Raw::Response, piece.as_bytes(), 7);
+                if between {
+                    draft.set(Text::Error, piece);
+                }
+            }
+            assert_eq!(draft.payload(Raw::Response), PayloadRef { bytes: b"abcdefg", total: 10 });
+            assert_eq!(draft.text(Text::Tool), "tool");
+            assert_eq!(draft.text(Text::Error), if between { "ij" } else { "" });
+        }
+    }
+
+    #[test]
+    fn act_2_a_draft_takes_no_more_memory_than_is_counted_for_it() {
+        let limit = 10_000;
+        for piece in [1, 7, 1000, 20_000] {
+            let mut draft = draft();
+            TEXTS.iter().for_each(|text| draft.set(*text, &"x".repeat(9000)));
+            draft.keep(Raw::Arguments, &[1; 20_000], limit);
+            draft.keep(Raw::Intent, &[2; 20_000], limit);
+            [3; 20_000].chunks(piece).for_each(|it| draft.append(Raw::Response, it, limit));
+            let texts: usize = TEXTS.iter().map(|text| text.limit()).sum();
+            let counted = texts + 2 * limit + MAX_METADATA_BYTES + TEXT_BYTES;
+            assert!(draft.bytes.capacity() <= counted, "{} bytes", draft.bytes.capacity());
+        }
+    }
+}
