@@ -90,5 +90,32 @@ fn activity(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, activity);
+/// The heads of answers that have no secret, as nearly all have none.
+fn redact(c: &mut Criterion) {
+    let item = |id: u32| {
+        let url = "https://example.invalid/octo/hello";
+        serde_json::json!({ "id": id, "name": "hello", "url": url, "private": false, "body": "A b." })
+    };
+    let items = serde_json::json!({ "items": (0..16).map(item).collect::<Vec<_>>() }).to_string();
+    let prose =
+        "It is said that \"the quick\" one is not the latest version: see there.\n".repeat(32);
+    let in_text = |text: &str| {
+        serde_json::json!({ "content": [{ "type": "text", "text": text }] }).to_string()
+    };
+    let numbers = |n: u32| serde_json::json!({ "id": n, "x": [n, 2 * n], "mean": n });
+    let numbers = serde_json::json!((0..64).map(numbers).collect::<Vec<_>>()).to_string();
+
+    let redactor = Redactor::new(&[]);
+    let mut group = c.benchmark_group("redact");
+    for (name, text) in
+        [("JSON in text", in_text(&items)), ("prose", in_text(&prose)), ("numbers", numbers)]
+    {
+        let payload = Payload::cut(text.as_bytes(), 1024);
+        group.throughput(Throughput::Bytes(payload.bytes().len() as u64));
+        group.bench_function(name, |b| b.iter(|| redactor.payload(black_box(&payload)).1));
+    }
+    group.finish();
+}
+
+criterion_group!(benches, activity, redact);
 criterion_main!(benches);

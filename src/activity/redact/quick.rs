@@ -20,6 +20,10 @@ use super::{KEY_ENDS, KEYS, is_end, is_separator};
 /// What is no key but takes out what follows it, and what is one but also a line of a PEM file:
 /// wherever they stand, the text is not clean.
 const ALWAYS: [&[u8]; 3] = [b"bearer", b"basic", b"privatekey"];
+/// Words are found much quicker if none has fewer letters than this.
+const LONG: usize = 4;
+/// What may follow a key in a folded text, if it is one.
+const NEXT: &[u8] = b"\":=ntrf";
 /// More words that turn out to be no keys than this: the long way is as quick.
 const MAX_FINDS: usize = 32;
 /// So many backslashes in a row are strings in strings in strings.
@@ -32,6 +36,8 @@ const CUT_ESCAPE: usize = 16;
 pub(super) struct Quick {
     /// Keys as [`fold`] leaves them; those of [`ALWAYS`] come first.
     keys: AhoCorasick,
+    /// So many of the keys are whole; after them come short ones with what may follow them.
+    whole: usize,
     /// The prefixes of [`SHAPES`].
     shapes: AhoCorasick,
     /// The memory of the last folded text.
@@ -40,17 +46,30 @@ pub(super) struct Quick {
 
 impl Quick {
     /// For the built-in keys and `extra` ones, in lower case and without separators. `None` where
-    /// a key could be written so that it is not found.
+    /// a key could be written so that it is not found, or hides one that it begins with.
     pub(super) fn new(extra: &[Box<[u8]>]) -> Option<Self> {
-        let plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\');
+        let plain =
+            |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b':' | b'=');
         if !extra.iter().all(|key| key.iter().all(plain)) {
             return None;
         }
         let keys = KEY_ENDS.iter().chain(KEYS).map(|key| key.as_bytes());
         let keys = keys.chain(extra.iter().map(AsRef::as_ref));
-        let keys = ALWAYS.into_iter().chain(keys.filter(|key| !ALWAYS.contains(key)));
+        let (short, long): (Vec<_>, Vec<_>) =
+            keys.filter(|key| !ALWAYS.contains(key)).partition(|key| key.len() < LONG);
+        let whole = ALWAYS.len() + long.len();
+        let short: Vec<_> = short
+            .iter()
+            .flat_map(|key| NEXT.iter().map(|next| [key, &[*next][..]].concat()))
+            .collect();
+        let keys = ALWAYS.into_iter().chain(long).chain(short.iter().map(AsRef::as_ref));
         let shapes = SHAPES.iter().map(|(prefix, _)| prefix.as_bytes());
-        Some(Self { keys: finder(keys)?, shapes: finder(shapes)?, folded: RefCell::default() })
+        Some(Self {
+            keys: finder(keys)?,
+            whole,
+            shapes: finder(shapes)?,
+            folded: RefCell::default(),
+        })
     }
 
     /// True if nothing in the text is to be taken out; false if it is not known.
@@ -70,11 +89,13 @@ impl Quick {
         let (mut rest, mut finds) = (folded, 0);
         while let Some(found) = self.keys.find(rest) {
             finds += 1;
-            let after = rest.get(found.end()..).unwrap_or_default();
+            let nth = found.pattern().as_usize();
+            let end = found.end() - usize::from(nth >= self.whole);
+            let after = rest.get(end..).unwrap_or_default();
             // White space may be an escape's letter: `token\n: x`.
             let next = after.iter().find(|byte| !matches!(byte, b'n' | b't' | b'r' | b'f'));
             let is_key = matches!(next, Some(b'"' | b':' | b'='));
-            if is_key || found.pattern().as_usize() < ALWAYS.len() || finds > MAX_FINDS {
+            if is_key || nth < ALWAYS.len() || finds > MAX_FINDS {
                 return true;
             }
             rest = rest.get(found.start() + 1..).unwrap_or_default();
@@ -155,27 +176,23 @@ fn fold<'a>(text: &[u8], out: &'a mut [u8]) -> Option<&'a [u8]> {
 
 /// True if no escape stands for an ASCII letter or for nothing, and none is deep inside others.
 fn has_plain_escapes(text: &[u8]) -> bool {
+    let Some(text) = memchr(b'\\', text).and_then(|first| text.get(first..)) else { return true };
     // Without a branch, so that it is done for many bytes at once; what it doubts is looked at.
     let after = text.get(1..).unwrap_or_default();
-    let doubtful = text.iter().zip(after).fold(false, |doubtful, (byte, next)| {
-        doubtful | ((*byte == b'\\') & stands_for_itself(*next))
-    });
-    // A row has one at each of its places; three of them tell it from quotes that are escaped.
-    let second = text.get(1..).unwrap_or_default();
-    let middle = text.get(MANY_BACKSLASHES / 2..).unwrap_or_default();
-    let last = text.get(MANY_BACKSLASHES - 1..).unwrap_or_default();
-    let places = text.iter().zip(second).zip(middle.iter().zip(last));
-    let in_a_row = places.fold(false, |found, ((first, second), (middle, last))| {
-        let all = (*first == b'\\') & (*second == b'\\') & (*middle == b'\\');
-        found | (all & (*last == b'\\'))
-    });
-    !(doubtful | in_a_row) || has_plain_escapes_exactly(text)
+    let doubtful = text
+        .iter()
+        .zip(after)
+        .fold(0, |doubtful, (byte, next)| doubtful | u8::from((*byte == b'\\') & !is_usual(*next)));
+    // A long row covers four bytes that begin at a multiple of four.
+    let fours = text.as_chunks().0;
+    let in_a_row = fours.iter().fold(false, |found, four| found | (*four == [b'\\'; 4]));
+    (doubtful == 0 && !in_a_row) || has_plain_escapes_exactly(text)
 }
 
-/// What keys and credentials are made of, and no letter of a control character's escape.
-fn stands_for_itself(byte: u8) -> bool {
-    let control = matches!(byte, b'b' | b'f' | b'n' | b'r' | b't');
-    (byte.is_ascii_alphanumeric() & !control) | (byte == b'_') | (byte == b'-') | (byte == b'.')
+/// What nearly every escape ends with; it stands for no letter.
+fn is_usual(byte: u8) -> bool {
+    let quoted = (byte == b'"') | (byte == b'\\') | (byte == b'/');
+    quoted | (byte == b'n') | (byte == b't') | (byte == b'r')
 }
 
 fn has_plain_escapes_exactly(text: &[u8]) -> bool {
@@ -195,6 +212,12 @@ fn has_plain_escapes_exactly(text: &[u8]) -> bool {
         };
         plain && row < MANY_BACKSLASHES
     })
+}
+
+/// What keys and credentials are made of, and no letter of a control character's escape.
+fn stands_for_itself(byte: u8) -> bool {
+    let control = matches!(byte, b'b' | b'f' | b'n' | b'r' | b't');
+    (byte.is_ascii_alphanumeric() & !control) | (byte == b'_') | (byte == b'-') | (byte == b'.')
 }
 
 /// What [`fold`] makes of a byte; 0 if nothing is left of it.
@@ -232,6 +255,11 @@ mod tests {
         "private",
         "secret",
         "jwt",
+        "pwd",
+        "J-W_T",
+        "to_ken",
+        "PIN",
+        "pinpoint",
         "Cookie",
         "Authorization",
         "Bearer",
@@ -266,6 +294,10 @@ mod tests {
         "\\\\",
         "\\n",
         "\\\"",
+        "\\n:",
+        "\\t=",
+        "\\b",
+        "\\f\"",
         "\\/",
         "\\u0077",
         "\\u00e9",
@@ -298,7 +330,7 @@ mod tests {
     ];
 
     thread_local! {
-        static REDACTOR: Redactor = Redactor::new(&["licence_no".into()]);
+        static REDACTOR: Redactor = Redactor::new(&["licence_no".into(), "pin".into()]);
     }
 
     fn texts() -> impl Strategy<Value = Vec<u8>> {
@@ -348,6 +380,8 @@ mod tests {
             assert!(quick.is_clean(text.as_bytes(), false), "{text}");
         }
         assert!(Quick::new(&[Box::from("clé".as_bytes())]).is_none());
-        assert!(Quick::new(&[Box::from(&b"a\\b"[..])]).is_none());
+        for key in [&b"a\\b"[..], b"a:b", b"a=b"] {
+            assert!(Quick::new(&[Box::from(key)]).is_none());
+        }
     }
 }
