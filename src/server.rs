@@ -546,7 +546,7 @@ async fn posts(
     };
     let answer = async |head: &Parts, repeated: bool, body: Bytes| {
         connection.used.set(true);
-        worker.pulse.beat();
+        let _open = worker.pulse.open();
         let (sessions, now_ms) = (&shared.sessions, shared.now_ms());
         mcp::handle_whole(worker, sessions, connection, now_ms, head, repeated, body).await
     };

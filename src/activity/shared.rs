@@ -22,9 +22,9 @@ use super::writer::OVERRUN;
 /// Records a live reader may be behind before it is told to read the log instead.
 const LIVE_RECORDS: usize = 1024;
 /// What an entry takes at most beyond arguments and response, intent and metadata included: a draft
-/// grows by no more than it is given, so besides the error there are 2.5 KiB for names, spare room
+/// grows by no more than it is given, so besides the error there are 4 KiB for names, spare room
 /// and the entry itself, and the rest for decisions.
-const ENTRY_BYTES: usize = MAX_ERROR_BYTES + 2 * MAX_METADATA_BYTES + 4096;
+const ENTRY_BYTES: usize = MAX_ERROR_BYTES + 2 * MAX_METADATA_BYTES + 6144;
 
 /// What the writer is sent.
 pub(super) enum Message {

@@ -163,7 +163,6 @@ impl Exchange {
     pub(super) fn run(mut self) -> impl Future<Output = Result<(), Aborted>> {
         async move {
             let received = self.receive().await;
-            self.worker.pulse.beat();
             let now = Instant::now();
             self.exit.answered = Some(now);
             self.relay.was_active(now);

@@ -2,8 +2,9 @@
 //!
 //! A thread that sleeps is woken by whoever writes to its socket, which costs both sides more than
 //! a call needs of the processor: where calls come one by one, most of their time is waking up. So
-//! the thread looks again for a moment before it sleeps, and lets every other thread go first. Who
-//! runs this, and for how long a worker lives, is the server's affair.
+//! the thread looks again for a moment before it sleeps, and lets every other thread go first.
+//! Where many calls are open the next event is never far, and sleeping in between gives the others
+//! their turn. Who runs this, and for how long a worker lives, is the server's affair.
 
 use std::cell::Cell;
 use std::thread;
@@ -14,32 +15,41 @@ use tokio::sync::Notify;
 /// How long the thread stays awake: longer than a server on the same machine, or an agent who has
 /// its next question ready, takes to answer. Nothing that comes later is worth the waiting.
 const LINGER: Duration = Duration::from_micros(50);
+/// With more calls open than this it does not stay awake.
+const FEW_CALLS: usize = 2;
 
 /// What happens on one worker. Not shared between threads.
 #[derive(Debug, Default)]
 pub struct Pulse {
-    /// Grows with everything that happens.
+    /// Calls under way.
+    open: Cell<usize>,
+    /// Grows with every beginning and every end of a call.
     beats: Cell<u64>,
     /// False while the thread may sleep.
     awake: Cell<bool>,
     roused: Notify,
 }
 
+/// A call under way, until it is dropped.
+#[derive(Debug)]
+pub struct Open<'a>(&'a Pulse);
+
 impl Pulse {
-    /// Something happened to a call: a request has come, or its answer.
-    pub fn beat(&self) {
-        self.beats.set(self.beats.get().wrapping_add(1));
-        if !self.awake.replace(true) {
-            self.roused.notify_one();
-        }
+    /// A call has begun. It has ended when what this gives is dropped.
+    #[must_use]
+    pub fn open(&self) -> Open<'_> {
+        self.open.set(self.open.get() + 1);
+        self.beat();
+        Open(self)
     }
 
-    /// Keeps the thread awake for 50 µs after each beat. Never ends: for a task of its own.
+    /// Keeps the thread awake for 50 µs after each beginning and each end, while few calls are
+    /// open. Never ends: for a task of its own.
     pub async fn linger(&self) {
         loop {
             self.roused.notified().await;
             let mut since = Instant::now();
-            while since.elapsed() < LINGER {
+            while self.has_few() && since.elapsed() < LINGER {
                 let before = self.beats.get();
                 thread::yield_now();
                 // The runtime takes in what is at hand, and does it.
@@ -51,30 +61,69 @@ impl Pulse {
             self.awake.set(false);
         }
     }
+
+    fn beat(&self) {
+        self.beats.set(self.beats.get().wrapping_add(1));
+        if self.has_few() && !self.awake.replace(true) {
+            self.roused.notify_one();
+        }
+    }
+
+    fn has_few(&self) -> bool {
+        self.open.get() <= FEW_CALLS
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.open.set(self.0.open.get() - 1);
+        self.0.beat();
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::task::Context;
+    use std::pin::Pin;
+    use std::task::{Context, Waker};
 
     use super::*;
 
-    #[test]
-    fn it_is_awake_after_a_beat_and_sleeps_again() {
-        let pulse = Pulse::default();
-        let mut cx = Context::from_waker(std::task::Waker::noop());
-        let mut lingering = std::pin::pin!(pulse.linger());
-        assert!(lingering.as_mut().poll(&mut cx).is_pending());
-        assert!(!pulse.awake.get(), "nothing has happened");
-        for _ in 0..2 {
-            pulse.beat();
-            assert!(pulse.awake.get());
-            let began = Instant::now();
-            while pulse.awake.get() {
-                assert!(lingering.as_mut().poll(&mut cx).is_pending());
-                assert!(began.elapsed() < Duration::from_secs(10), "it never sleeps");
+    /// Polls until the thread may sleep; how long that took.
+    fn settle(pulse: &Pulse, mut lingering: Pin<&mut impl Future<Output = ()>>) -> Duration {
+        let began = Instant::now();
+        loop {
+            assert!(lingering.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+            if !pulse.awake.get() {
+                return began.elapsed();
             }
-            assert!(began.elapsed() >= LINGER);
+            assert!(began.elapsed() < Duration::from_secs(10), "it never sleeps");
         }
+    }
+
+    #[test]
+    fn it_is_awake_after_every_beat_and_sleeps_again() {
+        let pulse = Pulse::default();
+        let mut lingering = std::pin::pin!(pulse.linger());
+        settle(&pulse, lingering.as_mut());
+        for _ in 0..2 {
+            let open = pulse.open();
+            assert!(pulse.awake.get(), "a call began");
+            assert!(settle(&pulse, lingering.as_mut()) >= LINGER);
+            drop(open);
+            assert!(pulse.awake.get(), "it ended");
+            assert!(settle(&pulse, lingering.as_mut()) >= LINGER);
+        }
+    }
+
+    #[test]
+    fn it_may_sleep_while_many_calls_are_open() {
+        let pulse = Pulse::default();
+        let mut lingering = std::pin::pin!(pulse.linger());
+        let mut open: Vec<_> = (0..=FEW_CALLS).map(|_| pulse.open()).collect();
+        settle(&pulse, lingering.as_mut());
+        open.push(pulse.open());
+        assert!(!pulse.awake.get());
+        open.truncate(FEW_CALLS);
+        assert!(pulse.awake.get(), "few are left");
     }
 }

@@ -191,8 +191,9 @@ pub(super) enum SendError {
 }
 
 impl Connection {
-    /// Connects. One attempt over all addresses of the host, at most [`CONNECT_TIMEOUT`].
-    pub(super) async fn open(endpoint: &Endpoint) -> Result<Self, Cause> {
+    /// Connects. One attempt over all addresses of the host, at most [`CONNECT_TIMEOUT`]. Boxed,
+    /// since it is handed on many times in a call.
+    pub(super) async fn open(endpoint: &Endpoint) -> Result<Box<Self>, Cause> {
         let failed = |reason: &str| Cause::Connect {
             host: format!("{endpoint:?}").into(),
             reason: printable(reason.as_bytes()),
@@ -201,14 +202,14 @@ impl Connection {
             .await
             .map_err(|_| failed(&format!("no connection within {}", Human(CONNECT_TIMEOUT))))?
             .map_err(|error| failed(&error.to_string()))?;
-        Ok(Self {
+        Ok(Box::new(Self {
             stream,
             input: BytesMut::new(),
             read_bytes: MIN_READ_BYTES,
             body: http1::Body::Ended,
             keep_alive: true,
             timer: Deadline::default(),
-        })
+        }))
     }
 
     /// Sends a request and waits at most `limit` from `now` on for the head of its answer, which

@@ -51,7 +51,7 @@ pub struct Pool {
 }
 
 struct Idle {
-    connection: Connection,
+    connection: Box<Connection>,
     since: Instant,
 }
 
@@ -86,7 +86,7 @@ impl Pool {
 
     /// The connection used last that is still good. One whose stream has not come to its end yet
     /// stays.
-    fn take(&self, key: u64, now: Instant) -> Option<Connection> {
+    fn take(&self, key: u64, now: Instant) -> Option<Box<Connection>> {
         let mut idle = self.idle.borrow_mut();
         let list = idle.get_mut(&key)?;
         let mut at = list.len();
@@ -107,7 +107,7 @@ impl Pool {
         None
     }
 
-    fn put(&self, key: u64, mut connection: Connection) {
+    fn put(&self, key: u64, mut connection: Box<Connection>) {
         connection.rest();
         let mut idle = self.idle.borrow_mut();
         let list = idle.entry(key).or_default();
@@ -183,7 +183,7 @@ pub(super) enum Event {
 
 /// One request and its answer on one connection.
 pub(super) struct Exchange {
-    connection: Connection,
+    connection: Box<Connection>,
     framing: Framing,
     limits: Limits,
     /// When the present wait ends; set when it begins.
@@ -195,7 +195,7 @@ pub(super) struct Exchange {
 enum Framing {
     Json,
     Events {
-        decoder: sse::Decoder,
+        decoder: Box<sse::Decoder>,
         skip: bool,
     },
     /// A refusal's body that turned out to be a JSON-RPC error.
@@ -236,7 +236,7 @@ pub(super) async fn send(
     session: &Session,
     request: &Request,
     limit: Duration,
-) -> Result<(Connection, Head), Refused> {
+) -> Result<(Box<Connection>, Head), Refused> {
     let mut connection =
         Connection::open(&session.endpoint).await.map_err(|cause| Refused::new(cause, Sent::No))?;
     match connection.send(request, Instant::now(), limit).await {
@@ -251,7 +251,7 @@ pub(super) async fn send(
 /// Reads the head: is this an answer, and how is it framed?
 pub(super) async fn accept(
     session: &Session,
-    connection: Connection,
+    connection: Box<Connection>,
     head: &Head,
     limits: Limits,
 ) -> Result<Exchange, Refused> {
@@ -280,7 +280,7 @@ pub(super) async fn accept(
         return Ok(exchange(Framing::Json));
     }
     if is_event_stream(head) {
-        return Ok(exchange(Framing::Events { decoder: sse::Decoder::new(), skip: false }));
+        return Ok(exchange(Framing::Events { decoder: Box::default(), skip: false }));
     }
     let found =
         if content_type.is_empty() { "no content type".into() } else { printable(content_type) };

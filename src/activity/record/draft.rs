@@ -7,8 +7,9 @@
 use super::{MAX_ERROR_BYTES, MAX_METADATA_BYTES, MAX_NAME_BYTES, Operation, Source, Status, Type};
 use crate::activity::bytes::PayloadRef;
 
-/// Room that is made for texts before there are any: those of most calls, their arguments too.
-const TEXT_BYTES: usize = 512;
+/// Room that is made before there is anything: for all of most calls, as they are recorded unless
+/// the configuration says otherwise.
+const TEXT_BYTES: usize = 2048;
 
 /// The texts of a draft. Those that were not set are empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
