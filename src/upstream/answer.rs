@@ -55,7 +55,6 @@ pub(super) struct HttpSource {
     cancel: Cancel,
 }
 
-#[expect(clippy::large_enum_variant, reason = "a source is boxed as a whole, and mostly streams")]
 enum Stage {
     Streaming(Exchange),
     /// The stream ended before the answer, and is being taken up again.
