@@ -6,10 +6,9 @@
 
 use std::borrow::Cow;
 
-use memchr::memchr2;
 use thiserror::Error;
 
-use super::scan::container_len;
+use super::scan::{container_len, string_run};
 
 /// The text is no object, or breaks off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -43,14 +42,10 @@ pub fn members(text: &str) -> Result<Members<'_>, NotAnObject> {
 /// The text of a JSON string; `None` if the value is not one, or not a valid one.
 #[must_use]
 pub fn string(value: &str) -> Option<Cow<'_, str>> {
-    let Quoted { end, plain } = quoted(value.as_bytes(), 0)?;
-    if plain && end == value.len() {
-        return value.get(1..end - 1).map(Cow::Borrowed);
-    }
-    let inner = value.strip_prefix('"')?.strip_suffix('"')?;
-    match inner.bytes().any(|byte| matches!(byte, b'\\' | b'"' | ..=0x1f)) {
-        false => Some(Cow::Borrowed(inner)),
-        true => serde_json::from_str(value).ok().map(Cow::Owned),
+    let Quoted { end, plain } = quoted(value.as_bytes(), 0).filter(|it| it.end == value.len())?;
+    match plain {
+        true => value.get(1..end - 1).map(Cow::Borrowed),
+        false => serde_json::from_str(value).ok().map(Cow::Owned),
     }
 }
 
@@ -113,53 +108,26 @@ fn blank(bytes: &[u8], mut at: usize) -> usize {
 struct Quoted {
     /// Behind its closing quote.
     end: usize,
-    /// True if it is known to stand there as it is: no escape, no control character.
+    /// True if it stands there as it is: no escape, no control character.
     plain: bool,
 }
 
 /// Reads over the string that begins at `at`.
 fn quoted(bytes: &[u8], mut at: usize) -> Option<Quoted> {
-    /// What is looked at by eights: most strings are short, and a search has to get going first.
-    const NEAR: usize = 32;
     if bytes.get(at) != Some(&b'"') {
         return None;
     }
     at += 1;
-    let far = at + NEAR;
     let mut plain = true;
     loop {
-        while let Some(eight) = bytes.get(at..)?.first_chunk() {
-            let ahead = before_stop(*eight);
-            at += ahead;
-            if ahead < eight.len() {
-                break;
-            }
-            if at >= far {
-                plain = false;
-                at += memchr2(b'"', b'\\', bytes.get(at..)?)?;
-                break;
-            }
-        }
+        at += string_run(bytes.get(at..)?);
         match bytes.get(at)? {
             b'"' => return Some(Quoted { end: at + 1, plain }),
-            b'\\' => (at, plain) = (at + 2, false),
-            ..=0x1f => (at, plain) = (at + 1, false),
+            b'\\' => at += 2,
             _ => at += 1,
         }
+        plain = false;
     }
-}
-
-/// How many of eight bytes come before the first quote, backslash or control character.
-fn before_stop(eight: [u8; 8]) -> usize {
-    const ONES: u64 = u64::MAX / 0xff;
-    const HIGHS: u64 = ONES << 7;
-    // The high bit of each byte that is zero or, for `below`, less than a space. A byte above such
-    // a one may have it too, the first one is right.
-    let zero = |word: u64| word.wrapping_sub(ONES) & !word & HIGHS;
-    let word = u64::from_le_bytes(eight);
-    let below = word.wrapping_sub(ONES * 0x20) & !word & HIGHS;
-    let stops = below | zero(word ^ (ONES * 0x22)) | zero(word ^ (ONES * 0x5c));
-    stops.trailing_zeros() as usize / 8
 }
 
 /// Where the value that begins at `at` ends.

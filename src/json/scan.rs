@@ -31,7 +31,6 @@ mod seen;
 mod skip;
 mod swar;
 
-pub(in crate::json) use self::skip::container_len;
 use self::{
     key::KeyReader,
     number::Number,
@@ -45,6 +44,7 @@ pub use self::{
     seen::MAX_KEYS,
     skip::Kernel,
 };
+pub(in crate::json) use self::{skip::container_len, swar::string_run};
 use crate::json::span::Span;
 
 /// Reads one message, chunk by chunk.

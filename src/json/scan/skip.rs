@@ -43,8 +43,7 @@ impl Kernel {
     /// The fastest one that this machine can run. The machine is asked once.
     #[must_use]
     pub fn fastest() -> Self {
-        let [fastest, second, slowest] = Self::all();
-        fastest.or(second).or(slowest).unwrap_or(Self::PORTABLE)
+        Self::usable().next().unwrap_or(Self::PORTABLE)
     }
 
     /// All that this machine can run, the fastest first.

@@ -7,7 +7,7 @@ const HIGHS: u64 = u64::from_ne_bytes([0x80; 8]);
 
 /// Length of the run of bytes that need no thought inside a string: neither quote, backslash
 /// nor control character.
-pub(super) fn string_run(bytes: &[u8]) -> usize {
+pub(in crate::json) fn string_run(bytes: &[u8]) -> usize {
     run(bytes, 0)
 }
 
