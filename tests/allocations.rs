@@ -1,6 +1,5 @@
 //! Inspecting and judging a conforming answer allocates nothing once warm (DESIGN §Budgets), but
-//! for the inspector's own copy of the request's id and its list of slices. A call's record is
-//! its entry and one buffer.
+//! for the inspector's list of slices. A call's record is its entry and one buffer.
 
 #[path = "../benches/common/mod.rs"]
 mod common;
@@ -11,10 +10,10 @@ use mcpproxy::output::{Finding, Inspector, MissingContent, Policy, Treatment};
 use mcpproxy::schema::compile::{Settings, compile};
 use mcpproxy::schema::judge::{Scratch, Verdict};
 
-/// The id, the chunk beside the body, the slice of the document.
-const PER_ANSWER: u64 = 3;
-/// The entry, its buffer, and once more the buffer, for the head of the answer.
-const PER_RECORD: u64 = 3;
+/// The slice of the document.
+const PER_ANSWER: u64 = 1;
+/// The entry and its buffer.
+const PER_RECORD: u64 = 2;
 
 fn judge(schema: &mcpproxy::schema::compile::Schema, scratch: &mut Scratch, whole: &Bytes) {
     let mut inspector = Inspector::new(Treatment::Hold, &Policy::default(), 42, 1);

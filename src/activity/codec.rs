@@ -454,10 +454,11 @@ mod tests {
                 "bodies" => body_block(&bytes).map(drop),
                 other => panic!("{other}"),
             };
-            let expected = match reason.split('-').next().unwrap() {
+            let (reason, about) = reason.split_once('-').unwrap_or((reason, ""));
+            let expected = match reason {
                 "short" => DecodeError::Short,
                 "trailing" => DecodeError::Trailing,
-                "version" => DecodeError::Version(3),
+                "version" => DecodeError::Version(about.parse().unwrap()),
                 "value" => DecodeError::Value,
                 other => panic!("{other}"),
             };
