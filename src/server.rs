@@ -434,8 +434,8 @@ async fn work(
 ) {
     let worker = Rc::new(Worker::new(Arc::clone(&shared.proxy)));
     let mut connections = JoinSet::new();
-    let pulse = Rc::clone(&worker);
-    let lingering = tokio::task::spawn_local(async move { pulse.pulse.linger().await });
+    let lingering = Rc::clone(&worker);
+    let lingering = tokio::task::spawn_local(async move { lingering.pulse.linger().await });
     let mut draining = drain.clone();
     let mut sweeps = tokio::time::interval(SWEEP_INTERVAL);
     loop {

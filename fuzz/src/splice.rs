@@ -19,8 +19,10 @@ use super::{
     scan::{Cutter, bound},
 };
 
-/// The id that the server was asked under.
+/// The id that the server was asked under, as it is written.
 const ASKED: &str = "7";
+/// The same as a number.
+const ASKED_ID: u64 = 7;
 /// Ids that clients use.
 const IDS: [&str; 4] = ["1", "-9007199254740993", r#""a""#, r#""\"result\":\u0031""#];
 /// Levels past which a grown value no longer nests.
@@ -40,7 +42,7 @@ pub fn run(data: &[u8]) {
     let grown = switches & 0x10 != 0;
     let message = if grown { answer(message) } else { message.to_vec() };
     let mut cutter = Cutter(u64::from(*cuts));
-    let mut inspector = Inspector::new(treatment, &policy, 7, 1);
+    let mut inspector = Inspector::new(treatment, &policy, ASKED_ID, 1);
     if switches & 0x20 != 0 {
         for before in [r#"{"method":"n","params":{"id":7}}"#, r#"{"id":8,"result":{"a":1}}"#] {
             let (ended, body) = feed(&mut inspector, before.as_bytes(), &mut cutter);

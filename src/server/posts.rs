@@ -254,12 +254,12 @@ impl<'a> Posts<'a> {
         self.output.reserve(512);
         self.write_head(&head, length, last);
         let mut out = Splice::new();
-        let mut head = Some(self.output.split().freeze());
+        let mut head = self.output.split().freeze();
         let mut ended = body.is_end_stream();
         loop {
             // Whatever is at hand leaves in one write.
             while !ended && out.len() < MAX_GATHERED_BYTES {
-                let next = if out.is_empty() && head.is_none() {
+                let next = if out.is_empty() && head.is_empty() {
                     poll_fn(|cx| match body.as_mut().poll_frame(cx) {
                         Poll::Ready(next) => Poll::Ready(Some(next)),
                         Poll::Pending => self.poll_gone(cx).map(|_| None),
@@ -282,7 +282,7 @@ impl<'a> Posts<'a> {
                     }
                     Some(Some(Err(aborted))) => {
                         // What has come goes on; the missing last chunk says that it is not all.
-                        head.take().into_iter().for_each(|head| out.push_front(head));
+                        out.push_front(std::mem::take(&mut head));
                         self.write(&mut out).await?;
                         return Err(io::Error::other(aborted));
                     }
@@ -299,7 +299,7 @@ impl<'a> Posts<'a> {
                     }
                 }
             }
-            head.take().into_iter().for_each(|head| out.push_front(head));
+            out.push_front(std::mem::take(&mut head));
             self.write(&mut out).await?;
             if ended {
                 return Ok(());

@@ -119,17 +119,15 @@ impl Heard {
         if let Phase::Sending(_) = &self.phase {
             match poll_fn(|cx| self.poll_sending(cx)).await {
                 Step::Beside(message) => return Ok(Some(self.beside(message))),
-                Step::Sent(sent) => match sent {
-                    Ok((mut source, attempt)) => {
-                        source.wait_longer(self.limit);
-                        self.phase = Phase::Streaming { source, _attempt: attempt };
-                    }
-                    Err(failed) => {
-                        // If it was still being sent, this cancels it.
-                        self.phase = Phase::Over;
-                        return Err(failed);
-                    }
-                },
+                Step::Sent(Ok((mut source, attempt))) => {
+                    source.wait_longer(self.limit);
+                    self.phase = Phase::Streaming { source, _attempt: attempt };
+                }
+                Step::Sent(Err(failed)) => {
+                    // If it was still being sent, this cancels it.
+                    self.phase = Phase::Over;
+                    return Err(failed);
+                }
             }
         }
         let Phase::Streaming { source, .. } = &mut self.phase else { return Ok(None) };
