@@ -30,6 +30,7 @@ mod report;
 mod seen;
 mod skip;
 mod swar;
+mod translate;
 
 use self::{
     key::KeyReader,
@@ -43,6 +44,7 @@ pub use self::{
     },
     seen::MAX_KEYS,
     skip::Kernel,
+    translate::{Table, translate},
 };
 pub(in crate::json) use self::{skip::container_len, swar::string_run};
 use crate::json::span::Span;

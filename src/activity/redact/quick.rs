@@ -16,6 +16,7 @@ use memchr::{memchr, memchr_iter};
 
 use super::shapes::{SHAPES, is_word};
 use super::{KEY_ENDS, KEYS, is_end, is_separator};
+use crate::json::scan::{Table, translate};
 
 /// What is no key but takes out what follows it, and what is one but also a line of a PEM file:
 /// wherever they stand, the text is not clean.
@@ -34,7 +35,7 @@ const CUT_ESCAPE: usize = 16;
 /// Knows the words that secrets are found by.
 #[derive(Clone, Debug)]
 pub(super) struct Quick {
-    /// Keys as [`fold`] leaves them; those of [`ALWAYS`] come first.
+    /// Keys as [`FOLDED`] leaves them; those of [`ALWAYS`] come first.
     keys: AhoCorasick,
     /// So many of the keys are whole; after them come short ones with what may follow them.
     whole: usize,
@@ -74,11 +75,8 @@ impl Quick {
 
     /// True if nothing in the text is to be taken out; false if it is not known.
     pub(super) fn is_clean(&self, text: &[u8], cut: bool) -> bool {
-        let mut folded = self.folded.borrow_mut();
-        if folded.len() < text.len() {
-            folded.resize(text.len(), 0);
-        }
-        fold(text, &mut folded).is_some_and(|folded| !self.has_key(folded))
+        has_plain_escapes(text)
+            && !self.has_key(translate(text, &FOLDED, &mut self.folded.borrow_mut()))
             && !self.has_credential(text, cut)
             && !has_userinfo(text)
     }
@@ -146,34 +144,6 @@ fn has_userinfo(text: &[u8]) -> bool {
     false
 }
 
-/// The text as keys are compared: lower case, without separators, white space and backslashes.
-/// `None` where an escape may stand for a letter or for nothing. `out` has room for the text.
-#[expect(clippy::indexing_slicing, reason = "the index is masked")]
-fn fold<'a>(text: &[u8], out: &'a mut [u8]) -> Option<&'a [u8]> {
-    if !has_plain_escapes(text) {
-        return None;
-    }
-    let mut len = 0;
-    // By eights: one bound is checked for each, not one for each byte.
-    let (eights, rest) = text.as_chunks::<8>();
-    for eight in eights {
-        let slots: &mut [u8; 8] = out.get_mut(len..)?.first_chunk_mut()?;
-        let mut kept = 0;
-        for byte in eight {
-            let folded = FOLDED.get(usize::from(*byte)).copied().unwrap_or_default();
-            slots[kept & 7] = folded;
-            kept += usize::from(folded != 0);
-        }
-        len += kept;
-    }
-    for byte in rest {
-        let folded = FOLDED.get(usize::from(*byte)).copied().unwrap_or_default();
-        *out.get_mut(len)? = folded;
-        len += usize::from(folded != 0);
-    }
-    out.get(..len)
-}
-
 /// True if no escape stands for an ASCII letter or for nothing, and none is deep inside others.
 fn has_plain_escapes(text: &[u8]) -> bool {
     let Some(text) = memchr(b'\\', text).and_then(|first| text.get(first..)) else { return true };
@@ -220,10 +190,11 @@ fn stands_for_itself(byte: u8) -> bool {
     (byte.is_ascii_alphanumeric() & !control) | (byte == b'_') | (byte == b'-') | (byte == b'.')
 }
 
-/// What [`fold`] makes of a byte; 0 if nothing is left of it.
+/// Makes of a text how keys are compared: lower case, without separators, white space and
+/// backslashes.
 #[expect(clippy::indexing_slicing, reason = "at compile time, and within the table")]
-const FOLDED: [u8; 256] = {
-    let mut folded = [0; 256];
+const FOLDED: Table = {
+    let mut folded = [0; 128];
     let mut at = 0;
     while at < folded.len() {
         let byte = at as u8;

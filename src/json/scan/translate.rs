@@ -1,0 +1,81 @@
+//! Writing a text anew with some bytes changed and others left out, for a look at what remains.
+
+/// What each ASCII byte becomes; 0 where it is left out. Other bytes stay as they are.
+pub type Table = [u8; 128];
+
+/// Bytes written at a time, of which those that count may be fewer.
+pub(super) const STRIDE: usize = 64;
+
+/// Writes `text` to `out` as `table` has it; what was written. `out` grows to the length of the
+/// longest text it is used for, and is not cleared.
+#[must_use]
+pub fn translate<'a>(text: &[u8], table: &Table, out: &'a mut Vec<u8>) -> &'a [u8] {
+    if out.len() < text.len() + STRIDE {
+        out.resize(text.len() + STRIDE, 0);
+    }
+    #[cfg(target_arch = "x86_64")]
+    let len = match super::avx512::Avx512Vbmi::detect() {
+        Some(vbmi) => vbmi.translate(text, table, out),
+        None => portable(text, table, out),
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let len = portable(text, table, out);
+    out.get(..len.unwrap_or_default()).unwrap_or_default()
+}
+
+/// The same without vectors; how many bytes were written. `None` if `out` has no room.
+fn portable(text: &[u8], table: &Table, out: &mut [u8]) -> Option<usize> {
+    const EIGHT: usize = 8;
+    let look_up = |byte: &u8| table.get(usize::from(*byte)).copied().unwrap_or(*byte);
+    let mut len = 0;
+    // By eights: one bound is checked for each, not one for each byte.
+    let (eights, rest) = text.as_chunks::<EIGHT>();
+    for eight in eights {
+        let slots: &mut [u8; EIGHT] = out.get_mut(len..)?.first_chunk_mut()?;
+        let mut kept = 0;
+        for byte in eight {
+            let byte = look_up(byte);
+            if let Some(slot) = slots.get_mut(kept % EIGHT) {
+                *slot = byte;
+            }
+            kept += usize::from(byte != 0);
+        }
+        len += kept;
+    }
+    for byte in rest {
+        let byte = look_up(byte);
+        *out.get_mut(len)? = byte;
+        len += usize::from(byte != 0);
+    }
+    Some(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn each_byte_is_what_the_table_says_or_itself(
+            text in proptest::collection::vec(any::<u8>(), 0..300),
+            mut table in proptest::array::uniform32(any::<[u8; 4]>()),
+            holes in any::<u32>(),
+        ) {
+            for (at, row) in table.iter_mut().enumerate().filter(|(at, _)| holes >> at & 1 == 1) {
+                row[at % 4] = 0;
+            }
+            let table: Table = table.concat().try_into().unwrap();
+            let expected: Vec<u8> = text
+                .iter()
+                .map(|byte| if *byte < 128 { table[usize::from(*byte)] } else { *byte })
+                .filter(|byte| *byte != 0)
+                .collect();
+            let mut out = vec![7; 5];
+            prop_assert_eq!(translate(&text, &table, &mut out), &expected[..]);
+            let len = portable(&text, &table, &mut out);
+            prop_assert_eq!(len.map(|len| &out[..len]), Some(&expected[..]));
+        }
+    }
+}
