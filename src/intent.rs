@@ -219,7 +219,7 @@ pub struct Mismatch {
 /// that requires approval.
 pub fn authorize(
     variant: Operation,
-    stated: &Stated,
+    stated: &Stated<'_>,
     tool: Arc<Tool>,
     settings: &Settings,
 ) -> Result<Permit, Denial> {
@@ -304,20 +304,21 @@ mod tests {
         })
     }
 
-    fn stated(operation: Option<&str>, flat: bool) -> Stated {
+    fn stated(operation: Option<&str>, flat: bool) -> Stated<'static> {
         let Some(word) = operation else { return Stated::parse(&[]) };
         let (name, json) = if flat {
             ("intent_operation_type", format!("{word:?}"))
         } else {
             ("intent", format!(r#"{{"operation_type":{word:?}}}"#))
         };
-        Stated::parse(&[(name.into(), &json)])
+        // What is read borrows it; a test need not give it back.
+        Stated::parse(&[(name.into(), json.leak())])
     }
 
     /// `Ok` holds the warnings, `Err` the denial.
     fn outcome(
         variant: Operation,
-        stated: &Stated,
+        stated: &Stated<'_>,
         tool: &Arc<Tool>,
         settings: &Settings,
     ) -> Result<Vec<String>, (DenialKind, String)> {

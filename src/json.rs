@@ -4,6 +4,7 @@
 //! Deliberately knows nothing of MCP beyond the member names the scanner is asked to find.
 
 pub mod members;
+mod plain;
 pub mod scan;
 pub mod span;
 pub mod tape;

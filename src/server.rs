@@ -45,6 +45,7 @@ use crate::downstream::session::Sessions;
 use crate::page;
 use crate::proxy::judges::Judges;
 use crate::proxy::{Proxy, Worker, audience, held, more};
+use crate::upstream::clock;
 use crate::upstream::supervisor::{Event, Supervisor};
 
 use self::posts::{End, Posts};
@@ -342,7 +343,8 @@ pub struct Shared {
 
 impl Shared {
     fn now_ms(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+        let since = clock::lately().saturating_duration_since(self.started);
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
     }
 }
 

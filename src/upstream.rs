@@ -15,6 +15,7 @@
 pub mod answer;
 pub mod ask;
 pub mod call;
+pub mod clock;
 mod config;
 mod connection;
 pub mod deadline;

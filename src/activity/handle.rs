@@ -415,22 +415,24 @@ impl Slot {
         }
     }
 
-    /// Waits while a commit overruns the time a reply may be ahead of the disk (ACT-3). To be
-    /// called before a reply's last chunk; costs a clock reading when all is well.
-    pub async fn clear_to_reply(&self) {
+    /// Waits while a commit overruns the time a reply may be ahead of the disk (ACT-3); when that
+    /// was over. To be called before a reply's last chunk; costs nothing when all is well `now`.
+    pub async fn clear_to_reply(&self, now: Instant) -> Instant {
+        if !self.shared.overruns(now) {
+            return now;
+        }
         let wait = async {
             loop {
                 let done = self.shared.batch_done.notified();
-                if !self.shared.overruns() {
+                if !self.shared.overruns(Instant::now()) {
                     return;
                 }
                 done.await;
             }
         };
-        if self.shared.overruns() {
-            // After the limit the call is answered: it was sent (ACT-2).
-            let _ = tokio::time::timeout(REPLY_TIMEOUT, wait).await;
-        }
+        // After the limit the call is answered: it was sent (ACT-2).
+        let _ = tokio::time::timeout(REPLY_TIMEOUT, wait).await;
+        Instant::now()
     }
 
     /// Hands the entry over: never waits, never fails. With `before_reply` it returns what the

@@ -147,16 +147,17 @@ impl Shared {
         self.failure.load().as_ref().clone().unwrap_or_default()
     }
 
-    /// Microseconds since the log was opened, never 0.
-    pub(super) fn micros(&self) -> u64 {
-        self.base.elapsed().as_micros() as u64 + 1
+    /// Microseconds from when the log was opened to `now`, never 0.
+    pub(super) fn micros(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.base).as_micros() as u64 + 1
     }
 
-    pub(super) fn overruns(&self) -> bool {
+    /// Whether at `now` the commit under way takes longer than a reply may be ahead of it.
+    pub(super) fn overruns(&self, now: Instant) -> bool {
         match self.batch_since.load(Ordering::Acquire) {
             0 => false,
             since => {
-                let late = self.micros() > since + OVERRUN.as_micros() as u64;
+                let late = self.micros(now) > since + OVERRUN.as_micros() as u64;
                 late && !self.is_failed.load(Ordering::Acquire)
             }
         }

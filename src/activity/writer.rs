@@ -206,7 +206,7 @@ impl Run {
 
     /// Marks the beginning of a round.
     fn begin(&self) {
-        self.shared.batch_since.store(self.shared.micros(), Ordering::Release);
+        self.shared.batch_since.store(self.shared.micros(Instant::now()), Ordering::Release);
     }
 
     /// Takes entries in for a moment, unless someone waits for them or there is no more room.

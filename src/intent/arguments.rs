@@ -17,6 +17,9 @@ use crate::tool::ToolName;
 const PARAMETERS: &str = "name, args_json, args, intent, and intent_operation_type, \
      intent_data_sensitivity, intent_reason";
 
+/// Parameters of the intent: as an object, beside the arguments and among them, and flat.
+const MAX_STATED: usize = 5;
+
 /// What a call tool was given.
 #[derive(Clone, Debug)]
 pub struct CallArguments<'a> {
@@ -25,7 +28,7 @@ pub struct CallArguments<'a> {
     /// One JSON object: what to hand it.
     pub arguments: Bytes,
     /// The intent, as stated.
-    pub intent: Stated,
+    pub intent: Stated<'a>,
 }
 
 /// Why the parameters of a call tool cannot be read. The caller's blame.
@@ -61,13 +64,13 @@ impl<'a> CallArguments<'a> {
     /// *intent* is no error here: see [`Stated::check`].
     pub fn parse(
         raw: &'a Bytes,
-        intent: Option<&str>,
+        intent: Option<&'a str>,
         scratch: &mut Scratch,
     ) -> Result<Self, ArgumentError> {
         let text = std::str::from_utf8(raw).map_err(|_| ArgumentError::NotAnObject)?;
         let (mut name, mut args, mut args_json) = (None, None, None);
-        let mut stated: Vec<(Cow<'_, str>, &str)> =
-            intent.map(|value| ("intent".into(), value)).into_iter().collect();
+        let mut stated = Vec::with_capacity(MAX_STATED);
+        stated.extend(intent.map(|value| (Cow::Borrowed("intent"), value)));
         for member in members(text).map_err(|_| ArgumentError::NotAnObject)? {
             let (key, value) = member.map_err(|_| ArgumentError::NotAnObject)?;
             let given = (value != "null").then_some(value);

@@ -121,26 +121,26 @@ pub type Parameter<'a> = (Cow<'a, str>, &'a str);
 
 /// An intent in whichever form it came. Its words may still be wrong: [`Stated::check`] tells.
 #[derive(Clone, Debug)]
-pub struct Stated {
-    words: Result<Words, IntentError>,
+pub struct Stated<'a> {
+    words: Result<Words<'a>, IntentError>,
     record: Option<String>,
 }
 
 /// The fields, merged over the forms, each as the agent spelled it.
 #[derive(Clone, Debug, Default, Serialize)]
-struct Words {
+struct Words<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
-    operation_type: Option<String>,
+    operation_type: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    data_sensitivity: Option<String>,
+    data_sensitivity: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
+    reason: Option<Cow<'a, str>>,
     /// An intent was stated, be it an empty one.
     #[serde(skip)]
     given: bool,
 }
 
-impl Stated {
+impl<'a> Stated<'a> {
     /// True for the parameters of a call tool that belong to the intent.
     #[must_use]
     pub fn is_parameter(name: &str) -> bool {
@@ -150,7 +150,7 @@ impl Stated {
     /// Merges the parameters that belong to the intent, `intent` and `intent_*`, given by name.
     /// A `null` counts as not stated. Never fails: what is wrong with it, `check` says.
     #[must_use]
-    pub fn parse(parameters: &[Parameter<'_>]) -> Self {
+    pub fn parse(parameters: &[Parameter<'a>]) -> Self {
         let words = Words::parse(parameters);
         let record = match &words {
             Ok(words) if !words.given => None,
@@ -203,47 +203,61 @@ impl Stated {
         if stated != variant {
             return Err(IntentError::Mismatch { variant, stated });
         }
-        Ok(Intent { operation: stated, sensitivity, reason: words.reason.clone() })
+        Ok(Intent {
+            operation: stated,
+            sensitivity,
+            reason: words.reason.as_deref().map(str::to_owned),
+        })
     }
 }
 
-impl Words {
-    fn parse(parameters: &[Parameter<'_>]) -> Result<Self, IntentError> {
+impl<'a> Words<'a> {
+    fn parse(parameters: &[Parameter<'a>]) -> Result<Self, IntentError> {
         let mut words = Self::default();
         for (name, value) in parameters {
             if name == OBJECT {
                 words.put_object(value)?;
             } else {
-                words.put(name, value)?;
+                words.put(name, string(value), value)?;
             }
         }
         Ok(words)
     }
 
-    fn put_object(&mut self, value: &str) -> Result<(), IntentError> {
+    fn put_object(&mut self, value: &'a str) -> Result<(), IntentError> {
         if value == NULL {
             return Ok(());
         }
         // A string that holds the object: models do that. Nobody has read its text as JSON yet.
-        let unquoted = string(value);
-        if let Some(text) = &unquoted {
-            serde_json::from_str::<IgnoredAny>(text).map_err(|_| IntentError::NotAnObject)?;
-        }
-        let object = unquoted.as_deref().unwrap_or(value);
-        for member in members(object).map_err(|_| IntentError::NotAnObject)? {
-            let (key, value) = member.map_err(|_| IntentError::NotAnObject)?;
-            self.put(&key, value)?;
+        if let Some(text) = string(value) {
+            serde_json::from_str::<IgnoredAny>(&text).map_err(|_| IntentError::NotAnObject)?;
+            for member in members(&text).map_err(|_| IntentError::NotAnObject)? {
+                let (key, value) = member.map_err(|_| IntentError::NotAnObject)?;
+                let word = string(value).map(|word| word.into_owned().into());
+                self.put(&key, word, value)?;
+            }
+        } else {
+            for member in members(value).map_err(|_| IntentError::NotAnObject)? {
+                let (key, value) = member.map_err(|_| IntentError::NotAnObject)?;
+                self.put(&key, string(value), value)?;
+            }
         }
         self.given = true;
         Ok(())
     }
 
-    fn put(&mut self, key: &str, value: &str) -> Result<(), IntentError> {
+    /// Puts a field's `word`, which is what `value` says if that is a string.
+    fn put(
+        &mut self,
+        key: &str,
+        word: Option<Cow<'a, str>>,
+        value: &str,
+    ) -> Result<(), IntentError> {
         let field = Field::parse(key).ok_or_else(|| IntentError::UnknownField(echo(key)))?;
         if value == NULL {
             return Ok(());
         }
-        let word = string(value).ok_or(IntentError::NotAString(field))?;
+        let word = word.ok_or(IntentError::NotAString(field))?;
         let slot = match field {
             Field::OperationType => &mut self.operation_type,
             Field::DataSensitivity => &mut self.data_sensitivity,
@@ -252,7 +266,7 @@ impl Words {
         if slot.as_ref().is_some_and(|earlier| *earlier != word) {
             return Err(IntentError::Disagreement(field));
         }
-        *slot = Some(word.into_owned());
+        *slot = Some(word);
         self.given = true;
         Ok(())
     }
@@ -288,7 +302,7 @@ mod tests {
         Settings { strict_server_validation: true, operation_type: Requirement::Inferred };
 
     /// The intent parameters of a call, given as one JSON object.
-    fn stated(json: &str) -> Stated {
+    fn stated(json: &str) -> Stated<'_> {
         let members: Result<Vec<_>, _> = members(json).unwrap().collect();
         Stated::parse(&members.unwrap())
     }

@@ -210,16 +210,27 @@ impl Scanner {
             State::Literal(left) => self.literal(left, rest),
             State::Number(number) => self.number(number, rest),
             State::Container => self.container(rest),
-            State::Between(gap) => {
-                let space = rest.iter().take_while(|byte| is_space(**byte)).count();
-                let Some(&byte) = rest.get(space) else { return Ok(space) };
-                match self.token(gap, byte, self.position + space as u64) {
-                    Ok(next) => self.state = next,
-                    Err(fault) => return Err((space, fault)),
+            State::Between(gap) => self.between(gap, rest, 0),
+        }
+    }
+
+    /// Tokens from index `from` on, up to the first byte of a key or a value.
+    fn between(&mut self, mut gap: Gap, rest: &[u8], from: usize) -> Step {
+        for (used, &byte) in rest.iter().enumerate().skip(from) {
+            if is_space(byte) {
+                continue;
+            }
+            match self.token(gap, byte, self.position + used as u64) {
+                Ok(State::Between(next)) => gap = next,
+                Ok(next) => {
+                    self.state = next;
+                    return Ok(used + 1);
                 }
-                Ok(space + 1)
+                Err(fault) => return Err((used, fault)),
             }
         }
+        self.state = State::Between(gap);
+        Ok(rest.len())
     }
 
     /// The first byte of a token, which stands at offset `at`: what the next byte belongs to.
@@ -280,8 +291,7 @@ impl Scanner {
             }
             self.envelope.kind = Some(kind);
         }
-        self.state = State::Between(Gap::Colon);
-        Ok(used)
+        self.between(Gap::Colon, rest, used)
     }
 
     /// A value begins with `byte` at offset `at`.

@@ -10,6 +10,7 @@ use simd_json::{Buffers, ErrorType, INPUT_PADDING, Node, StaticNode, Tape};
 pub use self::fault::Fault;
 use self::index::Index;
 pub use self::index::Name;
+use super::plain::is_plain;
 
 mod fault;
 mod index;
@@ -190,6 +191,9 @@ pub fn lone_string<'a>(node: &'a [Node<'a>; 1]) -> Document<'a> {
 /// # Errors
 /// The first [`Fault`] found.
 pub fn check_unique(json: &[u8], max_depth: usize, scratch: &mut Scratch) -> Result<(), Fault> {
+    if is_plain(json, max_depth) {
+        return Ok(());
+    }
     let deep = scratch.read([json], |document| depth(document.nodes()) > max_depth)?;
     if deep { Err(Fault::TooDeep) } else { Ok(()) }
 }

@@ -23,7 +23,7 @@ use crate::proxy::relay::Relay;
 use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply};
 use crate::proxy::{Worker, audience, retrieve};
 use crate::tool::{Tool, ToolName};
-use crate::upstream::{Answer, Beside, Era};
+use crate::upstream::{Answer, Beside, Era, clock};
 use crate::wire::splice::Splice;
 
 /// How long a call waits for a server's first set of tools after a start.
@@ -111,7 +111,7 @@ pub(super) async fn run(
             let exchange = Exchange::new(worker, Subject::Tool(permit), answer, exit, relay, reply);
             let ended = exchange.run().await;
             if let Some(stranger) = stranger {
-                stranger.was_active(Instant::now());
+                stranger.was_active(clock::lately());
             }
             ended
         }
@@ -284,7 +284,7 @@ async fn send(
         let text = format!("Server '{server}' not found");
         return Err(Stop::new(Status::Error, RefusalKind::Unknown, text));
     };
-    let now = Instant::now();
+    let now = clock::now();
     exit.sent = Some(now);
     if let Some(user) = user {
         worker.proxy.audiences.enter(upstream, user, now);
@@ -293,7 +293,7 @@ async fn send(
     match answer {
         Ok(answer) => Ok((permit, answer)),
         Err(error) => {
-            let now = Instant::now();
+            let now = clock::now();
             exit.answered = Some(now);
             if let Some(user) = user {
                 user.was_active(now);

@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -23,7 +23,7 @@ use crate::proxy::{Worker, dispatch, held};
 use crate::schema::compile::Schema;
 use crate::schema::judge::Verdict;
 use crate::tool::{OutputSchema, ToolName};
-use crate::upstream::{Answer, CallError, Part};
+use crate::upstream::{Answer, CallError, Part, clock};
 use crate::wire::splice::Splice;
 
 /// Bytes gathered before a streamed answer goes on although more is at hand.
@@ -163,7 +163,7 @@ impl Exchange {
     pub(super) fn run(mut self) -> impl Future<Output = Result<(), Aborted>> {
         async move {
             let received = self.receive().await;
-            let now = Instant::now();
+            let now = clock::now();
             self.exit.answered = Some(now);
             self.relay.was_active(now);
             match received {

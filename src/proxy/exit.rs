@@ -13,7 +13,7 @@ use crate::intent::{Denial, DenialKind, Operation};
 use crate::proxy::Worker;
 use crate::proxy::call::Caller;
 use crate::proxy::reply::{Piece, Refusal, RefusalKind, Reply};
-use crate::upstream::CallError;
+use crate::upstream::{CallError, clock};
 
 /// Why a call ends before an upstream has answered.
 pub(super) struct Stop {
@@ -63,7 +63,7 @@ impl Exit {
         variant: &'static str,
         reply: &Reply,
     ) -> Result<Self, Refusal> {
-        let began = Instant::now();
+        let began = clock::now();
         let slot = worker.proxy.activity.reserve().await.map_err(|refused| Refusal {
             kind: RefusalKind::Unavailable,
             text: refused.to_string(),
@@ -143,10 +143,12 @@ impl Exit {
         Stop::new(Status::Rejected, kind, text)
     }
 
-    /// Waits while the disk is too far behind the replies (ACT-3).
-    pub(super) async fn clear_to_reply(&self) {
-        if let Some((slot, _)) = &self.record {
-            slot.clear_to_reply().await;
+    /// Waits while the disk is too far behind the replies (ACT-3); when that was over.
+    pub(super) async fn clear_to_reply(&self) -> Instant {
+        let now = clock::now();
+        match &self.record {
+            Some((slot, _)) => slot.clear_to_reply(now).await,
+            None => now,
         }
     }
 
@@ -161,8 +163,8 @@ impl Exit {
     /// `activity.durability` asks for it (ACT-3).
     pub(super) async fn close(&mut self, status: Status, error: &str) {
         // The record stays while we wait: a call dropped meanwhile still leaves its record.
-        self.clear_to_reply().await;
-        let Some((slot, entry)) = self.end(status, error) else { return };
+        let now = self.clear_to_reply().await;
+        let Some((slot, entry)) = self.end(now, status, error) else { return };
         if let Some(durable) = slot.submit(entry)
             && let Err(lost) = durable.wait().await
         {
@@ -177,13 +179,13 @@ impl Exit {
         self.reply.put(Piece::Refused(stop.refusal));
     }
 
-    /// Takes the record out, complete.
-    fn end(&mut self, status: Status, error: &str) -> Option<(Slot, Box<Entry>)> {
+    /// Takes the record out, complete, of a call that ended at `now`.
+    fn end(&mut self, now: Instant, status: Status, error: &str) -> Option<(Slot, Box<Entry>)> {
         let (slot, mut entry) = self.record.take()?;
-        let total = self.began.elapsed();
+        let total = now.duration_since(self.began);
         let upstream = match (self.sent, self.answered) {
             (Some(sent), Some(answered)) => answered.duration_since(sent),
-            (Some(sent), None) => sent.elapsed(),
+            (Some(sent), None) => now.duration_since(sent),
             (None, _) => Duration::ZERO,
         };
         let draft = &mut entry.draft;
@@ -201,7 +203,7 @@ impl Drop for Exit {
             true => "the client cancelled the call",
             false => "the client went away before the reply was complete",
         };
-        if let Some((slot, mut entry)) = self.end(Status::Error, text) {
+        if let Some((slot, mut entry)) = self.end(clock::now(), Status::Error, text) {
             entry.decisions.extend(self.unjudged.take().map(|decide| decide()));
             // Nobody waits for the answer any more, so nobody waits for the disk either.
             drop(slot.submit(entry));

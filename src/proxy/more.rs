@@ -15,7 +15,6 @@ pub mod watch;
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -35,7 +34,7 @@ use crate::proxy::params::progress_token;
 use crate::proxy::relay::Relay;
 use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply, Running};
 use crate::tool::ToolName;
-use crate::upstream::{Answer, Ask, Offers, Takes, Upstream};
+use crate::upstream::{Answer, Ask, Offers, Takes, Upstream, clock};
 use crate::wire::jsonrpc::Code;
 use crate::wire::splice::Splice;
 
@@ -202,7 +201,7 @@ async fn send(
         takes,
     };
     let token = ask.meta.as_ref().and_then(progress_token);
-    let now = Instant::now();
+    let now = clock::now();
     exit.sent = Some(now);
     if let Some(client) = subscriber {
         worker.proxy.audiences.enter(upstream, client, now);
@@ -215,7 +214,7 @@ async fn send(
             Ok(Some((Arc::clone(upstream.name()), answer, token)))
         }
         Err(error) => {
-            exit.answered = Some(Instant::now());
+            exit.answered = Some(clock::now());
             Err(Stop::new(Status::Error, RefusalKind::Failed, error.to_string()))
         }
     }

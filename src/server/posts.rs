@@ -30,6 +30,7 @@ use super::HEADER_TIMEOUT;
 use super::stall::Impatient;
 use crate::downstream::body::Body;
 use crate::downstream::http::{BODY_TIMEOUT, MAX_BODY_BYTES, NoBody, PATHS, UNNAMED_TYPE, no_body};
+use crate::upstream::clock;
 use crate::upstream::deadline::Deadline;
 use crate::wire::http1::post::{Post, Start};
 use crate::wire::splice::Splice;
@@ -175,7 +176,7 @@ impl<'a> Posts<'a> {
                 }
             }
             let limit = if idle { IDLE_TIMEOUT } else { HEADER_TIMEOUT };
-            let until = *deadline.get_or_insert_with(|| Instant::now() + limit);
+            let until = *deadline.get_or_insert_with(|| clock::lately() + limit);
             match self.read_until(until, idle).await? {
                 // From its first bytes on there is a limit for the head, which most do not need.
                 Read::Some if idle => deadline = None,
@@ -195,7 +196,7 @@ impl<'a> Posts<'a> {
             if self.input.capacity() == self.input.len() {
                 self.input.reserve(READ_BYTES.max(self.input.len()));
             }
-            let deadline = *deadline.get_or_insert_with(|| Instant::now() + BODY_TIMEOUT);
+            let deadline = *deadline.get_or_insert_with(|| clock::lately() + BODY_TIMEOUT);
             match self.read_until(deadline, false).await? {
                 Read::Some => {}
                 Read::Ended => return Ok(Came::Cut),
@@ -371,16 +372,18 @@ fn poll_read(
 /// The present time as a header value (RFC 9110 §5.6.7), written anew each second.
 #[derive(Default)]
 struct Date {
-    second: u64,
+    until: Option<Instant>,
     text: String,
 }
 
 impl Date {
     fn now(&mut self) -> &str {
-        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        if now.as_secs() != self.second || self.text.is_empty() {
-            self.second = now.as_secs();
-            let time = Timestamp::try_from(SystemTime::UNIX_EPOCH + now).unwrap_or_default();
+        let now = clock::lately();
+        if self.until.is_none_or(|until| now >= until) {
+            let wall = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+            let rest = Duration::from_secs(1) - Duration::from_nanos(wall.subsec_nanos().into());
+            self.until = Some(now + rest);
+            let time = Timestamp::try_from(SystemTime::UNIX_EPOCH + wall).unwrap_or_default();
             self.text = time.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
         }
         &self.text

@@ -21,6 +21,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::clock;
 use super::connection::{Connection, Request, SendError};
 use super::error::{Cause, Sent, printable};
 use crate::wire::http1::Head;
@@ -71,7 +72,7 @@ impl Pool {
     /// Closes connections idle for longer than [`MAX_IDLE_AGE`]. For the worker to call now and
     /// then; a call to the same upstream does the same for that upstream.
     pub fn sweep(&self) {
-        let now = Instant::now();
+        let now = clock::now();
         self.idle.borrow_mut().retain(|_, list| {
             list.retain(|idle| now.duration_since(idle.since) < MAX_IDLE_AGE);
             !list.is_empty()
@@ -114,7 +115,7 @@ impl Pool {
         if list.len() >= MAX_IDLE {
             list.remove(0);
         }
-        list.push(Idle { connection, since: Instant::now() });
+        list.push(Idle { connection, since: clock::lately() });
     }
 }
 
@@ -209,7 +210,7 @@ pub(super) async fn exchange(
     request: &Request,
     limits: Limits,
 ) -> Result<Exchange, Refused> {
-    let now = Instant::now();
+    let now = clock::now();
     while let Some(mut connection) = pool.take(session.key, now) {
         match connection.send(request, now, limits.answer).await {
             Ok(head) => return accept(session, connection, &head, limits).await,

@@ -1,0 +1,270 @@
+//! A short look at a small document: is it plainly one that every parser reads alike?
+//!
+//! Nearly every request is, and reading it as a tape takes several times as long. It errs on one
+//! side only: what [`is_plain`] passes, the tape passes as well; a test compares the two. What is
+//! wrong with a document it does not say, nor whether anything is: that is the tape's affair.
+
+use super::scan::string_run;
+
+/// Longer documents are read by vectors, and quicker so.
+const MAX_BYTES: usize = 4096;
+/// Containers open at once.
+const MAX_OPEN: usize = 16;
+/// Keys of the objects open at once.
+const MAX_KEYS: usize = 32;
+/// Digits on either side of the point: no number of so few can be too large for a double.
+const MAX_DIGITS: usize = 15;
+
+/// True if `text` is one JSON value in UTF-8, without a duplicate key and not nested deeper than
+/// `max_depth`; false if that is not known.
+pub(super) fn is_plain(text: &[u8], max_depth: usize) -> bool {
+    text.len() <= MAX_BYTES && std::str::from_utf8(text).is_ok() && read(text, max_depth).is_some()
+}
+
+/// An open container.
+#[derive(Clone, Copy, Default)]
+struct Open {
+    is_object: bool,
+    /// Where its keys begin among those of the open objects.
+    first: usize,
+}
+
+/// The keys of the objects that are open, the outermost first.
+struct Keys<'a> {
+    keys: [&'a [u8]; MAX_KEYS],
+    count: usize,
+}
+
+impl<'a> Keys<'a> {
+    /// Adds a key to the object whose keys begin at `first`; `None` if it stands there already.
+    fn add(&mut self, first: usize, key: &'a [u8]) -> Option<()> {
+        if self.keys.get(first..self.count)?.contains(&key) {
+            return None;
+        }
+        *self.keys.get_mut(self.count)? = key;
+        self.count += 1;
+        Some(())
+    }
+}
+
+fn read(text: &[u8], max_depth: usize) -> Option<()> {
+    let mut open = [Open::default(); MAX_OPEN];
+    let mut keys = Keys { keys: [&[]; MAX_KEYS], count: 0 };
+    let mut depth = 0;
+    let mut at = blank(text, 0);
+    loop {
+        // Here begins a value.
+        at = match *text.get(at)? {
+            b'"' => string(text, at + 1)?,
+            opener @ (b'{' | b'[') => {
+                let inside = blank(text, at + 1);
+                if depth == max_depth {
+                    return None;
+                }
+                if matches!((opener, *text.get(inside)?), (b'{', b'}') | (b'[', b']')) {
+                    inside + 1
+                } else {
+                    let container = Open { is_object: opener == b'{', first: keys.count };
+                    *open.get_mut(depth)? = container;
+                    depth += 1;
+                    at = next(text, inside, container, &mut keys)?;
+                    continue;
+                }
+            }
+            b't' => word(text, at, b"true")?,
+            b'f' => word(text, at, b"false")?,
+            b'n' => word(text, at, b"null")?,
+            _ => number(text, at)?,
+        };
+        // Here it has ended, and what it ends may as well.
+        at = loop {
+            at = blank(text, at);
+            let Some(container) = depth.checked_sub(1).and_then(|inmost| open.get(inmost)) else {
+                return (at == text.len()).then_some(());
+            };
+            match (*text.get(at)?, container.is_object) {
+                (b',', _) => break next(text, blank(text, at + 1), *container, &mut keys)?,
+                (b'}', true) | (b']', false) => {
+                    keys.count = container.first;
+                    depth -= 1;
+                    at += 1;
+                }
+                _ => return None,
+            }
+        };
+    }
+}
+
+/// Where the container's next value begins; in an object, reads its key.
+fn next<'a>(text: &'a [u8], at: usize, container: Open, keys: &mut Keys<'a>) -> Option<usize> {
+    if !container.is_object {
+        return Some(at);
+    }
+    let name = text.get(at..)?.strip_prefix(b"\"")?;
+    let (name, rest) = name.split_at_checked(string_run(name))?;
+    // An escape may spell a key in another way.
+    if rest.first() != Some(&b'"') {
+        return None;
+    }
+    keys.add(container.first, name)?;
+    let at = blank(text, at + name.len() + 2);
+    (text.get(at) == Some(&b':')).then(|| blank(text, at + 1))
+}
+
+fn blank(text: &[u8], mut at: usize) -> usize {
+    while matches!(text.get(at), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+        at += 1;
+    }
+    at
+}
+
+/// Where the string ends whose inside begins at `at`.
+fn string(text: &[u8], mut at: usize) -> Option<usize> {
+    loop {
+        at += string_run(text.get(at..)?);
+        match (text.get(at)?, text.get(at + 1)) {
+            (b'"', _) => return Some(at + 1),
+            (b'\\', Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't')) => at += 2,
+            _ => return None,
+        }
+    }
+}
+
+fn word(text: &[u8], at: usize, word: &[u8]) -> Option<usize> {
+    text.get(at..)?.starts_with(word).then_some(at + word.len())
+}
+
+/// Where the number ends that begins at `at`. One with an exponent is not plain.
+fn number(text: &[u8], at: usize) -> Option<usize> {
+    let at = at + usize::from(text.get(at) == Some(&b'-'));
+    let whole = digits(text, at)?;
+    if text.get(at) == Some(&b'0') && whole > 1 {
+        return None;
+    }
+    let end = match text.get(at + whole) {
+        Some(b'.') => at + whole + 1 + digits(text, at + whole + 1)?,
+        Some(_) | None => at + whole,
+    };
+    (!matches!(text.get(end), Some(b'e' | b'E'))).then_some(end)
+}
+
+/// How many digits there are at `at`: at least one, and few.
+fn digits(text: &[u8], at: usize) -> Option<usize> {
+    let count = text.get(at..)?.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    (1..=MAX_DIGITS).contains(&count).then_some(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::tape::{Scratch, depth};
+    use super::*;
+
+    const DEPTH: usize = 5;
+
+    /// What documents are made of, whole and broken.
+    const PIECES: &[&str] = &[
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        ":",
+        "\"a\"",
+        "\"b\"",
+        "\"\\u0061\"",
+        "\"a\":",
+        "\"b\":",
+        "\"é\":",
+        "\"a\\n\"",
+        "\"\\x\"",
+        "\"\u{1}\"",
+        "\"\\ud800\"",
+        "\"",
+        "\\",
+        "0",
+        "-0",
+        "01",
+        "1.5",
+        "1.",
+        "1e5",
+        "-",
+        "123456789012345678",
+        "true",
+        "fals",
+        "null",
+        "nullx",
+        " ",
+        "\n",
+        "\u{a0}",
+        "[]",
+        "{}",
+        "[[[[[",
+        "]]]]]",
+        "{\"a\":[{\"a\":1,\"b\":{}}]}",
+        "\u{feff}",
+    ];
+
+    fn is_read(text: &[u8]) -> bool {
+        let read = Scratch::new().read([text], |document| depth(document.nodes()));
+        read.is_ok_and(|found| found <= DEPTH)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+        #[test]
+        fn what_is_plain_is_what_the_tape_reads(
+            pieces in proptest::collection::vec(proptest::sample::select(PIECES), 0..12),
+            cut in 0..4_usize,
+        ) {
+            let mut text = pieces.concat().into_bytes();
+            text.truncate(text.len().saturating_sub(cut.saturating_sub(2)));
+            prop_assert!(!is_plain(&text, DEPTH) || is_read(&text));
+        }
+
+        #[test]
+        fn what_a_serializer_writes_is_plain(
+            keys in proptest::collection::btree_set("[a-zé ]{0,12}", 0..20),
+            pretty: bool,
+        ) {
+            let object: serde_json::Map<_, _> = keys
+                .into_iter()
+                .map(|key| (key.clone(), serde_json::json!([{ key: -1.5 }, "a\"\\\n/", true, []])))
+                .collect();
+            let value = serde_json::Value::from(object);
+            let text = if pretty { format!("{value:#}") } else { value.to_string() };
+            prop_assert!(is_plain(text.as_bytes(), 3) || text.len() > MAX_BYTES);
+        }
+    }
+
+    #[test]
+    fn what_may_be_read_in_two_ways_is_not_plain() {
+        let deep = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        assert!(is_plain(deep(DEPTH).as_bytes(), DEPTH));
+        assert!(is_plain(br#"[{"a":1},{"a":{"a":2}},[]]"#, DEPTH));
+        for text in [
+            "",
+            " ",
+            "{}{}",
+            "[1,]",
+            "{\"a\":1,}",
+            "{\"a\" 1}",
+            "{\"a\":1,\"b\":{\"a\":1},\"a\":2}",
+            "{\"a\":1,\"\\u0061\":2}",
+            "[1}",
+            "\"a\nb\"",
+            "\"a",
+            "-",
+            "1.e1",
+            "+1",
+            &deep(DEPTH + 1),
+            &deep(MAX_OPEN + 1),
+            &format!("[{}0]", "0,".repeat(MAX_BYTES)),
+        ] {
+            assert!(!is_plain(text.as_bytes(), DEPTH), "{text}");
+        }
+        assert!(!is_plain(b"\"\xFF\"", DEPTH));
+    }
+}
