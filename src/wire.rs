@@ -6,5 +6,6 @@ pub mod headers;
 pub mod http1;
 pub mod jsonrpc;
 pub mod lines;
+pub mod spare;
 pub mod splice;
 pub mod sse;

@@ -134,7 +134,9 @@ impl Running {
         F: Future<Output = Result<(), Aborted>> + 'static,
     {
         let reply = Reply::default();
-        Self { call: Some(Box::pin(make(reply.clone()))), aborted: None, reply }
+        // The memory first, so that the call is written there and not copied whole into it.
+        let call = Box::into_pin(Box::write(Box::new_uninit(), make(reply.clone())));
+        Self { call: Some(call), aborted: None, reply }
     }
 
     /// The next piece; `None` when the reply is complete.

@@ -33,6 +33,7 @@ use crate::downstream::http::{BODY_TIMEOUT, MAX_BODY_BYTES, NoBody, PATHS, UNNAM
 use crate::upstream::clock;
 use crate::upstream::deadline::Deadline;
 use crate::wire::http1::post::{Post, Start};
+use crate::wire::spare::Spare;
 use crate::wire::splice::Splice;
 
 /// How long a connection may be idle between requests.
@@ -41,10 +42,17 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// How much is read at once, and read ahead while a request is being answered.
 const READ_BYTES: usize = 16 * 1024;
+/// A buffer with less room than this is replaced before it is read into.
+const LEAST_ROOM: usize = READ_BYTES / 4;
 /// Bytes of a reply gathered before they are written.
 const MAX_GATHERED_BYTES: usize = 256 * 1024;
 /// Slices written at once.
 const MAX_SLICES: usize = 64;
+
+thread_local! {
+    /// What requests are read into, those of one worker one after the other.
+    static REQUESTS: Spare = Spare::default();
+}
 
 /// How it ended.
 #[derive(Debug)]
@@ -160,7 +168,6 @@ impl<'a> Posts<'a> {
         admit: impl Fn(&Parts) -> bool,
     ) -> io::Result<Option<(&'b Post, bool)>> {
         let mut deadline = None;
-        self.input.reserve(READ_BYTES);
         loop {
             let idle = self.input.is_empty();
             if !idle {
@@ -192,10 +199,6 @@ impl<'a> Posts<'a> {
     async fn body(&mut self, length: usize) -> io::Result<Came> {
         let mut deadline = None;
         while self.input.len() < length {
-            // Room for what is said to come is made as it comes.
-            if self.input.capacity() == self.input.len() {
-                self.input.reserve(READ_BYTES.max(self.input.len()));
-            }
             let deadline = *deadline.get_or_insert_with(|| clock::lately() + BODY_TIMEOUT);
             match self.read_until(deadline, false).await? {
                 Read::Some => {}
@@ -366,7 +369,16 @@ fn poll_read(
     input: &mut BytesMut,
     cx: &mut Context<'_>,
 ) -> Poll<io::Result<usize>> {
-    pin!(socket.read_buf(input)).poll(cx)
+    REQUESTS.with(|spare| spare.lend(input));
+    // Room for a body is made as it comes, whatever length it is said to have.
+    if input.capacity() - input.len() < LEAST_ROOM {
+        input.reserve(READ_BYTES.max(input.len()));
+    }
+    let read = pin!(socket.read_buf(input)).poll(cx);
+    if read.is_pending() {
+        REQUESTS.with(|spare| spare.take_back(input));
+    }
+    read
 }
 
 /// The present time as a header value (RFC 9110 §5.6.7), written anew each second.

@@ -27,6 +27,7 @@ use super::deadline::Deadline;
 use super::error::{Cause, Human, printable};
 use super::request::Slices;
 use crate::wire::http1::{self, Head};
+use crate::wire::spare::Spare;
 
 /// Most time for resolving, connecting and the TLS handshake together.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,8 +37,11 @@ const KEEPALIVE: Duration = Duration::from_secs(60);
 const MIN_READ_BYTES: usize = 16 * 1024;
 /// How much it asks for at most, of an answer that keeps filling it.
 const MAX_READ_BYTES: usize = 256 * 1024;
-/// Most bytes of buffer that an idle connection keeps.
-const MAX_IDLE_BUFFER_BYTES: usize = 2 * MIN_READ_BYTES;
+
+thread_local! {
+    /// What answers are read into, those of one worker one after the other.
+    static ANSWERS: Spare = Spare::default();
+}
 
 /// Where an upstream is: resolved from its URL once, shared by all its connections.
 #[derive(Clone)]
@@ -221,8 +225,6 @@ impl Connection {
         limit: Duration,
     ) -> Result<Head, SendError> {
         let deadline = now + limit;
-        // What was handed on of the last answer is gone by now, so this takes the same memory.
-        self.input.reserve(self.read_bytes);
         let mut written = 0;
         let mut sending = Sending::Going;
         poll_fn(|cx| self.poll_send(request, &mut written, &mut sending, deadline, limit, cx)).await
@@ -258,10 +260,12 @@ impl Connection {
                 }
                 Ok(None) => {}
             }
+            self.make_first_room();
             self.make_room();
             let read = match self.poll_read(cx) {
                 Poll::Ready(read) => read,
                 Poll::Pending => {
+                    self.give_back();
                     ready!(self.timer.poll_until(cx, deadline));
                     return failed(Cause::NoAnswer { limit });
                 }
@@ -315,6 +319,23 @@ impl Connection {
         }
     }
 
+    /// The same for what comes first. It takes the memory of the answer before, of whichever
+    /// connection, if all slices of that are gone; no answer shares its memory with another.
+    fn make_first_room(&mut self) {
+        if self.input.is_empty() {
+            ANSWERS.with(|spare| spare.lend(&mut self.input));
+            self.input.reserve(self.read_bytes);
+        }
+    }
+
+    /// Gives the memory back while there is nothing in it, nor of this answer in a slice of it.
+    fn give_back(&mut self) {
+        // What was read by large portions would be kept whole by a small one.
+        if self.read_bytes == MIN_READ_BYTES {
+            ANSWERS.with(|spare| spare.take_back(&mut self.input));
+        }
+    }
+
     /// Reads once into the buffer: 0 when the peer has closed.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let read = ready!(pin!(self.stream.read_buf(&mut self.input)).poll(cx));
@@ -360,14 +381,19 @@ impl Connection {
         // Nobody is to be woken for an idle connection: what happens to it is seen at the next
         // look.
         let mut cx = Context::from_waker(Waker::noop());
-        self.poll_read(&mut cx).is_pending()
+        self.make_first_room();
+        let is_silent = self.poll_read(&mut cx).is_pending();
+        self.give_back();
+        is_silent
     }
 
-    /// Gives back memory that an idle connection has no use for.
+    /// Gives back the memory, for which an idle connection has no use.
     pub(super) fn rest(&mut self) {
-        self.read_bytes = MIN_READ_BYTES;
-        if self.input.capacity() > MAX_IDLE_BUFFER_BYTES {
+        self.give_back();
+        // Of an event stream's rest something may have come already.
+        if self.input.is_empty() {
             self.input = BytesMut::new();
+            self.read_bytes = MIN_READ_BYTES;
         }
     }
 }
