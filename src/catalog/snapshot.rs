@@ -53,14 +53,12 @@ impl Snapshot {
     /// The tool of that name.
     #[must_use]
     pub fn tool(&self, name: &ToolName) -> Option<&Arc<Tool>> {
-        let at = self.tools.binary_search_by(|tool| tool.name.cmp(name)).ok()?;
-        self.tools.get(at)
+        self.named(&name.server, &name.tool)
     }
 
-    /// The tool called `server:tool`.
+    /// The tool that `server` calls `tool`.
     #[must_use]
-    pub fn named(&self, name: &str) -> Option<&Arc<Tool>> {
-        let (server, tool) = ToolName::split(name)?;
+    pub fn named(&self, server: &str, tool: &str) -> Option<&Arc<Tool>> {
         let order = |it: &Arc<Tool>| (*it.name.server).cmp(server).then((*it.name.tool).cmp(tool));
         let at = self.tools.binary_search_by(order).ok()?;
         self.tools.get(at)

@@ -218,7 +218,7 @@ async fn prepare(
     // The words before the tool: a bad intent is told even about a tool that does not exist.
     read.intent.check(variant, &proxy.intent).map_err(|error| exit.deny(&Denial::Intent(error)))?;
     exit.operation(Some(variant));
-    let known = proxy.catalog.load().named(&read.name).cloned();
+    let known = proxy.catalog.load().named(server, tool).cloned();
     let tool = match known {
         Some(tool) => tool,
         None => find(worker, &read.tool()).await?,

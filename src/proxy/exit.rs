@@ -199,6 +199,9 @@ impl Exit {
 
 impl Drop for Exit {
     fn drop(&mut self) {
+        if self.record.is_none() {
+            return;
+        }
         let text = match self.reply.is_cancelled() {
             true => "the client cancelled the call",
             false => "the client went away before the reply was complete",
