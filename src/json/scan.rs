@@ -44,7 +44,7 @@ pub use self::{
     },
     seen::MAX_KEYS,
     skip::Kernel,
-    translate::{Table, translate},
+    translate::{Table, has_unusual_escape, translate},
 };
 pub(in crate::json) use self::{skip::container_len, swar::string_run};
 use crate::json::span::Span;

@@ -16,7 +16,7 @@ use memchr::{memchr, memchr_iter};
 
 use super::shapes::{SHAPES, is_word};
 use super::{KEY_ENDS, KEYS, is_end, is_separator};
-use crate::json::scan::{Table, translate};
+use crate::json::scan::{Table, has_unusual_escape, translate};
 
 /// What is no key but takes out what follows it, and what is one but also a line of a PEM file:
 /// wherever they stand, the text is not clean.
@@ -146,23 +146,7 @@ fn has_userinfo(text: &[u8]) -> bool {
 
 /// True if no escape stands for an ASCII letter or for nothing, and none is deep inside others.
 fn has_plain_escapes(text: &[u8]) -> bool {
-    let Some(text) = memchr(b'\\', text).and_then(|first| text.get(first..)) else { return true };
-    // Without a branch, so that it is done for many bytes at once; what it doubts is looked at.
-    let after = text.get(1..).unwrap_or_default();
-    let doubtful = text
-        .iter()
-        .zip(after)
-        .fold(0, |doubtful, (byte, next)| doubtful | u8::from((*byte == b'\\') & !is_usual(*next)));
-    // A long row covers four bytes that begin at a multiple of four.
-    let fours = text.as_chunks().0;
-    let in_a_row = fours.iter().fold(false, |found, four| found | (*four == [b'\\'; 4]));
-    (doubtful == 0 && !in_a_row) || has_plain_escapes_exactly(text)
-}
-
-/// What nearly every escape ends with; it stands for no letter.
-fn is_usual(byte: u8) -> bool {
-    let quoted = (byte == b'"') | (byte == b'\\') | (byte == b'/');
-    quoted | (byte == b'n') | (byte == b't') | (byte == b'r')
+    !has_unusual_escape(text) || has_plain_escapes_exactly(text)
 }
 
 fn has_plain_escapes_exactly(text: &[u8]) -> bool {

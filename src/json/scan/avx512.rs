@@ -7,8 +7,8 @@
 
 use core::arch::x86_64::{
     _mm512_cmpeq_epi8_mask, _mm512_loadu_si512, _mm512_mask2_permutex2var_epi8,
-    _mm512_maskz_compress_epi8, _mm512_movepi8_mask, _mm512_or_si512, _mm512_set1_epi8,
-    _mm512_storeu_si512, _mm512_test_epi8_mask,
+    _mm512_maskz_compress_epi8, _mm512_movepi8_mask, _mm512_or_si512, _mm512_permutex2var_epi8,
+    _mm512_set1_epi8, _mm512_storeu_si512, _mm512_test_epi8_mask,
 };
 
 use super::avx2::Avx2;
@@ -86,6 +86,12 @@ impl Avx512Vbmi {
         // SAFETY: `self` proves that the machine has the features the function is compiled for.
         unsafe { translate_vbmi(text, table, out) }
     }
+
+    /// See [`has_unusual_escape`](super::translate::has_unusual_escape).
+    pub(super) fn has_unusual_escape(self, text: &[u8], usual: &Table) -> bool {
+        // SAFETY: `self` proves that the machine has the features the function is compiled for.
+        unsafe { has_unusual_escape_vbmi(text, usual) }
+    }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2,popcnt")]
@@ -115,4 +121,31 @@ fn translate_vbmi(text: &[u8], table: &Table, out: &mut [u8]) -> Option<usize> {
         len += kept.count_ones() as usize;
     }
     Some(len)
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2,popcnt")]
+fn has_unusual_escape_vbmi(text: &[u8], usual: &Table) -> bool {
+    let [low, high] = usual.as_chunks::<STRIDE>().0 else { return true };
+    let (blocks, tail) = text.as_chunks::<STRIDE>();
+    // What follows the text is usual after a backslash.
+    let mut last = [b'"'; STRIDE];
+    if let Some(head) = last.get_mut(..tail.len()) {
+        head.copy_from_slice(tail);
+    }
+    // SAFETY: each array has the 64 bytes that are read, and the loads need no alignment.
+    let (low, high) = unsafe {
+        (_mm512_loadu_si512(low.as_ptr().cast()), _mm512_loadu_si512(high.as_ptr().cast()))
+    };
+    let (mut doubtful, mut carried) = (0, 0);
+    for block in blocks.iter().chain([&last]) {
+        // SAFETY: the array has the 64 bytes that are read, and the load needs no alignment.
+        let bytes = unsafe { _mm512_loadu_si512(block.as_ptr().cast()) };
+        let slashes = _mm512_cmpeq_epi8_mask(bytes, _mm512_set1_epi8(b'\\'.cast_signed()));
+        let found = _mm512_permutex2var_epi8(low, bytes, high);
+        let is_usual = _mm512_test_epi8_mask(found, found) & !_mm512_movepi8_mask(bytes);
+        let two = slashes & slashes >> 1;
+        doubtful |= (slashes << 1 | carried) & !is_usual | two & two >> 2;
+        carried = slashes >> (STRIDE - 1);
+    }
+    doubtful != 0
 }

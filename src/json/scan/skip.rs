@@ -232,8 +232,16 @@ impl Skip {
         self.escaped = if len == BLOCK { escapers >> (BLOCK - 1) } else { escaped >> len & 1 };
 
         // From an opening quote up to the byte before the closing one.
-        let inside = kernel.running_parity(bits.quotes & !escaped) ^ self.in_string;
+        let quotes = bits.quotes & !escaped;
+        let inside = if quotes == 0 {
+            self.in_string
+        } else {
+            kernel.running_parity(quotes) ^ self.in_string
+        };
         self.in_string = (inside.cast_signed() >> (BLOCK - 1)).cast_unsigned();
+        if inside == u64::MAX {
+            return None;
+        }
 
         let opens = bits.opens & !inside;
         let closes = bits.closes & !inside;

@@ -1,4 +1,7 @@
-//! Writing a text anew with some bytes changed and others left out, for a look at what remains.
+//! Quick looks at a text as bytes: written anew with some bytes changed and others left out, and
+//! whether its escapes are usual ones.
+
+use memchr::memchr;
 
 /// What each ASCII byte becomes; 0 where it is left out. Other bytes stay as they are.
 pub type Table = [u8; 128];
@@ -23,7 +26,49 @@ pub fn translate<'a>(text: &[u8], table: &Table, out: &'a mut Vec<u8>) -> &'a [u
     out.get(..len.unwrap_or_default()).unwrap_or_default()
 }
 
-/// The same without vectors; how many bytes were written. `None` if `out` has no room.
+/// False if every escape of `text` is a usual one, that of a quote, a slash or white space, and no
+/// eight backslashes stand in a row. Otherwise nearly always true: some rows of four count as well.
+#[must_use]
+pub fn has_unusual_escape(text: &[u8]) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(vbmi) = super::avx512::Avx512Vbmi::detect() {
+        return vbmi.has_unusual_escape(text, &USUAL);
+    }
+    portable_unusual(text)
+}
+
+/// What stands at the end of usual escapes.
+#[expect(clippy::indexing_slicing, reason = "at compile time, and within the table")]
+const USUAL: Table = {
+    let mut usual = [0; 128];
+    let mut at = 0;
+    while at < usual.len() {
+        usual[at] = is_usual(at as u8) as u8;
+        at += 1;
+    }
+    usual
+};
+
+const fn is_usual(byte: u8) -> bool {
+    let quoted = (byte == b'"') | (byte == b'\\') | (byte == b'/');
+    quoted | (byte == b'n') | (byte == b't') | (byte == b'r')
+}
+
+/// [`has_unusual_escape`] without vectors.
+fn portable_unusual(text: &[u8]) -> bool {
+    let Some(text) = memchr(b'\\', text).and_then(|first| text.get(first..)) else { return false };
+    let after = text.get(1..).unwrap_or_default();
+    // Without a branch, so that it is done for many bytes at once.
+    let unusual = text
+        .iter()
+        .zip(after)
+        .fold(0, |unusual, (byte, next)| unusual | u8::from((*byte == b'\\') & !is_usual(*next)));
+    // A row of eight covers four bytes that begin at a multiple of four.
+    let fours = text.as_chunks().0;
+    unusual != 0 || fours.iter().fold(false, |found, four| found | (*four == [b'\\'; 4]))
+}
+
+/// [`translate`] without vectors; how many bytes were written. `None` if `out` has no room.
 fn portable(text: &[u8], table: &Table, out: &mut [u8]) -> Option<usize> {
     const EIGHT: usize = 8;
     let look_up = |byte: &u8| table.get(usize::from(*byte)).copied().unwrap_or(*byte);
@@ -76,6 +121,27 @@ mod tests {
             prop_assert_eq!(translate(&text, &table, &mut out), &expected[..]);
             let len = portable(&text, &table, &mut out);
             prop_assert_eq!(len.map(|len| &out[..len]), Some(&expected[..]));
+        }
+
+        #[test]
+        fn unusual_escapes_are_found_and_long_rows(
+            pieces in proptest::collection::vec(
+                proptest::sample::select(&[
+                    "\\", "\\\\", "\\\"", "\\n", "\\u0041", "\\é", "a", "bcdefghij", "é", "\"",
+                    "0123456789abcdefghijklmnopqrstuvwxyz",
+                ][..]),
+                0..24,
+            ),
+        ) {
+            let text = pieces.concat().into_bytes();
+            let unusual = text
+                .windows(2)
+                .any(|pair| pair[0] == b'\\' && !b"\"\\/nrt".contains(&pair[1]));
+            let row = |count: usize| text.windows(count).any(|row| row.iter().all(|it| *it == b'\\'));
+            for found in [has_unusual_escape(&text), portable_unusual(&text)] {
+                prop_assert!(found || !(unusual || row(8)));
+                prop_assert!(!found || unusual || row(4));
+            }
         }
     }
 }
