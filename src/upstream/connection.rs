@@ -513,6 +513,43 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn connections_read_into_the_same_memory_unless_it_is_held() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = parse(&format!("http://{}/", listener.local_addr().unwrap())).unwrap();
+        let server = tokio::spawn(async move {
+            for n in 0..5 {
+                let mut socket = listener.accept().await.unwrap().0;
+                let _ = socket.read(&mut [0; 1024]).await.unwrap();
+                let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n[\"{n}n\"]");
+                tokio::io::AsyncWriteExt::write_all(&mut socket, answer.as_bytes()).await.unwrap();
+            }
+        });
+        let request = Request::without_body(b"GET / HTTP/1.1\r\n");
+        let (mut open, mut places, mut held) = (Vec::new(), Vec::new(), None);
+        for n in 0..5 {
+            let mut connection = Connection::open(&endpoint).await.unwrap();
+            let limit = Duration::from_secs(10);
+            assert!(connection.send(&request, Instant::now(), limit).await.is_ok());
+            let data = poll_fn(|cx| connection.poll_body(cx)).await.unwrap().unwrap();
+            assert_eq!(data, format!("[\"{n}n\"]"));
+            connection.rest();
+            assert_eq!(connection.input.capacity(), 0, "it keeps no memory while it waits");
+            places.push(data.as_ptr());
+            // All stay open, so that none leaves its memory to another by ending.
+            open.push(connection);
+            if n == 2 {
+                held = Some(data);
+            }
+        }
+        assert_eq!(places[0], places[1]);
+        assert_eq!(places[1], places[2]);
+        assert_ne!(places[2], places[3]);
+        assert_eq!(places[3], places[4]);
+        assert_eq!(held.unwrap(), "[\"2n\"]");
+        server.await.unwrap();
+    }
+
     #[test]
     fn an_unusable_url_is_told_without_its_secrets() {
         for (url, why) in [
