@@ -183,7 +183,8 @@ impl<'a> Posts<'a> {
                 }
             }
             let limit = if idle { IDLE_TIMEOUT } else { HEADER_TIMEOUT };
-            let until = *deadline.get_or_insert_with(|| clock::lately() + limit);
+            let now = || if idle { clock::lately() } else { clock::now() };
+            let until = *deadline.get_or_insert_with(|| now() + limit);
             match self.read_until(until, idle).await? {
                 // From its first bytes on there is a limit for the head, which most do not need.
                 Read::Some if idle => deadline = None,
@@ -199,14 +200,19 @@ impl<'a> Posts<'a> {
     async fn body(&mut self, length: usize) -> io::Result<Came> {
         let mut deadline = None;
         while self.input.len() < length {
-            let deadline = *deadline.get_or_insert_with(|| clock::lately() + BODY_TIMEOUT);
+            let deadline = *deadline.get_or_insert_with(|| clock::now() + BODY_TIMEOUT);
             match self.read_until(deadline, false).await? {
                 Read::Some => {}
                 Read::Ended => return Ok(Came::Cut),
                 Read::Late => return Ok(Came::Late),
             }
         }
-        Ok(Came::Whole(self.input.split_to(length).freeze()))
+        let body = self.input.split_to(length).freeze();
+        if length > READ_BYTES {
+            // What is read next, by whichever connection, is not to keep so large a buffer.
+            self.input = BytesMut::from(&*self.input);
+        }
+        Ok(Came::Whole(body))
     }
 
     /// Reads once. An idle connection is at its end when the server is.
