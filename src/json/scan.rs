@@ -10,7 +10,7 @@
 //! match, and nothing else is looked at (see `skip`). Of values, the UTF-8 and the surrogates
 //! are left to the tape, which reads `structuredContent` in full.
 //!
-//! Deliberately not here: any copy of the bytes, the meaning of the message, verdicts.
+//! The scanner copies none of the bytes. Deliberately not here: the meaning of the message, verdicts.
 //! There is no NEON kernel, as there was no machine to test it on.
 //!
 //! ```text

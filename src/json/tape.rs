@@ -192,6 +192,7 @@ pub fn lone_string<'a>(node: &'a [Node<'a>; 1]) -> Document<'a> {
 /// The first [`Fault`] found.
 pub fn check_unique(json: &[u8], max_depth: usize, scratch: &mut Scratch) -> Result<(), Fault> {
     if is_plain(json, max_depth) {
+        scratch.settle(json.len());
         return Ok(());
     }
     let deep = scratch.read([json], |document| depth(document.nodes()) > max_depth)?;
@@ -455,6 +456,13 @@ mod tests {
         assert!(held > SCRATCH_MIN);
         for _ in 0..=SCRATCH_IDLE_DOCUMENTS {
             scratch.read([&b"[]"[..]], |_| ()).unwrap();
+        }
+        assert!(scratch.footprint() < SCRATCH_MIN, "{held} → {}", scratch.footprint());
+        // Documents that are not read here count as well.
+        check_unique(large.as_bytes(), 1, &mut scratch).unwrap();
+        for _ in 0..=SCRATCH_IDLE_DOCUMENTS {
+            assert!(is_plain(b"[]", 1));
+            check_unique(b"[]", 1, &mut scratch).unwrap();
         }
         assert!(scratch.footprint() < SCRATCH_MIN, "{held} → {}", scratch.footprint());
     }

@@ -16,7 +16,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant, SystemTime};
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, DATE};
 use http::request::Parts;
 use http::{Response, StatusCode};
@@ -42,7 +42,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// How much is read at once, and read ahead while a request is being answered.
 const READ_BYTES: usize = 16 * 1024;
-/// A buffer with less room than this is replaced before it is read into.
+/// With less room than this a buffer is given more, or replaced, before it is read into.
 const LEAST_ROOM: usize = READ_BYTES / 4;
 /// Bytes of a reply gathered before they are written.
 const MAX_GATHERED_BYTES: usize = 256 * 1024;
@@ -185,7 +185,7 @@ impl<'a> Posts<'a> {
             let limit = if idle { IDLE_TIMEOUT } else { HEADER_TIMEOUT };
             let now = || if idle { clock::lately() } else { clock::now() };
             let until = *deadline.get_or_insert_with(|| now() + limit);
-            match self.read_until(until, idle).await? {
+            match self.read_until(until, idle, usize::MAX).await? {
                 // From its first bytes on there is a limit for the head, which most do not need.
                 Read::Some if idle => deadline = None,
                 Read::Some => {}
@@ -201,7 +201,9 @@ impl<'a> Posts<'a> {
         let mut deadline = None;
         while self.input.len() < length {
             let deadline = *deadline.get_or_insert_with(|| clock::now() + BODY_TIMEOUT);
-            match self.read_until(deadline, false).await? {
+            // What follows a large body is not read into its buffer.
+            let most = if length > READ_BYTES { length - self.input.len() } else { usize::MAX };
+            match self.read_until(deadline, false, most).await? {
                 Read::Some => {}
                 Read::Ended => return Ok(Came::Cut),
                 Read::Late => return Ok(Came::Late),
@@ -209,17 +211,17 @@ impl<'a> Posts<'a> {
         }
         let body = self.input.split_to(length).freeze();
         if length > READ_BYTES {
-            // What is read next, by whichever connection, is not to keep so large a buffer.
+            // Nor what is read next, by whichever connection: it would keep all of it.
             self.input = BytesMut::from(&*self.input);
         }
         Ok(Came::Whole(body))
     }
 
-    /// Reads once. An idle connection is at its end when the server is.
-    async fn read_until(&mut self, deadline: Instant, idle: bool) -> io::Result<Read> {
+    /// Reads once, at most `most` bytes. An idle connection is at its end when the server is.
+    async fn read_until(&mut self, deadline: Instant, idle: bool, most: usize) -> io::Result<Read> {
         let Self { socket, input, deadline: timer, draining, .. } = self;
         poll_fn(|cx| {
-            if let Poll::Ready(read) = poll_read(socket, input, cx) {
+            if let Poll::Ready(read) = poll_read(socket, input, most, cx) {
                 return Poll::Ready(read.map(|count| match count {
                     0 => Read::Ended,
                     _ => Read::Some,
@@ -249,7 +251,7 @@ impl<'a> Posts<'a> {
     /// Ready when the client has gone. What comes meanwhile is kept, up to a bound.
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.input.len() < READ_BYTES {
-            if ready!(poll_read(self.socket, &mut self.input, cx))? == 0 {
+            if ready!(poll_read(self.socket, &mut self.input, usize::MAX, cx))? == 0 {
                 return Poll::Ready(Ok(()));
             }
         }
@@ -373,6 +375,7 @@ impl<'a> Posts<'a> {
 fn poll_read(
     socket: &mut Impatient<TcpStream>,
     input: &mut BytesMut,
+    most: usize,
     cx: &mut Context<'_>,
 ) -> Poll<io::Result<usize>> {
     REQUESTS.with(|spare| spare.lend(input));
@@ -380,7 +383,7 @@ fn poll_read(
     if input.capacity() - input.len() < LEAST_ROOM {
         input.reserve(READ_BYTES.max(input.len()));
     }
-    let read = pin!(socket.read_buf(input)).poll(cx);
+    let read = pin!(socket.read_buf(&mut (&mut *input).limit(most))).poll(cx);
     if read.is_pending() {
         REQUESTS.with(|spare| spare.take_back(input));
     }

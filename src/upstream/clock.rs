@@ -18,8 +18,8 @@ pub fn now() -> Instant {
     now
 }
 
-/// The time when this thread last asked for [`now`]. A worker does so with every call, and every
-/// two seconds without one.
+/// The time when this thread last asked for [`now`]: for workers, which do so with every call and,
+/// until they are about to end, every two seconds without one.
 pub fn lately() -> Instant {
     LAST.get().unwrap_or_else(now)
 }

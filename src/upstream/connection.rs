@@ -320,7 +320,8 @@ impl Connection {
     }
 
     /// The same for what comes first. It takes the memory of the answer before, of whichever
-    /// connection, if all slices of that are gone; no answer shares its memory with another.
+    /// connection, if all slices of that are gone: answers do not share memory, but where a buffer
+    /// had to grow for an answer in pieces and has so much room left.
     fn make_first_room(&mut self) {
         if self.input.is_empty() {
             ANSWERS.with(|spare| spare.lend(&mut self.input));
@@ -328,7 +329,7 @@ impl Connection {
         }
     }
 
-    /// Gives the memory back while there is nothing in it, nor of this answer in a slice of it.
+    /// Gives the memory back while there is nothing in it: before an answer, and after.
     fn give_back(&mut self) {
         // What was read by large portions would be kept whole by a small one.
         if self.read_bytes == MIN_READ_BYTES {

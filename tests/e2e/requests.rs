@@ -73,6 +73,33 @@ fn what_is_no_message_is_a_json_rpc_error_and_the_connection_lives_on() {
 }
 
 #[test]
+fn requests_sent_together_are_answered_in_turn_whatever_their_size() {
+    let mut client = proxy().client();
+    let session = client.session.clone();
+    let mut together = Vec::new();
+    let sizes = [10, 40_000, 600, 17_000, 16_384, 300_000, 10, 70_000, 4_000, 10];
+    for (id, size) in sizes.iter().enumerate() {
+        let pad = "x".repeat(*size);
+        let body =
+            format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping","params":{{"pad":"{pad}"}}}}"#);
+        let head = format!(
+            "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n\
+             Accept: application/json\r\nMcp-Session-Id: {session}\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        together.extend_from_slice(head.as_bytes());
+        together.extend_from_slice(body.as_bytes());
+    }
+    client.connection.raw(&together);
+    for id in 0..sizes.len() {
+        let response = client.connection.response();
+        let expected = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#);
+        assert_eq!((response.status, response.text()), (200, expected.into()));
+    }
+    works(&mut client);
+}
+
+#[test]
 fn a_batch_says_that_there_are_none() {
     let response = proxy().client().post(br#"[{"jsonrpc":"2.0","id":1,"method":"ping"}]"#);
     let text = error(&response, 400, -32600);

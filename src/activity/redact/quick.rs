@@ -76,7 +76,8 @@ impl Quick {
     /// True if nothing in the text is to be taken out; false if it is not known.
     pub(super) fn is_clean(&self, text: &[u8], cut: bool) -> bool {
         has_plain_escapes(text)
-            && !self.has_key(translate(text, &FOLDED, &mut self.folded.borrow_mut()))
+            && translate(text, &FOLDED, &mut self.folded.borrow_mut())
+                .is_some_and(|folded| !self.has_key(folded))
             && !self.has_credential(text, cut)
             && !has_userinfo(text)
     }

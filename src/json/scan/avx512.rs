@@ -1,8 +1,8 @@
 //! The kernel for x86-64 with AVX-512 on bytes: what [`avx2`](super::avx2) does in vectors of half
 //! a block, with a whole block in one, and with comparisons that give their bits at once.
 //!
-//! A value of [`Avx512`] proves that this machine has the instructions; every load is from an array
-//! as long as what it reads. No pointer is kept or written.
+//! A value of [`Avx512`] or [`Avx512Vbmi`] proves that this machine has the instructions; every load
+//! and store is from and to an array as long as what it reads or writes. No pointer is kept.
 #![expect(unsafe_code, reason = "vector intrinsics; the safety argument stands above each use")]
 
 use core::arch::x86_64::{

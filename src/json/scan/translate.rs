@@ -9,10 +9,10 @@ pub type Table = [u8; 128];
 /// Bytes written at a time, of which those that count may be fewer.
 pub(super) const STRIDE: usize = 64;
 
-/// Writes `text` to `out` as `table` has it; what was written. `out` grows to the length of the
+/// Writes `text` to `out` as `table` has it; what was written; `None` would be a bug here. `out` grows to the length of the
 /// longest text it is used for, and is not cleared.
 #[must_use]
-pub fn translate<'a>(text: &[u8], table: &Table, out: &'a mut Vec<u8>) -> &'a [u8] {
+pub fn translate<'a>(text: &[u8], table: &Table, out: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     if out.len() < text.len() + STRIDE {
         out.resize(text.len() + STRIDE, 0);
     }
@@ -23,11 +23,11 @@ pub fn translate<'a>(text: &[u8], table: &Table, out: &'a mut Vec<u8>) -> &'a [u
     };
     #[cfg(not(target_arch = "x86_64"))]
     let len = portable(text, table, out);
-    out.get(..len.unwrap_or_default()).unwrap_or_default()
+    out.get(..len?)
 }
 
-/// False if every escape of `text` is a usual one, that of a quote, a slash or white space, and no
-/// eight backslashes stand in a row. Otherwise nearly always true: some rows of four count as well.
+/// True if an escape of `text` is not a usual one, that of a quote, a slash or white space, or if
+/// eight backslashes stand in a row. False otherwise, but for some rows of four to seven.
 #[must_use]
 pub fn has_unusual_escape(text: &[u8]) -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -118,7 +118,7 @@ mod tests {
                 .filter(|byte| *byte != 0)
                 .collect();
             let mut out = vec![7; 5];
-            prop_assert_eq!(translate(&text, &table, &mut out), &expected[..]);
+            prop_assert_eq!(translate(&text, &table, &mut out), Some(&expected[..]));
             let len = portable(&text, &table, &mut out);
             prop_assert_eq!(len.map(|len| &out[..len]), Some(&expected[..]));
         }
