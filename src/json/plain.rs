@@ -206,6 +206,23 @@ mod tests {
         "\u{feff}",
     ];
 
+    const KEYS: &[&str] = &["\"a\"", "\"b\"", "\"c\"", "\"\\u0061\"", "\"é\"", "\"\""];
+    const VALUES: &[&str] = &[
+        "{\"a\":{\"a\":1},\"b\":[]}",
+        "[[[{}]]]",
+        "[[[[1]]]]",
+        "{\"x\":1,\"x\":2}",
+        "\"a\\n\"",
+        "\"\\ud800\"",
+        "-1.5",
+        "1e400",
+        "01",
+        "true",
+        "null",
+        " 0 ",
+        "123456789012345.5",
+    ];
+
     fn is_read(text: &[u8]) -> bool {
         let read = Scratch::new().read([text], |document| depth(document.nodes()));
         read.is_ok_and(|found| found <= DEPTH)
@@ -216,11 +233,27 @@ mod tests {
 
         #[test]
         fn what_is_plain_is_what_the_tape_reads(
-            pieces in proptest::collection::vec(proptest::sample::select(PIECES), 0..12),
-            cut in 0..4_usize,
+            values in proptest::collection::vec(proptest::sample::select(VALUES), 0..6),
+            keys in proptest::collection::vec(proptest::sample::select(KEYS), 6),
+            is_object: bool,
+            puts_in: bool,
+            wrong in proptest::sample::select(PIECES),
+            places in proptest::array::uniform2(any::<proptest::sample::Index>()),
         ) {
-            let mut text = pieces.concat().into_bytes();
-            text.truncate(text.len().saturating_sub(cut.saturating_sub(2)));
+            let members = keys.iter().zip(&values).map(|(key, value)| match is_object {
+                true => format!("{key}:{value}"),
+                false => (*value).to_owned(),
+            });
+            let inside = members.collect::<Vec<_>>().join(",");
+            let right = if is_object { format!("{{{inside}}}") } else { format!("[{inside}]") };
+            let right = right.into_bytes();
+            prop_assert!(!is_plain(&right, DEPTH) || is_read(&right));
+            // A part of it is replaced, or something is put in.
+            let mut places = places.map(|place| place.index(right.len() + 1));
+            places.sort_unstable();
+            let [from, to] = places;
+            let to = if puts_in { from } else { to };
+            let text = [&right[..from], wrong.as_bytes(), &right[to..]].concat();
             prop_assert!(!is_plain(&text, DEPTH) || is_read(&text));
         }
 

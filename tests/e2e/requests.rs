@@ -94,7 +94,7 @@ fn requests_sent_together_are_answered_in_turn_whatever_their_size() {
     for id in 0..sizes.len() {
         let response = client.connection.response();
         let expected = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#);
-        assert_eq!((response.status, response.text()), (200, expected.into()));
+        assert_eq!((response.status, response.text()), (200, expected));
     }
     works(&mut client);
 }

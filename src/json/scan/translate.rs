@@ -144,4 +144,19 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn an_unusual_escape_is_found_wherever_it_stands() {
+        for before in 0..2 * STRIDE {
+            let text = |escape: &str| format!("{}{escape}", "x".repeat(before)).into_bytes();
+            for look in [has_unusual_escape, portable_unusual] {
+                for usual in ["", "\\", "\\n\"", "\\\\\\\"x"] {
+                    assert!(!look(&text(usual)), "{usual} after {before}");
+                }
+                for unusual in ["\\u0041", "\\é", "\\\0", &"\\".repeat(8)] {
+                    assert!(look(&text(unusual)), "{unusual} after {before}");
+                }
+            }
+        }
+    }
 }
