@@ -97,7 +97,7 @@ impl<'a> Members<'a> {
 }
 
 /// Where the white space at `at` ends.
-fn blank(bytes: &[u8], mut at: usize) -> usize {
+pub(super) fn blank(bytes: &[u8], mut at: usize) -> usize {
     while matches!(bytes.get(at), Some(b' ' | b'\t' | b'\n' | b'\r')) {
         at += 1;
     }

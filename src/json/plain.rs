@@ -4,6 +4,7 @@
 //! side only: what [`is_plain`] passes, the tape passes as well; a test compares the two. What is
 //! wrong with a document it does not say, nor whether anything is: that is the tape's affair.
 
+use super::members::blank;
 use super::scan::string_run;
 
 /// Longer documents are read by vectors, and quicker so.
@@ -109,13 +110,6 @@ fn next<'a>(text: &'a [u8], at: usize, container: Open, keys: &mut Keys<'a>) -> 
     keys.add(container.first, name)?;
     let at = blank(text, at + name.len() + 2);
     (text.get(at) == Some(&b':')).then(|| blank(text, at + 1))
-}
-
-fn blank(text: &[u8], mut at: usize) -> usize {
-    while matches!(text.get(at), Some(b' ' | b'\t' | b'\n' | b'\r')) {
-        at += 1;
-    }
-    at
 }
 
 /// Where the string ends whose inside begins at `at`.

@@ -1,8 +1,8 @@
 //! The memory that a thread reads into next, whichever of its connections it reads for.
 //!
-//! A connection that waits for a message holds nothing and needs no buffer. If each kept one all the same, their
-//! buffers would push each other out of the caches, and whatever comes would be written to memory
-//! that is far away, read from it, and written out of it.
+//! A connection that waits for a message holds nothing and needs no buffer. If each kept one all
+//! the same, their buffers would push each other out of the caches, and whatever comes would be
+//! written to memory that is far away, read from it, and written out of it.
 
 use std::cell::Cell;
 

@@ -9,8 +9,8 @@ pub type Table = [u8; 128];
 /// Bytes written at a time, of which those that count may be fewer.
 pub(super) const STRIDE: usize = 64;
 
-/// Writes `text` to `out` as `table` has it; what was written; `None` would be a bug here. `out` grows to the length of the
-/// longest text it is used for, and is not cleared.
+/// Writes `text` to `out` as `table` has it; what was written. `out` grows to the length of the
+/// longest text it is used for, and is not cleared. `None` would be a mistake of ours.
 #[must_use]
 pub fn translate<'a>(text: &[u8], table: &Table, out: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     if out.len() < text.len() + STRIDE {
