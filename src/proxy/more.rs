@@ -23,7 +23,7 @@ use self::address::{Request, Target};
 use crate::activity::record::{Raw, Status, Type};
 use crate::catalog::exposed;
 use crate::catalog::listing::{self, Start};
-use crate::output::Member;
+use crate::output::{Member, Required};
 use crate::proxy::Worker;
 use crate::proxy::call::Caller;
 use crate::proxy::client::Client;
@@ -65,6 +65,15 @@ impl Forward {
             Self::Unsubscribe => "resources/unsubscribe",
             Self::Prompt => "prompts/get",
             Self::Complete => "completion/complete",
+        }
+    }
+
+    /// What its result must say in the modern era.
+    #[must_use]
+    pub(super) fn required(self) -> Required {
+        match self {
+            Self::Read => Required::TypeAndCaching,
+            Self::Subscribe | Self::Unsubscribe | Self::Prompt | Self::Complete => Required::Type,
         }
     }
 }
@@ -154,7 +163,8 @@ async fn forwarded(
             Ok(())
         }
         Ok(Some((server, answer, token))) => {
-            let subject = Subject::Other(ToolName { server, tool: forward.method().into() });
+            let name = ToolName { server, tool: forward.method().into() };
+            let subject = Subject::Other(forward, name);
             let relay = Relay::new(client, token);
             Exchange::new(worker, subject, answer, exit, relay, reply).run().await
         }
