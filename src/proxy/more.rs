@@ -34,7 +34,7 @@ use crate::proxy::params::progress_token;
 use crate::proxy::relay::Relay;
 use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply, Running};
 use crate::tool::ToolName;
-use crate::upstream::{Answer, Ask, Offers, Takes, Upstream, clock};
+use crate::upstream::{Answer, Ask, Era, Offers, Takes, Upstream, clock};
 use crate::wire::jsonrpc::Code;
 use crate::wire::splice::Splice;
 
@@ -194,12 +194,22 @@ async fn send(
         let subscribers = &worker.proxy.offers.subscribers;
         let uri = || exposed::uri(upstream.name(), &own);
         match forward {
-            Forward::Subscribe => subscribers.enter(&uri(), client).map_err(|full| {
-                Stop::new(Status::Rejected, RefusalKind::Failed, full.to_string())
-            })?,
+            Forward::Subscribe => {
+                subscribers.enter(&uri(), client).map_err(|full| {
+                    Stop::new(Status::Rejected, RefusalKind::Failed, full.to_string())
+                })?;
+                if era_of(upstream).await == Era::Modern {
+                    return follow(worker, upstream, &own, client).await.map(|()| None);
+                }
+            }
             // Other clients share the subscription.
             Forward::Unsubscribe if !subscribers.leave(&uri(), client) => return Ok(None),
-            Forward::Unsubscribe => upstream.unwant(&own),
+            Forward::Unsubscribe => {
+                upstream.unwant(&own);
+                if era_of(upstream).await == Era::Modern {
+                    return Ok(None);
+                }
+            }
             Forward::Read | Forward::Prompt | Forward::Complete => {}
         }
     }
@@ -228,6 +238,35 @@ async fn send(
             Err(Stop::new(Status::Error, RefusalKind::Failed, error.to_string()))
         }
     }
+}
+
+/// Which era it is of, once that is known; bounded.
+async fn era_of(upstream: &Upstream) -> Era {
+    let _ = tokio::time::timeout(offers::LIST_WAIT, upstream.settled()).await;
+    upstream.era()
+}
+
+/// Has a modern server tell of a resource: it knows no such request, but a subscription by filter
+/// (MCP 2026-07-28 §Subscriptions), which is that of all clients.
+async fn follow(
+    worker: &Worker,
+    upstream: &Upstream,
+    own: &str,
+    client: &Arc<Client>,
+) -> Result<(), Stop> {
+    let server = upstream.name();
+    let why = match upstream.unavailable() {
+        Some(reason) => reason,
+        None if !upstream.offers().resource_updates => {
+            format!("{server}: the server does not tell of changes of resources")
+        }
+        None if upstream.want_followed(own).await => return Ok(()),
+        None => format!("{server}: the server did not take the subscription"),
+    };
+    if worker.proxy.offers.subscribers.leave(&exposed::uri(server, own), client) {
+        upstream.unwant(own);
+    }
+    Err(Stop::new(Status::Error, RefusalKind::Failed, why))
 }
 
 /// Where a name or URI leads: the upstream, and what that calls it. Whether there is such a thing,

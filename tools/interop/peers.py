@@ -98,14 +98,6 @@ class Client:
             return servers
         return [replace(each, checks=each.checks[: self.most]) for each in servers]
 
-    @property
-    def offered_era(self) -> str:
-        """What mcpproxy is to offer it: a client of one era keeps to that even before servers of the
-        other. Then it refuses what a legacy server answers: a result without `resultType`, which
-        no one may add (the specification has clients take it for "complete").
-        """
-        return "modern" if self.mode == MODERN else "auto"
-
 
 class Place:
     """The folders of a run. Answers hold the paths of `files`, so it is the same in every run."""
