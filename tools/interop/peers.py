@@ -73,6 +73,8 @@ class Server:
     http: bool = False
     env: dict = field(default_factory=dict)
     settings: dict = field(default_factory=dict)
+    # Whether it has resources and prompts.
+    offers: bool = False
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ def servers(place: Place, here: Path, stub: Path, backend: Path) -> list[Server]
             filesystem(place.files),
             settings=judged("warn"),
         ),
-        Server("everything", everything, everything_checks()),
+        Server("everything", everything, everything_checks(), offers=True),
         Server("everything-http", loopback, everything_checks(), http=True, env={"PORT": "{port}"}),
         Server(
             "memory",
