@@ -3,6 +3,7 @@
 //! Watching an answer arrive is the [`inspector`]'s; asking the schema is up to whoever drives
 //! it, since judging a large document is scheduling, and this floor is pure.
 
+mod ending;
 pub mod inspector;
 
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,7 @@ use crate::json::scan::{Breach, Guard};
 use crate::schema::violation::Violation;
 use crate::tool::{OutputSchema, Tool};
 
+pub use ending::Required;
 pub use inspector::{Fault, Inspector, Member, Message};
 
 /// Default `max_bytes`: 5 MiB.

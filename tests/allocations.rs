@@ -6,9 +6,11 @@ mod common;
 
 use bytes::Bytes;
 use mcpproxy::activity::{Draft, Entry, Raw, Source, Status, Text, Type};
-use mcpproxy::output::{Finding, Inspector, MissingContent, Policy, Treatment};
+use mcpproxy::output::{Finding, Inspector, MissingContent, Policy, Required, Treatment};
 use mcpproxy::schema::compile::{Settings, compile};
 use mcpproxy::schema::judge::{Scratch, Verdict};
+use mcpproxy::wire::jsonrpc;
+use mcpproxy::wire::splice::Splice;
 
 /// The slice of the document.
 const PER_ANSWER: u64 = 1;
@@ -38,6 +40,37 @@ fn a_conforming_answer_is_judged_without_allocating_for_its_content() {
         judge(&schema, &mut scratch, &whole);
         let counted = allocation_counter::measure(|| judge(&schema, &mut scratch, &whole));
         assert!(counted.count_total <= PER_ANSWER, "{name}: {}", counted.count_total);
+    }
+}
+
+#[test]
+fn mcp_2026_what_a_result_must_say_is_added_without_an_allocation() {
+    let [(_, size), ..] = common::SIZES;
+    let whole = Bytes::from(common::response(size));
+    let reply = |required| {
+        let mut inspector = Inspector::new(Treatment::Forward, &Policy::default(), 42, 1);
+        let mut reply = Splice::new();
+        let slice = inspector.feed(&whole).unwrap();
+        match inspector.ending(required) {
+            None => reply.push(slice),
+            Some(ending) => reply.push_ending(slice, ending),
+        }
+        reply.push_front(jsonrpc::result_head(b"1"));
+        reply.push(jsonrpc::TAIL);
+        reply.len()
+    };
+    let (plain, _) = (reply(Required::Nothing), reply(Required::Type));
+    let count = |required| {
+        let mut len = 0;
+        let counted = allocation_counter::measure(|| len = reply(required));
+        (counted.count_total, len)
+    };
+    let (allocations, _) = count(Required::Nothing);
+    for (required, added) in [
+        (Required::Type, r#","resultType":"complete""#),
+        (Required::TypeAndCaching, r#","resultType":"complete","ttlMs":0,"cacheScope":"private""#),
+    ] {
+        assert_eq!(count(required), (allocations, plain + added.len()), "{required:?}");
     }
 }
 

@@ -119,6 +119,8 @@ fn message() -> impl Strategy<Value = String> {
         "structured\\u0043ontent",
         "isError",
         "resultType",
+        "ttlMs",
+        "cacheScope",
         "_meta",
         "x",
         "a much longer name than any that is known",

@@ -5,7 +5,7 @@
 use std::fmt;
 
 use mcpproxy::json::{
-    scan::{Fault, Kind, Limits, MAX_KEYS, Part, Scanner},
+    scan::{Fault, Kind, Limits, MAX_KEYS, Member, Part, Scanner},
     span::Span,
 };
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
@@ -70,6 +70,13 @@ pub fn run(message: &[u8]) {
     assert_eq!(part(envelope.content), span(&result, "content"));
     assert_eq!(part(envelope.structured), span(&result, "structuredContent"));
     assert_eq!(envelope.result_type, span(&result, "resultType"));
+    for (name, member) in [
+        ("resultType", Member::ResultType),
+        ("ttlMs", Member::TtlMs),
+        ("cacheScope", Member::CacheScope),
+    ] {
+        assert_eq!(scanner.has(member), result.count(name) > 0, "{name}");
+    }
     let is_error = result.get("isError").map(|raw| serde_json::from_str::<bool>(raw.get()));
     assert_eq!(envelope.is_error, is_error.as_ref().and_then(|read| read.as_ref().ok()).copied());
     let doubtful = matches!(is_error, Some(Err(_)))

@@ -5,8 +5,8 @@
 
 use mcpproxy::{
     json::scan::{
-        Ambiguity, Breach, Doubt, Envelope, Fault, Guard, Kind, Limits, MAX_KEYS, Member, Part,
-        ScanError,
+        Ambiguity, Breach, Closed, Doubt, Envelope, Fault, Guard, Kind, Limits, MAX_KEYS, Member,
+        Part, ScanError,
     },
     json::span::Span,
 };
@@ -49,6 +49,7 @@ impl Reader<'_> {
         self.space();
         if self.peek()? == b'}' {
             self.at += 1;
+            self.close(in_result, Closed::Empty);
             return Ok(());
         }
         loop {
@@ -62,11 +63,18 @@ impl Reader<'_> {
                 b',' => self.at += 1,
                 b'}' => {
                     self.at += 1;
+                    self.close(in_result, Closed::WithMembers);
                     return Ok(());
                 }
                 _ => return Err(Fault::Unexpected),
             }
             self.space();
+        }
+    }
+
+    fn close(&mut self, in_result: bool, closed: Closed) {
+        if in_result {
+            self.envelope.closed = Some(closed);
         }
     }
 
@@ -89,6 +97,8 @@ impl Reader<'_> {
             (true, b"isError") => Member::IsError,
             (true, b"resultType") => Member::ResultType,
             (true, b"_meta") => Member::Meta,
+            (true, b"ttlMs") => Member::TtlMs,
+            (true, b"cacheScope") => Member::CacheScope,
             _ => Member::Other,
         };
         let entry = (in_result, member, name);
@@ -252,7 +262,8 @@ impl Reader<'_> {
             Member::Params => self.envelope.params = part,
             Member::Content => self.envelope.content = part,
             Member::StructuredContent => self.envelope.structured = part,
-            Member::Jsonrpc | Member::Meta | Member::Other => {}
+            Member::Jsonrpc | Member::Meta | Member::TtlMs | Member::CacheScope | Member::Other => {
+            }
         }
         Ok(())
     }

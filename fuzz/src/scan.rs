@@ -8,7 +8,7 @@ use mcpproxy::json::scan::{Kernel, Limits, Scanner};
 use super::reference;
 
 /// What bytes from 0x80 on stand for.
-const TOKENS: [&str; 32] = [
+const TOKENS: [&str; 34] = [
     "{\"jsonrpc\":\"2.0\",\"id\":",
     "\"id\":",
     "\"result\":{",
@@ -41,6 +41,8 @@ const TOKENS: [&str; 32] = [
     "},",
     "],",
     "\\u00",
+    "\"ttlMs\":",
+    "\"cacheScope\":",
 ];
 
 /// The fuzz target.

@@ -1,4 +1,5 @@
-//! Target `splice`: what goes out parses to what came in, and `result` is the same bytes.
+//! Target `splice`: what goes out parses to what came in, and `result` is the same bytes, but for
+//! what the asker's revision requires of it and it does not say.
 //!
 //! Input: structured. A byte of switches, a byte that decides the cuts, a byte for each bound,
 //! then the server's message: as it is, or grown by `arbitrary` out of the bytes, which makes
@@ -10,7 +11,10 @@ use arbitrary::{Arbitrary, Result, Unstructured};
 use bytes::{Buf, Bytes};
 use mcpproxy::{
     json::scan,
-    output::{Fault, Finding, Inspector, Member, Message, MissingContent, Mode, Policy, Treatment},
+    output::{
+        Fault, Finding, Inspector, Member, Message, MissingContent, Mode, Policy, Required,
+        Treatment,
+    },
     wire::{jsonrpc, splice::Splice},
 };
 
@@ -33,6 +37,9 @@ pub fn run(data: &[u8]) {
     let [switches, cuts, max_bytes, max_depth, message @ ..] = data else { return };
     let treatments = [Treatment::Forward, Treatment::ForwardAndJudge, Treatment::Hold];
     let treatment = treatments[usize::from(switches % 3)];
+    let requirements =
+        [Required::Nothing, Required::Type, Required::TypeAndCaching, Required::TypeAndCaching];
+    let required = requirements[usize::from(switches >> 2 & 3)];
     let policy = Policy {
         mode: Mode::Strict,
         max_bytes: bound(*max_bytes),
@@ -45,12 +52,12 @@ pub fn run(data: &[u8]) {
     let mut inspector = Inspector::new(treatment, &policy, ASKED_ID, 1);
     if switches & 0x20 != 0 {
         for before in [r#"{"method":"n","params":{"id":7}}"#, r#"{"id":8,"result":{"a":1}}"#] {
-            let (ended, body) = feed(&mut inspector, before.as_bytes(), &mut cutter);
+            let (ended, body) = feed(&mut inspector, required, before.as_bytes(), &mut cutter);
             assert!(matches!(ended, Ok(Message::Notification(_) | Message::Foreign)), "{ended:?}");
             assert!(body.is_empty());
         }
     }
-    let (ended, body) = feed(&mut inspector, &message, &mut cutter);
+    let (ended, body) = feed(&mut inspector, required, &message, &mut cutter);
     let Ok(members) = serde_json::from_slice::<Members<'_>>(&message) else {
         assert!(!grown, "grown: {}", String::from_utf8_lossy(&message));
         return;
@@ -90,7 +97,16 @@ pub fn run(data: &[u8]) {
     let names: Vec<_> = reply.0.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["jsonrpc", "id", name]);
     assert_eq!(reply.get("id").map(|id| id.get()), Some(id));
-    assert_eq!(reply.get(name).map(|body| body.get()), Some(original), "the same bytes");
+    let sent = reply.get(name).map(|body| body.get()).expect("it is there");
+    match added(original, member, required) {
+        Some(added) => {
+            let kept = original.strip_suffix('}').filter(|_| !added.is_empty());
+            let expected = kept.map(|kept| format!("{kept}{added}}}"));
+            assert_eq!(sent, expected.as_deref().unwrap_or(original), "the same bytes");
+        }
+        // A key that serde_json does not decode, a lone surrogate: what there is, is not known.
+        None => assert!(sent.starts_with(original.strip_suffix('}').expect("an object"))),
+    }
 
     // What is judged is what goes out.
     if member == Member::Result && inspector.finding(MissingContent::Allow) == Finding::AskTheSchema
@@ -105,6 +121,7 @@ pub fn run(data: &[u8]) {
 /// Feeds a message in pieces and ends it; gives the slices that go on.
 fn feed(
     inspector: &mut Inspector,
+    required: Required,
     message: &[u8],
     cutter: &mut Cutter,
 ) -> (std::result::Result<Message, Fault>, Splice) {
@@ -112,11 +129,34 @@ fn feed(
     while !rest.is_empty() {
         let chunk = rest.split_to(cutter.len(rest.len()));
         match inspector.feed(&chunk) {
-            Ok(slice) => body.push(slice),
+            Ok(slice) if slice.is_empty() => {}
+            Ok(slice) => match inspector.ending(required) {
+                None => body.push(slice),
+                Some(ending) => body.push_ending(slice, ending),
+            },
             Err(fault) => return (Err(fault), body),
         }
     }
     (inspector.end(), body)
+}
+
+/// What is to be added before the last brace of `original`; `None` if its members cannot be read.
+fn added(original: &str, member: Member, required: Required) -> Option<String> {
+    if member == Member::Error || required == Required::Nothing || !original.starts_with('{') {
+        return Some(String::new());
+    }
+    let members = serde_json::from_str::<Members<'_>>(original).ok()?;
+    let lacks = |name: &str| members.count(name) == 0;
+    if !lacks("resultType") {
+        return Some(String::new());
+    }
+    let mut added = vec![r#""resultType":"complete""#];
+    if required == Required::TypeAndCaching {
+        added.extend(lacks("ttlMs").then_some(r#""ttlMs":0"#));
+        added.extend(lacks("cacheScope").then_some(r#""cacheScope":"private""#));
+    }
+    let comma = if members.0.is_empty() { "" } else { "," };
+    Some(format!("{comma}{}", added.join(",")))
 }
 
 /// Our envelope around the slices, read off in every way that a buffer can be read.
@@ -195,10 +235,18 @@ impl Grow<'_> {
     }
 
     fn result(&mut self) -> Result<()> {
+        const NAMES: [&str; 7] = [
+            "structuredContent",
+            "content",
+            "_meta",
+            "isError",
+            "result\\u0054ype",
+            "ttlMs",
+            "cacheScope",
+        ];
         self.token("{")?;
-        for (at, name) in
-            ["structuredContent", "content", "_meta", "isError"].into_iter().enumerate()
-        {
+        let count = self.from.int_in_range(0..=NAMES.len())?;
+        for (at, name) in NAMES.into_iter().take(count).enumerate() {
             if at > 0 {
                 self.token(",")?;
             }

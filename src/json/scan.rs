@@ -40,7 +40,8 @@ use self::{
 };
 pub use self::{
     report::{
-        Ambiguity, Breach, Doubt, Envelope, Fault, Guard, Kind, Limits, Member, Part, ScanError,
+        Ambiguity, Breach, Closed, Doubt, Envelope, Fault, Guard, Kind, Limits, Member, Part,
+        ScanError,
     },
     seen::MAX_KEYS,
     skip::Kernel,
@@ -196,6 +197,13 @@ impl Scanner {
         &self.envelope
     }
 
+    /// Whether a key of this name was read where it has a meaning; of [`Member::Other`], nothing
+    /// is known.
+    #[must_use]
+    pub fn has(&self, member: Member) -> bool {
+        self.seen.has(member)
+    }
+
     /// Bytes read; after an error, the offset of the offending byte.
     #[must_use]
     pub fn position(&self) -> u64 {
@@ -252,6 +260,9 @@ impl Scanner {
                 Level::Result => {
                     self.level = Level::Message;
                     close(&mut self.envelope.body, at + 1);
+                    let empty = matches!(gap, Gap::FirstKey);
+                    let closed = if empty { Closed::Empty } else { Closed::WithMembers };
+                    self.envelope.closed = Some(closed);
                     Ok(State::Between(Gap::Comma))
                 }
             },
@@ -329,6 +340,8 @@ impl Scanner {
             | Member::IsError
             | Member::ResultType
             | Member::Meta
+            | Member::TtlMs
+            | Member::CacheScope
             | Member::Other => {}
         }
         if self.member == Member::Result && byte == b'{' {
@@ -362,7 +375,8 @@ impl Scanner {
             Member::Params => close(&mut self.envelope.params, end),
             Member::Content => close(&mut self.envelope.content, end),
             Member::StructuredContent => close(&mut self.envelope.structured, end),
-            Member::Jsonrpc | Member::Meta | Member::Other => {}
+            Member::Jsonrpc | Member::Meta | Member::TtlMs | Member::CacheScope | Member::Other => {
+            }
         }
     }
 
@@ -489,6 +503,8 @@ impl Level {
             (Self::Result, b"isError") => Member::IsError,
             (Self::Result, b"resultType") => Member::ResultType,
             (Self::Result, b"_meta") => Member::Meta,
+            (Self::Result, b"ttlMs") => Member::TtlMs,
+            (Self::Result, b"cacheScope") => Member::CacheScope,
             (Self::Message | Self::Result, _) => Member::Other,
         }
     }

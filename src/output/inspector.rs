@@ -7,7 +7,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
-use super::{Failure, Finding, MissingContent, Policy, Treatment};
+use super::{Failure, Finding, MissingContent, Policy, Required, Treatment};
 use crate::json::scan::{Kind, Limits, ScanError, Scanner};
 use crate::json::span::Span;
 
@@ -171,6 +171,14 @@ impl Inspector {
             Kind::Error => Some(Member::Error),
             Kind::Method => None,
         }
+    }
+
+    /// What closes the answer in the place of its last brace, where it is a result that does not
+    /// say what is `required` of it; `None` as long as it is open. The slice that
+    /// [`feed`](Self::feed) gave last ends with that brace when this first says something.
+    #[must_use]
+    pub fn ending(&self, required: Required) -> Option<&'static [u8]> {
+        required.ending(self.scanner.envelope().closed?, |member| self.scanner.has(member))
     }
 
     /// `isError` as far as it is known.

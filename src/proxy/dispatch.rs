@@ -22,8 +22,7 @@ use crate::proxy::more::{self, Forward, List};
 use crate::proxy::params::{CallParams, ParamHeaders};
 use crate::proxy::reply::{Refusal, RefusalKind, Running};
 use crate::proxy::retrieve::RETRIEVE_TOOLS;
-use crate::proxy::{Proxy, Worker, builtin, direct, era};
-use crate::upstream::supervisor::Status;
+use crate::proxy::{Worker, builtin, direct, era};
 use crate::upstream::{Era, Takes};
 use crate::wire::jsonrpc::{self, Code, Message, Request, Response};
 
@@ -330,9 +329,7 @@ fn discover(worker: &Worker, peer: &Peer, id: &Bytes) -> Reaction {
 /// The revisions that a client is told of, newest first.
 #[must_use]
 pub fn supported(worker: &Worker) -> Vec<&'static str> {
-    let Proxy { upstreams, offered_era, .. } = &*worker.proxy;
-    let enabled = upstreams.iter().filter(|upstream| upstream.state().status != Status::Disabled);
-    era::revisions(*offered_era, enabled.map(|upstream| upstream.era()))
+    era::revisions(worker.proxy.offered_era)
 }
 
 /// What there is to be had, for `initialize` and `server/discover`.
@@ -391,7 +388,8 @@ pub fn own(era: Era, id: &[u8], result: &str, caching: Caching) -> Bytes {
 }
 
 /// A result of our own, a JSON object; in the modern era with what every result must say there. An
-/// upstream's result never comes through here (SPEC §3).
+/// upstream's result never comes through here: what it lacks is added while it streams (SPEC §3,
+/// [`Required`](crate::output::Required)).
 #[must_use]
 pub fn own_result(era: Era, result: &str, caching: Caching) -> Cow<'_, str> {
     let beside = own_members(era, caching);

@@ -15,15 +15,18 @@ use bytes::Bytes;
 use crate::activity::Durability;
 use crate::activity::record::{self, Decision, Status};
 use crate::intent::Permit;
-use crate::output::{Failure, Fault, Finding, Inspector, Member, Message, Mode, Policy, Treatment};
+use crate::output::{
+    Failure, Fault, Finding, Inspector, Member, Message, Mode, Policy, Required, Treatment,
+};
 use crate::proxy::exit::Exit;
+use crate::proxy::more::Forward;
 use crate::proxy::relay::{Relay, Step};
 use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply};
 use crate::proxy::{Worker, dispatch, held};
 use crate::schema::compile::Schema;
 use crate::schema::judge::Verdict;
 use crate::tool::{OutputSchema, ToolName};
-use crate::upstream::{Answer, CallError, Part, clock};
+use crate::upstream::{Answer, CallError, Era, Part, clock};
 use crate::wire::splice::Splice;
 
 /// Bytes gathered before a streamed answer goes on although more is at hand.
@@ -36,28 +39,28 @@ pub(super) enum Subject {
     /// A tool's call.
     Tool(Permit),
     /// Any other request of a server, named for messages: nothing of its answer is judged.
-    Other(ToolName),
+    Other(Forward, ToolName),
 }
 
 impl Subject {
     fn name(&self) -> &ToolName {
         match self {
             Self::Tool(permit) => &permit.tool().name,
-            Self::Other(name) => name,
+            Self::Other(_, name) => name,
         }
     }
 
     fn treatment(&self) -> Treatment {
         match self {
             Self::Tool(permit) => Treatment::of(permit.tool()),
-            Self::Other(_) => Treatment::Forward,
+            Self::Other(..) => Treatment::Forward,
         }
     }
 
     fn policy(&self) -> Policy {
         match self {
             Self::Tool(permit) => permit.tool().policy,
-            Self::Other(_) => Policy::default(),
+            Self::Other(..) => Policy::default(),
         }
     }
 
@@ -67,7 +70,16 @@ impl Subject {
                 OutputSchema::Compiled(schema) => Some(schema),
                 OutputSchema::Absent | OutputSchema::Unusable(_) => None,
             },
-            Self::Other(_) => None,
+            Self::Other(..) => None,
+        }
+    }
+
+    /// What its result must say to a client of this era.
+    fn required(&self, era: Era) -> Required {
+        match (era, self) {
+            (Era::Legacy, _) => Required::Nothing,
+            (Era::Modern, Self::Tool(_)) => Required::Type,
+            (Era::Modern, Self::Other(forward, _)) => forward.required(),
         }
     }
 }
@@ -229,7 +241,11 @@ impl Exchange {
                 Treatment::ForwardAndJudge => self.note_breach(),
                 Treatment::Hold => self.hold(&slice).await?,
             }
-            self.waiting.push(slice);
+            // What is on record and what is judged is the server's alone.
+            match self.inspector.ending(self.subject.required(self.relay.era())) {
+                None => self.waiting.push(slice),
+                Some(ending) => self.waiting.push_ending(slice, ending),
+            }
         }
     }
 
@@ -447,7 +463,7 @@ impl Exchange {
         }
         let kind = match self.subject {
             Subject::Tool(_) => RefusalKind::Upstream,
-            Subject::Other(_) => RefusalKind::Failed,
+            Subject::Other(..) => RefusalKind::Failed,
         };
         self.reply.put(Piece::Refused(Refusal { kind, text }));
         Ok(())

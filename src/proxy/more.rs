@@ -23,7 +23,7 @@ use self::address::{Request, Target};
 use crate::activity::record::{Raw, Status, Type};
 use crate::catalog::exposed;
 use crate::catalog::listing::{self, Start};
-use crate::output::Member;
+use crate::output::{Member, Required};
 use crate::proxy::Worker;
 use crate::proxy::call::Caller;
 use crate::proxy::client::Client;
@@ -34,7 +34,7 @@ use crate::proxy::params::progress_token;
 use crate::proxy::relay::Relay;
 use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply, Running};
 use crate::tool::ToolName;
-use crate::upstream::{Answer, Ask, Offers, Takes, Upstream, clock};
+use crate::upstream::{Answer, Ask, Era, Offers, Takes, Upstream, clock};
 use crate::wire::jsonrpc::Code;
 use crate::wire::splice::Splice;
 
@@ -65,6 +65,15 @@ impl Forward {
             Self::Unsubscribe => "resources/unsubscribe",
             Self::Prompt => "prompts/get",
             Self::Complete => "completion/complete",
+        }
+    }
+
+    /// What its result must say in the modern era.
+    #[must_use]
+    pub(super) fn required(self) -> Required {
+        match self {
+            Self::Read => Required::TypeAndCaching,
+            Self::Subscribe | Self::Unsubscribe | Self::Prompt | Self::Complete => Required::Type,
         }
     }
 }
@@ -154,7 +163,8 @@ async fn forwarded(
             Ok(())
         }
         Ok(Some((server, answer, token))) => {
-            let subject = Subject::Other(ToolName { server, tool: forward.method().into() });
+            let name = ToolName { server, tool: forward.method().into() };
+            let subject = Subject::Other(forward, name);
             let relay = Relay::new(client, token);
             Exchange::new(worker, subject, answer, exit, relay, reply).run().await
         }
@@ -184,12 +194,22 @@ async fn send(
         let subscribers = &worker.proxy.offers.subscribers;
         let uri = || exposed::uri(upstream.name(), &own);
         match forward {
-            Forward::Subscribe => subscribers.enter(&uri(), client).map_err(|full| {
-                Stop::new(Status::Rejected, RefusalKind::Failed, full.to_string())
-            })?,
+            Forward::Subscribe => {
+                subscribers.enter(&uri(), client).map_err(|full| {
+                    Stop::new(Status::Rejected, RefusalKind::Failed, full.to_string())
+                })?;
+                if era_of(upstream).await == Era::Modern {
+                    return follow(worker, upstream, &own, client).await.map(|()| None);
+                }
+            }
             // Other clients share the subscription.
             Forward::Unsubscribe if !subscribers.leave(&uri(), client) => return Ok(None),
-            Forward::Unsubscribe => upstream.unwant(&own),
+            Forward::Unsubscribe => {
+                upstream.unwant(&own);
+                if era_of(upstream).await == Era::Modern {
+                    return Ok(None);
+                }
+            }
             Forward::Read | Forward::Prompt | Forward::Complete => {}
         }
     }
@@ -218,6 +238,35 @@ async fn send(
             Err(Stop::new(Status::Error, RefusalKind::Failed, error.to_string()))
         }
     }
+}
+
+/// Which era it is of, once that is known; bounded.
+async fn era_of(upstream: &Upstream) -> Era {
+    let _ = tokio::time::timeout(offers::LIST_WAIT, upstream.settled()).await;
+    upstream.era()
+}
+
+/// Has a modern server tell of a resource: it knows no such request, but a subscription by filter
+/// (MCP 2026-07-28 §Subscriptions), which is that of all clients.
+async fn follow(
+    worker: &Worker,
+    upstream: &Upstream,
+    own: &str,
+    client: &Arc<Client>,
+) -> Result<(), Stop> {
+    let server = upstream.name();
+    let why = match upstream.unavailable() {
+        Some(reason) => reason,
+        None if !upstream.offers().resource_updates => {
+            format!("{server}: the server does not tell of changes of resources")
+        }
+        None if upstream.want_followed(own).await => return Ok(()),
+        None => format!("{server}: the server did not take the subscription"),
+    };
+    if worker.proxy.offers.subscribers.leave(&exposed::uri(server, own), client) {
+        upstream.unwant(own);
+    }
+    Err(Stop::new(Status::Error, RefusalKind::Failed, why))
 }
 
 /// Where a name or URI leads: the upstream, and what that calls it. Whether there is such a thing,

@@ -24,7 +24,7 @@ use super::pending;
 use super::request::{Fields, Params};
 use super::stdio::Link;
 use super::supervisor::{Control, ServerState, Status};
-use super::wanted::Wanted;
+use super::wanted::{Followed, Wanted};
 use crate::intent::Permit;
 
 /// Longest wait of calls for a server that is still connecting, from when it began to. The server
@@ -54,6 +54,8 @@ pub struct Upstream {
     pub(super) news: Arc<News>,
     /// Resources whose changes it is to tell of.
     pub(super) wanted: watch::Sender<Wanted>,
+    /// Which of them a modern server's subscription holds.
+    pub(super) followed: watch::Sender<Followed>,
 }
 
 /// What a server said of itself.

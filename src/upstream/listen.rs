@@ -19,7 +19,7 @@ use super::request::Params;
 use super::session::{STREAM_SILENCE, Shared, next_message};
 use super::stdio::Link;
 use super::traffic::List;
-use super::wanted::Wanted;
+use super::wanted::{Followed, Wanted};
 
 /// First wait before a stream that ended is opened again, and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -69,7 +69,7 @@ pub(super) async fn follow(upstream: Arc<Upstream>, line: Line, offers: Offers) 
     let mut pauses = Pauses(RETRY.0);
     loop {
         let began = Instant::now();
-        match over(&upstream, &line, &params, &[]).await {
+        match over(&upstream, &line, &params, || {}).await {
             End::Over => {}
             End::Refused => {
                 tracing::debug!(server = %upstream.name, "a server does not tell of changes");
@@ -94,13 +94,18 @@ pub(super) async fn follow_resources(upstream: Arc<Upstream>, line: Line) {
     let mut pauses = Pauses(RETRY.0);
     loop {
         let now = uris(&wanted.borrow_and_update());
+        upstream.followed.send_replace(Followed::None);
         let notifications = json!({"resourceSubscriptions": now});
         let params = json!({"notifications": notifications}).to_string();
         let began = Instant::now();
+        let stands = || {
+            missed.iter().for_each(|uri| upstream.news.updated(uri));
+            upstream.followed.send_replace(Followed::These(now.clone()));
+        };
         let listening = async {
             match now.is_empty() {
                 true => std::future::pending().await,
-                false => over(&upstream, &line, &params, &missed).await,
+                false => over(&upstream, &line, &params, stands).await,
             }
         };
         let end = tokio::select! {
@@ -117,17 +122,18 @@ pub(super) async fn follow_resources(upstream: Arc<Upstream>, line: Line) {
             End::Over => missed = now,
             End::Refused => {
                 tracing::debug!(server = %upstream.name, "a server does not tell of resources");
+                upstream.followed.send_replace(Followed::Refused);
                 return;
             }
             End::Gone => return,
         }
+        upstream.followed.send_replace(Followed::None);
         pauses.after(began).await;
     }
 }
 
-/// One stream, to its end. Once it stands, the `missed` resources are told of.
-async fn over(upstream: &Upstream, line: &Line, params: &str, missed: &[Arc<str>]) -> End {
-    let stands = || missed.iter().for_each(|uri| upstream.news.updated(uri));
+/// One stream, to its end. Once it stands, that is told.
+async fn over(upstream: &Upstream, line: &Line, params: &str, stands: impl FnOnce()) -> End {
     match line {
         Line::Http(shared) => over_http(upstream, shared, params, stands).await,
         Line::Stdio(link) => over_stdio(link, params, stands).await,

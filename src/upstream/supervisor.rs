@@ -220,6 +220,7 @@ impl Supervisor {
                 about: ArcSwap::default(),
                 news: Arc::default(),
                 wanted: watch::Sender::default(),
+                followed: watch::Sender::default(),
             });
             supervisor.servers.insert(name, upstream.clone());
             supervisor.order.push(upstream.clone());

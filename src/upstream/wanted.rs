@@ -14,11 +14,42 @@ use super::call::{Carrier, Upstream};
 use super::established::fetch;
 use super::request::Params;
 
+/// Longest wait until a modern server's subscription stands.
+const FOLLOW_LIMIT: Duration = Duration::from_secs(10);
+
 /// By the URI that the server knows: the connection over which a legacy server was asked, 0 for
 /// none.
 pub(super) type Wanted = BTreeMap<Arc<str>, u64>;
 
+/// How a modern server tells of single resources.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Followed {
+    /// Not now: there is no subscription, or it is being opened.
+    #[default]
+    None,
+    /// Of these, by a subscription that stands.
+    These(Vec<Arc<str>>),
+    /// It refuses to, on this connection.
+    Refused,
+}
+
 impl Upstream {
+    /// Wants a resource of a modern server and waits until its subscription holds that too, bounded
+    /// by [`FOLLOW_LIMIT`]; false if it does not.
+    pub async fn want_followed(&self, uri: &str) -> bool {
+        let mut followed = self.followed.subscribe();
+        self.want(uri, None);
+        let settled = followed.wait_for(|now| match now {
+            Followed::None => false,
+            Followed::These(uris) => uris.iter().any(|known| &**known == uri),
+            Followed::Refused => true,
+        });
+        match tokio::time::timeout(FOLLOW_LIMIT, settled).await {
+            Ok(Ok(now)) => *now != Followed::Refused,
+            Ok(Err(_)) | Err(_) => false,
+        }
+    }
+
     /// The server is to tell of this resource's changes, also after the next connection. `asked`
     /// is the connection over which it was asked already, if it was.
     pub fn want(&self, uri: &str, asked: Option<u64>) {

@@ -31,6 +31,13 @@ impl Splice {
         }
     }
 
+    /// Appends a slice with `ending` in the place of its last byte.
+    pub fn push_ending(&mut self, mut part: Bytes, ending: &'static [u8]) {
+        part.truncate(part.len().saturating_sub(1));
+        self.push(part);
+        self.push(Bytes::from_static(ending));
+    }
+
     /// Appends all slices of another one.
     pub fn append(&mut self, more: Self) {
         if self.is_empty() {
@@ -191,6 +198,16 @@ mod tests {
         assert_eq!(splice.chunks_vectored(&mut slots), 4, "the empty slice is left out");
         let joined: Vec<u8> = slots.iter().flat_map(|slot| slot.to_vec()).collect();
         assert_eq!(joined, b"{\"id\":1,\"result\":{}}");
+    }
+
+    #[test]
+    fn an_ending_takes_the_place_of_the_last_byte() {
+        for (part, whole) in [("{\"a\":1}", "{\"a\":1,2}"), ("}", ",2}"), ("", ",2}")] {
+            let mut splice = Splice::new();
+            splice.push_ending(Bytes::from(part), b",2}");
+            assert_eq!(splice.len(), whole.len());
+            assert_eq!(splice.copy_to_bytes(splice.len()), whole);
+        }
     }
 
     #[test]

@@ -25,4 +25,5 @@ mod serve;
 mod slow;
 mod stdio;
 mod streaming;
+mod subscriptions;
 mod upstream;

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Proxy, Response, server_of_both_eras, stub_stdio};
+use crate::harness::{HttpStub, Proxy, Response, raw_result, server_of_both_eras, stub_stdio};
 
 const VERSION: &str = "2026-07-28";
 
@@ -15,13 +15,13 @@ fn ask(
     mut params: Value,
     more: &[(&str, &str)],
 ) -> Response {
-    params["_meta"] = json!({
-        "io.modelcontextprotocol/protocolVersion": VERSION,
-        "io.modelcontextprotocol/clientCapabilities": {},
-    });
-    let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+    let meta = &mut params["_meta"];
+    meta["io.modelcontextprotocol/protocolVersion"] = VERSION.into();
+    meta["io.modelcontextprotocol/clientCapabilities"] = json!({});
+    let body = json!({"jsonrpc": "2.0", "id": "raw", "method": method, "params": params});
     let mut headers = vec![("MCP-Protocol-Version", VERSION), ("Mcp-Method", method)];
-    headers.extend(body["params"]["name"].as_str().map(|name| ("Mcp-Name", name)));
+    let name = ["name", "uri"].iter().find_map(|key| body["params"][*key].as_str());
+    headers.extend(name.map(|name| ("Mcp-Name", name)));
     headers.extend(more);
     proxy.request("POST", path, &headers, body.to_string().as_bytes())
 }
@@ -32,30 +32,146 @@ fn told(proxy: &Proxy) -> Vec<Value> {
 }
 
 #[test]
-fn mcp_2026_a_client_that_asks_is_led_to_the_era_of_the_servers() {
+fn mcp_2026_a_client_that_asks_is_told_of_both_eras_whatever_the_servers_speak() {
     let (modern, _server) = server_of_both_eras();
-    let legacy = || stub_stdio(&[]);
-    let off = json!({"command": "x", "enabled": false});
-    for (servers, offered, first) in [
-        (json!({}), None, VERSION),
-        (json!({"m": modern.clone()}), None, VERSION),
-        (json!({"m": modern.clone(), "off": off}), None, VERSION),
-        (json!({"m": modern.clone()}), Some("legacy"), "2025-11-25"),
-        (json!({"m": modern.clone(), "l": legacy()}), None, "2025-11-25"),
-        (json!({"m": modern.clone(), "l": legacy()}), Some("modern"), VERSION),
-        (json!({"m": modern, "absent": {"command": "no-such-program"}}), None, "2025-11-25"),
+    let both = json!([VERSION, "2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"]);
+    let legacy = json!(["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"]);
+    let absent = json!({"command": "no-such-program"});
+    for (servers, offered, expected) in [
+        (json!({}), None, &both),
+        (json!({"m": modern.clone()}), None, &both),
+        (json!({"m": modern.clone()}), Some("legacy"), &legacy),
+        (json!({"m": modern.clone(), "l": stub_stdio(&[])}), None, &both),
+        (json!({"l": stub_stdio(&[])}), Some("auto"), &both),
+        (json!({"l": stub_stdio(&[])}), Some("modern"), &both),
+        (json!({"m": modern, "absent": absent}), None, &both),
     ] {
         let mut config = json!({"mcpServers": servers});
         if let Some(offered) = offered {
             config["offered_era"] = offered.into();
         }
         let proxy = Proxy::with(config.clone());
-        let told = told(&proxy);
-        assert_eq!(told.first(), Some(&json!(first)), "{config}: {told:?}");
-        assert!(told.contains(&json!("2024-11-05")), "{config}: {told:?}");
+        assert_eq!(json!(told(&proxy)), *expected, "{config}");
         // What states the revision itself is served, whatever was told.
         let list = ask(&proxy, "/mcp", "tools/list", json!({}), &[]);
         assert_eq!(list.json()["result"]["resultType"], "complete", "{config}: {}", list.text());
+    }
+}
+
+/// A result as a modern client gets it of a server that says no type: with this before its last
+/// brace.
+fn completed(sent: &[u8], added: &str) -> String {
+    let sent = std::str::from_utf8(sent).unwrap();
+    format!("{},{added}}}", sent.trim_ascii_end().strip_suffix('}').unwrap())
+}
+
+#[test]
+fn mcp_2026_a_legacy_servers_results_say_their_type_to_a_modern_client_and_no_other() {
+    let sse = HttpStub::start(&["--stateless", "--answer", "sse", "--id", "last"]);
+    let ways = [
+        ("json", HttpStub::shared().entry()),
+        ("sse", sse.entry()),
+        ("first", stub_stdio(&[])),
+        ("last", stub_stdio(&["--id", "last"])),
+    ];
+    let mut servers = json!({});
+    for (way, entry) in &ways {
+        for mode in ["off", "warn", "strict"] {
+            let mut entry = entry.clone();
+            entry["output_validation"] = json!({"mode": mode});
+            servers[format!("{way}-{mode}")] = entry;
+        }
+    }
+    let proxy = Proxy::start(servers.clone());
+    let mut legacy = proxy.client();
+    for server in servers.as_object().unwrap().keys() {
+        for (tool, args) in [
+            ("read_item", json!({})),
+            ("plain", json!({})),
+            ("odd_spelling", json!({"chunk": 9})),
+            ("pretty", json!({"chunk": 1})),
+            ("error_first", json!({})),
+            ("records", json!({"size": 100_000, "chunk": 1000})),
+        ] {
+            let theirs = legacy.read_raw(&format!("{server}:{tool}"), args.clone());
+            let theirs = raw_result(&theirs.body);
+            let expected = completed(theirs, r#""resultType":"complete""#);
+            let intent = json!({"operation_type": "read"});
+            let searched = json!({"name": "call_tool_read", "arguments":
+                {"name": format!("{server}:{tool}"), "args": args, "intent": intent}});
+            let direct = json!({"name": format!("{server}__{tool}"), "arguments": args});
+            for (path, call) in [("/mcp", searched), ("/mcp/all", direct)] {
+                let ours = ask(&proxy, path, "tools/call", call, &[]);
+                let text = String::from_utf8_lossy(raw_result(&ours.body));
+                assert_eq!(text, expected, "{server} {tool} {path}");
+            }
+            let records = proxy.activity(&format!("server={server}&tool={tool}&type=tool_call"));
+            let kept = |key: &str| records.iter().map(|of| of[key].clone()).collect::<Vec<_>>();
+            // On record is what the server sent, whoever it was for.
+            assert_eq!(kept("response_bytes"), vec![json!(theirs.len()); 3], "{server} {tool}");
+            assert_eq!(kept("response")[0], kept("response")[2], "{server} {tool}");
+        }
+    }
+    // The bytes are the server's, as it says them to one that asks it directly.
+    for tool in ["plain", "odd_spelling", "pretty"] {
+        let theirs = legacy.read_raw(&format!("json-off:{tool}"), json!({})).body;
+        let sent = HttpStub::shared().direct(tool, &json!({}));
+        assert_eq!(raw_result(&theirs), sent.trim_ascii(), "FR-A3, {tool}");
+    }
+    // A refusal of ours says its type itself, and once.
+    let call = json!({"name": "json-strict__violate", "arguments": {}});
+    let blocked = ask(&proxy, "/mcp/all", "tools/call", call, &[]).text();
+    assert_eq!(blocked.matches(r#""resultType":"complete""#).count(), 1, "{blocked}");
+    assert!(blocked.contains("output schema validation failed"), "{blocked}");
+    let call = json!({"name": "json-off__rpc_error", "arguments": {}});
+    let error = ask(&proxy, "/mcp/all", "tools/call", call, &[]);
+    assert!(!error.text().contains("resultType"), "an error has no type: {}", error.text());
+}
+
+#[test]
+fn mcp_2026_what_comes_as_an_event_says_its_type_too() {
+    let proxy = Proxy::start(json!({"s": HttpStub::shared().entry()}));
+    let call = json!({"name": "s__notify", "arguments": {},
+        "_meta": {"progressToken": "t"}});
+    let answer = ask(&proxy, "/mcp/all", "tools/call", call, &[]);
+    assert_eq!(answer.header("content-type"), Some("text/event-stream"));
+    let text = answer.text();
+    let (_, last) = text.rsplit_once("data:").unwrap();
+    let sent = HttpStub::shared().direct("read_item", &json!({}));
+    let expected = completed(&sent, r#""resultType":"complete""#);
+    assert_eq!(String::from_utf8_lossy(raw_result(last.trim().as_bytes())), expected);
+}
+
+#[test]
+fn mcp_2026_resources_prompts_and_completions_of_a_legacy_server_say_what_they_must() {
+    let stub = HttpStub::start(&["--stateless", "--offers", "--only", "echo"]);
+    let proxy = Proxy::start(json!({"s": stub.entry(), "p": stub_stdio(&["--offers"])}));
+    let kept = r#""resultType":"complete","ttlMs":0,"cacheScope":"private""#;
+    let typed = r#""resultType":"complete""#;
+    let mut legacy = proxy.client();
+    for server in ["s", "p"] {
+        let uri = format!("mcpproxy://{server}/test://shared");
+        let prompt = format!("{server}__greet");
+        let reference = json!({"type": "ref/prompt", "name": prompt});
+        for (method, params, added) in [
+            ("resources/read", json!({"uri": uri}), kept),
+            ("prompts/get", json!({"name": prompt, "arguments": {}}), typed),
+            (
+                "completion/complete",
+                json!({"ref": reference, "argument": {"name": "who", "value": ""}}),
+                typed,
+            ),
+        ] {
+            let theirs = legacy.ask_raw(method, &params.to_string());
+            let ours = ask(&proxy, "/mcp", method, params, &[]).body;
+            let ours = String::from_utf8_lossy(raw_result(&ours));
+            assert_eq!(ours, completed(&theirs, added), "{server} {method}");
+        }
+        for list in ["resources/list", "resources/templates/list", "prompts/list"] {
+            let result = ask(&proxy, "/mcp", list, json!({}), &[]).json()["result"].clone();
+            assert_eq!(result["resultType"], "complete", "{list}: {result}");
+            assert!(result["ttlMs"].is_u64() && result["cacheScope"] == "private", "{list}");
+        }
     }
 }
 

@@ -56,7 +56,7 @@ fn a_server_is_discovered() {
     assert_eq!(response.status, 200, "{}", response.text());
     let result = &response.json()["result"];
     assert_eq!(result["resultType"], "complete");
-    assert_eq!(result["supportedVersions"][0], "2025-11-25", "its server is a legacy one");
+    assert_eq!(result["supportedVersions"][0], VERSION, "of both eras, whatever its servers speak");
     assert_eq!(result["capabilities"]["tools"], json!({"listChanged": false}));
     assert!(result["ttlMs"].is_u64() && result["cacheScope"] == "private", "{result}");
     assert_eq!(result["_meta"]["io.modelcontextprotocol/serverInfo"]["name"], "mcpproxy");
@@ -64,7 +64,7 @@ fn a_server_is_discovered() {
 }
 
 #[test]
-fn our_own_results_say_what_they_are_and_an_upstreams_stay_as_they_are() {
+fn our_own_results_say_what_they_are_and_an_upstreams_get_no_more_than_that() {
     let list = ask("tools/list", json!({})).json();
     assert_eq!(list["result"]["resultType"], "complete");
     assert!(list["result"]["ttlMs"].is_u64() && list["result"]["cacheScope"].is_string(), "{list}");
@@ -77,7 +77,8 @@ fn our_own_results_say_what_they_are_and_an_upstreams_stay_as_they_are() {
     let response = ask("tools/call", read("s:odd_spelling", json!({})));
     let sent = HttpStub::shared().direct("odd_spelling", &json!({}));
     let result = crate::harness::raw_result(&response.body);
-    assert_eq!(result.trim_ascii(), sent.trim_ascii(), "FR-A3");
+    let sent = sent.trim_ascii().strip_suffix(b"}").unwrap();
+    assert_eq!(result, [sent, br#","resultType":"complete"}"#].concat(), "FR-A3");
     assert_eq!(response.header("content-type"), Some("application/json"));
 }
 

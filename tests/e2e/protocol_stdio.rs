@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Pipe, stub_stdio};
+use crate::harness::{HttpStub, Pipe, raw_result, stub_stdio};
 
 const VERSION: &str = "2026-07-28";
 
@@ -34,9 +34,18 @@ fn a_modern_client_discovers_and_calls_without_a_handshake() {
         "params": {"_meta": meta()}});
     pipe.send(&discover.to_string());
     let result = line(&mut pipe)["result"].clone();
-    assert_eq!(result["supportedVersions"][0], "2025-11-25", "its server is a legacy one");
+    assert_eq!(result["supportedVersions"][0], VERSION, "of both eras, whatever its servers speak");
     pipe.send(&call("c", "s:read_item", meta()));
     assert_eq!(line(&mut pipe)["result"]["structuredContent"]["value"], 7);
+    // A line holds no line breaks, and a result of this revision its type: nothing else is changed.
+    let sent = HttpStub::shared().direct("pretty", &json!({}));
+    let sent: Vec<u8> = sent.iter().map(|b| if b"\r\n".contains(b) { b' ' } else { *b }).collect();
+    let sent = sent.strip_suffix(b"}").unwrap();
+    pipe.send(&call("raw", "s:pretty", meta()));
+    let got = pipe.line().unwrap();
+    assert_eq!(raw_result(&got), [sent, br#","resultType":"complete"}"#].concat());
+    pipe.greet();
+    assert_eq!(raw_result(&pipe.read_raw("s:pretty", &json!({}))), [sent, b"}"].concat());
     pipe.send(r#"{"jsonrpc":"2.0","id":2,"method":"server/discover"}"#);
     assert_eq!(line(&mut pipe)["error"]["code"], -32602, "it says nothing of its sender");
     let mut other = meta();

@@ -85,9 +85,10 @@ def ask_through(place, client, servers, route: str, binary: Path) -> Answers:
     with contextlib.ExitStack() as stack:
         taps = {s.name: stack.enter_context(tapped(s, folder / s.name)) for s in servers}
         port = free_port()
-        config = write_config(folder, client, servers, taps, port)
+        config = write_config(folder, servers, taps, port)
         proxy = None
         plan = {"mode": client.mode, "calls": [ask for s in servers for ask in variants(s)]}
+        plan["offers"] = any(server.offers for server in servers)
         if route == "http":
             argv = [str(binary), "serve", "--config", str(config)]
             proxy = stack.enter_context(started(argv, folder / "mcpproxy.log"))
@@ -142,7 +143,7 @@ def run_client(client: peers.Client, plan: dict, folder: Path) -> list[dict]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def write_config(folder: Path, client, servers, taps, port: int) -> Path:
+def write_config(folder: Path, servers, taps, port: int) -> Path:
     def entry(server: peers.Server) -> dict:
         tap = taps[server.name]
         if server.http:
@@ -154,7 +155,6 @@ def write_config(folder: Path, client, servers, taps, port: int) -> Path:
         "listen": f"127.0.0.1:{port}",
         "data_dir": str(folder / "data"),
         "api_key": API_KEY,
-        "offered_era": client.offered_era,
         "mcpServers": {server.name: entry(server) for server in servers},
     }
     path = folder / "mcp_config.json"

@@ -1,8 +1,9 @@
 """client.py PLAN.json: makes the plan's calls with the PyPI `mcp` client, one after another.
 
-The plan: `url` or `command`, `mode` (legacy, auto, or a revision), `until` (calls repeated until they do not
-fail: their servers are ready), `calls`. Prints how the client read each answer, as JSON. The bytes
-are taken from the wire, not from here.
+The plan: `url` or `command`, `mode` (legacy, auto, or a revision), `until` (calls repeated until
+they do not fail: their servers are ready), `calls`, `offers` (whether there is more than tools, to be
+read by client_both.mjs). Prints how the client read each answer, as JSON. The bytes are taken
+from the wire, not from here.
 """
 
 import asyncio

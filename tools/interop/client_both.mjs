@@ -1,5 +1,6 @@
 // client_both.mjs PLAN.json: makes the plan's calls with the npm client of both eras, one after
-// another. The plan and what is printed: see client.py.
+// another. The plan and what is printed: see client.py. It also reads what is offered beside tools,
+// and fails if it refuses to read an answer: no schema but the protocol's own stands against that.
 
 import { readFile } from "node:fs/promises";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -8,6 +9,8 @@ import { StdioClientTransport } from "@modelcontextprotocol/client/stdio";
 
 const TIMEOUT = { timeout: 30_000 };
 const READY_MS = 60_000;
+// Most resources, and most prompts, that are read.
+const MOST = 100;
 
 const plan = JSON.parse(await readFile(process.argv[2], "utf8"));
 const [command, ...args] = plan.command ?? [];
@@ -29,6 +32,44 @@ async function read(params) {
   }
 }
 
+// A server's own error is an answer.
+async function readable(what, asked) {
+  try {
+    await asked;
+    return true;
+  } catch (error) {
+    if (error instanceof ProtocolError) return false;
+    throw new Error(`${what}: ${error.message}`);
+  }
+}
+
+// How many answers there were that are no errors.
+async function readOffers() {
+  const offered = client.getServerCapabilities() ?? {};
+  let count = 0;
+  const read = async (what, asked) => (count += await readable(what, asked));
+  if (offered.resources) {
+    const { resources } = await client.listResources({}, TIMEOUT);
+    await client.listResourceTemplates({}, TIMEOUT);
+    for (const { uri } of resources.slice(0, MOST)) {
+      await read(uri, client.readResource({ uri }, TIMEOUT));
+    }
+  }
+  if (offered.prompts) {
+    const { prompts } = await client.listPrompts({}, TIMEOUT);
+    for (const { name, arguments: takes = [] } of prompts.slice(0, MOST)) {
+      const given = Object.fromEntries(takes.map((argument) => [argument.name, "1"]));
+      await read(name, client.getPrompt({ name, arguments: given }, TIMEOUT));
+      if (offered.completions && takes.length > 0) {
+        const argument = { name: takes[0].name, value: "" };
+        const ref = { type: "ref/prompt", name };
+        await read(`complete ${name}`, client.complete({ ref, argument }, TIMEOUT));
+      }
+    }
+  }
+  return count;
+}
+
 // What the client refuses to read is an answer.
 const ready = (answer) => answer.as === "refused by the client" || answer.isError === false;
 
@@ -38,5 +79,6 @@ for (const probe of plan.until) {
 }
 const seen = [];
 for (const params of plan.calls) seen.push(await read(params));
+if (plan.offers && (await readOffers()) === 0) throw new Error("nothing that is offered was read");
 console.log(JSON.stringify(seen));
 await client.close();

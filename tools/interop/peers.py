@@ -73,6 +73,8 @@ class Server:
     http: bool = False
     env: dict = field(default_factory=dict)
     settings: dict = field(default_factory=dict)
+    # Whether it has resources and prompts.
+    offers: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,14 +99,6 @@ class Client:
         if not self.most:
             return servers
         return [replace(each, checks=each.checks[: self.most]) for each in servers]
-
-    @property
-    def offered_era(self) -> str:
-        """What mcpproxy is to offer it: a client of one era keeps to that even before servers of the
-        other. Then it refuses what a legacy server answers: a result without `resultType`, which
-        no one may add (the specification has clients take it for "complete").
-        """
-        return "modern" if self.mode == MODERN else "auto"
 
 
 class Place:
@@ -180,7 +174,7 @@ def servers(place: Place, here: Path, stub: Path, backend: Path) -> list[Server]
             filesystem(place.files),
             settings=judged("warn"),
         ),
-        Server("everything", everything, everything_checks()),
+        Server("everything", everything, everything_checks(), offers=True),
         Server("everything-http", loopback, everything_checks(), http=True, env={"PORT": "{port}"}),
         Server(
             "memory",

@@ -39,6 +39,8 @@ pub struct Envelope {
     pub structured: Option<Part>,
     /// `resultType`, a direct member of `result`, whatever its type.
     pub result_type: Option<Span>,
+    /// How `result` closed: set at its last brace, never where it is no object.
+    pub closed: Option<Closed>,
     /// `isError`, a direct member of `result`, as known so far. Absent when it is no boolean.
     pub is_error: Option<bool>,
     /// The first guard that `structuredContent` broke; set at the byte that makes it certain.
@@ -56,6 +58,15 @@ pub enum Kind {
     Error,
     /// A request or a notification.
     Method,
+}
+
+/// Whether an object that has closed had a member, so that another one needs a comma.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// It had none.
+    Empty,
+    /// It had one at least.
+    WithMembers,
 }
 
 /// A value that has begun and may not have ended.
@@ -159,6 +170,10 @@ pub enum Member {
     ResultType,
     /// `_meta` of a result.
     Meta,
+    /// `ttlMs` of a result.
+    TtlMs,
+    /// `cacheScope` of a result.
+    CacheScope,
     /// Any other name, at either level.
     Other,
 }
@@ -178,6 +193,8 @@ impl Member {
             | Self::IsError
             | Self::ResultType
             | Self::Meta
+            | Self::TtlMs
+            | Self::CacheScope
             | Self::Other => None,
         }
     }
@@ -197,6 +214,8 @@ impl std::fmt::Display for Member {
             Self::IsError => "isError",
             Self::ResultType => "resultType",
             Self::Meta => "_meta",
+            Self::TtlMs => "ttlMs",
+            Self::CacheScope => "cacheScope",
             Self::Other => "(other)",
         })
     }

@@ -40,6 +40,11 @@ impl Seen {
         novelty
     }
 
+    /// Whether a known name was noted.
+    pub(super) fn has(&self, member: Member) -> bool {
+        self.known & (1 << member as u16) != 0
+    }
+
     /// Notes any other name by its hash.
     pub(super) fn other(&mut self, hash: u64) -> Novelty {
         let inline = self.inline.get(..self.len.min(INLINE_KEYS)).unwrap_or_default();

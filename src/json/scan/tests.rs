@@ -132,6 +132,27 @@ fn result_type_is_kept_whatever_it_is() {
 }
 
 #[test]
+fn an_object_that_has_closed_is_told_and_whether_it_had_members() {
+    for (result, closed) in [
+        ("{}", Some(Closed::Empty)),
+        ("{ \n }", Some(Closed::Empty)),
+        (r#"{"a":{}}"#, Some(Closed::WithMembers)),
+        ("[{}]", None),
+        ("null", None),
+    ] {
+        for message in [
+            format!(r#"{{"result":{result}}}"#),
+            format!(r#"{{"id":1,"result" : {result} ,"x":{{}}}}"#),
+        ] {
+            assert_eq!(envelope(&message).closed, closed, "{message}");
+        }
+        assert_eq!(envelope(&format!(r#"{{"error":{result}}}"#)).closed, None, "{result}");
+    }
+    let (open, _) = read(r#"{"result":{"a":1"#, Limits::NONE);
+    assert_eq!(open.closed, None);
+}
+
+#[test]
 fn doubts_in_the_result_are_told_and_the_first_value_counts() {
     let doubt = |body: &str, doubt, at: &str| {
         let message = format!(r#"{{"result":{{{body}}},"id":null}}"#);

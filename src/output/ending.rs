@@ -1,0 +1,159 @@
+//! What a result must say to a client of 2026-07-28, and its server did not: the only bytes that
+//! are ever added to an answer (SPEC §3).
+//!
+//! A result that names its type speaks for itself, so nothing is added to that, whatever else it
+//! lacks: an interim one (`input_required`) has no caching hints. Values are the most cautious ones:
+//! of how long its answer holds, and for whom, such a server says nothing. Deliberately ignorant of
+//! who asks for what, and of how the bytes get there.
+
+use crate::json::scan::{Closed, Member};
+
+/// What the asker's revision requires of a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Required {
+    /// Nothing: the revisions up to 2025-11-25.
+    Nothing,
+    /// `resultType` (MCP 2026-07-28 §ResultType).
+    Type,
+    /// `resultType`, and `ttlMs` and `cacheScope` beside it (MCP 2026-07-28 §Cacheable Results).
+    TypeAndCaching,
+}
+
+impl Required {
+    /// What stands in the place of the last brace of a result that `closed` so and that `has` these
+    /// members; `None` if it says all that is required.
+    pub(super) fn ending(
+        self,
+        closed: Closed,
+        has: impl Fn(Member) -> bool,
+    ) -> Option<&'static [u8]> {
+        let caching = match self {
+            Self::Nothing => return None,
+            Self::Type => false,
+            Self::TypeAndCaching => true,
+        };
+        if has(Member::ResultType) {
+            return None;
+        }
+        let ttl = caching && !has(Member::TtlMs);
+        let scope = caching && !has(Member::CacheScope);
+        let ending: &[u8] = match (ttl, scope) {
+            (false, false) => br#","resultType":"complete"}"#,
+            (true, false) => br#","resultType":"complete","ttlMs":0}"#,
+            (false, true) => br#","resultType":"complete","cacheScope":"private"}"#,
+            (true, true) => br#","resultType":"complete","ttlMs":0,"cacheScope":"private"}"#,
+        };
+        match closed {
+            Closed::WithMembers => Some(ending),
+            Closed::Empty => ending.strip_prefix(b","),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::{Buf, Bytes};
+
+    use super::*;
+    use crate::output::{Inspector, Message, Policy, Treatment};
+    use crate::wire::splice::Splice;
+
+    const TYPE: &str = r#""resultType":"complete""#;
+    const TTL: &str = r#""ttlMs":0"#;
+    const SCOPE: &str = r#""cacheScope":"private""#;
+
+    /// What goes on of a message that comes in these pieces.
+    fn gone(treatment: Treatment, required: Required, pieces: &[&[u8]]) -> String {
+        let mut inspector = Inspector::new(treatment, &Policy::default(), 7, 1);
+        let mut gone = Splice::new();
+        for piece in pieces {
+            let slice = inspector.feed(&Bytes::copy_from_slice(piece)).unwrap();
+            if slice.is_empty() {
+                continue;
+            }
+            match inspector.ending(required) {
+                None => gone.push(slice),
+                Some(ending) => gone.push_ending(slice, ending),
+            }
+        }
+        assert!(matches!(inspector.end(), Ok(Message::Answer(_))), "{pieces:?}");
+        String::from_utf8(gone.copy_to_bytes(gone.len()).to_vec()).unwrap()
+    }
+
+    /// Checks an answer with this body, its id first and last, in all treatments, cut at every two
+    /// places and into single bytes.
+    #[track_caller]
+    fn check(member: &str, required: Required, body: &str, expected: &str) {
+        for message in [
+            format!(r#"{{"jsonrpc":"2.0","id":7,"{member}":{body}}}"#),
+            format!(r#"{{"{member}":{body} , "jsonrpc":"2.0","id":7}}"#),
+        ] {
+            let message = message.as_bytes();
+            for treatment in [Treatment::Forward, Treatment::ForwardAndJudge, Treatment::Hold] {
+                let bytes: Vec<_> = message.chunks(1).collect();
+                assert_eq!(gone(treatment, required, &bytes), expected, "{treatment:?}, by bytes");
+                for first in 0..=message.len() {
+                    let (head, rest) = message.split_at(first);
+                    for second in 0..=rest.len() {
+                        let (middle, tail) = rest.split_at(second);
+                        let gone = gone(treatment, required, &[head, middle, tail]);
+                        assert_eq!(gone, expected, "{treatment:?}, cut at {first} and {second}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn mcp_2026_a_result_without_a_type_is_given_one_however_it_is_cut() {
+        for (open, expected) in [
+            ("{", format!("{{{TYPE}}}")),
+            ("{ \n ", format!("{{ \n {TYPE}}}")),
+            (r#"{"content":[]"#, format!(r#"{{"content":[],{TYPE}}}"#)),
+            (r#"{"a":{} "#, format!(r#"{{"a":{{}} ,{TYPE}}}"#)),
+            // Names that are others, and the same name where it means nothing.
+            (r#"{"resulttype":1"#, format!(r#"{{"resulttype":1,{TYPE}}}"#)),
+            (r#"{"a":{"resultType":"x"}"#, format!(r#"{{"a":{{"resultType":"x"}},{TYPE}}}"#)),
+            (r#"{"content":"resultType""#, format!(r#"{{"content":"resultType",{TYPE}}}"#)),
+        ] {
+            check("result", Required::Type, &format!("{open}}}"), &expected);
+            let expected = format!("{},{TTL},{SCOPE}}}", expected.strip_suffix('}').unwrap());
+            check("result", Required::TypeAndCaching, &format!("{open}}}"), &expected);
+        }
+    }
+
+    #[test]
+    fn mcp_2026_caching_hints_that_there_are_are_not_given_twice() {
+        for (open, more) in [
+            (r#"{"ttlMs":5"#, format!(",{TYPE},{SCOPE}")),
+            (r#"{"cache\u0053cope":"public""#, format!(",{TYPE},{TTL}")),
+            (r#"{"cacheScope":"public","ttlMs":5"#, format!(",{TYPE}")),
+        ] {
+            let body = format!("{open}}}");
+            check("result", Required::TypeAndCaching, &body, &format!("{open}{more}}}"));
+            check("result", Required::Type, &body, &format!("{open},{TYPE}}}"));
+        }
+    }
+
+    #[test]
+    fn fr_a3_what_says_its_type_and_what_is_no_object_goes_on_as_it_is() {
+        for body in [
+            r#"{"resultType":"complete"}"#,
+            r#"{"resultType":"input_required","a":1}"#,
+            r#"{"a":1,"r\u0065sultTyp\u0065":7}"#,
+            "[{}]",
+            "null",
+            r#""{}""#,
+            "17",
+        ] {
+            check("result", Required::Type, body, body);
+            check("result", Required::TypeAndCaching, body, body);
+        }
+        for body in ["{}", r#"{"code":-1,"message":"x"}"#] {
+            check("error", Required::TypeAndCaching, body, body);
+        }
+        for body in ["{}", r#"{"content":[]}"#, r#"{"resultType":"complete"}"#] {
+            check("result", Required::Nothing, body, body);
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Resources that clients subscribe to before a server of 2026-07-28, which knows no such request:
+//! it tells by the filter of a `subscriptions/listen`.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Client, Connection, PATIENCE, Proxy};
+
+/// What the server does with a request to be told of resources.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tells {
+    Yes,
+    /// It says that it does, and refuses.
+    Refuses,
+    /// It says that it does not.
+    No,
+}
+
+/// A server of 2026-07-28, played by hand.
+struct Server {
+    port: u16,
+    seen: Arc<Mutex<Seen>>,
+}
+
+#[derive(Default)]
+struct Seen {
+    methods: Vec<String>,
+    /// The resources of each stream, and what carries it.
+    streams: Vec<(Value, TcpStream)>,
+}
+
+impl Server {
+    fn start(tells: Tells) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let seen = Arc::<Mutex<Seen>>::default();
+        let shared = Arc::clone(&seen);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let seen = Arc::clone(&shared);
+                std::thread::spawn(move || serve(stream, tells, &seen));
+            }
+        });
+        Self { port, seen }
+    }
+
+    fn entry(&self) -> Value {
+        json!({"url": format!("http://127.0.0.1:{}/mcp", self.port)})
+    }
+
+    /// Tells that a resource has changed, on every stream that holds it and still stands.
+    fn tell(&self, uri: &str) {
+        let message = json!({"jsonrpc": "2.0", "method": "notifications/resources/updated",
+            "params": {"uri": uri}});
+        let streams = &mut self.seen.lock().unwrap().streams;
+        for (uris, stream) in streams {
+            if uris.as_array().unwrap().contains(&json!(uri)) {
+                let _ = event(stream, &message);
+            }
+        }
+    }
+
+    fn was_asked(&self, method: &str) -> bool {
+        self.seen.lock().unwrap().methods.iter().any(|seen| seen == method)
+    }
+}
+
+/// One event, as a chunk.
+fn event(stream: &mut TcpStream, message: &Value) -> std::io::Result<()> {
+    let event = format!("data: {message}\n\n");
+    write!(stream, "{:x}\r\n{event}\r\n", event.len())
+}
+
+/// The body of a request.
+fn read(stream: &TcpStream) -> Option<Value> {
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    let mut reader = BufReader::new(stream);
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok()?;
+        match line.split_once(':') {
+            Some((name, value)) if name.eq_ignore_ascii_case("content-length") => {
+                length = value.trim().parse().ok()?;
+            }
+            Some(_) => {}
+            None if line.trim().is_empty() => break,
+            // The line of the request.
+            None => {}
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    serde_json::from_slice(&body).ok()
+}
+
+fn serve(mut stream: TcpStream, tells: Tells, seen: &Mutex<Seen>) -> Option<()> {
+    let asked = read(&stream)?;
+    let method = asked["method"].as_str()?.to_owned();
+    seen.lock().unwrap().methods.push(method.clone());
+    let uris = &asked["params"]["notifications"]["resourceSubscriptions"];
+    let outcome = match method.as_str() {
+        "server/discover" => json!({"result": {
+            "resultType": "complete", "supportedVersions": ["2026-07-28"], "ttlMs": 0,
+            "cacheScope": "private",
+            "capabilities": {"tools": {}, "resources": {"subscribe": tells != Tells::No}}}}),
+        "tools/list" => json!({"result": {
+            "resultType": "complete", "tools": [], "ttlMs": 0, "cacheScope": "private"}}),
+        "subscriptions/listen" if uris.is_array() && tells == Tells::Yes => {
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
+                transfer-encoding: chunked\r\n\r\n";
+            stream.write_all(head.as_bytes()).ok()?;
+            let mut seen = seen.lock().unwrap();
+            let hello = json!({"jsonrpc": "2.0",
+                "method": "notifications/subscriptions/acknowledged",
+                "params": {"notifications": {"resourceSubscriptions": uris}}});
+            event(&mut stream, &hello).ok()?;
+            seen.streams.push((uris.clone(), stream));
+            return Some(());
+        }
+        _ => json!({"error": {"code": -32601, "message": "no such method"}}),
+    };
+    let mut message = json!({"jsonrpc": "2.0", "id": asked["id"]});
+    message.as_object_mut()?.extend(outcome.as_object()?.clone());
+    let body = message.to_string();
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
+         connection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes())).ok()
+}
+
+/// A legacy client's standing stream.
+fn listen(proxy: &Proxy, client: &Client) -> Connection {
+    let mut stream = Connection::open(proxy.port);
+    let headers = [("Mcp-Session-Id", &*client.session), ("Accept", "text/event-stream")];
+    stream.send("GET", "/mcp", &headers, b"");
+    assert_eq!(stream.head().0, 200);
+    stream
+}
+
+/// The next resource that a client is told of.
+fn told(stream: &mut Connection) -> String {
+    let mut seen = String::new();
+    loop {
+        seen += std::str::from_utf8(&stream.chunk().expect("the stream stands")).unwrap();
+        let Some((_, rest)) = seen.split_once("notifications/resources/updated") else { continue };
+        if let Some((_, uri)) = rest.split_once(r#""uri":""#)
+            && let Some((uri, _)) = uri.split_once('"')
+        {
+            return uri.to_owned();
+        }
+    }
+}
+
+#[test]
+fn a_legacy_client_subscribes_to_a_resource_of_a_modern_server() {
+    let server = Server::start(Tells::Yes);
+    let proxy = Proxy::start(json!({"m": server.entry()}));
+    let (mut one, mut other) = (proxy.client(), proxy.client());
+    let (mut ones, mut others) = (listen(&proxy, &one), listen(&proxy, &other));
+    let (shared, next) = (json!({"uri": "mcpproxy://m/a:b"}), json!({"uri": "mcpproxy://m/c:d"}));
+    assert_eq!(one.ask("resources/subscribe", shared.clone())["result"], json!({}));
+    // From the answer on, nothing is missed.
+    server.tell("a:b");
+    assert_eq!(told(&mut ones), "mcpproxy://m/a:b");
+    for params in [&shared, &next] {
+        assert_eq!(other.ask("resources/subscribe", params.clone())["result"], json!({}));
+    }
+    server.tell("c:d");
+    // When the filter grew, the stream was another, and what it held before may have changed.
+    let mut until = told(&mut others);
+    while until == "mcpproxy://m/a:b" {
+        until = told(&mut others);
+    }
+    assert_eq!(until, "mcpproxy://m/c:d");
+    // What one gives up, the other still has.
+    assert_eq!(one.ask("resources/unsubscribe", shared.clone())["result"], json!({}));
+    server.tell("a:b");
+    assert_eq!(told(&mut others), "mcpproxy://m/a:b");
+    for params in [shared, next] {
+        assert_eq!(other.ask("resources/unsubscribe", params)["result"], json!({}));
+    }
+    assert!(!server.was_asked("resources/subscribe") && !server.was_asked("resources/unsubscribe"));
+    let records = proxy.activity("server=m&type=internal_tool_call");
+    assert_eq!(records.len(), 6);
+    assert!(records.iter().all(|record| record["status"] == "success"), "{records:?}");
+}
+
+#[test]
+fn a_modern_server_that_does_not_tell_of_resources_is_no_subscription() {
+    for (tells, why) in [
+        (Tells::Refuses, "m: the server did not take the subscription"),
+        (Tells::No, "m: the server does not tell of changes of resources"),
+    ] {
+        let server = Server::start(tells);
+        let proxy = Proxy::start(json!({"m": server.entry()}));
+        let answer = proxy.client().ask("resources/subscribe", json!({"uri": "mcpproxy://m/a:b"}));
+        assert_eq!(answer["error"]["message"], why, "{answer}");
+        assert!(!server.was_asked("resources/subscribe"));
+    }
+}
