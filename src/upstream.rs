@@ -34,6 +34,7 @@ mod process;
 mod request;
 mod session;
 mod sse_only;
+mod status;
 pub mod stdio;
 pub mod supervisor;
 mod traffic;

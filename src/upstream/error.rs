@@ -127,6 +127,12 @@ pub enum Cause {
         /// The beginning of the body, made printable; may be empty.
         snippet: Arc<str>,
     },
+    /// The server asks for a login, or for more than the one it was sent is good for.
+    #[error("{reason}")]
+    NeedsLogin {
+        /// What is needed, and what to do, in one line.
+        reason: Arc<str>,
+    },
     /// A good status with a body that is neither JSON nor an event stream.
     #[error(
         "the server answered with {found} instead of JSON or an event stream{}",

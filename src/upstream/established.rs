@@ -168,7 +168,7 @@ async fn run(
 }
 
 /// Reaches the server with the token of its login, if there is one. A token that is refused is
-/// renewed once.
+/// renewed once; how often in a row that may be is the login's to say.
 async fn log_in_and_reach(
     place: &Place<'_>,
     url: &str,
@@ -178,7 +178,7 @@ async fn log_in_and_reach(
     let Some(login) = place.login else {
         return reach(place, url, headers, None, start).await.map_err(Failure::from);
     };
-    let first = login.bearer(None).await.map_err(Failure::new)?;
+    let first = login.bearer().await.map_err(Failure::new)?;
     let refused = match reach(place, url, headers, first.as_ref(), start).await {
         Ok(connection) => return Ok(connection),
         Err(refused) if !refused.wants_login => return Err(refused.into()),
@@ -186,10 +186,14 @@ async fn log_in_and_reach(
     };
     let needs_login = || oauth::needs_login(place.server);
     let Some(refused) = refused else { return Err(Failure::new(needs_login())) };
-    let second = login.bearer(Some(&refused)).await.map_err(Failure::new)?;
+    login.refuse(&refused);
+    let second = login.bearer().await.map_err(Failure::new)?;
     let second = second.ok_or_else(|| Failure::new(needs_login()))?;
     match reach(place, url, headers, Some(&second), start).await {
-        Err(refused) if refused.wants_login => Err(Failure::new(needs_login())),
+        Err(refused) if refused.wants_login => {
+            login.refuse(&second);
+            Err(Failure::new(needs_login()))
+        }
         reached => reached.map_err(Failure::from),
     }
 }
@@ -228,6 +232,9 @@ async fn reach(
     .await
     .map_err(|error| error.to_string())??;
     let mut session = Session::new(Arc::new(endpoint), place.key, headers)?;
+    if let Some(login) = place.login {
+        session.heard_by(login.asked().clone());
+    }
     if let Some(bearer) = bearer {
         session.log_in(bearer.header.clone());
     }

@@ -275,7 +275,7 @@ pub(super) async fn accept(
         return refused(Cause::AcceptedOnly { status: head.status });
     }
     if !matches!(head.status, 200..=299) {
-        return Box::pin(exchange(Framing::Json).refusal(head.status, json, session)).await;
+        return Box::pin(exchange(Framing::Json).refusal(head, json, session)).await;
     }
     if json {
         return Ok(exchange(Framing::Json));
@@ -462,8 +462,10 @@ impl Exchange {
     }
 
     /// A status that is no success: a JSON-RPC error in it is an answer all the same.
-    async fn refusal(mut self, status: u16, json: bool, of: &Session) -> Result<Self, Refused> {
+    async fn refusal(mut self, head: &Head, json: bool, of: &Session) -> Result<Self, Refused> {
+        let status = head.status;
         let body = self.head_of_body().await;
+        let challenged = of.challenged(head);
         // Common servers say it with 400 and words.
         let in_words = || memchr::memmem::find(&body, b"ession").is_some();
         let unknown = match (status, of.standing()) {
@@ -478,7 +480,8 @@ impl Exchange {
             self.framing = Framing::Fixed(Some(Bytes::from(body)));
             return Ok(self);
         }
-        let cause = Cause::Status { status, snippet: printable(&body) };
+        let cause =
+            challenged.unwrap_or_else(|| Cause::Status { status, snippet: printable(&body) });
         Err(Refused { cause, sent: Sent::Maybe, session_unknown: unknown })
     }
 

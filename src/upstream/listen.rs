@@ -175,9 +175,10 @@ async fn over_http(
                 shared.report(&cause);
                 return End::Gone;
             }
-            Cause::Status { .. } | Cause::AcceptedOnly { .. } | Cause::ContentType { .. } => {
-                return End::Refused;
-            }
+            Cause::Status { .. }
+            | Cause::NeedsLogin { .. }
+            | Cause::AcceptedOnly { .. }
+            | Cause::ContentType { .. } => return End::Refused,
             _ => return End::Over,
         },
     };

@@ -12,14 +12,18 @@
 //!                             └──── client ──────┘
 //! ```
 
+mod approach;
+mod authority;
 mod callback;
+mod challenge;
 mod client;
 mod flow;
 mod guard;
 mod store;
 
+pub(super) use challenge::{Asked, Challenge};
 pub use flow::{LoggedIn, LoginError, login};
-pub(super) use guard::{Bearer, Guard, Renewal, changed};
+pub(super) use guard::{Bearer, Guard, Heeded, Renewal, challenged, changed, renewal};
 pub use store::{Store, StoreError};
 
 use serde::Deserialize;
@@ -36,6 +40,12 @@ pub struct Settings {
     pub client_id: Option<String>,
     /// Its secret, if it has one. `${env:NAME}` is filled in.
     pub client_secret: Option<String>,
+    /// Who registered it: at no other authorization server are the two used. Absent: whoever they
+    /// were used at first.
+    pub issuer: Option<String>,
+    /// Where the client describes itself, an https URL that is its id at authorization servers
+    /// which read such descriptions; at others it registers itself.
+    pub client_metadata_url: Option<String>,
     /// What to ask for; absent: what the server asks for.
     pub scopes: Vec<String>,
 }

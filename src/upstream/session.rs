@@ -138,7 +138,9 @@ impl Shared {
         let Some(id) = probe_id(&item) else { return self.send(item, None).await };
         let Err(Unsent(cause)) = self.send(item, Some(&id)).await else { return Ok(()) };
         match cause {
-            Cause::Connect { .. } | Cause::Status { status: 401 | 403, .. } => Err(Unsent(cause)),
+            Cause::Connect { .. }
+            | Cause::NeedsLogin { .. }
+            | Cause::Status { status: 401 | 403, .. } => Err(Unsent(cause)),
             other => {
                 let _ = self.out.try_send(probe::refused(other.to_string(), id));
                 Ok(())

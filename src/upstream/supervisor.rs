@@ -36,9 +36,10 @@ pub use super::error::{CallError, Cause, Sent};
 use super::established::{Connection, Failure, GOODBYE_LIMIT, Place, establish, fetch, respond};
 use super::lifecycle::{self, Headers};
 use super::listen;
-use super::oauth::{self, Renewal};
+use super::oauth::{self, Heeded, Renewal};
 use super::probe::Start;
 use super::session;
+pub use super::status::{Status, Transport};
 use super::stdio;
 use super::wanted;
 use crate::catalog::snapshot::{Catalog, Change};
@@ -58,57 +59,8 @@ const CANCELLING: usize = 16;
 /// Answers of clients that are being sent at a time; more are lost.
 const RESPONDING: usize = 64;
 
-/// How a server is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, utoipa::ToSchema)]
-#[serde(rename_all = "kebab-case")]
-#[schema(as = ServerStatus)]
-pub enum Status {
-    /// Switched off in the config.
-    Disabled,
-    /// An attempt is being made, or is about to be.
-    Connecting,
-    /// Initialized, and its tools are known.
-    Connected,
-    /// The last attempt failed; the next one comes.
-    Failed,
-}
-
-impl Status {
-    /// The word of CONTRACTS.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Disabled => "disabled",
-            Self::Connecting => "connecting",
-            Self::Connected => "connected",
-            Self::Failed => "failed",
-        }
-    }
-}
-
-/// What carries a server's messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Transport {
-    /// The pipes of a child process.
-    Stdio,
-    /// Streamable HTTP.
-    StreamableHttp,
-    /// The config does not say: the server cannot be reached.
-    Unknown,
-}
-
-impl Transport {
-    /// As the config writes it.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Stdio => "stdio",
-            Self::StreamableHttp => "streamable-http",
-            Self::Unknown => "unknown",
-        }
-    }
-}
+/// Why a connection ends whose token is no good any more.
+const REFUSED: &str = "its token was refused";
 
 /// A server's state, for readiness, lists and records.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,7 +71,7 @@ pub struct ServerState {
     pub transport: Transport,
     /// How it is.
     pub status: Status,
-    /// Why, in one line; empty when connected.
+    /// Why, in one line; when connected, what its login lacks, and empty if nothing.
     pub reason: Arc<str>,
     /// How many tools it listed last.
     pub tools: usize,
@@ -303,6 +255,8 @@ struct Keeper {
 enum End {
     Stop(tokio::time::Instant),
     Lost(Arc<str>),
+    /// Its token is no good any more.
+    Refused,
 }
 
 type Stopping = watch::Receiver<Option<tokio::time::Instant>>;
@@ -343,7 +297,10 @@ impl Keeper {
                 None => break,
                 Some(Err(Failure { reason, next })) => {
                     start = next;
-                    Some(reason)
+                    Some(match self.heed(None).await {
+                        Heeded::Lacks(notice) => notice.to_string(),
+                        Heeded::Refused | Heeded::Nothing => reason,
+                    })
                 }
                 Some(Ok(mut connection)) => {
                     // Remembered of a legacy server, which may not like to be probed. A modern one
@@ -358,20 +315,33 @@ impl Keeper {
                     connection.forsake(match &end {
                         End::Stop(_) => "it was stopped".into(),
                         End::Lost(reason) => reason.clone(),
+                        End::Refused => REFUSED.into(),
                     });
                     match end {
                         End::Stop(deadline) => {
                             connection.close(deadline).await;
                             break;
                         }
-                        End::Lost(reason) => {
+                        End::Lost(_) | End::Refused => {
+                            let reason = match &end {
+                                End::Lost(reason) => reason,
+                                End::Refused | End::Stop(_) => REFUSED,
+                            };
                             // Calls wait for the next attempt, if this connection ever worked.
                             if worked {
                                 self.set(Status::Connecting, &format!("reconnecting: {reason}"));
                             }
+                            let stable = worked && began.elapsed() >= STABLE;
+                            if let (true, Some(login)) = (stable, &self.login) {
+                                login.held();
+                            }
+                            let renewable =
+                                matches!(end, End::Refused) && self.renewable(&connection);
                             connection.close(tokio::time::Instant::now() + GOODBYE_LIMIT).await;
-                            if worked && began.elapsed() >= STABLE {
+                            if stable {
                                 delays = backoff.build();
+                            }
+                            if stable || renewable {
                                 continue;
                             }
                             (!worked).then(|| reason.to_string())
@@ -423,7 +393,8 @@ impl Keeper {
             }
             (Era::Legacy, false) => {}
         }
-        let mut renewal = self.renewal(connection);
+        let login = self.login.as_ref();
+        let mut renewal = oauth::renewal(login, connection.bearer());
         let mut worked = false;
         let mut cancelling = JoinSet::new();
         let mut responding = JoinSet::new();
@@ -433,6 +404,31 @@ impl Keeper {
                 biased;
                 deadline = stopped(stopping) => return (End::Stop(deadline), worked),
                 reason = connection.lost() => return (End::Lost(reason), worked),
+                discovered = done(&mut discovery) => {
+                    discovery = None;
+                    let reason = match discovered {
+                        Ok(change) => {
+                            worked = true;
+                            self.discovered(connection, change);
+                            continue;
+                        }
+                        // What was known of its tools stays known.
+                        Err(reason) => reason.into(),
+                    };
+                    return match self.heed(Some(connection)).await {
+                        Heeded::Refused => (End::Refused, worked),
+                        Heeded::Lacks(notice) => (End::Lost(notice), worked),
+                        Heeded::Nothing => (End::Lost(reason), worked),
+                    };
+                }
+                () = oauth::challenged(login) => {
+                    if matches!(self.heed(Some(connection)).await, Heeded::Refused) {
+                        return (End::Refused, worked);
+                    }
+                    if discovery.is_none() {
+                        self.connected();
+                    }
+                }
                 control = controls.recv() => match control {
                     Some(Control::Lost { generation: about, reason }) if about == generation => {
                         return (End::Lost(reason), worked);
@@ -458,17 +454,6 @@ impl Keeper {
                     )
                     | None => {}
                 },
-                discovered = done(&mut discovery) => {
-                    discovery = None;
-                    match discovered {
-                        Ok(change) => {
-                            worked = true;
-                            self.discovered(connection, change);
-                        }
-                        // What was known of its tools stays known.
-                        Err(reason) => return (End::Lost(reason.into()), worked),
-                    }
-                }
                 () = self.upstream.news.tools.notified(), if discovery.is_none() => {
                     discovery = Some(self.discovery(connection, DEBOUNCE));
                 }
@@ -476,7 +461,10 @@ impl Keeper {
                     Renewal::Bearer(bearer) => {
                         connection.log_in(bearer);
                         self.publish(connection);
-                        renewal = self.renewal(connection);
+                        renewal = oauth::renewal(login, connection.bearer());
+                        if discovery.is_none() {
+                            self.connected();
+                        }
                     }
                     Renewal::Gone(reason) => return (End::Lost(reason.into()), worked),
                 },
@@ -495,12 +483,25 @@ impl Keeper {
         self.upstream.live.store(Some(Arc::new(live)));
     }
 
-    /// What becomes of the connection's token; never anything if it has none.
-    fn renewal(&self, connection: &Connection) -> Pin<Box<dyn Future<Output = Renewal> + Send>> {
-        match (self.login.clone(), connection.bearer()) {
-            (Some(login), Some(bearer)) => Box::pin(async move { login.renewal(&bearer).await }),
-            (None, _) | (_, None) => Box::pin(std::future::pending()),
+    /// Takes up what the server has asked of its login.
+    async fn heed(&self, connection: Option<&Connection>) -> Heeded {
+        let bearer = connection.and_then(Connection::bearer);
+        match &self.login {
+            Some(login) => login.heed(bearer.as_ref()).await,
+            None => Heeded::Nothing,
         }
+    }
+
+    /// Whether the token that a connection ended with is worth renewing.
+    fn renewable(&self, connection: &Connection) -> bool {
+        let refused = self.login.as_ref().zip(connection.bearer());
+        refused.is_some_and(|(login, bearer)| login.refuse(&bearer))
+    }
+
+    /// It can be used, though its login may lack something.
+    fn connected(&self) {
+        let notice = self.login.as_ref().map(oauth::Guard::notice).unwrap_or_default();
+        self.set(Status::Connected, &notice);
     }
 
     /// Sends a client's answer on its way.
@@ -550,7 +551,7 @@ impl Keeper {
         }
         tracing::info!(server = %self.upstream.name, tools, "discovered");
         (self.events)(Event::Catalog { server: self.upstream.name.clone(), change });
-        self.set(Status::Connected, "");
+        self.connected();
     }
 
     fn fail(&self, reason: &str) {

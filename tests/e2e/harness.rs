@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-pub(crate) use authority::{Authority, Browser, Ways};
+pub(crate) use authority::{Authority, Browser, NOBODYS, Ways};
 pub(crate) use pipe::Pipe;
 pub(crate) use sse::Events;
 pub(crate) use upstream::{HttpStub, server_of_both_eras, stub, stub_stdio};

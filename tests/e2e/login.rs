@@ -5,7 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    API_KEY, Authority, Browser, Output, Proxy, Ways, configure, error_text, mcpproxy, until,
+    API_KEY, Authority, Browser, NOBODYS, Output, Proxy, Ways, configure, error_text, mcpproxy,
+    until,
 };
 
 fn servers(authority: &Authority) -> Value {
@@ -31,6 +32,8 @@ fn logged_in(ways: Ways) -> (Authority, Proxy) {
     let authority = Authority::start(ways);
     let proxy = Proxy::start(servers(&authority));
     log_in(&proxy);
+    // One that lets everyone list its tools is connected before as well.
+    until("it goes with the token", || (!authority.ways().seen.is_empty()).then_some(()));
     until_state(&proxy, "connected");
     (authority, proxy)
 }
@@ -184,4 +187,197 @@ fn a_login_that_cannot_be_says_why() {
     with(json!({"url": "http://127.0.0.1:1/mcp"}), "cannot be reached", 3);
     let output = proxy.cli(&["upstream", "login", "other"]);
     assert!(output.stderr.contains("no server 'other': the config has s"), "{}", output.stderr);
+}
+
+/// What a server that lets everyone in asks no token for.
+const GREETING: &[&str] = &["initialize", "notifications/initialized"];
+const ALL_BUT_CALLS: &[&str] =
+    &["server/discover", "initialize", "notifications/initialized", "tools/list"];
+
+/// Waits until a server's reason is as told.
+fn until_reason(proxy: &Proxy, told: impl Fn(&str) -> bool) -> Value {
+    until("its reason is another", || {
+        let server = proxy.api("servers")["servers"][0].clone();
+        told(server["reason"].as_str().unwrap_or_default()).then_some(server)
+    })
+}
+
+#[test]
+fn a_server_that_asks_after_the_greeting_is_logged_in_with() {
+    let authority = Authority::start(Ways { free: GREETING, ..Ways::default() });
+    let proxy = Proxy::start(servers(&authority));
+    assert_eq!(until_state(&proxy, "failed"), "needs login: run mcpproxy upstream login s");
+    log_in(&proxy);
+    until_state(&proxy, "connected");
+    works(&proxy);
+    assert_eq!(authority.ways().asked, ["mcp"], "what the challenge names");
+}
+
+#[test]
+fn a_server_that_asks_at_calls_alone_is_logged_in_with() {
+    let authority = Authority::start(Ways { free: ALL_BUT_CALLS, ..Ways::default() });
+    let proxy = Proxy::start(servers(&authority));
+    until_state(&proxy, "connected");
+    let refused = proxy.client().read("s:read_item", json!({}));
+    let needs = "needs login: run mcpproxy upstream login s";
+    assert!(error_text(&refused).contains(needs), "{refused}");
+    let server = until_reason(&proxy, |reason| reason == needs);
+    assert_eq!(server["state"], "connected", "what asks for no login goes on");
+    log_in(&proxy);
+    until_reason(&proxy, str::is_empty);
+    until_state(&proxy, "connected");
+    works(&proxy);
+}
+
+#[test]
+fn a_token_that_is_refused_at_a_call_alone_is_renewed() {
+    let (authority, proxy) = logged_in(Ways { free: ALL_BUT_CALLS, ..Ways::default() });
+    works(&proxy);
+    authority.ways().valid.clear();
+    works(&proxy);
+    let ways = authority.ways();
+    assert_eq!((ways.renewed, ways.seen.last().unwrap().as_str()), (1, "Bearer access-2"));
+}
+
+#[test]
+fn a_server_that_refuses_every_token_gets_no_end_of_renewals() {
+    const TOKENS: u64 = 3;
+    let (authority, proxy) = logged_in(Ways { free: ALL_BUT_CALLS, ..Ways::default() });
+    authority.ways().takes_none = true;
+    let mut client = proxy.client();
+    until("no more is tried", || {
+        let refused = client.read("s:read_item", json!({}));
+        assert!(!error_text(&refused).is_empty(), "{refused}");
+        let told = proxy.api("servers")["servers"][0]["reason"].to_string();
+        (told.contains("refused 4 tokens one after the other; needs login")).then_some(())
+    });
+    assert_eq!(authority.ways().renewed, TOKENS);
+    authority.ways().takes_none = false;
+    log_in(&proxy);
+    until_state(&proxy, "connected");
+    works(&proxy);
+}
+
+#[test]
+fn a_call_that_needs_a_further_scope_says_so_and_the_next_login_asks_for_both() {
+    let scope = Some(("tools/call", "items:read"));
+    let (authority, proxy) = logged_in(Ways { scope, ..Ways::default() });
+    let needs = "needs login with scope items:read: run mcpproxy upstream login s";
+    let refused = proxy.client().read("s:read_item", json!({}));
+    assert!(error_text(&refused).contains(needs), "{refused}");
+    let server = until_reason(&proxy, |reason| reason == needs);
+    assert_eq!(server["state"], "connected", "what needs no further scope goes on");
+    log_in(&proxy);
+    until_reason(&proxy, str::is_empty);
+    works(&proxy);
+    log_in(&proxy);
+    let both = "mcp items:read";
+    assert_eq!(authority.ways().asked, ["mcp", both, both], "what was asked for is kept");
+}
+
+#[test]
+fn a_scope_that_no_login_gives_is_not_asked_for_without_end() {
+    let scope = Some(("tools/call", NOBODYS));
+    let (authority, proxy) = logged_in(Ways { scope, ..Ways::default() });
+    let mut client = proxy.client();
+    for logins in 1..=3 {
+        client.read("s:read_item", json!({}));
+        let reason = until_reason(&proxy, |reason| reason.contains(NOBODYS));
+        let reason = reason["reason"].as_str().unwrap().to_owned();
+        if logins == 3 {
+            assert!(
+                reason.ends_with("though 2 logins have asked for it: no login helps"),
+                "{reason}"
+            );
+            assert!(!reason.contains("upstream login"), "{reason}");
+            break;
+        }
+        assert!(reason.ends_with("run mcpproxy upstream login s"), "{reason}");
+        log_in(&proxy);
+        until_reason(&proxy, str::is_empty);
+    }
+    assert_eq!(authority.ways().asked.len(), 3);
+}
+
+#[test]
+fn another_authorization_server_gets_nothing_of_the_one_before() {
+    let (authority, proxy) = logged_in(Ways::default());
+    let audience = Some(authority.url());
+    let new = Authority::start(Ways { audience, tokens: Some("new"), ..Ways::default() });
+    {
+        let mut ways = authority.ways();
+        ways.resource = json!({"authorization_servers": [new.issuer()]});
+        ways.valid = vec!["new-1".to_owned()];
+    }
+    let refused = proxy.client().read("s:read_item", json!({}));
+    assert!(error_text(&refused).contains("needs login"), "{refused}");
+    let reason = until_state(&proxy, "failed");
+    assert!(reason.starts_with("its authorization server is another now"), "{reason}");
+    assert_eq!(authority.ways().renewed, 0, "its tokens count for nothing there");
+    log_in(&proxy);
+    until_state(&proxy, "connected");
+    works(&proxy);
+    let ways = new.ways();
+    assert!(!ways.redirect.is_empty(), "it is registered with anew");
+    let told = ways.exchanged.concat();
+    assert!(!told.contains("refresh-1") && !told.contains("access-1"), "{told}");
+}
+
+#[test]
+fn a_client_that_was_registered_by_hand_is_told_to_no_other_authorization_server() {
+    for issuer in [false, true] {
+        let client = Some("by-hand");
+        let authority = Authority::start(Ways { client, ..Ways::default() });
+        let mut servers = servers(&authority);
+        servers["s"]["oauth"] = json!({"client_id": "by-hand", "client_secret": "hidden"});
+        if issuer {
+            servers["s"]["oauth"]["issuer"] = authority.issuer().into();
+        }
+        let proxy = Proxy::start(servers);
+        if !issuer {
+            log_in(&proxy);
+        }
+        let audience = Some(authority.url());
+        let new = Authority::start(Ways { audience, client, ..Ways::default() });
+        authority.ways().resource = json!({"authorization_servers": [new.issuer()]});
+        let output = Browser::new(&mut proxy.command(&["upstream", "login", "s"])).log_in();
+        assert_eq!(output.code, Some(5), "{}", output.stderr);
+        let told = format!("registered at {}", authority.issuer());
+        assert!(output.stderr.contains(&told), "{}", output.stderr);
+        let ways = new.ways();
+        assert!(ways.clients.is_empty() && ways.exchanged.is_empty(), "it was told something");
+    }
+}
+
+#[test]
+fn a_client_that_describes_itself_is_known_by_where_it_does() {
+    const PLACE: &str = "https://client.example/mcpproxy.json";
+    for (reads, id) in [(true, PLACE), (false, "c1")] {
+        let metadata = json!({"client_id_metadata_document_supported": reads});
+        let authority =
+            Authority::start(Ways { metadata, client: reads.then_some(PLACE), ..Ways::default() });
+        let mut servers = servers(&authority);
+        servers["s"]["oauth"] = json!({"client_metadata_url": PLACE});
+        let proxy = Proxy::start(servers);
+        log_in(&proxy);
+        until_state(&proxy, "connected");
+        works(&proxy);
+        assert_eq!(authority.ways().clients, [id]);
+    }
+}
+
+#[test]
+fn an_error_that_another_issuer_sends_is_not_shown() {
+    for (issuer, told, hidden) in [
+        (None, "words of a stranger", "is not from its issuer"),
+        (Some("https://evil.example"), "is not from its issuer", "words of a stranger"),
+    ] {
+        let issuer = issuer.map(str::to_owned);
+        let authority = Authority::start(Ways { denied: true, issuer, ..Ways::default() });
+        let proxy = Proxy::start(servers(&authority));
+        let output = Browser::new(&mut proxy.command(&["upstream", "login", "s"])).log_in();
+        assert_eq!(output.code, Some(1), "{}", output.stderr);
+        assert!(output.stderr.contains(told), "{}", output.stderr);
+        assert!(!output.stderr.contains(hidden), "{}", output.stderr);
+    }
 }

@@ -72,6 +72,12 @@ const acts = {
   },
 };
 
+const authorized = async () => {
+  await tools();
+  await call("test-tool");
+};
+const act = scenario.startsWith("auth/") ? authorized : (acts[scenario] ?? tools);
+
 await client.connect(new StreamableHTTPClientTransport(new URL(process.argv[2])));
-await (acts[scenario] ?? tools)();
+await act();
 await client.close();

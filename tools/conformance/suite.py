@@ -13,6 +13,8 @@ import re
 import shutil
 import subprocess
 import sys
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -25,9 +27,12 @@ from stage import Failed, free_port, fresh, listening, started, wait_for  # noqa
 REVISIONS = ("2025-11-25", "2026-07-28")
 MODERN = "2026-07-28"
 SERVER = "suite"
+KEY = "conformance-key-of-more-than-thirty-two-characters"
 PACKAGE = "node_modules/@modelcontextprotocol/conformance"
 INSTALL_SECONDS = 600
 RUN_SECONDS = 240
+# Runs of the suite at a time: most of each is waiting.
+AT_A_TIME = 3
 # A check that is there more than once counts as the worst of them.
 BADNESS = ("INFO", "SKIPPED", "SUCCESS", "WARNING", "FAILURE")
 
@@ -62,75 +67,114 @@ def renamed(script: str) -> str:
     return re.sub("([\"'`])test://", rf"\1mcpproxy://{SERVER}/test://", script)
 
 
-def server_runs(revision: str, options, only) -> list[Found]:
-    """Directly, through to a server of the same era, through to one of the other era."""
+def server_runs(revision: str, options, only) -> dict[str, Found]:
+    """By column: directly, and through each face; `other` is through to a server of the other era."""
     modern = revision == MODERN
-    with backend(options.backend, "both" if modern else "legacy") as own:
-        with backend(options.backend, "legacy" if modern else "both") as other:
-            direct = ask_server(revision, f"http://127.0.0.1:{own}/mcp", "direct", only)
-            found = [direct]
-            for column, port in (("through", own), ("other", other)):
-                with proxy(options.binary, port, f"{revision}-{column}") as url:
-                    found.append(ask_server(revision, url, column, only))
-            return found
+    own, other = ("both", "legacy") if modern else ("legacy", "both")
+    columns = {"direct": own, "/mcp/all": own, "other era": other, "/mcp": own, "stdio": own}
+
+    def ask(column: str) -> Found:
+        # Each has a backend of its own: some scenarios change what it lists.
+        name = f"{revision}-{column.strip('/').replace('/', '-').replace(' ', '-')}"
+        with backend(options.backend, columns[column], name) as port:
+            if column == "direct":
+                return ask_server(revision, name, f"http://127.0.0.1:{port}/mcp", {}, only)
+            config = configured(port, name)
+            with served(options.binary, config):
+                stdio = [str(options.binary.resolve()), "stdio", "--config", str(config.path)]
+                url, face = {
+                    "/mcp": (config.url, {"FACE": "mcp"}),
+                    "stdio": (config.url, {"FACE": "stdio", "COMMAND": json.dumps(stdio)}),
+                }.get(column, (f"{config.url}/all", {}))
+                return ask_server(revision, name, url, face, only)
+
+    with ThreadPoolExecutor(AT_A_TIME) as workers:
+        return dict(zip(columns, workers.map(ask, columns)))
 
 
 @contextlib.contextmanager
-def backend(binary: Path, era: str):
+def backend(binary: Path, era: str, name: str):
     port = free_port()
     argv = [str(binary), "http", "--port", str(port), "--era", era]
-    with started(argv, WORK / "logs" / f"backend-{era}.log") as child:
+    with started(argv, WORK / "logs" / f"backend-{name}.log") as child:
         wait_for(lambda: listening(port), child, "the backend does not listen")
         yield port
+
+
+class Config:
+    """A mcpproxy before one server: its files, and where it is to listen."""
+
+    def __init__(self, upstream: str, name: str, oauth: dict | None):
+        folder, port = fresh(WORK / "proxy" / name), free_port()
+        self.url, self.log = f"http://127.0.0.1:{port}/mcp", folder / "mcpproxy.log"
+        self.api, self.port = f"http://127.0.0.1:{port}/api/v1", port
+        self.path = folder / "mcp_config.json"
+        server = {"url": upstream} | ({"oauth": oauth} if oauth else {})
+        config = {
+            "listen": f"127.0.0.1:{port}",
+            "data_dir": str(folder / "data"),
+            "api_key": KEY,
+            "mcpServers": {SERVER: server},
+        }
+        self.path.touch(mode=0o600)
+        self.path.write_text(json.dumps(config, indent=1))
+
+    def state(self) -> dict:
+        """How the server is, while mcpproxy runs."""
+        request = urllib.request.Request(f"{self.api}/servers", headers={"X-API-Key": KEY})
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return json.load(answer)["data"]["servers"][0]
+
+    def ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=5):
+                return True
+        except OSError:
+            return False
+
+
+def configured(upstream: int | str, name: str, oauth: dict | None = None) -> Config:
+    """The config of a mcpproxy before one server, given by port or URL."""
+    url = f"http://127.0.0.1:{upstream}/mcp" if isinstance(upstream, int) else upstream
+    return Config(url, name, oauth)
+
+
+@contextlib.contextmanager
+def served(binary: Path, config: Config):
+    """mcpproxy, once its server was discovered or has failed."""
+    argv = [str(binary), "serve", "--config", str(config.path)]
+    with started(argv, config.log, env=os.environ | {"RUST_LOG": "debug"}) as child:
+        wait_for(config.ready, child, f"mcpproxy is not ready, see {config.log}")
+        yield
 
 
 @contextlib.contextmanager
 def proxy(binary: Path, upstream: int | str, name: str):
     """A mcpproxy before one server, given by port or URL; the URL of its /mcp/all."""
-    folder, port = fresh(WORK / "proxy" / name), free_port()
-    url = f"http://127.0.0.1:{upstream}/mcp" if isinstance(upstream, int) else upstream
-    config = {
-        "listen": f"127.0.0.1:{port}",
-        "data_dir": str(folder / "data"),
-        "api_key": "conformance-key-of-more-than-thirty-two-characters",
-        "mcpServers": {SERVER: {"url": url}},
-    }
-    path = folder / "mcp_config.json"
-    path.touch(mode=0o600)
-    path.write_text(json.dumps(config, indent=1))
-    log = folder / "mcpproxy.log"
-    argv = [str(binary), "serve", "--config", str(path)]
-    with started(argv, log, env=os.environ | {"RUST_LOG": "debug"}) as child:
-        wait_for(lambda: ready(port), child, f"mcpproxy is not ready, see {log}")
-        yield f"http://127.0.0.1:{port}/mcp/all"
+    config = configured(upstream, name)
+    with served(binary, config):
+        yield f"{config.url}/all"
 
 
-def ready(port: int) -> bool:
-    import urllib.request
-
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5):
-            return True
-    except OSError:
-        return False
-
-
-def ask_server(revision: str, url: str, column: str, only) -> Found:
-    """Runs the server scenarios of a requirement set against a server."""
-    script = "index.js" if column == "direct" else "through.js"
-    into = fresh(WORK / "results" / f"server-{revision}-{column}")
+def ask_server(revision: str, name: str, url: str, face: dict, only) -> Found:
+    """Runs the server scenarios of a requirement set against a server, or a face of mcpproxy."""
+    script = "index.js" if name.endswith("direct") else "through.js"
+    into = fresh(WORK / "results" / f"server-{name}")
     argv = ["server", "--url", url, "--requirements", revision]
-    run(script, argv, into)
+    run(script, argv, into, {**face, "TARGET": url} if face else {})
     return found_in(into, "server-", only)
 
 
-def run(script: str, argv: list[str], into: Path):
-    node = str(WORK / "node_modules/node/bin/node")
-    argv = [node, str(WORK / PACKAGE / "dist" / script), *argv, "-o", str(into)]
+def run(script: str, argv: list[str], into: Path, face: dict | None = None):
+    node = [str(WORK / "node_modules/node/bin/node")]
+    if face:
+        node += ["--import", str(HERE / "faces.mjs")]
+    argv = [*node, str(WORK / PACKAGE / "dist" / script), *argv, "-o", str(into)]
     with open(into / "log", "wb") as log:
         try:
             # What it exits with is in what it found.
-            subprocess.run(argv, stdout=log, stderr=log, timeout=RUN_SECONDS)
+            env = os.environ | (face or {})
+            subprocess.run(argv, stdout=log, stderr=log, timeout=RUN_SECONDS, env=env)
         except subprocess.TimeoutExpired:
             raise Failed(f"the suite did not end, see {into}/log") from None
 
@@ -162,25 +206,45 @@ def counted(checks: dict) -> str:
     return str(good) if good == len(made) else f"{good} of {len(made)}"
 
 
-def client_runs(revision: str, options, only) -> list[Found]:
-    """Directly, and through: `client.mjs` against the suite's own servers."""
+def client_runs(revision: str, options, only) -> dict[str, Found]:
+    """Directly, and through: `client.mjs` against the suite's own servers. A login has no direct
+    column: there the client is mcpproxy."""
     node, client = WORK / "node_modules/node/bin/node", WORK / "client.mjs"
-    between = [sys.executable, HERE / "between.py", options.binary.resolve(), node, client]
+    binary = options.binary.resolve()
+    commands = {
+        "direct": [node, client],
+        "/mcp/all": [sys.executable, HERE / "between.py", binary, node, client],
+        "login": [sys.executable, HERE / "login.py", binary, node, client],
+    }
     scenarios = [each for each in client_scenarios(revision) if not only or each in only]
-    columns = []
-    for column, command in (("direct", [node, client]), ("through", between)):
-        into = fresh(WORK / "results" / f"client-{revision}-{column}")
-        for scenario in scenarios:
-            argv = ["client", "--command", " ".join(map(str, command)), "--scenario", scenario]
-            run("index.js", [*argv, "--spec-version", revision], into)
-        columns.append(found_in(into, "", only))
-    return columns
+
+    def play(what: tuple[str, str]):
+        column, scenario = what
+        into = fresh(WORK / "results" / f"client-{revision}-{column.strip('/')}" / scenario)
+        argv = ["client", "--command", " ".join(map(str, commands[column])), "--scenario", scenario]
+        run("index.js", [*argv, "--spec-version", revision], into)
+        found = found_in(into, "", only)
+        if column == "login":
+            # Nothing to compare with: the client has to end as the scenario expects, too.
+            passed = "OVERALL: PASSED" in (into / "log").read_text()
+            found[scenario]["overall/the suite's verdict"] = ("SUCCESS" if passed else "FAILURE", "")
+        return found
+
+    plays = [
+        (column, scenario)
+        for scenario in scenarios
+        for column in (["login"] if scenario.startswith("auth/") else ["direct", "/mcp/all"])
+    ]
+    found = {column: {} for column in commands}
+    with ThreadPoolExecutor(AT_A_TIME) as workers:
+        for (column, _), one in zip(plays, workers.map(play, plays)):
+            found[column] |= one
+    return found
 
 
 def client_scenarios(revision: str) -> list[str]:
-    """Those of a requirement set but for `auth/`: a login is an act of the operator."""
+    """Those of a requirement set."""
     text = (WORK / PACKAGE / f"requirements/{revision}.yaml").read_text()
     required = re.search(r"^client:\n((?:  - .*\n)+)", text, re.MULTILINE).group(1)
     scenarios = re.findall(r"  - (\S+)", required)
-    more = re.findall(r"scenario: (\S+)\n    leg: client\n    reason: added", text)
-    return [each for each in scenarios + more if not each.startswith("auth/")]
+    return scenarios + re.findall(r"scenario: (\S+)\n    leg: client\n    reason: added", text)

@@ -13,8 +13,11 @@ use http::header::{
 };
 
 use crate::upstream::connection::{Endpoint, Request};
+use crate::upstream::error::Cause;
+use crate::upstream::oauth::{Asked, Challenge};
 use crate::upstream::request::{MODERN_VERSION, Slices};
 use crate::wire::headers;
+use crate::wire::http1::Head;
 
 const SESSION_ID: HeaderName = HeaderName::from_static(headers::SESSION_ID);
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static(headers::PROTOCOL_VERSION);
@@ -31,6 +34,8 @@ pub(in crate::upstream) struct Session {
     post_head: Bytes,
     /// Whether it carries the token of a login.
     logged_in: bool,
+    /// Who hears what the server asks of its login, where it can have one.
+    asked: Option<Arc<Asked>>,
 }
 
 impl fmt::Debug for Session {
@@ -67,7 +72,7 @@ impl Session {
             headers.remove(name);
         }
         let post_head = head(&Method::POST, &endpoint, &headers).into();
-        Ok(Self { endpoint, key, headers, post_head, logged_in: false })
+        Ok(Self { endpoint, key, headers, post_head, logged_in: false, asked: None })
     }
 
     /// Enters the session id that the server gave.
@@ -88,6 +93,21 @@ impl Session {
     pub(in crate::upstream) fn log_in(&mut self, bearer: HeaderValue) {
         self.logged_in = true;
         self.enter(AUTHORIZATION, bearer);
+    }
+
+    /// From now on, `asked` hears what the server asks of its login.
+    pub(in crate::upstream) fn heard_by(&mut self, asked: Arc<Asked>) {
+        self.asked = Some(asked);
+    }
+
+    /// Tells what an answer asks of the login, if it does; why the request failed, then.
+    pub(in crate::upstream) fn challenged(&self, head: &Head) -> Option<Cause> {
+        let asked = self.asked.as_ref()?;
+        let bearer = self.headers.get(AUTHORIZATION).filter(|_| self.logged_in);
+        let challenge = Challenge::read(head.status, head.authenticate.as_deref(), bearer)?;
+        let renewable = matches!(challenge, Challenge::Token(Some(_)));
+        let reason = asked.tell(challenge);
+        (!renewable).then_some(Cause::NeedsLogin { reason })
     }
 
     fn enter(&mut self, name: HeaderName, value: HeaderValue) {

@@ -28,8 +28,13 @@ pub(super) enum Returned {
         /// Who says so (RFC 9207).
         issuer: Option<String>,
     },
-    /// Without: the error and its description, as they came.
-    Denied(String),
+    /// Without.
+    Denied {
+        /// The error and its description, as they came.
+        why: String,
+        /// Who says so.
+        issuer: Option<String>,
+    },
 }
 
 /// A listener for one login.
@@ -84,7 +89,9 @@ async fn serve(mut stream: TcpStream, state: &str) -> Option<Returned> {
     let returned = target.and_then(|target| read(&target, state));
     let (status, words) = match &returned {
         Some(Returned::Granted { .. }) => ("200 OK", "Thank you. This page can be closed."),
-        Some(Returned::Denied(_)) => ("200 OK", "Nothing was granted. This page can be closed."),
+        Some(Returned::Denied { .. }) => {
+            ("200 OK", "Nothing was granted. This page can be closed.")
+        }
         None => ("404 Not Found", "No login is waiting for this."),
     };
     let answer = format!(
@@ -114,7 +121,7 @@ fn read(target: &str, state: &str) -> Option<Returned> {
         (Some(code), None) => Some(Returned::Granted { code, issuer: one("iss") }),
         (_, Some(error)) => {
             let more = one("error_description").map(|more| format!(": {more}")).unwrap_or_default();
-            Some(Returned::Denied(format!("{error}{more}")))
+            Some(Returned::Denied { why: format!("{error}{more}"), issuer: one("iss") })
         }
         (None, None) => None,
     }
@@ -139,8 +146,11 @@ mod tests {
             ("/callback?state=s1", None),
             ("/other?code=c&state=s1", None),
             (
-                "/callback?error=access_denied&error_description=no&state=s1",
-                Some(Returned::Denied("access_denied: no".into())),
+                "/callback?error=access_denied&error_description=no&state=s1&iss=https://as",
+                Some(Returned::Denied {
+                    why: "access_denied: no".into(),
+                    issuer: Some("https://as".into()),
+                }),
             ),
             ("/callback?error=access_denied&state=s2", None),
         ] {

@@ -11,9 +11,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, ACCEPT_ENCODING, HOST, WWW_AUTHENTICATE};
+use http::header::{ACCEPT, ACCEPT_ENCODING, HOST};
+use http::response::Parts;
 use http::uri::PathAndQuery;
-use http::{HeaderValue, Request, Response, StatusCode, Uri};
+use http::{HeaderValue, Request, Response, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -164,34 +165,14 @@ impl Client {
         Self { policy, tls }
     }
 
-    /// Posts a first message without a token: the status of the answer, and its challenges.
-    pub(super) async fn challenge(
-        &self,
-        url: &Url,
-        headers: &[(String, String)],
-    ) -> Result<(StatusCode, Option<String>), String> {
-        let hello = serde_json::json!({
-            "jsonrpc": "2.0", "id": 0, "method": "initialize",
-            "params": {
-                "protocolVersion": "2025-11-25", "capabilities": {},
-                "clientInfo": {"name": "mcpproxy", "version": env!("CARGO_PKG_VERSION")},
-            },
-        });
-        let mut request = Request::post(url.as_str()).header("content-type", "application/json");
-        for (name, value) in headers {
-            request = request.header(name, value);
-        }
-        let request =
-            request.body(hello.to_string().into_bytes()).map_err(|error| error.to_string())?;
-        let accept = "application/json, text/event-stream";
-        let asked = tokio::time::timeout(REQUEST_TIMEOUT, self.head(request, accept)).await;
-        let head = asked
+    /// Sends a request whose answer's head is all that counts.
+    pub(super) async fn ask(&self, request: Request<Vec<u8>>) -> Result<Parts, String> {
+        let asked = self.head(request, "application/json, text/event-stream");
+        let head = tokio::time::timeout(REQUEST_TIMEOUT, asked).await;
+        let head = head
             .map_err(|_| format!("no answer within {REQUEST_TIMEOUT:?}"))?
             .map_err(|error| error.to_string())?;
-        let challenges = head.headers().get_all(WWW_AUTHENTICATE).iter();
-        let challenges: Vec<&str> = challenges.filter_map(|value| value.to_str().ok()).collect();
-        let challenge = (!challenges.is_empty()).then(|| challenges.join(", "));
-        Ok((head.status(), challenge))
+        Ok(head.into_parts().0)
     }
 
     async fn execute(&self, request: Request<Vec<u8>>) -> Answer {

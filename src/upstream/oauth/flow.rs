@@ -1,27 +1,28 @@
 //! One login, from the server's challenge to tokens on disk, and their renewal.
 //!
-//! rmcp takes the protocol's steps; each of its outcomes is checked against what we insist on
-//! beyond it: metadata that was published, on the server's own origin; PKCE by S256, stated;
-//! endpoints that may be asked; bearer tokens.
+//! rmcp takes the protocol's steps. Who may log in for a server is [`super::authority`]'s, what a
+//! server asks for [`super::approach`]'s and [`super::challenge`]'s business.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use http::{HeaderValue, StatusCode};
+use http::HeaderValue;
 use rmcp::transport::auth::{
     AuthError, AuthorizationManager, AuthorizationMetadata, AuthorizationRequest,
     AuthorizationSession, CredentialStore, InMemoryCredentialStore, OAuthClientConfig,
-    OAuthTokenResponse, StoredCredentials, WWWAuthenticateParams,
+    OAuthTokenResponse, StoredCredentials,
 };
 use serde::Deserialize;
 use thiserror::Error;
 use tokio_rustls::TlsConnector;
 use url::Url;
 
+use super::approach::approach;
 use super::callback::{Callback, Returned};
 use super::client::{Client, Policy};
 use super::store::{Grant, Store, StoreError};
+use super::{authority, challenge};
 use crate::upstream::config::{Config, Target};
 use crate::upstream::error::printable;
 
@@ -82,31 +83,36 @@ pub async fn login(
     let policy = Policy::new(&url);
     policy.check(&url).map_err(LoginError::Config)?;
     let client = Client::new(policy.clone(), Arc::new(OnceLock::new()));
-    let (status, challenge) =
-        client.challenge(&url, &headers).await.map_err(LoginError::Unreachable)?;
-    if status != StatusCode::UNAUTHORIZED {
-        return Err(LoginError::NotAsked(status.as_u16()));
-    }
-    let mut manager =
-        AuthorizationManager::new_with_oauth_http_client(url.as_str(), Arc::new(client))
-            .await
-            .map_err(unusable)?;
-    let metadata = discover(&manager, &url, challenge.as_deref()).await?;
-    check(&metadata, &policy)?;
+    let answered = approach(&client, &url, &headers).await.map_err(LoginError::Unreachable)?;
+    let mut manager = authority::manager(&url, client).await?;
+    let metadata = authority::discover(&manager, &url, &answered).await?;
+    authority::check(&metadata, &policy)?;
     let issuer = metadata.issuer.clone().unwrap_or_default();
+    let store = Store::new(data_dir, name);
+    let before = before(&store, &url).await;
     manager.set_metadata(metadata.clone());
     let callback =
         Callback::bind().await.map_err(|error| LoginError::Unusable(error.to_string()))?;
-    let (session, client) = begin(manager, config, &callback.redirect).await?;
+    let known = who(config, &metadata, before.as_ref())?;
+    let scopes = scopes(&manager, config, &issuer, before.as_ref()).await;
+    let (session, client) = begin(manager, known, scopes, &callback.redirect).await?;
     let auth_url = Url::parse(session.get_authorization_url())
         .map_err(|error| LoginError::Unusable(error.to_string()))?;
     let (state, resource) = (query(&auth_url, "state")?, query(&auth_url, "resource")?);
+    let requested = challenge::scopes(&query(&auth_url, "scope").unwrap_or_default());
     show(auth_url.as_str());
     let returned = tokio::time::timeout(limit, callback.wait(&state)).await;
     let (code, by) = match returned.map_err(|_| LoginError::Late(limit))? {
         Ok(Returned::Granted { code, issuer }) => (code, issuer),
-        Ok(Returned::Denied(why)) => {
-            return Err(LoginError::Denied(printable(why.as_bytes()).to_string()));
+        Ok(Returned::Denied { why, issuer: by }) => {
+            // Whoever it is does not get to say why (MCP 2026-07-28 §Authorization Response
+            // Validation).
+            return Err(match authority::answers(&metadata, by.as_deref()) {
+                true => LoginError::Denied(printable(why.as_bytes()).to_string()),
+                false => {
+                    LoginError::Unusable(format!("the answer is not from its issuer {issuer}"))
+                }
+            });
         }
         Err(error) => return Err(LoginError::Unusable(error.to_string())),
     };
@@ -118,19 +124,21 @@ pub async fn login(
     let grant = Grant {
         url: url.to_string(),
         resource,
-        metadata: endpoints(&metadata),
+        metadata: authority::endpoints(&metadata),
         client_id: client.client_id,
         client_secret: client.client_secret,
         access_token: String::new(),
         refresh_token: None,
         scopes,
+        requested,
+        wanted: Vec::new(),
+        fruitless: before.filter(Grant::asked_in_vain).map_or(0, |before| before.fruitless),
         received_at: 0,
         expires_at: None,
     };
     let grant = take(grant, &response).map_err(LoginError::Unusable)?;
     let logged_in =
         LoggedIn { issuer, scopes: grant.scopes.clone(), renewable: grant.refresh_token.is_some() };
-    let store = Store::new(data_dir, name);
     let kept = tokio::task::spawn_blocking(move || {
         let _lock = store.lock()?;
         store.save(&grant)
@@ -158,70 +166,91 @@ fn target(config: &Config) -> Result<(Url, Vec<(String, String)>), LoginError> {
     }
 }
 
-/// Who logs in for this server (RFC 9728, then RFC 8414).
-async fn discover(
-    manager: &AuthorizationManager,
-    url: &Url,
-    challenge: Option<&str>,
-) -> Result<AuthorizationMetadata, LoginError> {
-    let named = challenge.map(|challenge| WWWAuthenticateParams::parse(challenge, url));
-    if let Some(elsewhere) = named.and_then(|named| named.resource_metadata_url)
-        && elsewhere.origin() != url.origin()
-    {
-        let text = format!("it describes itself at another place, {elsewhere}");
-        return Err(LoginError::Unusable(printable(text.as_bytes()).to_string()));
-    }
-    let found = manager.resolve_metadata_from_challenge(challenge).await.map_err(unusable)?;
-    match found.source.is_discovered() {
-        true => Ok(found.metadata),
-        false => Err(LoginError::Unusable(
-            "it publishes nothing about who logs in (RFC 9728, RFC 8414)".to_owned(),
-        )),
-    }
+/// What the last login with this server left behind. What cannot be read is as good as nothing:
+/// it is replaced.
+async fn before(store: &Store, url: &Url) -> Option<Grant> {
+    let store = store.clone();
+    let loaded = tokio::task::spawn_blocking(move || store.load()).await;
+    loaded.ok()?.ok()?.filter(|grant| grant.url == url.as_str())
 }
 
-/// What we insist on.
-fn check(metadata: &AuthorizationMetadata, policy: &Policy) -> Result<(), LoginError> {
-    let refuse = |why: String| Err(LoginError::Unusable(printable(why.as_bytes()).to_string()));
-    let methods = metadata.code_challenge_methods_supported.as_deref().unwrap_or_default();
-    if !methods.iter().any(|method| method == "S256") {
-        return refuse("its authorization server does not support PKCE with S256".to_owned());
-    }
-    let endpoints = [
-        Some(&metadata.authorization_endpoint),
-        Some(&metadata.token_endpoint),
-        metadata.registration_endpoint.as_ref(),
-    ];
-    for endpoint in endpoints.into_iter().flatten() {
-        let checked = Url::parse(endpoint).map_err(|error| error.to_string());
-        if let Err(why) = checked.and_then(|endpoint| policy.check(&endpoint)) {
-            return refuse(why);
+/// How we are known at the authorization server.
+enum Known {
+    /// By what is registered there, or by where we describe ourselves.
+    As { id: String, secret: Option<String> },
+    /// Not yet.
+    Unknown,
+}
+
+/// Who we are at the authorization server (MCP 2026-07-28 §Client Registration, in its order).
+/// What was registered at one is not told to another.
+fn who(
+    config: &Config,
+    metadata: &AuthorizationMetadata,
+    before: Option<&Grant>,
+) -> Result<Known, LoginError> {
+    let settings = config.oauth.clone().unwrap_or_default();
+    let refuse = |why: String| Err(LoginError::Config(printable(why.as_bytes()).to_string()));
+    if let Some(id) = settings.client_id {
+        let used = before.filter(|before| before.client_id == id);
+        let used = used.and_then(|before| before.metadata.issuer.clone());
+        let issuer = metadata.issuer.clone().unwrap_or_default();
+        if let Some(at) = settings.issuer.or(used).filter(|at| *at != issuer) {
+            return refuse(format!(
+                "oauth.client_id is registered at {at}, and the authorization server is {issuer} \
+                 now: register a client there, and put its id and that issuer into oauth"
+            ));
         }
+        let secret = config.oauth_secret(&|name| std::env::var(name).ok());
+        let secret = secret.map_err(|invalid| LoginError::Config(invalid.to_string()))?;
+        return Ok(Known::As { id, secret });
     }
-    Ok(())
+    let Some(place) = settings.client_metadata_url else { return Ok(Known::Unknown) };
+    let usable = |place: &Url| place.scheme() == "https" && place.path() != "/";
+    if !Url::parse(&place).is_ok_and(|place| usable(&place)) {
+        return refuse("oauth.client_metadata_url must be an https URL with a path".to_owned());
+    }
+    Ok(match authority::reads_descriptions(metadata) {
+        true => Known::As { id: place, secret: None },
+        false => Known::Unknown,
+    })
 }
 
-/// Registers, unless the config has a client, and prepares the authorization.
+/// What to ask for: what the operator says or the server asks for, and what the last login asked
+/// for and lacked (MCP 2026-07-28 §Step-Up Authorization Flow). Another authorization server's
+/// scopes mean nothing.
+async fn scopes(
+    manager: &AuthorizationManager,
+    config: &Config,
+    issuer: &str,
+    before: Option<&Grant>,
+) -> Vec<String> {
+    let settings = config.oauth.as_ref().map(|settings| settings.scopes.clone());
+    let first = match settings.filter(|scopes| !scopes.is_empty()) {
+        Some(scopes) => scopes,
+        None => manager.select_initial_scopes(&[]).await,
+    };
+    let before = before.filter(|before| before.metadata.issuer.as_deref() == Some(issuer));
+    let more = before.into_iter().flat_map(|before| before.requested.iter().chain(&before.wanted));
+    challenge::union(first.into_iter().chain(more.cloned()))
+}
+
+/// Registers, unless we are known, and prepares the authorization.
 async fn begin(
     mut manager: AuthorizationManager,
-    config: &Config,
+    known: Known,
+    scopes: Vec<String>,
     redirect: &str,
 ) -> Result<(AuthorizationSession, OAuthClientConfig), LoginError> {
-    let settings = config.oauth.clone().unwrap_or_default();
-    let scopes = match settings.scopes.is_empty() {
-        true => manager.select_initial_scopes(&[]).await,
-        false => settings.scopes.clone(),
-    };
-    let client = match settings.client_id {
-        Some(id) => {
+    let client = match known {
+        Known::As { id, secret } => {
             let client = OAuthClientConfig::new(id, redirect);
-            match config.oauth_secret(&|name| std::env::var(name).ok()) {
-                Ok(Some(secret)) => client.with_client_secret(secret),
-                Ok(None) => client,
-                Err(invalid) => return Err(LoginError::Config(invalid.to_string())),
+            match secret {
+                Some(secret) => client.with_client_secret(secret),
+                None => client,
             }
         }
-        None => {
+        Known::Unknown => {
             let scopes: Vec<&str> = scopes.iter().map(String::as_str).collect();
             let registered = manager.register_client(CLIENT_NAME, redirect, &scopes).await;
             registered.map_err(|error| match error {
@@ -252,18 +281,6 @@ fn query(url: &Url, name: &str) -> Result<String, LoginError> {
     value
         .map(|(_, value)| value.into_owned())
         .ok_or_else(|| LoginError::Unusable(format!("the login's URL has no {name}")))
-}
-
-/// As much of the metadata as renewals need.
-fn endpoints(metadata: &AuthorizationMetadata) -> AuthorizationMetadata {
-    const METHODS: &str = "token_endpoint_auth_methods_supported";
-    let mut kept = AuthorizationMetadata::default();
-    kept.authorization_endpoint.clone_from(&metadata.authorization_endpoint);
-    kept.token_endpoint.clone_from(&metadata.token_endpoint);
-    kept.issuer.clone_from(&metadata.issuer);
-    let methods = metadata.additional_fields.get(METHODS);
-    kept.additional_fields.extend(methods.map(|methods| (METHODS.to_owned(), methods.clone())));
-    kept
 }
 
 /// Why tokens could not be renewed.
@@ -314,6 +331,16 @@ pub(super) async fn renew(
     }
 }
 
+/// Whether the server names another authorization server now than the one that gave the grant. It
+/// counts as not moved where that cannot be found out.
+pub(super) async fn moved(grant: &Grant, tls: &Arc<OnceLock<TlsConnector>>) -> bool {
+    let Ok(url) = Url::parse(&grant.url) else { return false };
+    let client = Client::new(Policy::new(&url), Arc::clone(tls));
+    let Ok(manager) = authority::manager(&url, client).await else { return false };
+    let issuer = authority::published(&manager).await.and_then(|metadata| metadata.issuer);
+    issuer.is_some() && issuer != grant.metadata.issuer
+}
+
 /// Takes the tokens out of a response.
 fn take(mut grant: Grant, response: &OAuthTokenResponse) -> Result<Grant, String> {
     #[derive(Deserialize)]
@@ -347,7 +374,7 @@ pub(super) fn seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-fn unusable(error: AuthError) -> LoginError {
+pub(super) fn unusable(error: AuthError) -> LoginError {
     LoginError::Unusable(words(&error))
 }
 

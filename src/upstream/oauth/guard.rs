@@ -4,13 +4,15 @@
 //! processes are kept apart by the store's lock. A login or logout from the command line is seen
 //! by the file it changes.
 
-use std::sync::{Arc, OnceLock};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use http::HeaderValue;
 use tokio_rustls::TlsConnector;
 
-use super::flow::{NotRenewed, renew, seconds};
+use super::challenge::{Asked, Challenge, needs_scopes, union};
+use super::flow::{NotRenewed, moved, renew, seconds};
 use super::needs_login;
 use super::store::{Grant, Stamp, Store};
 use crate::upstream::config::{Config, Invalid, Target};
@@ -23,6 +25,12 @@ const MARGIN_SECONDS: u64 = 60;
 const MIN_SECONDS: u64 = 3;
 /// How long to wait before a renewal that could not be asked for is tried again.
 const RETRY: Duration = Duration::from_secs(10);
+/// Tokens in a row that a server may refuse before they are not renewed any more: each is one
+/// renewal.
+const MAX_REFUSED: u32 = 3;
+/// Logins in a row that may ask for the same scopes. A server that still wants them then wants
+/// what no login gives.
+const MAX_STEP_UPS: u32 = 2;
 
 /// The tokens of one server.
 #[derive(Clone)]
@@ -31,6 +39,30 @@ pub(in crate::upstream) struct Guard {
     url: String,
     store: Store,
     tls: Arc<OnceLock<TlsConnector>>,
+    asked: Arc<Asked>,
+    refused: Arc<Mutex<Refused>>,
+}
+
+/// Tokens of a server that it refused, one after the other.
+#[derive(Default)]
+struct Refused {
+    last: Option<String>,
+    /// What the last one was renewed to.
+    renewed: Option<String>,
+    count: u32,
+}
+
+impl Refused {
+    /// Whether it was this one that was refused. A token that no renewal gave is a person's, who
+    /// has logged in: what was refused before counts no more.
+    fn is(&mut self, token: &str) -> bool {
+        let is = |of: &Option<String>| of.as_deref() == Some(token);
+        let (last, renewed) = (is(&self.last), is(&self.renewed));
+        if !last && !renewed {
+            *self = Self::default();
+        }
+        last
+    }
 }
 
 /// What a session carries.
@@ -50,12 +82,44 @@ impl Bearer {
     }
 }
 
+/// What a challenge comes to.
+pub(in crate::upstream) enum Heeded {
+    /// Nothing was asked, or nothing that matters still.
+    Nothing,
+    /// The connection's token is no good.
+    Refused,
+    /// The login lacks something, or there is none: in one line.
+    Lacks(Arc<str>),
+}
+
 /// What has become of a session's token.
 pub(in crate::upstream) enum Renewal {
     /// There is another.
     Bearer(Bearer),
-    /// There is none any more, for this reason.
+    /// The connection is not to go on as it is, for this reason: there is none any more, or one
+    /// where there was none.
     Gone(String),
+}
+
+/// A wait for what becomes of a connection's token.
+pub(in crate::upstream) type Renewing = Pin<Box<dyn Future<Output = Renewal> + Send>>;
+
+/// What becomes of a connection's token, or that there is one where there was none; never anything
+/// of a server that has no login.
+pub(in crate::upstream) fn renewal(login: Option<&Guard>, bearer: Option<Bearer>) -> Renewing {
+    match (login.cloned(), bearer) {
+        (Some(login), Some(bearer)) => Box::pin(async move { login.renewal(&bearer).await }),
+        (Some(login), None) => Box::pin(async move { login.first().await }),
+        (None, _) => Box::pin(std::future::pending()),
+    }
+}
+
+/// Resolves when a server has challenged a request, or never.
+pub(in crate::upstream) async fn challenged(login: Option<&Guard>) {
+    match login {
+        Some(login) => login.asked.told().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Resolves when somebody has logged in or out, or never.
@@ -86,22 +150,106 @@ impl Guard {
     fn new(server: Arc<str>, url: &str, store: Store, tls: Arc<OnceLock<TlsConnector>>) -> Self {
         // As the login has written it.
         let url = url::Url::parse(url).map_or_else(|_| url.to_owned(), |url| url.to_string());
-        Self { server, url, store, tls }
+        let asked = Arc::new(Asked::new(server.clone()));
+        Self { server, url, store, tls, asked, refused: Arc::default() }
     }
 
-    /// The token to go with, renewed if it is about to end or was `refused`; `None` if there was
-    /// no login. The error is one line.
-    pub(in crate::upstream) async fn bearer(
-        &self,
-        refused: Option<&Bearer>,
-    ) -> Result<Option<Bearer>, String> {
+    /// Where the server's challenges are left.
+    pub(in crate::upstream) fn asked(&self) -> &Arc<Asked> {
+        &self.asked
+    }
+
+    /// What is wrong with the login though the server is connected; empty if nothing is.
+    pub(in crate::upstream) fn notice(&self) -> Arc<str> {
+        self.asked.notice()
+    }
+
+    /// Takes up the challenge that was left last, for a connection that goes with `bearer`. One for
+    /// scopes is remembered until the next login, which asks for them.
+    pub(in crate::upstream) async fn heed(&self, bearer: Option<&Bearer>) -> Heeded {
+        let notice = match self.asked.take() {
+            None => return Heeded::Nothing,
+            Some(Challenge::Token(sent)) => match (sent, bearer) {
+                (Some(sent), Some(bearer)) if sent == bearer.header => return Heeded::Refused,
+                // The connection has another by now.
+                (Some(_), _) | (None, Some(_)) => return Heeded::Nothing,
+                (None, None) => needs_login(&self.server),
+            },
+            Some(Challenge::Scopes(scopes)) => {
+                let guard = self.clone();
+                let kept = tokio::task::spawn_blocking(move || guard.want(&scopes)).await;
+                match kept.map_err(|error| error.to_string()).flatten() {
+                    Ok(notice) => notice,
+                    Err(error) => {
+                        tracing::warn!(server = %self.server, "what it asks for is not kept: {error}");
+                        return Heeded::Nothing;
+                    }
+                }
+            }
+        };
+        let notice: Arc<str> = notice.into();
+        self.asked.set_notice(notice.clone());
+        Heeded::Lacks(notice)
+    }
+
+    /// Keeps the scopes that a request was refused for; what that comes to. It blocks.
+    fn want(&self, scopes: &[String]) -> Result<String, String> {
+        if scopes.is_empty() {
+            return Ok(needs_scopes(&self.server, scopes));
+        }
+        let _lock = self.store.lock().map_err(|error| error.to_string())?;
+        let grant = self.store.load().map_err(|error| error.to_string())?;
+        let Some(mut grant) = grant.filter(|grant| grant.url == self.url && grant.is_login())
+        else {
+            return Ok(needs_scopes(&self.server, scopes));
+        };
+        let wanted = union(grant.wanted.iter().chain(scopes).cloned());
+        if wanted != grant.wanted {
+            // Counted once a login, at the first request that is refused for what it asked for.
+            let again = scopes.iter().all(|scope| grant.requested.contains(scope));
+            grant.fruitless += u32::from(again && !grant.asked_in_vain());
+            grant.wanted = wanted;
+            self.store.save(&grant).map_err(|error| error.to_string())?;
+        }
+        Ok(notice(&self.server, &grant))
+    }
+
+    /// The server has refused a token; whether renewing it is worth trying.
+    pub(in crate::upstream) fn refuse(&self, bearer: &Bearer) -> bool {
+        let mut refused = self.refused();
+        refused.last = Some(bearer.token.clone());
+        refused.count = refused.count.saturating_add(1);
+        refused.count <= MAX_REFUSED
+    }
+
+    /// A token has held for long: what was refused before it counts no more.
+    pub(in crate::upstream) fn held(&self) {
+        *self.refused() = Refused::default();
+    }
+
+    fn refused(&self) -> MutexGuard<'_, Refused> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The token to go with, renewed if it is about to end or was refused; `None` if there was no
+    /// login. The error is one line.
+    pub(in crate::upstream) async fn bearer(&self) -> Result<Option<Bearer>, String> {
         let Some((grant, stamp)) = self.load().await? else { return Ok(None) };
         let bearer = bearer(&grant, stamp);
-        let was_refused = refused.is_some_and(|refused| refused.token == bearer.token);
+        let (was_refused, count) = {
+            let mut refused = self.refused();
+            (refused.is(&bearer.token), refused.count)
+        };
+        if was_refused && count > MAX_REFUSED {
+            let needs_login = needs_login(&self.server);
+            return Err(format!("it refused {count} tokens one after the other; {needs_login}"));
+        }
         if !was_refused && bearer.renew_at.is_none_or(|at| seconds() < at) {
             return Ok(Some(bearer));
         }
-        self.renew(&bearer).await.map(Some)
+        let renewed = self.renew(&bearer, was_refused).await?;
+        self.refused().renewed = Some(renewed.token.clone());
+        Ok(Some(renewed))
     }
 
     /// Waits until the token of a session is to be replaced.
@@ -115,7 +263,7 @@ impl Guard {
                 continue;
             }
             seen = stamp;
-            match self.bearer(None).await {
+            match self.bearer().await {
                 Ok(Some(bearer)) if bearer.is(current) => {}
                 Ok(Some(bearer)) => return Renewal::Bearer(bearer),
                 Ok(None) => return Renewal::Gone(needs_login(&self.server)),
@@ -124,6 +272,20 @@ impl Guard {
                     tracing::warn!(server = %self.server, "its token cannot be renewed yet: {reason}");
                     tokio::time::sleep(RETRY).await;
                 }
+            }
+        }
+    }
+
+    /// Waits until somebody logs in where nobody was.
+    async fn first(&self) -> Renewal {
+        let mut seen = None;
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let stamp = self.stamp().await;
+            if std::mem::replace(&mut seen, stamp) != stamp
+                && matches!(self.load().await, Ok(Some(_)))
+            {
+                return Renewal::Gone("somebody has logged in".to_owned());
             }
         }
     }
@@ -152,18 +314,23 @@ impl Guard {
         let load = move || {
             let stamp = store.stamp();
             let grant = store.load().map_err(|error| error.to_string())?;
-            let Some(grant) = grant else { return Ok(None) };
+            let Some(grant) = grant.filter(Grant::is_login) else { return Ok(None) };
             // Its tokens are for the place they were given for.
             match grant.url == url {
                 true => Ok(Some((grant, stamp))),
                 false => Err(format!("its url has changed since; {}", needs_login(&server))),
             }
         };
-        tokio::task::spawn_blocking(load).await.map_err(|error| error.to_string())?
+        let loaded = tokio::task::spawn_blocking(load).await.map_err(|error| error.to_string())?;
+        let grant = loaded.as_ref().ok().and_then(Option::as_ref);
+        let notice = grant.map(|(grant, _)| notice(&self.server, grant));
+        self.asked.set_notice(notice.unwrap_or_default().into());
+        loaded
     }
 
-    /// Renews the token, unless someone else has meanwhile.
-    async fn renew(&self, old: &Bearer) -> Result<Bearer, String> {
+    /// Renews the token, unless someone else has meanwhile. Whose token was refused may have gone
+    /// to another authorization server, where this one's login counts for nothing.
+    async fn renew(&self, old: &Bearer, refused: bool) -> Result<Bearer, String> {
         let store = self.store.clone();
         let lock = tokio::task::spawn_blocking(move || store.lock()).await;
         let _lock = lock.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
@@ -174,26 +341,44 @@ impl Guard {
             return Ok(bearer(&grant, stamp));
         }
         let store = self.store.clone();
+        let end = async |grant: Grant| {
+            let save = move || store.save(&grant.ended());
+            if let Ok(Err(error)) = tokio::task::spawn_blocking(save).await {
+                tracing::warn!(server = %self.server, "a token of no use is still kept: {error}");
+            }
+            needs_login(&self.server)
+        };
+        if refused && moved(&grant, &self.tls).await {
+            let needs_login = end(grant).await;
+            return Err(format!("its authorization server is another now; {needs_login}"));
+        }
         match renew(&grant, &self.tls).await {
             Ok(renewed) => {
+                let store = self.store.clone();
                 let save = move || {
                     store.save(&renewed).map_err(|error| error.to_string())?;
                     Ok(bearer(&renewed, store.stamp()))
                 };
                 tokio::task::spawn_blocking(save).await.map_err(|error| error.to_string())?
             }
-            Err(NotRenewed::Refused) => {
-                let forget = move || store.forget();
-                let forgotten = tokio::task::spawn_blocking(forget).await;
-                if let Ok(Err(error)) = forgotten {
-                    tracing::warn!(server = %self.server, "a token of no use is still kept: {error}");
-                }
-                Err(needs_login(&self.server))
-            }
+            Err(NotRenewed::Refused) => Err(end(grant).await),
             Err(NotRenewed::Failed(reason)) => {
                 Err(format!("its token cannot be renewed: {reason}"))
             }
         }
+    }
+}
+
+/// What a login lacks; empty if it lacks nothing.
+fn notice(server: &str, grant: &Grant) -> String {
+    match grant.wanted.as_slice() {
+        [] => String::new(),
+        wanted if grant.fruitless >= MAX_STEP_UPS => format!(
+            "it asks for scope {} though {} logins have asked for it: no login helps",
+            wanted.join(" "),
+            grant.fruitless
+        ),
+        wanted => needs_scopes(server, wanted),
     }
 }
 
@@ -222,13 +407,13 @@ mod tests {
     async fn a_token_is_for_the_url_it_was_given_for() {
         let folder = tempfile::tempdir().unwrap();
         let here = guard(folder.path(), "https://a.example/mcp");
-        assert!(here.bearer(None).await.unwrap().is_none());
+        assert!(here.bearer().await.unwrap().is_none());
         here.store.save(&grant("https://a.example/mcp", "t1")).unwrap();
-        let bearer = here.bearer(None).await.unwrap().unwrap();
+        let bearer = here.bearer().await.unwrap().unwrap();
         assert_eq!(bearer.header, "Bearer t1");
         assert!(!format!("{:?}", bearer.header).contains("t1"));
         let there = guard(folder.path(), "https://b.example/mcp");
-        let reason = there.bearer(None).await.err().unwrap();
+        let reason = there.bearer().await.err().unwrap();
         assert!(reason.contains("mcpproxy upstream login s"), "{reason}");
     }
 
@@ -254,8 +439,10 @@ mod tests {
         ended.expires_at = Some(2);
         ended.refresh_token = None;
         guard.store.save(&ended).unwrap();
-        let reason = guard.bearer(None).await.err().unwrap();
+        let reason = guard.bearer().await.err().unwrap();
         assert_eq!(reason, "needs login: run mcpproxy upstream login s");
-        assert!(guard.store.load().unwrap().is_none(), "what is of no use is not kept");
+        let kept = guard.store.load().unwrap().unwrap();
+        assert!(!kept.is_login() && kept.client_secret.is_none(), "no token is kept of it");
+        assert!(guard.bearer().await.unwrap().is_none());
     }
 }

@@ -33,12 +33,43 @@ pub(super) struct Grant {
     pub(super) access_token: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) refresh_token: Option<String>,
+    /// What the tokens are good for, as far as the authorization server said.
     pub(super) scopes: Vec<String>,
+    /// What the login asked for.
+    #[serde(default)]
+    pub(super) requested: Vec<String>,
+    /// What the server has asked for since, at the request that it refused last.
+    #[serde(default)]
+    pub(super) wanted: Vec<String>,
+    /// Logins in a row after which the server asked for what they had asked for.
+    #[serde(default)]
+    pub(super) fruitless: u32,
     /// Seconds since 1970.
     pub(super) received_at: u64,
     /// Seconds since 1970; absent: the server did not say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) expires_at: Option<u64>,
+}
+
+impl Grant {
+    /// Whether there are tokens in it.
+    pub(super) fn is_login(&self) -> bool {
+        !self.access_token.is_empty()
+    }
+
+    /// Whether the server asked for what the login had asked for.
+    pub(super) fn asked_in_vain(&self) -> bool {
+        self.wanted.iter().any(|scope| self.requested.contains(scope))
+    }
+
+    /// What is worth keeping of a login that is of no use any more: who gave it, and for what.
+    pub(super) fn ended(mut self) -> Self {
+        self.access_token.clear();
+        self.refresh_token = None;
+        self.client_secret = None;
+        self.expires_at = None;
+        self
+    }
 }
 
 impl std::fmt::Debug for Grant {
@@ -184,6 +215,9 @@ pub(super) mod tests {
             access_token: token.to_owned(),
             refresh_token: Some("r1".to_owned()),
             scopes: vec!["mcp".to_owned()],
+            requested: vec!["mcp".to_owned()],
+            wanted: Vec::new(),
+            fruitless: 0,
             received_at: 1,
             expires_at: None,
         }

@@ -28,18 +28,46 @@ pub(crate) struct Ways {
     /// `expires_in` of the tokens.
     pub(crate) life: Option<u64>,
     pub(crate) refuse_refresh: bool,
-    /// The server asks for no login.
+    /// The server asks for no login, and publishes nothing about one.
     pub(crate) open: bool,
+    /// Methods for which it asks for none.
+    pub(crate) free: &'static [&'static str],
+    /// A method, and the scope that a token for it must have.
+    pub(crate) scope: Option<(&'static str, &'static str)>,
+    /// The client that is known, where none registers itself.
+    pub(crate) client: Option<&'static str>,
+    /// What the tokens are called, instead of `access`.
+    pub(crate) tokens: Option<&'static str>,
+    /// The server that the tokens are for, if it is not this one.
+    pub(crate) audience: Option<String>,
+    /// It takes no token, though it gives them.
+    pub(crate) takes_none: bool,
+    /// Whoever logs in says no.
+    pub(crate) denied: bool,
     /// Tokens that the server takes.
     pub(crate) valid: Vec<String>,
     /// Every `Authorization` that the server was sent.
     pub(crate) seen: Vec<String>,
+    /// The scopes that each login asked for.
+    pub(crate) asked: Vec<String>,
+    /// The clients that logins were asked for, and what came to the token endpoint.
+    pub(crate) clients: Vec<String>,
+    pub(crate) exchanged: Vec<String>,
     /// How often tokens were renewed.
     pub(crate) renewed: u64,
     pub(crate) given: u64,
     /// The code challenge, and the redirect, of the login under way.
     pub(crate) challenge: String,
     pub(crate) redirect: String,
+}
+
+/// A scope that is asked for of every token.
+pub(crate) const NOBODYS: &str = "nobodys";
+
+impl Ways {
+    fn audience(&self, base: &str) -> String {
+        self.audience.clone().unwrap_or_else(|| format!("{base}/mcp"))
+    }
 }
 
 pub(crate) struct Authority {
@@ -67,7 +95,11 @@ impl Authority {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("http://127.0.0.1:{}/mcp", self.port)
+        format!("{}/mcp", self.issuer())
+    }
+
+    pub(crate) fn issuer(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
     }
 }
 
@@ -122,6 +154,7 @@ fn answer(request: &Request, port: u16, ways: &mut Ways) -> (u16, String, String
     match (request.method.as_str(), request.path.as_str()) {
         ("POST", "/mcp") => protected(request, &base, ways),
         (_, "/mcp") => (405, String::new(), String::new()),
+        (_, path) if ways.open && path != "/mcp" => (404, String::new(), String::new()),
         (_, "/.well-known/oauth-protected-resource/mcp") => ok(with(
             json!({"resource": format!("{base}/mcp"), "authorization_servers": [base]}),
             &ways.resource,
@@ -145,20 +178,27 @@ fn answer(request: &Request, port: u16, ways: &mut Ways) -> (u16, String, String
         ("GET", "/authorize") => {
             let asked = |name| parameter(&request.query, name);
             if asked("code_challenge_method") != "S256"
-                || asked("resource") != format!("{base}/mcp")
-                || asked("client_id") != "c1"
-                || asked("redirect_uri") != ways.redirect
+                || asked("resource") != ways.audience(&base)
+                || asked("client_id") != ways.client.unwrap_or("c1")
+                || (ways.client.is_none() && asked("redirect_uri") != ways.redirect)
             {
                 return bad("invalid_request");
             }
             ways.challenge = asked("code_challenge");
+            ways.asked.push(asked("scope"));
+            ways.clients.push(asked("client_id"));
             let issuer = ways.issuer.clone().unwrap_or(base);
-            let (redirect, state) = (&ways.redirect, asked("state"));
-            let to = format!("{redirect}?code=code-1&state={state}&iss={issuer}");
+            let (redirect, state) = (asked("redirect_uri"), asked("state"));
+            let outcome = match ways.denied {
+                true => "error=access_denied&error_description=words+of+a+stranger",
+                false => "code=code-1",
+            };
+            let to = format!("{redirect}?{outcome}&state={state}&iss={issuer}");
             (302, format!("Location: {to}\r\n"), String::new())
         }
         ("POST", "/token") => {
             let asked = |name| parameter(&request.body, name);
+            ways.exchanged.push(format!("{:?} {}", request.authorization, request.body));
             let proven = match asked("grant_type").as_str() {
                 "authorization_code" => {
                     asked("code") == "code-1" && s256(&asked("code_verifier")) == ways.challenge
@@ -170,14 +210,14 @@ fn answer(request: &Request, port: u16, ways: &mut Ways) -> (u16, String, String
                 }
                 _ => false,
             };
-            if !proven || asked("resource") != format!("{base}/mcp") {
+            if !proven || asked("resource") != ways.audience(&base) {
                 return bad("invalid_grant");
             }
             ways.given += 1;
-            let token = format!("access-{}", ways.given);
+            let token = format!("{}-{}", ways.tokens.unwrap_or("access"), ways.given);
             ways.valid = vec![token.clone()];
             let mut tokens = json!({"access_token": token, "token_type": "Bearer",
-                "refresh_token": format!("refresh-{}", ways.given), "scope": "mcp"});
+                "refresh_token": format!("refresh-{}", ways.given), "scope": ways.asked.last()});
             if let Some(life) = ways.life {
                 tokens["expires_in"] = json!(life);
             }
@@ -191,16 +231,32 @@ fn answer(request: &Request, port: u16, ways: &mut Ways) -> (u16, String, String
 fn protected(request: &Request, base: &str, ways: &mut Ways) -> (u16, String, String) {
     ways.seen.extend(request.authorization.clone());
     let token = request.authorization.as_deref().and_then(|it| it.strip_prefix("Bearer "));
-    if !ways.open && !token.is_some_and(|token| ways.valid.iter().any(|valid| valid == token)) {
+    let message: Value = serde_json::from_str(&request.body).unwrap_or_default();
+    let method = message["method"].as_str().unwrap_or_default();
+    let free = ways.open || ways.free.contains(&method);
+    let takes = |token: &str| !ways.takes_none && ways.valid.iter().any(|valid| valid == token);
+    if !free && !token.is_some_and(takes) {
         let place = format!("{base}/.well-known/oauth-protected-resource/mcp");
         let place = ways.place.clone().unwrap_or(place);
         let challenge =
             format!("WWW-Authenticate: Bearer resource_metadata=\"{place}\", scope=\"mcp\"\r\n");
         return (401, challenge, String::new());
     }
-    let message: Value = serde_json::from_str(&request.body).expect("JSON");
+    let has = |scope: &str| {
+        ways.asked.last().is_some_and(|asked| asked.split(' ').any(|each| each == scope))
+    };
+    match ways.scope {
+        // What nobody can have is asked for whatever a token has.
+        Some((of, scope)) if of == method && (scope == NOBODYS || !has(scope)) => {
+            let challenge = format!(
+                "WWW-Authenticate: Bearer error=\"insufficient_scope\", scope=\"{scope}\"\r\n"
+            );
+            return (403, challenge, String::new());
+        }
+        Some(_) | None => {}
+    }
     let Some(id) = message.get("id") else { return (202, String::new(), String::new()) };
-    let result = match message["method"].as_str().expect("a method") {
+    let result = match method {
         "initialize" => json!({"protocolVersion": "2025-11-25", "capabilities": {"tools": {}},
             "serverInfo": {"name": "protected", "version": "1"}}),
         "tools/list" => json!({"tools": [{"name": "read_item", "inputSchema": {"type": "object"},

@@ -1,0 +1,63 @@
+"""login.py BINARY NODE CLIENT URL: the client of an `auth/` scenario is mcpproxy itself.
+
+A person's part is played here: `mcpproxy upstream login`, the page it names, and the same again
+where a server asks for more. Between logins the proxy is started anew, so that what it found is
+what it says and nothing has to be waited for.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+
+import suite
+
+# More than anyone would try: it is mcpproxy that has to end it.
+LOGINS = 6
+LOGIN_SECONDS = "10s"
+
+
+def main() -> int:
+    binary, node, client, url = sys.argv[1:]
+    name = f"login-{os.environ['MCP_CONFORMANCE_SCENARIO'].replace('/', '-')}-{os.getpid()}"
+    config = suite.configured(url, name, oauth=settings())
+    for _ in range(LOGINS):
+        if not logged_in([binary, "--config", config.path, "-o", "json"]):
+            return 1
+        with suite.served(binary, config):
+            env = os.environ | {"PREFIX": f"{suite.SERVER}__"}
+            code = subprocess.run([node, client, config.url + "/all"], env=env).returncode
+            reason = config.state()["reason"]
+        print(f"the client ended with {code}; state: {reason}", flush=True)
+        if f"mcpproxy upstream login {suite.SERVER}" not in reason:
+            return code
+    print("mcpproxy asks for logins without end")
+    return 1
+
+
+def settings() -> dict:
+    """What an operator would write down: a client that was registered by hand, or one that
+    describes itself at a URL."""
+    context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}"))
+    known = {name: context[name] for name in ("client_id", "client_secret", "issuer") if name in context}
+    if os.environ["MCP_CONFORMANCE_SCENARIO"] == "auth/basic-cimd":
+        known["client_metadata_url"] = "https://conformance-test.local/client-metadata.json"
+    return known
+
+
+def logged_in(command: list[str]) -> bool:
+    """Runs the login and opens the page it names."""
+    argv = [*command, "upstream", "login", suite.SERVER, "--timeout", LOGIN_SECONDS]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as login:
+        for line in login.stderr:
+            print(line, end="", flush=True)
+            with contextlib.suppress(ValueError, KeyError, TypeError, urllib.error.URLError):
+                urllib.request.urlopen(json.loads(line)["open"], timeout=10).close()
+    return login.returncode == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
