@@ -11,6 +11,7 @@ mod exchange;
 mod exit;
 pub mod held;
 pub mod judges;
+pub mod left_behind;
 pub mod more;
 pub mod params;
 pub mod pulse;
@@ -61,6 +62,8 @@ pub struct Proxy {
     pub held: held::Budget,
     /// What warn has forwarded and not judged yet.
     pub behind: held::Budget,
+    /// What was warned of that stays behind.
+    pub left_behind: Arc<left_behind::LeftBehind>,
     /// Where large documents are judged, so that they starve no other call.
     pub judges: judges::Judges,
     /// Random per process: hostile keys are hashed under it.

@@ -44,6 +44,7 @@ use crate::downstream::http::{self as mcp, Connection};
 use crate::downstream::session::Sessions;
 use crate::page;
 use crate::proxy::judges::Judges;
+use crate::proxy::left_behind::LeftBehind;
 use crate::proxy::{Proxy, Worker, audience, held, more};
 use crate::upstream::clock;
 use crate::upstream::supervisor::{Event, Supervisor};
@@ -138,9 +139,11 @@ impl App {
         let upstreams = supervise(&config, &catalog, &activity, &control);
         let mut seed = [0; 8];
         getrandom::fill(&mut seed).map_err(io::Error::from)?;
+        let left_behind = Arc::new(LeftBehind::default());
         let proxy = Proxy {
             catalog,
-            audiences: audience::Audiences::of(&upstreams),
+            audiences: audience::Audiences::of(&upstreams, &left_behind),
+            left_behind,
             upstreams,
             intent: config.intent,
             tools_limit: config.tools_limit,

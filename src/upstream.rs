@@ -31,7 +31,7 @@ mod peek;
 pub mod pending;
 mod probe;
 mod process;
-mod request;
+pub mod request;
 mod session;
 mod sse_only;
 mod status;

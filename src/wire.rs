@@ -6,6 +6,7 @@ pub mod headers;
 pub mod http1;
 pub mod jsonrpc;
 pub mod lines;
+pub mod shapes;
 pub mod spare;
 pub mod splice;
 pub mod sse;

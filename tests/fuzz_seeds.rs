@@ -61,6 +61,28 @@ fn lines() {
 }
 
 #[test]
+fn members() {
+    replay("members", bodies::members::run);
+}
+
+/// Beside the seeds: what `grow` makes of bytes at random, the same in each run.
+#[test]
+fn members_grown() {
+    const RUNS: u64 = 2000;
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    for run in 0..RUNS {
+        let mut data = vec![run as u8, (run >> 8) as u8 | 1];
+        for _ in 0..run % 400 {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            data.push((state >> 32) as u8);
+        }
+        bodies::members::run(&data);
+    }
+}
+
+#[test]
 fn record() {
     replay("record", bodies::record::run);
 }

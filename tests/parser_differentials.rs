@@ -148,7 +148,7 @@ const FINDINGS: &[(&str, Found)] = &[
     ("result_error_text", Refused("isError is not a boolean")),
     ("result_error_number", Refused("isError is not a boolean")),
     ("result_error_null", Refused("isError is not a boolean")),
-    ("result_name_by_case", Passes),
+    ("result_name_by_case", Refused("a key that differs from structuredContent only by case")),
     ("result_name_and_null_byte", Passes),
     ("result_name_and_space", Passes),
     ("result_name_by_normal_form", Passes),

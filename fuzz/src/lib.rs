@@ -15,6 +15,7 @@ pub mod guard;
 pub mod headers;
 pub mod intent;
 pub mod lines;
+pub mod members;
 pub mod record;
 pub mod reference;
 pub mod router;

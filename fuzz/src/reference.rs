@@ -4,6 +4,7 @@
 //! message in memory, every key kept.
 
 use mcpproxy::{
+    json::fold::is_variant,
     json::scan::{
         Ambiguity, Breach, Closed, Doubt, Envelope, Fault, Guard, Kind, Limits, MAX_KEYS, Member,
         Part, ScanError,
@@ -101,6 +102,10 @@ impl Reader<'_> {
             (true, b"cacheScope") => Member::CacheScope,
             _ => Member::Other,
         };
+        if in_result && member == Member::Other {
+            let meant = str::from_utf8(&name).ok().and_then(variant);
+            meant.into_iter().for_each(|meant| self.doubt(Doubt::Variant(meant), start));
+        }
         let entry = (in_result, member, name);
         if self.keys.contains(&entry) {
             if !in_result && member != Member::Other {
@@ -411,4 +416,11 @@ impl Reader<'_> {
     fn peek(&self) -> Read<u8> {
         self.bytes.get(self.at).copied().ok_or(Fault::Truncated)
     }
+}
+
+/// The member that decides what becomes of a result and is mistaken for `name`.
+pub fn variant(name: &str) -> Option<Member> {
+    let decisive =
+        [Member::Content, Member::StructuredContent, Member::IsError, Member::ResultType];
+    decisive.into_iter().find(|known| is_variant(name, &known.to_string()))
 }

@@ -171,7 +171,8 @@ impl Run {
         let Some(at) = self.picked(pick) else { return };
         let known = &mut self.known[at];
         let raw_id = Bytes::copy_from_slice(&[pick]);
-        let question = Question { server: "s".into(), generation: 1, raw_id };
+        let question =
+            Question { server: "s".into(), method: "roots/list".into(), generation: 1, raw_id };
         let id = known.session.client.ask(question.clone());
         assert_eq!(id.is_some(), known.asked.len() < MAX_ASKED);
         if let Some(id) = id {

@@ -66,8 +66,10 @@ pub(super) async fn one(post: &Post<'_>, incoming: Incoming) -> Response<Body> {
         Incoming::Response(response) => {
             return match find(post) {
                 Ok(session) => {
-                    dispatch::respond(post.worker, &session.client, response).await;
-                    status(StatusCode::ACCEPTED)
+                    match dispatch::respond(post.worker, &session.client, response).await {
+                        Ok(()) => status(StatusCode::ACCEPTED),
+                        Err(error) => json(StatusCode::BAD_REQUEST, Body::from(error)),
+                    }
                 }
                 Err((code, text)) => refuse(code, None, text),
             };
@@ -293,7 +295,8 @@ async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) -> Response
                 continue;
             }
             Ok(Incoming::Response(response)) => {
-                dispatch::respond(post.worker, &session.client, response).await;
+                let answered = dispatch::respond(post.worker, &session.client, response).await;
+                items.extend(answered.err().map(Item::Ready));
                 continue;
             }
             Ok(Incoming::Request(received)) => received,

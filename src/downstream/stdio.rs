@@ -116,7 +116,10 @@ impl Pipe {
         let received = match dispatch::read(&self.worker, &line) {
             Ok(Incoming::Request(received)) => received,
             Ok(Incoming::Response(response)) => {
-                return dispatch::respond(&self.worker, &self.client, response).await;
+                if let Err(error) = dispatch::respond(&self.worker, &self.client, response).await {
+                    self.send(error).await;
+                }
+                return;
             }
             Err(error) => return self.send(error).await,
         };

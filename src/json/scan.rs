@@ -280,6 +280,12 @@ impl Scanner {
         if self.key.has_lone_surrogate() {
             self.doubt(Doubt::LoneSurrogate, self.key_start);
         }
+        if self.level == Level::Result
+            && self.member == Member::Other
+            && let Some(meant) = self.key.name().and_then(key::variant)
+        {
+            self.doubt(Doubt::Variant(meant), self.key_start);
+        }
         let novelty = match self.member {
             Member::Other => self.seen.other(self.key.hash(self.level as u64)),
             known => self.seen.known(known),

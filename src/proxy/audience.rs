@@ -13,6 +13,8 @@ use bytes::Bytes;
 use serde::Deserialize;
 
 use crate::proxy::client::{Active, Client, Level};
+use crate::proxy::left_behind::LeftBehind;
+use crate::proxy::relay;
 use crate::upstream::supervisor::Supervisor;
 use crate::upstream::{Era, Takes, Told, Upstream};
 
@@ -29,7 +31,12 @@ pub struct Audiences(Vec<Arc<Audience>>);
 
 /// The users of one server.
 #[derive(Debug, Default)]
-struct Audience(Mutex<Users>);
+struct Audience {
+    users: Mutex<Users>,
+    server: Arc<str>,
+    /// What was warned of.
+    left_behind: Arc<LeftBehind>,
+}
 
 #[derive(Debug, Default)]
 struct Users {
@@ -47,9 +54,13 @@ struct User {
 impl Audiences {
     /// Nobody yet; from now on the servers' log messages come here.
     #[must_use]
-    pub fn of(upstreams: &Supervisor) -> Self {
+    pub fn of(upstreams: &Supervisor, left_behind: &Arc<LeftBehind>) -> Self {
         let listening = |upstream: &Arc<Upstream>| {
-            let audience = Arc::new(Audience::default());
+            let audience = Arc::new(Audience {
+                users: Mutex::default(),
+                server: Arc::clone(upstream.name()),
+                left_behind: Arc::clone(left_behind),
+            });
             let told = Arc::clone(&audience);
             upstream.log_to(move |message| told.tell(message, Instant::now()));
             audience
@@ -76,7 +87,7 @@ pub fn stranger() -> Arc<Client> {
 
 impl Audience {
     fn enter(&self, client: &Arc<Client>, now: Instant) {
-        let mut users = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         if users.crowded.is_some_and(|until| now < until) {
             return;
         }
@@ -97,7 +108,7 @@ impl Audience {
 
     /// Tells a log message that names no call to the one client that it can be about.
     fn tell(&self, message: &Bytes, now: Instant) -> Told {
-        let mut users = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         if users.crowded.is_some_and(|until| now < until) {
             return Told::Nobody;
         }
@@ -106,8 +117,11 @@ impl Audience {
         let (Some(only), None) = (present.next(), present.next()) else { return Told::Nobody };
         match only.client.upgrade() {
             Some(client) if client.listens() => {
-                if client.wants(level_of(message)) {
-                    client.tell_aside(message.clone());
+                if client.wants(level_of(message))
+                    && let Some(message) =
+                        relay::log_message(message, &client, &self.server, &self.left_behind)
+                {
+                    client.tell_aside(message);
                 }
                 Told::Already
             }
@@ -236,7 +250,7 @@ mod tests {
         let (audience, now) = (Audience::default(), Instant::now());
         let crowd: Vec<_> = (0..=MAX_USERS).map(|_| client()).collect();
         crowd.iter().for_each(|client| used_by(&audience, client, now));
-        assert_eq!(audience.0.lock().unwrap().all.len(), MAX_USERS);
+        assert_eq!(audience.users.lock().unwrap().all.len(), MAX_USERS);
         crowd.iter().for_each(|client| client.leave());
         drop(crowd);
         let ours = client();

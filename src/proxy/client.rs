@@ -14,7 +14,9 @@ use bytes::Bytes;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
+use crate::proxy::left_behind::LeftBehind;
 use crate::upstream::{Era, Takes};
+use crate::wire::shapes::Revision;
 
 /// Requests one client may have open at once, over all its calls.
 pub const MAX_ASKED: usize = 64;
@@ -107,6 +109,8 @@ pub struct Client {
     asked: Mutex<Asked>,
     /// URIs, as the client knows them.
     subscriptions: Mutex<BTreeSet<Arc<str>>>,
+    /// What was warned of that it said and that stays behind, in a session.
+    pub(super) left_behind: LeftBehind,
 }
 
 /// When a client last used a server.
@@ -137,6 +141,8 @@ struct Asked {
 pub struct Question {
     /// The upstream that asks.
     pub server: Arc<str>,
+    /// What it asks: the method.
+    pub method: Box<str>,
     /// The connection to it that the request came on.
     pub generation: u64,
     /// The id under which the upstream knows it, as it wrote it.
@@ -174,7 +180,14 @@ impl Client {
             active: Arc::default(),
             asked: Mutex::default(),
             subscriptions: Mutex::default(),
+            left_behind: LeftBehind::default(),
         }
+    }
+
+    /// The protocol revision, by which the members of its messages are known.
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        Revision::of(self.version)
     }
 
     /// Sets the least level it is told from now on.
@@ -289,11 +302,14 @@ impl Client {
         Some(id)
     }
 
-    /// Whether that question is open under this id.
+    /// Whether a question is open under this id that the server asked on that connection under
+    /// that raw id.
     #[must_use]
-    pub fn is_asked(&self, id: u64, question: &Question) -> bool {
+    pub fn is_asked(&self, id: u64, server: &str, generation: u64, raw_id: &[u8]) -> bool {
         let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        asked.open.get(&id) == Some(question)
+        asked.open.get(&id).is_some_and(|open| {
+            *open.server == *server && open.generation == generation && open.raw_id == raw_id
+        })
     }
 
     /// Takes a question away, because it was answered or its call is over. `None` for an id under
@@ -312,7 +328,8 @@ mod tests {
     }
 
     fn question(id: &'static str) -> Question {
-        Question { server: "s".into(), generation: 1, raw_id: Bytes::from_static(id.as_bytes()) }
+        let raw_id = Bytes::from_static(id.as_bytes());
+        Question { server: "s".into(), method: "roots/list".into(), generation: 1, raw_id }
     }
 
     #[test]

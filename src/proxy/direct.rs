@@ -51,7 +51,7 @@ pub fn list_tools(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, params: &Bytes) 
 #[must_use]
 pub fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: CallParams<'_>) -> Reaction {
     let (worker, caller) = (Rc::clone(worker), dispatch::caller(peer, &id));
-    let CallParams { name, arguments, beside } = params;
+    let CallParams { name, arguments, beside, left: _ } = params;
     let named = Named { name: name.into(), arguments, headers: peer.headers.clone() };
     let running = Running::new(|reply| call(worker, caller, named, beside, reply));
     Reaction::Call { id, running }

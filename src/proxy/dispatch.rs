@@ -19,12 +19,13 @@ use crate::output::Member;
 use crate::proxy::call::{self, Caller, Given};
 use crate::proxy::client::{Client, Declared, Endpoint, Level, Question};
 use crate::proxy::more::{self, Forward, List};
-use crate::proxy::params::{CallParams, ParamHeaders};
+use crate::proxy::params::{self, CallParams, ParamHeaders};
 use crate::proxy::reply::{Refusal, RefusalKind, Running};
 use crate::proxy::retrieve::RETRIEVE_TOOLS;
 use crate::proxy::{Worker, builtin, direct, era};
 use crate::upstream::{Era, Takes};
 use crate::wire::jsonrpc::{self, Code, Message, Request, Response};
+use crate::wire::shapes::Left;
 
 /// Protocol revisions served with `initialize`, newest first.
 pub const VERSIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
@@ -185,17 +186,33 @@ pub fn read(worker: &Worker, body: &Bytes) -> Result<Incoming, Bytes> {
 
 /// Hands a client's answer to the upstream that asked. An answer to what it was not asked, or is
 /// not any more, is dropped.
-pub async fn respond(worker: &Worker, client: &Client, response: Response) {
+///
+/// # Errors
+/// The whole error response to an answer that two readers could read differently. Whoever asked is
+/// told the same.
+pub async fn respond(worker: &Worker, client: &Client, response: Response) -> Result<(), Bytes> {
     let id = response.id.as_deref().and_then(|raw| std::str::from_utf8(raw).ok()?.parse().ok());
     let Some(question) = id.and_then(|id| client.answered(id)) else {
         tracing::debug!(session = %client.session_id, "an answer to what was not asked");
-        return;
+        return Ok(());
     };
-    let Question { server, generation, raw_id } = question;
-    let Some(upstream) = worker.proxy.upstreams.get(&server) else { return };
-    if let Err(lost) = upstream.respond(generation, raw_id, response.outcome).await {
+    let Question { server, method, generation, raw_id } = question;
+    let Some(upstream) = worker.proxy.upstreams.get(&server) else { return Ok(()) };
+    let mut left = Left::default();
+    let (outcome, answered) = match params::outcome(&method, client, &response, &mut left) {
+        Ok(outcome) => (outcome, Ok(())),
+        Err(refused) => {
+            let text = format!("Invalid params: the client's answer: {refused}");
+            let error = json!({"code": Code::InvalidParams as i32, "message": text});
+            let told = jsonrpc::error(None, Code::InvalidParams, &text);
+            (format!("\"error\":{error}").into(), Err(told))
+        }
+    };
+    worker.proxy.left_behind.of_client(client, &method, &left);
+    if let Err(lost) = upstream.respond(generation, raw_id, outcome).await {
         tracing::warn!(%server, %lost, "a client's answer did not reach the server that asked");
     }
+    answered
 }
 
 /// The same strictness for a body that is no JSON-RPC message.
@@ -226,9 +243,9 @@ pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reactio
     let era = peer.client.era;
     match (&*request.method, era, peer.endpoint) {
         ("tools/call", _, Endpoint::Search) => call_tool(worker, peer, id, &params),
-        ("tools/call", _, Endpoint::All) => match CallParams::read(&params, peer.takes()) {
+        ("tools/call", _, Endpoint::All) => match read_call(worker, peer, &params) {
             Ok(read) => direct::call_tool(worker, peer, id, read),
-            Err(problem) => refuse(worker, peer, id, "", format!("Invalid params: {problem}")),
+            Err(text) => refuse(worker, peer, id, "", text),
         },
         ("tools/list", _, Endpoint::Search) => {
             let tools =
@@ -416,12 +433,22 @@ pub fn own_members(era: Era, caching: Caching) -> String {
     format!(r#""resultType":"complete",{kept}{meta}"#)
 }
 
+/// Reads a call; what stays behind of it is warned of.
+fn read_call<'a>(
+    worker: &Worker,
+    peer: &Peer,
+    params: &'a Bytes,
+) -> Result<CallParams<'a>, String> {
+    let read = CallParams::read(params, peer.client.revision(), peer.takes())
+        .map_err(|problem| format!("Invalid params: {problem}"))?;
+    worker.proxy.left_behind.of_client(&peer.client, "tools/call", &read.left);
+    Ok(read)
+}
+
 fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: &Bytes) -> Reaction {
-    let CallParams { name, arguments, beside } = match CallParams::read(params, peer.takes()) {
+    let CallParams { name, arguments, beside, left: _ } = match read_call(worker, peer, params) {
         Ok(read) => read,
-        Err(problem) => {
-            return refuse(worker, peer, id, "", format!("Invalid params: {problem}"));
-        }
+        Err(text) => return refuse(worker, peer, id, "", text),
     };
     let (ours, caller) = (Rc::clone(worker), caller(peer, &id));
     let running = match (&*name, Operation::of_tool(&name)) {

@@ -20,7 +20,7 @@ use crate::output::{
 };
 use crate::proxy::exit::Exit;
 use crate::proxy::more::Forward;
-use crate::proxy::relay::{Relay, Step};
+use crate::proxy::relay::{Asked, Relay, Step};
 use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply};
 use crate::proxy::{Worker, dispatch, held};
 use crate::schema::compile::Schema;
@@ -254,7 +254,8 @@ impl Exchange {
         let Some(answer) = &self.answer else { return };
         let (id, generation) = (answer.id(), answer.generation());
         let server = &self.subject.name().server;
-        match self.relay.take(message, id, server, generation) {
+        let asked = Asked { server, generation, told: &self.worker.proxy.left_behind };
+        match self.relay.take(message, id, &asked) {
             Step::Tell(piece) => {
                 if let (Piece::Request(_), Some(answer)) = (&piece, &mut self.answer) {
                     answer.wait_longer(ASKED_LIMIT);

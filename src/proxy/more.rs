@@ -7,7 +7,7 @@
 //! A request that goes on is on record (ACT-1) as `internal_tool_call`, the method in the place of
 //! the tool: `tool_call` stays what it is, a call of a tool. Lists are not: nothing leaves for them.
 
-mod address;
+pub mod address;
 pub mod news;
 pub mod offers;
 mod subscribers;
@@ -36,6 +36,7 @@ use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply, Running};
 use crate::tool::ToolName;
 use crate::upstream::{Answer, Ask, Era, Offers, Takes, Upstream, clock};
 use crate::wire::jsonrpc::Code;
+use crate::wire::shapes::Revision;
 use crate::wire::splice::Splice;
 
 pub use crate::catalog::offered::List;
@@ -186,8 +187,12 @@ async fn send(
     subscriber: Option<&Arc<Client>>,
 ) -> Result<Option<(Arc<str>, Answer, Option<Bytes>)>, Stop> {
     let unreadable = |text| Stop::new(Status::Rejected, RefusalKind::Unreadable, text);
-    let request = Request::read(forward, params)
+    let revision = subscriber.map_or(Revision::NEWEST, |client| client.revision());
+    let request = Request::read(forward, revision, params)
         .map_err(|error| unreadable(format!("Invalid params: {error}")))?;
+    if let Some(client) = subscriber {
+        worker.proxy.left_behind.of_client(client, forward.method(), &request.left);
+    }
     let (upstream, own) = resolve(worker, request.target()).await.map_err(unreadable)?;
     exit.name(upstream.name(), forward.method());
     if let Some(client) = subscriber {
@@ -213,10 +218,12 @@ async fn send(
             Forward::Read | Forward::Prompt | Forward::Complete => {}
         }
     }
+    let sent = request.params(&own);
+    exit.keep(Raw::Arguments, &sent);
     let ask = Ask {
         method: forward.method(),
         name: request.header(&own),
-        params: request.params(&own),
+        params: sent,
         meta: request.meta(params),
         takes,
     };

@@ -8,9 +8,12 @@ use bytes::Bytes;
 use thiserror::Error;
 
 use crate::json::members::{members, string};
+use crate::proxy::client::Client;
 use crate::tool::repeats::Repeats;
 use crate::upstream::{Beside, Takes};
 use crate::wire::headers::{self, Mismatch, PARAM_PREFIX};
+use crate::wire::jsonrpc::Response;
+use crate::wire::shapes::{self, Found, Left, Refused, Revision};
 
 /// `params` of `tools/call`.
 #[derive(Clone, Debug)]
@@ -21,10 +24,12 @@ pub struct CallParams<'a> {
     pub arguments: Bytes,
     /// The rest: `_meta`, and members such as `inputResponses` and `requestState`.
     pub beside: Beside,
+    /// What the method does not have by the client's revision, and stays behind.
+    pub left: Left,
 }
 
 /// Why the params of a call cannot be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[expect(missing_docs, reason = "each case is its text")]
 pub enum Unreadable {
     #[error("params must be an object")]
@@ -35,18 +40,21 @@ pub enum Unreadable {
     NameNotAString,
     #[error("_meta must be an object")]
     MetaNotAnObject,
+    #[error(transparent)]
+    Refused(#[from] Refused),
 }
 
 impl<'a> CallParams<'a> {
-    /// Reads `params`, which were found to be valid JSON without a duplicate key; `takes` is what
-    /// can be asked of the client.
+    /// Reads `params`, which were found to be valid JSON without a duplicate key, by the client's
+    /// `revision`; `takes` is what can be asked of the client.
     ///
     /// # Errors
     /// [`Unreadable`].
-    pub fn read(params: &'a Bytes, takes: Takes) -> Result<Self, Unreadable> {
+    pub fn read(params: &'a Bytes, revision: Revision, takes: Takes) -> Result<Self, Unreadable> {
         let text = std::str::from_utf8(params).map_err(|_| Unreadable::NotAnObject)?;
         let slice = |value: &str| params.slice_ref(value.as_bytes());
         let (mut name, mut meta, mut others) = (None, None, String::new());
+        let mut left = Left::default();
         let mut arguments = Bytes::from_static(b"{}");
         for member in members(text).map_err(|_| Unreadable::NotAnObject)? {
             let (key, value) = member.map_err(|_| Unreadable::NotAnObject)?;
@@ -56,22 +64,58 @@ impl<'a> CallParams<'a> {
                 "arguments" => arguments = slice(value),
                 "_meta" if value == "null" => {}
                 "_meta" if !value.starts_with('{') => return Err(Unreadable::MetaNotAnObject),
-                "_meta" => meta = Some(slice(value)),
-                _ => push_member(&mut others, &key, value),
+                "_meta" => {
+                    shapes::check_free(shapes::META_KEYS, "_meta", value)?;
+                    meta = Some(slice(value));
+                }
+                _ => push_member(revision, &key, value, &mut others, &mut left)?,
             }
         }
         let name = name.ok_or(Unreadable::NoName)?;
-        Ok(Self { name, arguments, beside: Beside { meta, members: others.into(), takes } })
+        Ok(Self { name, arguments, beside: Beside { meta, members: others.into(), takes }, left })
     }
 }
 
-fn push_member(out: &mut String, key: &str, value: &str) {
-    if !out.is_empty() {
-        out.push(',');
+/// Any other member: `others` are those that go on, as raw JSON.
+fn push_member(
+    revision: Revision,
+    name: &str,
+    value: &str,
+    others: &mut String,
+    left: &mut Left,
+) -> Result<(), Refused> {
+    match shapes::find(shapes::TOOLS_CALL, revision, name) {
+        Found::Variant(known) => return Err(Refused::variant("", name, known)),
+        Found::Unknown => left.push("", name),
+        Found::Known(shape) => {
+            let comma = if others.is_empty() { "" } else { "," };
+            let value = shapes::sift_value(shape, revision, name, value, left)?;
+            others.extend([comma, "\"", name, "\":", &value]);
+        }
     }
-    out.push_str(&serde_json::Value::from(key).to_string());
-    out.push(':');
-    out.push_str(value);
+    Ok(())
+}
+
+/// What a client answered to `method`, as the member that is sent on: with what such an answer has
+/// by the client's revision alone.
+///
+/// # Errors
+/// [`Refused`].
+pub fn outcome(
+    method: &str,
+    client: &Client,
+    response: &Response,
+    left: &mut Left,
+) -> Result<Bytes, Refused> {
+    let text = std::str::from_utf8(&response.outcome).map_err(|_| Refused::NotAnObject)?;
+    for (member, shape) in [("result", shapes::result(method)), ("error", Some(shapes::error()))] {
+        let value = text.strip_prefix(&*format!("\"{member}\":"));
+        if let (Some(value), Some(shape)) = (value, shape) {
+            let sent = shapes::sift_value(shape, client.revision(), "", value, left)?;
+            return Ok(format!("\"{member}\":{sent}").into());
+        }
+    }
+    Ok(response.outcome.clone())
 }
 
 /// The headers of a request that repeat parameters of the tool it calls.
@@ -116,7 +160,7 @@ mod tests {
     use super::*;
 
     fn read(raw: &Bytes) -> CallParams<'_> {
-        CallParams::read(raw, Takes::default()).unwrap()
+        CallParams::read(raw, Revision::July2026, Takes::default()).unwrap()
     }
 
     #[test]
@@ -132,16 +176,48 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_keeps_what_it_brings_along() {
+    fn a_retry_keeps_what_it_brings_along_and_nothing_else() {
         let raw = Bytes::from_static(
-            br#"{"requestState":"a\u0062","name":"x","inputResponses":{"q" : {}},"odd\"key":1.0}"#,
+            br#"{"requestState":"a\u0062","name":"x","inputResponses":{"q" : {"action":"accept","content":{ "N":1.0}}},"odd\"key":1.0,"task":{}}"#,
         );
         let read = read(&raw);
         assert_eq!(read.arguments, "{}");
         assert_eq!(
             read.beside.members,
-            r#""requestState":"a\u0062","inputResponses":{"q" : {}},"odd\"key":1.0"#
+            r#""requestState":"a\u0062","inputResponses":{"q":{"action":"accept","content":{ "N":1.0}}}"#
         );
+        assert_eq!(read.left.names().collect::<Vec<_>>(), ["odd\"key", "task"]);
+        let read = CallParams::read(&raw, Revision::November2025, Takes::default()).unwrap();
+        assert_eq!(read.beside.members, r#""task":{}"#);
+    }
+
+    #[test]
+    fn what_only_case_tells_from_a_member_is_refused() {
+        for (raw, name, known) in [
+            (r#"{"name":"x","Name":"y"}"#, "Name", "name"),
+            (r#"{"Arguments":{},"name":"x"}"#, "Arguments", "arguments"),
+            (
+                r#"{"name":"x","_meta":{"ProgressToken":1}}"#,
+                "_meta.ProgressToken",
+                "_meta.progressToken",
+            ),
+            (
+                r#"{"name":"x","inputResponses":{"q":{"Action":1}}}"#,
+                "inputResponses.q.Action",
+                "inputResponses.q.action",
+            ),
+        ] {
+            let raw = Bytes::from_static(raw.as_bytes());
+            let refused = Refused::Variant { name: name.into(), known: known.into() };
+            for revision in [Revision::July2026, Revision::November2024] {
+                // Of an earlier revision it stays behind whole.
+                let read = CallParams::read(&raw, revision, Takes::default());
+                match (revision, name.starts_with("input")) {
+                    (Revision::November2024, true) => assert!(read.is_ok()),
+                    _ => assert_eq!(read.err(), Some(Unreadable::Refused(refused.clone()))),
+                }
+            }
+        }
     }
 
     #[test]
@@ -184,10 +260,9 @@ mod tests {
     #[test]
     fn what_is_no_call_is_refused() {
         for raw in ["[]", "null", "{}", r#"{"name":7}"#, r#"{"name":"x","_meta":[]}"#, "{"] {
-            assert!(
-                CallParams::read(&Bytes::from_static(raw.as_bytes()), Takes::default()).is_err(),
-                "{raw}"
-            );
+            let raw = Bytes::from_static(raw.as_bytes());
+            let read = CallParams::read(&raw, Revision::NEWEST, Takes::default());
+            assert!(read.is_err(), "{raw:?}");
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A client is told of its own calls only: progress under the token it gave, log messages it asked
 //! for, and requests it declared that it can answer, under ids of its own. Everything else ends
-//! here. Bytes are kept: only a token or an id is replaced.
+//! here, members that such a message does not have among them; the values of the others are the
+//! server's own bytes, but for a token or an id that is replaced.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,12 +12,13 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::json::span::Span;
 use crate::proxy::client::{Client, Level, Question};
 use crate::proxy::dispatch::Channel;
+use crate::proxy::left_behind::LeftBehind;
 use crate::proxy::reply::Piece;
 use crate::upstream::Era;
-use crate::wire::jsonrpc::Envelope;
+use crate::wire::jsonrpc::{Code, Envelope};
+use crate::wire::shapes::{self, Edit, Left, Revision};
 
 /// Where what comes before an answer goes.
 pub(super) struct Relay {
@@ -40,6 +42,15 @@ pub(super) enum Step {
     Drop,
 }
 
+/// The server that answers.
+pub(super) struct Asked<'a> {
+    pub(super) server: &'a Arc<str>,
+    /// The connection to it.
+    pub(super) generation: u64,
+    /// What was warned of.
+    pub(super) told: &'a LeftBehind,
+}
+
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Params<'a> {
@@ -56,15 +67,9 @@ impl Relay {
         Self { client, token, asked: Vec::new(), streams: false }
     }
 
-    /// Takes a message that came before the answer to the request `id` of `server`.
-    pub(super) fn take(
-        &mut self,
-        message: &Bytes,
-        id: u64,
-        server: &Arc<str>,
-        generation: u64,
-    ) -> Step {
-        let step = self.step(message, id, server, generation);
+    /// Takes a message that came before the answer to the request `id` of `asked`.
+    pub(super) fn take(&mut self, message: &Bytes, id: u64, asked: &Asked<'_>) -> Step {
+        let step = self.step(message, id, asked);
         self.streams |= matches!(step, Step::Tell(_));
         step
     }
@@ -76,40 +81,45 @@ impl Relay {
         }
     }
 
-    fn step(&mut self, message: &Bytes, id: u64, server: &Arc<str>, generation: u64) -> Step {
+    fn step(&mut self, message: &Bytes, id: u64, asked: &Asked<'_>) -> Step {
         let Ok(envelope) = serde_json::from_slice::<Envelope<'_>>(message) else {
             return Step::Drop;
         };
-        let Some(method) = envelope.method else { return Step::Drop };
+        let Some(method) = &envelope.method else { return Step::Drop };
         let params = envelope.params.map(|raw| serde_json::from_str::<Params<'_>>(raw.get()));
         let Ok(params) = params.transpose() else { return Step::Drop };
-        match (&*method, envelope.id) {
+        match (&**method, envelope.id) {
             ("ping", Some(raw)) => respond(message, raw, Bytes::from_static(b"\"result\":{}")),
-            (method, Some(raw)) => self.request(message, method, raw, server, generation),
+            (method, Some(raw)) => self.request(message, method, raw, asked),
             ("notifications/progress", None) => {
                 let Some(found) = params.and_then(|params| params.progress_token) else {
                     return Step::Drop;
                 };
-                match &self.token {
+                match (&self.token, self.channel()) {
                     // It may be another call's, or made up.
-                    Some(ours) if found.get() == id.to_string() && self.channel().is_some() => {
-                        tell(replaced(message, found, ours))
+                    (Some(ours), Some(client)) if found.get() == id.to_string() => {
+                        let ours = std::str::from_utf8(ours).unwrap_or("null");
+                        let edits = [("progressToken", Some(ours))];
+                        tell(notification(message, client.revision(), &edits, asked))
                     }
-                    Some(_) | None => Step::Drop,
+                    (Some(_), _) | (None, _) => Step::Drop,
                 }
             }
             ("notifications/message", None) => {
                 let level = params.and_then(|params| params.level).unwrap_or(Level::Info);
                 match &self.client {
                     Some((client, channel)) if client.wants(level) => {
-                        self.log(message, client, *channel)
+                        match log_message(message, client, asked.server, asked.told) {
+                            Some(message) => self.log(message, client, *channel),
+                            None => Step::Drop,
+                        }
                     }
                     Some(_) | None => Step::Drop,
                 }
             }
             ("notifications/cancelled", None) => {
                 match params.and_then(|params| params.request_id) {
-                    Some(raw) => self.withdraw(message, raw, server, generation),
+                    Some(raw) => self.withdraw(message, raw, asked),
                     None => Step::Drop,
                 }
             }
@@ -119,11 +129,11 @@ impl Relay {
 
     /// Log messages make no stream of an answer that is none, for who did not ask for them: there
     /// are clients that read large answers from JSON only.
-    fn log(&self, message: &Bytes, client: &Client, channel: Channel) -> Step {
+    fn log(&self, message: Bytes, client: &Client, channel: Channel) -> Step {
         match channel {
-            Channel::Stream if self.streams || client.chose_level() => tell(message.clone()),
+            Channel::Stream if self.streams || client.chose_level() => tell(Some(message)),
             Channel::Stream | Channel::Answer => {
-                client.tell_aside(message.clone());
+                client.tell_aside(message);
                 Step::Drop
             }
         }
@@ -147,13 +157,13 @@ impl Relay {
         message: &Bytes,
         method: &str,
         raw: &RawValue,
-        server: &Arc<str>,
-        generation: u64,
+        asked: &Asked<'_>,
     ) -> Step {
-        let refuse = |text: &str| {
-            let error = serde_json::json!({"code": -32601, "message": text});
+        let refuse_with = |code: Code, text: &str| {
+            let error = serde_json::json!({"code": code as i32, "message": text});
             respond(message, raw, Bytes::from(format!("\"error\":{error}")))
         };
+        let refuse = |text: &str| refuse_with(Code::MethodNotFound, text);
         let Some((client, channel)) = &self.client else {
             return refuse(&format!("{method}: this call came from no MCP client"));
         };
@@ -173,33 +183,36 @@ impl Relay {
             (Era::Legacy, Channel::Stream) => {}
         }
         let raw_id = message.slice_ref(raw.get().as_bytes());
-        let question = Question { server: Arc::clone(server), generation, raw_id };
-        match client.ask(question) {
-            Some(id) => {
+        let (server, generation) = (Arc::clone(asked.server), asked.generation);
+        let question = Question { server, method: method.into(), generation, raw_id };
+        let Some(id) = client.ask(question) else {
+            return refuse(&format!("{method}: the client has too many requests open"));
+        };
+        let mut left = Left::default();
+        match shapes::message(message, client.revision(), &[], Some(&id.to_string()), &mut left) {
+            Ok(sent) => {
+                asked.told.of_server(asked.server, method, &left);
                 self.asked.push(id);
-                let id = Bytes::from(id.to_string());
-                Step::Tell(Piece::Request(replaced(message, raw, &id)))
+                Step::Tell(Piece::Request(sent))
             }
-            None => refuse(&format!("{method}: the client has too many requests open")),
+            Err(refused) => {
+                client.answered(id);
+                asked.told.refused(asked.server, method, &refused);
+                refuse_with(Code::InvalidParams, &format!("Invalid params: {refused}"))
+            }
         }
     }
 
     /// The upstream does not wait for an answer any more.
-    fn withdraw(
-        &mut self,
-        message: &Bytes,
-        raw: &RawValue,
-        server: &Arc<str>,
-        generation: u64,
-    ) -> Step {
+    fn withdraw(&mut self, message: &Bytes, raw: &RawValue, asked: &Asked<'_>) -> Step {
         let Some((client, _)) = &self.client else { return Step::Drop };
-        let raw_id = message.slice_ref(raw.get().as_bytes());
-        let question = Question { server: Arc::clone(server), generation, raw_id };
-        let asked = self.asked.iter().position(|id| client.is_asked(*id, &question));
-        let Some(at) = asked else { return Step::Drop };
+        let raw_id = raw.get().as_bytes();
+        let is_it = |id: &u64| client.is_asked(*id, asked.server, asked.generation, raw_id);
+        let Some(at) = self.asked.iter().position(is_it) else { return Step::Drop };
         let id = self.asked.swap_remove(at);
         client.answered(id);
-        tell(replaced(message, raw, &Bytes::from(id.to_string())))
+        let edits = [("requestId", Some(&*id.to_string()))];
+        tell(notification(message, client.revision(), &edits, asked))
     }
 }
 
@@ -213,17 +226,44 @@ impl Drop for Relay {
     }
 }
 
-fn tell(message: Bytes) -> Step {
-    Step::Tell(Piece::Notification(message))
+fn tell(message: Option<Bytes>) -> Step {
+    message.map_or(Step::Drop, |message| Step::Tell(Piece::Notification(message)))
 }
 
 fn respond(message: &Bytes, raw: &RawValue, payload: Bytes) -> Step {
     Step::Respond(message.slice_ref(raw.get().as_bytes()), payload)
 }
 
-/// `message` with `part`, a slice of it, replaced.
-fn replaced(message: &Bytes, part: &RawValue, by: &[u8]) -> Bytes {
-    Span::of(message, part.get().as_bytes()).replaced(message, by).into()
+/// A log message as `client` is told it; `None` if two readers could read it differently.
+pub(super) fn log_message(
+    message: &Bytes,
+    client: &Client,
+    server: &Arc<str>,
+    told: &LeftBehind,
+) -> Option<Bytes> {
+    notification(message, client.revision(), &[], &Asked { server, generation: 0, told })
+}
+
+/// A notification with `edits` to its params; `None` if two readers could read it differently.
+fn notification(
+    message: &Bytes,
+    revision: Revision,
+    edits: &[Edit<'_>],
+    asked: &Asked<'_>,
+) -> Option<Bytes> {
+    let mut left = Left::default();
+    let sent = shapes::message(message, revision, edits, None, &mut left);
+    let method = serde_json::from_slice::<Envelope<'_>>(message).ok()?.method?;
+    match sent {
+        Ok(sent) => {
+            asked.told.of_server(asked.server, &method, &left);
+            Some(sent)
+        }
+        Err(refused) => {
+            asked.told.refused(asked.server, &method, &refused);
+            None
+        }
+    }
 }
 
 #[cfg(test)]
@@ -242,10 +282,15 @@ mod tests {
         Relay::new(Some((Arc::clone(client), channel)), token)
     }
 
+    fn take(relay: &mut Relay, message: &Bytes) -> Step {
+        let asked = Asked { server: &"srv".into(), generation: 1, told: &LeftBehind::default() };
+        relay.take(message, 7, &asked)
+    }
+
     /// What the client gets of a message before the answer to request 7; `None` for nothing.
     fn told(relay: &mut Relay, message: &'static str) -> Option<String> {
         let message = Bytes::from_static(message.as_bytes());
-        match relay.take(&message, 7, &"srv".into(), 1) {
+        match take(relay, &message) {
             Step::Tell(Piece::Notification(told) | Piece::Request(told)) => {
                 Some(String::from_utf8(told.to_vec()).unwrap())
             }
@@ -256,7 +301,7 @@ mod tests {
 
     /// What the upstream gets: the id it is told under, and the outcome.
     fn refused(relay: &mut Relay, message: &'static str) -> Option<(Bytes, String)> {
-        match relay.take(&Bytes::from_static(message.as_bytes()), 7, &"srv".into(), 1) {
+        match take(relay, &Bytes::from_static(message.as_bytes())) {
             Step::Respond(id, outcome) => Some((id, String::from_utf8(outcome.to_vec()).unwrap())),
             Step::Tell(_) | Step::Drop => None,
         }
@@ -267,7 +312,8 @@ mod tests {
         let client = client(Era::Legacy, ALL);
         let mut ours = relay(&client, Channel::Stream, Some("\"t\\u0031\""));
         let progress = r#"{"method":"notifications/progress","params":{"progress":1.0, "progressToken" : 7 }}"#;
-        let expected = progress.replace(": 7", r#": "t\u0031""#);
+        let expected =
+            progress.replace(r#", "progressToken" : 7 "#, r#","progressToken":"t\u0031""#);
         assert_eq!(told(&mut ours, progress), Some(expected));
         for foreign in [
             r#"{"method":"notifications/progress","params":{"progressToken":8}}"#,
@@ -288,13 +334,56 @@ mod tests {
         let client = client(Era::Legacy, ALL);
         let mut ours = relay(&client, Channel::Stream, None);
         let ask = r#"{"id": "a\"b" ,"method":"roots/list"}"#;
-        assert_eq!(told(&mut ours, ask).unwrap(), r#"{"id": 0 ,"method":"roots/list"}"#);
-        assert_eq!(told(&mut ours, ask).unwrap(), r#"{"id": 1 ,"method":"roots/list"}"#);
+        assert_eq!(told(&mut ours, ask).unwrap(), r#"{"id":0,"method":"roots/list"}"#);
+        assert_eq!(told(&mut ours, ask).unwrap(), r#"{"id":1,"method":"roots/list"}"#);
         let question = client.answered(0).unwrap();
         assert_eq!((&*question.server, question.generation), ("srv", 1));
         assert_eq!(question.raw_id, r#""a\"b""#);
         drop(ours);
         assert_eq!(client.answered(1), None, "nobody waits for it any more");
+    }
+
+    #[test]
+    fn a_message_is_handed_on_with_what_it_has_and_refused_where_readers_differ() {
+        let client = client(Era::Legacy, ALL);
+        let mut ours = relay(&client, Channel::Stream, Some("1"));
+        client.set_level(Level::Debug);
+        for (message, expected) in [
+            (
+                r#"{"x":1,"result":{},"jsonrpc":"2.0","id":9,"method":"elicitation/create","params":{"message":"\u0041","y":1,"requestedSchema":{ "Z":1}}}"#,
+                r#"{"jsonrpc":"2.0","id":0,"method":"elicitation/create","params":{"message":"\u0041","requestedSchema":{ "Z":1}}}"#,
+            ),
+            (
+                r#"{"method":"notifications/message","params":{"level":"info","data":{ "Level":1},"x":1},"id2":1}"#,
+                r#"{"method":"notifications/message","params":{"level":"info","data":{ "Level":1}}}"#,
+            ),
+            (
+                r#"{"method":"notifications/progress","params":{"progressToken":7,"progress":1.0,"x":1}}"#,
+                r#"{"method":"notifications/progress","params":{"progressToken":1,"progress":1.0}}"#,
+            ),
+        ] {
+            assert_eq!(told(&mut ours, message).as_deref(), Some(expected));
+        }
+        for message in [
+            r#"{"method":"notifications/message","params":{"level":"info","Level":"debug"}}"#,
+            r#"{"method":"notifications/progress","params":{"progressToken":7,"ProgressToken":8}}"#,
+            r#"{"Method":"x","method":"notifications/progress","params":{"progressToken":7}}"#,
+            r#"{"method":"notifications/message","params":{"level":"info","data":1,"data":2}}"#,
+        ] {
+            assert_eq!(told(&mut ours, message), None, "{message}");
+        }
+        for (message, why) in [
+            (r#"{"id":5,"method":"roots/list","METHOD":"x"}"#, "'METHOD' differs only by case"),
+            (
+                r#"{"id":5,"method":"elicitation/create","params":{"message":1,"me\u017f\u017fage":2}}"#,
+                "differs only by case from 'message'",
+            ),
+        ] {
+            let (id, outcome) = refused(&mut ours, message).unwrap();
+            assert!(id == "5" && outcome.contains("-32602") && outcome.contains(why), "{outcome}");
+        }
+        assert_eq!(client.answered(0).unwrap().method, "elicitation/create".into());
+        assert_eq!(client.answered(1), None, "who is not asked has nothing to answer");
     }
 
     #[test]

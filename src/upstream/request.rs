@@ -38,22 +38,27 @@ const OURS: &str = concat!(
 const NO_CAPABILITIES: &str = r#","io.modelcontextprotocol/clientCapabilities":{}"#;
 
 /// A request, but for its id.
-pub(super) struct Params {
-    pub(super) method: &'static str,
+#[derive(Debug)]
+pub struct Params {
+    /// The method.
+    pub method: &'static str,
     /// The tool's name, for a call; for others what `Mcp-Name` repeats.
-    pub(super) name: Option<Arc<str>>,
+    pub name: Option<Arc<str>>,
     /// The client's own `_meta`.
-    pub(super) meta: Option<Bytes>,
-    pub(super) fields: Fields,
+    pub meta: Option<Bytes>,
+    /// The other members of `params`.
+    pub fields: Fields,
 }
 
 /// A message in order: what was written for it, and slices that are not copied.
 pub(super) type Slices = (Vec<u8>, [Bytes; 2]);
 
 /// What `params` holds beside `_meta`.
-pub(super) enum Fields {
+#[derive(Debug)]
+pub enum Fields {
     /// The tool's name, raw arguments, raw members beside them, and which of the arguments headers
     /// repeat.
+    #[expect(missing_docs, reason = "said above")]
     Call { arguments: Bytes, members: Bytes, repeats: Option<Arc<Repeats>> },
     /// A raw object without `_meta`.
     Object(Bytes),
@@ -104,7 +109,8 @@ impl Params {
     }
 
     /// The message as a line.
-    pub(super) fn line(&self, id: u64, era: Era) -> [Bytes; 3] {
+    #[must_use]
+    pub fn line(&self, id: u64, era: Era) -> [Bytes; 3] {
         let (first, [second, third]) = self.slices(id, era, one_line, "\n");
         [first.into(), second, third]
     }

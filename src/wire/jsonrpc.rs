@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 
 use crate::json::members::{members, string};
+use crate::wire::shapes::{self, Found, Refused, Revision};
 
 /// JSON-RPC error codes in use (JSON-RPC 2.0 §5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +109,10 @@ impl Unreadable {
             Self::Batch | Self::Invalid(_) => Code::InvalidRequest,
         }
     }
+
+    fn variant(name: &str, known: &str) -> Self {
+        Self::Invalid(Refused::variant("", name, known).to_string())
+    }
 }
 
 impl Message {
@@ -136,7 +141,11 @@ impl Message {
                 "params" => &mut params,
                 "result" => &mut result,
                 "error" => &mut error,
-                _ => continue,
+                // What it means to a reader that ignores case is not what it means here.
+                other => match shapes::find(shapes::ENVELOPE, Revision::NEWEST, other) {
+                    Found::Variant(known) => return Err(Unreadable::variant(other, known)),
+                    Found::Known(_) | Found::Unknown => continue,
+                },
             };
             if slot.replace(value).is_some() {
                 return Err(Unreadable::Invalid(format!("{key} stands there twice")));
@@ -303,6 +312,8 @@ mod tests {
             (r#"{"jsonrpc":"2.0","id":{},"method":"ping"}"#, Code::InvalidRequest),
             (r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}"#, Code::InvalidRequest),
             (r#"{"jsonrpc":"2.0","id":1,"method":5}"#, Code::InvalidRequest),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"a","Method":"b"}"#, Code::InvalidRequest),
+            (r#"{"jsonrpc":"2.0","id":1,"re\u017fult":{}}"#, Code::InvalidRequest),
             (r#"{"jsonrpc":"2.0","id":1,"method":"ping"} x"#, Code::Parse),
         ] {
             assert_eq!(refused(body), code, "{body}");

@@ -13,6 +13,7 @@ mod direct;
 mod harness;
 mod intent;
 mod login;
+mod members;
 mod more;
 mod output;
 mod protocol_eras;

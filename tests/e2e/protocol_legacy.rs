@@ -166,27 +166,29 @@ fn a_client_that_takes_no_events_gets_json_and_is_asked_nothing() {
 
 #[test]
 fn what_a_server_asks_goes_to_the_client_that_called_and_to_no_other() {
-    for (method, capability) in [
-        ("sampling/createMessage", "sampling"),
-        ("elicitation/create", "elicitation"),
-        ("roots/list", "roots"),
+    for (method, capability, params) in [
+        ("sampling/createMessage", "sampling", json!({"messages": [], "maxTokens": 10})),
+        (
+            "elicitation/create",
+            "elicitation",
+            json!({"message": "which one?",
+                "requestedSchema": {"type": "object", "properties": {}}}),
+        ),
+        ("roots/list", "roots", json!({})),
     ] {
         let ours = Session::open(proxy(), "/mcp", "2025-06-18", json!({capability: {}}));
         let other = Session::open(proxy(), "/mcp", "2025-06-18", json!({capability: {}}));
         let mut events = Events::of(ours.call("s:ask", json!({"ask": method}), json!({})));
         let asked = events.message();
         assert_eq!(asked["method"], method);
-        assert_eq!(asked["params"]["message"], "which one?");
-        let answer = |by| json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"by": by}});
+        assert_eq!(asked["params"], params, "what the method has");
+        let by = |by| json!({"_meta": {"by": by}});
+        let answer = |who| json!({"jsonrpc": "2.0", "id": asked["id"], "result": by(who)});
         assert_eq!(other.post(&answer("another")).status, 202);
         assert_eq!(ours.post(&answer("ours")).status, 202);
         assert_eq!(ours.post(&answer("once more")).status, 202);
         let told = events.message();
-        assert_eq!(
-            told["result"]["structuredContent"]["answered"],
-            json!({"by": "ours"}),
-            "{told}"
-        );
+        assert_eq!(told["result"]["structuredContent"]["answered"], by("ours"), "{told}");
     }
     let outside = json!({"jsonrpc": "2.0", "id": 0, "result": {}}).to_string();
     assert_eq!(proxy().request("POST", "/mcp", &[], outside.as_bytes()).status, 400);

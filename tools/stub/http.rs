@@ -136,7 +136,7 @@ fn post(
             }
         }
     }
-    let Some(reply) = stub.reply(&message) else {
+    let Some(reply) = stub.reply(&message, body) else {
         return status(stream, "202 Accepted", "");
     };
     thread::sleep(reply.pace.wait);

@@ -35,6 +35,9 @@
 //! | `chunk` | write the answer in pieces of so many bytes (0: whole) |
 //! | `pause_ms` | time between two pieces |
 //! | `ask` | the method of the request that the tool `ask` sends to its client |
+//! | `with` | members that replace or join those of that request |
+//!
+//! The tool `received` answers with the request before it, as it came.
 
 mod behaviour;
 mod http;
@@ -182,6 +185,8 @@ struct Stub {
     dropped: AtomicU64,
     sessions: Mutex<HashSet<String>>,
     questions: Questions,
+    /// The request before this one, as it came.
+    before: Mutex<String>,
 }
 
 /// What `stats` shows.
@@ -240,6 +245,7 @@ struct Knobs {
     chunk: Option<usize>,
     pause_ms: Option<u64>,
     ask: Option<String>,
+    with: Value,
 }
 
 /// What goes out for a request: messages in order, and the manner.
@@ -290,11 +296,12 @@ impl Stub {
             dropped: AtomicU64::new(0),
             sessions: Mutex::default(),
             questions: Questions::default(),
+            before: Mutex::default(),
         }
     }
 
-    /// The reply to one message, or none for a notification.
-    fn reply(&self, message: &Message<'_>) -> Option<Reply> {
+    /// The reply to one message, which is written so, or none for a notification.
+    fn reply(&self, message: &Message<'_>, written: &[u8]) -> Option<Reply> {
         if let (None, Some(id)) = (&message.method, message.id) {
             self.questions.answered(id, message.result.or(message.error));
             return None;
@@ -306,11 +313,13 @@ impl Stub {
             }
             return None;
         };
+        let written = String::from_utf8_lossy(written).trim_end().to_owned();
+        let before = self.before.lock().map(|mut before| std::mem::replace(&mut *before, written));
         let mut reply = match method {
             "initialize" => self.plain(id, &self.initialize(message.params)),
             "ping" => self.plain(id, &json!({})),
             "tools/list" => self.plain(id, &self.list(message.params)),
-            "tools/call" => self.call(id, message.params),
+            "tools/call" => self.call(id, message.params, &before.unwrap_or_default()),
             _ => {
                 let offered = || offers::reply(self, method, id, message.params);
                 let offered = self.options.offers.then(offered).flatten();
@@ -371,7 +380,7 @@ impl Stub {
         }
     }
 
-    fn call(&self, id: &RawValue, params: Option<&RawValue>) -> Reply {
+    fn call(&self, id: &RawValue, params: Option<&RawValue>, before: &str) -> Reply {
         self.counts.calls.fetch_add(1, Ordering::Relaxed);
         let Some(call) = params.and_then(|p| serde_json::from_str::<Call<'_>>(p.get()).ok()) else {
             return self.fault(id, -32602, "unreadable params");
@@ -380,6 +389,10 @@ impl Stub {
         let knobs: Knobs = serde_json::from_str(arguments).unwrap_or_default();
         let result = match call.name.as_ref() {
             "stats" => self.stats(),
+            "received" => {
+                let text = [json!({"type": "text", "text": before})];
+                json!({ "content": text }).to_string().into_bytes()
+            }
             "rpc_error" => {
                 let answer = self.envelope(id, "error", tools::RPC_ERROR.as_bytes());
                 return Reply { answer, ..self.plain(id, &Value::Null) };
@@ -407,7 +420,7 @@ impl Stub {
             }),
         };
         if call.name == "ask" {
-            let (number, request) = self.questions.ask(knobs.ask.as_deref());
+            let (number, request) = self.questions.ask(knobs.ask.as_deref(), &knobs.with);
             reply.before = vec![request];
             reply.asks = Some(number);
             // Filled in by what the client answers.

@@ -22,18 +22,21 @@ pub(crate) struct Questions {
 }
 
 impl Questions {
-    /// A request of that method (sampling): its number and the message.
-    pub(crate) fn ask(&self, method: Option<&str>) -> (u64, Vec<u8>) {
+    /// A request of that method (sampling), with other members or more: its number and the message.
+    pub(crate) fn ask(&self, method: Option<&str>, with: &Value) -> (u64, Vec<u8>) {
         let number = self.table.lock().map_or(0, |mut table| {
             table.0 += 1;
             table.0
         });
         let method = method.unwrap_or("sampling/createMessage");
-        let request = json!({
+        let mut request = json!({
             "jsonrpc": "2.0", "id": number, "method": method,
             "params": {"message": "which one?", "messages": [], "maxTokens": 10,
                 "requestedSchema": {"type": "object", "properties": {}}},
         });
+        if let (Some(request), Some(with)) = (request.as_object_mut(), with.as_object()) {
+            request.extend(with.clone());
+        }
         (number, request.to_string().into_bytes())
     }
 

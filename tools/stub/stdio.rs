@@ -28,7 +28,7 @@ pub(crate) fn run(stub: &Stub) -> io::Result<()> {
                 process::exit(0);
             }
             let Ok(message) = serde_json::from_slice::<Message<'_>>(&line) else { continue };
-            let Some(reply) = stub.reply(&message) else { continue };
+            let Some(reply) = stub.reply(&message, &line) else { continue };
             if reply.pace.is_leisurely() || reply.asks.is_some() {
                 scope.spawn(move || write(stub, reply));
             } else {

@@ -118,6 +118,9 @@ const TOOLS: &[Row] = &[
     ("duplicate_escaped_key", Hints::Read, ITEM, Raw(br#"{"content":[],"structuredContent":{"value":1,"note":"a","no\u0074e":"CANARY-VALUE"}}"#)),
     ("duplicate_structured", Hints::Read, ITEM, Raw(br#"{"content":[],"structuredContent":{"value":1},"structuredContent":{"value":"CANARY-VALUE"}}"#)),
     ("duplicate_is_error", Hints::Read, ITEM, Raw(br#"{"isError":true,"content":[],"structuredContent":{"value":"CANARY-VALUE"},"isError":false}"#)),
+    ("variant_structured", Hints::Read, ITEM, Raw(br#"{"content":[],"structuredContent":{"value":1},"StructuredContent":{"value":"CANARY-VALUE"}}"#)),
+    ("variant_is_error", Hints::Read, ITEM, Raw(br#"{"content":[],"structuredContent":{"value":1},"i\u017fError":true}"#)),
+    ("variant_plain", Hints::Read, NONE, Raw(br#"{"content":[],"Content":[{"type":"text","text":"x"}]}"#)),
     ("is_error_string", Hints::Read, ITEM, Raw(br#"{"isError":"true","content":[],"structuredContent":{"value":1}}"#)),
     ("invalid_utf8", Hints::Read, ITEM, Raw(b"{\"content\":[],\"structuredContent\":{\"value\":1,\"note\":\"\xff\xfe\"}}")),
     ("lone_surrogate", Hints::Read, ITEM, Raw(br#"{"content":[],"structuredContent":{"value":1,"note":"\ud800"}}"#)),
@@ -144,6 +147,7 @@ const TOOLS: &[Row] = &[
     ("remote_ref", Hints::Read, REMOTE_REF, Raw(br#"{"content":[],"structuredContent":{"value":1}}"#)),
     // Effects beside the answer: `main.rs`.
     ("stats", Hints::Read, NONE, CONFORMING),
+    ("received", Hints::Read, NONE, CONFORMING),
     ("notify", Hints::Read, ITEM, CONFORMING),
     ("ask", Hints::Read, NONE, CONFORMING),
     ("needs_input", Hints::Read, NONE, CONFORMING),

@@ -1,11 +1,16 @@
 //! Reading one key: escapes undone, UTF-8 checked, whatever the chunking.
 //!
 //! Keeps the first [`KEY_BUFFER`] bytes of the decoded name, enough to recognise the names that
-//! matter; of a longer one only a hash is carried on. It does not know which names those are.
+//! matter; of a longer one only a hash is carried on. Of those names it knows the ones that must not
+//! be mistaken for others.
 
 use std::hash::{DefaultHasher, Hasher};
 
-use super::{report::Fault, swar};
+use super::{
+    report::{Fault, Member},
+    swar,
+};
+use crate::json::fold;
 
 /// Decoded bytes of a key that are kept; more than the longest name the scanner looks for.
 const KEY_BUFFER: usize = 32;
@@ -246,6 +251,26 @@ impl KeyReader {
     }
 }
 
+/// The members of a result that decide what becomes of it, or are what is judged.
+const DECISIVE: [(&str, Member); 4] = [
+    ("content", Member::Content),
+    ("structuredContent", Member::StructuredContent),
+    ("isError", Member::IsError),
+    ("resultType", Member::ResultType),
+];
+
+/// The decisive member that `name`, which is none of them, is to a reader that ignores case.
+pub(super) fn variant(name: &[u8]) -> Option<Member> {
+    // Their first letters, and the first bytes of what folds to one of these.
+    match name.first()? {
+        b'c' | b'C' | b's' | b'S' | b'i' | b'I' | b'r' | b'R' | 0x80.. => {}
+        _ => return None,
+    }
+    let name = std::str::from_utf8(name).ok()?;
+    let is_meant = |(known, _): &&(&str, Member)| fold::same(known, name);
+    DECISIVE.iter().find(is_meant).map(|(_, member)| *member)
+}
+
 /// The value of a hexadecimal digit.
 fn hex_digit(byte: u8) -> Option<u16> {
     char::from(byte).to_digit(16).map(|digit| digit as u16)
@@ -293,6 +318,29 @@ mod tests {
         check(br#"\ud834x\udd1e""#, Ok((b"\xED\xA0\xB4x\xED\xB4\x9E", true)));
         check(br#"\ud834\n""#, Ok((b"\xED\xA0\xB4\n", true)));
         check(br#"\ud834\ud834\udd1e""#, Ok((b"\xED\xA0\xB4\xF0\x9D\x84\x9E", true)));
+    }
+
+    #[test]
+    fn variants_of_what_decides_are_known_and_nothing_else() {
+        for (name, meant) in [
+            ("Content", Some(Member::Content)),
+            ("STRUCTUREDCONTENT", Some(Member::StructuredContent)),
+            ("structuredcontent", Some(Member::StructuredContent)),
+            ("\u{17f}tructuredContent", Some(Member::StructuredContent)),
+            ("\u{fb06}ructuredContent", Some(Member::StructuredContent)),
+            ("iserror", Some(Member::IsError)),
+            ("\u{130}\u{17f}Error", Some(Member::IsError)),
+            ("ResultType", Some(Member::ResultType)),
+            ("contents", None),
+            ("is_error", None),
+            ("_Meta", None),
+            ("", None),
+            ("\u{3c3}", None),
+        ] {
+            assert_eq!(variant(name.as_bytes()), meant, "{name}");
+            assert!(meant.is_none() || name.len() <= KEY_BUFFER);
+        }
+        assert_eq!(variant(b"\xED\xA0\xB4"), None);
     }
 
     #[test]

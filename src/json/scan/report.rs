@@ -137,6 +137,9 @@ pub enum Doubt {
     /// `isError` is neither `true` nor `false`.
     #[error("isError is not a boolean")]
     IsErrorNotBoolean,
+    /// A key of `result` is not this one, but to a reader that ignores case.
+    #[error("a key that differs from {0} only by case")]
+    Variant(Member),
     /// A key has an escaped surrogate without its other half.
     #[error("lone surrogate in a key")]
     LoneSurrogate,

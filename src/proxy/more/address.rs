@@ -1,4 +1,5 @@
-//! What a request is about: the name or URI in its params, and the same params under another.
+//! What a request is about: the name or URI in its params, and the same params under another,
+//! without what the method does not have.
 //!
 //! Pure. Where a name leads is not known here.
 
@@ -8,16 +9,16 @@ use bytes::Bytes;
 use thiserror::Error;
 
 use super::Forward;
-use crate::catalog::{exposed, listing};
+use crate::catalog::exposed;
 use crate::json::members::{Member, members, string};
-use crate::json::span::Span;
+use crate::wire::shapes::{self, Left, Refused, Revision, Shape};
 
 /// The hop's own member of every params object.
 const META: &str = "_meta";
 
 /// The name or URI of a thing, as clients know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Target {
+pub enum Target {
     /// A resource's URI, or a template of URIs.
     Uri(String),
     /// A prompt's name.
@@ -26,7 +27,8 @@ pub(super) enum Target {
 
 impl Target {
     /// The server and its own word, if the word itself says so.
-    pub(super) fn split(&self) -> Option<(Cow<'_, str>, &str)> {
+    #[must_use]
+    pub fn split(&self) -> Option<(Cow<'_, str>, &str)> {
         match self {
             Self::Uri(uri) => exposed::split_uri(uri),
             Self::Prompt(name) => {
@@ -36,7 +38,8 @@ impl Target {
     }
 
     /// As the client wrote it.
-    pub(super) fn word(&self) -> &str {
+    #[must_use]
+    pub fn word(&self) -> &str {
         match self {
             Self::Uri(word) | Self::Prompt(word) => word,
         }
@@ -44,19 +47,24 @@ impl Target {
 }
 
 /// A request's params, read.
-pub(super) struct Request<'a> {
-    members: Vec<Member<'a>>,
-    /// The member that holds the target's word, or the object around it.
-    member: &'static str,
-    /// Where the word stands in that member's value.
-    at: Span,
+pub struct Request<'a> {
+    text: &'a str,
+    meta: Option<&'a str>,
+    revision: Revision,
+    /// The path of the member that holds the target's word.
+    path: &'static str,
+    /// The path of a member that a reference of the other kind has.
+    other: Option<&'static str>,
     target: Target,
     forward: Forward,
+    /// What the method does not have, and stays behind.
+    pub left: Left,
 }
 
 /// Why params cannot be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub(super) enum Unreadable {
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[expect(missing_docs, reason = "each case is its text")]
+pub enum Unreadable {
     #[error("params must be an object")]
     Params,
     #[error("_meta must be an object")]
@@ -67,48 +75,65 @@ pub(super) enum Unreadable {
     Kind,
     #[error("{0} must be a string")]
     Word(&'static str),
+    #[error(transparent)]
+    Refused(#[from] Refused),
 }
 
 impl<'a> Request<'a> {
-    /// Reads `params`, which are valid JSON and hold no key twice.
-    pub(super) fn read(forward: Forward, params: &'a [u8]) -> Result<Self, Unreadable> {
+    /// Reads `params`, which are valid JSON and hold no key twice, by the client's `revision`.
+    ///
+    /// # Errors
+    /// [`Unreadable`].
+    pub fn read(
+        forward: Forward,
+        revision: Revision,
+        params: &'a [u8],
+    ) -> Result<Self, Unreadable> {
         let text = std::str::from_utf8(params).map_err(|_| Unreadable::Params)?;
         let members = collect(text).ok_or(Unreadable::Params)?;
-        if find(&members, META).is_some_and(|meta| !meta.starts_with('{')) {
+        let meta = find(&members, META);
+        if meta.is_some_and(|meta| !meta.starts_with('{')) {
             return Err(Unreadable::Meta);
         }
-        let member = match forward {
-            Forward::Read | Forward::Subscribe | Forward::Unsubscribe => "uri",
-            Forward::Prompt => "name",
-            Forward::Complete => "ref",
-        };
-        let value = find(&members, member).unwrap_or_default();
-        let (word, name, target): (_, _, fn(String) -> Target) = match forward {
+        let mut left = Left::default();
+        shapes::sift(shape(forward), revision, text, &[], &mut left)?;
+        let (word, path, other, target): (_, _, _, fn(String) -> Target) = match forward {
             Forward::Read | Forward::Subscribe | Forward::Unsubscribe => {
-                (value, member, Target::Uri)
+                (find(&members, "uri"), "uri", None, Target::Uri)
             }
-            Forward::Prompt => (value, member, Target::Prompt),
+            Forward::Prompt => (find(&members, "name"), "name", None, Target::Prompt),
             Forward::Complete => {
-                let reference = collect(value).ok_or(Unreadable::Reference)?;
-                let within = |name| find(&reference, name).unwrap_or_default();
-                match string(within("type")).as_deref() {
-                    Some("ref/prompt") => (within("name"), "ref.name", Target::Prompt),
-                    Some("ref/resource") => (within("uri"), "ref.uri", Target::Uri),
+                let reference = collect(find(&members, "ref").unwrap_or_default());
+                let reference = reference.ok_or(Unreadable::Reference)?;
+                let within = |name| find(&reference, name);
+                let kind = string(within("type").unwrap_or_default());
+                let (name, uri) = (within("name"), within("uri"));
+                match kind.as_deref() {
+                    Some("ref/prompt") => {
+                        (name, "ref.name", uri.map(|_| "ref.uri"), Target::Prompt)
+                    }
+                    Some("ref/resource") => (uri, "ref.uri", name.map(|_| "ref.name"), Target::Uri),
                     Some(_) | None => return Err(Unreadable::Kind),
                 }
             }
         };
-        let own = string(word).ok_or(Unreadable::Word(name))?;
-        let at = Span::of(value.as_bytes(), word.as_bytes());
-        Ok(Self { members, member, at, target: target(own.into_owned()), forward })
+        if let Some(other) = other {
+            left.push("", other);
+        }
+        let own = string(word.unwrap_or_default()).ok_or(Unreadable::Word(path))?;
+        let target = target(own.into_owned());
+        Ok(Self { text, meta, revision, path, other, target, forward, left })
     }
 
-    pub(super) fn target(&self) -> &Target {
+    /// What it names.
+    #[must_use]
+    pub fn target(&self) -> &Target {
         &self.target
     }
 
     /// What the header `Mcp-Name` repeats, when the target is called `own`.
-    pub(super) fn header<'b>(&self, own: &'b str) -> Option<&'b str> {
+    #[must_use]
+    pub fn header<'b>(&self, own: &'b str) -> Option<&'b str> {
         match self.forward {
             Forward::Read | Forward::Subscribe | Forward::Unsubscribe | Forward::Prompt => {
                 Some(own)
@@ -117,30 +142,34 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The params with `own` in the place of the target's word, and without `_meta`. All else is
-    /// as the client wrote it.
-    pub(super) fn params(&self, own: &str) -> Bytes {
-        let mut out = vec![b'{'];
-        for (key, value) in self.members.iter().filter(|(key, _)| key != META) {
-            if out.len() > 1 {
-                out.push(b',');
-            }
-            out.extend_from_slice(serde_json::Value::from(&**key).to_string().as_bytes());
-            out.push(b':');
-            if key == self.member {
-                out.extend(listing::with_string(value.as_bytes(), self.at, own));
-            } else {
-                out.extend_from_slice(value.as_bytes());
-            }
-        }
-        out.push(b'}');
-        out.into()
+    /// The params with `own` in the place of the target's word, and without `_meta`. All else that
+    /// the method has is as the client wrote it.
+    #[must_use]
+    pub fn params(&self, own: &str) -> Bytes {
+        let own = serde_json::Value::from(own).to_string();
+        let other = self.other.unwrap_or(META);
+        let edits = [(META, None), (self.path, Some(&*own)), (other, None)];
+        // It was read before, and found good.
+        let sent = shapes::sift(
+            shape(self.forward),
+            self.revision,
+            self.text,
+            &edits,
+            &mut Left::default(),
+        );
+        sent.unwrap_or_else(|_| "{}".to_owned()).into()
     }
 
     /// `_meta` as a slice of `params`, which this was read from.
-    pub(super) fn meta(&self, params: &Bytes) -> Option<Bytes> {
-        Some(params.slice_ref(find(&self.members, META)?.as_bytes()))
+    #[must_use]
+    pub fn meta(&self, params: &Bytes) -> Option<Bytes> {
+        Some(params.slice_ref(self.meta?.as_bytes()))
     }
+}
+
+/// What the params of the method hold.
+fn shape(forward: Forward) -> Shape {
+    shapes::params(forward.method()).unwrap_or(Shape::Object(&[]))
 }
 
 /// The members of the object that `text` is.
@@ -164,7 +193,7 @@ mod tests {
                 r#"{ "x":1.0e5 ,"_meta":{"a":[ ]},"uri" : "mcpproxy://s/a\u0062:c", "requestState":"\u0041"}"#,
                 Target::Uri("mcpproxy://s/ab:c".into()),
                 "ab:\"\n",
-                r#"{"x":1.0e5,"uri":"ab:\"\n","requestState":"\u0041"}"#,
+                r#"{"uri":"ab:\"\n","requestState":"\u0041"}"#,
             ),
             (
                 Forward::Prompt,
@@ -175,21 +204,21 @@ mod tests {
             ),
             (
                 Forward::Complete,
-                r#"{"argument":{"name":"n","value":""},"ref":{ "name":"s__p", "type":"ref/prompt","title":1.0},"context":{}}"#,
+                r#"{"argument":{"name":"n","value":""},"ref":{ "name":"s__p", "type":"ref/prompt","title":1.0,"uri":"x:y"},"context":{}}"#,
                 Target::Prompt("s__p".into()),
                 "p",
-                r#"{"argument":{"name":"n","value":""},"ref":{ "name":"p", "type":"ref/prompt","title":1.0},"context":{}}"#,
+                r#"{"argument":{"name":"n","value":""},"ref":{"name":"p","type":"ref/prompt","title":1.0},"context":{}}"#,
             ),
             (
                 Forward::Complete,
                 r#"{"ref":{"type":"ref/resource","uri":"mcpproxy://s/a:{b}","name":"x"}}"#,
                 Target::Uri("mcpproxy://s/a:{b}".into()),
                 "a:{b}",
-                r#"{"ref":{"type":"ref/resource","uri":"a:{b}","name":"x"}}"#,
+                r#"{"ref":{"type":"ref/resource","uri":"a:{b}"}}"#,
             ),
         ] {
             let params = Bytes::from_static(params.as_bytes());
-            let request = Request::read(forward, &params).unwrap();
+            let request = Request::read(forward, Revision::NEWEST, &params).unwrap();
             assert_eq!(*request.target(), target);
             assert_eq!(request.params(own), expected);
             let meta = (forward == Forward::Read).then_some(r#"{"a":[ ]}"#);
@@ -215,8 +244,20 @@ mod tests {
                 Unreadable::Word("ref.name"),
             ),
             (Forward::Complete, r#"{"ref":{"type":"ref/resource"}}"#, Unreadable::Word("ref.uri")),
+            (
+                Forward::Complete,
+                r#"{"ref":{"type":"ref/prompt","name":"x","Name":"y"}}"#,
+                Unreadable::Refused(Refused::variant("ref", "Name", "name")),
+            ),
+            (
+                Forward::Read,
+                r#"{"uri":"x","\u0055RI":"y"}"#,
+                Unreadable::Refused(Refused::variant("", "URI", "uri")),
+            ),
         ] {
-            let error = Request::read(forward, params.as_bytes()).map(|_| ()).unwrap_err();
+            let error = Request::read(forward, Revision::NEWEST, params.as_bytes())
+                .map(|_| ())
+                .unwrap_err();
             assert_eq!(error, why, "{params}");
         }
     }
