@@ -121,7 +121,7 @@ pub(super) fn run(global: &Global) -> Result<(), Failure> {
     let flags = Flags { data_dir: Some(folder.0.clone()), ..Flags::default() };
     let no_environment = |_: &str| None;
     let (config, _) = config::parse(&config.to_string(), &no_environment, &flags)
-        .map_err(|error| super::config::failed(&error))?;
+        .map_err(super::config::unusable)?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(Failure::failed)?;
     let app = App::start(config).map_err(|error| serve::not_started(&error))?;
     let server = app.serve(listener).map_err(|error| serve::not_started(&error))?;
