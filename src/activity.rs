@@ -15,6 +15,7 @@ pub mod bytes;
 mod candidates;
 pub mod codec;
 pub mod config;
+mod copy;
 mod epochs;
 pub mod handle;
 pub mod head;

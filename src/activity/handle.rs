@@ -15,8 +15,10 @@ use thiserror::Error;
 use tokio::sync::{broadcast, oneshot};
 
 use super::config::{Config, Durability, OnFailure};
+use super::copy::Copy;
 use super::query::{Filter, Listing, Page};
 use super::record::{Entry, Id, Record};
+use super::recover::{self, Lock, Reading};
 use super::retention;
 use super::shared::{Message, Shared};
 use super::stats::{Period, Summary};
@@ -139,6 +141,8 @@ pub struct Writer {
     activity: Activity,
     thread: Option<JoinHandle<Result<(), StoreError>>>,
     pruner: Option<JoinHandle<()>>,
+    /// What a log that is only read is read from.
+    reading: Option<(Copy, Option<Lock>)>,
 }
 
 /// Room for one call's entry. Dropped without an entry, it gives the room back.
@@ -189,9 +193,32 @@ impl Activity {
                 .spawn(prune)
                 .map_err(StoreError::Io)
         };
-        let mut writer = Writer { activity: activity.clone(), thread: Some(thread), pruner: None };
+        let mut writer = Writer {
+            activity: activity.clone(),
+            thread: Some(thread),
+            pruner: None,
+            reading: None,
+        };
         let pruner = writer.pruner.insert(pruner?);
         let _ = activity.shared.pruner.set(pruner.thread().clone());
+        Ok((activity, writer))
+    }
+
+    /// Opens the log in `dir` to be read, by a copy in `scratch`: nothing in `dir` changes, nothing
+    /// can be recorded, and the writer that comes with it only keeps the copy. Where there is no
+    /// log, an empty one is read.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if it is in use, damaged, or cannot be read.
+    pub fn read(dir: &Path, scratch: &Path, config: Config) -> Result<(Self, Writer), StoreError> {
+        let Reading { store, copy, lock } = recover::read(dir, scratch)?;
+        // Nobody takes what is sent.
+        let (shared, _) = Shared::new(config, Box::new(unix_millis));
+        shared.store.store(Arc::new(Some(store)));
+        let activity = Self { shared };
+        let reading = Some((copy, lock));
+        let writer = Writer { activity: activity.clone(), thread: None, pruner: None, reading };
         Ok((activity, writer))
     }
 
@@ -485,7 +512,11 @@ impl Writer {
     }
 
     fn end(&mut self) -> Result<(), StoreError> {
-        let Some(thread) = self.thread.take() else { return Ok(()) };
+        let Some(thread) = self.thread.take() else {
+            self.activity.shared.store.store(Arc::new(None));
+            self.reading = None;
+            return Ok(());
+        };
         let shared = &self.activity.shared;
         shared.is_closed.store(true, Ordering::Release);
         if let Some(pruner) = self.pruner.take() {

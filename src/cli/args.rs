@@ -326,7 +326,8 @@ Examples:
   mcpproxy activity list --intent-type destructive --server github -n 200
   mcpproxy activity list --type policy_decision -o json
 
-Times are UTC. Filters combine; several words in one filter are separated by commas.")]
+Newest first, by the time that is shown: when a record was stored, in UTC. --since and --until go
+by when a call began. Filters combine; several words in one filter are separated by commas.")]
     List(ActivityList),
     /// One record in full: intent, verdict, arguments, answer
     #[command(after_help = "\

@@ -57,7 +57,7 @@ fn act_6_the_oldest_beyond_the_count_go_and_the_chain_still_verifies() {
     assert!(activity.verify(|_, _| {}).unwrap().is_sound());
     writer.close().unwrap();
 
-    let report = verify::folder(&dir, |_, _| {}).unwrap();
+    let report = verify::folder(&dir, tempfile::tempdir().unwrap().path(), |_, _| {}).unwrap();
     assert_eq!((report.is_sound(), report.first), (true, removed + 1), "{report:?}");
     let (activity, writer) = Activity::open(&dir, config()).unwrap();
     assert_eq!(activity.summary(Period::Day, now).unwrap().stats.total(), calls + 10);
@@ -83,7 +83,7 @@ fn act_6_a_first_record_moved_without_a_retention_record_is_found() {
     store.sync().unwrap();
     drop(store);
     std::fs::remove_file(dir.join("seal")).unwrap();
-    let report = verify::folder(&dir, |_, _| {}).unwrap();
+    let report = verify::folder(&dir, tempfile::tempdir().unwrap().path(), |_, _| {}).unwrap();
     assert_eq!(report.broken.unwrap().seq, 50);
 }
 

@@ -19,6 +19,7 @@ mod protocol_eras;
 mod protocol_legacy;
 mod protocol_modern;
 mod protocol_stdio;
+mod reading;
 mod requests;
 mod rest;
 mod serve;
