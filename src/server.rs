@@ -46,6 +46,7 @@ use crate::downstream::session::Sessions;
 use crate::page;
 use crate::proxy::judges::Judges;
 use crate::proxy::{Proxy, Worker, audience, held, more};
+use crate::telemetry::Lines;
 use crate::upstream::clock;
 use crate::upstream::supervisor::{Event, Supervisor};
 
@@ -116,12 +117,13 @@ pub struct Server {
 }
 
 impl App {
-    /// Opens the parts of a proxy and sets its upstreams going; waits for none of them.
+    /// Opens the parts of a proxy and sets its upstreams going; waits for none of them. `lines` are
+    /// where the log is written, to tell how it is.
     ///
     /// # Errors
     ///
     /// [`StartError`].
-    pub fn start(config: Config) -> Result<Self, StartError> {
+    pub fn start(config: Config, lines: Lines) -> Result<Self, StartError> {
         let guard = Guard::new(&config.allowed_hosts, &config.allowed_origins)?;
         let folder = &config.data_dir;
         make_private(folder)
@@ -129,7 +131,7 @@ impl App {
         let log = Activity::open(&config.activity_folder(), config.activity.clone())?;
         log.0.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success));
         let catalog = config.catalog();
-        Self::assemble(config, guard, log, catalog)
+        Self::assemble(config, guard, log, catalog, lines)
     }
 
     fn assemble(
@@ -137,6 +139,7 @@ impl App {
         guard: Guard,
         (activity, writer): (Activity, Writer),
         catalog: catalog::Settings,
+        lines: Lines,
     ) -> Result<Self, StartError> {
         let control = Builder::new_multi_thread()
             .worker_threads(1)
@@ -174,7 +177,7 @@ impl App {
             proxy,
             sessions: Sessions::default(),
             guard,
-            api: api::State { api_key: config.key().into(), started, ending },
+            api: api::State { api_key: config.key().into(), started, ending, lines },
             require_mcp_auth: config.require_mcp_auth,
             started,
         };

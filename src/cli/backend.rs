@@ -74,7 +74,7 @@ pub(super) fn with(
     command: impl AsyncFnOnce(&Backend) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let loaded = config::load(global, None)?;
-    log::start(global.log_level.as_deref().unwrap_or("error"), log::Shape::Text);
+    let log = log::start(global.log_level.as_deref().unwrap_or("error"), log::Shape::Text);
     config::warn(&loaded);
     let runtime = server::local_runtime().map_err(Failure::failed)?;
     if let Some(client) = runtime.block_on(running::find(&loaded.config)) {
@@ -88,9 +88,9 @@ pub(super) fn with(
         }
         Needs::Activity => {
             let scratch = scratch.insert(Scratch::watched("read")?);
-            App::read(loaded.config, scratch.path())
+            App::read(loaded.config, scratch.path(), log.lines())
         }
-        Needs::Catalog | Needs::Calls => App::start(loaded.config),
+        Needs::Catalog | Needs::Calls => App::start(loaded.config, log.lines()),
     };
     let app = app.map_err(|error| serve::not_started(&error))?;
     let local = Local::new(&app);
@@ -122,7 +122,7 @@ impl Local {
             }
         };
         if tokio::time::timeout(SETTLE_TIMEOUT, settled).await.is_err() {
-            eprintln!("warning: not all servers answered within {SETTLE_TIMEOUT:?}");
+            log::say(format_args!("warning: not all servers answered within {SETTLE_TIMEOUT:?}"));
         }
     }
 

@@ -118,6 +118,6 @@ fn draw(report: &serde_json::Value) -> String {
 /// Says the warnings on stderr, where they do not mix with results.
 pub(super) fn warn(loaded: &Loaded) {
     for warning in &loaded.warnings {
-        eprintln!("warning: {}", output::clean(&warning.to_string()));
+        super::log::say(format_args!("warning: {}", output::clean(&warning.to_string())));
     }
 }

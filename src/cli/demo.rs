@@ -109,7 +109,7 @@ fn steps() -> [Step; 5] {
 
 /// Runs the demo: a proxy with a throw-away store, an upstream, five calls.
 pub(super) fn run(global: &Global) -> Result<(), Failure> {
-    log::start(global.log_level.as_deref().unwrap_or("error"), log::Shape::Text);
+    let log = log::start(global.log_level.as_deref().unwrap_or("error"), log::Shape::Text);
     let folder = Scratch::new("demo")?;
     let key = serve::random()?.iter().fold(String::new(), |key, byte| format!("{key}{byte:02x}"));
     let program = std::env::current_exe().map_err(Failure::failed)?;
@@ -123,7 +123,7 @@ pub(super) fn run(global: &Global) -> Result<(), Failure> {
     let (config, _) = config::parse(&config.to_string(), &no_environment, &flags)
         .map_err(super::config::unusable)?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(Failure::failed)?;
-    let app = App::start(config).map_err(|error| serve::not_started(&error))?;
+    let app = App::start(config, log.lines()).map_err(|error| serve::not_started(&error))?;
     let server = app.serve(listener).map_err(|error| serve::not_started(&error))?;
     let client = Client::new(server.address(), &key);
     let runtime = server::local_runtime().map_err(Failure::failed)?;

@@ -24,6 +24,7 @@ mod requests;
 mod rest;
 mod serve;
 mod slow;
+mod stderr;
 mod stdio;
 mod streaming;
 mod upstream;

@@ -25,7 +25,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// Verifies, says what was found, and fails if the log is not sound.
 pub(super) fn run(global: &Global, output: &Output) -> Result<(), Failure> {
     let loaded = config::load(global, None)?;
-    log::start(global.log_level.as_deref().unwrap_or("error"), log::Shape::Text);
+    let _log = log::start(global.log_level.as_deref().unwrap_or("error"), log::Shape::Text);
     config::warn(&loaded);
     let runtime = server::local_runtime().map_err(Failure::failed)?;
     let found = runtime.block_on(running::find(&loaded.config));
