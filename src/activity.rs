@@ -13,6 +13,7 @@
 pub mod append;
 pub mod bytes;
 mod candidates;
+mod clock;
 pub mod codec;
 pub mod config;
 mod copy;

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 use tokio::sync::{broadcast, oneshot};
 
+use super::clock;
 use super::config::{Config, Durability, OnFailure};
 use super::copy::Copy;
 use super::query::{Filter, Listing, Page};
@@ -166,10 +167,25 @@ impl Activity {
     ///
     /// [`StoreError`] if it is in use, damaged, or cannot be read.
     pub fn open(dir: &Path, config: Config) -> Result<(Self, Writer), StoreError> {
-        Self::open_with_clock(dir, config, unix_millis)
+        Self::open_with_clocks(dir, config, unix_millis, clock::steady_millis)
     }
 
-    /// Like [`Self::open`], with a clock that tells milliseconds since 1970.
+    /// Like [`Self::open`], with two clocks that tell milliseconds: `wall` since 1970, which may be
+    /// set, and `steady`, which cannot. A jump of the first is believed once it has lasted an hour.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::open`].
+    pub fn open_with_clocks(
+        dir: &Path,
+        config: Config,
+        wall: impl Fn() -> u64 + Send + Sync + 'static,
+        steady: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> Result<(Self, Writer), StoreError> {
+        Self::open_with_clock(dir, config, clock::believing(wall, steady))
+    }
+
+    /// Like [`Self::open`], with a clock that tells milliseconds since 1970 and is believed.
     ///
     /// # Errors
     ///
@@ -384,9 +400,12 @@ impl Activity {
         let Some(store) = self.shared.store.load().as_ref().clone() else { return Ok(0) };
         let view = View::new(store.snapshot())?;
         let now = (self.shared.clock)();
+        let now = self.shared.opened.get().map_or(now, |opened| opened.age_from(now));
         let cut = retention::due(&view, &store, &self.shared.config, now)?;
         drop(view);
         if let Some(cut) = &cut {
+            let (removed, first, limit) = (cut.removed, cut.first, cut.reason.as_str());
+            tracing::info!(removed, first, limit, "old activity is removed");
             let (answer, answered) = mpsc::sync_channel(1);
             self.shared.send(Message::Cut(cut.clone(), answer));
             self.shared.wake();

@@ -108,6 +108,51 @@ fn act_6_records_go_when_they_are_too_old() {
 }
 
 #[test]
+fn act_6_a_clock_that_is_ahead_for_a_minute_removes_nothing_and_one_that_stays_does_after_an_hour()
+{
+    let dir = tempfile::tempdir().unwrap();
+    let [wall, steady] = [NEW_YEAR / 1000, 0].map(|start| Arc::new(AtomicU64::new(start)));
+    let open = |days| {
+        let [wall, steady] = [&wall, &steady].map(Arc::clone);
+        let read = |clock: Arc<AtomicU64>| move || clock.load(Ordering::Relaxed);
+        let config = Config { retention_days: days, ..Config::default() };
+        Activity::open_with_clocks(dir.path(), config, read(wall), read(steady)).unwrap()
+    };
+    let pass = |ms| [&wall, &steady].map(|clock| clock.fetch_add(ms, Ordering::Relaxed));
+    let (activity, writer) = open(90);
+    for _ in 0..10 {
+        submit(&activity, 0..10);
+        activity.flush().unwrap();
+        pass(60_000);
+    }
+    let all = seqs(&activity).len();
+    wall.fetch_add(100 * DAY_MS, Ordering::Relaxed);
+    assert_eq!(activity.prune().unwrap(), 0);
+    // What is stored meanwhile has the time that is believed.
+    submit(&activity, 0..1);
+    activity.flush().unwrap();
+    pass(60_000);
+    assert_eq!(activity.prune().unwrap(), 0);
+    wall.fetch_sub(100 * DAY_MS, Ordering::Relaxed);
+    assert_eq!(activity.prune().unwrap(), 0);
+    let page = Page { limit: 1, ..Page::default() };
+    let last = activity.list(&Filter::default(), &page).unwrap().records[0].id.time_ms();
+    assert!(last < NEW_YEAR / 1000 + DAY_MS, "{last}");
+    writer.close().unwrap();
+
+    // The same of a clock that is ahead when the log is opened.
+    wall.fetch_add(100 * DAY_MS, Ordering::Relaxed);
+    let (activity, writer) = open(90);
+    assert_eq!(activity.prune().unwrap(), 0);
+    pass(59 * 60_000);
+    assert_eq!(activity.prune().unwrap(), 0);
+    pass(60_000);
+    assert!(activity.prune().unwrap() as usize >= all, "it has lasted an hour");
+    assert!(activity.verify(|_, _| {}).unwrap().is_sound());
+    writer.close().unwrap();
+}
+
+#[test]
 fn act_6_the_disk_gets_its_room_back() {
     let dir = tempfile::tempdir().unwrap();
     let config = Config { max_records: 500, retention_days: 0, ..Config::default() };
