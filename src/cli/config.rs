@@ -77,22 +77,22 @@ fn report(loaded: &Loaded) -> serde_json::Value {
 
 /// A problem, for programs.
 pub(super) fn json(problem: &Problem) -> serde_json::Value {
-    let mut shown = json!({
-        "severity": match problem.severity {
-            Severity::Error => "error",
-            Severity::Warning => "warning",
-        },
-        "key": problem.key,
-        "problem": problem.text,
-    });
+    let severity = match problem.severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+    };
+    let mut shown = serde_json::Map::new();
+    shown.insert("severity".to_owned(), severity.into());
+    shown.insert("key".to_owned(), problem.key.as_str().into());
+    shown.insert("problem".to_owned(), problem.text.as_str().into());
     if let Some(file) = &problem.file {
-        shown["file"] = file.display().to_string().into();
+        shown.insert("file".to_owned(), file.display().to_string().into());
     }
     if let Some(place) = problem.place {
-        shown["line"] = place.line.into();
-        shown["column"] = place.column.into();
+        shown.insert("line".to_owned(), place.line.into());
+        shown.insert("column".to_owned(), place.column.into());
     }
-    shown
+    shown.into()
 }
 
 fn draw(report: &serde_json::Value) -> String {
