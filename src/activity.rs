@@ -13,8 +13,10 @@
 pub mod append;
 pub mod bytes;
 mod candidates;
+mod clock;
 pub mod codec;
 pub mod config;
+mod copy;
 mod epochs;
 pub mod handle;
 pub mod head;

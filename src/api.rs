@@ -28,6 +28,7 @@ use ulid::Ulid;
 use crate::downstream::body::Body;
 use crate::downstream::http::collect;
 use crate::proxy::Worker;
+use crate::telemetry::Lines;
 
 pub use call::SOURCE;
 
@@ -44,6 +45,8 @@ pub struct State {
     pub started: Instant,
     /// Becomes true when the server ends: streams without an end of their own end then.
     pub ending: watch::Receiver<bool>,
+    /// Where the log is written.
+    pub lines: Lines,
 }
 
 impl State {
@@ -138,7 +141,7 @@ where
         Route::Servers => catalog::servers(worker, query?),
         Route::Tools => catalog::tools(worker, query?),
         Route::Tool => catalog::tool(worker, query?, segment),
-        Route::Status => catalog::status(worker, query?, state.started.elapsed()),
+        Route::Status => catalog::status(worker, query?, state.started.elapsed(), &state.lines),
     };
     Ok(answer::success(data?, id))
 }

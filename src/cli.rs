@@ -19,6 +19,7 @@ mod output;
 mod pages;
 mod parse;
 mod running;
+mod scratch;
 mod serve;
 mod stdio;
 mod tools;

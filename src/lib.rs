@@ -15,7 +15,7 @@
 //!
 //! 1. bytes, pure: [`json`], [`wire`]
 //! 2. domain, pure: [`tool`], [`intent`], [`schema`], [`output`]
-//! 3. state: [`catalog`], [`activity`]
+//! 3. state: [`catalog`], [`activity`], [`telemetry`]
 //! 4. upstream I/O: [`upstream`]
 //! 5. [`proxy`]
 //! 6. faces: [`downstream`], [`api`], [`page`]
@@ -36,6 +36,7 @@ pub mod page;
 pub mod proxy;
 pub mod schema;
 pub mod server;
+pub mod telemetry;
 pub mod tool;
 pub mod upstream;
 pub mod wire;

@@ -7,12 +7,13 @@
 
 mod events;
 mod posts;
+mod reading;
 mod stall;
 
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -36,7 +37,7 @@ use tokio::task::JoinSet;
 use crate::activity::record::{Draft, Entry, Source, Status, Text, Type};
 use crate::activity::{Activity, StoreError, Writer};
 use crate::api;
-use crate::catalog::snapshot::Catalog;
+use crate::catalog::{self, snapshot::Catalog};
 use crate::config::Config;
 use crate::downstream::body::Body;
 use crate::downstream::guard::{BadEntry, Guard};
@@ -46,6 +47,7 @@ use crate::page;
 use crate::proxy::judges::Judges;
 use crate::proxy::left_behind::LeftBehind;
 use crate::proxy::{Proxy, Worker, audience, held, more};
+use crate::telemetry::Lines;
 use crate::upstream::clock;
 use crate::upstream::supervisor::{Event, Supervisor};
 
@@ -116,25 +118,36 @@ pub struct Server {
 }
 
 impl App {
-    /// Opens the parts of a proxy and sets its upstreams going; waits for none of them.
+    /// Opens the parts of a proxy and sets its upstreams going; waits for none of them. `lines` are
+    /// where the log is written, to tell how it is.
     ///
     /// # Errors
     ///
     /// [`StartError`].
-    pub fn start(config: Config) -> Result<Self, StartError> {
+    pub fn start(config: Config, lines: Lines) -> Result<Self, StartError> {
         let guard = Guard::new(&config.allowed_hosts, &config.allowed_origins)?;
         let folder = &config.data_dir;
         make_private(folder)
             .map_err(|error| StartError::Folder { folder: folder.clone(), error })?;
+        let log = Activity::open(&config.activity_folder(), config.activity.clone())?;
+        log.0.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success));
+        let catalog = config.catalog();
+        Self::assemble(config, guard, log, catalog, lines)
+    }
+
+    fn assemble(
+        config: Config,
+        guard: Guard,
+        (activity, writer): (Activity, Writer),
+        catalog: catalog::Settings,
+        lines: Lines,
+    ) -> Result<Self, StartError> {
         let control = Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("control")
             .enable_all()
             .build()?;
-        let (activity, writer) =
-            Activity::open(&config.activity_folder(), config.activity.clone())?;
-        activity.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success));
-        let catalog = Arc::new(Catalog::new(config.catalog()));
+        let catalog = Arc::new(Catalog::new(catalog));
         restore(&catalog, &activity, &control);
         let upstreams = supervise(&config, &catalog, &activity, &control);
         let mut seed = [0; 8];
@@ -167,7 +180,7 @@ impl App {
             proxy,
             sessions: Sessions::default(),
             guard,
-            api: api::State { api_key: config.key().into(), started, ending },
+            api: api::State { api_key: config.key().into(), started, ending, lines },
             require_mcp_auth: config.require_mcp_auth,
             started,
         };
@@ -317,7 +330,7 @@ pub async fn ended_by_signal() -> io::Result<()> {
 }
 
 /// Makes a folder that only its owner can read.
-fn make_private(folder: &std::path::Path) -> io::Result<()> {
+fn make_private(folder: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }

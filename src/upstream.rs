@@ -43,7 +43,7 @@ mod wanted;
 pub use answer::{Answer, Part};
 pub use ask::{Ask, Beside, Changes, Era, Offers, Takes, Told};
 pub use call::Upstream;
-pub use config::{Config, Protocol};
+pub use config::{Config, Mistake, Protocol};
 pub use error::{CallError, Cause, Sent, Undelivered};
 
 #[cfg(test)]

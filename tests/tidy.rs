@@ -10,7 +10,7 @@ use std::path::Path;
 const FLOORS: &[&[&str]] = &[
     &["json", "wire"],
     &["tool", "intent", "schema", "output"],
-    &["catalog", "activity"],
+    &["catalog", "activity", "telemetry"],
     &["upstream"],
     &["proxy"],
     &["downstream", "api", "page"],

@@ -14,9 +14,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 use tokio::sync::{broadcast, oneshot};
 
+use super::clock;
 use super::config::{Config, Durability, OnFailure};
+use super::copy::Copy;
 use super::query::{Filter, Listing, Page};
 use super::record::{Entry, Id, Record};
+use super::recover::{self, Lock, Reading};
 use super::retention;
 use super::shared::{Message, Shared};
 use super::stats::{Period, Summary};
@@ -139,6 +142,8 @@ pub struct Writer {
     activity: Activity,
     thread: Option<JoinHandle<Result<(), StoreError>>>,
     pruner: Option<JoinHandle<()>>,
+    /// What a log that is only read is read from.
+    reading: Option<(Copy, Option<Lock>)>,
 }
 
 /// Room for one call's entry. Dropped without an entry, it gives the room back.
@@ -162,10 +167,25 @@ impl Activity {
     ///
     /// [`StoreError`] if it is in use, damaged, or cannot be read.
     pub fn open(dir: &Path, config: Config) -> Result<(Self, Writer), StoreError> {
-        Self::open_with_clock(dir, config, unix_millis)
+        Self::open_with_clocks(dir, config, unix_millis, clock::steady_millis)
     }
 
-    /// Like [`Self::open`], with a clock that tells milliseconds since 1970.
+    /// Like [`Self::open`], with two clocks that tell milliseconds: `wall` since 1970, which may be
+    /// set, and `steady`, which cannot. A jump of the first is believed once it has lasted an hour.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::open`].
+    pub fn open_with_clocks(
+        dir: &Path,
+        config: Config,
+        wall: impl Fn() -> u64 + Send + Sync + 'static,
+        steady: impl Fn() -> u64 + Send + Sync + 'static,
+    ) -> Result<(Self, Writer), StoreError> {
+        Self::open_with_clock(dir, config, clock::believing(wall, steady))
+    }
+
+    /// Like [`Self::open`], with a clock that tells milliseconds since 1970 and is believed.
     ///
     /// # Errors
     ///
@@ -189,9 +209,32 @@ impl Activity {
                 .spawn(prune)
                 .map_err(StoreError::Io)
         };
-        let mut writer = Writer { activity: activity.clone(), thread: Some(thread), pruner: None };
+        let mut writer = Writer {
+            activity: activity.clone(),
+            thread: Some(thread),
+            pruner: None,
+            reading: None,
+        };
         let pruner = writer.pruner.insert(pruner?);
         let _ = activity.shared.pruner.set(pruner.thread().clone());
+        Ok((activity, writer))
+    }
+
+    /// Opens the log in `dir` to be read, by a copy in `scratch`: nothing in `dir` changes, nothing
+    /// can be recorded, and the writer that comes with it only keeps the copy. Where there is no
+    /// log, an empty one is read.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if it is in use, damaged, or cannot be read.
+    pub fn read(dir: &Path, scratch: &Path, config: Config) -> Result<(Self, Writer), StoreError> {
+        let Reading { store, copy, lock } = recover::read(dir, scratch)?;
+        // Nobody takes what is sent.
+        let (shared, _) = Shared::new(config, Box::new(unix_millis));
+        shared.store.store(Arc::new(Some(store)));
+        let activity = Self { shared };
+        let reading = Some((copy, lock));
+        let writer = Writer { activity: activity.clone(), thread: None, pruner: None, reading };
         Ok((activity, writer))
     }
 
@@ -357,9 +400,12 @@ impl Activity {
         let Some(store) = self.shared.store.load().as_ref().clone() else { return Ok(0) };
         let view = View::new(store.snapshot())?;
         let now = (self.shared.clock)();
+        let now = self.shared.opened.get().map_or(now, |opened| opened.age_from(now));
         let cut = retention::due(&view, &store, &self.shared.config, now)?;
         drop(view);
         if let Some(cut) = &cut {
+            let (removed, first, limit) = (cut.removed, cut.first, cut.reason.as_str());
+            tracing::info!(removed, first, limit, "old activity is removed");
             let (answer, answered) = mpsc::sync_channel(1);
             self.shared.send(Message::Cut(cut.clone(), answer));
             self.shared.wake();
@@ -485,7 +531,11 @@ impl Writer {
     }
 
     fn end(&mut self) -> Result<(), StoreError> {
-        let Some(thread) = self.thread.take() else { return Ok(()) };
+        let Some(thread) = self.thread.take() else {
+            self.activity.shared.store.store(Arc::new(None));
+            self.reading = None;
+            return Ok(());
+        };
         let shared = &self.activity.shared;
         shared.is_closed.store(true, Ordering::Release);
         if let Some(pruner) = self.pruner.take() {

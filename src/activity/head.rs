@@ -47,6 +47,23 @@ pub struct HeadFile {
     next: usize,
 }
 
+impl Reading {
+    /// Refuses what was written and has no whole mark.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Damaged`].
+    pub(super) fn usable(self, dir: &Path) -> Result<Self, StoreError> {
+        match self {
+            Self { mark: None, torn: true } => {
+                let why = "it has no whole mark".into();
+                Err(StoreError::Damaged { file: dir.join(NAME), why })
+            }
+            usable => Ok(usable),
+        }
+    }
+}
+
 impl HeadFile {
     /// Opens the file in `dir`, or makes it, and reads it.
     ///
@@ -60,10 +77,7 @@ impl HeadFile {
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         let (places, reading) = parse(&bytes);
-        if reading.mark.is_none() && reading.torn {
-            let why = "it has no whole mark".into();
-            return Err(StoreError::Damaged { file: path, why });
-        }
+        let reading = reading.usable(dir)?;
         if bytes.is_empty() {
             file.set_len(FILE_BYTES as u64)?;
             file.sync_all()?;

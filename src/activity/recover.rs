@@ -10,6 +10,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::copy::Copy;
 use super::head::{HeadFile, Mark};
 use super::record::Hash;
 use super::seal::{self, Depth, Finding};
@@ -49,6 +50,71 @@ impl Lock {
             Err(TryLockError::Error(error)) => Err(error.into()),
         }
     }
+
+    /// Keeps writers out of the log in `dir`, and changes nothing there: a log that nobody ever
+    /// opened needs no lock. Waits a moment for one that is just ending.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Locked`], [`StoreError::Io`].
+    pub fn share(dir: &Path) -> Result<Option<Self>, StoreError> {
+        let file = match File::open(dir.join(LOCK)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        for tried in 1.. {
+            match file.try_lock_shared() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) if tried < LOCK_TRIES => {
+                    std::thread::sleep(LOCK_PAUSE);
+                }
+                Err(TryLockError::WouldBlock) => return Err(StoreError::Locked),
+                Err(TryLockError::Error(error)) => return Err(error.into()),
+            }
+        }
+        Ok(Some(Self(file)))
+    }
+}
+
+/// A copy of a log, opened in its place to be read.
+#[derive(Debug)]
+pub(super) struct Reading {
+    /// The copy's store.
+    pub(super) store: Store,
+    /// Dropped after the store, the copy goes.
+    pub(super) copy: Copy,
+    /// Keeps writers away from the original.
+    pub(super) lock: Option<Lock>,
+}
+
+/// Opens the log in `dir` to be read, by a copy in `scratch`; nothing in `dir` changes. Where there
+/// is no log, an empty one is read.
+///
+/// # Errors
+///
+/// Those of [`open`]. A log whose last writer was killed is read up to where it ends.
+pub(super) fn read(dir: &Path, scratch: &Path) -> Result<Reading, StoreError> {
+    let lock = Lock::share(dir)?;
+    if let Finding::Altered(files) = seal::check(dir, Depth::Quick)? {
+        return Err(altered(files));
+    }
+    let copy = Copy::below(scratch, dir)?;
+    let opened = HeadFile::read(dir).and_then(|reading| {
+        let reading = reading.usable(dir)?;
+        let store = Store::open(copy.path())?;
+        check_end(dir, reading.mark, &View::new(store.snapshot())?)?;
+        Ok(store)
+    });
+    match opened {
+        Ok(store) => Ok(Reading { store, copy, lock }),
+        Err(error) => Err(copy.as_original(dir, error)),
+    }
+}
+
+fn altered(files: Vec<PathBuf>) -> StoreError {
+    let file = files.into_iter().next().unwrap_or_default();
+    StoreError::Damaged { file, why: "it is not what it was when the log was closed".into() }
 }
 
 /// An open log and the end of its chain.
@@ -82,11 +148,7 @@ fn open_now(dir: &Path) -> Result<Opened, StoreError> {
     match seal::check(dir, Depth::Quick)? {
         Finding::Whole => {}
         Finding::NoSeal => keep_journals(dir)?,
-        Finding::Altered(files) => {
-            let file = files.into_iter().next().unwrap_or_default();
-            let why = "it is not what it was when the log was closed".into();
-            return Err(StoreError::Damaged { file, why });
-        }
+        Finding::Altered(files) => return Err(altered(files)),
     }
     seal::take_away(dir)?;
     let opened = HeadFile::open(dir).and_then(|(head, reading)| {

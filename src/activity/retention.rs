@@ -46,7 +46,9 @@ pub enum Reason {
 }
 
 impl Reason {
-    const fn as_str(self) -> &'static str {
+    /// The key of the limit.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Age => "retention_days",
             Self::Count => "max_records",

@@ -8,11 +8,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::append::{Appender, keys};
+use super::copy::Copy;
 use super::record::{Draft, Source, Status, Text, Type};
 use super::recover::{self, Lock};
 use super::redact::Redactor;
 use super::store::{DB, Space, Store, StoreError};
-use super::verify::{self, Copy};
+use super::verify;
 use super::view::{End, View};
 
 /// Records written at a time.
@@ -42,7 +43,7 @@ pub fn salvage(dir: &Path, now_ms: u64) -> Result<Option<Salvaged>, StoreError> 
         Err(error) => return Err(error),
     };
     let aside = move_aside(dir)?;
-    let copy = Copy::of(&aside)?;
+    let copy = Copy::beside(&aside)?;
     let lock = Lock::take(dir)?;
     let kept = match open_what_can_be(copy.path())? {
         Some(old) => keep(&old, dir, &aside, &why, now_ms)?,

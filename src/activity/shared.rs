@@ -12,6 +12,7 @@ use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, broadcast, oneshot};
 
+use super::clock::Opened;
 use super::config::Config;
 use super::epochs::Epochs;
 use super::record::{Entry, MAX_ERROR_BYTES, MAX_METADATA_BYTES, Record};
@@ -74,6 +75,8 @@ pub(super) struct Shared {
     pub(super) base: Instant,
     /// Tells milliseconds since 1970.
     pub(super) clock: Box<dyn Fn() -> u64 + Send + Sync>,
+    /// What the log ended with when it was opened.
+    pub(super) opened: OnceLock<Opened>,
     pub(super) pruning: Mutex<()>,
     pub(super) pruner: OnceLock<Thread>,
     pub(super) epochs: Epochs,
@@ -107,6 +110,7 @@ impl Shared {
             has_failed: Notify::new(),
             base: Instant::now(),
             clock,
+            opened: OnceLock::new(),
             pruning: Mutex::new(()),
             pruner: OnceLock::new(),
             epochs: Epochs::default(),

@@ -1,8 +1,7 @@
 //! Verification (ACT-4): walks the chain and names the first record that is altered, missing or
 //! out of place.
 //!
-//! A folder is verified on a copy, so that recovery repairs nothing away; tables, which are never
-//! changed, are linked, not copied. A running log is verified on a snapshot, which says nothing
+//! A folder is verified on a copy, so that recovery repairs nothing away. A running log is verified on a snapshot, which says nothing
 //! about bytes on disk that are still in memory. The chain has no key: who can rewrite the whole
 //! store and its head can forge it.
 
@@ -14,6 +13,7 @@ use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
 use super::codec;
+use super::copy::Copy;
 use super::head::{HeadFile, Mark};
 use super::record::{Body, Type};
 use super::recover::{self, Lock};
@@ -114,20 +114,24 @@ pub enum Fault {
     OutOfPlace,
 }
 
-/// Verifies the log in `dir`, which nobody may have open. `progress` is told how many of how many
-/// records are done.
+/// Verifies the log in `dir`, which nobody may have open, on a copy below `scratch`; nothing in
+/// `dir` changes. `progress` is told how many of how many records are done.
 ///
 /// # Errors
 ///
 /// [`StoreError::Damaged`] where the store cannot be read at all: that, too, is a finding.
-pub fn folder(dir: &Path, progress: impl FnMut(u64, u64)) -> Result<Report, StoreError> {
-    let _lock = Lock::take(dir)?;
+pub fn folder(
+    dir: &Path,
+    scratch: &Path,
+    progress: impl FnMut(u64, u64),
+) -> Result<Report, StoreError> {
+    let _lock = Lock::share(dir)?;
     let altered = match seal::check(dir, Depth::Full)? {
         Finding::Whole | Finding::NoSeal => Vec::new(),
         Finding::Altered(files) => files,
     };
-    let copy = Copy::of(dir)?;
-    let result = verify_copy(dir, &copy.path, progress);
+    let copy = Copy::below(scratch, dir)?;
+    let result = verify_copy(dir, copy.path(), progress);
     let report = result.map_err(|error| copy.as_original(dir, error))?;
     Ok(Report { altered, ..report })
 }
@@ -264,60 +268,6 @@ fn kept_from(body: &Body) -> Option<(u64, String)> {
     let metadata: serde_json::Value = serde_json::from_slice(body.metadata.bytes()).ok()?;
     let first = metadata.get("first_kept_seq")?.as_u64()?;
     Some((first, metadata.get("first_kept_prev_hash")?.as_str()?.into()))
-}
-
-/// A copy of a folder, removed when it is done with.
-pub(super) struct Copy {
-    path: PathBuf,
-}
-
-impl Copy {
-    /// Copies the folder to a new one beside it.
-    pub(super) fn of(dir: &Path) -> Result<Self, StoreError> {
-        let mut name = dir.file_name().unwrap_or_default().to_os_string();
-        name.push(format!(".verify-{}", std::process::id()));
-        let copy = Self { path: dir.with_file_name(name) };
-        copy_folder(dir, &copy.path)?;
-        Ok(copy)
-    }
-
-    /// Where it is.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Names the file of the original where a file of the copy is damaged.
-    fn as_original(&self, dir: &Path, error: StoreError) -> StoreError {
-        match error {
-            StoreError::Damaged { file, why } => {
-                let file = file.strip_prefix(&self.path).map_or(file.clone(), |it| dir.join(it));
-                StoreError::Damaged { file, why }
-            }
-            other => other,
-        }
-    }
-}
-
-impl Drop for Copy {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.path) {
-            tracing::warn!(%error, path = %self.path.display(), "a copy could not be removed");
-        }
-    }
-}
-
-fn copy_folder(from: &Path, to: &Path) -> Result<(), StoreError> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        let (source, target) = (entry.path(), to.join(entry.file_name()));
-        if entry.file_type()?.is_dir() {
-            copy_folder(&source, &target)?;
-        } else if !from.ends_with("tables") || fs::hard_link(&source, &target).is_err() {
-            recover::copy_sparse(&source, &target)?;
-        }
-    }
-    Ok(())
 }
 
 fn used_bytes(path: &Path) -> Result<usize, StoreError> {

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::append::{Appender, Prepared, keys};
+use super::clock;
 use super::head::{HeadFile, Mark};
 use super::query::Filter;
 use super::recover::{self, Lock, Opened};
@@ -65,6 +66,7 @@ pub(super) fn start(
     let view = View::new(store.snapshot())?;
     let appender = Appender::resume(&view, Redactor::new(&shared.config.redact_keys))?;
     let mark = appender.mark();
+    let _ = shared.opened.set(clock::Opened { at: (shared.clock)(), end: view.end()?.stored_ms });
     shared.durable_seq.store(mark.seq, Ordering::Relaxed);
     shared.store.store(Arc::new(Some(store)));
     let run = Run {

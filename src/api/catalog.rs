@@ -17,6 +17,7 @@ use crate::activity::Health;
 use crate::downstream::body::Body;
 use crate::proxy::Worker;
 use crate::proxy::retrieve::Shown;
+use crate::telemetry::Lines;
 use crate::tool::{OutputSchema, Tool, ToolName};
 use crate::upstream::supervisor::{ServerState, Status, Transport};
 
@@ -148,7 +149,12 @@ pub(super) fn servers(worker: &Worker, query: Query) -> Result<Bytes, Failure> {
     operation_id = "getStatus",
     responses((status = 200, description = "How the proxy is", body = Success<Overview>))
 )]
-pub(super) fn status(worker: &Worker, query: Query, uptime: Duration) -> Result<Bytes, Failure> {
+pub(super) fn status(
+    worker: &Worker,
+    query: Query,
+    uptime: Duration,
+    lines: &Lines,
+) -> Result<Bytes, Failure> {
     query.finish()?;
     let states = worker.proxy.upstreams.states();
     let connected = states.iter().filter(|state| state.status == Status::Connected).count();
@@ -159,6 +165,7 @@ pub(super) fn status(worker: &Worker, query: Query, uptime: Duration) -> Result<
         tools: worker.proxy.catalog.load().tools().len(),
         schemas: schemas(worker),
         activity: worker.proxy.activity.health(),
+        log: Log { lines_lost: lines.lost() },
     }))
 }
 
@@ -224,6 +231,14 @@ struct Overview {
     tools: usize,
     schemas: Schemas,
     activity: Health,
+    log: Log,
+}
+
+/// The log on stderr.
+#[derive(Serialize, ToSchema)]
+struct Log {
+    /// Lines that could not be written since the start: stderr is closed, or is not read in time.
+    lines_lost: u64,
 }
 
 #[derive(Serialize, ToSchema)]

@@ -16,9 +16,13 @@ use super::backend::{self, Backend, Needs, target};
 use super::failure::Failure;
 use super::output::{Output, cell, clean, list, text};
 use super::{pages, parse};
+use crate::activity::Id;
 
-/// The columns of `activity list`.
-const COLUMNS: [&str; 8] = ["ID", "TIME", "TYPE", "SERVER", "TOOL", "INTENT", "STATUS", "DURATION"];
+/// The columns of `activity list`. The time is when the record was stored, which is the order of
+/// the list, whatever the clock did; in UTC, where no hour comes twice. When a call began is in
+/// `activity show`.
+const COLUMNS: [&str; 8] =
+    ["ID", "TIME (UTC)", "TYPE", "SERVER", "TOOL", "INTENT", "STATUS", "DURATION"];
 
 /// Terminals narrower than this get two lines for a record, so that no id is broken.
 const WIDE: u16 = 110;
@@ -138,7 +142,7 @@ fn table(found: &Value, output: &Output, intents: Intents) -> String {
 pub(super) fn row(record: &Value, intents: Intents) -> Vec<String> {
     vec![
         cell(&text(record, "/id")),
-        time(&text(record, "/timestamp")),
+        stored(record).as_ref().map(moment).unwrap_or_default(),
         cell(&text(record, "/type")),
         cell(&text(record, "/server_name")),
         cell(&text(record, "/tool_name")),
@@ -171,12 +175,20 @@ fn intent(operation: &str, intents: Intents) -> Cow<'_, str> {
     }
 }
 
+/// When a record was stored: its id says so.
+fn stored(record: &Value) -> Option<Timestamp> {
+    let id = Id::parse(&text(record, "/id"))?;
+    Timestamp::from_millisecond(i64::try_from(id.time_ms()).ok()?).ok()
+}
+
 /// Month to second in UTC: retention makes the year known.
+fn moment(time: &Timestamp) -> String {
+    time.strftime("%m-%d %H:%M:%S").to_string()
+}
+
+/// The same of a timestamp in JSON.
 fn time(timestamp: &str) -> String {
-    match timestamp.parse::<Timestamp>() {
-        Ok(time) => time.strftime("%m-%d %H:%M:%S").to_string(),
-        Err(_) => cell(timestamp),
-    }
+    timestamp.parse().as_ref().map_or_else(|_| cell(timestamp), moment)
 }
 
 /// How long it took; what takes no time, like a decision, shows none.
@@ -194,10 +206,11 @@ fn duration(ms: f64) -> String {
 }
 
 /// What of a record is shown first, in this order; the rest follows.
-const FIRST: [&str; 10] = [
+const FIRST: [&str; 11] = [
     "id",
     "type",
-    "timestamp",
+    "began",
+    "stored",
     "server_name",
     "tool_name",
     "status",
@@ -211,6 +224,13 @@ const FIRST: [&str; 10] = [
 fn show(data: &Value) -> String {
     let record = data.get("activity").unwrap_or(data);
     let mut shown = String::new();
+    let mut record = record.clone();
+    if let (Some(time), Some(members)) = (stored(&record), record.as_object_mut()) {
+        if let Some(began) = members.remove("timestamp") {
+            members.insert("began".to_owned(), began);
+        }
+        members.insert("stored".to_owned(), format!("{time:.3}").into());
+    }
     let first = FIRST.iter().filter_map(|name| Some((*name, record.get(name)?)));
     let all = record.as_object().into_iter().flatten();
     let rest = all.map(|(name, value)| (name.as_str(), value));
@@ -265,7 +285,7 @@ mod tests {
     fn fr_034_a_row_carries_the_operation_type() {
         let cells = row(&record(), Intents::Icons);
         assert_eq!(cells.len(), COLUMNS.len());
-        assert_eq!(cells[1], "01-02 03:04:05");
+        assert_eq!(cells[1], "11-21 02:12:56");
         assert_eq!(cells[5], "🗑 destr");
         assert_eq!(cells[7], "12ms");
         assert_eq!(row(&record(), Intents::Words)[5], "destr");

@@ -326,7 +326,8 @@ Examples:
   mcpproxy activity list --intent-type destructive --server github -n 200
   mcpproxy activity list --type policy_decision -o json
 
-Times are UTC. Filters combine; several words in one filter are separated by commas.")]
+Newest first, by the time that is shown: when a record was stored, in UTC. --since and --until go
+by when a call began. Filters combine; several words in one filter are separated by commas.")]
     List(ActivityList),
     /// One record in full: intent, verdict, arguments, answer
     #[command(after_help = "\
@@ -461,13 +462,15 @@ pub(super) struct ActivityList {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Config {
-    /// Read the config as `serve` would and name every error and warning
+    /// Read the config, look for what it names, and tell every error and warning with its place
     #[command(after_help = "\
 Examples:
   mcpproxy config check
   mcpproxy -c ./mcp_config.json config check
 
-Exit code 5 if the config cannot be used; warnings alone are exit code 0.")]
+Also looked for: the servers' commands and folders, the variables they need, and whether data_dir
+can be written to. No server is started. Exit code 5 if anything is wrong; warnings alone are exit
+code 0. With json, \"problems\" holds each with file, line, column and key.")]
     Check,
     /// Print the path of the config file in use
     #[command(after_help = "\

@@ -20,6 +20,7 @@ use serde_json::value::RawValue;
 use super::args::Global;
 use super::failure::{Exit, Failure};
 use super::http::{Answer, Client, Unanswered, hint};
+use super::scratch::Scratch;
 use super::{config, log, running, serve};
 use crate::api::{self, SOURCE};
 use crate::downstream::body::Body;
@@ -55,7 +56,7 @@ pub(super) struct Local {
 /// What a command needs of a proxy that has to be opened for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Needs {
-    /// The log alone: no server is started.
+    /// The log alone, to be read: no server is started, and nothing in the data folder changes.
     Activity,
     /// One that runs already; none is opened.
     Running,
@@ -72,22 +73,26 @@ pub(super) fn with(
     needs: Needs,
     command: impl AsyncFnOnce(&Backend) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let mut loaded = config::load(global, None)?;
-    log::start(global.log_level.as_deref().unwrap_or("error"), log::Shape::Text);
+    let loaded = config::load(global, None)?;
+    let log = log::start(global.log_level.as_deref().unwrap_or("error"), log::Shape::Text);
     config::warn(&loaded);
     let runtime = server::local_runtime().map_err(Failure::failed)?;
     if let Some(client) = runtime.block_on(running::find(&loaded.config)) {
         return runtime.block_on(command(&Backend::Remote(client)));
     }
-    match needs {
+    let mut scratch = None;
+    let app = match needs {
         Needs::Running => {
             let nobody = Unanswered::NobodyThere(loaded.config.listen.to_string());
             return Err(unreachable(&nobody));
         }
-        Needs::Activity => loaded.config.servers.clear(),
-        Needs::Catalog | Needs::Calls => {}
-    }
-    let app = App::start(loaded.config).map_err(|error| serve::not_started(&error))?;
+        Needs::Activity => {
+            let scratch = scratch.insert(Scratch::watched("read")?);
+            App::read(loaded.config, scratch.path(), log.lines())
+        }
+        Needs::Catalog | Needs::Calls => App::start(loaded.config, log.lines()),
+    };
+    let app = app.map_err(|error| serve::not_started(&error))?;
     let local = Local::new(&app);
     let done = runtime.block_on(async {
         if needs == Needs::Catalog {
@@ -117,7 +122,7 @@ impl Local {
             }
         };
         if tokio::time::timeout(SETTLE_TIMEOUT, settled).await.is_err() {
-            eprintln!("warning: not all servers answered within {SETTLE_TIMEOUT:?}");
+            log::say(format_args!("warning: not all servers answered within {SETTLE_TIMEOUT:?}"));
         }
     }
 

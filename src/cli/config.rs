@@ -8,17 +8,21 @@ use super::args::{Config as Command, Global};
 use super::failure::{Exit, Failure};
 use super::output::{self, Output, clean, list, text};
 use crate::config::file::{Loaded, locate};
+use crate::config::problem::{Problem, Severity};
 use crate::config::servers::Server;
-use crate::config::{Config, ConfigError, Flags};
+use crate::config::{Config, Flags};
 
 /// Reads the config as `serve` would: file, environment, flags.
 pub(super) fn load(global: &Global, listen: Option<&str>) -> Result<Loaded, Failure> {
-    let flags = Flags {
+    Config::load(global.config.as_deref(), &variable, &flags(global, listen)).map_err(unusable)
+}
+
+fn flags(global: &Global, listen: Option<&str>) -> Flags {
+    Flags {
         listen: listen.map(str::to_owned),
         data_dir: global.data_dir.clone(),
         log_level: global.log_level.clone(),
-    };
-    Config::load(global.config.as_deref(), &variable, &flags).map_err(|error| failed(&error))
+    }
 }
 
 /// Checks the config, or names its file.
@@ -30,14 +34,23 @@ pub(super) fn run(command: &Command, global: &Global, output: &Output) -> Result
             output.print(&json!({"path": path}).to_string(), |_| path.clone())
         }
         Command::Check => {
-            let loaded = load(global, None)?;
+            let flags = flags(global, None);
+            let loaded = Config::check(global.config.as_deref(), &variable, &flags);
+            let loaded = loaded.map_err(unusable)?;
             output.print(&report(&loaded).to_string(), draw)
         }
     }
 }
 
-/// A config that cannot be used: exit 5, and how to look closer.
-pub(super) fn failed(error: &ConfigError) -> Failure {
+/// A config that cannot be used: exit 5, and everything that is wrong with it.
+pub(super) fn unusable(problems: Vec<Problem>) -> Failure {
+    let errors = problems.iter().filter(|it| it.severity == Severity::Error);
+    let errors: Vec<String> = errors.map(ToString::to_string).collect();
+    Failure { problems, ..Failure::new(Exit::Config, errors.join("\n")) }
+}
+
+/// One thing about a config that is wrong: exit 5.
+pub(super) fn failed(error: &Problem) -> Failure {
     Failure::new(Exit::Config, error)
 }
 
@@ -58,7 +71,28 @@ fn report(loaded: &Loaded) -> serde_json::Value {
         "data_dir": config.data_dir.display().to_string(),
         "servers": servers,
         "warnings": warnings,
+        "problems": loaded.warnings.iter().map(json).collect::<Vec<_>>(),
     })
+}
+
+/// A problem, for programs.
+pub(super) fn json(problem: &Problem) -> serde_json::Value {
+    let severity = match problem.severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+    };
+    let mut shown = serde_json::Map::new();
+    shown.insert("severity".to_owned(), severity.into());
+    shown.insert("key".to_owned(), problem.key.as_str().into());
+    shown.insert("problem".to_owned(), problem.text.as_str().into());
+    if let Some(file) = &problem.file {
+        shown.insert("file".to_owned(), file.display().to_string().into());
+    }
+    if let Some(place) = problem.place {
+        shown.insert("line".to_owned(), place.line.into());
+        shown.insert("column".to_owned(), place.column.into());
+    }
+    shown.into()
 }
 
 fn draw(report: &serde_json::Value) -> String {
@@ -84,6 +118,6 @@ fn draw(report: &serde_json::Value) -> String {
 /// Says the warnings on stderr, where they do not mix with results.
 pub(super) fn warn(loaded: &Loaded) {
     for warning in &loaded.warnings {
-        eprintln!("warning: {}", output::clean(&warning.to_string()));
+        super::log::say(format_args!("warning: {}", output::clean(&warning.to_string())));
     }
 }

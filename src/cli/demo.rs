@@ -5,7 +5,6 @@
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, TcpListener};
-use std::path::PathBuf;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -18,6 +17,7 @@ use super::demo_upstream::Server;
 use super::failure::Failure;
 use super::http::{Answer, Client, McpSession};
 use super::output::{clean, draw, list, text};
+use super::scratch::Scratch;
 use super::{log, serve};
 use crate::config::{self, Flags};
 use crate::server::{self, App};
@@ -109,8 +109,8 @@ fn steps() -> [Step; 5] {
 
 /// Runs the demo: a proxy with a throw-away store, an upstream, five calls.
 pub(super) fn run(global: &Global) -> Result<(), Failure> {
-    log::start(global.log_level.as_deref().unwrap_or("error"), log::Shape::Text);
-    let folder = Folder::new()?;
+    let log = log::start(global.log_level.as_deref().unwrap_or("error"), log::Shape::Text);
+    let folder = Scratch::new("demo")?;
     let key = serve::random()?.iter().fold(String::new(), |key, byte| format!("{key}{byte:02x}"));
     let program = std::env::current_exe().map_err(Failure::failed)?;
     let config = json!({
@@ -118,12 +118,12 @@ pub(super) fn run(global: &Global) -> Result<(), Failure> {
         "output_validation": {"mode": "strict"},
         "mcpServers": {SERVER: {"command": program, "args": ["demo-upstream"]}},
     });
-    let flags = Flags { data_dir: Some(folder.0.clone()), ..Flags::default() };
+    let flags = Flags { data_dir: Some(folder.path().to_owned()), ..Flags::default() };
     let no_environment = |_: &str| None;
     let (config, _) = config::parse(&config.to_string(), &no_environment, &flags)
-        .map_err(|error| super::config::failed(&error))?;
+        .map_err(super::config::unusable)?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(Failure::failed)?;
-    let app = App::start(config).map_err(|error| serve::not_started(&error))?;
+    let app = App::start(config, log.lines()).map_err(|error| serve::not_started(&error))?;
     let server = app.serve(listener).map_err(|error| serve::not_started(&error))?;
     let client = Client::new(server.address(), &key);
     let runtime = server::local_runtime().map_err(Failure::failed)?;
@@ -132,27 +132,6 @@ pub(super) fn run(global: &Global) -> Result<(), Failure> {
     let story = story?;
     closed?;
     super::output::write(story.as_bytes())
-}
-
-/// A folder of our own that is gone when the demo is.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Result<Self, Failure> {
-        let name = format!("mcpproxy-demo-{}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        // Not `create_dir_all`: one that is there already is somebody else's.
-        std::fs::create_dir(&folder)
-            .map_err(|error| Failure::failed(format!("{}: {error}", folder.display())))?;
-        Ok(Self(folder))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What cannot be removed is left to the system, which clears its temporary folder.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// Makes the five calls against a running proxy and tells the story; fails if a fate is another

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::config::problem::{Problem, Severity};
+
 /// Exit codes other than 0, as CONTRACTS' command line has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Exit {
@@ -26,13 +28,15 @@ pub(super) struct Failure {
     pub(super) message: String,
     /// The request that failed, to be found in log and activity.
     pub(super) request_id: Option<String>,
+    /// What is wrong with the config, where that is why: each has its own line then.
+    pub(super) problems: Vec<Problem>,
 }
 
 impl Failure {
     pub(super) fn new(exit: Exit, message: impl fmt::Display) -> Self {
         let lines = message.to_string();
         let words: Vec<&str> = lines.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
-        Self { exit, message: words.join(" "), request_id: None }
+        Self { exit, message: words.join(" "), request_id: None, problems: Vec::new() }
     }
 
     /// The operation failed.
@@ -45,8 +49,19 @@ impl Failure {
         Self::new(Exit::Usage, message)
     }
 
-    /// The line for stderr: JSON where results are JSON.
+    /// The line for stderr, or a line for each problem: JSON where results are JSON.
     pub(super) fn line(&self, json: bool) -> String {
+        if !json && !self.problems.is_empty() {
+            let lines = self.problems.iter().map(|problem| {
+                let kind = match problem.severity {
+                    Severity::Error => "error",
+                    Severity::Warning => "warning",
+                };
+                let line = problem.to_string().replace('\n', " ");
+                format!("{kind}: {}", super::output::clean(&line))
+            });
+            return lines.collect::<Vec<_>>().join("\n");
+        }
         if !json {
             return format!("error: {}", super::output::clean(&self.message));
         }
@@ -55,6 +70,10 @@ impl Failure {
         });
         if let (Some(map), Some(id)) = (error.as_object_mut(), &self.request_id) {
             map.insert("request_id".to_owned(), id.as_str().into());
+        }
+        if let (Some(map), false) = (error.as_object_mut(), self.problems.is_empty()) {
+            let problems = self.problems.iter().map(super::config::json).collect();
+            map.insert("problems".to_owned(), problems);
         }
         error.to_string()
     }

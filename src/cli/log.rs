@@ -1,10 +1,20 @@
 //! Where logs go: stderr, as text for people or JSON for machines. stdout belongs to results.
+//!
+//! Also what else is said on stderr: nobody is left to be told that it is closed.
 
-use std::io::IsTerminal;
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{self, IsTerminal, Write as _};
+use std::os::fd::AsFd;
+use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
 
+use crate::telemetry::Lines;
 use crate::upstream::oauth::SECRETIVE;
+
+/// How long the end of a command waits for its log to be read.
+const FINISH_LIMIT: Duration = Duration::from_secs(1);
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,20 +25,52 @@ pub(super) enum Shape {
     Json,
 }
 
+/// The log of a command; dropped, it is written to its end.
+#[derive(Debug)]
+pub(super) struct Log(Lines);
+
+impl Log {
+    /// Where its lines go.
+    pub(super) fn lines(&self) -> Lines {
+        self.0.clone()
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.0.finish(FINISH_LIMIT);
+    }
+}
+
 /// Starts logging at `level`. A second start in one process changes nothing.
-pub(super) fn start(level: &str, shape: Shape) {
+pub(super) fn start(level: &str, shape: Shape) -> Log {
     // What libraries have to say is of interest only when it is bad, or when asked for.
     let libraries = if matches!(level, "debug" | "trace") { "info" } else { "warn" };
     // The codes and tokens of logins are nobody's business, at any level.
     let filter = EnvFilter::new(format!("{libraries},mcpproxy={level},{SECRETIVE}=warn"));
+    // Without a thread or a stderr there is no log, and what it would say is counted.
+    let lines = stderr().and_then(Lines::to).unwrap_or_default();
+    let writer = lines.clone();
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_target(false)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr);
+        .with_ansi(io::stderr().is_terminal())
+        .with_writer(move || writer.clone());
     // It fails only if a subscriber is set already, and then that one is meant.
     let _ = match shape {
         Shape::Text => builder.try_init(),
         Shape::Json => builder.json().try_init(),
     };
+    Log(lines)
+}
+
+/// stderr without the lock of the standard library: who waits for its reader must not keep others
+/// from it.
+fn stderr() -> io::Result<File> {
+    Ok(io::stderr().as_fd().try_clone_to_owned()?.into())
+}
+
+/// Says a line on stderr.
+pub(super) fn say(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{line}");
 }

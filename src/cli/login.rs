@@ -26,7 +26,7 @@ pub(super) fn log_in(
     limit: Duration,
 ) -> Result<(), Failure> {
     let loaded = config::load(global, None)?;
-    log::start(global.log_level.as_deref().unwrap_or("error"), log::Shape::Text);
+    let _log = log::start(global.log_level.as_deref().unwrap_or("error"), log::Shape::Text);
     let config = &loaded.config;
     let server = find(config, name)?;
     let show = |url: &str| {
@@ -37,7 +37,7 @@ pub(super) fn log_in(
             }
         };
         // stdout is for the outcome.
-        eprintln!("{said}");
+        log::say(said);
         if open {
             open_browser(url);
         }
@@ -103,6 +103,6 @@ fn open_browser(url: &str) {
     let mut command = Command::new(opener);
     command.arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     if let Err(error) = command.spawn() {
-        eprintln!("warning: no browser could be opened ({opener}: {error})");
+        log::say(format_args!("warning: no browser could be opened ({opener}: {error})"));
     }
 }

@@ -20,7 +20,7 @@ use crate::server::{App, StartError};
 /// Serves HTTP until SIGINT or SIGTERM.
 pub(super) fn http(global: &Global, flags: &Serve) -> Result<(), Failure> {
     let mut loaded = config::load(global, flags.listen.as_deref())?;
-    start_log(loaded.config.logging);
+    let log = start_log(loaded.config.logging);
     note_warnings(&loaded);
     let listener = bind(loaded.config.listen)?;
     if loaded.ensure_api_key(random()?).map_err(|error| config::failed(&error))? {
@@ -30,7 +30,7 @@ pub(super) fn http(global: &Global, flags: &Serve) -> Result<(), Failure> {
         salvage(&loaded.config.activity_folder())?;
     }
     let data_dir = loaded.config.data_dir.clone();
-    let app = App::start(loaded.config).map_err(|error| not_started(&error))?;
+    let app = App::start(loaded.config, log.lines()).map_err(|error| not_started(&error))?;
     let server = app.serve(listener).map_err(|error| not_started(&error))?;
     let _announced = Announced::at(&data_dir, server.address());
     // The one line of stdout: whoever started it knows now that it listens, and where.
@@ -101,12 +101,12 @@ pub(super) fn store(error: &StoreError) -> Failure {
 }
 
 /// Starts the log as the config says.
-pub(super) fn start_log(logging: Logging) {
+pub(super) fn start_log(logging: Logging) -> log::Log {
     let shape = match logging.format {
         LogFormat::Text => log::Shape::Text,
         LogFormat::Json => log::Shape::Json,
     };
-    log::start(logging.level.as_str(), shape);
+    log::start(logging.level.as_str(), shape)
 }
 
 /// Says what the config was warned about.

@@ -18,11 +18,12 @@ use crate::config::Config;
 use crate::downstream;
 use crate::proxy::Worker;
 use crate::server::{self, App, DRAIN_TIMEOUT, StartError};
+use crate::telemetry::Lines;
 
 /// Serves one client over stdin and stdout until it closes its end.
 pub(super) fn run(global: &Global) -> Result<(), Failure> {
     let loaded = config::load(global, None)?;
-    serve::start_log(loaded.config.logging);
+    let log = serve::start_log(loaded.config.logging);
     serve::note_warnings(&loaded);
     let runtime = server::local_runtime().map_err(Failure::failed)?;
     let found = runtime.block_on(async {
@@ -38,7 +39,7 @@ pub(super) fn run(global: &Global) -> Result<(), Failure> {
         let (place, key) = (client.authority(), loaded.config.key());
         runtime.block_on(bridge::run(place, key, input, tokio::io::stdout()))
     } else {
-        alone(&runtime, loaded.config)?
+        alone(&runtime, loaded.config, log.lines())?
     };
     // A read of stdin that a signal left behind would be waited for otherwise.
     runtime.shutdown_background();
@@ -49,8 +50,9 @@ pub(super) fn run(global: &Global) -> Result<(), Failure> {
 fn alone(
     runtime: &tokio::runtime::LocalRuntime,
     config: Config,
+    log: Lines,
 ) -> Result<io::Result<()>, Failure> {
-    let app = App::start(config).map_err(|error| match error {
+    let app = App::start(config, log).map_err(|error| match error {
         StartError::Activity(StoreError::Locked) => {
             let next = "start `mcpproxy serve`, which all clients then share";
             Failure::new(Exit::Store, format!("{}; {next}", StoreError::Locked))

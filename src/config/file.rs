@@ -7,10 +7,11 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-use serde_json::value::RawValue;
+use jsonc_parser::common::Ranged;
 
-use super::{ApiKey, Config, ConfigError, Flags, Warning, parse};
+use super::document::Document;
+use super::problem::{Problem, Severity};
+use super::{ApiKey, Config, Flags, Parsed, check, parse_all};
 
 /// Most bytes of a config file.
 const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
@@ -32,7 +33,7 @@ pub struct Loaded {
     /// The file, there or not.
     pub path: PathBuf,
     /// What is odd about it.
-    pub warnings: Vec<Warning>,
+    pub warnings: Vec<Problem>,
     /// The text of the file; `None` without one.
     text: Option<String>,
 }
@@ -42,37 +43,64 @@ impl Config {
     /// the defaults. Changes nothing on disk.
     ///
     /// # Errors
-    /// The file cannot be read, or [`parse`] says why it cannot be used.
+    /// The file cannot be read, or everything that keeps it from being used, with the warnings.
     pub fn load(
         path: Option<&Path>,
         env: &impl Fn(&str) -> Option<String>,
         flags: &Flags,
-    ) -> Result<Loaded, ConfigError> {
-        let path = locate(path, env)?;
-        let in_file = |problem: String| ConfigError::File { path: path.clone(), problem };
-        let mut of_file = Vec::new();
-        let text = match read(&path) {
-            Ok((text, mode)) => {
-                if mode & OTHERS != 0 {
-                    let problem = format!(
-                        "others may read or write it (mode {mode:03o}): chmod 600 it, it holds keys"
-                    );
-                    of_file.push(Warning::File { path: path.clone(), problem });
-                }
-                Some(text)
+    ) -> Result<Loaded, Vec<Problem>> {
+        load(path, env, flags, |_| {})
+    }
+
+    /// The same, and looks whether this machine has what the config names: a server that cannot
+    /// run is an error, too.
+    ///
+    /// # Errors
+    /// Those of [`Self::load`], and everything that is missing.
+    pub fn check(
+        path: Option<&Path>,
+        env: &impl Fn(&str) -> Option<String>,
+        flags: &Flags,
+    ) -> Result<Loaded, Vec<Problem>> {
+        load(path, env, flags, |parsed| check::look(parsed, env))
+    }
+}
+
+fn load(
+    path: Option<&Path>,
+    env: &impl Fn(&str) -> Option<String>,
+    flags: &Flags,
+    look: impl FnOnce(&mut Parsed<'_>),
+) -> Result<Loaded, Vec<Problem>> {
+    let path = locate(path, env).map_err(|problem| vec![problem])?;
+    let mut of_file = Vec::new();
+    let text = match read(&path) {
+        Ok((text, mode)) => {
+            if mode & OTHERS != 0 {
+                let text = format!(
+                    "others may read or write it (mode {mode:03o}): chmod 600 it, it holds keys"
+                );
+                of_file.push(Problem::of_file(Severity::Warning, &path, text));
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(in_file(format!("cannot be read: {error}"))),
-        };
-        let parsed = parse(text.as_deref().unwrap_or_default(), env, flags);
-        let (config, warnings) = parsed.map_err(|error| match &error {
-            ConfigError::At { path, .. } if !is_in_file(path) => error,
-            ConfigError::At { .. } | ConfigError::Unreadable(_) | ConfigError::File { .. } => {
-                in_file(error.to_string())
-            }
-        })?;
-        of_file.extend(warnings);
-        Ok(Loaded { config, path, warnings: of_file, text })
+            Some(text)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => {
+            let text = format!("cannot be read: {error}");
+            return Err(vec![Problem::of_file(Severity::Error, &path, text)]);
+        }
+    };
+    let mut parsed = parse_all(text.as_deref().unwrap_or_default(), env, flags);
+    look(&mut parsed);
+    match parsed.finish(Some(&path)) {
+        Ok((config, warnings)) => {
+            of_file.extend(warnings);
+            Ok(Loaded { config, path, warnings: of_file, text })
+        }
+        Err(problems) => {
+            of_file.extend(problems);
+            Err(of_file)
+        }
     }
 }
 
@@ -82,20 +110,20 @@ impl Loaded {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn ensure_api_key(&mut self, random: [u8; API_KEY_BYTES]) -> Result<bool, ConfigError> {
+    pub fn ensure_api_key(&mut self, random: [u8; API_KEY_BYTES]) -> Result<bool, Problem> {
         if self.config.api_key.is_some() {
             return Ok(false);
         }
         let key: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
         let text = with_api_key(self.text.as_deref().unwrap_or_default(), &key);
-        write(&self.path, &text).map_err(|error| ConfigError::File {
-            path: self.path.clone(),
-            problem: format!(
-                "the new api_key cannot be written: {error} (or set MCPPROXY_API_KEY)"
-            ),
+        write(&self.path, &text).map_err(|error| {
+            let text =
+                format!("the new api_key cannot be written: {error} (or set MCPPROXY_API_KEY)");
+            Problem::of_file(Severity::Error, &self.path, text)
         })?;
         self.text = Some(text);
-        self.config.api_key = Some(ApiKey::new(key, "api_key")?);
+        let key = ApiKey::new(key).map_err(|problem| Problem::outside("api_key", problem))?;
+        self.config.api_key = Some(key);
         Ok(true)
     }
 }
@@ -107,23 +135,18 @@ impl Loaded {
 pub fn locate(
     path: Option<&Path>,
     env: &impl Fn(&str) -> Option<String>,
-) -> Result<PathBuf, ConfigError> {
+) -> Result<PathBuf, Problem> {
     if let Some(path) = path {
         return Ok(path.to_owned());
     }
     let variable = env("MCPPROXY_CONFIG").filter(|path| !path.is_empty());
     let path = variable.as_deref().unwrap_or(DEFAULT_PATH);
     expand_home(Path::new(path), env).ok_or_else(|| {
-        ConfigError::at(
+        Problem::outside(
             "--config",
             "HOME is not set, so the default file cannot be found: name one",
         )
     })
-}
-
-/// False for the paths of flags and environment variables, which no file is to blame for.
-fn is_in_file(path: &str) -> bool {
-    !path.starts_with("--") && !path.starts_with("MCPPROXY_")
 }
 
 /// `path` with a leading `~` replaced; `None` if that leads nowhere.
@@ -179,44 +202,62 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
     fs::rename(&temporary, &target)
 }
 
-/// `text`, the config as it stands, with `api_key` in it.
+/// `text`, the config as it stands, with `api_key` in it: order, layout and comments stay.
 fn with_api_key(text: &str, key: &str) -> String {
-    #[derive(Deserialize)]
-    struct Present<'a> {
-        #[serde(borrow)]
-        api_key: Option<&'a RawValue>,
-    }
     let member = format!("\"api_key\": \"{key}\"");
     let bare = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let present =
-        serde_json::from_str::<Present<'_>>(bare).ok().and_then(|present| present.api_key);
-    if let Some(value) = present {
-        let at = value.get().as_ptr().addr() - text.as_ptr().addr();
-        let (before, rest) = text.split_at(at);
-        let after = rest.get(value.get().len()..).unwrap_or_default();
+    let (document, _) = Document::parse(text, &mut Vec::new());
+    let split =
+        |at: usize| text.split_at_checked(text.len() - bare.len() + at).unwrap_or((text, ""));
+    let Some(root) = document.root() else {
+        // Comments alone.
+        let end = if bare.is_empty() || bare.ends_with('\n') { "" } else { "\n" };
+        return format!("{text}{end}{{\n  {member}\n}}\n");
+    };
+    if let Some(present) = root.get("api_key") {
+        let (before, _) = split(present.value.start());
+        let (_, after) = split(present.value.end());
         return format!("{before}\"{key}\"{after}");
     }
-    let Some((before, after)) = text.split_once('{') else {
-        return format!("{{\n  {member}\n}}\n");
-    };
+    let (before, after) = split(behind_brace(bare, root.start() + 1));
     let first = after.trim_start();
-    if first.starts_with('}') {
-        return format!("{before}{{\n  {member}\n{first}");
+    if root.properties.is_empty() {
+        return format!(
+            "{before}\n  {member}\n{}",
+            if first.starts_with('}') { first } else { after.trim_start_matches(['\r', '\n']) }
+        );
     }
     // The white space before the first key is what stands before every key.
     let space = after.strip_suffix(first).unwrap_or_default();
-    format!("{before}{{{space}{member},{}{first}", if space.is_empty() { " " } else { space })
+    format!("{before}{space}{member},{}{first}", if space.is_empty() { " " } else { space })
+}
+
+/// Where a first key can stand: behind the comments that share the line of the brace before `at`.
+fn behind_brace(text: &str, mut at: usize) -> usize {
+    loop {
+        let rest = text.get(at..).unwrap_or_default();
+        let comment = rest.trim_start_matches([' ', '\t']);
+        let length = match (comment.strip_prefix("//"), comment.strip_prefix("/*")) {
+            (Some(comment), _) => comment.find(['\r', '\n']),
+            (_, Some(comment)) => comment.find("*/").map(|end| end + 2),
+            (None, None) => None,
+        };
+        let Some(length) = length else { return at };
+        at += rest.len() - comment.len() + 2 + length;
+        if comment.starts_with("//") {
+            return at;
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::Value;
 
     const KEY: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-    fn no_env(_: &str) -> Option<String> {
-        None
+    fn home(name: &str) -> Option<String> {
+        (name == "HOME").then(|| "/".to_owned())
     }
 
     #[test]
@@ -238,11 +279,27 @@ mod tests {
                 "{\"a\": 1, \"api_key\" : \"\" , \"b\": 2}",
                 "{\"a\": 1, \"api_key\" : \"K\" , \"b\": 2}",
             ),
+            // Comments and trailing commas stay where they are.
+            (
+                "// {\n{\n  // a's\n  \"a\": 1, // one\n}\n",
+                "// {\n{\n  \"api_key\": \"K\",\n  // a's\n  \"a\": 1, // one\n}\n",
+            ),
+            (
+                "{ // mine\n  // a's\n  \"a\": 1,\n}",
+                "{ // mine\n  \"api_key\": \"K\",\n  // a's\n  \"a\": 1,\n}",
+            ),
+            ("{ /* mine */ \"a\": 1}", "{ /* mine */ \"api_key\": \"K\", \"a\": 1}"),
+            ("{\n  // none\n}\n", "{\n  \"api_key\": \"K\"\n  // none\n}\n"),
+            ("{ // none\n}", "{ // none\n  \"api_key\": \"K\"\n}"),
+            ("// none", "// none\n{\n  \"api_key\": \"K\"\n}\n"),
+            (
+                "{\"a\": 1, // \"api_key\": \"x\"\n\"api_key\": /* k */ \"\",}",
+                "{\"a\": 1, // \"api_key\": \"x\"\n\"api_key\": /* k */ \"K\",}",
+            ),
         ] {
             let written = with_api_key(text, KEY);
             assert_eq!(written, expected.replace("\"K\"", &format!("{KEY:?}")), "{text:?}");
-            let value: Value =
-                serde_json::from_str(written.trim_start_matches('\u{feff}')).unwrap();
+            let (_, value) = Document::parse(&written, &mut Vec::new());
             assert_eq!(value["api_key"], KEY);
         }
     }
@@ -288,16 +345,20 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_read_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        let load = |path: &Path| Config::load(Some(path), &no_env, &Flags::default()).unwrap_err();
-        let error = load(folder.path()).to_string();
+        let load = |path: &Path| {
+            let problems = Config::load(Some(path), &home, &Flags::default()).unwrap_err();
+            problems.into_iter().map(|it| it.to_string()).next_back().unwrap()
+        };
+        let error = load(folder.path());
         assert!(error.starts_with(&*folder.path().to_string_lossy()), "{error}");
         let file = folder.path().join("c.json");
         fs::write(&file, "{\"listen\":").unwrap();
-        let error = load(&file).to_string();
-        assert!(error.contains("c.json: ") && error.contains("line 1 column 10"), "{error}");
+        let error = load(&file);
+        assert!(error.contains("c.json: ") && error.contains("line 1 column 11"), "{error}");
         fs::write(&file, "{}").unwrap();
         let flags = Flags { listen: Some("x".into()), ..Flags::default() };
-        let error = Config::load(Some(&file), &no_env, &flags).unwrap_err().to_string();
+        let errors = Config::load(Some(&file), &home, &flags).unwrap_err();
+        let error = errors.last().unwrap().to_string();
         assert!(error.starts_with("--listen: "), "{error}");
     }
 }

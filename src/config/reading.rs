@@ -1,42 +1,115 @@
-//! One section from its JSON value: where an error stands, and which keys nobody knows.
+//! One section from its JSON value: everything that is wrong in it, where, and which keys nobody
+//! knows.
 
 use std::fmt;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{ConfigError, Warning};
+use super::problem::{Findings, KeyPath, Step};
 
 /// Reads one section; keys that it does not know become warnings.
-pub(super) fn read<T: DeserializeOwned>(
+pub(super) fn read<T: DeserializeOwned + Default>(
     value: &Value,
-    at: &str,
-    warnings: &mut Vec<Warning>,
-) -> Result<T, ConfigError> {
-    let (section, unknown) = read_quietly(value, at)?;
-    let prefix = if at.is_empty() { String::new() } else { format!("{at}.") };
-    warnings.extend(unknown.into_iter().map(|key| unknown_key(format!("{prefix}{key}"))));
-    Ok(section)
+    at: &KeyPath,
+    findings: &mut Findings<'_>,
+) -> T {
+    let (section, unknown) = read_quietly(value, at, findings);
+    for steps in unknown {
+        unknown_key(&at.join(steps), findings);
+    }
+    section
 }
 
 /// Reads one section; also returns the paths, within it, of keys that it does not know.
-pub(super) fn read_quietly<T: DeserializeOwned>(
+///
+/// A value that is wrong is told, and counts as absent: so all of them are found, since every key
+/// has a default.
+pub(super) fn read_quietly<T: DeserializeOwned + Default>(
     value: &Value,
-    at: &str,
-) -> Result<(T, Vec<String>), ConfigError> {
-    let mut unknown = Vec::new();
-    let mut track = serde_path_to_error::Track::new();
-    let tracked = serde_path_to_error::Deserializer::new(value, &mut track);
-    let section = serde_ignored::deserialize(tracked, |path| unknown.push(path.to_string()));
-    let section = section.map_err(|error| {
-        let path = match (at, track.path().to_string().as_str()) {
-            (at, ".") => at.to_owned(),
-            ("", path) => path.to_owned(),
-            (at, path) => format!("{at}.{path}"),
+    at: &KeyPath,
+    findings: &mut Findings<'_>,
+) -> (T, Vec<Vec<Step>>) {
+    let mut rest = None;
+    loop {
+        let value = rest.as_ref().unwrap_or(value);
+        let mut unknown = Vec::new();
+        let mut track = serde_path_to_error::Track::new();
+        let tracked = serde_path_to_error::Deserializer::new(value, &mut track);
+        let read = serde_ignored::deserialize(tracked, |path| unknown.push(steps_of(&path)));
+        let error = match read {
+            Ok(section) => return (section, unknown),
+            Err(error) => error,
         };
-        ConfigError::at(&path, error)
-    })?;
-    Ok((section, unknown))
+        let steps = track.path().iter().map_while(step).collect::<Vec<_>>();
+        findings.error(&at.join(steps.iter().cloned()), plain(&error));
+        let mut without = value.clone();
+        if findings.is_full() || !remove(&mut without, &steps) {
+            return (T::default(), Vec::new());
+        }
+        rest = Some(without);
+    }
+}
+
+fn step(segment: &serde_path_to_error::Segment) -> Option<Step> {
+    match segment {
+        serde_path_to_error::Segment::Seq { index } => Some(Step::Element(*index)),
+        serde_path_to_error::Segment::Map { key } => Some(Step::Key(key.clone())),
+        serde_path_to_error::Segment::Enum { .. } | serde_path_to_error::Segment::Unknown => None,
+    }
+}
+
+fn steps_of(path: &serde_ignored::Path<'_>) -> Vec<Step> {
+    use serde_ignored::Path;
+    let below = |parent, step| {
+        let mut steps = steps_of(parent);
+        steps.push(step);
+        steps
+    };
+    match path {
+        Path::Root => Vec::new(),
+        Path::Seq { parent, index } => below(parent, Step::Element(*index)),
+        Path::Map { parent, key } => below(parent, Step::Key(key.clone())),
+        Path::Some { parent }
+        | Path::NewtypeStruct { parent }
+        | Path::NewtypeVariant { parent } => steps_of(parent),
+    }
+}
+
+/// Takes the value at `steps` out. False if there is none.
+fn remove(value: &mut Value, steps: &[Step]) -> bool {
+    match (value, steps) {
+        (Value::Object(map), [Step::Key(key)]) => map.remove(key).is_some(),
+        (Value::Array(list), [Step::Element(at)]) if *at < list.len() => {
+            list.remove(*at);
+            true
+        }
+        (Value::Object(map), [Step::Key(key), rest @ ..]) => {
+            map.get_mut(key).is_some_and(|value| remove(value, rest))
+        }
+        (Value::Array(list), [Step::Element(at), rest @ ..]) => {
+            list.get_mut(*at).is_some_and(|value| remove(value, rest))
+        }
+        (_, _) => false,
+    }
+}
+
+/// The types by the names that JSON has for them.
+fn plain(error: &impl fmt::Display) -> String {
+    const NAMES: [(&str, &str); 7] = [
+        ("expected a sequence", "expected an array"),
+        ("expected a map", "expected an object"),
+        ("expected struct ", "expected an object: "),
+        ("expected a boolean", "expected true or false"),
+        ("expected u64", "expected a whole number"),
+        ("expected u32", "expected a whole number"),
+        ("expected usize", "expected a whole number"),
+    ];
+    let text = error.to_string();
+    match NAMES.iter().find(|(theirs, _)| text.contains(theirs)) {
+        Some((theirs, plain)) => text.replacen(theirs, plain, 1),
+        None => text,
+    }
 }
 
 /// Keys of the file, wherever they stand: for the guess at what an unknown one was meant to be.
@@ -101,17 +174,20 @@ pub(super) const KNOWN_KEYS: &[&str] = &[
     "tools",
 ];
 
-/// The warning about the key at `path`.
-pub(super) fn unknown_key(path: String) -> Warning {
-    let key = path.rsplit('.').next().unwrap_or(&path).to_lowercase();
+/// Warns of the key at `path`, and names the known one that is most like it.
+pub(super) fn unknown_key(path: &KeyPath, findings: &mut Findings<'_>) {
+    let key = match path.0.last() {
+        Some(Step::Key(key)) => key.to_lowercase(),
+        Some(Step::Element(_)) | None => String::new(),
+    };
     let distance = |known: &str| {
         let known = known.to_lowercase();
-        // `servers` is three letters from nothing, and yet plainly `mcpServers`.
+        // A part of a name plainly means it.
         if key.len() > 3 && known.contains(&key) { 1 } else { strsim::osa_distance(&known, &key) }
     };
     let nearest = KNOWN_KEYS.iter().map(|known| (distance(known), *known)).min();
     let close = nearest.filter(|(distance, _)| *distance <= (key.len() / 3).max(1));
-    Warning::UnknownKey { path, nearest: close.map(|(_, known)| known.to_owned()) }
+    findings.unknown(path, close.map(|(_, known)| known));
 }
 
 /// `value` if it is within its bounds.

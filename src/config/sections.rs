@@ -7,7 +7,6 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer};
 
-use super::ConfigError;
 use super::reading::within;
 use crate::catalog::settings::MAX_DEPTH;
 use crate::output::{MissingContent, Mode, Policy};
@@ -21,7 +20,8 @@ pub const MIN_API_KEY_CHARS: usize = 32;
 pub struct ApiKey(String);
 
 impl ApiKey {
-    pub(super) fn new(text: String, path: &str) -> Result<Self, ConfigError> {
+    /// Checks a key; the error says what is wrong with it.
+    pub(super) fn new(text: String) -> Result<Self, String> {
         let problem = if text.chars().count() < MIN_API_KEY_CHARS {
             format!("must have at least {MIN_API_KEY_CHARS} characters")
         } else if !text.chars().all(|c| c.is_ascii_graphic()) {
@@ -29,7 +29,7 @@ impl ApiKey {
         } else {
             return Ok(Self(text));
         };
-        Err(ConfigError::at(path, problem))
+        Err(problem)
     }
 
     /// The key itself.

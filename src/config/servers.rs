@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::problem::{Findings, KeyPath, Step};
 use super::reading::{read_quietly, unknown_key};
-use super::{ConfigError, Warning};
 use crate::catalog::ServerSettings;
 use crate::tool::Approval;
 use crate::upstream;
@@ -22,134 +22,189 @@ pub struct Server {
     pub upstream: upstream::Config,
     /// What the operator says of its tools.
     pub tools: ServerSettings,
+    /// Where the entry stands in the file.
+    pub(super) at: KeyPath,
 }
 
-/// Keys that other programs put into a block and that mean nothing here. They say who is asked
-/// before a call, which is the client's business, or how the block is shown.
+/// The key of the root that servers stand under.
+pub(super) const KEY: &str = "mcpServers";
+
+/// Keys that other programs put into a block and that change nothing: how it is shown, or what is
+/// read here from other keys.
 const IGNORED: [&str; 12] = [
     "name",
-    "autoApprove",
-    "alwaysAllow",
-    "timeout",
+    "disabled",
+    "quarantined",
     "description",
+    "displayName",
     "icon",
     "created",
     "updated",
-    "disabled",
-    "quarantined",
-    "transportType",
+    "gallery",
+    "version",
+    "dev",
     "$schema",
 ];
 
+/// Keys of other programs that do something there and nothing here, and what to do instead.
+const ELSEWHERE: [(&str, &str); 9] = [
+    ("timeout", "has no effect here: write call_timeout, like \"30s\" or \"2m\""),
+    ("autoApprove", CLIENTS),
+    ("alwaysAllow", CLIENTS),
+    ("trust", CLIENTS),
+    ("auth", "has no effect here: write oauth with client_id, client_secret, scopes"),
+    ("envFile", "is not read here: write its variables in env, or use ${env:NAME}"),
+    ("sandbox", "has no effect here: the server runs with your rights"),
+    ("sandboxEnabled", "has no effect here: the server runs with your rights"),
+    ("watchPaths", "has no effect here: the server is started again when it ends"),
+];
+const CLIENTS: &str = "has no effect here: which calls are made without asking is set in the \
+                       client, by call_tool_read, call_tool_write and call_tool_destructive";
+
 /// Names that other programs have for our keys.
-const OTHER_NAMES: [(&str, &str); 3] =
-    [("working_dir", "cwd"), ("serverUrl", "url"), ("httpUrl", "url")];
+const OTHER_NAMES: [(&str, &str); 10] = [
+    ("working_dir", "cwd"),
+    ("workingDirectory", "cwd"),
+    ("serverUrl", "url"),
+    ("httpUrl", "url"),
+    ("type", "protocol"),
+    ("transportType", "protocol"),
+    ("transport", "protocol"),
+    ("disabledTools", "disabled_tools"),
+    ("excludeTools", "disabled_tools"),
+    ("includeTools", "enabled_tools"),
+];
 
 /// Reads either form, in the order of names.
-pub(super) fn read(value: Value, warnings: &mut Vec<Warning>) -> Result<Vec<Server>, ConfigError> {
-    let blocks: Vec<(String, String, Value)> = match value {
-        Value::Object(map) => map
-            .into_iter()
-            .map(|(name, block)| (format!("mcpServers.{name}"), name, block))
-            .collect(),
+pub(super) fn read(value: Value, findings: &mut Findings<'_>) -> Vec<Server> {
+    let at = KeyPath::root(KEY);
+    let blocks: Vec<(KeyPath, String, Value)> = match value {
+        Value::Object(map) => {
+            map.into_iter().map(|(name, block)| (at.key(&name), name, block)).collect()
+        }
         Value::Array(list) => {
-            list.into_iter().enumerate().map(named).collect::<Result<_, ConfigError>>()?
+            let list = list.into_iter().enumerate();
+            list.filter_map(|(index, block)| named(at.element(index), block, findings)).collect()
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
-            return Err(ConfigError::at("mcpServers", "must be an object or an array"));
+            findings.error(&at, "must be an object, {\"name\": {…}}, or an array of objects");
+            return Vec::new();
         }
     };
-    let mut servers = Vec::with_capacity(blocks.len());
+    let mut servers: Vec<Server> = Vec::with_capacity(blocks.len());
     for (path, name, block) in blocks {
-        servers.push(server(&path, &name, block, warnings)?);
-    }
-    servers.sort_by(|a: &Server, b| a.name.cmp(&b.name));
-    for pair in servers.windows(2) {
-        if let [a, b] = pair
-            && a.name == b.name
-        {
-            let problem = format!("duplicate server name '{}'", a.name);
-            return Err(ConfigError::at("mcpServers", problem));
+        if servers.iter().any(|server| *server.name == *name) {
+            findings.error(&path, format_args!("duplicate server name '{name}'"));
+        } else {
+            servers.extend(server(path, &name, block, findings));
         }
     }
-    Ok(servers)
+    servers.sort_by(|a, b| a.name.cmp(&b.name));
+    servers
 }
 
 /// An element of the array form.
-fn named((at, block): (usize, Value)) -> Result<(String, String, Value), ConfigError> {
-    let path = format!("mcpServers[{at}]");
+fn named(
+    path: KeyPath,
+    block: Value,
+    findings: &mut Findings<'_>,
+) -> Option<(KeyPath, String, Value)> {
     match block.get("name") {
-        Some(Value::String(name)) => Ok((path, name.clone(), block)),
-        Some(_) => Err(ConfigError::at(&format!("{path}.name"), "must be a string")),
-        None => Err(ConfigError::at(&path, "must be an object with a name")),
+        Some(Value::String(name)) => return Some((path, name.clone(), block)),
+        Some(_) => findings.error(&path.key("name"), "must be a string"),
+        None => findings.error(&path, "must be an object with a name"),
     }
+    None
 }
 
-fn server(
-    path: &str,
-    name: &str,
-    block: Value,
-    warnings: &mut Vec<Warning>,
-) -> Result<Server, ConfigError> {
+fn server(path: KeyPath, name: &str, block: Value, findings: &mut Findings<'_>) -> Option<Server> {
     if name.is_empty() || name.contains(':') {
         let problem = format!("a server's name must not be empty or contain ':', '{name}' does");
-        return Err(ConfigError::at("mcpServers", problem));
+        findings.wrong_key(&path, problem);
     }
     let Value::Object(mut block) = block else {
-        return Err(ConfigError::at(path, "must be an object"));
+        let form = "must be an object, {\"command\": …, \"args\": […]} or {\"url\": …}";
+        findings.error(&path, form);
+        return None;
     };
-    adopt_other_names(&mut block);
-    if ["disabled", "quarantined"].iter().any(|key| block.get(*key) == Some(&Value::Bool(true))) {
-        block.insert("enabled".into(), Value::Bool(false));
+    adopt_other_names(&mut block, &path, findings);
+    for key in ["disabled", "quarantined"] {
+        match block.get(key) {
+            None | Some(Value::Bool(false)) => {}
+            Some(Value::Bool(true)) => {
+                block.insert("enabled".into(), Value::Bool(false));
+            }
+            Some(_) => findings.error(&path.key(key), "must be true or false"),
+        }
+    }
+    for (key, instead) in ELSEWHERE {
+        if block.remove(key).is_some() {
+            findings.warn(&path.key(key), instead);
+        }
+    }
+    if block.get("protocol").and_then(Value::as_str) == Some("sse") {
+        let problem = "the HTTP+SSE transport of 2024-11-05 is not spoken: the url is taken for \
+                       streamable HTTP, write \"http\" or \"streamable-http\"";
+        findings.warn(&path.key("protocol"), problem);
     }
     let block = Value::Object(block);
-    let (upstream, not_upstream) = read_quietly::<upstream::Config>(&block, path)?;
-    let (tools, not_tools) = read_quietly::<ServerSettings>(&block, path)?;
+    let (upstream, not_upstream) = read_quietly::<upstream::Config>(&block, &path, findings);
+    let (tools, not_tools) = read_quietly::<ServerSettings>(&block, &path, findings);
     // A key of the block is unknown if neither part knows it; the deeper ones are of one part.
-    let unknown = not_tools.iter().filter(|key| key.contains('.') || not_upstream.contains(key));
-    let unknown = unknown.chain(not_upstream.iter().filter(|key| key.contains('.')));
-    let unknown = unknown.filter(|key| !IGNORED.contains(&key.as_str()));
-    // What is optional is marked in paths.
-    let unknown = unknown.map(|key| unknown_key(format!("{path}.{}", key.replace(".?", ""))));
-    warnings.extend(unknown);
-    warn_of_what_comes_later(path, &tools, warnings);
-    Ok(Server { name: name.into(), upstream, tools })
+    let deep = |steps: &&Vec<Step>| steps.len() > 1;
+    let unknown = not_tools.iter().filter(|it| deep(it) || not_upstream.contains(it));
+    for steps in unknown.chain(not_upstream.iter().filter(deep)) {
+        if !matches!(&steps[..], [Step::Key(key)] if IGNORED.contains(&key.as_str())) {
+            unknown_key(&path.join(steps.iter().cloned()), findings);
+        }
+    }
+    warn_of_what_comes_later(&path, &tools, findings);
+    Some(Server { name: name.into(), upstream, tools, at: path })
 }
 
-fn adopt_other_names(block: &mut Map<String, Value>) {
+fn adopt_other_names(block: &mut Map<String, Value>, path: &KeyPath, findings: &mut Findings<'_>) {
     for (other, ours) in OTHER_NAMES {
-        if let Some(value) = block.remove(other) {
-            block.entry(ours).or_insert(value);
+        let Some(value) = block.remove(other) else { continue };
+        if block.contains_key(ours) {
+            findings.warn(&path.key(other), format_args!("{ours} counts"));
+        } else {
+            block.insert(ours.to_owned(), value);
+            findings.rename(path.key(ours), path.key(other));
         }
     }
 }
 
 /// CAP-6, CAP-8: what this version does not do, it says.
-fn warn_of_what_comes_later(path: &str, tools: &ServerSettings, warnings: &mut Vec<Warning>) {
+fn warn_of_what_comes_later(path: &KeyPath, tools: &ServerSettings, findings: &mut Findings<'_>) {
     for (pattern, rule) in tools.capabilities.iter() {
-        let path = format!("{path}.capabilities.{}", pattern.as_str());
+        let path = path.key("capabilities").key(pattern.as_str());
         if rule.parallel_safe == Some(false) {
             let problem = "false is not kept yet: calls to the tool may still run side by side";
-            warnings.push(Warning::at(&format!("{path}.parallel_safe"), problem));
+            findings.warn(&path.key("parallel_safe"), problem);
         }
         let problem = match rule.approval {
             Some(Approval::Suggest) => "nobody is asked yet: calls go out with a warning",
             Some(Approval::Required) => "nobody can be asked yet: calls are refused",
             Some(Approval::Auto) | None => continue,
         };
-        warnings.push(Warning::at(&format!("{path}.approval"), problem));
+        findings.warn(&path.key("approval"), problem);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::document::Document;
     use serde_json::json;
 
     fn servers(value: Value) -> Result<(Vec<Server>, Vec<String>), String> {
-        let mut warnings = Vec::new();
-        let servers = read(value, &mut warnings).map_err(|error| error.to_string())?;
-        Ok((servers, warnings.iter().map(ToString::to_string).collect()))
+        let text = value.to_string();
+        let mut findings = Findings::new(Document::parse(&text, &mut Vec::new()).0, Vec::new());
+        let servers = read(value, &mut findings);
+        let refused = findings.any_error();
+        // The text here is no config, so its places mean nothing.
+        let told: Vec<String> = findings.finish(None).into_iter().map(|it| it.text).collect();
+        if refused { Err(told.join("\n")) } else { Ok((servers, told)) }
     }
 
     #[test]
@@ -177,33 +232,72 @@ mod tests {
     #[test]
     fn a_block_copied_from_another_program_is_understood() {
         let (servers, warnings) = servers(json!({
-            "cline": {"type": "stdio", "command": "x", "disabled": true, "autoApprove": ["a"], "timeout": 60},
-            "windsurf": {"serverUrl": "http://localhost/mcp"},
+            "claude": {"type": "stdio", "command": "x", "args": [], "env": {}},
+            "cline": {"transportType": "stdio", "command": "x", "disabled": true},
+            "cursor": {"type": "http", "url": "http://localhost/mcp", "headers": {}},
+            "gemini": {"httpUrl": "http://localhost/mcp", "includeTools": ["a"], "excludeTools": ["b"]},
             "go": {"command": "x", "working_dir": "/w", "quarantined": true, "created": "2026-01-01"},
+            "vscode": {"type": "http", "url": "http://localhost/mcp", "gallery": true, "version": "1"},
+            "windsurf": {"serverUrl": "http://localhost/mcp", "disabledTools": ["d"]},
         }))
         .unwrap();
         assert_eq!(warnings, [""; 0]);
-        let [cline, go, windsurf] = servers.as_slice() else { panic!() };
+        let [claude, cline, cursor, gemini, go, vscode, windsurf] = servers.as_slice() else {
+            panic!()
+        };
+        let protocol = |server: &Server| server.upstream.protocol;
+        assert_eq!(protocol(claude), upstream::Protocol::Stdio);
+        assert_eq!(protocol(cline), upstream::Protocol::Stdio);
+        assert_eq!(protocol(cursor), upstream::Protocol::StreamableHttp);
+        assert_eq!(protocol(vscode), upstream::Protocol::StreamableHttp);
         assert!(!cline.upstream.enabled && !go.upstream.enabled);
         assert_eq!(go.upstream.cwd.as_deref(), Some(std::path::Path::new("/w")));
-        assert_eq!(windsurf.upstream.url.as_deref(), Some("http://localhost/mcp"));
+        for remote in [gemini, windsurf] {
+            assert_eq!(remote.upstream.url.as_deref(), Some("http://localhost/mcp"));
+        }
+        assert!(gemini.tools.offers("a") && !gemini.tools.offers("b"));
+        assert!(!gemini.tools.offers("c") && !windsurf.tools.offers("d"));
+    }
+
+    #[test]
+    fn what_does_something_elsewhere_and_nothing_here_is_told_by_name() {
+        let (_, warnings) = servers(json!({"s": {
+            "type": "sse", "url": "http://h", "timeout": 60, "alwaysAllow": ["a"],
+            "autoApprove": ["a"], "envFile": ".env",
+        }}))
+        .unwrap();
+        for (key, words) in [
+            ("type", "streamable-http"),
+            ("timeout", "call_timeout"),
+            ("alwaysAllow", "client"),
+            ("autoApprove", "client"),
+            ("envFile", "${env:NAME}"),
+        ] {
+            let path = format!("mcpServers.s.{key}: ");
+            let told = warnings.iter().find(|warning| warning.starts_with(&path));
+            assert!(told.is_some_and(|told| told.contains(words)), "{key}: {warnings:?}");
+        }
+        assert_eq!(warnings.len(), 5, "{warnings:?}");
     }
 
     #[test]
     fn what_is_wrong_names_the_path() {
         for (value, text) in [
-            (json!(7), "mcpServers: must be an object or an array"),
-            (json!({"s": 7}), "mcpServers.s: must be an object"),
+            (json!(7), "mcpServers: must be an object, {\"name\": {…}}, or an array of objects"),
+            (
+                json!({"s": 7}),
+                "mcpServers.s: must be an object, {\"command\": …, \"args\": […]} or {\"url\": …}",
+            ),
             (
                 json!({"a:b": {}}),
-                "mcpServers: a server's name must not be empty or contain ':', 'a:b' does",
+                "mcpServers.a:b: a server's name must not be empty or contain ':', 'a:b' does",
             ),
             (json!([{"command": "x"}]), "mcpServers[0]: must be an object with a name"),
             (json!([{"name": 7}]), "mcpServers[0].name: must be a string"),
-            (json!([{"name": "s"}, {"name": "s"}]), "mcpServers: duplicate server name 's'"),
+            (json!([{"name": "s"}, {"name": "s"}]), "mcpServers[1]: duplicate server name 's'"),
             (
                 json!({"s": {"args": "x"}}),
-                "mcpServers.s.args: invalid type: string \"x\", expected a sequence",
+                "mcpServers.s.args: invalid type: string \"x\", expected an array",
             ),
             (
                 json!({"s": {"env": {"K": 7}}}),

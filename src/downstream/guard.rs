@@ -30,6 +30,14 @@ pub struct BadEntry {
     expected: &'static str,
 }
 
+impl BadEntry {
+    /// What is wrong with it, without the key's name.
+    #[must_use]
+    pub fn problem(&self) -> String {
+        format!("'{}' is not {}", self.entry, self.expected)
+    }
+}
+
 /// Why a request is refused before anything else is looked at.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {

@@ -1,6 +1,6 @@
 //! One server's entry in `mcpServers`, as far as reaching it goes.
 //!
-//! Which of its tools are offered, what they may do and how their answers are judged belongs to
+//! What keeps one from naming a server is looked for in `check`. Which of its tools are offered, what they may do and how their answers are judged belongs to
 //! the catalog. Unknown keys are
 //! the business of whoever reads the file.
 
@@ -14,6 +14,10 @@ use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
 use super::oauth;
+
+mod check;
+
+pub use check::Mistake;
 
 /// How a server is reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -105,6 +109,13 @@ impl fmt::Debug for Config {
     }
 }
 
+/// Which way an entry is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Stdio,
+    Http,
+}
+
 /// What an entry comes down to.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Target {
@@ -127,6 +138,8 @@ pub(super) enum Invalid {
     Missing { name: String, key: String },
     #[error("{key} holds a ${{env: without its closing brace")]
     Unclosed { key: String },
+    #[error("{key} holds ${{input:{name}}}, which VS Code asks its user for and nobody here")]
+    Input { name: String, key: String },
 }
 
 impl Config {
@@ -135,21 +148,31 @@ impl Config {
         &self,
         lookup: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Target, Invalid> {
-        match (self.protocol, &self.command, &self.url) {
-            (Protocol::Auto, None, None) => Err(Invalid::Neither),
-            (Protocol::Auto, Some(_), Some(_)) => Err(Invalid::Both),
-            (Protocol::Stdio, None, _) => Err(Invalid::NoCommand),
-            (Protocol::StreamableHttp, _, None) => Err(Invalid::NoUrl),
-            (Protocol::Auto | Protocol::Stdio, Some(command), _) => Ok(Target::Stdio {
+        match (self.kind()?, &self.command, &self.url) {
+            (Kind::Stdio, None, _) => Err(Invalid::NoCommand),
+            (Kind::Http, _, None) => Err(Invalid::NoUrl),
+            (Kind::Stdio, Some(command), _) => Ok(Target::Stdio {
                 command: command.clone(),
                 args: self.args.clone(),
                 env: fill_all(&self.env, "env", lookup)?,
                 cwd: self.cwd.clone(),
             }),
-            (Protocol::Auto | Protocol::StreamableHttp, _, Some(url)) => Ok(Target::Http {
+            (Kind::Http, _, Some(url)) => Ok(Target::Http {
                 url: fill(url, "url", lookup)?,
                 headers: fill_all(&self.headers, "headers", lookup)?,
             }),
+        }
+    }
+
+    /// Which way it is reached, by the keys that are there.
+    fn kind(&self) -> Result<Kind, Invalid> {
+        match (self.protocol, &self.command, &self.url) {
+            (Protocol::Auto, None, None) => Err(Invalid::Neither),
+            (Protocol::Auto, Some(_), Some(_)) => Err(Invalid::Both),
+            (Protocol::Stdio, None, _) => Err(Invalid::NoCommand),
+            (Protocol::StreamableHttp, _, None) => Err(Invalid::NoUrl),
+            (Protocol::Auto | Protocol::Stdio, Some(_), _) => Ok(Kind::Stdio),
+            (Protocol::Auto | Protocol::StreamableHttp, _, Some(_)) => Ok(Kind::Http),
         }
     }
 }
@@ -181,6 +204,10 @@ fn fill(
     key: &str,
     lookup: &dyn Fn(&str) -> Option<String>,
 ) -> Result<String, Invalid> {
+    if let Some((_, after)) = value.split_once("${input:") {
+        let name = after.split('}').next().unwrap_or(after).to_owned();
+        return Err(Invalid::Input { name, key: key.to_owned() });
+    }
     let mut filled = String::with_capacity(value.len());
     let mut rest = value;
     while let Some((before, after)) = rest.split_once("${env:") {

@@ -64,15 +64,8 @@ impl fmt::Debug for Endpoint {
 impl Endpoint {
     /// Reads a URL. The error is one line and does not quote what may be a secret in it.
     pub(super) fn parse(url: &str, tls: impl FnOnce() -> TlsConnector) -> Result<Self, String> {
-        let url = url::Url::parse(url).map_err(|error| format!("url cannot be read: {error}"))?;
-        let secure = match url.scheme() {
-            "http" => false,
-            "https" => true,
-            other => return Err(format!("url has scheme {other}; http and https are known")),
-        };
-        if !url.username().is_empty() || url.password().is_some() {
-            return Err("url holds a user name or password; put credentials in headers".to_owned());
-        }
+        let url = readable(url)?;
+        let secure = url.scheme() == "https";
         let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else {
             return Err("url names no host".to_owned());
         };
@@ -100,6 +93,18 @@ impl Endpoint {
             host_header: HeaderValue::from_str(&authority).map_err(|_| read("host"))?,
         })
     }
+}
+
+/// The URL of an endpoint. The error is one line and does not quote what may be a secret in it.
+pub(super) fn readable(url: &str) -> Result<url::Url, String> {
+    let url = url::Url::parse(url).map_err(|error| format!("url cannot be read: {error}"))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(format!("url has scheme {}; http and https are known", url.scheme()));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err("url holds a user name or password; put credentials in headers".to_owned());
+    }
+    Ok(url)
 }
 
 /// TLS as every https upstream uses it: the system's roots, HTTP/1.1. Reads files: not for a

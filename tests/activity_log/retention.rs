@@ -57,7 +57,7 @@ fn act_6_the_oldest_beyond_the_count_go_and_the_chain_still_verifies() {
     assert!(activity.verify(|_, _| {}).unwrap().is_sound());
     writer.close().unwrap();
 
-    let report = verify::folder(&dir, |_, _| {}).unwrap();
+    let report = verify::folder(&dir, tempfile::tempdir().unwrap().path(), |_, _| {}).unwrap();
     assert_eq!((report.is_sound(), report.first), (true, removed + 1), "{report:?}");
     let (activity, writer) = Activity::open(&dir, config()).unwrap();
     assert_eq!(activity.summary(Period::Day, now).unwrap().stats.total(), calls + 10);
@@ -83,7 +83,7 @@ fn act_6_a_first_record_moved_without_a_retention_record_is_found() {
     store.sync().unwrap();
     drop(store);
     std::fs::remove_file(dir.join("seal")).unwrap();
-    let report = verify::folder(&dir, |_, _| {}).unwrap();
+    let report = verify::folder(&dir, tempfile::tempdir().unwrap().path(), |_, _| {}).unwrap();
     assert_eq!(report.broken.unwrap().seq, 50);
 }
 
@@ -103,6 +103,51 @@ fn act_6_records_go_when_they_are_too_old() {
     // Each day 165 records: the first two days are more than seven days ago on the tenth.
     assert_eq!(activity.prune().unwrap(), 2 * 165);
     assert_eq!(seqs(&activity).first(), Some(&(2 * 165 + 1)));
+    assert!(activity.verify(|_, _| {}).unwrap().is_sound());
+    writer.close().unwrap();
+}
+
+#[test]
+fn act_6_a_clock_that_is_ahead_for_a_minute_removes_nothing_and_one_that_stays_does_after_an_hour()
+{
+    let dir = tempfile::tempdir().unwrap();
+    let [wall, steady] = [NEW_YEAR / 1000, 0].map(|start| Arc::new(AtomicU64::new(start)));
+    let open = |days| {
+        let [wall, steady] = [&wall, &steady].map(Arc::clone);
+        let read = |clock: Arc<AtomicU64>| move || clock.load(Ordering::Relaxed);
+        let config = Config { retention_days: days, ..Config::default() };
+        Activity::open_with_clocks(dir.path(), config, read(wall), read(steady)).unwrap()
+    };
+    let pass = |ms| [&wall, &steady].map(|clock| clock.fetch_add(ms, Ordering::Relaxed));
+    let (activity, writer) = open(90);
+    for _ in 0..10 {
+        submit(&activity, 0..10);
+        activity.flush().unwrap();
+        pass(60_000);
+    }
+    let all = seqs(&activity).len();
+    wall.fetch_add(100 * DAY_MS, Ordering::Relaxed);
+    assert_eq!(activity.prune().unwrap(), 0);
+    // What is stored meanwhile has the time that is believed.
+    submit(&activity, 0..1);
+    activity.flush().unwrap();
+    pass(60_000);
+    assert_eq!(activity.prune().unwrap(), 0);
+    wall.fetch_sub(100 * DAY_MS, Ordering::Relaxed);
+    assert_eq!(activity.prune().unwrap(), 0);
+    let page = Page { limit: 1, ..Page::default() };
+    let last = activity.list(&Filter::default(), &page).unwrap().records[0].id.time_ms();
+    assert!(last < NEW_YEAR / 1000 + DAY_MS, "{last}");
+    writer.close().unwrap();
+
+    // The same of a clock that is ahead when the log is opened.
+    wall.fetch_add(100 * DAY_MS, Ordering::Relaxed);
+    let (activity, writer) = open(90);
+    assert_eq!(activity.prune().unwrap(), 0);
+    pass(59 * 60_000);
+    assert_eq!(activity.prune().unwrap(), 0);
+    pass(60_000);
+    assert!(activity.prune().unwrap() as usize >= all, "it has lasted an hour");
     assert!(activity.verify(|_, _| {}).unwrap().is_sound());
     writer.close().unwrap();
 }

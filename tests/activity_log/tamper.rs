@@ -55,7 +55,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 fn check(dir: &Path) -> Result<Report, StoreError> {
-    verify::folder(dir, |_, _| {})
+    verify::folder(dir, tempfile::tempdir().unwrap().path(), |_, _| {})
 }
 
 /// Works on a copy of the log in `dir`.

@@ -168,7 +168,8 @@ fn fr_034_to_037_activity_is_listed_and_shown() {
     assert_eq!(table.code, Some(0), "{}", table.stderr);
     let mut lines = table.stdout.lines();
     let header: Vec<&str> = lines.next().unwrap().split_whitespace().collect();
-    assert_eq!(header, ["ID", "TIME", "TYPE", "SERVER", "TOOL", "INTENT", "STATUS", "DURATION"]);
+    let columns = "ID TIME (UTC) TYPE SERVER TOOL INTENT STATUS DURATION";
+    assert_eq!(header.join(" "), columns);
     let rows: Vec<&str> = lines.collect();
     assert_eq!(rows.len(), 3, "{rows:?}");
     assert!(rows[2].contains("destructive") || rows[2].contains("destr"), "{rows:?}");

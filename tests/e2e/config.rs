@@ -1,10 +1,12 @@
 //! A config that cannot be used: the message, exit code 5, and nothing half-started.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use crate::harness::{API_KEY, Output, configure, mcpproxy, stub_stdio, write_private};
+use crate::harness::{API_KEY, Output, Process, configure, mcpproxy, stub_stdio, write_private};
 
 fn run(path: &Path, command: &[&str]) -> Output {
     Output::of(mcpproxy().arg("--config").arg(path).args(command))
@@ -34,10 +36,128 @@ fn refused(text: &str, words: &[&str]) {
 #[test]
 fn what_cannot_be_read_names_line_and_column() {
     refused("{\n  \"listen\": \n}", &["line 3", "column"]);
-    refused("{\n  // a comment\n}", &["line 2", "comments are not JSON"]);
-    refused("[]", &["object"]);
-    refused("{} {}", &["line 1"]);
-    refused("{\"tools_limit\": 5,}", &["line 1", "column"]);
+    refused("{\n  // a comment\n  # none\n}", &["line 3 column 3"]);
+    refused("[]", &["line 1 column 1", "object"]);
+    refused("{} {}", &["line 1 column 4"]);
+    refused("{\"tools_limit\": 5,,}", &["line 1 column 19"]);
+}
+
+#[test]
+fn comments_and_trailing_commas_are_read_and_stay_when_a_key_is_put_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    let data = folder.path().join("data");
+    let text = format!(
+        "// mine\n{{\n  // where\n  \"listen\": \"127.0.0.1:0\", // any\n  /* kept\n  here */ \
+         \"data_dir\": {data:?},\n}}\n"
+    );
+    write_private(&path, &text);
+    let output = run(&path, &["config", "check", "--json"]);
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
+    assert_eq!(output.json()["listen"], "127.0.0.1:0");
+    let mut served = mcpproxy();
+    served.arg("-c").arg(&path).arg("serve").stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut served = Process::spawn(&mut served);
+    let mut line = String::new();
+    BufReader::new(served.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("MCP at "), "{line}");
+    served.signal("TERM");
+    assert_eq!(served.wait(), Some(0));
+    let written = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = written.split_once("  \"api_key\": \"").unwrap();
+    let (key, after) = rest.split_once("\",\n").unwrap();
+    assert_eq!(key.len(), 64);
+    assert_eq!(format!("{before}{after}"), text, "nothing else has changed");
+}
+
+#[test]
+fn check_tells_everything_that_is_wrong_at_once_with_its_place_and_the_allowed_form() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    let text = r#"{
+  "data_dir": "/dev/null/data",
+  "tools_limit": 0,
+  "mcpServers": {
+    "neither": {},
+    "both": {"command": "sh", "url": "http://127.0.0.1:9/mcp"},
+    "gone": {"command": "no-such-program-here"},
+    "folder": {"command": "sh", "cwd": "/no/such/folder"},
+    "url": {"url": "127.0.0.1:9/mcp"},
+    "unset": {"command": "sh", "env": {"TOKEN": "${env:E2E_NO_SUCH_VARIABLE}"}},
+    "input": {"url": "http://h/", "headers": {"Key": "${input:key}"}},
+    "off": {"command": "no-such-program-here", "disabled": true},
+    "fine": {"command": "sh"},
+  },
+}"#;
+    let expected = [
+        ("error", 2, 15, "data_dir: /dev/null is no folder"),
+        ("error", 3, 18, "tools_limit: must be 1 to 100, is 0"),
+        ("error", 5, 16, "mcpServers.neither: neither command nor url is given: write"),
+        ("error", 6, 13, "mcpServers.both: both command and url are given"),
+        ("error", 7, 25, "mcpServers.gone.command: no-such-program-here is not found on PATH: "),
+        ("error", 8, 40, "mcpServers.folder.cwd: /no/such/folder: is not there: name a folder"),
+        ("error", 9, 20, "mcpServers.url.url: url cannot be read"),
+        ("error", 10, 49, "mcpServers.unset.env.TOKEN: environment variable E2E_NO_SUCH_VARIABLE"),
+        ("error", 11, 54, "mcpServers.input.headers.Key: headers.Key holds ${input:key}"),
+        ("warning", 12, 24, "mcpServers.off.command: no-such-program-here is not found on PATH"),
+    ];
+    write_private(&path, text);
+    let output = run(&path, &["config", "check"]);
+    assert_eq!((output.code, &*output.stdout), (Some(5), ""), "{}", output.stderr);
+    let lines: Vec<&str> = output.stderr.lines().collect();
+    assert_eq!(lines.len(), expected.len(), "{}", output.stderr);
+    for (line, (severity, row, column, problem)) in lines.iter().zip(expected) {
+        let path = path.display();
+        let start = format!("{severity}: {path}: line {row} column {column}: {problem}");
+        assert!(line.starts_with(&start), "{line}\n{start}");
+    }
+    let output = run(&path, &["config", "check", "--json"]);
+    let error: Value = serde_json::from_str(&output.stderr).unwrap();
+    assert_eq!((output.code, &error["exit_code"]), (Some(5), &json!(5)));
+    let problems = error["problems"].as_array().unwrap();
+    assert_eq!(problems.len(), expected.len(), "{error}");
+    for (problem, (severity, row, column, text)) in problems.iter().zip(expected) {
+        assert_eq!((&problem["severity"], &problem["line"]), (&json!(severity), &json!(row)));
+        assert_eq!(problem["column"], column);
+        assert!(problem["problem"].as_str().unwrap().starts_with(text), "{problem}");
+    }
+    assert!(!Path::new("/no/such").exists() && std::fs::read_to_string(&path).unwrap() == text);
+}
+
+#[test]
+fn warnings_alone_are_no_failure_of_check() {
+    let folder = tempfile::tempdir().unwrap();
+    let servers = json!({"s": {"command": "sh", "timeout": 60, "disabled": true},
+        "gone": {"command": "no-such-program-here", "enabled": false}});
+    let path = configure(json!({"mcpServers": servers}), folder.path());
+    let output = run(&path, &["config", "check"]);
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
+    assert_eq!(output.stdout.matches("warning  ").count(), 2, "{}", output.stdout);
+    assert!(output.stdout.contains("call_timeout"), "{}", output.stdout);
+}
+
+#[test]
+fn a_data_dir_that_cannot_be_written_to_is_told_whoever_named_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = configure(json!({}), folder.path());
+    let output = run(&path, &["-d", "/dev/null/x", "config", "check"]);
+    assert_eq!(output.code, Some(5), "{}", output.stderr);
+    assert_eq!(output.stderr, "error: --data-dir: /dev/null is no folder: name another\n");
+}
+
+#[test]
+fn vs_codes_form_runs_and_what_nearly_is_mcp_servers_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut entry = stub_stdio(&[]);
+    entry["type"] = json!("stdio");
+    let path = configure(json!({"inputs": [], "servers": {"stub": entry}}), folder.path());
+    let output = run(&path, &["tools", "list", "--json"]);
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
+    assert!(output.stdout.contains("stub:read_item"), "{}", output.stdout);
+    for key in ["mcpServer", "mcp_servers", "McpServers"] {
+        let text = format!("{{\n \"{key}\": {{\"s\": {{\"command\": \"sh\"}}}}}}");
+        refused(&text, &["line 2 column 2", &format!("{key}: "), "'mcpServers'"]);
+    }
 }
 
 #[test]
@@ -54,9 +174,9 @@ fn a_wrong_type_names_the_keys_path() {
     );
     refused(r#"{"activity": {"durability": "never"}}"#, &["activity.durability"]);
     refused(r#"{"mcpServers": 7}"#, &["mcpServers"]);
-    refused(r#"{"mcpServers": {"s": {"args": "x"}}}"#, &["mcpServers.s.args"]);
+    refused(r#"{"mcpServers": {"s": {"command": "sh", "args": "x"}}}"#, &["mcpServers.s.args"]);
     refused(
-        r#"{"mcpServers": {"s": {"command": "x", "call_timeout": "soon"}}}"#,
+        r#"{"mcpServers": {"s": {"command": "sh", "call_timeout": "soon"}}}"#,
         &["mcpServers.s.call_timeout"],
     );
     refused(r#"{"api_key": "short"}"#, &["api_key", "32"]);
@@ -65,20 +185,20 @@ fn a_wrong_type_names_the_keys_path() {
 
 #[test]
 fn names_of_servers() {
-    refused(r#"{"mcpServers": {"a:b": {"command": "x"}}}"#, &["a:b", "':'"]);
+    refused(r#"{"mcpServers": {"a:b": {"command": "sh"}}}"#, &["a:b", "':'"]);
     refused(
-        r#"{"mcpServers": {"s": {"command": "x"}, "s": {"command": "y"}}}"#,
+        r#"{"mcpServers": {"s": {"command": "sh"}, "s": {"command": "sh"}}}"#,
         &["duplicate server name 's'"],
     );
     refused(
-        r#"{"mcpServers": {"s": {"command": "x"}, "\u0073": {"command": "y"}}}"#,
+        r#"{"mcpServers": {"s": {"command": "sh"}, "\u0073": {"command": "sh"}}}"#,
         &["duplicate server name 's'"],
     );
     refused(
-        r#"{"mcpServers": [{"name": "s", "command": "x"}, {"name": "s", "command": "y"}]}"#,
+        r#"{"mcpServers": [{"name": "s", "command": "sh"}, {"name": "s", "command": "sh"}]}"#,
         &["duplicate server name 's'"],
     );
-    refused(r#"{"mcpServers": [{"command": "x"}]}"#, &["mcpServers[0]", "name"]);
+    refused(r#"{"mcpServers": [{"command": "sh"}]}"#, &["mcpServers[0]", "name"]);
     refused(r#"{"listen": "127.0.0.1:0", "listen": "127.0.0.1:1"}"#, &["listen"]);
 }
 
@@ -125,7 +245,7 @@ fn unknown_keys_are_warnings_that_name_them_and_the_nearest_known_one() {
     let config = json!({
         "listenn": "127.0.0.1:1",
         "output_validation": {"moed": "strict"},
-        "mcpServers": {"s": {"command": "x", "comand": "y"}},
+        "mcpServers": {"s": {"command": "sh", "comand": "y"}},
     });
     let path = configure(config, folder.path());
     let output = run(&path, &["config", "check"]);
@@ -164,18 +284,20 @@ fn flag_beats_environment_beats_file() {
         Output::of(&mut command).json()
     };
     let file = path.to_str().unwrap();
+    let [of_env, of_flag] = ["env", "flag"].map(|name| folder.path().join(name));
+    let [of_env, of_flag] = [&of_env, &of_flag].map(|path| path.to_str().unwrap());
     assert_eq!(check(&[], &["-c", file])["listen"], "127.0.0.1:1111");
     let env = [
         ("MCPPROXY_CONFIG", file),
         ("MCPPROXY_LISTEN", "127.0.0.1:2222"),
-        ("MCPPROXY_DATA_DIR", "/env"),
+        ("MCPPROXY_DATA_DIR", of_env),
     ];
     let report = check(&env, &[]);
     assert_eq!(
         (&report["listen"], &report["data_dir"]),
-        (&json!("127.0.0.1:2222"), &json!("/env"))
+        (&json!("127.0.0.1:2222"), &json!(of_env))
     );
-    assert_eq!(check(&env, &["-d", "/flag"])["data_dir"], "/flag");
+    assert_eq!(check(&env, &["-d", of_flag])["data_dir"], of_flag);
 }
 
 #[test]

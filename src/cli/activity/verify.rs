@@ -15,6 +15,7 @@ use crate::cli::args::Global;
 use crate::cli::backend::{Backend, target};
 use crate::cli::failure::Failure;
 use crate::cli::output::{self, Output, clean, list, text};
+use crate::cli::scratch::Scratch;
 use crate::cli::{config, log, running, serve};
 use crate::server;
 
@@ -24,7 +25,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// Verifies, says what was found, and fails if the log is not sound.
 pub(super) fn run(global: &Global, output: &Output) -> Result<(), Failure> {
     let loaded = config::load(global, None)?;
-    log::start(global.log_level.as_deref().unwrap_or("error"), log::Shape::Text);
+    let _log = log::start(global.log_level.as_deref().unwrap_or("error"), log::Shape::Text);
     config::warn(&loaded);
     let runtime = server::local_runtime().map_err(Failure::failed)?;
     let found = runtime.block_on(running::find(&loaded.config));
@@ -42,7 +43,8 @@ pub(super) fn run(global: &Global, output: &Output) -> Result<(), Failure> {
             return Err(Failure::failed(none));
         }
         let bar = records_bar(0);
-        let report = verify::folder(&folder, |done, total| {
+        let scratch = Scratch::watched("verify")?;
+        let report = verify::folder(&folder, scratch.path(), |done, total| {
             bar.set_length(total);
             bar.set_position(done);
         });

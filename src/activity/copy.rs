@@ -1,0 +1,87 @@
+//! A copy of a log's folder, to be opened in its place: opening a log writes to it, and reading one
+//! is to change nothing (ACT-4).
+//!
+//! Tables, which are never changed once written, are linked. The rest is small: journals are
+//! copied without the zeros that they are preallocated with.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use super::recover;
+use super::store::StoreError;
+
+/// The folders of tables.
+const TABLES: &str = "tables";
+
+/// A copy of a folder, removed when it is done with.
+#[derive(Debug)]
+pub(super) struct Copy {
+    path: PathBuf,
+}
+
+/// How a copy gets a table of the original.
+type Link = fn(&Path, &Path) -> io::Result<()>;
+
+impl Copy {
+    /// Copies the folder to a new one beside it, for which the original need not stay.
+    pub(super) fn beside(dir: &Path) -> Result<Self, StoreError> {
+        let mut name = dir.file_name().unwrap_or_default().to_os_string();
+        name.push(format!(".copy-{}", std::process::id()));
+        let copy = Self { path: dir.with_file_name(name) };
+        copy_folder(dir, &copy.path, |from, to| fs::hard_link(from, to))?;
+        Ok(copy)
+    }
+
+    /// Copies the folder to a new one in `scratch`, wherever that is; of a folder that is not
+    /// there the copy is empty. The original must stay as long as the copy.
+    pub(super) fn below(scratch: &Path, dir: &Path) -> Result<Self, StoreError> {
+        let copy = Self { path: scratch.join("log") };
+        fs::create_dir(&copy.path)?;
+        match dir.canonicalize() {
+            Ok(dir) => copy_folder(&dir, &copy.path, |from, to| symlink(from, to))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(copy)
+    }
+
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Names the file of the original where a file of the copy is damaged.
+    pub(super) fn as_original(&self, dir: &Path, error: StoreError) -> StoreError {
+        match error {
+            StoreError::Damaged { file, why } => {
+                let file = file.strip_prefix(&self.path).map_or(file.clone(), |it| dir.join(it));
+                StoreError::Damaged { file, why }
+            }
+            other => other,
+        }
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.path) {
+            tracing::warn!(%error, path = %self.path.display(), "a copy could not be removed");
+        }
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path, link: Link) -> Result<(), StoreError> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        if entry.file_type()?.is_dir() {
+            copy_folder(&source, &target, link)?;
+        } else if !from.ends_with(TABLES) || link(&source, &target).is_err() {
+            recover::copy_sparse(&source, &target)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! A folder of a command's own in the system's temporary one, gone when the command is, also when
+//! it is interrupted.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::mpsc;
+use std::thread;
+
+use super::failure::Failure;
+use crate::server;
+
+/// What a shell says of a command that Ctrl-C ended.
+const INTERRUPTED: i32 = 130;
+
+/// A folder that only its owner can read.
+#[derive(Debug)]
+pub(super) struct Scratch(PathBuf);
+
+impl Scratch {
+    /// Makes one; `what` it is for is in its name.
+    pub(super) fn new(what: &str) -> Result<Self, Failure> {
+        let folder = name(what)?;
+        make(&folder).map_err(|error| Failure::failed(format!("{}: {error}", folder.display())))?;
+        Ok(Self(folder))
+    }
+
+    /// Makes one that SIGINT and SIGTERM remove, too, and end the process with that: for commands
+    /// that have nothing else to end in order.
+    pub(super) fn watched(what: &str) -> Result<Self, Failure> {
+        let folder = name(what)?;
+        let (listens, listening) = mpsc::sync_channel(1);
+        let removed = folder.clone();
+        // It ends with the process.
+        thread::Builder::new()
+            .name("signals".into())
+            .spawn(move || {
+                let Ok(runtime) = server::local_runtime() else { return };
+                let ended = runtime.block_on(async {
+                    let mut ended = pin!(server::ended_by_signal());
+                    // Looked at once, it listens.
+                    let first = futures_util::poll!(&mut ended);
+                    let _ = listens.send(());
+                    match first {
+                        std::task::Poll::Ready(ended) => ended,
+                        std::task::Poll::Pending => ended.await,
+                    }
+                });
+                if ended.is_ok() {
+                    let _ = std::fs::remove_dir_all(&removed);
+                    std::process::exit(INTERRUPTED);
+                }
+            })
+            .map_err(Failure::failed)?;
+        // Where nothing listens, the folder is left to the system.
+        let _ = listening.recv();
+        make(&folder).map_err(|error| Failure::failed(format!("{}: {error}", folder.display())))?;
+        Ok(Self(folder))
+    }
+
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed is left to the system, which clears its temporary folder.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A name that nobody can have taken before us.
+fn name(what: &str) -> Result<PathBuf, Failure> {
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).map_err(Failure::failed)?;
+    let random = u64::from_ne_bytes(random);
+    Ok(std::env::temp_dir().join(format!("mcpproxy-{what}-{random:016x}")))
+}
+
+/// Not with what is above it: one that is there already is somebody else's.
+fn make(folder: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().mode(0o700).create(folder)
+}

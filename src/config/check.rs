@@ -1,0 +1,87 @@
+//! What only this machine can tell of a config: whether the commands are there, the variables set,
+//! the folder writable. For `config check`: a start goes on without the servers that cannot run.
+//!
+//! Looks and changes nothing, and starts and asks no server.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use nix::unistd::{AccessFlags, access};
+
+use super::problem::Findings;
+use super::servers::Server;
+use super::{Config, Parsed, wrong};
+use crate::upstream::Mistake;
+
+/// Adds what is found to what was read. Of a server that is disabled it is a warning.
+pub(super) fn look(parsed: &mut Parsed<'_>, env: &dyn Fn(&str) -> Option<String>) {
+    let Parsed { config, findings, data_dir_key } = parsed;
+    let Config { servers, data_dir, .. } = config;
+    for server in servers {
+        look_at(server, env, findings);
+    }
+    if !data_dir.as_os_str().is_empty()
+        && let Some(problem) = unusable(data_dir)
+    {
+        wrong(findings, data_dir_key, problem);
+    }
+}
+
+fn look_at(server: &Server, env: &dyn Fn(&str) -> Option<String>, findings: &mut Findings<'_>) {
+    // A key that was told to be wrong counts as absent, and is not told to be absent, too.
+    let half_read = findings.is_wrong(&server.at, &["command", "url", "protocol"]);
+    for Mistake { keys, problem, is_form } in server.upstream.mistakes(env) {
+        if is_form && half_read {
+            continue;
+        }
+        let path = keys.iter().fold(server.at.clone(), |path, key| path.key(key));
+        match server.upstream.enabled {
+            true => findings.error(&path, problem),
+            false => findings.warn(&path, format_args!("{problem} (the server is disabled)")),
+        }
+    }
+    for (keys, problem) in server.upstream.oddities() {
+        findings.warn(&keys.iter().fold(server.at.clone(), |path, key| path.key(key)), problem);
+    }
+}
+
+/// Why nothing can be kept in this folder, which is made if it is not there.
+fn unusable(folder: &Path) -> Option<String> {
+    for there in folder.ancestors() {
+        let there = if there.as_os_str().is_empty() { Path::new(".") } else { there };
+        let shown = there.display();
+        match there.metadata() {
+            Ok(it) if !it.is_dir() => return Some(format!("{shown} is no folder: name another")),
+            Ok(_) => {
+                let refused = access(there, AccessFlags::W_OK | AccessFlags::X_OK).err();
+                return refused.map(|error| {
+                    format!("{shown} cannot be written to ({}): name another", error.desc())
+                });
+            }
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+            Err(error) => return Some(format!("{shown} cannot be used: {error}")),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_is_not_there_is_made_and_one_below_a_file_cannot_be() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        assert_eq!(unusable(folder.path()), None);
+        assert_eq!(unusable(&folder.path().join("a/b")), None);
+        assert_eq!(unusable(Path::new("a-folder-that-is-not-there")), None);
+        for below in [file.clone(), file.join("a"), file.join("a/b")] {
+            let said = unusable(&below).unwrap();
+            assert!(said.contains("file is no folder"), "{said}");
+        }
+        assert!(!folder.path().join("a").exists(), "looking makes nothing");
+    }
+}

@@ -1,0 +1,345 @@
+//! The config as a whole: defaults, what is wrong with one, and how file, environment and flags add
+//! up.
+
+use super::*;
+use crate::config::reading::KNOWN_KEYS;
+use crate::intent::Requirement;
+use crate::output::{Mode, Policy};
+use crate::schema;
+
+fn home(name: &str) -> Option<String> {
+    (name == "HOME").then(|| "/home/me".to_owned())
+}
+
+fn parsed(text: &str) -> (Config, Vec<String>) {
+    let (config, warnings) = parse(text, &home, &Flags::default()).unwrap();
+    (config, warnings.iter().map(ToString::to_string).collect())
+}
+
+fn refused(text: &str) -> String {
+    let problems = parse(text, &home, &Flags::default()).unwrap_err();
+    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn an_empty_config_is_a_working_config() {
+    for text in ["", "{}"] {
+        let (config, warnings) = parsed(text);
+        assert!(warnings.is_empty());
+        assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
+        assert_eq!(config.data_dir, Path::new("/home/me/.mcpproxy"));
+        assert_eq!((config.api_key, config.require_mcp_auth), (None, false));
+        assert_eq!((config.tools_limit, config.offered_era), (15, Offered::Auto));
+        assert!(config.servers.is_empty());
+        assert!(config.intent.strict_server_validation);
+        assert_eq!(config.intent.operation_type, Requirement::Required);
+        assert_eq!(config.logging, Logging { level: Level::Info, format: LogFormat::Text });
+    }
+}
+
+#[test]
+fn the_defaults_are_those_of_the_table() {
+    let stated = r#"{"mode":"warn","max_bytes":5242880,"max_depth":64,
+        "missing_structured_content":"allow","assert_formats":false,"max_held_bytes":67108864,
+        "max_held_total_bytes":536870912,"engine":"tape"}"#;
+    assert_eq!(OutputValidation::default(), serde_json::from_str(stated).unwrap());
+    let stated = r#"{"retention_days":90,"max_records":1000000,"max_size_mb":1024,
+        "max_payload_bytes":4096,"max_response_bytes":1024,"durability":"grouped",
+        "on_failure":"refuse"}"#;
+    assert_eq!(activity::Config::default(), serde_json::from_str(stated).unwrap());
+    let stated = r#"{"strict_server_validation":true,"operation_type":"required"}"#;
+    assert_eq!(intent::Settings::default(), serde_json::from_str(stated).unwrap());
+}
+
+#[test]
+fn a_section_keeps_the_defaults_it_does_not_state() {
+    let (config, warnings) = parsed(
+        r#"{"output_validation": {"mode": "strict", "engine": "boon", "max_depth": 120},
+            "intent_declaration": {"operation_type": "inferred"},
+            "logging": {"format": "json"}, "tools_limit": 100, "offered_era": "modern"}"#,
+    );
+    assert_eq!(warnings, [""; 0]);
+    assert_eq!(config.offered_era, Offered::Modern);
+    assert_eq!(
+        config.output.policy(),
+        Policy { mode: Mode::Strict, max_depth: 120, ..Policy::default() }
+    );
+    assert_eq!(config.output.schemas().engine, schema::compile::Engine::Boon);
+    assert!(config.intent.strict_server_validation);
+    assert_eq!(config.logging, Logging { level: Level::Info, format: LogFormat::Json });
+}
+
+#[test]
+fn what_is_wrong_names_the_place_and_what_is_allowed() {
+    for (text, expected) in [
+        (
+            r#"{"listen": 8080}"#,
+            "column 12: listen: invalid type: integer `8080`, expected a string",
+        ),
+        (
+            r#"{"listen": "8080"}"#,
+            "column 12: listen: '8080' is no address and port: write it like \"127.0.0.1:8080\"",
+        ),
+        (
+            r#"{"output_validation": {"mode": "loud"}}"#,
+            "column 32: output_validation.mode: unknown variant `loud`, expected one of `off`, `warn`, `strict`",
+        ),
+        (
+            r#"{"output_validation": {"max_depth": 0}}"#,
+            "column 37: output_validation.max_depth: must be 1 to 120, is 0",
+        ),
+        (
+            r#"{"output_validation": {"max_held_total_bytes": 1}}"#,
+            "column 48: output_validation.max_held_total_bytes: must not be less than max_held_bytes",
+        ),
+        (r#"{"tools_limit": 101}"#, "column 17: tools_limit: must be 1 to 100, is 101"),
+        (
+            r#"{"offered_era": "newest"}"#,
+            "column 17: offered_era: unknown variant `newest`, expected one of `auto`, `modern`, `legacy`",
+        ),
+        (
+            r#"{"activity": {"max_records": "many"}}"#,
+            "column 30: activity.max_records: invalid type: string \"many\", expected a whole number",
+        ),
+        (
+            r#"{"activity_max_records": "many"}"#,
+            "column 26: activity_max_records: invalid type: string \"many\", expected a whole number",
+        ),
+        (
+            r#"{"mcpServers": {"s": {"call_timeout": "soon"}}}"#,
+            "column 39: mcpServers.s.call_timeout: 'soon' is no duration: write it like \"30s\" or \"2m\"",
+        ),
+        (
+            r#"{"mcpServers": {"s": {}, "s": {}}}"#,
+            "column 26: mcpServers: duplicate server name 's'",
+        ),
+        (
+            r#"{"allowed_hosts": ["a", "b c"]}"#,
+            "column 25: allowed_hosts[1]: 'b c' is not a host name, or a host name with a port",
+        ),
+        (r#"{"api_key": "short"}"#, "column 13: api_key: must have at least 32 characters"),
+        (
+            r#"{"api_key": "0123456789 0123456789 0123456789"}"#,
+            "column 13: api_key: must be printable ASCII without spaces: it is sent as a header",
+        ),
+    ] {
+        assert_eq!(refused(text), format!("line 1 {expected}"));
+    }
+}
+
+#[test]
+fn everything_that_is_wrong_is_told_at_once_in_the_order_of_the_file() {
+    let text = r#"{
+        "tools_limit": 0, // too few
+        "listne": 1,
+        "output_validation": {"mode": "loud", "max_depth": 0, "max_bytes": "all"},
+        "mcpServers": {
+            "a:b": {"command": "x"},
+            "s": {"args": "x", "enabled": 1, "capabilities": {"t": {"approval": "never"}}},
+            "s": {},
+            "t": 7,
+        },
+        "logging": 7,
+        "listen": "here"
+    }"#;
+    let refused = refused(text);
+    let keys: Vec<_> = refused.lines().map(|line| line.split(": ").take(2).collect()).collect();
+    let keys: Vec<String> = keys.into_iter().map(|parts: Vec<&str>| parts.join(" ")).collect();
+    assert_eq!(
+        keys,
+        [
+            "line 2 column 24 tools_limit",
+            "line 3 column 9 unknown key 'listne' is ignored (did you mean 'listen'?)",
+            "line 4 column 39 output_validation.mode",
+            "line 4 column 60 output_validation.max_depth",
+            "line 4 column 76 output_validation.max_bytes",
+            "line 6 column 13 mcpServers.a:b",
+            "line 7 column 27 mcpServers.s.args",
+            "line 7 column 43 mcpServers.s.enabled",
+            "line 7 column 81 mcpServers.s.capabilities.t.approval",
+            "line 8 column 13 mcpServers",
+            "line 9 column 18 mcpServers.t",
+            "line 11 column 20 logging",
+            "line 12 column 19 listen",
+        ]
+    );
+}
+
+#[test]
+fn problems_without_end_are_bounded() {
+    let many: Vec<String> = (0..5000).map(|at| format!("\"s{at}\": 1")).collect();
+    let text = format!("{{\"mcpServers\": {{{}}}}}", many.join(","));
+    let refused = parse(&text, &home, &Flags::default()).unwrap_err();
+    assert_eq!(refused.len(), problem::MAX_PROBLEMS);
+}
+
+#[test]
+fn vs_codes_servers_are_understood_under_their_name() {
+    let text = r#"{"inputs": [{"id": "k"}], "servers": {"s": {"type": "http", "url": "http://h", "env": 7}}}"#;
+    let refused = refused(text);
+    let told: Vec<&str> = refused.lines().collect();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told[0].starts_with("line 1 column 12: inputs: nobody is asked"), "{told:?}");
+    assert!(told[1].starts_with("line 1 column 87: servers.s.env: invalid type"), "{told:?}");
+    let (config, warnings) =
+        parsed(r#"{"inputs": [], "servers": {"s": {"type": "stdio", "command": "c"}}}"#);
+    assert_eq!((warnings, config.servers.len()), (vec![], 1));
+}
+
+#[test]
+fn a_key_that_nearly_is_mcp_servers_is_an_error_that_names_it() {
+    for key in [
+        "mcpServer",
+        "mcp_servers",
+        "McpServers",
+        "mcpservers",
+        "MCPServers",
+        "mcp-servers",
+        "mcpSevers",
+        "server",
+        "Servers",
+        "context_servers",
+    ] {
+        let refused = refused(&format!(r#"{{"{key}": {{"s": {{"command": "c"}}}}}}"#));
+        assert!(refused.starts_with(&format!("line 1 column 2: {key}: is not read")), "{refused}");
+        assert!(refused.contains("'mcpServers'"), "{refused}");
+    }
+    let nested = refused(r#"{"mcp": {"servers": {}}}"#);
+    assert!(nested.contains("'mcpServers'"), "{nested}");
+    let both = refused(r#"{"mcpServers": {}, "servers": {}}"#);
+    assert!(both.contains("keep one"), "{both}");
+    assert_eq!(parsed(r#"{"mcp": 1}"#).1.len(), 1);
+}
+
+#[test]
+fn only_loopback_is_listened_on_without_auth() {
+    for (listen, open) in [
+        ("127.0.0.1:1", false),
+        ("localhost:1", false),
+        ("[::1]:1", false),
+        ("127.9.9.9:1", false),
+        ("0.0.0.0:1", true),
+        ("[::]:1", true),
+        (":1", true),
+        ("192.168.0.1:1", true),
+    ] {
+        let config = |auth| format!(r#"{{"listen": "{listen}", "require_mcp_auth": {auth}}}"#);
+        assert!(parse(&config(true), &home, &Flags::default()).is_ok(), "{listen}");
+        let without = parse(&config(false), &home, &Flags::default());
+        assert_eq!(without.is_err(), open, "{listen}");
+    }
+    let error = refused(r#"{"listen": "0.0.0.0:80"}"#);
+    assert!(error.contains("column 12: listen: 0.0.0.0:80 can be reached"), "{error}");
+}
+
+#[test]
+fn flag_beats_environment_beats_file() {
+    let text = r#"{"listen": "127.0.0.1:1", "data_dir": "/file",
+        "api_key": "ffffffffffffffffffffffffffffffff", "logging": {"level": "warn"}}"#;
+    let env = |name: &str| match name {
+        "MCPPROXY_LISTEN" => Some("127.0.0.1:2".to_owned()),
+        "MCPPROXY_DATA_DIR" => Some("~/env".to_owned()),
+        "MCPPROXY_API_KEY" => Some("e".repeat(32)),
+        name => home(name),
+    };
+    let shown = |env: &dyn Fn(&str) -> Option<String>, flags: &Flags| {
+        let (config, _) = parse(text, &env, flags).unwrap();
+        let key = config.api_key.unwrap().expose().get(..1).unwrap().to_owned();
+        (config.listen.port(), config.data_dir, key, config.logging.level)
+    };
+    let none = Flags::default();
+    assert_eq!(shown(&home, &none), (1, "/file".into(), "f".into(), Level::Warn));
+    assert_eq!(shown(&env, &none), (2, "/home/me/env".into(), "e".into(), Level::Warn));
+    let flags = Flags {
+        listen: Some("127.0.0.1:3".into()),
+        data_dir: Some("/flag".into()),
+        log_level: Some("debug".into()),
+    };
+    assert_eq!(shown(&env, &flags), (3, "/flag".into(), "e".into(), Level::Debug));
+    let bad = Flags { listen: Some("x".into()), ..Flags::default() };
+    let error = parse("", &home, &bad).unwrap_err()[0].to_string();
+    assert!(error.starts_with("--listen: "), "{error}");
+    let outside = |name: &str| (name == "MCPPROXY_LISTEN").then(|| "0.0.0.0:1".to_owned());
+    assert!(parse("", &outside, &none).is_err());
+}
+
+#[test]
+fn unknown_keys_are_named_with_the_nearest_known_one() {
+    let (_, warnings) =
+        parsed(r#"{"lissten": "x", "xyzzy": 1, "output_validation": {"max_byte": 1}}"#);
+    assert_eq!(
+        warnings,
+        [
+            "line 1 column 2: unknown key 'lissten' is ignored (did you mean 'listen'?)",
+            "line 1 column 18: unknown key 'xyzzy' is ignored",
+            "line 1 column 52: unknown key 'output_validation.max_byte' is ignored (did you \
+             mean 'max_bytes'?)",
+        ]
+    );
+}
+
+#[test]
+fn every_known_key_is_a_key() {
+    // As typed, so that a key that is renamed and not listed is found here.
+    let server = r#"{"command": "", "args": [], "env": {}, "cwd": "", "url": "", "headers": {},
+        "enabled": true, "protocol": "auto", "init_timeout": "1s", "call_timeout": "1s",
+        "enabled_tools": [], "disabled_tools": [], "max_concurrent": 1,
+        "capabilities": {"*": {"side_effect": "read", "parallel_safe": true,
+            "approval": "auto", "idempotent": true}},
+        "output_validation": {"mode": "off", "max_bytes": 1, "max_depth": 1,
+            "missing_structured_content": "block", "max_held_bytes": 1, "tools": {}},
+        "oauth": {"client_id": "", "client_secret": "", "scopes": []}}"#;
+    let text = format!(
+        r#"{{"listen": "127.0.0.1:1", "data_dir": "/d", "api_key": "", "require_mcp_auth": false,
+            "allowed_hosts": [], "allowed_origins": [], "mcpServers": {{"s": {server}}},
+            "tools_limit": 1, "offered_era": "legacy", "intent_declaration": {{"strict_server_validation": true,
+            "operation_type": "required"}}, "output_validation": {{"assert_formats": true,
+            "max_held_total_bytes": 99999999999, "engine": "boon"}}, "activity": {{
+            "retention_days": 1, "max_records": 1, "max_size_mb": 1, "max_payload_bytes": 1,
+            "max_response_bytes": 1, "durability": "grouped", "on_failure": "refuse",
+            "redact_keys": [], "queue_records": 1, "queue_bytes": 1}},
+            "logging": {{"level": "info", "format": "text"}}}}"#
+    );
+    let (_, warnings) = parsed(&text);
+    assert_eq!(warnings, [""; 0]);
+    for key in KNOWN_KEYS {
+        assert!(text.contains(&format!("\"{key}\":")), "{key}");
+    }
+}
+
+#[test]
+fn the_old_flat_activity_keys_are_understood() {
+    let (config, warnings) = parsed(
+        r#"{"activity_retention_days": 7, "activity_max_records": 8, "activity_max_size_mb": 9,
+            "activity_max_response_size": 10}"#,
+    );
+    assert_eq!(warnings, [""; 0]);
+    let a = config.activity;
+    assert_eq!(
+        (a.retention_days, a.max_records, a.max_size_mb, a.max_response_bytes),
+        (7, 8, 9, 10)
+    );
+    let (config, warnings) =
+        parsed(r#"{"activity_max_records": 8, "activity": {"max_records": 5}}"#);
+    assert_eq!(config.activity.max_records, 5);
+    let told = "line 1 column 26: activity_max_records: activity.max_records counts";
+    assert_eq!(warnings, [told]);
+}
+
+#[test]
+fn the_catalog_knows_the_enabled_servers() {
+    let (config, _) = parsed(
+        r#"{"mcpServers": {"a": {"command": "x", "enabled": false},
+            "b": {"command": "x", "disabled_tools": ["t"]}}}"#,
+    );
+    let catalog = config.catalog();
+    assert_eq!(catalog.servers.keys().map(|name| &**name).collect::<Vec<_>>(), ["b"]);
+    assert!(!catalog.servers["b"].offers("t"));
+    assert_eq!(catalog.folder.as_deref(), Some(Path::new("/home/me/.mcpproxy/catalog")));
+}
+
+#[test]
+fn the_key_is_not_shown() {
+    let (config, _) = parsed(r#"{"api_key": "0123456789abcdef0123456789abcdef"}"#);
+    assert!(!format!("{config:?}").contains("0123456789"));
+}

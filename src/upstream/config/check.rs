@@ -1,0 +1,361 @@
+//! Everything that keeps an entry from naming a server on this machine, before it is tried.
+//!
+//! Looks at the file system and at the variables it is given. Starts nothing and asks no server:
+//! whether the server works is found out by running it.
+
+use std::fs::Metadata;
+use std::io;
+use std::path::Path;
+
+use super::{Config, Invalid, Kind, fill};
+use crate::upstream::connection::readable;
+
+/// What is wrong with an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mistake {
+    /// The keys that lead to the value from the entry; none for the entry as a whole.
+    pub keys: Vec<String>,
+    /// What is wrong, and the form that is allowed.
+    pub problem: String,
+    /// Whether it is about which keys are there, and not about what one of them says.
+    pub is_form: bool,
+}
+
+type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+impl Config {
+    /// Everything that is wrong with the entry. `lookup` finds environment variables.
+    #[must_use]
+    pub fn mistakes(&self, lookup: Lookup<'_>) -> Vec<Mistake> {
+        let mut found = Vec::new();
+        let kind = match self.kind() {
+            Ok(kind) => Some(kind),
+            Err(invalid) => {
+                let problem = format!("{invalid}: {}", form(&invalid));
+                found.push(Mistake { keys: Vec::new(), problem, is_form: true });
+                None
+            }
+        };
+        let http = kind.is_none_or(|kind| kind == Kind::Http);
+        let stdio = kind.is_none_or(|kind| kind == Kind::Stdio);
+        if http {
+            let url = self.url.as_deref();
+            let url = url.and_then(|url| filled(url, &["url"], lookup, &mut found));
+            if let Some(Err(problem)) = url.as_deref().map(readable) {
+                let form = "write it like \"https://host/mcp\"";
+                found.push(mistake(&["url"], format!("{problem}: {form}")));
+            }
+            for (name, value) in &self.headers {
+                let value = filled(value, &["headers", name], lookup, &mut found);
+                if ::http::HeaderName::try_from(name.as_str()).is_err()
+                    || value.is_some_and(|value| ::http::HeaderValue::try_from(value).is_err())
+                {
+                    let problem = "cannot be sent as a header: letters, digits and '-' make a \
+                                   name, one line of text makes a value";
+                    found.push(mistake(&["headers", name], problem.into()));
+                }
+            }
+        }
+        if stdio {
+            for (name, value) in &self.env {
+                filled(value, &["env", name], lookup, &mut found);
+            }
+            self.look_for_program(lookup, &mut found);
+        }
+        if let Some(secret) = self.oauth.as_ref().and_then(|it| it.client_secret.as_deref()) {
+            filled(secret, &["oauth", "client_secret"], lookup, &mut found);
+        }
+        found
+    }
+
+    /// What is understood otherwise than in the programs that such entries are copied from.
+    #[must_use]
+    pub fn oddities(&self) -> Vec<(Vec<String>, String)> {
+        let mut found = Vec::new();
+        let as_it_is = |value: &str| value.contains("${");
+        let mut odd = |keys: &[&str], problem: &str| {
+            found.push((keys.iter().map(|key| (*key).to_owned()).collect(), problem.to_owned()));
+        };
+        let only = "${…} stays as it is here: ${env:NAME} is filled in, in env, headers and url";
+        if self.command.as_deref().is_some_and(as_it_is) {
+            odd(&["command"], only);
+        }
+        if self.args.iter().any(|arg| as_it_is(arg)) {
+            odd(&["args"], only);
+        }
+        if self.cwd.as_deref().and_then(Path::to_str).is_some_and(as_it_is) {
+            odd(&["cwd"], only);
+        }
+        let not_ours = |value: &str| {
+            let mut rest = value.split("${").skip(1);
+            rest.any(|after| !after.starts_with("env:") && !after.starts_with("input:"))
+        };
+        for (section, values) in [("env", &self.env), ("headers", &self.headers)] {
+            for (name, _) in values.iter().filter(|(_, value)| not_ours(value)) {
+                odd(&[section, name], only);
+            }
+        }
+        if self.url.as_deref().is_some_and(not_ours) {
+            odd(&["url"], only);
+        }
+        let unused: &[(&str, bool)] = match self.kind() {
+            Ok(Kind::Stdio) => {
+                &[("url", self.url.is_some()), ("headers", !self.headers.is_empty())]
+            }
+            Ok(Kind::Http) => &[
+                ("command", self.command.is_some()),
+                ("args", !self.args.is_empty()),
+                ("env", !self.env.is_empty()),
+                ("cwd", self.cwd.is_some()),
+            ],
+            Err(_) => &[],
+        };
+        for (key, _) in unused.iter().filter(|(_, given)| *given) {
+            odd(
+                &[key],
+                match self.kind() {
+                    Ok(Kind::Stdio) => "is not used: the server is a command",
+                    Ok(Kind::Http) | Err(_) => "is not used: the server is reached by its url",
+                },
+            );
+        }
+        found
+    }
+
+    /// The program, looked for as it is when it is started, and its folder.
+    fn look_for_program(&self, lookup: Lookup<'_>, found: &mut Vec<Mistake>) {
+        if let Some(cwd) = &self.cwd {
+            let shown = cwd.display();
+            let problem = match cwd.metadata() {
+                Ok(it) if it.is_dir() => None,
+                Ok(_) => Some(format!("{shown} is no folder")),
+                Err(error) => Some(format!("{shown}: {}", plain(&error))),
+            };
+            if let Some(problem) = problem {
+                found.push(mistake(&["cwd"], format!("{problem}: name a folder that is there")));
+                return;
+            }
+        }
+        let Some(command) = self.command.as_deref().filter(|it| !it.contains("${")) else { return };
+        // The child's own PATH counts, if it is given one.
+        let path = match self.env.get("PATH") {
+            Some(path) => fill(path, "env.PATH", lookup).unwrap_or_default(),
+            None => lookup("PATH").unwrap_or_default(),
+        };
+        if let Some(problem) = not_startable(command, &path, self.cwd.as_deref()) {
+            found.push(mistake(&["command"], problem));
+        }
+    }
+}
+
+/// Why `command` cannot be started; `None` if it can.
+fn not_startable(command: &str, path: &str, cwd: Option<&Path>) -> Option<String> {
+    if command.trim().is_empty() {
+        return Some("is empty: name a program, like \"npx\" or \"/usr/bin/server\"".into());
+    }
+    let here = cwd.unwrap_or(Path::new(""));
+    if command.contains('/') {
+        return match here.join(command).metadata() {
+            Ok(it) if it.is_dir() => Some(format!("{command} is a folder: name a program")),
+            Ok(it) if !is_executable(&it) => {
+                Some(format!("{command} is not executable: chmod +x it, or name its interpreter"))
+            }
+            Ok(_) => None,
+            Err(error) => {
+                Some(format!("{command}: {}: name a program that is there", plain(&error)))
+            }
+        };
+    }
+    let files = std::env::split_paths(path).map(|folder| here.join(folder).join(command));
+    let mut files = files.filter_map(|file| file.metadata().ok()).filter(|it| !it.is_dir());
+    let mut any = false;
+    if files.any(|file| {
+        any = true;
+        is_executable(&file)
+    }) {
+        return None;
+    }
+    Some(match (any, command.split_once(char::is_whitespace)) {
+        (true, _) => format!("{command} is on PATH and not executable: chmod +x it"),
+        (false, Some((program, _))) => format!(
+            "'{command}' is not found on PATH: write \"{program}\" here, and the rest in args"
+        ),
+        (false, None) => {
+            format!("{command} is not found on PATH: install it, or write its whole path")
+        }
+    })
+}
+
+fn is_executable(file: &Metadata) -> bool {
+    std::os::unix::fs::PermissionsExt::mode(&file.permissions()) & 0o111 != 0
+}
+
+fn plain(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => "is not there".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// `value` with its variables; each that is missing is told.
+fn filled(
+    value: &str,
+    keys: &[&str],
+    lookup: Lookup<'_>,
+    found: &mut Vec<Mistake>,
+) -> Option<String> {
+    let mut missing = std::collections::BTreeSet::new();
+    let filled = loop {
+        let known = |name: &str| lookup(name).or_else(|| missing.contains(name).then(String::new));
+        let result = fill(value, &keys.join("."), &known);
+        match result {
+            Err(Invalid::Missing { name, .. }) => {
+                let problem = format!(
+                    "environment variable {name} is not set: set it, or write the value itself"
+                );
+                found.push(mistake(keys, problem));
+                missing.insert(name);
+            }
+            Err(other) => {
+                found.push(mistake(keys, format!("{other}: {}", form(&other))));
+                return None;
+            }
+            Ok(filled) => break filled,
+        }
+    };
+    missing.is_empty().then_some(filled)
+}
+
+fn mistake(keys: &[&str], problem: String) -> Mistake {
+    let keys = keys.iter().map(|key| (*key).to_owned()).collect();
+    Mistake { keys, problem, is_form: false }
+}
+
+/// What is to be written instead.
+const fn form(invalid: &Invalid) -> &'static str {
+    match invalid {
+        Invalid::Neither => {
+            "write \"command\" and \"args\" for a program, or \"url\" for a server over HTTP"
+        }
+        Invalid::Both => "keep one, or write \"protocol\": \"stdio\" or \"streamable-http\"",
+        Invalid::NoCommand => "write \"command\" and \"args\"",
+        Invalid::NoUrl => "write \"url\", like \"https://host/mcp\"",
+        Invalid::Missing { .. } => "set it, or write the value itself",
+        Invalid::Unclosed { .. } | Invalid::Input { .. } => "write ${env:NAME}",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(name: &str) -> Option<String> {
+        match name {
+            "PATH" => Some("/usr/bin:/bin".into()),
+            "TOKEN" => Some("s3cret".into()),
+            _ => None,
+        }
+    }
+
+    fn told(json: serde_json::Value) -> Vec<String> {
+        let config: Config = serde_json::from_value(json).unwrap();
+        let told = |it: Mistake| format!("{}: {}", it.keys.join("."), it.problem);
+        config.mistakes(&environment).into_iter().map(told).collect()
+    }
+
+    #[test]
+    fn an_entry_that_can_run_has_no_mistakes() {
+        for entry in [
+            serde_json::json!({"command": "sh", "args": ["-c", "true"], "cwd": "/"}),
+            serde_json::json!({"command": "/bin/sh", "env": {"A": "${env:TOKEN}"}}),
+            serde_json::json!({"command": "sh", "env": {"PATH": "/bin"}}),
+            serde_json::json!({"command": "./sh", "cwd": "/bin"}),
+            serde_json::json!({"url": "https://h/mcp", "headers": {"A": "Bearer ${env:TOKEN}"}}),
+            serde_json::json!({"url": "http://h", "command": "x", "protocol": "http"}),
+        ] {
+            assert_eq!(told(entry.clone()), [""; 0], "{entry}");
+        }
+    }
+
+    #[test]
+    fn every_mistake_of_an_entry_is_told_with_the_allowed_form() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("plain");
+        std::fs::write(&file, "").unwrap();
+        let (file, folder) = (file.to_str().unwrap(), folder.path().to_str().unwrap());
+        for (entry, expected) in [
+            (serde_json::json!({}), vec![": neither command nor url is given: write \"command\""]),
+            (
+                serde_json::json!({"command": "sh", "url": "http://h"}),
+                vec![": both command and url are given"],
+            ),
+            (serde_json::json!({"protocol": "stdio"}), vec![": protocol stdio needs a command"]),
+            (
+                serde_json::json!({"command": "no-such-program"}),
+                vec!["command: no-such-program is not found on PATH"],
+            ),
+            (
+                serde_json::json!({"command": "npx -y x"}),
+                vec!["command: 'npx -y x' is not found on PATH: write \"npx\" here"],
+            ),
+            (serde_json::json!({"command": ""}), vec!["command: is empty"]),
+            (serde_json::json!({"command": file}), vec!["command: "]),
+            (
+                serde_json::json!({"command": "plain", "env": {"PATH": folder}}),
+                vec!["command: plain is on PATH and not executable"],
+            ),
+            (
+                serde_json::json!({"command": "sh", "env": {"PATH": "/none"}}),
+                vec!["command: sh is not found on PATH"],
+            ),
+            (serde_json::json!({"command": folder}), vec!["command: "]),
+            (
+                serde_json::json!({"command": "sh", "cwd": "/none"}),
+                vec!["cwd: /none: is not there"],
+            ),
+            (serde_json::json!({"command": "sh", "cwd": file}), vec!["cwd: "]),
+            (serde_json::json!({"url": "localhost:80"}), vec!["url: url has scheme localhost"]),
+            (serde_json::json!({"url": "not a url"}), vec!["url: url cannot be read"]),
+            (serde_json::json!({"url": "http://u:p@h/"}), vec!["url: url holds a user name"]),
+            (
+                serde_json::json!({"url": "http://h/${env:A}", "headers": {"B": "${env:B}${env:C}", "b d": "x"}}),
+                vec![
+                    "url: environment variable A is not set",
+                    "headers.B: environment variable B is not set",
+                    "headers.B: environment variable C is not set",
+                    "headers.b d: cannot be sent as a header",
+                ],
+            ),
+            (
+                serde_json::json!({"command": "sh", "env": {"K": "${input:key}", "L": "${env:"}}),
+                vec!["env.K: env.K holds ${input:key}", "env.L: env.L holds a ${env: without"],
+            ),
+            (
+                serde_json::json!({"url": "http://h", "oauth": {"client_secret": "${env:S}"}}),
+                vec!["oauth.client_secret: environment variable S is not set"],
+            ),
+        ] {
+            let found = told(entry.clone());
+            assert_eq!(found.len(), expected.len(), "{entry}: {found:?}");
+            for (found, expected) in found.iter().zip(expected) {
+                assert!(found.starts_with(expected), "{entry}: {found}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_other_programs_fill_in_and_we_do_not_is_told() {
+        let odd = |json: serde_json::Value| {
+            let config: Config = serde_json::from_value(json).unwrap();
+            let keys = config.oddities().into_iter().map(|(keys, _)| keys.join("."));
+            keys.collect::<Vec<_>>()
+        };
+        let entry = serde_json::json!({"command": "x", "args": ["${workspaceFolder}"], "url": "u",
+            "env": {"A": "${userHome}", "B": "${env:B}"}, "protocol": "stdio"});
+        assert_eq!(odd(entry), ["args", "env.A", "url"]);
+        assert_eq!(
+            odd(serde_json::json!({"url": "http://h/${X}", "args": ["a"]})),
+            ["url", "args"]
+        );
+    }
+}
