@@ -102,10 +102,12 @@ impl Treatment {
     /// How answers of `tool` are treated.
     #[must_use]
     pub fn of(tool: &Tool) -> Self {
-        match (&tool.schema, tool.policy.mode) {
+        match (tool.schema.now(), tool.policy.mode) {
             (OutputSchema::Absent | OutputSchema::Unusable(_), _) | (_, Mode::Off) => Self::Forward,
-            (OutputSchema::Compiled(_), Mode::Warn) => Self::ForwardAndJudge,
-            (OutputSchema::Compiled(_), Mode::Strict) => Self::Hold,
+            (OutputSchema::Compiled(_) | OutputSchema::Compiling(_), Mode::Warn) => {
+                Self::ForwardAndJudge
+            }
+            (OutputSchema::Compiled(_) | OutputSchema::Compiling(_), Mode::Strict) => Self::Hold,
         }
     }
 }

@@ -9,7 +9,7 @@ pub mod repeats;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -268,6 +268,20 @@ pub enum OutputSchema {
     Compiled(Arc<Schema>),
     /// Declared, but it cannot be used; the reason is one line (FR-A9).
     Unusable(Arc<str>),
+    /// Declared, and being compiled: what comes of it will stand here. Calls that are to be judged
+    /// wait for it.
+    Compiling(Arc<OnceLock<OutputSchema>>),
+}
+
+impl OutputSchema {
+    /// What it is by now: [`Compiling`](Self::Compiling) only until that is done.
+    #[must_use]
+    pub fn now(&self) -> &Self {
+        match self {
+            Self::Compiling(awaited) => awaited.get().unwrap_or(self),
+            Self::Absent | Self::Compiled(_) | Self::Unusable(_) => self,
+        }
+    }
 }
 
 /// A tool in the catalog. Immutable; a new discovery makes a new one.

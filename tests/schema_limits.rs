@@ -57,16 +57,21 @@ fn a_cycle_behind_a_name_that_stands_twice_is_unusable() {
 fn a_dialect_within_that_names_resources_otherwise_is_unusable() {
     let inner =
         json!({ "$schema": "http://json-schema.org/draft-04/schema#", "id": "http://a.invalid/" });
-    let schema = json!({ "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$defs": { "a": inner } });
-    assert!(matches!(unusable(&schema), Unusable::Dialect(_)));
+    let mut schema = json!({ "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$ref": "#/$defs/a", "$defs": { "a": inner } });
+    assert!(matches!(unusable(&schema), Unusable::MixedDialects(_)));
+    // Nothing leads there: it does not matter.
+    schema["$ref"].take();
+    schema["$ref"] = "#/$defs/b".into();
+    schema["$defs"]["b"] = json!({ "type": "integer" });
+    assert_eq!(refusal(&usable(&schema, Engine::Tape), "1"), None);
 }
 
 #[test]
 fn a_reference_that_the_bounds_cannot_follow_is_unusable() {
     let meta = "https://json-schema.org/draft/2020-12/meta/core";
     let claimed = json!({ "$defs": { "a": { "$id": meta } }, "$ref": meta });
-    assert!(matches!(unusable(&claimed), Unusable::RemoteReference(_)));
+    assert!(matches!(unusable(&claimed), Unusable::Claimed(_)));
     for engine in ENGINES {
         assert_eq!(refusal(&usable(&json!({ "$ref": meta }), engine), "true"), None);
     }
@@ -496,5 +501,44 @@ fn a_quick_judgement_is_the_same_or_none() {
         if let Some(found) = found {
             assert_eq!(found, schema.judge(&document, &mut scratch));
         }
+    }
+}
+
+/// Look-ahead from the start of a name needs no backtracking, and pays by bytes.
+#[test]
+fn thirty_thousand_names_under_look_ahead_are_judged() {
+    let members = |value: &str| {
+        let members: Vec<String> =
+            (0..30_000).map(|at| format!("\"member-{at}\":{value}")).collect();
+        format!("{{{}}}", members.join(","))
+    };
+    for pattern in [
+        "^(?!x-)",
+        "^(?!x-).*$",
+        r"^(?!\$)[a-z0-9-]+$",
+        "^(?=.*-)(?!x-|y-)[a-z]+-[0-9]+$",
+        "^(?!(x|y)-)(member|other)-[0-9]+$",
+    ] {
+        let schema = json!({ "patternProperties": { pattern: { "type": "integer" } },
+            "additionalProperties": false });
+        let schema = usable(&schema, Engine::Tape);
+        assert!(schema.judged_by_tape_alone());
+        assert_eq!(refusal(&schema, &members("1")), None, "{pattern}");
+        assert_eq!(refusal(&schema, &members("\"x\"")), Some(Reason::Schema), "{pattern}");
+        assert_eq!(refusal(&schema, "{\"x-$\":1}"), Some(Reason::Schema), "{pattern}");
+    }
+}
+
+/// What is taken apart hides no backtracking: the steps bound what its parts do.
+#[test]
+fn hostile_names_under_look_ahead_use_up_the_steps_or_are_quick() {
+    let name = |size: usize| format!("{{\"{}!\":1}}", "a".repeat(size));
+    let slow = "^(?=(a[ab]{1,400}b){3}[c-z])a";
+    let schema = usable(&json!({ "patternProperties": { slow: false } }), Engine::Tape);
+    assert_eq!(refusal(&schema, &name(100)), None);
+    assert_eq!(refusal(&schema, &name(100_000)), Some(Reason::Steps));
+    for pattern in ["^(?=(a|aa)+$)(?!(a*)*b)(a+)+$", "^(?!.*(?:a|aa)+b)(?:a+)+$"] {
+        let schema = usable(&json!({ "patternProperties": { pattern: false } }), Engine::Tape);
+        assert_eq!(refusal(&schema, &name(100_000)), None, "{pattern}");
     }
 }

@@ -1,17 +1,22 @@
-//! The JSON-Schema-Test-Suite through both engines and through the whole judgement.
+//! The JSON-Schema-Test-Suite, and a few cases of our own, through both engines and through the
+//! whole judgement.
 //!
 //! Owns the list of exceptions: each with its reason, and the test fails when one of them starts
-//! to pass. The data is not part of this repository; it is found beside the checkout or through
-//! `JSON_SCHEMA_TEST_SUITE`.
+//! to pass. Our cases stand in `tests/data/schema_suite` and always run. The suite is not part of
+//! this repository: `tools/schema-suite/run` puts it under `target/schema-suite`, and
+//! `JSON_SCHEMA_TEST_SUITE` names another place. Where it is not there its tests are reported as
+//! ignored, which is why this test has a harness of its own; with `CI=true` they fail.
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use libtest_mimic::{Arguments, Failed, Trial};
 use mcpproxy::schema::bounds::Bounds;
 use mcpproxy::schema::compile::{Engine, Remotes, Schema, Settings, Unusable, compile_with};
 use mcpproxy::schema::judge::{Scratch, Verdict};
@@ -27,6 +32,9 @@ const DRAFTS: [(&str, &str); 5] = [
     ("draft2019-09", "https://json-schema.org/draft/2019-09/schema"),
     ("draft2020-12", "https://json-schema.org/draft/2020-12/schema"),
 ];
+
+/// Where the suite's remote documents are.
+const REMOTE: &str = "http://localhost:1234";
 
 /// Who gave a wrong verdict.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -119,70 +127,134 @@ struct Tally {
     excepted: usize,
 }
 
-#[test]
-fn every_draft_passes_through_both_engines() {
-    let Some(root) = suite() else { return };
-    let remotes = remotes(&root.join("remotes"));
-    let listed: Vec<_> = EXCEPTIONS
-        .iter()
-        .flat_map(|e| {
-            e.drafts.iter().flat_map(move |draft| e.who.iter().map(move |who| (who, draft, e)))
-        })
-        .map(|(who, draft, e)| (*who, *draft, e.file, e.case, e.test))
-        .collect();
-    let mut excepted: BTreeSet<_> = listed.iter().copied().collect();
-    assert_eq!(excepted.len(), listed.len(), "an exception is listed twice");
+/// One run of cases: what is counted, and what went wrong.
+#[derive(Default)]
+struct Run {
+    table: BTreeMap<(&'static str, Who), Tally>,
+    failures: Vec<String>,
+    /// Exceptions that came true.
+    met: BTreeSet<Known>,
+}
+
+/// An exception, for one draft and one of those who give verdicts.
+type Known = (Who, &'static str, &'static str, &'static str, &'static str);
+
+fn main() -> ExitCode {
+    let suite = suite();
+    let absent = suite.as_ref().err().cloned();
+    if let Some(absent) = &absent {
+        println!("{absent}: its tests do not run");
+    }
+    let required = std::env::var_os("CI").is_some_and(|ci| ci == "true");
+    let own = DRAFTS
+        .into_iter()
+        .enumerate()
+        .map(|(at, draft)| Trial::test(format!("own_cases_as_{}", draft.0), move || own_cases(at)));
+    let all = DRAFTS.into_iter().map(|draft| {
+        let suite = suite.clone();
+        Trial::test(format!("suite_{}", draft.0), move || whole_draft(&suite?, draft))
+            .with_ignored_flag(absent.is_some() && !required)
+    });
+    libtest_mimic::run(&Arguments::from_args(), own.chain(all).collect()).exit_code()
+}
+
+/// Our cases, of each folder up to the draft's own: what holds in a draft holds in later ones.
+fn own_cases(last: usize) -> Result<(), Failed> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/schema_suite");
+    let mut run = Run::default();
+    let (draft, _) = DRAFTS[last];
+    for (folder, _) in DRAFTS.into_iter().take(last + 1) {
+        let folder = root.join(folder);
+        for path in folder.is_dir().then(|| files(&folder)).into_iter().flatten() {
+            run.file(&path, &root, DRAFTS[last], &Remotes::default());
+        }
+    }
+    assert!(run.table.values().all(|tally| tally.passed + tally.failed > 20), "few cases");
+    run.finish(draft)
+}
+
+fn whole_draft(root: &Path, draft: (&'static str, &'static str)) -> Result<(), Failed> {
     assert!(EXCEPTIONS.iter().all(|e| !e.reason.is_empty() && e.file.starts_with("optional/")));
-    let mut table: BTreeMap<(usize, &str, Who), Tally> = BTreeMap::new();
-    let mut failures = Vec::new();
-    for (at, (draft, dialect)) in DRAFTS.into_iter().enumerate() {
-        let folder = root.join("tests").join(draft);
-        for path in files(&folder) {
-            let name = path.strip_prefix(&folder).unwrap().to_str().unwrap().to_owned();
-            let section = match name.as_str() {
-                name if name.starts_with("optional/format") => "format",
-                name if name.starts_with("optional/") => "optional",
-                _ => "required",
-            };
-            let text = fs::read_to_string(&path).unwrap();
-            let cases: Vec<Case> = serde_json::from_str(&text).unwrap();
-            for case in &cases {
-                let schema = with_dialect(case.schema.get(), dialect);
-                let compiled = [Engine::Tape, Engine::Boon].map(|engine| {
-                    let settings = Settings { engine, assert_formats: section == "format" };
-                    compile_with(schema.as_bytes(), &settings, &Bounds::default(), &remotes)
-                });
-                for test in &case.tests {
-                    for (who, valid) in verdicts(&compiled, test.data.get()) {
-                        let tally = table.entry((at, section, who)).or_default();
-                        let known = excepted
-                            .iter()
-                            .find(|e| {
-                                (e.0, e.1, e.2) == (who, draft, name.as_str())
-                                    && (e.3, e.4) == (&*case.description, &*test.description)
-                            })
-                            .copied();
-                        if valid == Ok(test.valid) {
-                            tally.passed += 1;
-                        } else if let Some(known) = known {
-                            tally.excepted += 1;
-                            excepted.remove(&known);
-                        } else {
-                            tally.failed += 1;
-                            failures.push(format!(
-                                "{who:?} {draft} {name}: {:?}: {:?}: {valid:?}",
-                                case.description, test.description
-                            ));
-                        }
+    let remotes = remotes(&root.join("remotes"));
+    let folder = root.join("tests").join(draft.0);
+    let mut run = Run::default();
+    for path in files(&folder) {
+        run.file(&path, &folder, draft, &remotes);
+    }
+    let listed: Vec<_> = exceptions().filter(|known| known.1 == draft.0).collect();
+    let expected: BTreeSet<_> = listed.iter().copied().collect();
+    assert_eq!(expected.len(), listed.len(), "an exception is listed twice");
+    let idle: Vec<_> = expected.difference(&run.met).collect();
+    assert!(idle.is_empty(), "listed as exceptions, but right or gone: {idle:?}");
+    run.finish(draft.0)
+}
+
+fn exceptions() -> impl Iterator<Item = Known> {
+    EXCEPTIONS.iter().flat_map(|e| {
+        let drafts = e.drafts.iter();
+        drafts.flat_map(move |draft| e.who.iter().map(|who| (*who, *draft, e.file, e.case, e.test)))
+    })
+}
+
+impl Run {
+    fn file(
+        &mut self,
+        path: &Path,
+        folder: &Path,
+        (draft, dialect): (&'static str, &'static str),
+        remotes: &Remotes,
+    ) {
+        let name = path.strip_prefix(folder).unwrap().to_str().unwrap();
+        let section = match name {
+            name if name.starts_with("optional/format") => "format",
+            name if name.starts_with("optional/") => "optional",
+            _ => "required",
+        };
+        let text = fs::read_to_string(path).unwrap();
+        let cases: Vec<Case> = serde_json::from_str(&text).unwrap();
+        let none = Remotes::default();
+        for case in &cases {
+            let schema = with_dialect(case.schema.get(), dialect);
+            let remotes = if schema.contains(REMOTE) { remotes } else { &none };
+            let compiled = [Engine::Tape, Engine::Boon].map(|engine| {
+                let settings = Settings { engine, assert_formats: section == "format" };
+                compile_with(schema.as_bytes(), &settings, &Bounds::default(), remotes)
+            });
+            for test in &case.tests {
+                for (who, valid) in verdicts(&compiled, test.data.get()) {
+                    let tally = self.table.entry((section, who)).or_default();
+                    let known = exceptions().find(|known| {
+                        *known == (who, draft, name, &*case.description, &*test.description)
+                    });
+                    if valid == Ok(test.valid) {
+                        tally.passed += 1;
+                    } else if let Some(known) = known {
+                        tally.excepted += 1;
+                        self.met.insert(known);
+                    } else {
+                        tally.failed += 1;
+                        self.failures.push(format!(
+                            "{who:?} {draft} {name}: {:?}: {:?}: {valid:?}",
+                            case.description, test.description
+                        ));
                     }
                 }
             }
         }
     }
-    print(&table);
-    failures.iter().for_each(|failure| println!("{failure}"));
-    assert!(failures.is_empty(), "{} verdicts differ from the suite's", failures.len());
-    assert!(excepted.is_empty(), "listed as exceptions, but right or gone: {excepted:?}");
+
+    /// Prints the counts, in one piece, and fails if a verdict is wrong.
+    fn finish(self, draft: &str) -> Result<(), Failed> {
+        let rows = self.table.iter().map(|((section, who), tally)| {
+            let Tally { passed, failed, excepted } = tally;
+            format!(
+                "{draft:14}{section:10}{who:7}{passed:>6} passed{failed:>6} failed{excepted:>6} excepted\n",
+                who = format!("{who:?}")
+            )
+        });
+        print!("{}", rows.collect::<String>());
+        if self.failures.is_empty() { Ok(()) } else { Err(self.failures.join("\n").into()) }
+    }
 }
 
 /// What each engine and the whole judgement say; an unusable schema is what it says instead.
@@ -209,34 +281,15 @@ fn verdicts(
     [(Who::Tape, tape), (Who::Boon, boon), (Who::Judge, whole)]
 }
 
-fn print(table: &BTreeMap<(usize, &str, Who), Tally>) {
-    println!(
-        "{:14}{:10}{:7}{:>7}{:>7}{:>10}",
-        "draft", "tests", "engine", "passed", "failed", "excepted"
-    );
-    for ((draft, section, who), tally) in table {
-        println!(
-            "{:14}{section:10}{:7}{:>7}{:>7}{:>10}",
-            DRAFTS[*draft].0,
-            format!("{who:?}"),
-            tally.passed,
-            tally.failed,
-            tally.excepted
-        );
+/// The suite's folder, or where it was looked for.
+fn suite() -> Result<PathBuf, String> {
+    let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/schema-suite");
+    let found = std::env::var_os("JSON_SCHEMA_TEST_SUITE").map_or(fetched, PathBuf::from);
+    if found.join("tests").is_dir() && found.join("remotes").is_dir() {
+        return Ok(found);
     }
-}
-
-/// The suite's folder. Where it is nowhere the test is skipped, but not where `CI=true`.
-fn suite() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/json-schema-test-suite");
-    let found = std::env::var_os("JSON_SCHEMA_TEST_SUITE").map_or(beside, PathBuf::from);
-    if found.join("tests").is_dir() {
-        return Some(found);
-    }
-    let missing = format!("JSON-Schema-Test-Suite is not at {}", found.display());
-    assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{missing}");
-    println!("skipped: {missing}; set JSON_SCHEMA_TEST_SUITE");
-    None
+    let place = found.display();
+    Err(format!("the JSON-Schema-Test-Suite is not at {place} (tools/schema-suite/run fetches it)"))
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {
@@ -258,7 +311,7 @@ fn remotes(folder: &Path) -> Remotes {
     for path in files(folder) {
         let name = path.strip_prefix(folder).unwrap().to_str().unwrap().replace('\\', "/");
         let value: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
-        documents.insert(format!("http://localhost:1234/{name}"), value);
+        documents.insert(format!("{REMOTE}/{name}"), value);
     }
     Remotes(Arc::new(documents))
 }

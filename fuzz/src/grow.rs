@@ -79,16 +79,29 @@ const ONE: [&str; 13] = [
 ];
 const LISTS: [&str; 5] = ["allOf", "anyOf", "oneOf", "prefixItems", "items"];
 const MAPS: [&str; 4] = ["properties", "patternProperties", "dependentSchemas", "dependencies"];
-const REFERENCES: [(&str, &str); 9] = [
+const REFERENCES: [(&str, &str); 12] = [
     ("$ref", "#/$defs/a"),
     ("$ref", "#/$defs/b"),
     ("$ref", "#/$defs/c/not"),
     ("$ref", "#n"),
     ("$ref", "#"),
     ("$ref", "b.json"),
+    // What no URI can hold, as generators write it, encoded already, and a name of its own.
+    ("$ref", "#/$defs/P<é|[1] %>"),
+    ("$ref", "#/$defs/P%3Cé%7C%5B1] %25>"),
+    ("$ref", "#/$defs/P%253C"),
     ("$dynamicRef", "#n"),
     ("$dynamicRef", "#/$defs/a"),
     ("$recursiveRef", "#"),
+];
+/// Keywords where they are none: in a value.
+const DISGUISED: [&str; 6] = [
+    "\"$id\":\"b.json\"",
+    "\"$anchor\":\"n\"",
+    "\"$dynamicAnchor\":\"n\"",
+    "\"$ref\":\"nowhere.json\"",
+    "\"$schema\":\"http://json-schema.org/draft-04/schema#\"",
+    "\"pattern\":\"(?!a)\"",
 ];
 /// Levels past which nothing nests any more.
 const MAX_NESTING: u32 = 5;
@@ -118,6 +131,8 @@ impl<'a> Grow<'a> {
             ("b", "\"$id\":\"b.json\","),
             ("c", "\"$anchor\":\"n\","),
             ("d", "\"$dynamicAnchor\":\"n\","),
+            ("P<é|[1] %>", ""),
+            ("P%3C", ""),
         ] {
             if self.from.ratio(1, 3)? {
                 let rest = self.keywords(1)?.join(",");
@@ -239,6 +254,9 @@ impl<'a> Grow<'a> {
                     if self.from.ratio(1, 3)? {
                         members.push(format!("\"{name}\":{}", self.value(level + 1)?));
                     }
+                }
+                if self.from.ratio(1, 6)? {
+                    members.push((*self.from.choose(&DISGUISED)?).to_owned());
                 }
                 format!("{{{}}}", members.join(","))
             }

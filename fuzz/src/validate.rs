@@ -3,7 +3,8 @@
 //! Input: a line with the schema, then the document, both as they are; or `~` and bytes out of
 //! which `arbitrary` grows a schema and a document that share names and numbers. What does not
 //! compile or is not JSON is not interesting. A disagreement is a find, but for two things that
-//! boon calculates differently, which are worked out here.
+//! boon calculates differently, which are worked out here; and so is a grown schema that means
+//! something else with a definition more to which nothing refers.
 
 use arbitrary::{Result, Unstructured};
 use bytes::Bytes;
@@ -19,6 +20,7 @@ pub fn run(data: &[u8]) {
         let mut grow = Grow::new(Unstructured::new(bytes));
         if let Ok([schema, document]) = pair(&mut grow) {
             compare(schema.as_bytes(), document.as_bytes());
+            extend(&schema, document.as_bytes());
         }
         return;
     }
@@ -28,6 +30,27 @@ pub fn run(data: &[u8]) {
 
 fn pair(grow: &mut Grow<'_>) -> Result<[String; 2]> {
     Ok([grow.schema()?, grow.document()?])
+}
+
+/// Definitions that no engine would take: with look-around, with a reference to nowhere.
+const UNREACHED: &str = "\"$defs\":{\"Un|reached\":{\"pattern\":\"(?!x)(a)\\\\1\",\
+    \"items\":{\"$ref\":\"http://nowhere.invalid/\"},\"not\":{\"$ref\":\"#/absent\"}},";
+
+/// A definition to which nothing refers changes neither whether the schema is used nor a verdict.
+fn extend(raw: &str, document: &[u8]) {
+    let settings = Settings { engine: Engine::Tape, assert_formats: false };
+    let Ok(schema) = compile(raw.as_bytes(), &settings) else { return };
+    let extended = raw.replacen("\"$defs\":{", UNREACHED, 1);
+    assert_ne!(raw, extended, "a grown schema has definitions");
+    let extended = match compile(extended.as_bytes(), &settings) {
+        Ok(extended) => extended,
+        Err(reason) => panic!("unusable with a definition more: {reason}"),
+    };
+    assert_eq!(schema.judged_by_tape_alone(), extended.judged_by_tape_alone());
+    let document = [Bytes::copy_from_slice(document)];
+    let mut scratch = Scratch::new();
+    let [plain, more] = [&schema, &extended].map(|schema| schema.judge(&document, &mut scratch));
+    assert_eq!(kind(&plain), kind(&more), "a definition more changes the judgement");
 }
 
 fn compare(raw: &[u8], document: &[u8]) {

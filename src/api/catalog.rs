@@ -172,19 +172,21 @@ pub(super) fn status(
 fn schemas(worker: &Worker) -> Schemas {
     let snapshot = worker.proxy.catalog.load();
     let (mut unusable, mut judged_by_tape_alone) = (Vec::new(), Vec::new());
+    let mut compiling = Vec::new();
     for tool in snapshot.tools() {
-        match &tool.schema {
+        match tool.schema.now() {
             OutputSchema::Unusable(reason) => {
                 unusable.push(Unusable { tool: tool.name.to_string(), reason: reason.to_string() });
             }
             OutputSchema::Compiled(schema) if schema.judged_by_tape_alone() => {
                 judged_by_tape_alone.push(tool.name.to_string());
             }
+            OutputSchema::Compiling(_) => compiling.push(tool.name.to_string()),
             OutputSchema::Absent | OutputSchema::Compiled(_) => {}
         }
     }
     let disagreements = worker.proxy.judges.disagreements();
-    Schemas { unusable, judged_by_tape_alone, disagreements }
+    Schemas { unusable, compiling, judged_by_tape_alone, disagreements }
 }
 
 /// Tells that the proxy is alive, and whether its log is.
@@ -252,6 +254,8 @@ struct Connected {
 struct Schemas {
     /// Those that cannot be used, and why.
     unusable: Vec<Unusable>,
+    /// Tools whose schemas are being compiled: calls to them that are judged wait for it.
+    compiling: Vec<String>,
     /// Tools whose answers one engine judges alone.
     judged_by_tape_alone: Vec<String>,
     /// How often the two engines disagreed.

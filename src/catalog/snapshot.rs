@@ -12,13 +12,15 @@ use arc_swap::ArcSwap;
 use serde_json::value::RawValue;
 use tokio::sync::{broadcast, watch};
 
+use self::compiling::{Compiler, Late, awaited};
 use super::discovered::DiscoveredTool;
 use super::listing::{Listed, Start};
 use super::persist;
 use super::search::Index;
 use super::settings::{ServerSettings, Settings};
-use crate::schema::cache::Cache;
 use crate::tool::{Capability, OutputSchema, Tool, ToolName};
+
+pub mod compiling;
 
 /// All tools of one moment.
 #[derive(Debug)]
@@ -148,7 +150,7 @@ impl Change {
 #[derive(Debug)]
 pub struct Catalog {
     settings: Settings,
-    schemas: Cache,
+    compiler: Compiler,
     current: ArcSwap<Snapshot>,
     /// Held while the next snapshot is made from the last.
     writing: Mutex<()>,
@@ -184,8 +186,8 @@ impl Catalog {
             index: Index::build(&[]),
         };
         Self {
+            compiler: Compiler::new(settings.schemas),
             settings,
-            schemas: Cache::new(),
             current: ArcSwap::from_pointee(empty),
             writing: Mutex::new(()),
             swaps: watch::Sender::new(()),
@@ -212,7 +214,8 @@ impl Catalog {
     }
 
     /// Takes up the sets on disk (FR-A1); for each server that had one, or whose file cannot be
-    /// used, what that changed. Blocks on the disk.
+    /// used, what that changed. Blocks on the disk, and until every schema is compiled; the tools
+    /// are there before that.
     pub fn restore(&self) -> Vec<(Arc<str>, Change)> {
         let Some(folder) = &self.settings.folder else { return Vec::new() };
         let mut sets = Vec::new();
@@ -229,16 +232,19 @@ impl Catalog {
             }
         }
         let sets: Vec<_> = sets.iter().map(|(server, tools)| (*server, tools.as_slice())).collect();
-        changes.extend(self.replace(&sets, ToolSet::Restored));
+        let (replaced, late) = self.replace(&sets, ToolSet::Restored);
+        changes.extend(replaced);
+        self.compile(late, &mut changes);
         changes
     }
 
     /// Makes `tools` the whole set of `server`, and writes it to disk if it is another than before.
-    /// A server that is not configured changes nothing. Blocks on the disk.
+    /// A server that is not configured changes nothing. Blocks on the disk, and until every schema
+    /// is compiled; the tools are there before that.
     pub fn replace_server(&self, server: &str, tools: Vec<DiscoveredTool>) -> Change {
         let before = self.set_of(server);
-        let change = self.replace(&[(server, &tools)], ToolSet::Discovered).pop();
-        let Some((_, mut change)) = change else { return Change::default() };
+        let (mut changes, late) = self.replace(&[(server, &tools)], ToolSet::Discovered);
+        let Some((_, change)) = changes.first_mut() else { return Change::default() };
         let on_disk = matches!(before, Some(ToolSet::Restored | ToolSet::Discovered));
         if let Some(folder) = &self.settings.folder
             && (change.tools_differ() || !on_disk)
@@ -247,7 +253,8 @@ impl Catalog {
             let path = persist::path(folder, server);
             change.disk = Some(format!("{} cannot be written: {error}", path.display()));
         }
-        change
+        self.compile(late, &mut changes);
+        changes.pop().map(|(_, change)| change).unwrap_or_default()
     }
 
     /// The tool of that name, as soon as its server's first set is there, from disk or from the
@@ -273,18 +280,22 @@ impl Catalog {
         self.current.load().servers.get(server).copied()
     }
 
-    /// Makes the next snapshot: each set replaces that of its server, if that is configured.
+    /// Makes the next snapshot: each set replaces that of its server, if that is configured. What
+    /// takes long to compile is left for later.
     fn replace(
         &self,
         sets: &[(&str, &[DiscoveredTool])],
         origin: ToolSet,
-    ) -> Vec<(Arc<str>, Change)> {
+    ) -> (Vec<(Arc<str>, Change)>, Vec<Late>) {
+        // Before others have to wait.
+        let ready: Vec<_> = sets.iter().map(|(server, set)| self.ready(server, set)).collect();
+        let mut late = Vec::new();
         let _guard = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let last = self.load();
         let mut servers = last.servers.clone();
         let mut direct = last.direct.clone();
         let mut changes = Vec::new();
-        for (server, discovered) in sets {
+        for ((server, discovered), ready) in sets.iter().zip(ready) {
             let Some((server, settings)) = self.settings.servers.get_key_value(*server) else {
                 continue;
             };
@@ -292,7 +303,8 @@ impl Catalog {
                 // The server was faster than the disk.
                 continue;
             }
-            let (set, change) = self.next_set(server, settings, discovered, &last);
+            let discovered = discovered.iter().zip(ready);
+            let (set, change) = self.next_set(server, settings, discovered, &last, &mut late);
             direct.retain(|direct| direct.tool.name.server != *server);
             direct.extend(set);
             servers.insert(Arc::clone(server), origin);
@@ -310,21 +322,22 @@ impl Catalog {
         if !same {
             self.notify(Notice::Tools);
         }
-        changes
+        (changes, late)
     }
 
     /// The tools of one server, those that did not change as they were, and what did change.
-    fn next_set(
+    fn next_set<'a>(
         &self,
         server: &Arc<str>,
         settings: &ServerSettings,
-        discovered: &[DiscoveredTool],
+        discovered: impl Iterator<Item = (&'a DiscoveredTool, OutputSchema)>,
         last: &Snapshot,
+        late: &mut Vec<Late>,
     ) -> (Vec<Direct>, Change) {
         let mut change = Change::default();
         let mut seen = BTreeSet::new();
         let mut tools = Vec::new();
-        for found in discovered.iter().filter(|found| settings.offers(&found.name)) {
+        for (found, schema) in discovered.filter(|(found, _)| settings.offers(&found.name)) {
             if !seen.insert(&*found.name) {
                 change.duplicates.push(found.name.clone());
                 continue;
@@ -332,18 +345,21 @@ impl Catalog {
             let listed = found.listed(server);
             let same = last.find_direct(&listed.key).filter(|direct| *direct.listed == listed);
             if let Some(direct) = same {
+                late.extend(awaited(&direct.tool, false));
                 tools.push(direct.clone());
                 continue;
             }
-            let tool = self.build(server, settings, found);
+            let tool = self.build(server, settings, found, schema);
             let before = last.tool(&tool.name);
+            let new =
+                !before.is_some_and(|before| same_raw(&before.output_schema, &found.output_schema));
+            late.extend(awaited(&tool, new));
             match before {
                 Some(_) => change.changed.push(Arc::clone(&tool.name.tool)),
                 None => change.added.push(Arc::clone(&tool.name.tool)),
             }
             if let OutputSchema::Unusable(reason) = &tool.schema
-                && !before
-                    .is_some_and(|before| same_raw(&before.output_schema, &found.output_schema))
+                && new
             {
                 change.unusable.push((tool.name.clone(), Arc::clone(reason)));
             }
@@ -354,7 +370,13 @@ impl Catalog {
         (tools, change)
     }
 
-    fn build(&self, server: &Arc<str>, settings: &ServerSettings, found: &DiscoveredTool) -> Tool {
+    fn build(
+        &self,
+        server: &Arc<str>,
+        settings: &ServerSettings,
+        found: &DiscoveredTool,
+        schema: OutputSchema,
+    ) -> Tool {
         let (capability, side_effect_by) =
             Capability::effective(found.annotations, &settings.capabilities, &found.name);
         Tool {
@@ -367,17 +389,9 @@ impl Catalog {
             annotations: found.annotations,
             capability,
             side_effect_by,
-            schema: self.compile(found.output_schema.as_deref()),
+            schema,
             policy: settings.policy(self.settings.policy, &found.name),
             repeats: found.repeats.clone().ok().flatten(),
-        }
-    }
-
-    fn compile(&self, declared: Option<&RawValue>) -> OutputSchema {
-        let Some(raw) = declared else { return OutputSchema::Absent };
-        match self.schemas.get(raw.get().as_bytes(), &self.settings.schemas) {
-            Ok(schema) => OutputSchema::Compiled(schema),
-            Err(reason) => OutputSchema::Unusable(reason.to_string().into()),
         }
     }
 }

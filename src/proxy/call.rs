@@ -12,8 +12,9 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 
 use crate::activity::record::{Decision, Policy, Raw, Source, Status, Type, Verdict};
+use crate::catalog::snapshot::compiling;
 use crate::intent::{self, CallArguments, Denial, Operation, Permit, Warning};
-use crate::output::Member;
+use crate::output::{Member, Mode};
 use crate::proxy::client::Client;
 use crate::proxy::dispatch::{self, Caching, Channel};
 use crate::proxy::exchange::{Exchange, Subject};
@@ -22,7 +23,7 @@ use crate::proxy::params::progress_token;
 use crate::proxy::relay::Relay;
 use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply};
 use crate::proxy::{Worker, audience, retrieve};
-use crate::tool::{Tool, ToolName};
+use crate::tool::{OutputSchema, Tool, ToolName};
 use crate::upstream::{Answer, Beside, Era, clock};
 use crate::wire::splice::Splice;
 
@@ -271,6 +272,24 @@ pub(super) async fn find(worker: &Worker, name: &ToolName) -> Result<Arc<Tool>, 
     Err(unknown(text))
 }
 
+/// Waits for the tool's output schema where answers are judged by it: nothing that should be
+/// judged goes out before it can be.
+async fn compiled(worker: &Worker, tool: &Tool) -> Result<(), Stop> {
+    let judged = tool.policy.mode != Mode::Off;
+    if !judged || !matches!(tool.schema.now(), OutputSchema::Compiling(_)) {
+        return Ok(());
+    }
+    if worker.proxy.catalog.compiled(tool, Instant::now() + compiling::LIMIT).await {
+        return Ok(());
+    }
+    let waited = compiling::LIMIT.as_secs();
+    let text = format!(
+        "Tool '{}' cannot be called yet: its output schema is still being compiled, after {waited} seconds",
+        tool.name
+    );
+    Err(Stop::new(Status::Error, RefusalKind::Upstream, text))
+}
+
 async fn send(
     worker: &Worker,
     exit: &mut Exit,
@@ -284,6 +303,7 @@ async fn send(
         let text = format!("Server '{server}' not found");
         return Err(Stop::new(Status::Error, RefusalKind::Unknown, text));
     };
+    compiled(worker, permit.tool()).await?;
     let now = clock::now();
     exit.sent = Some(now);
     if let Some(user) = user {

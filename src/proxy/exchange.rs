@@ -66,9 +66,11 @@ impl Subject {
 
     fn schema(&self) -> Option<&Arc<Schema>> {
         match self {
-            Self::Tool(permit) => match &permit.tool().schema {
+            Self::Tool(permit) => match permit.tool().schema.now() {
                 OutputSchema::Compiled(schema) => Some(schema),
-                OutputSchema::Absent | OutputSchema::Unusable(_) => None,
+                OutputSchema::Absent | OutputSchema::Unusable(_) | OutputSchema::Compiling(_) => {
+                    None
+                }
             },
             Self::Other(..) => None,
         }
@@ -416,7 +418,7 @@ impl Exchange {
             Finding::Passes => None,
             Finding::Fails(failure) => Some(failure),
             Finding::AskTheSchema => {
-                let schema = self.subject.schema()?;
+                let Some(schema) = self.subject.schema() else { return Some(Failure::unjudged()) };
                 let document = self.inspector.take_document();
                 let judged = self.worker.judge(schema, document).await;
                 let Some(judgement) = judged else { return Some(Failure::unjudged()) };

@@ -5,6 +5,8 @@
 //! stopped from outside, so this is what keeps them within time and stack. Deliberately an upper
 //! bound: it looks at no keyword that could end an evaluation early.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 use url::Url;
 
@@ -12,7 +14,7 @@ use crate::json::tape::MAX_DEPTH;
 
 mod walk;
 
-pub use walk::MAX_PLACES;
+pub use walk::{Limits, MAX_PLACES};
 
 /// Limits on one schema. Past any of them the schema is not used (FR-A9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +25,8 @@ pub struct Bounds {
     pub depth: usize,
     /// Subschemas, booleans included.
     pub subschemas: usize,
+    /// Places that references lead to, all together.
+    pub targets: usize,
     /// Bytes of one regular expression.
     pub pattern_bytes: usize,
     /// Compiled size of all regular expressions together, in bytes.
@@ -41,9 +45,10 @@ pub const NESTING: u64 = 400;
 impl Default for Bounds {
     fn default() -> Self {
         Self {
-            bytes: 1 << 20,
+            bytes: 16 << 20,
             depth: 100,
-            subschemas: 10_000,
+            subschemas: 100_000,
+            targets: 1_000_000,
             pattern_bytes: 4 << 10,
             pattern_program: 16 << 20,
             expansion: 10_000,
@@ -82,14 +87,28 @@ const META_SCHEMA_VISITS: u64 = 64;
 /// The subschemas of one schema, and where each leads.
 pub struct Graph<'a> {
     subs: Vec<Sub>,
-    patterns: Vec<&'a str>,
+    patterns: Vec<(&'a str, bool)>,
     /// How many of the patterns are matched against each name of an object.
     named_patterns: u64,
     /// Applied to each name of an object.
     names: Vec<usize>,
+    /// Every subschema.
+    reached: HashSet<*const Value>,
     overflowed: bool,
-    lost: Option<&'a str>,
+    scattered: bool,
+    lost: Option<Lost>,
     crowded: bool,
+}
+
+/// A reference that leads neither into the schema nor to a meta-schema.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// To another resource.
+    Outside(Url),
+    /// To a place of the schema that is not there.
+    Nothing(String),
+    /// Some place of the schema has a name of the meta-schemas.
+    Claimed(String),
 }
 
 /// The subschemas in an order in which each comes after those it applies to the same value.
@@ -132,11 +151,17 @@ impl Sub {
 }
 
 impl<'a> Graph<'a> {
-    /// Follows `root`, at most `limit` subschemas far. `id` is the keyword by which its dialect
-    /// identifies a resource.
+    /// Follows `root` within `limits`. `id` is the keyword by which its dialect identifies a
+    /// resource.
     #[must_use]
-    pub fn new(root: &'a Value, base: &Url, id: &'static str, limit: usize) -> Self {
-        walk::follow(root, base, id, limit)
+    pub fn new(root: &'a Value, base: &Url, id: &'static str, limits: Limits) -> Self {
+        walk::follow(root, base, id, limits)
+    }
+
+    /// Every subschema that can be reached from the root.
+    #[must_use]
+    pub fn reached(&self) -> &HashSet<*const Value> {
+        &self.reached
     }
 
     /// True when a name stands in more than [`MAX_PLACES`] places.
@@ -148,8 +173,14 @@ impl<'a> Graph<'a> {
     /// A reference that leads neither into the schema nor to a meta-schema. Whatever an engine
     /// makes of it, its cost is not bounded here.
     #[must_use]
-    pub fn lost(&self) -> Option<&'a str> {
-        self.lost
+    pub fn lost(&self) -> Option<&Lost> {
+        self.lost.as_ref()
+    }
+
+    /// True when references lead to more places than asked for.
+    #[must_use]
+    pub fn scattered(&self) -> bool {
+        self.scattered
     }
 
     /// True when there were more subschemas than asked for.
@@ -158,10 +189,10 @@ impl<'a> Graph<'a> {
         self.overflowed
     }
 
-    /// Every regular expression.
-    #[must_use]
-    pub fn patterns(&self) -> &[&'a str] {
-        &self.patterns
+    /// Every regular expression, and whether it may be matched against names of members.
+    pub fn patterns(&self) -> impl Iterator<Item = (&'a str, bool)> {
+        let of_strings = !self.names.is_empty();
+        self.patterns.iter().map(move |&(pattern, of_names)| (pattern, of_names || of_strings))
     }
 
     /// Most visits that the schema, or any part of it, can pay to a single value; `u64::MAX`
@@ -302,7 +333,8 @@ impl<'a> Graph<'a> {
                         Mark::Done => {}
                         Mark::Open => {
                             order.circular = true;
-                            let from = path.iter().position(|(sub, _)| *sub == next)?;
+                            // From the end: the cycle, not what leads to it.
+                            let from = path.iter().rposition(|(sub, _)| *sub == next)?;
                             let ways = path.iter().skip(from).map(|(sub, _)| self.here(*sub).len());
                             if ways.max() > Some(1) {
                                 return None;
@@ -340,8 +372,12 @@ mod tests {
         Url::parse("json-schema:///").unwrap()
     }
 
+    fn limits(subschemas: usize) -> Limits {
+        Limits { subschemas, targets: 1000 }
+    }
+
     fn expansion(schema: &Value) -> u64 {
-        Graph::new(schema, &base(), "$id", 10_000).expansion()
+        Graph::new(schema, &base(), "$id", limits(10_000)).expansion()
     }
 
     #[test]
@@ -382,7 +418,7 @@ mod tests {
                     "b": {"$id": "other.json", "anyOf": [true, true, true]},
                 },
             });
-            let graph = Graph::new(&schema, &base(), "$id", 100);
+            let graph = Graph::new(&schema, &base(), "$id", limits(100));
             assert_eq!(graph.cost().visits(0), 5, "{reference}");
         }
     }
@@ -400,7 +436,7 @@ mod tests {
             "a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}});
         assert_eq!(expansion(&ring), 3);
         assert_eq!(expansion(&json!({"anyOf": [{"$ref": "#"}, {"$ref": "#"}]})), u64::MAX);
-        let circular = |schema| Graph::new(&schema, &base(), "$id", 100).is_circular();
+        let circular = |schema| Graph::new(&schema, &base(), "$id", limits(100)).is_circular();
         assert!(circular(ring));
         assert!(circular(json!({"allOf": [{"$ref": "#"}]})));
         assert!(!circular(json!({"properties": {"next": {"$ref": "#"}}})));
@@ -412,12 +448,12 @@ mod tests {
     #[test]
     fn a_recursive_schema_visits_each_value_once_per_alternative() {
         let list = json!({"properties": {"next": {"$ref": "#"}, "value": {"type": "integer"}}});
-        let cost = Graph::new(&list, &base(), "$id", 100).cost();
+        let cost = Graph::new(&list, &base(), "$id", limits(100)).cost();
         assert_eq!((cost.visits(0), cost.visits(1), cost.visits(100)), (1, 2, 2));
         assert_eq!((cost.nesting(0), cost.nesting(1), cost.nesting(100)), (1, 3, 201));
         let twice = json!({"anyOf": [
             {"properties": {"next": {"$ref": "#"}}}, {"properties": {"next": {"$ref": "#"}}}]});
-        let cost = Graph::new(&twice, &base(), "$id", 100).cost();
+        let cost = Graph::new(&twice, &base(), "$id", limits(100)).cost();
         assert_eq!((cost.visits(0), cost.visits(1), cost.visits(2)), (3, 8, 16));
         assert!(cost.visits(100) > 1 << 60);
     }
@@ -430,18 +466,19 @@ mod tests {
             "additionalProperties": {"anyOf": [true, true]},
             "unevaluatedProperties": true,
         });
-        assert_eq!(Graph::new(&schema, &base(), "$id", 100).cost().visits(1), 4);
+        assert_eq!(Graph::new(&schema, &base(), "$id", limits(100)).cost().visits(1), 4);
     }
 
     #[test]
     fn subschemas_and_patterns_are_counted() {
         let schema = json!({"pattern": "a", "patternProperties": {"b": {"pattern": "c"}}});
-        let graph = Graph::new(&schema, &base(), "$id", 2);
+        let graph = Graph::new(&schema, &base(), "$id", limits(2));
         assert!(!graph.overflowed());
-        assert_eq!(graph.patterns(), ["a", "b", "c"]);
+        let patterns: Vec<_> = graph.patterns().collect();
+        assert_eq!(patterns, [("a", false), ("b", true), ("c", false)]);
         assert_eq!(graph.name_visits(), 1);
         let named = json!({"propertyNames": {"anyOf": [true, true]}});
-        assert_eq!(Graph::new(&named, &base(), "$id", 9).name_visits(), 3);
-        assert!(Graph::new(&schema, &base(), "$id", 1).overflowed());
+        assert_eq!(Graph::new(&named, &base(), "$id", limits(9)).name_visits(), 3);
+        assert!(Graph::new(&schema, &base(), "$id", limits(1)).overflowed());
     }
 }

@@ -41,6 +41,12 @@ impl Cache {
         Ok(compiled)
     }
 
+    /// The compiled form of `raw`, if one is in use.
+    #[must_use]
+    pub fn known(&self, raw: &[u8], settings: &Settings) -> Option<Arc<Schema>> {
+        self.lookup(SchemaHash::of(raw, settings))
+    }
+
     /// Schemas that are in use.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -24,20 +24,11 @@ pub(super) fn identifier(draft: Draft) -> &'static str {
     if draft == Draft::V4 { "id" } else { "$id" }
 }
 
-/// A dialect that is stated within the schema, and identifies resources by another keyword than
-/// `id`: where its references lead to depends on who reads them. The nesting of schemas bounds the
-/// recursion.
-pub(super) fn stated_within<'a>(schema: &'a Value, id: &str) -> Option<&'a str> {
-    let members = match schema {
-        Value::Object(members) => members,
-        Value::Array(items) => {
-            return items.iter().find_map(|item| stated_within(item, id));
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => return None,
-    };
-    let own = members.get("$schema").and_then(Value::as_str);
-    let other = own.filter(|uri| {
+/// The first of `dialects` that identifies resources by another keyword than `id`: where the
+/// references in there lead to depends on who reads them.
+pub(super) fn mixed<'a>(dialects: &'a [String], id: &str) -> Option<&'a str> {
+    let other = |uri: &&String| {
         Draft::from_url(uri.trim_end_matches('#')).is_some_and(|draft| identifier(draft) != id)
-    });
-    other.or_else(|| members.values().find_map(|value| stated_within(value, id)))
+    };
+    dialects.iter().find(other).map(String::as_str)
 }

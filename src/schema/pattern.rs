@@ -27,6 +27,9 @@ pub(super) const PROGRAM_MAX: usize = 1 << 20;
 /// How often one match may go back in an engine that backtracks.
 pub(super) const BACKTRACK_MAX: usize = 1_000;
 
+/// Visits to a name in the time in which the backtracking engine starts.
+const VISITS_TO_START: u64 = 6;
+
 /// Bytes that a backtracking engine may look at for one step.
 const BYTES_PER_STEP: u64 = 16;
 
@@ -64,6 +67,45 @@ fn automaton(nfa: &NFA, size: usize) -> Option<dense::DFA<Vec<u32>>> {
         .start_kind(StartKind::Unanchored)
         .accelerate(false);
     dense::Builder::new().configure(config).build_from_nfa(nfa).ok()
+}
+
+/// What a pattern that is taken apart costs for each name.
+pub(super) struct Apart {
+    /// Visits, to start the engine and each of the parts.
+    pub(super) visits: u64,
+    /// Steps for each byte of the name, where not all parts are quick.
+    pub(super) steps_per_byte: u64,
+}
+
+/// What `pattern` costs where the backtracking engine runs it against names, if that needs no
+/// backtracking: it hands each part of what [`split`] takes apart to a linear engine, and is held
+/// by `^` to the start of the name. None for other patterns.
+pub(super) fn apart(pattern: &str) -> Option<Apart> {
+    let parts = split(pattern)?;
+    let linear = |part: &str| is_linear(part, PROGRAM_MAX);
+    if !parts.iter().all(|(_, part)| linear(part)) {
+        return None;
+    }
+    // Where groups are captured no automaton is walked, but states simulated.
+    let steps = |part: &str| match capturing(part) {
+        true => match jsonschema_regex::to_rust_regex(part).ok().and_then(|text| states(&text)) {
+            Some(nfa) => (nfa.states().len() as u64).div_ceil(STATES_PER_STEP),
+            None => PROGRAM_MAX as u64,
+        },
+        false => steps_per_byte(part),
+    };
+    Some(Apart {
+        visits: VISITS_TO_START + parts.len() as u64,
+        steps_per_byte: parts.iter().map(|(_, part)| steps(part)).sum(),
+    })
+}
+
+/// True when `pattern` has a group that captures.
+fn capturing(pattern: &str) -> bool {
+    outside_classes(pattern).any(|(at, byte)| {
+        let group = pattern.get(at + 1..).unwrap_or_default();
+        byte == b'(' && (!group.starts_with('?') || group.starts_with("?<"))
+    })
 }
 
 /// What a backtracking match against `len` bytes costs at worst, in steps: from each place, and

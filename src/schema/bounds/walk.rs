@@ -2,21 +2,29 @@
 //!
 //! Owns identifiers, anchors and references. Deliberately follows every keyword in every dialect,
 //! and a name to all the places that have it: what it sees too much only makes the bound higher.
-//! Only the identifier is the dialect's own: another's would lead references astray.
+//! Only the identifier is the dialect's own: another's would lead references astray. What stands
+//! in `const`, `enum`, `default` or `examples` is a value, and names nothing.
 
+use std::borrow::Cow;
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
+use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 use url::Url;
 
-use super::{Graph, Sub};
+use super::{Graph, Lost, Sub};
+use crate::schema::form::{Holds, holds};
+use crate::schema::reference::{REFERENCES, encoded};
 
 /// Values of an `enum` that take as long to compare with as a visit.
 const ENUM_VALUES_PER_VISIT: u64 = 16;
 
 /// The host of the meta-schemas. No schema may claim a name there: references to it leave.
 const META_SCHEMAS: &str = "json-schema.org";
+
+/// Keywords that name a place, beside the identifier; of the other dialects', too.
+const NAMES: [&str; 5] = ["$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor"];
 
 /// Base URIs of one place. More than one where an identifier stands beside a reference: up to
 /// draft 7 it means nothing there, and not all agree.
@@ -40,11 +48,13 @@ struct Names<'a> {
     /// Resource URI → where it starts.
     resources: HashMap<Url, Vec<&'a Value>>,
     /// Resource URI and anchor → where it stands.
-    anchors: HashMap<(Url, &'a str), Vec<(&'a Value, Bases)>>,
+    anchors: HashMap<(Url, Cow<'a, str>), Vec<(&'a Value, Bases)>>,
     /// Dynamic anchor → all places that have it.
     dynamic: HashMap<&'a str, Vec<(&'a Value, Bases)>>,
     /// Roots of recursive references.
     recursive: Vec<(&'a Value, Bases)>,
+    /// What stands in `const` and its like, with names in it that mean nothing there.
+    values: HashSet<*const Value>,
     /// A name among those of the meta-schemas.
     claimed: Option<&'a str>,
     /// There was a name of more than [`MAX_PLACES`], or a place of more than [`MAX_BASES`].
@@ -56,32 +66,52 @@ struct Walk<'a> {
     known: HashMap<*const Value, usize>,
     pending: Vec<Pending<'a>>,
     graph: Graph<'a>,
-    limit: usize,
+    limits: Limits,
+    /// Places that references led to, so far.
+    targets: usize,
 }
 
-/// The graph of `root`, whose resources are identified by `id`; at most `limit` subschemas of it.
-pub(super) fn follow<'a>(root: &'a Value, base: &Url, id: &'static str, limit: usize) -> Graph<'a> {
+/// How much of a schema is followed.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Subschemas.
+    pub subschemas: usize,
+    /// Places that references lead to, all together.
+    pub targets: usize,
+}
+
+/// The graph of `root`, whose resources are identified by `id`, within `limits`.
+pub(super) fn follow<'a>(
+    root: &'a Value,
+    base: &Url,
+    id: &'static str,
+    limits: Limits,
+) -> Graph<'a> {
     let mut names = Names {
         id,
         resources: HashMap::new(),
         anchors: HashMap::new(),
         dynamic: HashMap::new(),
         recursive: Vec::new(),
+        values: HashSet::new(),
         claimed: None,
         crowded: Cell::new(false),
     };
     names.resources.insert(base.clone(), vec![root]);
-    names.collect(root, std::slice::from_ref(base));
+    names.collect(root, std::slice::from_ref(base), Holds::Schema);
     let graph = Graph {
         subs: Vec::new(),
         patterns: Vec::new(),
         named_patterns: 0,
         names: Vec::new(),
         overflowed: false,
-        lost: names.claimed,
+        scattered: false,
+        reached: HashSet::new(),
+        lost: names.claimed.map(|name| Lost::Claimed(name.to_owned())),
         crowded: names.crowded.get(),
     };
-    let mut walk = Walk { names, known: HashMap::new(), pending: Vec::new(), graph, limit };
+    let mut walk =
+        Walk { names, known: HashMap::new(), pending: Vec::new(), graph, limits, targets: 0 };
     walk.reach(root, std::slice::from_ref(base));
     let mut next = 0;
     while let Some(pending) = walk.pending.get(next) {
@@ -94,18 +124,45 @@ pub(super) fn follow<'a>(root: &'a Value, base: &Url, id: &'static str, limit: u
         }
         next += 1;
     }
+    walk.graph.crowded |= walk.names.crowded.get();
+    walk.graph.reached = walk.known.into_keys().collect();
     walk.graph
 }
 
 impl<'a> Names<'a> {
-    fn collect(&mut self, value: &'a Value, bases: &[Url]) {
+    /// Collects the names in `value`, which is what `kind` says.
+    fn collect(&mut self, value: &'a Value, bases: &[Url], kind: Holds) {
         match value {
             Value::Object(members) => {
-                let bases = self.enter(value, members, bases);
-                members.values().for_each(|member| self.collect(member, &bases));
+                let bases = match kind {
+                    Holds::Schema | Holds::Unknown => self.enter(value, members, bases),
+                    Holds::Schemas | Holds::Value => bases.to_vec(),
+                };
+                for (name, member) in members {
+                    match holds(kind, name) {
+                        Holds::Value if self.names_something(member) => {
+                            self.values.insert(std::ptr::from_ref(member));
+                        }
+                        Holds::Value => {}
+                        kind => self.collect(member, &bases, kind),
+                    }
+                }
             }
-            Value::Array(items) => items.iter().for_each(|item| self.collect(item, bases)),
+            Value::Array(items) => {
+                items.iter().for_each(|item| self.collect(item, bases, kind.of_items()));
+            }
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+
+    /// True where `value` holds what would be a name in a schema.
+    fn names_something(&self, value: &Value) -> bool {
+        match value {
+            Value::Object(members) => members.iter().any(|(name, member)| {
+                name == self.id || NAMES.contains(&name.as_str()) || self.names_something(member)
+            }),
+            Value::Array(items) => items.iter().any(|item| self.names_something(item)),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
         }
     }
 
@@ -118,11 +175,15 @@ impl<'a> Names<'a> {
             put(&self.crowded, self.resources.entry(base).or_default(), value);
         }
         let bases = self.rebase(members, bases);
-        let fragment = |name| text(name).and_then(|id| id.strip_prefix('#'));
-        let anchors = [text("$anchor"), text("$dynamicAnchor"), fragment("$id"), fragment("id")];
+        let fragment = |name| {
+            let fragment = text(name).and_then(|id| id.strip_prefix('#'))?;
+            percent_decode_str(fragment).decode_utf8().ok()
+        };
+        let plain = |name| text(name).map(Cow::Borrowed);
+        let anchors = [plain("$anchor"), plain("$dynamicAnchor"), fragment("$id"), fragment("id")];
         for anchor in anchors.into_iter().flatten() {
             for base in &bases {
-                let places = self.anchors.entry((base.clone(), anchor)).or_default();
+                let places = self.anchors.entry((base.clone(), anchor.clone())).or_default();
                 put(&self.crowded, places, (value, bases.clone()));
             }
         }
@@ -136,20 +197,26 @@ impl<'a> Names<'a> {
         bases
     }
 
-    /// Where `reference` leads; nowhere when it leaves the schema.
-    fn resolve(&self, reference: &str, base: &Url) -> Vec<(&'a Value, Bases)> {
-        let Ok(mut target) = base.join(reference) else { return Vec::new() };
+    /// Where `reference` leads.
+    fn resolve(&self, reference: &str, base: &Url) -> Result<Vec<(&'a Value, Bases)>, Lost> {
+        let nothing = || Lost::Nothing(reference.to_owned());
+        let Ok(mut target) = base.join(&encoded(reference)) else { return Err(nothing()) };
         let fragment = target.fragment().unwrap_or_default().to_owned();
-        target.set_fragment(None);
-        let fragment = percent_encoding::percent_decode_str(&fragment).decode_utf8();
-        let (Some(resources), Ok(fragment)) = (self.resources.get(&target), fragment) else {
-            return Vec::new();
+        let Ok(fragment) = percent_decode_str(&fragment).decode_utf8() else {
+            return Err(nothing());
         };
-        if !fragment.is_empty() && !fragment.starts_with('/') {
-            return self.anchors.get(&(target, fragment.as_ref())).cloned().unwrap_or_default();
-        }
-        let from = |&resource| self.point(resource, &fragment, vec![target.clone()]);
-        resources.iter().filter_map(from).collect()
+        let whole = target.clone();
+        target.set_fragment(None);
+        let Some(resources) = self.resources.get(&target) else {
+            return Err(Lost::Outside(whole));
+        };
+        let found = if fragment.is_empty() || fragment.starts_with('/') {
+            let from = |&resource| self.point(resource, &fragment, vec![target.clone()]);
+            resources.iter().filter_map(from).collect()
+        } else {
+            self.anchors.get(&(target, fragment)).cloned().unwrap_or_default()
+        };
+        if found.is_empty() { Err(nothing()) } else { Ok(found) }
     }
 
     /// What a JSON pointer points at.
@@ -166,6 +233,9 @@ impl<'a> Names<'a> {
                 Value::Array(items) => items.get(token.parse::<usize>().ok()?)?,
                 Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => return None,
             };
+            if self.values.contains(&std::ptr::from_ref(value)) {
+                return None;
+            }
             if let Value::Object(members) = value {
                 bases = self.rebase(members, &bases);
             }
@@ -176,7 +246,8 @@ impl<'a> Names<'a> {
     /// The base URIs that an object gives itself: then it is a resource of its own.
     fn own_bases(&self, members: &Map<String, Value>, bases: &[Url]) -> Bases {
         let id = members.get(self.id).and_then(Value::as_str).filter(|id| !id.starts_with('#'));
-        let joined = bases.iter().filter_map(|base| base.join(id?).ok());
+        let id = id.map(encoded);
+        let joined = bases.iter().filter_map(|base| base.join(id.as_deref()?).ok());
         joined
             .map(|mut base| {
                 base.set_fragment(None);
@@ -217,7 +288,7 @@ impl<'a> Walk<'a> {
         let next = self.graph.subs.len();
         let at = *self.known.entry(std::ptr::from_ref(value)).or_insert(next);
         if at == next {
-            if next >= self.limit {
+            if next >= self.limits.subschemas {
                 self.graph.overflowed = true;
                 self.known.remove(&std::ptr::from_ref(value));
                 return 0;
@@ -265,7 +336,7 @@ impl<'a> Walk<'a> {
         for name in ["dependentSchemas", "dependencies"] {
             sub.here.extend(self.map(members, name, bases));
         }
-        for name in ["$ref", "$dynamicRef", "$recursiveRef"] {
+        for name in REFERENCES {
             if let Some(reference) = members.get(name).and_then(Value::as_str) {
                 self.refer(name, reference, bases, &mut sub);
             }
@@ -288,9 +359,11 @@ impl<'a> Walk<'a> {
             sub.items.extend(self.one(members, name, bases));
         }
         sub.extra = members.get("enum").map_or(0, size) / ENUM_VALUES_PER_VISIT;
-        self.graph.patterns.extend(members.get("pattern").and_then(Value::as_str));
+        let pattern = members.get("pattern").and_then(Value::as_str);
+        self.graph.patterns.extend(pattern.map(|pattern| (pattern, false)));
         let named = members.get("patternProperties").and_then(Value::as_object);
-        self.graph.patterns.extend(named.into_iter().flat_map(Map::keys).map(String::as_str));
+        let of_names = named.into_iter().flat_map(Map::keys);
+        self.graph.patterns.extend(of_names.map(|pattern| (pattern.as_str(), true)));
         // Engines go over the names once for each pattern, or once for all of them where the rest
         // is checked as well.
         let at_once = ["additionalProperties", "unevaluatedProperties"];
@@ -301,13 +374,20 @@ impl<'a> Walk<'a> {
     }
 
     fn refer(&mut self, keyword: &str, reference: &'a str, bases: &[Url], sub: &mut Sub) {
-        let mut targets: Vec<_> =
-            bases.iter().flat_map(|base| self.names.resolve(reference, base)).collect();
-        if targets.is_empty() {
+        let mut targets = Vec::new();
+        let mut lost = None;
+        for base in bases {
+            match self.names.resolve(reference, base) {
+                Ok(found) => targets.extend(found),
+                Err(reason) => lost = lost.or(Some(reason)),
+            }
+        }
+        if let Some(lost) = lost.filter(|_| targets.is_empty()) {
             sub.leaves = true;
-            let left = bases.first().and_then(|base| base.join(reference).ok());
-            if left.is_none_or(|url| url.host_str() != Some(META_SCHEMAS)) {
-                self.graph.lost.get_or_insert(reference);
+            let meta_schema =
+                matches!(&lost, Lost::Outside(url) if url.host_str() == Some(META_SCHEMAS));
+            if !meta_schema {
+                self.graph.lost.get_or_insert(lost);
             }
         }
         if keyword == "$dynamicRef" {
@@ -315,6 +395,11 @@ impl<'a> Walk<'a> {
             targets.extend(self.names.dynamic.get(anchor).into_iter().flatten().cloned());
         } else if keyword == "$recursiveRef" {
             targets.extend(self.names.recursive.iter().cloned());
+        }
+        self.targets += targets.len();
+        if self.targets > self.limits.targets {
+            self.graph.scattered = true;
+            return;
         }
         for (value, bases) in targets {
             let target = self.reach(value, &bases);

@@ -1,0 +1,125 @@
+//! Why a schema is not used: one clear line each, that names the cause (FR-A9).
+//!
+//! Owns the words. Deliberately finds nothing out.
+
+use thiserror::Error;
+
+use crate::json::tape::Fault;
+
+/// Why a schema cannot be used: one clear line each (FR-A9).
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Unusable {
+    /// More text than [`Bounds::bytes`](super::bounds::Bounds::bytes).
+    #[error("the schema has {bytes} bytes, more than {limit}")]
+    TooLarge {
+        /// What it has.
+        bytes: usize,
+        /// What it may have.
+        limit: usize,
+    },
+    /// Not JSON that every parser reads alike.
+    #[error("the schema {0}")]
+    NotJson(Fault),
+    /// Neither an object nor a boolean.
+    #[error("the schema is neither an object nor a boolean")]
+    NotASchema,
+    /// Nested deeper than [`Bounds::depth`](super::bounds::Bounds::depth).
+    #[error("the schema is nested deeper than {limit}")]
+    TooDeep {
+        /// How deep it may be.
+        limit: usize,
+    },
+    /// More than [`Bounds::subschemas`](super::bounds::Bounds::subschemas).
+    #[error("the schema has more than {limit} subschemas")]
+    TooManySubschemas {
+        /// How many it may have.
+        limit: usize,
+    },
+    /// More than [`Bounds::targets`](super::bounds::Bounds::targets).
+    #[error("the references of the schema lead to more than {limit} places")]
+    TooManyTargets {
+        /// To how many they may lead.
+        limit: usize,
+    },
+    /// A name that stands in more than [`MAX_PLACES`](super::bounds::MAX_PLACES) places, or could.
+    #[error("a name stands in more than {limit} places of the schema")]
+    Names {
+        /// In how many it may stand.
+        limit: usize,
+    },
+    /// A regular expression longer than
+    /// [`Bounds::pattern_bytes`](super::bounds::Bounds::pattern_bytes).
+    #[error("a pattern of the schema has {bytes} bytes, more than {limit}")]
+    PatternTooLong {
+        /// How long it is.
+        bytes: usize,
+        /// How long it may be.
+        limit: usize,
+    },
+    /// Regular expressions that compile to more than
+    /// [`Bounds::pattern_program`](super::bounds::Bounds::pattern_program).
+    #[error("the patterns of the schema compile to more than {limit} bytes")]
+    PatternsTooLarge {
+        /// How large they may be together.
+        limit: usize,
+    },
+    /// A regular expression that no engine takes, or only with too large a program.
+    #[error(
+        "the pattern '{pattern}' is not a regular expression, or compiles to more than {limit} bytes"
+    )]
+    Pattern {
+        /// Its beginning.
+        pattern: String,
+        /// How large its program may be.
+        limit: usize,
+    },
+    /// More than [`Bounds::expansion`](super::bounds::Bounds::expansion).
+    #[error("one value could be visited {} times, more than {limit}: alternatives multiply", or_endlessly(*visits))]
+    Expansion {
+        /// How often it could be visited; `u64::MAX` where there is no bound.
+        visits: u64,
+        /// How often it may be.
+        limit: u64,
+    },
+    /// Visits nest deeper than [`Bounds::nesting`](super::bounds::Bounds::nesting) on a single
+    /// value: long chains of references.
+    #[error(
+        "the schema nests {nesting} references and alternatives in each other, more than {limit}"
+    )]
+    Nesting {
+        /// How deep they nest.
+        nesting: u64,
+        /// How deep they may nest.
+        limit: u64,
+    },
+    /// A `$schema` that is none of the dialects.
+    #[error("the dialect '{0}' is not supported")]
+    Dialect(String),
+    /// A `$schema` within, of a dialect that identifies resources otherwise than the schema's own.
+    #[error(
+        "the dialect '{0}' within the schema identifies resources otherwise than the schema's own, and is not supported there"
+    )]
+    MixedDialects(String),
+    /// A reference that leaves the schema.
+    #[error("the reference to '{0}' leaves the schema and is not fetched")]
+    RemoteReference(String),
+    /// A reference to a place that the schema does not have.
+    #[error("the reference to '{0}' leads to nothing in the schema")]
+    DanglingReference(String),
+    /// A name on the meta-schemas' host, which no schema may give itself.
+    #[error("the schema gives itself the name '{0}' of a meta-schema")]
+    Claimed(String),
+    /// It takes too long to compile.
+    #[error("the schema takes longer than {limit} seconds to compile")]
+    Slow {
+        /// How long it may take.
+        limit: u64,
+    },
+    /// Refused by an engine, in its words.
+    #[error("the schema is not valid: {0}")]
+    Invalid(String),
+}
+
+fn or_endlessly(visits: u64) -> String {
+    if visits == u64::MAX { "endlessly many".to_owned() } else { visits.to_string() }
+}
