@@ -88,7 +88,7 @@ pub(super) async fn one(post: &Post<'_>, incoming: Incoming) -> Response<Body> {
             json(StatusCode::OK, Body::from(answer))
         }
         Reaction::Call { id, running } => {
-            let call = post.connection.under_way.watch(&id, running);
+            let call = post.connection.under_way.watch(session.owner(), &id, running);
             reply(post.worker, &id, Era::Legacy, Some(&session), call).await
         }
         // Neither is of this era, nor comes out of it.
@@ -307,7 +307,7 @@ async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) -> Response
                 items.push_back(Item::Ready(answer));
             }
             Reaction::Call { id, running } => {
-                let call = post.connection.under_way.watch(&id, running);
+                let call = post.connection.under_way.watch(session.owner(), &id, running);
                 items.push_back(Item::Call(id, call));
             }
             Reaction::Initialize(_) => {

@@ -14,7 +14,7 @@ use tokio::sync::{Semaphore, broadcast, watch};
 use crate::catalog::snapshot::Notice;
 use crate::downstream::principal::Principal;
 use crate::downstream::streams::Streams;
-use crate::downstream::under_way::UnderWay;
+use crate::downstream::under_way::{Owner, UnderWay};
 use crate::proxy::client::{Client, Endpoint};
 
 /// Most sessions alive at once.
@@ -49,6 +49,7 @@ pub struct Session {
     pub notices: Arc<tokio::sync::Mutex<Option<broadcast::Receiver<Notice>>>>,
     /// Room for streams that tell of changes.
     pub listeners: Arc<Semaphore>,
+    owner: Owner,
     principal: Principal,
     connections: Mutex<Vec<Weak<UnderWay>>>,
     used_ms: AtomicU64,
@@ -88,7 +89,13 @@ impl Session {
         self.principal.is(head)
     }
 
-    /// The calls of a connection can be cancelled through this session from now on.
+    /// Whose its calls are.
+    #[must_use]
+    pub fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// Its calls on that connection can be cancelled from now on.
     pub fn join(&self, connection: &Arc<UnderWay>) {
         let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         connections.retain(|known| known.strong_count() > 0);
@@ -102,7 +109,7 @@ impl Session {
     /// none.
     pub fn cancel(&self, id: &[u8]) -> bool {
         let connections: Vec<_> = self.tables();
-        connections.iter().fold(false, |found, calls| calls.cancel(id) | found)
+        connections.iter().fold(false, |found, calls| calls.cancel(self.owner, id) | found)
     }
 
     fn tables(&self) -> Vec<Arc<UnderWay>> {
@@ -113,7 +120,7 @@ impl Session {
     /// True while a call is under way or a stream is open.
     fn is_busy(&self) -> bool {
         let listened_to = self.listeners.available_permits() < MAX_LISTENERS_PER_SESSION;
-        listened_to || self.tables().iter().any(|calls| !calls.is_empty())
+        listened_to || self.tables().iter().any(|calls| calls.has(self.owner))
     }
 
     fn expired(&self, now_ms: u64) -> bool {
@@ -134,6 +141,8 @@ type Shard = RwLock<HashMap<Arc<str>, Arc<Session>>>;
 pub struct Sessions {
     shards: [Shard; SHARDS],
     count: AtomicUsize,
+    /// How many there ever were: the number of the next one.
+    opened: AtomicU64,
     kept: Arc<AtomicUsize>,
     listeners: Arc<Semaphore>,
     draining: watch::Sender<bool>,
@@ -144,6 +153,7 @@ impl Default for Sessions {
         Self {
             shards: Default::default(),
             count: AtomicUsize::new(0),
+            opened: AtomicU64::new(1),
             kept: Arc::default(),
             listeners: Arc::new(Semaphore::new(MAX_LISTENERS)),
             draining: watch::Sender::new(false),
@@ -191,6 +201,7 @@ impl Sessions {
             streams: Streams::new(Arc::clone(&self.kept)),
             notices: Arc::default(),
             listeners: Arc::new(Semaphore::new(MAX_LISTENERS_PER_SESSION)),
+            owner: Owner::session(self.opened.fetch_add(1, Ordering::Relaxed)),
             principal,
             connections: Mutex::default(),
             used_ms: AtomicU64::new(now_ms),
@@ -313,7 +324,7 @@ mod tests {
         let calls = Arc::new(UnderWay::default());
         all[0].join(&calls);
         let never = crate::proxy::reply::Running::new(|_| std::future::pending());
-        let _busy = calls.watch(&bytes::Bytes::from_static(b"1"), never);
+        let _busy = calls.watch(all[0].owner(), &bytes::Bytes::from_static(b"1"), never);
         let late = MAX_SESSIONS as u64;
         assert!(sessions.find(all[1].id(), late).is_some());
         assert!(sessions.open(opening(u128::MAX), late).is_ok());
@@ -326,12 +337,15 @@ mod tests {
     #[test]
     fn a_table_of_busy_sessions_is_full() {
         let sessions = Sessions::default();
-        let calls = Arc::new(UnderWay::default());
-        let never = crate::proxy::reply::Running::new(|_| std::future::pending());
-        let _busy = calls.watch(&bytes::Bytes::from_static(b"1"), never);
-        for n in 0..MAX_SESSIONS as u128 {
-            sessions.open(opening(n), 0).unwrap().join(&calls);
-        }
+        let never = || crate::proxy::reply::Running::new(|_| std::future::pending());
+        let _busy: Vec<_> = (0..MAX_SESSIONS as u128)
+            .map(|n| {
+                let session = sessions.open(opening(n), 0).unwrap();
+                let calls = Arc::new(UnderWay::default());
+                session.join(&calls);
+                calls.watch(session.owner(), &bytes::Bytes::from_static(b"1"), never())
+            })
+            .collect();
         assert_eq!(sessions.open(opening(u128::MAX), 1).unwrap_err(), Full);
     }
 
@@ -342,10 +356,12 @@ mod tests {
             (sessions.open(opening(1), 0).unwrap(), sessions.open(opening(2), 0).unwrap());
         let calls = Arc::new(UnderWay::default());
         let never = crate::proxy::reply::Running::new(|_| std::future::pending());
-        let _call = calls.watch(&bytes::Bytes::from_static(b"1"), never);
+        let _call = calls.watch(ours.owner(), &bytes::Bytes::from_static(b"1"), never);
         ours.join(&calls);
         ours.join(&calls);
         assert!(!other.cancel(b"1"));
+        other.join(&calls);
+        assert!(!other.cancel(b"1") && !other.is_busy(), "it shares the connection only");
         assert!(ours.cancel(b"1"));
     }
 }
