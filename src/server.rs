@@ -366,7 +366,7 @@ where
         return page;
     }
     if !mcp::PATHS.contains(&request.uri().path()) {
-        return api::handle(&shared.api, worker, request).await;
+        return api::handle(&shared.api, worker, connection.came_to.get(), request).await;
     }
     if shared.require_mcp_auth && !shared.api.admits(request.headers(), request.uri()) {
         return api::unauthorized();
@@ -499,11 +499,13 @@ async fn connection(
     mut drain: watch::Receiver<bool>,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let remembered = Rc::new(Connection::default());
+    let came_to = socket.local_addr().ok();
     let mut socket = Impatient::new(socket, CLIENT_STALL_LIMIT);
     match posts(&shared, &worker, &remembered, &mut socket, drain.clone()).await? {
         End::Closed => return Ok(()),
         End::Other(ahead) => socket.unread(ahead),
     }
+    remembered.came_to.set(came_to);
     let seen = Rc::clone(&remembered);
     let service = service_fn(move |request: Request<Incoming>| {
         let (shared, worker) = (Arc::clone(&shared), Rc::clone(&worker));

@@ -2,7 +2,7 @@
 //!
 //! `serve` may listen elsewhere than the config says (`--listen`, or a port of the system's
 //! choice). So it writes its address into its data folder for as long as it runs. A file that a
-//! killed server left behind does no harm: whoever listens there is asked who it is.
+//! killed server left behind does no harm: whoever listens there has to prove who it is.
 
 use std::fs;
 use std::io::Write;
@@ -47,13 +47,19 @@ pub(super) fn configured(config: &Config) -> Client {
     Client::new(config.listen, config.key())
 }
 
-/// The proxy to talk to: whoever listens where the config says, else the one elsewhere.
+/// The proxy to talk to: the one where the config says, else the one elsewhere. A stranger where
+/// the config says is told of by the first request, which does not reach it.
 pub(super) async fn find(config: &Config) -> Option<Client> {
     let client = configured(config);
-    match client.is_there().await {
-        true => Some(client),
-        false => elsewhere(config).await,
+    if !client.is_there().await {
+        return elsewhere(config).await;
     }
+    if !client.is_mcpproxy().await
+        && let Some(other) = elsewhere(config).await
+    {
+        return Some(other);
+    }
+    Some(client)
 }
 
 /// The proxy that owns the data folder, if it runs and listens elsewhere.

@@ -6,6 +6,7 @@
 //! checked before a request gets here.
 
 use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,6 +56,8 @@ pub const UNNAMED_TYPE: &str = "application/json";
 pub struct Connection {
     /// True once a request has come whole.
     pub used: Cell<bool>,
+    /// The address of ours that it came to, where that is asked for.
+    pub came_to: Cell<Option<SocketAddr>>,
     /// The session last used, so that the shared table is not asked for each call.
     pub(super) session: RefCell<Option<Arc<Session>>>,
     /// The modern client that spoke last, so that one who says the same again costs less.

@@ -4,6 +4,7 @@
 //! Deliberately no MCP library and no HTTP library: a test must see what is on the wire.
 
 mod authority;
+mod impostor;
 mod pipe;
 mod sse;
 mod upstream;
@@ -19,6 +20,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 pub(crate) use authority::{Authority, Browser, Ways};
+pub(crate) use impostor::Impostor;
 pub(crate) use pipe::Pipe;
 pub(crate) use sse::Events;
 pub(crate) use upstream::{HttpStub, server_of_both_eras, stub, stub_stdio};
