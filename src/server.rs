@@ -6,6 +6,7 @@
 //! and timers. What a request leads to is decided on the floors below.
 
 mod events;
+mod folder;
 mod posts;
 mod stall;
 
@@ -42,6 +43,7 @@ use crate::downstream::body::Body;
 use crate::downstream::guard::{BadEntry, Guard};
 use crate::downstream::http::{self as mcp, Connection};
 use crate::downstream::session::Sessions;
+use crate::os::descriptors;
 use crate::page;
 use crate::proxy::judges::Judges;
 use crate::proxy::{Proxy, Worker, audience, held, more};
@@ -123,8 +125,9 @@ impl App {
     pub fn start(config: Config) -> Result<Self, StartError> {
         let guard = Guard::new(&config.allowed_hosts, &config.allowed_origins)?;
         let folder = &config.data_dir;
-        make_private(folder)
+        folder::open(folder)
             .map_err(|error| StartError::Folder { folder: folder.clone(), error })?;
+        descriptors::raise();
         let control = Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("control")
@@ -311,12 +314,6 @@ pub async fn ended_by_signal() -> io::Result<()> {
         _ = interrupt.recv() => {}
     }
     Ok(())
-}
-
-/// Makes a folder that only its owner can read.
-fn make_private(folder: &std::path::Path) -> io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
 /// Worker threads: one for each core.

@@ -20,6 +20,7 @@ use super::recover::{self, Lock};
 use super::seal::{self, Depth, Finding};
 use super::store::{DB, Store, StoreError};
 use super::view::View;
+use crate::os::private;
 
 /// How often progress is told, in records.
 const PROGRESS_RECORDS: u64 = 4096;
@@ -307,7 +308,7 @@ impl Drop for Copy {
 }
 
 fn copy_folder(from: &Path, to: &Path) -> Result<(), StoreError> {
-    fs::create_dir_all(to)?;
+    private::folder(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;
         let (source, target) = (entry.path(), to.join(entry.file_name()));

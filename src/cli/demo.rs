@@ -20,6 +20,7 @@ use super::http::{Answer, Client, McpSession};
 use super::output::{clean, draw, list, text};
 use super::{log, serve};
 use crate::config::{self, Flags};
+use crate::os::private;
 use crate::server::{self, App};
 
 /// The width the demo is drawn for: what a newcomer's terminal has at least.
@@ -142,7 +143,7 @@ impl Folder {
         let name = format!("mcpproxy-demo-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         // Not `create_dir_all`: one that is there already is somebody else's.
-        std::fs::create_dir(&folder)
+        private::new_folder(&folder)
             .map_err(|error| Failure::failed(format!("{}: {error}", folder.display())))?;
         Ok(Self(folder))
     }

@@ -7,11 +7,11 @@
 use std::fs;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use super::http::Client;
 use crate::config::Config;
+use crate::os::private;
 
 const FILE: &str = "address";
 
@@ -23,9 +23,7 @@ impl Announced {
     /// Writes the address down. A server works without, so a failure is only logged.
     pub(super) fn at(data_dir: &Path, address: SocketAddr) -> Option<Self> {
         let file = data_dir.join(FILE);
-        let mut options = fs::OpenOptions::new();
-        let opened = options.write(true).create(true).truncate(true).mode(0o600).open(&file);
-        match opened.and_then(|mut opened| writeln!(opened, "{address}")) {
+        match private::create(&file).and_then(|mut opened| writeln!(opened, "{address}")) {
             Ok(()) => Some(Self(file)),
             Err(error) => {
                 tracing::warn!("{}: {error}", file.display());

@@ -1,6 +1,8 @@
 //! A proxy's life: what it starts with, what it learns, what it survives, how it ends.
 
+use std::fs::Permissions;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -393,4 +395,72 @@ fn a_first_start_makes_a_key_and_keeps_it() {
     let ask = |key: &str| proxy.request("GET", "/api/v1/status", &[("X-API-Key", key)], b"").status;
     assert_eq!((ask(&made), ask(crate::harness::API_KEY)), (200, 401));
     assert!(!proxy.log().contains(&made), "a key is not logged");
+}
+
+/// The path of everything below `folder` on which others than the owner have rights.
+fn open_to_others(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let entry = entry.unwrap();
+            // The log's tables come and go.
+            let Ok(metadata) = entry.metadata() else { continue };
+            let mode = metadata.permissions().mode() & 0o777;
+            if mode & 0o077 != 0 {
+                found.push(format!("{} {mode:o}", entry.path().display()));
+            }
+            if metadata.is_dir() {
+                folders.push(entry.path());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn what_is_in_the_data_folder_is_its_owners_alone_whatever_the_umask_and_the_folders_rights() {
+    let open = |path: &Path, mode| {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    open(&data, 0o777);
+    let config = json!({"mcpServers": {"s": stub_stdio(&[])}});
+    let mut proxy = Proxy::under("umask 000", config.clone(), folder);
+    works(&mut proxy.client(), "s");
+    let _file = until("the catalog is kept", || data.join("catalog").read_dir().ok()?.next());
+    assert!(proxy.activity("type=tool_call").len() == 1);
+    assert!(data.join("address").exists());
+    assert_eq!(open_to_others(&data), [""; 0]);
+    let warned = format!("mode 777): chmod 700 '{}'", data.display());
+    assert_eq!(proxy.log().matches(&warned).count(), 1, "{}", proxy.log());
+    let command = "umask 000; exec \"$@\"";
+    let file = proxy.folder.path().join("out.ndjson");
+    let export = proxy.command(&["activity", "export", "--file"]);
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", command, "sh"]).arg(export.get_program()).args(export.get_args());
+    let listen = format!("127.0.0.1:{}", proxy.port);
+    let output = Output::of(shell.arg(&file).env("MCPPROXY_LISTEN", listen));
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+
+    // What an earlier life left open is closed by the next.
+    proxy.process.signal("TERM");
+    assert_eq!(proxy.process.wait(), Some(0));
+    assert_eq!(open_to_others(&data), [""; 0], "the seal too");
+    let kept = std::mem::replace(&mut proxy.folder, tempfile::tempdir().unwrap());
+    let db = data.join("activity/db");
+    let journal = db.read_dir().unwrap().flatten().find(|e| e.path().extension().is_some());
+    open(&journal.unwrap().path(), 0o666);
+    open(&db, 0o755);
+    let again = Proxy::under("umask 000", config, kept);
+    assert_eq!(open_to_others(&data), [""; 0]);
+    assert_eq!(again.activity("type=tool_call").len(), 1);
+    // What a server makes is its own affair, by the umask it was started with.
+    let status = format!("/proc/{}/status", again.process.0.id());
+    if let Ok(status) = std::fs::read_to_string(status) {
+        assert!(status.contains("Umask:\t0000\n"), "{status}");
+    }
 }
