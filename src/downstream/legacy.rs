@@ -77,6 +77,9 @@ pub(super) async fn one(post: &Post<'_>, incoming: Incoming) -> Response<Body> {
         Ok(session) => session,
         Err((code, text)) => return refuse(code, received.request.id.as_deref(), text),
     };
+    if received.request.id.is_some() {
+        post.sessions.note_use(&session);
+    }
     let peer = peer(post, &session, post.channel);
     match dispatch::dispatch(post.worker, &peer, received) {
         Reaction::Noted => status(StatusCode::ACCEPTED),
@@ -135,6 +138,7 @@ fn open(post: &Post<'_>, accepted: Initialize) -> Response<Body> {
         client: Client::new(fresh_id(random), &client_name, version, Era::Legacy, takes),
         endpoint: post.endpoint,
         principal: Principal::of(post.head),
+        source: post.connection.source,
     };
     match post.sessions.open(opening, post.now_ms) {
         Ok(session) => {
@@ -228,6 +232,7 @@ pub(super) fn get(post: &Post<'_>) -> Response<Body> {
             None => return plain(StatusCode::BAD_REQUEST, "Last-Event-ID is no id of ours"),
         },
     };
+    post.sessions.note_use(&session);
     match seen {
         Some(seen @ EventId { kind: Kind::Reply, .. }) => events::resumed(&session, seen)
             .unwrap_or_else(|| {
@@ -284,6 +289,7 @@ async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) -> Response
     if messages.is_empty() || messages.len() > MAX_BATCH {
         return invalid(&format!("Invalid Request: a batch holds 1 to {MAX_BATCH} messages"));
     }
+    post.sessions.note_use(session);
     let peer = peer(post, session, Channel::Answer);
     let mut items = VecDeque::new();
     for message in messages {
