@@ -12,9 +12,11 @@ mod catalog;
 mod events;
 mod export;
 mod openapi;
+pub mod proof;
 mod query;
 mod route;
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Instant, SystemTime};
 
@@ -57,14 +59,19 @@ impl State {
     }
 }
 
-/// Answers one request to anything but `/mcp`.
-pub async fn handle<B>(state: &State, worker: &Rc<Worker>, request: Request<B>) -> Response<Body>
+/// Answers one request to anything but `/mcp`, which came to that address of ours.
+pub async fn handle<B>(
+    state: &State,
+    worker: &Rc<Worker>,
+    came_to: Option<SocketAddr>,
+    request: Request<B>,
+) -> Response<Body>
 where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let admitted = state.admits(request.headers(), request.uri());
-    respond(state, worker, request, admitted).await
+    respond(state, worker, came_to, request, admitted).await
 }
 
 /// Answers one request of our own process, which needs no key.
@@ -77,12 +84,13 @@ where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    respond(state, worker, request, true).await
+    respond(state, worker, None, request, true).await
 }
 
 async fn respond<B>(
     state: &State,
     worker: &Rc<Worker>,
+    came_to: Option<SocketAddr>,
     request: Request<B>,
     admitted: bool,
 ) -> Response<Body>
@@ -101,7 +109,7 @@ where
         Some((route, _)) if !route.allows(&parts.method) => {
             return answer::wrong_method(route.allowed(), &id);
         }
-        Some((route, segment)) => perform(state, worker, &parts, body, (route, segment), &id).await,
+        Some(meant) => perform(state, worker, came_to, &parts, body, meant, &id).await,
     };
     answered.unwrap_or_else(|failure| failure.response(&id))
 }
@@ -110,6 +118,7 @@ where
 async fn perform<B>(
     state: &State,
     worker: &Rc<Worker>,
+    came_to: Option<SocketAddr>,
     parts: &Parts,
     body: B,
     (route, segment): (Route, &str),
@@ -124,6 +133,7 @@ where
         // What asks whether we are alive may ask as it likes.
         Route::Health => return Ok(catalog::alive(worker, id)),
         Route::Readiness => return Ok(catalog::ready(worker, id)),
+        Route::Proof => proof::answer(&state.api_key, came_to, query?),
         Route::Events => return events::events(state, worker, query?, &parts.headers, id).await,
         Route::ActivityExport => return export::export(worker, query?, id).await,
         Route::Call => {

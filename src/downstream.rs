@@ -10,6 +10,7 @@ mod listen;
 mod modern;
 pub mod principal;
 pub mod session;
+pub mod source;
 pub mod stdio;
 pub mod streams;
 pub mod under_way;

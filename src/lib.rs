@@ -13,7 +13,7 @@
 //!
 //! The floors, lowest first; a file imports its own folder and lower floors only:
 //!
-//! 1. bytes, pure: [`json`], [`wire`]
+//! 1. bytes, pure: [`json`], [`wire`]; what the system gives: [`os`]
 //! 2. domain, pure: [`tool`], [`intent`], [`schema`], [`output`]
 //! 3. state: [`catalog`], [`activity`], [`telemetry`]
 //! 4. upstream I/O: [`upstream`]
@@ -31,6 +31,7 @@ pub mod config;
 pub mod downstream;
 pub mod intent;
 pub mod json;
+pub mod os;
 pub mod output;
 pub mod page;
 pub mod proxy;

@@ -5,15 +5,19 @@
 //! through. Control plane: one small multi-threaded runtime for upstream supervision, children
 //! and timers. What a request leads to is decided on the floors below.
 
+mod accept;
 mod events;
+mod folder;
+mod places;
 mod posts;
 mod reading;
+mod seen;
 mod stall;
 
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -43,6 +47,7 @@ use crate::downstream::body::Body;
 use crate::downstream::guard::{BadEntry, Guard};
 use crate::downstream::http::{self as mcp, Connection};
 use crate::downstream::session::Sessions;
+use crate::os::descriptors;
 use crate::page;
 use crate::proxy::judges::Judges;
 use crate::proxy::left_behind::LeftBehind;
@@ -51,11 +56,12 @@ use crate::telemetry::Lines;
 use crate::upstream::clock;
 use crate::upstream::supervisor::{Event, Supervisor};
 
+use self::accept::{MAX_CONNECTIONS, accept};
+use self::places::{Place, Places};
 use self::posts::{End, Posts};
+use self::seen::{Answer, Seen};
 use self::stall::Impatient;
 
-/// Connections open at once over all workers; further ones wait to be accepted.
-const MAX_CONNECTIONS: usize = 8192;
 /// Sockets on their way to one worker.
 const SOCKET_QUEUE: usize = 256;
 /// A client has this long to send a request's head.
@@ -104,6 +110,8 @@ pub struct App {
     control: Runtime,
     writer: Writer,
     drain: watch::Sender<bool>,
+    /// Connections that clients may have open at once.
+    max_connections: usize,
     /// Hands on what upstreams tell.
     following: tokio::task::JoinHandle<()>,
 }
@@ -127,7 +135,7 @@ impl App {
     pub fn start(config: Config, lines: Lines) -> Result<Self, StartError> {
         let guard = Guard::new(&config.allowed_hosts, &config.allowed_origins)?;
         let folder = &config.data_dir;
-        make_private(folder)
+        folder::open(folder)
             .map_err(|error| StartError::Folder { folder: folder.clone(), error })?;
         let log = Activity::open(&config.activity_folder(), config.activity.clone())?;
         log.0.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success));
@@ -142,6 +150,10 @@ impl App {
         catalog: catalog::Settings,
         lines: Lines,
     ) -> Result<Self, StartError> {
+        let limit = descriptors::raise();
+        let servers = config.servers.iter().filter(|server| server.upstream.enabled).count();
+        let max_connections =
+            descriptors::connections(limit, cores(), servers).min(MAX_CONNECTIONS);
         let control = Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("control")
@@ -184,7 +196,7 @@ impl App {
             require_mcp_auth: config.require_mcp_auth,
             started,
         };
-        Ok(Self { shared: Arc::new(shared), control, writer, drain, following })
+        Ok(Self { shared: Arc::new(shared), control, writer, drain, max_connections, following })
     }
 
     /// What requests are answered from.
@@ -209,7 +221,15 @@ impl App {
             let _control = self.control.enter();
             TcpListener::from_std(listener)?
         };
-        let accepting = self.control.spawn(accept(listener, Arc::clone(&lanes)));
+        if self.max_connections < MAX_CONNECTIONS {
+            tracing::warn!(
+                "{} file descriptors (ulimit -n) are enough for {} connections at once",
+                descriptors::limit(),
+                self.max_connections
+            );
+        }
+        let places = Places::new(self.max_connections);
+        let accepting = self.control.spawn(accept(listener, Arc::clone(&lanes), places));
         Ok(Server { app: self, address, lanes, accepting })
     }
 
@@ -219,7 +239,7 @@ impl App {
     ///
     /// When records could not be written.
     pub fn close(self) -> Result<(), StoreError> {
-        let Self { shared, control, writer, drain: _, following } = self;
+        let Self { shared, control, writer, drain: _, max_connections: _, following } = self;
         following.abort();
         let deadline = Instant::now() + CHILDREN_TIMEOUT;
         control.block_on(shared.proxy.upstreams.shutdown(deadline));
@@ -329,12 +349,6 @@ pub async fn ended_by_signal() -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a folder that only its owner can read.
-fn make_private(folder: &Path) -> io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
-}
-
 /// Worker threads: one for each core.
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
@@ -382,7 +396,7 @@ where
         return page;
     }
     if !mcp::PATHS.contains(&request.uri().path()) {
-        return api::handle(&shared.api, worker, request).await;
+        return api::handle(&shared.api, worker, connection.came_to.get(), request).await;
     }
     if shared.require_mcp_auth && !shared.api.admits(request.headers(), request.uri()) {
         return api::unauthorized();
@@ -394,9 +408,16 @@ where
 /// A worker thread: where its sockets go in, and how busy it is.
 #[derive(Debug)]
 struct Lane {
-    sockets: mpsc::Sender<StdStream>,
+    sockets: mpsc::Sender<Arrived>,
     connections: Arc<AtomicUsize>,
     thread: JoinHandle<()>,
+}
+
+/// A connection on its way to a worker.
+#[derive(Debug)]
+struct Arrived {
+    socket: StdStream,
+    place: Place,
 }
 
 impl Lane {
@@ -446,7 +467,7 @@ pub fn local_runtime() -> io::Result<tokio::runtime::LocalRuntime> {
 /// One worker's life: serve connections until told to drain, then let them finish.
 async fn work(
     shared: Arc<Shared>,
-    mut queue: mpsc::Receiver<StdStream>,
+    mut queue: mpsc::Receiver<Arrived>,
     counted: Arc<AtomicUsize>,
     drain: watch::Receiver<bool>,
 ) {
@@ -457,16 +478,16 @@ async fn work(
     let mut draining = drain.clone();
     let mut sweeps = tokio::time::interval(SWEEP_INTERVAL);
     loop {
-        let socket = tokio::select! {
+        let arrived = tokio::select! {
             _ = sweeps.tick() => {
                 worker.pool.sweep();
                 continue;
             }
-            socket = queue.recv() => socket,
+            arrived = queue.recv() => arrived,
             _ = connections.join_next(), if !connections.is_empty() => continue,
             _ = draining.wait_for(|draining| *draining) => None,
         };
-        let Some(socket) = socket else { break };
+        let Some(Arrived { socket, place }) = arrived else { break };
         let socket = match TcpStream::from_std(socket) {
             Ok(socket) => socket,
             Err(error) => {
@@ -478,12 +499,14 @@ async fn work(
         let (shared, worker, counted) =
             (Arc::clone(&shared), Rc::clone(&worker), Arc::clone(&counted));
         let drain = drain.clone();
-        connections.spawn_local(async move {
+        let (places, number) = place.name();
+        let task = connections.spawn_local(async move {
             let _open = Open(counted);
-            if let Err(error) = connection(shared, worker, socket, drain).await {
+            if let Err(error) = connection(shared, worker, socket, &place, drain).await {
                 tracing::debug!(%error, "a connection ended badly");
             }
         });
+        Place::served_by(&places, number, task);
     }
     let rest = async {
         while connections.join_next().await.is_some() {}
@@ -512,23 +535,29 @@ async fn connection(
     shared: Arc<Shared>,
     worker: Rc<Worker>,
     socket: TcpStream,
+    place: &Place,
     mut drain: watch::Receiver<bool>,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let remembered = Rc::new(Connection::default());
+    let remembered = Rc::new(Connection::from(place.source));
+    let came_to = socket.local_addr().ok();
+    let socket = Seen::new(socket, Arc::clone(&place.presence));
+    let exchanges = socket.exchanges();
     let mut socket = Impatient::new(socket, CLIENT_STALL_LIMIT);
     match posts(&shared, &worker, &remembered, &mut socket, drain.clone()).await? {
         End::Closed => return Ok(()),
         End::Other(ahead) => socket.unread(ahead),
     }
+    remembered.came_to.set(came_to);
     let seen = Rc::clone(&remembered);
     let service = service_fn(move |request: Request<Incoming>| {
         let (shared, worker) = (Arc::clone(&shared), Rc::clone(&worker));
         let remembered = Rc::clone(&remembered);
         remembered.used.set(true);
+        let exchange = exchanges.begin();
         async move {
             let mut answer = route(&shared, &worker, &remembered, request).await;
             mcp::name_type(&mut answer);
-            Ok::<_, Infallible>(answer)
+            Ok::<_, Infallible>(answer.map(|body| Answer::new(body, exchange)))
         }
     });
     let mut served = pin!(
@@ -555,7 +584,7 @@ async fn posts(
     shared: &Shared,
     worker: &Rc<Worker>,
     connection: &Connection,
-    socket: &mut Impatient<TcpStream>,
+    socket: &mut Impatient<Seen<TcpStream>>,
     drain: watch::Receiver<bool>,
 ) -> io::Result<End> {
     let admit = |head: &Parts| {
@@ -569,34 +598,4 @@ async fn posts(
         mcp::handle_whole(worker, sessions, connection, now_ms, head, repeated, body).await
     };
     Posts::new(socket, drain).serve(admit, answer).await
-}
-
-/// Takes connections in and hands each to the least busy worker, until dropped.
-async fn accept(listener: TcpListener, lanes: Arc<Vec<Lane>>) {
-    loop {
-        let socket = match listener.accept().await {
-            Ok((socket, _)) => socket,
-            Err(error) => {
-                // Out of file descriptors, most likely: wait for some to be closed.
-                tracing::warn!(%error, "cannot accept connections for now");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-        };
-        let busy = |lane: &&Lane| lane.connections.load(Ordering::Relaxed);
-        let open: usize = lanes.iter().map(|lane| busy(&lane)).sum();
-        let alive = lanes.iter().filter(|lane| !lane.sockets.is_closed());
-        let Some(lane) = alive.min_by_key(busy) else { return };
-        if open >= MAX_CONNECTIONS {
-            tracing::warn!("{MAX_CONNECTIONS} connections are open: one more was closed");
-            continue;
-        }
-        let handed = socket.set_nodelay(true).and_then(|()| socket.into_std());
-        if let Ok(socket) = handed {
-            lane.connections.fetch_add(1, Ordering::Relaxed);
-            if lane.sockets.send(socket).await.is_err() {
-                lane.connections.fetch_sub(1, Ordering::Relaxed);
-            }
-        }
-    }
 }

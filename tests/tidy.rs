@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// The modules of each floor, lowest first. A file may use its own module and lower floors.
 const FLOORS: &[&[&str]] = &[
-    &["json", "wire"],
+    &["json", "wire", "os"],
     &["tool", "intent", "schema", "output"],
     &["catalog", "activity", "telemetry"],
     &["upstream"],

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::recover;
 use super::store::StoreError;
+use crate::os::private;
 
 /// The folders of tables.
 const TABLES: &str = "tables";
@@ -38,7 +39,7 @@ impl Copy {
     /// there the copy is empty. The original must stay as long as the copy.
     pub(super) fn below(scratch: &Path, dir: &Path) -> Result<Self, StoreError> {
         let copy = Self { path: scratch.join("log") };
-        fs::create_dir(&copy.path)?;
+        private::new_folder(&copy.path)?;
         match dir.canonicalize() {
             Ok(dir) => copy_folder(&dir, &copy.path, |from, to| symlink(from, to))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -73,7 +74,7 @@ impl Drop for Copy {
 }
 
 fn copy_folder(from: &Path, to: &Path, link: Link) -> Result<(), StoreError> {
-    fs::create_dir_all(to)?;
+    private::folder(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;
         let (source, target) = (entry.path(), to.join(entry.file_name()));

@@ -27,6 +27,7 @@ use super::store::{Store, StoreError};
 use super::verify::{Report, verify};
 use super::view::View;
 use super::writer;
+use crate::os::private;
 
 /// How long a call waits for room.
 const RESERVE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -195,7 +196,16 @@ impl Activity {
         config: Config,
         clock: impl Fn() -> u64 + Send + Sync + 'static,
     ) -> Result<(Self, Writer), StoreError> {
-        let (shared, messages) = Shared::new(config, Box::new(clock));
+        // The store's own files too are for their owner alone.
+        private::apart(|| Self::start(dir, config, Box::new(clock)))
+    }
+
+    fn start(
+        dir: &Path,
+        config: Config,
+        clock: Box<dyn Fn() -> u64 + Send + Sync>,
+    ) -> Result<(Self, Writer), StoreError> {
+        let (shared, messages) = Shared::new(config, clock);
         let thread = writer::start(dir, Arc::clone(&shared), messages)?;
         // Until it is known the thread cannot be woken, but it looks at its queue before it
         // sleeps for the first time.

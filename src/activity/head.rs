@@ -4,12 +4,13 @@
 //! someone cut the journal, cannot hide that. Two places are written in turn, so that one is
 //! always whole. It protects nothing against someone who rewrites store and head together.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use super::record::Hash;
 use super::store::StoreError;
+use crate::os::private;
 
 /// The file's name in the log's folder.
 pub const NAME: &str = "head";
@@ -73,7 +74,7 @@ impl HeadFile {
     pub fn open(dir: &Path) -> Result<(Self, Reading), StoreError> {
         let path = dir.join(NAME);
         let mut file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)?;
+            private::options().read(true).write(true).create(true).truncate(false).open(&path)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         let (places, reading) = parse(&bytes);

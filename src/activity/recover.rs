@@ -5,7 +5,7 @@
 //! acknowledged records lie behind the cut it destroys evidence. So journals are copied before
 //! the store is opened, and put back if the log then ends before its head.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,6 +16,7 @@ use super::record::Hash;
 use super::seal::{self, Depth, Finding};
 use super::store::{DB, Store, StoreError, newest_journal};
 use super::view::View;
+use crate::os::private;
 
 const LOCK: &str = "lock";
 const KEPT: &str = "journals";
@@ -41,9 +42,9 @@ impl Lock {
     ///
     /// [`StoreError::Locked`], [`StoreError::Io`].
     pub fn take(dir: &Path) -> Result<Self, StoreError> {
-        fs::create_dir_all(dir)?;
+        private::folder(dir)?;
         let path = dir.join(LOCK);
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+        let file = private::options().write(true).create(true).truncate(false).open(path)?;
         match file.try_lock() {
             Ok(()) => Ok(Self(file)),
             Err(TryLockError::WouldBlock) => Err(StoreError::Locked),
@@ -237,7 +238,7 @@ fn keep_journals(dir: &Path) -> Result<(), StoreError> {
         return Ok(());
     }
     remove(&new)?;
-    fs::create_dir(&new)?;
+    private::new_folder(&new)?;
     for journal in journals(&db)? {
         copy_sparse(&journal, &new.join(journal.file_name().unwrap_or_default()))?.sync_all()?;
     }
@@ -268,7 +269,7 @@ fn remove(path: &Path) -> Result<(), StoreError> {
 /// Those of reading and writing.
 pub fn copy_sparse(from: &Path, to: &Path) -> Result<File, StoreError> {
     let mut source = File::open(from)?;
-    let mut target = File::create(to)?;
+    let mut target = private::create(to)?;
     let mut buffer = vec![0; COPY_BYTES];
     let mut length = 0;
     loop {

@@ -15,6 +15,7 @@ use super::redact::Redactor;
 use super::store::{DB, Space, Store, StoreError};
 use super::verify;
 use super::view::{End, View};
+use crate::os::private;
 
 /// Records written at a time.
 const BATCH_RECORDS: u64 = 4096;
@@ -37,6 +38,10 @@ pub struct Salvaged {
 ///
 /// [`StoreError::Locked`] if it is in use; [`StoreError::Io`] if the disk refuses.
 pub fn salvage(dir: &Path, now_ms: u64) -> Result<Option<Salvaged>, StoreError> {
+    private::apart(|| go_on(dir, now_ms))
+}
+
+fn go_on(dir: &Path, now_ms: u64) -> Result<Option<Salvaged>, StoreError> {
     let why = match recover::open(dir) {
         Ok(_) => return Ok(None),
         Err(error @ StoreError::Damaged { .. }) => error.to_string(),

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::record::Hash;
 use super::store::{DB, StoreError};
+use crate::os::private;
 
 const NAME: &str = "seal";
 const NAME_NEW: &str = "seal.new";
@@ -50,7 +51,7 @@ pub fn write(dir: &Path) -> io::Result<()> {
     }
     text.push_str(&format!("{}\n", Hash(*blake3::hash(text.as_bytes()).as_bytes())));
     let new = dir.join(NAME_NEW);
-    let mut file = File::create(&new)?;
+    let mut file = private::create(&new)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     fs::rename(new, dir.join(NAME))?;

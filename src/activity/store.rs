@@ -21,6 +21,7 @@ use thiserror::Error;
 
 use super::bytes::DecodeError;
 use super::record::NodeId;
+use crate::os::{descriptors, private};
 
 /// The database's folder in the log's folder.
 pub const DB: &str = "db";
@@ -367,7 +368,7 @@ impl DoubleEndedIterator for Rows {
 /// either nothing or a log.
 fn create(dir: &Path, node: NodeId) -> Result<(), StoreError> {
     let path = dir.join(DB_NEW);
-    fs::create_dir_all(dir)?;
+    private::folder(dir)?;
     if path.try_exists()? {
         fs::remove_dir_all(&path)?;
     }
@@ -395,6 +396,7 @@ fn open_db(path: &Path) -> Result<Database, StoreError> {
             // What is large in it comes packed.
             .journal_compression(CompressionType::None)
             .worker_threads(WORKERS)
+            .max_cached_files(Some(descriptors::store_tables(descriptors::limit())))
             .open()
     };
     match catch_unwind(AssertUnwindSafe(open)) {

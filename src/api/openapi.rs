@@ -20,7 +20,7 @@ use utoipa::{Modify, OpenApi as _};
 
 use super::answer::{self, Error, Failure};
 use super::query::Query;
-use super::{activity, auth, call, catalog, events, export, route};
+use super::{activity, auth, call, catalog, events, export, proof, route};
 use crate::downstream::body::Body;
 
 /// Describes this interface.
@@ -51,14 +51,14 @@ pub(super) fn openapi() -> OpenApi {
     paths(
         activity::list, activity::record, activity::summary, activity::verify, export::export,
         events::events, catalog::servers, catalog::tools, catalog::tool, call::call,
-        catalog::status, catalog::alive, catalog::ready, document,
+        catalog::status, catalog::alive, catalog::ready, proof::answer, document,
     ),
     components(schemas(Error)),
     tags(
         (name = "activity", description = "The log of calls and decisions"),
         (name = "tools", description = "The catalog, and calls"),
         (name = "state", description = "How the proxy and its servers are"),
-        (name = "health", description = "For probes; they need no key"),
+        (name = "health", description = "For probes, and before a key is sent; they need none"),
     ),
     modifiers(&Common),
 )]

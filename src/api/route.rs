@@ -5,11 +5,14 @@
 
 use http::Method;
 
+use super::proof;
+
 /// What a request can be for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Route {
     Health,
     Readiness,
+    Proof,
     Events,
     OpenApi,
     Status,
@@ -25,9 +28,10 @@ pub(super) enum Route {
 }
 
 /// Their paths. A segment in braces stands for any one; whole words are found before it.
-const PATHS: [(&str, Route); 14] = [
+const PATHS: [(&str, Route); 15] = [
     ("/healthz", Route::Health),
     ("/readyz", Route::Readiness),
+    (proof::PATH, Route::Proof),
     ("/events", Route::Events),
     ("/api/v1/openapi.json", Route::OpenApi),
     ("/api/v1/status", Route::Status),
@@ -105,9 +109,10 @@ mod tests {
     }
 
     #[test]
-    fn only_health_is_told_without_the_key() {
+    fn only_health_and_proofs_are_told_without_the_key() {
         let open: Vec<_> = PATHS.iter().filter(|(path, _)| !needs_key(path)).collect();
-        assert_eq!(open, [&("/healthz", Route::Health), &("/readyz", Route::Readiness)]);
+        let free = [("/healthz", Route::Health), ("/readyz", Route::Readiness)];
+        assert_eq!(open, [&free[0], &free[1], &("/proof", Route::Proof)]);
         assert!(needs_key("/api/v1/nowhere") && needs_key("/api"));
     }
 

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::discovered::DiscoveredTool;
+use crate::os::private;
 
 /// The version of the format. Another one is not read: the next discovery writes this one.
 const VERSION: u32 = 1;
@@ -78,8 +79,8 @@ pub fn write(folder: &Path, server: &str, tools: &[DiscoveredTool]) -> io::Resul
     };
     let target = path(folder, server);
     let temporary = target.with_extension("new");
-    fs::create_dir_all(folder)?;
-    let mut file = File::create(&temporary)?;
+    private::folder(folder)?;
+    let mut file = private::create(&temporary)?;
     serde_json::to_writer(&mut file, &header)?;
     file.write_all(b"\n")?;
     file.write_all(body.as_bytes())?;

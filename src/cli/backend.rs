@@ -274,6 +274,10 @@ fn unwrap(answer: Answer, place: &str, refused: Exit) -> Result<Data, Failure> {
 fn unreachable(error: &Unanswered) -> Failure {
     let hint = match error {
         Unanswered::NobodyThere(_) => ": start it with `mcpproxy serve`",
+        Unanswered::Stranger(..) => {
+            " (is it mcpproxy with another key? use its config with -c, or set MCPPROXY_API_KEY; \
+             through a forwarded port it cannot be told: ask where it listens)"
+        }
         Unanswered::Broken(..) => "",
     };
     Failure::new(Exit::Unreachable, format!("{error}{hint}"))

@@ -17,11 +17,17 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-use crate::api::SOURCE;
+use crate::api::{SOURCE, proof};
 use crate::wire::headers::{PROTOCOL_VERSION, SESSION_ID};
 
 /// Most time for a connection to be made; the server is near.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Most time for whoever listens to prove that it is ours.
+const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Most bytes of a proof's answer.
+const MAX_PROOF_BYTES: usize = 4096;
 
 /// Most bytes of one answer.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024 * 1024;
@@ -43,9 +49,26 @@ pub(super) enum Unanswered {
     /// Nobody listens there.
     #[error("nobody listens on {0}")]
     NobodyThere(String),
+    /// Somebody else does; nothing was sent.
+    #[error("what listens on {0} is not the mcpproxy of this config: {1}; nothing was sent to it")]
+    Stranger(String, NotProven),
     /// Somebody does, or the network does not get there.
     #[error("{0}: {1}")]
     Broken(String, String),
+}
+
+/// Why a listener is not taken for the mcpproxy of a config.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NotProven {
+    /// No answer, or none that is a proof.
+    #[error("it gives no proof that it knows the api_key")]
+    Silent,
+    /// A proof by another key or for another address.
+    #[error("its proof is of another api_key, or of another address than the one asked")]
+    Wrong,
+    /// The nonce could not be made.
+    #[error("there is no randomness to ask it with")]
+    NoNonce,
 }
 
 /// Where a running proxy is, and how to be let in.
@@ -72,7 +95,7 @@ impl Client {
         &self.authority
     }
 
-    /// Whether anybody listens there. Who it is shows with the first answer.
+    /// Whether anybody listens there. Who it is shows before anything is sent.
     pub(super) async fn is_there(&self) -> bool {
         let connect = TcpStream::connect(&self.authority);
         match tokio::time::timeout(CONNECT_TIMEOUT, connect).await {
@@ -81,18 +104,18 @@ impl Client {
         }
     }
 
-    /// Whether it is mcpproxy that listens there.
+    /// Whether it is mcpproxy that listens there: with a key the one of this config, which proves
+    /// it; without one there is nothing to prove, and nothing to lose, and its word is taken.
     pub(super) async fn is_mcpproxy(&self) -> bool {
-        if !self.is_there().await {
-            return false;
-        }
-        let health = exchange(&self.authority, Request::get("/healthz"), Bytes::new());
+        let health =
+            exchange(&self.authority, &self.api_key, Request::get("/healthz"), Bytes::new());
         let ours = match tokio::time::timeout(CONNECT_TIMEOUT, health).await {
             Ok(Ok(answer)) => is_health(&answer.body),
+            Ok(Err(Unanswered::NobodyThere(_))) => return false,
             Ok(Err(_)) | Err(_) => false,
         };
         if !ours {
-            tracing::warn!("{} is listened on, but not by mcpproxy", self.authority);
+            tracing::warn!("{} is listened on, but not by this config's mcpproxy", self.authority);
         }
         ours
     }
@@ -109,17 +132,20 @@ impl Client {
             .uri(target)
             .header("x-api-key", &self.api_key)
             .header(SOURCE, "cli");
-        exchange(&self.authority, request, body).await
+        exchange(&self.authority, &self.api_key, request, body).await
     }
 
     /// One GET whose answer's body comes as it is made. The connection is driven beside, by this
     /// thread.
     pub(super) async fn stream(&self, target: &str) -> Result<Response<Incoming>, Unanswered> {
         let request = Request::get(target).header("x-api-key", &self.api_key).header(SOURCE, "cli");
-        let (mut sender, connection, request) =
+        let (mut sender, connection, dialled, request) =
             connect(&self.authority, request, Bytes::new()).await?;
         // How it ends shows in the body.
         tokio::task::spawn_local(connection);
+        prove(&mut sender, &self.authority, dialled, &self.api_key)
+            .await
+            .map_err(|why| Unanswered::Stranger(self.authority.clone(), why))?;
         let answer = sender.send_request(request).await;
         answer.map_err(|error| Unanswered::Broken(self.authority.clone(), error.to_string()))
     }
@@ -202,14 +228,15 @@ impl McpSession {
         if let Some(session) = &self.session {
             request = request.header(SESSION_ID, session);
         }
-        exchange(&self.authority, request, message.into()).await
+        exchange(&self.authority, "", request, message.into()).await
     }
 }
 
-/// A connection, and a request that is ready to go out on it.
+/// A connection, the address it leads to, and a request that is ready to go out on it.
 type Connected = (
     http1::SendRequest<Full<Bytes>>,
     http1::Connection<TokioIo<TcpStream>, Full<Bytes>>,
+    SocketAddr,
     Request<Full<Bytes>>,
 );
 
@@ -233,21 +260,66 @@ async fn connect(
         Ok(Err(error)) => return Err(broken(&error)),
         Err(_) => return Err(broken(&"no connection within 5s")),
     };
+    let dialled = stream.peer_addr().map_err(|error| broken(&error))?;
     let (sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
-    Ok((sender, connection, request))
+    Ok((sender, connection, dialled, request))
 }
 
-/// Connects, sends, and reads the whole answer, driving the connection here.
+/// Has whoever is at the other end of a connection prove that it knows `api_key` and listens at
+/// the address `dialled`. What follows on the same connection goes to no one else. Without a key
+/// there is nothing to prove.
+pub(super) async fn prove(
+    sender: &mut http1::SendRequest<Full<Bytes>>,
+    authority: &str,
+    dialled: SocketAddr,
+    api_key: &str,
+) -> Result<(), NotProven> {
+    #[derive(serde::Deserialize)]
+    struct Answer {
+        data: Data,
+    }
+    #[derive(serde::Deserialize)]
+    struct Data {
+        proof: String,
+    }
+    if api_key.is_empty() {
+        return Ok(());
+    }
+    let mut nonce = [0; proof::NONCE_BYTES];
+    getrandom::fill(&mut nonce).map_err(|_| NotProven::NoNonce)?;
+    let request = Request::get(proof::target(&nonce)).header(HOST, authority);
+    let request = request.body(Full::default()).map_err(|_| NotProven::Silent)?;
+    let told = async {
+        let body = sender.send_request(request).await.ok()?.into_body();
+        let body = Limited::new(body, MAX_PROOF_BYTES).collect().await.ok()?.to_bytes();
+        sender.ready().await.ok()?;
+        let answer: Answer = serde_json::from_slice(&body).ok()?;
+        blake3::Hash::from_hex(answer.data.proof).ok()
+    };
+    let told = tokio::time::timeout(PROOF_TIMEOUT, told).await.ok().flatten();
+    // The comparison of hashes takes the same time wherever they differ.
+    match told.ok_or(NotProven::Silent)? == proof::of(api_key, &nonce, dialled) {
+        true => Ok(()),
+        false => Err(NotProven::Wrong),
+    }
+}
+
+/// Connects, has the listener prove that it is ours if there is a key to lose, sends, and reads the
+/// whole answer, driving the connection here.
 async fn exchange(
     authority: &str,
+    api_key: &str,
     request: http::request::Builder,
     body: Bytes,
 ) -> Result<Answer, Unanswered> {
     let broken =
         |error: &dyn std::fmt::Display| Unanswered::Broken(authority.to_owned(), error.to_string());
-    let (mut sender, connection, request) = connect(authority, request, body).await?;
+    let (mut sender, connection, dialled, request) = connect(authority, request, body).await?;
     let answer = async move {
+        prove(&mut sender, authority, dialled, api_key)
+            .await
+            .map_err(|why| Unanswered::Stranger(authority.to_owned(), why))?;
         let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
         let (parts, body) = response.into_parts();
         let body = Limited::new(body, MAX_ANSWER_BYTES);
@@ -266,17 +338,34 @@ mod tests {
 
     use super::*;
 
-    /// Answers one connection with `reply` and hands back what it was sent.
-    async fn scripted(listener: TcpListener, reply: &'static str) -> String {
-        let (mut stream, _) = listener.accept().await.unwrap();
+    /// Reads one request.
+    async fn read(stream: &mut TcpStream) -> String {
         let mut sent = Vec::new();
         while !sent.ends_with(b"}") && !sent.ends_with(b"\r\n\r\n") {
             let mut chunk = [0; 1024];
             let length = stream.read(&mut chunk).await.unwrap();
             sent.extend_from_slice(&chunk[..length]);
         }
-        stream.write_all(reply.as_bytes()).await.unwrap();
         String::from_utf8(sent).unwrap()
+    }
+
+    /// Proves on one connection that it knows `key`, answers with `reply`, and hands back what it
+    /// was sent after the proof; nothing if the other side went away.
+    async fn scripted(listener: TcpListener, key: &str, reply: &'static str) -> String {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let asked = read(&mut stream).await;
+        let nonce = asked.split(['=', ' ']).nth(2).unwrap();
+        let nonce = blake3::Hash::from_hex(nonce).unwrap();
+        let proof = proof::of(key, nonce.as_bytes(), stream.local_addr().unwrap()).to_hex();
+        let body = format!(r#"{{"success":true,"data":{{"proof":"{proof}"}}}}"#);
+        let told = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        stream.write_all(told.as_bytes()).await.unwrap();
+        if stream.peek(&mut [0]).await.unwrap() == 0 {
+            return String::new();
+        }
+        let sent = read(&mut stream).await;
+        stream.write_all(reply.as_bytes()).await.unwrap();
+        sent
     }
 
     async fn listener() -> (TcpListener, SocketAddr) {
@@ -292,7 +381,7 @@ mod tests {
         let reply =
             "HTTP/1.1 400 Bad Request\r\ncontent-length: 7\r\nx-request-id: r1\r\n\r\n{\"a\":1}";
         let (sent, answer) = tokio::join!(
-            scripted(listener, reply),
+            scripted(listener, "secret", reply),
             client.request(Method::GET, "/api/v1/status?x=1", Bytes::new())
         );
         let answer = answer.unwrap();
@@ -309,11 +398,25 @@ mod tests {
         let (listener, address) = listener().await;
         let client = Client::new(address, "k");
         let reply = "HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\nshort";
-        let (_, answer) =
-            tokio::join!(scripted(listener, reply), client.request(Method::GET, "/", Bytes::new()));
+        let (_, answer) = tokio::join!(
+            scripted(listener, "k", reply),
+            client.request(Method::GET, "/", Bytes::new())
+        );
         assert!(matches!(answer, Err(Unanswered::Broken(..))), "{answer:?}");
         let answer = client.request(Method::GET, "/", Bytes::new()).await;
         assert!(matches!(answer, Err(Unanswered::NobodyThere(_))), "{answer:?}");
+    }
+
+    #[tokio::test]
+    async fn whoever_has_another_key_is_sent_nothing_after_its_proof() {
+        let (listener, address) = listener().await;
+        let client = Client::new(address, "secret");
+        let (sent, answer) = tokio::join!(
+            scripted(listener, "another", ""),
+            client.request(Method::GET, "/", Bytes::new())
+        );
+        assert!(matches!(answer, Err(Unanswered::Stranger(_, NotProven::Wrong))), "{answer:?}");
+        assert_eq!(sent, "");
     }
 
     #[test]

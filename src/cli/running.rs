@@ -2,16 +2,16 @@
 //!
 //! `serve` may listen elsewhere than the config says (`--listen`, or a port of the system's
 //! choice). So it writes its address into its data folder for as long as it runs. A file that a
-//! killed server left behind does no harm: whoever listens there is asked who it is.
+//! killed server left behind does no harm: whoever listens there has to prove who it is.
 
 use std::fs;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use super::http::Client;
 use crate::config::Config;
+use crate::os::private;
 
 const FILE: &str = "address";
 
@@ -23,9 +23,7 @@ impl Announced {
     /// Writes the address down. A server works without, so a failure is only logged.
     pub(super) fn at(data_dir: &Path, address: SocketAddr) -> Option<Self> {
         let file = data_dir.join(FILE);
-        let mut options = fs::OpenOptions::new();
-        let opened = options.write(true).create(true).truncate(true).mode(0o600).open(&file);
-        match opened.and_then(|mut opened| writeln!(opened, "{address}")) {
+        match private::create(&file).and_then(|mut opened| writeln!(opened, "{address}")) {
             Ok(()) => Some(Self(file)),
             Err(error) => {
                 tracing::warn!("{}: {error}", file.display());
@@ -47,13 +45,19 @@ pub(super) fn configured(config: &Config) -> Client {
     Client::new(config.listen, config.key())
 }
 
-/// The proxy to talk to: whoever listens where the config says, else the one elsewhere.
+/// The proxy to talk to: the one where the config says, else the one elsewhere. A stranger where
+/// the config says is told of by the first request, which does not reach it.
 pub(super) async fn find(config: &Config) -> Option<Client> {
     let client = configured(config);
-    match client.is_there().await {
-        true => Some(client),
-        false => elsewhere(config).await,
+    if !client.is_there().await {
+        return elsewhere(config).await;
     }
+    if !client.is_mcpproxy().await
+        && let Some(other) = elsewhere(config).await
+    {
+        return Some(other);
+    }
+    Some(client)
 }
 
 /// The proxy that owns the data folder, if it runs and listens elsewhere.

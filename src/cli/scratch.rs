@@ -1,13 +1,13 @@
 //! A folder of a command's own in the system's temporary one, gone when the command is, also when
 //! it is interrupted.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::mpsc;
 use std::thread;
 
 use super::failure::Failure;
+use crate::os::private;
 use crate::server;
 
 /// What a shell says of a command that Ctrl-C ended.
@@ -21,7 +21,8 @@ impl Scratch {
     /// Makes one; `what` it is for is in its name.
     pub(super) fn new(what: &str) -> Result<Self, Failure> {
         let folder = name(what)?;
-        make(&folder).map_err(|error| Failure::failed(format!("{}: {error}", folder.display())))?;
+        private::new_folder(&folder)
+            .map_err(|error| Failure::failed(format!("{}: {error}", folder.display())))?;
         Ok(Self(folder))
     }
 
@@ -54,7 +55,8 @@ impl Scratch {
             .map_err(Failure::failed)?;
         // Where nothing listens, the folder is left to the system.
         let _ = listening.recv();
-        make(&folder).map_err(|error| Failure::failed(format!("{}: {error}", folder.display())))?;
+        private::new_folder(&folder)
+            .map_err(|error| Failure::failed(format!("{}: {error}", folder.display())))?;
         Ok(Self(folder))
     }
 
@@ -77,10 +79,4 @@ fn name(what: &str) -> Result<PathBuf, Failure> {
     getrandom::fill(&mut random).map_err(Failure::failed)?;
     let random = u64::from_ne_bytes(random);
     Ok(std::env::temp_dir().join(format!("mcpproxy-{what}-{random:016x}")))
-}
-
-/// Not with what is above it: one that is there already is somebody else's.
-fn make(folder: &Path) -> io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new().mode(0o700).create(folder)
 }

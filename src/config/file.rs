@@ -3,7 +3,7 @@
 //! A key is made at the first start and written into the text as it stands: the operator's order,
 //! indentation and odd spacing stay. What the text means is [`super::parse`]'s.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -12,6 +12,7 @@ use jsonc_parser::common::Ranged;
 use super::document::Document;
 use super::problem::{Problem, Severity};
 use super::{ApiKey, Config, Flags, Parsed, check, parse_all};
+use crate::os::private;
 
 /// Most bytes of a config file.
 const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
@@ -160,18 +161,6 @@ pub(super) fn expand_home(path: &Path, env: &impl Fn(&str) -> Option<String>) ->
     }
 }
 
-/// Creates `folder` and what is missing above it, for the owner alone (0700).
-///
-/// # Errors
-/// The file system's.
-pub fn private_folder(folder: &Path) -> io::Result<()> {
-    let mut builder = fs::DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(folder)
-}
-
 fn read(path: &Path) -> io::Result<(String, u32)> {
     let metadata = fs::metadata(path)?;
     if metadata.len() > MAX_FILE_BYTES {
@@ -188,15 +177,11 @@ fn read(path: &Path) -> io::Result<(String, u32)> {
 fn write(path: &Path, text: &str) -> io::Result<()> {
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if let Some(folder) = target.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        private_folder(folder)?;
+        private::folder(folder)?;
     }
     let mut temporary = target.clone().into_os_string();
     temporary.push(".new");
-    let mut options = File::options();
-    options.write(true).create(true).truncate(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut file = options.open(&temporary)?;
+    let mut file = private::create(Path::new(&temporary))?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     fs::rename(&temporary, &target)

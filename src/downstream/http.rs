@@ -6,6 +6,7 @@
 //! checked before a request gets here.
 
 use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +23,7 @@ use crate::downstream::events;
 use crate::downstream::legacy::{self, SESSION_ID};
 use crate::downstream::modern;
 use crate::downstream::session::{Session, Sessions};
+use crate::downstream::source::Source;
 use crate::downstream::under_way::{Taken, UnderWay, Watched};
 use crate::output::Member;
 use crate::proxy::Worker;
@@ -55,6 +57,10 @@ pub const UNNAMED_TYPE: &str = "application/json";
 pub struct Connection {
     /// True once a request has come whole.
     pub used: Cell<bool>,
+    /// The address of ours that it came to, where that is asked for.
+    pub came_to: Cell<Option<SocketAddr>>,
+    /// Where it comes from.
+    pub(super) source: Source,
     /// The session last used, so that the shared table is not asked for each call.
     pub(super) session: RefCell<Option<Arc<Session>>>,
     /// The modern client that spoke last, so that one who says the same again costs less.
@@ -65,6 +71,13 @@ pub struct Connection {
     reading: Cell<Option<Reading>>,
     /// True if the present head was found to belong to that session.
     pub(super) belongs: Cell<bool>,
+}
+
+impl From<Source> for Connection {
+    /// A connection from there; nothing is known of it yet.
+    fn from(source: Source) -> Self {
+        Self { source, ..Self::default() }
+    }
 }
 
 /// One request, and what it is answered from.

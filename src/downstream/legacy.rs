@@ -79,6 +79,9 @@ pub(super) async fn one(post: &Post<'_>, incoming: Incoming) -> Response<Body> {
         Ok(session) => session,
         Err((code, text)) => return refuse(code, received.request.id.as_deref(), text),
     };
+    if received.request.id.is_some() {
+        post.sessions.note_use(&session);
+    }
     let peer = peer(post, &session, post.channel);
     match dispatch::dispatch(post.worker, &peer, received) {
         Reaction::Noted => status(StatusCode::ACCEPTED),
@@ -90,7 +93,7 @@ pub(super) async fn one(post: &Post<'_>, incoming: Incoming) -> Response<Body> {
             json(StatusCode::OK, Body::from(answer))
         }
         Reaction::Call { id, running } => {
-            let call = post.connection.under_way.watch(&id, running);
+            let call = post.connection.under_way.watch(session.owner(), &id, running);
             reply(post.worker, &id, Era::Legacy, Some(&session), call).await
         }
         // Neither is of this era, nor comes out of it.
@@ -137,6 +140,7 @@ fn open(post: &Post<'_>, accepted: Initialize) -> Response<Body> {
         client: Client::new(fresh_id(random), &client_name, version, Era::Legacy, takes),
         endpoint: post.endpoint,
         principal: Principal::of(post.head),
+        source: post.connection.source,
     };
     match post.sessions.open(opening, post.now_ms) {
         Ok(session) => {
@@ -230,6 +234,7 @@ pub(super) fn get(post: &Post<'_>) -> Response<Body> {
             None => return plain(StatusCode::BAD_REQUEST, "Last-Event-ID is no id of ours"),
         },
     };
+    post.sessions.note_use(&session);
     match seen {
         Some(seen @ EventId { kind: Kind::Reply, .. }) => events::resumed(&session, seen)
             .unwrap_or_else(|| {
@@ -286,6 +291,7 @@ async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) -> Response
     if messages.is_empty() || messages.len() > MAX_BATCH {
         return invalid(&format!("Invalid Request: a batch holds 1 to {MAX_BATCH} messages"));
     }
+    post.sessions.note_use(session);
     let peer = peer(post, session, Channel::Answer);
     let mut items = VecDeque::new();
     for message in messages {
@@ -310,7 +316,7 @@ async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) -> Response
                 items.push_back(Item::Ready(answer));
             }
             Reaction::Call { id, running } => {
-                let call = post.connection.under_way.watch(&id, running);
+                let call = post.connection.under_way.watch(session.owner(), &id, running);
                 items.push_back(Item::Call(id, call));
             }
             Reaction::Initialize(_) => {

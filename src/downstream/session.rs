@@ -1,24 +1,29 @@
 //! Sessions of the initialize-based protocol revisions (MCP 2025-11-25 §Session Management).
 //!
-//! Owns the table of live sessions, bounded in number and in idle time: a newcomer to a full table
-//! takes the place of whoever has been idle longest. Deliberately has no clock: callers say what
-//! time it is, in milliseconds of any monotonic origin.
+//! Owns the table of live sessions, bounded in number and in idle time, over all and of one address:
+//! a newcomer takes the place of whoever has been idle longest, of its own address first. Those that
+//! were opened and never used have a bound of their own, so that who does nothing but open sessions
+//! puts nobody out. Deliberately has no clock: callers say what time it is, in milliseconds of any
+//! monotonic origin.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use thiserror::Error;
 use tokio::sync::{Semaphore, broadcast, watch};
 
 use crate::catalog::snapshot::Notice;
 use crate::downstream::principal::Principal;
+use crate::downstream::source::Source;
 use crate::downstream::streams::Streams;
-use crate::downstream::under_way::UnderWay;
+use crate::downstream::under_way::{Owner, UnderWay};
 use crate::proxy::client::{Client, Endpoint};
 
 /// Most sessions alive at once.
 pub const MAX_SESSIONS: usize = 10_000;
+/// Most sessions of one address that were opened and never used: the oldest of them makes room.
+pub const MAX_UNUSED: usize = MAX_SESSIONS / 8;
 /// A session unused for this long is forgotten: 24 h.
 pub const IDLE_MS: u64 = 24 * 60 * 60 * 1000;
 /// Streams that tell of changes, open at once over all clients.
@@ -30,9 +35,11 @@ const SHARDS: usize = 16;
 /// Idle sessions that make room at once, so that not every newcomer searches the table.
 pub const EVICTED: usize = 64;
 
-/// The table is full of sessions that are all in use.
+/// The table, or an address's share of it, is full of sessions that are all in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("too many sessions: {MAX_SESSIONS} are in use; end some with DELETE, or wait")]
+#[error(
+    "too many sessions are in use, over all or from one address: end some with DELETE, or wait"
+)]
 pub struct Full;
 
 /// One initialized client.
@@ -49,6 +56,10 @@ pub struct Session {
     pub notices: Arc<tokio::sync::Mutex<Option<broadcast::Receiver<Notice>>>>,
     /// Room for streams that tell of changes.
     pub listeners: Arc<Semaphore>,
+    owner: Owner,
+    source: Source,
+    /// Something was asked in it.
+    used: AtomicBool,
     principal: Principal,
     connections: Mutex<Vec<Weak<UnderWay>>>,
     used_ms: AtomicU64,
@@ -88,7 +99,13 @@ impl Session {
         self.principal.is(head)
     }
 
-    /// The calls of a connection can be cancelled through this session from now on.
+    /// Whose its calls are.
+    #[must_use]
+    pub fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// Its calls on that connection can be cancelled from now on.
     pub fn join(&self, connection: &Arc<UnderWay>) {
         let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         connections.retain(|known| known.strong_count() > 0);
@@ -102,7 +119,7 @@ impl Session {
     /// none.
     pub fn cancel(&self, id: &[u8]) -> bool {
         let connections: Vec<_> = self.tables();
-        connections.iter().fold(false, |found, calls| calls.cancel(id) | found)
+        connections.iter().fold(false, |found, calls| calls.cancel(self.owner, id) | found)
     }
 
     fn tables(&self) -> Vec<Arc<UnderWay>> {
@@ -113,7 +130,7 @@ impl Session {
     /// True while a call is under way or a stream is open.
     fn is_busy(&self) -> bool {
         let listened_to = self.listeners.available_permits() < MAX_LISTENERS_PER_SESSION;
-        listened_to || self.tables().iter().any(|calls| !calls.is_empty())
+        listened_to || self.tables().iter().any(|calls| calls.has(self.owner))
     }
 
     fn expired(&self, now_ms: u64) -> bool {
@@ -129,11 +146,21 @@ impl Session {
 
 type Shard = RwLock<HashMap<Arc<str>, Arc<Session>>>;
 
+/// How many sessions an address has.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    all: usize,
+    unused: usize,
+}
+
 /// All live sessions, and what the streams of all clients share.
 #[derive(Debug)]
 pub struct Sessions {
     shards: [Shard; SHARDS],
     count: AtomicUsize,
+    /// How many there ever were: the number of the next one.
+    opened: AtomicU64,
+    sources: Mutex<HashMap<Source, Held>>,
     kept: Arc<AtomicUsize>,
     listeners: Arc<Semaphore>,
     draining: watch::Sender<bool>,
@@ -144,6 +171,8 @@ impl Default for Sessions {
         Self {
             shards: Default::default(),
             count: AtomicUsize::new(0),
+            opened: AtomicU64::new(1),
+            sources: Mutex::default(),
             kept: Arc::default(),
             listeners: Arc::new(Semaphore::new(MAX_LISTENERS)),
             draining: watch::Sender::new(false),
@@ -160,6 +189,8 @@ pub struct Opening {
     pub endpoint: Endpoint,
     /// On whose behalf.
     pub principal: Principal,
+    /// From where.
+    pub source: Source,
 }
 
 /// The id of a session, of 128 random bits.
@@ -173,24 +204,20 @@ impl Sessions {
     ///
     /// # Errors
     ///
-    /// [`Full`] when [`MAX_SESSIONS`] are in use and none of them is idle.
+    /// [`Full`] when [`MAX_SESSIONS`], or the address's share of them, are in use and none of them
+    /// is idle.
     pub fn open(&self, opening: Opening, now_ms: u64) -> Result<Arc<Session>, Full> {
-        if self.count.load(Ordering::Relaxed) >= MAX_SESSIONS {
-            self.sweep(now_ms);
-            if self.count.load(Ordering::Relaxed) >= MAX_SESSIONS {
-                self.evict();
-            }
-            if self.count.load(Ordering::Relaxed) >= MAX_SESSIONS {
-                return Err(Full);
-            }
-        }
-        let Opening { client, endpoint, principal } = opening;
+        let Opening { client, endpoint, principal, source } = opening;
+        self.make_room(source, now_ms)?;
         let session = Arc::new(Session {
             client: Arc::new(client),
             endpoint,
             streams: Streams::new(Arc::clone(&self.kept)),
             notices: Arc::default(),
             listeners: Arc::new(Semaphore::new(MAX_LISTENERS_PER_SESSION)),
+            source,
+            used: AtomicBool::new(false),
+            owner: Owner::session(self.opened.fetch_add(1, Ordering::Relaxed)),
             principal,
             connections: Mutex::default(),
             used_ms: AtomicU64::new(now_ms),
@@ -199,7 +226,70 @@ impl Sessions {
         let id = Arc::clone(session.id());
         self.write(&id, |shard| shard.insert(Arc::clone(&id), Arc::clone(&session)));
         self.count.fetch_add(1, Ordering::Relaxed);
+        let mut sources = self.sources();
+        let held = sources.entry(source).or_default();
+        held.all += 1;
+        held.unused += 1;
+        drop(sources);
         Ok(session)
+    }
+
+    /// Notes that something was asked in a session, which the first time sets it apart from those
+    /// that are only opened.
+    pub fn note_use(&self, session: &Session) {
+        // Told by each request: after the first it is only looked at.
+        if !session.used.load(Ordering::Relaxed)
+            && !session.used.swap(true, Ordering::Relaxed)
+            && let Some(held) = self.sources().get_mut(&session.source)
+        {
+            held.unused = held.unused.saturating_sub(1);
+        }
+    }
+
+    fn sources(&self) -> MutexGuard<'_, HashMap<Source, Held>> {
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn held(&self, source: Source) -> Held {
+        self.sources().get(&source).copied().unwrap_or_default()
+    }
+
+    /// A session is in the table no more.
+    fn left(&self, session: &Session) {
+        session.end();
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        // From now on it counts as used, whatever comes.
+        self.note_use(session);
+        let mut sources = self.sources();
+        if let Some(held) = sources.get_mut(&session.source) {
+            held.all = held.all.saturating_sub(1);
+            if held.all == 0 {
+                sources.remove(&session.source);
+            }
+        }
+    }
+
+    /// Sees that there is a place for a session from there.
+    fn make_room(&self, source: Source, now_ms: u64) -> Result<(), Full> {
+        let own = |session: &Session| session.source == source;
+        if self.held(source).unused >= MAX_UNUSED {
+            self.evict(|session| own(session) && !session.used.load(Ordering::Relaxed));
+        }
+        let is_full = || self.count.load(Ordering::Relaxed) >= MAX_SESSIONS;
+        let has_its_share = || self.held(source).all >= source.share(MAX_SESSIONS);
+        if is_full() || has_its_share() {
+            self.sweep(now_ms);
+        }
+        if is_full() || has_its_share() {
+            self.evict(own);
+        }
+        if has_its_share() {
+            return Err(Full);
+        }
+        if is_full() {
+            self.evict(|_| true);
+        }
+        if is_full() { Err(Full) } else { Ok(()) }
     }
 
     /// The live session of that id, its use noted.
@@ -213,8 +303,7 @@ impl Sessions {
     /// Ends a session; false if there was none.
     pub fn end(&self, id: &str) -> bool {
         let Some(session) = self.write(id, |shard| shard.remove(id)) else { return false };
-        session.end();
-        self.count.fetch_sub(1, Ordering::Relaxed);
+        self.left(&session);
         true
     }
 
@@ -222,24 +311,17 @@ impl Sessions {
     pub fn sweep(&self, now_ms: u64) {
         for shard in &self.shards {
             let mut shard = shard.write().unwrap_or_else(PoisonError::into_inner);
-            let before = shard.len();
-            shard.retain(|_, session| {
-                let expired = session.expired(now_ms);
-                if expired {
-                    session.end();
-                }
-                !expired
-            });
-            self.count.fetch_sub(before - shard.len(), Ordering::Relaxed);
+            let expired = shard.extract_if(|_, session| session.expired(now_ms));
+            expired.for_each(|(_, session)| self.left(&session));
         }
     }
 
-    /// Ends those that have been idle longest.
-    fn evict(&self) {
+    /// Ends those that have been idle longest, of those that are `meant`.
+    fn evict(&self, meant: impl Fn(&Session) -> bool) {
         let mut idle = Vec::new();
         for shard in &self.shards {
             let shard = shard.read().unwrap_or_else(PoisonError::into_inner);
-            let sessions = shard.values().filter(|session| !session.is_busy());
+            let sessions = shard.values().filter(|it| meant(it) && !it.is_busy());
             let uses = sessions.map(|it| (it.used_ms.load(Ordering::Relaxed), Arc::clone(it.id())));
             idle.extend(uses);
         }
@@ -286,7 +368,19 @@ mod tests {
     fn opening(n: u128) -> Opening {
         let id = fresh_id(n.to_be_bytes());
         let client = Client::new(id, "ide", "2025-11-25", Era::Legacy, Takes::default());
-        Opening { client, endpoint: Endpoint::Search, principal: Principal::default() }
+        let (principal, source) = (Principal::default(), Source::Loopback);
+        Opening { client, endpoint: Endpoint::Search, principal, source }
+    }
+
+    /// Opens one in which something is asked.
+    fn in_use(sessions: &Sessions, n: u128, source: Source, now_ms: u64) -> Arc<Session> {
+        let session = sessions.open(Opening { source, ..opening(n) }, now_ms).unwrap();
+        sessions.note_use(&session);
+        session
+    }
+
+    fn remote(last: u8) -> Source {
+        Source::of([10, 0, 0, last].into())
     }
 
     #[test]
@@ -308,12 +402,12 @@ mod tests {
     fn a_newcomer_takes_the_place_of_whoever_was_idle_longest() {
         let sessions = Sessions::default();
         let all: Vec<_> = (0..MAX_SESSIONS as u128)
-            .map(|n| sessions.open(opening(n), n as u64).unwrap())
+            .map(|n| in_use(&sessions, n, Source::Loopback, n as u64))
             .collect();
         let calls = Arc::new(UnderWay::default());
         all[0].join(&calls);
         let never = crate::proxy::reply::Running::new(|_| std::future::pending());
-        let _busy = calls.watch(&bytes::Bytes::from_static(b"1"), never);
+        let _busy = calls.watch(all[0].owner(), &bytes::Bytes::from_static(b"1"), never);
         let late = MAX_SESSIONS as u64;
         assert!(sessions.find(all[1].id(), late).is_some());
         assert!(sessions.open(opening(u128::MAX), late).is_ok());
@@ -326,13 +420,53 @@ mod tests {
     #[test]
     fn a_table_of_busy_sessions_is_full() {
         let sessions = Sessions::default();
-        let calls = Arc::new(UnderWay::default());
-        let never = crate::proxy::reply::Running::new(|_| std::future::pending());
-        let _busy = calls.watch(&bytes::Bytes::from_static(b"1"), never);
-        for n in 0..MAX_SESSIONS as u128 {
-            sessions.open(opening(n), 0).unwrap().join(&calls);
-        }
+        let never = || crate::proxy::reply::Running::new(|_| std::future::pending());
+        let _busy: Vec<_> = (0..MAX_SESSIONS as u128)
+            .map(|n| {
+                let session = in_use(&sessions, n, Source::Loopback, 0);
+                let calls = Arc::new(UnderWay::default());
+                session.join(&calls);
+                calls.watch(session.owner(), &bytes::Bytes::from_static(b"1"), never())
+            })
+            .collect();
         assert_eq!(sessions.open(opening(u128::MAX), 1).unwrap_err(), Full);
+    }
+
+    #[test]
+    fn who_only_opens_sessions_puts_out_nobody_but_itself() {
+        let sessions = Sessions::default();
+        let others: Vec<_> = [Source::Loopback, remote(1)]
+            .map(|s| in_use(&sessions, s.share(9) as u128, s, 0))
+            .into();
+        for n in 0..10_500 {
+            let source = if n % 2 == 0 { Source::Loopback } else { remote(1) };
+            sessions.open(Opening { source, ..opening(1000 + n) }, 1 + n as u64).unwrap();
+        }
+        assert!(others.iter().all(|session| !session.has_ended()));
+        for source in [Source::Loopback, remote(1)] {
+            let Held { all, unused } = sessions.held(source);
+            assert!(all == unused + 1 && unused <= MAX_UNUSED, "{all} {unused}");
+        }
+    }
+
+    #[test]
+    fn an_address_has_its_share_and_its_oldest_idle_session_makes_room() {
+        let sessions = Sessions::default();
+        let share = remote(1).share(MAX_SESSIONS);
+        assert!(share < MAX_SESSIONS);
+        let other = in_use(&sessions, u128::MAX, remote(2), 0);
+        let all: Vec<_> =
+            (0..share as u128).map(|n| in_use(&sessions, n, remote(1), 1 + n as u64)).collect();
+        assert!(all.iter().all(|session| !session.has_ended()));
+        in_use(&sessions, share as u128, remote(1), 1 + share as u64);
+        assert!(all[0].has_ended() && !all[share - 1].has_ended());
+        assert!(!other.has_ended(), "though it has been idle longest of all");
+        let none = Sessions::default();
+        for n in 0..3 {
+            let session = in_use(&none, n, remote(1), 0);
+            none.end(session.id());
+        }
+        assert!(none.sources().is_empty());
     }
 
     #[test]
@@ -342,10 +476,12 @@ mod tests {
             (sessions.open(opening(1), 0).unwrap(), sessions.open(opening(2), 0).unwrap());
         let calls = Arc::new(UnderWay::default());
         let never = crate::proxy::reply::Running::new(|_| std::future::pending());
-        let _call = calls.watch(&bytes::Bytes::from_static(b"1"), never);
+        let _call = calls.watch(ours.owner(), &bytes::Bytes::from_static(b"1"), never);
         ours.join(&calls);
         ours.join(&calls);
         assert!(!other.cancel(b"1"));
+        other.join(&calls);
+        assert!(!other.cancel(b"1") && !other.is_busy(), "it shares the connection only");
         assert!(ours.cancel(b"1"));
     }
 }

@@ -16,7 +16,7 @@ use crate::downstream::legacy::{BATCHES, stranger};
 use crate::downstream::lines::Lines;
 use crate::downstream::listen::{self, Subscription};
 use crate::downstream::modern;
-use crate::downstream::under_way::{Taken, UnderWay, Watched};
+use crate::downstream::under_way::{Owner, Taken, UnderWay, Watched};
 use crate::proxy::Worker;
 use crate::proxy::client::{Client, Endpoint, Level};
 use crate::proxy::dispatch::{self, Channel, Incoming, Initialize, Peer, Reaction};
@@ -137,7 +137,7 @@ impl Pipe {
         match dispatch::dispatch(&self.worker, &peer, received) {
             Reaction::Noted => {}
             Reaction::Cancel(id) => {
-                self.under_way.cancel(&id);
+                self.under_way.cancel(Owner::PIPE, &id);
             }
             Reaction::Answer(answer) | Reaction::Error(_, answer) => self.send(answer).await,
             Reaction::Initialize(accepted) => self.initialize(accepted).await,
@@ -146,7 +146,7 @@ impl Pipe {
                     self.calls.join_next().await;
                 }
                 let replies = self.replies.clone();
-                let call = self.under_way.watch(&id, running);
+                let call = self.under_way.watch(Owner::PIPE, &id, running);
                 self.calls.spawn_local(async move {
                     if let Some(message) = complete(era, &id, call, &replies).await {
                         // The client is gone when nobody takes it; there is no one to tell.
@@ -202,7 +202,8 @@ impl Pipe {
             return self.send(jsonrpc::error(Some(id), Code::Internal, &text)).await;
         }
         // A call that never answers by itself: so it is cancelled like any other.
-        let mut until = self.under_way.watch(id, Running::new(|_| std::future::pending()));
+        let mut until =
+            self.under_way.watch(Owner::PIPE, id, Running::new(|_| std::future::pending()));
         let replies = self.replies.clone();
         self.subscriptions.spawn_local(async move {
             loop {

@@ -1,7 +1,8 @@
 //! Calls under way, so that a client's word can end them.
 //!
 //! One table for each connection: it is locked by its own calls alone, and by the rare
-//! cancellation. Which tables a client has, its session knows.
+//! cancellation. Which tables a client has, its session knows. Several sessions may share a
+//! connection, so a call is found by its session and its id together.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,6 +11,21 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 
 use crate::proxy::reply::{Aborted, Piece, Running};
+
+/// Whose a call is. What one owner has under way no other can find or end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner(u64);
+
+impl Owner {
+    /// The client of a pipe, which has no other.
+    pub const PIPE: Self = Self(0);
+
+    /// The session of that number, which is not 0.
+    #[must_use]
+    pub const fn session(number: u64) -> Self {
+        Self(number)
+    }
+}
 
 /// The calls of one connection.
 #[derive(Debug, Default)]
@@ -27,6 +43,7 @@ struct Table {
 #[derive(Debug)]
 struct Entry {
     number: u64,
+    owner: Owner,
     /// The raw id of the request.
     id: Bytes,
     cancelled: bool,
@@ -40,22 +57,23 @@ impl UnderWay {
 
     /// Watches over a call until that is dropped.
     #[must_use]
-    pub fn watch(self: &Arc<Self>, id: &Bytes, running: Running) -> Watched {
+    pub fn watch(self: &Arc<Self>, owner: Owner, id: &Bytes, running: Running) -> Watched {
         let mut table = self.table();
         let number = table.next;
         table.next += 1;
-        let entry = Entry { number, id: id.clone(), cancelled: false, waker: None };
+        let entry = Entry { number, owner, id: id.clone(), cancelled: false, waker: None };
         table.calls.push(entry);
         drop(table);
         let ticket = Ticket { calls: Arc::clone(self), number };
         Watched { running: Some(running), ticket: Some(ticket) }
     }
 
-    /// Ends the calls of that raw id; false if there is none.
-    pub fn cancel(&self, id: &[u8]) -> bool {
+    /// Ends the owner's calls of that raw id; false if there is none.
+    pub fn cancel(&self, owner: Owner, id: &[u8]) -> bool {
         let mut wakers = Vec::new();
         let mut found = false;
-        for entry in self.table().calls.iter_mut().filter(|entry| *entry.id == *id) {
+        let theirs = |entry: &&mut Entry| entry.owner == owner && *entry.id == *id;
+        for entry in self.table().calls.iter_mut().filter(theirs) {
             found = true;
             entry.cancelled = true;
             wakers.extend(entry.waker.take());
@@ -64,10 +82,10 @@ impl UnderWay {
         found
     }
 
-    /// True while no call is under way.
+    /// True while a call of that owner is under way.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.table().calls.is_empty()
+    pub fn has(&self, owner: Owner) -> bool {
+        self.table().calls.iter().any(|entry| entry.owner == owner)
     }
 }
 
@@ -169,15 +187,30 @@ mod tests {
         let calls = Arc::new(UnderWay::default());
         let (one, two) = (Bytes::from_static(b"1"), Bytes::from_static(b"\"1\""));
         let never = || Running::new(|_| std::future::pending());
-        let mut first = calls.watch(&one, never());
-        let mut second = calls.watch(&two, never());
+        let mut first = calls.watch(Owner::PIPE, &one, never());
+        let mut second = calls.watch(Owner::PIPE, &two, never());
         let cx = &mut Context::from_waker(Waker::noop());
         assert!(first.poll(cx).is_pending() && second.poll(cx).is_pending());
-        assert!(!calls.cancel(b"2"), "nobody's");
-        assert!(calls.cancel(b"1"));
+        assert!(!calls.cancel(Owner::PIPE, b"2"), "nobody's");
+        assert!(calls.cancel(Owner::PIPE, b"1"));
         assert!(matches!(first.poll(cx), Poll::Ready(Taken::Cancelled)));
         assert!(second.poll(cx).is_pending(), "a string is another id than a number");
         drop((first, second));
-        assert!(calls.is_empty());
+        assert!(!calls.has(Owner::PIPE));
+    }
+
+    #[test]
+    fn the_same_id_of_two_sessions_is_two_calls() {
+        let calls = Arc::new(UnderWay::default());
+        let id = Bytes::from_static(b"1");
+        let never = || Running::new(|_| std::future::pending());
+        let [ours, other, third] = [1, 2, 3].map(Owner::session);
+        let mut mine = calls.watch(ours, &id, never());
+        let mut theirs = calls.watch(other, &id, never());
+        assert!(!calls.cancel(third, b"1") && !calls.has(third));
+        assert!(calls.cancel(other, b"1"));
+        let cx = &mut Context::from_waker(Waker::noop());
+        assert!(mine.poll(cx).is_pending());
+        assert!(matches!(theirs.poll(cx), Poll::Ready(Taken::Cancelled)));
     }
 }

@@ -27,6 +27,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use super::HEADER_TIMEOUT;
+use super::seen::Seen;
 use super::stall::Impatient;
 use crate::downstream::body::Body;
 use crate::downstream::http::{BODY_TIMEOUT, MAX_BODY_BYTES, NoBody, PATHS, UNNAMED_TYPE, no_body};
@@ -79,7 +80,7 @@ enum Came {
 
 /// A connection of a client who posts messages.
 pub(super) struct Posts<'a> {
-    socket: &'a mut Impatient<TcpStream>,
+    socket: &'a mut Impatient<Seen<TcpStream>>,
     /// Read and not taken yet.
     input: BytesMut,
     /// Heads are written here; its memory is used again once they have gone.
@@ -117,7 +118,10 @@ impl Draining {
 }
 
 impl<'a> Posts<'a> {
-    pub(super) fn new(socket: &'a mut Impatient<TcpStream>, drain: watch::Receiver<bool>) -> Self {
+    pub(super) fn new(
+        socket: &'a mut Impatient<Seen<TcpStream>>,
+        drain: watch::Receiver<bool>,
+    ) -> Self {
         Self {
             socket,
             input: BytesMut::new(),
@@ -181,6 +185,9 @@ impl<'a> Posts<'a> {
                     Start::Post(_) | Start::Other => return Ok(None),
                     Start::More => {}
                 }
+            }
+            if idle {
+                self.socket.get_ref().idle(clock::lately());
             }
             let limit = if idle { IDLE_TIMEOUT } else { HEADER_TIMEOUT };
             let now = || if idle { clock::lately() } else { clock::now() };
@@ -373,7 +380,7 @@ impl<'a> Posts<'a> {
 }
 
 fn poll_read(
-    socket: &mut Impatient<TcpStream>,
+    socket: &mut Impatient<Seen<TcpStream>>,
     input: &mut BytesMut,
     most: usize,
     cx: &mut Context<'_>,

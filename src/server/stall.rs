@@ -30,6 +30,11 @@ impl<S> Impatient<S> {
         Self { stream, limit, timer: None, waiting: false, unread: Bytes::new() }
     }
 
+    /// What is given up on.
+    pub(super) fn get_ref(&self) -> &S {
+        &self.stream
+    }
+
     /// Puts back what was read, before everything else.
     pub(super) fn unread(&mut self, bytes: Bytes) {
         self.unread = bytes;

@@ -1,10 +1,8 @@
 //! `mcpproxy stdio` before a running server: the same bytes, the same record, no second proxy.
 
-use std::net::TcpListener;
-
 use serde_json::{Value, json};
 
-use crate::harness::{Pipe, Proxy, free_port, raw_result, stub_stdio, until};
+use crate::harness::{API_KEY, Impostor, Pipe, Proxy, free_port, raw_result, stub_stdio, until};
 
 fn servers() -> Value {
     json!({"s": stub_stdio(&[])})
@@ -179,28 +177,35 @@ fn a_signal_lets_calls_finish_in_either_mode() {
 }
 
 #[test]
-fn another_program_on_the_port_is_not_spoken_to() {
-    let other = TcpListener::bind("127.0.0.1:0").unwrap();
-    let listen = other.local_addr().unwrap().to_string();
-    let stranger = std::thread::spawn(move || {
-        use std::io::{Read, Write};
-        let mut asked = Vec::new();
-        // The look whether anybody listens, and the question who.
-        for _ in 0..2 {
-            let (mut stream, _) = other.accept().unwrap();
-            let mut head = [0; 1024];
-            let length = stream.read(&mut head).unwrap();
-            asked.extend_from_slice(&head[..length]);
-            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}");
-        }
-        asked
-    });
-    let mut pipe = Pipe::start(json!({"mcpServers": servers(), "listen": listen}));
-    let line = pipe.read_raw("s:read_item", &json!({}));
-    assert_eq!(parse(&line)["result"]["structuredContent"]["value"], 7);
-    let asked = String::from_utf8(stranger.join().unwrap()).unwrap().to_lowercase();
-    assert!(asked.starts_with("get /healthz") && !asked.contains("x-api-key"), "{asked}");
-    assert!(pipe.log().contains("not by mcpproxy"), "{}", pipe.log());
+fn another_program_on_the_port_is_not_spoken_to_and_gets_no_key() {
+    let proxy = Proxy::start(servers());
+    for stranger in [Impostor::lookalike(), Impostor::before(proxy.port)] {
+        let config = json!({"mcpServers": servers(), "listen": stranger.address()});
+        let mut pipe = Pipe::start(config);
+        let line = pipe.read_raw("s:read_item", &json!({}));
+        assert_eq!(parse(&line)["result"]["structuredContent"]["value"], 7);
+        let sent = stranger.sent();
+        assert!(sent.starts_with("GET /proof?nonce="), "{sent}");
+        assert!(!sent.contains(API_KEY) && !sent.contains("read_item"), "{sent}");
+        assert!(pipe.log().contains("not by this config's mcpproxy"), "{}", pipe.log());
+    }
+    assert_eq!(proxy.activity("type=tool_call").len(), 0, "nor the other's log");
+}
+
+#[test]
+fn a_program_that_takes_the_port_later_gets_neither_key_nor_message() {
+    let (_, proxy) = restartable();
+    let mut pipe = Pipe::before(&proxy);
+    pipe.greet();
+    let port = proxy.port;
+    drop(proxy.end());
+    let stranger = Impostor::lookalike_on(port);
+    let answer = parse(pipe.ask(r#"{"jsonrpc":"2.0","id":"secret","method":"ping"}"#).as_bytes());
+    let text = answer["error"]["message"].as_str().unwrap();
+    assert!(text.contains("is not the mcpproxy of this config"), "{text}");
+    let sent = stranger.sent();
+    assert!(sent.contains("GET /proof?nonce="), "{sent}");
+    assert!(!sent.contains(API_KEY) && !sent.contains("secret"), "{sent}");
 }
 
 #[test]

@@ -7,7 +7,9 @@ use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Output, Pipe, Process, Proxy, configure, free_port, mcpproxy, stub_stdio};
+use crate::harness::{
+    API_KEY, Impostor, Output, Pipe, Process, Proxy, configure, free_port, mcpproxy, stub_stdio,
+};
 
 fn proxy() -> &'static Proxy {
     static PROXY: OnceLock<Proxy> = OnceLock::new();
@@ -256,11 +258,49 @@ fn a_store_in_use_is_exit_4_and_says_what_to_do() {
 }
 
 #[test]
-fn another_key_is_told() {
+fn another_key_is_told_and_not_sent() {
     let mut command = proxy().command(&["tools", "list"]);
     let output =
         Output::of(command.env("MCPPROXY_API_KEY", "another-key-of-more-than-32-characters"));
-    fails(&output, 1, &["Invalid or missing API key", "MCPPROXY_API_KEY"]);
+    fails(&output, 3, &["is not the mcpproxy of this config", "another api_key", "-c"]);
+}
+
+/// A config of no servers that names `listen`; the folder goes with the test.
+fn config_for(listen: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = configure(json!({"listen": listen}), folder.path());
+    (folder, path)
+}
+
+#[test]
+fn a_stranger_on_the_port_is_not_sent_the_key() {
+    let stranger = Impostor::lookalike();
+    let (_folder, config) = config_for(&stranger.address());
+    let told = "is not the mcpproxy of this config";
+    for args in
+        [&["tools", "list"][..], &["activity", "watch"], &["activity", "export", "--file", "-"]]
+    {
+        let output = Output::of(mcpproxy().arg("-c").arg(&config).args(args));
+        fails(&output, 3, &[&stranger.address(), told, "nothing was sent"]);
+    }
+    let sent = stranger.sent();
+    assert!(sent.contains("GET /proof?nonce="), "{sent}");
+    assert!(!sent.contains(API_KEY) && !sent.to_lowercase().contains("x-api-key"), "{sent}");
+}
+
+#[test]
+fn a_stranger_that_has_the_real_server_prove_it_is_not_sent_the_key() {
+    let stranger = Impostor::before(proxy().port);
+    let (_folder, config) = config_for(&stranger.address());
+    let output = Output::of(mcpproxy().arg("-c").arg(&config).args(["tools", "list"]));
+    fails(&output, 3, &["is not the mcpproxy of this config", "of another address"]);
+    // The data folder tells where the real one is.
+    let mut command = proxy().command(&["tools", "list"]);
+    let output = Output::of(command.env("MCPPROXY_LISTEN", stranger.address()));
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
+    assert!(output.stdout.contains("s:read_item"), "{}", output.stdout);
+    let sent = stranger.sent();
+    assert!(sent.contains("GET /proof?nonce=") && !sent.contains(API_KEY), "{sent}");
 }
 
 #[test]

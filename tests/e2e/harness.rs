@@ -4,6 +4,7 @@
 //! Deliberately no MCP library and no HTTP library: a test must see what is on the wire.
 
 mod authority;
+mod impostor;
 mod pipe;
 mod sse;
 mod upstream;
@@ -19,6 +20,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 pub(crate) use authority::{Authority, Browser, NOBODYS, Ways};
+pub(crate) use impostor::Impostor;
 pub(crate) use pipe::Pipe;
 pub(crate) use sse::Events;
 pub(crate) use upstream::{HttpStub, server_of_both_eras, stub, stub_stdio};
@@ -31,7 +33,14 @@ pub(crate) const API_KEY: &str = "end-to-end-key-of-more-than-32-characters";
 
 /// The binary under test.
 pub(crate) fn mcpproxy() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_mcpproxy"));
+    without_variables(Command::new(mcpproxy_path()))
+}
+
+fn mcpproxy_path() -> &'static str {
+    env!("CARGO_BIN_EXE_mcpproxy")
+}
+
+fn without_variables(mut command: Command) -> Command {
     for name in ["CONFIG", "LISTEN", "API_KEY", "DATA_DIR", "OUTPUT"] {
         command.env_remove(format!("MCPPROXY_{name}"));
     }
@@ -141,10 +150,20 @@ impl Proxy {
         Self::launch(config, folder, Life::Test)
     }
 
+    /// Starts one from a shell that runs `before` first, such as `umask 000`.
+    pub(crate) fn under(before: &str, config: Value, folder: TempDir) -> Self {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("{before}; exec \"$@\""), "sh", mcpproxy_path()]);
+        Self::launched(without_variables(command), config, folder, Life::Test).ready()
+    }
+
     fn launch(config: Value, folder: TempDir, life: Life) -> Self {
+        Self::launched(mcpproxy(), config, folder, life)
+    }
+
+    fn launched(mut command: Command, config: Value, folder: TempDir, life: Life) -> Self {
         let path = configure(config, folder.path());
         let log = folder.path().join("log");
-        let mut command = mcpproxy();
         command.arg("serve").arg("--config").arg(path).stdin(Stdio::null());
         let opened = std::fs::File::create(&log).expect("a log");
         let mut process = match life {

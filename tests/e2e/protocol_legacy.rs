@@ -238,6 +238,28 @@ fn a_cancelled_call_ends_upstream_and_on_record_and_only_in_its_own_session() {
 }
 
 #[test]
+fn sessions_that_share_a_connection_cannot_end_or_answer_each_others_calls() {
+    let open = || Session::open(proxy(), "/mcp", "2025-06-18", json!({"elicitation": {}}));
+    let (ours, other) = (open(), open());
+    let ping = json!({"jsonrpc": "2.0", "id": "c", "method": "ping"}).to_string();
+    let call = read("c", "s:ask", json!({"ask": "elicitation/create"}), json!({})).to_string();
+    let mut shared = Connection::open(proxy().port);
+    shared.send("POST", "/mcp", &[("Mcp-Session-Id", &other.id)], ping.as_bytes());
+    assert_eq!(shared.response().status, 200);
+    shared.send("POST", "/mcp", &[("Mcp-Session-Id", &ours.id)], call.as_bytes());
+    let mut events = Events::of(shared);
+    let asked = events.message();
+    let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled",
+        "params": {"requestId": "c"}});
+    let answer = |by| json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"by": by}});
+    assert_eq!(other.post(&cancel).status, 202);
+    assert_eq!(other.post(&answer("another")).status, 202);
+    assert_eq!(ours.post(&answer("ours")).status, 202);
+    let told = events.message();
+    assert_eq!(told["result"]["structuredContent"]["answered"], json!({"by": "ours"}), "{told}");
+}
+
+#[test]
 fn a_stream_that_broke_is_taken_up_again_behind_the_last_event_seen() {
     let session = Session::open(proxy(), "/mcp", "2025-11-25", json!({"sampling": {}}));
     let mut events = Events::of(session.call("s:ask", json!({}), json!({})));

@@ -1,13 +1,16 @@
 //! A proxy's life: what it starts with, what it learns, what it survives, how it ends.
 
-use std::net::TcpListener;
+use std::fs::Permissions;
+use std::io::Read;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Client, HttpStub, Output, Proxy, configure, error_text, is_running, mcpproxy, stub, stub_stdio,
-    until,
+    Client, Connection, HttpStub, Output, Proxy, configure, error_text, is_running, mcpproxy,
+    raw_result, stub, stub_stdio, until,
 };
 
 /// A child that never says a word and does not read its input.
@@ -393,4 +396,136 @@ fn a_first_start_makes_a_key_and_keeps_it() {
     let ask = |key: &str| proxy.request("GET", "/api/v1/status", &[("X-API-Key", key)], b"").status;
     assert_eq!((ask(&made), ask(crate::harness::API_KEY)), (200, 401));
     assert!(!proxy.log().contains(&made), "a key is not logged");
+}
+
+/// The path of everything below `folder` on which others than the owner have rights.
+fn open_to_others(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let entry = entry.unwrap();
+            // The log's tables come and go.
+            let Ok(metadata) = entry.metadata() else { continue };
+            let mode = metadata.permissions().mode() & 0o777;
+            if mode & 0o077 != 0 {
+                found.push(format!("{} {mode:o}", entry.path().display()));
+            }
+            if metadata.is_dir() {
+                folders.push(entry.path());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn what_is_in_the_data_folder_is_its_owners_alone_whatever_the_umask_and_the_folders_rights() {
+    let open = |path: &Path, mode| {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    open(&data, 0o777);
+    let config = json!({"mcpServers": {"s": stub_stdio(&[])}});
+    let mut proxy = Proxy::under("umask 000", config.clone(), folder);
+    works(&mut proxy.client(), "s");
+    let _file = until("the catalog is kept", || data.join("catalog").read_dir().ok()?.next());
+    assert!(proxy.activity("type=tool_call").len() == 1);
+    assert!(data.join("address").exists());
+    assert_eq!(open_to_others(&data), [""; 0]);
+    let warned = format!("mode 777): chmod 700 '{}'", data.display());
+    assert_eq!(proxy.log().matches(&warned).count(), 1, "{}", proxy.log());
+    let command = "umask 000; exec \"$@\"";
+    let file = proxy.folder.path().join("out.ndjson");
+    let export = proxy.command(&["activity", "export", "--file"]);
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", command, "sh"]).arg(export.get_program()).args(export.get_args());
+    let listen = format!("127.0.0.1:{}", proxy.port);
+    let output = Output::of(shell.arg(&file).env("MCPPROXY_LISTEN", listen));
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+
+    // What an earlier life left open is closed by the next.
+    proxy.process.signal("TERM");
+    assert_eq!(proxy.process.wait(), Some(0));
+    assert_eq!(open_to_others(&data), [""; 0], "the seal too");
+    let kept = std::mem::replace(&mut proxy.folder, tempfile::tempdir().unwrap());
+    let db = data.join("activity/db");
+    let journal = db.read_dir().unwrap().flatten().find(|e| e.path().extension().is_some());
+    open(&journal.unwrap().path(), 0o666);
+    open(&db, 0o755);
+    let again = Proxy::under("umask 000", config, kept);
+    assert_eq!(open_to_others(&data), [""; 0]);
+    assert_eq!(again.activity("type=tool_call").len(), 1);
+    // What a server makes is its own affair, by the umask it was started with.
+    let status = format!("/proc/{}/status", again.process.0.id());
+    if let Ok(status) = std::fs::read_to_string(status) {
+        assert!(status.contains("Umask:\t0000\n"), "{status}");
+    }
+}
+
+#[test]
+fn idle_sockets_at_256_descriptors_take_nothing_from_calls_and_the_log() {
+    let http = HttpStub::shared();
+    let servers = json!({"pipe": stub_stdio(&[]), "web": http.entry()});
+    let folder = tempfile::tempdir().unwrap();
+    let proxy = Proxy::under("ulimit -n 256", json!({"mcpServers": servers}), folder);
+    assert!(proxy.log().contains("256 file descriptors (ulimit -n)"), "{}", proxy.log());
+    let mut waiting = proxy.client();
+    waiting.begin_read("web:text", json!({"size": 40_000, "chunk": 64, "pause_ms": 5}));
+    assert_eq!(waiting.connection.head().0, 200, "its answer has begun");
+    let idle: Vec<TcpStream> =
+        (0..600).map(|_| TcpStream::connect(("127.0.0.1", proxy.port)).unwrap()).collect();
+    let mut client = proxy.client();
+    for _ in 0..100 {
+        works(&mut client, "pipe");
+        works(&mut client, "web");
+    }
+    assert_eq!(client.records(&proxy, "type=tool_call").len(), 100, "a page of them");
+    let health = proxy.get("/healthz").json();
+    assert_eq!((&health["status"], &health["activity"]["failed"]), (&json!("ok"), &json!(false)));
+    let open = std::fs::read_dir(format!("/proc/{}/fd", proxy.process.0.id()));
+    assert!(open.is_ok_and(|open| open.count() < 200), "what is reserved is not taken");
+
+    // Who has been idle longest made room, and whoever waits for an answer did not.
+    let mut oldest = &idle[0];
+    assert_eq!(oldest.read(&mut [0]).unwrap(), 0, "closed");
+    let chunks = std::iter::from_fn(|| waiting.connection.chunk());
+    let answer: Vec<u8> = chunks.take_while(|chunk| !chunk.is_empty()).flatten().collect();
+    assert!(raw_result(&answer).ends_with(br#""}]}"#), "whole");
+    let listed = proxy.cli(&["activity", "list", "--json"]);
+    assert_eq!(listed.code, Some(0), "{}", listed.stderr);
+}
+
+#[test]
+fn the_limit_of_descriptors_is_raised_as_far_as_the_system_lets() {
+    let limits = |path: &str| -> (u64, u64) {
+        let text = std::fs::read_to_string(path).unwrap();
+        let line = text.lines().find(|line| line.starts_with("Max open files")).unwrap();
+        let mut numbers = line.split_whitespace().skip(3).map(|number| number.parse().unwrap());
+        (numbers.next().unwrap(), numbers.next().unwrap())
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let proxy = Proxy::under("ulimit -Sn 256", json!({}), folder);
+    let (soft, hard) = limits(&format!("/proc/{}/limits", proxy.process.0.id()));
+    assert_eq!(soft, hard.min(65_536));
+    assert!(soft > 256, "the test needs a hard limit above 256");
+}
+
+#[test]
+fn ten_thousand_sessions_that_are_only_opened_put_nobody_out() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    let mut client = proxy.client();
+    works(&mut client, "s");
+    let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": {},
+        "clientInfo": {"name": "flood", "version": "1"}}});
+    let mut flood = Connection::open(proxy.port);
+    for _ in 0..10_500 {
+        flood.send("POST", "/mcp", &[], hello.to_string().as_bytes());
+        assert_eq!(flood.response().status, 200);
+    }
+    works(&mut client, "s");
 }

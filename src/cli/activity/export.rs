@@ -4,7 +4,6 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, IsTerminal, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use futures_util::TryStreamExt;
@@ -16,6 +15,7 @@ use crate::cli::args::ActivityExport;
 use crate::cli::backend::{Backend, target};
 use crate::cli::failure::Failure;
 use crate::cli::output::{Output, clean, text};
+use crate::os::private;
 
 /// What an unfinished file has at the end of its name.
 const PARTIAL: &str = ".partial";
@@ -103,15 +103,14 @@ struct Sink {
 impl Sink {
     /// Only its owner can read it: arguments and answers are in it.
     fn create(path: &Path) -> std::io::Result<Self> {
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600);
         if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
-            return Ok(Self { out: BufWriter::new(options.open(path)?), names: None });
+            let out = OpenOptions::new().write(true).truncate(true).open(path)?;
+            return Ok(Self { out: BufWriter::new(out), names: None });
         }
         let mut partial = path.as_os_str().to_owned();
         partial.push(PARTIAL);
         let partial = PathBuf::from(partial);
-        let out = BufWriter::new(options.open(&partial)?);
+        let out = BufWriter::new(private::create(&partial)?);
         Ok(Self { out, names: Some((partial, path.to_owned())) })
     }
 

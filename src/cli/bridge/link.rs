@@ -1,7 +1,8 @@
 //! HTTP to the running server: a few connections, kept open between requests.
 //!
 //! One request is on a connection at a time; dropping a reply before its end closes its
-//! connection, which is how a request is given up. What a message means is not known here.
+//! connection, which is how a request is given up. On a fresh connection the server first proves that
+//! it is the one of the config. What a message means is not known here.
 
 use std::cell::RefCell;
 use std::io;
@@ -16,6 +17,8 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+
+use crate::cli::http::{Unanswered, prove};
 
 /// Most time for a connection to be made; the server is near.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,18 +41,20 @@ pub(super) struct Link {
     /// `host:port`
     pub(super) authority: String,
     host: HeaderValue,
-    api_key: Option<HeaderValue>,
+    api_key: String,
+    key_header: Option<HeaderValue>,
     idle: RefCell<Vec<SendRequest<Full<Bytes>>>>,
 }
 
 impl Link {
     /// A server at `host:port`; nothing is connected yet.
     pub(super) fn new(authority: &str, api_key: &str) -> Result<Self, http::Error> {
-        let api_key = Some(api_key).filter(|key| !key.is_empty());
+        let key_header = Some(api_key).filter(|key| !key.is_empty());
         Ok(Self {
             authority: authority.to_owned(),
             host: HeaderValue::from_str(authority)?,
-            api_key: api_key.map(HeaderValue::from_str).transpose()?,
+            api_key: api_key.to_owned(),
+            key_header: key_header.map(HeaderValue::from_str).transpose()?,
             idle: RefCell::default(),
         })
     }
@@ -67,7 +72,7 @@ impl Link {
         *request.uri_mut() = http::Uri::from_static(path);
         *request.headers_mut() = headers;
         request.headers_mut().insert(HOST, self.host.clone());
-        if let Some(key) = &self.api_key {
+        if let Some(key) = &self.key_header {
             request.headers_mut().insert("x-api-key", key.clone());
         }
         loop {
@@ -101,10 +106,14 @@ impl Link {
                 return Err(unreachable(&format!("no connection within {CONNECT_TIMEOUT:?}")));
             }
         };
-        let (sender, connection) =
+        let dialled = stream.peer_addr().map_err(|error| unreachable(&error))?;
+        let (mut sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| unreachable(&error))?;
         // It ends with its sender; how shows in the reply.
         tokio::task::spawn_local(connection);
+        prove(&mut sender, &self.authority, dialled, &self.api_key)
+            .await
+            .map_err(|why| unreachable(&Unanswered::Stranger(self.authority.clone(), why)))?;
         Ok(sender)
     }
 }

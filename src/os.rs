@@ -1,0 +1,6 @@
+//! What the process has of the system: rights on files, and descriptors.
+//!
+//! Where a file lies and who opens a socket is known on the floors above.
+
+pub mod descriptors;
+pub mod private;

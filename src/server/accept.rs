@@ -1,0 +1,136 @@
+//! Takes connections in: bounds them, and hands each to the least busy worker.
+//!
+//! Where the system gives no descriptor it waits longer each time, and never spins; what clients
+//! may have open is bounded so that this should not come about (`os::descriptors`).
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpListener;
+
+use super::places::Places;
+use super::{Arrived, Lane};
+use crate::downstream::source::Source;
+
+/// Connections open at once over all workers, however many descriptors there are.
+pub(super) const MAX_CONNECTIONS: usize = 8192;
+/// The first wait after the system gave no connection; each further one is twice as long.
+const LEAST_WAIT: Duration = Duration::from_millis(50);
+/// The longest.
+const MOST_WAIT: Duration = Duration::from_secs(1);
+/// Connections that were turned away are told of so often at most.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
+/// Takes connections in, until dropped.
+pub(super) async fn accept(listener: TcpListener, lanes: Arc<Vec<Lane>>, places: Arc<Places>) {
+    let mut refusals = Refusals::default();
+    let mut wait = Wait::default();
+    loop {
+        let (socket, peer) = match listener.accept().await {
+            Ok(accepted) => {
+                wait = Wait::default();
+                accepted
+            }
+            Err(error) if is_of_one_connection(&error) => continue,
+            Err(error) => {
+                if wait.is_first() {
+                    tracing::warn!(%error, "cannot accept connections for now");
+                }
+                places.make_room();
+                tokio::time::sleep(wait.next()).await;
+                continue;
+            }
+        };
+        let Some(place) = places.take(Source::of(peer.ip())).await else {
+            if let Some(count) = refusals.add(Instant::now()) {
+                tracing::warn!(
+                    "all places for connections are in use, over all or from {}: {count} more were \
+                     closed",
+                    peer.ip()
+                );
+            }
+            continue;
+        };
+        let busy = |lane: &&Lane| lane.connections.load(Ordering::Relaxed);
+        let alive = lanes.iter().filter(|lane| !lane.sockets.is_closed());
+        let Some(lane) = alive.min_by_key(busy) else { return };
+        let handed = socket.set_nodelay(true).and_then(|()| socket.into_std());
+        if let Ok(socket) = handed {
+            lane.connections.fetch_add(1, Ordering::Relaxed);
+            if lane.sockets.send(Arrived { socket, place }).await.is_err() {
+                lane.connections.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// True for what is wrong with the connection that came, not with us.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionRefused
+    )
+}
+
+/// How long to wait before the system is asked again.
+#[derive(Debug, Default)]
+struct Wait(Option<Duration>);
+
+impl Wait {
+    fn is_first(&self) -> bool {
+        self.0.is_none()
+    }
+
+    fn next(&mut self) -> Duration {
+        let wait = self.0.map_or(LEAST_WAIT, |last| (last * 2).min(MOST_WAIT));
+        self.0 = Some(wait);
+        wait
+    }
+}
+
+/// Counts who was turned away, so that a flood of connections is no flood of log lines.
+#[derive(Debug, Default)]
+struct Refusals {
+    count: u64,
+    told: Option<Instant>,
+}
+
+impl Refusals {
+    /// One more; how many there were since it was last told, if it is to be told now.
+    fn add(&mut self, now: Instant) -> Option<u64> {
+        self.count += 1;
+        let due = self.told.is_none_or(|told| now.saturating_duration_since(told) >= TELL_EVERY);
+        due.then(|| {
+            self.told = Some(now);
+            std::mem::take(&mut self.count)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_descriptors_it_waits_longer_each_time() {
+        let mut wait = Wait::default();
+        assert!(wait.is_first());
+        let waits: Vec<u128> = (0..7).map(|_| wait.next().as_millis()).collect();
+        assert_eq!(waits, [50, 100, 200, 400, 800, 1000, 1000]);
+        assert!(!wait.is_first());
+    }
+
+    #[test]
+    fn a_flood_of_connections_is_told_of_once_in_a_while() {
+        let (mut refusals, start) = (Refusals::default(), Instant::now());
+        assert_eq!(refusals.add(start), Some(1));
+        for _ in 0..1000 {
+            assert_eq!(refusals.add(start), None);
+        }
+        assert_eq!(refusals.add(start + TELL_EVERY), Some(1001));
+    }
+}
