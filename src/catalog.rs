@@ -3,6 +3,7 @@
 //! Tools come in as an upstream's discovery found them, one server's whole set at a time, and go
 //! out as one immutable [`snapshot::Snapshot`]. Who discovers and who calls is not known here.
 
+pub mod difference;
 pub mod discovered;
 pub mod exposed;
 pub mod listing;

@@ -23,6 +23,7 @@ mod scratch;
 mod serve;
 mod stdio;
 mod tools;
+mod visible;
 
 use std::ffi::OsString;
 use std::io::Write as _;

@@ -43,6 +43,8 @@ const SEAMS: &[(&str, &[&str])] = &[
     ("hyper_util", HTTP),
     ("rmcp", &["src/upstream/", "tests/"]),
     ("clap", &["src/cli/", "src/cli.rs"]),
+    ("icu_properties", &["src/cli/visible.rs"]),
+    ("shlex", &["src/cli/visible.rs"]),
     ("clap_complete", &["src/cli/", "src/cli.rs"]),
 ];
 

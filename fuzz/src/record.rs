@@ -1,7 +1,8 @@
 //! Target `record`: the codec and the redaction of activity records.
 //!
 //! Input: structured. A record grown out of the bytes comes back from its block as it was; and
-//! the bytes themselves are read or refused, and what is read is written back the same.
+//! the bytes themselves are read or refused, and what is read is written back the same. A secret
+//! of any shape of the table does not survive redaction, whatever the bytes around it.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use bytes::Bytes;
@@ -10,7 +11,7 @@ use mcpproxy::activity::{
     pack::{Packer, unpack},
     query,
     record::{Body, Hash, Id, NodeId, Operation, Payload, Source, Status, Type},
-    redact::Redactor,
+    redact::{Redactor, table::FORMS},
     segment, stats,
 };
 
@@ -18,6 +19,7 @@ use mcpproxy::activity::{
 pub fn run(data: &[u8]) {
     read(data);
     redact(data);
+    planted(data);
     // Only a text that is not UTF-8 could fail, and `arbitrary` makes none.
     grow(&mut Unstructured::new(data)).expect("as many zeros as it takes");
 }
@@ -53,6 +55,30 @@ fn redact(data: &[u8]) {
         assert!(total >= kept.len() as u64);
         assert!(kept.len() <= 16 * (limit + 16));
     }
+}
+
+/// A form of the table, within a text of JSON beside the bytes, or in a string within it.
+fn planted(data: &[u8]) {
+    let Some((pick, around)) = data.split_first() else { return };
+    let (form, pick) = (usize::from(*pick) % FORMS.len(), usize::from(*pick) / FORMS.len());
+    let form = &FORMS[form];
+    let around = String::from_utf8_lossy(around);
+    let text = match pick % 2 {
+        0 => {
+            serde_json::json!({ "before": around, "text": form.text, "after": around }).to_string()
+        }
+        _ => {
+            let inner = serde_json::json!({ "text": form.text, "b": around }).to_string();
+            serde_json::json!({ "args_json": inner, "after": around }).to_string()
+        }
+    };
+    let redactor = Redactor::new(&[]);
+    let cut = PayloadRef::cut(text.as_bytes(), text.len());
+    let kept = String::from_utf8_lossy(&redactor.payload(cut).0).into_owned();
+    // What the bytes say themselves does not count, nor what is spelled otherwise in a string.
+    let secret = form.secret;
+    let plain = !secret.contains(['"', '\n', '\\']);
+    assert!(!plain || around.contains(secret) || !kept.contains(secret), "{}: {kept}", form.name);
 }
 
 /// What is written to a block comes back.

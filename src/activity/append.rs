@@ -122,7 +122,9 @@ impl Appender {
         let draft = &entry.draft;
         self.stored_ms = self.stored_ms.max(now_ms);
         let intent = self.redactor.payload(draft.payload(Raw::Intent));
-        let error = self.redactor.text(draft.text(Text::Error));
+        let error = draft.text(Text::Error);
+        let error =
+            self.redactor.text(error, error.len() + char::MAX.len_utf8() > Text::Error.limit());
         let head = HeadRef {
             stored_ms: self.stored_ms,
             kind: draft.kind,

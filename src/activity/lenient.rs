@@ -25,7 +25,7 @@ pub(super) fn split_space(text: &[u8]) -> (&[u8], &[u8]) {
 }
 
 /// How many bytes at the start all hold.
-pub(super) fn span(text: &[u8], holds: impl Fn(u8) -> bool) -> usize {
+pub(super) fn span(text: &[u8], mut holds: impl FnMut(u8) -> bool) -> usize {
     text.iter().position(|byte| !holds(*byte)).unwrap_or(text.len())
 }
 

@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use tokio::sync::{broadcast, watch};
 
 use self::compiling::{Compiler, Late, awaited};
+use super::difference::Difference;
 use super::discovered::DiscoveredTool;
 use super::listing::{Listed, Start};
 use super::persist;
@@ -118,7 +119,7 @@ impl Snapshot {
 }
 
 /// What replacing a server's set did; for log and record.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Change {
     /// Names of tools that are new.
     pub added: Vec<Arc<str>>,
@@ -126,6 +127,8 @@ pub struct Change {
     pub removed: Vec<Arc<str>>,
     /// Names of tools whose definition is another.
     pub changed: Vec<Arc<str>>,
+    /// What is another about each of them.
+    pub differences: Vec<Difference>,
     /// Output schemas, new or changed, that cannot be used, and why (FR-A9).
     pub unusable: Vec<(ToolName, Arc<str>)>,
     /// Tools that were listed again under a name that was taken; the first counts.
@@ -355,7 +358,10 @@ impl Catalog {
                 !before.is_some_and(|before| same_raw(&before.output_schema, &found.output_schema));
             late.extend(awaited(&tool, new));
             match before {
-                Some(_) => change.changed.push(Arc::clone(&tool.name.tool)),
+                Some(before) => {
+                    change.changed.push(Arc::clone(&tool.name.tool));
+                    change.differences.push(Difference::between(before, &tool));
+                }
                 None => change.added.push(Arc::clone(&tool.name.tool)),
             }
             if let OutputSchema::Unusable(reason) = &tool.schema
@@ -447,7 +453,9 @@ mod tests {
         assert_eq!(names(&old), ["ab:z", "b:x", "b:y"], "a snapshot never changes");
         assert!(Arc::ptr_eq(&kept, &lookup(&catalog, "b:x").unwrap()), "unchanged, so not rebuilt");
         let change = catalog.replace_server("b", vec![tool("x", more), tool("w", "")]);
-        assert_eq!(change, Change { changed: vec!["x".into()], ..Change::default() });
+        assert_eq!((&*change.changed, &*change.added), (&["x".into()][..], &[][..]));
+        assert_eq!(change.differences[0].members, [("description", "".into(), "new".into())]);
+        assert_eq!(change.differences[0].warning(), None, "words alone");
         assert_eq!(catalog.load().tools_of("b").len(), 2);
         assert!(catalog.load().tools_of("a").is_empty());
         catalog.replace_server("nobody", vec![tool("x", "")]);

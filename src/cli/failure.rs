@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn a_failure_is_one_line() {
         let failure = Failure::new(Exit::Config, "bad\n  key 'x'\n\nat line 3\u{1b}[2J");
-        assert_eq!(failure.line(false), "error: bad key 'x' at line 3\u{fffd}[2J");
+        assert_eq!(failure.line(false), "error: bad key 'x' at line 3\\u{1b}[2J");
         let json: serde_json::Value = serde_json::from_str(&failure.line(true)).unwrap();
         assert_eq!(json["exit_code"], 5);
         assert_eq!(json["success"], false);

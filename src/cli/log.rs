@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
 
+use super::visible::Visible;
 use crate::telemetry::Lines;
 use crate::upstream::oauth::SECRETIVE;
 
@@ -54,12 +55,11 @@ pub(super) fn start(level: &str, shape: Shape) -> Log {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_target(false)
-        .with_ansi(io::stderr().is_terminal())
-        .with_writer(move || writer.clone());
+        .with_ansi(io::stderr().is_terminal());
     // It fails only if a subscriber is set already, and then that one is meant.
     let _ = match shape {
-        Shape::Text => builder.try_init(),
-        Shape::Json => builder.json().try_init(),
+        Shape::Text => builder.with_writer(move || Visible(writer.clone())).try_init(),
+        Shape::Json => builder.with_writer(move || writer.clone()).json().try_init(),
     };
     Log(lines)
 }

@@ -1,7 +1,7 @@
 //! How results look: tables that fit the terminal, JSON as it came, YAML; icons for people only.
 //!
 //! Also the one place that writes to stdout, where a reader that left early (`| head`) is no
-//! error, and the one place that disarms control characters of what servers and agents wrote.
+//! error. What servers and agents wrote is made safe to look at in [`super::visible`].
 
 use std::borrow::Cow;
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::args::{Format, Global};
 use super::failure::Failure;
+pub(super) use super::visible::clean;
 
 /// Most characters of one table cell; the rest is for `show`.
 const CELL_CHARS: usize = 160;
@@ -131,19 +132,6 @@ pub(super) fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     value.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// Makes control characters and direction marks visible: what a server wrote must not steer the
-/// terminal. Newlines and tabs stay.
-pub(super) fn clean(text: &str) -> Cow<'_, str> {
-    let unsafe_letter = |letter: char| {
-        (letter.is_control() && letter != '\n' && letter != '\t')
-            || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    match text.contains(unsafe_letter) {
-        true => Cow::Owned(text.replace(unsafe_letter, "\u{fffd}")),
-        false => Cow::Borrowed(text),
-    }
-}
-
 /// What somebody wrote, as one line of a cell.
 pub(super) fn cell(text: &str) -> String {
     let line = clean(text).split_whitespace().collect::<Vec<_>>().join(" ");
@@ -161,13 +149,6 @@ pub(super) fn cut(text: &str, most: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn control_characters_are_disarmed() {
-        assert_eq!(clean("a\u{1b}[31mb\u{7}"), "a\u{fffd}[31mb\u{fffd}");
-        assert_eq!(clean("safe\n\ttext é 📖"), "safe\n\ttext é 📖");
-        assert_eq!(clean("\u{202e}gpj.exe"), "\u{fffd}gpj.exe");
-    }
 
     #[test]
     fn a_table_fits_its_width_and_keeps_ids_whole() {

@@ -9,6 +9,7 @@ use super::backend::{Backend, Data, target};
 use super::failure::Failure;
 use super::output::{Output, cell, clean, cut, list, text};
 use super::pages;
+use super::visible::{line, quoted};
 
 /// Most characters of a description in a list.
 const DESCRIPTION_CHARS: usize = 70;
@@ -74,11 +75,20 @@ fn show(data: &Value) -> String {
     let mut shown = String::new();
     let name = text(tool, "/name");
     let command = text(tool, "/call_with").replace("call_tool_", "tool-");
-    let _ = writeln!(shown, "{}\n", clean(&name));
+    let _ = writeln!(shown, "{}\n", line(&name));
     if !text(tool, "/description").is_empty() {
         let _ = writeln!(shown, "{}\n", clean(&text(tool, "/description")));
     }
-    let _ = writeln!(shown, "Call it with   mcpproxy call {command} {name} --args '{{…}}'");
+    let _ = match quoted(&name) {
+        Some(name) => {
+            let command = clean(&command);
+            writeln!(shown, "Call it with   mcpproxy call {command} {name} --args '{{…}}'")
+        }
+        None => writeln!(
+            shown,
+            "Call it        by no command: its name has characters that are not seen"
+        ),
+    };
     for (label, pointer) in [("Annotations", "/annotations"), ("Capability", "/capability")] {
         if tool.pointer(pointer).is_some() {
             let _ = writeln!(shown, "{label:<14} {}", clean(&text(tool, pointer)));
@@ -106,5 +116,17 @@ mod tests {
         let shown = show(&data);
         assert!(shown.contains("mcpproxy call tool-destructive gh:delete_repo"), "{shown}");
         assert!(shown.contains("{\"destructiveHint\":true}"), "{shown}");
+    }
+
+    #[test]
+    fn show_suggests_no_command_that_does_something_else() {
+        let shown = |name: &str| {
+            show(&serde_json::json!({"tool": {"name": name, "call_with": "call_tool_read"}}))
+        };
+        let quoted = shown("s:x; rm -rf ~ #");
+        assert!(quoted.contains("mcpproxy call tool-read 's:x; rm -rf ~ #' --args"), "{quoted}");
+        let hidden = shown("s:read\u{200b}\u{e0041}\nCall it with   rm");
+        assert!(hidden.starts_with("s:read\\u{200b}\\u{e0041}\\u{a}Call it"), "{hidden}");
+        assert!(!hidden.contains("mcpproxy call"), "{hidden}");
     }
 }

@@ -7,12 +7,17 @@ use std::sync::Arc;
 use serde_json::json;
 
 use crate::activity::record::{Draft, Entry, MAX_METADATA_BYTES, Raw, Source, Status, Text, Type};
+use crate::catalog::difference::Difference;
 use crate::catalog::snapshot::Change;
 use crate::tool::ToolName;
 use crate::upstream::supervisor::{Event, ServerState, Status as ServerStatus};
 
-/// The records an event leaves: one for the server or its set of tools, and one for each schema
-/// that cannot be used (FR-A9).
+/// Bytes of a record that tell what is another about tools; the rest of it tells which.
+const MAX_DIFFERENCES_BYTES: usize = MAX_METADATA_BYTES / 2;
+
+/// The records an event leaves: one for the server or its set of tools, one for each tool of which
+/// its server now says something else that is relied on, and one for each schema that cannot be
+/// used (FR-A9).
 #[must_use]
 pub(super) fn entries(event: &Event) -> Vec<Entry> {
     match event {
@@ -35,17 +40,47 @@ pub(super) fn catalog_changes(server: &Arc<str>, change: &Change) -> Vec<Entry> 
     let mut draft = Draft::new(Type::CatalogChange, Source::Internal, status);
     draft.set(Text::Server, server);
     draft.set(Text::Error, change.disk.as_deref().unwrap_or_default());
+    let (differences, left_out) = differences(change);
     keep_metadata(
         &mut draft,
-        &json!({
-            "added": change.added,
-            "removed": change.removed,
-            "changed": change.changed,
-            "duplicates": change.duplicates,
-        }),
+        // In this order, since a long list is cut.
+        &format!(
+            r#"{{"differences":{differences},"differences_left_out":{left_out},"changed":{},"added":{},"removed":{},"duplicates":{}}}"#,
+            json!(change.changed),
+            json!(change.added),
+            json!(change.removed),
+            json!(change.duplicates),
+        ),
     );
+    let trusted = change.differences.iter().filter_map(|it| changed_hints(server, it));
     let unusable = change.unusable.iter().map(|(tool, reason)| unusable_schema(tool, reason));
-    std::iter::once(draft).chain(unusable).map(Entry::from).collect()
+    std::iter::once(draft).chain(trusted).chain(unusable).map(Entry::from).collect()
+}
+
+/// What is another about the tools that changed, as far as there is room, and for how many there
+/// was none.
+fn differences(change: &Change) -> (String, usize) {
+    let mut kept = Vec::new();
+    let mut room = MAX_DIFFERENCES_BYTES;
+    for difference in &change.differences {
+        let told = json!({ "tool": difference.tool, "members": difference.to_json() });
+        let Some(left) = room.checked_sub(told.to_string().len()) else { break };
+        room = left;
+        kept.push(told);
+    }
+    let left_out = change.differences.len() - kept.len();
+    (json!(kept).to_string(), left_out)
+}
+
+/// The warning that what a server says of a tool, and is relied on, is another than before.
+fn changed_hints(server: &Arc<str>, difference: &Difference) -> Option<Draft> {
+    let warning = difference.warning()?;
+    let mut draft = Draft::new(Type::CatalogChange, Source::Internal, Status::Warning);
+    draft.set(Text::Server, server);
+    draft.set(Text::Tool, &difference.tool);
+    draft.set(Text::Error, &warning);
+    keep_metadata(&mut draft, &json!({ "members": difference.to_json() }).to_string());
+    Some(draft)
 }
 
 fn unusable_schema(tool: &ToolName, reason: &str) -> Draft {
@@ -74,13 +109,14 @@ fn server_change(state: &ServerState) -> Draft {
             "tools": state.tools,
             "protocol_version": state.protocol_version,
             "server_info": state.server_info,
-        }),
+        })
+        .to_string(),
     );
     draft
 }
 
-fn keep_metadata(draft: &mut Draft, value: &serde_json::Value) {
-    draft.keep(Raw::Metadata, value.to_string().as_bytes(), MAX_METADATA_BYTES);
+fn keep_metadata(draft: &mut Draft, json: &str) {
+    draft.keep(Raw::Metadata, json.as_bytes(), MAX_METADATA_BYTES);
 }
 
 #[cfg(test)]

@@ -52,7 +52,7 @@ use std::env;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -197,6 +197,7 @@ struct Counts {
     abandoned: AtomicU64,
     initialized: AtomicU64,
     added: AtomicU64,
+    flipped: AtomicBool,
 }
 
 /// A JSON-RPC message as it came.
@@ -359,7 +360,8 @@ impl Stub {
 
     fn list(&self, params: Option<&RawValue>) -> Value {
         let added = self.counts.added.load(Ordering::Relaxed);
-        let mut tools = tools::listed(self.options.only.as_ref(), added);
+        let flipped = self.counts.flipped.load(Ordering::Relaxed);
+        let mut tools = tools::listed(self.options.only.as_ref(), added, flipped);
         if self.options.malformed {
             // In the middle, so that good tools stand on both sides.
             tools.splice(tools.len() / 2..tools.len() / 2, tools::malformed());
@@ -435,6 +437,10 @@ impl Stub {
         }
         if call.name == "add_tool" {
             self.counts.added.fetch_add(1, Ordering::Relaxed);
+            reply.after = vec![tools::LIST_CHANGED.as_bytes().to_vec()];
+        }
+        if call.name == tools::FLIP {
+            self.counts.flipped.store(true, Ordering::Relaxed);
             reply.after = vec![tools::LIST_CHANGED.as_bytes().to_vec()];
         }
         if call.name == "forget_session"

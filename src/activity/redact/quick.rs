@@ -12,137 +12,243 @@
 use std::cell::RefCell;
 
 use aho_corasick::{AhoCorasick, MatchKind};
-use memchr::{memchr, memchr_iter};
+use memchr::{memchr_iter, memmem};
 
-use super::shapes::{SHAPES, is_word};
-use super::{KEY_ENDS, KEYS, is_end, is_separator};
+use super::credentials::{BASE64_JSON, BASE64_LEAST, begins, is_token, is_word, starting_with};
+use super::keys::{Keys, is_separator};
+use super::options::{LETTERS, is_user};
+use super::plain::{is_element_name, is_end};
+use super::table::PREFIXES;
+use crate::activity::lenient::span;
 use crate::json::scan::{Table, has_unusual_escape, translate};
 
 /// What is no key but takes out what follows it, and what is one but also a line of a PEM file:
 /// wherever they stand, the text is not clean.
-const ALWAYS: [&[u8]; 3] = [b"bearer", b"basic", b"privatekey"];
-/// Words are found much quicker if none has fewer letters than this.
-const LONG: usize = 4;
-/// What may follow a key in a folded text, if it is one.
-const NEXT: &[u8] = b"\":=ntrf";
+const ALWAYS: [&[u8]; 4] = [b"bearer", b"basic", b"privatekey", b"identifiedby"];
+/// Every built-in key has one of these in it: fewer words are found more quickly.
+const IN_KEYS: &[&str] = &[
+    "pass",
+    "pwd",
+    "secret",
+    "token",
+    "jwt",
+    "key",
+    "auth",
+    "cred",
+    "cookie",
+    "sid",
+    "sess",
+    "otp",
+    "psk",
+    "phrase",
+    "mnemonic",
+    "code",
+    "assertion",
+    "sig",
+    "hmac",
+];
+/// So many bytes before what was found belong to the key.
+const KEY_BYTES: usize = 64;
 /// More words that turn out to be no keys than this: the long way is as quick.
-const MAX_FINDS: usize = 32;
+const MAX_FINDS: usize = 128;
 /// So many backslashes in a row are strings in strings in strings.
 const MANY_BACKSLASHES: usize = 8;
-/// What a cut escape at the end of a text takes at most.
-const CUT_ESCAPE: usize = 16;
+/// So many words are looked for at once by vectors; more would be by an automaton.
+const MAX_WORDS: usize = 64;
+/// Credentials are looked for by so many of their first bytes.
+const STEM: usize = 4;
+/// Those that begin so, by one byte less: no ordinary words have these, and together they are few.
+const RARE: &[&str] = &[
+    "sk-", "hf_", "SG.", "r8_", "xox", "shp", "sq0", "hvs", "hvb", "gsk", "fo1", "fm2", "dt0",
+    "AKC", "PMA", "NRA", "HRK", "xke", "tsk",
+];
 
 /// Knows the words that secrets are found by.
 #[derive(Clone, Debug)]
 pub(super) struct Quick {
-    /// Keys as [`FOLDED`] leaves them; those of [`ALWAYS`] come first.
-    keys: AhoCorasick,
-    /// So many of the keys are whole; after them come short ones with what may follow them.
-    whole: usize,
-    /// The prefixes of [`SHAPES`].
-    shapes: AhoCorasick,
+    /// Words that keys hold, as [`FOLDED`] leaves them; those of [`ALWAYS`] come first.
+    words: AhoCorasick,
+    /// How [`PREFIXES`] begin, and JSON in base64.
+    stems: Vec<AhoCorasick>,
     /// The memory of the last folded text.
     folded: RefCell<Vec<u8>>,
 }
 
 impl Quick {
-    /// For the built-in keys and `extra` ones, in lower case and without separators. `None` where
-    /// a key could be written so that it is not found, or hides one that it begins with.
-    pub(super) fn new(extra: &[Box<[u8]>]) -> Option<Self> {
+    /// `None` where a key of the configuration could be written so that it is not found, or hides
+    /// one that it begins with.
+    pub(super) fn new(keys: &Keys) -> Option<Self> {
         let plain =
             |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b':' | b'=');
-        if !extra.iter().all(|key| key.iter().all(plain)) {
+        if !keys.extra().all(|key| key.iter().all(plain)) {
             return None;
         }
-        let keys = KEY_ENDS.iter().chain(KEYS).map(|key| key.as_bytes());
-        let keys = keys.chain(extra.iter().map(AsRef::as_ref));
-        let (short, long): (Vec<_>, Vec<_>) =
-            keys.filter(|key| !ALWAYS.contains(key)).partition(|key| key.len() < LONG);
-        let whole = ALWAYS.len() + long.len();
-        let short: Vec<_> = short
+        let mut stems: Vec<_> = PREFIXES
             .iter()
-            .flat_map(|key| NEXT.iter().map(|next| [key, &[*next][..]].concat()))
+            .map(|known| known.starts.as_bytes())
+            .chain(BASE64_JSON.iter().map(|begin| begin.as_bytes()))
+            .map(|starts| {
+                let rare = RARE.iter().any(|rare| starts.starts_with(rare.as_bytes()));
+                starts.get(..STEM - usize::from(rare)).unwrap_or(starts)
+            })
             .collect();
-        let keys = ALWAYS.into_iter().chain(long).chain(short.iter().map(AsRef::as_ref));
-        let shapes = SHAPES.iter().map(|(prefix, _)| prefix.as_bytes());
+        stems.sort_unstable_by_key(|stem| (stem.len(), *stem));
+        stems.dedup();
+        // Short ones apart: they are found less quickly.
+        let (three, four) = stems.split_at(stems.partition_point(|stem| stem.len() < STEM));
+        let parts = three.chunks(MAX_WORDS).chain(four.chunks(MAX_WORDS));
+        let stems = parts.map(|part| finder(part.iter().copied()));
+        let words = IN_KEYS.iter().map(|word| word.as_bytes());
         Some(Self {
-            keys: finder(keys)?,
-            whole,
-            shapes: finder(shapes)?,
+            words: finder(ALWAYS.into_iter().chain(words).chain(keys.extra()))?,
+            stems: stems.collect::<Option<_>>()?,
             folded: RefCell::default(),
         })
     }
 
-    /// True if nothing in the text is to be taken out; false if it is not known.
-    pub(super) fn is_clean(&self, text: &[u8], cut: bool) -> bool {
+    /// True if nothing in the text is to be taken out, an [`open_authority`] aside; false if it is
+    /// not known.
+    pub(super) fn is_clean(&self, text: &[u8], cut: bool, keys: &Keys) -> bool {
         has_plain_escapes(text)
             && translate(text, &FOLDED, &mut self.folded.borrow_mut())
-                .is_some_and(|folded| !self.has_key(folded))
+                .is_some_and(|folded| !self.has_key(folded, keys) && !(cut && has_value(folded)))
             && !self.has_credential(text, cut)
             && !has_userinfo(text)
+            && !has_option(text, keys)
+            && !has_element(text, keys)
     }
 
     /// True if there may be a key with something behind it.
-    fn has_key(&self, folded: &[u8]) -> bool {
+    fn has_key(&self, folded: &[u8], keys: &Keys) -> bool {
+        let (mut from, mut finds) = (0, 0);
         // Words may overlap: the next is looked for from the second letter of this one on.
-        let (mut rest, mut finds) = (folded, 0);
-        while let Some(found) = self.keys.find(rest) {
+        while let Some(found) = self.words.find(folded.get(from..).unwrap_or_default()) {
             finds += 1;
-            let nth = found.pattern().as_usize();
-            let end = found.end() - usize::from(nth >= self.whole);
-            let after = rest.get(end..).unwrap_or_default();
-            // White space may be an escape's letter: `token\n: x`.
-            let next = after.iter().find(|byte| !matches!(byte, b'n' | b't' | b'r' | b'f'));
-            let is_key = matches!(next, Some(b'"' | b':' | b'='));
-            if is_key || nth < ALWAYS.len() || finds > MAX_FINDS {
+            if found.pattern().as_usize() < ALWAYS.len() || finds > MAX_FINDS {
                 return true;
             }
-            rest = rest.get(found.start() + 1..).unwrap_or_default();
+            let end = from + found.end();
+            let after = folded.get(end..).unwrap_or_default();
+            let more = span(after, |byte| byte.is_ascii_alphanumeric());
+            let key = folded.get((from + found.start()).saturating_sub(KEY_BYTES)..end + more);
+            if after.get(more).is_some_and(|next| b"\":='])`*%".contains(next))
+                && key.is_some_and(|key| keys.may_end_with_key(key))
+            {
+                return true;
+            }
+            from += found.start() + 1;
         }
         false
     }
 
     /// True if there may be a credential of known shape.
     fn has_credential(&self, text: &[u8], cut: bool) -> bool {
-        let (mut rest, mut finds) = (text, 0);
-        while let Some(found) = self.shapes.find(rest) {
-            finds += 1;
-            let least = SHAPES.get(found.pattern().as_usize()).map_or(0, |(_, least)| *least);
-            let token = rest.get(found.end()..).unwrap_or_default();
-            let run = token.iter().take_while(|byte| is_word(**byte) || **byte == b'.').take(least);
-            let run = run.count();
-            let ends = cut && token.len() - run <= CUT_ESCAPE;
-            if run == least || ends || finds > MAX_FINDS {
-                return true;
+        // Cut so early that not even a stem is left, it says nothing.
+        self.stems.iter().any(|stems| {
+            let (mut rest, mut finds) = (text, 0);
+            while let Some(found) = stems.find(rest) {
+                finds += 1;
+                let from = rest.get(found.start()..).unwrap_or_default();
+                if finds > MAX_FINDS || may_be_credential(from, cut) {
+                    return true;
+                }
+                rest = rest.get(found.start() + 1..).unwrap_or_default();
             }
-            rest = rest.get(found.start() + 1..).unwrap_or_default();
-        }
-        false
+            false
+        })
     }
+}
+
+/// True if there may be a value whose name follows, or followed before the text was cut.
+fn has_value(folded: &[u8]) -> bool {
+    memmem::find_iter(folded, b"val").any(|at| {
+        let after = folded.get(at + 3..).unwrap_or_default();
+        let after = after.strip_prefix(b"ue").unwrap_or(after);
+        after.first() == Some(&b'"')
+    })
+}
+
+/// True if `text` may begin with a credential, in a text that is not decoded yet.
+fn may_be_credential(text: &[u8], cut: bool) -> bool {
+    let run = text.iter().take_while(|byte| is_token(**byte)).count();
+    // A backslash may stand before what is part of it: `\/`; and before what ends it.
+    if text.get(run) == Some(&b'\\') && text.get(run + 1) == Some(&b'/') {
+        return true;
+    }
+    if cut && text.len() - run <= CUT_ESCAPE {
+        return true;
+    }
+    let json = BASE64_JSON.iter().any(|begin| text.starts_with(begin.as_bytes()));
+    let mut known = text.first().into_iter().flat_map(|first| starting_with(*first));
+    (json && run >= BASE64_LEAST) || known.any(|known| begins(text, known, cut))
 }
 
 fn finder<'a>(words: impl Iterator<Item = &'a [u8]>) -> Option<AhoCorasick> {
     AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(words).ok()
 }
 
-/// True if there may be `user:password@` in a URL: a slash and a colon before an `@`, with nothing
-/// between that ends them.
+/// What a cut escape at the end of a text takes at most.
+const CUT_ESCAPE: usize = 16;
+
+/// Where the host of a URL begins that the text ends in: had the text not been cut, a token might
+/// stand there, and an `@` behind it.
+pub(super) fn open_authority<'a>(text: &'a [u8]) -> Option<usize> {
+    let end = text.iter().rposition(|byte| is_end(*byte) || *byte == b'/')?;
+    let (before, host) = text.split_at_checked(end + 1)?;
+    // Either slash may be an escaped one, in strings in strings.
+    let unescaped = |mut text: &'a [u8]| {
+        while let Some(shorter) = text.strip_suffix(b"\\") {
+            text = shorter;
+        }
+        text
+    };
+    let before = unescaped(before.strip_suffix(b"/")?).strip_suffix(b"/")?;
+    let is_url = unescaped(before).ends_with(b":");
+    (is_url && host.first().is_some_and(|byte| is_word(*byte))).then_some(end + 1)
+}
+
+/// True if there may be a user's name in a URL: two slashes before an `@`, with nothing between
+/// that ends them.
 fn has_userinfo(text: &[u8]) -> bool {
-    let (mut slash, mut colon, mut from) = (false, false, 0);
-    for at in memchr_iter(b'@', text) {
-        let mut part = text.get(from..at).unwrap_or_default();
-        if let Some(end) = part.iter().rposition(|byte| is_end(*byte) || *byte == b'/') {
-            slash = part.get(end) == Some(&b'/');
-            colon = false;
-            part = part.get(end..).unwrap_or_default();
+    let ends = |byte: &u8| is_end(*byte) || *byte == b'/';
+    let opens = |at: usize| {
+        let from = at.saturating_sub(MAX_AUTHORITY);
+        let before = text.get(from..at).unwrap_or_default();
+        let Some(end) = before.iter().rposition(ends) else { return from > 0 };
+        // The second slash may be an escaped one.
+        let first = end.checked_sub(1).and_then(|first| before.get(first));
+        before.get(end) == Some(&b'/') && first.is_none_or(|first| b"/\\".contains(first))
+    };
+    memchr_iter(b'@', text).any(opens)
+}
+
+/// A user's name and password are looked for in so many bytes before an `@`.
+const MAX_AUTHORITY: usize = 1 << 10;
+
+/// True if there may be an option that takes a secret.
+fn has_option(text: &[u8], keys: &Keys) -> bool {
+    memchr_iter(b'-', text).any(|at| {
+        let rest = text.get(at + 1..).unwrap_or_default();
+        let Some(first) = rest.first() else { return false };
+        let before = |back: usize| at.checked_sub(back).and_then(|at| text.get(at));
+        // It follows no word, but perhaps the letter of an escape.
+        let starts = before(1).is_none_or(|byte| !is_word(*byte)) || before(2) == Some(&b'\\');
+        if !starts {
+            return false;
         }
-        colon |= memchr(b':', part).is_some();
-        if slash && colon {
-            return true;
-        }
-        from = at + 1;
-    }
-    false
+        let name = rest.get(usize::from(*first == b'-')..).unwrap_or_default();
+        let name = name.get(..span(name, is_word)).unwrap_or_default();
+        LETTERS.contains(first) || keys.is_sensitive(name) || (*first == b'-' && is_user(name))
+    })
+}
+
+/// True if there may be an element of XML whose name is that of a secret.
+fn has_element(text: &[u8], keys: &Keys) -> bool {
+    memchr_iter(b'<', text).any(|at| {
+        let rest = text.get(at + 1..).unwrap_or_default();
+        let name = rest.get(..span(rest, is_element_name)).unwrap_or_default();
+        keys.is_sensitive(name.rsplit(|byte| *byte == b':').next().unwrap_or_default())
+    })
 }
 
 /// True if no escape stands for an ASCII letter or for nothing, and none is deep inside others.
@@ -195,7 +301,7 @@ const FOLDED: Table = {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::Redactor;
+    use super::super::{Redactor, Text};
     use super::*;
 
     /// What hostile and honest texts are made of.
@@ -283,6 +389,35 @@ mod tests {
         "https://",
         "\u{b}",
         "\u{c}",
+        "hash",
+        "2",
+        "sig",
+        "otp",
+        "page",
+        "<",
+        ">",
+        "</",
+        "'",
+        "|",
+        "?",
+        "&",
+        " -p ",
+        " -u ",
+        "curl",
+        "mysql",
+        "sshpass",
+        "IDENTIFIED BY ",
+        "%5D",
+        "**",
+        "[",
+        "W3sidG9rZW4iOiJ6cTlodW50ZXIifV0=",
+        "hooks.slack.com/services/",
+        "signature",
+        "hmac",
+        "`",
+        "=>",
+        ">-",
+        "  ",
     ];
 
     thread_local! {
@@ -311,9 +446,10 @@ mod tests {
         #[test]
         fn act_8_what_is_passed_quickly_is_what_the_long_way_leaves(text in texts(), cut: bool) {
             let out = REDACTOR.with(|redactor| {
-                redactor.quick.as_ref().unwrap().is_clean(&text, cut).then(|| {
+                let open = cut && open_authority(&text).is_some();
+                (!open && redactor.quick.as_ref().unwrap().is_clean(&text, cut, &redactor.keys)).then(|| {
                     let mut out = Vec::new();
-                    redactor.scrub(&text, cut, 0, &mut out);
+                    redactor.scrub(&Text { bytes: &text, cut, depth: 0 }, &mut out);
                     out
                 })
             });
@@ -325,7 +461,8 @@ mod tests {
 
     #[test]
     fn what_has_no_secret_is_mostly_passed_quickly() {
-        let quick = Quick::new(&[]).unwrap();
+        let keys = Keys::new(&[]);
+        let quick = Quick::new(&keys).unwrap();
         let plain = serde_json::json!({
             "author": "octo", "email": "octo@example.invalid", "passed": true, "max_tokens": 5,
             "url": "https://example.invalid/a/b?c=d", "task": "risk-free", "title": "a \"b\"\nc",
@@ -333,11 +470,17 @@ mod tests {
         });
         let nested = serde_json::json!({ "content": [{ "text": plain.to_string() }] }).to_string();
         for text in [plain.to_string(), nested, r#"{"a":"caf\u00e9"}"#.into(), "{}".into()] {
-            assert!(quick.is_clean(text.as_bytes(), false), "{text}");
+            assert!(quick.is_clean(text.as_bytes(), false, &keys), "{text}");
         }
-        assert!(Quick::new(&[Box::from("clé".as_bytes())]).is_none());
-        for key in [&b"a\\b"[..], b"a:b", b"a=b"] {
-            assert!(Quick::new(&[Box::from(key)]).is_none());
+        for key in ["clé", "a\\b", "a:b", "a=b"] {
+            assert!(Quick::new(&Keys::new(&[key.into()])).is_none());
         }
+        let has = |key: &[u8], word: &[u8]| memmem::find(key, word).is_some();
+        let has_word = |key: &[u8]| {
+            IN_KEYS.iter().any(|word| has(key, word.as_bytes()))
+                || ALWAYS.iter().any(|word| has(key, word))
+        };
+        assert!(keys.words().all(has_word));
+        assert_eq!(quick.stems.len(), 2, "each further pass costs a tenth");
     }
 }

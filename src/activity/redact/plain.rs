@@ -1,0 +1,479 @@
+//! Secrets in what is no JSON: assignments, headers, options, URLs, elements of XML, blocks of
+//! YAML, and credentials that are known by how they look. Pure.
+//!
+//! It goes from word to word. What it takes out may reach beyond the next quotation mark, which
+//! ends nothing in a block of YAML or in an element.
+
+use std::ops::Range;
+
+use memchr::{memchr, memmem, memrchr};
+
+use super::credentials::{self, base64_json, is_token, is_word};
+use super::keys::fold;
+use super::level::Level;
+use super::options::{Command, Next};
+use super::{MAX_DEPTH, REDACTED, Redactor};
+use crate::activity::lenient::{span, split_string};
+
+/// A word after `Bearer` or `Basic` that has a digit, or is so long, is a credential.
+const SCHEME_BYTES: usize = 24;
+/// A start tag has no more bytes after its name.
+const MAX_TAG_BYTES: usize = 512;
+/// A user's name in a URL that is so long is a token.
+const USER_BYTES: usize = 20;
+
+/// What the text before a quotation mark says of what stands in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Before {
+    /// Nothing.
+    Any,
+    /// It is secret: `password="`.
+    Secret,
+    /// It is the name of what stands beside it: `key="`.
+    Name,
+    /// It is what the name beside it names: `value="`.
+    Value,
+}
+
+/// A text that is read from front to back.
+pub(super) struct Text<'a> {
+    /// All of it.
+    pub(super) bytes: &'a [u8],
+    /// True if it goes on, and we do not know how.
+    pub(super) cut: bool,
+    /// How many texts it lies within.
+    pub(super) depth: u32,
+}
+
+impl<'a> Text<'a> {
+    /// What stands from `at` on.
+    pub(super) fn from(&self, at: usize) -> &'a [u8] {
+        self.bytes.get(at..).unwrap_or_default()
+    }
+
+    fn part(&self, range: Range<usize>) -> &'a [u8] {
+        self.bytes.get(range).unwrap_or_default()
+    }
+
+    /// Where the line ends that `at` lies in.
+    fn line_end(&self, at: usize) -> usize {
+        memchr(b'\n', self.from(at)).map_or(self.bytes.len(), |end| at + end)
+    }
+
+    fn line_start(&self, at: usize) -> usize {
+        memrchr(b'\n', self.part(0..at)).map_or(0, |end| end + 1)
+    }
+}
+
+/// What is taken out: all from its start, where what was looked at ends, to its end.
+type Taken = Range<usize>;
+
+impl Redactor {
+    /// Appends what of `text` lies in `range`, without secrets. Returns where it stopped, which
+    /// may be further on, and what the end says of a string that follows.
+    pub(super) fn scrub_plain(
+        &self,
+        text: &Text<'_>,
+        range: Range<usize>,
+        level: &mut Level,
+        out: &mut Vec<u8>,
+    ) -> (usize, Before) {
+        // What stays is appended in runs, not word by word: all before `kept` is in `out`.
+        let (mut at, mut kept, end) = (range.start, range.start, range.end);
+        loop {
+            let gap = span(text.part(at..end), |byte| !is_word(byte));
+            level.pass(text.part(at..at + gap));
+            let word_at = at + gap;
+            if word_at >= end {
+                out.extend_from_slice(text.part(kept..end));
+                return (end, Before::Any);
+            }
+            let word_end = word_at + span(text.part(word_at..end), is_word);
+            at = word_end;
+            let word = text.part(word_at..word_end);
+            let taken = self.special(text, word_at..word_end);
+            let taken = taken.or_else(|| {
+                let value = assignment(text, word_end..end)?;
+                if let Some(before) = self.before_quote(text, word, value) {
+                    return Some(Err(before));
+                }
+                let secret = self.is_secret_word(text, word_at, word);
+                secret.then(|| self.assigned(text, word_at, value)).flatten()
+            });
+            match taken {
+                None => {}
+                Some(Ok(taken)) => {
+                    out.extend_from_slice(text.part(kept..taken.start));
+                    out.extend_from_slice(REDACTED.as_bytes());
+                    (at, kept) = (taken.end, taken.end);
+                    if at > end {
+                        return (at, Before::Any);
+                    }
+                }
+                Some(Err(before)) => {
+                    out.extend_from_slice(text.part(kept..end));
+                    return (end, before);
+                }
+            }
+        }
+    }
+
+    /// What a word takes out by itself, or by what stands before it.
+    fn special(&self, text: &Text<'_>, word: Range<usize>) -> Option<Result<Taken, Before>> {
+        let rest = text.from(word.start);
+        let before = word.start.checked_sub(1).and_then(|at| text.bytes.get(at));
+        match before {
+            Some(b'/') if text.part(0..word.start).ends_with(b"://") => {
+                if let Some(taken) = user_info(text, word.start) {
+                    return Some(Ok(taken));
+                }
+            }
+            Some(b'<') => {
+                if let Some(taken) = self.element(text, word.start) {
+                    return Some(Ok(taken));
+                }
+            }
+            _ => {}
+        }
+        if let Some(found) = credentials::find(rest, text.cut) {
+            return Some(Ok(word.start + found.stays..word.start + found.end));
+        }
+        if let Some((decoded, end)) = base64_json(rest, text.cut) {
+            let secret = decoded.is_none_or(|decoded| {
+                let inner = Text { bytes: &decoded, cut: false, depth: text.depth + 1 };
+                let mut out = Vec::with_capacity(decoded.len());
+                let deep = inner.depth > MAX_DEPTH;
+                deep || {
+                    self.scrub(&inner, &mut out);
+                    out != decoded
+                }
+            });
+            if secret {
+                return Some(Ok(word.start..word.start + end));
+            }
+        }
+        let bytes = text.part(word.clone());
+        if bytes.first() == Some(&b'-') {
+            return self.option(text, word, before);
+        }
+        if is_scheme(bytes) {
+            return scheme(text, word.end).map(Ok);
+        }
+        quoted_password(text, word).map(Ok)
+    }
+
+    /// The value of an option: `--password X`, `curl -u name:X`, `mysql -pX`.
+    fn option(
+        &self,
+        text: &Text<'_>,
+        word: Range<usize>,
+        before: Option<&u8>,
+    ) -> Option<Result<Taken, Before>> {
+        let starts = |byte: &u8| byte.is_ascii_whitespace() || b"'\"(`[,".contains(byte);
+        if !before.is_none_or(starts) {
+            return None;
+        }
+        let option = text.part(word.clone());
+        let next = match option.starts_with(b"--") {
+            true => Command::default().next(option, &self.keys),
+            false => Command::before(text.part(0..word.start)).next(option, &self.keys),
+        };
+        let (value, attached) = match next {
+            Next::Any => return None,
+            Next::Attached(stays) => (word.start + stays, true),
+            Next::Secret | Next::Password | Next::User => {
+                let space = span(text.from(word.end), |byte| matches!(byte, b' ' | b'\t'));
+                (word.end + space, false)
+            }
+        };
+        if !attached && value == word.end {
+            return None;
+        }
+        let rest = text.from(value);
+        let (start, len) = match rest.first() {
+            Some(b'"') if !attached => {
+                let (inner, closed, _) = split_string(rest);
+                return next.takes(inner, text.cut && !closed).then_some(Err(Before::Secret));
+            }
+            Some(b'\'') => (value + 1, single_quoted(rest.get(1..).unwrap_or_default())),
+            _ => (value, span(rest, |byte| !byte.is_ascii_whitespace() && !b"\"`".contains(&byte))),
+        };
+        let ends = text.cut && start + len >= text.bytes.len();
+        let takes = attached || next.takes(text.part(start..start + len), ends);
+        (takes && len > 0).then_some(Ok(start..start + len))
+    }
+
+    /// What an attribute's name says of the string after it. `None` unless one follows.
+    fn before_quote(&self, text: &Text<'_>, word: &[u8], value: usize) -> Option<Before> {
+        if text.bytes.get(value) != Some(&b'"') {
+            return None;
+        }
+        match self.keys.is_sensitive(word) {
+            true => Some(Before::Secret),
+            false if matches!(word, b"key" | b"name" | b"Key" | b"Name") => Some(Before::Name),
+            false if matches!(word, b"value" | b"Value" | b"val") => Some(Before::Value),
+            false => None,
+        }
+    }
+
+    /// True if what is assigned to the word is secret.
+    fn is_secret_word(&self, text: &Text<'_>, at: usize, word: &[u8]) -> bool {
+        let before = at.checked_sub(1).and_then(|at| text.bytes.get(at));
+        let query = matches!(before, Some(b'?' | b'&' | b';'));
+        // Tests that passed are told so.
+        let passed = word == b"PASS" && text.bytes.get(at + 4) == Some(&b':');
+        (self.keys.is_sensitive(word) && !passed)
+            || (query && matches!(&*fold(word), b"signature" | b"hmac"))
+    }
+
+    /// The value after a sensitive key and `=` or `:`, which begins at `value`.
+    fn assigned(&self, text: &Text<'_>, key: usize, value: usize) -> Option<Result<Taken, Before>> {
+        let line = text.line_start(key);
+        let before = text.part(line..key);
+        let leads = before.strip_prefix(b"export ").unwrap_or(before);
+        let leads =
+            leads.iter().all(|byte| matches!(byte, b' ' | b'\t' | b'-' | b'>' | b'*' | b'\''));
+        let colon = text.part(0..value).trim_ascii_end().ends_with(b":");
+        let rest = text.from(value);
+        let (start, end) = match rest.first() {
+            None => return None,
+            Some(b'|' | b'>') if colon && let Some(end) = block(text, line, value) => (value, end),
+            Some(b'\n' | b'\r') => {
+                // On the next line: a value, or another key.
+                let indent = span(rest, |byte| byte.is_ascii_whitespace());
+                let start = value + indent;
+                if !colon || text.from(start).first() == Some(&b'"') || is_key(text.from(start)) {
+                    return None;
+                }
+                (start, start + span(text.from(start), |byte| !is_end(byte)))
+            }
+            Some(quote @ (b'\'' | b'`')) => {
+                let inner = rest.get(1..).unwrap_or_default();
+                let len = match quote {
+                    b'\'' => single_quoted(inner),
+                    _ => span(inner, |byte| byte != b'`' && byte != b'\n'),
+                };
+                (value + 1, value + 1 + len)
+            }
+            Some(_) => {
+                let start = value + scheme_len(rest);
+                let name = fold(text.part(key..value));
+                let header = colon && name.windows(13).any(|it| it == b"authorization");
+                let rest = text.from(start);
+                let end = if header || (leads && colon) {
+                    let quotes = |byte| header && matches!(byte, b'"' | b'\'' | b'`');
+                    span(rest, |byte| byte != b'\n' && byte != b'\r' && !quotes(byte))
+                } else if leads {
+                    span(rest, |byte| {
+                        !byte.is_ascii_whitespace() && !matches!(byte, b'"' | b'\'' | b';' | b'&')
+                    })
+                } else {
+                    if is_key(rest) {
+                        return None;
+                    }
+                    span(rest, |byte| !is_end(byte))
+                };
+                (start, start + end)
+            }
+        };
+        (start < end).then_some(Ok(start..end))
+    }
+
+    /// The text of an XML element whose name, which begins at `name`, is that of a secret.
+    fn element(&self, text: &Text<'_>, name: usize) -> Option<Taken> {
+        let len = span(text.from(name), is_element_name);
+        let full = text.part(name..name + len);
+        let local = full.rsplit(|byte| *byte == b':').next().unwrap_or_default();
+        if !self.keys.is_sensitive(local) {
+            return None;
+        }
+        let tag = text.from(name + len);
+        let tag = tag.get(..MAX_TAG_BYTES).unwrap_or(tag);
+        let close = tag.iter().position(|byte| matches!(byte, b'>' | b'<'))?;
+        let inner = name + len + close + 1;
+        if tag.get(close) != Some(&b'>') || tag.get(..close)?.ends_with(b"/") {
+            return None;
+        }
+        let rest = text.from(inner);
+        if rest.starts_with(b"<![CDATA[") {
+            let end = memmem::find(rest, b"]]>").map_or(rest.len(), |end| end + 3);
+            return Some(inner..inner + end);
+        }
+        match memchr(b'<', rest) {
+            Some(0) => None,
+            Some(end) => {
+                let tail = rest.get(end..)?;
+                let closing = [b"</", full].concat();
+                let may_close = text.cut && closing.starts_with(tail);
+                (may_close || tail.starts_with(&closing)).then_some(inner..inner + end)
+            }
+            None => (text.cut && !rest.is_empty()).then_some(inner..text.bytes.len()),
+        }
+    }
+}
+
+pub(super) fn is_element_name(byte: u8) -> bool {
+    is_word(byte) || matches!(byte, b':' | b'.')
+}
+
+/// What follows `=` or `:` after a word that ends where `range` begins, and spaces. A word in
+/// quotes, in brackets, or that stands out, may be a key as well.
+fn assignment(text: &Text<'_>, range: Range<usize>) -> Option<usize> {
+    let end = range.end;
+    let skip = |at: usize, holds: fn(u8) -> bool| at + span(text.part(at..end), holds);
+    let closers = |byte| matches!(byte, b'\'' | b'`' | b'*' | b']' | b')');
+    let mut at = skip(range.start, closers);
+    if text.from(at).starts_with(b"%5D") {
+        at += 3;
+    }
+    at = skip(at, |byte| matches!(byte, b' ' | b'\t'));
+    let rest = text.part(at..end);
+    let sep = match rest {
+        [b':', b'=', ..] | [b'=', b'>', ..] => 2,
+        // A path of names, or the scheme of a URL.
+        [b':', b':', ..] | [b':', b'/', b'/', ..] => return None,
+        [b'=', ..] => span(rest, |byte| byte == b'='),
+        [b':', ..] => 1,
+        _ => return None,
+    };
+    at = skip(at + sep, |byte| matches!(byte, b' ' | b'\t'));
+    if text.part(at..end).starts_with(b"**") {
+        at = skip(at, |byte| matches!(byte, b' ' | b'*'));
+    }
+    Some(at)
+}
+
+/// True if the text begins with a key of its own: `name: …`.
+fn is_key(text: &[u8]) -> bool {
+    let text = text.strip_prefix(b"- ").unwrap_or(text);
+    let word = span(text, is_word);
+    let after = text.get(word..).unwrap_or_default();
+    let ends = |rest: &[u8]| rest.first().is_none_or(u8::is_ascii_whitespace);
+    word > 0 && after.strip_prefix(b":").is_some_and(ends)
+}
+
+/// Where the block of YAML ends whose head begins at `value`: all lines that stand further in
+/// than the line at `line`.
+fn block(text: &Text<'_>, line: usize, value: usize) -> Option<usize> {
+    let head_end = text.line_end(value);
+    let head = text.part(value + 1..head_end).trim_ascii();
+    if !head.iter().all(|byte| matches!(byte, b'+' | b'-' | b'0'..=b'9')) {
+        return None;
+    }
+    let indent = |at: usize| span(text.from(at), |byte| byte == b' ' || byte == b'\t');
+    let outer = indent(line);
+    let mut end = head_end;
+    while end < text.bytes.len() {
+        let next = end + 1;
+        let next_end = text.line_end(next);
+        let blank = text.part(next..next_end).trim_ascii().is_empty();
+        if !blank && indent(next) <= outer {
+            break;
+        }
+        end = next_end;
+    }
+    // A cut head may be that of a block.
+    (end > head_end || text.cut).then_some(end)
+}
+
+/// The secret in `user:password@` or `token@` after `://`.
+fn user_info(text: &Text<'_>, at: usize) -> Option<Taken> {
+    let rest = text.from(at);
+    let authority = rest.get(..span(rest, |byte| !is_end(byte) && byte != b'/')).unwrap_or(rest);
+    let query = authority.iter().position(|byte| matches!(byte, b'?' | b'#' | b'\\'));
+    let host = authority.get(..query.unwrap_or(authority.len()))?;
+    let colon = memchr(b':', authority);
+    let port = |colon: usize| {
+        let port = host.get(colon + 1..);
+        port.is_some_and(|port| !port.is_empty() && port.iter().all(u8::is_ascii_digit))
+    };
+    let Some(sign) = memrchr(b'@', authority) else {
+        // What was cut off may have told.
+        let open = text.cut && authority.len() == rest.len() && query.is_none();
+        return (open && !authority.is_empty()).then_some(at..at + authority.len());
+    };
+    if query.is_some_and(|query| query < sign) && colon.is_none_or(|colon| port(colon)) {
+        return None;
+    }
+    let colon = colon.filter(|colon| *colon < sign);
+    let user = authority.get(..colon.unwrap_or(sign))?;
+    let password = colon.map(|colon| authority.get(colon + 1..sign).unwrap_or_default());
+    let start = match password {
+        Some(b"" | b"x" | b"x-oauth-basic") => 0,
+        Some(_) if user.len() >= USER_BYTES => 0,
+        Some(_) => user.len() + 1,
+        None => {
+            // Whoever logs in by a key gives a name alone.
+            let scheme = text.part(0..at - 3);
+            let web = scheme.ends_with(b"http") || scheme.ends_with(b"https");
+            let token = user.len() >= USER_BYTES || (web && user != b"git");
+            if !token {
+                return None;
+            }
+            0
+        }
+    };
+    (start < sign).then_some(at + start..at + sign)
+}
+
+/// The credential after `Bearer` or `Basic`, which ends at `at`.
+fn scheme(text: &Text<'_>, at: usize) -> Option<Taken> {
+    let space = span(text.from(at), |byte| byte == b' ');
+    let start = at + space;
+    let len = span(text.from(start), is_token);
+    let token = text.part(start..start + len);
+    let secret = token.iter().any(u8::is_ascii_digit) || len >= SCHEME_BYTES;
+    let ends = text.cut && start + len == text.bytes.len();
+    (space > 0 && len > 0 && (secret || ends)).then_some(start..start + len)
+}
+
+/// What the statement of a password holds: `PASSWORD 'x'`, `IDENTIFIED BY 'x'`.
+fn quoted_password(text: &Text<'_>, word: Range<usize>) -> Option<Taken> {
+    let rest = text.from(word.end);
+    let space = span(rest, |byte| byte == b' ');
+    if space == 0 || rest.get(space) != Some(&b'\'') {
+        return None;
+    }
+    let bytes = text.part(word.clone());
+    let by = || {
+        let before = text.part(word.start.saturating_sub(11)..word.start);
+        bytes.eq_ignore_ascii_case(b"by") && before.eq_ignore_ascii_case(b"identified ")
+    };
+    if !bytes.eq_ignore_ascii_case(b"password") && !by() {
+        return None;
+    }
+    let start = word.end + space + 1;
+    let len = single_quoted(text.from(start));
+    (len > 0).then_some(start..start + len)
+}
+
+/// How many bytes stand before the next single quote.
+fn single_quoted(text: &[u8]) -> usize {
+    let mut escaped = false;
+    span(text, |byte| {
+        let ends = byte == b'\'' && !escaped;
+        escaped = byte == b'\\' && !escaped;
+        !ends
+    })
+}
+
+fn is_scheme(word: &[u8]) -> bool {
+    word.eq_ignore_ascii_case(b"bearer") || word.eq_ignore_ascii_case(b"basic")
+}
+
+/// How long the scheme of a header's value is, with the space after it.
+fn scheme_len(value: &[u8]) -> usize {
+    const SCHEMES: &[&[u8]] =
+        &[b"bearer", b"basic", b"token", b"digest", b"negotiate", b"ntlm", b"apikey", b"bot"];
+    let word = span(value, is_word);
+    let scheme = value.get(..word).unwrap_or_default();
+    let space = span(value.get(word..).unwrap_or_default(), |byte| byte == b' ');
+    let known = SCHEMES.iter().any(|known| scheme.eq_ignore_ascii_case(known));
+    if known && space > 0 { word + space } else { 0 }
+}
+
+/// What ends an assigned value.
+pub(super) fn is_end(byte: u8) -> bool {
+    byte.is_ascii_whitespace()
+        || matches!(byte, b'&' | b',' | b';' | b'"' | b'\'' | b')' | b'}' | b']' | b'<' | b'>')
+}
