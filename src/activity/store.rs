@@ -9,9 +9,11 @@
 //! `view`. The only file of this folder that names fjall.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fjall::{
@@ -35,6 +37,20 @@ const MEMTABLE_BYTES: u64 = 16 << 20;
 /// Threads that flush and compact. One: of several, the first hands the request to compact back to
 /// itself without a pause for as long as another compacts, and takes a core for it.
 const WORKERS: usize = 1;
+
+/// Full memtables of a keyspace with which a write waits until one is a table. fjall waits too, from
+/// 4 on, but without a bound: for ever where its own thread has given up.
+const MOST_SEALED: usize = 2;
+/// Runs of a keyspace's first level with which a write waits for compaction. fjall slows writes down
+/// from 20 on and waits from 30 on, again without a bound.
+const MOST_RUNS: usize = 24;
+/// How long a write or a compaction waits for fjall's thread in all.
+const STALL_LIMIT: Duration = Duration::from_secs(10);
+/// How often it is looked whether the thread is done.
+const STALL_POLL: Duration = Duration::from_millis(5);
+/// The file by which it is found out why fjall's thread gave up, and how much is written to it.
+const PROBE: &str = "probe";
+const PROBE_BYTES: usize = 64 << 10;
 
 /// A keyspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,6 +211,10 @@ impl Store {
     ///
     /// [`StoreError::Io`]; the store then takes no more writes until it is opened again.
     pub fn commit(&self, batch: Batch) -> Result<(), StoreError> {
+        self.wait_until(|space| {
+            space.tree.sealed_memtable_count() <= MOST_SEALED
+                && space.tree.l0_run_count() <= MOST_RUNS
+        })?;
         let mut out = fjall::OwnedWriteBatch::with_capacity(self.db.clone(), batch.writes.len());
         for (space, key, value) in batch.writes {
             match value {
@@ -202,8 +222,8 @@ impl Store {
                 None => out.remove(self.space(space), key),
             }
         }
-        out.commit().map_err(write_error)?;
-        self.db.persist(PersistMode::Buffer).map_err(write_error)
+        out.commit().map_err(|error| self.write_error(error))?;
+        self.db.persist(PersistMode::Buffer).map_err(|error| self.write_error(error))
     }
 
     /// Makes durable what was written.
@@ -212,7 +232,7 @@ impl Store {
     ///
     /// [`StoreError::Io`]; the store then takes no more writes until it is opened again.
     pub fn sync(&self) -> Result<(), StoreError> {
-        self.db.persist(PersistMode::SyncData).map_err(write_error)
+        self.db.persist(PersistMode::SyncData).map_err(|error| self.write_error(error))
     }
 
     /// The log as it is now.
@@ -221,7 +241,8 @@ impl Store {
         Snapshot { snapshot: self.db.snapshot(), store: self.clone() }
     }
 
-    /// The bytes it takes on disk, the preallocated part of the journal included.
+    /// The bytes it takes on disk, the preallocated part of the journal included. Waits for a sync
+    /// that is under way.
     #[must_use]
     pub fn disk_bytes(&self) -> u64 {
         self.db.disk_space().unwrap_or_default()
@@ -253,8 +274,50 @@ impl Store {
     /// [`StoreError::Io`].
     pub fn compact(&self, space: Space) -> Result<(), StoreError> {
         let keyspace = self.space(space);
-        keyspace.rotate_memtable_and_wait().map_err(write_error)?;
-        keyspace.major_compact().map_err(write_error)
+        self.flush(keyspace)?;
+        keyspace.major_compact().map_err(|error| self.write_error(error))
+    }
+
+    /// Makes a table of what a keyspace has in memory.
+    fn flush(&self, keyspace: &Keyspace) -> Result<(), StoreError> {
+        keyspace.rotate_memtable().map_err(|error| self.write_error(error))?;
+        self.wait_until(|space| space.tree.sealed_memtable_count() == 0)
+    }
+
+    /// Waits, with a bound, until fjall's thread has brought every keyspace to where `is_done`.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Io`] if the thread gave up, or the time is over.
+    fn wait_until(&self, is_done: impl Fn(&Keyspace) -> bool) -> Result<(), StoreError> {
+        let deadline = Instant::now() + STALL_LIMIT;
+        while !self.spaces.iter().all(&is_done) {
+            // Fails once the thread has given up.
+            self.db.persist(PersistMode::Buffer).map_err(|error| self.write_error(error))?;
+            if Instant::now() > deadline {
+                let why = format!("its tables were not written within {STALL_LIMIT:?}");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, why).into());
+            }
+            thread::sleep(STALL_POLL);
+        }
+        Ok(())
+    }
+
+    /// What a failed write says. Where fjall's thread gave up earlier it keeps the reason to
+    /// itself: then the disk is asked.
+    fn write_error(&self, error: fjall::Error) -> StoreError {
+        match error {
+            fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => {
+                StoreError::Io(error)
+            }
+            fjall::Error::Poisoned => match probe(&self.path) {
+                Err(error) => StoreError::Io(error),
+                Ok(()) => {
+                    StoreError::Io(io::Error::other("its thread gave up after a failed operation"))
+                }
+            },
+            error => StoreError::Io(io::Error::other(error)),
+        }
     }
 
     fn space(&self, space: Space) -> &Keyspace {
@@ -373,12 +436,15 @@ fn create(dir: &Path, node: NodeId) -> Result<(), StoreError> {
     }
     {
         let db = open_db(&path)?;
-        let [.., state] = keyspaces(&db, &path)?;
-        state.insert("format", [FORMAT]).map_err(write_error)?;
-        state.insert("node", node.0).map_err(write_error)?;
-        db.persist(PersistMode::SyncAll).map_err(write_error)?;
+        let spaces = keyspaces(&db, &path)?;
+        let store = Store { db, spaces, node, path: path.clone() };
+        let mut batch = Batch::default();
+        batch.put(Space::State, "format", vec![FORMAT]);
+        batch.put(Space::State, "node", node.0.to_vec());
+        store.commit(batch)?;
+        store.sync()?;
         // In a table it outlives the journal.
-        state.rotate_memtable_and_wait().map_err(write_error)?;
+        store.flush(store.space(Space::State))?;
     }
     fs::rename(&path, dir.join(DB))?;
     fs::File::open(dir)?.sync_all()?;
@@ -444,13 +510,15 @@ fn read_error(path: &Path, error: fjall::Error) -> StoreError {
     }
 }
 
-fn write_error(error: fjall::Error) -> StoreError {
-    match error {
-        fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => {
-            StoreError::Io(error)
-        }
-        error => StoreError::Io(io::Error::other(error)),
-    }
+/// Tries what the store's thread does: opens a file, writes and syncs it.
+fn probe(path: &Path) -> io::Result<()> {
+    let probe = path.with_file_name(PROBE);
+    let result = fs::File::create(&probe).and_then(|mut file| {
+        file.write_all(&[0; PROBE_BYTES])?;
+        file.sync_all()
+    });
+    let removed = fs::remove_file(&probe);
+    result.and(removed)
 }
 
 /// The newest journal in a database's folder; the folder if there is none.

@@ -157,6 +157,12 @@ impl View {
         Self { first: 1, ..self }
     }
 
+    /// The same without what was stored after the record `last`.
+    #[must_use]
+    pub fn up_to(self, last: u64) -> Self {
+        Self { next: self.next.min(last.saturating_add(1)), ..self }
+    }
+
     /// A page of records, newest first.
     ///
     /// # Errors
