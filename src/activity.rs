@@ -16,6 +16,7 @@ mod candidates;
 pub mod codec;
 pub mod config;
 mod epochs;
+pub mod gap;
 pub mod handle;
 pub mod head;
 mod lenient;

@@ -9,7 +9,7 @@
 //! `view`. The only file of this folder that names fjall.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -20,6 +20,7 @@ use fjall::{
     AbstractTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable,
 };
 use thiserror::Error;
+use xxhash_rust::xxh3::Xxh3Default;
 
 use super::bytes::DecodeError;
 use super::record::NodeId;
@@ -52,6 +53,8 @@ const STALL_POLL: Duration = Duration::from_millis(5);
 const PROBE: &str = "probe";
 const PROBE_BYTES: usize = 64 << 10;
 
+const READ_BYTES: usize = 1 << 20;
+
 /// A keyspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
@@ -72,6 +75,22 @@ pub enum Space {
 impl Space {
     const ALL: [Self; 6] =
         [Self::Heads, Self::Bodies, Self::Index, Self::Segments, Self::Stats, Self::State];
+
+    /// Those that can be made anew from the records.
+    const DERIVED: [Self; 3] = [Self::Index, Self::Segments, Self::Stats];
+
+    /// The name of its folder: keyspaces are numbered in the order in which they are made, which is
+    /// that of [`Self::ALL`].
+    const fn folder(self) -> &'static str {
+        match self {
+            Self::Heads => "1",
+            Self::Bodies => "2",
+            Self::Index => "3",
+            Self::Segments => "4",
+            Self::Stats => "5",
+            Self::State => "6",
+        }
+    }
 
     const fn name(self) -> &'static str {
         match self {
@@ -175,6 +194,25 @@ impl Store {
         Self::open_existing(dir.join(DB))
     }
 
+    /// Opens the log in `dir` without what is derived from its records: for reading them where the
+    /// rest is damaged. What is derived is removed.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn open_records(dir: &Path) -> Result<Self, StoreError> {
+        let path = dir.join(DB);
+        for space in Space::DERIVED {
+            // A keyspace without this file was never finished to the store, which makes it anew.
+            match fs::remove_file(path.join("keyspaces").join(space.folder()).join("current")) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+                Ok(()) | Err(_) => {}
+            }
+        }
+        let db = open_db(&path)?;
+        Self::with_keyspaces(db, path)
+    }
+
     fn open_existing(path: PathBuf) -> Result<Self, StoreError> {
         let db = open_db(&path)?;
         let names = db.list_keyspace_names();
@@ -184,6 +222,10 @@ impl Store {
             let why = format!("keyspace {} is missing", lost.name());
             return Err(StoreError::Damaged { file: path.join("keyspaces"), why });
         }
+        Self::with_keyspaces(db, path)
+    }
+
+    fn with_keyspaces(db: Database, path: PathBuf) -> Result<Self, StoreError> {
         let spaces = keyspaces(&db, &path)?;
         let [.., state] = &spaces;
         let get = |key: &str| state.get(key).map_err(|error| read_error(&path, error));
@@ -252,6 +294,31 @@ impl Store {
     #[must_use]
     pub fn table_bytes(&self) -> u64 {
         self.spaces.iter().map(|space| space.disk_space()).sum()
+    }
+
+    /// The folder of a keyspace.
+    #[must_use]
+    pub fn folder(&self, space: Space) -> &Path {
+        self.space(space).path()
+    }
+
+    /// Reads every table whole, and names those that are not what was written: of which a block, the
+    /// index, the filter or anything else is damaged. Such a table stops the store for good once it is
+    /// compacted. What is not yet in tables is not looked at.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Io`] if the disk refuses.
+    pub fn damaged_tables(&self) -> Result<Vec<PathBuf>, StoreError> {
+        let mut damaged = Vec::new();
+        for keyspace in &self.spaces {
+            for table in keyspace.tree.current_version().iter_tables() {
+                if hash(&table.path)? != table.checksum().into_u128() {
+                    damaged.push(table.path.to_path_buf());
+                }
+            }
+        }
+        Ok(damaged)
     }
 
     /// Gives back the tables of `space` that hold only keys below `key`. What else is below it
@@ -367,24 +434,6 @@ impl Snapshot {
             None
         };
         Rows { rows, path: self.store.path.clone() }
-    }
-
-    /// Reads every key and value, as a check that they can be read.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] for the first that cannot.
-    pub fn read_all(&self) -> Result<(), StoreError> {
-        for space in Space::ALL {
-            let rows = self.snapshot.iter(self.store.space(space));
-            let rows = Rows { rows: Some(rows), path: self.store.path.clone() };
-            for row in rows {
-                let (key, _) = row?;
-                // Reads the filters, too.
-                self.get(space, &key)?;
-            }
-        }
-        Ok(())
     }
 
     /// A value that does not decode: the place in the store, and what is wrong.
@@ -507,6 +556,19 @@ fn read_error(path: &Path, error: fjall::Error) -> StoreError {
             StoreError::Damaged { file: newest_journal(path), why: format!("{error:?}") }
         }
         error => StoreError::Io(io::Error::other(error)),
+    }
+}
+
+/// The hash that the store keeps of a table.
+fn hash(path: &Path) -> io::Result<u128> {
+    let mut file = fs::File::open(path)?;
+    let mut hasher = Xxh3Default::new();
+    let mut buffer = vec![0; READ_BYTES];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hasher.digest128()),
+            read => hasher.update(buffer.get(..read).unwrap_or_default()),
+        }
     }
 }
 

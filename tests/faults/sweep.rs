@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use mcpproxy::activity::verify;
+use mcpproxy::activity::{Activity, Config, StoreError, salvage, verify};
 
 use crate::plan::{Op, Plan};
 use crate::subject::{Phase, TASK};
@@ -128,7 +128,11 @@ impl Run<'_> {
         let has = |start: &str| said.lines().any(|line| line.starts_with(start));
         let acknowledged = said.lines().filter_map(|line| line.strip_prefix("acknowledged "));
         let acknowledged = acknowledged.last().map_or(0, |n| n.parse::<u64>().unwrap());
-        let report = verify::folder(&dir.path().join("files/log"), |_, _| {});
+        let log = dir.path().join("files/log");
+        if !ended_well {
+            start_again(&log).map_err(|why| format!("{why}\n{said}"))?;
+        }
+        let report = verify::folder(&log, |_, _| {});
         let report = report.map_err(|error| format!("{error}\n{said}"))?;
         if !report.is_sound() || report.last < acknowledged {
             return Err(format!("{report:?}\n{said}"));
@@ -168,6 +172,19 @@ impl Run<'_> {
             None => Err(format!("it hangs\n{said}")),
         }
     }
+}
+
+/// What whoever operates it does after the process has ended: starts it, with `--salvage` where it is
+/// told to.
+fn start_again(log: &Path) -> Result<(), StoreError> {
+    if let Err(error) =
+        Activity::open(log, Config::default()).and_then(|(_, writer)| writer.close())
+    {
+        let StoreError::Damaged { .. } = error else { return Err(error) };
+        salvage::salvage(log, 0)?;
+        Activity::open(log, Config::default())?.1.close()?;
+    }
+    Ok(())
 }
 
 /// A folder in memory where there is one: a sweep opens hundreds of logs.
