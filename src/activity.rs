@@ -18,6 +18,7 @@ pub mod codec;
 pub mod config;
 mod copy;
 mod epochs;
+pub mod gap;
 pub mod handle;
 pub mod head;
 mod lenient;

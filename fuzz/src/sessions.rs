@@ -11,6 +11,7 @@ use mcpproxy::downstream::principal::Principal;
 use mcpproxy::downstream::session::{
     EVICTED, IDLE_MS, MAX_SESSIONS, Opening, Session, Sessions, fresh_id,
 };
+use mcpproxy::downstream::source::Source;
 use mcpproxy::proxy::client::{Client, Endpoint, MAX_ASKED, Question};
 use mcpproxy::upstream::{Era, Takes};
 
@@ -79,7 +80,8 @@ impl Run {
         let id = fresh_id(self.opened.to_be_bytes());
         let client = Client::new(id, "fuzz", VERSION, Era::Legacy, Takes::default());
         let endpoint = Endpoint::Search;
-        let opening = Opening { client, endpoint, principal: Principal::default() };
+        let (principal, source) = (Principal::default(), Source::default());
+        let opening = Opening { client, endpoint, principal, source };
         let opened = self.sessions.open(opening, self.now_ms);
         if self.table.len() >= MAX_SESSIONS {
             self.sweep();
@@ -88,6 +90,8 @@ impl Run {
             self.evict();
         }
         let session = opened.expect("no session is busy, so there is room");
+        // Those that nobody uses have a bound of their own.
+        self.sessions.note_use(&session);
         let id = session.id().to_string();
         assert_eq!(id, format!("{:032x}", self.opened));
         assert!(self.table.insert(id, self.now_ms).is_none());

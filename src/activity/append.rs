@@ -182,6 +182,18 @@ impl Appender {
         Ok(())
     }
 
+    /// Leaves a hole: the next record gets the number `next` and follows `hash`.
+    pub fn skip(&mut self, next: u64, hash: Hash) {
+        self.close_block();
+        if segment::of(next) != segment::of(self.next)
+            && self.next > segment::start(segment::of(self.next))
+        {
+            self.seal(segment::of(self.next));
+        }
+        (self.next, self.last) = (next, hash);
+        self.block = BlockBuilder::new(next, hash);
+    }
+
     /// The batch with all records added since the last; `None` if there are none.
     pub fn take(&mut self) -> Option<Prepared> {
         self.close_block();
@@ -259,6 +271,8 @@ impl Appender {
 pub mod keys {
     /// The first record that is kept, in the state keyspace.
     pub const FIRST: &[u8] = b"first";
+    /// The ranges of records that are lost, in the state keyspace: pairs of the first and last number.
+    pub const GAPS: &[u8] = b"gaps";
 
     /// A sequence number, or a segment.
     #[must_use]

@@ -35,6 +35,15 @@ impl Copy {
         Ok(copy)
     }
 
+    /// Makes an empty folder beside the log's, removed when it is done with.
+    pub(super) fn scratch(dir: &Path) -> Result<Self, StoreError> {
+        let mut name = dir.file_name().unwrap_or_default().to_os_string();
+        name.push(format!(".scratch-{}", std::process::id()));
+        let scratch = Self { path: dir.with_file_name(name) };
+        private::new_folder(&scratch.path)?;
+        Ok(scratch)
+    }
+
     /// Copies the folder to a new one in `scratch`, wherever that is; of a folder that is not
     /// there the copy is empty. The original must stay as long as the copy.
     pub(super) fn below(scratch: &Path, dir: &Path) -> Result<Self, StoreError> {
@@ -71,6 +80,16 @@ impl Drop for Copy {
             tracing::warn!(%error, path = %self.path.display(), "a copy could not be removed");
         }
     }
+}
+
+/// Makes the copy at `path` of the log in `dir` anew.
+///
+/// # Errors
+///
+/// Those of reading and writing.
+pub(super) fn again(dir: &Path, path: &Path) -> Result<(), StoreError> {
+    recover::remove(path)?;
+    copy_folder(dir, path, |from, to| fs::hard_link(from, to))
 }
 
 fn copy_folder(from: &Path, to: &Path, link: Link) -> Result<(), StoreError> {

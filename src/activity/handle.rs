@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use thiserror::Error;
@@ -23,10 +23,10 @@ use super::recover::{self, Lock, Reading};
 use super::retention;
 use super::shared::{Message, Shared};
 use super::stats::{Period, Summary};
-use super::store::{Store, StoreError};
+use super::store::StoreError;
 use super::verify::{Report, verify};
 use super::view::View;
-use super::writer;
+use super::writer::{self, SLOW_DISK};
 use crate::os::private;
 
 /// How long a call waits for room.
@@ -37,6 +37,13 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a flush looks whether the log has failed meanwhile.
 const FLUSH_POLL: Duration = Duration::from_millis(100);
+/// How often it is looked whether the disk answers the writer.
+const WATCH_EVERY: Duration = Duration::from_millis(250);
+/// A disk that has not answered for so long counts as failed: calls wait for it no longer.
+const STALLED: Duration = Duration::from_secs(5);
+/// How long closing may take: what was submitted is written, and the store closed.
+const CLOSE_LIMIT: Duration = Duration::from_secs(20);
+const CLOSE_POLL: Duration = Duration::from_millis(5);
 /// How often it is looked for records that are no longer to be kept.
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
 
@@ -77,6 +84,10 @@ pub struct Health {
     pub queued: usize,
     /// The last record that is durable.
     pub durable_seq: u64,
+    /// For how many milliseconds records that are not durable yet have been gathered or written.
+    pub lag_ms: u64,
+    /// The longest that the disk took for one batch since the start, in milliseconds.
+    pub longest_sync_ms: u64,
     /// Records written since the start.
     pub written: u64,
     /// The bytes the log takes on disk.
@@ -142,7 +153,8 @@ impl std::fmt::Debug for Activity {
 pub struct Writer {
     activity: Activity,
     thread: Option<JoinHandle<Result<(), StoreError>>>,
-    pruner: Option<JoinHandle<()>>,
+    /// The pruner and the watcher.
+    helpers: Vec<JoinHandle<()>>,
     /// What a log that is only read is read from.
     reading: Option<(Copy, Option<Lock>)>,
 }
@@ -211,22 +223,16 @@ impl Activity {
         // sleeps for the first time.
         let _ = shared.thread.set(thread.thread().clone());
         let activity = Self { shared };
-        let pruner = {
-            let activity = activity.clone();
-            let prune = move || activity.prune_now_and_then();
-            thread::Builder::new()
-                .name("activity-prune".into())
-                .spawn(prune)
-                .map_err(StoreError::Io)
-        };
         let mut writer = Writer {
             activity: activity.clone(),
             thread: Some(thread),
-            pruner: None,
+            helpers: Vec::new(),
             reading: None,
         };
-        let pruner = writer.pruner.insert(pruner?);
-        let _ = activity.shared.pruner.set(pruner.thread().clone());
+        let pruner = writer.help("activity-prune", Self::prune_now_and_then)?;
+        let _ = activity.shared.pruner.set(pruner);
+        let watcher = writer.help("activity-watch", Self::watch_the_disk)?;
+        let _ = activity.shared.watcher.set(watcher);
         Ok((activity, writer))
     }
 
@@ -244,14 +250,37 @@ impl Activity {
         shared.store.store(Arc::new(Some(store)));
         let activity = Self { shared };
         let reading = Some((copy, lock));
-        let writer = Writer { activity: activity.clone(), thread: None, pruner: None, reading };
+        let helpers = Vec::new();
+        let writer = Writer { activity: activity.clone(), thread: None, helpers, reading };
         Ok((activity, writer))
+    }
+
+    /// Tells when the writer has been waiting for the disk for long, which it cannot tell itself.
+    fn watch_the_disk(&self) {
+        let shared = &self.shared;
+        let mut told = false;
+        while !shared.is_closed.load(Ordering::Acquire) {
+            thread::park_timeout(WATCH_EVERY);
+            let Some(waits) = shared.disk_waits(Instant::now()) else {
+                told = false;
+                continue;
+            };
+            if waits > SLOW_DISK && !told {
+                told = true;
+                tracing::warn!(?waits, "the activity log waits for the disk");
+            }
+            if waits > STALLED && !shared.is_stalled.swap(true, Ordering::AcqRel) {
+                tracing::error!(?waits, "the disk does not answer: the activity log is at a stop");
+                shared.has_failed.notify_waiters();
+                shared.batch_done.notify_waiters();
+            }
+        }
     }
 
     fn prune_now_and_then(&self) {
         while !self.shared.is_closed.load(Ordering::Acquire) {
             thread::park_timeout(PRUNE_EVERY);
-            let failed = self.shared.is_failed.load(Ordering::Acquire);
+            let failed = self.shared.refuses();
             let closed = self.shared.is_closed.load(Ordering::Acquire);
             if !failed
                 && !closed
@@ -279,11 +308,11 @@ impl Activity {
             return Err(Refused::Closed);
         }
         let slot = |counted| Slot { shared: Arc::clone(shared), counted, epoch: None };
-        if !shared.is_failed.load(Ordering::Acquire) && shared.take_room() {
+        if !shared.refuses() && shared.take_room() {
             return Ok(slot(true));
         }
         let has_failed = shared.has_failed.notified();
-        if !shared.is_failed.load(Ordering::Acquire) {
+        if !shared.refuses() {
             // It need not gather any longer.
             shared.wake();
             tokio::select! {
@@ -362,7 +391,7 @@ impl Activity {
         if !self.shared.epochs.wait(deadline) {
             return Err(QueryError::Busy);
         }
-        if !self.shared.is_failed.load(Ordering::Acquire) {
+        if !self.shared.refuses() {
             let (answer, answered) = mpsc::sync_channel(1);
             if self.shared.queue.send(Message::Barrier(answer)).is_ok() {
                 self.shared.wake();
@@ -372,6 +401,18 @@ impl Activity {
                 }
             }
         }
+        self.stored()
+    }
+
+    /// The log as it is stored now; records on their way may be missing. Blocks.
+    ///
+    /// A view keeps the store as it was: whoever waits for someone else, such as an export for its
+    /// client, lets it go meanwhile. A store that failed is opened again only when none is left.
+    ///
+    /// # Errors
+    ///
+    /// [`QueryError`].
+    pub fn stored(&self) -> Result<View, QueryError> {
         let store = self.shared.store.load_full();
         let store = store.as_ref().as_ref().ok_or(QueryError::Busy)?;
         Ok(View::new(store.snapshot())?)
@@ -388,7 +429,7 @@ impl Activity {
         self.shared.wake();
         loop {
             let answer = answered.recv_timeout(FLUSH_POLL);
-            if self.shared.is_failed.load(Ordering::Acquire) {
+            if self.shared.refuses() {
                 return Err(Refused::Failed(self.shared.failure_text()));
             }
             match answer {
@@ -452,12 +493,14 @@ impl Activity {
     pub fn health(&self) -> Health {
         let shared = &self.shared;
         Health {
-            failed: shared.failure.load().as_ref().clone(),
+            failed: shared.failure(),
             lost: shared.lost.load(Ordering::Relaxed),
             queued: shared.capacity - shared.room.available_permits().min(shared.capacity),
             durable_seq: shared.durable_seq.load(Ordering::Relaxed),
+            lag_ms: shared.lag(Instant::now()).as_millis() as u64,
+            longest_sync_ms: shared.disk_longest.load(Ordering::Relaxed) / 1000,
             written: shared.written.load(Ordering::Relaxed),
-            disk_bytes: shared.store.load().as_ref().as_ref().map_or(0, Store::disk_bytes),
+            disk_bytes: shared.disk_bytes.load(Ordering::Relaxed),
         }
     }
 }
@@ -504,7 +547,7 @@ impl Slot {
         // The writer gives the room back once it has written the entry.
         let counted = std::mem::take(&mut self.counted);
         let shared = &self.shared;
-        if !counted && shared.is_failed.load(Ordering::Acquire) {
+        if !counted && shared.refuses() {
             shared.lost.fetch_add(1, Ordering::Relaxed);
             return durable;
         }
@@ -540,6 +583,15 @@ impl Writer {
         self.end()
     }
 
+    /// Starts a thread that does `work` until the log is closed.
+    fn help(&mut self, name: &str, work: fn(&Activity)) -> Result<Thread, StoreError> {
+        let activity = self.activity.clone();
+        let handle = thread::Builder::new().name(name.into()).spawn(move || work(&activity))?;
+        let thread = handle.thread().clone();
+        self.helpers.push(handle);
+        Ok(thread)
+    }
+
     fn end(&mut self) -> Result<(), StoreError> {
         let Some(thread) = self.thread.take() else {
             self.activity.shared.store.store(Arc::new(None));
@@ -548,12 +600,18 @@ impl Writer {
         };
         let shared = &self.activity.shared;
         shared.is_closed.store(true, Ordering::Release);
-        if let Some(pruner) = self.pruner.take() {
-            pruner.thread().unpark();
-            let _ = pruner.join();
-        }
+        // Nothing ends a thread that waits for a disk; the process can end without it.
+        let deadline = Instant::now() + CLOSE_LIMIT;
+        let late = || {
+            let why = format!("it was not closed within {CLOSE_LIMIT:?}");
+            StoreError::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, why))
+        };
+        self.helpers.iter().for_each(|helper| helper.thread().unpark());
+        ended(deadline, || self.helpers.iter().all(JoinHandle::is_finished)).ok_or_else(late)?;
         let _ = shared.queue.send(Message::Close);
         shared.wake();
+        ended(deadline, || thread.is_finished()).ok_or_else(late)?;
+        self.helpers.drain(..).for_each(|helper| drop(helper.join()));
         let result = thread.join().unwrap_or_else(|_| {
             Err(StoreError::Io(std::io::Error::other("the activity thread panicked")))
         });
@@ -568,6 +626,17 @@ impl Drop for Writer {
             tracing::error!(%error, "the activity log could not be closed");
         }
     }
+}
+
+/// Waits until something has ended; `None` if that takes too long.
+fn ended(deadline: Instant, has_ended: impl Fn() -> bool) -> Option<()> {
+    while !has_ended() {
+        if Instant::now() > deadline {
+            return None;
+        }
+        thread::sleep(CLOSE_POLL);
+    }
+    Some(())
 }
 
 fn unix_millis() -> u64 {

@@ -95,6 +95,8 @@ named! {
         SystemStart = 9 "system_start",
         /// The proxy stopped.
         SystemStop = 10 "system_stop",
+        /// Records are lost.
+        Gap = 14 "gap",
     }
 }
 

@@ -145,6 +145,10 @@ pub fn open(dir: &Path) -> Result<Opened, StoreError> {
 }
 
 fn open_now(dir: &Path) -> Result<Opened, StoreError> {
+    // Someone was killed between moving a damaged log aside and putting the new one in its place.
+    if !dir.try_exists()? && replacement(dir).try_exists()? {
+        replace(dir)?;
+    }
     let lock = Lock::take(dir)?;
     match seal::check(dir, Depth::Quick)? {
         Finding::Whole => {}
@@ -258,7 +262,33 @@ fn put_back(dir: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn remove(path: &Path) -> Result<(), StoreError> {
+/// Where a log is made that is to take the place of the one in `dir`.
+#[must_use]
+pub fn replacement(dir: &Path) -> PathBuf {
+    let mut name = dir.file_name().unwrap_or_default().to_os_string();
+    name.push(".salvaged");
+    dir.with_file_name(name)
+}
+
+/// Puts the replacement of a log that was moved aside into its place, durably.
+///
+/// # Errors
+///
+/// Those of renaming.
+pub fn replace(dir: &Path) -> Result<(), StoreError> {
+    fs::rename(replacement(dir), dir)?;
+    match dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        Some(parent) => Ok(File::open(parent)?.sync_all()?),
+        None => Ok(()),
+    }
+}
+
+/// Removes a folder, if it is there.
+///
+/// # Errors
+///
+/// Those of removing it.
+pub fn remove(path: &Path) -> Result<(), StoreError> {
     if path.try_exists()? { Ok(fs::remove_dir_all(path)?) } else { Ok(()) }
 }
 

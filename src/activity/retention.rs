@@ -116,7 +116,8 @@ pub fn due(
     if first <= view.first() {
         return Ok(None);
     }
-    let (Some(id), Some(prev)) = (view.id(first)?, view.hash(first - 1)?) else { return Ok(None) };
+    // Where records are lost, the next one that is there.
+    let Some((first, id, prev)) = view.from(first)? else { return Ok(None) };
     Ok(Some(Cut { first, id, prev, removed: first - view.first(), reason }))
 }
 

@@ -1,24 +1,29 @@
 //! Salvage (ACT-9): moves a damaged log aside, never deletes it, and begins a new one with every
-//! record from the oldest kept up to the first that is not as it was written.
+//! record that is as it was written.
 //!
-//! The records keep their numbers, ids and hashes, so the new log verifies. What lies behind the
-//! first fault stays in the folder that was moved aside.
+//! The records keep their numbers, ids and hashes, so the new log verifies; what is lost between
+//! them is said by range in records of its own. The new log is made beside the old one and takes its
+//! place when it is whole: whoever is killed meanwhile leaves the old one as it was.
 
-use std::fs;
+use std::fs::{self, File};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use super::append::{Appender, keys};
-use super::copy::Copy;
+use super::copy::{self, Copy};
+use super::gap::Gap;
 use super::record::{Draft, Source, Status, Text, Type};
 use super::recover::{self, Lock};
 use super::redact::Redactor;
 use super::store::{DB, Space, Store, StoreError};
-use super::verify;
+use super::verify::{self, Report, Step};
 use super::view::{End, View};
 use crate::os::private;
 
 /// Records written at a time.
 const BATCH_RECORDS: u64 = 4096;
+/// Gaps that get a record of their own; of a log with more, the rest is left where it is.
+const MOST_GAPS: usize = 1000;
 
 /// What was done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +32,8 @@ pub struct Salvaged {
     pub aside: PathBuf,
     /// How many records the new log begins with.
     pub kept: u64,
+    /// How many records between them are lost.
+    pub lost: u64,
     /// What was wrong with the old one.
     pub why: String,
 }
@@ -36,94 +43,201 @@ pub struct Salvaged {
 ///
 /// # Errors
 ///
-/// [`StoreError::Locked`] if it is in use; [`StoreError::Io`] if the disk refuses.
+/// [`StoreError::Locked`] if it is in use; [`StoreError::Io`] if the disk refuses: the log is then
+/// where it was.
 pub fn salvage(dir: &Path, now_ms: u64) -> Result<Option<Salvaged>, StoreError> {
     private::apart(|| go_on(dir, now_ms))
 }
 
 fn go_on(dir: &Path, now_ms: u64) -> Result<Option<Salvaged>, StoreError> {
-    let why = match recover::open(dir) {
-        Ok(_) => return Ok(None),
-        Err(error @ StoreError::Damaged { .. }) => error.to_string(),
-        Err(error) => return Err(error),
-    };
-    let aside = move_aside(dir)?;
-    let copy = Copy::beside(&aside)?;
+    let Some(why) = damage(dir)? else { return Ok(None) };
     let lock = Lock::take(dir)?;
-    let kept = match open_what_can_be(copy.path())? {
-        Some(old) => keep(&old, dir, &aside, &why, now_ms)?,
-        None => 0,
+    let (aside, new) = (free_name(dir)?, recover::replacement(dir));
+    recover::remove(&new)?;
+    private::new_folder(&new)?;
+    let (kept, lost) = {
+        let copy = Copy::beside(dir)?;
+        match open_what_can_be(dir, copy.path())? {
+            Some(old) => keep(&old, &new, &aside, &why, now_ms)?,
+            None => (0, 0),
+        }
     };
+    fs::rename(dir, &aside)?;
+    recover::replace(dir)?;
     drop(lock);
-    Ok(Some(Salvaged { aside, kept, why }))
+    Ok(Some(Salvaged { aside, kept, lost, why }))
 }
 
-/// Renames the folder to the first name that is free.
-fn move_aside(dir: &Path) -> Result<PathBuf, StoreError> {
+/// What is wrong with a log, if anything is: it cannot be opened, or not everything is in it.
+fn damage(dir: &Path) -> Result<Option<String>, StoreError> {
+    let found = recover::open(dir).map(drop).and_then(|()| {
+        let scratch = Copy::scratch(dir)?;
+        verify::folder(dir, scratch.path(), |_, _| {})
+    });
+    match found {
+        Ok(Report { broken: Some(broken), .. }) => {
+            Ok(Some(format!("record {} is not as it was written: {}", broken.seq, broken.why)))
+        }
+        Ok(Report { altered, .. }) => {
+            Ok(altered.first().map(|file| format!("{} is damaged", file.display())))
+        }
+        Err(error @ StoreError::Damaged { .. }) => Ok(Some(error.to_string())),
+        Err(error) => Err(error),
+    }
+}
+
+/// The first name beside the folder that is free.
+fn free_name(dir: &Path) -> Result<PathBuf, StoreError> {
     let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut number = 1;
     loop {
         let aside = dir.with_file_name(format!("{name}.damaged-{number}"));
         if !aside.try_exists()? {
-            fs::rename(dir, &aside)?;
             return Ok(aside);
         }
         number += 1;
     }
 }
 
-/// Opens the copy as it is, else without its journals.
-fn open_what_can_be(copy: &Path) -> Result<Option<Store>, StoreError> {
+/// Opens the copy of the log in `dir` as it is, else with its journals up to the first place that is
+/// damaged.
+///
+/// The store takes a journal that ends anywhere, as after a crash, and refuses one that goes on
+/// behind a damaged place. So the longest piece that it takes ends at that place.
+fn open_what_can_be(dir: &Path, copy: &Path) -> Result<Option<Store>, StoreError> {
     if !copy.join(DB).try_exists()? {
         return Ok(None);
     }
-    if let Ok(store) = Store::open(copy) {
+    if let Ok(store) = Store::open_records(copy) {
         return Ok(Some(store));
     }
-    for journal in recover::journals(&copy.join(DB))? {
-        fs::remove_file(journal)?;
+    let mut whole: Vec<(PathBuf, u64)> = Vec::new();
+    let mut opens = |journals: &[(PathBuf, u64)]| -> Result<Option<Store>, StoreError> {
+        refresh(dir, copy, journals)?;
+        match Store::open_records(copy) {
+            Ok(store) if View::of_damaged(store.snapshot()).is_ok() => Ok(Some(store)),
+            Ok(_) | Err(StoreError::Damaged { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    };
+    for journal in recover::journals(&dir.join(DB))? {
+        let used = recover::used(&fs::read(&journal)?) as u64;
+        let mut with = |length: u64| {
+            let mut journals = whole.clone();
+            journals.push((journal.clone(), length));
+            opens(&journals)
+        };
+        if with(used)?.is_some() {
+            whole.push((journal, used));
+            continue;
+        }
+        let (mut good, mut bad) = (0, used);
+        while bad - good > 1 {
+            let middle = good + (bad - good) / 2;
+            match with(middle)? {
+                Some(_) => good = middle,
+                None => bad = middle,
+            }
+        }
+        if good > 0 {
+            whole.push((journal, good));
+        }
+        break;
     }
-    Ok(Store::open(copy).ok())
+    opens(&whole)
 }
 
-fn keep(old: &Store, dir: &Path, aside: &Path, why: &str, now_ms: u64) -> Result<u64, StoreError> {
-    let Ok(view) = View::new(old.snapshot()) else { return Ok(0) };
-    let Ok(before) = view.before_first() else { return Ok(0) };
-    let store = Store::open_as(dir, old.node())?;
+/// Makes the copy new, with no other journals than these, cut to these lengths.
+fn refresh(dir: &Path, copy: &Path, journals: &[(PathBuf, u64)]) -> Result<(), StoreError> {
+    copy::again(dir, copy)?;
+    for path in recover::journals(&copy.join(DB))? {
+        let kept = journals.iter().find(|(journal, _)| journal.file_name() == path.file_name());
+        match kept {
+            Some((_, length)) => File::options().write(true).open(&path)?.set_len(*length)?,
+            None => fs::remove_file(&path)?,
+        }
+    }
+    Ok(())
+}
+
+/// Adds a gap; one that begins where the last ends is part of it.
+fn join(gaps: &mut Vec<(Gap, String)>, gap: Gap, why: String) {
+    match gaps.last_mut() {
+        Some((last, _)) if last.last_lost_seq + 1 == gap.first_lost_seq => {
+            last.last_lost_seq = gap.last_lost_seq;
+            last.follows_hash = gap.follows_hash;
+        }
+        Some(_) | None => gaps.push((gap, why)),
+    }
+}
+
+/// Writes what is as it was written to a new log; how many records that is, and how many between
+/// them are lost.
+fn keep(
+    old: &Store,
+    new: &Path,
+    aside: &Path,
+    why: &str,
+    now_ms: u64,
+) -> Result<(u64, u64), StoreError> {
+    let Ok(view) = View::of_damaged(old.snapshot()) else { return Ok((0, 0)) };
+    let Ok(before) = view.before_first() else { return Ok((0, 0)) };
+    let store = Store::open_as(new, old.node())?;
     let end = End { next: view.first(), hash: before, stored_ms: 0 };
     let mut appender = Appender::at(store.node(), end, Redactor::default());
     appender.also(|batch| {
         let first = [&view.first().to_be_bytes()[..], &before.0].concat();
         batch.put(Space::State, keys::FIRST, first);
     });
-    let mut kept = 0;
+    let (mut kept, mut gaps, mut known, mut end) = (0, Vec::new(), Vec::new(), None);
     let mut result = Ok(());
-    let walked = verify::walk(&view, |head, body| {
-        if appender.push_raw(head, body).is_ok() {
-            kept += 1;
+    verify::walk(&view, |step| {
+        match step {
+            Step::Record { head, body, .. } => {
+                known.extend(verify::gap(head, body));
+                kept += u64::from(appender.push_raw(head, body).is_ok());
+            }
+            Step::Hole(hole) => match (hole.gap(), hole.behind) {
+                (Some(gap), Some((next, follows))) if gaps.len() < MOST_GAPS => {
+                    appender.skip(next, follows);
+                    join(&mut gaps, gap, hole.broken.why);
+                }
+                _ => {
+                    end = Some(hole.broken);
+                    return ControlFlow::Break(());
+                }
+            },
         }
         if appender.pending() >= BATCH_RECORDS
             && let Some(prepared) = appender.take()
-            && result.is_ok()
         {
             result = store.commit(prepared.batch);
         }
-    });
+        if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
     result?;
-    let fault = match walked {
-        Ok(None) => String::new(),
-        Ok(Some(broken)) => format!("; record {} was the first that is lost", broken.seq),
-        Err(error) => format!("; {error}"),
-    };
+    let lost: u64 = gaps.iter().map(|(gap, _)| gap.records()).sum();
+    let ranges = gaps.iter().flat_map(|(gap, _)| [gap.first_lost_seq, gap.last_lost_seq]);
+    let ranges: Vec<u8> = ranges.flat_map(u64::to_be_bytes).collect();
+    appender.also(|batch| batch.put(Space::State, keys::GAPS, ranges));
+    // Of those that were lost before, the log speaks already.
+    for (gap, why) in gaps.iter().filter(|(gap, _)| !known.contains(gap)) {
+        appender.push(&gap.draft(why, now_ms).into(), now_ms);
+    }
     let mut draft = Draft::new(Type::SystemStart, Source::Internal, Status::Error);
     draft.started = now_ms.saturating_mul(1000);
-    let lost =
-        format!("{why}; {kept} records were kept, the rest is in {}{fault}", aside.display());
-    draft.set(Text::Error, &lost);
+    let end = end.map_or(String::new(), |broken| {
+        format!("; record {} is the first that is lost at the end: {}", broken.seq, broken.why)
+    });
+    let text = format!(
+        "{why}; {kept} records were kept, {lost} between them are lost, the damaged log is in {}{end}",
+        aside.display()
+    );
+    draft.set(Text::Error, &text);
     appender.push(&draft.into(), now_ms);
     if let Some(prepared) = appender.take() {
         store.commit(prepared.batch)?;
     }
     store.sync()?;
-    Ok(kept)
+    Ok((kept, lost))
 }

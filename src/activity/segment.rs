@@ -72,6 +72,15 @@ impl Bitmap {
         self
     }
 
+    /// Without the records from `first` to `last`.
+    #[must_use]
+    pub fn without(self, segment: u64, first: u64, last: u64) -> Self {
+        let mut rest = self;
+        let gone = self.within(segment, first, last.saturating_add(1));
+        rest.0.iter_mut().zip(gone.0).for_each(|(word, gone)| *word &= !gone);
+        rest
+    }
+
     /// How many.
     #[must_use]
     pub fn count(&self) -> u64 {

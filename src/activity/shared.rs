@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::Thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
@@ -63,6 +63,8 @@ pub(super) struct Shared {
     pub(super) store: ArcSwap<Option<Store>>,
     pub(super) failure: ArcSwap<Option<String>>,
     pub(super) is_failed: AtomicBool,
+    /// The disk has not answered the writer for so long that nobody waits for it any more.
+    pub(super) is_stalled: AtomicBool,
     pub(super) is_closed: AtomicBool,
     pub(super) lost: AtomicU64,
     pub(super) written: AtomicU64,
@@ -70,6 +72,14 @@ pub(super) struct Shared {
     /// When the batch under way was begun, in microseconds since `base`; 0 for none.
     pub(super) batch_since: AtomicU64,
     pub(super) batch_done: Notify,
+    /// When the writer began what it does on the disk just now, in microseconds since `base`; 0 for
+    /// nothing.
+    pub(super) disk_since: AtomicU64,
+    /// The longest that it waited for the disk, in microseconds.
+    pub(super) disk_longest: AtomicU64,
+    /// The bytes that the log takes on disk, as the writer last saw it: to ask the store waits for
+    /// its syncs.
+    pub(super) disk_bytes: AtomicU64,
     /// Tells calls that wait for room that there will be none.
     pub(super) has_failed: Notify,
     pub(super) base: Instant,
@@ -79,6 +89,7 @@ pub(super) struct Shared {
     pub(super) opened: OnceLock<Opened>,
     pub(super) pruning: Mutex<()>,
     pub(super) pruner: OnceLock<Thread>,
+    pub(super) watcher: OnceLock<Thread>,
     pub(super) epochs: Epochs,
     pub(super) live: broadcast::Sender<Arc<Record>>,
 }
@@ -101,18 +112,23 @@ impl Shared {
             store: ArcSwap::from_pointee(None),
             failure: ArcSwap::from_pointee(None),
             is_failed: AtomicBool::new(false),
+            is_stalled: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             lost: AtomicU64::new(0),
             written: AtomicU64::new(0),
             durable_seq: AtomicU64::new(0),
             batch_since: AtomicU64::new(0),
             batch_done: Notify::new(),
+            disk_since: AtomicU64::new(0),
+            disk_longest: AtomicU64::new(0),
+            disk_bytes: AtomicU64::new(0),
             has_failed: Notify::new(),
             base: Instant::now(),
             clock,
             opened: OnceLock::new(),
             pruning: Mutex::new(()),
             pruner: OnceLock::new(),
+            watcher: OnceLock::new(),
             epochs: Epochs::default(),
             live: broadcast::Sender::new(LIVE_RECORDS),
         });
@@ -147,8 +163,39 @@ impl Shared {
         }
     }
 
+    /// True while nothing can be written: calls go by `on_failure` then.
+    pub(super) fn refuses(&self) -> bool {
+        self.is_failed.load(Ordering::Acquire) || self.is_stalled.load(Ordering::Acquire)
+    }
+
+    /// Why nothing can be written, if nothing can.
+    pub(super) fn failure(&self) -> Option<String> {
+        let failed = self.failure.load().as_ref().clone();
+        failed.or_else(|| {
+            let waits = self.disk_waits(Instant::now())?;
+            let stalled = self.is_stalled.load(Ordering::Acquire);
+            stalled.then(|| format!("the disk has not answered for {} s", waits.as_secs()))
+        })
+    }
+
     pub(super) fn failure_text(&self) -> String {
-        self.failure.load().as_ref().clone().unwrap_or_default()
+        self.failure().unwrap_or_default()
+    }
+
+    /// How long the writer has been waiting for the disk at `now`.
+    pub(super) fn disk_waits(&self, now: Instant) -> Option<Duration> {
+        match self.disk_since.load(Ordering::Acquire) {
+            0 => None,
+            since => Some(Duration::from_micros(self.micros(now).saturating_sub(since))),
+        }
+    }
+
+    /// How long the oldest record that is not durable has been waiting, within a batch's time.
+    pub(super) fn lag(&self, now: Instant) -> Duration {
+        match self.batch_since.load(Ordering::Acquire) {
+            0 => Duration::ZERO,
+            since => Duration::from_micros(self.micros(now).saturating_sub(since)),
+        }
     }
 
     /// Microseconds from when the log was opened to `now`, never 0.
@@ -162,7 +209,7 @@ impl Shared {
             0 => false,
             since => {
                 let late = self.micros(now) > since + OVERRUN.as_micros() as u64;
-                late && !self.is_failed.load(Ordering::Acquire)
+                late && !self.refuses()
             }
         }
     }

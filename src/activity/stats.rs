@@ -52,6 +52,7 @@ impl Stats {
             | Type::Approval
             | Type::ConfigChange
             | Type::Retention
+            | Type::Gap
             | Type::SystemStart
             | Type::SystemStop => return,
         }

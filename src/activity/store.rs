@@ -9,15 +9,18 @@
 //! `view`. The only file of this folder that names fjall.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fjall::{
     AbstractTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable,
 };
 use thiserror::Error;
+use xxhash_rust::xxh3::Xxh3Default;
 
 use super::bytes::DecodeError;
 use super::record::NodeId;
@@ -36,6 +39,22 @@ const MEMTABLE_BYTES: u64 = 16 << 20;
 /// Threads that flush and compact. One: of several, the first hands the request to compact back to
 /// itself without a pause for as long as another compacts, and takes a core for it.
 const WORKERS: usize = 1;
+
+/// Full memtables of a keyspace with which a write waits until one is a table. fjall waits too, from
+/// 4 on, but without a bound: for ever where its own thread has given up.
+const MOST_SEALED: usize = 2;
+/// Runs of a keyspace's first level with which a write waits for compaction. fjall slows writes down
+/// from 20 on and waits from 30 on, again without a bound.
+const MOST_RUNS: usize = 24;
+/// How long a write or a compaction waits for fjall's thread in all.
+const STALL_LIMIT: Duration = Duration::from_secs(10);
+/// How often it is looked whether the thread is done.
+const STALL_POLL: Duration = Duration::from_millis(5);
+/// The file by which it is found out why fjall's thread gave up, and how much is written to it.
+const PROBE: &str = "probe";
+const PROBE_BYTES: usize = 64 << 10;
+
+const READ_BYTES: usize = 1 << 20;
 
 /// A keyspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +76,22 @@ pub enum Space {
 impl Space {
     const ALL: [Self; 6] =
         [Self::Heads, Self::Bodies, Self::Index, Self::Segments, Self::Stats, Self::State];
+
+    /// Those that can be made anew from the records.
+    const DERIVED: [Self; 3] = [Self::Index, Self::Segments, Self::Stats];
+
+    /// The name of its folder: keyspaces are numbered in the order in which they are made, which is
+    /// that of [`Self::ALL`].
+    const fn folder(self) -> &'static str {
+        match self {
+            Self::Heads => "1",
+            Self::Bodies => "2",
+            Self::Index => "3",
+            Self::Segments => "4",
+            Self::Stats => "5",
+            Self::State => "6",
+        }
+    }
 
     const fn name(self) -> &'static str {
         match self {
@@ -160,6 +195,25 @@ impl Store {
         Self::open_existing(dir.join(DB))
     }
 
+    /// Opens the log in `dir` without what is derived from its records: for reading them where the
+    /// rest is damaged. What is derived is removed.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`].
+    pub fn open_records(dir: &Path) -> Result<Self, StoreError> {
+        let path = dir.join(DB);
+        for space in Space::DERIVED {
+            // A keyspace without this file was never finished to the store, which makes it anew.
+            match fs::remove_file(path.join("keyspaces").join(space.folder()).join("current")) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+                Ok(()) | Err(_) => {}
+            }
+        }
+        let db = open_db(&path)?;
+        Self::with_keyspaces(db, path)
+    }
+
     fn open_existing(path: PathBuf) -> Result<Self, StoreError> {
         let db = open_db(&path)?;
         let names = db.list_keyspace_names();
@@ -169,6 +223,10 @@ impl Store {
             let why = format!("keyspace {} is missing", lost.name());
             return Err(StoreError::Damaged { file: path.join("keyspaces"), why });
         }
+        Self::with_keyspaces(db, path)
+    }
+
+    fn with_keyspaces(db: Database, path: PathBuf) -> Result<Self, StoreError> {
         let spaces = keyspaces(&db, &path)?;
         let [.., state] = &spaces;
         let get = |key: &str| state.get(key).map_err(|error| read_error(&path, error));
@@ -196,6 +254,10 @@ impl Store {
     ///
     /// [`StoreError::Io`]; the store then takes no more writes until it is opened again.
     pub fn commit(&self, batch: Batch) -> Result<(), StoreError> {
+        self.wait_until(|space| {
+            space.tree.sealed_memtable_count() <= MOST_SEALED
+                && space.tree.l0_run_count() <= MOST_RUNS
+        })?;
         let mut out = fjall::OwnedWriteBatch::with_capacity(self.db.clone(), batch.writes.len());
         for (space, key, value) in batch.writes {
             match value {
@@ -203,8 +265,8 @@ impl Store {
                 None => out.remove(self.space(space), key),
             }
         }
-        out.commit().map_err(write_error)?;
-        self.db.persist(PersistMode::Buffer).map_err(write_error)
+        out.commit().map_err(|error| self.write_error(error))?;
+        self.db.persist(PersistMode::Buffer).map_err(|error| self.write_error(error))
     }
 
     /// Makes durable what was written.
@@ -213,7 +275,7 @@ impl Store {
     ///
     /// [`StoreError::Io`]; the store then takes no more writes until it is opened again.
     pub fn sync(&self) -> Result<(), StoreError> {
-        self.db.persist(PersistMode::SyncData).map_err(write_error)
+        self.db.persist(PersistMode::SyncData).map_err(|error| self.write_error(error))
     }
 
     /// The log as it is now.
@@ -222,7 +284,8 @@ impl Store {
         Snapshot { snapshot: self.db.snapshot(), store: self.clone() }
     }
 
-    /// The bytes it takes on disk, the preallocated part of the journal included.
+    /// The bytes it takes on disk, the preallocated part of the journal included. Waits for a sync
+    /// that is under way.
     #[must_use]
     pub fn disk_bytes(&self) -> u64 {
         self.db.disk_space().unwrap_or_default()
@@ -232,6 +295,31 @@ impl Store {
     #[must_use]
     pub fn table_bytes(&self) -> u64 {
         self.spaces.iter().map(|space| space.disk_space()).sum()
+    }
+
+    /// The folder of a keyspace.
+    #[must_use]
+    pub fn folder(&self, space: Space) -> &Path {
+        self.space(space).path()
+    }
+
+    /// Reads every table whole, and names those that are not what was written: of which a block, the
+    /// index, the filter or anything else is damaged. Such a table stops the store for good once it is
+    /// compacted. What is not yet in tables is not looked at.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Io`] if the disk refuses.
+    pub fn damaged_tables(&self) -> Result<Vec<PathBuf>, StoreError> {
+        let mut damaged = Vec::new();
+        for keyspace in &self.spaces {
+            for table in keyspace.tree.current_version().iter_tables() {
+                if hash(&table.path)? != table.checksum().into_u128() {
+                    damaged.push(table.path.to_path_buf());
+                }
+            }
+        }
+        Ok(damaged)
     }
 
     /// Gives back the tables of `space` that hold only keys below `key`. What else is below it
@@ -254,8 +342,50 @@ impl Store {
     /// [`StoreError::Io`].
     pub fn compact(&self, space: Space) -> Result<(), StoreError> {
         let keyspace = self.space(space);
-        keyspace.rotate_memtable_and_wait().map_err(write_error)?;
-        keyspace.major_compact().map_err(write_error)
+        self.flush(keyspace)?;
+        keyspace.major_compact().map_err(|error| self.write_error(error))
+    }
+
+    /// Makes a table of what a keyspace has in memory.
+    fn flush(&self, keyspace: &Keyspace) -> Result<(), StoreError> {
+        keyspace.rotate_memtable().map_err(|error| self.write_error(error))?;
+        self.wait_until(|space| space.tree.sealed_memtable_count() == 0)
+    }
+
+    /// Waits, with a bound, until fjall's thread has brought every keyspace to where `is_done`.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Io`] if the thread gave up, or the time is over.
+    fn wait_until(&self, is_done: impl Fn(&Keyspace) -> bool) -> Result<(), StoreError> {
+        let deadline = Instant::now() + STALL_LIMIT;
+        while !self.spaces.iter().all(&is_done) {
+            // Fails once the thread has given up.
+            self.db.persist(PersistMode::Buffer).map_err(|error| self.write_error(error))?;
+            if Instant::now() > deadline {
+                let why = format!("its tables were not written within {STALL_LIMIT:?}");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, why).into());
+            }
+            thread::sleep(STALL_POLL);
+        }
+        Ok(())
+    }
+
+    /// What a failed write says. Where fjall's thread gave up earlier it keeps the reason to
+    /// itself: then the disk is asked.
+    fn write_error(&self, error: fjall::Error) -> StoreError {
+        match error {
+            fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => {
+                StoreError::Io(error)
+            }
+            fjall::Error::Poisoned => match probe(&self.path) {
+                Err(error) => StoreError::Io(error),
+                Ok(()) => {
+                    StoreError::Io(io::Error::other("its thread gave up after a failed operation"))
+                }
+            },
+            error => StoreError::Io(io::Error::other(error)),
+        }
     }
 
     fn space(&self, space: Space) -> &Keyspace {
@@ -307,24 +437,6 @@ impl Snapshot {
         Rows { rows, path: self.store.path.clone() }
     }
 
-    /// Reads every key and value, as a check that they can be read.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] for the first that cannot.
-    pub fn read_all(&self) -> Result<(), StoreError> {
-        for space in Space::ALL {
-            let rows = self.snapshot.iter(self.store.space(space));
-            let rows = Rows { rows: Some(rows), path: self.store.path.clone() };
-            for row in rows {
-                let (key, _) = row?;
-                // Reads the filters, too.
-                self.get(space, &key)?;
-            }
-        }
-        Ok(())
-    }
-
     /// A value that does not decode: the place in the store, and what is wrong.
     #[must_use]
     pub fn damaged(&self, space: Space, key: &[u8], error: DecodeError) -> StoreError {
@@ -374,12 +486,15 @@ fn create(dir: &Path, node: NodeId) -> Result<(), StoreError> {
     }
     {
         let db = open_db(&path)?;
-        let [.., state] = keyspaces(&db, &path)?;
-        state.insert("format", [FORMAT]).map_err(write_error)?;
-        state.insert("node", node.0).map_err(write_error)?;
-        db.persist(PersistMode::SyncAll).map_err(write_error)?;
+        let spaces = keyspaces(&db, &path)?;
+        let store = Store { db, spaces, node, path: path.clone() };
+        let mut batch = Batch::default();
+        batch.put(Space::State, "format", vec![FORMAT]);
+        batch.put(Space::State, "node", node.0.to_vec());
+        store.commit(batch)?;
+        store.sync()?;
         // In a table it outlives the journal.
-        state.rotate_memtable_and_wait().map_err(write_error)?;
+        store.flush(store.space(Space::State))?;
     }
     fs::rename(&path, dir.join(DB))?;
     fs::File::open(dir)?.sync_all()?;
@@ -446,13 +561,28 @@ fn read_error(path: &Path, error: fjall::Error) -> StoreError {
     }
 }
 
-fn write_error(error: fjall::Error) -> StoreError {
-    match error {
-        fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => {
-            StoreError::Io(error)
+/// The hash that the store keeps of a table.
+fn hash(path: &Path) -> io::Result<u128> {
+    let mut file = fs::File::open(path)?;
+    let mut hasher = Xxh3Default::new();
+    let mut buffer = vec![0; READ_BYTES];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hasher.digest128()),
+            read => hasher.update(buffer.get(..read).unwrap_or_default()),
         }
-        error => StoreError::Io(io::Error::other(error)),
     }
+}
+
+/// Tries what the store's thread does: opens a file, writes and syncs it.
+fn probe(path: &Path) -> io::Result<()> {
+    let probe = path.with_file_name(PROBE);
+    let result = fs::File::create(&probe).and_then(|mut file| {
+        file.write_all(&[0; PROBE_BYTES])?;
+        file.sync_all()
+    });
+    let removed = fs::remove_file(&probe);
+    result.and(removed)
 }
 
 /// The newest journal in a database's folder; the folder if there is none.

@@ -1,11 +1,13 @@
 //! Verification (ACT-4): walks the chain and names the first record that is altered, missing or
 //! out of place.
 //!
-//! A folder is verified on a copy, so that recovery repairs nothing away. A running log is verified on a snapshot, which says nothing
+//! A folder is verified on a copy, so that recovery repairs nothing away; tables are read whole. A
+//! running log is verified on a snapshot, which says nothing
 //! about bytes on disk that are still in memory. The chain has no key: who can rewrite the whole
 //! store and its head can forge it.
 
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use serde::ser::{Serialize, Serializer};
@@ -14,13 +16,16 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::codec;
 use super::copy::Copy;
+use super::gap::Gap;
 use super::head::{HeadFile, Mark};
-use super::record::{Body, Type};
+use super::record::{Body, Hash, Type};
 use super::recover::{self, Lock};
 use super::seal::{self, Depth, Finding};
 use super::store::{DB, Store, StoreError};
-use super::view::View;
+use super::view::{Block, View};
 
+/// Holes that are looked at: a log with more is beyond counting.
+const MOST_HOLES: usize = 1000;
 /// How often progress is told, in records.
 const PROGRESS_RECORDS: u64 = 4096;
 
@@ -35,7 +40,10 @@ pub struct Report {
     pub last: u64,
     /// The first record that is not as it was written.
     pub broken: Option<Broken>,
-    /// The files that are not what they were when the log was closed.
+    /// Records of which the log itself says that they are lost.
+    pub gaps: Vec<Gap>,
+    /// The files that are not what they were when the log was closed, and the tables that are not
+    /// what was written.
     pub altered: Vec<PathBuf>,
     /// What else is worth knowing: what a crash left, and the like.
     pub notes: Vec<String>,
@@ -63,7 +71,10 @@ struct Members<'a> {
     /// The first record that is not as it was written.
     #[schema(required, value_type = Option<Broken>)]
     broken: &'a Option<Broken>,
-    /// Files that are not what they were when the log was closed; of a running log none.
+    /// Records of which the log itself says that they are lost.
+    gaps: &'a [Gap],
+    /// Files that are not what they were when the log was closed, and tables that are not what was
+    /// written; of a running log none.
     #[schema(value_type = Vec<String>)]
     altered: &'a [PathBuf],
     /// What else is worth knowing.
@@ -72,10 +83,10 @@ struct Members<'a> {
 
 impl Serialize for Report {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { records, first, last, broken, altered, notes } = self;
+        let Self { records, first, last, broken, gaps, altered, notes } = self;
         let sound = self.is_sound();
-        Members { sound, records: *records, first: *first, last: *last, broken, altered, notes }
-            .serialize(serializer)
+        let (records, first, last) = (*records, *first, *last);
+        Members { sound, records, first, last, broken, gaps, altered, notes }.serialize(serializer)
     }
 }
 
@@ -100,6 +111,12 @@ pub struct Broken {
     pub fault: Fault,
     /// More words.
     pub why: String,
+}
+
+impl Broken {
+    fn new(seq: u64, fault: Fault, why: &str) -> Self {
+        Self { seq, fault, why: why.into() }
+    }
 }
 
 /// What can be wrong with a record.
@@ -132,8 +149,11 @@ pub fn folder(
     };
     let copy = Copy::below(scratch, dir)?;
     let result = verify_copy(dir, copy.path(), progress);
-    let report = result.map_err(|error| copy.as_original(dir, error))?;
-    Ok(Report { altered, ..report })
+    let mut report = result.map_err(|error| copy.as_original(dir, error))?;
+    report.altered.extend(altered);
+    report.altered.sort();
+    report.altered.dedup();
+    Ok(report)
 }
 
 fn verify_copy(
@@ -153,7 +173,10 @@ fn verify_copy(
     let before: Vec<_> = before.iter().map(|path| used_bytes(path)).collect::<Result<_, _>>()?;
     let store = Store::open(copy)?;
     let mut report = verify(&View::new(store.snapshot())?, reading.mark, progress)?;
-    store.snapshot().read_all()?;
+    for table in store.damaged_tables()? {
+        let table = table.strip_prefix(copy).map_or(table.clone(), |name| dir.join(name));
+        report.altered.push(table);
+    }
     if reading.mark.is_none() && report.records > 0 {
         report.notes.push("there is no head: records may be missing at the end".into());
     }
@@ -185,22 +208,36 @@ pub fn verify(
     let (first, total) = (view.first(), view.next() - view.first());
     let mut report = Report { first, last: first - 1, ..Report::default() };
     let mut retention = None;
-    report.broken = walk(view, |head, body| {
+    let mut holes = Vec::new();
+    walk(view, |step| {
+        let (seq, head, body) = match step {
+            Step::Record { seq, head, body } => (seq, head, body),
+            Step::Hole(hole) => {
+                holes.push(hole);
+                let too_many = holes.len() >= MOST_HOLES;
+                return if too_many { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+            }
+        };
+        report.gaps.extend(gap(head, body));
         if let Ok(head) = codec::decode_head(head)
             && head.kind == Type::Retention
         {
             retention = codec::decode_body(body).ok().and_then(|body| kept_from(&body));
         }
         report.records += 1;
-        report.last += 1;
+        report.last = seq;
         if report.records.is_multiple_of(PROGRESS_RECORDS) {
             progress(report.records, total);
         }
+        ControlFlow::Continue(())
     })?;
+    // A hole that the log itself speaks of is no news.
+    let known = |hole: &Hole| hole.gap().is_some_and(|gap| report.gaps.contains(&gap));
+    report.broken = holes.into_iter().find(|hole| !known(hole)).map(|hole| hole.broken);
     if report.broken.is_some() {
         return Ok(report);
     }
-    let broken = |seq, fault, why: &str| Some(Broken { seq, fault, why: why.into() });
+    let broken = |seq, fault, why: &str| Some(Broken::new(seq, fault, why));
     progress(report.records, total);
     if first > 1 && retention != Some((first, view.before_first()?.to_string())) {
         let why = "no retention record says that it was removed";
@@ -220,47 +257,148 @@ pub fn verify(
     Ok(report)
 }
 
-/// Walks the chain from the first kept record, and hands out the head and body of each that is as
-/// it was written, up to the first that is not.
+/// Records that are not as they were written, between two that are, or at the end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hole {
+    /// The first record that is not as it was written, and what is wrong with it.
+    pub broken: Broken,
+    /// The next one that can be read, and the hash it follows; `None` if there is none.
+    pub behind: Option<(u64, Hash)>,
+}
+
+impl Hole {
+    /// The record that must stand in the log if this is known; of the end there is none.
+    #[must_use]
+    pub fn gap(&self) -> Option<Gap> {
+        let (next, follows) = self.behind?;
+        Some(Gap::new(self.broken.seq, next - 1, follows))
+    }
+}
+
+/// What a walk comes by.
+#[derive(Debug)]
+pub enum Step<'a> {
+    /// A record that is as it was written.
+    Record {
+        /// Its number.
+        seq: u64,
+        /// Its head, encoded.
+        head: &'a [u8],
+        /// Its body, encoded.
+        body: &'a [u8],
+    },
+    /// Records that are not.
+    Hole(Hole),
+}
+
+/// Walks the chain from the first kept record, until `each` breaks.
 ///
 /// # Errors
 ///
-/// [`StoreError`] where the log cannot be read.
-pub fn walk(view: &View, mut each: impl FnMut(&[u8], &[u8])) -> Result<Option<Broken>, StoreError> {
+/// [`StoreError`] where the disk refuses, or the log's beginning cannot be read.
+pub fn walk(
+    view: &View,
+    mut each: impl FnMut(Step<'_>) -> ControlFlow<()>,
+) -> Result<(), StoreError> {
     let mut last = view.before_first()?;
     let mut next = view.first();
-    let broken = |seq, fault, why: &str| Ok(Some(Broken { seq, fault, why: why.into() }));
-    for block in view.blocks(next, view.next())? {
-        let block = block?;
-        if block.layout.first > next {
-            return broken(next, Fault::Missing, "there is a gap");
-        }
-        let bodies = view.bodies(&block)?;
-        for seq in block.layout.first..block.end() {
-            let Some((prev, hash)) = block.link(seq) else { continue };
-            if seq < view.first() {
-                continue;
+    'blocks: loop {
+        let mut found = None;
+        let mut blocks = match view.blocks(next, view.next()) {
+            Ok(blocks) => Some(blocks),
+            Err(error) => {
+                found = Some(unreadable(next, error)?);
+                None
             }
-            if seq < next {
-                return broken(seq, Fault::OutOfPlace, "it is there twice");
-            }
-            if prev != last {
-                return broken(seq, Fault::OutOfPlace, "it does not follow the one before it");
-            }
-            let body = bodies.as_ref().and_then(|bodies| bodies.get(&block, seq));
-            let (Some(head), Some(body)) = (block.head(seq), body) else {
-                return broken(seq, Fault::Missing, "a part of it is missing");
+        };
+        while let Some(block) = blocks.as_mut().and_then(Iterator::next) {
+            let block = match block {
+                Ok(block) => block,
+                Err(error) => {
+                    found = Some(unreadable(next, error)?);
+                    break;
+                }
             };
-            let whole = codec::decode_head(head).is_ok() && codec::decode_body(body).is_ok();
-            if !whole || codec::chain(last, view.node(), seq, head, body) != hash {
-                return broken(seq, Fault::Altered, "its hash does not fit");
+            if block.layout.first > next {
+                let broken = Broken::new(next, Fault::Missing, "there is a gap");
+                let behind = Some((block.layout.first, block.layout.prev));
+                (next, last) = (block.layout.first, block.layout.prev);
+                if each(Step::Hole(Hole { broken, behind })).is_break() {
+                    return Ok(());
+                }
             }
-            each(head, body);
-            last = hash;
-            next = seq + 1;
+            if let Some(broken) = walk_block(view, &block, &mut next, &mut last, &mut each)? {
+                found = Some(broken);
+                break;
+            }
+        }
+        drop(blocks);
+        let Some(broken) = found else { return Ok(()) };
+        let behind = view.readable_after(next)?;
+        let behind = behind.map(|block| (block.layout.first, block.layout.prev));
+        if each(Step::Hole(Hole { broken, behind })).is_break() {
+            return Ok(());
+        }
+        match behind {
+            Some(behind) => (next, last) = behind,
+            None => break 'blocks,
         }
     }
+    Ok(())
+}
+
+/// What keeps the record `seq` from being read, unless that is the disk itself.
+fn unreadable(seq: u64, error: StoreError) -> Result<Broken, StoreError> {
+    match error {
+        StoreError::Damaged { .. } => Ok(Broken::new(seq, Fault::Altered, &error.to_string())),
+        StoreError::Locked | StoreError::Io(_) => Err(error),
+    }
+}
+
+/// Hands out the records of one block; the first that is not as it was written.
+fn walk_block(
+    view: &View,
+    block: &Block,
+    next: &mut u64,
+    last: &mut Hash,
+    each: &mut impl FnMut(Step<'_>) -> ControlFlow<()>,
+) -> Result<Option<Broken>, StoreError> {
+    let broken = |seq, fault, why: &str| Ok(Some(Broken::new(seq, fault, why)));
+    let bodies = match view.bodies(block) {
+        Ok(bodies) => bodies,
+        Err(error) => return unreadable((*next).max(block.layout.first), error).map(Some),
+    };
+    for seq in block.layout.first..block.end() {
+        let Some((prev, hash)) = block.link(seq) else { continue };
+        if seq < view.first() {
+            continue;
+        }
+        if seq < *next {
+            return broken(seq, Fault::OutOfPlace, "it is there twice");
+        }
+        if prev != *last {
+            return broken(seq, Fault::OutOfPlace, "it does not follow the one before it");
+        }
+        let body = bodies.as_ref().and_then(|bodies| bodies.get(block, seq));
+        let (Some(head), Some(body)) = (block.head(seq), body) else {
+            return broken(seq, Fault::Missing, "a part of it is missing");
+        };
+        let whole = codec::decode_head(head).is_ok() && codec::decode_body(body).is_ok();
+        if !whole || codec::chain(*last, view.node(), seq, head, body) != hash {
+            return broken(seq, Fault::Altered, "its hash does not fit");
+        }
+        if each(Step::Record { seq, head, body }).is_break() {
+            return Ok(None);
+        }
+        (*last, *next) = (hash, seq + 1);
+    }
     Ok(None)
+}
+
+/// What a record says about a gap, if it is of that type.
+pub(super) fn gap(head: &[u8], body: &[u8]) -> Option<Gap> {
+    let is_gap = codec::decode_head(head).is_ok_and(|head| head.kind == Type::Gap);
+    codec::decode_body(body).ok().filter(|_| is_gap).and_then(|body| Gap::read(&body))
 }
 
 /// What a retention record says about the first kept record.

@@ -20,6 +20,9 @@ use super::segment::{self, Bitmap, Bounds, Builder};
 use super::stats::{BUCKET_US, Period, Stats, Summary};
 use super::store::{Snapshot, Space, StoreError};
 
+/// How far behind a damaged place every number is tried.
+const PATIENT_RECORDS: u64 = 1024;
+
 /// The log at one moment.
 pub struct View {
     snapshot: Snapshot,
@@ -29,6 +32,8 @@ pub struct View {
     next: u64,
     /// The first segment that is not full.
     unsealed: u64,
+    /// The first and last numbers of records that are lost: the index speaks of whole segments.
+    gaps: Vec<(u64, u64)>,
 }
 
 /// Where the log ends.
@@ -57,11 +62,29 @@ impl View {
             Some(key) => 1 + number(&snapshot, Space::Segments, &key, &key)?,
             None => 0,
         };
-        let mut view = Self { snapshot, first, next: 1, unsealed };
+        let gaps = match snapshot.get(Space::State, keys::GAPS)? {
+            Some(bytes) => pairs(&snapshot, &bytes)?,
+            None => Vec::new(),
+        };
+        let mut view = Self { snapshot, first, next: 1, unsealed, gaps };
         if let Some(block) = view.block_before(u64::MAX)? {
             view.next = block.end();
         }
         Ok(view)
+    }
+
+    /// Looks at the snapshot of a log of which parts cannot be read: nothing is known of its end,
+    /// and nothing is taken from what is derived.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if not even its beginning can be read.
+    pub fn of_damaged(snapshot: Snapshot) -> Result<Self, StoreError> {
+        let first = match snapshot.get(Space::State, keys::FIRST)? {
+            Some(bytes) => number(&snapshot, Space::State, keys::FIRST, &bytes)?,
+            None => 1,
+        };
+        Ok(Self { snapshot, first, next: u64::MAX, unsealed: 0, gaps: Vec::new() })
     }
 
     /// The node whose log this is.
@@ -126,17 +149,16 @@ impl View {
         Ok(self.block_of(seq, &mut None)?.link(seq).map(|(_, hash)| hash))
     }
 
-    /// The id of a record, if it is kept.
+    /// The first record from `seq` on that is there: its number, its id, and the hash it follows.
     ///
     /// # Errors
     ///
     /// [`StoreError`] if it cannot be read.
-    pub fn id(&self, seq: u64) -> Result<Option<Id>, StoreError> {
-        if !(self.first..self.next).contains(&seq) {
-            return Ok(None);
-        }
-        let head = self.head(self.block_of(seq, &mut None)?, seq)?.stored_ms;
-        Ok(Some(Id::new(head, seq, self.node())))
+    pub fn from(&self, seq: u64) -> Result<Option<(u64, Id, Hash)>, StoreError> {
+        let Some(block) = self.blocks(seq, self.next)?.next().transpose()? else { return Ok(None) };
+        let seq = block.layout.first.max(seq);
+        let id = Id::new(self.head(&block, seq)?.stored_ms, seq, self.node());
+        Ok(block.link(seq).map(|(prev, _)| (seq, id, prev)))
     }
 
     /// The oldest full segment of which anything is there.
@@ -155,6 +177,12 @@ impl View {
     #[must_use]
     pub fn with_removed(self) -> Self {
         Self { first: 1, ..self }
+    }
+
+    /// The same without what was stored after the record `last`.
+    #[must_use]
+    pub fn up_to(self, last: u64) -> Self {
+        Self { next: self.next.min(last.saturating_add(1)), ..self }
     }
 
     /// A page of records, newest first.
@@ -318,6 +346,8 @@ impl View {
         }
         let mut hand = |number, found: Bitmap| {
             let found = found.within(number, from, below);
+            let lost = |found: Bitmap, gap: &(u64, u64)| found.without(number, gap.0, gap.1);
+            let found = self.gaps.iter().fold(found, lost);
             if found.is_empty() { ControlFlow::Continue(()) } else { each(number, found) }
         };
         let whole = self.whole_segments();
@@ -395,6 +425,42 @@ impl View {
         };
         let rows = self.snapshot.range(Space::Heads, &keys::number(first), &keys::number(below));
         Ok(rows.map(|row| row.and_then(|(key, value)| self.decode_block(&key, value))))
+    }
+
+    /// The first block behind one that cannot be read, which holds the record `seq`; `None` if there
+    /// is none. Looks at every place for a while, then in longer and longer steps: what lies between
+    /// two damaged places far apart may be passed over.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Io`] if the disk refuses.
+    pub(super) fn readable_after(&self, seq: u64) -> Result<Option<Block>, StoreError> {
+        let from =
+            |at: u64| {
+                let mut rows =
+                    self.snapshot.range(Space::Heads, &keys::number(at), &keys::number(self.next));
+                match rows.next().transpose().and_then(|row| {
+                    row.map(|(key, value)| self.decode_block(&key, value)).transpose()
+                }) {
+                    Ok(block) => Ok(Some(block)),
+                    Err(StoreError::Damaged { .. }) => Ok(None),
+                    Err(error) => Err(error),
+                }
+            };
+        let (mut bad, mut good, mut step) = (seq, seq.saturating_add(1), 1);
+        while good < self.next && from(good)?.is_none() {
+            bad = good;
+            step = if good - seq < PATIENT_RECORDS { 1 } else { step * 2 };
+            good = good.saturating_add(step);
+        }
+        while good - bad > 1 {
+            let middle = bad + (good - bad) / 2;
+            match from(middle)? {
+                Some(_) => good = middle,
+                None => bad = middle,
+            }
+        }
+        Ok(from(good)?.flatten())
     }
 
     /// The last block that begins before `seq`.
@@ -529,6 +595,17 @@ impl Bodies {
 fn last_key(snapshot: &Snapshot, space: Space) -> Result<Option<Bytes>, StoreError> {
     let mut rows = snapshot.range(space, &keys::number(0), &keys::number(u64::MAX));
     Ok(rows.next_back().transpose()?.map(|(key, _)| key))
+}
+
+fn pairs(snapshot: &Snapshot, bytes: &[u8]) -> Result<Vec<(u64, u64)>, StoreError> {
+    let mut reader = Reader(bytes);
+    let mut pairs = Vec::new();
+    let damaged = |error| snapshot.damaged(Space::State, keys::GAPS, error);
+    while !reader.0.is_empty() {
+        let first = reader.array().map(u64::from_be_bytes).map_err(damaged)?;
+        pairs.push((first, reader.array().map(u64::from_be_bytes).map_err(damaged)?));
+    }
+    Ok(pairs)
 }
 
 fn number(snapshot: &Snapshot, space: Space, key: &[u8], bytes: &[u8]) -> Result<u64, StoreError> {

@@ -51,6 +51,10 @@ const CLOSE_POLL: Duration = Duration::from_millis(50);
 const BATCH_RECORDS: u64 = 8192;
 /// A batch is closed at so many bytes.
 const BATCH_BYTES: usize = 8 << 20;
+/// How often the size of the log is asked for.
+const SIZE_EVERY: Duration = Duration::from_secs(1);
+/// What the writer waits for the disk longer than this is told in the log.
+pub(super) const SLOW_DISK: Duration = Duration::from_secs(1);
 /// Records beyond `max_records`, and parts of it, before the pruner is woken.
 const SLACK: u64 = 64;
 /// Records read back at a time for live readers.
@@ -68,6 +72,7 @@ pub(super) fn start(
     let mark = appender.mark();
     let _ = shared.opened.set(clock::Opened { at: (shared.clock)(), end: view.end()?.stored_ms });
     shared.durable_seq.store(mark.seq, Ordering::Relaxed);
+    shared.disk_bytes.store(store.disk_bytes(), Ordering::Relaxed);
     shared.store.store(Arc::new(Some(store)));
     let run = Run {
         shared,
@@ -83,6 +88,7 @@ pub(super) fn start(
         stuck: None,
         live_seq: mark.seq,
         commit_took: Duration::ZERO,
+        sized: Instant::now(),
         closing: false,
     };
     Ok(thread::Builder::new().name("activity".into()).spawn(move || run.run())?)
@@ -110,6 +116,8 @@ struct Run {
     live_seq: u64,
     /// How long the last commit took.
     commit_took: Duration,
+    /// When the size of the log was last asked for.
+    sized: Instant,
     closing: bool,
 }
 
@@ -298,10 +306,7 @@ impl Run {
     fn write(&mut self) {
         let Some(prepared) = self.appender.take() else { return };
         let room = std::mem::take(&mut self.room);
-        let result = match self.shared.store.load().as_ref() {
-            Some(store) => store.commit(prepared.batch.clone()),
-            None => Err(StoreError::Io(std::io::Error::other("the store is closed"))),
-        };
+        let result = self.on_disk(|store, _| store.commit(prepared.batch.clone()));
         match result {
             Ok(()) => {
                 self.unsynced = Some(prepared.mark);
@@ -328,22 +333,62 @@ impl Run {
             return;
         }
         if let Some(mark) = self.unsynced.take() {
-            let result = match self.shared.store.load().as_ref() {
-                Some(store) => store.sync().and_then(|()| self.head.write(mark)),
-                None => Err(StoreError::Io(std::io::Error::other("the store is closed"))),
-            };
+            let result = self.on_disk(|store, head| {
+                store.sync()?;
+                head.write(mark)
+            });
             if let Err(error) = result {
                 let prepared = Prepared { batch: Batch::default(), mark, records: 0, bytes: 0 };
                 self.fail(prepared, 0, &error, Stage::Sync);
                 return;
             }
             self.shared.durable_seq.store(mark.seq, Ordering::Relaxed);
+            self.tell_size();
         }
         for waiting in self.waiting.drain(..) {
             let _ = waiting.send(());
         }
         self.shared.batch_since.store(0, Ordering::Release);
         self.shared.batch_done.notify_waiters();
+    }
+
+    /// Does something on the disk; how long that takes can be seen from outside.
+    fn on_disk<T>(
+        &mut self,
+        work: impl FnOnce(&Store, &mut HeadFile) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let begun = self.disk_begins();
+        let result = match self.shared.store.load().as_ref() {
+            Some(store) => work(store, &mut self.head),
+            None => Err(StoreError::Io(std::io::Error::other("the store is closed"))),
+        };
+        self.disk_ended(begun);
+        result
+    }
+
+    fn disk_begins(&self) -> Instant {
+        let now = Instant::now();
+        self.shared.disk_since.store(self.shared.micros(now), Ordering::Release);
+        now
+    }
+
+    fn disk_ended(&self, begun: Instant) {
+        let took = begun.elapsed();
+        self.shared.disk_since.store(0, Ordering::Release);
+        self.shared.disk_longest.fetch_max(took.as_micros() as u64, Ordering::Relaxed);
+        let was_stalled = self.shared.is_stalled.swap(false, Ordering::AcqRel);
+        if was_stalled || took > SLOW_DISK {
+            tracing::warn!(?took, "the activity log waited for the disk");
+        }
+    }
+
+    fn tell_size(&mut self) {
+        if self.sized.elapsed() >= SIZE_EVERY
+            && let Some(store) = self.shared.store.load().as_ref()
+        {
+            self.shared.disk_bytes.store(store.disk_bytes(), Ordering::Relaxed);
+            self.sized = Instant::now();
+        }
     }
 
     fn tell_live(&mut self) {
@@ -400,9 +445,30 @@ impl Run {
 
     /// Opens the store again and writes what is stuck, if it is not there already.
     fn reopen(&mut self) -> Result<(), StoreError> {
-        let Some(stuck) = &self.stuck else { return Ok(()) };
+        let begun = self.disk_begins();
+        let result = self.write_stuck();
+        self.disk_ended(begun);
+        let Some((mark, records, room)) = result? else { return Ok(()) };
+        self.shared.durable_seq.store(mark.seq, Ordering::Relaxed);
+        self.stuck = None;
+        self.shared.failure.store(Arc::new(None));
+        self.shared.is_failed.store(false, Ordering::Release);
+        tracing::info!("the activity log can be written again");
+        self.wrote(records, room);
+        Ok(())
+    }
+
+    fn write_stuck(&mut self) -> Result<Option<(Mark, u64, usize)>, StoreError> {
+        let Some(stuck) = &self.stuck else { return Ok(None) };
         self.shared.store.store(Arc::new(None));
-        let store = Store::open(&self.dir)?;
+        let store = Store::open(&self.dir).map_err(|error| match error {
+            // By ourselves: the folder is locked.
+            StoreError::Locked => {
+                let why = "it is still being read, and is opened again when that is over";
+                StoreError::Io(std::io::Error::other(why))
+            }
+            other => other,
+        })?;
         // Whatever comes of it, it can be read.
         self.shared.store.store(Arc::new(Some(store.clone())));
         let next = View::new(store.snapshot())?.next();
@@ -414,13 +480,6 @@ impl Run {
         }
         store.sync()?;
         self.head.write(stuck.prepared.mark)?;
-        self.shared.durable_seq.store(stuck.prepared.mark.seq, Ordering::Relaxed);
-        let (records, room) = (stuck.prepared.records, stuck.room);
-        self.stuck = None;
-        self.shared.failure.store(Arc::new(None));
-        self.shared.is_failed.store(false, Ordering::Release);
-        tracing::info!("the activity log can be written again");
-        self.wrote(records, room);
-        Ok(())
+        Ok(Some((stuck.prepared.mark, stuck.prepared.records, stuck.room)))
     }
 }

@@ -1,7 +1,8 @@
 //! `/api/v1/activity/export`: every record a filter means, oldest first, as NDJSON or CSV (ACT-7).
 //!
 //! One page of records is in memory at a time, read when the client has taken the one before it; a
-//! slow client holds no thread. All pages are of the log as it was when the export began.
+//! slow client holds no thread, and nothing of the store. An export ends with the last record there
+//! was when it began; it breaks off where retention removes what it has not read yet.
 
 use std::collections::HashMap;
 
@@ -10,13 +11,13 @@ use futures_util::stream;
 use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::value::RawValue;
+use thiserror::Error;
 use utoipa::{IntoParams, ToSchema};
 
 use super::activity::{self, Filters};
 use super::answer::{self, Failure};
 use super::query::{BadQuery, Query};
-use crate::activity::view::View;
-use crate::activity::{Filter, StoreError};
+use crate::activity::{Activity, Filter, QueryError, StoreError};
 use crate::downstream::body::Body;
 use crate::proxy::Worker;
 use crate::proxy::reply::Aborted;
@@ -95,11 +96,13 @@ impl Format {
 
 /// Where an export is.
 struct Export {
-    view: View,
+    activity: Activity,
     filter: Filter,
     format: Format,
     /// The last record looked at.
     seq: u64,
+    /// The last record that is exported.
+    last: u64,
     /// Whether the header line is still to come.
     begins: bool,
 }
@@ -142,8 +145,13 @@ pub(super) async fn export(
     let Written { format } = Written::read(&mut query)?;
     let filter = Filters::read(&mut query)?.filter();
     query.finish()?;
-    let view = activity::ask(worker, |activity| activity.view()).await?;
-    let export = Export { view, filter, format, seq: 0, begins: true };
+    let (seq, last) = activity::ask(worker, |activity| {
+        let view = activity.view()?;
+        Ok((view.first() - 1, view.next() - 1))
+    })
+    .await?;
+    let activity = worker.proxy.activity.clone();
+    let export = Export { activity, filter, format, seq, last, begins: true };
     let pages = stream::try_unfold(export, async |export| {
         let read = tokio::task::spawn_blocking(move || export.page()).await;
         let aborted = |error: &dyn std::fmt::Display| Aborted(format!("export: {error}"));
@@ -162,10 +170,31 @@ impl Written {
     }
 }
 
+/// Why an export breaks off.
+#[derive(Debug, Error)]
+enum Broken {
+    /// The log cannot be read.
+    #[error(transparent)]
+    Query(#[from] QueryError),
+    /// What was next is not kept any more.
+    #[error("retention has removed records that were still to be exported")]
+    Removed,
+}
+
+impl From<StoreError> for Broken {
+    fn from(error: StoreError) -> Self {
+        Self::Query(error.into())
+    }
+}
+
 impl Export {
     /// The next page as bytes, or nothing after the last.
-    fn page(mut self) -> Result<Option<(Bytes, Self)>, StoreError> {
-        let (records, seq) = self.view.since(self.seq, &self.filter, PAGE_RECORDS)?;
+    fn page(mut self) -> Result<Option<(Bytes, Self)>, Broken> {
+        let view = self.activity.stored()?.up_to(self.last);
+        if view.first() > self.seq + 1 && self.seq < self.last {
+            return Err(Broken::Removed);
+        }
+        let (records, seq) = view.since(self.seq, &self.filter, PAGE_RECORDS)?;
         self.seq = seq;
         let mut bytes = Vec::new();
         if std::mem::take(&mut self.begins) && self.format == Format::Csv {

@@ -48,9 +48,9 @@ fn salvage(folder: &Path) -> Result<(), Failure> {
         false => None,
     };
     match salvaged {
-        Some(Salvaged { aside, kept, why }) => tracing::warn!(
-            "{why}; it is kept in {}, and the log goes on behind the {kept} records that could be \
-             read",
+        Some(Salvaged { aside, kept, lost, why }) => tracing::warn!(
+            "{why}; it is kept in {}, and the log goes on with the {kept} records that could be read; \
+             {lost} between them are lost",
             aside.display()
         ),
         None => tracing::info!("there is nothing to salvage: the activity log can be used"),

@@ -214,6 +214,153 @@ fn act_4_a_record_altered_removed_or_swapped_by_the_store_s_own_means_is_named()
     });
 }
 
+/// Every record of a log, oldest first.
+fn records(dir: &Path) -> Vec<mcpproxy::activity::Record> {
+    let (activity, writer) = open(dir);
+    let page = Page { limit: 100_000, ..Page::default() };
+    let mut records = activity.list(&Filter::default(), &page).unwrap().records;
+    writer.close().unwrap();
+    records.reverse();
+    records
+}
+
+fn flip(file: &Path, at: usize) {
+    let mut bytes = fs::read(file).unwrap();
+    bytes[at] ^= 1;
+    fs::write(file, bytes).unwrap();
+}
+
+/// The largest table of the keyspace that holds a text.
+fn table_with(dir: &Path, what: Space) -> std::path::PathBuf {
+    let store = Store::open(dir).unwrap();
+    let tables: Vec<_> =
+        files(dir).into_iter().filter(|it| it.to_string_lossy().contains("/tables/")).collect();
+    let folder = store.folder(what).to_path_buf();
+    drop(store);
+    let mut tables: Vec<_> = tables.into_iter().filter(|it| it.starts_with(&folder)).collect();
+    tables.sort_by_key(|it| fs::metadata(it).unwrap().len());
+    tables.pop().unwrap()
+}
+
+#[test]
+fn act_9_a_flipped_bit_in_a_journal_costs_no_record_before_it() {
+    let dir = folder();
+    let dir = dir.path().join("log");
+    let count = log(&dir);
+    let before = records(&dir);
+    let journal = files(&dir).into_iter().find(|it| it.extension().is_some_and(|e| e == "jnl"));
+    let journal = journal.unwrap();
+    let size = fs::metadata(&journal).unwrap().len() as usize;
+    for at in [size / 4, size / 2, size - 100] {
+        with_copy(&dir, |copy| {
+            fs::remove_file(copy.join("seal")).unwrap();
+            flip(&copy.join(journal.strip_prefix(&dir).unwrap()), at);
+            let done = salvage::salvage(copy, 0).unwrap().unwrap();
+            // What lies in tables is kept whatever the journal holds.
+            assert!(done.kept >= CALLS && done.kept < count, "{done:?}");
+            let after = records(copy);
+            assert_eq!(after[..done.kept as usize], before[..done.kept as usize]);
+            assert!(check(copy).unwrap().is_sound());
+        });
+    }
+}
+
+#[test]
+fn act_9_a_damaged_block_of_records_costs_its_block_and_a_record_says_so() {
+    let dir = folder();
+    let dir = dir.path().join("log");
+    let count = log(&dir);
+    let before = records(&dir);
+    for space in [Space::Heads, Space::Bodies] {
+        with_copy(&dir, |dir| {
+            let table = table_with(dir, space);
+            let middle = fs::metadata(&table).unwrap().len() as usize / 2;
+            flip(&table, middle);
+            let report = check(dir).unwrap();
+            assert!(report.altered.contains(&table) && !report.is_sound(), "{report:?}");
+            let done = salvage::salvage(dir, 0).unwrap().unwrap();
+            assert_eq!(done.kept + done.lost, count, "{done:?}");
+            assert!(0 < done.lost && done.lost < count / 2, "{done:?}");
+            let report = check(dir).unwrap();
+            assert!(report.is_sound(), "{report:?}");
+            assert_eq!(report.gaps.iter().map(|gap| gap.records()).sum::<u64>(), done.lost);
+            let after = records(dir);
+            let gap = after.iter().find(|it| it.head.kind == Type::Gap).unwrap();
+            assert!(gap.head.error.contains("are lost"), "{}", gap.head.error);
+            let lost = |seq: u64| {
+                let in_gap = |gap: &mcpproxy::activity::gap::Gap| {
+                    (gap.first_lost_seq..=gap.last_lost_seq).contains(&seq)
+                };
+                report.gaps.iter().any(in_gap)
+            };
+            let kept: Vec<_> = before.iter().filter(|it| !lost(it.seq)).cloned().collect();
+            assert_eq!(after[..done.kept as usize], kept[..]);
+            // The log goes on, is compacted, and stays sound.
+            let (activity, writer) = open(dir);
+            (0..100).for_each(|n| drop(slot(&activity).submit(call(n))));
+            writer.close().unwrap();
+            let store = Store::open(dir).unwrap();
+            for space in [Space::Heads, Space::Bodies] {
+                store.compact(space).unwrap();
+            }
+            drop(store);
+            fs::remove_file(dir.join("seal")).unwrap();
+            assert!(check(dir).unwrap().is_sound());
+        });
+    }
+}
+
+#[test]
+fn act_9_damage_in_what_is_derived_is_found_and_costs_no_record() {
+    let dir = folder();
+    let dir = dir.path().join("log");
+    let count = log(&dir);
+    let before = records(&dir);
+    for space in [Space::Index, Space::Segments, Space::Stats] {
+        with_copy(&dir, |dir| {
+            fs::remove_file(dir.join("seal")).unwrap();
+            let table = table_with(dir, space);
+            let size = fs::metadata(&table).unwrap().len() as usize;
+            for at in [size / 8, size / 2, size - size / 8] {
+                with_copy(dir, |copy| {
+                    let table = copy.join(table.strip_prefix(dir).unwrap());
+                    flip(&table, at);
+                    match check(copy) {
+                        Ok(report) => {
+                            assert_eq!((&report.altered[..], report.broken), (&[table][..], None));
+                        }
+                        // Where it cannot even be opened.
+                        Err(error) => {
+                            assert!(matches!(error, StoreError::Damaged { .. }), "{error}")
+                        }
+                    }
+                    let done = salvage::salvage(copy, 0).unwrap().unwrap();
+                    assert_eq!((done.kept, done.lost), (count, 0));
+                    assert_eq!(records(copy)[..count as usize], before[..]);
+                    assert!(check(copy).unwrap().is_sound());
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn act_9_a_salvage_that_was_killed_leaves_the_log_where_it_was_or_is_ended_by_the_next_start() {
+    let dir = folder();
+    let dir = dir.path().join("log");
+    let count = log(&dir);
+    // Killed before the end: what it made so far lies beside the log.
+    let unfinished = dir.with_file_name("log.salvaged");
+    fs::create_dir(&unfinished).unwrap();
+    fs::write(unfinished.join("db.new"), "").unwrap();
+    assert_eq!(records(&dir).len() as u64, count);
+    fs::remove_dir_all(&unfinished).unwrap();
+    // Killed between the two renames.
+    fs::rename(&dir, &unfinished).unwrap();
+    assert_eq!(records(&dir).len() as u64, count);
+    assert!(!unfinished.exists());
+}
+
 #[test]
 fn act_9_salvage_moves_a_damaged_log_aside_and_keeps_what_can_be_read() {
     let dir = folder();

@@ -1,0 +1,263 @@
+//! The process under test: prepares a log, lets faults begin, does one phase, lets them end, and
+//! says what came of it.
+//!
+//! ```text
+//! acknowledged N     every record up to N was said to be durable
+//! count N            so many operations of the kind were done in the phase
+//! said TEXT          what the caller was told of the fault
+//! back | not back    whether the log can be written afterwards, in the same process
+//! ```
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use mcpproxy::activity::{
+    Activity, Config, Draft, Filter, Page, Raw, Source, Status, StoreError, Text, Type, Writer,
+    salvage,
+};
+
+use crate::plan::{Op, Plan};
+
+/// How long the log has, once nothing fails any more, to be written again.
+const BACK_WITHIN: Duration = Duration::from_secs(20);
+/// Records in a log that a phase begins with: a full segment and some.
+const BEFORE: u64 = 1100;
+/// Records that pruning keeps.
+const KEPT: u64 = 100;
+/// Records of one acknowledgement.
+const BURST: u64 = 10;
+
+/// What a child does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// A log is made.
+    Create,
+    /// A log that was closed is opened.
+    Start,
+    /// A log that was not closed is opened.
+    Recover,
+    /// Records are written.
+    Append,
+    /// Old records are removed, and tables rewritten.
+    Prune,
+    /// The same, while a reader holds the log as it was.
+    PruneRead,
+    /// A log is closed.
+    Stop,
+    /// A damaged log is moved aside.
+    Salvage,
+}
+
+impl Phase {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Create,
+        Self::Start,
+        Self::Recover,
+        Self::Append,
+        Self::Prune,
+        Self::PruneRead,
+        Self::Stop,
+        Self::Salvage,
+    ];
+}
+
+/// What a child is told, in its environment.
+pub(crate) const TASK: &str = "FAULT_TASK";
+
+/// The child's part.
+#[test]
+fn child() {
+    let Ok(task) = std::env::var(TASK) else { return };
+    let plan = Plan::open(Path::new(&std::env::var("FAULT_PLAN").unwrap()));
+    let dir = std::env::var("FAULT_DIR").unwrap();
+    let [phase, op, error, nth, times] = task.split(' ').collect::<Vec<_>>()[..] else {
+        panic!("{task}")
+    };
+    let phase = Phase::ALL.into_iter().find(|it| format!("{it:?}") == phase).unwrap();
+    let fault = Fault {
+        plan,
+        op: Op::named(op).unwrap(),
+        error: error.parse().unwrap(),
+        nth: nth.parse().unwrap(),
+        times: times.parse().unwrap(),
+    };
+    println!();
+    run(phase, &Path::new(&dir).join("log"), &fault);
+}
+
+struct Fault {
+    plan: Plan,
+    op: Op,
+    error: u32,
+    nth: u64,
+    times: u64,
+}
+
+impl Fault {
+    /// Does `work` while operations fail.
+    fn during<T>(&self, work: impl FnOnce() -> T) -> T {
+        let before = self.plan.seen(self.op);
+        self.plan.arm(self.op, self.error, self.nth, self.times);
+        let result = work();
+        self.plan.disarm();
+        println!("count {}", self.plan.seen(self.op) - before);
+        result
+    }
+}
+
+fn run(phase: Phase, dir: &Path, fault: &Fault) {
+    match phase {
+        Phase::Create => begin(dir, fault),
+        Phase::Start => {
+            prepared(dir, BEFORE);
+            begin(dir, fault);
+        }
+        Phase::Recover => {
+            prepared(dir, BEFORE);
+            std::fs::remove_file(dir.join("seal")).unwrap();
+            begin(dir, fault);
+        }
+        Phase::Append => {
+            let (activity, writer) = open(dir, 0).unwrap();
+            let mut next = append(&activity, 1, BURST).unwrap();
+            fault.during(|| {
+                for _ in 0..30 {
+                    match append(&activity, next, BURST) {
+                        Ok(after) => next = after,
+                        Err(why) => {
+                            println!("said {why}");
+                            break;
+                        }
+                    }
+                }
+            });
+            end(&activity, writer);
+        }
+        Phase::Prune | Phase::PruneRead => {
+            prepared(dir, BEFORE);
+            let (activity, writer) = open(dir, KEPT).unwrap();
+            let reader = (phase == Phase::PruneRead).then(|| activity.view().unwrap());
+            let _last = fault.during(|| {
+                if let Err(error) = activity.prune() {
+                    println!("said {error}");
+                }
+                append(&activity, BEFORE + 1, BURST).map_err(|why| println!("said {why}"))
+            });
+            if let Some(reader) = reader {
+                // A reader that goes on reads what it began with, or is told that it cannot.
+                match reader.list(&Filter::default(), &Page { limit: 5, ..Page::default() }) {
+                    Ok(listing) => assert!(listing.records.len() <= 5),
+                    Err(error) => println!("said {error}"),
+                }
+            }
+            end(&activity, writer);
+        }
+        Phase::Stop => {
+            let (activity, writer) = open(dir, 0).unwrap();
+            append(&activity, 1, BURST).unwrap();
+            match fault.during(|| writer.close()) {
+                Ok(()) => println!("closed"),
+                Err(error) => println!("said {error}"),
+            }
+            drop(activity);
+            begin_again(dir);
+        }
+        Phase::Salvage => {
+            prepared(dir, BEFORE);
+            let table = newest_table(dir);
+            let mut bytes = std::fs::read(&table).unwrap();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            std::fs::write(&table, bytes).unwrap();
+            let _ = std::fs::remove_file(dir.join("seal"));
+            match fault.during(|| salvage::salvage(dir, 0)) {
+                Ok(salvaged) => println!("salvaged {salvaged:?}"),
+                Err(error) => {
+                    println!("said {error}");
+                    println!("salvaged {:?}", salvage::salvage(dir, 0).unwrap());
+                }
+            }
+            begin_again(dir);
+        }
+    }
+}
+
+/// A closed log of so many records.
+fn prepared(dir: &Path, records: u64) {
+    let (activity, writer) = open(dir, 0).unwrap();
+    append(&activity, 1, records).unwrap();
+    writer.close().unwrap();
+}
+
+fn newest_table(dir: &Path) -> std::path::PathBuf {
+    let mut found = vec![];
+    let mut folders = vec![dir.join("db")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false if path.parent().unwrap().ends_with("tables") => found.push(path),
+                false => {}
+            }
+        }
+    }
+    found.sort_by_key(|path| std::fs::metadata(path).unwrap().len());
+    found.pop().unwrap()
+}
+
+fn open(dir: &Path, max_records: u64) -> Result<(Activity, Writer), StoreError> {
+    Activity::open(dir, Config { max_records, ..Config::default() })
+}
+
+/// Opens a log while operations fail, and again afterwards if it could not be.
+fn begin(dir: &Path, fault: &Fault) {
+    match fault.during(|| open(dir, 0)) {
+        Ok((activity, writer)) => end(&activity, writer),
+        Err(error) => {
+            println!("said {error}");
+            begin_again(dir);
+        }
+    }
+}
+
+fn begin_again(dir: &Path) {
+    match open(dir, 0) {
+        Ok((activity, writer)) => end(&activity, writer),
+        Err(error) => println!("not back: {error}"),
+    }
+}
+
+/// Submits records and waits until they are durable; the number after the last.
+fn append(activity: &Activity, from: u64, records: u64) -> Result<u64, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    for n in from..from + records {
+        let slot = runtime.block_on(activity.reserve()).map_err(|refused| refused.to_string())?;
+        let mut draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Success);
+        draft.set(Text::RequestId, &n.to_string());
+        draft.keep(Raw::Response, n.to_string().repeat(50).as_bytes(), 1024);
+        slot.submit(draft);
+    }
+    activity.flush().map_err(|refused| refused.to_string())?;
+    println!("acknowledged {}", activity.health().durable_seq);
+    Ok(from + records)
+}
+
+/// Once nothing fails, records can be written again, or it is said why not; the log is closed.
+fn end(activity: &Activity, writer: Writer) {
+    let deadline = Instant::now() + BACK_WITHIN;
+    let result = loop {
+        match append(activity, 1_000_000, 1) {
+            Ok(_) => break Ok(()),
+            Err(why) if Instant::now() > deadline => break Err(why),
+            Err(_) => std::thread::park_timeout(Duration::from_millis(50)),
+        }
+    };
+    match result {
+        Ok(()) => println!("back"),
+        Err(why) => println!("not back: {why}"),
+    }
+    if let Err(error) = writer.close() {
+        println!("said {error}");
+    }
+}
