@@ -53,7 +53,7 @@ pub fn options() -> OpenOptions {
 /// The file system's.
 pub fn create(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         Ok(()) | Err(_) => options().write(true).create_new(true).open(path),
     }
 }
