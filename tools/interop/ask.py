@@ -88,7 +88,8 @@ def ask_through(place, client, servers, route: str, binary: Path) -> Answers:
         config = write_config(folder, servers, taps, port)
         proxy = None
         plan = {"mode": client.mode, "calls": [ask for s in servers for ask in variants(s)]}
-        plan["offers"] = any(server.offers for server in servers)
+        # A client by `initialize` cannot read the wish for input that one of the servers answers.
+        plan["offers"] = client.mode != "legacy" and any(server.offers for server in servers)
         if route == "http":
             argv = [str(binary), "serve", "--config", str(config)]
             proxy = stack.enter_context(started(argv, folder / "mcpproxy.log"))

@@ -4,7 +4,13 @@
 
 import { readFile } from "node:fs/promises";
 import { setTimeout as sleep } from "node:timers/promises";
-import { Client, ProtocolError, StreamableHTTPClientTransport } from "@modelcontextprotocol/client";
+import {
+  Client,
+  ProtocolError,
+  SdkError,
+  SdkErrorCode,
+  StreamableHTTPClientTransport,
+} from "@modelcontextprotocol/client";
 import { StdioClientTransport } from "@modelcontextprotocol/client/stdio";
 
 const TIMEOUT = { timeout: 30_000 };
@@ -32,13 +38,16 @@ async function read(params) {
   }
 }
 
-// A server's own error is an answer.
+// A server's own error is an answer, and so is its wish for input, which nobody here can fulfil.
+const unfulfilled = (error) =>
+  error instanceof SdkError && error.code === SdkErrorCode.CapabilityNotSupported;
+
 async function readable(what, asked) {
   try {
     await asked;
     return true;
   } catch (error) {
-    if (error instanceof ProtocolError) return false;
+    if (error instanceof ProtocolError || unfulfilled(error)) return false;
     throw new Error(`${what}: ${error.message}`);
   }
 }
