@@ -35,6 +35,12 @@ pub const MAX_PLACES: usize = 64;
 /// Where references inside a value start from.
 type Bases = Vec<Url>;
 
+/// A value, and where references inside it start from.
+type Place<'a> = (&'a Value, Bases);
+
+/// A resource, and an anchor in it.
+type Anchor<'a> = (Url, Cow<'a, str>);
+
 /// A subschema still to be looked at.
 struct Pending<'a> {
     value: &'a Value,
@@ -48,11 +54,11 @@ struct Names<'a> {
     /// Resource URI → where it starts.
     resources: HashMap<Url, Vec<&'a Value>>,
     /// Resource URI and anchor → where it stands.
-    anchors: HashMap<(Url, Cow<'a, str>), Vec<(&'a Value, Bases)>>,
+    anchors: HashMap<Anchor<'a>, Vec<Place<'a>>>,
     /// Dynamic anchor → all places that have it.
-    dynamic: HashMap<&'a str, Vec<(&'a Value, Bases)>>,
+    dynamic: HashMap<&'a str, Vec<Place<'a>>>,
     /// Roots of recursive references.
-    recursive: Vec<(&'a Value, Bases)>,
+    recursive: Vec<Place<'a>>,
     /// What stands in `const` and its like, with names in it that mean nothing there.
     values: HashSet<*const Value>,
     /// A name among those of the meta-schemas.
@@ -198,7 +204,7 @@ impl<'a> Names<'a> {
     }
 
     /// Where `reference` leads.
-    fn resolve(&self, reference: &str, base: &Url) -> Result<Vec<(&'a Value, Bases)>, Lost> {
+    fn resolve(&self, reference: &str, base: &Url) -> Result<Vec<Place<'a>>, Lost> {
         let nothing = || Lost::Nothing(reference.to_owned());
         let Ok(mut target) = base.join(&encoded(reference)) else { return Err(nothing()) };
         let fragment = target.fragment().unwrap_or_default().to_owned();
@@ -220,12 +226,7 @@ impl<'a> Names<'a> {
     }
 
     /// What a JSON pointer points at.
-    fn point(
-        &self,
-        mut value: &'a Value,
-        pointer: &str,
-        mut bases: Bases,
-    ) -> Option<(&'a Value, Bases)> {
+    fn point(&self, mut value: &'a Value, pointer: &str, mut bases: Bases) -> Option<Place<'a>> {
         for token in pointer.split('/').skip(1) {
             let token = token.replace("~1", "/").replace("~0", "~");
             value = match value {
