@@ -109,7 +109,7 @@ where
         Some((route, _)) if !route.allows(&parts.method) => {
             return answer::wrong_method(route.allowed(), &id);
         }
-        Some(meant) => perform(state, worker, came_to, &parts, body, meant, &id).await,
+        Some(meant) => perform(state, worker, (came_to, admitted), &parts, body, meant, &id).await,
     };
     answered.unwrap_or_else(|failure| failure.response(&id))
 }
@@ -118,7 +118,7 @@ where
 async fn perform<B>(
     state: &State,
     worker: &Rc<Worker>,
-    came_to: Option<SocketAddr>,
+    (came_to, admitted): (Option<SocketAddr>, bool),
     parts: &Parts,
     body: B,
     (route, segment): (Route, &str),
@@ -132,7 +132,7 @@ where
     let data = match route {
         // What asks whether we are alive may ask as it likes.
         Route::Health => return Ok(catalog::alive(worker, id)),
-        Route::Readiness => return Ok(catalog::ready(worker, id)),
+        Route::Readiness => return Ok(catalog::ready(worker, admitted, id)),
         Route::Proof => proof::answer(&state.api_key, came_to, query?),
         Route::Events => return events::events(state, worker, query?, &parts.headers, id).await,
         Route::ActivityExport => return export::export(worker, query?, id).await,

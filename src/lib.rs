@@ -14,7 +14,7 @@
 //! The floors, lowest first; a file imports its own folder and lower floors only:
 //!
 //! 1. bytes, pure: [`json`], [`wire`]; what the system gives: [`os`]
-//! 2. domain, pure: [`tool`], [`intent`], [`schema`], [`output`]
+//! 2. domain, pure: [`tool`], [`intent`], [`schema`], [`output`], [`secrets`]
 //! 3. state: [`catalog`], [`activity`], [`telemetry`]
 //! 4. upstream I/O: [`upstream`]
 //! 5. [`proxy`]
@@ -36,6 +36,7 @@ pub mod output;
 pub mod page;
 pub mod proxy;
 pub mod schema;
+pub mod secrets;
 pub mod server;
 pub mod telemetry;
 pub mod tool;

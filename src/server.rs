@@ -8,6 +8,7 @@
 mod accept;
 mod events;
 mod folder;
+mod notes;
 mod places;
 mod posts;
 mod reading;
@@ -38,7 +39,7 @@ use tokio::runtime::{Builder, LocalOptions, Runtime};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::activity::record::{Draft, Entry, Source, Status, Text, Type};
+use crate::activity::record::{Draft, Source, Status, Type};
 use crate::activity::{Activity, StoreError, Writer};
 use crate::api;
 use crate::catalog::{self, snapshot::Catalog};
@@ -52,6 +53,7 @@ use crate::page;
 use crate::proxy::judges::Judges;
 use crate::proxy::left_behind::LeftBehind;
 use crate::proxy::{Proxy, Worker, audience, held, more};
+use crate::secrets::Secrets;
 use crate::telemetry::Lines;
 use crate::upstream::clock;
 use crate::upstream::supervisor::{Event, Supervisor};
@@ -301,7 +303,7 @@ fn restore(catalog: &Arc<Catalog>, activity: &Activity, control: &Runtime) {
     let (catalog, log) = (Arc::clone(catalog), activity.clone());
     control.spawn_blocking(move || {
         for (server, change) in catalog.restore() {
-            events::catalog_changes(&server, &change).into_iter().for_each(|e| note(&log, e));
+            notes::put(&log, events::catalog_changes(&server, &change));
         }
     });
 }
@@ -314,23 +316,15 @@ fn supervise(
     control: &Runtime,
 ) -> Supervisor {
     let log = activity.clone();
-    let noted = move |event: Event| events::entries(&event).into_iter().for_each(|e| note(&log, e));
+    let noted = move |event: Event| notes::put(&log, events::entries(&event));
     let servers = config.servers.iter().map(|server| {
         let mut upstream = server.upstream.clone();
         upstream.data_dir = Some(config.data_dir.clone());
         (Arc::clone(&server.name), upstream)
     });
-    Supervisor::start(servers.collect(), Arc::clone(catalog), noted, control.handle())
-}
-
-/// Puts an entry on record; what it warns about is logged as well (FR-A9).
-fn note(log: &Activity, entry: Entry) {
-    let text = |which| entry.draft.text(which);
-    let (server, tool, error) = (text(Text::Server), text(Text::Tool), text(Text::Error));
-    if entry.draft.status == Status::Warning && !error.is_empty() {
-        tracing::warn!(%server, %tool, "{error}");
-    }
-    log.note(entry);
+    let (servers, catalog) = (servers.collect(), Arc::clone(catalog));
+    let secrets = Arc::new(Secrets::new(config.secrets()));
+    Supervisor::start(servers, catalog, secrets, noted, control.handle())
 }
 
 /// Waits for SIGINT or SIGTERM.

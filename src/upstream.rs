@@ -16,24 +16,29 @@ pub mod answer;
 pub mod ask;
 pub mod call;
 pub mod clock;
+mod confidential;
 mod config;
 mod connection;
 pub mod deadline;
 mod desk;
+mod endpoint;
 mod error;
 mod established;
 mod heard;
 pub mod http;
+mod ids;
 mod lifecycle;
 mod listen;
 pub mod oauth;
 mod peek;
+mod peer;
 pub mod pending;
 mod probe;
 mod process;
 pub mod request;
 mod session;
 mod sse_only;
+mod state;
 mod status;
 pub mod stdio;
 pub mod supervisor;
@@ -45,6 +50,10 @@ pub use ask::{Ask, Beside, Changes, Era, Offers, Takes, Told};
 pub use call::Upstream;
 pub use config::{Config, Mistake, Protocol};
 pub use error::{CallError, Cause, Sent, Undelivered};
+
+/// The target of logs that quote what servers say, whole and as often as they say it, and the codes
+/// of logins: nothing of it is to be logged but errors.
+pub const TALKATIVE: &str = "rmcp";
 
 #[cfg(test)]
 mod tests;

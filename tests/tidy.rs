@@ -9,7 +9,7 @@ use std::path::Path;
 /// The modules of each floor, lowest first. A file may use its own module and lower floors.
 const FLOORS: &[&[&str]] = &[
     &["json", "wire", "os"],
-    &["tool", "intent", "schema", "output"],
+    &["tool", "intent", "schema", "output", "secrets"],
     &["catalog", "activity", "telemetry"],
     &["upstream"],
     &["proxy"],
@@ -69,6 +69,7 @@ const PURE: &[&str] = &[
     "src/intent",
     "src/schema",
     "src/output",
+    "src/secrets",
     "src/activity/record.rs",
     "src/activity/query.rs",
     "src/upstream/pending.rs",

@@ -27,7 +27,7 @@ use super::bytes::PayloadRef;
 use super::lenient::{after_nested, escape, span, split_space, split_string, unescape};
 
 /// What stands where a secret stood.
-pub const REDACTED: &str = "[redacted]";
+pub const REDACTED: &str = crate::secrets::MASKED;
 
 /// Strings in strings in strings: what lies deeper is taken out whole.
 const MAX_DEPTH: u32 = 8;

@@ -206,21 +206,28 @@ pub(super) fn alive(worker: &Rc<Worker>, request_id: &str) -> Response<Body> {
     answer::json(StatusCode::OK, Body::from(body), request_id)
 }
 
-/// Tells whether every enabled server was discovered, or has failed once.
+/// Tells whether every enabled server was discovered, or has failed once, and whether one can be
+/// used. Without the key, names and states alone.
 #[utoipa::path(
     get,
     path = "/readyz",
     tag = "health",
     operation_id = "getReadiness",
     responses(
-        (status = 200, description = "Ready", body = Readiness),
+        (status = 200, description = "Every server was heard or has failed", body = Readiness),
         (status = 503, description = "Not yet: a server is still awaited", body = Readiness),
     )
 )]
-pub(super) fn ready(worker: &Rc<Worker>, request_id: &str) -> Response<Body> {
-    let (ready, servers) = (worker.proxy.upstreams.settled(), known(worker));
-    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    answer::json(status, Body::from(encode(&Readiness { ready, servers })), request_id)
+pub(super) fn ready(worker: &Rc<Worker>, admitted: bool, request_id: &str) -> Response<Body> {
+    let upstreams = &worker.proxy.upstreams;
+    let settled = upstreams.settled();
+    let status = if settled { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let servers = upstreams.states().into_iter().map(|state| match admitted {
+        true => Readied::Whole(Box::new(state.into())),
+        false => Readied::State { name: state.name, state: state.status },
+    });
+    let body = Readiness { ready: settled && upstreams.usable(), servers: servers.collect() };
+    answer::json(status, Body::from(encode(&body)), request_id)
 }
 
 #[derive(Serialize, ToSchema)]
@@ -292,8 +299,22 @@ struct LogHealth {
 
 #[derive(Serialize, ToSchema)]
 struct Readiness {
+    /// True once none is awaited and, unless none is enabled, at least one is connected.
     ready: bool,
-    servers: Vec<Server>,
+    servers: Vec<Readied>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+enum Readied {
+    /// With the key.
+    Whole(Box<Server>),
+    /// Without.
+    State {
+        #[schema(value_type = String)]
+        name: Arc<str>,
+        state: Status,
+    },
 }
 
 #[derive(Serialize, ToSchema)]

@@ -14,6 +14,18 @@ use crate::json::span::Span;
 use crate::tool::Annotations;
 use crate::tool::repeats::{Invalid, Repeats};
 
+/// Longest name of a tool, in bytes.
+pub const MAX_NAME_BYTES: usize = 256;
+/// What is kept of a title, and what of a description, in bytes: for search and for agents. Lists
+/// under exposed names hold what the server wrote.
+pub const MAX_TITLE_BYTES: usize = 1024;
+/// See [`MAX_TITLE_BYTES`].
+pub const MAX_DESCRIPTION_BYTES: usize = 16 * 1024;
+/// Longest annotations, in bytes.
+pub const MAX_ANNOTATIONS_BYTES: usize = 16 * 1024;
+/// Largest element, in bytes: a schema as large as any that is compiled, and as much beside it.
+pub const MAX_ELEMENT_BYTES: usize = 20 * 1024 * 1024;
+
 /// One element of a `tools/list` answer.
 #[derive(Clone, Debug)]
 pub struct DiscoveredTool {
@@ -53,6 +65,9 @@ impl DiscoveredTool {
     /// Says what is wrong with it, in one line. Doubtful annotations are wrong too: a hint that
     /// cannot be read must not count as one that is absent (FR-020).
     pub fn parse(raw: &RawValue) -> Result<Self, String> {
+        if raw.get().len() > MAX_ELEMENT_BYTES {
+            return Err(format!("it is larger than {MAX_ELEMENT_BYTES} bytes"));
+        }
         let fields: Fields<'_> =
             serde_json::from_str(raw.get()).map_err(|error| error.to_string())?;
         let name: Box<str> =
@@ -60,11 +75,22 @@ impl DiscoveredTool {
         if name.is_empty() {
             return Err("name is empty".into());
         }
+        if name.len() > MAX_NAME_BYTES {
+            return Err(format!("name is longer than {MAX_NAME_BYTES} bytes"));
+        }
+        if name.chars().any(char::is_control) {
+            return Err("name holds control characters".into());
+        }
         if !fields.input_schema.get().starts_with('{') {
             return Err(format!("{name}: inputSchema is not an object"));
         }
         let annotations = match &fields.annotations {
             None => Annotations::default(),
+            Some(raw) if raw.get().len() > MAX_ANNOTATIONS_BYTES => {
+                return Err(format!(
+                    "{name}: annotations: they are longer than {MAX_ANNOTATIONS_BYTES} bytes"
+                ));
+            }
             Some(raw) => serde_json::from_str(raw.get())
                 .map_err(|error| format!("{name}: annotations: {error}"))?,
         };
@@ -72,8 +98,8 @@ impl DiscoveredTool {
         Ok(Self {
             name,
             repeats,
-            title: fields.title,
-            description: fields.description.unwrap_or_default(),
+            title: fields.title.map(|title| cut(title, MAX_TITLE_BYTES)),
+            description: cut(fields.description.unwrap_or_default(), MAX_DESCRIPTION_BYTES),
             input_schema: fields.input_schema,
             output_schema: fields.output_schema,
             annotations_raw: fields.annotations,
@@ -88,6 +114,15 @@ impl DiscoveredTool {
     pub fn listed(&self, server: &str) -> Listed {
         Listed::new(self.raw.get(), self.name_at, &self.name, exposed::name(server, &self.name))
     }
+}
+
+/// The beginning of a text that is longer than `limit` bytes, with a sign that it goes on.
+fn cut(text: Box<str>, limit: usize) -> Box<str> {
+    if text.len() <= limit {
+        return text;
+    }
+    let start = text.get(..text.floor_char_boundary(limit)).unwrap_or_default();
+    format!("{start}…").into()
 }
 
 #[cfg(test)]
@@ -115,6 +150,41 @@ mod tests {
         let listed = parse(json).unwrap().listed("s");
         let expected = json.replace(r#""t\u0022""#, &format!("\"{}\"", listed.key));
         assert_eq!(listed.json(), expected.as_bytes());
+    }
+
+    #[test]
+    fn a_long_text_is_cut_for_us_and_listed_whole() {
+        let long = "ä".repeat(MAX_DESCRIPTION_BYTES);
+        let json =
+            format!(r#"{{"name":"t","title":"{long}","description":"{long}","inputSchema":{{}}}}"#);
+        let tool = parse(&json).unwrap();
+        assert_eq!(tool.title.unwrap().len(), MAX_TITLE_BYTES + "…".len());
+        assert_eq!(tool.description.len(), MAX_DESCRIPTION_BYTES + "…".len());
+        assert!(tool.description.ends_with("ä…"));
+        assert_eq!(tool.raw.get(), json);
+        let odd = format!(r#"{{"name":"t","description":"x{long}","inputSchema":{{}}}}"#);
+        assert!(parse(&odd).unwrap().description.ends_with("ä…"));
+    }
+
+    #[test]
+    fn a_tool_that_outgrows_a_bound_says_which() {
+        let named = |name: &str| format!(r#"{{"name":"{name}","inputSchema":{{}}}}"#);
+        let noted = |length: usize| {
+            let text = "x".repeat(length);
+            format!(r#"{{"name":"t","inputSchema":{{}},"annotations":{{"title":"{text}"}}}}"#)
+        };
+        assert!(parse(&named(&"n".repeat(MAX_NAME_BYTES))).is_ok());
+        assert!(parse(&noted(MAX_ANNOTATIONS_BYTES - 100)).is_ok());
+        for (json, why) in [
+            (named(&"n".repeat(MAX_NAME_BYTES + 1)), "name is longer than 256 bytes"),
+            (named(r"a\u0007b"), "name holds control characters"),
+            (named(r"a\nb"), "name holds control characters"),
+            (named(r"a\u009bb"), "name holds control characters"),
+            (noted(MAX_ANNOTATIONS_BYTES), "t: annotations: they are longer than 16384 bytes"),
+            (named(&"n".repeat(MAX_ELEMENT_BYTES)), "it is larger than 20971520 bytes"),
+        ] {
+            assert_eq!(parse(&json).unwrap_err(), why);
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::visible::Visible;
 use crate::telemetry::Lines;
-use crate::upstream::oauth::SECRETIVE;
+use crate::upstream::TALKATIVE;
 
 /// How long the end of a command waits for its log to be read.
 const FINISH_LIMIT: Duration = Duration::from_secs(1);
@@ -47,8 +47,8 @@ impl Drop for Log {
 pub(super) fn start(level: &str, shape: Shape) -> Log {
     // What libraries have to say is of interest only when it is bad, or when asked for.
     let libraries = if matches!(level, "debug" | "trace") { "info" } else { "warn" };
-    // The codes and tokens of logins are nobody's business, at any level.
-    let filter = EnvFilter::new(format!("{libraries},mcpproxy={level},{SECRETIVE}=warn"));
+    // What servers say, and the codes of logins, are nobody's business, at any level.
+    let filter = EnvFilter::new(format!("{libraries},mcpproxy={level},{TALKATIVE}=error"));
     // Without a thread or a stderr there is no log, and what it would say is counted.
     let lines = stderr().and_then(Lines::to).unwrap_or_default();
     let writer = lines.clone();

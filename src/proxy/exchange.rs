@@ -31,6 +31,10 @@ use crate::wire::splice::Splice;
 
 /// Bytes gathered before a streamed answer goes on although more is at hand.
 const MAX_GATHERED_BYTES: usize = 256 * 1024;
+/// Longest JSON-RPC error of a server, in bytes: it is looked through before it goes on.
+const MAX_ERROR_BYTES: usize = 1024 * 1024;
+/// Most answers to ids that nobody asked for before the one to ours.
+const MAX_FOREIGN: u32 = 16;
 /// How long a server that asked its client may take until it goes on: a person may have to answer.
 const ASKED_LIMIT: Duration = Duration::from_secs(600);
 
@@ -102,6 +106,8 @@ pub(super) struct Exchange {
     /// What this call has taken of the bytes that may be held, until it ends; none is held where
     /// nothing is judged.
     share: Option<held::Share>,
+    /// Answers so far to ids that nobody asked for.
+    foreign: u32,
     /// True once a byte of the answer has gone on.
     begun: bool,
     /// True once a guard's final word is in the record's decisions (warn).
@@ -163,6 +169,7 @@ impl Exchange {
             reply,
             waiting,
             share,
+            foreign: 0,
             begun: false,
             breached: false,
         }
@@ -186,6 +193,9 @@ impl Exchange {
                         answer.finish();
                     }
                     let status = self.status(member);
+                    if member == Member::Error {
+                        self.mask_error();
+                    }
                     if self.treatment == Treatment::ForwardAndJudge && member == Member::Result {
                         Box::pin(self.reply_and_judge(status)).await;
                     } else {
@@ -223,8 +233,7 @@ impl Exchange {
                         continue;
                     }
                     Message::Foreign => {
-                        let name = self.subject.name();
-                        tracing::warn!(tool = %name, "an answer to an id nobody asked for");
+                        self.foreign()?;
                         continue;
                     }
                 },
@@ -235,6 +244,10 @@ impl Exchange {
             };
             let slice = self.inspector.feed(&chunk)?;
             if slice.is_empty() {
+                continue;
+            }
+            if self.inspector.member() == Some(Member::Error) {
+                self.gather_error(slice)?;
                 continue;
             }
             self.exit.note_response(&slice);
@@ -248,6 +261,48 @@ impl Exchange {
                 None => self.waiting.push(slice),
                 Some(ending) => self.waiting.push_ending(slice, ending),
             }
+        }
+    }
+
+    /// A part of a JSON-RPC error: it waits until it is whole, since it may hold a secret.
+    fn gather_error(&mut self, slice: Bytes) -> Result<(), Broken> {
+        if self.waiting.len() + slice.len() > MAX_ERROR_BYTES {
+            let text = format!("answered with an error of more than {MAX_ERROR_BYTES} bytes");
+            return Err(Broken::Upstream(text));
+        }
+        self.waiting.push(slice);
+        Ok(())
+    }
+
+    /// A JSON-RPC error is the server's words, not a tool's result: it goes on as it came, but for
+    /// the values that the config holds as secret.
+    fn mask_error(&mut self) {
+        let server = &self.subject.name().server;
+        let parts: Vec<Bytes> = std::mem::take(&mut self.waiting).into_iter().collect();
+        let mut error = joined(parts);
+        if let Some(upstream) = self.worker.proxy.upstreams.get(server)
+            && let Some(masked) = upstream.masked(&error)
+        {
+            error = masked;
+        }
+        self.exit.note_response(&error);
+        self.waiting = Splice::from(error);
+    }
+
+    /// An answer came under an id that nobody asked for.
+    fn foreign(&mut self) -> Result<(), Broken> {
+        let name = self.subject.name();
+        let upstream = self.worker.proxy.upstreams.get(&name.server);
+        if upstream.is_none_or(|upstream| upstream.may_log()) {
+            tracing::warn!(tool = %name, "an answer to an id nobody asked for");
+        }
+        if let Some(answer) = &mut self.answer {
+            answer.distrust();
+        }
+        self.foreign += 1;
+        match self.foreign > MAX_FOREIGN {
+            true => Err(Broken::from(Fault::ForeignId)),
+            false => Ok(()),
         }
     }
 
@@ -277,7 +332,9 @@ impl Exchange {
 
     /// The upstream's next part. What waits to go on does so while nothing is at hand.
     async fn next_part(&mut self) -> Result<Option<Part>, Broken> {
-        if self.treatment != Treatment::Hold && !self.waiting.is_empty() {
+        let goes_on =
+            self.treatment != Treatment::Hold && self.inspector.member() != Some(Member::Error);
+        if goes_on && !self.waiting.is_empty() {
             let at_hand = match &mut self.answer {
                 Some(answer) => poll_once(answer.next()).await,
                 None => return Ok(None),

@@ -53,6 +53,8 @@ pub(super) struct HttpSource {
     pool: Rc<Pool>,
     key: u64,
     cancel: Cancel,
+    /// Nothing came on its connection so far that nobody asked for.
+    pub(super) trusted: bool,
 }
 
 enum Stage {
@@ -172,6 +174,15 @@ impl Answer {
         }
     }
 
+    /// To be called when something came that nobody asked for: its connection is not used again.
+    pub fn distrust(&mut self) {
+        match &mut self.source {
+            Source::Http(source) => source.trusted = false,
+            Source::Heard(heard) => heard.distrust(),
+            Source::Stdio(_) => {}
+        }
+    }
+
     fn error(&self, (cause, sent): (Cause, Sent)) -> CallError {
         CallError { server: self.upstream.name.clone(), tool: self.what.clone(), cause, sent }
     }
@@ -179,7 +190,7 @@ impl Answer {
 
 impl HttpSource {
     pub(super) fn new(exchange: Exchange, pool: Rc<Pool>, key: u64, cancel: Cancel) -> Self {
-        Self { stage: Stage::Streaming(exchange), cursor: None, pool, key, cancel }
+        Self { stage: Stage::Streaming(exchange), cursor: None, pool, key, cancel, trusted: true }
     }
 
     pub(super) fn wait_longer(&mut self, limit: Duration) {
@@ -248,6 +259,7 @@ impl HttpSource {
     pub(super) fn done(&mut self) {
         self.cancel.armed = false;
         if let Stage::Streaming(exchange) = std::mem::replace(&mut self.stage, Stage::Over)
+            && self.trusted
             && (self.cursor.is_none() || exchange.is_complete())
         {
             // A stream that was taken up again is left at the answer: nobody would read on.

@@ -4,14 +4,14 @@
 //! Owns the waits it may have to do (for a connection, for a place under `max_concurrent`) and the
 //! one case in which it is sent twice. What comes back is [`super::answer`].
 
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
-use crossbeam_utils::CachePadded;
+use serde::de::IgnoredAny;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, watch};
 
 use super::answer::{Answer, Cancel, HttpSource, Source};
@@ -20,7 +20,8 @@ use super::desk::{self, Desk, News};
 use super::error::{CallError, Cause, Sent, Undelivered};
 use super::heard::{Going, Heard};
 use super::http::{self, Limits, Pool, Session};
-use super::pending;
+use super::ids;
+use super::peer::Peer;
 use super::request::{Fields, Params};
 use super::stdio::Link;
 use super::supervisor::{Control, ServerState, Status};
@@ -37,9 +38,13 @@ const HEAD_LIMIT: Duration = Duration::from_secs(24 * 3600);
 /// Longest wait of a client's answer for its way to the server that asked.
 pub const RESPOND_WAIT: Duration = Duration::from_secs(5);
 
+/// What stands for an error that cannot be told: JSON-RPC's internal error.
+const UNTELLABLE: &[u8] = br#"{"code":-32603,"message":"the server's error holds a secret"}"#;
+
 /// A server, as calls see it. Shared by all workers.
 pub struct Upstream {
     pub(super) name: Arc<str>,
+    pub(super) peer: Arc<Peer>,
     pub(super) number: usize,
     pub(super) call_timeout: Duration,
     /// Permits, and how many there are in all.
@@ -47,8 +52,6 @@ pub struct Upstream {
     pub(super) live: ArcSwapOption<Live>,
     pub(super) state: watch::Sender<ServerState>,
     pub(super) control: mpsc::Sender<Control>,
-    /// Every call writes here: what they only read lies elsewhere.
-    pub(super) next_id: CachePadded<AtomicU64>,
     /// What it said of itself when it was reached last.
     pub(super) about: ArcSwap<About>,
     pub(super) news: Arc<News>,
@@ -111,6 +114,35 @@ impl Upstream {
     pub async fn settled(&self) {
         // The sender lives as long as `self`.
         let _ = self.state.subscribe().wait_for(|state| state.settled).await;
+    }
+
+    /// The beginning of its own words, fit to be told: one line, printable, bounded, and without a
+    /// value that the config holds as secret.
+    #[must_use]
+    pub fn quote(&self, words: &[u8]) -> Arc<str> {
+        self.peer.quote(words)
+    }
+
+    /// A JSON-RPC error of the server without the values that the config holds as secret; `None`
+    /// if it holds none. Where one cannot be taken out of the JSON that it stands in, another
+    /// error stands for it.
+    #[must_use]
+    pub fn masked(&self, error: &Bytes) -> Option<Bytes> {
+        let masked = match self.peer.secrets.mask(error, false) {
+            Cow::Borrowed(_) => return None,
+            Cow::Owned(masked) => Bytes::from(masked),
+        };
+        match serde_json::from_slice::<IgnoredAny>(&masked) {
+            Ok(_) => Some(masked),
+            Err(_) => Some(Bytes::from_static(UNTELLABLE)),
+        }
+    }
+
+    /// Whether another line about what it does may be logged. If not, it is counted, and the count
+    /// told when its flood is over.
+    #[must_use]
+    pub fn may_log(&self) -> bool {
+        self.peer.may_log()
     }
 
     /// Why it cannot be called now, in one line that names it; `None` if it can.
@@ -262,7 +294,7 @@ impl Upstream {
             }
             Carrier::Http(_) => {
                 let over = |live: &Live| live.generation;
-                let id = self.fresh_id();
+                let id = ids::fresh();
                 let (source, generation) =
                     self.post(pool, live, &params, id, self.call_timeout, over).await?;
                 Ok((Source::Http(source), generation))
@@ -292,7 +324,7 @@ impl Upstream {
         params: Params,
         takes: Takes,
     ) -> Heard {
-        let (id, going) = (self.fresh_id(), Rc::new(Going::default()));
+        let (id, going) = (ids::fresh(), Rc::new(Going::default()));
         let (sender, messages) = mpsc::channel(desk::HEARD_MESSAGES);
         let (upstream, pool, told) = (self.clone(), pool.clone(), going.clone());
         let sending = async move {
@@ -365,12 +397,6 @@ impl Upstream {
                 Err(refused)
             }
         }
-    }
-
-    /// An id for a request over HTTP.
-    pub(super) fn fresh_id(&self) -> u64 {
-        const RANGE: u64 = pending::LAST_ID - pending::FIRST_ID + 1;
-        pending::FIRST_ID + self.next_id.fetch_add(1, Ordering::Relaxed) % RANGE
     }
 
     async fn slot(&self) -> Result<Option<OwnedSemaphorePermit>, Cause> {

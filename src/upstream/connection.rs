@@ -4,27 +4,24 @@
 //! channel, no wake-up between them. What is read is handed on as slices of the buffer it was read
 //! into. Who keeps idle connections, and what an answer means, is deliberately not known here.
 
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use http::Uri;
-use http::header::HeaderValue;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::deadline::Deadline;
-use super::error::{Cause, Human, printable};
+use super::endpoint::Endpoint;
+use super::error::{Cause, Human};
+use super::peer::Peer;
 use super::request::Slices;
 use crate::wire::http1::{self, Head};
 use crate::wire::spare::Spare;
@@ -41,93 +38,6 @@ const MAX_READ_BYTES: usize = 256 * 1024;
 thread_local! {
     /// What answers are read into, those of one worker one after the other.
     static ANSWERS: Spare = Spare::default();
-}
-
-/// Where an upstream is: resolved from its URL once, shared by all its connections.
-#[derive(Clone)]
-pub(super) struct Endpoint {
-    host: Arc<str>,
-    port: u16,
-    tls: Option<(TlsConnector, ServerName<'static>)>,
-    /// The request target in origin form.
-    pub(super) path: Uri,
-    /// The `Host` header.
-    pub(super) host_header: HeaderValue,
-}
-
-impl fmt::Debug for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.host, self.port)
-    }
-}
-
-impl Endpoint {
-    /// Reads a URL. The error is one line and does not quote what may be a secret in it.
-    pub(super) fn parse(url: &str, tls: impl FnOnce() -> TlsConnector) -> Result<Self, String> {
-        let url = readable(url)?;
-        let secure = url.scheme() == "https";
-        let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else {
-            return Err("url names no host".to_owned());
-        };
-        let target = match url.query() {
-            Some(query) => format!("{}?{query}", url.path()),
-            None => url.path().to_owned(),
-        };
-        let authority = match url.port() {
-            Some(port) => format!("{host}:{port}"),
-            None => host.to_owned(),
-        };
-        let read = |what: &str| format!("url has a {what} that cannot be sent");
-        let bare = host.trim_start_matches('[').trim_end_matches(']');
-        let tls = if secure {
-            let name = ServerName::try_from(bare.to_owned()).map_err(|_| read("host"))?;
-            Some((tls(), name))
-        } else {
-            None
-        };
-        Ok(Self {
-            host: bare.into(),
-            port,
-            tls,
-            path: target.parse().map_err(|_| read("path"))?,
-            host_header: HeaderValue::from_str(&authority).map_err(|_| read("host"))?,
-        })
-    }
-}
-
-/// The URL of an endpoint. The error is one line and does not quote what may be a secret in it.
-pub(super) fn readable(url: &str) -> Result<url::Url, String> {
-    let url = url::Url::parse(url).map_err(|error| format!("url cannot be read: {error}"))?;
-    if !matches!(url.scheme(), "http" | "https") {
-        return Err(format!("url has scheme {}; http and https are known", url.scheme()));
-    }
-    if !url.username().is_empty() || url.password().is_some() {
-        return Err("url holds a user name or password; put credentials in headers".to_owned());
-    }
-    Ok(url)
-}
-
-/// TLS as every https upstream uses it: the system's roots, HTTP/1.1. Reads files: not for a
-/// worker's thread.
-pub(super) fn tls_connector() -> TlsConnector {
-    let mut roots = RootCertStore::empty();
-    let found = rustls_native_certs::load_native_certs();
-    for error in found.errors {
-        tracing::warn!(%error, "a system certificate cannot be used");
-    }
-    let (_, unusable) = roots.add_parsable_certificates(found.certs);
-    if unusable > 0 {
-        tracing::debug!(unusable, "system certificates left out");
-    }
-    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
-    let builder =
-        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let mut config = match builder {
-        Ok(builder) => builder.with_root_certificates(roots).with_no_client_auth(),
-        Err(error) => unreachable!("the provider supports the default versions: {error}"),
-    };
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    TlsConnector::from(Arc::new(config))
 }
 
 /// Plain or TLS.
@@ -189,6 +99,8 @@ pub(super) struct Connection {
     /// Whether the connection lasts after that answer.
     keep_alive: bool,
     timer: Deadline,
+    /// With whom it is.
+    peer: Arc<Peer>,
 }
 
 /// How sending a request failed.
@@ -205,7 +117,7 @@ impl Connection {
     pub(super) async fn open(endpoint: &Endpoint) -> Result<Box<Self>, Cause> {
         let failed = |reason: &str| Cause::Connect {
             host: format!("{endpoint:?}").into(),
-            reason: printable(reason.as_bytes()),
+            reason: endpoint.peer.quote(reason),
         };
         let stream = tokio::time::timeout(CONNECT_TIMEOUT, connect(endpoint))
             .await
@@ -218,6 +130,7 @@ impl Connection {
             body: http1::Body::Ended,
             keep_alive: true,
             timer: Deadline::default(),
+            peer: Arc::clone(&endpoint.peer),
         }))
     }
 
@@ -281,7 +194,7 @@ impl Connection {
                 (Ok(0), _) => String::new(),
                 (Err(error), _) => error.to_string(),
             };
-            return failed(Cause::NoAnswerAtAll { reason: printable(reason.as_bytes()) });
+            return failed(Cause::NoAnswerAtAll { reason: self.peer.quote(reason) });
         }
     }
 
@@ -310,7 +223,7 @@ impl Connection {
                 Ok(0) if self.body.close() => return Poll::Ready(None),
                 Ok(0) => "".into(),
                 Ok(_) => continue,
-                Err(error) => printable(error.to_string().as_bytes()),
+                Err(error) => self.peer.quote(error.to_string()),
             };
             return Poll::Ready(Some(Err(Cause::CutOff { reason })));
         }
@@ -380,17 +293,44 @@ impl Connection {
     }
 
     /// Whether the connection can take another request: still open, nothing unasked for on it.
-    pub(super) fn is_reusable(&mut self) -> bool {
-        if !self.is_clean() {
-            return false;
+    /// The system is asked: the runtime knows of what came only once it has waited for events.
+    pub(super) fn quiet(&mut self) -> Quiet {
+        if !self.input.is_empty() {
+            return Quiet::Spoke;
         }
+        if !self.is_clean() {
+            return Quiet::Closed;
+        }
+        let tcp = match &mut self.stream {
+            Stream::Plain(tcp) => &*tcp,
+            Stream::Tls(tls) => tls.get_ref().0,
+        };
+        match SockRef::from(tcp).peek(&mut [MaybeUninit::uninit()]) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Ok(1..) => return Quiet::Spoke,
+            Ok(0) | Err(_) => return Quiet::Closed,
+        }
+        match &self.stream {
+            Stream::Plain(_) => Quiet::Silent,
+            Stream::Tls(_) => self.quiet_within(),
+        }
+    }
+
+    /// The same of what was read from the socket and is not decrypted yet, or not taken.
+    fn quiet_within(&mut self) -> Quiet {
         // Nobody is to be woken for an idle connection: what happens to it is seen at the next
         // look.
         let mut cx = Context::from_waker(Waker::noop());
         self.make_first_room();
-        let is_silent = self.poll_read(&mut cx).is_pending();
-        self.give_back();
-        is_silent
+        let read = self.poll_read(&mut cx);
+        match read {
+            Poll::Pending => {
+                self.give_back();
+                Quiet::Silent
+            }
+            Poll::Ready(Ok(1..)) => Quiet::Spoke,
+            Poll::Ready(Ok(0) | Err(_)) => Quiet::Closed,
+        }
     }
 
     /// Gives back the memory, for which an idle connection has no use.
@@ -402,6 +342,15 @@ impl Connection {
             self.read_bytes = MIN_READ_BYTES;
         }
     }
+}
+
+/// How an idle connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Quiet {
+    Silent,
+    /// Something came that nobody asked for.
+    Spoke,
+    Closed,
 }
 
 /// How far a request has come.
@@ -499,30 +448,12 @@ impl AsyncWrite for Stream {
 mod tests {
     use super::*;
 
-    fn parse(url: &str) -> Result<Endpoint, String> {
-        Endpoint::parse(url, || unreachable!("no https here"))
-    }
-
-    #[test]
-    fn a_url_gives_host_port_and_target() {
-        for (url, shown, host, path) in [
-            ("http://localhost/mcp", "localhost:80", "localhost", "/mcp"),
-            ("http://127.0.0.1:9000", "127.0.0.1:9000", "127.0.0.1:9000", "/"),
-            ("http://[::1]:9000/a%20b?key=v#no", "::1:9000", "[::1]:9000", "/a%20b?key=v"),
-        ] {
-            let endpoint = parse(url).unwrap();
-            assert_eq!(format!("{endpoint:?}"), shown);
-            assert_eq!(
-                (endpoint.host_header.to_str().unwrap(), endpoint.path.to_string()),
-                (host, path.into())
-            );
-        }
-    }
-
     #[tokio::test]
     async fn connections_read_into_the_same_memory_unless_it_is_held() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let endpoint = parse(&format!("http://{}/", listener.local_addr().unwrap())).unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let endpoint =
+            Endpoint::parse(&url, &Arc::default(), || unreachable!("no https here")).unwrap();
         let server = tokio::spawn(async move {
             for n in 0..5 {
                 let mut socket = listener.accept().await.unwrap().0;
@@ -554,17 +485,6 @@ mod tests {
         assert_eq!(places[3], places[4]);
         assert_eq!(held.unwrap(), "[\"2n\"]");
         server.await.unwrap();
-    }
-
-    #[test]
-    fn an_unusable_url_is_told_without_its_secrets() {
-        for (url, why) in [
-            ("/mcp", "url cannot be read: relative URL without a base"),
-            ("ftp://h/", "url has scheme ftp; http and https are known"),
-            ("http://u:p@h/", "url holds a user name or password; put credentials in headers"),
-        ] {
-            assert_eq!(parse(url).unwrap_err(), why);
-        }
     }
 
     #[test]

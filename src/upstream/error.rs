@@ -7,9 +7,6 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// Most characters of a server's own words that an error quotes.
-const SNIPPET_CHARS: usize = 200;
-
 /// Whether any byte of the request may have reached the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
@@ -42,7 +39,8 @@ impl CallError {
 }
 
 /// What went wrong. The texts go to agents and into records; they hold no header, no address
-/// beyond the configured host, and of a server's own words only a bounded, printable piece.
+/// beyond the configured host, and of a server's own words only a bounded, printable piece
+/// without secrets ([`super::peer`]).
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Cause {
@@ -76,6 +74,12 @@ pub enum Cause {
         host: Arc<str>,
         /// Why, in one line.
         reason: Arc<str>,
+    },
+    /// An answer of a list or of the lifecycle outgrew its bound.
+    #[error("the answer is longer than {limit} bytes")]
+    TooLong {
+        /// The limit in bytes.
+        limit: usize,
     },
     /// The call is larger than the server's transport takes.
     #[error("the arguments are larger than {limit} bytes")]
@@ -204,25 +208,6 @@ impl Cause {
     }
 }
 
-/// The beginning of a server's own words: one line, printable, bounded.
-pub(super) fn printable(bytes: &[u8]) -> Arc<str> {
-    let mut text = String::new();
-    let mut chars = 0;
-    for char in String::from_utf8_lossy(bytes).chars() {
-        let char = if char.is_whitespace() { ' ' } else { char };
-        if char.is_control() || (char == ' ' && (text.is_empty() || text.ends_with(' '))) {
-            continue;
-        }
-        if chars == SNIPPET_CHARS {
-            text.push('…');
-            break;
-        }
-        text.push(char);
-        chars += 1;
-    }
-    text.trim_end().into()
-}
-
 /// `2m`, `30s`, `250ms`: as it is written in the config.
 pub(super) struct Human(pub(super) Duration);
 
@@ -282,13 +267,5 @@ mod tests {
             [120_000, 90_000, 1500, 0].map(human),
             ["2m", "90s", "1500ms", "0s"].map(str::to_owned)
         );
-    }
-
-    #[test]
-    fn a_servers_words_are_one_printable_bounded_line() {
-        assert_eq!(&*printable(b"\n <h1>\tBad\x1b[31m\x00 </h1>\n"), "<h1> Bad[31m </h1>");
-        assert_eq!(&*printable(b"\xff!"), "\u{fffd}!");
-        let long = printable("é".repeat(500).as_bytes());
-        assert_eq!(long.chars().count(), SNIPPET_CHARS + 1);
     }
 }

@@ -16,15 +16,17 @@ use tokio_rustls::TlsConnector;
 
 use super::answer::Part;
 use super::ask::Era;
-use super::call::{Carrier, Upstream};
+use super::call::Carrier;
 use super::config::Target;
-use super::connection::{Endpoint, tls_connector};
 use super::desk::{Desk, News};
+use super::endpoint::{Endpoint, tls_connector};
 use super::error::Cause;
 use super::http::Session;
+use super::ids;
 use super::lifecycle::{self, Greeting, PipeTransport, Service};
 use super::listen;
 use super::oauth::{self, Bearer};
+use super::peer::Peer;
 use super::probe::{Probed, Start};
 use super::process::{self, LastWords, Process};
 use super::request::Params;
@@ -39,7 +41,7 @@ const EXIT_WAIT: Duration = Duration::from_millis(500);
 
 /// What a connection is made with.
 pub(super) struct Place<'a> {
-    pub(super) server: &'a Arc<str>,
+    pub(super) peer: &'a Arc<Peer>,
     /// Tells HTTP servers apart in the workers' pools.
     pub(super) key: u64,
     /// `init_timeout`
@@ -83,6 +85,12 @@ pub(super) async fn establish(
             let legacy = Start::Known(Era::Legacy);
             run(place, command, args, env, cwd, legacy).await.map_err(Unstarted::into_failure)
         }
+        // It started slowly, and was initialized though it is modern: nothing is wrong with it.
+        Err(Unstarted::Other(Failure { next: next @ Start::Known(Era::Modern), .. }))
+            if start == Start::Probe =>
+        {
+            run(place, command, args, env, cwd, next).await.map_err(Unstarted::into_failure)
+        }
         other => other.map_err(Unstarted::into_failure),
     }
 }
@@ -111,10 +119,10 @@ async fn run(
     cwd: Option<&Path>,
     start: Start,
 ) -> Result<Connection, Unstarted> {
-    let (server, limit) = (place.server, place.limit);
+    let (peer, limit) = (place.peer, place.limit);
     let (process, pipes) = Process::start(command, args, env, cwd)
         .map_err(|reason| Unstarted::Other(Failure::new(reason)))?;
-    let (link, queue) = Link::new(server.clone(), place.news.clone());
+    let (link, queue) = Link::new(peer.clone(), place.news.clone());
     let (out, inbox) = mpsc::channel(LIFECYCLE_MESSAGES);
     let (lost, losses) = mpsc::channel(1);
     let last_words = LastWords::default();
@@ -126,7 +134,7 @@ async fn run(
         let _ = broken.try_send("it closed its input".into());
     });
     let stderr =
-        tokio::spawn(process::drain_stderr(server.clone(), pipes.stderr, last_words.clone()));
+        tokio::spawn(process::drain_stderr(peer.clone(), pipes.stderr, last_words.clone()));
     let seed = getrandom::u64().unwrap_or_default();
     let reading = stdio::read(link.clone(), pipes.stdout, out, seed);
     let reader = link.clone();
@@ -139,7 +147,7 @@ async fn run(
     let late = Arc::new(AtomicBool::new(false));
     let pipe = PipeTransport { link: link.clone(), inbox, limit };
     let transport = Probed::new(pipe, limit, start, late.clone());
-    match lifecycle::initialize(transport, limit, start).await {
+    match lifecycle::initialize(peer, transport, limit, start).await {
         Ok((service, greeting)) => Ok(Connection {
             carrier: Carrier::Stdio(link.clone()),
             line: listen::Line::Stdio(link),
@@ -184,7 +192,7 @@ async fn log_in_and_reach(
         Err(refused) if !refused.wants_login => return Err(refused.into()),
         Err(_) => first,
     };
-    let needs_login = || oauth::needs_login(place.server);
+    let needs_login = || oauth::needs_login(&place.peer.name);
     let Some(refused) = refused else { return Err(Failure::new(needs_login())) };
     login.refuse(&refused);
     let second = login.bearer().await.map_err(Failure::new)?;
@@ -223,11 +231,11 @@ async fn reach(
     bearer: Option<&Bearer>,
     start: Start,
 ) -> Result<Connection, Unreached> {
-    let tls = place.tls.clone();
+    let (tls, peer) = (place.tls.clone(), place.peer.clone());
     let url = url.to_owned();
     // Reads the system's certificates the first time.
     let endpoint = tokio::task::spawn_blocking(move || {
-        Endpoint::parse(&url, || tls.get_or_init(tls_connector).clone())
+        Endpoint::parse(&url, &peer, || tls.get_or_init(tls_connector).clone())
     })
     .await
     .map_err(|error| error.to_string())??;
@@ -242,10 +250,10 @@ async fn reach(
     let (lost, losses) = mpsc::channel(1);
     let desk = Arc::new(Desk::default());
     let told = (desk.clone(), place.news.clone());
-    let (transport, shared) = HttpTransport::new(place.server.clone(), session, limit, lost, told);
+    let (transport, shared) = HttpTransport::new(session, limit, lost, told);
     // Over HTTP an answer that comes late has nobody to come to.
     let transport = Probed::new(transport, limit, start, Arc::default());
-    let (service, greeting) = lifecycle::initialize(transport, limit, start)
+    let (service, greeting) = lifecycle::initialize(place.peer, transport, limit, start)
         .await
         .map_err(|reason| Unreached { reason, wants_login: shared.wants_login() })?;
     if greeting.about.era == Era::Modern {
@@ -366,17 +374,17 @@ pub(super) async fn respond(carrier: Carrier, id: Bytes, outcome: Bytes, limit: 
     }
 }
 
-/// One request beside the calls: the response's bytes.
+/// One request beside the calls: the response's bytes, at most `room`.
 pub(super) async fn fetch(
-    upstream: &Upstream,
     carrier: &Carrier,
     params: Params,
     era: Era,
     limit: Duration,
+    room: usize,
 ) -> Result<Vec<u8>, Cause> {
     let link = match carrier {
         Carrier::Http(session) => {
-            return session::fetch(session, upstream.fresh_id(), params, era, limit).await;
+            return session::fetch(session, ids::fresh(), params, era, limit, room).await;
         }
         Carrier::Stdio(link) => link,
     };
@@ -386,11 +394,8 @@ pub(super) async fn fetch(
     while let Some(part) = call.next().await? {
         match part {
             Part::End => return Ok(message),
-            Part::Data(data) if message.len() + data.len() > lifecycle::MAX_PAGE_BYTES => {
-                let limit = lifecycle::MAX_PAGE_BYTES;
-                return Err(Cause::Unreadable {
-                    reason: format!("it is longer than {limit} bytes").into(),
-                });
+            Part::Data(data) if message.len() + data.len() > room => {
+                return Err(Cause::TooLong { limit: room });
             }
             Part::Data(data) => message.extend_from_slice(&data),
         }

@@ -178,6 +178,13 @@ impl Heard {
         }
     }
 
+    /// Its connection is not used again.
+    pub(super) fn distrust(&mut self) {
+        if let Phase::Streaming { source, .. } = &mut self.phase {
+            source.trusted = false;
+        }
+    }
+
     /// The response has ended.
     pub(super) fn done(&mut self) {
         if let Phase::Streaming { source, .. } = &mut self.phase {

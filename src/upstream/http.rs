@@ -14,6 +14,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
@@ -22,8 +23,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::clock;
-use super::connection::{Connection, Request, SendError};
-use super::error::{Cause, Sent, printable};
+use super::connection::{Connection, Quiet, Request, SendError};
+use super::error::{Cause, Sent};
+use super::peer::Peer;
 use crate::wire::http1::Head;
 use crate::wire::sse;
 
@@ -53,6 +55,8 @@ pub struct Pool {
 
 struct Idle {
     connection: Box<Connection>,
+    /// Of an event stream whose answer was taken: what may still come is nothing that counts.
+    rest: Option<Box<sse::Decoder>>,
     since: Instant,
 }
 
@@ -87,9 +91,9 @@ impl Pool {
 
     /// The connection used last that is still good. One whose stream has not come to its end yet
     /// stays.
-    fn take(&self, key: u64, now: Instant) -> Option<Box<Connection>> {
+    fn take(&self, session: &Session, now: Instant) -> Option<Box<Connection>> {
         let mut idle = self.idle.borrow_mut();
-        let list = idle.get_mut(&key)?;
+        let list = idle.get_mut(&session.key)?;
         let mut at = list.len();
         while at > 0 {
             at -= 1;
@@ -102,20 +106,27 @@ impl Pool {
             match last.look() {
                 Look::Good => return Some(list.remove(at).connection),
                 Look::Bad => drop(list.remove(at)),
+                Look::Spoke => {
+                    drop(list.remove(at));
+                    let peer = session.peer();
+                    if peer.may_log() {
+                        tracing::warn!(server = %peer.name, "a server spoke unasked on a connection, which is closed");
+                    }
+                }
                 Look::Later => {}
             }
         }
         None
     }
 
-    fn put(&self, key: u64, mut connection: Box<Connection>) {
+    fn put(&self, key: u64, mut connection: Box<Connection>, rest: Option<Box<sse::Decoder>>) {
         connection.rest();
         let mut idle = self.idle.borrow_mut();
         let list = idle.entry(key).or_default();
         if list.len() >= MAX_IDLE {
             list.remove(0);
         }
-        list.push(Idle { connection, since: clock::lately() });
+        list.push(Idle { connection, rest, since: clock::lately() });
     }
 }
 
@@ -124,12 +135,17 @@ enum Look {
     Good,
     Later,
     Bad,
+    /// Something came that nobody asked for: an answer ahead of its request, or a second one.
+    Spoke,
 }
 
 impl Idle {
     fn look(&mut self) -> Look {
         let mut cx = Context::from_waker(Waker::noop());
         let mut read = 0;
+        if self.rest.as_mut().is_some_and(|rest| !is_silent(rest)) {
+            return Look::Spoke;
+        }
         // The end of an event stream whose last message was taken may not have been read yet.
         while !self.connection.has_ended() {
             match self.connection.poll_body(&mut cx) {
@@ -137,11 +153,32 @@ impl Idle {
                 Poll::Ready(None) => break,
                 Poll::Ready(Some(Ok(data))) if read + data.len() <= MAX_DRAIN_BYTES => {
                     read += data.len();
+                    let Some(rest) = &mut self.rest else { return Look::Spoke };
+                    rest.push(data);
+                    if !is_silent(rest) {
+                        return Look::Spoke;
+                    }
                 }
                 Poll::Ready(Some(Ok(_) | Err(_))) => return Look::Bad,
             }
         }
-        if self.connection.is_reusable() { Look::Good } else { Look::Bad }
+        match self.connection.quiet() {
+            Quiet::Silent => Look::Good,
+            Quiet::Closed => Look::Bad,
+            Quiet::Spoke => Look::Spoke,
+        }
+    }
+}
+
+/// Whether what came of an event stream so far holds no further message.
+fn is_silent(rest: &mut sse::Decoder) -> bool {
+    loop {
+        match rest.next_item() {
+            Ok(None) => return true,
+            // An event without data, which carries an id.
+            Ok(Some(sse::Item::End)) => {}
+            Ok(Some(sse::Item::Data(_))) | Err(_) => return false,
+        }
     }
 }
 
@@ -211,7 +248,7 @@ pub(super) async fn exchange(
     limits: Limits,
 ) -> Result<Exchange, Refused> {
     let now = clock::now();
-    while let Some(mut connection) = pool.take(session.key, now) {
+    while let Some(mut connection) = pool.take(session, now) {
         match connection.send(request, now, limits.answer).await {
             Ok(head) => return accept(session, connection, &head, limits).await,
             Err(SendError::Stale) => {}
@@ -269,7 +306,7 @@ pub(super) async fn accept(
     let refused = |cause| Err(Refused::new(cause, Sent::Maybe));
     let encoding = head.content_encoding.as_deref();
     if let Some(found) = encoding.filter(|name| !name.eq_ignore_ascii_case(b"identity")) {
-        return refused(Cause::Compressed { found: printable(found) });
+        return refused(Cause::Compressed { found: session.peer().quote(found) });
     }
     if matches!(head.status, 202 | 204) {
         return refused(Cause::AcceptedOnly { status: head.status });
@@ -283,9 +320,12 @@ pub(super) async fn accept(
     if is_event_stream(head) {
         return Ok(exchange(Framing::Events { decoder: Box::default(), skip: false }));
     }
-    let found =
-        if content_type.is_empty() { "no content type".into() } else { printable(content_type) };
-    let snippet = printable(&Box::pin(exchange(Framing::Json).head_of_body()).await);
+    let found = match content_type {
+        [] => "no content type".into(),
+        found => session.peer().quote(found),
+    };
+    let body = Box::pin(exchange(Framing::Json).head_of_body()).await;
+    let snippet = body.quoted(session.peer());
     refused(Cause::ContentType { found, snippet })
 }
 
@@ -453,10 +493,10 @@ impl Exchange {
         match (ended, framing) {
             (true, Framing::Json | Framing::Events { .. }) => {
                 if connection.is_clean() {
-                    pool.put(key, connection);
+                    pool.put(key, connection, None);
                 }
             }
-            (false, Framing::Events { .. }) => pool.put(key, connection),
+            (false, Framing::Events { decoder, .. }) => pool.put(key, connection, Some(decoder)),
             (false, Framing::Json) | (_, Framing::Fixed(_)) => {}
         }
     }
@@ -465,9 +505,9 @@ impl Exchange {
     async fn refusal(mut self, head: &Head, json: bool, of: &Session) -> Result<Self, Refused> {
         let status = head.status;
         let body = self.head_of_body().await;
-        let challenged = of.challenged(head);
+        let (challenged, peer) = (of.challenged(head), of.peer());
         // Common servers say it with 400 and words.
-        let in_words = || memchr::memmem::find(&body, b"ession").is_some();
+        let in_words = || memchr::memmem::find(&body.bytes, b"ession").is_some();
         let unknown = match (status, of.standing()) {
             (404, Standing::Session) => true,
             // A modern server would not speak of sessions: this one has become a legacy one.
@@ -476,26 +516,48 @@ impl Exchange {
             (401, _) => of.is_logged_in(),
             (_, Standing::Session | Standing::Modern | Standing::Neither) => false,
         };
-        if json && !unknown && is_rpc_error(&body) {
-            self.framing = Framing::Fixed(Some(Bytes::from(body)));
-            return Ok(self);
+        if json && !unknown && is_rpc_error(&body.bytes) {
+            // It is an error page all the same, and may echo the request.
+            let masked = peer.secrets.mask(&body.bytes, body.cut);
+            if is_rpc_error(&masked) {
+                self.framing = Framing::Fixed(Some(Bytes::from(masked.into_owned())));
+                return Ok(self);
+            }
         }
         let cause =
-            challenged.unwrap_or_else(|| Cause::Status { status, snippet: printable(&body) });
+            challenged.unwrap_or_else(|| Cause::Status { status, snippet: body.quoted(peer) });
         Err(Refused { cause, sent: Sent::Maybe, session_unknown: unknown })
     }
 
     /// As much of the body as an error may quote or hold; what comes after it is left.
-    async fn head_of_body(&mut self) -> Vec<u8> {
-        let mut head = Vec::new();
-        while let Ok(Some(Event::Data(data))) = self.next().await {
-            let room = MAX_REFUSAL_BYTES.saturating_sub(head.len());
-            head.extend_from_slice(data.get(..room.min(data.len())).unwrap_or_default());
-            if data.len() > room {
-                break;
+    async fn head_of_body(&mut self) -> Beginning {
+        let mut bytes = Vec::new();
+        loop {
+            match self.next().await {
+                Ok(Some(Event::Data(data))) => {
+                    let room = MAX_REFUSAL_BYTES.saturating_sub(bytes.len());
+                    bytes.extend_from_slice(data.get(..room.min(data.len())).unwrap_or_default());
+                    if data.len() > room {
+                        return Beginning { bytes, cut: true };
+                    }
+                }
+                Ok(Some(Event::End) | None) => return Beginning { bytes, cut: false },
+                Err(_) => return Beginning { bytes, cut: true },
             }
         }
-        head
+    }
+}
+
+/// The beginning of a body.
+struct Beginning {
+    bytes: Vec<u8>,
+    /// There was more.
+    cut: bool,
+}
+
+impl Beginning {
+    fn quoted(&self, peer: &Peer) -> Arc<str> {
+        peer.secrets.quote_cut(&self.bytes, self.cut)
     }
 }
 

@@ -26,7 +26,8 @@ use tokio::sync::mpsc;
 
 use super::ask::{Era, Offers};
 use super::call::About;
-use super::error::{Cause, Human, printable};
+use super::error::{Cause, Human};
+use super::peer::Peer;
 use super::probe::Start;
 use super::request::Params;
 use super::stdio::Link;
@@ -36,8 +37,10 @@ use crate::catalog::discovered::DiscoveredTool;
 const MAX_PAGES: usize = 1000;
 /// Most tools of one server.
 const MAX_TOOLS: usize = 20_000;
-/// Most bytes of one page.
-pub(super) const MAX_PAGE_BYTES: usize = 64 * 1024 * 1024;
+/// Most bytes of a list of tools, all its pages together.
+pub(super) const MAX_LIST_BYTES: usize = 32 * 1024 * 1024;
+/// Most bytes of one page's cursor, which is sent back.
+const MAX_CURSOR_BYTES: usize = 64 * 1024;
 
 /// A running lifecycle.
 pub(super) type Service = RunningService<RoleClient, Handler>;
@@ -72,6 +75,7 @@ pub(super) struct Greeting {
 
 /// Leads the handshake over a transport. The error is one line.
 pub(super) async fn initialize<T>(
+    peer: &Arc<Peer>,
     transport: T,
     limit: Duration,
     start: Start,
@@ -96,15 +100,15 @@ where
     let serving = serve_client_with_lifecycle(Handler, transport, mode);
     let service = match tokio::time::timeout(limit, serving).await {
         Ok(Ok(service)) => service,
-        Ok(Err(error)) => return Err(reason(&error)),
+        Ok(Err(error)) => return Err(reason(peer, &error)),
         Err(_) => return Err(format!("no answer to {asked} within {}", Human(limit))),
     };
     let greeting = service.peer_info().map_or_else(Greeting::default, |info| Greeting {
-        protocol_version: Some(info.protocol_version.as_str().into()),
+        protocol_version: Some(peer.quote(info.protocol_version.as_str())),
         server_info: info
             .server_info
             .as_ref()
-            .map(|it| printable(format!("{} {}", it.name, it.version).as_bytes())),
+            .map(|it| peer.quote(format!("{} {}", it.name, it.version))),
         about: About {
             era: if info.protocol_version.has_initialize() { Era::Legacy } else { Era::Modern },
             offers: offers(&info.capabilities),
@@ -125,7 +129,7 @@ fn offers(capabilities: &ServerCapabilities) -> Offers {
     }
 }
 
-fn reason(error: &ClientInitializeError) -> String {
+fn reason(peer: &Peer, error: &ClientInitializeError) -> String {
     let text = match error {
         ClientInitializeError::ConnectionClosed(_) => {
             "it closed the connection while being initialized".to_owned()
@@ -140,14 +144,16 @@ fn reason(error: &ClientInitializeError) -> String {
             "it answered initialize with something else".to_owned()
         }
         // What it said to the probe is only why it was initialized.
-        ClientInitializeError::LegacyFallbackFailed { fallback, .. } => return reason(fallback),
+        ClientInitializeError::LegacyFallbackFailed { fallback, .. } => {
+            return reason(peer, fallback);
+        }
         ClientInitializeError::NoCompatibleProtocolVersion { server_supported, .. } => format!(
             "it speaks none of the revisions that are known here, but {}",
             server_supported.iter().map(ProtocolVersion::as_str).collect::<Vec<_>>().join(", ")
         ),
         other => other.to_string(),
     };
-    printable(text.as_bytes()).to_string()
+    peer.quote(text).to_string()
 }
 
 /// The lifecycle's end of a child's pipes.
@@ -180,7 +186,7 @@ impl Transport<Role> for PipeTransport {
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<Role>> {
         loop {
             let message = self.inbox.recv().await?;
-            if let Some(message) = decode(&message) {
+            if let Some(message) = decode(&self.link.peer, &message) {
                 return Some(message);
             }
         }
@@ -199,11 +205,14 @@ pub(super) fn encode(item: &TxJsonRpcMessage<Role>) -> Result<Vec<u8>, Unsent> {
 }
 
 /// A message of the server for the lifecycle; what rmcp cannot read is left out.
-pub(super) fn decode(message: &[u8]) -> Option<RxJsonRpcMessage<Role>> {
+pub(super) fn decode(peer: &Peer, message: &[u8]) -> Option<RxJsonRpcMessage<Role>> {
     match serde_json::from_slice(message) {
         Ok(message) => Some(message),
         Err(error) => {
-            tracing::debug!(%error, "a message of the lifecycle cannot be read");
+            if peer.may_log() {
+                let error = peer.quote(error.to_string());
+                tracing::debug!(server = %peer.name, %error, "a message of the lifecycle cannot be read");
+            }
             None
         }
     }
@@ -242,28 +251,40 @@ pub(super) enum Headers {
     SayNothing,
 }
 
-/// Reads the whole list of tools. `fetch` sends one request and returns the response's bytes. A
-/// malformed tool is left out with a warning that names it; the rest is kept.
+/// Reads the whole list of tools. `fetch` sends one request and returns the response's bytes, at
+/// most as many as it is told. A malformed tool is left out with a warning that names it; the rest
+/// is kept. Of a list that outgrows [`MAX_LIST_BYTES`], [`MAX_TOOLS`] or [`MAX_PAGES`] the pages
+/// and tools before are kept; of one whose first page does, nothing.
 pub(super) async fn discover<F>(
-    server: &str,
+    peer: &Peer,
     greeting: &Greeting,
     headers: Headers,
-    fetch: impl Fn(Params) -> F,
+    fetch: impl Fn(Params, usize) -> F,
 ) -> Result<Vec<DiscoveredTool>, String>
 where
     F: Future<Output = Result<Vec<u8>, Cause>>,
 {
+    let told = |reason: &str| {
+        if peer.may_log() {
+            tracing::warn!(server = %peer.name, reason, "a server's list of tools is not read whole");
+        }
+    };
     let mut tools = Vec::new();
+    let mut room = MAX_LIST_BYTES;
     let mut cursors = HashSet::new();
     let mut params = "{}".to_owned();
     for _ in 0..MAX_PAGES {
         let request = Params::of("tools/list", params.into());
-        let page = fetch(request).await.map_err(|cause| format!("tools/list: {cause}"))?;
+        let page = match fetch(request, room).await {
+            Err(Cause::TooLong { .. }) if room < MAX_LIST_BYTES => {
+                told(&format!("it is longer than {MAX_LIST_BYTES} bytes"));
+                return Ok(tools);
+            }
+            page => page.map_err(|cause| format!("tools/list: {cause}"))?,
+        };
+        room = room.saturating_sub(page.len());
         let page: Page<'_> = serde_json::from_slice(&page).map_err(|error| {
-            format!(
-                "its answer to tools/list cannot be read: {}",
-                printable(error.to_string().as_bytes())
-            )
+            format!("its answer to tools/list cannot be read: {}", peer.quote(error.to_string()))
         })?;
         let list = match (page.result, page.error) {
             (Some(list), _) => list,
@@ -273,7 +294,7 @@ where
                 return Ok(Vec::new());
             }
             (None, Some(error)) => {
-                let words = printable(error.message.as_bytes());
+                let words = peer.quote(error.message);
                 return Err(format!("it refused tools/list: {words}"));
             }
             (None, None) => return Err("its answer to tools/list holds no result".to_owned()),
@@ -281,41 +302,50 @@ where
         for raw in list.tools.unwrap_or_default() {
             match DiscoveredTool::parse(raw) {
                 Ok(_) if tools.len() >= MAX_TOOLS => {
-                    tracing::warn!(server, limit = MAX_TOOLS, "a server has too many tools");
+                    told(&format!("it has more than {MAX_TOOLS} tools"));
                     return Ok(tools);
                 }
                 Ok(DiscoveredTool { name, repeats: Err(reason), .. })
                     if headers == Headers::Repeat =>
                 {
-                    let tool = printable(name.as_bytes());
-                    tracing::warn!(server, %tool, %reason, "a malformed tool is left out");
+                    left_out(peer, &peer.quote(name.as_bytes()), &reason.to_string());
                 }
                 Ok(tool) => tools.push(tool),
                 Err(reason) => {
-                    let tool = tool_name(raw);
-                    tracing::warn!(server, %tool, reason, "a malformed tool is left out");
+                    left_out(peer, &tool_name(peer, raw), &reason);
                 }
             }
         }
         let Some(cursor) = list.next_cursor else { return Ok(tools) };
+        if cursor.len() > MAX_CURSOR_BYTES {
+            told(&format!("a cursor is longer than {MAX_CURSOR_BYTES} bytes"));
+            return Ok(tools);
+        }
         params = serde_json::json!({ "cursor": cursor }).to_string();
         if !cursors.insert(cursor) {
-            tracing::warn!(server, "a server's list of tools goes round in circles");
+            told("it goes round in circles");
             return Ok(tools);
         }
     }
-    tracing::warn!(server, limit = MAX_PAGES, "a server's list of tools has too many pages");
+    told(&format!("it has more than {MAX_PAGES} pages"));
     Ok(tools)
 }
 
+fn left_out(peer: &Peer, tool: &str, reason: &str) {
+    if peer.may_log() {
+        let reason = peer.quote(reason);
+        tracing::warn!(server = %peer.name, tool, %reason, "a malformed tool is left out");
+    }
+}
+
 /// The name of a tool that is otherwise unreadable, for the warning.
-fn tool_name(raw: &RawValue) -> Arc<str> {
+fn tool_name(peer: &Peer, raw: &RawValue) -> Arc<str> {
     #[derive(Deserialize)]
     struct Named {
         name: String,
     }
     serde_json::from_str::<Named>(raw.get())
-        .map_or_else(|_| "(no name)".into(), |named| printable(named.name.as_bytes()))
+        .map_or_else(|_| "(no name)".into(), |named| peer.quote(named.name))
 }
 
 #[cfg(test)]
@@ -342,11 +372,16 @@ mod tests {
             },
             ..Greeting::default()
         };
-        let tools = discover("s", &greeting, headers, |params| {
+        let tools = discover(&Peer::default(), &greeting, headers, |params, room| {
             let mut asked = asked.lock().unwrap();
             let page = pages[asked.len().min(pages.len() - 1)].as_bytes().to_vec();
             asked.push(String::from_utf8(object(&params)).unwrap());
-            async move { Ok(page) }
+            async move {
+                match page.len() <= room {
+                    true => Ok(page),
+                    false => Err(Cause::TooLong { limit: room }),
+                }
+            }
         })
         .await;
         let names = tools.map(|tools| tools.iter().map(|tool| tool.name.to_string()).collect());
@@ -369,6 +404,30 @@ mod tests {
         .await;
         assert_eq!(names.unwrap(), ["a", "b"]);
         assert_eq!(asked, ["{}", r#"{"cursor":"p\"2"}"#]);
+    }
+
+    #[tokio::test]
+    async fn a_list_is_bounded_over_all_its_pages() {
+        const PAGE: usize = 3 * 1024 * 1024;
+        let asked = std::cell::Cell::new(0);
+        let filler = "x".repeat(PAGE);
+        let peer = Peer::default();
+        let greeting = Greeting::default();
+        let tools = discover(&peer, &greeting, Headers::SayNothing, |_, room| {
+            asked.set(asked.get() + 1);
+            let page = format!(
+                r#"{{"result":{{"x":"{filler}","tools":[{{"name":"t{n}","inputSchema":{{}}}}],"nextCursor":"{n}"}}}}"#,
+                n = asked.get()
+            );
+            async move {
+                match page.len() <= room {
+                    true => Ok(page.into_bytes()),
+                    false => Err(Cause::TooLong { limit: room }),
+                }
+            }
+        });
+        assert_eq!(tools.await.unwrap().len(), MAX_LIST_BYTES / PAGE, "the pages before are kept");
+        assert_eq!(asked.get(), MAX_LIST_BYTES / PAGE + 1);
     }
 
     #[tokio::test]

@@ -15,6 +15,7 @@ use super::ask::{Era, Offers};
 use super::call::Upstream;
 use super::error::Cause;
 use super::http::{self, Limits, STALL_LIMIT};
+use super::ids;
 use super::request::Params;
 use super::session::{STREAM_SILENCE, Shared, next_message};
 use super::stdio::Link;
@@ -69,7 +70,7 @@ pub(super) async fn follow(upstream: Arc<Upstream>, line: Line, offers: Offers) 
     let mut pauses = Pauses(RETRY.0);
     loop {
         let began = Instant::now();
-        match over(&upstream, &line, &params, || {}).await {
+        match over(&line, &params, || {}).await {
             End::Over => {}
             End::Refused => {
                 tracing::debug!(server = %upstream.name, "a server does not tell of changes");
@@ -105,7 +106,7 @@ pub(super) async fn follow_resources(upstream: Arc<Upstream>, line: Line) {
         let listening = async {
             match now.is_empty() {
                 true => std::future::pending().await,
-                false => over(&upstream, &line, &params, stands).await,
+                false => over(&line, &params, stands).await,
             }
         };
         let end = tokio::select! {
@@ -133,9 +134,9 @@ pub(super) async fn follow_resources(upstream: Arc<Upstream>, line: Line) {
 }
 
 /// One stream, to its end. Once it stands, that is told.
-async fn over(upstream: &Upstream, line: &Line, params: &str, stands: impl FnOnce()) -> End {
+async fn over(line: &Line, params: &str, stands: impl FnOnce()) -> End {
     match line {
-        Line::Http(shared) => over_http(upstream, shared, params, stands).await,
+        Line::Http(shared) => over_http(shared, params, stands).await,
         Line::Stdio(link) => over_stdio(link, params, stands).await,
     }
 }
@@ -157,15 +158,9 @@ fn request(params: &str) -> Params {
     Params::of("subscriptions/listen", params.to_owned().into())
 }
 
-async fn over_http(
-    upstream: &Upstream,
-    shared: &Arc<Shared>,
-    params: &str,
-    stands: impl FnOnce(),
-) -> End {
+async fn over_http(shared: &Arc<Shared>, params: &str, stands: impl FnOnce()) -> End {
     let (session, params) = (shared.session(), request(params));
-    let request =
-        session.post(&params.lines(Era::Modern), params.body(upstream.fresh_id(), Era::Modern));
+    let request = session.post(&params.lines(Era::Modern), params.body(ids::fresh(), Era::Modern));
     let limits = Limits { answer: STREAM_SILENCE, stall: STALL_LIMIT };
     let mut stream = match http::fresh(&session, &request, limits).await {
         Ok(stream) if stream.is_event_stream() => stream,

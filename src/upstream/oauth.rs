@@ -28,9 +28,6 @@ pub use store::{Store, StoreError};
 
 use serde::Deserialize;
 
-/// The target of logs that hold the codes of logins when they are told in detail.
-pub const SECRETIVE: &str = "rmcp::transport::auth";
-
 /// `oauth` of a server's entry: for authorization servers where clients cannot register
 /// themselves. `Debug` shows no secret.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]

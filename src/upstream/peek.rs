@@ -12,7 +12,7 @@ use crate::json::scan::{Kind, Limits, Scanner};
 use crate::json::span::Span;
 
 /// Longest number that can be one of our ids.
-const ID_BYTES: u64 = 10;
+const ID_BYTES: u64 = 14;
 
 /// Where a message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

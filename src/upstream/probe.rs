@@ -22,9 +22,11 @@ use tokio::time::Instant;
 
 use super::ask::Era;
 
-/// Longest wait for the answer to the probe. A server that starts more slowly loses nothing: its
-/// late answer is still understood.
-pub(super) const PROBE_LIMIT: Duration = Duration::from_secs(3);
+/// Longest wait for the answer to the probe: most servers, also those that an installer fetches
+/// first, have started by then. One that is slower loses nothing: its late answer is understood,
+/// and it is begun with anew. But below [`CONNECT_WAIT`](super::call::CONNECT_WAIT), for the sake
+/// of servers that are mute to what they do not know.
+pub(super) const PROBE_LIMIT: Duration = Duration::from_secs(8);
 
 /// How a connection begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -224,6 +226,7 @@ mod tests {
 
     use super::*;
     use crate::upstream::lifecycle::decode;
+    use crate::upstream::peer::Peer;
 
     /// A server that says what the test says.
     struct Said(mpsc::UnboundedReceiver<Value>);
@@ -239,7 +242,7 @@ mod tests {
         }
 
         async fn receive(&mut self) -> Option<RxJsonRpcMessage<Role>> {
-            decode(self.0.recv().await?.to_string().as_bytes())
+            decode(&Peer::default(), self.0.recv().await?.to_string().as_bytes())
         }
 
         async fn close(&mut self) -> Result<(), Infallible> {
@@ -312,6 +315,20 @@ mod tests {
                 (other, _) => panic!("{answer}: {other:?}"),
             }
         }
+    }
+
+    #[test]
+    fn the_probe_has_time_until_a_server_has_started() {
+        let limit = |start, limit| {
+            let said = Said(mpsc::unbounded_channel().1);
+            Probed::new(said, Duration::from_secs(limit), start, Arc::default()).limit.as_secs()
+        };
+        for (start, all, probe) in
+            [(Start::Probe, 30, 8), (Start::Probe, 10, 5), (Start::Known(Era::Modern), 30, 30)]
+        {
+            assert_eq!(limit(start, all), probe, "{start:?} {all}");
+        }
+        assert!(PROBE_LIMIT < crate::upstream::call::CONNECT_WAIT);
     }
 
     #[tokio::test]

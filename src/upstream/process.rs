@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::error::printable;
+use super::peer::Peer;
 use crate::wire::lines::{Decoder, Item};
 
 /// Time a child has to end by itself once its input is closed.
@@ -127,7 +127,7 @@ pub(super) type LastWords = Arc<Mutex<Arc<str>>>;
 /// Reads stderr to its end, always, whatever comes: lines go to the log at debug, the last one is
 /// kept for the reason of a failure.
 pub(super) async fn drain_stderr(
-    server: Arc<str>,
+    peer: Arc<Peer>,
     mut stderr: impl AsyncRead + Unpin,
     last: LastWords,
 ) {
@@ -145,10 +145,12 @@ pub(super) async fn drain_stderr(
                 Ok(Some(Item::Data(part))) => line.extend_from_slice(&part),
                 Ok(None) => break,
                 // Of a line that is too long the beginning is enough.
-                Ok(Some(Item::End)) | Err(_) => {
-                    let words = printable(&line);
+                whole @ (Ok(Some(Item::End)) | Err(_)) => {
+                    let words = peer.secrets.quote_cut(&line, whole.is_err());
                     line.clear();
-                    tracing::debug!(%server, line = %words, "stderr");
+                    if peer.may_log_stderr() {
+                        tracing::debug!(server = %peer.name, line = %words, "stderr");
+                    }
                     if !words.is_empty() {
                         *last.lock().unwrap_or_else(PoisonError::into_inner) = words;
                     }
@@ -161,13 +163,24 @@ pub(super) async fn drain_stderr(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::secrets::Secrets;
 
     #[tokio::test]
     async fn a_flood_on_stderr_is_read_to_its_end() {
         let last = LastWords::default();
         let mut flood = vec![b'x'; 3_000_000];
         flood.extend_from_slice(b"\nlast words\x07\n\n");
-        drain_stderr("s".into(), flood.as_slice(), last.clone()).await;
+        drain_stderr(Arc::default(), flood.as_slice(), last.clone()).await;
         assert_eq!(&**last.lock().unwrap(), "last words");
+    }
+
+    #[tokio::test]
+    async fn of_a_line_that_is_too_long_no_half_of_a_secret_is_kept() {
+        let secrets = Arc::new(Secrets::new(["s3cr3t-token".to_owned()]));
+        let peer = Arc::new(Peer::new("s".into(), secrets));
+        let last = LastWords::default();
+        let rest = [b'x'; STDERR_LINE_BYTES as usize + 1];
+        drain_stderr(peer, b"bad s3cr3t-t".chain(&rest[..]), last.clone()).await;
+        assert_eq!(&**last.lock().unwrap(), "bad [redacted]");
     }
 }

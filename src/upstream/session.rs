@@ -23,7 +23,8 @@ use super::ask::{Era, Told};
 use super::desk::{Desk, News};
 use super::error::Cause;
 use super::http::{self, Event, Exchange, Limits, STALL_LIMIT, Session};
-use super::lifecycle::{MAX_PAGE_BYTES, Unsent, decode, encode};
+use super::lifecycle::{Unsent, decode, encode};
+use super::peer::Peer;
 use super::probe;
 use super::request::{MODERN_VERSION, Params};
 use super::sse_only;
@@ -52,7 +53,7 @@ pub(super) struct HttpTransport {
 
 /// What the transport, its tasks and the supervisor share.
 pub(super) struct Shared {
-    server: Arc<str>,
+    peer: Arc<Peer>,
     session: Mutex<Session>,
     limit: Duration,
     out: mpsc::Sender<RxJsonRpcMessage<Role>>,
@@ -69,7 +70,6 @@ pub(super) struct Shared {
 impl HttpTransport {
     /// A transport for a session that has not begun; `lost` learns when it is over.
     pub(super) fn new(
-        server: Arc<str>,
         session: Session,
         limit: Duration,
         lost: mpsc::Sender<Arc<str>>,
@@ -77,7 +77,7 @@ impl HttpTransport {
     ) -> (Self, Arc<Shared>) {
         let (out, inbox) = mpsc::channel(LIFECYCLE_MESSAGES);
         let shared = Arc::new(Shared {
-            server,
+            peer: Arc::clone(&session.endpoint.peer),
             session: Mutex::new(session),
             limit,
             out,
@@ -129,7 +129,7 @@ impl Shared {
         if tasks.len() < TASKS {
             tasks.spawn(task);
         } else {
-            tracing::warn!(server = %self.server, "a server asks faster than it can be answered");
+            self.warn("a server asks faster than it can be answered");
         }
     }
 
@@ -223,7 +223,7 @@ impl Shared {
                     self.desk.tell(id, message);
                 }
                 (Told::ByItsCall, None) | (Told::Nobody, _) => {
-                    tracing::debug!(server = %self.server, "a log message that is told to nobody");
+                    self.note("a log message that is told to nobody");
                 }
             },
             Way::Call(id, request) => {
@@ -234,7 +234,7 @@ impl Shared {
             Way::Changed(list) => self.news.changed(list),
             Way::Updated(uri) => self.news.updated(&uri),
             Way::Reply(reply) => self.reply(reply),
-            Way::Nobody(what) => tracing::debug!(server = %self.server, "a server sent {what}"),
+            Way::Nobody(what) => self.note(what),
         }
         false
     }
@@ -245,7 +245,7 @@ impl Shared {
     }
 
     fn hand_to_lifecycle(&self, message: &[u8]) -> bool {
-        let Some(message) = decode(message) else { return false };
+        let Some(message) = decode(&self.peer, message) else { return false };
         if let JsonRpcMessage::Response(response) = &message
             && let ServerResult::InitializeResult(result) = &response.result
         {
@@ -256,9 +256,21 @@ impl Shared {
         }
         let is_answer = matches!(message, JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_));
         if self.out.try_send(message).is_err() {
-            tracing::warn!(server = %self.server, "a server answers what it was not asked");
+            self.warn("a server answers what it was not asked");
         }
         is_answer
+    }
+
+    fn warn(&self, what: &str) {
+        if self.peer.may_log() {
+            tracing::warn!(server = %self.peer.name, "{what}");
+        }
+    }
+
+    fn note(&self, what: &str) {
+        if self.peer.may_log() {
+            tracing::debug!(server = %self.peer.name, "a server sent {what}");
+        }
     }
 }
 
@@ -288,7 +300,7 @@ async fn listen(shared: Arc<Shared>) {
             Err(refused) => {
                 match refused.cause {
                     cause @ Cause::Connect { .. } => shared.report(&cause),
-                    cause => tracing::debug!(%cause, "a server offers no stream of its own"),
+                    cause => shared.note(&format!("no stream of its own: {cause}")),
                 }
                 return;
             }
@@ -301,7 +313,7 @@ async fn listen(shared: Arc<Shared>) {
                 Err(Cause::NoAnswer { .. }) => {}
                 Ok(None) => break,
                 Err(cause) => {
-                    tracing::debug!(%cause, "a server's own stream ended");
+                    shared.note(&format!("no more on its own stream: {cause}"));
                     break;
                 }
             }
@@ -324,9 +336,7 @@ pub(super) async fn next_message(
         match event {
             Event::End => return Ok(Some(message)),
             Event::Data(data) if message.len() + data.len() > limit => {
-                return Err(Cause::Unreadable {
-                    reason: format!("a message is longer than {limit} bytes").into(),
-                });
+                return Err(Cause::TooLong { limit });
             }
             Event::Data(data) => message.extend_from_slice(&data),
         }
@@ -334,13 +344,14 @@ pub(super) async fn next_message(
     Ok(None)
 }
 
-/// Sends a request beside the lifecycle and returns the response's bytes.
+/// Sends a request beside the lifecycle and returns the response's bytes, at most `room`.
 pub(super) async fn fetch(
     session: &Session,
     id: u64,
     params: Params,
     era: Era,
     limit: Duration,
+    room: usize,
 ) -> Result<Vec<u8>, Cause> {
     #[derive(Deserialize)]
     struct Envelope {
@@ -351,9 +362,10 @@ pub(super) async fn fetch(
     let request = session.post(&params.lines(era), params.body(id, era));
     let mut exchange =
         http::fresh(session, &request, limits).await.map_err(|refused| refused.cause)?;
-    while let Some(message) = next_message(&mut exchange, MAX_PAGE_BYTES).await? {
-        let envelope = serde_json::from_slice::<Envelope>(&message)
-            .map_err(|error| Cause::Unreadable { reason: error.to_string().into() })?;
+    while let Some(message) = next_message(&mut exchange, room).await? {
+        let envelope = serde_json::from_slice::<Envelope>(&message).map_err(|error| {
+            Cause::Unreadable { reason: session.peer().quote(error.to_string()) }
+        })?;
         if envelope.method.is_none() && envelope.id.is_none_or(|found| found.as_u64() == Some(id)) {
             return Ok(message);
         }

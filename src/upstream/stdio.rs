@@ -11,7 +11,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -20,9 +20,11 @@ use tokio::sync::mpsc::error::TrySendError;
 
 use super::ask::{Takes, Told};
 use super::desk::News;
-use super::error::{Cause, Human, Sent, printable};
+use super::error::{Cause, Human, Sent};
+use super::ids;
 use super::peek::{Peek, Route};
-use super::pending::{self, Pending};
+use super::peer::Peer;
+use super::pending::{self, Pending, Unasked};
 use super::traffic::{self, Way};
 use crate::wire::lines::{self, MAX_LINE_BYTES};
 
@@ -44,13 +46,11 @@ const READ_ROOM: usize = 8 * 1024;
 const MAX_LIFECYCLE_BYTES: u64 = 4 * 1024 * 1024;
 /// Messages that wait for the lifecycle.
 pub(super) const LIFECYCLE_MESSAGES: usize = 256;
-/// The same complaint about a child is logged at most this often.
-const COMPLAINT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// One child's pipes, as calls see them.
 #[derive(Debug)]
 pub(super) struct Link {
-    server: Arc<str>,
+    pub(super) peer: Arc<Peer>,
     waiting: Mutex<Pending<Waiter>>,
     news: Arc<News>,
     out: mpsc::Sender<Line>,
@@ -66,6 +66,8 @@ struct Waiter {
     sender: mpsc::Sender<Piece>,
     /// What its client can be asked; none for a request of our own, which has no client.
     takes: Option<Takes>,
+    /// Its request is on its way: before that there can be no answer.
+    written: bool,
 }
 
 /// A line to be written, with its newline.
@@ -89,10 +91,10 @@ enum Piece {
 
 impl Link {
     /// The pipes' middle and the queue that [`write`] empties.
-    pub(super) fn new(server: Arc<str>, news: Arc<News>) -> (Arc<Self>, mpsc::Receiver<Line>) {
+    pub(super) fn new(peer: Arc<Peer>, news: Arc<News>) -> (Arc<Self>, mpsc::Receiver<Line>) {
         let (out, queue) = mpsc::channel(OUT_LINES);
         let link = Self {
-            server,
+            peer,
             waiting: Mutex::default(),
             news,
             out,
@@ -113,7 +115,7 @@ impl Link {
         let (sender, pieces) = mpsc::channel(CALL_PIECES);
         let id = self
             .waiting()
-            .enter(Waiter { sender, takes })
+            .enter(Waiter { sender, takes, written: false }, ids::fresh)
             .map_err(|full| (Cause::NotConnected { reason: full.to_string().into() }, Sent::No))?;
         let mut call = Call::new(self.clone(), id, pieces, limit);
         // Looked at after entering: whoever ends the link sets this first and clears the table
@@ -177,12 +179,14 @@ pub(super) async fn write(
     mut stdin: impl AsyncWrite + Unpin,
 ) {
     while let Some(line) = queue.recv().await {
-        if line.call.is_some_and(|id| link.waiting().get(id).is_none()) {
-            continue;
+        if let Some(id) = line.call {
+            let mut waiting = link.waiting();
+            let Some(waiter) = waiting.get_mut(id) else { continue };
+            waiter.written = true;
         }
         for part in line.parts.iter().filter(|part| !part.is_empty()) {
             if let Err(error) = stdin.write_all(part).await {
-                tracing::debug!(server = %link.server, %error, "a server closed its input");
+                tracing::debug!(server = %link.peer.name, %error, "a server closed its input");
                 return;
             }
         }
@@ -202,8 +206,7 @@ pub(super) async fn read(
 ) -> Arc<str> {
     let mut buffer = BytesMut::new();
     let mut lines = lines::Decoder::new(MAX_LINE_BYTES);
-    let mut reader =
-        Reader { link: &link, inbox, line: Incoming::new(seed), quiet: Quiet::default(), seed };
+    let mut reader = Reader { link: &link, inbox, line: Incoming::new(seed), broken: None, seed };
     loop {
         if buffer.capacity() < READ_ROOM {
             buffer.reserve(READ_BYTES);
@@ -211,7 +214,7 @@ pub(super) async fn read(
         match stdout.read_buf(&mut buffer).await {
             Ok(0) => return "it closed its output".into(),
             Ok(_) => {}
-            Err(error) => return printable(error.to_string().as_bytes()),
+            Err(error) => return link.peer.quote(error.to_string()),
         }
         lines.push(buffer.split().freeze());
         loop {
@@ -220,6 +223,12 @@ pub(super) async fn read(
                 Ok(Some(lines::Item::End)) => reader.end().await,
                 Ok(None) => break,
                 Err(too_long) => reader.too_long(&too_long).await,
+            }
+            if let Some(reason) = reader.broken {
+                if link.peer.may_log() {
+                    tracing::warn!(server = %link.peer.name, "{reason}; its pipes are closed");
+                }
+                return reason.into();
             }
         }
         reader.flush().await;
@@ -230,7 +239,8 @@ struct Reader<'a> {
     link: &'a Arc<Link>,
     inbox: mpsc::Sender<Bytes>,
     line: Incoming,
-    quiet: Quiet,
+    /// Why nothing that it says can be relied on any more.
+    broken: Option<&'static str>,
     seed: u64,
 }
 
@@ -272,17 +282,31 @@ impl Reader<'_> {
             line.route = line.peek.feed(&line.held);
         }
         match line.route {
-            Some(Route::Call(id)) if line.call.is_none() => {
-                line.call = self.link.waiting().get(id).map(|it| (id, it.sender.clone()));
-                if line.call.is_none() {
-                    self.refuse(Complaint::Unasked);
-                }
-            }
+            Some(Route::Call(id)) if line.call.is_none() => self.answer(id),
             Some(Route::Garbage) => self.refuse(Complaint::Garbage),
             Some(Route::Lifecycle) if line.held_bytes > MAX_LIFECYCLE_BYTES => {
                 self.refuse(Complaint::Large);
             }
             Some(Route::Call(_) | Route::Lifecycle) | None => {}
+        }
+    }
+
+    /// The line is an answer under this id.
+    fn answer(&mut self, id: u64) {
+        let mut waiting = self.link.waiting();
+        match waiting.get(id) {
+            Some(waiter) if waiter.written => self.line.call = Some((id, waiter.sender.clone())),
+            Some(_) => self.broken = Some("it answered a request before it was sent"),
+            None => {
+                let unasked = waiting.unasked(id);
+                drop(waiting);
+                match unasked {
+                    Unasked::Again => self.broken = Some("it answered a request twice"),
+                    // It may not have heard yet that nobody waits.
+                    Unasked::Late => self.drop_line(),
+                    Unasked::Unknown => self.refuse(Complaint::Unasked),
+                }
+            }
         }
     }
 
@@ -307,7 +331,7 @@ impl Reader<'_> {
             self.hand_on(Piece::Last(last)).await;
             // The call is told; its place in the table is free.
             if let Some((id, _)) = &self.line.call {
-                self.link.waiting().leave(*id);
+                self.link.waiting().answered(*id);
             }
         } else {
             match self.line.peek.end() {
@@ -339,8 +363,8 @@ impl Reader<'_> {
             Way::Lifecycle => self.inbox.try_send(message).is_ok(),
             // On a pipe what is said during a call comes before its answer.
             Way::Log(None) => {
-                if self.link.news.logged(&message) != Told::Already {
-                    let server = &self.link.server;
+                if self.link.news.logged(&message) != Told::Already && self.link.peer.may_log() {
+                    let server = &self.link.peer.name;
                     tracing::debug!(%server, "a log message that is told to nobody");
                 }
                 true
@@ -368,7 +392,9 @@ impl Reader<'_> {
             }
             Way::Reply(reply) => self.reply(reply),
             Way::Nobody(what) => {
-                tracing::debug!(server = %self.link.server, "a server sent {what}");
+                if self.link.peer.may_log() {
+                    tracing::debug!(server = %self.link.peer.name, "a server sent {what}");
+                }
                 true
             }
         };
@@ -384,12 +410,14 @@ impl Reader<'_> {
     }
 
     async fn too_long(&mut self, error: &lines::TooLong) {
-        tracing::warn!(server = %self.link.server, %error, "a server's line cannot be read");
+        if self.link.peer.may_log() {
+            tracing::warn!(server = %self.link.peer.name, %error, "a server's line cannot be read");
+        }
         if let Some((id, _)) = &self.line.call {
             let id = *id;
             self.hand_on(Piece::Failed(Cause::Unreadable { reason: error.to_string().into() }))
                 .await;
-            self.link.waiting().leave(id);
+            self.link.waiting().answered(id);
         }
         // The decoder skips to the end of the line by itself and reports no end for it.
         self.line = Incoming::new(self.seed);
@@ -406,13 +434,15 @@ impl Reader<'_> {
             Ok(Ok(())) => {}
             Ok(Err(_)) => self.drop_line(),
             Err(_) => {
-                tracing::warn!(
-                    server = %self.link.server,
-                    limit = %Human(NOT_TAKEN_LIMIT),
-                    "an answer was not taken and is cut off"
-                );
+                if self.link.peer.may_log() {
+                    tracing::warn!(
+                        server = %self.link.peer.name,
+                        limit = %Human(NOT_TAKEN_LIMIT),
+                        "an answer was not taken and is cut off"
+                    );
+                }
                 // With both senders gone the call reads what is there and then learns the rest.
-                self.link.waiting().leave(*id);
+                self.link.waiting().answered(*id);
                 self.drop_line();
             }
         }
@@ -431,14 +461,14 @@ impl Reader<'_> {
         if complaint == Complaint::Garbage {
             self.link.garbage.fetch_add(1, Ordering::Relaxed);
         }
-        if let Some(times) = self.quiet.speak(Instant::now()) {
+        if self.link.peer.may_log() {
             let what = match complaint {
                 Complaint::Unasked => "answered a request that nobody waits for",
                 Complaint::Garbage => "wrote a line that is no JSON-RPC message",
                 Complaint::Large => "sent a notification or request that is too large",
                 Complaint::Flood => "sends notifications faster than they can be handled",
             };
-            tracing::warn!(server = %self.link.server, times, "a server {what}");
+            tracing::warn!(server = %self.link.peer.name, "a server {what}");
         }
     }
 }
@@ -449,25 +479,6 @@ enum Complaint {
     Garbage,
     Large,
     Flood,
-}
-
-/// Keeps complaints seldom.
-#[derive(Default)]
-struct Quiet {
-    last: Option<Instant>,
-    times: u64,
-}
-
-impl Quiet {
-    /// How many complaints this one stands for, if it is time to speak.
-    fn speak(&mut self, now: Instant) -> Option<u64> {
-        self.times += 1;
-        if self.last.is_some_and(|last| now.duration_since(last) < COMPLAINT_INTERVAL) {
-            return None;
-        }
-        self.last = Some(now);
-        Some(std::mem::take(&mut self.times))
-    }
 }
 
 /// The notification that nobody waits for a request any more.

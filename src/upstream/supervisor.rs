@@ -14,14 +14,12 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use backon::{BackoffBuilder, ExponentialBuilder};
 use bytes::Bytes;
-use crossbeam_utils::CachePadded;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -37,12 +35,15 @@ use super::established::{Connection, Failure, GOODBYE_LIMIT, Place, establish, f
 use super::lifecycle::{self, Headers};
 use super::listen;
 use super::oauth::{self, Heeded, Renewal};
+use super::peer::Peer;
 use super::probe::Start;
 use super::session;
+pub use super::state::{Event, ServerState};
 pub use super::status::{Status, Transport};
 use super::stdio;
 use super::wanted;
 use crate::catalog::snapshot::{Catalog, Change};
+use crate::secrets::Secrets;
 
 /// First wait after a failed attempt.
 const MIN_BACKOFF: Duration = Duration::from_millis(500);
@@ -61,43 +62,6 @@ const RESPONDING: usize = 64;
 
 /// Why a connection ends whose token is no good any more.
 const REFUSED: &str = "its token was refused";
-
-/// A server's state, for readiness, lists and records.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerState {
-    /// Its name in the config.
-    pub name: Arc<str>,
-    /// How it is reached.
-    pub transport: Transport,
-    /// How it is.
-    pub status: Status,
-    /// Why, in one line; when connected, what its login lacks, and empty if nothing.
-    pub reason: Arc<str>,
-    /// How many tools it listed last.
-    pub tools: usize,
-    /// Since when `status` is what it is.
-    pub since: SystemTime,
-    /// The revision agreed on, once connected.
-    pub protocol_version: Option<Arc<str>>,
-    /// Name and version of its implementation, as it gave them, once connected.
-    pub server_info: Option<Arc<str>>,
-    /// True once it was discovered or has failed: it holds up readiness no longer.
-    pub settled: bool,
-}
-
-/// What happened to a server, for the activity log.
-#[derive(Clone, Debug)]
-pub enum Event {
-    /// Its status is another.
-    Server(ServerState),
-    /// Its set of tools was read; `change` says what is different.
-    Catalog {
-        /// The server's name.
-        server: Arc<str>,
-        /// What replacing the set did.
-        change: Change,
-    },
-}
 
 /// What a call tells the task of its server.
 #[derive(Debug)]
@@ -126,11 +90,13 @@ impl fmt::Debug for Supervisor {
 }
 
 impl Supervisor {
-    /// Starts a task for each enabled server on `runtime` and returns at once. `events` is called
-    /// from those tasks and must not block.
+    /// Starts a task for each enabled server on `runtime` and returns at once. `secrets` are those
+    /// of the whole config; the tokens of logins join them. `events` is called from those tasks
+    /// and must not block.
     pub fn start(
         configs: Vec<(Arc<str>, Config)>,
         catalog: Arc<Catalog>,
+        secrets: Arc<Secrets>,
         events: impl Fn(Event) + Send + Sync + 'static,
         runtime: &Handle,
     ) -> Self {
@@ -159,6 +125,7 @@ impl Supervisor {
                 settled: !config.enabled,
             };
             let upstream = Arc::new(Upstream {
+                peer: Arc::new(Peer::new(name.clone(), secrets.clone())),
                 name: name.clone(),
                 number,
                 call_timeout: config.call_timeout,
@@ -168,7 +135,6 @@ impl Supervisor {
                 live: ArcSwapOption::empty(),
                 state: watch::Sender::new(state),
                 control,
-                next_id: CachePadded::new(AtomicU64::new(0)),
                 about: ArcSwap::default(),
                 news: Arc::default(),
                 wanted: watch::Sender::default(),
@@ -179,8 +145,8 @@ impl Supervisor {
             if !config.enabled {
                 continue;
             }
-            let keeper = Keeper {
-                login: oauth::Guard::of(&upstream.name, &config, &target, &tls),
+            let mut keeper = Keeper {
+                login: oauth::Guard::of(&upstream.peer, &config, &target, &tls),
                 upstream,
                 config,
                 key: number as u64,
@@ -188,12 +154,20 @@ impl Supervisor {
                 events: events.clone(),
                 tls: tls.clone(),
                 generation: 0,
+                failed: None,
             };
             let stopping = stopping.clone();
+            let peer = keeper.upstream.peer.clone();
             tasks.push(runtime.spawn(async move {
-                match target {
-                    Ok(target) => keeper.run(&target, controls, stopping).await,
-                    Err(invalid) => keeper.fail(&invalid.to_string()),
+                let kept = async {
+                    match target {
+                        Ok(target) => keeper.run(&target, controls, stopping).await,
+                        Err(invalid) => keeper.fail(&invalid.to_string()),
+                    }
+                };
+                tokio::select! {
+                    () = kept => {}
+                    () = peer.tell_missed() => {}
                 }
             }));
         }
@@ -224,6 +198,17 @@ impl Supervisor {
         self.order.iter().all(|upstream| upstream.state.borrow().settled)
     }
 
+    /// True while an enabled server is connected, and where none is enabled.
+    #[must_use]
+    pub fn usable(&self) -> bool {
+        let mut enabled = self.order.iter().map(|upstream| upstream.state.borrow().status);
+        let mut none = true;
+        enabled.any(|status| {
+            none &= status == Status::Disabled;
+            status == Status::Connected
+        }) || none
+    }
+
     /// Ends every connection: children and all that they started are gone when this returns, which
     /// it does not long after `deadline` at the latest.
     pub async fn shutdown(&self, deadline: Instant) {
@@ -249,6 +234,8 @@ struct Keeper {
     generation: u64,
     /// Its login, where it can have one.
     login: Option<oauth::Guard>,
+    /// Why it failed last, and how often in a row for that reason.
+    failed: Option<(String, u64)>,
 }
 
 /// Why a connection is over.
@@ -280,7 +267,7 @@ impl Keeper {
             let began = Instant::now();
             self.generation += 1;
             let place = Place {
-                server: &self.upstream.name,
+                peer: &self.upstream.peer,
                 key: self.key,
                 limit: self.config.init_timeout,
                 tls: &self.tls,
@@ -312,6 +299,9 @@ impl Keeper {
                     let (end, worked) =
                         self.serve(&mut connection, &mut controls, &mut stopping).await;
                     self.upstream.live.store(None);
+                    if worked {
+                        self.failed = None;
+                    }
                     connection.forsake(match &end {
                         End::Stop(_) => "it was stopped".into(),
                         End::Lost(reason) => reason.clone(),
@@ -522,12 +512,12 @@ impl Keeper {
         Box::pin(async move {
             tokio::time::sleep(after).await;
             let era = greeting.about.era;
-            let fetch = |params| fetch(&upstream, &carrier, params, era, limit);
+            let fetch = |params, room| fetch(&carrier, params, era, limit, room);
             let headers = match (&carrier, era) {
                 (Carrier::Http(_), Era::Modern) => Headers::Repeat,
                 (Carrier::Http(_), Era::Legacy) | (Carrier::Stdio(_), _) => Headers::SayNothing,
             };
-            let tools = lifecycle::discover(&upstream.name, &greeting, headers, fetch).await?;
+            let tools = lifecycle::discover(&upstream.peer, &greeting, headers, fetch).await?;
             let server = upstream.name.clone();
             let replace = move || catalog.replace_server(&server, tools);
             // Compiles schemas and writes to disk: not for the runtime's own threads.
@@ -547,15 +537,30 @@ impl Keeper {
             state.server_info.clone_from(&greeting.server_info);
         });
         for name in &change.duplicates {
-            tracing::warn!(server = %self.upstream.name, tool = %name, "a tool is listed twice; the first counts");
+            if self.upstream.peer.may_log() {
+                tracing::warn!(server = %self.upstream.name, tool = %name, "a tool is listed twice; the first counts");
+            }
         }
         tracing::info!(server = %self.upstream.name, tools, "discovered");
         (self.events)(Event::Catalog { server: self.upstream.name.clone(), change });
         self.connected();
     }
 
-    fn fail(&self, reason: &str) {
-        tracing::warn!(server = %self.upstream.name, reason, "a server cannot be used");
+    /// The same failure is told once, then by its count, ever more seldom.
+    fn fail(&mut self, reason: &str) {
+        let server = &self.upstream.name;
+        match &mut self.failed {
+            Some((last, times)) if last == reason => {
+                *times += 1;
+                if times.is_power_of_two() && *times > 4 {
+                    tracing::warn!(%server, times, "a server still cannot be used");
+                }
+            }
+            _ => {
+                tracing::warn!(%server, reason, "a server cannot be used");
+                self.failed = Some((reason.to_owned(), 1));
+            }
+        }
         self.set(Status::Failed, reason);
     }
 

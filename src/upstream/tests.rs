@@ -6,8 +6,10 @@ mod fake;
 mod http;
 mod peers;
 mod resume;
+mod secrets;
 mod stdio;
 mod traffic;
+mod unasked;
 mod wanted;
 
 use std::future::Future;
@@ -30,6 +32,7 @@ use super::supervisor::{
 use crate::catalog::settings::Settings;
 use crate::catalog::snapshot::Catalog;
 use crate::intent::{self, Operation, Permit, Stated};
+use crate::secrets::Secrets;
 use crate::tool::ToolName;
 
 /// Longest time that anything in these tests may take.
@@ -58,12 +61,15 @@ impl Bench {
             servers: configs.iter().map(|(name, _)| (name.clone(), Default::default())).collect(),
             ..Settings::default()
         };
+        let secrets = configs.iter().flat_map(|(_, config)| config.secrets());
+        let secrets = Arc::new(Secrets::new(secrets));
         let catalog = Arc::new(Catalog::new(settings));
         let events = Arc::new(Mutex::new(Vec::new()));
         let log = events.clone();
         let supervisor = Supervisor::start(
             configs,
             catalog.clone(),
+            secrets,
             move |event| log.lock().unwrap().push(event),
             &Handle::current(),
         );

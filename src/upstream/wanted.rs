@@ -14,6 +14,8 @@ use super::call::{Carrier, Upstream};
 use super::established::fetch;
 use super::request::Params;
 
+/// Most bytes of a server's answer, in which nothing is.
+const MAX_BYTES: usize = 64 * 1024;
 /// Longest wait until a modern server's subscription stands.
 const FOLLOW_LIMIT: Duration = Duration::from_secs(10);
 
@@ -126,7 +128,9 @@ async fn tell(
         Some(_) | None => return,
     };
     let params = Params::of(method, json!({"uri": uri}).to_string().into());
-    if let Err(cause) = fetch(upstream, &carrier, params, Era::Legacy, limit).await {
+    if let Err(cause) = fetch(&carrier, params, Era::Legacy, limit, MAX_BYTES).await
+        && upstream.peer.may_log()
+    {
         tracing::debug!(server = %upstream.name, method, %cause, "a server could not be told");
     }
 }

@@ -491,6 +491,24 @@ fn readyz_is_503_until_every_server_was_heard_or_has_failed() {
 }
 
 #[test]
+fn readyz_is_ready_while_an_enabled_server_can_be_used() {
+    let dead = || json!({"command": "/nowhere/at/all"});
+    let off = || json!({"command": "/nowhere/at/all", "enabled": false});
+    for (servers, ready) in [
+        (json!({}), true),
+        (json!({"off": off()}), true),
+        (json!({"dead": dead()}), false),
+        (json!({"dead": dead(), "off": off()}), false),
+        (json!({"dead": dead(), "s": stub_stdio(&[])}), true),
+    ] {
+        let proxy = Proxy::start(servers.clone());
+        let response = proxy.request("GET", "/readyz", &[], b"");
+        assert_eq!(response.status, 200, "{servers}");
+        assert_eq!(response.json()["ready"], ready, "{servers}");
+    }
+}
+
+#[test]
 fn a_calls_outcome_has_its_status() {
     let read = json!({"operation_type": "read"});
     let text = |response: &Response, status| refused(response, status);

@@ -208,3 +208,83 @@ fn max_concurrent_is_kept_and_the_wait_is_bounded() {
     assert!(fine || error_text(&result).contains("max_concurrent"), "{result}");
     assert!(first.connection.response().whole);
 }
+
+/// A child that is given a secret and answers calls with a JSON-RPC error that holds it.
+const INDISCREET: &str = r#"
+echo "starting with $API_TOKEN" >&2
+while IFS= read -r line; do
+  case "$line" in *'"id":'*) id=${line#*'"id":'}; id=${id%%[,\}]*};; esac
+  case "$line" in
+    *'"initialize"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"sh","version":"1"}}}\n' "$id";;
+    *'"tools/list"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"t","inputSchema":{}},{"name":"crash","inputSchema":{}}]}}\n' "$id";;
+    *'"crash"'*) echo "no luck with $API_TOKEN" >&2; exit 3;;
+    *'"tools/call"'*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32000, "message":"bad %s","data":{"z":1,"a":2.50}}}\n' "$id" "$API_TOKEN";;
+    *'"id":'*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"?"}}\n' "$id";;
+  esac
+done
+"#;
+
+#[test]
+fn no_secret_of_the_config_comes_back_in_a_servers_words() {
+    const TOKEN: &str = "s3cr3t-of-the-config";
+    let child = |script: &str| json!({"command": "sh", "args": ["-c", script], "env": {"API_TOKEN": TOKEN}});
+    let proxy = Proxy::with(json!({
+        "logging": {"level": "debug"},
+        "mcpServers": {
+            "s": child(INDISCREET),
+            "dead": child(r#"echo "cannot log in with $API_TOKEN" >&2; exit 3"#),
+        },
+    }));
+    let mut client = proxy.client();
+    let answer = client.read_raw("s:t", json!({})).json();
+    assert_eq!(answer["error"]["message"], "bad [redacted]", "{answer}");
+    let refused = error_text(&client.read("dead:t", json!({}))).to_owned();
+    assert!(refused.contains("cannot log in with [redacted]"), "{refused}");
+    client.read("s:crash", json!({}));
+    until("it has ended", || {
+        let changes = proxy.activity("type=server_change&server=s");
+        (changes.len() > 1).then_some(())
+    });
+    let open = proxy.request("GET", "/readyz", &[], b"");
+    for told in [
+        answer.to_string(),
+        refused,
+        proxy.api("servers").to_string(),
+        proxy.get("/readyz").text(),
+        open.text(),
+        json!(proxy.activity("")).to_string(),
+        proxy.log(),
+    ] {
+        assert!(!told.contains(TOKEN), "{told}");
+    }
+    assert!(proxy.log().contains("starting with [redacted]"), "{}", proxy.log());
+    // Without the key, names and states alone.
+    for server in open.json()["servers"].as_array().unwrap() {
+        let members: Vec<_> = server.as_object().unwrap().keys().cloned().collect();
+        assert_eq!(members, ["name", "state"], "{server}");
+    }
+}
+
+#[test]
+fn an_error_that_holds_no_secret_is_forwarded_byte_for_byte() {
+    let proxy = Proxy::start(json!({
+        "s": {"command": "sh", "args": ["-c", INDISCREET], "env": {"API_TOKEN": "none"}},
+    }));
+    let text = proxy.client().read_raw("s:t", json!({})).text();
+    let error = r#""error":{"code":-32000, "message":"bad none","data":{"z":1,"a":2.50}}"#;
+    assert!(text.contains(error), "{text}");
+}
+
+#[test]
+fn answers_to_ids_of_nobody_fill_no_log() {
+    // The flood's ids are such as the handshake has.
+    let flood = INDISCREET.replace(
+        r#"printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32000"#,
+        r#"yes '{"jsonrpc":"2.0","id":99,"result":{}}' | head -n 50000
+           printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32000"#,
+    );
+    let proxy = Proxy::start(json!({"s": {"command": "sh", "args": ["-c", flood]}}));
+    let answer = proxy.client().read_raw("s:t", json!({})).json();
+    assert_eq!(answer["error"]["code"], -32000, "{answer}");
+    assert!(proxy.log().lines().count() < 200, "{}", proxy.log().len());
+}

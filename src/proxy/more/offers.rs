@@ -37,6 +37,8 @@ const MAX_ELEMENTS: usize = 20_000;
 const MAX_PAGE_BYTES: usize = 16 * 1024 * 1024;
 /// Most bytes of one list of one server.
 const MAX_LIST_BYTES: usize = 32 * 1024 * 1024;
+/// Most bytes of a page's cursor, which is sent back.
+const MAX_CURSOR_BYTES: usize = 64 * 1024;
 /// Malformed elements of one list that are told one by one.
 const MAX_TOLD: usize = 10;
 
@@ -170,7 +172,9 @@ async fn of(worker: &Worker, upstream: &Arc<Upstream>, list: List) -> Arc<Set> {
     let fresh = tokio::time::timeout(LIST_WAIT, fresh(worker, upstream, list, shelf)).await;
     fresh.unwrap_or_else(|_| {
         let method = list.method();
-        tracing::warn!(server = %upstream.name(), method, limit = ?LIST_WAIT, "a server's list is not waited for");
+        if upstream.may_log() {
+            tracing::warn!(server = %upstream.name(), method, limit = ?LIST_WAIT, "a server's list is not waited for");
+        }
         shelf.keep(None, changes(upstream, list))
     })
 }
@@ -203,7 +207,9 @@ async fn fresh(worker: &Worker, upstream: &Arc<Upstream>, list: List, shelf: &Sh
         None => read(worker, upstream, list).await,
         Some(reason) => Err(reason),
     };
-    if let Err(reason) = &read {
+    if let Err(reason) = &read
+        && upstream.may_log()
+    {
         tracing::warn!(reason, "a server's list cannot be read");
     }
     shelf.keep(read.ok(), before)
@@ -225,7 +231,11 @@ async fn read(
     list: List,
 ) -> Result<Vec<Listed>, String> {
     let (server, method) = (upstream.name(), list.method());
-    let told = |reason: &str| tracing::warn!(%server, method, reason, "a list is not read whole");
+    let told = |reason: &str| {
+        if upstream.may_log() {
+            tracing::warn!(%server, method, reason, "a list is not read whole");
+        }
+    };
     let mut elements: Vec<Listed> = Vec::new();
     let (mut bytes, mut malformed) = (0, 0);
     let mut cursors = HashSet::new();
@@ -235,19 +245,30 @@ async fn read(
             Ask { method, name: None, params: params.into(), meta: None, takes: Takes::default() };
         let answer = upstream.ask(&worker.pool, ask).await.map_err(|error| error.to_string())?;
         let page = match whole(answer, worker.proxy.hash_key).await {
-            Ok((Member::Result, result)) => Page::parse(server, list, &result),
+            Ok((Member::Result, result)) => {
+                // All that was sent counts, whatever is in it.
+                bytes += result.len();
+                if bytes > MAX_LIST_BYTES {
+                    told("it is too long");
+                    return Ok(sorted(elements));
+                }
+                Page::parse(server, list, &result)
+            }
             Ok((Member::Error, error)) if is_unknown(&error) => return Ok(Vec::new()),
             Ok((Member::Error, _)) => Err("it refused".to_owned()),
             Err(reason) => Err(reason),
         };
-        let page = page.map_err(|reason| format!("{server}: {method}: {reason}"))?;
+        let quoted = |reason: String| upstream.quote(reason.as_bytes());
+        let page = page.map_err(|reason| format!("{server}: {method}: {}", quoted(reason)))?;
         for reason in page.malformed.iter().take(MAX_TOLD - malformed) {
-            tracing::warn!(%server, method, reason, "a malformed element is left out");
+            if upstream.may_log() {
+                let reason = upstream.quote(reason.as_bytes());
+                tracing::warn!(%server, method, %reason, "a malformed element is left out");
+            }
         }
         malformed = MAX_TOLD.min(malformed + page.malformed.len());
         for listed in page.elements {
-            bytes += listed.json().len();
-            if elements.len() == MAX_ELEMENTS || bytes > MAX_LIST_BYTES {
+            if elements.len() == MAX_ELEMENTS {
                 told("it has too many elements");
                 return Ok(sorted(elements));
             }
@@ -255,6 +276,10 @@ async fn read(
         }
         let Some(cursor) = page.next else { return Ok(sorted(elements)) };
         params = serde_json::json!({ "cursor": cursor }).to_string();
+        if params.len() > MAX_CURSOR_BYTES {
+            told("its cursor is too long");
+            return Ok(sorted(elements));
+        }
         if !cursors.insert(cursor) {
             told("it goes round in circles");
             return Ok(sorted(elements));

@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 
 use super::{Config, Invalid, Kind, fill};
-use crate::upstream::connection::readable;
+use crate::upstream::endpoint::readable;
 
 /// What is wrong with an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]

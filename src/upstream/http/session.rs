@@ -12,9 +12,11 @@ use http::header::{
     HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING,
 };
 
-use crate::upstream::connection::{Endpoint, Request};
+use crate::upstream::connection::Request;
+use crate::upstream::endpoint::Endpoint;
 use crate::upstream::error::Cause;
 use crate::upstream::oauth::{Asked, Challenge};
+use crate::upstream::peer::Peer;
 use crate::upstream::request::{MODERN_VERSION, Slices};
 use crate::wire::headers;
 use crate::wire::http1::Head;
@@ -75,6 +77,11 @@ impl Session {
         Ok(Self { endpoint, key, headers, post_head, logged_in: false, asked: None })
     }
 
+    /// Whose session it is.
+    pub(in crate::upstream) fn peer(&self) -> &Peer {
+        &self.endpoint.peer
+    }
+
     /// Enters the session id that the server gave.
     pub(in crate::upstream) fn begin(&mut self, id: &[u8]) {
         if let Ok(id) = HeaderValue::from_bytes(id) {
@@ -104,7 +111,9 @@ impl Session {
     pub(in crate::upstream) fn challenged(&self, head: &Head) -> Option<Cause> {
         let asked = self.asked.as_ref()?;
         let bearer = self.headers.get(AUTHORIZATION).filter(|_| self.logged_in);
-        let challenge = Challenge::read(head.status, head.authenticate.as_deref(), bearer)?;
+        let told = head.authenticate.as_deref();
+        let told = told.map(|told| self.peer().secrets.mask(told, false));
+        let challenge = Challenge::read(head.status, told.as_deref(), bearer)?;
         let renewable = matches!(challenge, Challenge::Token(Some(_)));
         let reason = asked.tell(challenge);
         (!renewable).then_some(Cause::NeedsLogin { reason })
@@ -191,7 +200,8 @@ mod tests {
     #[test]
     fn a_session_is_shown_without_its_secrets() {
         let unused = || unreachable!("no https here");
-        let endpoint = Endpoint::parse("http://127.0.0.1:9/mcp?key=in-url", unused).unwrap();
+        let endpoint =
+            Endpoint::parse("http://127.0.0.1:9/mcp?key=in-url", &Arc::default(), unused).unwrap();
         let custom = [("X-Key".to_owned(), "in-header".to_owned())];
         let mut session = Session::new(Arc::new(endpoint), 0, &custom).unwrap();
         session.begin(b"in-session");

@@ -15,7 +15,6 @@ use url::Url;
 use super::approach::Answered;
 use super::client::{Client, Policy};
 use super::flow::{LoginError, unusable};
-use crate::upstream::error::printable;
 
 /// Takes the protocol's steps for the server at `url`.
 pub(super) async fn manager(url: &Url, client: Client) -> Result<AuthorizationManager, LoginError> {
@@ -40,7 +39,7 @@ pub(super) async fn discover(
         && elsewhere.origin() != url.origin()
     {
         let text = format!("it describes itself at another place, {elsewhere}");
-        return Err(LoginError::Unusable(printable(text.as_bytes()).to_string()));
+        return Err(LoginError::Unusable(text));
     }
     let challenge = (!challenge.is_empty()).then_some(&**challenge);
     let found = manager.resolve_metadata_from_challenge(challenge).await.map_err(unusable)?;
@@ -61,7 +60,7 @@ pub(super) async fn published(manager: &AuthorizationManager) -> Option<Authoriz
 
 /// What we insist on.
 pub(super) fn check(metadata: &AuthorizationMetadata, policy: &Policy) -> Result<(), LoginError> {
-    let refuse = |why: String| Err(LoginError::Unusable(printable(why.as_bytes()).to_string()));
+    let refuse = |why: String| Err(LoginError::Unusable(why));
     let methods = metadata.code_challenge_methods_supported.as_deref().unwrap_or_default();
     if !methods.iter().any(|method| method == "S256") {
         return refuse("its authorization server does not support PKCE with S256".to_owned());

@@ -26,7 +26,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 use url::{Host, Url};
 
-use crate::upstream::connection::{Stream, tls_connector};
+use crate::upstream::connection::Stream;
+use crate::upstream::endpoint::tls_connector;
 
 /// Most bytes of one answer.
 const MAX_ANSWER_BYTES: usize = 256 * 1024;

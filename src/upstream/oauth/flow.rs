@@ -23,8 +23,9 @@ use super::callback::{Callback, Returned};
 use super::client::{Client, Policy};
 use super::store::{Grant, Store, StoreError};
 use super::{authority, challenge};
+use crate::secrets::Secrets;
 use crate::upstream::config::{Config, Target};
-use crate::upstream::error::printable;
+use crate::upstream::peer::Peer;
 
 /// Our name at authorization servers.
 const CLIENT_NAME: &str = "mcpproxy";
@@ -55,6 +56,20 @@ pub enum LoginError {
     Store(#[from] StoreError),
 }
 
+impl LoginError {
+    /// Without what must not be told, and in one bounded line.
+    fn quoted(self, peer: &Peer) -> Self {
+        let quote = |text: String| peer.quote(text).to_string();
+        match self {
+            Self::Config(text) => Self::Config(quote(text)),
+            Self::Unreachable(text) => Self::Unreachable(quote(text)),
+            Self::Unusable(text) => Self::Unusable(quote(text)),
+            Self::Denied(text) => Self::Denied(quote(text)),
+            Self::NotAsked(_) | Self::Late(_) | Self::Store(_) => self,
+        }
+    }
+}
+
 /// What a login led to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoggedIn {
@@ -79,6 +94,19 @@ pub async fn login(
     limit: Duration,
     show: impl FnOnce(&str),
 ) -> Result<LoggedIn, LoginError> {
+    let peer = Peer::new(name.into(), Arc::new(Secrets::new(config.secrets())));
+    let logged_in = attempt(&peer, config, data_dir, limit, show).await;
+    logged_in.map_err(|error| error.quoted(&peer))
+}
+
+/// The same; its errors are not fit to be told.
+async fn attempt(
+    peer: &Peer,
+    config: &Config,
+    data_dir: &Path,
+    limit: Duration,
+    show: impl FnOnce(&str),
+) -> Result<LoggedIn, LoginError> {
     let (url, headers) = target(config)?;
     let policy = Policy::new(&url);
     policy.check(&url).map_err(LoginError::Config)?;
@@ -88,7 +116,7 @@ pub async fn login(
     let metadata = authority::discover(&manager, &url, &answered).await?;
     authority::check(&metadata, &policy)?;
     let issuer = metadata.issuer.clone().unwrap_or_default();
-    let store = Store::new(data_dir, name);
+    let store = Store::new(data_dir, &peer.name);
     let before = before(&store, &url).await;
     manager.set_metadata(metadata.clone());
     let callback =
@@ -100,6 +128,7 @@ pub async fn login(
         .map_err(|error| LoginError::Unusable(error.to_string()))?;
     let (state, resource) = (query(&auth_url, "state")?, query(&auth_url, "resource")?);
     let requested = challenge::scopes(&query(&auth_url, "scope").unwrap_or_default());
+    peer.secrets.learn([&*state]);
     show(auth_url.as_str());
     let returned = tokio::time::timeout(limit, callback.wait(&state)).await;
     let (code, by) = match returned.map_err(|_| LoginError::Late(limit))? {
@@ -108,7 +137,7 @@ pub async fn login(
             // Whoever it is does not get to say why (MCP 2026-07-28 §Authorization Response
             // Validation).
             return Err(match authority::answers(&metadata, by.as_deref()) {
-                true => LoginError::Denied(printable(why.as_bytes()).to_string()),
+                true => LoginError::Denied(why),
                 false => {
                     LoginError::Unusable(format!("the answer is not from its issuer {issuer}"))
                 }
@@ -116,6 +145,7 @@ pub async fn login(
         }
         Err(error) => return Err(LoginError::Unusable(error.to_string())),
     };
+    peer.secrets.learn([&*code]);
     let response = session
         .handle_callback_with_issuer(&code, &state, by.as_deref())
         .await
@@ -190,7 +220,7 @@ fn who(
     before: Option<&Grant>,
 ) -> Result<Known, LoginError> {
     let settings = config.oauth.clone().unwrap_or_default();
-    let refuse = |why: String| Err(LoginError::Config(printable(why.as_bytes()).to_string()));
+    let refuse = |why: String| Err(LoginError::Config(why));
     if let Some(id) = settings.client_id {
         let used = before.filter(|before| before.client_id == id);
         let used = used.and_then(|before| before.metadata.issuer.clone());
@@ -378,7 +408,7 @@ pub(super) fn unusable(error: AuthError) -> LoginError {
     LoginError::Unusable(words(&error))
 }
 
-/// An error and its causes in one bounded line.
+/// An error and its causes, to be quoted by whoever tells it.
 fn words(error: &AuthError) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
@@ -386,5 +416,5 @@ fn words(error: &AuthError) -> String {
         text = format!("{text}: {inner}");
         cause = inner.source();
     }
-    printable(text.as_bytes()).to_string()
+    text
 }

@@ -16,6 +16,7 @@ use super::flow::{NotRenewed, moved, renew, seconds};
 use super::needs_login;
 use super::store::{Grant, Stamp, Store};
 use crate::upstream::config::{Config, Invalid, Target};
+use crate::upstream::peer::Peer;
 
 /// How often it is looked whether the file is another.
 const LOOK: Duration = Duration::from_secs(1);
@@ -35,7 +36,7 @@ const MAX_STEP_UPS: u32 = 2;
 /// The tokens of one server.
 #[derive(Clone)]
 pub(in crate::upstream) struct Guard {
-    server: Arc<str>,
+    peer: Arc<Peer>,
     url: String,
     store: Store,
     tls: Arc<OnceLock<TlsConnector>>,
@@ -134,7 +135,7 @@ impl Guard {
     /// The login of a server that can have one: reached by HTTP, and not given its authorization
     /// by the operator.
     pub(in crate::upstream) fn of(
-        name: &Arc<str>,
+        peer: &Arc<Peer>,
         config: &Config,
         target: &Result<Target, Invalid>,
         tls: &Arc<OnceLock<TlsConnector>>,
@@ -143,15 +144,15 @@ impl Guard {
             return None;
         };
         let given = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization"));
-        let store = Store::new(folder, name);
-        (!given).then(|| Self::new(Arc::clone(name), url, store, Arc::clone(tls)))
+        let store = Store::new(folder, &peer.name);
+        (!given).then(|| Self::new(Arc::clone(peer), url, store, Arc::clone(tls)))
     }
 
-    fn new(server: Arc<str>, url: &str, store: Store, tls: Arc<OnceLock<TlsConnector>>) -> Self {
+    fn new(peer: Arc<Peer>, url: &str, store: Store, tls: Arc<OnceLock<TlsConnector>>) -> Self {
         // As the login has written it.
         let url = url::Url::parse(url).map_or_else(|_| url.to_owned(), |url| url.to_string());
-        let asked = Arc::new(Asked::new(server.clone()));
-        Self { server, url, store, tls, asked, refused: Arc::default() }
+        let asked = Arc::new(Asked::new(peer.name.clone()));
+        Self { peer, url, store, tls, asked, refused: Arc::default() }
     }
 
     /// Where the server's challenges are left.
@@ -173,7 +174,7 @@ impl Guard {
                 (Some(sent), Some(bearer)) if sent == bearer.header => return Heeded::Refused,
                 // The connection has another by now.
                 (Some(_), _) | (None, Some(_)) => return Heeded::Nothing,
-                (None, None) => needs_login(&self.server),
+                (None, None) => needs_login(&self.peer.name),
             },
             Some(Challenge::Scopes(scopes)) => {
                 let guard = self.clone();
@@ -181,7 +182,7 @@ impl Guard {
                 match kept.map_err(|error| error.to_string()).flatten() {
                     Ok(notice) => notice,
                     Err(error) => {
-                        tracing::warn!(server = %self.server, "what it asks for is not kept: {error}");
+                        tracing::warn!(server = %self.peer.name, "what it asks for is not kept: {error}");
                         return Heeded::Nothing;
                     }
                 }
@@ -195,13 +196,13 @@ impl Guard {
     /// Keeps the scopes that a request was refused for; what that comes to. It blocks.
     fn want(&self, scopes: &[String]) -> Result<String, String> {
         if scopes.is_empty() {
-            return Ok(needs_scopes(&self.server, scopes));
+            return Ok(needs_scopes(&self.peer.name, scopes));
         }
         let _lock = self.store.lock().map_err(|error| error.to_string())?;
         let grant = self.store.load().map_err(|error| error.to_string())?;
         let Some(mut grant) = grant.filter(|grant| grant.url == self.url && grant.is_login())
         else {
-            return Ok(needs_scopes(&self.server, scopes));
+            return Ok(needs_scopes(&self.peer.name, scopes));
         };
         let wanted = union(grant.wanted.iter().chain(scopes).cloned());
         if wanted != grant.wanted {
@@ -211,7 +212,7 @@ impl Guard {
             grant.wanted = wanted;
             self.store.save(&grant).map_err(|error| error.to_string())?;
         }
-        Ok(notice(&self.server, &grant))
+        Ok(notice(&self.peer.name, &grant))
     }
 
     /// The server has refused a token; whether renewing it is worth trying.
@@ -241,7 +242,7 @@ impl Guard {
             (refused.is(&bearer.token), refused.count)
         };
         if was_refused && count > MAX_REFUSED {
-            let needs_login = needs_login(&self.server);
+            let needs_login = needs_login(&self.peer.name);
             return Err(format!("it refused {count} tokens one after the other; {needs_login}"));
         }
         if !was_refused && bearer.renew_at.is_none_or(|at| seconds() < at) {
@@ -255,6 +256,7 @@ impl Guard {
     /// Waits until the token of a session is to be replaced.
     pub(in crate::upstream) async fn renewal(&self, current: &Bearer) -> Renewal {
         let mut seen = current.stamp;
+        let mut told = String::new();
         loop {
             tokio::time::sleep(LOOK).await;
             let due = current.renew_at.is_some_and(|at| seconds() >= at);
@@ -266,10 +268,13 @@ impl Guard {
             match self.bearer().await {
                 Ok(Some(bearer)) if bearer.is(current) => {}
                 Ok(Some(bearer)) => return Renewal::Bearer(bearer),
-                Ok(None) => return Renewal::Gone(needs_login(&self.server)),
+                Ok(None) => return Renewal::Gone(needs_login(&self.peer.name)),
                 Err(reason) if self.ended(current) => return Renewal::Gone(reason),
                 Err(reason) => {
-                    tracing::warn!(server = %self.server, "its token cannot be renewed yet: {reason}");
+                    if told != reason {
+                        tracing::warn!(server = %self.peer.name, "its token cannot be renewed yet: {reason}");
+                        told = reason;
+                    }
                     tokio::time::sleep(RETRY).await;
                 }
             }
@@ -310,20 +315,21 @@ impl Guard {
     }
 
     async fn load(&self) -> Result<Option<(Grant, Option<Stamp>)>, String> {
-        let (store, server, url) = (self.store.clone(), self.server.clone(), self.url.clone());
+        let (store, peer, url) = (self.store.clone(), self.peer.clone(), self.url.clone());
         let load = move || {
             let stamp = store.stamp();
             let grant = store.load().map_err(|error| error.to_string())?;
             let Some(grant) = grant.filter(Grant::is_login) else { return Ok(None) };
+            peer.secrets.learn(grant.secrets());
             // Its tokens are for the place they were given for.
             match grant.url == url {
                 true => Ok(Some((grant, stamp))),
-                false => Err(format!("its url has changed since; {}", needs_login(&server))),
+                false => Err(format!("its url has changed since; {}", needs_login(&peer.name))),
             }
         };
         let loaded = tokio::task::spawn_blocking(load).await.map_err(|error| error.to_string())?;
         let grant = loaded.as_ref().ok().and_then(Option::as_ref);
-        let notice = grant.map(|(grant, _)| notice(&self.server, grant));
+        let notice = grant.map(|(grant, _)| notice(&self.peer.name, grant));
         self.asked.set_notice(notice.unwrap_or_default().into());
         loaded
     }
@@ -335,7 +341,7 @@ impl Guard {
         let lock = tokio::task::spawn_blocking(move || store.lock()).await;
         let _lock = lock.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
         let Some((grant, stamp)) = self.load().await? else {
-            return Err(needs_login(&self.server));
+            return Err(needs_login(&self.peer.name));
         };
         if grant.access_token != old.token {
             return Ok(bearer(&grant, stamp));
@@ -344,9 +350,9 @@ impl Guard {
         let end = async |grant: Grant| {
             let save = move || store.save(&grant.ended());
             if let Ok(Err(error)) = tokio::task::spawn_blocking(save).await {
-                tracing::warn!(server = %self.server, "a token of no use is still kept: {error}");
+                tracing::warn!(server = %self.peer.name, "a token of no use is still kept: {error}");
             }
-            needs_login(&self.server)
+            needs_login(&self.peer.name)
         };
         if refused && moved(&grant, &self.tls).await {
             let needs_login = end(grant).await;
@@ -354,6 +360,7 @@ impl Guard {
         }
         match renew(&grant, &self.tls).await {
             Ok(renewed) => {
+                self.peer.secrets.learn(renewed.secrets());
                 let store = self.store.clone();
                 let save = move || {
                     store.save(&renewed).map_err(|error| error.to_string())?;
@@ -363,7 +370,7 @@ impl Guard {
             }
             Err(NotRenewed::Refused) => Err(end(grant).await),
             Err(NotRenewed::Failed(reason)) => {
-                Err(format!("its token cannot be renewed: {reason}"))
+                Err(format!("its token cannot be renewed: {}", self.peer.quote(reason)))
             }
         }
     }
@@ -400,7 +407,7 @@ mod tests {
     use super::*;
 
     fn guard(folder: &std::path::Path, url: &str) -> Guard {
-        Guard::new("s".into(), url, Store::new(folder, "s"), Arc::default())
+        Guard::new(Arc::default(), url, Store::new(folder, "s"), Arc::default())
     }
 
     #[tokio::test]
@@ -415,6 +422,20 @@ mod tests {
         let there = guard(folder.path(), "https://b.example/mcp");
         let reason = there.bearer().await.err().unwrap();
         assert!(reason.contains("mcpproxy upstream login s"), "{reason}");
+    }
+
+    #[tokio::test]
+    async fn a_token_is_secret_from_when_it_is_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let guard = guard(folder.path(), "https://a.example/mcp");
+        for token in ["first-token", "second-token"] {
+            let mut grant = grant("https://a.example/mcp", token);
+            grant.refresh_token = Some(format!("to-renew-{token}"));
+            guard.store.save(&grant).unwrap();
+            guard.bearer().await.unwrap();
+            let words = format!("{token} to-renew-{token} first-token");
+            assert_eq!(&*guard.peer.quote(words), "[redacted] [redacted] [redacted]");
+        }
     }
 
     #[test]

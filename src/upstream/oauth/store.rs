@@ -52,6 +52,12 @@ pub(super) struct Grant {
 }
 
 impl Grant {
+    /// What of it must not come back.
+    pub(super) fn secrets(&self) -> impl Iterator<Item = &str> {
+        let kept = [self.refresh_token.as_deref(), self.client_secret.as_deref()];
+        std::iter::once(&*self.access_token).chain(kept.into_iter().flatten())
+    }
+
     /// Whether there are tokens in it.
     pub(super) fn is_login(&self) -> bool {
         !self.access_token.is_empty()

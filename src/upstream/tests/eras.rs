@@ -373,6 +373,26 @@ async fn a_child_that_ends_at_the_probe_is_started_again_without_one() {
 }
 
 #[tokio::test]
+async fn a_modern_child_that_starts_slowly_is_not_called_failed() {
+    let folder = tempfile::tempdir().unwrap();
+    let once = folder.path().join("once").display().to_string();
+    // The first time it reads nothing until the wait for it is over.
+    let slow = r#"if mkdir 'ONCE' 2>/dev/null; then
+          probe=$id; read -r line; late=${line#*'"id":'}; late=${late%%[,\}]*}
+          id=$probe; ANSWER
+          printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"?"}}\n' "$late"
+        else ANSWER; fi"#;
+    let slow = slow.replace("ONCE", &once).replace("ANSWER", DISCOVERED);
+    let bench = child(&slow, "exit 1", "6s");
+    let state = bench.connected("sh").await;
+    assert_eq!(state.protocol_version.as_deref(), Some("2026-07-28"));
+    let failed =
+        |event: &Event| matches!(event, Event::Server(state) if state.status == Status::Failed);
+    assert!(!bench.events.lock().unwrap().iter().any(failed));
+    bench.stop().await;
+}
+
+#[tokio::test]
 async fn a_child_that_is_mute_to_the_probe_is_initialized() {
     let bench = child(":", INITIALIZED, "1s");
     assert_eq!(bench.connected("sh").await.protocol_version.as_deref(), Some("2024-11-05"));

@@ -1,6 +1,7 @@
 //! A server over HTTP whose every answer a test decides.
 
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
@@ -96,6 +97,8 @@ pub(super) struct Fake {
     seen: Arc<watch::Sender<Vec<Seen>>>,
     /// Connections that the peer closed while their answers were being written or waited for.
     pub(super) closed: Arc<watch::Sender<usize>>,
+    /// Connections over which calls came.
+    pub(super) calling: Arc<AtomicUsize>,
 }
 
 impl Fake {
@@ -105,6 +108,7 @@ impl Fake {
             url: format!("http://{}/mcp", listener.local_addr().unwrap()),
             seen: Arc::default(),
             closed: Arc::default(),
+            calling: Arc::default(),
         };
         let (it, answers): (Self, Arc<Answers>) = (fake.clone(), Arc::new(answers));
         tokio::spawn(async move {
@@ -150,10 +154,14 @@ impl Fake {
     async fn speak(&self, stream: TcpStream, answers: &Answers) -> io::Result<()> {
         stream.set_nodelay(true)?;
         let mut stream = BufReader::new(stream);
+        let mut called = false;
         while let Some((head, body)) = next_request(&mut stream).await? {
             let verb = head.split(' ').next().unwrap().to_owned();
             let body = serde_json::from_slice(&body).unwrap_or_default();
             let seen = Seen { verb, head, body };
+            if seen.method() == "tools/call" && !std::mem::replace(&mut called, true) {
+                self.calling.fetch_add(1, Ordering::Relaxed);
+            }
             let say = answers(&seen);
             self.seen.send_modify(|all| all.push(seen));
             match say {

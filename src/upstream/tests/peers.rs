@@ -64,7 +64,7 @@ async fn talk(versions: &'static [ProtocolVersion], start: Start) -> (String, Ve
         let served = Peer(versions).serve(tokio::io::split(theirs)).await.unwrap();
         served.waiting().await.unwrap();
     });
-    let (link, queue) = Link::new("peer".into(), Arc::default());
+    let (link, queue) = Link::new(Arc::default(), Arc::default());
     let (out, inbox) = mpsc::channel(16);
     tasks.spawn(stdio::write(link.clone(), queue, write));
     let reader = link.clone();
@@ -73,7 +73,8 @@ async fn talk(versions: &'static [ProtocolVersion], start: Start) -> (String, Ve
     });
     let pipe = PipeTransport { link: link.clone(), inbox, limit: PATIENCE };
     let transport = Probed::new(pipe, PATIENCE, Start::Probe, Arc::default());
-    let (service, greeting) = lifecycle::initialize(transport, PATIENCE, start).await.unwrap();
+    let (service, greeting) =
+        lifecycle::initialize(&link.peer, transport, PATIENCE, start).await.unwrap();
     assert!(greeting.about.offers.tools);
     let era = greeting.about.era;
 

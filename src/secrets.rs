@@ -1,0 +1,403 @@
+//! The exact values that must not come back: those that the config holds as secret, the tokens of
+//! logins, our own key.
+//!
+//! Owns how a value is found again in foreign text, in the forms that programs write it in, and what
+//! stands in its place. It knows values, not shapes: what merely looks like a credential is the
+//! activity log's affair, and which values are secret is for whoever reads the config. Pure.
+
+use std::borrow::Cow;
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use aho_corasick::{AhoCorasick, MatchKind};
+use arc_swap::ArcSwap;
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_encode};
+
+/// What stands where a secret stood.
+pub const MASKED: &str = "[redacted]";
+/// Shorter values are not masked: too many words and numbers would be taken for them.
+pub const MIN_BYTES: usize = 6;
+/// Values that are remembered beside those of the config: tokens come and go, and an answer may
+/// still quote the one before.
+pub const MAX_LEARNT: usize = 256;
+/// Most characters of foreign words that are quoted.
+pub const QUOTED_CHARS: usize = 200;
+
+/// What `encodeURIComponent` encodes.
+const COMPONENT: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'.')
+    .remove(b'!')
+    .remove(b'~')
+    .remove(b'*')
+    .remove(b'\'')
+    .remove(b'(')
+    .remove(b')');
+/// What a query cannot hold as it is.
+const QUERY: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'#').add(b'<').add(b'>');
+
+/// All that is secret in one process. `Debug` shows no value.
+#[derive(Default)]
+pub struct Secrets {
+    known: Mutex<Known>,
+    mask: ArcSwap<Mask>,
+}
+
+#[derive(Default)]
+struct Known {
+    fixed: BTreeSet<String>,
+    /// Learnt later; the oldest first.
+    learnt: VecDeque<String>,
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Secrets").finish_non_exhaustive()
+    }
+}
+
+impl Secrets {
+    /// These are secret for good. Those below [`MIN_BYTES`] are left out.
+    #[must_use]
+    pub fn new(values: impl IntoIterator<Item = String>) -> Self {
+        let fixed: BTreeSet<_> = values.into_iter().filter(|it| it.len() >= MIN_BYTES).collect();
+        let known = Known { fixed, learnt: VecDeque::new() };
+        let mask = ArcSwap::from_pointee(known.mask());
+        Self { known: Mutex::new(known), mask }
+    }
+
+    /// These are secret from now on, until [`MAX_LEARNT`] others have come after them.
+    pub fn learn<'a>(&self, values: impl IntoIterator<Item = &'a str>) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut is_new = false;
+        for value in values.into_iter().filter(|it| it.len() >= MIN_BYTES) {
+            if !known.fixed.contains(value) && !known.learnt.iter().any(|it| it == value) {
+                known.learnt.push_back(value.to_owned());
+                is_new = true;
+            }
+        }
+        if is_new {
+            let surplus = known.learnt.len().saturating_sub(MAX_LEARNT);
+            known.learnt.drain(..surplus);
+            self.mask.store(Arc::new(known.mask()));
+        }
+    }
+
+    /// The text with each secret in it masked. `cut`: it was cut somewhere, so that it may end in
+    /// the beginning of one, which is masked as well.
+    #[must_use]
+    pub fn mask<'a>(&self, text: &'a [u8], cut: bool) -> Cow<'a, [u8]> {
+        let mask = self.mask.load();
+        let hidden = mask.hidden(text, cut);
+        if hidden.is_empty() {
+            return Cow::Borrowed(text);
+        }
+        let mut out = Vec::with_capacity(text.len());
+        let mut kept = 0;
+        for Range { start, end } in hidden {
+            out.extend_from_slice(text.get(kept..start).unwrap_or_default());
+            out.extend_from_slice(MASKED.as_bytes());
+            kept = end;
+        }
+        out.extend_from_slice(text.get(kept..).unwrap_or_default());
+        Cow::Owned(out)
+    }
+
+    /// The beginning of foreign words: one line, printable, at most [`QUOTED_CHARS`] characters,
+    /// without secrets.
+    #[must_use]
+    pub fn quote(&self, words: &[u8]) -> Arc<str> {
+        self.quote_cut(words, false)
+    }
+
+    /// The same of words that may have been cut.
+    #[must_use]
+    pub fn quote_cut(&self, words: &[u8], cut: bool) -> Arc<str> {
+        let masked = self.mask(words, cut);
+        let line = one_line(&String::from_utf8_lossy(&masked));
+        // What was left out may have stood inside of a secret.
+        let masked = self.mask(line.as_bytes(), cut);
+        let line = String::from_utf8_lossy(&masked);
+        match line.char_indices().nth(QUOTED_CHARS) {
+            None => line.trim_end().into(),
+            Some((end, _)) => {
+                let start = line.get(..end).unwrap_or_default();
+                format!("{start}…").into()
+            }
+        }
+    }
+}
+
+/// Each run of white space as one space, without control characters.
+fn one_line(words: &str) -> String {
+    let mut line = String::with_capacity(words.len());
+    for char in words.chars() {
+        let char = if char.is_whitespace() { ' ' } else { char };
+        if !(char.is_control() || (char == ' ' && (line.is_empty() || line.ends_with(' ')))) {
+            line.push(char);
+        }
+    }
+    line.truncate(line.trim_end().len());
+    line
+}
+
+impl Known {
+    fn mask(&self) -> Mask {
+        let values = self.fixed.iter().chain(&self.learnt);
+        let forms: BTreeSet<Vec<u8>> = values.flat_map(|value| forms(value)).collect();
+        if forms.is_empty() {
+            return Mask::Nothing;
+        }
+        let forms: Vec<Vec<u8>> = forms.into_iter().collect();
+        let finder = AhoCorasick::builder().match_kind(MatchKind::Standard).build(&forms);
+        match finder {
+            Ok(finder) => Mask::These { finder: Box::new(finder), forms },
+            Err(_) => Mask::Everything,
+        }
+    }
+}
+
+#[derive(Default)]
+enum Mask {
+    #[default]
+    Nothing,
+    These {
+        finder: Box<AhoCorasick>,
+        forms: Vec<Vec<u8>>,
+    },
+    /// There are more secrets than can be looked for.
+    Everything,
+}
+
+impl Mask {
+    /// What is to be hidden, in order and apart.
+    fn hidden(&self, text: &[u8], cut: bool) -> Vec<Range<usize>> {
+        let (finder, forms) = match self {
+            Self::Nothing => return Vec::new(),
+            Self::Everything => return std::iter::once(0..text.len()).collect(),
+            Self::These { finder, forms } => (finder, forms),
+        };
+        // Secrets may overlap: all that any of them covers is hidden.
+        let mut found: Vec<_> =
+            finder.find_overlapping_iter(text).map(|found| found.range()).collect();
+        if cut {
+            let begun = forms.iter().map(|form| begun(text, form)).max().unwrap_or_default();
+            found.extend((begun > 0).then(|| text.len() - begun..text.len()));
+        }
+        found.sort_unstable_by_key(|range| range.start);
+        found.dedup_by(|next, last| {
+            let joins = next.start <= last.end;
+            if joins {
+                last.end = last.end.max(next.end);
+            }
+            joins
+        });
+        found
+    }
+}
+
+/// How many bytes of `form` the text ends with, of those that are not the whole of it.
+fn begun(text: &[u8], form: &[u8]) -> usize {
+    let longest = form.len().saturating_sub(1).min(text.len());
+    let ends = |length: &usize| form.get(..*length).is_some_and(|start| text.ends_with(start));
+    (1..=longest).rev().find(ends).unwrap_or_default()
+}
+
+/// A value as programs write it: as it is, in URLs, JSON, HTML and base64.
+fn forms(value: &str) -> Vec<Vec<u8>> {
+    let bytes = value.as_bytes();
+    let mut forms = vec![bytes.to_vec()];
+    for set in [NON_ALPHANUMERIC, COMPONENT, QUERY] {
+        let encoded = percent_encode(bytes, set).to_string();
+        forms.push(lower_hex(&encoded).into_bytes());
+        // Forms write a space so.
+        forms.push(encoded.replace("%20", "+").into_bytes());
+        forms.push(encoded.into_bytes());
+    }
+    let once = json(value);
+    // A JSON text in a string of another.
+    let twice = once.iter().flat_map(|text| json(text)).collect::<Vec<_>>();
+    forms.extend(once.into_iter().chain(twice).map(String::into_bytes));
+    for quote in ["&#39;", "&#x27;", "&apos;"] {
+        let text = value.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+        forms.push(text.replace('\'', quote).into_bytes());
+        forms.push(text.replace('"', "&quot;").replace('\'', quote).into_bytes());
+        forms.push(text.replace('"', "&#34;").replace('\'', quote).into_bytes());
+    }
+    // In a longer text it begins at any of three places in a group, and what it shares with its
+    // neighbours is theirs as well.
+    for (before, shared) in [(0, 0), (1, 2), (2, 3)] {
+        let mut group = vec![0; before];
+        group.extend_from_slice(bytes);
+        let whole = group.len() % 3 == 0;
+        for alphabet in [STANDARD_NO_PAD, URL_SAFE_NO_PAD] {
+            let text = alphabet.encode(&group);
+            let end = text.len() - usize::from(!whole);
+            forms.extend(text.get(shared..end).map(|core| core.as_bytes().to_vec()));
+        }
+    }
+    forms.retain(|form| form.len() >= MIN_BYTES);
+    forms
+}
+
+/// `%AF` as `%af`.
+fn lower_hex(encoded: &str) -> String {
+    let mut after = usize::MAX;
+    let lower = encoded.chars().map(|char| {
+        after = if char == '%' { 0 } else { after.saturating_add(1) };
+        if matches!(after, 1 | 2) { char.to_ascii_lowercase() } else { char }
+    });
+    lower.collect()
+}
+
+/// A string's content as encoders of JSON write it: with as few escapes as can be, with those for
+/// HTML, with slashes escaped, and in ASCII alone.
+fn json(value: &str) -> Vec<String> {
+    let write = |escape: &dyn Fn(char) -> bool| {
+        let mut text = String::new();
+        for char in value.chars() {
+            match char {
+                '"' | '\\' => text.extend(['\\', char]),
+                '\n' => text.push_str("\\n"),
+                '\r' => text.push_str("\\r"),
+                '\t' => text.push_str("\\t"),
+                char if char.is_control() || escape(char) => {
+                    let units = char.encode_utf16(&mut [0; 2]).to_vec();
+                    text.extend(units.iter().map(|unit| format!("\\u{unit:04x}")));
+                }
+                char => text.push(char),
+            }
+        }
+        text
+    };
+    let html = |char| matches!(char, '<' | '>' | '&');
+    let plain = write(&|_| false);
+    let slashes = plain.replace('/', "\\/");
+    let ascii = write(&|char| !char.is_ascii());
+    vec![write(&html), write(&|char| html(char) || char == '\''), ascii, slashes, plain]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secrets(values: &[&str]) -> Secrets {
+        Secrets::new(values.iter().map(|value| (*value).to_owned()))
+    }
+
+    fn masked(secrets: &Secrets, text: &str) -> String {
+        String::from_utf8(secrets.mask(text.as_bytes(), false).into_owned()).unwrap()
+    }
+
+    #[test]
+    fn a_secret_is_masked_wherever_it_stands_and_nothing_else_is() {
+        let secrets = secrets(&["s3cr3t-token", "short"]);
+        for (text, expected) in [
+            ("s3cr3t-token", "[redacted]"),
+            ("a s3cr3t-tokens3cr3t-token b", "a [redacted] b"),
+            ("x=s3cr3t-token;s3cr3t-toke", "x=[redacted];s3cr3t-toke"),
+            ("short", "short"),
+            ("", ""),
+        ] {
+            assert_eq!(masked(&secrets, text), expected);
+        }
+        assert!(matches!(secrets.mask(b"plain words", false), Cow::Borrowed(_)));
+        assert!(!format!("{secrets:?}").contains("s3cr3t"));
+    }
+
+    #[test]
+    fn secrets_that_overlap_or_hold_one_another_leave_nothing() {
+        let secrets = secrets(&["abcdefgh", "efghijkl", "abcdefghijklmnop", "mnopqrst"]);
+        assert_eq!(masked(&secrets, "<abcdefghijkl>"), "<[redacted]>");
+        assert_eq!(masked(&secrets, "<abcdefghijklmnopqrst>"), "<[redacted]>");
+        assert_eq!(masked(&secrets, "abcdefgh-mnopqrst"), "[redacted]-[redacted]");
+    }
+
+    #[test]
+    fn a_secret_is_known_in_the_forms_that_programs_write() {
+        let secrets = secrets(&["pä\"s/s<w>&\\ö'rd 1"]);
+        for form in [
+            "pä\"s/s<w>&\\ö'rd 1",
+            "p%C3%A4%22s%2Fs%3Cw%3E%26%5C%C3%B6%27rd%201",
+            "p%c3%a4%22s%2fs%3cw%3e%26%5c%c3%b6%27rd%201",
+            "p%C3%A4%22s%2Fs%3Cw%3E%26%5C%C3%B6'rd%201",
+            "p%C3%A4%22s%2Fs%3Cw%3E%26%5C%C3%B6%27rd+1",
+            r#"pä\"s/s<w>&\\ö'rd 1"#,
+            r#"pä\"s\/s<w>&\\ö'rd 1"#,
+            r#"pä\"s/s\u003cw\u003e\u0026\\ö'rd 1"#,
+            r#"p\u00e4\"s/s<w>&\\\u00f6'rd 1"#,
+            r#"pä\\\"s/s<w>&\\\\ö'rd 1"#,
+            "pä&quot;s/s&lt;w&gt;&amp;\\ö&#39;rd 1",
+            "pä\"s/s&lt;w&gt;&amp;\\ö&#x27;rd 1",
+        ] {
+            assert_eq!(masked(&secrets, &format!("<{form}>")), "<[redacted]>", "{form}");
+        }
+    }
+
+    #[test]
+    fn a_secret_is_known_in_base64_wherever_it_begins() {
+        for value in ["hunter", "hunter2", "hunter22", "h?nt~r>22", "a much longer secret"] {
+            let secrets = secrets(&[value]);
+            for before in 0..6 {
+                for after in 0..4 {
+                    let text = format!("{}{value}{}", "u".repeat(before), "v".repeat(after));
+                    for alphabet in [STANDARD_NO_PAD, URL_SAFE_NO_PAD] {
+                        let encoded = alphabet.encode(&text);
+                        let shown = masked(&secrets, &encoded);
+                        assert!(shown.contains(MASKED), "{text}: {shown}");
+                        // At most what it shares with its neighbours is left.
+                        let left = encoded.len() - (4 * value.len()).div_ceil(3).saturating_sub(3);
+                        assert!(shown.len() - MASKED.len() <= left, "{text}: {shown}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn of_a_text_that_was_cut_no_secrets_head_is_left() {
+        let secrets = secrets(&["s3cr3t-token"]);
+        for cut in 1.."s3cr3t-token".len() {
+            let text = format!("key {}", &"s3cr3t-token"[..cut]);
+            assert_eq!(&*secrets.mask(text.as_bytes(), true), b"key [redacted]");
+            assert_eq!(&*secrets.mask(text.as_bytes(), false), text.as_bytes());
+        }
+    }
+
+    #[test]
+    fn words_are_quoted_as_one_printable_bounded_line() {
+        let none = Secrets::default();
+        assert_eq!(&*none.quote(b"\n <h1>\tBad\x1b[31m\x00 </h1>\n"), "<h1> Bad[31m </h1>");
+        assert_eq!(&*none.quote(b"\xff!"), "\u{fffd}!");
+        let long = none.quote("é".repeat(500).as_bytes());
+        assert_eq!(long.chars().count(), QUOTED_CHARS + 1);
+    }
+
+    #[test]
+    fn a_quote_cuts_no_secret_in_half_and_joins_none() {
+        let secrets = secrets(&["s3cr3t-token"]);
+        for before in QUOTED_CHARS - 14..QUOTED_CHARS + 2 {
+            let text = format!("{}s3cr3t-token and more", "x".repeat(before));
+            let quoted = secrets.quote(text.as_bytes());
+            assert!(!quoted.contains("s3"), "{quoted}");
+        }
+        assert_eq!(&*secrets.quote(b"a s3cr\x003t-\x07token b"), "a [redacted] b");
+    }
+
+    #[test]
+    fn what_is_learnt_is_masked_and_the_number_is_bounded() {
+        let secrets = secrets(&["fixed-secret"]);
+        secrets.learn(["token-0", "five5"]);
+        assert_eq!(masked(&secrets, "token-0 five5"), "[redacted] five5");
+        let more: Vec<String> = (1..=MAX_LEARNT).map(|n| format!("token-{n}!")).collect();
+        secrets.learn(more.iter().map(String::as_str));
+        assert_eq!(masked(&secrets, "token-0"), "token-0");
+        assert_eq!(masked(&secrets, "fixed-secret token-256!"), "[redacted] [redacted]");
+        assert_eq!(secrets.known.lock().unwrap().learnt.len(), MAX_LEARNT);
+    }
+}

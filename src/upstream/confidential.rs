@@ -1,0 +1,316 @@
+//! What a server's entry holds as secret.
+//!
+//! Headers, the user and query of its URL, and the client's secret are so by what they are. Of its
+//! environment and arguments, which hold paths, names and modes beside secrets, those are that a
+//! name says so of, or whose own look does. How they are found again is [`crate::secrets`]'.
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use percent_encoding::percent_decode_str;
+use serde_json::Value;
+use url::Url;
+
+use super::config::{Config, Target};
+use crate::secrets::MIN_BYTES;
+
+/// Headers that operators set and that hold no secret.
+const PLAIN_HEADERS: &[&str] = &[
+    "accept",
+    "accept-charset",
+    "accept-encoding",
+    "accept-language",
+    "cache-control",
+    "connection",
+    "content-type",
+    "host",
+    "origin",
+    "user-agent",
+];
+/// A name that holds one of these words, in whatever case, is that of a secret.
+const NAMES: &[&str] = &[
+    "auth",
+    "cookie",
+    "credential",
+    "dsn",
+    "key",
+    "pass",
+    "pat",
+    "pin",
+    "private",
+    "pwd",
+    "secret",
+    "session",
+    "sig",
+    "token",
+    "webhook",
+];
+/// Without a name that says so, a word of letters and digits is a secret from this length on.
+const WORD_BYTES: usize = 8;
+/// In what is a path, a part of it is from this length on.
+const PART_BYTES: usize = 16;
+/// Words of letters alone, lower case or upper, are from this length on.
+const LETTERS_BYTES: usize = 20;
+
+impl Config {
+    /// The values that must not come back in a server's words; those that cannot be filled in
+    /// from the environment as they stand.
+    #[must_use]
+    pub fn secrets(&self) -> Vec<String> {
+        let lookup = |name: &str| std::env::var(name).ok();
+        let mut found = Found::default();
+        let (mut env, mut headers, mut url) = (Vec::new(), Vec::new(), self.url.clone());
+        match self.target(&lookup) {
+            Ok(Target::Stdio { env: filled, .. }) => env = filled,
+            Ok(Target::Http { url: filled, headers: all }) => (url, headers) = (Some(filled), all),
+            Err(_) => {}
+        }
+        let raw = |(name, value): (&String, &String)| (name.clone(), value.clone());
+        env.extend(self.env.iter().map(raw));
+        headers.extend(self.headers.iter().map(raw));
+        headers.iter().for_each(|(name, value)| found.header(name, value));
+        env.iter().for_each(|(name, value)| found.named(name, value));
+        found.arguments(&self.args);
+        url.iter().for_each(|url| found.url(url));
+        let secret = self.oauth_secret(&lookup).ok().flatten();
+        secret.iter().for_each(|secret| found.keep(secret));
+        found.0
+    }
+}
+
+#[derive(Default)]
+struct Found(Vec<String>);
+
+impl Found {
+    fn keep(&mut self, value: &str) {
+        let value = value.trim();
+        if value.len() >= MIN_BYTES {
+            self.0.push(value.to_owned());
+        }
+        // A key of several lines comes back line by line.
+        let mut lines = value.lines().map(str::trim);
+        if lines.clone().count() > 1 {
+            let told = lines.by_ref().filter(|line| !line.starts_with("-----"));
+            self.0.extend(told.filter(|line| line.len() >= WORD_BYTES).map(str::to_owned));
+        }
+    }
+
+    fn header(&mut self, name: &str, value: &str) {
+        if PLAIN_HEADERS.iter().any(|plain| name.eq_ignore_ascii_case(plain)) {
+            return;
+        }
+        self.keep(value);
+        if let Some((scheme, rest)) = value.trim().split_once(char::is_whitespace) {
+            let token = rest.trim();
+            self.keep(token);
+            if scheme.eq_ignore_ascii_case("basic") {
+                self.basic(token);
+            }
+        }
+        // `name=value` of cookies and of schemes with parameters.
+        for part in value.split([';', ',', ' ']) {
+            if let Some((_, part)) = part.split_once('=') {
+                self.keep(part.trim().trim_matches('"'));
+            }
+        }
+    }
+
+    /// User and password of `Basic`.
+    fn basic(&mut self, token: &str) {
+        let decoded = STANDARD.decode(token).or_else(|_| STANDARD_NO_PAD.decode(token));
+        let Some(decoded) = decoded.ok().and_then(|it| String::from_utf8(it).ok()) else { return };
+        self.keep(&decoded);
+        decoded.split_once(':').iter().for_each(|(_, password)| self.keep(password));
+    }
+
+    fn url(&mut self, text: &str) {
+        let Ok(url) = Url::parse(text) else { return };
+        let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+        for part in [Some(url.username()), url.password()].into_iter().flatten() {
+            self.keep(part);
+            self.keep(&decoded(part));
+        }
+        for pair in url.query().unwrap_or_default().split('&') {
+            let value = pair.split_once('=').map_or(pair, |(_, value)| value);
+            self.keep(value);
+            self.keep(&decoded(value));
+        }
+        url.query_pairs().for_each(|(_, value)| self.keep(&value));
+        for part in url.path().split('/').filter(|part| looks_secret(part, PART_BYTES)) {
+            self.keep(part);
+            self.keep(&decoded(part));
+        }
+    }
+
+    /// A value with a name, of the environment or of what stands in it.
+    fn named(&mut self, name: &str, value: &str) {
+        let value = value.trim();
+        if let Ok(json @ (Value::Object(_) | Value::Array(_))) = serde_json::from_str(value) {
+            self.json(name, &json);
+        }
+        if is_secret_name(name) && !is_ordinary(value) {
+            self.keep(value);
+        }
+        if value.contains("://") {
+            value.split([' ', ',']).for_each(|url| self.url(url));
+            return;
+        }
+        for word in value.split_whitespace() {
+            match word.split_once('=') {
+                Some((name, value)) if !value.is_empty() => self.word(name, value),
+                Some(_) | None => self.word("", word),
+            }
+        }
+    }
+
+    fn word(&mut self, name: &str, word: &str) {
+        if word.contains('/') {
+            let parts = word.split('/').filter(|part| looks_secret(part, PART_BYTES));
+            parts.for_each(|part| self.keep(part));
+        } else if is_secret_name(name) || looks_secret(word, WORD_BYTES) {
+            self.keep(word);
+        }
+    }
+
+    fn json(&mut self, name: &str, value: &Value) {
+        match value {
+            Value::String(text) => self.named(name, text),
+            Value::Array(all) => all.iter().for_each(|value| self.json(name, value)),
+            Value::Object(all) => all.iter().for_each(|(name, value)| self.json(name, value)),
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+
+    /// `--token X`, `--token=X`, and what looks so by itself.
+    fn arguments(&mut self, arguments: &[String]) {
+        let mut option = "";
+        for argument in arguments {
+            let is_option = argument.starts_with('-');
+            self.named(if is_option { "" } else { option }, argument);
+            option = if is_option && !argument.contains('=') { argument } else { "" };
+        }
+    }
+}
+
+fn is_secret_name(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    NAMES.iter().any(|word| name.contains(word))
+}
+
+/// Whether a value tells nothing whatever its name: a number, a switch, a path.
+fn is_ordinary(value: &str) -> bool {
+    let is_path = value.starts_with(['/', '.', '~']) && !value.contains(char::is_whitespace);
+    is_path && !value.split('/').any(|part| looks_secret(part, PART_BYTES))
+        || matches!(value.to_ascii_lowercase().as_str(), "true" | "false" | "default")
+}
+
+/// Whether a word looks like what a machine made, or a person as a password: letters and digits
+/// from so many bytes on, and long runs of letters.
+fn looks_secret(word: &str, least: usize) -> bool {
+    let has = |kind: fn(&char) -> bool| word.chars().any(|char| kind(&char));
+    let mixed = has(char::is_ascii_digit) && has(char::is_ascii_alphabetic);
+    let letters = word.chars().all(|char| char.is_ascii_alphabetic());
+    (mixed && word.len() >= least) || (letters && word.len() >= LETTERS_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn found(entry: Value) -> Vec<String> {
+        serde_json::from_value::<Config>(entry).unwrap().secrets()
+    }
+
+    #[track_caller]
+    fn check(entry: Value, secret: &[&str], plain: &[&str]) {
+        let found = found(entry);
+        for secret in secret {
+            assert!(found.iter().any(|it| it == secret), "{secret} is not in {found:?}");
+        }
+        for plain in plain {
+            assert!(!found.iter().any(|it| it == plain), "{plain} is in {found:?}");
+        }
+    }
+
+    #[test]
+    fn headers_are_secret_and_so_are_their_parts() {
+        check(
+            json!({"url": "http://h/", "headers": {
+                "Authorization": "Bearer tok-en-1", "Proxy-Authorization": "Basic dXNlcjpzM2NyM3Q=",
+                "X-Org": "acme corp", "Cookie": "a=b; sid=\"sess-ion\"",
+                "User-Agent": "agent/1.0", "accept": "application/json",
+            }}),
+            &["Bearer tok-en-1", "tok-en-1", "dXNlcjpzM2NyM3Q=", "user:s3cr3t", "s3cr3t"],
+            &["agent/1.0", "application/json"],
+        );
+        check(
+            json!({"url": "http://h/", "headers": {"X-Org": "acme corp", "Cookie": "sid=\"sess-ion\""}}),
+            &["acme corp", "sess-ion"],
+            &[],
+        );
+    }
+
+    #[test]
+    fn user_and_query_of_a_url_are_secret_as_written_and_as_meant() {
+        check(
+            json!({"url": "https://us%20er1:pa%2Fss99@h.example/api/v1/s/0123456789abcdef/mcp?key=a%20b%20c%20d&plain+word"}),
+            &[
+                "us%20er1",
+                "us er1",
+                "pa%2Fss99",
+                "pa/ss99",
+                "a%20b%20c%20d",
+                "a b c d",
+                "0123456789abcdef",
+                "plain+word",
+            ],
+            &["h.example", "mcp", "https"],
+        );
+    }
+
+    #[test]
+    fn of_the_environment_what_a_name_or_a_look_says() {
+        check(
+            json!({"command": "x", "env": {
+                "API_TOKEN": "only letters", "DB": "postgres://u:hunter2@db/x?sslpassword=whatever",
+                "OPTS": "--max-size=4096 -Dpassword=letmein", "X": "a1b2c3d4",
+                "GOOGLE": r#"{"type":"service_account","private_key":"-----BEGIN X-----\nMIIEvQIBAD\n-----END X-----"}"#,
+                "HOOK": "https://hooks.example/services/T0123456789ABCDEF",
+                "PATH": "/usr/bin:/bin", "HOME": "/home/me", "NODE_ENV": "production",
+                "KEY_FILE": "/home/me/key.pem", "LEVEL": "debug", "BASE": "https://api.example/v1",
+            }}),
+            &[
+                "only letters",
+                "hunter2",
+                "whatever",
+                "letmein",
+                "a1b2c3d4",
+                "MIIEvQIBAD",
+                "T0123456789ABCDEF",
+            ],
+            &[
+                "/usr/bin:/bin",
+                "/home/me",
+                "production",
+                "/home/me/key.pem",
+                "debug",
+                "https://api.example/v1",
+                "postgres",
+                "service_account",
+                "4096",
+            ],
+        );
+    }
+
+    #[test]
+    fn of_the_arguments_what_follows_the_name_of_a_secret() {
+        check(
+            json!({"command": "npx", "args": ["-y", "@scope/server-files", "--token", "letmein",
+                "--api-key=swordfish", "/home/me/data", "--mode", "readonly"],
+                "oauth": {"client_secret": "hush-hush"}}),
+            &["letmein", "swordfish", "hush-hush"],
+            &["@scope/server-files", "/home/me/data", "readonly"],
+        );
+    }
+}
