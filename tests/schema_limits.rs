@@ -542,3 +542,28 @@ fn hostile_names_under_look_ahead_use_up_the_steps_or_are_quick() {
         assert_eq!(refusal(&schema, &name(100_000)), None, "{pattern}");
     }
 }
+
+/// An engine that keeps the ways to a resource apart compiles it for each of them.
+#[test]
+fn resources_whose_ways_multiply_are_unusable() {
+    let levels = |count: usize| {
+        let mut defs = Map::new();
+        for at in 0..count {
+            for side in ["a", "b"] {
+                let next = |side| json!({ "$ref": format!("{side}{}.json", at + 1) });
+                defs.insert(
+                    format!("{side}{at}"),
+                    json!({ "$id": format!("{side}{at}.json"),
+                    "properties": { "x": next("a"), "y": next("b") } }),
+                );
+            }
+        }
+        for side in ["a", "b"] {
+            let last = json!({ "$id": format!("{side}{count}.json"), "type": "integer" });
+            defs.insert(format!("{side}{count}"), last);
+        }
+        json!({ "$ref": "a0.json", "$defs": defs })
+    };
+    assert_eq!(refusal(&usable(&levels(8), Engine::Tape), "{\"x\":{\"y\":{}}}"), None);
+    assert!(matches!(unusable(&levels(40)), Unusable::Ways { .. }));
+}

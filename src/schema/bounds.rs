@@ -12,6 +12,7 @@ use url::Url;
 
 use crate::json::tape::MAX_DEPTH;
 
+mod scopes;
 mod walk;
 
 pub use walk::{Limits, MAX_PLACES};
@@ -27,6 +28,8 @@ pub struct Bounds {
     pub subschemas: usize,
     /// Places that references lead to, all together.
     pub targets: usize,
+    /// Subschemas to compile, each counted for each way that leads to its resource.
+    pub compiled: u64,
     /// Bytes of one regular expression.
     pub pattern_bytes: usize,
     /// Compiled size of all regular expressions together, in bytes.
@@ -49,6 +52,7 @@ impl Default for Bounds {
             depth: 100,
             subschemas: 100_000,
             targets: 1_000_000,
+            compiled: 200_000,
             pattern_bytes: 4 << 10,
             pattern_program: 16 << 20,
             expansion: 10_000,
@@ -87,6 +91,8 @@ const META_SCHEMA_VISITS: u64 = 64;
 /// The subschemas of one schema, and where each leads.
 pub struct Graph<'a> {
     subs: Vec<Sub>,
+    /// The number of the resource that each of them belongs to.
+    resources: Vec<usize>,
     patterns: Vec<(&'a str, bool)>,
     /// How many of the patterns are matched against each name of an object.
     named_patterns: u64,

@@ -203,6 +203,10 @@ fn check_extent(graph: &Graph<'_>, bounds: &Bounds) -> Result<(), Unusable> {
     if graph.scattered() {
         return Err(Unusable::TooManyTargets { limit: bounds.targets });
     }
+    let subschemas = graph.compiled(bounds.compiled);
+    if subschemas > bounds.compiled {
+        return Err(Unusable::Ways { limit: bounds.compiled });
+    }
     let visits = graph.expansion();
     if visits > bounds.expansion {
         return Err(Unusable::Expansion { visits, limit: bounds.expansion });

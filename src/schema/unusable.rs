@@ -41,6 +41,14 @@ pub enum Unusable {
         /// To how many they may lead.
         limit: usize,
     },
+    /// More than [`Bounds::compiled`](super::bounds::Bounds::compiled).
+    #[error(
+        "the schema has more than {limit} subschemas, counted for each way through its resources"
+    )]
+    Ways {
+        /// How many it may have.
+        limit: u64,
+    },
     /// A name that stands in more than [`MAX_PLACES`](super::bounds::MAX_PLACES) places, or could.
     #[error("a name stands in more than {limit} places of the schema")]
     Names {

@@ -75,6 +75,8 @@ struct Walk<'a> {
     limits: Limits,
     /// Places that references led to, so far.
     targets: usize,
+    /// Numbers of resources, by their base URIs.
+    resources: HashMap<Bases, usize>,
 }
 
 /// How much of a schema is followed.
@@ -107,6 +109,7 @@ pub(super) fn follow<'a>(
     names.collect(root, std::slice::from_ref(base), Holds::Schema);
     let graph = Graph {
         subs: Vec::new(),
+        resources: Vec::new(),
         patterns: Vec::new(),
         named_patterns: 0,
         names: Vec::new(),
@@ -116,8 +119,15 @@ pub(super) fn follow<'a>(
         lost: names.claimed.map(|name| Lost::Claimed(name.to_owned())),
         crowded: names.crowded.get(),
     };
-    let mut walk =
-        Walk { names, known: HashMap::new(), pending: Vec::new(), graph, limits, targets: 0 };
+    let mut walk = Walk {
+        names,
+        known: HashMap::new(),
+        pending: Vec::new(),
+        graph,
+        limits,
+        targets: 0,
+        resources: HashMap::new(),
+    };
     walk.reach(root, std::slice::from_ref(base));
     let mut next = 0;
     while let Some(pending) = walk.pending.get(next) {
@@ -299,6 +309,9 @@ impl<'a> Walk<'a> {
                 Value::Object(members) => self.names.rebase(members, bases),
                 _ => bases.to_vec(),
             };
+            let next = self.resources.len();
+            let resource = *self.resources.entry(bases.clone()).or_insert(next);
+            self.graph.resources.push(resource);
             self.pending.push(Pending { value, bases });
         }
         at
