@@ -58,7 +58,7 @@ use crate::telemetry::Lines;
 use crate::upstream::clock;
 use crate::upstream::supervisor::{Event, Supervisor};
 
-use self::accept::{MAX_CONNECTIONS, accept};
+use self::accept::{accept, max_connections};
 use self::places::{Place, Places};
 use self::posts::{End, Posts};
 use self::seen::{Answer, Seen};
@@ -139,6 +139,8 @@ impl App {
         let folder = &config.data_dir;
         folder::open(folder)
             .map_err(|error| StartError::Folder { folder: folder.clone(), error })?;
+        // Before the log, which opens as many files as it may.
+        descriptors::raise();
         let log = Activity::open(&config.activity_folder(), config.activity.clone())?;
         log.0.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success));
         let catalog = config.catalog();
@@ -152,10 +154,8 @@ impl App {
         catalog: catalog::Settings,
         lines: Lines,
     ) -> Result<Self, StartError> {
-        let limit = descriptors::raise();
         let servers = config.servers.iter().filter(|server| server.upstream.enabled).count();
-        let max_connections =
-            descriptors::connections(limit, cores(), servers).min(MAX_CONNECTIONS);
+        let max_connections = max_connections(cores(), servers);
         let control = Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("control")
@@ -223,13 +223,6 @@ impl App {
             let _control = self.control.enter();
             TcpListener::from_std(listener)?
         };
-        if self.max_connections < MAX_CONNECTIONS {
-            tracing::warn!(
-                "{} file descriptors (ulimit -n) are enough for {} connections at once",
-                descriptors::limit(),
-                self.max_connections
-            );
-        }
         let places = Places::new(self.max_connections);
         let accepting = self.control.spawn(accept(listener, Arc::clone(&lanes), places));
         Ok(Server { app: self, address, lanes, accepting })

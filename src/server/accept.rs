@@ -13,9 +13,10 @@ use tokio::net::TcpListener;
 use super::places::Places;
 use super::{Arrived, Lane};
 use crate::downstream::source::Source;
+use crate::os::descriptors;
 
 /// Connections open at once over all workers, however many descriptors there are.
-pub(super) const MAX_CONNECTIONS: usize = 8192;
+const MAX_CONNECTIONS: usize = 8192;
 /// The first wait after the system gave no connection; each further one is twice as long.
 const LEAST_WAIT: Duration = Duration::from_millis(50);
 /// The longest.
@@ -23,8 +24,20 @@ const MOST_WAIT: Duration = Duration::from_secs(1);
 /// Connections that were turned away are told of so often at most.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
+/// Connections that clients may have open at once, with so many workers and servers.
+pub(super) fn max_connections(workers: usize, servers: usize) -> usize {
+    descriptors::connections(descriptors::limit(), workers, servers).min(MAX_CONNECTIONS)
+}
+
 /// Takes connections in, until dropped.
 pub(super) async fn accept(listener: TcpListener, lanes: Arc<Vec<Lane>>, places: Arc<Places>) {
+    if places.most < MAX_CONNECTIONS {
+        let limit = descriptors::limit();
+        tracing::warn!(
+            "{limit} file descriptors (ulimit -n) are enough for {} connections at once",
+            places.most
+        );
+    }
     let mut refusals = Refusals::default();
     let mut wait = Wait::default();
     loop {

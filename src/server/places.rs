@@ -87,7 +87,7 @@ impl Presence {
 /// All connections.
 #[derive(Debug)]
 pub(super) struct Places {
-    most: usize,
+    pub(super) most: usize,
     origin: Instant,
     table: Mutex<Table>,
     /// One has gone.
