@@ -6,12 +6,7 @@
 //! whole one, over every place, by `tools/faults`. Linux only: the shim is preloaded.
 
 #![cfg(target_os = "linux")]
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "helpers of tests may panic"
-)]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
 #[path = "faults/plan.rs"]
 mod plan;

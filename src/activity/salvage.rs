@@ -112,7 +112,7 @@ fn open_what_can_be(dir: &Path, copy: &Path) -> Result<Option<Store>, StoreError
         return Ok(Some(store));
     }
     let mut whole: Vec<(PathBuf, u64)> = Vec::new();
-    let mut opens = |journals: &[(PathBuf, u64)]| -> Result<Option<Store>, StoreError> {
+    let opens = |journals: &[(PathBuf, u64)]| -> Result<Option<Store>, StoreError> {
         refresh(dir, copy, journals)?;
         match Store::open_records(copy) {
             Ok(store) if View::of_damaged(store.snapshot()).is_ok() => Ok(Some(store)),
@@ -122,7 +122,7 @@ fn open_what_can_be(dir: &Path, copy: &Path) -> Result<Option<Store>, StoreError
     };
     for journal in recover::journals(&dir.join(DB))? {
         let used = recover::used(&fs::read(&journal)?) as u64;
-        let mut with = |length: u64| {
+        let with = |length: u64| {
             let mut journals = whole.clone();
             journals.push((journal.clone(), length));
             opens(&journals)

@@ -20,6 +20,8 @@ use crate::plan::{Op, Plan};
 
 /// How long the log has, once nothing fails any more, to be written again.
 const BACK_WITHIN: Duration = Duration::from_secs(20);
+/// How long the disk takes in [`Phase::Stall`].
+const STALLS_MS: u32 = 8000;
 /// Records in a log that a phase begins with: a full segment and some.
 const BEFORE: u64 = 1100;
 /// Records that pruning keeps.
@@ -46,6 +48,8 @@ pub(crate) enum Phase {
     Stop,
     /// A damaged log is moved aside.
     Salvage,
+    /// The disk takes long to make records durable.
+    Stall,
 }
 
 impl Phase {
@@ -73,7 +77,8 @@ fn child() {
     let [phase, op, error, nth, times] = task.split(' ').collect::<Vec<_>>()[..] else {
         panic!("{task}")
     };
-    let phase = Phase::ALL.into_iter().find(|it| format!("{it:?}") == phase).unwrap();
+    let phases = Phase::ALL.into_iter().chain([Phase::Stall]);
+    let phase = phases.into_iter().find(|it| format!("{it:?}") == phase).unwrap();
     let fault = Fault {
         plan,
         op: Op::named(op).unwrap(),
@@ -162,6 +167,26 @@ fn run(phase: Phase, dir: &Path, fault: &Fault) {
             drop(activity);
             begin_again(dir);
         }
+        Phase::Stall => {
+            let (activity, writer) = open(dir, 0).unwrap();
+            append(&activity, 1, BURST).unwrap();
+            fault.plan.delay(Op::Sync, STALLS_MS);
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+            let runtime = runtime.unwrap();
+            drop(runtime.block_on(activity.reserve()).unwrap().submit(numbered(BURST + 1)));
+            let deadline = Instant::now() + BACK_WITHIN;
+            let failed = loop {
+                assert!(Instant::now() < deadline, "nothing is told");
+                match activity.health().failed {
+                    Some(failed) => break failed,
+                    None => std::thread::park_timeout(Duration::from_millis(50)),
+                }
+            };
+            println!("said {failed}");
+            println!("refused {}", runtime.block_on(activity.reserve()).unwrap_err());
+            fault.plan.disarm();
+            end(&activity, writer);
+        }
         Phase::Salvage => {
             prepared(dir, BEFORE);
             let table = newest_table(dir);
@@ -228,15 +253,19 @@ fn begin_again(dir: &Path) {
     }
 }
 
+fn numbered(n: u64) -> Draft {
+    let mut draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Success);
+    draft.set(Text::RequestId, &n.to_string());
+    draft.keep(Raw::Response, n.to_string().repeat(50).as_bytes(), 1024);
+    draft
+}
+
 /// Submits records and waits until they are durable; the number after the last.
 fn append(activity: &Activity, from: u64, records: u64) -> Result<u64, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     for n in from..from + records {
         let slot = runtime.block_on(activity.reserve()).map_err(|refused| refused.to_string())?;
-        let mut draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Success);
-        draft.set(Text::RequestId, &n.to_string());
-        draft.keep(Raw::Response, n.to_string().repeat(50).as_bytes(), 1024);
-        slot.submit(draft);
+        slot.submit(numbered(n));
     }
     activity.flush().map_err(|refused| refused.to_string())?;
     println!("acknowledged {}", activity.health().durable_seq);

@@ -81,6 +81,18 @@ fn wherever_the_disk_fails_nothing_acknowledged_is_lost_and_nothing_hangs() {
     assert!(table.len() > 20, "too few operations were reached");
 }
 
+#[test]
+fn a_disk_that_does_not_answer_is_told_and_holds_no_call_for_long() {
+    let folder = tempfile::tempdir().unwrap();
+    let shim = build(folder.path());
+    let run = Run { shim: &shim, phase: Phase::Stall, op: Op::Sync, error: 0, nth: 0, times: 0 };
+    let (ended_well, said) = run.run(&self::folder()).unwrap();
+    assert!(ended_well, "{said}");
+    for expected in ["said the disk has not answered for", "refused the activity log", "back"] {
+        assert!(said.lines().any(|line| line.starts_with(expected)), "{expected}: {said}");
+    }
+}
+
 /// Compiles the shim.
 fn build(folder: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults/shim.c");
@@ -127,7 +139,7 @@ impl Run<'_> {
         let failed = Plan::open(&dir.path().join("plan")).failed();
         let has = |start: &str| said.lines().any(|line| line.starts_with(start));
         let acknowledged = said.lines().filter_map(|line| line.strip_prefix("acknowledged "));
-        let acknowledged = acknowledged.last().map_or(0, |n| n.parse::<u64>().unwrap());
+        let acknowledged = acknowledged.map(|n| n.parse::<u64>().unwrap()).max().unwrap_or(0);
         let log = dir.path().join("files/log");
         if !ended_well {
             start_again(&log).map_err(|why| format!("{why}\n{said}"))?;

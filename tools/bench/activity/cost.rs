@@ -105,7 +105,7 @@ fn steps(dir: &Path) -> Result<(), Box<dyn Error>> {
     step("redact arguments, intent, error", &mut |entry| {
         black_box(redactor.payload(black_box(entry.draft.payload(Raw::Arguments))));
         black_box(redactor.payload(black_box(entry.draft.payload(Raw::Intent))));
-        black_box(redactor.text(black_box(entry.draft.text(Text::Error))));
+        black_box(redactor.text(black_box(entry.draft.text(Text::Error)), false));
     });
     let (mut head, mut body) = (Vec::new(), Vec::new());
     step("encode", &mut |entry| encode(black_box(entry), &mut head, &mut body));
