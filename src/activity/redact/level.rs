@@ -247,8 +247,7 @@ fn is_named_later(text: &[u8], cut: bool, keys: &Keys) -> bool {
     // What was cut off may have told.
     let unknown = whole && cut;
     let mut rest = after_value(window);
-    loop {
-        let Some((b',', members)) = split_space(rest).1.split_first() else { break };
+    while let Some((b',', members)) = split_space(rest).1.split_first() {
         let members = split_space(members).1;
         if members.first() != Some(&b'"') {
             break;

@@ -392,7 +392,7 @@ fn user_info(text: &Text<'_>, at: usize) -> Option<Taken> {
         let open = text.cut && authority.len() == rest.len() && query.is_none();
         return (open && !authority.is_empty()).then_some(at..at + authority.len());
     };
-    if query.is_some_and(|query| query < sign) && colon.is_none_or(|colon| port(colon)) {
+    if query.is_some_and(|query| query < sign) && colon.is_none_or(port) {
         return None;
     }
     let colon = colon.filter(|colon| *colon < sign);

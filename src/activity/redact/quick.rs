@@ -111,7 +111,7 @@ impl Quick {
     pub(super) fn is_clean(&self, text: &[u8], cut: bool, keys: &Keys) -> bool {
         has_plain_escapes(text)
             && translate(text, &FOLDED, &mut self.folded.borrow_mut())
-                .is_some_and(|folded| !self.has_key(folded, keys) && !(cut && has_value(folded)))
+                .is_some_and(|folded| !(self.has_key(folded, keys) || (cut && has_value(folded))))
             && !self.has_credential(text, cut)
             && !has_userinfo(text)
             && !has_option(text, keys)
