@@ -172,7 +172,7 @@ mod tests {
             ],
             "structuredContent": {"x": 1},
         });
-        assert_eq!(render(&result), "hello\u{fffd}[2J\n[image image/png, 4 bytes of base64]\n");
+        assert_eq!(render(&result), "hello\\u{1b}[2J\n[image image/png, 4 bytes of base64]\n");
         let result = serde_json::json!({"content": [], "structuredContent": {"x": 1}});
         assert_eq!(render(&result), "{\n  \"x\": 1\n}\n");
         assert_eq!(render(&serde_json::json!({"content": []})), NOTHING);

@@ -23,6 +23,7 @@ mod protocol_stdio;
 mod reading;
 mod requests;
 mod rest;
+mod rug_pull;
 mod serve;
 mod slow;
 mod stderr;

@@ -20,10 +20,12 @@ pub(super) struct Keys {
     wholes: Vec<Box<[u8]>>,
     /// Endings of the configuration.
     extra: Vec<Box<[u8]>>,
-    /// The last [`TAIL`] letters of everything that a sensitive key can end with.
+    /// The last [`TAIL`] letters of everything that a sensitive key can end with, in order.
     tails: Vec<u32>,
     /// True where a key of the configuration is shorter than that.
     any_tail: bool,
+    /// True for each byte that a sensitive key may end with.
+    lasts: Box<[bool]>,
 }
 
 impl Keys {
@@ -40,8 +42,14 @@ impl Keys {
         let mut tails: Vec<_> = all.clone().map(|word| tail(word.iter().rev())).collect();
         tails.sort_unstable();
         tails.dedup();
-        let any_tail = all.into_iter().any(|word| word.len() < TAIL);
-        Self { ends, wholes, extra, tails, any_tail }
+        let any_tail = all.clone().any(|word| word.len() < TAIL);
+        let ends_word = |last: u8| {
+            let letter = last.to_ascii_lowercase();
+            let passed_over = last.is_ascii_digit() || is_separator(last);
+            passed_over || all.clone().any(|word| word.last() == Some(&letter))
+        };
+        let lasts = (0..=u8::MAX).map(ends_word).collect();
+        Self { ends, wholes, extra, tails, any_tail, lasts }
     }
 
     /// True if a folded text may end with a sensitive key: always where one does, also with an
@@ -77,7 +85,8 @@ impl Keys {
     /// True if what a key of that name holds is secret.
     pub(super) fn is_sensitive(&self, key: &[u8]) -> bool {
         // The last letters decide nearly always.
-        if key.len() > MAX_KEY_BYTES || !self.may_be(key) {
+        let last = key.last().and_then(|last| self.lasts.get(usize::from(*last)));
+        if last != Some(&true) || key.len() > MAX_KEY_BYTES || !self.may_be(key) {
             return false;
         }
         let mut buffer = [0; MAX_KEY_BYTES];
@@ -109,9 +118,8 @@ impl Keys {
         // A key of the configuration may end with digits itself.
         let exact = key.iter().rev().filter(|byte| !is_separator(**byte));
         let digit = key.last().is_some_and(u8::is_ascii_digit);
-        self.any_tail
-            || self.tails.contains(&tail(letters))
-            || (digit && self.tails.contains(&tail(exact)))
+        let known = |tail: u32| self.tails.binary_search(&tail).is_ok();
+        self.any_tail || known(tail(letters)) || (digit && known(tail(exact)))
     }
 
     fn names_secret(&self, name: &[u8]) -> bool {

@@ -111,7 +111,7 @@ impl Quick {
     pub(super) fn is_clean(&self, text: &[u8], cut: bool, keys: &Keys) -> bool {
         has_plain_escapes(text)
             && translate(text, &FOLDED, &mut self.folded.borrow_mut())
-                .is_some_and(|folded| !(self.has_key(folded, keys) || cut && has_value(folded)))
+                .is_some_and(|folded| !(self.has_key(folded, keys) || (cut && has_value(folded))))
             && !self.has_credential(text, cut)
             && !has_userinfo(text)
             && !has_option(text, keys)
@@ -228,14 +228,13 @@ const MAX_AUTHORITY: usize = 1 << 10;
 /// True if there may be an option that takes a secret.
 fn has_option(text: &[u8], keys: &Keys) -> bool {
     memchr_iter(b'-', text).any(|at| {
-        let rest = text.get(at + 1..).unwrap_or_default();
-        let Some(first) = rest.first() else { return false };
         let before = |back: usize| at.checked_sub(back).and_then(|at| text.get(at));
         // It follows no word, but perhaps the letter of an escape.
-        let starts = before(1).is_none_or(|byte| !is_word(*byte)) || before(2) == Some(&b'\\');
-        if !starts {
+        if before(1).is_some_and(|byte| is_word(*byte)) && before(2) != Some(&b'\\') {
             return false;
         }
+        let rest = text.get(at + 1..).unwrap_or_default();
+        let Some(first) = rest.first() else { return false };
         let name = rest.get(usize::from(*first == b'-')..).unwrap_or_default();
         let name = name.get(..span(name, is_word)).unwrap_or_default();
         LETTERS.contains(first) || keys.is_sensitive(name) || (*first == b'-' && is_user(name))

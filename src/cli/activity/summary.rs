@@ -58,7 +58,7 @@ mod tests {
              success      11\nerror        1\nrejected     7\nblocked      2\nwarnings     3\n\
              intent       read 12, write 8, destructive 1\n\
              latency      p50 0.5ms, p95 12ms, p99 1.5s\n\
-             top servers  git\u{fffd}hub 21\n"
+             top servers  git\\u{1b}hub 21\n"
         );
     }
 }
