@@ -17,6 +17,7 @@ mod clock;
 pub mod codec;
 pub mod config;
 mod copy;
+mod damaged;
 mod epochs;
 pub mod gap;
 pub mod handle;
@@ -36,12 +37,13 @@ pub mod show;
 mod since;
 pub mod stats;
 pub mod store;
+mod threads;
 pub mod verify;
 pub mod view;
 mod writer;
 
 pub use config::{Config, Durability, OnFailure};
-pub use handle::{Activity, Durable, Health, Live, LiveEvent, QueryError, Refused, Slot, Writer};
+pub use handle::{Activity, Durable, Health, Live, LiveEvent, QueryError, Refused, Slot};
 pub use query::{Filter, From, Listing, Page, Payloads};
 pub use record::{
     Decision, Draft, Entry, Id, Operation, Payload, Policy, Raw, Record, Source, Status, Text,
@@ -49,4 +51,5 @@ pub use record::{
 };
 pub use stats::{Period, Summary};
 pub use store::StoreError;
+pub use threads::Writer;
 pub use verify::{Broken, Fault, Report};

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, PoisonError};
-use std::thread::{self, JoinHandle, Thread};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use thiserror::Error;
@@ -16,17 +16,17 @@ use tokio::sync::{broadcast, oneshot};
 
 use super::clock;
 use super::config::{Config, Durability, OnFailure};
-use super::copy::Copy;
 use super::query::{Filter, Listing, Page};
 use super::record::{Entry, Id, Record};
-use super::recover::{self, Lock, Reading};
+use super::recover::{self, Reading};
 use super::retention;
 use super::shared::{Message, Shared};
 use super::stats::{Period, Summary};
 use super::store::StoreError;
+use super::threads::{Writer, watch_the_disk};
 use super::verify::{Report, verify};
 use super::view::View;
-use super::writer::{self, SLOW_DISK};
+use super::writer;
 use crate::os::private;
 
 /// How long a call waits for room.
@@ -37,13 +37,6 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a flush looks whether the log has failed meanwhile.
 const FLUSH_POLL: Duration = Duration::from_millis(100);
-/// How often it is looked whether the disk answers the writer.
-const WATCH_EVERY: Duration = Duration::from_millis(250);
-/// A disk that has not answered for so long counts as failed: calls wait for it no longer.
-const STALLED: Duration = Duration::from_secs(5);
-/// How long closing may take: what was submitted is written, and the store closed.
-const CLOSE_LIMIT: Duration = Duration::from_secs(20);
-const CLOSE_POLL: Duration = Duration::from_millis(5);
 /// How often it is looked for records that are no longer to be kept.
 const PRUNE_EVERY: Duration = Duration::from_secs(60);
 
@@ -138,25 +131,13 @@ impl Durable {
 /// The log, for calls and queries. Clones share it.
 #[derive(Clone)]
 pub struct Activity {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl std::fmt::Debug for Activity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Activity").field("health", &self.health()).finish()
     }
-}
-
-/// The thread that writes. Dropping it, or [`Writer::close`], writes what was submitted, durably,
-/// and ends it.
-#[derive(Debug)]
-pub struct Writer {
-    activity: Activity,
-    thread: Option<JoinHandle<Result<(), StoreError>>>,
-    /// The pruner and the watcher.
-    helpers: Vec<JoinHandle<()>>,
-    /// What a log that is only read is read from.
-    reading: Option<(Copy, Option<Lock>)>,
 }
 
 /// Room for one call's entry. Dropped without an entry, it gives the room back.
@@ -231,7 +212,7 @@ impl Activity {
         };
         let pruner = writer.help("activity-prune", Self::prune_now_and_then)?;
         let _ = activity.shared.pruner.set(pruner);
-        let watcher = writer.help("activity-watch", Self::watch_the_disk)?;
+        let watcher = writer.help("activity-watch", watch_the_disk)?;
         let _ = activity.shared.watcher.set(watcher);
         Ok((activity, writer))
     }
@@ -253,28 +234,6 @@ impl Activity {
         let helpers = Vec::new();
         let writer = Writer { activity: activity.clone(), thread: None, helpers, reading };
         Ok((activity, writer))
-    }
-
-    /// Tells when the writer has been waiting for the disk for long, which it cannot tell itself.
-    fn watch_the_disk(&self) {
-        let shared = &self.shared;
-        let mut told = false;
-        while !shared.is_closed.load(Ordering::Acquire) {
-            thread::park_timeout(WATCH_EVERY);
-            let Some(waits) = shared.disk_waits(Instant::now()) else {
-                told = false;
-                continue;
-            };
-            if waits > SLOW_DISK && !told {
-                told = true;
-                tracing::warn!(?waits, "the activity log waits for the disk");
-            }
-            if waits > STALLED && !shared.is_stalled.swap(true, Ordering::AcqRel) {
-                tracing::error!(?waits, "the disk does not answer: the activity log is at a stop");
-                shared.has_failed.notify_waiters();
-                shared.batch_done.notify_waiters();
-            }
-        }
     }
 
     fn prune_now_and_then(&self) {
@@ -571,72 +530,6 @@ impl Drop for Slot {
             self.shared.room.add_permits(1);
         }
     }
-}
-
-impl Writer {
-    /// Writes what was submitted, durably, and ends the thread.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if something could not be written.
-    pub fn close(mut self) -> Result<(), StoreError> {
-        self.end()
-    }
-
-    /// Starts a thread that does `work` until the log is closed.
-    fn help(&mut self, name: &str, work: fn(&Activity)) -> Result<Thread, StoreError> {
-        let activity = self.activity.clone();
-        let handle = thread::Builder::new().name(name.into()).spawn(move || work(&activity))?;
-        let thread = handle.thread().clone();
-        self.helpers.push(handle);
-        Ok(thread)
-    }
-
-    fn end(&mut self) -> Result<(), StoreError> {
-        let Some(thread) = self.thread.take() else {
-            self.activity.shared.store.store(Arc::new(None));
-            self.reading = None;
-            return Ok(());
-        };
-        let shared = &self.activity.shared;
-        shared.is_closed.store(true, Ordering::Release);
-        // Nothing ends a thread that waits for a disk; the process can end without it.
-        let deadline = Instant::now() + CLOSE_LIMIT;
-        let late = || {
-            let why = format!("it was not closed within {CLOSE_LIMIT:?}");
-            StoreError::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, why))
-        };
-        self.helpers.iter().for_each(|helper| helper.thread().unpark());
-        ended(deadline, || self.helpers.iter().all(JoinHandle::is_finished)).ok_or_else(late)?;
-        let _ = shared.queue.send(Message::Close);
-        shared.wake();
-        ended(deadline, || thread.is_finished()).ok_or_else(late)?;
-        self.helpers.drain(..).for_each(|helper| drop(helper.join()));
-        let result = thread.join().unwrap_or_else(|_| {
-            Err(StoreError::Io(std::io::Error::other("the activity thread panicked")))
-        });
-        shared.store.store(Arc::new(None));
-        result
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        if let Err(error) = self.end() {
-            tracing::error!(%error, "the activity log could not be closed");
-        }
-    }
-}
-
-/// Waits until something has ended; `None` if that takes too long.
-fn ended(deadline: Instant, has_ended: impl Fn() -> bool) -> Option<()> {
-    while !has_ended() {
-        if Instant::now() > deadline {
-            return None;
-        }
-        thread::sleep(CLOSE_POLL);
-    }
-    Some(())
 }
 
 fn unix_millis() -> u64 {

@@ -20,20 +20,17 @@ use super::segment::{self, Bitmap, Bounds, Builder};
 use super::stats::{BUCKET_US, Period, Stats, Summary};
 use super::store::{Snapshot, Space, StoreError};
 
-/// How far behind a damaged place every number is tried.
-const PATIENT_RECORDS: u64 = 1024;
-
 /// The log at one moment.
 pub struct View {
-    snapshot: Snapshot,
+    pub(super) snapshot: Snapshot,
     /// The first record that is kept.
-    first: u64,
+    pub(super) first: u64,
     /// One past the last record.
-    next: u64,
+    pub(super) next: u64,
     /// The first segment that is not full.
-    unsealed: u64,
+    pub(super) unsealed: u64,
     /// The first and last numbers of records that are lost: the index speaks of whole segments.
-    gaps: Vec<(u64, u64)>,
+    pub(super) gaps: Vec<(u64, u64)>,
 }
 
 /// Where the log ends.
@@ -71,20 +68,6 @@ impl View {
             view.next = block.end();
         }
         Ok(view)
-    }
-
-    /// Looks at the snapshot of a log of which parts cannot be read: nothing is known of its end,
-    /// and nothing is taken from what is derived.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`] if not even its beginning can be read.
-    pub fn of_damaged(snapshot: Snapshot) -> Result<Self, StoreError> {
-        let first = match snapshot.get(Space::State, keys::FIRST)? {
-            Some(bytes) => number(&snapshot, Space::State, keys::FIRST, &bytes)?,
-            None => 1,
-        };
-        Ok(Self { snapshot, first, next: u64::MAX, unsealed: 0, gaps: Vec::new() })
     }
 
     /// The node whose log this is.
@@ -427,42 +410,6 @@ impl View {
         Ok(rows.map(|row| row.and_then(|(key, value)| self.decode_block(&key, value))))
     }
 
-    /// The first block behind one that cannot be read, which holds the record `seq`; `None` if there
-    /// is none. Looks at every place for a while, then in longer and longer steps: what lies between
-    /// two damaged places far apart may be passed over.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::Io`] if the disk refuses.
-    pub(super) fn readable_after(&self, seq: u64) -> Result<Option<Block>, StoreError> {
-        let from =
-            |at: u64| {
-                let mut rows =
-                    self.snapshot.range(Space::Heads, &keys::number(at), &keys::number(self.next));
-                match rows.next().transpose().and_then(|row| {
-                    row.map(|(key, value)| self.decode_block(&key, value)).transpose()
-                }) {
-                    Ok(block) => Ok(Some(block)),
-                    Err(StoreError::Damaged { .. }) => Ok(None),
-                    Err(error) => Err(error),
-                }
-            };
-        let (mut bad, mut good, mut step) = (seq, seq.saturating_add(1), 1);
-        while good < self.next && from(good)?.is_none() {
-            bad = good;
-            step = if good - seq < PATIENT_RECORDS { 1 } else { step * 2 };
-            good = good.saturating_add(step);
-        }
-        while good - bad > 1 {
-            let middle = bad + (good - bad) / 2;
-            match from(middle)? {
-                Some(_) => good = middle,
-                None => bad = middle,
-            }
-        }
-        Ok(from(good)?.flatten())
-    }
-
     /// The last block that begins before `seq`.
     fn block_before(&self, seq: u64) -> Result<Option<Block>, StoreError> {
         let from = keys::number(0);
@@ -488,7 +435,7 @@ impl View {
         Ok(cached.insert(block))
     }
 
-    fn decode_block(&self, key: &[u8], bytes: Bytes) -> Result<Block, StoreError> {
+    pub(super) fn decode_block(&self, key: &[u8], bytes: Bytes) -> Result<Block, StoreError> {
         let damaged = |error| self.snapshot.damaged(Space::Heads, key, error);
         let bytes = unpack(bytes).map_err(damaged)?;
         let layout = codec::head_block(&bytes).map_err(damaged)?;
@@ -608,7 +555,12 @@ fn pairs(snapshot: &Snapshot, bytes: &[u8]) -> Result<Vec<(u64, u64)>, StoreErro
     Ok(pairs)
 }
 
-fn number(snapshot: &Snapshot, space: Space, key: &[u8], bytes: &[u8]) -> Result<u64, StoreError> {
+pub(super) fn number(
+    snapshot: &Snapshot,
+    space: Space,
+    key: &[u8],
+    bytes: &[u8],
+) -> Result<u64, StoreError> {
     Reader(bytes)
         .array()
         .map(u64::from_be_bytes)

@@ -1,0 +1,61 @@
+//! Reading a log of which parts cannot be read, for verification and salvage: nothing is taken from
+//! what is derived, and what is damaged is passed over.
+
+use super::append::keys;
+use super::store::{Snapshot, Space, StoreError};
+use super::view::{Block, View, number};
+
+/// How far behind a damaged place every number is tried.
+const PATIENT_RECORDS: u64 = 1024;
+
+impl View {
+    /// Looks at the snapshot of a log of which parts cannot be read: nothing is known of its end,
+    /// and nothing is taken from what is derived.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`] if not even its beginning can be read.
+    pub fn of_damaged(snapshot: Snapshot) -> Result<Self, StoreError> {
+        let first = match snapshot.get(Space::State, keys::FIRST)? {
+            Some(bytes) => number(&snapshot, Space::State, keys::FIRST, &bytes)?,
+            None => 1,
+        };
+        Ok(Self { snapshot, first, next: u64::MAX, unsealed: 0, gaps: Vec::new() })
+    }
+
+    /// The first block behind one that cannot be read, which holds the record `seq`; `None` if there
+    /// is none. Looks at every place for a while, then in longer and longer steps: what lies between
+    /// two damaged places far apart may be passed over.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Io`] if the disk refuses.
+    pub(super) fn readable_after(&self, seq: u64) -> Result<Option<Block>, StoreError> {
+        let from =
+            |at: u64| {
+                let mut rows =
+                    self.snapshot.range(Space::Heads, &keys::number(at), &keys::number(self.next));
+                match rows.next().transpose().and_then(|row| {
+                    row.map(|(key, value)| self.decode_block(&key, value)).transpose()
+                }) {
+                    Ok(block) => Ok(Some(block)),
+                    Err(StoreError::Damaged { .. }) => Ok(None),
+                    Err(error) => Err(error),
+                }
+            };
+        let (mut bad, mut good, mut step) = (seq, seq.saturating_add(1), 1);
+        while good < self.next && from(good)?.is_none() {
+            bad = good;
+            step = if good - seq < PATIENT_RECORDS { 1 } else { step * 2 };
+            good = good.saturating_add(step);
+        }
+        while good - bad > 1 {
+            let middle = bad + (good - bad) / 2;
+            match from(middle)? {
+                Some(_) => good = middle,
+                None => bad = middle,
+            }
+        }
+        Ok(from(good)?.flatten())
+    }
+}
