@@ -251,12 +251,13 @@ fn sessions_that_share_a_connection_cannot_end_or_answer_each_others_calls() {
     let asked = events.message();
     let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled",
         "params": {"requestId": "c"}});
-    let answer = |by| json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"by": by}});
+    let result = |by| json!({"action": "accept", "content": {"by": by}});
+    let answer = |by| json!({"jsonrpc": "2.0", "id": asked["id"], "result": result(by)});
     assert_eq!(other.post(&cancel).status, 202);
     assert_eq!(other.post(&answer("another")).status, 202);
     assert_eq!(ours.post(&answer("ours")).status, 202);
     let told = events.message();
-    assert_eq!(told["result"]["structuredContent"]["answered"], json!({"by": "ours"}), "{told}");
+    assert_eq!(told["result"]["structuredContent"]["answered"], result("ours"), "{told}");
 }
 
 #[test]

@@ -18,8 +18,11 @@ use mcpproxy::activity::{
 
 use crate::plan::{Op, Plan};
 
-/// How long the log has, once nothing fails any more, to be written again.
-const BACK_WITHIN: Duration = Duration::from_secs(20);
+/// How long the log has, once nothing fails any more, to be written again: it tries every second. One
+/// that failed to sync is not written again before the next start, and takes all of this time.
+const BACK_WITHIN: Duration = Duration::from_secs(5);
+/// How long it may take until a disk that does not answer is told.
+const TOLD_WITHIN: Duration = Duration::from_secs(20);
 /// How long the disk takes in [`Phase::Stall`].
 const STALLS_MS: u32 = 8000;
 /// Records in a log that a phase begins with: a full segment and some.
@@ -174,7 +177,7 @@ fn run(phase: Phase, dir: &Path, fault: &Fault) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
             let runtime = runtime.unwrap();
             drop(runtime.block_on(activity.reserve()).unwrap().submit(numbered(BURST + 1)));
-            let deadline = Instant::now() + BACK_WITHIN;
+            let deadline = Instant::now() + TOLD_WITHIN;
             let failed = loop {
                 assert!(Instant::now() < deadline, "nothing is told");
                 match activity.health().failed {
