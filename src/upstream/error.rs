@@ -40,7 +40,7 @@ impl CallError {
 
 /// What went wrong. The texts go to agents and into records; they hold no header, no address
 /// beyond the configured host, and of a server's own words only a bounded, printable piece
-/// without secrets ([`super::peer`]).
+/// without secrets (`peer`).
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Cause {

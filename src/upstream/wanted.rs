@@ -37,7 +37,7 @@ pub(super) enum Followed {
 
 impl Upstream {
     /// Wants a resource of a modern server and waits until its subscription holds that too, bounded
-    /// by [`FOLLOW_LIMIT`]; false if it does not.
+    /// by `FOLLOW_LIMIT`; false if it does not.
     pub async fn want_followed(&self, uri: &str) -> bool {
         let mut followed = self.followed.subscribe();
         self.want(uri, None);

@@ -2,7 +2,7 @@
 //!
 //! A server may read what we do not: one that ignores case (Go's `encoding/json`) takes `Name` for
 //! `name`. So nothing crosses a hop but the members that the method has by the sender's revision
-//! ([`table`]); a name that only case tells from one of these is refused. What a tool or a prompt
+//! (`table`); a name that only case tells from one of these is refused. What a tool or a prompt
 //! is given as `arguments`, texts, schemas and `_meta`'s values are the other side's business and
 //! pass verbatim. Clients are told of no extension, so that none is agreed on that could add
 //! members. Pure; whom a refusal or a warning is told is not known here.

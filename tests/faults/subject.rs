@@ -5,6 +5,7 @@
 //! acknowledged N     every record up to N was said to be durable
 //! count N            so many operations of the kind were done in the phase
 //! said TEXT          what the caller was told of the fault
+//! salvaged TEXT      what salvage did, `kept: N` in it
 //! back | not back    whether the log can be written afterwards, in the same process
 //! ```
 
@@ -29,6 +30,8 @@ const STALLS_MS: u32 = 8000;
 const BEFORE: u64 = 1100;
 /// Records that pruning keeps.
 const KEPT: u64 = 100;
+/// Records of one batch of them.
+const BATCH: usize = 100;
 /// Records of one acknowledgement.
 const BURST: u64 = 10;
 
@@ -192,11 +195,11 @@ fn run(phase: Phase, dir: &Path, fault: &Fault) {
         }
         Phase::Salvage => {
             prepared(dir, BEFORE);
-            let table = newest_table(dir);
-            let mut bytes = std::fs::read(&table).unwrap();
-            let middle = bytes.len() / 2;
+            let journal = journal(dir);
+            let mut bytes = std::fs::read(&journal).unwrap();
+            let middle = bytes.iter().rposition(|byte| *byte != 0).unwrap() / 2;
             bytes[middle] ^= 1;
-            std::fs::write(&table, bytes).unwrap();
+            std::fs::write(&journal, bytes).unwrap();
             let _ = std::fs::remove_file(dir.join("seal"));
             match fault.during(|| salvage::salvage(dir, 0)) {
                 Ok(salvaged) => println!("salvaged {salvaged:?}"),
@@ -213,25 +216,15 @@ fn run(phase: Phase, dir: &Path, fault: &Fault) {
 /// A closed log of so many records.
 fn prepared(dir: &Path, records: u64) {
     let (activity, writer) = open(dir, 0).unwrap();
-    append(&activity, 1, records).unwrap();
+    // In some batches: what is damaged in one is lost with it.
+    (1..=records).step_by(BATCH).for_each(|from| drop(append(&activity, from, BATCH as u64)));
     writer.close().unwrap();
 }
 
-fn newest_table(dir: &Path) -> std::path::PathBuf {
-    let mut found = vec![];
-    let mut folders = vec![dir.join("db")];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            match path.is_dir() {
-                true => folders.push(path),
-                false if path.parent().unwrap().ends_with("tables") => found.push(path),
-                false => {}
-            }
-        }
-    }
-    found.sort_by_key(|path| std::fs::metadata(path).unwrap().len());
-    found.pop().unwrap()
+fn journal(dir: &Path) -> std::path::PathBuf {
+    let entries = std::fs::read_dir(dir.join("db")).unwrap();
+    let mut journals = entries.map(|entry| entry.unwrap().path());
+    journals.find(|path| path.extension().is_some_and(|it| it == "jnl")).unwrap()
 }
 
 fn open(dir: &Path, max_records: u64) -> Result<(Activity, Writer), StoreError> {

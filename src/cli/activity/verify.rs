@@ -65,6 +65,10 @@ fn draw(report: &Value) -> String {
         None => format!("sound: {records} records, number {first} to {last}\n"),
         Some(_) => format!("NOT SOUND: {records} records were good, number {first} to {last}\n"),
     };
+    for gap in list(report, "/gaps") {
+        let [from, to] = ["/first_lost_seq", "/last_lost_seq"].map(|at| text(gap, at));
+        let _ = writeln!(shown, "lost      records {from} to {to}, as the log itself says");
+    }
     for file in list(report, "/altered") {
         let _ = writeln!(shown, "altered   {}", clean(file.as_str().unwrap_or_default()));
     }
@@ -96,6 +100,8 @@ mod tests {
             "broken": null, "altered": [], "notes": []});
         assert_eq!(unsound(&report), None);
         assert_eq!(draw(&report), "sound: 7 records, number 1 to 7\n");
+        report["gaps"] = serde_json::json!([{"first_lost_seq": 3, "last_lost_seq": 4}]);
+        assert!(draw(&report).ends_with("\nlost      records 3 to 4, as the log itself says\n"));
         report["sound"] = false.into();
         report["altered"] = serde_json::json!(["db/1"]);
         assert!(unsound(&report).unwrap().contains("files"));
