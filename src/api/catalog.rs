@@ -224,7 +224,7 @@ pub(super) fn ready(worker: &Rc<Worker>, admitted: bool, request_id: &str) -> Re
     let status = if settled { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let servers = upstreams.states().into_iter().map(|state| match admitted {
         true => Readied::Whole(Box::new(state.into())),
-        false => Readied::State { name: state.name, state: state.status },
+        false => Readied::State(NameAndState { name: state.name, state: state.status }),
     });
     let body = Readiness { ready: settled && upstreams.usable(), servers: servers.collect() };
     answer::json(status, Body::from(encode(&body)), request_id)
@@ -310,11 +310,16 @@ enum Readied {
     /// With the key.
     Whole(Box<Server>),
     /// Without.
-    State {
-        #[schema(value_type = String)]
-        name: Arc<str>,
-        state: Status,
-    },
+    State(NameAndState),
+}
+
+#[derive(Serialize, ToSchema)]
+// Says in the description that nothing else is told, so that the two forms can be told apart.
+#[serde(deny_unknown_fields)]
+struct NameAndState {
+    #[schema(value_type = String)]
+    name: Arc<str>,
+    state: Status,
 }
 
 #[derive(Serialize, ToSchema)]
