@@ -99,7 +99,7 @@ const NAMES: [&str; 52] = [
 ];
 
 /// The objects that are read, by the path of member names, `*` for any.
-const READ: [&[&str]; 13] = [
+const READ: [&[&str]; 14] = [
     &[],
     &["params"],
     &["result"],
@@ -113,6 +113,7 @@ const READ: [&[&str]; 13] = [
     &["params", "inputResponses", "*"],
     &["params", "inputResponses", "*", "_meta"],
     &["result", "_meta"],
+    &["result", "task"],
 ];
 
 /// The fuzz target.

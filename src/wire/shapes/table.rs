@@ -107,7 +107,19 @@ const LOG_MESSAGE: &[Known] = &[plain("level"), plain("logger"), plain("data"), 
 const CANCELLED: &[Known] = &[plain("requestId"), plain("reason"), META];
 
 /// Of a client that makes a task of a request (MCP 2025-11-25 §Tasks).
-const TASK_MADE: Known = plain("task").only(November2025);
+const TASK_MADE: Known = known(
+    "task",
+    Object(&[
+        plain("taskId"),
+        plain("status"),
+        plain("statusMessage"),
+        plain("createdAt"),
+        plain("lastUpdatedAt"),
+        plain("ttl"),
+        plain("pollInterval"),
+    ]),
+)
+.only(November2025);
 const MESSAGE_CREATED: &[Known] =
     &[plain("role"), plain("content"), plain("model"), plain("stopReason"), TASK_MADE, META];
 const ELICITED: &[Known] = &[plain("action"), plain("content"), TASK_MADE, META];
