@@ -212,8 +212,7 @@ impl Activity {
         };
         let pruner = writer.help("activity-prune", Self::prune_now_and_then)?;
         let _ = activity.shared.pruner.set(pruner);
-        let watcher = writer.help("activity-watch", watch_the_disk)?;
-        let _ = activity.shared.watcher.set(watcher);
+        writer.help("activity-watch", watch_the_disk)?;
         Ok((activity, writer))
     }
 

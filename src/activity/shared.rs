@@ -89,7 +89,6 @@ pub(super) struct Shared {
     pub(super) opened: OnceLock<Opened>,
     pub(super) pruning: Mutex<()>,
     pub(super) pruner: OnceLock<Thread>,
-    pub(super) watcher: OnceLock<Thread>,
     pub(super) epochs: Epochs,
     pub(super) live: broadcast::Sender<Arc<Record>>,
 }
@@ -128,7 +127,6 @@ impl Shared {
             opened: OnceLock::new(),
             pruning: Mutex::new(()),
             pruner: OnceLock::new(),
-            watcher: OnceLock::new(),
             epochs: Epochs::default(),
             live: broadcast::Sender::new(LIVE_RECORDS),
         });

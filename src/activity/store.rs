@@ -254,10 +254,11 @@ impl Store {
     ///
     /// [`StoreError::Io`]; the store then takes no more writes until it is opened again.
     pub fn commit(&self, batch: Batch) -> Result<(), StoreError> {
-        self.wait_until(|space| {
+        let has_room = |space: &Keyspace| {
             space.tree.sealed_memtable_count() <= MOST_SEALED
                 && space.tree.l0_run_count() <= MOST_RUNS
-        })?;
+        };
+        self.wait_until(|| self.spaces.iter().all(has_room))?;
         let mut out = fjall::OwnedWriteBatch::with_capacity(self.db.clone(), batch.writes.len());
         for (space, key, value) in batch.writes {
             match value {
@@ -349,17 +350,17 @@ impl Store {
     /// Makes a table of what a keyspace has in memory.
     fn flush(&self, keyspace: &Keyspace) -> Result<(), StoreError> {
         keyspace.rotate_memtable().map_err(|error| self.write_error(error))?;
-        self.wait_until(|space| space.tree.sealed_memtable_count() == 0)
+        self.wait_until(|| keyspace.tree.sealed_memtable_count() == 0)
     }
 
-    /// Waits, with a bound, until fjall's thread has brought every keyspace to where `is_done`.
+    /// Waits, with a bound, until fjall's thread `is_done`.
     ///
     /// # Errors
     ///
     /// [`StoreError::Io`] if the thread gave up, or the time is over.
-    fn wait_until(&self, is_done: impl Fn(&Keyspace) -> bool) -> Result<(), StoreError> {
+    fn wait_until(&self, is_done: impl Fn() -> bool) -> Result<(), StoreError> {
         let deadline = Instant::now() + STALL_LIMIT;
-        while !self.spaces.iter().all(&is_done) {
+        while !is_done() {
             // Fails once the thread has given up.
             self.db.persist(PersistMode::Buffer).map_err(|error| self.write_error(error))?;
             if Instant::now() > deadline {
@@ -577,7 +578,7 @@ fn hash(path: &Path) -> io::Result<u128> {
 /// Tries what the store's thread does: opens a file, writes and syncs it.
 fn probe(path: &Path) -> io::Result<()> {
     let probe = path.with_file_name(PROBE);
-    let result = fs::File::create(&probe).and_then(|mut file| {
+    let result = private::create(&probe).and_then(|mut file| {
         file.write_all(&[0; PROBE_BYTES])?;
         file.sync_all()
     });

@@ -107,6 +107,8 @@ pub(super) fn watch_the_disk(activity: &Activity) {
         thread::park_timeout(WATCH_EVERY);
         let Some(waits) = shared.disk_waits(Instant::now()) else {
             told = false;
+            // The writer may have ended just before this thread gave it up.
+            shared.is_stalled.store(false, Ordering::Release);
             continue;
         };
         if waits > SLOW_DISK && !told {

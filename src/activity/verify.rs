@@ -302,7 +302,7 @@ pub fn walk(
 ) -> Result<(), StoreError> {
     let mut last = view.before_first()?;
     let mut next = view.first();
-    'blocks: loop {
+    loop {
         let mut found = None;
         let mut blocks = match view.blocks(next, view.next()) {
             Ok(blocks) => Some(blocks),
@@ -341,7 +341,7 @@ pub fn walk(
         }
         match behind {
             Some(behind) => (next, last) = behind,
-            None => break 'blocks,
+            None => break,
         }
     }
     Ok(())
