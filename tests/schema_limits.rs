@@ -567,3 +567,25 @@ fn resources_whose_ways_multiply_are_unusable() {
     assert_eq!(refusal(&usable(&levels(8), Engine::Tape), "{\"x\":{\"y\":{}}}"), None);
     assert!(matches!(unusable(&levels(40)), Unusable::Ways { .. }));
 }
+
+/// boon's compiler would take minutes for the largest: the tape engine judges it as exactly.
+#[test]
+fn a_schema_of_very_many_subschemas_is_judged_by_the_tape_alone() {
+    let groups = |count: usize| {
+        let fields = |_| json!({ "type": "string", "maxLength": 3 });
+        let group = || {
+            let fields: Map<_, _> = (0..49).map(|at| (format!("f{at}"), fields(at))).collect();
+            json!({ "type": "object", "properties": fields })
+        };
+        let groups: Map<_, _> = (0..count).map(|at| (format!("g{at}"), group())).collect();
+        json!({ "type": "object", "properties": groups })
+    };
+    for engine in ENGINES {
+        let schema = usable(&groups(500), engine);
+        assert!(schema.judged_by_tape_alone());
+        assert_eq!(refusal(&schema, "{\"g499\":{\"f48\":\"abc\"}}"), None);
+        let found = refusal(&schema, "{\"g499\":{\"f48\":\"abcd\"}}");
+        assert_eq!(found, Some(Reason::Schema));
+    }
+    assert!(!usable(&groups(2), Engine::Tape).judged_by_tape_alone());
+}

@@ -30,6 +30,9 @@ pub struct Bounds {
     pub targets: usize,
     /// Subschemas to compile, each counted for each way that leads to its resource.
     pub compiled: u64,
+    /// Subschemas to compile beyond which boon is not asked: its compiler looks each of them up
+    /// among all, so that its time grows with their square.
+    pub boon_subschemas: u64,
     /// Bytes of one regular expression.
     pub pattern_bytes: usize,
     /// Compiled size of all regular expressions together, in bytes.
@@ -53,6 +56,7 @@ impl Default for Bounds {
             subschemas: 100_000,
             targets: 1_000_000,
             compiled: 200_000,
+            boon_subschemas: 20_000,
             pattern_bytes: 4 << 10,
             pattern_program: 16 << 20,
             expansion: 10_000,

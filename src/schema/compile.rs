@@ -119,8 +119,9 @@ impl Schema {
         self.hash
     }
 
-    /// True when boon refuses a pattern for look-around or back-references, so that the tape
-    /// engine judges alone. For the health answer.
+    /// True when the tape engine judges alone: boon refuses a pattern for look-around or
+    /// back-references, or would take too long to compile ([`Bounds::boon_subschemas`]). For the
+    /// health answer.
     #[must_use]
     pub fn judged_by_tape_alone(&self) -> bool {
         self.boon.is_none()
@@ -160,7 +161,7 @@ pub fn compile_with(
     let id = identifier(draft);
     let limits = Limits { subschemas: bounds.subschemas, targets: bounds.targets };
     let graph = Graph::new(&value, &base, id, limits);
-    check_extent(&graph, bounds)?;
+    let subschemas = check_extent(&graph, bounds)?;
     let Form { schema: form, dialects } = if remotes.0.is_empty() {
         if let Some(lost) = graph.lost() {
             return Err(not_found(lost));
@@ -178,22 +179,27 @@ pub fn compile_with(
         return Err(Unusable::Nesting { nesting, limit: bounds.nesting });
     }
     let Patterns { beyond_boon, slow, names } = check_patterns(&graph, bounds)?;
-    let boon = build_boon(&form, draft, settings, remotes, &beyond_boon)?;
-    let alone = !beyond_boon.is_empty();
+    let has_beyond = !beyond_boon.is_empty();
+    let boon = if subschemas <= bounds.boon_subschemas {
+        let vouched = build_boon(&form, draft, settings, remotes, &beyond_boon)?;
+        (!has_beyond).then_some(vouched)
+    } else {
+        None
+    };
     Ok(Schema {
         hash: SchemaHash::of(raw, settings),
         engine: settings.engine,
         circular: graph.is_circular(),
-        boon: (!alone).then_some(boon),
-        tape: build_tape(&form, settings, remotes, alone)?,
+        boon,
+        tape: build_tape(&form, settings, remotes, has_beyond)?,
         cost,
         names,
         steps_per_byte: slow,
     })
 }
 
-/// Checks how far the schema reaches.
-fn check_extent(graph: &Graph<'_>, bounds: &Bounds) -> Result<(), Unusable> {
+/// Checks how far the schema reaches. Returns how many subschemas there are to compile.
+fn check_extent(graph: &Graph<'_>, bounds: &Bounds) -> Result<u64, Unusable> {
     if graph.crowded() {
         return Err(Unusable::Names { limit: MAX_PLACES });
     }
@@ -211,7 +217,7 @@ fn check_extent(graph: &Graph<'_>, bounds: &Bounds) -> Result<(), Unusable> {
     if visits > bounds.expansion {
         return Err(Unusable::Expansion { visits, limit: bounds.expansion });
     }
-    Ok(())
+    Ok(subschemas)
 }
 
 fn not_found(lost: &Lost) -> Unusable {

@@ -10,6 +10,8 @@
 //! looked into: such a text is not clean.
 
 use std::cell::RefCell;
+use std::iter;
+use std::ops::Range;
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use memchr::{memchr_iter, memmem};
@@ -55,6 +57,10 @@ const MAX_FINDS: usize = 128;
 const MANY_BACKSLASHES: usize = 8;
 /// So many words are looked for at once by vectors; more would be by an automaton.
 const MAX_WORDS: usize = 64;
+/// How a value begins whose name stands beside it.
+const VALUE: &[u8] = b"val";
+/// No credential of known shape is shorter.
+const RUN_LEAST: usize = 15;
 /// Credentials are looked for by so many of their first bytes.
 const STEM: usize = 4;
 /// Those that begin so, by one byte less: no ordinary words have these, and together they are few.
@@ -70,6 +76,8 @@ pub(super) struct Quick {
     words: AhoCorasick,
     /// How [`PREFIXES`] begin, and JSON in base64.
     stems: Vec<AhoCorasick>,
+    /// How `value` and `val` begin.
+    value: memmem::Finder<'static>,
     /// The memory of the last folded text.
     folded: RefCell<Vec<u8>>,
 }
@@ -102,6 +110,7 @@ impl Quick {
         Some(Self {
             words: finder(ALWAYS.into_iter().chain(words).chain(keys.extra()))?,
             stems: stems.collect::<Option<_>>()?,
+            value: memmem::Finder::new(VALUE),
             folded: RefCell::default(),
         })
     }
@@ -110,8 +119,9 @@ impl Quick {
     /// not known.
     pub(super) fn is_clean(&self, text: &[u8], cut: bool, keys: &Keys) -> bool {
         has_plain_escapes(text)
-            && translate(text, &FOLDED, &mut self.folded.borrow_mut())
-                .is_some_and(|folded| !(self.has_key(folded, keys) || (cut && has_value(folded))))
+            && translate(text, &FOLDED, &mut self.folded.borrow_mut()).is_some_and(|folded| {
+                !(self.has_key(folded, keys) || (cut && self.has_value(folded)))
+            })
             && !self.has_credential(text, cut)
             && !has_userinfo(text)
             && !has_option(text, keys)
@@ -141,31 +151,68 @@ impl Quick {
         false
     }
 
+    /// True if there may be a value whose name follows, or followed before the text was cut.
+    fn has_value(&self, folded: &[u8]) -> bool {
+        self.value.find_iter(folded).any(|at| {
+            let after = folded.get(at + VALUE.len()..).unwrap_or_default();
+            let after = after.strip_prefix(b"ue").unwrap_or(after);
+            after.first() == Some(&b'"')
+        })
+    }
+
     /// True if there may be a credential of known shape.
     fn has_credential(&self, text: &[u8], cut: bool) -> bool {
-        // Cut so early that not even a stem is left, it says nothing.
-        self.stems.iter().any(|stems| {
-            let (mut rest, mut finds) = (text, 0);
-            while let Some(found) = stems.find(rest) {
-                finds += 1;
-                let from = rest.get(found.start()..).unwrap_or_default();
-                if finds > MAX_FINDS || may_be_credential(from, cut) {
-                    return true;
+        let mut finds = 0;
+        let open = open_run(text).filter(|_| cut);
+        long_runs(text).chain(open).any(|run| {
+            let words = text.get(..run.end).unwrap_or_default();
+            self.stems.iter().any(|stems| {
+                let mut from = run.start;
+                // Cut so early that not even a stem is left, it says nothing.
+                while let Some(found) = stems.find(words.get(from..).unwrap_or_default()) {
+                    finds += 1;
+                    let start = from + found.start();
+                    let rest = text.get(start..).unwrap_or_default();
+                    if finds > MAX_FINDS || may_be_credential(rest, cut) {
+                        return true;
+                    }
+                    from = start + 1;
                 }
-                rest = rest.get(found.start() + 1..).unwrap_or_default();
-            }
-            false
+                false
+            })
         })
     }
 }
 
-/// True if there may be a value whose name follows, or followed before the text was cut.
-fn has_value(folded: &[u8]) -> bool {
-    memmem::find_iter(folded, b"val").any(|at| {
-        let after = folded.get(at + 3..).unwrap_or_default();
-        let after = after.strip_prefix(b"ue").unwrap_or(after);
-        after.first() == Some(&b'"')
+/// Runs of [`RUN_LEAST`] bytes and more that a credential and its escapes may be made of. Ordinary
+/// text has few: most of it is not even read.
+fn long_runs(text: &[u8]) -> impl Iterator<Item = Range<usize>> {
+    let mut from = 0;
+    iter::from_fn(move || {
+        loop {
+            let window = text.get(from..from + RUN_LEAST)?;
+            match window.iter().rposition(|byte| !is_run(*byte)) {
+                Some(end) => from += end + 1,
+                None => {
+                    let rest = text.get(from + RUN_LEAST..).unwrap_or_default();
+                    let run = from..from + RUN_LEAST + span(rest, is_run);
+                    from = run.end + 1;
+                    return Some(run);
+                }
+            }
+        }
     })
+}
+
+/// Where a credential may stand that goes on behind the end of the text.
+fn open_run(text: &[u8]) -> Option<Range<usize>> {
+    let (before, _) = text.split_at(text.len().saturating_sub(CUT_ESCAPE));
+    let start = before.iter().rposition(|byte| !is_run(*byte)).map_or(0, |end| end + 1);
+    Some(start..text.len())
+}
+
+fn is_run(byte: u8) -> bool {
+    is_token(byte) || byte == b'\\'
 }
 
 /// True if `text` may begin with a credential, in a text that is not decoded yet.
@@ -300,6 +347,7 @@ const FOLDED: Table = {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::table::Prefix;
     use super::super::{Redactor, Text};
     use super::*;
 
@@ -480,6 +528,9 @@ mod tests {
                 || ALWAYS.iter().any(|word| has(key, word))
         };
         assert!(keys.words().all(has_word));
-        assert_eq!(quick.stems.len(), 2, "each further pass costs a tenth");
+        assert_eq!(quick.stems.len(), 2, "each further pass costs");
+        let is_long = |it: &Prefix| it.starts.len() + it.least >= RUN_LEAST;
+        assert!(PREFIXES.iter().all(|it| is_long(it) && it.starts.bytes().all(is_run)));
+        const { assert!(BASE64_LEAST >= RUN_LEAST) };
     }
 }
