@@ -55,27 +55,18 @@ const KEY_BYTES: usize = 64;
 const MAX_FINDS: usize = 128;
 /// So many backslashes in a row are strings in strings in strings.
 const MANY_BACKSLASHES: usize = 8;
-/// So many words are looked for at once by vectors; more would be by an automaton.
-const MAX_WORDS: usize = 64;
 /// How a value begins whose name stands beside it.
 const VALUE: &[u8] = b"val";
 /// No credential of known shape is shorter.
 const RUN_LEAST: usize = 15;
-/// Credentials are looked for by so many of their first bytes.
+/// Credentials are looked for by so many of their first bytes, or all of their beginning.
 const STEM: usize = 4;
-/// Those that begin so, by one byte less: no ordinary words have these, and together they are few.
-const RARE: &[&str] = &[
-    "sk-", "hf_", "SG.", "r8_", "xox", "shp", "sq0", "hvs", "hvb", "gsk", "fo1", "fm2", "dt0",
-    "AKC", "PMA", "NRA", "HRK", "xke", "tsk",
-];
 
 /// Knows the words that secrets are found by.
 #[derive(Clone, Debug)]
 pub(super) struct Quick {
     /// Words that keys hold, as [`FOLDED`] leaves them; those of [`ALWAYS`] come first.
     words: AhoCorasick,
-    /// How [`PREFIXES`] begin, and JSON in base64.
-    stems: Vec<AhoCorasick>,
     /// How `value` and `val` begin.
     value: memmem::Finder<'static>,
     /// The memory of the last folded text.
@@ -91,25 +82,11 @@ impl Quick {
         if !keys.extra().all(|key| key.iter().all(plain)) {
             return None;
         }
-        let mut stems: Vec<_> = PREFIXES
-            .iter()
-            .map(|known| known.starts.as_bytes())
-            .chain(BASE64_JSON.iter().map(|begin| begin.as_bytes()))
-            .map(|starts| {
-                let rare = RARE.iter().any(|rare| starts.starts_with(rare.as_bytes()));
-                starts.get(..STEM - usize::from(rare)).unwrap_or(starts)
-            })
-            .collect();
-        stems.sort_unstable_by_key(|stem| (stem.len(), *stem));
-        stems.dedup();
-        // Short ones apart: they are found less quickly.
-        let (three, four) = stems.split_at(stems.partition_point(|stem| stem.len() < STEM));
-        let parts = three.chunks(MAX_WORDS).chain(four.chunks(MAX_WORDS));
-        let stems = parts.map(|part| finder(part.iter().copied()));
         let words = IN_KEYS.iter().map(|word| word.as_bytes());
+        let words = ALWAYS.into_iter().chain(words).chain(keys.extra());
+        let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(words);
         Some(Self {
-            words: finder(ALWAYS.into_iter().chain(words).chain(keys.extra()))?,
-            stems: stems.collect::<Option<_>>()?,
+            words: finder.ok()?,
             value: memmem::Finder::new(VALUE),
             folded: RefCell::default(),
         })
@@ -122,7 +99,7 @@ impl Quick {
             && translate(text, &FOLDED, &mut self.folded.borrow_mut()).is_some_and(|folded| {
                 !(self.has_key(folded, keys) || (cut && self.has_value(folded)))
             })
-            && !self.has_credential(text, cut)
+            && !has_credential(text, cut)
             && !has_userinfo(text)
             && !has_option(text, keys)
             && !has_element(text, keys)
@@ -159,29 +136,65 @@ impl Quick {
             after.first() == Some(&b'"')
         })
     }
+}
 
-    /// True if there may be a credential of known shape.
-    fn has_credential(&self, text: &[u8], cut: bool) -> bool {
-        let mut finds = 0;
-        let open = open_run(text).filter(|_| cut);
-        long_runs(text).chain(open).any(|run| {
-            let words = text.get(..run.end).unwrap_or_default();
-            self.stems.iter().any(|stems| {
-                let mut from = run.start;
-                // Cut so early that not even a stem is left, it says nothing.
-                while let Some(found) = stems.find(words.get(from..).unwrap_or_default()) {
-                    finds += 1;
-                    let start = from + found.start();
-                    let rest = text.get(start..).unwrap_or_default();
-                    if finds > MAX_FINDS || may_be_credential(rest, cut) {
-                        return true;
-                    }
-                    from = start + 1;
-                }
-                false
-            })
+/// True if there may be a credential of known shape.
+fn has_credential(text: &[u8], cut: bool) -> bool {
+    let open = open_run(text).filter(|_| cut);
+    let mut finds = 0;
+    long_runs(text).chain(open).any(|run| {
+        let starts = text.get(run.clone()).unwrap_or_default().array_windows();
+        starts.zip(run).filter(|(three, _)| may_be_stem(**three)).any(|(_, at)| {
+            let rest = text.get(at..).unwrap_or_default();
+            is_stem(rest) && {
+                finds += 1;
+                finds > MAX_FINDS || may_be_credential(rest, cut)
+            }
         })
+    })
+}
+
+/// True for the first three bytes of all stems, and for few others.
+fn may_be_stem(three: [u8; 3]) -> bool {
+    let slot = slot(three);
+    STEMS.get(slot / 64).is_some_and(|word| word >> (slot % 64) & 1 == 1)
+}
+
+/// Cut so early that not even a stem is left, a credential says nothing.
+fn is_stem(text: &[u8]) -> bool {
+    let known = text.first().into_iter().flat_map(|first| starting_with(*first));
+    let mut stems = known.map(|known| known.starts).chain(BASE64_JSON.iter().copied());
+    stems.any(|stem| text.starts_with(stem.as_bytes().get(..STEM).unwrap_or(stem.as_bytes())))
+}
+
+/// The first three bytes of [`PREFIXES`] and of JSON in base64, as a set of [`slot`]s.
+#[expect(clippy::indexing_slicing, reason = "at compile time, and within the tables")]
+static STEMS: [u64; SLOTS / 64] = {
+    const fn add(mut set: [u64; SLOTS / 64], stem: &str) -> [u64; SLOTS / 64] {
+        let stem = stem.as_bytes();
+        let slot = slot([stem[0], stem[1], stem[2]]);
+        set[slot / 64] |= 1 << (slot % 64);
+        set
     }
+    let (mut set, mut at) = ([0; SLOTS / 64], 0);
+    while at < PREFIXES.len() {
+        set = add(set, PREFIXES[at].starts);
+        at += 1;
+    }
+    at = 0;
+    while at < BASE64_JSON.len() {
+        set = add(set, BASE64_JSON[at]);
+        at += 1;
+    }
+    set
+};
+
+/// So many that one in forty is taken.
+const SLOTS: usize = 4096;
+
+const fn slot([a, b, c]: [u8; 3]) -> usize {
+    (u32::from_le_bytes([a, b, c, 0]).wrapping_mul(0x9e37_79b1) >> (u32::BITS - SLOTS.ilog2()))
+        as usize
 }
 
 /// Runs of [`RUN_LEAST`] bytes and more that a credential and its escapes may be made of. Ordinary
@@ -228,10 +241,6 @@ fn may_be_credential(text: &[u8], cut: bool) -> bool {
     let json = BASE64_JSON.iter().any(|begin| text.starts_with(begin.as_bytes()));
     let mut known = text.first().into_iter().flat_map(|first| starting_with(*first));
     (json && run >= BASE64_LEAST) || known.any(|known| begins(text, known, cut))
-}
-
-fn finder<'a>(words: impl Iterator<Item = &'a [u8]>) -> Option<AhoCorasick> {
-    AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(words).ok()
 }
 
 /// What a cut escape at the end of a text takes at most.
@@ -528,9 +537,10 @@ mod tests {
                 || ALWAYS.iter().any(|word| has(key, word))
         };
         assert!(keys.words().all(has_word));
-        assert_eq!(quick.stems.len(), 2, "each further pass costs");
         let is_long = |it: &Prefix| it.starts.len() + it.least >= RUN_LEAST;
         assert!(PREFIXES.iter().all(|it| is_long(it) && it.starts.bytes().all(is_run)));
         const { assert!(BASE64_LEAST >= RUN_LEAST) };
+        let taken: u32 = STEMS.iter().map(|word| word.count_ones()).sum();
+        assert!(taken as usize <= SLOTS / 40, "{taken}");
     }
 }
