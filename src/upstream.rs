@@ -27,6 +27,7 @@ mod established;
 mod heard;
 pub mod http;
 mod ids;
+mod keeper;
 mod lifecycle;
 mod listen;
 pub mod oauth;
