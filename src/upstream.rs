@@ -14,6 +14,7 @@
 
 pub mod answer;
 pub mod ask;
+mod attempts;
 pub mod call;
 pub mod clock;
 mod confidential;

@@ -95,6 +95,11 @@ impl Exit {
         }
     }
 
+    /// When the call began: its time counts from here.
+    pub(super) fn began(&self) -> Instant {
+        self.began
+    }
+
     /// Notes which tool is called, or what else.
     pub(super) fn name(&mut self, server: &str, tool: &str) {
         if let Some((_, entry)) = &mut self.record {

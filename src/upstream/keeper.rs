@@ -7,7 +7,7 @@
 //! ```text
 //!            ┌──────────────── attempt failed ────────────────┐
 //!            ▼                                                │
-//!         Failed ── backoff with jitter ──▶ Connecting ── initialized, tools listed ──▶ Connected
+//!         Failed ── backoff, or a call ───▶ Connecting ── initialized, tools listed ──▶ Connected
 //!                                               ▲                                          │
 //! Disabled (for good)                           └──────── connection or session lost ──────┘
 //! ```
@@ -23,6 +23,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
 use super::ask::Era;
+use super::attempts::Ended;
 use super::call::{Carrier, Live, Upstream};
 use super::config::{Config, Target};
 use super::established::{Connection, Failure, GOODBYE_LIMIT, Place, establish, fetch, respond};
@@ -40,8 +41,8 @@ use crate::catalog::snapshot::{Catalog, Change};
 
 /// First wait after a failed attempt.
 const MIN_BACKOFF: Duration = Duration::from_millis(500);
-/// Longest wait between attempts.
-const MAX_BACKOFF: Duration = Duration::from_secs(60);
+/// Longest wait between attempts that nobody calls for, before the jitter, which may double it.
+const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// A connection that lived this long was a good one: the next attempt is made at once.
 const STABLE: Duration = Duration::from_secs(30);
 /// Changes of a server's list of tools that come within this time count as one.
@@ -94,10 +95,12 @@ impl Keeper {
             .without_max_times()
             .with_jitter();
         let mut delays = backoff.build();
+        let mut delay = None;
         let mut start = Start::Probe;
         loop {
             let began = Instant::now();
             self.generation += 1;
+            self.upstream.attempts.begin(self.generation);
             let place = Place {
                 peer: &self.upstream.peer,
                 key: self.key,
@@ -112,14 +115,15 @@ impl Keeper {
                 _ = stopped(&mut stopping) => None,
                 connected = connecting => Some(connected),
             };
-            let failed = match connected {
+            let (failed, starts) = match connected {
                 None => break,
-                Some(Err(Failure { reason, next })) => {
+                Some(Err(Failure { reason, next, starts })) => {
                     start = next;
-                    Some(match self.heed(None).await {
+                    let reason = match self.heed(None).await {
                         Heeded::Lacks(notice) => notice.to_string(),
                         Heeded::Refused | Heeded::Nothing => reason,
-                    })
+                    };
+                    (Some(reason), starts)
                 }
                 Some(Ok(mut connection)) => {
                     // Remembered of a legacy server, which may not like to be probed. A modern one
@@ -161,31 +165,40 @@ impl Keeper {
                                 matches!(end, End::Refused) && self.renewable(&connection);
                             connection.close(tokio::time::Instant::now() + GOODBYE_LIMIT).await;
                             if stable {
-                                delays = backoff.build();
+                                (delays, delay) = (backoff.build(), None);
                             }
                             if stable || renewable {
                                 continue;
                             }
-                            (!worked).then(|| reason.to_string())
+                            ((!worked).then(|| reason.to_string()), 1)
                         }
                     }
                 }
             };
-            if let Some(reason) = failed {
-                self.fail(&reason);
+            if let Some(reason) = &failed {
+                self.fail(reason);
             }
-            let delay = delays.next().unwrap_or(MAX_BACKOFF);
+            let ended = Ended { began, starts, failed: failed.is_some() };
+            let wait = *delay.get_or_insert_with(|| delays.next().unwrap_or(MAX_BACKOFF));
             tokio::select! {
                 biased;
                 _ = stopped(&mut stopping) => break,
-                () = tokio::time::sleep(delay) => {}
-                () = oauth::changed(self.login.as_ref()) => delays = backoff.build(),
+                // What calls cause makes no wait longer.
+                called = self.upstream.attempts.rest(self.generation, ended, wait) => {
+                    if !called {
+                        delay = None;
+                    }
+                }
+                () = oauth::changed(self.login.as_ref()) => {
+                    (delays, delay) = (backoff.build(), None);
+                }
             }
             // Reports about connections that are gone.
             while controls.try_recv().is_ok() {}
         }
         self.upstream.live.store(None);
         self.set(Status::Failed, "the proxy is shutting down");
+        self.upstream.attempts.end();
     }
 
     /// Keeps a connection until it ends; tells whether it ever worked.
@@ -303,6 +316,7 @@ impl Keeper {
             desk: connection.desk.clone(),
         };
         self.upstream.live.store(Some(Arc::new(live)));
+        self.upstream.attempts.succeed();
     }
 
     /// Takes up what the server has asked of its login.

@@ -16,6 +16,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
 pub use super::answer::{Answer, Part};
+use super::attempts::Attempts;
 pub use super::call::Upstream;
 use super::config::{Config, Target};
 pub use super::error::{CallError, Cause, Sent};
@@ -100,6 +101,7 @@ impl Supervisor {
                     .max_concurrent
                     .map(|limit| (Arc::new(Semaphore::new(limit.get())), limit.get())),
                 live: ArcSwapOption::empty(),
+                attempts: Attempts::new(config.enabled),
                 state: watch::Sender::new(state),
                 control,
                 about: ArcSwap::default(),
@@ -129,7 +131,10 @@ impl Supervisor {
                 let kept = async {
                     match target {
                         Ok(target) => keeper.run(&target, controls, stopping).await,
-                        Err(invalid) => keeper.fail(&invalid.to_string()),
+                        Err(invalid) => {
+                            keeper.fail(&invalid.to_string());
+                            keeper.upstream.attempts.end();
+                        }
                     }
                 };
                 tokio::select! {
@@ -151,6 +156,12 @@ impl Supervisor {
     /// Every server, in the order of the config.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Upstream>> {
         self.order.iter()
+    }
+
+    /// Has those that are away tried, as far as they may be; nothing is waited for. Whoever lists
+    /// what servers offer is told of the change when one is back.
+    pub fn nudge(&self) {
+        self.order.iter().for_each(|upstream| upstream.nudge());
     }
 
     /// Every server's state, in the order of the config.
