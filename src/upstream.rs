@@ -37,6 +37,7 @@ mod peer;
 pub mod pending;
 mod probe;
 mod process;
+pub mod reaper;
 pub mod request;
 mod session;
 mod sse_only;

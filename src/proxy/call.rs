@@ -263,21 +263,25 @@ pub(super) async fn find(
         )));
     };
     let until = began + upstream.call_timeout();
-    // After a start the server's first set of tools may still be on its way.
-    let arrived = tokio::select! {
-        biased;
-        arrived = proxy.catalog.wait_for(name, until.min(began + CATALOG_WAIT)) => arrived,
-        () = upstream.settled() => proxy.catalog.load().tool(name).cloned(),
+    let finding = async {
+        // After a start the server's first set of tools may still be on its way.
+        let arrived = tokio::select! {
+            biased;
+            arrived = proxy.catalog.wait_for(name, until.min(began + CATALOG_WAIT)) => arrived,
+            () = upstream.settled() => proxy.catalog.load().tool(name).cloned(),
+        };
+        if let Some(tool) = arrived {
+            return Ok(tool);
+        }
+        let away = |reason| Stop::new(Status::Error, RefusalKind::Upstream, reason);
+        upstream.discovered(until).await.map_err(away)?;
+        let found = proxy.catalog.load().tool(name).cloned();
+        found.ok_or_else(|| {
+            unknown(format!("Tool '{name}' not found. Use retrieve_tools to find tools."))
+        })
     };
-    if let Some(tool) = arrived {
-        return Ok(tool);
-    }
-    let away = |reason| Stop::new(Status::Error, RefusalKind::Upstream, reason);
-    upstream.discovered(until).await.map_err(away)?;
-    let found = proxy.catalog.load().tool(name).cloned();
-    found.ok_or_else(|| {
-        unknown(format!("Tool '{name}' not found. Use retrieve_tools to find tools."))
-    })
+    let found = worker.ending.unless_cut(finding).await;
+    found.unwrap_or_else(|| Err(Stop::cut_off(&name.server, &name.tool, RefusalKind::Unavailable)))
 }
 
 /// Waits for the tool's output schema where answers are judged by it: nothing that should be
@@ -313,16 +317,19 @@ async fn send(
         return Err(Stop::new(Status::Error, RefusalKind::Unknown, text));
     };
     let began = exit.began();
-    compiled(worker, permit.tool(), began + upstream.call_timeout()).await?;
+    let cut = || Stop::cut_off(server, &permit.tool().name.tool, RefusalKind::Unavailable);
+    let compiled = compiled(worker, permit.tool(), began + upstream.call_timeout());
+    worker.ending.unless_cut(compiled).await.ok_or_else(cut)??;
     let now = clock::now();
     exit.sent = Some(now);
     if let Some(user) = user {
         worker.proxy.audiences.enter(upstream, user, now);
     }
-    let answer = upstream.call(&worker.pool, &permit, arguments, beside, began).await;
-    match answer {
-        Ok(answer) => Ok((permit, answer)),
-        Err(error) => {
+    let answer = upstream.call(&worker.pool, &permit, arguments, beside, began);
+    match worker.ending.unless_cut(answer).await {
+        None => Err(cut()),
+        Some(Ok(answer)) => Ok((permit, answer)),
+        Some(Err(error)) => {
             let now = clock::now();
             exit.answered = Some(now);
             if let Some(user) = user {

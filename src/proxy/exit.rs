@@ -12,6 +12,7 @@ use crate::activity::record::{Decision, Draft, Entry, Policy, Raw, Status, Text,
 use crate::intent::{Denial, DenialKind, Operation};
 use crate::proxy::Worker;
 use crate::proxy::call::Caller;
+use crate::proxy::ending::{CUT_OFF, Ending};
 use crate::proxy::reply::{Piece, Refusal, RefusalKind, Reply};
 use crate::upstream::{CallError, clock};
 
@@ -29,6 +30,11 @@ impl Stop {
     pub(super) fn upstream(error: &CallError) -> Self {
         Self::new(Status::Error, RefusalKind::Upstream, error.to_string())
     }
+
+    /// The proxy is ending, and does not wait for the call any longer.
+    pub(super) fn cut_off(server: &str, what: &str, kind: RefusalKind) -> Self {
+        Self::new(Status::Error, kind, format!("{server}: {what}: {CUT_OFF}"))
+    }
 }
 
 /// The one way out of a call: whatever happens to it, its record is written.
@@ -45,6 +51,8 @@ pub(super) struct Exit {
     pub(super) answered: Option<Instant>,
     /// Tells whether a call that is dropped was given up by its client.
     reply: Reply,
+    /// Or cut off by us.
+    ending: Ending,
 }
 
 /// Bytes kept of what the client sent, and of the answer.
@@ -80,10 +88,16 @@ impl Exit {
             payload: worker.proxy.max_payload_bytes,
             response: worker.proxy.max_response_bytes,
         };
-        Ok(Self::with(slot, entry, began, limits, reply))
+        Ok(Self::with(slot, entry, began, limits, (reply, &worker.ending)))
     }
 
-    fn with(slot: Slot, entry: Box<Entry>, began: Instant, limits: Limits, reply: &Reply) -> Self {
+    fn with(
+        slot: Slot,
+        entry: Box<Entry>,
+        began: Instant,
+        limits: Limits,
+        (reply, ending): (&Reply, &Ending),
+    ) -> Self {
         Self {
             record: Some((slot, entry)),
             limits,
@@ -92,6 +106,7 @@ impl Exit {
             sent: None,
             answered: None,
             reply: reply.clone(),
+            ending: ending.clone(),
         }
     }
 
@@ -207,9 +222,10 @@ impl Drop for Exit {
         if self.record.is_none() {
             return;
         }
-        let text = match self.reply.is_cancelled() {
-            true => "the client cancelled the call",
-            false => "the client went away before the reply was complete",
+        let text = match (self.reply.is_cancelled(), self.ending.is_cut()) {
+            (true, _) => "the client cancelled the call",
+            (false, true) => CUT_OFF,
+            (false, false) => "the client went away before the reply was complete",
         };
         if let Some((slot, mut entry)) = self.end(clock::now(), Status::Error, text) {
             entry.decisions.extend(self.unjudged.take().map(|decide| decide()));
@@ -240,7 +256,7 @@ mod tests {
                 draft.into(),
                 Instant::now(),
                 Limits::default(),
-                &Reply::default(),
+                (&Reply::default(), &Ending::default()),
             );
             let unjudged =
                 || Decision::new(Verdict::Warning, Policy::OutputValidation, "not judged");

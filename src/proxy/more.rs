@@ -234,7 +234,9 @@ async fn send(
     if let Some(client) = subscriber {
         worker.proxy.audiences.enter(upstream, client, now);
     }
-    match upstream.ask(&worker.pool, ask, exit.began()).await {
+    let asked = worker.ending.unless_cut(upstream.ask(&worker.pool, ask, exit.began())).await;
+    let cut = || Stop::cut_off(upstream.name(), forward.method(), RefusalKind::Failed);
+    match asked.ok_or_else(cut)? {
         Ok(answer) => {
             if forward == Forward::Subscribe {
                 upstream.want(&own, Some(answer.generation()));

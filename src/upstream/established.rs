@@ -30,6 +30,7 @@ use super::oauth::{self, Bearer};
 use super::peer::Peer;
 use super::probe::{Probed, Start};
 use super::process::{self, LastWords, Process};
+use super::reaper::Reaper;
 use super::request::Params;
 use super::session::{self, HttpTransport};
 use super::stdio::{self, LIFECYCLE_MESSAGES, Link};
@@ -50,6 +51,8 @@ pub(super) struct Place<'a> {
     /// Made when the first https server is connected.
     pub(super) tls: &'a Arc<OnceLock<TlsConnector>>,
     pub(super) news: &'a Arc<News>,
+    /// Ends a child should we be killed.
+    pub(super) reaper: &'a Arc<Reaper>,
     /// Its login, where it can have one.
     pub(super) login: Option<&'a oauth::Guard>,
 }
@@ -129,7 +132,7 @@ async fn run(
     start: Start,
 ) -> Result<Connection, Unstarted> {
     let (peer, limit) = (place.peer, place.limit);
-    let (process, pipes) = Process::start(command, args, env, cwd)
+    let (process, pipes) = Process::start(place.reaper, command, args, env, cwd)
         .map_err(|reason| Unstarted::Other(Failure::new(reason)))?;
     let (link, queue) = Link::new(peer.clone(), place.news.clone());
     let (out, inbox) = mpsc::channel(LIFECYCLE_MESSAGES);

@@ -31,6 +31,7 @@ use super::lifecycle::{self, Headers};
 use super::listen;
 use super::oauth::{self, Heeded, Renewal};
 use super::probe::Start;
+use super::reaper::Reaper;
 use super::session;
 use super::state::Event;
 use super::status::Status;
@@ -64,6 +65,7 @@ pub(super) struct Keeper {
     pub(super) events: Arc<dyn Fn(Event) + Send + Sync>,
     /// Made when the first https server is connected.
     pub(super) tls: Arc<OnceLock<TlsConnector>>,
+    pub(super) reaper: Arc<Reaper>,
     pub(super) generation: u64,
     /// Its login, where it can have one.
     pub(super) login: Option<oauth::Guard>,
@@ -107,6 +109,7 @@ impl Keeper {
                 limit: self.config.init_timeout,
                 tls: &self.tls,
                 news: &self.upstream.news,
+                reaper: &self.reaper,
                 login: self.login.as_ref(),
             };
             let connecting = establish(target, &place, start);

@@ -23,6 +23,7 @@ pub use super::error::{CallError, Cause, Sent};
 use super::keeper::Keeper;
 use super::oauth;
 use super::peer::Peer;
+use super::reaper::Reaper;
 pub use super::state::{Event, ServerState};
 pub use super::status::{Status, Transport};
 use crate::catalog::snapshot::Catalog;
@@ -47,6 +48,7 @@ pub struct Supervisor {
     servers: HashMap<Arc<str>, Arc<Upstream>>,
     /// In the order of the config.
     order: Vec<Arc<Upstream>>,
+    reaper: Arc<Reaper>,
     stop: watch::Sender<Option<tokio::time::Instant>>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -60,9 +62,10 @@ impl fmt::Debug for Supervisor {
 impl Supervisor {
     /// Starts a task for each enabled server on `runtime` and returns at once. `secrets` are those
     /// of the whole config; the tokens of logins join them. `events` is called from those tasks
-    /// and must not block.
+    /// and must not block. `reaper` is for the children.
     pub fn start(
         configs: Vec<(Arc<str>, Config)>,
+        reaper: Reaper,
         catalog: Arc<Catalog>,
         secrets: Arc<Secrets>,
         events: impl Fn(Event) + Send + Sync + 'static,
@@ -71,8 +74,14 @@ impl Supervisor {
         let (stop, stopping) = watch::channel(None);
         let events: Arc<dyn Fn(Event) + Send + Sync> = Arc::new(events);
         let tls = Arc::new(OnceLock::new());
-        let mut supervisor =
-            Self { servers: HashMap::new(), order: Vec::new(), stop, tasks: Mutex::default() };
+        let reaper = Arc::new(reaper);
+        let mut supervisor = Self {
+            servers: HashMap::new(),
+            order: Vec::new(),
+            reaper: Arc::clone(&reaper),
+            stop,
+            tasks: Mutex::default(),
+        };
         let mut tasks = Vec::new();
         for (number, (name, config)) in configs.into_iter().enumerate() {
             let (control, controls) = mpsc::channel(CONTROL_MESSAGES);
@@ -122,6 +131,7 @@ impl Supervisor {
                 catalog: catalog.clone(),
                 events: events.clone(),
                 tls: tls.clone(),
+                reaper: Arc::clone(&reaper),
                 generation: 0,
                 failed: None,
             };
@@ -197,5 +207,11 @@ impl Supervisor {
                 tracing::error!(%error, "a server's task ended badly");
             }
         }
+        self.reaper.end().await;
+    }
+
+    /// Kills every child and its group, now: what is left of an ending that is not waited for.
+    pub fn kill(&self) {
+        self.reaper.kill();
     }
 }

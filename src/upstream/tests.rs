@@ -27,6 +27,7 @@ use tokio::runtime::Handle;
 use super::Config;
 use super::ask::{Ask, Beside, Era, Takes};
 use super::http::Pool;
+use super::reaper::Reaper;
 use super::supervisor::{
     Answer, CallError, Event, Part, ServerState, Status, Supervisor, Upstream,
 };
@@ -69,6 +70,7 @@ impl Bench {
         let log = events.clone();
         let supervisor = Supervisor::start(
             configs,
+            Reaper::new(None),
             catalog.clone(),
             secrets,
             move |event| log.lock().unwrap().push(event),
