@@ -242,22 +242,24 @@ fn micros(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::activity::{Activity, Config, Source, query::Filter};
+    use crate::activity::{Activity, Config, Filter, Page, Source, Writer};
+
+    /// An exit on a log of its own.
+    async fn open(reply: &Reply, ending: &Ending) -> (Exit, Activity, Writer, tempfile::TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let (activity, writer) = Activity::open(folder.path(), Config::default()).unwrap();
+        let slot = activity.reserve().await.unwrap();
+        let draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Error);
+        let limits = Limits::default();
+        let exit = Exit::with(slot, draft.into(), Instant::now(), limits, (reply, ending));
+        (exit, activity, writer, folder)
+    }
 
     #[tokio::test]
     async fn fr_a5_a_call_that_is_dropped_while_its_answer_is_judged_leaves_a_decision() {
         for judging in [true, false] {
-            let folder = tempfile::tempdir().unwrap();
-            let (activity, writer) = Activity::open(folder.path(), Config::default()).unwrap();
-            let slot = activity.reserve().await.unwrap();
-            let draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Error);
-            let mut exit = Exit::with(
-                slot,
-                draft.into(),
-                Instant::now(),
-                Limits::default(),
-                (&Reply::default(), &Ending::default()),
-            );
+            let (reply, ending) = (Reply::default(), Ending::default());
+            let (mut exit, activity, writer, _folder) = open(&reply, &ending).await;
             let unjudged =
                 || Decision::new(Verdict::Warning, Policy::OutputValidation, "not judged");
             exit.unjudged = judging.then_some(unjudged);
@@ -265,6 +267,23 @@ mod tests {
             activity.flush().unwrap();
             let records = activity.count(&Filter::default()).unwrap();
             assert_eq!(records, 1 + u64::from(judging));
+            writer.close().unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_dropped_says_by_whom() {
+        for (cut, text) in [(true, "mcpproxy is shutting down"), (false, "the client went away")] {
+            let (reply, ending) = (Reply::default(), Ending::default());
+            let (exit, activity, writer, _folder) = open(&reply, &ending).await;
+            if cut {
+                ending.cut_off();
+            }
+            drop(exit);
+            activity.flush().unwrap();
+            let records = activity.list(&Filter::default(), &Page::default()).unwrap().records;
+            let told = &records[0].head.error;
+            assert!(told.starts_with(text), "{told}");
             writer.close().unwrap();
         }
     }

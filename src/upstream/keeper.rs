@@ -406,7 +406,10 @@ impl Keeper {
                 }
             }
             _ => {
-                tracing::warn!(%server, reason, "a server cannot be used");
+                // Reasons that hold a time differ with each attempt that a call causes.
+                if self.upstream.peer.may_log() {
+                    tracing::warn!(%server, reason, "a server cannot be used");
+                }
                 self.failed = Some((reason.to_owned(), 1));
             }
         }
