@@ -2,7 +2,8 @@
 //!
 //! Owns the connection to each server, its lifecycle, and the bytes of a call both ways. A call
 //! needs a [`Permit`](crate::intent::Permit). The answer comes as the server's own bytes, message
-//! by message; what is in them is deliberately not read here beyond what routing needs.
+//! by message; what is in them is deliberately not read here beyond what routing needs. A second
+//! process, the [`reaper`], ends the children should this one be killed.
 //!
 //! ```text
 //!            workers (one thread each)            │        control runtime

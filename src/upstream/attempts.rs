@@ -181,6 +181,25 @@ impl Upstream {
         }
     }
 
+    /// A connection younger than this one, which has ended or is about to.
+    pub(super) async fn successor(
+        &self,
+        generation: u64,
+        until: Instant,
+    ) -> Result<Arc<Live>, Cause> {
+        let mut stands = self.attempts.stand.subscribe();
+        // Until the server's task has taken the old connection away.
+        let taken = stands.wait_for(|_| {
+            self.live.load().as_ref().is_none_or(|live| live.generation != generation)
+        });
+        let asked = Instant::now();
+        let limit = until.min(asked + CONNECT_WAIT);
+        if timeout_at(limit.into(), taken).await.is_err() {
+            return Err(Cause::StillConnecting { waited: rounded(asked.elapsed()) });
+        }
+        self.live(until).await
+    }
+
     async fn awaited(&self, until: Instant) -> Result<Arc<Live>, Cause> {
         let asked = Instant::now();
         let mut stands = self.attempts.stand.subscribe();
@@ -235,7 +254,7 @@ impl Upstream {
 }
 
 /// Whole seconds, or of less than one whole tenths, at least one.
-pub(super) fn rounded(time: Duration) -> Duration {
+fn rounded(time: Duration) -> Duration {
     let tenths = u64::try_from(time.as_millis() / 100).unwrap_or(u64::MAX).max(1);
     Duration::from_millis(if tenths < 10 { tenths * 100 } else { tenths / 10 * 1000 })
 }

@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, watch};
 
 use super::answer::{Answer, Cancel, HttpSource, Source};
 use super::ask::{Ask, Beside, Changes, Era, Offers, Takes, Told};
-use super::attempts::{Attempts, CONNECT_WAIT, rounded};
+use super::attempts::Attempts;
 use super::deadline::Allowance;
 use super::desk::{self, Desk, News};
 use super::error::{CallError, Cause, Sent, Undelivered};
@@ -210,8 +210,8 @@ impl Upstream {
     ///
     /// `call_timeout` counts from when the call `began` until the first byte of the answer, with
     /// all that comes before it: a place under `max_concurrent`, a server that is connecting or
-    /// away (at most [`CONNECT_WAIT`]), a new session, a second attempt. A message that comes
-    /// before the answer begins the wait anew; inside a message no gap may be longer than
+    /// away (10 seconds at most), a new session, a second attempt. A message that comes before the
+    /// answer begins the wait anew; inside a message no gap may be longer than
     /// [`http::STALL_LIMIT`]. Over HTTP it returns when the head of the answer has come, over stdio
     /// when the request is queued.
     ///
@@ -418,21 +418,6 @@ impl Upstream {
             Err(cause @ Cause::StillConnecting { .. }) => Err(cause),
             other => other.map_err(|cause| Cause::SessionLost { reason: cause.to_string().into() }),
         }
-    }
-
-    /// A connection younger than this one, which has ended or is about to.
-    async fn successor(&self, generation: u64, until: Instant) -> Result<Arc<Live>, Cause> {
-        let mut state = self.state.subscribe();
-        // Until the supervisor has taken the old connection away.
-        let taken = state.wait_for(|_| {
-            self.live.load().as_ref().is_none_or(|live| live.generation != generation)
-        });
-        let asked = Instant::now();
-        let limit = until.min(asked + CONNECT_WAIT);
-        if tokio::time::timeout_at(limit.into(), taken).await.is_err() {
-            return Err(Cause::StillConnecting { waited: rounded(asked.elapsed()) });
-        }
-        self.live(until).await
     }
 
     /// Tells the supervisor that a connection is no good. It is told once; more of the same may be

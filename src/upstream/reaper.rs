@@ -4,7 +4,7 @@
 //! closes with the proxy, however that ends: then the reaper ends the groups, and what carries the
 //! proxy's mark ([`marked`]) beside them, and itself. `PR_SET_PDEATHSIG` would not do: it has to be
 //! set between fork and exec, tells the child alone, and tells it when the thread ends that started
-//! it. How a child is ended while the proxy lives is [`super::process`]'s business.
+//! it. How a child is ended while the proxy lives is `process`'s business.
 //!
 //! ```text
 //! proxy ── "+group" "-group" ──▶ reaper         kill -9 proxy: the socket closes
@@ -44,7 +44,7 @@ const END_LIMIT: Duration = Duration::from_secs(1);
 /// Longest line that a reaper is told.
 const MAX_LINE_BYTES: usize = 32;
 
-/// The proxy's side of its reaper. It is started with the first child.
+/// The proxy's side of its reaper. It is started before the first child.
 pub struct Reaper {
     /// The program that can be one; without, children end with the proxy only if it ends in order.
     program: Option<PathBuf>,
@@ -83,8 +83,10 @@ impl Reaper {
         Self { program, token, started: AtomicU64::new(0), state: Mutex::default() }
     }
 
-    /// A mark for one child and all that it starts.
+    /// A mark for one child and all that it starts. The reaper runs when this returns, so that
+    /// there is no moment in which the child could be left behind.
     pub(super) fn mark(&self) -> String {
+        self.tell(&mut self.state(), "");
         format!("{}.{}.", self.token, self.started.fetch_add(1, Ordering::Relaxed))
     }
 

@@ -1,13 +1,13 @@
 //! One task for each server: connect, initialize, discover, and again when it is lost, for ever.
 //!
 //! Owns the set of servers and their end. Servers share nothing here, so a slow, dead or mute one
-//! delays nobody else. What a server's task does is [`super::keeper`]'s, what a call does is not
+//! delays nobody else. What a server's task does is `keeper`'s, what a call does is not
 //! known here.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
@@ -29,6 +29,8 @@ pub use super::status::{Status, Transport};
 use crate::catalog::snapshot::Catalog;
 use crate::secrets::Secrets;
 
+/// A call that has longer has no limit, and none that could be added to a clock.
+const MAX_CALL_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Reports and cancellations waiting for a server's task.
 const CONTROL_MESSAGES: usize = 256;
 
@@ -105,7 +107,7 @@ impl Supervisor {
                 peer: Arc::new(Peer::new(name.clone(), secrets.clone())),
                 name: name.clone(),
                 number,
-                call_timeout: config.call_timeout,
+                call_timeout: config.call_timeout.min(MAX_CALL_TIMEOUT),
                 slots: config
                     .max_concurrent
                     .map(|limit| (Arc::new(Semaphore::new(limit.get())), limit.get())),
