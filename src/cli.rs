@@ -37,10 +37,16 @@ use backend::Needs;
 use failure::Failure;
 use output::Output;
 
+use crate::upstream::reaper;
+
 /// Runs the command that the process was started with.
 #[must_use]
 pub fn run() -> ExitCode {
-    let typed: Vec<OsString> = args::with_export_file(std::env::args_os());
+    let typed: Vec<OsString> = std::env::args_os().collect();
+    if let Some(ended) = reaper::run(&typed) {
+        return ended;
+    }
+    let typed = args::with_export_file(typed);
     let cli = match Cli::try_parse_from(&typed) {
         Ok(cli) => cli,
         Err(error) => return misused(&error, &typed),

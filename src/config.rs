@@ -65,6 +65,8 @@ pub struct Config {
     pub activity: activity::Config,
     /// `logging`
     pub logging: Logging,
+    /// The program that ends the servers' processes should this one be killed; none: nobody does.
+    pub reaper: Option<PathBuf>,
 }
 
 impl Config {
@@ -103,6 +105,8 @@ pub struct Flags {
     pub data_dir: Option<PathBuf>,
     /// `--log-level`
     pub log_level: Option<String>,
+    /// Nobody's choice: this program itself, where it is one that can be [`Config::reaper`].
+    pub reaper: Option<PathBuf>,
 }
 
 /// The keys of the file that are no part's own, as typed.
@@ -227,6 +231,7 @@ fn parse_all<'t>(
         findings.error(&path, "must not be less than max_held_bytes");
     }
     let config = Config {
+        reaper: flags.reaper.clone(),
         listen,
         data_dir,
         api_key,

@@ -6,6 +6,7 @@ pub mod call;
 pub mod client;
 pub mod direct;
 pub mod dispatch;
+pub mod ending;
 pub mod era;
 mod exchange;
 mod exit;
@@ -29,6 +30,7 @@ use tokio::task::JoinHandle;
 use crate::activity::Activity;
 use crate::catalog::snapshot::Catalog;
 use crate::intent;
+use crate::proxy::ending::Ending;
 use crate::proxy::pulse::Pulse;
 use crate::proxy::reply::Running;
 use crate::schema::judge::Scratch;
@@ -81,6 +83,8 @@ pub struct Worker {
     pub scratch: RefCell<Scratch>,
     /// What keeps the thread awake between two calls.
     pub pulse: Pulse,
+    /// Whether its calls are cut off.
+    pub ending: Ending,
     /// Calls whose reply has gone and whose record has not.
     deferred: Cell<usize>,
     settled: Notify,
@@ -108,6 +112,7 @@ impl Worker {
             pool: Rc::new(Pool::new()),
             scratch: RefCell::new(Scratch::new()),
             pulse: Pulse::default(),
+            ending: Ending::default(),
             deferred: Cell::new(0),
             settled: Notify::new(),
         }
@@ -139,11 +144,11 @@ impl Worker {
             return false;
         }
         self.deferred.set(self.deferred.get() + 1);
-        let worker = Rc::clone(self);
-        tokio::task::spawn_local(async move {
-            let _counted = Deferred(worker);
+        let counted = Deferred(Rc::clone(self));
+        tokio::task::spawn_local(self.ending.clone().attend(async move {
+            let _counted = counted;
             call.await;
-        });
+        }));
         true
     }
 

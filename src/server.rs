@@ -8,22 +8,22 @@
 mod accept;
 mod events;
 mod folder;
+mod lane;
 mod notes;
 mod places;
 mod posts;
 mod reading;
 mod seen;
+mod signals;
 mod stall;
 
 use std::convert::Infallible;
 use std::io;
-use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
+use std::net::{SocketAddr, TcpListener as StdListener};
 use std::path::PathBuf;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -35,9 +35,8 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::{Builder, LocalOptions, Runtime};
-use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
 
 use crate::activity::record::{Draft, Source, Status, Type};
 use crate::activity::{Activity, StoreError, Writer};
@@ -56,16 +55,18 @@ use crate::proxy::{Proxy, Worker, audience, held, more};
 use crate::secrets::Secrets;
 use crate::telemetry::Lines;
 use crate::upstream::clock;
+use crate::upstream::reaper::Reaper;
 use crate::upstream::supervisor::{Event, Supervisor};
 
 use self::accept::{accept, max_connections};
+pub use self::lane::local_runtime;
+use self::lane::{Ends, Lane};
 use self::places::{Place, Places};
 use self::posts::{End, Posts};
 use self::seen::{Answer, Seen};
+pub use self::signals::{Hurry, Signals, ended_by_signal, outlive_terminal};
 use self::stall::Impatient;
 
-/// Sockets on their way to one worker.
-const SOCKET_QUEUE: usize = 256;
 /// A client has this long to send a request's head.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// A client that takes nothing of its reply for so long is given up.
@@ -76,8 +77,8 @@ const MAX_HEADERS: usize = 100;
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Calls in flight have this long to finish when the server ends.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often a worker closes connections to upstreams that were idle for too long.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
+/// Calls that are cut off then have this long to tell their clients.
+pub const CUT_GRACE: Duration = Duration::from_millis(500);
 /// A worker has this long to end after its connections have.
 const WORKER_GRACE: Duration = Duration::from_secs(1);
 /// Children have this long to end when their input closes, before they are killed.
@@ -112,6 +113,7 @@ pub struct App {
     control: Runtime,
     writer: Writer,
     drain: watch::Sender<bool>,
+    hurry: Hurry,
     /// Connections that clients may have open at once.
     max_connections: usize,
     /// Hands on what upstreams tell.
@@ -198,13 +200,22 @@ impl App {
             require_mcp_auth: config.require_mcp_auth,
             started,
         };
-        Ok(Self { shared: Arc::new(shared), control, writer, drain, max_connections, following })
+        let (shared, hurry) = (Arc::new(shared), Hurry::default());
+        Ok(Self { shared, control, writer, drain, hurry, max_connections, following })
     }
 
     /// What requests are answered from.
     #[must_use]
     pub fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    /// From now on a signal means that the ending is not waited for any longer.
+    #[must_use]
+    pub fn hurries(&self) -> Hurry {
+        let proxy = Arc::clone(&self.shared.proxy);
+        self.hurry.watch(move || proxy.upstreams.kill());
+        self.hurry.clone()
     }
 
     /// Starts to serve HTTP on a listener.
@@ -216,7 +227,10 @@ impl App {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let lanes = (0..cores())
-            .map(|number| Lane::start(Arc::clone(&self.shared), number, self.drain.subscribe()))
+            .map(|number| {
+                let ends = Ends { drain: self.drain.subscribe(), hurry: self.hurry.clone() };
+                Lane::start(Arc::clone(&self.shared), number, ends)
+            })
             .collect::<io::Result<Vec<_>>>()?;
         let lanes = Arc::new(lanes);
         let listener = {
@@ -234,9 +248,10 @@ impl App {
     ///
     /// When records could not be written.
     pub fn close(self) -> Result<(), StoreError> {
-        let Self { shared, control, writer, drain: _, max_connections: _, following } = self;
+        let Self { shared, control, writer, drain: _, hurry, max_connections: _, following } = self;
         following.abort();
-        let deadline = Instant::now() + CHILDREN_TIMEOUT;
+        let patience = if hurry.exit_code().is_some() { Duration::ZERO } else { CHILDREN_TIMEOUT };
+        let deadline = Instant::now() + patience;
         control.block_on(shared.proxy.upstreams.shutdown(deadline));
         let stop = Draft::new(Type::SystemStop, Source::Internal, Status::Success);
         shared.proxy.activity.note(stop);
@@ -258,15 +273,27 @@ impl Server {
         &self.app.shared
     }
 
-    /// Serves until SIGINT or SIGTERM, then [closes](Self::close).
+    /// From now on signals are heard, and end nothing by themselves.
     ///
     /// # Errors
     ///
-    /// When signals cannot be awaited, or records could not be written.
-    pub fn run(self) -> Result<(), StartError> {
-        self.app.control.block_on(ended_by_signal())?;
-        tracing::info!("ending: calls in flight have {DRAIN_TIMEOUT:?} to finish");
-        self.close().map_err(StartError::from)
+    /// When the system does not let them be awaited.
+    pub fn signals(&self) -> Result<Signals, StartError> {
+        let _control = self.app.control.enter();
+        Ok(Signals::listen()?)
+    }
+
+    /// Serves until SIGINT, SIGTERM or the end of its terminal, then [closes](Self::close). The
+    /// exit code, if that was hurried.
+    ///
+    /// # Errors
+    ///
+    /// When records could not be written.
+    pub fn run(self, signals: Signals) -> Result<Option<u8>, StartError> {
+        self.app.control.block_on(signals.told_to_end());
+        let hurry = self.app.hurries();
+        self.close()?;
+        Ok(hurry.exit_code())
     }
 
     /// Lets calls in flight finish, at most [`DRAIN_TIMEOUT`], and ends everything.
@@ -317,23 +344,8 @@ fn supervise(
     });
     let (servers, catalog) = (servers.collect(), Arc::clone(catalog));
     let secrets = Arc::new(Secrets::new(config.secrets()));
-    Supervisor::start(servers, catalog, secrets, noted, control.handle())
-}
-
-/// Waits for SIGINT or SIGTERM.
-///
-/// # Errors
-///
-/// When the system does not let signals be awaited.
-pub async fn ended_by_signal() -> io::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    Ok(())
+    let reaper = Reaper::new(config.reaper.clone());
+    Supervisor::start(servers, reaper, catalog, secrets, noted, control.handle())
 }
 
 /// Worker threads: one for each core.
@@ -390,132 +402,6 @@ where
     }
     let (head, body) = request.into_parts();
     mcp::handle(worker, &shared.sessions, connection, shared.now_ms(), &head, body).await
-}
-
-/// A worker thread: where its sockets go in, and how busy it is.
-#[derive(Debug)]
-struct Lane {
-    sockets: mpsc::Sender<Arrived>,
-    connections: Arc<AtomicUsize>,
-    thread: JoinHandle<()>,
-}
-
-/// A connection on its way to a worker.
-#[derive(Debug)]
-struct Arrived {
-    socket: StdStream,
-    place: Place,
-}
-
-impl Lane {
-    fn start(shared: Arc<Shared>, number: usize, drain: watch::Receiver<bool>) -> io::Result<Self> {
-        let (sockets, queue) = mpsc::channel(SOCKET_QUEUE);
-        let connections = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&connections);
-        let thread =
-            std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
-                let runtime = match local_runtime() {
-                    Ok(runtime) => runtime,
-                    Err(error) => {
-                        tracing::error!(%error, "a worker could not start");
-                        return;
-                    }
-                };
-                runtime.block_on(work(shared, queue, counted, drain));
-            })?;
-        Ok(Self { sockets, connections, thread })
-    }
-}
-
-impl Lane {
-    /// Waits for the worker to end, until the deadline. It keeps to [`DRAIN_TIMEOUT`] by itself.
-    fn finish(self, deadline: Instant) {
-        drop(self.sockets);
-        while !self.thread.is_finished() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        if !self.thread.is_finished() {
-            tracing::error!("a worker thread did not end");
-        } else if self.thread.join().is_err() {
-            tracing::error!("a worker thread panicked");
-        }
-    }
-}
-
-/// A runtime for one thread, whose tasks need not be `Send`.
-///
-/// # Errors
-///
-/// When the system gives no event queue.
-pub fn local_runtime() -> io::Result<tokio::runtime::LocalRuntime> {
-    Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
-}
-
-/// One worker's life: serve connections until told to drain, then let them finish.
-async fn work(
-    shared: Arc<Shared>,
-    mut queue: mpsc::Receiver<Arrived>,
-    counted: Arc<AtomicUsize>,
-    drain: watch::Receiver<bool>,
-) {
-    let worker = Rc::new(Worker::new(Arc::clone(&shared.proxy)));
-    let mut connections = JoinSet::new();
-    let lingering = Rc::clone(&worker);
-    let lingering = tokio::task::spawn_local(async move { lingering.pulse.linger().await });
-    let mut draining = drain.clone();
-    let mut sweeps = tokio::time::interval(SWEEP_INTERVAL);
-    loop {
-        let arrived = tokio::select! {
-            _ = sweeps.tick() => {
-                worker.pool.sweep();
-                continue;
-            }
-            arrived = queue.recv() => arrived,
-            _ = connections.join_next(), if !connections.is_empty() => continue,
-            _ = draining.wait_for(|draining| *draining) => None,
-        };
-        let Some(Arrived { socket, place }) = arrived else { break };
-        let socket = match TcpStream::from_std(socket) {
-            Ok(socket) => socket,
-            Err(error) => {
-                tracing::debug!(%error, "a connection was lost before it was served");
-                counted.fetch_sub(1, Ordering::Relaxed);
-                continue;
-            }
-        };
-        let (shared, worker, counted) =
-            (Arc::clone(&shared), Rc::clone(&worker), Arc::clone(&counted));
-        let drain = drain.clone();
-        let (places, number) = place.name();
-        let task = connections.spawn_local(async move {
-            let _open = Open(counted);
-            if let Err(error) = connection(shared, worker, socket, &place, drain).await {
-                tracing::debug!(%error, "a connection ended badly");
-            }
-        });
-        Place::served_by(&places, number, task);
-    }
-    let rest = async {
-        while connections.join_next().await.is_some() {}
-        worker.settled().await;
-    };
-    if tokio::time::timeout(DRAIN_TIMEOUT, rest).await.is_err() {
-        // Dropped calls leave their records; those of a thread left behind would not.
-        tracing::warn!("calls are cut off: they did not finish within {DRAIN_TIMEOUT:?}");
-        connections.shutdown().await;
-    }
-    lingering.abort();
-    // It was told to end, and never fails.
-    let _ = lingering.await;
-}
-
-/// Counts a connection down when it ends, however it ends.
-struct Open(Arc<AtomicUsize>);
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 async fn connection(

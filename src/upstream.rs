@@ -2,7 +2,8 @@
 //!
 //! Owns the connection to each server, its lifecycle, and the bytes of a call both ways. A call
 //! needs a [`Permit`](crate::intent::Permit). The answer comes as the server's own bytes, message
-//! by message; what is in them is deliberately not read here beyond what routing needs.
+//! by message; what is in them is deliberately not read here beyond what routing needs. A second
+//! process, the [`reaper`], ends the children should this one be killed.
 //!
 //! ```text
 //!            workers (one thread each)            │        control runtime
@@ -14,6 +15,7 @@
 
 pub mod answer;
 pub mod ask;
+mod attempts;
 pub mod call;
 pub mod clock;
 mod confidential;
@@ -27,6 +29,7 @@ mod established;
 mod heard;
 pub mod http;
 mod ids;
+mod keeper;
 mod lifecycle;
 mod listen;
 pub mod oauth;
@@ -35,6 +38,7 @@ mod peer;
 pub mod pending;
 mod probe;
 mod process;
+pub mod reaper;
 pub mod request;
 mod session;
 mod sse_only;

@@ -49,7 +49,7 @@ const MAX_ERROR_BYTES: usize = 64 * 1024;
         (status = 413, description = "The body is too large"),
         (status = 500, description = "A fault of the proxy's own"),
         (status = 502, description = "The upstream server failed, or answered with a JSON-RPC error"),
-        (status = 503, description = "The call cannot be recorded, so it is not made"),
+        (status = 503, description = "The call cannot be recorded, so it is not made; or mcpproxy is shutting down and has cut it off"),
     )
 )]
 pub(super) async fn call(

@@ -33,7 +33,7 @@ Start here:
   mcpproxy activity list        what went through, and what was decided
 
 Exit codes: 0 ok, 1 the operation failed, 2 bad usage, 3 server not reachable or port taken,
-4 activity store locked or damaged, 5 config error."
+4 activity store locked or damaged, 5 config error, 130 and 143 told twice to end."
 )]
 pub(super) struct Cli {
     #[command(flatten)]
@@ -114,7 +114,9 @@ Examples:
   mcpproxy serve --salvage
 
 Agents connect to http://127.0.0.1:8080/mcp. An empty or missing config is a working config.
-Ctrl-C lets calls in flight finish, flushes the activity log and stops every child process.")]
+Ctrl-C lets calls in flight finish (20 seconds), flushes the activity log and stops every child
+process; a second one does not wait (exit 130). SIGTERM and the end of the terminal do as Ctrl-C;
+SIGHUP otherwise changes nothing: the config is read at the start.")]
     Serve(Serve),
     /// Speak MCP over stdin and stdout, for clients that start a command
     #[command(after_help = "\
@@ -123,8 +125,8 @@ Examples:
   {\"mcpServers\": {\"mcpproxy\": {\"command\": \"mcpproxy\", \"args\": [\"stdio\"]}}}
 
 The second line is the entry for a client's config. A server that runs with the same config is used,
-else the proxy runs in this process. stdout carries MCP only; logs go to stderr. SIGTERM and the end
-of input let calls in flight finish.")]
+else the proxy runs in this process. stdout carries MCP only; logs go to stderr. SIGINT, SIGTERM and
+the end of input let calls in flight finish; a second signal does not wait.")]
     Stdio,
     /// Call a tool through the proxy, as an agent would
     #[command(

@@ -34,6 +34,7 @@ use self::reading::{Gathering, Line, Room};
 use self::session::Session;
 use super::http::hint;
 use crate::downstream::lines::Lines;
+use crate::proxy::ending::CUT_OFF;
 use crate::server::DRAIN_TIMEOUT;
 use crate::wire::headers::SESSION_ID;
 use crate::wire::jsonrpc::{self, Code};
@@ -304,6 +305,11 @@ impl Bridge {
         if tokio::time::timeout(DRAIN_TIMEOUT, finished).await.is_err() {
             tracing::warn!("{} requests were still without an answer", requests.len());
             requests.shutdown().await;
+            let cut = |(id, request): (&Bytes, &UnderWay)| (!request.listens).then(|| id.clone());
+            let cut: Vec<Bytes> = self.under_way.borrow().iter().filter_map(cut).collect();
+            for id in cut {
+                self.say(jsonrpc::error(Some(&id), Code::Internal, CUT_OFF)).await;
+            }
         }
         self.farewell().await;
     }

@@ -11,6 +11,7 @@ use crate::config::file::{Loaded, locate};
 use crate::config::problem::{Problem, Severity};
 use crate::config::servers::Server;
 use crate::config::{Config, Flags};
+use crate::upstream::reaper;
 
 /// Reads the config as `serve` would: file, environment, flags.
 pub(super) fn load(global: &Global, listen: Option<&str>) -> Result<Loaded, Failure> {
@@ -22,6 +23,7 @@ fn flags(global: &Global, listen: Option<&str>) -> Flags {
         listen: listen.map(str::to_owned),
         data_dir: global.data_dir.clone(),
         log_level: global.log_level.clone(),
+        reaper: reaper::this_program(),
     }
 }
 

@@ -21,6 +21,7 @@ use super::scratch::Scratch;
 use super::{log, serve};
 use crate::config::{self, Flags};
 use crate::server::{self, App};
+use crate::upstream::reaper;
 
 /// The width the demo is drawn for: what a newcomer's terminal has at least.
 const WIDTH: u16 = 80;
@@ -118,7 +119,8 @@ pub(super) fn run(global: &Global) -> Result<(), Failure> {
         "output_validation": {"mode": "strict"},
         "mcpServers": {SERVER: {"command": program, "args": ["demo-upstream"]}},
     });
-    let flags = Flags { data_dir: Some(folder.path().to_owned()), ..Flags::default() };
+    let data_dir = Some(folder.path().to_owned());
+    let flags = Flags { data_dir, reaper: reaper::this_program(), ..Flags::default() };
     let no_environment = |_: &str| None;
     let (config, _) = config::parse(&config.to_string(), &no_environment, &flags)
         .map_err(super::config::unusable)?;

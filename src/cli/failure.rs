@@ -17,6 +17,10 @@ pub(super) enum Exit {
     Store = 4,
     /// The config cannot be used.
     Config = 5,
+    /// SIGINT, and SIGINT again: its end was not waited for.
+    Interrupted = 130,
+    /// The same with SIGTERM.
+    Terminated = 143,
 }
 
 /// Why a command failed.
@@ -42,6 +46,13 @@ impl Failure {
     /// The operation failed.
     pub(super) fn failed(message: impl fmt::Display) -> Self {
         Self::new(Exit::Failed, message)
+    }
+
+    /// A second signal has cut off what the first let finish; `code` is what a shell makes of it.
+    pub(super) fn hurried(code: u8) -> Self {
+        let interrupted = code == Exit::Interrupted as u8;
+        let exit = if interrupted { Exit::Interrupted } else { Exit::Terminated };
+        Self::new(exit, "told twice to end: calls in flight were cut off")
     }
 
     /// The command was typed wrongly.

@@ -17,7 +17,7 @@ use crate::config::file::{API_KEY_BYTES, Loaded};
 use crate::config::{LogFormat, Logging};
 use crate::server::{App, StartError};
 
-/// Serves HTTP until SIGINT or SIGTERM.
+/// Serves HTTP until SIGINT, SIGTERM or the end of its terminal.
 pub(super) fn http(global: &Global, flags: &Serve) -> Result<(), Failure> {
     let mut loaded = config::load(global, flags.listen.as_deref())?;
     let log = start_log(loaded.config.logging);
@@ -33,9 +33,14 @@ pub(super) fn http(global: &Global, flags: &Serve) -> Result<(), Failure> {
     let app = App::start(loaded.config, log.lines()).map_err(|error| not_started(&error))?;
     let server = app.serve(listener).map_err(|error| not_started(&error))?;
     let _announced = Announced::at(&data_dir, server.address());
+    // Whoever has read the line may tell us to end.
+    let signals = server.signals().map_err(|error| not_started(&error))?;
     // The one line of stdout: whoever started it knows now that it listens, and where.
     super::output::write(format!("MCP at http://{}/mcp", server.address()).as_bytes())?;
-    server.run().map_err(|error| not_started(&error))
+    match server.run(signals).map_err(|error| not_started(&error))? {
+        None => Ok(()),
+        Some(code) => Err(Failure::hurried(code)),
+    }
 }
 
 /// Moves a damaged log aside and begins another with what can be read (ACT-9).

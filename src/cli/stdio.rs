@@ -1,7 +1,8 @@
 //! `mcpproxy stdio`: one client on stdin and stdout, before the server that runs or, with none
 //! running, before a proxy in this process.
 //!
-//! SIGINT and SIGTERM are the end of input: calls under way finish, as those of `serve` do.
+//! SIGINT and SIGTERM are the end of input: calls under way finish, as those of `serve` do, and are
+//! cut off by the next one. The terminal is the client's, and so is what follows from its end.
 
 use std::io;
 use std::pin::Pin;
@@ -17,7 +18,7 @@ use crate::activity::StoreError;
 use crate::config::Config;
 use crate::downstream;
 use crate::proxy::Worker;
-use crate::server::{self, App, DRAIN_TIMEOUT, StartError};
+use crate::server::{self, App, CUT_GRACE, DRAIN_TIMEOUT, Hurry, StartError};
 use crate::telemetry::Lines;
 
 /// Serves one client over stdin and stdout until it closes its end.
@@ -33,16 +34,37 @@ pub(super) fn run(global: &Global) -> Result<(), Failure> {
             false => running::elsewhere(&loaded.config).await,
         }
     });
+    let mut hurried = None;
     let served = if let Some(client) = found {
         tracing::info!("using the server at {}", client.authority());
         let input = Input::new().map_err(Failure::failed)?;
         let (place, key) = (client.authority(), loaded.config.key());
-        runtime.block_on(bridge::run(place, key, input, tokio::io::stdout()))
+        runtime.block_on(async {
+            let mut ended = std::pin::pin!(server::ended_by_signal());
+            let mut carrying = std::pin::pin!(bridge::run(place, key, input, tokio::io::stdout()));
+            tokio::select! {
+                carried = &mut carrying => return carried,
+                ended = &mut ended => ended?,
+            }
+            // There is nothing here to end in order.
+            let hurry = Hurry::default();
+            hurry.watch(|| {});
+            tokio::select! {
+                carried = &mut carrying => carried,
+                () = hurry.told() => {
+                    hurried = hurry.exit_code();
+                    Ok(())
+                }
+            }
+        })
     } else {
         alone(&runtime, loaded.config, log.lines())?
     };
     // A read of stdin that a signal left behind would be waited for otherwise.
     runtime.shutdown_background();
+    if let Some(code) = hurried {
+        return Err(Failure::hurried(code));
+    }
     served.map_err(|error| Failure::failed(format!("the client's pipe failed: {error}")))
 }
 
@@ -60,6 +82,7 @@ fn alone(
         error => serve::not_started(&error),
     })?;
     let worker = Rc::new(Worker::new(app.shared().proxy.clone()));
+    let (ending, mut hurried) = (worker.ending.clone(), None);
     let served = runtime.block_on(async {
         let input = Input::new()?;
         let mut ended = std::pin::pin!(server::ended_by_signal());
@@ -70,10 +93,23 @@ fn alone(
             ended = &mut ended => ended?,
         }
         // The signal ended the input as well: what is left is to let calls finish.
-        tokio::time::timeout(DRAIN_TIMEOUT, serving).await.unwrap_or(Ok(()))
+        let told = hurried.insert(app.hurries());
+        tokio::select! {
+            served = tokio::time::timeout(DRAIN_TIMEOUT, &mut serving) => {
+                if let Ok(served) = served {
+                    return served;
+                }
+            }
+            () = told.told() => {}
+        }
+        ending.cut_off();
+        tokio::time::timeout(CUT_GRACE, serving).await.unwrap_or(Ok(()))
     });
     app.close().map_err(|error| serve::store(&error))?;
-    Ok(served)
+    match hurried.as_ref().and_then(Hurry::exit_code) {
+        None => Ok(served),
+        Some(code) => Err(Failure::hurried(code)),
+    }
 }
 
 type Ending = Pin<Box<dyn Future<Output = io::Result<()>>>>;
@@ -86,7 +122,12 @@ struct Input {
 
 impl Input {
     fn new() -> io::Result<Self> {
-        let ended: Ending = Box::pin(server::ended_by_signal());
+        let ended: Ending = Box::pin(async {
+            tokio::select! {
+                ended = server::ended_by_signal() => ended,
+                failed = server::outlive_terminal() => failed,
+            }
+        });
         Ok(Self { stdin: tokio::io::stdin(), ended: Some(ended) })
     }
 }

@@ -254,6 +254,7 @@ fn flag_beats_environment_beats_file() {
         listen: Some("127.0.0.1:3".into()),
         data_dir: Some("/flag".into()),
         log_level: Some("debug".into()),
+        reaper: None,
     };
     assert_eq!(shown(&env, &flags), (3, "/flag".into(), "e".into(), Level::Debug));
     let bad = Flags { listen: Some("x".into()), ..Flags::default() };

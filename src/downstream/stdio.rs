@@ -147,12 +147,12 @@ impl Pipe {
                 }
                 let replies = self.replies.clone();
                 let call = self.under_way.watch(Owner::PIPE, &id, running);
-                self.calls.spawn_local(async move {
+                self.calls.spawn_local(self.worker.ending.clone().attend(async move {
                     if let Some(message) = complete(era, &id, call, &replies).await {
                         // The client is gone when nobody takes it; there is no one to tell.
                         let _ = replies.send(message).await;
                     }
-                });
+                }));
             }
             Reaction::Listen { id, filter } => {
                 let draining = self.draining.subscribe();

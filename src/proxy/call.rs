@@ -27,7 +27,7 @@ use crate::tool::{OutputSchema, Tool, ToolName};
 use crate::upstream::{Answer, Beside, Era, clock};
 use crate::wire::splice::Splice;
 
-/// How long a call waits for a server's first set of tools after a start.
+/// How long a call waits for a server's first set of tools after a start, within its time.
 const CATALOG_WAIT: Duration = Duration::from_secs(30);
 
 /// Who calls.
@@ -144,6 +144,7 @@ pub async fn retrieve_tools(
     };
     exit.name("", "retrieve_tools");
     exit.keep(Raw::Arguments, &raw);
+    worker.proxy.upstreams.nudge();
     let found = retrieve::retrieve(&raw, &worker.proxy.catalog.load(), worker.proxy.tools_limit);
     let (status, error, piece) = match found {
         Ok(result) => {
@@ -222,7 +223,7 @@ async fn prepare(
     let known = proxy.catalog.load().named(server, tool).cloned();
     let tool = match known {
         Some(tool) => tool,
-        None => find(worker, &read.tool()).await?,
+        None => find(worker, &read.tool(), exit.began()).await?,
     };
     let permit = intent::authorize(variant, &read.intent, tool, &proxy.intent)
         .map_err(|denial| exit.deny(&denial))?;
@@ -243,8 +244,13 @@ pub(super) fn note_warnings(exit: &mut Exit, permit: &Permit) {
     }
 }
 
-/// The tool of that name, waiting for its server's first set.
-pub(super) async fn find(worker: &Worker, name: &ToolName) -> Result<Arc<Tool>, Stop> {
+/// The tool of that name, waiting for its server's first set, and for a server that is away: it may
+/// come back with tools that nobody has seen. All that counts as time of the call that `began` then.
+pub(super) async fn find(
+    worker: &Worker,
+    name: &ToolName,
+    began: Instant,
+) -> Result<Arc<Tool>, Stop> {
     let proxy = &worker.proxy;
     let unknown = |text: String| Stop::new(Status::Error, RefusalKind::Unknown, text);
     if let Some(tool) = proxy.catalog.load().tool(name) {
@@ -256,36 +262,43 @@ pub(super) async fn find(worker: &Worker, name: &ToolName) -> Result<Arc<Tool>, 
             name.server
         )));
     };
-    // After a start the server's first set of tools may still be on its way.
-    let arrived = tokio::select! {
-        biased;
-        arrived = proxy.catalog.wait_for(name, Instant::now() + CATALOG_WAIT) => arrived,
-        () = upstream.settled() => proxy.catalog.load().tool(name).cloned(),
+    let until = began + upstream.call_timeout();
+    let finding = async {
+        // After a start the server's first set of tools may still be on its way.
+        let arrived = tokio::select! {
+            biased;
+            arrived = proxy.catalog.wait_for(name, until.min(began + CATALOG_WAIT)) => arrived,
+            () = upstream.settled() => proxy.catalog.load().tool(name).cloned(),
+        };
+        if let Some(tool) = arrived {
+            return Ok(tool);
+        }
+        let away = |reason| Stop::new(Status::Error, RefusalKind::Upstream, reason);
+        upstream.discovered(until).await.map_err(away)?;
+        let found = proxy.catalog.load().tool(name).cloned();
+        found.ok_or_else(|| {
+            unknown(format!("Tool '{name}' not found. Use retrieve_tools to find tools."))
+        })
     };
-    if let Some(tool) = arrived {
-        return Ok(tool);
-    }
-    let text = match upstream.unavailable() {
-        Some(reason) => return Err(Stop::new(Status::Error, RefusalKind::Upstream, reason)),
-        None => format!("Tool '{name}' not found. Use retrieve_tools to find tools."),
-    };
-    Err(unknown(text))
+    let found = worker.ending.unless_cut(finding).await;
+    found.unwrap_or_else(|| Err(Stop::cut_off(&name.server, &name.tool, RefusalKind::Unavailable)))
 }
 
 /// Waits for the tool's output schema where answers are judged by it: nothing that should be
 /// judged goes out before it can be.
-async fn compiled(worker: &Worker, tool: &Tool) -> Result<(), Stop> {
+async fn compiled(worker: &Worker, tool: &Tool, until: Instant) -> Result<(), Stop> {
     let judged = tool.policy.mode != Mode::Off;
     if !judged || !matches!(tool.schema.now(), OutputSchema::Compiling(_)) {
         return Ok(());
     }
-    if worker.proxy.catalog.compiled(tool, Instant::now() + compiling::LIMIT).await {
+    let asked = Instant::now();
+    if worker.proxy.catalog.compiled(tool, until.min(asked + compiling::LIMIT)).await {
         return Ok(());
     }
-    let waited = compiling::LIMIT.as_secs();
     let text = format!(
-        "Tool '{}' cannot be called yet: its output schema is still being compiled, after {waited} seconds",
-        tool.name
+        "Tool '{}' cannot be called yet: its output schema is still being compiled, after a wait of {} ms",
+        tool.name,
+        asked.elapsed().as_millis()
     );
     Err(Stop::new(Status::Error, RefusalKind::Upstream, text))
 }
@@ -303,16 +316,20 @@ async fn send(
         let text = format!("Server '{server}' not found");
         return Err(Stop::new(Status::Error, RefusalKind::Unknown, text));
     };
-    compiled(worker, permit.tool()).await?;
+    let began = exit.began();
+    let cut = || Stop::cut_off(server, &permit.tool().name.tool, RefusalKind::Unavailable);
+    let compiled = compiled(worker, permit.tool(), began + upstream.call_timeout());
+    worker.ending.unless_cut(compiled).await.ok_or_else(cut)??;
     let now = clock::now();
     exit.sent = Some(now);
     if let Some(user) = user {
         worker.proxy.audiences.enter(upstream, user, now);
     }
-    let answer = upstream.call(&worker.pool, &permit, arguments, beside).await;
-    match answer {
-        Ok(answer) => Ok((permit, answer)),
-        Err(error) => {
+    let answer = upstream.call(&worker.pool, &permit, arguments, beside, began);
+    match worker.ending.unless_cut(answer).await {
+        None => Err(cut()),
+        Some(Ok(answer)) => Ok((permit, answer)),
+        Some(Err(error)) => {
             let now = clock::now();
             exit.answered = Some(now);
             if let Some(user) = user {

@@ -6,6 +6,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 
@@ -38,6 +39,7 @@ pub fn list_tools(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, params: &Bytes) 
     };
     let (worker, era) = (Rc::clone(worker), peer.client.era);
     let running = Running::new(|reply| async move {
+        worker.proxy.upstreams.nudge();
         first_sets(&worker).await;
         let beside = dispatch::own_members(era, Caching::Milliseconds(FRESH_MS));
         let page = listing::page(&beside, "tools", worker.proxy.catalog.load().listed(&start));
@@ -96,7 +98,7 @@ async fn prepare(
         let text = "Invalid params: arguments must be an object".to_owned();
         return Err(Stop::new(Status::Rejected, RefusalKind::Unreadable, text));
     }
-    let tool = find(worker, name).await?;
+    let tool = find(worker, name, exit.began()).await?;
     exit.name(&tool.name.server, &tool.name.tool);
     if let (Some(repeats), Some(headers)) = (&tool.repeats, headers) {
         headers.check(repeats, arguments).map_err(|mismatch| {
@@ -113,7 +115,7 @@ async fn prepare(
     Ok(permit)
 }
 
-async fn find(worker: &Worker, name: &str) -> Result<Arc<Tool>, Stop> {
+async fn find(worker: &Worker, name: &str, began: Instant) -> Result<Arc<Tool>, Stop> {
     let proxy = &worker.proxy;
     let unknown = || {
         let text = format!("Unknown tool: {}", dispatch::shown(name));
@@ -125,7 +127,7 @@ async fn find(worker: &Worker, name: &str) -> Result<Arc<Tool>, Stop> {
     // After a start the server's first set of tools may still be on its way.
     if let Some((server, tool)) = exposed::split_name(name) {
         let name = ToolName { server: server.into(), tool: tool.into() };
-        return call::find(worker, &name).await.map_err(|stop| match stop.refusal.kind {
+        return call::find(worker, &name, began).await.map_err(|stop| match stop.refusal.kind {
             RefusalKind::Upstream => stop,
             RefusalKind::Unknown
             | RefusalKind::Unreadable

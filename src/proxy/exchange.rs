@@ -18,6 +18,7 @@ use crate::intent::Permit;
 use crate::output::{
     Failure, Fault, Finding, Inspector, Member, Message, Mode, Policy, Required, Treatment,
 };
+use crate::proxy::ending::CUT_OFF;
 use crate::proxy::exit::Exit;
 use crate::proxy::more::Forward;
 use crate::proxy::relay::{Asked, Relay, Step};
@@ -120,6 +121,8 @@ enum Broken {
     Upstream(String),
     /// Strict refuses it.
     Blocked(Failure),
+    /// The proxy is ending.
+    CutOff,
 }
 
 impl From<Fault> for Broken {
@@ -183,7 +186,8 @@ impl Exchange {
     #[expect(clippy::manual_async_fn, reason = "an async fn would keep `self` twice")]
     pub(super) fn run(mut self) -> impl Future<Output = Result<(), Aborted>> {
         async move {
-            let received = self.receive().await;
+            let ending = self.worker.ending.clone();
+            let received = ending.unless_cut(self.receive()).await.unwrap_or(Err(Broken::CutOff));
             let now = clock::now();
             self.exit.answered = Some(now);
             self.relay.was_active(now);
@@ -207,7 +211,10 @@ impl Exchange {
                     Box::pin(self.block(&failure)).await;
                     Ok(())
                 }
-                Err(Broken::Upstream(cause)) => Box::pin(self.fail(&cause)).await,
+                Err(Broken::Upstream(cause)) => {
+                    Box::pin(self.fail(&cause, RefusalKind::Upstream)).await
+                }
+                Err(Broken::CutOff) => Box::pin(self.fail(CUT_OFF, RefusalKind::Unavailable)).await,
             }
         }
     }
@@ -513,8 +520,9 @@ impl Exchange {
         self.reply.put(Piece::Whole(Member::Result, Splice::from(result)));
     }
 
-    /// The upstream failed in the middle of its answer.
-    async fn fail(&mut self, cause: &str) -> Result<(), Aborted> {
+    /// The upstream failed in the middle of its answer, or we do not wait for the rest; a tool's
+    /// call is refused as of that kind.
+    async fn fail(&mut self, cause: &str, kind: RefusalKind) -> Result<(), Aborted> {
         let name = self.subject.name();
         let text = format!("{}: {}: {cause}", name.server, name.tool);
         self.exit.close(Status::Error, &text).await;
@@ -522,7 +530,7 @@ impl Exchange {
             return Err(Aborted(text));
         }
         let kind = match self.subject {
-            Subject::Tool(_) => RefusalKind::Upstream,
+            Subject::Tool(_) => kind,
             Subject::Other(..) => RefusalKind::Failed,
         };
         self.reply.put(Piece::Refused(Refusal { kind, text }));

@@ -12,6 +12,7 @@ use crate::activity::record::{Decision, Draft, Entry, Policy, Raw, Status, Text,
 use crate::intent::{Denial, DenialKind, Operation};
 use crate::proxy::Worker;
 use crate::proxy::call::Caller;
+use crate::proxy::ending::{CUT_OFF, Ending};
 use crate::proxy::reply::{Piece, Refusal, RefusalKind, Reply};
 use crate::upstream::{CallError, clock};
 
@@ -29,6 +30,11 @@ impl Stop {
     pub(super) fn upstream(error: &CallError) -> Self {
         Self::new(Status::Error, RefusalKind::Upstream, error.to_string())
     }
+
+    /// The proxy is ending, and does not wait for the call any longer.
+    pub(super) fn cut_off(server: &str, what: &str, kind: RefusalKind) -> Self {
+        Self::new(Status::Error, kind, format!("{server}: {what}: {CUT_OFF}"))
+    }
 }
 
 /// The one way out of a call: whatever happens to it, its record is written.
@@ -45,6 +51,8 @@ pub(super) struct Exit {
     pub(super) answered: Option<Instant>,
     /// Tells whether a call that is dropped was given up by its client.
     reply: Reply,
+    /// Or cut off by us.
+    ending: Ending,
 }
 
 /// Bytes kept of what the client sent, and of the answer.
@@ -80,10 +88,16 @@ impl Exit {
             payload: worker.proxy.max_payload_bytes,
             response: worker.proxy.max_response_bytes,
         };
-        Ok(Self::with(slot, entry, began, limits, reply))
+        Ok(Self::with(slot, entry, began, limits, (reply, &worker.ending)))
     }
 
-    fn with(slot: Slot, entry: Box<Entry>, began: Instant, limits: Limits, reply: &Reply) -> Self {
+    fn with(
+        slot: Slot,
+        entry: Box<Entry>,
+        began: Instant,
+        limits: Limits,
+        (reply, ending): (&Reply, &Ending),
+    ) -> Self {
         Self {
             record: Some((slot, entry)),
             limits,
@@ -92,7 +106,13 @@ impl Exit {
             sent: None,
             answered: None,
             reply: reply.clone(),
+            ending: ending.clone(),
         }
+    }
+
+    /// When the call began: its time counts from here.
+    pub(super) fn began(&self) -> Instant {
+        self.began
     }
 
     /// Notes which tool is called, or what else.
@@ -202,9 +222,10 @@ impl Drop for Exit {
         if self.record.is_none() {
             return;
         }
-        let text = match self.reply.is_cancelled() {
-            true => "the client cancelled the call",
-            false => "the client went away before the reply was complete",
+        let text = match (self.reply.is_cancelled(), self.ending.is_cut()) {
+            (true, _) => "the client cancelled the call",
+            (false, true) => CUT_OFF,
+            (false, false) => "the client went away before the reply was complete",
         };
         if let Some((slot, mut entry)) = self.end(clock::now(), Status::Error, text) {
             entry.decisions.extend(self.unjudged.take().map(|decide| decide()));
@@ -221,22 +242,24 @@ fn micros(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::activity::{Activity, Config, Source, query::Filter};
+    use crate::activity::{Activity, Config, Filter, Page, Source, Writer};
+
+    /// An exit on a log of its own.
+    async fn open(reply: &Reply, ending: &Ending) -> (Exit, Activity, Writer, tempfile::TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let (activity, writer) = Activity::open(folder.path(), Config::default()).unwrap();
+        let slot = activity.reserve().await.unwrap();
+        let draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Error);
+        let limits = Limits::default();
+        let exit = Exit::with(slot, draft.into(), Instant::now(), limits, (reply, ending));
+        (exit, activity, writer, folder)
+    }
 
     #[tokio::test]
     async fn fr_a5_a_call_that_is_dropped_while_its_answer_is_judged_leaves_a_decision() {
         for judging in [true, false] {
-            let folder = tempfile::tempdir().unwrap();
-            let (activity, writer) = Activity::open(folder.path(), Config::default()).unwrap();
-            let slot = activity.reserve().await.unwrap();
-            let draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Error);
-            let mut exit = Exit::with(
-                slot,
-                draft.into(),
-                Instant::now(),
-                Limits::default(),
-                &Reply::default(),
-            );
+            let (reply, ending) = (Reply::default(), Ending::default());
+            let (mut exit, activity, writer, _folder) = open(&reply, &ending).await;
             let unjudged =
                 || Decision::new(Verdict::Warning, Policy::OutputValidation, "not judged");
             exit.unjudged = judging.then_some(unjudged);
@@ -244,6 +267,23 @@ mod tests {
             activity.flush().unwrap();
             let records = activity.count(&Filter::default()).unwrap();
             assert_eq!(records, 1 + u64::from(judging));
+            writer.close().unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_dropped_says_by_whom() {
+        for (cut, text) in [(true, "mcpproxy is shutting down"), (false, "the client went away")] {
+            let (reply, ending) = (Reply::default(), Ending::default());
+            let (exit, activity, writer, _folder) = open(&reply, &ending).await;
+            if cut {
+                ending.cut_off();
+            }
+            drop(exit);
+            activity.flush().unwrap();
+            let records = activity.list(&Filter::default(), &Page::default()).unwrap().records;
+            let told = &records[0].head.error;
+            assert!(told.starts_with(text), "{told}");
             writer.close().unwrap();
         }
     }

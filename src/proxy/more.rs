@@ -15,6 +15,7 @@ pub mod watch;
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -233,7 +234,9 @@ async fn send(
     if let Some(client) = subscriber {
         worker.proxy.audiences.enter(upstream, client, now);
     }
-    match upstream.ask(&worker.pool, ask).await {
+    let asked = worker.ending.unless_cut(upstream.ask(&worker.pool, ask, exit.began())).await;
+    let cut = || Stop::cut_off(upstream.name(), forward.method(), RefusalKind::Failed);
+    match asked.ok_or_else(cut)? {
         Ok(answer) => {
             if forward == Forward::Subscribe {
                 upstream.want(&own, Some(answer.generation()));
@@ -262,13 +265,13 @@ async fn follow(
     client: &Arc<Client>,
 ) -> Result<(), Stop> {
     let server = upstream.name();
-    let why = match upstream.unavailable() {
-        Some(reason) => reason,
-        None if !upstream.offers().resource_updates => {
+    let why = match upstream.reached(Instant::now() + offers::LIST_WAIT).await {
+        Err(reason) => reason,
+        Ok(()) if !upstream.offers().resource_updates => {
             format!("{server}: the server does not tell of changes of resources")
         }
-        None if upstream.want_followed(own).await => return Ok(()),
-        None => format!("{server}: the server did not take the subscription"),
+        Ok(()) if upstream.want_followed(own).await => return Ok(()),
+        Ok(()) => format!("{server}: the server did not take the subscription"),
     };
     if worker.proxy.offers.subscribers.leave(&exposed::uri(server, own), client) {
         upstream.unwant(own);

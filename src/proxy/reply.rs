@@ -62,7 +62,8 @@ pub enum RefusalKind {
     Upstream,
     /// A request that is no call of a tool cannot be answered, whoever is to blame.
     Failed,
-    /// The activity log cannot take the call's record (ACT-2).
+    /// The activity log cannot take the call's record (ACT-2), or the proxy is ending and does not
+    /// wait for the call.
     Unavailable,
 }
 

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
 
+use super::lane::{Arrived, Lane};
 use super::places::Places;
-use super::{Arrived, Lane};
 use crate::downstream::source::Source;
 use crate::os::descriptors;
 

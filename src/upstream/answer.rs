@@ -12,6 +12,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::ask::Era;
 use super::call::{Carrier, Upstream};
+use super::deadline::Allowance;
 use super::error::{CallError, Cause, Sent};
 use super::heard::Heard;
 use super::http::{self, Cursor, Exchange, Pool, Resuming, Session};
@@ -80,9 +81,9 @@ impl Cancel {
         Self { upstream, generation, id, armed }
     }
 
-    /// The call has failed: there may be nothing left to cancel.
-    pub(super) fn failed(&mut self, cause: &Cause) {
-        self.armed &= cause.leaves_call_running();
+    /// The call has failed: there may be nothing to cancel, or nothing left.
+    pub(super) fn failed(&mut self, cause: &Cause, sent: Sent) {
+        self.armed &= sent == Sent::Maybe && cause.leaves_call_running();
     }
 }
 
@@ -136,8 +137,8 @@ impl Answer {
     /// server asked.
     pub fn wait_longer(&mut self, limit: Duration) {
         match &mut self.source {
-            Source::Http(source) => source.wait_longer(limit),
-            Source::Heard(heard) => heard.wait_longer(limit),
+            Source::Http(source) => source.wait_until(Allowance::now(limit)),
+            Source::Heard(heard) => heard.wait_until(Allowance::now(limit)),
             Source::Stdio(call) => call.wait_longer(limit),
         }
     }
@@ -193,10 +194,11 @@ impl HttpSource {
         Self { stage: Stage::Streaming(exchange), cursor: None, pool, key, cancel, trusted: true }
     }
 
-    pub(super) fn wait_longer(&mut self, limit: Duration) {
+    /// Its next message has to begin in what is left of this time.
+    pub(super) fn wait_until(&mut self, time: Allowance) {
         match &mut self.stage {
-            Stage::Streaming(exchange) => exchange.wait_longer(limit),
-            Stage::Resuming(resuming) => resuming.wait_longer(limit),
+            Stage::Streaming(exchange) => exchange.wait_until(time),
+            Stage::Resuming(resuming) => resuming.wait_until(time),
             Stage::Over => {}
         }
     }
@@ -210,7 +212,7 @@ impl HttpSource {
                         Ok(event) => event,
                         Err(cause) => {
                             self.stage = Stage::Over;
-                            self.cancel.failed(&cause);
+                            self.cancel.failed(&cause, Sent::Maybe);
                             return Err(cause);
                         }
                     };

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
@@ -16,6 +16,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, watch};
 
 use super::answer::{Answer, Cancel, HttpSource, Source};
 use super::ask::{Ask, Beside, Changes, Era, Offers, Takes, Told};
+use super::attempts::Attempts;
+use super::deadline::Allowance;
 use super::desk::{self, Desk, News};
 use super::error::{CallError, Cause, Sent, Undelivered};
 use super::heard::{Going, Heard};
@@ -24,15 +26,10 @@ use super::ids;
 use super::peer::Peer;
 use super::request::{Fields, Params};
 use super::stdio::Link;
-use super::supervisor::{Control, ServerState, Status};
+use super::supervisor::{Control, ServerState};
 use super::wanted::{Followed, Wanted};
 use crate::intent::Permit;
 
-/// Longest wait of calls for a server that is still connecting, from when it began to. The server
-/// may be one whose tools are known from the last run: a call is worth that wait, since most
-/// servers need a few seconds to start. Once an attempt has failed calls fail at once, until one
-/// succeeds.
-pub const CONNECT_WAIT: Duration = Duration::from_secs(10);
 /// Longest wait for the head of an answer that is heard: beyond every other limit.
 const HEAD_LIMIT: Duration = Duration::from_secs(24 * 3600);
 /// Longest wait of a client's answer for its way to the server that asked.
@@ -50,6 +47,7 @@ pub struct Upstream {
     /// Permits, and how many there are in all.
     pub(super) slots: Option<(Arc<Semaphore>, usize)>,
     pub(super) live: ArcSwapOption<Live>,
+    pub(super) attempts: Attempts,
     pub(super) state: watch::Sender<ServerState>,
     pub(super) control: mpsc::Sender<Control>,
     /// What it said of itself when it was reached last.
@@ -98,6 +96,12 @@ impl Upstream {
         &self.name
     }
 
+    /// The time that a call has until its answer begins.
+    #[must_use]
+    pub fn call_timeout(&self) -> Duration {
+        self.call_timeout
+    }
+
     /// Its place in the config, from 0.
     #[must_use]
     pub fn number(&self) -> usize {
@@ -143,22 +147,6 @@ impl Upstream {
     #[must_use]
     pub fn may_log(&self) -> bool {
         self.peer.may_log()
-    }
-
-    /// Why it cannot be called now, in one line that names it; `None` if it can.
-    #[must_use]
-    pub fn unavailable(&self) -> Option<String> {
-        if self.live.load().is_some() {
-            return None;
-        }
-        let state = self.state.borrow();
-        let cause = match state.status {
-            Status::Connected => return None,
-            Status::Disabled => Cause::Disabled,
-            Status::Connecting => Cause::NotConnected { reason: "it is connecting".into() },
-            Status::Failed => Cause::NotConnected { reason: state.reason.clone() },
-        };
-        Some(format!("{}: {cause}", self.name))
     }
 
     /// Which kind of protocol it speaks, or spoke when it was reached last.
@@ -220,10 +208,12 @@ impl Upstream {
     /// byte, but for raw line ends between tokens, which a line-framed transport cannot carry. What
     /// stands `beside` them goes with it.
     ///
-    /// Waits at most [`CONNECT_WAIT`] for a server that is connecting and `call_timeout` for a
-    /// place under `max_concurrent`. Over HTTP it returns when the head of the answer has come,
-    /// over stdio when the request is queued. `call_timeout` runs until the first byte of each
-    /// message; inside a message no gap may be longer than [`http::STALL_LIMIT`].
+    /// `call_timeout` counts from when the call `began` until the first byte of the answer, with
+    /// all that comes before it: a place under `max_concurrent`, a server that is connecting or
+    /// away (10 seconds at most), a new session, a second attempt. A message that comes before the
+    /// answer begins the wait anew; inside a message no gap may be longer than
+    /// [`http::STALL_LIMIT`]. Over HTTP it returns when the head of the answer has come, over stdio
+    /// when the request is queued.
     ///
     /// # Errors
     /// [`CallError`], which says whether the request had been sent.
@@ -233,13 +223,14 @@ impl Upstream {
         permit: &Permit,
         arguments: Bytes,
         beside: Beside,
+        began: Instant,
     ) -> Result<Answer, CallError> {
         let tool = &permit.tool().name.tool;
         let Beside { meta, members, takes } = beside;
         let repeats = permit.tool().repeats.clone();
         let fields = Fields::Call { arguments, members, repeats };
         let params = Params { method: "tools/call", name: Some(tool.clone()), meta, fields };
-        self.request(pool, params, takes, tool.clone()).await
+        self.request(pool, params, takes, tool.clone(), began).await
     }
 
     /// Sends any other request; its answer comes verbatim, like that of a call. The waits are
@@ -247,12 +238,17 @@ impl Upstream {
     ///
     /// # Errors
     /// As [`Self::call`].
-    pub async fn ask(self: &Arc<Self>, pool: &Rc<Pool>, ask: Ask<'_>) -> Result<Answer, CallError> {
+    pub async fn ask(
+        self: &Arc<Self>,
+        pool: &Rc<Pool>,
+        ask: Ask<'_>,
+        began: Instant,
+    ) -> Result<Answer, CallError> {
         let Ask { method, name, params, meta, takes } = ask;
         debug_assert_ne!(method, "tools/call", "a tool is called with a permit");
         let name = name.map(Arc::from);
         let params = Params { method, name, meta, fields: Fields::Object(params) };
-        self.request(pool, params, takes, method.into()).await
+        self.request(pool, params, takes, method.into(), began).await
     }
 
     async fn request(
@@ -261,11 +257,13 @@ impl Upstream {
         params: Params,
         takes: Takes,
         what: Arc<str>,
+        began: Instant,
     ) -> Result<Answer, CallError> {
+        let time = Allowance::since(began, self.call_timeout);
         let sent = async {
-            let slot = self.slot().await.map_err(unsent)?;
-            let live = self.live().await.map_err(unsent)?;
-            let (source, generation) = self.send(pool, live, params, takes).await?;
+            let slot = self.slot(time).await.map_err(unsent)?;
+            let live = self.live(time.until).await.map_err(unsent)?;
+            let (source, generation) = self.send(pool, live, params, takes, time).await?;
             Ok((source, generation, slot))
         };
         match sent.await {
@@ -285,32 +283,32 @@ impl Upstream {
         live: Arc<Live>,
         params: Params,
         takes: Takes,
+        time: Allowance,
     ) -> Result<(Source, u64), (Cause, Sent)> {
         let generation = live.generation;
         match &live.link {
             Carrier::Http(_) if live.era == Era::Legacy && params.may_be_told(takes) => {
-                let heard = self.hear(pool, live, params, takes);
+                let heard = self.hear(pool, live, params, takes, time);
                 Ok((Source::Heard(Box::new(heard)), generation))
             }
             Carrier::Http(_) => {
                 let over = |live: &Live| live.generation;
                 let id = ids::fresh();
-                let (source, generation) =
-                    self.post(pool, live, &params, id, self.call_timeout, over).await?;
+                let (source, generation) = self.post(pool, live, &params, id, time, over).await?;
                 Ok((Source::Http(source), generation))
             }
             Carrier::Stdio(link) => {
                 let line = |id| params.line(id, live.era);
-                let sent = link.call(line, self.call_timeout, Some(takes)).await;
+                let sent = link.call(line, time, Some(takes)).await;
                 let sent = sent.map(|call| (Source::Stdio(call), generation));
                 if sent.is_ok() || !link.has_ended() {
                     return sent;
                 }
                 // It ended before anything was sent, and its supervisor is about to say so.
-                let again = self.successor(generation).await.map_err(unsent)?;
+                let again = self.successor(generation, time.until).await.map_err(unsent)?;
                 let Carrier::Stdio(link) = &again.link else { return sent };
                 let line = |id| params.line(id, again.era);
-                let call = link.call(line, self.call_timeout, Some(takes)).await?;
+                let call = link.call(line, time, Some(takes)).await?;
                 Ok((Source::Stdio(call), again.generation))
             }
         }
@@ -323,6 +321,7 @@ impl Upstream {
         live: Arc<Live>,
         params: Params,
         takes: Takes,
+        time: Allowance,
     ) -> Heard {
         let (id, going) = (ids::fresh(), Rc::new(Going::default()));
         let (sender, messages) = mpsc::channel(desk::HEARD_MESSAGES);
@@ -332,9 +331,9 @@ impl Upstream {
                 told.attempt(live.generation, live.desk.enter(id, sender.clone(), takes))
             };
             // How long its head may take is decided where it is heard.
-            upstream.post(&pool, live, &params, id, HEAD_LIMIT, over).await
+            upstream.post(&pool, live, &params, id, Allowance::now(HEAD_LIMIT), over).await
         };
-        Heard::new(id, going, messages, Box::pin(sending), self.call_timeout)
+        Heard::new(id, going, messages, Box::pin(sending), time)
     }
 
     /// Posts a request, once more if the session was lost. `over` is told each connection that it
@@ -345,11 +344,11 @@ impl Upstream {
         live: Arc<Live>,
         params: &Params,
         id: u64,
-        limit: Duration,
+        time: Allowance,
         over: impl Fn(&Live) -> P,
     ) -> Result<(Box<HttpSource>, P), (Cause, Sent)> {
         let place = over(&live);
-        let refused = match self.post_once(pool, &live, params, id, limit).await {
+        let refused = match self.post_once(pool, &live, params, id, time).await {
             Ok(source) => return Ok((source, place)),
             Err(refused) => refused,
         };
@@ -357,9 +356,9 @@ impl Upstream {
         if refused.session_unknown {
             // The server knew nothing of the session, so it executed nothing: the one case in
             // which a call is sent twice.
-            let again = self.renewed(live.generation).await.map_err(unsent)?;
+            let again = self.renewed(live.generation, time.until).await.map_err(unsent)?;
             let place = over(&again);
-            return match self.post_once(pool, &again, params, id, limit).await {
+            return match self.post_once(pool, &again, params, id, time).await {
                 Ok(source) => Ok((source, place)),
                 Err(refused) => Err((refused.cause, refused.sent)),
             };
@@ -376,13 +375,13 @@ impl Upstream {
         live: &Live,
         params: &Params,
         id: u64,
-        limit: Duration,
+        time: Allowance,
     ) -> Result<Box<HttpSource>, http::Refused> {
         let Carrier::Http(session) = &live.link else {
             let reason = "it is not reached over HTTP any more".into();
             return Err(http::Refused::unsent(Cause::NotConnected { reason }));
         };
-        let limits = Limits { answer: limit, stall: http::STALL_LIMIT };
+        let limits = Limits::of(time);
         // Closing its connection is what cancels a call of a modern server.
         let armed = live.era == Era::Legacy;
         let upstream = self.clone();
@@ -393,76 +392,32 @@ impl Upstream {
                 Ok(Box::new(HttpSource::new(exchange, pool.clone(), session.key, cancel)))
             }
             Err(refused) => {
-                cancel.failed(&refused.cause);
+                cancel.failed(&refused.cause, refused.sent);
                 Err(refused)
             }
         }
     }
 
-    async fn slot(&self) -> Result<Option<OwnedSemaphorePermit>, Cause> {
+    async fn slot(&self, time: Allowance) -> Result<Option<OwnedSemaphorePermit>, Cause> {
         let Some((slots, limit)) = &self.slots else { return Ok(None) };
         if let Ok(slot) = slots.clone().try_acquire_owned() {
             return Ok(Some(slot));
         }
-        let waited = self.call_timeout;
-        match tokio::time::timeout(waited, slots.clone().acquire_owned()).await {
+        match tokio::time::timeout_at(time.until.into(), slots.clone().acquire_owned()).await {
             Ok(Ok(slot)) => Ok(Some(slot)),
-            Ok(Err(_)) | Err(_) => Err(Cause::Busy { limit: *limit, waited }),
+            Ok(Err(_)) | Err(_) => Err(Cause::Busy { limit: *limit, waited: time.whole }),
         }
-    }
-
-    /// The connection, waiting for one that is being made.
-    async fn live(&self) -> Result<Arc<Live>, Cause> {
-        if let Some(live) = self.live.load_full() {
-            return Ok(live);
-        }
-        let mut state = self.state.subscribe();
-        let wait = state.wait_for(|state| match state.status {
-            Status::Disabled | Status::Failed => true,
-            // What is still called connected may just have been lost.
-            Status::Connecting | Status::Connected => self.live.load().is_some(),
-        });
-        // Counted from when it began to connect: a mute server costs one wait, not one per call.
-        let since = self.state.borrow().since.elapsed().unwrap_or_default();
-        match tokio::time::timeout(CONNECT_WAIT.saturating_sub(since), wait).await {
-            Err(_) => {
-                let waited = Duration::from_secs(since.max(CONNECT_WAIT).as_secs());
-                return Err(Cause::StillConnecting { waited });
-            }
-            Ok(Err(_)) => {}
-            Ok(Ok(state)) => match state.status {
-                Status::Disabled => return Err(Cause::Disabled),
-                Status::Failed => return Err(Cause::NotConnected { reason: state.reason.clone() }),
-                Status::Connected | Status::Connecting => {}
-            },
-        }
-        self.live
-            .load_full()
-            .ok_or_else(|| Cause::NotConnected { reason: "it is shutting down".into() })
     }
 
     /// A connection younger than this one, whose session the server does not know any more.
-    async fn renewed(&self, generation: u64) -> Result<Arc<Live>, Cause> {
+    async fn renewed(&self, generation: u64, until: Instant) -> Result<Arc<Live>, Cause> {
         if self.live.load().as_ref().is_some_and(|live| live.generation == generation) {
             self.report(generation, "the server ended the session".to_owned());
         }
-        match self.successor(generation).await {
+        match self.successor(generation, until).await {
             Err(cause @ Cause::StillConnecting { .. }) => Err(cause),
             other => other.map_err(|cause| Cause::SessionLost { reason: cause.to_string().into() }),
         }
-    }
-
-    /// A connection younger than this one, which has ended or is about to.
-    async fn successor(&self, generation: u64) -> Result<Arc<Live>, Cause> {
-        let mut state = self.state.subscribe();
-        // Until the supervisor has taken the old connection away.
-        let taken = state.wait_for(|_| {
-            self.live.load().as_ref().is_none_or(|live| live.generation != generation)
-        });
-        if tokio::time::timeout(CONNECT_WAIT, taken).await.is_err() {
-            return Err(Cause::StillConnecting { waited: CONNECT_WAIT });
-        }
-        self.live().await
     }
 
     /// Tells the supervisor that a connection is no good. It is told once; more of the same may be

@@ -64,7 +64,8 @@ pub struct Config {
     /// Most time from starting or connecting until the server has been initialized.
     #[serde(deserialize_with = "duration")]
     pub init_timeout: Duration,
-    /// Most time a call waits for the first byte of a message of its answer.
+    /// Most time from a call until the first byte of its answer, whatever it waits for; a message
+    /// before the answer begins it anew.
     #[serde(deserialize_with = "duration")]
     pub call_timeout: Duration,
     /// Most calls at a time; absent means no limit of ours.

@@ -134,15 +134,14 @@ impl Connection {
         }))
     }
 
-    /// Sends a request and waits at most `limit` from `now` on for the head of its answer, which
-    /// may come before the request was sent whole.
+    /// Sends a request and waits until `deadline` for the head of its answer, which may come
+    /// before the request was sent whole. `limit` is the time that this was, as it is told.
     pub(super) async fn send(
         &mut self,
         request: &Request,
-        now: Instant,
+        deadline: Instant,
         limit: Duration,
     ) -> Result<Head, SendError> {
-        let deadline = now + limit;
         let mut written = 0;
         let mut sending = Sending::Going;
         poll_fn(|cx| self.poll_send(request, &mut written, &mut sending, deadline, limit, cx)).await
@@ -467,7 +466,7 @@ mod tests {
         for n in 0..5 {
             let mut connection = Connection::open(&endpoint).await.unwrap();
             let limit = Duration::from_secs(10);
-            assert!(connection.send(&request, Instant::now(), limit).await.is_ok());
+            assert!(connection.send(&request, Instant::now() + limit, limit).await.is_ok());
             let data = poll_fn(|cx| connection.poll_body(cx)).await.unwrap().unwrap();
             assert_eq!(data, format!("[\"{n}n\"]"));
             connection.rest();

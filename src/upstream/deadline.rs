@@ -1,4 +1,4 @@
-//! A deadline that costs nothing while it moves away.
+//! What time something has, and a deadline that costs nothing while it moves away.
 //!
 //! A connection waits for something nearly all the time, each time until another moment. Setting a
 //! timer of the runtime for each wait costs more than the wait is worth, so one timer is kept, and
@@ -6,9 +6,32 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::time::{Sleep, sleep_until};
+
+/// The time that all steps of one thing have together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    /// All of it, as it is told.
+    pub whole: Duration,
+    /// When it is used up.
+    pub until: Instant,
+}
+
+impl Allowance {
+    /// Counted from `began`.
+    #[must_use]
+    pub fn since(began: Instant, whole: Duration) -> Self {
+        Self { whole, until: began + whole }
+    }
+
+    /// Counted from now.
+    #[must_use]
+    pub fn now(whole: Duration) -> Self {
+        Self::since(Instant::now(), whole)
+    }
+}
 
 /// The timer of one connection.
 #[derive(Debug, Default)]
@@ -46,7 +69,6 @@ impl Deadline {
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
-    use std::time::Duration;
 
     use super::*;
 

@@ -18,6 +18,7 @@ use super::answer::Part;
 use super::ask::Era;
 use super::call::Carrier;
 use super::config::Target;
+use super::deadline::Allowance;
 use super::desk::{Desk, News};
 use super::endpoint::{Endpoint, tls_connector};
 use super::error::Cause;
@@ -29,6 +30,7 @@ use super::oauth::{self, Bearer};
 use super::peer::Peer;
 use super::probe::{Probed, Start};
 use super::process::{self, LastWords, Process};
+use super::reaper::Reaper;
 use super::request::Params;
 use super::session::{self, HttpTransport};
 use super::stdio::{self, LIFECYCLE_MESSAGES, Link};
@@ -49,6 +51,8 @@ pub(super) struct Place<'a> {
     /// Made when the first https server is connected.
     pub(super) tls: &'a Arc<OnceLock<TlsConnector>>,
     pub(super) news: &'a Arc<News>,
+    /// Ends a child should we be killed.
+    pub(super) reaper: &'a Arc<Reaper>,
     /// Its login, where it can have one.
     pub(super) login: Option<&'a oauth::Guard>,
 }
@@ -59,11 +63,18 @@ pub(super) struct Failure {
     pub(super) reason: String,
     /// How to begin the next time.
     pub(super) next: Start,
+    /// How often the server was started for it.
+    pub(super) starts: u32,
 }
 
 impl Failure {
     fn new(reason: String) -> Self {
-        Self { reason, next: Start::Probe }
+        Self { reason, next: Start::Probe, starts: 1 }
+    }
+
+    /// The server had been started once before.
+    fn again(self) -> Self {
+        Self { starts: self.starts + 1, ..self }
     }
 }
 
@@ -79,17 +90,18 @@ pub(super) async fn establish(
         }
         Target::Stdio { command, args, env, cwd } => (command, args, env, cwd.as_deref()),
     };
+    let again = async |start| {
+        let run = run(place, command, args, env, cwd, start);
+        run.await.map_err(|unstarted| unstarted.into_failure().again())
+    };
     match run(place, command, args, env, cwd, start).await {
         // There are servers that end when they are asked anything before `initialize`.
-        Err(Unstarted::Ended(_)) if start == Start::Probe => {
-            let legacy = Start::Known(Era::Legacy);
-            run(place, command, args, env, cwd, legacy).await.map_err(Unstarted::into_failure)
-        }
+        Err(Unstarted::Ended(_)) if start == Start::Probe => again(Start::Known(Era::Legacy)).await,
         // It started slowly, and was initialized though it is modern: nothing is wrong with it.
         Err(Unstarted::Other(Failure { next: next @ Start::Known(Era::Modern), .. }))
             if start == Start::Probe =>
         {
-            run(place, command, args, env, cwd, next).await.map_err(Unstarted::into_failure)
+            again(next).await
         }
         other => other.map_err(Unstarted::into_failure),
     }
@@ -120,7 +132,7 @@ async fn run(
     start: Start,
 ) -> Result<Connection, Unstarted> {
     let (peer, limit) = (place.peer, place.limit);
-    let (process, pipes) = Process::start(command, args, env, cwd)
+    let (process, pipes) = Process::start(place.reaper, command, args, env, cwd)
         .map_err(|reason| Unstarted::Other(Failure::new(reason)))?;
     let (link, queue) = Link::new(peer.clone(), place.news.clone());
     let (out, inbox) = mpsc::channel(LIFECYCLE_MESSAGES);
@@ -169,7 +181,7 @@ async fn run(
             Err(if ended {
                 Unstarted::Ended(reason)
             } else {
-                Unstarted::Other(Failure { reason, next })
+                Unstarted::Other(Failure { next, ..Failure::new(reason) })
             })
         }
     }
@@ -388,8 +400,10 @@ pub(super) async fn fetch(
         }
         Carrier::Stdio(link) => link,
     };
-    let mut call =
-        link.call(|id| params.line(id, era), limit, None).await.map_err(|(cause, _)| cause)?;
+    let mut call = link
+        .call(|id| params.line(id, era), Allowance::now(limit), None)
+        .await
+        .map_err(|(cause, _)| cause)?;
     let mut message = Vec::new();
     while let Some(part) = call.next().await? {
         match part {

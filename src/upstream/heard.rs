@@ -10,13 +10,12 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::answer::{HttpSource, Part};
-use super::deadline::Deadline;
+use super::deadline::{Allowance, Deadline};
 use super::desk::Place;
 use super::error::{Cause, Sent};
 
@@ -30,15 +29,15 @@ type Outcome = Result<(Box<HttpSource>, Attempt), (Cause, Sent)>;
 pub(super) struct Going {
     /// The connection it goes over: a new one if the session was lost.
     generation: Cell<u64>,
-    /// When it was sent; none while it waits for a connection.
-    since: Cell<Option<Instant>>,
+    /// Whether it may have been sent over it; it is not while it waits for a connection.
+    sent: Cell<bool>,
 }
 
 impl Going {
     /// The call goes over this connection now.
     pub(super) fn attempt(self: &Rc<Self>, generation: u64, place: Place) -> Attempt {
         self.generation.set(generation);
-        self.since.set(Some(Instant::now()));
+        self.sent.set(true);
         Attempt { _place: place, going: self.clone() }
     }
 }
@@ -51,7 +50,7 @@ pub(super) struct Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        self.going.since.set(None);
+        self.going.sent.set(false);
     }
 }
 
@@ -64,7 +63,7 @@ pub(super) struct Heard {
     /// What was handed out last.
     last: Last,
     /// Until the first byte of a message of its own stream.
-    limit: Duration,
+    time: Allowance,
     timer: Deadline,
 }
 
@@ -96,10 +95,10 @@ impl Heard {
         going: Rc<Going>,
         messages: mpsc::Receiver<Bytes>,
         sending: Sending,
-        limit: Duration,
+        time: Allowance,
     ) -> Self {
         let phase = Phase::Sending(sending);
-        Self { id, going, messages, phase, last: Last::Whole, limit, timer: Deadline::default() }
+        Self { id, going, messages, phase, last: Last::Whole, time, timer: Deadline::default() }
     }
 
     pub(super) fn id(&self) -> u64 {
@@ -120,7 +119,7 @@ impl Heard {
             match poll_fn(|cx| self.poll_sending(cx)).await {
                 Step::Beside(message) => return Ok(Some(self.beside(message))),
                 Step::Sent(Ok((mut source, attempt))) => {
-                    source.wait_longer(self.limit);
+                    source.wait_until(self.time);
                     self.phase = Phase::Streaming { source, _attempt: attempt };
                 }
                 Step::Sent(Err(failed)) => {
@@ -160,21 +159,16 @@ impl Heard {
         {
             return Poll::Ready(Step::Sent(sent));
         }
-        // The wait for a connection has a limit of its own.
-        let Some(since) = self.going.since.get() else { return Poll::Pending };
-        let limit = self.limit;
-        ready!(self.timer.poll_until(cx, since + limit));
-        Poll::Ready(Step::Sent(Err((Cause::NoAnswer { limit }, Sent::Maybe))))
+        ready!(self.timer.poll_until(cx, self.time.until));
+        let sent = if self.going.sent.get() { Sent::Maybe } else { Sent::No };
+        Poll::Ready(Step::Sent(Err((Cause::NoAnswer { limit: self.time.whole }, sent))))
     }
 
-    /// From now on a message may take this long to begin.
-    pub(super) fn wait_longer(&mut self, limit: Duration) {
-        self.limit = limit;
-        if self.going.since.get().is_some() {
-            self.going.since.set(Some(Instant::now()));
-        }
+    /// Its next message has to begin in this time.
+    pub(super) fn wait_until(&mut self, time: Allowance) {
+        self.time = time;
         if let Phase::Streaming { source, .. } = &mut self.phase {
-            source.wait_longer(limit);
+            source.wait_until(time);
         }
     }
 

@@ -24,6 +24,7 @@ use serde_json::value::RawValue;
 
 use super::clock;
 use super::connection::{Connection, Quiet, Request, SendError};
+use super::deadline::Allowance;
 use super::error::{Cause, Sent};
 use super::peer::Peer;
 use crate::wire::http1::Head;
@@ -185,10 +186,24 @@ fn is_silent(rest: &mut sse::Decoder) -> bool {
 /// Time limits of one exchange.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Until the first byte of each message.
-    pub(super) answer: Duration,
+    /// Until the first byte of its first message, from connecting on.
+    first: Instant,
+    /// Until the first byte of each further one.
+    answer: Duration,
     /// Between the bytes of a message.
-    pub(super) stall: Duration,
+    stall: Duration,
+}
+
+impl Limits {
+    /// For the first message what is left of that time, for each further one all of it.
+    pub(super) fn of(time: Allowance) -> Self {
+        Self { first: time.until, answer: time.whole, stall: STALL_LIMIT }
+    }
+
+    /// That time for each message, from now on.
+    pub(super) fn now(answer: Duration) -> Self {
+        Self::of(Allowance::now(answer))
+    }
 }
 
 /// Why there is no exchange.
@@ -224,7 +239,7 @@ pub(super) struct Exchange {
     connection: Box<Connection>,
     framing: Framing,
     limits: Limits,
-    /// When the present wait ends; set when it begins.
+    /// When the present wait ends; that of a wait after the first is set when it begins.
     deadline: Option<Instant>,
     inside: bool,
     ended: bool,
@@ -249,7 +264,7 @@ pub(super) async fn exchange(
 ) -> Result<Exchange, Refused> {
     let now = clock::now();
     while let Some(mut connection) = pool.take(session, now) {
-        match connection.send(request, now, limits.answer).await {
+        match connection.send(request, limits.first, limits.answer).await {
             Ok(head) => return accept(session, connection, &head, limits).await,
             Err(SendError::Stale) => {}
             Err(SendError::Failed(cause)) => return Err(Refused::new(cause, Sent::Maybe)),
@@ -265,7 +280,7 @@ pub(super) async fn fresh(
     request: &Request,
     limits: Limits,
 ) -> Result<Exchange, Refused> {
-    let (connection, head) = send(session, request, limits.answer).await?;
+    let (connection, head) = send(session, request, limits).await?;
     accept(session, connection, &head, limits).await
 }
 
@@ -273,11 +288,14 @@ pub(super) async fn fresh(
 pub(super) async fn send(
     session: &Session,
     request: &Request,
-    limit: Duration,
+    limits: Limits,
 ) -> Result<(Box<Connection>, Head), Refused> {
-    let mut connection =
-        Connection::open(&session.endpoint).await.map_err(|cause| Refused::new(cause, Sent::No))?;
-    match connection.send(request, Instant::now(), limit).await {
+    let opening = Connection::open(&session.endpoint);
+    // That there was no time left says nothing of the server.
+    let opened = tokio::time::timeout_at(limits.first.into(), opening).await;
+    let late = |_| Err(Cause::NoAnswer { limit: limits.answer });
+    let mut connection = opened.unwrap_or_else(late).map_err(Refused::unsent)?;
+    match connection.send(request, limits.first, limits.answer).await {
         Ok(head) => Ok((connection, head)),
         Err(SendError::Stale) => {
             Err(Refused::new(Cause::NoAnswerAtAll { reason: "".into() }, Sent::No))
@@ -299,7 +317,7 @@ pub(super) async fn accept(
         connection,
         framing,
         limits,
-        deadline: None,
+        deadline: Some(limits.first),
         inside: false,
         ended: false,
     };
@@ -455,10 +473,10 @@ impl Exchange {
         if self.inside { Cause::Stalled { limit } } else { Cause::NoAnswer { limit } }
     }
 
-    /// From now on a message may take this long to begin.
-    pub(super) fn wait_longer(&mut self, limit: Duration) {
-        self.limits.answer = limit;
-        self.deadline = None;
+    /// Its next message has to begin in what is left of that time, each further one in all of it.
+    pub(super) fn wait_until(&mut self, time: Allowance) {
+        self.limits.answer = time.whole;
+        self.deadline = Some(time.until);
     }
 
     /// True for an answer that is framed as events.

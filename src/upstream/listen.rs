@@ -13,8 +13,9 @@ use serde_json::json;
 use super::answer::Part;
 use super::ask::{Era, Offers};
 use super::call::Upstream;
+use super::deadline::Allowance;
 use super::error::Cause;
-use super::http::{self, Limits, STALL_LIMIT};
+use super::http::{self, Limits};
 use super::ids;
 use super::request::Params;
 use super::session::{STREAM_SILENCE, Shared, next_message};
@@ -161,7 +162,7 @@ fn request(params: &str) -> Params {
 async fn over_http(shared: &Arc<Shared>, params: &str, stands: impl FnOnce()) -> End {
     let (session, params) = (shared.session(), request(params));
     let request = session.post(&params.lines(Era::Modern), params.body(ids::fresh(), Era::Modern));
-    let limits = Limits { answer: STREAM_SILENCE, stall: STALL_LIMIT };
+    let limits = Limits::now(STREAM_SILENCE);
     let mut stream = match http::fresh(&session, &request, limits).await {
         Ok(stream) if stream.is_event_stream() => stream,
         Ok(_) => return End::Refused,
@@ -199,7 +200,9 @@ async fn over_http(shared: &Arc<Shared>, params: &str, stands: impl FnOnce()) ->
 /// What is told on the pipe is routed by its reader; here only the end is waited for.
 async fn over_stdio(link: &Arc<Link>, params: &str, stands: impl FnOnce()) -> End {
     let params = request(params);
-    let Ok(mut call) = link.call(|id| params.line(id, Era::Modern), FOR_EVER, None).await else {
+    let Ok(mut call) =
+        link.call(|id| params.line(id, Era::Modern), Allowance::now(FOR_EVER), None).await
+    else {
         return End::Gone;
     };
     stands();

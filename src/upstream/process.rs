@@ -1,6 +1,8 @@
-//! A child process and everything it starts: one process group, gone when it is to be gone.
+//! A child process and everything it starts: one process group, and what has left it, gone when it
+//! is to be gone.
 //!
-//! Owns starting, draining stderr, and stopping. What is said over the pipes is not known here.
+//! Owns starting, draining stderr, and stopping. What is said over the pipes is not known here. Who
+//! ends it when this process is killed is [`super::reaper`].
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -9,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use process_wrap::tokio::{ChildWrapper, CommandWrap, ProcessGroup};
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -17,6 +19,8 @@ use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::peer::Peer;
+use super::reaper::Reaper;
+use crate::os::marked;
 use crate::wire::lines::{Decoder, Item};
 
 /// Time a child has to end by itself once its input is closed.
@@ -25,14 +29,22 @@ const CLOSE_GRACE: Duration = Duration::from_secs(2);
 const TERM_GRACE: Duration = Duration::from_secs(2);
 /// How often a group is looked for while it is ending.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// Most times that it is looked for.
+const SEARCHES: u32 = 25;
 /// Most bytes of a line on stderr that are kept.
 const STDERR_LINE_BYTES: u64 = 4096;
+
+/// How often what has left the group is looked for: every process there is is looked at.
+const SEARCH_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A running child, leader of its own process group. Dropped, it takes the group with it.
 #[derive(Debug)]
 pub(super) struct Process {
     child: Box<dyn ChildWrapper>,
     group: Pid,
+    /// Whatever it starts carries this.
+    mark: Arc<str>,
+    reaper: Arc<Reaper>,
     stopped: bool,
 }
 
@@ -46,13 +58,16 @@ pub(super) struct Pipes {
 impl Process {
     /// Starts a command. The error is one line that names it.
     pub(super) fn start(
+        reaper: &Arc<Reaper>,
         command: &str,
         args: &[String],
         env: &[(String, String)],
         cwd: Option<&Path>,
     ) -> Result<(Self, Pipes), String> {
+        let mark = reaper.mark();
         let mut wrap = CommandWrap::with_new(OsStr::new(command), |it| {
             it.args(args)
+                .env(marked::VARIABLE, marked::value(&mark))
                 .envs(env.iter().map(|(name, value)| (name, value)))
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
@@ -71,7 +86,10 @@ impl Process {
         let (Some(id), (Some(stdin), Some(stdout), Some(stderr))) = (id, pipes) else {
             return Err(format!("command {command} ended before it could be used"));
         };
-        let process = Self { child, group: Pid::from_raw(id), stopped: false };
+        let group = Pid::from_raw(id);
+        reaper.enter(group);
+        let (mark, reaper) = (mark.into(), Arc::clone(reaper));
+        let process = Self { child, group, mark, reaper, stopped: false };
         Ok((process, Pipes { stdin, stdout, stderr }))
     }
 
@@ -84,8 +102,8 @@ impl Process {
         })
     }
 
-    /// Ends the group: its input is closed already. Waits, asks, then kills; the deadline shortens
-    /// the waits, not the killing.
+    /// Ends the group, and what has left it: its input is closed already. Waits, asks, then kills;
+    /// the deadline shortens the waits, not the killing.
     pub(super) async fn stop(mut self, deadline: Instant) {
         self.ended(deadline.min(Instant::now() + CLOSE_GRACE)).await;
         if self.signal(Signal::SIGTERM) {
@@ -101,6 +119,31 @@ impl Process {
             }
         }
         self.stopped = true;
+        self.reaper.leave(self.group);
+        let until = deadline.min(Instant::now() + TERM_GRACE);
+        let mut signal = Signal::SIGTERM;
+        for _ in 0..SEARCHES {
+            if self.signal_strays(signal).await == 0 {
+                break;
+            }
+            let late = Instant::now() >= until;
+            signal = if late { Signal::SIGKILL } else { Signal::SIGTERM };
+            sleep(if late { LOOK_INTERVAL } else { SEARCH_INTERVAL }).await;
+        }
+    }
+
+    /// Sends a signal to what carries the mark; how many there are.
+    async fn signal_strays(&self, signal: Signal) -> usize {
+        let mark = Arc::clone(&self.mark);
+        // Reads files for every process of the machine.
+        let strays = tokio::task::spawn_blocking(move || {
+            let strays = marked::find(&mark);
+            for stray in &strays {
+                let _ = kill(*stray, signal);
+            }
+            strays.len()
+        });
+        strays.await.unwrap_or_default()
     }
 
     /// Sends a signal to the group; false when there is none any more.
@@ -117,6 +160,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         if !self.stopped {
             self.signal(Signal::SIGKILL);
+            self.reaper.leave(self.group);
         }
     }
 }

@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use super::ask::{Era, Told};
 use super::desk::{Desk, News};
 use super::error::Cause;
-use super::http::{self, Event, Exchange, Limits, STALL_LIMIT, Session};
+use super::http::{self, Event, Exchange, Limits, Session};
 use super::lifecycle::{Unsent, decode, encode};
 use super::peer::Peer;
 use super::probe;
@@ -120,7 +120,7 @@ impl Shared {
     }
 
     fn limits(&self) -> Limits {
-        Limits { answer: self.limit, stall: STALL_LIMIT }
+        Limits::now(self.limit)
     }
 
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
@@ -172,7 +172,7 @@ impl Shared {
             None => b"",
         };
         let request = session.post(lines, (encode(&item)?, Default::default()));
-        let (connection, head) = http::send(&session, &request, self.limit)
+        let (connection, head) = http::send(&session, &request, self.limits())
             .await
             .map_err(|refused| Unsent(refused.cause))?;
         if head.status == 401 {
@@ -293,7 +293,7 @@ async fn listen(shared: Arc<Shared>) {
     loop {
         let session = shared.session();
         let request = session.get(&last_id);
-        let limits = Limits { answer: STREAM_SILENCE, stall: STALL_LIMIT };
+        let limits = Limits::now(STREAM_SILENCE);
         let mut stream = match http::fresh(&session, &request, limits).await {
             Ok(stream) if stream.is_event_stream() => stream,
             Ok(_) => return,
@@ -358,7 +358,7 @@ pub(super) async fn fetch(
         id: Option<serde_json::Number>,
         method: Option<serde::de::IgnoredAny>,
     }
-    let limits = Limits { answer: limit, stall: STALL_LIMIT };
+    let limits = Limits::now(limit);
     let request = session.post(&params.lines(era), params.body(id, era));
     let mut exchange =
         http::fresh(session, &request, limits).await.map_err(|refused| refused.cause)?;
@@ -376,8 +376,11 @@ pub(super) async fn fetch(
 /// Sends a notification beside the lifecycle; whether it arrives is not waited for long.
 pub(super) async fn notify(session: &Session, json: Bytes) {
     let request = session.post(b"", (json.into(), Default::default()));
-    let _ =
-        tokio::time::timeout(FAREWELL_LIMIT, http::send(session, &request, FAREWELL_LIMIT)).await;
+    let _ = tokio::time::timeout(
+        FAREWELL_LIMIT,
+        http::send(session, &request, Limits::now(FAREWELL_LIMIT)),
+    )
+    .await;
 }
 
 impl Transport<Role> for HttpTransport {
@@ -405,7 +408,8 @@ impl Transport<Role> for HttpTransport {
         let session = self.shared.session();
         if session.has_id() {
             let request = session.delete();
-            let farewell = http::send(&session, &request, FAREWELL_LIMIT);
+            let limits = Limits::now(FAREWELL_LIMIT);
+            let farewell = http::send(&session, &request, limits);
             let _ = tokio::time::timeout(FAREWELL_LIMIT, farewell).await;
         }
         Ok(())

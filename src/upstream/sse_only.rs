@@ -6,7 +6,7 @@
 use std::future::poll_fn;
 use std::time::Duration;
 
-use super::http::{self, Session};
+use super::http::{self, Limits, Session};
 use crate::wire::sse::{Decoder, Item};
 
 /// Most bytes that are read for its first event.
@@ -21,7 +21,9 @@ pub(super) async fn is(session: &Session, limit: Duration) -> bool {
 }
 
 async fn looks(session: &Session) -> bool {
-    let Ok((mut connection, head)) = http::send(session, &session.get(b""), LIMIT).await else {
+    let Ok((mut connection, head)) =
+        http::send(session, &session.get(b""), Limits::now(LIMIT)).await
+    else {
         return false;
     };
     if head.status != 200 || !http::is_event_stream(&head) {

@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::ask::{Takes, Told};
+use super::deadline::Allowance;
 use super::desk::News;
 use super::error::{Cause, Human, Sent};
 use super::ids;
@@ -104,12 +105,12 @@ impl Link {
         (Arc::new(link), queue)
     }
 
-    /// Queues a request; `line` makes it for its id. Waits at most `limit` for room in the queue,
-    /// and the answer may then take `limit` until its first byte.
+    /// Queues a request; `line` makes it for its id. It has that time until the first byte of its
+    /// answer, with the wait for room in the queue.
     pub(super) async fn call(
         self: &Arc<Self>,
         line: impl FnOnce(u64) -> [Bytes; 3],
-        limit: Duration,
+        time: Allowance,
         takes: Option<Takes>,
     ) -> Result<Call, (Cause, Sent)> {
         let (sender, pieces) = mpsc::channel(CALL_PIECES);
@@ -117,13 +118,13 @@ impl Link {
             .waiting()
             .enter(Waiter { sender, takes, written: false }, ids::fresh)
             .map_err(|full| (Cause::NotConnected { reason: full.to_string().into() }, Sent::No))?;
-        let mut call = Call::new(self.clone(), id, pieces, limit);
+        let mut call = Call::new(self.clone(), id, pieces, time);
         // Looked at after entering: whoever ends the link sets this first and clears the table
         // then, so no call is left behind.
         if let Some(reason) = self.ended.get() {
             return Err((Cause::NotConnected { reason: reason.clone() }, Sent::No));
         }
-        match self.queue(Line { parts: line(id), call: Some(id) }, limit).await {
+        match self.queue(Line { parts: line(id), call: Some(id) }, time).await {
             Ok(()) => {
                 call.queued();
                 Ok(call)
@@ -135,19 +136,19 @@ impl Link {
     /// Queues a message of the lifecycle: JSON on one line, without its newline.
     pub(super) async fn send(&self, json: Vec<u8>, limit: Duration) -> Result<(), Cause> {
         let parts = [Bytes::from(json), Bytes::from_static(b"\n"), Bytes::new()];
-        self.queue(Line { parts, call: None }, limit).await
+        self.queue(Line { parts, call: None }, Allowance::now(limit)).await
     }
 
-    async fn queue(&self, line: Line, limit: Duration) -> Result<(), Cause> {
+    async fn queue(&self, line: Line, time: Allowance) -> Result<(), Cause> {
         let line = match self.out.try_send(line) {
             Ok(()) => return Ok(()),
             Err(TrySendError::Closed(_)) => return Err(self.gone()),
             Err(TrySendError::Full(line)) => line,
         };
-        match tokio::time::timeout(limit, self.out.send(line)).await {
+        match tokio::time::timeout_at(time.until.into(), self.out.send(line)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(self.gone()),
-            Err(_) => Err(Cause::NotRead { limit }),
+            Err(_) => Err(Cause::NotRead { limit: time.whole }),
         }
     }
 

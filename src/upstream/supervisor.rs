@@ -1,67 +1,38 @@
 //! One task for each server: connect, initialize, discover, and again when it is lost, for ever.
 //!
-//! Owns each server's state and the connection that calls use. Servers share nothing here, so a
-//! slow, dead or mute one delays nobody else. What a call does is not known here.
-//!
-//! ```text
-//!            ┌──────────────── attempt failed ────────────────┐
-//!            ▼                                                │
-//!         Failed ── backoff with jitter ──▶ Connecting ── initialized, tools listed ──▶ Connected
-//!                                               ▲                                          │
-//! Disabled (for good)                           └──────── connection or session lost ──────┘
-//! ```
+//! Owns the set of servers and their end. Servers share nothing here, so a slow, dead or mute one
+//! delays nobody else. What a server's task does is `keeper`'s, what a call does is not
+//! known here.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use backon::{BackoffBuilder, ExponentialBuilder};
 use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc, watch};
-use tokio::task::{JoinHandle, JoinSet};
-use tokio_rustls::TlsConnector;
+use tokio::task::JoinHandle;
 
 pub use super::answer::{Answer, Part};
-use super::ask::Era;
+use super::attempts::Attempts;
 pub use super::call::Upstream;
-use super::call::{Carrier, Live};
 use super::config::{Config, Target};
 pub use super::error::{CallError, Cause, Sent};
-use super::established::{Connection, Failure, GOODBYE_LIMIT, Place, establish, fetch, respond};
-use super::lifecycle::{self, Headers};
-use super::listen;
-use super::oauth::{self, Heeded, Renewal};
+use super::keeper::Keeper;
+use super::oauth;
 use super::peer::Peer;
-use super::probe::Start;
-use super::session;
+use super::reaper::Reaper;
 pub use super::state::{Event, ServerState};
 pub use super::status::{Status, Transport};
-use super::stdio;
-use super::wanted;
-use crate::catalog::snapshot::{Catalog, Change};
+use crate::catalog::snapshot::Catalog;
 use crate::secrets::Secrets;
 
-/// First wait after a failed attempt.
-const MIN_BACKOFF: Duration = Duration::from_millis(500);
-/// Longest wait between attempts.
-const MAX_BACKOFF: Duration = Duration::from_secs(60);
-/// A connection that lived this long was a good one: the next attempt is made at once.
-const STABLE: Duration = Duration::from_secs(30);
-/// Changes of a server's list of tools that come within this time count as one.
-const DEBOUNCE: Duration = Duration::from_millis(250);
+/// A call that has longer has no limit, and none that could be added to a clock.
+const MAX_CALL_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Reports and cancellations waiting for a server's task.
 const CONTROL_MESSAGES: usize = 256;
-/// Cancellations over HTTP that are being sent at a time; more are lost.
-const CANCELLING: usize = 16;
-/// Answers of clients that are being sent at a time; more are lost.
-const RESPONDING: usize = 64;
-
-/// Why a connection ends whose token is no good any more.
-const REFUSED: &str = "its token was refused";
 
 /// What a call tells the task of its server.
 #[derive(Debug)]
@@ -79,6 +50,7 @@ pub struct Supervisor {
     servers: HashMap<Arc<str>, Arc<Upstream>>,
     /// In the order of the config.
     order: Vec<Arc<Upstream>>,
+    reaper: Arc<Reaper>,
     stop: watch::Sender<Option<tokio::time::Instant>>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -92,9 +64,10 @@ impl fmt::Debug for Supervisor {
 impl Supervisor {
     /// Starts a task for each enabled server on `runtime` and returns at once. `secrets` are those
     /// of the whole config; the tokens of logins join them. `events` is called from those tasks
-    /// and must not block.
+    /// and must not block. `reaper` is for the children.
     pub fn start(
         configs: Vec<(Arc<str>, Config)>,
+        reaper: Reaper,
         catalog: Arc<Catalog>,
         secrets: Arc<Secrets>,
         events: impl Fn(Event) + Send + Sync + 'static,
@@ -103,8 +76,14 @@ impl Supervisor {
         let (stop, stopping) = watch::channel(None);
         let events: Arc<dyn Fn(Event) + Send + Sync> = Arc::new(events);
         let tls = Arc::new(OnceLock::new());
-        let mut supervisor =
-            Self { servers: HashMap::new(), order: Vec::new(), stop, tasks: Mutex::default() };
+        let reaper = Arc::new(reaper);
+        let mut supervisor = Self {
+            servers: HashMap::new(),
+            order: Vec::new(),
+            reaper: Arc::clone(&reaper),
+            stop,
+            tasks: Mutex::default(),
+        };
         let mut tasks = Vec::new();
         for (number, (name, config)) in configs.into_iter().enumerate() {
             let (control, controls) = mpsc::channel(CONTROL_MESSAGES);
@@ -128,11 +107,12 @@ impl Supervisor {
                 peer: Arc::new(Peer::new(name.clone(), secrets.clone())),
                 name: name.clone(),
                 number,
-                call_timeout: config.call_timeout,
+                call_timeout: config.call_timeout.min(MAX_CALL_TIMEOUT),
                 slots: config
                     .max_concurrent
                     .map(|limit| (Arc::new(Semaphore::new(limit.get())), limit.get())),
                 live: ArcSwapOption::empty(),
+                attempts: Attempts::new(config.enabled),
                 state: watch::Sender::new(state),
                 control,
                 about: ArcSwap::default(),
@@ -153,6 +133,7 @@ impl Supervisor {
                 catalog: catalog.clone(),
                 events: events.clone(),
                 tls: tls.clone(),
+                reaper: Arc::clone(&reaper),
                 generation: 0,
                 failed: None,
             };
@@ -162,7 +143,10 @@ impl Supervisor {
                 let kept = async {
                     match target {
                         Ok(target) => keeper.run(&target, controls, stopping).await,
-                        Err(invalid) => keeper.fail(&invalid.to_string()),
+                        Err(invalid) => {
+                            keeper.fail(&invalid.to_string());
+                            keeper.upstream.attempts.end();
+                        }
                     }
                 };
                 tokio::select! {
@@ -184,6 +168,12 @@ impl Supervisor {
     /// Every server, in the order of the config.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Upstream>> {
         self.order.iter()
+    }
+
+    /// Has those that are away tried, as far as they may be; nothing is waited for. Whoever lists
+    /// what servers offer is told of the change when one is back.
+    pub fn nudge(&self) {
+        self.order.iter().for_each(|upstream| upstream.nudge());
     }
 
     /// Every server's state, in the order of the config.
@@ -219,381 +209,11 @@ impl Supervisor {
                 tracing::error!(%error, "a server's task ended badly");
             }
         }
-    }
-}
-
-/// The task of one server.
-struct Keeper {
-    upstream: Arc<Upstream>,
-    config: Config,
-    key: u64,
-    catalog: Arc<Catalog>,
-    events: Arc<dyn Fn(Event) + Send + Sync>,
-    /// Made when the first https server is connected.
-    tls: Arc<OnceLock<TlsConnector>>,
-    generation: u64,
-    /// Its login, where it can have one.
-    login: Option<oauth::Guard>,
-    /// Why it failed last, and how often in a row for that reason.
-    failed: Option<(String, u64)>,
-}
-
-/// Why a connection is over.
-enum End {
-    Stop(tokio::time::Instant),
-    Lost(Arc<str>),
-    /// Its token is no good any more.
-    Refused,
-}
-
-type Stopping = watch::Receiver<Option<tokio::time::Instant>>;
-type Discovery = Pin<Box<dyn Future<Output = Result<Change, String>> + Send>>;
-
-impl Keeper {
-    async fn run(
-        mut self,
-        target: &Target,
-        mut controls: mpsc::Receiver<Control>,
-        mut stopping: Stopping,
-    ) {
-        let backoff = ExponentialBuilder::new()
-            .with_min_delay(MIN_BACKOFF)
-            .with_max_delay(MAX_BACKOFF)
-            .without_max_times()
-            .with_jitter();
-        let mut delays = backoff.build();
-        let mut start = Start::Probe;
-        loop {
-            let began = Instant::now();
-            self.generation += 1;
-            let place = Place {
-                peer: &self.upstream.peer,
-                key: self.key,
-                limit: self.config.init_timeout,
-                tls: &self.tls,
-                news: &self.upstream.news,
-                login: self.login.as_ref(),
-            };
-            let connecting = establish(target, &place, start);
-            let connected = tokio::select! {
-                biased;
-                _ = stopped(&mut stopping) => None,
-                connected = connecting => Some(connected),
-            };
-            let failed = match connected {
-                None => break,
-                Some(Err(Failure { reason, next })) => {
-                    start = next;
-                    Some(match self.heed(None).await {
-                        Heeded::Lacks(notice) => notice.to_string(),
-                        Heeded::Refused | Heeded::Nothing => reason,
-                    })
-                }
-                Some(Ok(mut connection)) => {
-                    // Remembered of a legacy server, which may not like to be probed. A modern one
-                    // is probed with what it is asked first anyway.
-                    start = match connection.greeting.about.era {
-                        era @ Era::Legacy => Start::Known(era),
-                        Era::Modern => Start::Probe,
-                    };
-                    let (end, worked) =
-                        self.serve(&mut connection, &mut controls, &mut stopping).await;
-                    self.upstream.live.store(None);
-                    if worked {
-                        self.failed = None;
-                    }
-                    connection.forsake(match &end {
-                        End::Stop(_) => "it was stopped".into(),
-                        End::Lost(reason) => reason.clone(),
-                        End::Refused => REFUSED.into(),
-                    });
-                    match end {
-                        End::Stop(deadline) => {
-                            connection.close(deadline).await;
-                            break;
-                        }
-                        End::Lost(_) | End::Refused => {
-                            let reason = match &end {
-                                End::Lost(reason) => reason,
-                                End::Refused | End::Stop(_) => REFUSED,
-                            };
-                            // Calls wait for the next attempt, if this connection ever worked.
-                            if worked {
-                                self.set(Status::Connecting, &format!("reconnecting: {reason}"));
-                            }
-                            let stable = worked && began.elapsed() >= STABLE;
-                            if let (true, Some(login)) = (stable, &self.login) {
-                                login.held();
-                            }
-                            let renewable =
-                                matches!(end, End::Refused) && self.renewable(&connection);
-                            connection.close(tokio::time::Instant::now() + GOODBYE_LIMIT).await;
-                            if stable {
-                                delays = backoff.build();
-                            }
-                            if stable || renewable {
-                                continue;
-                            }
-                            (!worked).then(|| reason.to_string())
-                        }
-                    }
-                }
-            };
-            if let Some(reason) = failed {
-                self.fail(&reason);
-            }
-            let delay = delays.next().unwrap_or(MAX_BACKOFF);
-            tokio::select! {
-                biased;
-                _ = stopped(&mut stopping) => break,
-                () = tokio::time::sleep(delay) => {}
-                () = oauth::changed(self.login.as_ref()) => delays = backoff.build(),
-            }
-            // Reports about connections that are gone.
-            while controls.try_recv().is_ok() {}
-        }
-        self.upstream.live.store(None);
-        self.set(Status::Failed, "the proxy is shutting down");
+        self.reaper.end().await;
     }
 
-    /// Keeps a connection until it ends; tells whether it ever worked.
-    async fn serve(
-        &self,
-        connection: &mut Connection,
-        controls: &mut mpsc::Receiver<Control>,
-        stopping: &mut Stopping,
-    ) -> (End, bool) {
-        let (generation, about) = (self.generation, connection.greeting.about);
-        self.upstream.about.store(Arc::new(about));
-        self.publish(connection);
-        self.upstream.news.reconnected();
-        let mut following = JoinSet::new();
-        let upstream = || self.upstream.clone();
-        match (about.era, about.offers.resource_updates) {
-            (Era::Modern, updates) => {
-                let line = connection.line.clone();
-                if updates {
-                    following.spawn(listen::follow_resources(upstream(), line.clone()));
-                }
-                following.spawn(listen::follow(upstream(), line, about.offers));
-            }
-            (Era::Legacy, true) => {
-                let limit = self.config.init_timeout;
-                following.spawn(wanted::keep(upstream(), generation, limit));
-            }
-            (Era::Legacy, false) => {}
-        }
-        let login = self.login.as_ref();
-        let mut renewal = oauth::renewal(login, connection.bearer());
-        let mut worked = false;
-        let mut cancelling = JoinSet::new();
-        let mut responding = JoinSet::new();
-        let mut discovery: Option<Discovery> = Some(self.discovery(connection, Duration::ZERO));
-        loop {
-            tokio::select! {
-                biased;
-                deadline = stopped(stopping) => return (End::Stop(deadline), worked),
-                reason = connection.lost() => return (End::Lost(reason), worked),
-                discovered = done(&mut discovery) => {
-                    discovery = None;
-                    let reason = match discovered {
-                        Ok(change) => {
-                            worked = true;
-                            self.discovered(connection, change);
-                            continue;
-                        }
-                        // What was known of its tools stays known.
-                        Err(reason) => reason.into(),
-                    };
-                    return match self.heed(Some(connection)).await {
-                        Heeded::Refused => (End::Refused, worked),
-                        Heeded::Lacks(notice) => (End::Lost(notice), worked),
-                        Heeded::Nothing => (End::Lost(reason), worked),
-                    };
-                }
-                () = oauth::challenged(login) => {
-                    if matches!(self.heed(Some(connection)).await, Heeded::Refused) {
-                        return (End::Refused, worked);
-                    }
-                    if discovery.is_none() {
-                        self.connected();
-                    }
-                }
-                control = controls.recv() => match control {
-                    Some(Control::Lost { generation: about, reason }) if about == generation => {
-                        return (End::Lost(reason), worked);
-                    }
-                    Some(Control::Cancel { generation: about, id }) if about == generation => {
-                        while cancelling.try_join_next().is_some() {}
-                        if let Carrier::Http(session) = &connection.carrier
-                            && cancelling.len() < CANCELLING
-                        {
-                            let session = session.clone();
-                            cancelling.spawn(async move {
-                                session::notify(&session, stdio::cancelled(id).into()).await;
-                            });
-                        }
-                    }
-                    Some(Control::Respond { generation: about, id, outcome })
-                        if about == generation =>
-                    {
-                        self.respond(&connection.carrier, &mut responding, id, outcome);
-                    }
-                    Some(
-                        Control::Lost { .. } | Control::Cancel { .. } | Control::Respond { .. },
-                    )
-                    | None => {}
-                },
-                () = self.upstream.news.tools.notified(), if discovery.is_none() => {
-                    discovery = Some(self.discovery(connection, DEBOUNCE));
-                }
-                renewed = &mut renewal => match renewed {
-                    Renewal::Bearer(bearer) => {
-                        connection.log_in(bearer);
-                        self.publish(connection);
-                        renewal = oauth::renewal(login, connection.bearer());
-                        if discovery.is_none() {
-                            self.connected();
-                        }
-                    }
-                    Renewal::Gone(reason) => return (End::Lost(reason.into()), worked),
-                },
-            }
-        }
-    }
-
-    /// Lets calls use a connection.
-    fn publish(&self, connection: &Connection) {
-        let live = Live {
-            generation: self.generation,
-            era: connection.greeting.about.era,
-            link: connection.carrier.clone(),
-            desk: connection.desk.clone(),
-        };
-        self.upstream.live.store(Some(Arc::new(live)));
-    }
-
-    /// Takes up what the server has asked of its login.
-    async fn heed(&self, connection: Option<&Connection>) -> Heeded {
-        let bearer = connection.and_then(Connection::bearer);
-        match &self.login {
-            Some(login) => login.heed(bearer.as_ref()).await,
-            None => Heeded::Nothing,
-        }
-    }
-
-    /// Whether the token that a connection ended with is worth renewing.
-    fn renewable(&self, connection: &Connection) -> bool {
-        let refused = self.login.as_ref().zip(connection.bearer());
-        refused.is_some_and(|(login, bearer)| login.refuse(&bearer))
-    }
-
-    /// It can be used, though its login may lack something.
-    fn connected(&self) {
-        let notice = self.login.as_ref().map(oauth::Guard::notice).unwrap_or_default();
-        self.set(Status::Connected, &notice);
-    }
-
-    /// Sends a client's answer on its way.
-    fn respond(&self, carrier: &Carrier, responding: &mut JoinSet<()>, id: Bytes, outcome: Bytes) {
-        while responding.try_join_next().is_some() {}
-        if responding.len() >= RESPONDING {
-            tracing::warn!(server = %self.upstream.name, limit = RESPONDING, "a client's answer is lost: too many are being sent");
-            return;
-        }
-        responding.spawn(respond(carrier.clone(), id, outcome, self.config.init_timeout));
-    }
-
-    /// Reads the list of tools and puts it into the catalog.
-    fn discovery(&self, connection: &Connection, after: Duration) -> Discovery {
-        let (carrier, greeting) = (connection.carrier.clone(), connection.greeting.clone());
-        let (upstream, catalog) = (self.upstream.clone(), self.catalog.clone());
-        let limit = self.config.init_timeout;
-        Box::pin(async move {
-            tokio::time::sleep(after).await;
-            let era = greeting.about.era;
-            let fetch = |params, room| fetch(&carrier, params, era, limit, room);
-            let headers = match (&carrier, era) {
-                (Carrier::Http(_), Era::Modern) => Headers::Repeat,
-                (Carrier::Http(_), Era::Legacy) | (Carrier::Stdio(_), _) => Headers::SayNothing,
-            };
-            let tools = lifecycle::discover(&upstream.peer, &greeting, headers, fetch).await?;
-            let server = upstream.name.clone();
-            let replace = move || catalog.replace_server(&server, tools);
-            // Compiles schemas and writes to disk: not for the runtime's own threads.
-            tokio::task::spawn_blocking(replace)
-                .await
-                .map_err(|error| format!("its tools cannot be taken up: {error}"))
-        })
-    }
-
-    fn discovered(&self, connection: &Connection, change: Change) {
-        let tools = self.catalog.load().tools_of(&self.upstream.name).len();
-        let greeting = &connection.greeting;
-        self.upstream.state.send_modify(|state| {
-            state.tools = tools;
-            state.settled = true;
-            state.protocol_version.clone_from(&greeting.protocol_version);
-            state.server_info.clone_from(&greeting.server_info);
-        });
-        for name in &change.duplicates {
-            if self.upstream.peer.may_log() {
-                tracing::warn!(server = %self.upstream.name, tool = %name, "a tool is listed twice; the first counts");
-            }
-        }
-        tracing::info!(server = %self.upstream.name, tools, "discovered");
-        (self.events)(Event::Catalog { server: self.upstream.name.clone(), change });
-        self.connected();
-    }
-
-    /// The same failure is told once, then by its count, ever more seldom.
-    fn fail(&mut self, reason: &str) {
-        let server = &self.upstream.name;
-        match &mut self.failed {
-            Some((last, times)) if last == reason => {
-                *times += 1;
-                if times.is_power_of_two() && *times > 4 {
-                    tracing::warn!(%server, times, "a server still cannot be used");
-                }
-            }
-            _ => {
-                tracing::warn!(%server, reason, "a server cannot be used");
-                self.failed = Some((reason.to_owned(), 1));
-            }
-        }
-        self.set(Status::Failed, reason);
-    }
-
-    fn set(&self, status: Status, reason: &str) {
-        let changed = self.upstream.state.send_if_modified(|state| {
-            let changed = state.status != status || *state.reason != *reason;
-            if state.status != status {
-                state.since = SystemTime::now();
-            }
-            state.status = status;
-            state.reason = reason.into();
-            state.settled |= status == Status::Failed;
-            changed
-        });
-        if changed {
-            (self.events)(Event::Server(self.upstream.state()));
-        }
-    }
-}
-
-/// Resolves when the proxy stops, with the deadline for it.
-async fn stopped(stopping: &mut Stopping) -> tokio::time::Instant {
-    match stopping.wait_for(Option::is_some).await.map(|deadline| *deadline) {
-        Ok(Some(deadline)) => deadline,
-        // The supervisor was dropped without a shutdown.
-        Ok(None) | Err(_) => tokio::time::Instant::now(),
-    }
-}
-
-/// The discovery's outcome, or never.
-async fn done(discovery: &mut Option<Discovery>) -> Result<Change, String> {
-    match discovery {
-        Some(discovery) => discovery.await,
-        None => std::future::pending().await,
+    /// Kills every child and its group, now: what is left of an ending that is not waited for.
+    pub fn kill(&self) {
+        self.reaper.kill();
     }
 }

@@ -1,6 +1,7 @@
 //! What a server may do to us: over HTTP and over pipes, good and bad, on real sockets and real
 //! child processes.
 
+mod away;
 mod eras;
 mod fake;
 mod http;
@@ -26,6 +27,7 @@ use tokio::runtime::Handle;
 use super::Config;
 use super::ask::{Ask, Beside, Era, Takes};
 use super::http::Pool;
+use super::reaper::Reaper;
 use super::supervisor::{
     Answer, CallError, Event, Part, ServerState, Status, Supervisor, Upstream,
 };
@@ -68,6 +70,7 @@ impl Bench {
         let log = events.clone();
         let supervisor = Supervisor::start(
             configs,
+            Reaper::new(None),
             catalog.clone(),
             secrets,
             move |event| log.lock().unwrap().push(event),
@@ -103,7 +106,8 @@ impl Bench {
         let permit = self.permit(name);
         let upstream = self.upstream(&permit.tool().name.server);
         let arguments = Bytes::copy_from_slice(arguments.as_bytes());
-        within(upstream.call(&self.pool, &permit, arguments, Beside::default())).await
+        let call = upstream.call(&self.pool, &permit, arguments, Beside::default(), Instant::now());
+        within(call).await
     }
 
     /// A call with what its client sent beside the arguments.
@@ -111,7 +115,7 @@ impl Bench {
         let permit = self.permit(name);
         let upstream = self.upstream(&permit.tool().name.server);
         let arguments = Bytes::from_static(b"{}");
-        within(upstream.call(&self.pool, &permit, arguments, beside)).await
+        within(upstream.call(&self.pool, &permit, arguments, beside, Instant::now())).await
     }
 
     /// A call's messages, to the end of its stream.
@@ -189,7 +193,7 @@ async fn a_server_without_an_address_fails_and_says_why() {
     assert_eq!(bench.upstream("off").state().status, Status::Disabled);
     assert!(bench.supervisor.settled());
     assert_eq!(
-        bench.upstream("bad").unavailable().unwrap(),
+        bench.upstream("bad").reached(Instant::now() + PATIENCE).await.unwrap_err(),
         "bad: the server is not connected: neither command nor url is given"
     );
     assert!(matches!(&bench.events.lock().unwrap()[..], [Event::Server(_)]));

@@ -103,6 +103,33 @@ pub(crate) fn is_running(pid: &str) -> bool {
     state.is_some_and(|state| !"ZX".contains(state))
 }
 
+/// The processes that one has started and that have not been waited for, without its reaper.
+pub(crate) fn children_of(pid: u32) -> Vec<String> {
+    let (_, children) = reaper_and_children(pid);
+    children
+}
+
+/// The process that ends those children should that one be killed.
+pub(crate) fn reaper_of(pid: u32) -> Option<String> {
+    let (reaper, _) = reaper_and_children(pid);
+    reaper
+}
+
+fn reaper_and_children(pid: u32) -> (Option<String>, Vec<String>) {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
+    let lists = tasks
+        .flatten()
+        .map(|task| std::fs::read_to_string(task.path().join("children")).unwrap_or_default());
+    let lists: Vec<String> = lists.collect();
+    let children = lists.iter().flat_map(|list| list.split_whitespace()).map(str::to_owned);
+    let is_reaper = |child: &String| {
+        let line = std::fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap_or_default();
+        line.contains("reap-children")
+    };
+    let (mut reapers, children): (Vec<String>, Vec<String>) = children.partition(is_reaper);
+    (reapers.pop(), children)
+}
+
 /// Asks until there is an answer.
 pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
@@ -154,6 +181,16 @@ impl Proxy {
     pub(crate) fn under(before: &str, config: Value, folder: TempDir) -> Self {
         let mut command = Command::new("sh");
         command.args(["-c", &format!("{before}; exec \"$@\""), "sh", mcpproxy_path()]);
+        Self::launched(without_variables(command), config, folder, Life::Test).ready()
+    }
+
+    /// Starts one from a terminal that `script` makes, which is this test's process, and the
+    /// proxy's parent: ended, it takes the terminal away.
+    pub(crate) fn in_terminal(config: Value, folder: TempDir) -> Self {
+        let log = folder.path().join("log");
+        let mut command = Command::new("sh");
+        let run = r#"log=$1; shift; exec script -qec "exec $* 2>$log" /dev/null"#;
+        command.args(["-c", run, "sh"]).arg(log).arg(mcpproxy_path());
         Self::launched(without_variables(command), config, folder, Life::Test).ready()
     }
 

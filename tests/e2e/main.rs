@@ -16,6 +16,7 @@ mod login;
 mod members;
 mod more;
 mod output;
+mod processes;
 mod protocol_eras;
 mod protocol_legacy;
 mod protocol_modern;

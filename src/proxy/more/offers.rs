@@ -26,6 +26,9 @@ use crate::upstream::{Answer, Ask, Part, Takes, Upstream};
 pub const FRESH_MS: u64 = 60_000;
 /// How long a server that could not be read is left alone.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
+/// How long a list waits for a server that is away and is tried for it, and how long one that did
+/// not come back is left alone.
+const AWAY_WAIT: Duration = Duration::from_secs(1);
 /// Longest wait for one server's list.
 pub const LIST_WAIT: Duration = Duration::from_secs(10);
 
@@ -104,12 +107,12 @@ impl Shelf {
         Self { last: ArcSwap::from_pointee(empty), turn: Semaphore::new(1) }
     }
 
-    /// Keeps `elements`, or what was there, as the list after `changes` changes.
-    fn keep(&self, elements: Option<Vec<Listed>>, changes: u64) -> Arc<Set> {
+    /// Keeps `elements`, or what was there for so long, as the list after `changes` changes.
+    fn keep(&self, elements: Result<Vec<Listed>, Duration>, changes: u64) -> Arc<Set> {
         let last = self.last.load();
         let (elements, good_for) = match elements {
-            Some(elements) => (elements.into(), Duration::from_millis(FRESH_MS)),
-            None => (Arc::clone(&last.elements), RETRY_AFTER),
+            Ok(elements) => (elements.into(), Duration::from_millis(FRESH_MS)),
+            Err(retry_after) => (Arc::clone(&last.elements), retry_after),
         };
         let server = Arc::clone(&last.server);
         let good_until = Instant::now() + good_for;
@@ -175,7 +178,7 @@ async fn of(worker: &Worker, upstream: &Arc<Upstream>, list: List) -> Arc<Set> {
         if upstream.may_log() {
             tracing::warn!(server = %upstream.name(), method, limit = ?LIST_WAIT, "a server's list is not waited for");
         }
-        shelf.keep(None, changes(upstream, list))
+        shelf.keep(Err(RETRY_AFTER), changes(upstream, list))
     })
 }
 
@@ -191,7 +194,7 @@ async fn fresh(worker: &Worker, upstream: &Arc<Upstream>, list: List, shelf: &Sh
         last.is_good(changes(upstream, list)).then(|| Arc::clone(&last))
     };
     if !offered {
-        return shelf.keep(Some(Vec::new()), changes(upstream, list));
+        return shelf.keep(Ok(Vec::new()), changes(upstream, list));
     }
     if let Some(set) = good() {
         return set;
@@ -203,16 +206,17 @@ async fn fresh(worker: &Worker, upstream: &Arc<Upstream>, list: List, shelf: &Sh
     }
     // Looked at before the list is read, so that no change is missed.
     let before = changes(upstream, list);
-    let read = match upstream.unavailable() {
-        None => read(worker, upstream, list).await,
-        Some(reason) => Err(reason),
+    let (read, retry_after) = match upstream.reached(Instant::now() + AWAY_WAIT).await {
+        Ok(()) => (read(worker, upstream, list).await, RETRY_AFTER),
+        // When it is back, its lists have changed.
+        Err(reason) => (Err(reason), AWAY_WAIT),
     };
     if let Err(reason) = &read
         && upstream.may_log()
     {
         tracing::warn!(reason, "a server's list cannot be read");
     }
-    shelf.keep(read.ok(), before)
+    shelf.keep(read.map_err(|_| retry_after), before)
 }
 
 /// How often that list of the server has changed.
@@ -243,7 +247,10 @@ async fn read(
     for _ in 0..MAX_PAGES {
         let ask =
             Ask { method, name: None, params: params.into(), meta: None, takes: Takes::default() };
-        let answer = upstream.ask(&worker.pool, ask).await.map_err(|error| error.to_string())?;
+        let answer = upstream
+            .ask(&worker.pool, ask, Instant::now())
+            .await
+            .map_err(|error| error.to_string())?;
         let page = match whole(answer, worker.proxy.hash_key).await {
             Ok((Member::Result, result)) => {
                 // All that was sent counts, whatever is in it.

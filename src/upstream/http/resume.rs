@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use http::HeaderValue;
 
 use super::{Exchange, Framing, Limits, Session, fresh};
+use crate::upstream::deadline::Allowance;
 use crate::upstream::error::Cause;
 
 /// Most times that one answer's stream is taken up again.
@@ -78,10 +79,10 @@ impl Resuming {
         cursor: Box<Cursor>,
         session: impl Fn() -> Option<Arc<Session>> + 'static,
     ) -> Self {
-        let limits = ended.limits;
-        let deadline = ended.deadline.unwrap_or_else(|| Instant::now() + limits.answer);
-        let attempts = Box::pin(attempts(cursor, limits, session));
-        Self { attempts, deadline, limit: limits.answer }
+        let limit = ended.limits.answer;
+        let deadline = ended.deadline.unwrap_or_else(|| Instant::now() + limit);
+        let attempts = Box::pin(attempts(cursor, limit, session));
+        Self { attempts, deadline, limit }
     }
 
     /// The stream and how far it had come. Safe to drop and ask again.
@@ -97,15 +98,15 @@ impl Resuming {
         }
     }
 
-    /// From now on its next message may take this long to begin.
-    pub(in crate::upstream) fn wait_longer(&mut self, limit: Duration) {
-        (self.deadline, self.limit) = (Instant::now() + limit, limit);
+    /// Its next message has to begin in what is left of that time.
+    pub(in crate::upstream) fn wait_until(&mut self, time: Allowance) {
+        (self.deadline, self.limit) = (time.until, time.whole);
     }
 }
 
 async fn attempts(
     mut cursor: Box<Cursor>,
-    limits: Limits,
+    answer: Duration,
     session: impl Fn() -> Option<Arc<Session>>,
 ) -> Resumed {
     let failed = |why: &str| Cause::NoAnswerAtAll {
@@ -116,7 +117,7 @@ async fn attempts(
         cursor.times += 1;
         tokio::time::sleep(cursor.retry.unwrap_or(RETRY).max(MIN_RETRY)).await;
         let session = session().ok_or_else(|| failed("the session is over"))?;
-        let cause = match fresh(&session, &session.get(&cursor.id), limits).await {
+        let cause = match fresh(&session, &session.get(&cursor.id), Limits::now(answer)).await {
             Ok(stream) if stream.is_event_stream() => return Ok((stream, cursor)),
             Ok(_) => return Err(failed("the server answered with no event stream")),
             Err(refused) => refused.cause,

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use super::{Line, Link, NOT_TAKEN_LIMIT, Piece, cancelled};
 use crate::upstream::answer::Part;
-use crate::upstream::deadline::Deadline;
+use crate::upstream::deadline::{Allowance, Deadline};
 use crate::upstream::error::{Cause, Human};
 use crate::upstream::http::STALL_LIMIT;
 
@@ -25,7 +25,7 @@ pub(in crate::upstream) struct Call {
     pieces: mpsc::Receiver<Piece>,
     limit: Duration,
     timer: Deadline,
-    /// When the present wait ends; set when it begins.
+    /// When the present wait ends; that of a wait after the first is set when it begins.
     deadline: Option<Instant>,
     state: State,
     /// Garbage that had come when it was sent.
@@ -45,16 +45,16 @@ enum State {
 }
 
 impl Call {
-    /// A call that is not on its way yet; the answer may then take `limit` until its first byte.
+    /// A call that is not on its way yet; its answer has to begin in that time.
     pub(super) fn new(
         link: Arc<Link>,
         id: u64,
         pieces: mpsc::Receiver<Piece>,
-        limit: Duration,
+        time: Allowance,
     ) -> Self {
         let garbage = link.garbage.load(Ordering::Relaxed);
-        let (timer, deadline, state) = (Deadline::default(), None, State::Unsent);
-        Self { link, id, pieces, limit, timer, deadline, state, garbage }
+        let (timer, deadline, state) = (Deadline::default(), Some(time.until), State::Unsent);
+        Self { link, id, pieces, limit: time.whole, timer, deadline, state, garbage }
     }
 
     /// It is on its way: from now on it is cancelled if it is dropped.

@@ -311,7 +311,8 @@ async fn any_request_is_asked_and_answered_verbatim() {
             meta: None,
             takes: Takes::default(),
         };
-        let mut answer = within(upstream.ask(&bench.pool, ask("resources/read"))).await.unwrap();
+        let mut answer =
+            within(upstream.ask(&bench.pool, ask("resources/read"), Instant::now())).await.unwrap();
         let id = answer.id();
         let message = next_message(&mut answer).await.unwrap().unwrap();
         assert!(message.contains(&format!("\"id\":{id},")) && message.contains("\"z\":1"));
@@ -320,7 +321,8 @@ async fn any_request_is_asked_and_answered_verbatim() {
         let name = (era == Era::Modern).then_some("=?base64?ZmlsZTovLy/DvA==?=");
         assert_eq!(read.header("mcp-name").as_deref(), name);
         // What a server does not know is its own answer.
-        let mut answer = within(upstream.ask(&bench.pool, ask("prompts/get"))).await.unwrap();
+        let mut answer =
+            within(upstream.ask(&bench.pool, ask("prompts/get"), Instant::now())).await.unwrap();
         assert!(next_message(&mut answer).await.unwrap().unwrap().contains("-32601"));
         bench.stop().await;
     }

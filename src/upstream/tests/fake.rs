@@ -1,6 +1,7 @@
 //! A server over HTTP whose every answer a test decides.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::Value;
@@ -103,7 +104,14 @@ pub(super) struct Fake {
 
 impl Fake {
     pub(super) async fn start(answers: impl Fn(&Seen) -> Say + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::start_at(([127, 0, 0, 1], 0).into(), answers).await
+    }
+
+    pub(super) async fn start_at(
+        address: SocketAddr,
+        answers: impl Fn(&Seen) -> Say + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind(address).await.unwrap();
         let fake = Self {
             url: format!("http://{}/mcp", listener.local_addr().unwrap()),
             seen: Arc::default(),

@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::*;
+use crate::upstream::deadline::Allowance;
 use crate::upstream::error::Cause;
 use crate::upstream::lifecycle::{self, PipeTransport};
 use crate::upstream::probe::{Probed, Start};
@@ -92,7 +93,8 @@ async fn talk(versions: &'static [ProtocolVersion], start: Start) -> (String, Ve
 async fn collect(link: &Arc<Link>, params: &Params, era: Era) -> Result<Vec<String>, Cause> {
     let line = |id| params.line(id, era);
     let takes = Some(Takes::default());
-    let mut call = link.call(line, PATIENCE, takes).await.map_err(|(cause, _)| cause)?;
+    let mut call =
+        link.call(line, Allowance::now(PATIENCE), takes).await.map_err(|(cause, _)| cause)?;
     let (mut messages, mut message) = (Vec::new(), Vec::new());
     while let Some(part) = within(call.next()).await? {
         match part {

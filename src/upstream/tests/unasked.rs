@@ -10,6 +10,7 @@ use tokio::sync::mpsc as queues;
 use super::fake::{Fake, Say, legacy};
 use super::stdio::SERVER;
 use super::*;
+use crate::upstream::deadline::Allowance;
 use crate::upstream::peer::LOG_BURST;
 use crate::upstream::pending;
 use crate::upstream::stdio::{self as pipes, Link};
@@ -186,7 +187,7 @@ async fn a_late_answer_to_a_call_that_was_given_up_disturbs_nobody() {
 async fn an_answer_to_a_request_that_was_not_sent_yet_ends_the_pipe() {
     let (link, _unwritten) = Link::new(Arc::default(), Arc::default());
     let line = |id: u64| [Bytes::from(id.to_string()), Bytes::new(), Bytes::new()];
-    let Ok(call) = within(link.call(line, PATIENCE, None)).await else { panic!() };
+    let Ok(call) = within(link.call(line, Allowance::now(PATIENCE), None)).await else { panic!() };
     let guess = format!("{{\"id\":{},\"result\":{{}}}}\n", call.id());
     let (inbox, _lifecycle) = queues::channel(1);
     let reason = within(pipes::read(link.clone(), guess.as_bytes(), inbox, 1)).await;
