@@ -194,7 +194,13 @@ impl App {
             proxy,
             sessions: Sessions::default(),
             guard,
-            api: api::State { api_key: config.key().into(), started, ending, lines },
+            api: api::State {
+                api_key: config.key().into(),
+                started,
+                ending,
+                lines,
+                readers: api::Readers::default(),
+            },
             require_mcp_auth: config.require_mcp_auth,
             started,
         };
@@ -383,7 +389,8 @@ where
         return page;
     }
     if !mcp::PATHS.contains(&request.uri().path()) {
-        return api::handle(&shared.api, worker, connection.came_to.get(), request).await;
+        let way = api::Way { came_to: connection.came_to.get(), source: connection.source };
+        return api::handle(&shared.api, worker, way, request).await;
     }
     if shared.require_mcp_auth && !shared.api.admits(request.headers(), request.uri()) {
         return api::unauthorized();
