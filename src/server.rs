@@ -52,7 +52,7 @@ use crate::os::descriptors;
 use crate::page;
 use crate::proxy::judges::Judges;
 use crate::proxy::left_behind::LeftBehind;
-use crate::proxy::{Proxy, Worker, audience, held, more};
+use crate::proxy::{Proxy, Worker, audience, more};
 use crate::secrets::Secrets;
 use crate::telemetry::Lines;
 use crate::upstream::clock;
@@ -179,10 +179,8 @@ impl App {
             max_response_bytes: config.activity.max_response_bytes,
             activity,
             offers: more::offers::Offers::default(),
-            held: held::Budget::new(config.output.max_held_total_bytes),
-            behind: held::Budget::new(
-                held::MAX_BEHIND_BYTES.min(config.output.max_held_total_bytes),
-            ),
+            held: config.held(),
+            behind: config.behind(),
             judges: Judges::new(control.handle().clone(), cores()),
             hash_key: u64::from_ne_bytes(seed),
         };
