@@ -23,8 +23,10 @@ pub mod gap;
 pub mod handle;
 pub mod head;
 mod lenient;
+pub mod live;
 pub mod pack;
 pub mod query;
+mod readers;
 pub mod record;
 pub mod recover;
 pub mod redact;
@@ -43,7 +45,8 @@ pub mod view;
 mod writer;
 
 pub use config::{Config, Durability, OnFailure};
-pub use handle::{Activity, Durable, Health, Live, LiveEvent, QueryError, Refused, Slot};
+pub use handle::{Activity, Durable, Health, QueryError, Refused, Slot};
+pub use live::{Live, LiveEvent, Portion};
 pub use query::{Filter, From, Listing, Page, Payloads};
 pub use record::{
     Decision, Draft, Entry, Id, Operation, Payload, Policy, Raw, Record, Source, Status, Text,

@@ -14,6 +14,7 @@ mod export;
 mod openapi;
 pub mod proof;
 mod query;
+mod readers;
 mod route;
 
 use std::net::SocketAddr;
@@ -29,10 +30,12 @@ use ulid::Ulid;
 
 use crate::downstream::body::Body;
 use crate::downstream::http::collect;
+use crate::downstream::source::Source;
 use crate::proxy::Worker;
 use crate::telemetry::Lines;
 
 pub use call::SOURCE;
+pub use readers::Readers;
 
 use answer::Failure;
 use query::Query;
@@ -49,6 +52,17 @@ pub struct State {
     pub ending: watch::Receiver<bool>,
     /// Where the log is written.
     pub lines: Lines,
+    /// Who follows the activity log, or exports it.
+    pub readers: Readers,
+}
+
+/// By which way a request came.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Way {
+    /// The address of ours that it came to, where it came to one.
+    pub came_to: Option<SocketAddr>,
+    /// Where it comes from.
+    pub source: Source,
 }
 
 impl State {
@@ -59,11 +73,11 @@ impl State {
     }
 }
 
-/// Answers one request to anything but `/mcp`, which came to that address of ours.
+/// Answers one request to anything but `/mcp`.
 pub async fn handle<B>(
     state: &State,
     worker: &Rc<Worker>,
-    came_to: Option<SocketAddr>,
+    way: Way,
     request: Request<B>,
 ) -> Response<Body>
 where
@@ -71,7 +85,7 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let admitted = state.admits(request.headers(), request.uri());
-    respond(state, worker, came_to, request, admitted).await
+    respond(state, worker, way, request, admitted).await
 }
 
 /// Answers one request of our own process, which needs no key.
@@ -84,13 +98,13 @@ where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    respond(state, worker, None, request, true).await
+    respond(state, worker, Way::default(), request, true).await
 }
 
 async fn respond<B>(
     state: &State,
     worker: &Rc<Worker>,
-    came_to: Option<SocketAddr>,
+    way: Way,
     request: Request<B>,
     admitted: bool,
 ) -> Response<Body>
@@ -109,7 +123,7 @@ where
         Some((route, _)) if !route.allows(&parts.method) => {
             return answer::wrong_method(route.allowed(), &id);
         }
-        Some(meant) => perform(state, worker, (came_to, admitted), &parts, body, meant, &id).await,
+        Some(meant) => perform(state, worker, (way, admitted), &parts, body, meant, &id).await,
     };
     answered.unwrap_or_else(|failure| failure.response(&id))
 }
@@ -118,7 +132,7 @@ where
 async fn perform<B>(
     state: &State,
     worker: &Rc<Worker>,
-    (came_to, admitted): (Option<SocketAddr>, bool),
+    (way, admitted): (Way, bool),
     parts: &Parts,
     body: B,
     (route, segment): (Route, &str),
@@ -133,9 +147,13 @@ where
         // What asks whether we are alive may ask as it likes.
         Route::Health => return Ok(catalog::alive(worker, id)),
         Route::Readiness => return Ok(catalog::ready(worker, admitted, id)),
-        Route::Proof => proof::answer(&state.api_key, came_to, query?),
-        Route::Events => return events::events(state, worker, query?, &parts.headers, id).await,
-        Route::ActivityExport => return export::export(worker, query?, id).await,
+        Route::Proof => proof::answer(&state.api_key, way.came_to, query?),
+        Route::Events => {
+            return events::events(state, worker, way.source, query?, &parts.headers, id).await;
+        }
+        Route::ActivityExport => {
+            return export::export(state, worker, way.source, query?, id).await;
+        }
         Route::Call => {
             query?.finish()?;
             let body = collect(body)

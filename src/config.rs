@@ -34,6 +34,7 @@ use crate::catalog::{self, ServerSettings};
 use crate::downstream::guard::Guard;
 use crate::intent;
 use crate::proxy::era::Offered;
+use crate::proxy::held;
 use crate::proxy::retrieve::MAX_LIMIT;
 
 /// Everything the operator decides, checked.
@@ -93,6 +94,24 @@ impl Config {
             servers: settings.collect::<BTreeMap<_, ServerSettings>>(),
             folder: Some(self.data_dir.join("catalog")),
         }
+    }
+
+    /// The room for answers that strict holds.
+    #[must_use]
+    pub fn held(&self) -> held::Budget {
+        let OutputValidation { max_held_total_bytes: total, max_held_bytes, .. } = self.output;
+        let enabled = self.servers.iter().filter(|server| server.upstream.enabled);
+        let names: Vec<Arc<str>> = enabled.map(|server| Arc::clone(&server.name)).collect();
+        let usual = || held::usual_share(total, names.len(), max_held_bytes);
+        let share = self.output.held_share_bytes.unwrap_or_else(usual);
+        held::Budget::new(total, share, names)
+    }
+
+    /// The room for answers that warn has yet to judge: all servers have it in common.
+    #[must_use]
+    pub fn behind(&self) -> held::Budget {
+        let total = held::MAX_BEHIND_BYTES.min(self.output.max_held_total_bytes);
+        held::Budget::new(total, 0, [])
     }
 }
 
@@ -229,6 +248,15 @@ fn parse_all<'t>(
     if output.max_held_bytes > output.max_held_total_bytes {
         let path = KeyPath::root("output_validation").key("max_held_total_bytes");
         findings.error(&path, "must not be less than max_held_bytes");
+    }
+    let enabled = servers.iter().filter(|server| server.upstream.enabled).count() as u64;
+    if let Some(share) = output.held_share_bytes
+        && share.saturating_mul(enabled) > output.max_held_total_bytes
+    {
+        let path = KeyPath::root("output_validation").key("held_share_bytes");
+        let problem =
+            format_args!("{enabled} servers with so much each need more than max_held_total_bytes");
+        findings.error(&path, problem);
     }
     let config = Config {
         reaper: flags.reaper.clone(),

@@ -1,7 +1,9 @@
-//! What the process has of the system: rights on files, descriptors, and the processes it starts.
+//! What the process has of the system: rights on files, descriptors, priorities of threads, and the
+//! processes it starts.
 //!
 //! Where a file lies and who opens a socket is known on the floors above.
 
 pub mod descriptors;
 pub mod marked;
+pub mod priority;
 pub mod private;

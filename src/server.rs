@@ -51,7 +51,7 @@ use crate::os::descriptors;
 use crate::page;
 use crate::proxy::judges::Judges;
 use crate::proxy::left_behind::LeftBehind;
-use crate::proxy::{Proxy, Worker, audience, held, more};
+use crate::proxy::{Proxy, Worker, audience, more};
 use crate::secrets::Secrets;
 use crate::telemetry::Lines;
 use crate::upstream::clock;
@@ -181,10 +181,8 @@ impl App {
             max_response_bytes: config.activity.max_response_bytes,
             activity,
             offers: more::offers::Offers::default(),
-            held: held::Budget::new(config.output.max_held_total_bytes),
-            behind: held::Budget::new(
-                held::MAX_BEHIND_BYTES.min(config.output.max_held_total_bytes),
-            ),
+            held: config.held(),
+            behind: config.behind(),
             judges: Judges::new(control.handle().clone(), cores()),
             hash_key: u64::from_ne_bytes(seed),
         };
@@ -196,7 +194,13 @@ impl App {
             proxy,
             sessions: Sessions::default(),
             guard,
-            api: api::State { api_key: config.key().into(), started, ending, lines },
+            api: api::State {
+                api_key: config.key().into(),
+                started,
+                ending,
+                lines,
+                readers: api::Readers::default(),
+            },
             require_mcp_auth: config.require_mcp_auth,
             started,
         };
@@ -395,7 +399,8 @@ where
         return page;
     }
     if !mcp::PATHS.contains(&request.uri().path()) {
-        return api::handle(&shared.api, worker, connection.came_to.get(), request).await;
+        let way = api::Way { came_to: connection.came_to.get(), source: connection.source };
+        return api::handle(&shared.api, worker, way, request).await;
     }
     if shared.require_mcp_auth && !shared.api.admits(request.headers(), request.uri()) {
         return api::unauthorized();

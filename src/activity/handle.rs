@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use thiserror::Error;
-use tokio::sync::{broadcast, oneshot};
+use tokio::sync::oneshot;
 
 use super::clock;
 use super::config::{Config, Durability, OnFailure};
@@ -85,32 +85,6 @@ pub struct Health {
     pub written: u64,
     /// The bytes the log takes on disk.
     pub disk_bytes: u64,
-}
-
-/// What a live reader is told.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LiveEvent {
-    /// A record was stored.
-    Record(Arc<Record>),
-    /// The reader was too slow: some records are only in the log now.
-    Lagged,
-    /// The log is closed.
-    Closed,
-}
-
-/// Records as they are stored.
-#[derive(Debug)]
-pub struct Live(broadcast::Receiver<Arc<Record>>);
-
-impl Live {
-    /// The next event.
-    pub async fn next(&mut self) -> LiveEvent {
-        match self.0.recv().await {
-            Ok(record) => LiveEvent::Record(record),
-            Err(broadcast::error::RecvError::Lagged(_)) => LiveEvent::Lagged,
-            Err(broadcast::error::RecvError::Closed) => LiveEvent::Closed,
-        }
-    }
 }
 
 /// Tells when a call's records are durable (`before_reply`).
@@ -213,6 +187,7 @@ impl Activity {
         let pruner = writer.help("activity-prune", Self::prune_now_and_then)?;
         let _ = activity.shared.pruner.set(pruner);
         writer.help("activity-watch", watch_the_disk)?;
+        writer.help_readers()?;
         Ok((activity, writer))
     }
 
@@ -231,7 +206,8 @@ impl Activity {
         let activity = Self { shared };
         let reading = Some((copy, lock));
         let helpers = Vec::new();
-        let writer = Writer { activity: activity.clone(), thread: None, helpers, reading };
+        let mut writer = Writer { activity: activity.clone(), thread: None, helpers, reading };
+        writer.help_readers()?;
         Ok((activity, writer))
     }
 
@@ -438,12 +414,6 @@ impl Activity {
     /// [`QueryError`].
     pub fn verify(&self, progress: impl FnMut(u64, u64)) -> Result<Report, QueryError> {
         Ok(verify(&self.view()?, None, progress)?)
-    }
-
-    /// Records from now on, as they are stored.
-    #[must_use]
-    pub fn subscribe(&self) -> Live {
-        Live(self.shared.live.subscribe())
     }
 
     /// How the log is.

@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
-use tokio::sync::{Notify, Semaphore, SemaphorePermit, broadcast, oneshot};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, oneshot};
 
 use super::clock::Opened;
 use super::config::Config;
 use super::epochs::Epochs;
-use super::record::{Entry, MAX_ERROR_BYTES, MAX_METADATA_BYTES, Record};
+use super::live::Hub;
+use super::readers::Readers;
+use super::record::{Entry, MAX_ERROR_BYTES, MAX_METADATA_BYTES};
 use super::retention::Cut;
 use super::store::Store;
 use super::writer::OVERRUN;
 
-/// Records a live reader may be behind before it is told to read the log instead.
-const LIVE_RECORDS: usize = 1024;
 /// What an entry takes at most beyond arguments and response, intent and metadata included: a draft
 /// grows by no more than it is given, so besides the error there are 4 KiB for names, spare room
 /// and the entry itself, and the rest for decisions.
@@ -90,7 +90,8 @@ pub(super) struct Shared {
     pub(super) pruning: Mutex<()>,
     pub(super) pruner: OnceLock<Thread>,
     pub(super) epochs: Epochs,
-    pub(super) live: broadcast::Sender<Arc<Record>>,
+    pub(super) live: Hub,
+    pub(super) readers: Readers,
 }
 
 impl Shared {
@@ -128,7 +129,8 @@ impl Shared {
             pruning: Mutex::new(()),
             pruner: OnceLock::new(),
             epochs: Epochs::default(),
-            live: broadcast::Sender::new(LIVE_RECORDS),
+            live: Hub::default(),
+            readers: Readers::default(),
         });
         (shared, messages)
     }

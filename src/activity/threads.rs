@@ -1,5 +1,5 @@
-//! The threads of an open log: the writer, the pruner, and one that watches whether the disk answers.
-//! Started with the log and ended with it, within a bound.
+//! The threads of an open log: the writer, the pruner, one that watches whether the disk answers, and
+//! one that reads for live readers and exports (`readers`). Started with the log and ended with it, within a bound.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,7 +27,7 @@ const CLOSE_POLL: Duration = Duration::from_millis(5);
 pub struct Writer {
     pub(super) activity: Activity,
     pub(super) thread: Option<JoinHandle<Result<(), StoreError>>>,
-    /// The pruner and the watcher.
+    /// The pruner, the watcher, and who reads for readers.
     pub(super) helpers: Vec<JoinHandle<()>>,
     /// What a log that is only read is read from.
     pub(super) reading: Option<(Copy, Option<Lock>)>,
@@ -52,14 +52,24 @@ impl Writer {
         Ok(thread)
     }
 
+    /// Starts the thread that reads for readers.
+    pub(super) fn help_readers(&mut self) -> Result<(), StoreError> {
+        let thread = self.help("activity-readers", Activity::serve_readers)?;
+        self.activity.shared.readers.served_by(thread);
+        Ok(())
+    }
+
     fn end(&mut self) -> Result<(), StoreError> {
+        let shared = &self.activity.shared;
+        shared.is_closed.store(true, Ordering::Release);
+        shared.live.ring();
         let Some(thread) = self.thread.take() else {
-            self.activity.shared.store.store(Arc::new(None));
+            self.helpers.iter().for_each(|helper| helper.thread().unpark());
+            self.helpers.drain(..).for_each(|helper| drop(helper.join()));
+            shared.store.store(Arc::new(None));
             self.reading = None;
             return Ok(());
         };
-        let shared = &self.activity.shared;
-        shared.is_closed.store(true, Ordering::Release);
         // Nothing ends a thread that waits for a disk; the process can end without it.
         let deadline = Instant::now() + CLOSE_LIMIT;
         let late = || {

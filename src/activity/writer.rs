@@ -23,7 +23,6 @@ use tokio::sync::oneshot;
 use super::append::{Appender, Prepared, keys};
 use super::clock;
 use super::head::{HeadFile, Mark};
-use super::query::Filter;
 use super::recover::{self, Lock, Opened};
 use super::redact::Redactor;
 use super::shared::{Message, Shared};
@@ -57,8 +56,6 @@ const SIZE_EVERY: Duration = Duration::from_secs(1);
 pub(super) const SLOW_DISK: Duration = Duration::from_secs(1);
 /// Records beyond `max_records`, and parts of it, before the pruner is woken.
 const SLACK: u64 = 64;
-/// Records read back at a time for live readers.
-const LIVE_READ: usize = 256;
 
 /// Opens the log in `dir` and starts its thread.
 pub(super) fn start(
@@ -72,6 +69,7 @@ pub(super) fn start(
     let mark = appender.mark();
     let _ = shared.opened.set(clock::Opened { at: (shared.clock)(), end: view.end()?.stored_ms });
     shared.durable_seq.store(mark.seq, Ordering::Relaxed);
+    shared.live.wrote(mark.seq);
     shared.disk_bytes.store(store.disk_bytes(), Ordering::Relaxed);
     shared.store.store(Arc::new(Some(store)));
     let run = Run {
@@ -86,7 +84,6 @@ pub(super) fn start(
         waiting: Vec::new(),
         unsynced: None,
         stuck: None,
-        live_seq: mark.seq,
         commit_took: Duration::ZERO,
         sized: Instant::now(),
         closing: false,
@@ -112,8 +109,6 @@ struct Run {
     unsynced: Option<Mark>,
     /// What could not be written.
     stuck: Option<Stuck>,
-    /// The last record that live readers were told of.
-    live_seq: u64,
     /// How long the last commit took.
     commit_took: Duration,
     /// When the size of the log was last asked for.
@@ -157,6 +152,7 @@ impl Drop for Gone {
         self.0.batch_since.store(0, Ordering::Release);
         self.0.room.close();
         self.0.batch_done.notify_waiters();
+        self.0.live.ring();
     }
 }
 
@@ -324,7 +320,9 @@ impl Run {
             // It looks every minute anyway: waking it too often costs nothing but its look.
             self.shared.pruner.get().map(thread::Thread::unpark).unwrap_or_default();
         }
-        self.tell_live();
+        if self.shared.live.wrote(self.appender.mark().seq) {
+            self.shared.readers.wake();
+        }
     }
 
     /// Makes durable what was written, and moves the head.
@@ -389,30 +387,6 @@ impl Run {
             self.shared.disk_bytes.store(store.disk_bytes(), Ordering::Relaxed);
             self.sized = Instant::now();
         }
-    }
-
-    fn tell_live(&mut self) {
-        let mark = self.appender.mark();
-        if self.shared.live.receiver_count() > 0
-            && let Some(store) = self.shared.store.load().as_ref()
-            && let Err(error) = self.read_back(store)
-        {
-            tracing::error!(%error, "activity cannot be read back");
-        }
-        self.live_seq = mark.seq;
-    }
-
-    fn read_back(&self, store: &Store) -> Result<(), StoreError> {
-        let view = View::new(store.snapshot())?;
-        let mut seen = self.live_seq;
-        while seen + 1 < view.next() {
-            let (records, last) = view.since(seen, &Filter::default(), LIVE_READ)?;
-            seen = last;
-            for record in records {
-                let _ = self.shared.live.send(Arc::new(record));
-            }
-        }
-        Ok(())
     }
 
     fn fail(&mut self, prepared: Prepared, room: usize, error: &StoreError, stage: Stage) {

@@ -304,12 +304,6 @@ fn micros(time: Timestamp) -> u64 {
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// A record as one line of JSON. What a client wrote in it may hold line ends: between tokens, so
-/// that a blank means the same.
-pub(super) fn one_line(record: &Record) -> String {
-    serde_json::to_string(record).unwrap_or_default().replace(['\r', '\n'], " ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

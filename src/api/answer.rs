@@ -1,7 +1,9 @@
 //! What every REST answer has in common: the envelope, the request's id, JSON errors. Pure.
 
+use std::time::Duration;
+
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_TYPE};
+use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -56,15 +58,21 @@ const MAX_REQUEST_ID_BYTES: usize = 128;
 pub(super) struct Failure {
     pub(super) status: StatusCode,
     pub(super) message: String,
+    /// When it may be asked again with success.
+    pub(super) retry_after: Option<Duration>,
 }
 
 impl Failure {
     pub(super) fn new(status: StatusCode, message: impl ToString) -> Self {
-        Self { status, message: message.to_string() }
+        Self { status, message: message.to_string(), retry_after: None }
     }
 
     pub(super) fn response(&self, request_id: &str) -> Response<Body> {
-        error(self.status, &self.message, request_id)
+        let mut response = error(self.status, &self.message, request_id);
+        if let Some(after) = self.retry_after {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(after.as_secs()));
+        }
+        response
     }
 }
 

@@ -1,11 +1,15 @@
 //! `/events`: every record as it is stored, as server-sent events (ACT-7).
 //!
-//! A reader that was away says which record it saw last (`Last-Event-ID`), and one that is too slow
-//! falls behind; both catch up from the log, page by page, so nothing is left out and nothing
-//! waits. What is sent is the record as REST shows it; there are no filters here.
+//! Records are rendered once for all readers, by a thread of low priority (`activity::live`), and
+//! each reader takes them as it can. One that was away says which record it saw last
+//! (`Last-Event-ID`), and one that falls behind catches up from the log, portion by portion; both
+//! get every record once, in order. One that takes nothing for too long is cut off, with a last
+//! event that says why and after which record to resume. There are no filters here.
+//!
+//! All readers together are written so many bytes a second, so that what they take of the workers is
+//! bounded too.
 
-use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -17,18 +21,22 @@ use super::State;
 use super::activity;
 use super::answer::{self, Failure};
 use super::query::Query;
-use crate::activity::{Activity, Filter, Id, Live, LiveEvent, QueryError, Record};
+use super::readers::{self, Pace, Place, Purpose};
+use crate::activity::{
+    Activity, Filter, Id, Live, LiveEvent, Page, Payloads, Portion, QueryError, Record,
+};
 use crate::downstream::body::Body;
+use crate::downstream::source::Source;
 use crate::proxy::Worker;
-use crate::proxy::reply::Aborted;
 use crate::wire::headers;
 
 /// How often a stream without records shows that it is alive.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 /// A client that lost the stream comes back after this long, in milliseconds.
 const RETRY_MS: u64 = 1000;
-/// Records read at a time to catch up.
-const PAGE_RECORDS: usize = 256;
+/// Bytes a second that all readers together are given: what a worker writes in some hundredths of
+/// its time. The log's own pace is below it for one reader, and each of many gets its part.
+const SHARED_BYTES_PER_SECOND: u64 = 32 << 20;
 
 /// The record a client saw last.
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static(headers::LAST_EVENT_ID);
@@ -38,19 +46,24 @@ struct Events {
     activity: Activity,
     live: Live,
     ending: watch::Receiver<bool>,
-    /// The last record sent, or passed over.
-    seq: u64,
-    /// What was read from the log and is still to be sent.
-    behind: VecDeque<Record>,
-    /// True while the log holds records that `live` will not tell of.
-    catches_up: bool,
+    /// The last record sent, or seen before.
+    last: Option<Id>,
+    pace: Pace,
+    /// Its part of the bytes is used up until then.
+    rests_until: Option<Instant>,
+    /// Its last words were sent.
+    over: bool,
+    _place: Option<Place>,
 }
 
 /// Sends every record as it is stored.
 ///
 /// An event has the record's id as `id`, `activity` as `event`, and the record's JSON in one line as
 /// `data`. The stream begins with what is stored from now on, or after the record that
-/// `Last-Event-ID` names, and has no end; comments show that it is alive.
+/// `Last-Event-ID` names, and has no end; comments show that it is alive. A reader that takes nothing
+/// for 10 seconds is cut off: the last event is `cut-off`, and its `data` says why (`error`) and where
+/// to go on (`resume_after`, which is also the last `id`). An event `removed` names records (`first`,
+/// `last`) that retention removed before they were sent.
 #[utoipa::path(
     get,
     path = "/events",
@@ -66,44 +79,59 @@ struct Events {
     responses(
         (status = 200, description = "Server-sent events", body = String, content_type = "text/event-stream"),
         (status = 500, description = "The log cannot be read"),
-        (status = 503, description = "Records on their way to the log did not arrive in time"),
+        (
+            status = 503,
+            description = "Too many read already, over all or from one address; or records on their way to the log did not arrive in time",
+            headers(("Retry-After" = u64, description = "Seconds; where too many read")),
+        ),
     )
 )]
 pub(super) async fn events(
     state: &State,
     worker: &Worker,
+    source: Source,
     query: Query,
     headers: &HeaderMap,
-    id: &str,
+    request_id: &str,
 ) -> Result<Response<Body>, Failure> {
     query.finish()?;
     let seen = match headers.get(&LAST_EVENT_ID) {
         None => None,
         Some(value) => Some(value.to_str().ok().and_then(Id::parse).ok_or_else(unknown_id)?),
     };
-    let log = worker.proxy.activity.clone();
-    // Before the log is looked at, so that no record falls between.
-    let live = log.subscribe();
-    let end =
-        activity::ask(worker, |activity| Ok(activity.view()?.next().saturating_sub(1))).await?;
+    let place = state.readers.enter(Purpose::Watch, source)?;
+    let (end, newest) = activity::ask(worker, |activity| {
+        let view = activity.view()?;
+        let page = Page { limit: 1, payloads: Payloads::Exclude, ..Page::default() };
+        let newest = view.list(&Filter::default(), &page)?.records.pop();
+        Ok((view.next().saturating_sub(1), newest.map(|record| record.id)))
+    })
+    .await?;
+    // A number beyond the end is another log's: then it begins with what comes.
+    let last = seen.filter(|seen| seen.seq() <= end).or(newest);
+    let activity = worker.proxy.activity.clone();
     let events = Events {
-        activity: log,
-        live,
+        live: activity.live(last.map_or(end, Id::seq), event),
+        activity,
         ending: state.ending.clone(),
-        // A number beyond the end is another log's: then it begins with what comes.
-        seq: seen.map_or(end, |seen| seen.seq().min(end)),
-        behind: VecDeque::new(),
-        catches_up: seen.is_some(),
+        last,
+        pace: Pace::default(),
+        rests_until: None,
+        over: false,
+        _place: Some(place),
     };
-    let hello = Bytes::from(format!("retry: {RETRY_MS}\n: the log ends at record {end}\n\n"));
-    let chunks = stream::try_unfold((Some(hello), events), async |(hello, mut events)| {
+    // Whoever loses the stream before its first event has something to resume after, too.
+    let id = |id: Id| format!("id: {id}\n");
+    let begin = last.map(id).unwrap_or_default();
+    let hello = format!("retry: {RETRY_MS}\n{begin}: the log ends at record {end}\n\n");
+    let chunks = stream::unfold((Some(Bytes::from(hello)), events), async |(hello, mut events)| {
         let chunk = match hello {
-            Some(hello) => Some(hello),
-            None => events.next().await.map_err(|error| Aborted(format!("events: {error}")))?,
+            Some(hello) => hello,
+            None => events.next().await?,
         };
-        Ok(chunk.map(|chunk| (chunk, (None, events))))
+        Some((Ok(chunk), (None, events)))
     });
-    let mut response = answer::json(StatusCode::OK, Body::Stream(Box::pin(chunks)), id);
+    let mut response = answer::json(StatusCode::OK, Body::Stream(Box::pin(chunks)), request_id);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -111,46 +139,90 @@ pub(super) async fn events(
     Ok(response)
 }
 
+/// What a look at the log brought.
+struct Caught {
+    portion: Portion,
+    /// The last record looked at.
+    last: u64,
+    /// The first and last of those that retention removed before.
+    removed: Option<(u64, u64)>,
+}
+
 impl Events {
-    /// The next chunk; `None` when the server ends.
-    async fn next(&mut self) -> Result<Option<Bytes>, QueryError> {
+    /// The next chunk; `None` after the last.
+    async fn next(&mut self) -> Option<Bytes> {
+        if self.over {
+            return None;
+        }
+        if let Some(waited) = self.pace.asks(Instant::now()) {
+            return Some(self.cut_off(&readers::too_slow(waited)));
+        }
+        let mut ending = self.ending.clone();
+        let chunk = tokio::select! {
+            biased;
+            _ = ending.wait_for(|ending| *ending) => return None,
+            chunk = self.chunk() => chunk?,
+        };
+        let now = Instant::now();
+        self.pace.gives(now);
+        let readers = self.live.readers().max(1) as u64;
+        let part = (chunk.len() as u64).saturating_mul(readers) * 1000 / SHARED_BYTES_PER_SECOND;
+        self.rests_until = (part > 0).then(|| now + Duration::from_millis(part));
+        Some(chunk)
+    }
+
+    async fn chunk(&mut self) -> Option<Bytes> {
+        if let Some(until) = self.rests_until.take() {
+            tokio::time::sleep_until(until.into()).await;
+        }
         loop {
-            if *self.ending.borrow() {
-                return Ok(None);
-            }
-            if let Some(record) = self.behind.pop_front() {
-                return Ok(Some(event(&record)));
-            }
-            if self.catches_up {
-                self.catch_up().await?;
-                continue;
-            }
             tokio::select! {
-                _ = self.ending.wait_for(|ending| *ending) => return Ok(None),
                 next = self.live.next() => match next {
-                    LiveEvent::Record(record) if record.seq <= self.seq => {}
-                    LiveEvent::Record(record) if record.seq == self.seq + 1 => {
-                        self.seq = record.seq;
-                        return Ok(Some(event(&record)));
+                    LiveEvent::Records(bytes, last) => {
+                        self.last = Some(last);
+                        return Some(bytes);
                     }
-                    LiveEvent::Record(_) | LiveEvent::Lagged => self.catches_up = true,
-                    LiveEvent::Closed => return Ok(None),
+                    LiveEvent::Behind => match self.catch_up().await {
+                        Ok(bytes) if bytes.is_empty() => {}
+                        Ok(bytes) => return Some(bytes),
+                        Err(error) => return Some(self.cut_off(&error.to_string())),
+                    },
+                    LiveEvent::Closed => return None,
                 },
-                () = tokio::time::sleep(HEARTBEAT) => return Ok(Some(Bytes::from_static(b":\n\n"))),
+                () = tokio::time::sleep(HEARTBEAT) => return Some(Bytes::from_static(b":\n\n")),
             }
         }
     }
 
-    /// Reads the next page behind the last record sent; an empty one is the end of the log.
-    async fn catch_up(&mut self) -> Result<(), QueryError> {
-        let (activity, seq) = (self.activity.clone(), self.seq);
-        let read = move || Ok(activity.view()?.since(seq, &Filter::default(), PAGE_RECORDS)?);
-        let read = tokio::task::spawn_blocking(read).await;
-        let (records, last) = read.unwrap_or(Err(QueryError::Busy))?;
-        self.catches_up = !records.is_empty();
-        (self.behind, self.seq) = (records.into(), last);
-        Ok(())
+    /// Reads the next portion behind the last record sent.
+    async fn catch_up(&mut self) -> Result<Bytes, QueryError> {
+        let seq = self.live.seq();
+        let caught = self.activity.aside(move |activity| catch(activity, seq)).await??;
+        // Where numbers are lost there is nothing to be read; the next one may be there.
+        self.live.has_read(caught.last.max(seq + 1));
+        self.last = caught.portion.last().or(self.last);
+        let Some((first, last)) = caught.removed else {
+            return Ok(caught.portion.bytes().clone());
+        };
+        let gone = serde_json::json!({"first": first, "last": last, "reason": "retention"});
+        let mut told = format!("event: removed\ndata: {gone}\n\n").into_bytes();
+        told.extend_from_slice(caught.portion.bytes());
+        Ok(told.into())
     }
+
+    /// The last event: why it ends, and where to go on.
+    fn cut_off(&mut self, reason: &str) -> Bytes {
+        self.over = true;
+        format!("event: cut-off\ndata: {}\n\n", readers::last_words(reason, self.last)).into()
+    }
+}
+
+/// Reads what follows the record of that number.
+fn catch(activity: &Activity, seq: u64) -> Result<Caught, QueryError> {
+    let view = activity.stored()?;
+    let removed = (view.first() > seq + 1).then(|| (seq + 1, view.first() - 1));
+    let (records, last) = view.since(seq, &Filter::default(), activity.portion_records())?;
+    Ok(Caught { portion: Portion::of(&records, event), last, removed })
 }
 
 fn unknown_id() -> Failure {
@@ -158,9 +230,10 @@ fn unknown_id() -> Failure {
 }
 
 /// A record as an event.
-fn event(record: &Record) -> Bytes {
-    let json = activity::one_line(record);
-    format!("id: {}\nevent: activity\ndata: {json}\n\n", record.id).into()
+fn event(record: &Record, out: &mut Vec<u8>) {
+    out.extend_from_slice(format!("id: {}\nevent: activity\ndata: ", record.id).as_bytes());
+    readers::one_line(record, out);
+    out.extend_from_slice(b"\n\n");
 }
 
 #[cfg(test)]
@@ -168,47 +241,110 @@ mod tests {
     use super::*;
     use crate::activity::{Config, Draft, Source, Status, Type};
 
-    fn note(activity: &Activity, count: u64) {
+    /// More than is kept for live readers, and than a reader's portion.
+    const RECORDS: u64 = 20_000;
+
+    async fn note(activity: &Activity, count: u64) {
         for _ in 0..count {
             activity.note(Draft::new(Type::Approval, Source::Internal, Status::Success));
         }
-        activity.flush().unwrap();
+        let activity = activity.clone();
+        tokio::task::spawn_blocking(move || activity.flush().unwrap()).await.unwrap();
+    }
+
+    fn events(activity: &Activity, ending: &watch::Sender<bool>) -> Events {
+        Events {
+            live: activity.live(activity.view().unwrap().next() - 1, event),
+            activity: activity.clone(),
+            ending: ending.subscribe(),
+            last: None,
+            pace: Pace::default(),
+            rests_until: None,
+            over: false,
+            _place: None,
+        }
+    }
+
+    /// The records of a chunk, by number.
+    fn seqs(chunk: &Bytes) -> Vec<u64> {
+        let text = std::str::from_utf8(chunk).unwrap();
+        let events = text.split_terminator("\n\n").filter(|event| *event != ":");
+        let seqs = events.map(|event| {
+            let data = event.lines().find_map(|line| line.strip_prefix("data: ")).unwrap();
+            let record: serde_json::Value = serde_json::from_str(data).unwrap();
+            let id = record["id"].as_str().unwrap();
+            assert!(event.starts_with(&format!("id: {id}\nevent: activity\n")), "{event}");
+            record["seq"].as_u64().unwrap()
+        });
+        seqs.collect()
     }
 
     #[tokio::test]
-    async fn act_7_a_lagging_reader_gets_every_record_once_and_in_order() {
-        // More than a live reader may be behind.
-        const RECORDS: u64 = 2500;
+    async fn act_7_readers_fast_and_slow_get_every_record_once_in_order_and_the_same_bytes() {
         let folder = tempfile::tempdir().unwrap();
         let (activity, writer) = Activity::open(folder.path(), Config::default()).unwrap();
-        let (ending, ended) = watch::channel(false);
-        let mut events = Events {
-            live: activity.subscribe(),
-            activity: activity.clone(),
-            ending: ended,
-            seq: activity.view().unwrap().next() - 1,
-            behind: VecDeque::new(),
-            catches_up: false,
-        };
-        let begin = events.seq;
-        note(&activity, RECORDS);
-        let mut seqs = Vec::new();
-        for round in [RECORDS, 3] {
-            for _ in 0..round {
-                let chunk = events.next().await.unwrap().unwrap();
-                let text = std::str::from_utf8(&chunk).unwrap();
-                let data = text.lines().find_map(|line| line.strip_prefix("data: ")).unwrap();
-                let record: serde_json::Value = serde_json::from_str(data).unwrap();
-                assert!(text.starts_with(&format!("id: {}\n", record["id"].as_str().unwrap())));
-                seqs.push(record["seq"].as_u64().unwrap());
-            }
-            // What comes after it has caught up is live again.
-            note(&activity, if round == RECORDS { 3 } else { 0 });
+        let ending = watch::Sender::new(false);
+        let [mut slow, mut one, mut other] = [(); 3].map(|()| events(&activity, &ending));
+        note(&activity, 1).await;
+        for reader in [&mut slow, &mut one, &mut other] {
+            assert_eq!(seqs(&reader.next().await.unwrap()).len(), 1);
         }
-        assert_eq!(seqs, (begin + 1..=begin + RECORDS + 3).collect::<Vec<_>>());
+        let begin = slow.live.seq();
+        note(&activity, 3).await;
+        let (first, second) = (one.next().await.unwrap(), other.next().await.unwrap());
+        assert_eq!(first.as_ptr(), second.as_ptr(), "rendered once");
+        drop((one, other));
+        // The slow one is behind all that is kept, and catches up; what comes then is live again.
+        let mut seen = Vec::new();
+        for count in [RECORDS, 3] {
+            note(&activity, count).await;
+            let stored = activity.stored().unwrap().next() - 1;
+            while slow.live.seq() < stored {
+                slow.rests_until = None;
+                seen.extend(seqs(&slow.next().await.unwrap()));
+            }
+        }
+        assert_eq!(seen, (begin + 1..=begin + RECORDS + 6).collect::<Vec<_>>());
         ending.send_replace(true);
-        assert_eq!(events.next().await.unwrap(), None);
+        assert_eq!(slow.next().await, None);
+        drop(slow);
+        tokio::task::spawn_blocking(|| writer.close()).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_took_nothing_for_too_long_is_told_where_to_resume() {
+        let folder = tempfile::tempdir().unwrap();
+        let (activity, writer) = Activity::open(folder.path(), Config::default()).unwrap();
+        let ending = watch::Sender::new(false);
+        let mut events = events(&activity, &ending);
+        note(&activity, 1).await;
+        assert_eq!(seqs(&events.next().await.unwrap()).len(), 1);
+        let long_ago = Instant::now().checked_sub(readers::PATIENCE + Duration::from_secs(2));
+        events.pace.gives(long_ago.unwrap());
+        let last = events.next().await.unwrap();
+        let text = std::str::from_utf8(&last).unwrap();
+        let data = text.strip_prefix("event: cut-off\ndata: ").unwrap();
+        let words: serde_json::Value = serde_json::from_str(data).unwrap();
+        assert_eq!(words["error"], "nothing was read for 12 s, and a reader may take 10 s");
+        assert_eq!(words["resume_after"], events.last.unwrap().to_string());
+        assert_eq!(events.next().await, None);
         drop(events);
-        writer.close().unwrap();
+        tokio::task::spawn_blocking(|| writer.close()).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn each_of_many_readers_has_its_part_of_the_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let (activity, writer) = Activity::open(folder.path(), Config::default()).unwrap();
+        let ending = watch::Sender::new(false);
+        let mut readers: Vec<_> = (0..32).map(|_| events(&activity, &ending)).collect();
+        note(&activity, 100).await;
+        let reader = readers.first_mut().unwrap();
+        let bytes = reader.next().await.unwrap().len() as u64;
+        let rest = reader.rests_until.unwrap().saturating_duration_since(Instant::now());
+        let whole = Duration::from_millis(bytes * 32 * 1000 / SHARED_BYTES_PER_SECOND);
+        assert!(rest <= whole && whole > Duration::ZERO, "{rest:?} of {whole:?}");
+        drop(readers);
+        tokio::task::spawn_blocking(|| writer.close()).await.unwrap().unwrap();
     }
 }

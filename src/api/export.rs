@@ -1,10 +1,13 @@
 //! `/api/v1/activity/export`: every record a filter means, oldest first, as NDJSON or CSV (ACT-7).
 //!
-//! One page of records is in memory at a time, read when the client has taken the one before it; a
-//! slow client holds no thread, and nothing of the store. An export ends with the last record there
-//! was when it began; it breaks off where retention removes what it has not read yet.
+//! One small page of records is in memory at a time, read by a thread of low priority when the client
+//! has taken the one before it; a slow client holds no thread, and nothing of the store. An export
+//! ends with the last record there was when it began. It breaks off where retention removes what it
+//! has not read yet, and where its client takes nothing for too long; its last line then says why,
+//! and another export goes on `after` the last record that came.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -14,16 +17,19 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 use utoipa::{IntoParams, ToSchema};
 
+use super::State;
 use super::activity::{self, Filters};
 use super::answer::{self, Failure};
 use super::query::{BadQuery, Query};
-use crate::activity::{Activity, Filter, QueryError, StoreError};
+use super::readers::{self, Pace, Place, Purpose};
+use crate::activity::{Activity, Filter, Id, QueryError, StoreError};
 use crate::downstream::body::Body;
+use crate::downstream::source::Source;
 use crate::proxy::Worker;
 use crate::proxy::reply::Aborted;
 
-/// Records read at a time: with their payloads at their limits, about 4 MiB.
-const PAGE_RECORDS: usize = 256;
+/// How long an export that breaks off has for its last line to leave.
+const LAST_WORDS_LIMIT: Duration = Duration::from_millis(250);
 
 /// The formats, the default first.
 const FORMATS: [Format; 2] = [Format::Json, Format::Csv];
@@ -86,6 +92,19 @@ impl Format {
         }
     }
 
+    /// The last line of an export that breaks off: why, and the record to go on after.
+    fn last_words(self, why: &str, sent: Option<Id>) -> Bytes {
+        match self {
+            Self::Json => format!("{}\n", readers::last_words(why, sent)).into(),
+            Self::Csv => {
+                let after = sent.map(|id| format!("; resume with after={id}")).unwrap_or_default();
+                let mut out = Vec::new();
+                line(&mut out, [format!("error: {why}{after}")]);
+                out.into()
+            }
+        }
+    }
+
     fn file(self) -> &'static str {
         match self {
             Self::Json => "attachment; filename=\"activity.ndjson\"",
@@ -101,10 +120,46 @@ struct Export {
     format: Format,
     /// The last record looked at.
     seq: u64,
+    /// The last record sent, or the one it goes on after.
+    sent: Option<Id>,
     /// The last record that is exported.
     last: u64,
     /// Whether the header line is still to come.
     begins: bool,
+}
+
+/// What is left to do of an export.
+enum Stage {
+    UnderWay(Box<Export>, Pace, Place),
+    /// It was told why; that the answer is not whole, its end says.
+    Broken(String),
+}
+
+impl Stage {
+    async fn next(self) -> Result<Option<(Bytes, Self)>, Aborted> {
+        let (export, mut pace, place) = match self {
+            Self::UnderWay(export, pace, place) => (export, pace, place),
+            Self::Broken(why) => {
+                // What is written when the body fails is lost where it has not left yet.
+                tokio::time::sleep(LAST_WORDS_LIMIT).await;
+                return Err(Aborted(format!("export: {why}")));
+            }
+        };
+        let (sent, format) = (export.sent, export.format);
+        let read = match pace.asks(Instant::now()) {
+            Some(waited) => Err(Broken::Slow(readers::too_slow(waited))),
+            None => export.read().await,
+        };
+        pace.gives(Instant::now());
+        Ok(match read {
+            Ok(None) => None,
+            Ok(Some((page, export))) => Some((page, Self::UnderWay(export, pace, place))),
+            Err(broken) => {
+                let why = broken.to_string();
+                Some((format.last_words(&why, sent), Self::Broken(why)))
+            }
+        })
+    }
 }
 
 /// How an export is written.
@@ -115,11 +170,21 @@ pub(super) struct Written {
     /// record.
     #[param(inline, required = false)]
     format: Format,
+    /// The id of a record: the export goes on after it, where another one broke off. Its CSV has no
+    /// header line.
+    #[param(
+        value_type = Option<String>,
+        nullable = false,
+        pattern = "^[0-7][0-9A-HJKMNP-TV-Za-hjkmnp-tv-z]{25}$",
+    )]
+    after: Option<Id>,
 }
 
 /// Exports every record that is meant, oldest first, streamed.
 ///
-/// Ends with the last record there was when it began. An answer that breaks off is not complete.
+/// Ends with the last record there was when it began. An answer that breaks off is not complete: its
+/// last line may say why (as JSON with `error` and `resume_after`; in CSV as a line of one cell), and
+/// `after` goes on where it ended. So does one whose client takes nothing for 10 seconds.
 #[utoipa::path(
     get,
     path = "/api/v1/activity/export",
@@ -133,30 +198,48 @@ pub(super) struct Written {
             headers(("Content-Disposition" = String, description = "A file name")),
             content((String = "application/x-ndjson"), (String = "text/csv")),
         ),
+        (status = 404, description = "The record of `after` is not in the log, or no longer"),
         (status = 500, description = "The log cannot be read"),
-        (status = 503, description = "Records on their way to the log did not arrive in time"),
+        (
+            status = 503,
+            description = "Too many export already, over all or from one address; or records on their way to the log did not arrive in time",
+            headers(("Retry-After" = u64, description = "Seconds; where too many export")),
+        ),
     )
 )]
 pub(super) async fn export(
+    state: &State,
     worker: &Worker,
+    source: Source,
     mut query: Query,
     id: &str,
 ) -> Result<Response<Body>, Failure> {
-    let Written { format } = Written::read(&mut query)?;
+    let Written { format, after } = Written::read(&mut query)?;
     let filter = Filters::read(&mut query)?.filter();
     query.finish()?;
-    let (seq, last) = activity::ask(worker, |activity| {
+    let place = state.readers.enter(Purpose::Export, source)?;
+    let (first, last, is_known) = activity::ask(worker, move |activity| {
         let view = activity.view()?;
-        Ok((view.first() - 1, view.next() - 1))
+        let (first, last) = (view.first(), view.next() - 1);
+        let is_known = match after {
+            // Removed itself, but nothing after it.
+            Some(after) if after.seq() + 1 == first => true,
+            Some(after) => view.get(after)?.is_some(),
+            None => true,
+        };
+        Ok((first, last, is_known))
     })
     .await?;
+    if !is_known {
+        let text = "The record of 'after' is not in the log, or no longer: export anew";
+        return Err(Failure::new(StatusCode::NOT_FOUND, text));
+    }
+    let seq = after.map_or(first - 1, Id::seq);
+    let begins = after.is_none();
     let activity = worker.proxy.activity.clone();
-    let export = Export { activity, filter, format, seq, last, begins: true };
-    let pages = stream::try_unfold(export, async |export| {
-        let read = tokio::task::spawn_blocking(move || export.page()).await;
-        let aborted = |error: &dyn std::fmt::Display| Aborted(format!("export: {error}"));
-        read.map_err(|error| aborted(&error))?.map_err(|error| aborted(&error))
-    });
+    let export = Export { activity, filter, format, seq, sent: after, last, begins };
+    let way = Stage::UnderWay(Box::new(export), Pace::default(), place);
+    let pages = stream::try_unfold(way, async |stage| stage.next().await);
     let mut response = answer::json(StatusCode::OK, Body::Stream(Box::pin(pages)), id);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(format.media_type()));
@@ -166,7 +249,10 @@ pub(super) async fn export(
 
 impl Written {
     fn read(query: &mut Query) -> Result<Self, BadQuery> {
-        Ok(Self { format: query.word("format", &FORMATS)?.unwrap_or(Format::Json) })
+        let format = query.word("format", &FORMATS)?.unwrap_or(Format::Json);
+        let after = query.text("after")?;
+        let after = after.map(|text| Id::parse(&text).ok_or_else(|| BadQuery::after(text)));
+        Ok(Self { format, after: after.transpose()? })
     }
 }
 
@@ -176,9 +262,12 @@ enum Broken {
     /// The log cannot be read.
     #[error(transparent)]
     Query(#[from] QueryError),
-    /// What was next is not kept any more.
-    #[error("retention has removed records that were still to be exported")]
-    Removed,
+    /// What was next is not kept any more: the first and the last of it.
+    #[error("retention has removed the records {0} to {1}, which were still to be exported")]
+    Removed(u64, u64),
+    /// The client takes nothing.
+    #[error("{0}")]
+    Slow(String),
 }
 
 impl From<StoreError> for Broken {
@@ -188,26 +277,37 @@ impl From<StoreError> for Broken {
 }
 
 impl Export {
+    /// The next page, read when the log has time for it.
+    async fn read(self: Box<Self>) -> Result<Option<(Bytes, Box<Self>)>, Broken> {
+        let activity = self.activity.clone();
+        activity.aside(move |_| self.page()).await?
+    }
+
     /// The next page as bytes, or nothing after the last.
-    fn page(mut self) -> Result<Option<(Bytes, Self)>, Broken> {
+    fn page(mut self: Box<Self>) -> Result<Option<(Bytes, Box<Self>)>, Broken> {
         let view = self.activity.stored()?.up_to(self.last);
         if view.first() > self.seq + 1 && self.seq < self.last {
-            return Err(Broken::Removed);
+            return Err(Broken::Removed(self.seq + 1, (view.first() - 1).min(self.last)));
         }
-        let (records, seq) = view.since(self.seq, &self.filter, PAGE_RECORDS)?;
+        let (records, seq) = view.since(self.seq, &self.filter, self.activity.portion_records())?;
         self.seq = seq;
+        self.sent = records.last().map(|record| record.id).or(self.sent);
         let mut bytes = Vec::new();
         if std::mem::take(&mut self.begins) && self.format == Format::Csv {
             line(&mut bytes, COLUMNS);
         }
+        let mut json = Vec::new();
         for record in &records {
-            let json = activity::one_line(record);
             match self.format {
                 Format::Json => {
-                    bytes.extend_from_slice(json.as_bytes());
+                    readers::one_line(record, &mut bytes);
                     bytes.push(b'\n');
                 }
-                Format::Csv => row(&mut bytes, &json),
+                Format::Csv => {
+                    json.clear();
+                    readers::one_line(record, &mut json);
+                    row(&mut bytes, &json);
+                }
             }
         }
         Ok((!bytes.is_empty()).then(|| (bytes.into(), self)))
@@ -215,9 +315,9 @@ impl Export {
 }
 
 /// One record as a line of CSV: texts as they are, all else as the JSON it was.
-fn row(out: &mut Vec<u8>, json: &str) {
+fn row(out: &mut Vec<u8>, json: &[u8]) {
     // Our own JSON, whose names need no escapes.
-    let members: HashMap<&str, &RawValue> = serde_json::from_str(json).unwrap_or_default();
+    let members: HashMap<&str, &RawValue> = serde_json::from_slice(json).unwrap_or_default();
     line(out, COLUMNS.map(|column| members.get(column).map_or(String::new(), |raw| cell(raw))));
 }
 
@@ -257,7 +357,7 @@ mod tests {
 
     fn cells(json: &str) -> String {
         let mut out = Vec::new();
-        row(&mut out, json);
+        row(&mut out, json.as_bytes());
         String::from_utf8(out).unwrap()
     }
 

@@ -56,6 +56,12 @@ impl BadQuery {
         let expected = "a next_cursor of an earlier answer".to_owned();
         Self::Invalid { name: "cursor", value, expected }
     }
+
+    /// An `after` that is no record's id.
+    pub(super) fn after(value: String) -> Self {
+        let expected = "the id of a record".to_owned();
+        Self::Invalid { name: "after", value, expected }
+    }
 }
 
 impl Query {

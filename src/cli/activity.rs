@@ -1,6 +1,8 @@
 //! `mcpproxy activity …`: what went through and what was decided, for people.
 
 mod export;
+mod lines;
+mod resume;
 mod summary;
 mod verify;
 mod watch;

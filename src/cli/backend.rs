@@ -155,11 +155,17 @@ impl Backend {
         self.request(Method::POST, target, body.into()).await
     }
 
-    /// GET of what comes in time, such as an export or the live events: the chunks of its body.
-    pub(super) async fn stream(&self, target: &str) -> Result<Chunks, Failure> {
+    /// GET of what comes in time, such as an export or the live events: the chunks of its body. Of
+    /// events only those after the one of that id, if one is given.
+    pub(super) async fn stream(
+        &self,
+        target: &str,
+        after: Option<&str>,
+    ) -> Result<Chunks, Failure> {
         let (parts, mut body, place) = match self {
             Self::Remote(client) => {
-                let response = client.stream(target).await.map_err(|error| unreachable(&error))?;
+                let response =
+                    client.stream(target, after).await.map_err(|error| unreachable(&error))?;
                 let (parts, body) = response.into_parts();
                 (parts, chunks(body), client.authority())
             }

@@ -41,6 +41,8 @@ use crate::wire::jsonrpc::{self, Code};
 
 /// Requests of the client under way at once; further lines wait in the pipe.
 const MAX_REQUESTS: usize = 256;
+/// Answers of the client on their way at once; further lines wait in the pipe.
+const MAX_ANSWERS: usize = 64;
 /// Messages waiting for the client to read them.
 const OUT_QUEUE: usize = 64;
 /// A server that was restarted has this long to listen again before a request fails.
@@ -77,6 +79,7 @@ where
         room: Room::default(),
         out,
         under_way: RefCell::default(),
+        answers: RefCell::default(),
         stream: RefCell::default(),
     });
     let mut requests = JoinSet::new();
@@ -105,6 +108,9 @@ struct Bridge {
     out: mpsc::Sender<Line>,
     /// The requests under way, by their raw ids.
     under_way: RefCell<HashMap<Bytes, UnderWay>>,
+    /// Answers of the client on their way: nothing that follows waits for them, since a server may
+    /// be slow to read its own.
+    answers: RefCell<JoinSet<()>>,
     /// The reader of the server's own stream.
     stream: RefCell<Option<AbortHandle>>,
 }
@@ -141,15 +147,30 @@ impl Bridge {
                 self.answer(message).await;
             }
             Kind::Cancelled(id) if self.closes(id) => {}
-            Kind::Cancelled(_) | Kind::OneWay | Kind::Initialized => {
-                let initialized = message.kind == Kind::Initialized;
-                let sent = tokio::time::timeout(ONE_WAY_LIMIT, self.tell(&message)).await;
-                match sent.unwrap_or(Err(Failed::Broken("no answer in time".to_owned()))) {
-                    Ok(()) if initialized => self.open_stream(),
-                    Ok(()) => {}
-                    Err(error) => tracing::warn!("a notification did not arrive: {error}"),
-                }
+            Kind::Response if self.has_room_for_answer() => {
+                let bridge = Rc::clone(self);
+                let task = async move { bridge.tell_in_time(message).await };
+                self.answers.borrow_mut().spawn_local(task);
             }
+            Kind::Cancelled(_) | Kind::OneWay | Kind::Initialized | Kind::Response => {
+                Rc::clone(self).tell_in_time(message).await;
+            }
+        }
+    }
+
+    fn has_room_for_answer(&self) -> bool {
+        let mut answers = self.answers.borrow_mut();
+        while answers.try_join_next().is_some() {}
+        answers.len() < MAX_ANSWERS
+    }
+
+    /// Sends a message to which nothing comes back, within [`ONE_WAY_LIMIT`].
+    async fn tell_in_time(self: Rc<Self>, message: Message) {
+        let sent = tokio::time::timeout(ONE_WAY_LIMIT, self.tell(&message)).await;
+        match sent.unwrap_or(Err(Failed::Broken("no answer in time".to_owned()))) {
+            Ok(()) if message.kind == Kind::Initialized => self.open_stream(),
+            Ok(()) => {}
+            Err(error) => tracing::warn!("a notification or an answer did not arrive: {error}"),
         }
     }
 
@@ -301,7 +322,11 @@ impl Bridge {
         for request in self.under_way.borrow().values().filter(|request| request.listens) {
             request.task.abort();
         }
-        let finished = async { while requests.join_next().await.is_some() {} };
+        let mut answers = self.answers.take();
+        let finished = async {
+            while requests.join_next().await.is_some() {}
+            while answers.join_next().await.is_some() {}
+        };
         if tokio::time::timeout(DRAIN_TIMEOUT, finished).await.is_err() {
             tracing::warn!("{} requests were still without an answer", requests.len());
             requests.shutdown().await;

@@ -18,7 +18,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 use crate::api::{SOURCE, proof};
-use crate::wire::headers::{PROTOCOL_VERSION, SESSION_ID};
+use crate::wire::headers::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID};
 
 /// Most time for a connection to be made; the server is near.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -135,10 +135,18 @@ impl Client {
         exchange(&self.authority, &self.api_key, request, body).await
     }
 
-    /// One GET whose answer's body comes as it is made. The connection is driven beside, by this
-    /// thread.
-    pub(super) async fn stream(&self, target: &str) -> Result<Response<Incoming>, Unanswered> {
-        let request = Request::get(target).header("x-api-key", &self.api_key).header(SOURCE, "cli");
+    /// One GET whose answer's body comes as it is made; of events those after the one of that id.
+    /// The connection is driven beside, by this thread.
+    pub(super) async fn stream(
+        &self,
+        target: &str,
+        after: Option<&str>,
+    ) -> Result<Response<Incoming>, Unanswered> {
+        let mut request =
+            Request::get(target).header("x-api-key", &self.api_key).header(SOURCE, "cli");
+        if let Some(after) = after {
+            request = request.header(LAST_EVENT_ID, after);
+        }
         let (mut sender, connection, dialled, request) =
             connect(&self.authority, request, Bytes::new()).await?;
         // How it ends shows in the body.

@@ -136,6 +136,7 @@ pub(super) const KNOWN_KEYS: &[&str] = &[
     "assert_formats",
     "max_held_bytes",
     "max_held_total_bytes",
+    "held_share_bytes",
     "engine",
     "retention_days",
     "max_records",

@@ -64,6 +64,9 @@ pub struct OutputValidation {
     pub max_held_bytes: u64,
     /// Most bytes held over all calls.
     pub max_held_total_bytes: u64,
+    /// How much of it each server has for itself; half of it divided between them, at most
+    /// `max_held_bytes` each, where it is not said.
+    pub held_share_bytes: Option<u64>,
     /// Which engine has the word.
     pub engine: Engine,
 }
@@ -93,6 +96,7 @@ impl Default for OutputValidation {
             assert_formats: false,
             max_held_bytes: policy.max_held_bytes,
             max_held_total_bytes: MAX_HELD_TOTAL_BYTES,
+            held_share_bytes: None,
             engine: Engine::Tape,
         }
     }

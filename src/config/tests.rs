@@ -92,6 +92,10 @@ fn what_is_wrong_names_the_place_and_what_is_allowed() {
             r#"{"output_validation": {"max_held_total_bytes": 1}}"#,
             "column 48: output_validation.max_held_total_bytes: must not be less than max_held_bytes",
         ),
+        (
+            r#"{"output_validation": {"held_share_bytes": 300000000}, "mcpServers": {"a": {"url": "http://a/"}, "b": {"url": "http://b/"}}}"#,
+            "column 44: output_validation.held_share_bytes: 2 servers with so much each need more than max_held_total_bytes",
+        ),
         (r#"{"tools_limit": 101}"#, "column 17: tools_limit: must be 1 to 100, is 101"),
         (
             r#"{"offered_era": "newest"}"#,
@@ -295,7 +299,7 @@ fn every_known_key_is_a_key() {
             "allowed_hosts": [], "allowed_origins": [], "mcpServers": {{"s": {server}}},
             "tools_limit": 1, "offered_era": "legacy", "intent_declaration": {{"strict_server_validation": true,
             "operation_type": "required"}}, "output_validation": {{"assert_formats": true,
-            "max_held_total_bytes": 99999999999, "engine": "boon"}}, "activity": {{
+            "max_held_total_bytes": 99999999999, "held_share_bytes": 1, "engine": "boon"}}, "activity": {{
             "retention_days": 1, "max_records": 1, "max_size_mb": 1, "max_payload_bytes": 1,
             "max_response_bytes": 1, "durability": "grouped", "on_failure": "refuse",
             "redact_keys": [], "queue_records": 1, "queue_bytes": 1}},

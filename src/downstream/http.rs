@@ -60,7 +60,7 @@ pub struct Connection {
     /// The address of ours that it came to, where that is asked for.
     pub came_to: Cell<Option<SocketAddr>>,
     /// Where it comes from.
-    pub(super) source: Source,
+    pub source: Source,
     /// The session last used, so that the shared table is not asked for each call.
     pub(super) session: RefCell<Option<Arc<Session>>>,
     /// The modern client that spoke last, so that one who says the same again costs less.

@@ -22,7 +22,7 @@ use crate::proxy::client::{Client, Endpoint, Level};
 use crate::proxy::dispatch::{self, Channel, Incoming, Initialize, Peer, Reaction};
 use crate::proxy::reply::{Piece, Running};
 use crate::upstream::Era;
-use crate::wire::jsonrpc::{self, Code};
+use crate::wire::jsonrpc::{self, Code, Response};
 use crate::wire::lines::one_line;
 use crate::wire::splice::Splice;
 
@@ -30,6 +30,8 @@ use crate::wire::splice::Splice;
 pub const MAX_CALLS: usize = 256;
 /// Replies waiting for the client to read them.
 const REPLY_QUEUE: usize = 64;
+/// Answers of the client on their way to servers at once; further lines wait in the pipe.
+const MAX_ANSWERS: usize = 64;
 /// Subscriptions of one client at once.
 const MAX_SUBSCRIPTIONS: usize = 32;
 /// The session's id in records: there is one for each pipe.
@@ -52,6 +54,7 @@ where
         client: Arc::new(stranger(SESSION_ID)),
         replies,
         calls: JoinSet::new(),
+        answers: JoinSet::new(),
         under_way: Arc::default(),
         subscriptions: JoinSet::new(),
         listeners: JoinSet::new(),
@@ -69,6 +72,7 @@ where
     }
     client.draining.send_replace(true);
     while client.calls.join_next().await.is_some() {}
+    while client.answers.join_next().await.is_some() {}
     while client.subscriptions.join_next().await.is_some() {}
     client.listeners.shutdown().await;
     drop(client);
@@ -81,6 +85,8 @@ struct Pipe {
     client: Arc<Client>,
     replies: mpsc::Sender<Splice>,
     calls: JoinSet<()>,
+    /// What the client answers to servers: one that does not read holds no other line up.
+    answers: JoinSet<()>,
     under_way: Arc<UnderWay>,
     subscriptions: JoinSet<()>,
     /// What tells a legacy client of changes.
@@ -115,12 +121,7 @@ impl Pipe {
     async fn take(&mut self, line: Bytes) {
         let received = match dispatch::read(&self.worker, &line) {
             Ok(Incoming::Request(received)) => received,
-            Ok(Incoming::Response(response)) => {
-                if let Err(error) = dispatch::respond(&self.worker, &self.client, response).await {
-                    self.send(error).await;
-                }
-                return;
-            }
+            Ok(Incoming::Response(response)) => return self.respond(response).await,
             Err(error) => return self.send(error).await,
         };
         let client = match modern::piped(&received) {
@@ -161,6 +162,21 @@ impl Pipe {
                 self.listen(&id, subscription).await;
             }
         }
+    }
+
+    /// Hands the client's answer to the server that asked, beside the lines that follow.
+    async fn respond(&mut self, response: Response) {
+        while self.answers.try_join_next().is_some() {}
+        while self.answers.len() >= MAX_ANSWERS {
+            self.answers.join_next().await;
+        }
+        let (worker, client) = (Rc::clone(&self.worker), Arc::clone(&self.client));
+        let replies = self.replies.clone();
+        self.answers.spawn_local(async move {
+            if let Err(error) = dispatch::respond(&worker, &client, response).await {
+                let _ = replies.send(Splice::from(error)).await;
+            }
+        });
     }
 
     async fn initialize(&mut self, accepted: Initialize) {

@@ -158,8 +158,8 @@ impl Exchange {
         let waiting = Splice::new();
         let share = match treatment {
             Treatment::Forward => None,
-            Treatment::ForwardAndJudge => Some(worker.proxy.behind.share()),
-            Treatment::Hold => Some(worker.proxy.held.share()),
+            Treatment::ForwardAndJudge => Some(worker.proxy.behind.share(&subject.name().server)),
+            Treatment::Hold => Some(worker.proxy.held.share(&subject.name().server)),
         };
         Self {
             worker,

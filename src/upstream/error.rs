@@ -179,11 +179,23 @@ pub enum Cause {
         /// How, with the limit.
         reason: Arc<str>,
     },
-    /// The reader of this answer was slower than the others on the pipe can wait for.
-    #[error("the answer was not taken for {}, and the server's other calls were waiting", Human(*limit))]
+    /// Nothing was taken of this answer.
+    #[error("nothing was taken of the answer for {}", Human(*limit))]
     NotTaken {
         /// The limit.
         limit: Duration,
+    },
+    /// The reader of this answer was slower than the others on the pipe can wait for.
+    #[error(
+        "the answer was taken too slowly: with {kept} pieces of it kept, the server's other calls \
+         waited {} for it; read it faster, or call again while nobody else waits",
+        Human(*limit)
+    )]
+    HeldUp {
+        /// The limit.
+        limit: Duration,
+        /// Pieces that wait to be taken.
+        kept: usize,
     },
 }
 
@@ -204,7 +216,13 @@ pub enum Undelivered {
 impl Cause {
     /// Whether the server may be working on the call still, so that it should be cancelled.
     pub(super) fn leaves_call_running(&self) -> bool {
-        matches!(self, Self::NoAnswer { .. } | Self::Stalled { .. } | Self::NotTaken { .. })
+        matches!(
+            self,
+            Self::NoAnswer { .. }
+                | Self::Stalled { .. }
+                | Self::NotTaken { .. }
+                | Self::HeldUp { .. }
+        )
     }
 }
 

@@ -5,9 +5,8 @@
 //! held, bounded by [`MAX_LINE_BYTES`]. What is no answer to a call goes to the lifecycle.
 //! Starting and stopping the child is not done here.
 //!
-//! One pipe has one order. A call that does not take its answer makes the others wait, so it is
-//! cut off after [`NOT_TAKEN_LIMIT`]; up to [`CALL_PIECES`] pieces of at most [`READ_BYTES`] each
-//! wait for it before that clock starts.
+//! One pipe has one order: what comes behind an answer waits until that has been read. How much of an
+//! answer may wait for a slow call, and for how long, is decided in [`hand`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -21,7 +20,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use super::ask::{Takes, Told};
 use super::deadline::Allowance;
 use super::desk::News;
-use super::error::{Cause, Human, Sent};
+use super::error::{Cause, Sent};
 use super::ids;
 use super::peek::{Peek, Route};
 use super::peer::Peer;
@@ -30,15 +29,14 @@ use super::traffic::{self, Way};
 use crate::wire::lines::{self, MAX_LINE_BYTES};
 
 mod call;
+mod hand;
 
 pub(super) use call::Call;
+pub use hand::CALL_PIECES;
+use hand::{Handed, Spill, has_room};
 
 /// Most bytes read from the child at once.
 pub const READ_BYTES: usize = 64 * 1024;
-/// Pieces of an answer that wait for their call.
-pub const CALL_PIECES: usize = 32;
-/// Longest time that one call may keep the others waiting by not taking its answer.
-pub const NOT_TAKEN_LIMIT: Duration = Duration::from_secs(5);
 /// Lines that wait to be written.
 const OUT_LINES: usize = 64;
 /// A new buffer is made when less than this is left of the last one.
@@ -59,6 +57,8 @@ pub(super) struct Link {
     ended: OnceLock<Arc<str>>,
     /// Lines so far that were no messages.
     garbage: AtomicU64,
+    /// What waits for slow calls beyond the usual.
+    spill: Arc<Spill>,
 }
 
 /// A call that waits for its answer.
@@ -83,6 +83,8 @@ pub(super) struct Line {
 #[derive(Debug)]
 enum Piece {
     Data(Bytes),
+    /// The same, beyond what usually waits for a call.
+    Spilled(hand::Spilled),
     /// The last bytes, or none; the line is complete.
     Last(Bytes),
     /// A whole message beside the answer.
@@ -101,6 +103,7 @@ impl Link {
             out,
             ended: OnceLock::new(),
             garbage: AtomicU64::new(0),
+            spill: Arc::default(),
         };
         (Arc::new(link), queue)
     }
@@ -113,12 +116,14 @@ impl Link {
         time: Allowance,
         takes: Option<Takes>,
     ) -> Result<Call, (Cause, Sent)> {
-        let (sender, pieces) = mpsc::channel(CALL_PIECES);
+        let (sender, pieces) = hand::channel();
         let id = self
             .waiting()
             .enter(Waiter { sender, takes, written: false }, ids::fresh)
             .map_err(|full| (Cause::NotConnected { reason: full.to_string().into() }, Sent::No))?;
         let mut call = Call::new(self.clone(), id, pieces, time);
+        // The reader may be waiting for another call, and may wait less long from now on.
+        self.spill.stir();
         // Looked at after entering: whoever ends the link sets this first and clears the table
         // then, so no call is left behind.
         if let Some(reason) = self.ended.get() {
@@ -254,6 +259,8 @@ struct Incoming {
     held_bytes: u64,
     /// The call it answers.
     call: Option<(u64, mpsc::Sender<Piece>)>,
+    /// How long it has kept other calls waiting.
+    held_up: Duration,
     /// Nobody wants the rest.
     skip: bool,
 }
@@ -266,6 +273,7 @@ impl Incoming {
             held: Vec::new(),
             held_bytes: 0,
             call: None,
+            held_up: Duration::ZERO,
             skip: false,
         }
     }
@@ -372,14 +380,16 @@ impl Reader<'_> {
             }
             Way::Log(Some(id)) => {
                 let waiting = self.link.waiting();
-                waiting
-                    .get(id)
-                    .is_some_and(|it| it.sender.try_send(Piece::Message(message)).is_ok())
+                waiting.get(id).is_some_and(|it| {
+                    has_room(&it.sender) && it.sender.try_send(Piece::Message(message)).is_ok()
+                })
             }
             Way::Call(id, request) => {
                 let piece = Piece::Message(message);
                 let waiting = self.link.waiting();
-                let told = waiting.get(id).is_some_and(|it| it.sender.try_send(piece).is_ok());
+                let told = waiting
+                    .get(id)
+                    .is_some_and(|it| has_room(&it.sender) && it.sender.try_send(piece).is_ok());
                 drop(waiting);
                 told || request.is_some_and(|id| self.reply(traffic::busy(&id)))
             }
@@ -426,23 +436,15 @@ impl Reader<'_> {
 
     async fn hand_on(&mut self, piece: Piece) {
         let Some((id, sender)) = &self.line.call else { return };
-        let piece = match sender.try_send(piece) {
-            Ok(()) => return,
-            Err(TrySendError::Full(piece)) => piece,
-            Err(TrySendError::Closed(_)) => return self.drop_line(),
-        };
-        match tokio::time::timeout(NOT_TAKEN_LIMIT, sender.send(piece)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(_)) => self.drop_line(),
-            Err(_) => {
+        match hand::hand(self.link, sender, piece, &mut self.line.held_up).await {
+            Handed::Taken => {}
+            Handed::Gone => self.drop_line(),
+            Handed::NotTaken(cause) => {
                 if self.link.peer.may_log() {
-                    tracing::warn!(
-                        server = %self.link.peer.name,
-                        limit = %Human(NOT_TAKEN_LIMIT),
-                        "an answer was not taken and is cut off"
-                    );
+                    tracing::warn!(server = %self.link.peer.name, "an answer is cut off: {cause}");
                 }
-                // With both senders gone the call reads what is there and then learns the rest.
+                // It is told after what waits for it: there is a place left for that.
+                let _ = sender.try_send(Piece::Failed(cause));
                 self.link.waiting().answered(*id);
                 self.drop_line();
             }

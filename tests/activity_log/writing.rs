@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use mcpproxy::activity::{
-    Activity, Config, Durability, Filter, LiveEvent, Page, Raw, Refused, StoreError, Text,
+    Activity, Config, Durability, Filter, Live, LiveEvent, Page, Raw, Record, Refused, StoreError,
+    Text,
 };
 
 use crate::support::{call, files, open, slot, wait};
@@ -76,22 +77,44 @@ fn act_5_a_query_waits_for_the_verdict_of_a_reply_that_has_ended() {
     writer.close().unwrap();
 }
 
+/// A record as these tests' readers get it.
+fn rendered(record: &Record, out: &mut Vec<u8>) {
+    out.extend_from_slice(format!("{} ", record.seq).as_bytes());
+}
+
+/// The numbers of the records that a live reader gets next, at least `count`.
+fn next_seqs(live: &mut Live, count: usize) -> Vec<u64> {
+    let mut seqs = Vec::new();
+    while seqs.len() < count {
+        let LiveEvent::Records(bytes, last) = wait(live.next()) else { return seqs };
+        let text = std::str::from_utf8(&bytes).unwrap();
+        seqs.extend(text.split_whitespace().map(|seq| seq.parse::<u64>().unwrap()));
+        assert_eq!(seqs.last(), Some(&last.seq()));
+    }
+    seqs
+}
+
+/// A live reader that the log knows of: it has been told of a first record.
+fn live(activity: &Activity) -> Live {
+    let end = activity.view().unwrap().next() - 1;
+    let mut live = activity.live(end, rendered);
+    slot(activity).submit(call(3));
+    match wait(live.next()) {
+        LiveEvent::Records(_, last) => assert_eq!(last.seq(), end + 1),
+        // It was stored before anybody looked.
+        LiveEvent::Behind => live.has_read(end + 1),
+        LiveEvent::Closed => {}
+    }
+    live
+}
+
 #[test]
 fn act_7_live_readers_get_every_record_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let (activity, writer) = open(dir.path());
-    slot(&activity).submit(call(0));
-    activity.flush().unwrap();
-    let mut live = activity.subscribe();
-    (1..20).for_each(|n| drop(slot(&activity).submit(call(n))));
-    wait(async {
-        for seq in 2..=22 {
-            match live.next().await {
-                LiveEvent::Record(record) => assert_eq!(record.seq, seq),
-                other => panic!("{other:?}"),
-            }
-        }
-    });
+    let mut live = live(&activity);
+    (3..10).for_each(|n| drop(slot(&activity).submit(call(n))));
+    assert_eq!(next_seqs(&mut live, 7), (2..=8).collect::<Vec<_>>());
     writer.close().unwrap();
     drop(activity);
     assert_eq!(wait(live.next()), LiveEvent::Closed);
@@ -101,10 +124,24 @@ fn act_7_live_readers_get_every_record_in_order() {
 fn a_slow_live_reader_is_told_and_holds_nobody_up() {
     let dir = tempfile::tempdir().unwrap();
     let (activity, writer) = open(dir.path());
-    let mut live = activity.subscribe();
-    (0..3000).for_each(|n| drop(slot(&activity).submit(call(n))));
+    let big = |record: &Record, out: &mut Vec<u8>| {
+        rendered(record, out);
+        out.resize(out.len() + 20_000, b' ');
+    };
+    let (mut slow, mut fast) = (activity.live(0, big), activity.live(0, big));
+    // More than is kept for readers.
+    (0..300).for_each(|n| drop(slot(&activity).submit(call(n))));
     activity.flush().unwrap();
-    assert_eq!(wait(live.next()), LiveEvent::Lagged);
+    let end = activity.view().unwrap().next() - 1;
+    // Another reader follows meanwhile: by then the log has gone past the slow one.
+    while fast.seq() < end {
+        match wait(fast.next()) {
+            LiveEvent::Records(..) => {}
+            LiveEvent::Behind => fast.has_read(fast.seq() + 1),
+            LiveEvent::Closed => panic!("it is open"),
+        }
+    }
+    assert_eq!(wait(slow.next()), LiveEvent::Behind);
     writer.close().unwrap();
 }
 

@@ -21,6 +21,7 @@ mod protocol_eras;
 mod protocol_legacy;
 mod protocol_modern;
 mod protocol_stdio;
+mod readers;
 mod reading;
 mod requests;
 mod rest;

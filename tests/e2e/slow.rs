@@ -1,4 +1,4 @@
-//! Clients that send slowly: their connections end, and nobody else waits for them.
+//! Clients that send or read slowly, and servers that answer slowly: nobody else waits for them.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::harness::{Proxy, stub_stdio};
+use crate::harness::{Client, HttpStub, PATIENCE, Proxy, error_text, stub_stdio, until};
 
 /// Between two bytes. Far shorter than any limit for a whole head or body.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -74,4 +74,77 @@ fn a_client_that_sends_slowly_is_given_up_and_keeps_nobody_waiting() {
             assert_eq!(answer.matches("HTTP/1.1 ").count(), usize::from(!said.is_empty()));
         }
     });
+}
+
+/// Begins a call whose answer nobody reads yet, and has another call of the same child answered.
+fn unread(proxy: &Proxy, bytes: usize) -> Client {
+    let (mut slow, mut other) = (proxy.client(), proxy.client());
+    slow.begin_read("s:text", json!({"size": bytes}));
+    assert_eq!(slow.connection.head().0, 200);
+    assert_eq!(other.read("s:read_item", json!({}))["structuredContent"]["value"], 7);
+    slow
+}
+
+#[test]
+fn a_client_that_does_not_read_keeps_no_other_call_of_the_same_child_waiting_and_gets_all() {
+    // More than sockets hold, and less than is kept for a slow call while others wait.
+    const BYTES: usize = 12 << 20;
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    let mut slow = unread(&proxy, BYTES);
+    let mut body = 0;
+    loop {
+        let chunk = slow.connection.chunk().expect("the answer does not break off");
+        if chunk.is_empty() {
+            break;
+        }
+        body += chunk.len();
+    }
+    assert!(body > BYTES, "{body}");
+}
+
+#[test]
+fn a_client_that_does_not_read_what_is_too_much_to_keep_loses_its_own_answer_alone() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    let mut slow = unread(&proxy, 48 << 20);
+    while slow.connection.chunk().is_some_and(|chunk| !chunk.is_empty()) {}
+    let record = until("the record", || {
+        proxy.activity(&format!("session_id={}&tool=text", slow.session)).pop()
+    });
+    assert_eq!(record["status"], "error", "{record}");
+    let why = record["error_message"].as_str().unwrap();
+    assert!(why.starts_with("s: text: the answer was taken too slowly: "), "{why}");
+    let mut next = proxy.client();
+    assert_eq!(next.read("s:read_item", json!({}))["structuredContent"]["value"], 7);
+}
+
+#[test]
+fn a_server_whose_answers_are_held_for_long_leaves_another_its_part_of_the_room() {
+    let (large, other) = (HttpStub::start(&[]), HttpStub::start(&[]));
+    let proxy = Proxy::with(json!({
+        "mcpServers": {"large": large.entry(), "other": other.entry()},
+        "output_validation":
+            {"mode": "strict", "max_held_bytes": 1_000_000, "max_held_total_bytes": 4_000_000},
+    }));
+    // Each holds nearly all of its answer for longer than any of them waits.
+    let args = json!({"size": 990_000, "chunk": 985_000, "pause_ms": 20_000});
+    let (sender, refused) = std::sync::mpsc::channel();
+    for _ in 0..6 {
+        let (sender, args, mut client) = (sender.clone(), args.clone(), proxy.client());
+        // Ends with the test: its answers are of no use then.
+        std::thread::spawn(move || {
+            client.begin_read("large:blob", args);
+            let response = client.connection.response();
+            let _ = sender.send(response.json());
+        });
+    }
+    let refused = refused.recv_timeout(PATIENCE).unwrap();
+    let text = error_text(&refused["result"]).to_owned();
+    assert!(text.starts_with("large: blob: no room to hold its answer"), "{text}");
+    assert!(text.contains("1000000 are its own (held_share_bytes)"), "{text}");
+    assert!(text.contains("max_held_total_bytes 4000000 for all"), "{text}");
+    let mut client = proxy.client();
+    for _ in 0..3 {
+        let result = client.read("other:blob", json!({"size": 900_000}));
+        assert_eq!(result.get("isError"), None, "{result:.300}");
+    }
 }

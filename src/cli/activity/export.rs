@@ -1,6 +1,7 @@
 //! `mcpproxy activity export`: records into a file, as they come, with a progress bar.
 //!
-//! The file takes its name once it is whole; what broke off is not left behind.
+//! The file takes its name once it is whole. An export that breaks off is gone on with after the last
+//! record that came whole; where that cannot be done, nothing is left behind.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, IsTerminal, Write};
@@ -10,6 +11,8 @@ use futures_util::TryStreamExt;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
+use super::lines::{Form, Lines};
+use super::resume::Tries;
 use super::{filters, times};
 use crate::cli::args::ActivityExport;
 use crate::cli::backend::{Backend, target};
@@ -31,32 +34,75 @@ pub(super) async fn run(
     let bar = bar(backend, &query).await?;
     let mut wanted = query;
     wanted.push(("format", Some(flags.format.as_str())));
-    let mut chunks = backend.stream(&target(&["activity", "export"], &wanted)).await?;
     if flags.file == Path::new("-") {
         let mut out = std::io::stdout().lock();
-        while let Some(chunk) = chunks.try_next().await? {
-            match out.write_all(&chunk) {
-                // The reader's choice.
-                Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => break,
-                written => written.map_err(|error| unwritten(&flags.file, &error))?,
-            }
-            advance(&bar, &chunk);
-        }
+        let written = copy(backend, &wanted, flags, &bar, |bytes| match out.write_all(bytes) {
+            // The reader's choice.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+            written => written.map(|()| true),
+        });
+        written.await?;
         bar.finish_and_clear();
         return Ok(());
     }
     let failed = |error: std::io::Error| unwritten(&flags.file, &error);
     let mut sink = Sink::create(&flags.file).map_err(failed)?;
-    let mut bytes = 0;
-    while let Some(chunk) = chunks.try_next().await? {
-        sink.out.write_all(&chunk).map_err(failed)?;
-        bytes += chunk.len();
-        advance(&bar, &chunk);
-    }
+    let write = |bytes: &[u8]| sink.out.write_all(bytes).map(|()| true);
+    let bytes = copy(backend, &wanted, flags, &bar, write).await?;
     sink.finish().map_err(failed)?;
     bar.finish_and_clear();
     let done = json!({"file": flags.file.display().to_string(), "bytes": bytes});
     output.print(&done.to_string(), draw)
+}
+
+/// Writes an export out, taking it up again where it breaks off; how many bytes it has. `write`
+/// says false when no more is wanted.
+async fn copy(
+    backend: &Backend,
+    wanted: &[(&str, Option<&str>)],
+    flags: &ActivityExport,
+    bar: &ProgressBar,
+    mut write: impl FnMut(&[u8]) -> std::io::Result<bool>,
+) -> Result<usize, Failure> {
+    let (mut tries, mut lines, mut bytes) =
+        (Tries::default(), Lines::new(Form::of(&flags.format)), 0);
+    let mut after: Option<String> = None;
+    loop {
+        let mut query = wanted.to_vec();
+        query.push(("after", after.as_deref()));
+        let broken = match backend.stream(&target(&["activity", "export"], &query), None).await {
+            // Only what has begun is gone on with.
+            Err(failure) if after.is_none() => return Err(failure),
+            Err(failure) => failure,
+            Ok(mut chunks) => loop {
+                let chunk = match chunks.try_next().await {
+                    Ok(Some(chunk)) => chunk,
+                    Ok(None) => return Ok(bytes),
+                    Err(failure) => break failure,
+                };
+                let whole = lines.push(&chunk);
+                advance(bar, &whole);
+                bytes += whole.len();
+                if !write(&whole).map_err(|error| unwritten(&flags.file, &error))? {
+                    return Ok(bytes);
+                }
+                if !whole.is_empty() {
+                    tries.came();
+                }
+            },
+        };
+        // Why, where it said so.
+        let broken = match lines.restart() {
+            Some(words) => Failure::failed(format!("{}: {words}", broken.message)),
+            None => broken,
+        };
+        after = lines.last.clone();
+        if after.is_none() && bytes > 0 {
+            // Without a record to go on after the header would come twice.
+            return Err(broken);
+        }
+        tries.next(broken).await?;
+    }
 }
 
 fn draw(done: &Value) -> String {

@@ -1,11 +1,15 @@
 //! `mcpproxy activity watch`: a line for each record as it is stored, until Ctrl-C.
+//!
+//! A stream that ends is taken up again after the last record that came, so that none is left out.
 
 use futures_util::TryStreamExt;
 
+use super::resume::Tries;
 use super::{COLUMNS, Intents, row};
 use crate::cli::args::Format;
 use crate::cli::backend::{Backend, Chunks};
 use crate::cli::failure::{Exit, Failure};
+use crate::cli::log;
 use crate::cli::output::{self, Output};
 use crate::server;
 use crate::wire::sse::{Decoder, Item};
@@ -16,6 +20,14 @@ const EVENTS: &str = "/events";
 /// The widths of [`COLUMNS`]; what is longer pushes the rest on.
 const WIDTHS: [usize; 8] = [26, 14, 18, 14, 22, 11, 8, 8];
 
+/// Why no more comes of a stream.
+enum End {
+    /// Whoever reads our output has gone.
+    Unread,
+    /// It has ended, or broke off.
+    Over,
+}
+
 /// Shows records until the user, the reader of stdout or the proxy ends it.
 pub(super) async fn run(
     backend: &Backend,
@@ -23,11 +35,18 @@ pub(super) async fn run(
     intents: Intents,
 ) -> Result<(), Failure> {
     let watching = async {
-        let chunks = backend.stream(EVENTS).await?;
+        let mut chunks = backend.stream(EVENTS, None).await?;
         if output.format == Format::Table && !output::write_on(line(&COLUMNS).as_bytes())? {
             return Ok(());
         }
-        follow(chunks, output, intents).await
+        let (mut tries, mut last) = (Tries::default(), String::new());
+        loop {
+            match follow(chunks, output, intents, &mut last, &mut tries).await? {
+                End::Unread => return Ok(()),
+                End::Over => {}
+            }
+            chunks = resume(backend, &last, &mut tries).await?;
+        }
     };
     tokio::select! {
         ended = server::ended_by_signal() => ended.map_err(Failure::failed),
@@ -35,23 +54,62 @@ pub(super) async fn run(
     }
 }
 
-async fn follow(mut chunks: Chunks, output: &Output, intents: Intents) -> Result<(), Failure> {
+/// Takes the stream up again after the record `last`.
+async fn resume(backend: &Backend, last: &str, tries: &mut Tries) -> Result<Chunks, Failure> {
+    let mut why = Failure::failed("the stream of events ends again and again");
+    loop {
+        tries.next(why).await?;
+        let after = Some(last).filter(|last| !last.is_empty());
+        match backend.stream(EVENTS, after).await {
+            Ok(chunks) => return Ok(chunks),
+            Err(failure) if failure.exit == Exit::Unreachable => {
+                let text = "the proxy has ended: nothing more to watch";
+                return Err(Failure::new(Exit::Unreachable, text));
+            }
+            Err(failure) => why = failure,
+        }
+    }
+}
+
+async fn follow(
+    mut chunks: Chunks,
+    output: &Output,
+    intents: Intents,
+    last: &mut String,
+    tries: &mut Tries,
+) -> Result<End, Failure> {
     let (mut decoder, mut data) = (Decoder::new(), Vec::new());
-    while let Some(chunk) = chunks.try_next().await? {
+    // A stream that breaks off is taken up again as one that ends.
+    while let Ok(Some(chunk)) = chunks.try_next().await {
         decoder.push(chunk);
         while let Some(item) = decoder.next_item().map_err(Failure::failed)? {
             match item {
                 Item::Data(bytes) => data.extend_from_slice(&bytes),
                 Item::End => {
-                    let shown = show(&std::mem::take(&mut data), output, intents)?;
-                    if !output::write_on(shown.as_bytes())? {
-                        return Ok(());
+                    let data = std::mem::take(&mut data);
+                    match decoder.event() {
+                        b"activity" => {
+                            tries.came();
+                            let shown = show(&data, output, intents)?;
+                            if !output::write_on(shown.as_bytes())? {
+                                return Ok(End::Unread);
+                            }
+                        }
+                        // What it has to say comes from the proxy's own words.
+                        other => log::say(format_args!(
+                            "{}: {}",
+                            output::clean(&String::from_utf8_lossy(other)),
+                            output::clean(&String::from_utf8_lossy(&data))
+                        )),
                     }
                 }
             }
         }
+        if !decoder.last_id().is_empty() {
+            *last = String::from_utf8_lossy(decoder.last_id()).into_owned();
+        }
     }
-    Err(Failure::new(Exit::Unreachable, "the proxy has ended: nothing more to watch"))
+    Ok(End::Over)
 }
 
 fn show(data: &[u8], output: &Output, intents: Intents) -> Result<String, Failure> {

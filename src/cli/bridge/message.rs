@@ -38,8 +38,10 @@ pub(super) enum Kind {
     Initialized,
     /// `notifications/cancelled`, with the raw id of the request that it means.
     Cancelled(Bytes),
-    /// Nothing of its own comes back: a notification, a response.
+    /// Nothing of its own comes back: a notification.
     OneWay,
+    /// The client's answer to what a server asked it.
+    Response,
     /// Several messages in one, or what cannot be read; the raw ids of its requests.
     Other(Vec<Bytes>),
 }
@@ -76,7 +78,7 @@ impl Message {
             return other(requests.filter_map(|it| it.id.map(slice)).collect());
         };
         let Some(method) = envelope.method.as_deref() else {
-            return Self { kind: Kind::OneWay, modern: None, body: body.clone() };
+            return Self { kind: Kind::Response, modern: None, body: body.clone() };
         };
         let params = envelope.params.map_or("{}", RawValue::get);
         let params = serde_json::from_str::<Params<'_>>(params).unwrap_or_default();
@@ -99,7 +101,7 @@ impl Message {
         match &self.kind {
             Kind::Initialize(id) | Kind::Request(id) | Kind::Listen(id) => std::slice::from_ref(id),
             Kind::Other(ids) => ids,
-            Kind::Initialized | Kind::Cancelled(_) | Kind::OneWay => &[],
+            Kind::Initialized | Kind::Cancelled(_) | Kind::OneWay | Kind::Response => &[],
         }
     }
 }
@@ -179,7 +181,7 @@ mod tests {
                 Kind::Cancelled(id("12")),
             ),
             (r#"{"method":"notifications/cancelled"}"#, Kind::OneWay),
-            (r#"{"id":3,"result":{}}"#, Kind::OneWay),
+            (r#"{"id":3,"result":{}}"#, Kind::Response),
             ("nonsense", Kind::Other(vec![])),
             (
                 r#"[{"id":1,"method":"ping"},{"method":"n"},{"id":2,"result":{}}]"#,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use super::{Line, Link, NOT_TAKEN_LIMIT, Piece, cancelled};
+use super::{Line, Link, Piece, cancelled};
 use crate::upstream::answer::Part;
 use crate::upstream::deadline::{Allowance, Deadline};
 use crate::upstream::error::{Cause, Human};
@@ -93,6 +93,10 @@ impl Call {
                 self.state = State::Inside;
                 Ok(Some(Part::Data(data)))
             }
+            Some(Piece::Spilled(mut spilled)) => {
+                self.state = State::Inside;
+                Ok(Some(Part::Data(std::mem::take(&mut spilled.data))))
+            }
             Some(Piece::Last(data)) if data.is_empty() => {
                 self.state = State::Over;
                 Ok(Some(Part::End))
@@ -110,7 +114,8 @@ impl Call {
                 let cause = match (self.link.ended.get(), self.state) {
                     (Some(reason), State::Inside) => Cause::CutOff { reason: reason.clone() },
                     (Some(reason), _) => Cause::NoAnswerAtAll { reason: reason.clone() },
-                    (None, _) => Cause::NotTaken { limit: NOT_TAKEN_LIMIT },
+                    // The reader has gone, and whoever ends the link is about to say why.
+                    (None, _) => Cause::CutOff { reason: "".into() },
                 };
                 Err(self.fail(cause))
             }
@@ -120,6 +125,7 @@ impl Call {
     /// The next piece; a wait that ran out is one too.
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Piece>> {
         if let Poll::Ready(piece) = self.pieces.poll_recv(cx) {
+            self.link.spill.stir();
             return Poll::Ready(piece);
         }
         let inside = self.state == State::Inside;
