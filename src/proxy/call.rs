@@ -304,6 +304,7 @@ async fn send(
         return Err(Stop::new(Status::Error, RefusalKind::Unknown, text));
     };
     compiled(worker, permit.tool()).await?;
+    exit.begin(&permit.tool().name).await?;
     let now = clock::now();
     exit.sent = Some(now);
     if let Some(user) = user {
