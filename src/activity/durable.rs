@@ -161,10 +161,7 @@ impl Shared {
             loop {
                 let done = self.batch_done.notified();
                 let is_durable = self.durable_until.load(Ordering::Acquire) > submitted;
-                if is_durable
-                    || self.asleep.load(Ordering::Acquire)
-                    || !self.can_be_waited_for()
-                {
+                if is_durable || self.asleep.load(Ordering::Acquire) || !self.can_be_waited_for() {
                     return;
                 }
                 done.await;

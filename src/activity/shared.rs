@@ -190,12 +190,8 @@ impl Shared {
         if is_first {
             let now = self.micros(Instant::now());
             // Unless the writer is at work already, and knows better.
-            let _ = self.durable_until.compare_exchange(
-                slept,
-                now,
-                Ordering::SeqCst,
-                Ordering::SeqCst,
-            );
+            let _ =
+                self.durable_until.compare_exchange(slept, now, Ordering::SeqCst, Ordering::SeqCst);
         }
         is_first
     }

@@ -377,7 +377,9 @@ impl Run {
 
     /// Writes the batch that was made.
     fn write(&mut self) {
-        self.under_way.mark(&mut self.appender, (self.shared.clock)());
+        if self.under_way.unmarked_bytes() > 0 {
+            self.under_way.mark(&mut self.appender, (self.shared.clock)());
+        }
         let Some(prepared) = self.appender.take() else { return };
         let room = std::mem::take(&mut self.room);
         let result = self.on_disk(|store, _| store.commit(prepared.batch.clone()));

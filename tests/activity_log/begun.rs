@@ -82,8 +82,7 @@ fn act_1_a_call_under_way_when_the_process_ends_is_on_record_as_unknown() {
     assert!(report.is_sound() && report.notes[0].starts_with("1 calls were"), "{report:?}");
     // Whoever reads a copy sees what the next start makes of it.
     let scratch = tempfile::tempdir().unwrap();
-    let (reading, reader) =
-        Activity::read(copy.path(), scratch.path(), Config::default()).unwrap();
+    let (reading, reader) = Activity::read(copy.path(), scratch.path(), Config::default()).unwrap();
     let read = listed(&reading);
     drop(reading);
     reader.close().unwrap();
@@ -123,7 +122,8 @@ fn act_1_a_call_under_way_when_the_process_ends_is_on_record_as_unknown() {
     assert_eq!(listed(&after), records);
     again.close().unwrap();
     let holds = |needle: &[u8]| {
-        let holds = |file: &Path| fs::read(file).unwrap().windows(needle.len()).any(|it| it == needle);
+        let holds =
+            |file: &Path| fs::read(file).unwrap().windows(needle.len()).any(|it| it == needle);
         files(dir.path()).iter().chain(&files(copy.path())).any(|file| holds(file))
     };
     assert!(!holds(b"hunter2-s3cr3t"));
@@ -154,8 +154,7 @@ fn act_1_with_before_send_the_mark_is_durable_when_the_call_may_be_sent() {
     let (after, writer) = open(copy.path());
     let unknown = |record: &&Record| record.head.status == Status::Unknown;
     let records = listed(&after);
-    let requests: Vec<_> =
-        records.iter().filter(unknown).map(|it| &*it.head.request_id).collect();
+    let requests: Vec<_> = records.iter().filter(unknown).map(|it| &*it.head.request_id).collect();
     assert_eq!(requests, ["0", "1", "2"], "in the order in which they began");
     writer.close().unwrap();
 }

@@ -6,20 +6,22 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
 
-use mcpproxy::activity::{Activity, Config, Draft, Filter, Page, Source, Status, Text, Type};
+use mcpproxy::activity::{
+    Activity, Config, Draft, Filter, Operation, Page, Source, Status, Text, Type,
+};
 use nix::time::{ClockId, clock_gettime};
 
-use crate::support::{open, wait};
+use crate::support::{call, open, slot, wait};
 
 const CHILD: &str = "ACTIVITY_TEST_WINDOW";
 /// Set for the long form: so many processes are killed.
 const ROUNDS: &str = "ACTIVITY_WINDOW_ROUNDS";
 /// How many are in the short one.
-const FEW: u64 = 8;
+const FEW: u64 = 5;
 /// How long before a kill what was acknowledged must be there.
 const PROMISED_US: u64 = 50_000;
 /// Threads that call, like a proxy's clients.
@@ -150,8 +152,7 @@ fn act_3_killed_while_every_core_is_wanted_only_the_last_50_ms_may_be_missing() 
     let (mut acknowledged, mut missing, mut late) = (0, Vec::new(), Vec::new());
     for _ in 0..rounds {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let Round { acknowledged: heard, missing: ages } =
-            round(CALLS + (seed >> 32) % MORE_CALLS);
+        let Round { acknowledged: heard, missing: ages } = round(CALLS + (seed >> 32) % MORE_CALLS);
         acknowledged += heard;
         late.extend(ages.iter().copied().filter(|age| *age > PROMISED_US));
         missing.extend(ages);
@@ -163,4 +164,73 @@ fn act_3_killed_while_every_core_is_wanted_only_the_last_50_ms_may_be_missing() 
     );
     assert!(!missing.is_empty(), "no kill met a call that was not durable yet: nothing was tried");
     assert!(late.is_empty(), "{} are missing that were acknowledged before: {late:?}", late.len());
+}
+
+/// A clock that the log's thread reads for each record and mark, and is held in.
+#[derive(Default)]
+struct Gate {
+    /// How many readings may pass, and whether one waits.
+    state: Mutex<(usize, bool)>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn pass(&self) -> u64 {
+        let mut state = self.state.lock().unwrap();
+        state.1 = state.0 == 0;
+        self.changed.notify_all();
+        let mut state = self.changed.wait_while(state, |(passes, _)| *passes == 0).unwrap();
+        (state.0, state.1) = (state.0 - 1, false);
+        1
+    }
+
+    fn let_pass(&self, readings: usize) {
+        self.state.lock().unwrap().0 += readings;
+        self.changed.notify_all();
+    }
+
+    /// Waits until the log's thread is held.
+    fn holds(&self) {
+        let state = self.state.lock().unwrap();
+        drop(self.changed.wait_while(state, |(passes, held)| *passes > 0 || !*held).unwrap());
+    }
+}
+
+#[test]
+fn act_3_a_reply_waits_where_the_oldest_record_is_late_though_it_came_while_another_was_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let gate = Arc::new(Gate::default());
+    let clock = Arc::clone(&gate);
+    // It is read when the log is opened.
+    gate.let_pass(1);
+    let wall = move || clock.pass();
+    let (activity, writer) =
+        Activity::open_with_clock(dir.path(), Config::default(), wall).unwrap();
+    let mut begun = slot(&activity);
+    let mut entry = Box::new(call(2));
+    entry.draft.operation = Some(Operation::Write);
+    wait(begun.begin(&mut entry)).unwrap();
+    // Held while it writes a batch, of which the next record is no part.
+    gate.holds();
+    slot(&activity).submit(call(3));
+    let submitted = Instant::now();
+    while submitted.elapsed() < Duration::from_millis(40) {
+        std::thread::yield_now();
+    }
+    gate.let_pass(1);
+    gate.holds();
+    let age = submitted.elapsed().as_millis() as u64;
+    let lag = activity.health().lag_ms;
+    assert!(lag >= age, "{lag} of {age} ms");
+    wait(async {
+        let reply = activity.reserve().await.unwrap().submit_before_reply(Box::new(call(4)));
+        let mut reply = std::pin::pin!(reply);
+        let waits = tokio::time::timeout(Duration::ZERO, reply.as_mut()).await.is_err();
+        assert!(waits, "a record of {age} ms is not durable");
+        gate.let_pass(1000);
+        reply.await.unwrap();
+        assert_eq!(activity.health().durable_seq, 2);
+    });
+    begun.submit(entry);
+    writer.close().unwrap();
 }

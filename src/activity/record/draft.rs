@@ -345,7 +345,9 @@ mod tests {
         outcome(&mut rest);
         begun.end(&rest);
         let shown = |draft: &Draft| {
-            let Draft { kind, source, status, operation, started, duration_us, overhead_us, .. } = draft;
+            let Draft {
+                kind, source, status, operation, started, duration_us, overhead_us, ..
+            } = draft;
             let texts = TEXTS.map(|text| draft.text(text).to_owned());
             let payloads = PAYLOADS.map(|payload| draft.payload(payload).to_owned());
             let numbers = (*started, *duration_us, *overhead_us, draft.variant);

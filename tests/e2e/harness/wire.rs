@@ -250,7 +250,8 @@ impl Client {
 
     /// The same by any variant.
     pub(crate) fn begin(&mut self, operation: &str, tool: &str, args: Value) {
-        let arguments = json!({"name": tool, "args": args, "intent": {"operation_type": operation}});
+        let arguments =
+            json!({"name": tool, "args": args, "intent": {"operation_type": operation}});
         let params = json!({"name": format!("call_tool_{operation}"), "arguments": arguments});
         let body = json!({"jsonrpc": "2.0", "id": "raw", "method": "tools/call", "params": params});
         let headers = [JSON_ONLY, ("Mcp-Session-Id", self.session.as_str())];
