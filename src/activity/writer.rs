@@ -39,6 +39,11 @@ const GATHER: Duration = Duration::from_millis(28);
 const GATHER_LEAST: Duration = Duration::from_millis(5);
 /// What a commit took, or a wake-up was late by, is forgotten by this part with each round.
 const FORGET: u32 = 4;
+/// Where a commit took longer of late, or this thread waited longer for a core, what is gathered is
+/// written in between, too.
+const HINDERED: Duration = Duration::from_millis(9);
+/// But not before the first of it is so old, in microseconds: each write is a block of records.
+const WRITE_EARLY: u64 = 8000;
 /// What was submitted is encoded so often meanwhile: in small portions, that no core is taken from
 /// calls for long, and while it is still in the caches.
 const STEP: Duration = Duration::from_millis(4);
@@ -272,6 +277,11 @@ impl Run {
             let is_woken = slept < step;
             if is_woken || self.take_in() == Found::Full || self.closing || self.stuck.is_some() {
                 break;
+            }
+            // The sync may be late. What is written survives this process, if not the machine.
+            let age = self.now().saturating_sub(self.batch_from.unwrap_or(u64::MAX));
+            if self.hindered > HINDERED && age > WRITE_EARLY {
+                self.write();
             }
         }
         self.hindered = self.hindered.max(late);

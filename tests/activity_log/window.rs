@@ -34,6 +34,9 @@ const BUSY: usize = 3;
 const CALLS: u64 = 500;
 const MORE_CALLS: u64 = 2500;
 
+/// Long enough for the slowest machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Microseconds by a clock that all processes share.
 fn now() -> u64 {
     let time = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap();
@@ -192,7 +195,9 @@ impl Gate {
     /// Waits until the log's thread is held.
     fn holds(&self) {
         let state = self.state.lock().unwrap();
-        drop(self.changed.wait_while(state, |(passes, held)| *passes > 0 || !*held).unwrap());
+        let runs = |(passes, held): &mut (usize, bool)| *passes > 0 || !*held;
+        let waited = self.changed.wait_timeout_while(state, PATIENCE, runs).unwrap().1;
+        assert!(!waited.timed_out(), "the log's thread does not come to the gate");
     }
 }
 
