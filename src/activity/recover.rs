@@ -109,8 +109,10 @@ pub(super) fn read(dir: &Path, scratch: &Path) -> Result<Reading, StoreError> {
         let store = Store::open(copy.path())?;
         let view = View::new(store.snapshot())?;
         check_end(dir, reading.mark, &view)?;
-        // As the next start will do it: a copy may be written to.
-        begun::settle(&store, &mut Appender::resume(&view, Redactor::default())?)?;
+        if view.marks().next().is_some() {
+            // As the next start will do it: a copy may be written to.
+            begun::settle(&store, &mut Appender::resume(&view, Redactor::default())?)?;
+        }
         Ok(store)
     });
     match opened {

@@ -397,8 +397,8 @@ impl Exchange {
     /// Warn: the bytes go on, and the schema is asked beside them (FR-A11). From here on the
     /// judgement is the worker's, so that a client who goes away loses no decision: nothing is
     /// waited for before it is. A query that arrives after the reply waits for the record (ACT-5).
-    /// The record comes first unless durability is `grouped`, while the disk is behind, and where there is no
-    /// room for the document: then its client cannot ask for more before it is judged.
+    /// The record comes first unless durability is `grouped`, while the disk is behind, and where
+    /// there is no room for the document: then its client cannot ask for more before it is judged.
     async fn reply_and_judge(mut self, status: Status) {
         let worker = Rc::clone(&self.worker);
         let reply = self.reply.clone();

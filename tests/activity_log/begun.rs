@@ -180,6 +180,28 @@ fn act_1_calls_that_only_read_leave_a_mark_where_they_are_to() {
 }
 
 #[test]
+fn act_3_a_reply_whose_record_takes_longer_leaves_a_mark() {
+    for has_left in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let (activity, writer) = open(dir.path());
+        let (mut slot, mut entry) = (slot(&activity), known("read", Operation::Read));
+        if has_left {
+            slot.replied();
+        }
+        slot.record_is_late(&mut entry);
+        activity.flush().unwrap();
+        let copy = killed(dir.path());
+        end((slot, entry));
+        assert_eq!(shown(&listed(&activity)), [("read", Status::Success, CALL)]);
+        writer.close().unwrap();
+        let (after, writer) = open(copy.path());
+        let expected: &[_] = if has_left { &[("read", Status::Unknown, CALL)] } else { &[] };
+        assert_eq!(shown(&listed(&after)), expected);
+        writer.close().unwrap();
+    }
+}
+
+#[test]
 fn act_9_salvage_keeps_the_marks() {
     let dir = tempfile::tempdir().unwrap();
     let (activity, writer) = open(dir.path());
