@@ -54,6 +54,37 @@ fn activity(c: &mut Criterion) {
                 BatchSize::SmallInput,
             );
         });
+        // What it costs more that the call leaves a mark: the difference to the one before.
+        group.bench_function("reserve, begin, submit", |b| {
+            b.iter_batched(
+                || entry("request-1"),
+                |mut entry| {
+                    runtime.block_on(async {
+                        if let Ok(mut slot) = activity.reserve().await
+                            && slot.begin(&mut entry).await.is_ok()
+                        {
+                            slot.submit(entry);
+                        }
+                    });
+                },
+                BatchSize::SmallInput,
+            );
+        });
+        group.bench_function("reserve, begin, submit before the reply", |b| {
+            b.iter_batched(
+                || entry("request-1"),
+                |mut entry| {
+                    runtime.block_on(async {
+                        if let Ok(mut slot) = activity.reserve().await
+                            && slot.begin(&mut entry).await.is_ok()
+                        {
+                            let _ = slot.submit_before_reply(entry).await;
+                        }
+                    });
+                },
+                BatchSize::SmallInput,
+            );
+        });
         group.finish();
         let mut group = c.benchmark_group("activity/query");
         group.bench_function("list 50", |b| {
@@ -76,6 +107,16 @@ fn activity(c: &mut Criterion) {
             b.iter(|| {
                 appender.push(black_box(&entry), 1_767_225_600_000);
                 if appender.pending() == 1024 {
+                    black_box(appender.take());
+                }
+            })
+        });
+        let mut marks = 0;
+        group.bench_function("redact, encode a mark", |b| {
+            b.iter(|| {
+                appender.mark_begun(marks, black_box(&entry), 1_767_225_600_000);
+                marks += 1;
+                if marks % 1024 == 0 {
                     black_box(appender.take());
                 }
             })

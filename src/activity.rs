@@ -1,7 +1,7 @@
 //! Activity: every call and decision, kept in a log that loses nothing.
 //!
 //! ```text
-//! call ── reserve ─▶ Slot ── submit(Entry) ─▶ bounded queue ─▶ writer thread
+//! call ── reserve ─▶ Slot ── begin, submit(Entry) ─▶ bounded queue ─▶ writer thread
 //!                             redact → encode → chain → pack → one atomic batch → fsync → head
 //! ```
 //!
@@ -11,6 +11,7 @@
 //! derived: it is read record by record, by queries and when the store is opened.
 
 pub mod append;
+pub mod begun;
 pub mod bytes;
 mod candidates;
 mod clock;
@@ -18,6 +19,7 @@ pub mod codec;
 pub mod config;
 mod copy;
 mod damaged;
+mod durable;
 mod epochs;
 pub mod gap;
 pub mod handle;
@@ -45,7 +47,8 @@ pub mod view;
 mod writer;
 
 pub use config::{Config, Durability, OnFailure};
-pub use handle::{Activity, Durable, Health, QueryError, Refused, Slot};
+pub use durable::Durable;
+pub use handle::{Activity, Health, QueryError, Refused, Slot};
 pub use live::{Live, LiveEvent, Portion};
 pub use query::{Filter, From, Listing, Page, Payloads};
 pub use record::{

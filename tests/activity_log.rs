@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
+#[path = "activity_log/begun.rs"]
+mod begun;
 #[path = "activity_log/crash.rs"]
 mod crash;
 #[path = "activity_log/queries.rs"]
@@ -12,5 +14,7 @@ mod retention;
 mod support;
 #[path = "activity_log/tamper.rs"]
 mod tamper;
+#[path = "activity_log/window.rs"]
+mod window;
 #[path = "activity_log/writing.rs"]
 mod writing;

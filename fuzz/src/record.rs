@@ -7,6 +7,7 @@
 use arbitrary::{Arbitrary, Result, Unstructured};
 use bytes::Bytes;
 use mcpproxy::activity::{
+    begun::Begun,
     codec::{self, BlockBuilder, HeadRef, PayloadRef},
     pack::{Packer, unpack},
     query,
@@ -41,6 +42,9 @@ fn read(data: &[u8]) {
     }
     if let Ok(body) = codec::decode_body(data) {
         assert_eq!(codec::decode_body(&encoded(&body)), Ok(body));
+    }
+    if let Ok(mark) = Begun::decode(data) {
+        assert_eq!(Begun::decode(&mark.encode()), Ok(mark));
     }
     if let Ok(stats) = stats::Stats::decode(data) {
         assert_eq!(stats::Stats::decode(&stats.encode()), Ok(stats));

@@ -5,11 +5,13 @@
 
 use std::borrow::Cow;
 
+use super::begun::{self, Begun};
 use super::codec::{self, BlockBuilder, HeadRef, PayloadRef};
 use super::head::Mark;
 use super::pack::Packer;
 use super::record::{
-    Draft, Entry, Hash, Id, MAX_METADATA_BYTES, NodeId, Raw, Text, Type, decision_metadata,
+    Decision, Draft, Entry, Hash, Id, MAX_METADATA_BYTES, NodeId, Raw, Status, Text, Type, Verdict,
+    decision_metadata,
 };
 use super::redact::Redactor;
 use super::segment::{self, Builder};
@@ -125,47 +127,82 @@ impl Appender {
         let error = draft.text(Text::Error);
         let error =
             self.redactor.text(error, error.len() + char::MAX.len_utf8() > Text::Error.limit());
-        let head = HeadRef {
-            stored_ms: self.stored_ms,
-            kind: draft.kind,
-            source: draft.source,
-            status: draft.status,
-            operation: draft.operation,
-            server: draft.text(Text::Server),
-            tool: draft.text(Text::Tool),
-            // Without its secrets it may be longer.
-            error: Text::Error.cut(&error),
-            started: draft.started,
-            duration_us: draft.duration_us,
-            overhead_us: draft.overhead_us,
-            response_bytes: draft.payload(Raw::Response).total,
-            session_id: draft.text(Text::SessionId),
-            request_id: draft.text(Text::RequestId),
-            parent: None,
-            intent: limited(&intent),
-            variant: draft.variant,
-            client_name: draft.text(Text::ClientName),
-        };
-        let id = self.add_draft(&head, draft);
+        // Without its secrets it may be longer.
+        let head = head_of(draft, self.stored_ms, &intent, Text::Error.cut(&error));
+        self.encode_body_of(draft);
+        let id = self.add(&head);
         for decision in &entry.decisions {
             let metadata = decision_metadata(decision);
             let metadata = self.redactor.payload(PayloadRef::cut(&metadata, metadata.len()));
-            let head = HeadRef {
-                kind: Type::PolicyDecision,
-                status: decision.verdict.status(),
-                error: "",
-                duration_us: 0,
-                overhead_us: 0,
-                response_bytes: 0,
-                parent: Some(id),
-                ..head
-            };
-            self.body.clear();
-            let none = PayloadRef::default();
-            codec::encode_body(none, none, limited(&metadata), &mut self.body);
-            self.add(&head);
+            self.add_decision(&head, id, decision.verdict, limited(&metadata));
         }
         id
+    }
+
+    /// Adds the mark of a call that has begun to the batch (`begun`).
+    pub fn mark_begun(&mut self, ticket: u64, entry: &Entry, now_ms: u64) {
+        let draft = &entry.draft;
+        self.stored_ms = self.stored_ms.max(now_ms);
+        let intent = self.redactor.payload(draft.payload(Raw::Intent));
+        let head = head_of(draft, self.stored_ms, &intent, begun::UNKNOWN);
+        self.head.clear();
+        codec::encode_head(&HeadRef { status: Status::Unknown, ..head }, &mut self.head);
+        self.encode_body_of(draft);
+        let metadata = |decision: &Decision| (decision.verdict, decision_metadata(decision));
+        let metadata: Vec<_> = entry.decisions.iter().map(metadata).collect();
+        let redacted = metadata.iter().map(|(verdict, metadata)| {
+            (*verdict, self.redactor.payload(PayloadRef::cut(metadata, metadata.len())))
+        });
+        let redacted: Vec<_> = redacted.collect();
+        let decisions =
+            redacted.iter().map(|(verdict, metadata)| (*verdict, limited(metadata).bytes));
+        let begun =
+            Begun { head: &self.head, body: &self.body, decisions: decisions.collect() }.encode();
+        self.bytes += begun.len();
+        self.batch.put(Space::State, keys::begun(ticket), begun);
+    }
+
+    /// Adds the records of a call of which there is only the mark.
+    ///
+    /// # Errors
+    ///
+    /// [`codec::DecodeError`] if it is not whole; then nothing is added.
+    pub fn push_begun(&mut self, begun: &Begun<'_>) -> Result<(), codec::DecodeError> {
+        let head = codec::decode_head(begun.head)?;
+        codec::decode_body(begun.body)?;
+        self.stored_ms = self.stored_ms.max(head.stored_ms);
+        let head = HeadRef { stored_ms: self.stored_ms, ..head };
+        self.body.clear();
+        self.body.extend_from_slice(begun.body);
+        let id = self.add(&head);
+        for (verdict, metadata) in &begun.decisions {
+            self.add_decision(&head, id, *verdict, PayloadRef::cut(metadata, metadata.len()));
+        }
+        Ok(())
+    }
+
+    /// Adds the record of a decision about the call with this head.
+    fn add_decision(
+        &mut self,
+        call: &HeadRef<'_>,
+        id: Id,
+        verdict: Verdict,
+        metadata: PayloadRef<'_>,
+    ) {
+        let head = HeadRef {
+            kind: Type::PolicyDecision,
+            status: verdict.status(),
+            error: "",
+            duration_us: 0,
+            overhead_us: 0,
+            response_bytes: 0,
+            parent: Some(id),
+            ..*call
+        };
+        self.body.clear();
+        let none = PayloadRef::default();
+        codec::encode_body(none, none, metadata, &mut self.body);
+        self.add(&head);
     }
 
     /// Adds a record that was in a log before, as it was.
@@ -205,7 +242,7 @@ impl Appender {
         Some(Prepared { batch, mark: self.mark(), records, bytes })
     }
 
-    fn add_draft(&mut self, head: &HeadRef<'_>, draft: &Draft) -> Id {
+    fn encode_body_of(&mut self, draft: &Draft) {
         let arguments = self.redactor.payload(draft.payload(Raw::Arguments));
         let response = self.redactor.payload(draft.payload(Raw::Response));
         let metadata = self.redactor.payload(draft.payload(Raw::Metadata));
@@ -216,7 +253,6 @@ impl Appender {
             limited(&metadata),
             &mut self.body,
         );
-        self.add(head)
     }
 
     /// Adds the record of `head` and `self.body`.
@@ -274,6 +310,23 @@ pub mod keys {
     /// The ranges of records that are lost, in the state keyspace: pairs of the first and last number.
     pub const GAPS: &[u8] = b"gaps";
 
+    /// What the keys of marks begin with, in the state keyspace.
+    const BEGUN: &[u8] = b"begun";
+    /// One past the last key of a mark.
+    pub const BEGUN_END: &[u8] = b"beguo";
+
+    /// The mark of the call with this ticket.
+    #[must_use]
+    pub fn begun(ticket: u64) -> Vec<u8> {
+        [BEGUN, &ticket.to_be_bytes()].concat()
+    }
+
+    /// The ticket of a mark.
+    #[must_use]
+    pub fn ticket(key: &[u8]) -> Option<u64> {
+        key.strip_prefix(BEGUN)?.try_into().ok().map(u64::from_be_bytes)
+    }
+
     /// A sequence number, or a segment.
     #[must_use]
     pub fn number(number: u64) -> Vec<u8> {
@@ -290,6 +343,35 @@ pub mod keys {
     #[must_use]
     pub fn bucket(bucket: u64, segment: u64) -> Vec<u8> {
         [bucket.to_be_bytes(), segment.to_be_bytes()].concat()
+    }
+}
+
+/// The head of a draft's record.
+fn head_of<'a>(
+    draft: &'a Draft,
+    stored_ms: u64,
+    intent: &'a Redacted<'_>,
+    error: &'a str,
+) -> HeadRef<'a> {
+    HeadRef {
+        stored_ms,
+        kind: draft.kind,
+        source: draft.source,
+        status: draft.status,
+        operation: draft.operation,
+        server: draft.text(Text::Server),
+        tool: draft.text(Text::Tool),
+        error,
+        started: draft.started,
+        duration_us: draft.duration_us,
+        overhead_us: draft.overhead_us,
+        response_bytes: draft.payload(Raw::Response).total,
+        session_id: draft.text(Text::SessionId),
+        request_id: draft.text(Text::RequestId),
+        parent: None,
+        intent: limited(intent),
+        variant: draft.variant,
+        client_name: draft.text(Text::ClientName),
     }
 }
 

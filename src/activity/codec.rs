@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Processors have instructions for SHA-256, and BLAKE3 is fast on large inputs alone: a record's
-//! content enters the chain by its digest. With a head of version 1 it entered as it is.
+//! content enters the chain by its digest. With a head of version 1 it entered as it is. A head of
+//! version 3 is one of version 2 that has the status `unknown`.
 //!
 //! Blocks are packed where they are stored (`pack`). Every layout starts with a version byte; a
 //! version that is not known is an error, never a guess. What is derived from records (index,
@@ -22,6 +23,8 @@ use super::record::{Body, Hash, Head, Id, NodeId, Operation, Record, Source, Sta
 
 /// The version written today, of heads: it says how the record is hashed.
 const HEAD_VERSION: u8 = 2;
+/// The same with a status that versions of this program before it do not know.
+const UNKNOWN_VERSION: u8 = 3;
 /// What a block takes at most beside its records.
 const HEADER_BYTES: usize = 1 + 8 + 32 + 2;
 
@@ -79,7 +82,8 @@ impl HeadRef<'_> {
 /// Appends a head.
 pub fn encode_head(head: &HeadRef<'_>, out: &mut Vec<u8>) {
     let operation = head.operation.map_or(0, Operation::code);
-    out.extend([HEAD_VERSION, head.kind.code(), head.source.code(), head.status.code(), operation]);
+    let version = if head.status == Status::Unknown { UNKNOWN_VERSION } else { HEAD_VERSION };
+    out.extend([version, head.kind.code(), head.source.code(), head.status.code(), operation]);
     put_varint(out, head.stored_ms);
     put_varint(out, zigzag(head.started.wrapping_sub(head.stored_ms.wrapping_mul(1000)) as i64));
     put_varint(out, head.duration_us);
@@ -113,13 +117,16 @@ pub fn encode_head(head: &HeadRef<'_>, out: &mut Vec<u8>) {
 /// Returns [`DecodeError`] for anything that [`encode_head`] does not write.
 pub fn decode_head(bytes: &[u8]) -> Result<HeadRef<'_>, DecodeError> {
     let mut reader = Reader(bytes);
-    match reader.byte()? {
-        VERSION | HEAD_VERSION => {}
+    let version = match reader.byte()? {
+        version @ (VERSION | HEAD_VERSION | UNKNOWN_VERSION) => version,
         other => return Err(DecodeError::Version(other)),
-    }
+    };
     let kind = Type::from_code(reader.byte()?).ok_or(DecodeError::Value)?;
     let source = Source::from_code(reader.byte()?).ok_or(DecodeError::Value)?;
     let status = Status::from_code(reader.byte()?).ok_or(DecodeError::Value)?;
+    if (status == Status::Unknown) != (version == UNKNOWN_VERSION) {
+        return Err(DecodeError::Value);
+    }
     let operation = match reader.byte()? {
         0 => None,
         code => Some(Operation::from_code(code).ok_or(DecodeError::Value)?),
@@ -383,6 +390,16 @@ mod tests {
         assert_eq!(decode_head(&bytes), Err(DecodeError::Trailing));
         bytes[0] = 9;
         assert_eq!(decode_head(&bytes), Err(DecodeError::Version(9)));
+    }
+
+    #[test]
+    fn act_1_a_head_of_unknown_outcome_has_a_version_that_older_programs_refuse_by_name() {
+        let unknown = HeadRef { status: Status::Unknown, ..head() };
+        let mut bytes = Vec::new();
+        encode_head(&unknown, &mut bytes);
+        assert_eq!((bytes[0], decode_head(&bytes)), (UNKNOWN_VERSION, Ok(unknown)));
+        bytes[0] = HEAD_VERSION;
+        assert_eq!(decode_head(&bytes), Err(DecodeError::Value));
     }
 
     #[test]

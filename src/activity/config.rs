@@ -11,6 +11,8 @@ pub enum Durability {
     Grouped,
     /// Before the reply's last chunk.
     BeforeReply,
+    /// The same; and before a call that may change something is sent, that it is under way.
+    BeforeSend,
 }
 
 /// What happens to calls while the log cannot be written.
@@ -40,6 +42,8 @@ pub struct Config {
     pub max_response_bytes: usize,
     /// When a record is durable.
     pub durability: Durability,
+    /// Whether calls that only read leave a mark, too, when they begin.
+    pub mark_reads: bool,
     /// What happens to calls while the log cannot be written.
     pub on_failure: OnFailure,
     /// Keys whose values are never kept, besides the built-in ones.
@@ -59,6 +63,7 @@ impl Default for Config {
             max_payload_bytes: 4096,
             max_response_bytes: 1024,
             durability: Durability::Grouped,
+            mark_reads: false,
             on_failure: OnFailure::Refuse,
             redact_keys: Vec::new(),
             queue_records: 8192,

@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use super::clock;
 use super::config::{Config, Durability, OnFailure};
+use super::durable::Durable;
 use super::query::{Filter, Listing, Page};
 use super::record::{Entry, Id, Record};
 use super::recover::{self, Reading};
@@ -31,8 +32,6 @@ use crate::os::private;
 
 /// How long a call waits for room.
 const RESERVE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a reply waits for a commit that overruns.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a query waits for records that are on their way.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a flush looks whether the log has failed meanwhile.
@@ -77,7 +76,8 @@ pub struct Health {
     pub queued: usize,
     /// The last record that is durable.
     pub durable_seq: u64,
-    /// For how many milliseconds records that are not durable yet have been gathered or written.
+    /// For how many milliseconds, at most, the oldest record that is not durable yet has been on its
+    /// way. From 35 on replies wait.
     pub lag_ms: u64,
     /// The longest that the disk took for one batch since the start, in milliseconds.
     pub longest_sync_ms: u64,
@@ -85,21 +85,6 @@ pub struct Health {
     pub written: u64,
     /// The bytes the log takes on disk.
     pub disk_bytes: u64,
-}
-
-/// Tells when a call's records are durable (`before_reply`).
-#[derive(Debug)]
-pub struct Durable(oneshot::Receiver<()>);
-
-impl Durable {
-    /// Waits until they are, or the log failed: then the call is answered all the same (ACT-2).
-    ///
-    /// # Errors
-    ///
-    /// [`Refused::Failed`] if they may be lost.
-    pub async fn wait(self) -> Result<(), Refused> {
-        self.0.await.map_err(|_| Refused::Failed("the records may be lost".into()))
-    }
 }
 
 /// The log, for calls and queries. Clones share it.
@@ -116,10 +101,13 @@ impl std::fmt::Debug for Activity {
 
 /// Room for one call's entry. Dropped without an entry, it gives the room back.
 pub struct Slot {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     /// False for a slot beyond the room, given out while the log is failed.
-    counted: bool,
-    epoch: Option<u8>,
+    pub(super) counted: bool,
+    /// That of a call whose reply has left.
+    pub(super) epoch: Option<u8>,
+    /// That of a call that has begun.
+    pub(super) ticket: Option<u64>,
 }
 
 impl std::fmt::Debug for Slot {
@@ -241,7 +229,8 @@ impl Activity {
         if shared.is_closed.load(Ordering::Acquire) {
             return Err(Refused::Closed);
         }
-        let slot = |counted| Slot { shared: Arc::clone(shared), counted, epoch: None };
+        let slot =
+            |counted| Slot { shared: Arc::clone(shared), counted, epoch: None, ticket: None };
         if !shared.refuses() && shared.take_room() {
             return Ok(slot(true));
         }
@@ -275,7 +264,7 @@ impl Activity {
             entry.draft.started = unix_micros();
         }
         let counted = self.shared.take_room();
-        self.shared.send(Message::Entry { entry, done: None, counted });
+        self.shared.send(Message::Entry { entry, ticket: None, done: None, counted });
         self.shared.wake_if_asleep();
     }
 
@@ -442,59 +431,59 @@ impl Slot {
         }
     }
 
-    /// Waits while a commit overruns the time a reply may be ahead of the disk (ACT-3); when that
-    /// was over. To be called before a reply's last chunk; costs nothing when all is well `now`.
-    pub async fn clear_to_reply(&self, now: Instant) -> Instant {
-        if !self.shared.overruns(now) {
-            return now;
-        }
-        let wait = async {
-            loop {
-                let done = self.shared.batch_done.notified();
-                if !self.shared.overruns(Instant::now()) {
-                    return;
-                }
-                done.await;
-            }
-        };
-        // After the limit the call is answered: it was sent (ACT-2).
-        let _ = tokio::time::timeout(REPLY_TIMEOUT, wait).await;
-        Instant::now()
+    /// Hands the entry over: never waits, never fails. Unless durability is `grouped` it returns what
+    /// the last chunk has to wait for.
+    pub fn submit(mut self, entry: impl Into<Box<Entry>>) -> Option<Durable> {
+        self.hand_over(entry.into())
     }
 
-    /// Hands the entry over: never waits, never fails. With `before_reply` it returns what the
-    /// last chunk has to wait for.
-    pub fn submit(mut self, entry: impl Into<Box<Entry>>) -> Option<Durable> {
+    pub(super) fn hand_over(&mut self, entry: Box<Entry>) -> Option<Durable> {
         let (sender, durable) = match self.shared.config.durability {
             Durability::Grouped => (None, None),
-            Durability::BeforeReply => {
-                let (sender, receiver) = oneshot::channel();
-                (Some(sender), Some(Durable(receiver)))
+            Durability::BeforeReply | Durability::BeforeSend => {
+                let (sender, done) = oneshot::channel();
+                (Some(sender), Some(Durable { shared: Arc::clone(&self.shared), done }))
             }
         };
         // The writer gives the room back once it has written the entry.
         let counted = std::mem::take(&mut self.counted);
-        let shared = &self.shared;
-        if !counted && shared.refuses() {
-            shared.lost.fetch_add(1, Ordering::Relaxed);
+        if !counted && self.shared.refuses() {
+            self.shared.lost.fetch_add(1, Ordering::Relaxed);
             return durable;
         }
-        let waits = sender.is_some();
-        shared.send(Message::Entry { entry: entry.into(), done: sender, counted });
-        if waits {
-            shared.wake()
-        } else {
-            shared.wake_if_asleep()
-        }
+        let ticket = self.ticket.take();
+        self.send(Message::Entry { entry, ticket, done: sender, counted });
         durable
+    }
+
+    /// Sends a message, and wakes the writer, which does not gather while someone waits.
+    pub(super) fn send(&self, message: Message) {
+        let waits = match &message {
+            Message::Begun { done, .. } | Message::Entry { done, .. } => done.is_some(),
+            Message::Behind(_)
+            | Message::Barrier(_)
+            | Message::Flush(_)
+            | Message::Cut(..)
+            | Message::Close => true,
+        };
+        self.shared.send(message);
+        if waits {
+            self.shared.wake();
+        } else {
+            self.shared.wake_if_asleep();
+        }
+    }
+
+    pub(super) fn leave_epoch(&mut self) {
+        if let Some(epoch) = self.epoch.take() {
+            self.shared.epochs.leave(epoch);
+        }
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        if let Some(epoch) = self.epoch {
-            self.shared.epochs.leave(epoch);
-        }
+        self.leave_epoch();
         if self.counted {
             self.shared.room.add_permits(1);
         }

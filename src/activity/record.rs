@@ -127,6 +127,8 @@ named! {
         Rejected = 4 "rejected",
         /// A decision that let something pass with a warning.
         Warning = 5 "warning",
+        /// The process ended while the call was under way: nobody knows.
+        Unknown = 6 "unknown",
     }
 }
 

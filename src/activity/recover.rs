@@ -10,9 +10,12 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::append::Appender;
+use super::begun;
 use super::copy::Copy;
 use super::head::{HeadFile, Mark};
 use super::record::Hash;
+use super::redact::Redactor;
 use super::seal::{self, Depth, Finding};
 use super::store::{DB, Store, StoreError, newest_journal};
 use super::view::View;
@@ -104,7 +107,12 @@ pub(super) fn read(dir: &Path, scratch: &Path) -> Result<Reading, StoreError> {
     let opened = HeadFile::read(dir).and_then(|reading| {
         let reading = reading.usable(dir)?;
         let store = Store::open(copy.path())?;
-        check_end(dir, reading.mark, &View::new(store.snapshot())?)?;
+        let view = View::new(store.snapshot())?;
+        check_end(dir, reading.mark, &view)?;
+        if view.marks().next().is_some() {
+            // As the next start will do it: a copy may be written to.
+            begun::settle(&store, &mut Appender::resume(&view, Redactor::default())?)?;
+        }
         Ok(store)
     });
     match opened {

@@ -189,6 +189,10 @@ fn keep(
         let first = [&view.first().to_be_bytes()[..], &before.0].concat();
         batch.put(Space::State, keys::FIRST, first);
     });
+    // Calls that were under way are as they were; what cannot be read of them is lost.
+    for (key, value) in view.marks().map_while(Result::ok) {
+        appender.also(|batch| batch.put(Space::State, key, value));
+    }
     let (mut kept, mut gaps, mut known, mut end) = (0, Vec::new(), Vec::new(), None);
     let mut result = Ok(());
     verify::walk(&view, |step| {

@@ -1,6 +1,6 @@
 //! What calls, queries, the writer and the pruner share, and what the writer is sent.
 //!
-//! Counters and a queue; what they mean is decided in `handle` and `writer`.
+//! Counters and a queue; what they mean is decided in `handle`, `durable` and `writer`.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -20,24 +20,39 @@ use super::readers::Readers;
 use super::record::{Entry, MAX_ERROR_BYTES, MAX_METADATA_BYTES};
 use super::retention::Cut;
 use super::store::Store;
-use super::writer::OVERRUN;
 
 /// What an entry takes at most beyond arguments and response, intent and metadata included: a draft
 /// grows by no more than it is given, so besides the error there are 4 KiB for names, spare room
-/// and the entry itself, and the rest for decisions.
-const ENTRY_BYTES: usize = MAX_ERROR_BYTES + 2 * MAX_METADATA_BYTES + 6144;
+/// and the entry itself, 2.5 KiB for the second entry of a call that has begun, without what it is
+/// given, and the rest for decisions.
+const ENTRY_BYTES: usize = MAX_ERROR_BYTES + 2 * MAX_METADATA_BYTES + 6144 + 2560;
 
 /// What the writer is sent.
 pub(super) enum Message {
+    /// A call begins.
+    Begun {
+        /// What its entry is found by when it ends.
+        ticket: u64,
+        /// All of the entry that is known.
+        entry: Box<Entry>,
+        /// Who waits for the mark to be durable.
+        done: Option<oneshot::Sender<()>>,
+    },
     /// Write this.
     Entry {
-        /// What to write; boxed, since the queue's blocks are made of the largest message.
+        /// What to write; boxed, since the queue's blocks are made of the largest message. Of a call
+        /// that has begun, what came of it.
         entry: Box<Entry>,
+        /// That of a call that has begun.
+        ticket: Option<u64>,
         /// Who waits for it to be durable.
         done: Option<oneshot::Sender<()>>,
         /// Whether its room is to be given back.
         counted: bool,
     },
+    /// From the writer itself: what lies behind it came later than this moment, in microseconds
+    /// since `base`.
+    Behind(u64),
     /// Answer when all before it can be read.
     Barrier(mpsc::SyncSender<()>),
     /// Answer when all before it is durable.
@@ -56,9 +71,11 @@ pub(super) struct Shared {
     pub(super) room: CachePadded<Semaphore>,
     pub(super) capacity: usize,
     pub(super) queue: Sender<Message>,
+    /// Of the calls that leave a mark when they begin; each takes one here.
+    pub(super) tickets: CachePadded<AtomicU64>,
     /// The writer's thread, to be woken.
     pub(super) thread: OnceLock<Thread>,
-    /// True while the writer sleeps until it is woken.
+    /// True while the writer sleeps until it is woken: all that was submitted is durable.
     pub(super) asleep: AtomicBool,
     pub(super) store: ArcSwap<Option<Store>>,
     pub(super) failure: ArcSwap<Option<String>>,
@@ -69,8 +86,10 @@ pub(super) struct Shared {
     pub(super) lost: AtomicU64,
     pub(super) written: AtomicU64,
     pub(super) durable_seq: AtomicU64,
-    /// When the batch under way was begun, in microseconds since `base`; 0 for none.
-    pub(super) batch_since: AtomicU64,
+    /// What was submitted before this moment is durable, in microseconds since `base`. While the
+    /// writer is awake it is the writer's alone to set.
+    pub(super) durable_until: AtomicU64,
+    /// Tells replies that wait that more is durable, or that there is nothing to wait for.
     pub(super) batch_done: Notify,
     /// When the writer began what it does on the disk just now, in microseconds since `base`; 0 for
     /// nothing.
@@ -107,8 +126,10 @@ impl Shared {
             capacity,
             config,
             queue,
+            tickets: CachePadded::new(AtomicU64::new(0)),
             thread: OnceLock::new(),
-            asleep: AtomicBool::new(false),
+            // Until the writer begins, nothing is submitted.
+            asleep: AtomicBool::new(true),
             store: ArcSwap::from_pointee(None),
             failure: ArcSwap::from_pointee(None),
             is_failed: AtomicBool::new(false),
@@ -117,7 +138,7 @@ impl Shared {
             lost: AtomicU64::new(0),
             written: AtomicU64::new(0),
             durable_seq: AtomicU64::new(0),
-            batch_since: AtomicU64::new(0),
+            durable_until: AtomicU64::new(0),
             batch_done: Notify::new(),
             disk_since: AtomicU64::new(0),
             disk_longest: AtomicU64::new(0),
@@ -141,7 +162,7 @@ impl Shared {
 
     /// Puts a message into the queue. Without a writer its entry is lost.
     pub(super) fn send(&self, message: Message) {
-        if self.queue.send(message).is_err() {
+        if let Err(mpsc::SendError(Message::Entry { .. })) = self.queue.send(message) {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -158,9 +179,23 @@ impl Shared {
         // Either this sees the flag, or the writer, which looks again after raising it, sees what
         // was sent.
         fence(Ordering::SeqCst);
-        if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {
+        if self.asleep.load(Ordering::SeqCst) && self.rouse() {
             self.wake();
         }
+    }
+
+    /// Ends the sleep, for whoever does so first: from now on the writer is waited for, also before
+    /// it gets a core.
+    pub(super) fn rouse(&self) -> bool {
+        let slept = self.durable_until.load(Ordering::SeqCst);
+        let is_first = self.asleep.swap(false, Ordering::SeqCst);
+        if is_first {
+            let now = self.micros(Instant::now());
+            // Unless the writer is at work already, and knows better.
+            let _ =
+                self.durable_until.compare_exchange(slept, now, Ordering::SeqCst, Ordering::SeqCst);
+        }
+        is_first
     }
 
     /// True while nothing can be written: calls go by `on_failure` then.
@@ -190,28 +225,9 @@ impl Shared {
         }
     }
 
-    /// How long the oldest record that is not durable has been waiting, within a batch's time.
-    pub(super) fn lag(&self, now: Instant) -> Duration {
-        match self.batch_since.load(Ordering::Acquire) {
-            0 => Duration::ZERO,
-            since => Duration::from_micros(self.micros(now).saturating_sub(since)),
-        }
-    }
-
     /// Microseconds from when the log was opened to `now`, never 0.
     pub(super) fn micros(&self, now: Instant) -> u64 {
         now.saturating_duration_since(self.base).as_micros() as u64 + 1
-    }
-
-    /// Whether at `now` the commit under way takes longer than a reply may be ahead of it.
-    pub(super) fn overruns(&self, now: Instant) -> bool {
-        match self.batch_since.load(Ordering::Acquire) {
-            0 => false,
-            since => {
-                let late = self.micros(now) > since + OVERRUN.as_micros() as u64;
-                late && !self.refuses()
-            }
-        }
     }
 }
 

@@ -22,6 +22,12 @@ pub const BUCKET_US: u64 = 300 * 1_000_000;
 /// How many servers and tools a summary names.
 const TOP: usize = 10;
 
+/// The version of counters among which is the status `unknown`; without it they are written as
+/// before there was one, in [`VERSION`].
+const UNKNOWN_VERSION: u8 = 2;
+/// Statuses in [`VERSION`].
+const STATUSES: usize = Status::ALL.len() - 1;
+
 /// What happened in some span of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -68,7 +74,10 @@ impl Stats {
                 tools.insert(head.tool.into(), 1);
             }
         }
-        self.latency.add(head.duration_us, 1);
+        // How long a call took of which the end is not known, nobody knows either.
+        if head.status != Status::Unknown {
+            self.latency.add(head.duration_us, 1);
+        }
     }
 
     /// Adds up.
@@ -113,9 +122,13 @@ impl Stats {
     /// Its bytes on disk.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![VERSION];
-        for count in self.statuses.iter().chain(&self.operations) {
+        let unknown = self.with_status(Status::Unknown);
+        let mut out = vec![if unknown > 0 { UNKNOWN_VERSION } else { VERSION }];
+        for count in self.statuses.iter().take(STATUSES).chain(&self.operations) {
             put_varint(&mut out, *count);
+        }
+        if unknown > 0 {
+            put_varint(&mut out, unknown);
         }
         put_varint(&mut out, self.warnings);
         put_varint(&mut out, self.tools.len() as u64);
@@ -142,10 +155,17 @@ impl Stats {
     /// [`DecodeError`] for anything else.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader(bytes);
-        reader.version()?;
+        let has_unknown = match reader.byte()? {
+            VERSION => false,
+            UNKNOWN_VERSION => true,
+            other => return Err(DecodeError::Version(other)),
+        };
         let mut stats = Self::default();
-        for count in stats.statuses.iter_mut().chain(&mut stats.operations) {
+        for count in stats.statuses.iter_mut().take(STATUSES).chain(&mut stats.operations) {
             *count = reader.varint()?;
+        }
+        if has_unknown {
+            bump(&mut stats.statuses, STATUSES, reader.varint()?);
         }
         stats.warnings = reader.varint()?;
         for _ in 0..reader.count()? {
@@ -425,7 +445,7 @@ mod tests {
         let json = serde_json::to_value(&summary).unwrap();
         let expected = serde_json::json!({
             "period": "1h", "total_count": 2, "success_count": 1, "error_count": 0,
-            "blocked_count": 1, "warning_count": 1, "rejected_count": 0,
+            "blocked_count": 1, "warning_count": 1, "rejected_count": 0, "unknown_count": 0,
             "by_intent": {"read": 1, "write": 1, "destructive": 0},
             "top_servers": [{"name": "github", "count": 2}],
             "top_tools": [{"name": "github:issue", "count": 2}],
@@ -433,7 +453,7 @@ mod tests {
             "step_seconds": 300,
             "over_time": [{
                 "start_time": "1970-01-01T00:00:00.000Z", "success": 1, "error": 0, "blocked": 1,
-                "rejected": 0, "read": 1, "write": 1, "destructive": 0,
+                "rejected": 0, "unknown": 0, "read": 1, "write": 1, "destructive": 0,
             }],
         });
         for (key, value) in expected.as_object().unwrap() {
@@ -442,6 +462,18 @@ mod tests {
         let p50 = json["latency_ms"]["p50"].as_f64().unwrap();
         let p99 = json["latency_ms"]["p99"].as_f64().unwrap();
         assert!((0.9375..=1.0625).contains(&p50) && (2.8125..=3.1875).contains(&p99), "{json}");
+    }
+
+    #[test]
+    fn act_1_unknown_outcomes_are_counted_beside_what_older_programs_read() {
+        let mut stats = Stats::default();
+        stats.add(&call(Status::Success, Some(Operation::Write), 1000));
+        assert_eq!(stats.encode()[0], VERSION);
+        stats.add(&call(Status::Unknown, Some(Operation::Write), 0));
+        assert_eq!(stats.encode()[0], UNKNOWN_VERSION);
+        assert_eq!(Stats::decode(&stats.encode()), Ok(stats.clone()));
+        assert_eq!((stats.total(), stats.with_status(Status::Unknown)), (2, 1));
+        assert_eq!(stats.latency.0.values().sum::<u64>(), 1, "it has no duration");
     }
 
     #[test]

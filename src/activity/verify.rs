@@ -177,6 +177,11 @@ fn verify_copy(
         let table = table.strip_prefix(copy).map_or(table.clone(), |name| dir.join(name));
         report.altered.push(table);
     }
+    let marks = View::new(store.snapshot())?.marks().count();
+    if marks > 0 {
+        let text = "calls were under way: they will be on record as unknown when it is opened";
+        report.notes.push(format!("{marks} {text}"));
+    }
     if reading.mark.is_none() && report.records > 0 {
         report.notes.push("there is no head: records may be missing at the end".into());
     }

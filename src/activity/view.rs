@@ -18,7 +18,7 @@ use super::query::{Filter, From, Listing, Page, Payloads};
 use super::record::{Hash, Id, NodeId, Record};
 use super::segment::{self, Bitmap, Bounds, Builder};
 use super::stats::{BUCKET_US, Period, Stats, Summary};
-use super::store::{Snapshot, Space, StoreError};
+use super::store::{Rows, Snapshot, Space, StoreError};
 
 /// The log at one moment.
 pub struct View {
@@ -142,6 +142,12 @@ impl View {
         let seq = block.layout.first.max(seq);
         let id = Id::new(self.head(&block, seq)?.stored_ms, seq, self.node());
         Ok(block.link(seq).map(|(prev, _)| (seq, id, prev)))
+    }
+
+    /// The marks of calls that have begun and not ended (`begun`), by ticket.
+    #[must_use]
+    pub fn marks(&self) -> Rows {
+        self.snapshot.range(Space::State, &keys::begun(0), keys::BEGUN_END)
     }
 
     /// The oldest full segment of which anything is there.

@@ -14,13 +14,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::Receiver;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
 use super::append::{Appender, Prepared, keys};
+use super::begun::{self, UnderWay};
 use super::clock;
 use super::head::{HeadFile, Mark};
 use super::recover::{self, Lock, Opened};
@@ -29,17 +30,26 @@ use super::shared::{Message, Shared};
 use super::store::{Batch, Space, Store, StoreError};
 use super::view::View;
 
-/// How long entries are gathered before they are written, less what the two commits that an entry
-/// may have to wait for take: a sync costs the processor as much as many records.
+/// How long after the first of them entries are durable where all is well: so long they are
+/// gathered, less what a commit takes and by how much this thread gets a core too late. A sync costs
+/// the processor as much as many records.
 const GATHER: Duration = Duration::from_millis(28);
-/// How long they are gathered on a slow disk.
+/// How long they are gathered on a slow disk, or where there is hardly a core for this thread.
 const GATHER_LEAST: Duration = Duration::from_millis(5);
+/// What a commit took, or a wake-up was late by, is forgotten by this part with each round.
+const FORGET: u32 = 4;
+/// Where a commit took longer of late, or this thread waited longer for a core, what is gathered is
+/// written in between, too.
+const HINDERED: Duration = Duration::from_millis(9);
+/// But not before the first of it is so old, in microseconds: each write is a block of records.
+const WRITE_EARLY: u64 = 8000;
 /// What was submitted is encoded so often meanwhile: in small portions, that no core is taken from
 /// calls for long, and while it is still in the caches.
 const STEP: Duration = Duration::from_millis(4);
-/// A round that takes longer than this from its first entry holds further replies up: with the
-/// time a reply takes to end, records are durable at most 50 ms after it.
-pub(super) const OVERRUN: Duration = Duration::from_millis(40);
+/// Where the oldest entry that is not durable may be older than this, replies wait until their own
+/// is. Above what [`GATHER`] makes of it, and below the 50 ms that are promised (ACT-3) by what a
+/// thread that wants a core is commonly kept waiting for one.
+pub(super) const OVERRUN: Duration = Duration::from_millis(35);
 /// How long the thread gathers in vain before it sleeps until it is woken.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// How long after a failed write the store is tried again.
@@ -63,10 +73,22 @@ pub(super) fn start(
     shared: Arc<Shared>,
     messages: Receiver<Message>,
 ) -> Result<JoinHandle<Result<(), StoreError>>, StoreError> {
-    let Opened { lock, store, head } = recover::open(dir)?;
+    let Opened { lock, store, mut head } = recover::open(dir)?;
     let view = View::new(store.snapshot())?;
-    let appender = Appender::resume(&view, Redactor::new(&shared.config.redact_keys))?;
+    let mut appender = Appender::resume(&view, Redactor::new(&shared.config.redact_keys))?;
+    let left = begun::settle(&store, &mut appender)?;
     let mark = appender.mark();
+    if left.calls > 0 {
+        head.write(mark)?;
+        tracing::warn!(
+            calls = left.calls,
+            "calls were under way when the process before this one ended: they are on record as unknown"
+        );
+    }
+    shared.tickets.store(left.next_ticket, Ordering::Relaxed);
+    let began = shared.micros(Instant::now());
+    shared.durable_until.store(began, Ordering::SeqCst);
+    shared.asleep.store(false, Ordering::SeqCst);
     let _ = shared.opened.set(clock::Opened { at: (shared.clock)(), end: view.end()?.stored_ms });
     shared.durable_seq.store(mark.seq, Ordering::Relaxed);
     shared.live.wrote(mark.seq);
@@ -80,11 +102,15 @@ pub(super) fn start(
         appender,
         head,
         first: view.first(),
+        under_way: UnderWay::default(),
         room: 0,
         waiting: Vec::new(),
         unsynced: None,
         stuck: None,
-        commit_took: Duration::ZERO,
+        queue_from: began,
+        sent_behind: false,
+        batch_from: None,
+        hindered: Duration::ZERO,
         sized: Instant::now(),
         closing: false,
     };
@@ -101,6 +127,8 @@ struct Run {
     head: HeadFile,
     /// The first record that is kept.
     first: u64,
+    /// The calls that have begun and not ended.
+    under_way: UnderWay,
     /// The room of the entries in the batch under way.
     room: usize,
     /// Who waits for the batch under way to be durable.
@@ -109,8 +137,15 @@ struct Run {
     unsynced: Option<Mark>,
     /// What could not be written.
     stuck: Option<Stuck>,
-    /// How long the last commit took.
-    commit_took: Duration,
+    /// What is in the queue came later than this, in microseconds since `base`: when it was last
+    /// seen empty, mostly.
+    queue_from: u64,
+    /// Whether a [`Message::Behind`] is in the queue.
+    sent_behind: bool,
+    /// The same moment of what was taken out of it and is not durable; `None` for nothing.
+    batch_from: Option<u64>,
+    /// The longest that a commit took of late, or that this thread was kept waiting for a core.
+    hindered: Duration,
     /// When the size of the log was last asked for.
     sized: Instant,
     closing: bool,
@@ -149,7 +184,6 @@ struct Gone(Arc<Shared>);
 impl Drop for Gone {
     fn drop(&mut self) {
         self.0.is_closed.store(true, Ordering::Release);
-        self.0.batch_since.store(0, Ordering::Release);
         self.0.room.close();
         self.0.batch_done.notify_waiters();
         self.0.live.ring();
@@ -166,7 +200,7 @@ impl Run {
                 continue;
             }
             match self.round() {
-                Found::Full => self.begin(),
+                Found::Full => {}
                 Found::Some => {
                     idle_since = Instant::now();
                     self.gather();
@@ -210,28 +244,43 @@ impl Run {
         self.shared.lost.fetch_add(stuck + queued.count() as u64, Ordering::Relaxed);
     }
 
-    /// Marks the beginning of a round.
-    fn begin(&self) {
-        self.shared.batch_since.store(self.shared.micros(Instant::now()), Ordering::Release);
+    fn now(&self) -> u64 {
+        self.shared.micros(Instant::now())
+    }
+
+    /// Tells replies how far the log is.
+    fn tell_durable(&self) {
+        let until = self.batch_from.unwrap_or(self.queue_from);
+        self.shared.durable_until.store(until, Ordering::Release);
     }
 
     /// Takes entries in for a moment, unless someone waits for them or there is no more room.
     fn gather(&mut self) {
-        self.begin();
-        let time = GATHER.saturating_sub(2 * self.commit_took).max(GATHER_LEAST);
-        let until = Instant::now() + time;
+        let time = GATHER.saturating_sub(self.hindered).max(GATHER_LEAST).as_micros() as u64;
+        let began = self.now();
+        let mut late = Duration::ZERO;
         loop {
-            let now = Instant::now();
-            let step = until.saturating_duration_since(now).min(STEP);
+            // What came while the last batch was committed has waited for that already.
+            let until = self.batch_from.unwrap_or(began) + time;
+            let step = Duration::from_micros(until.saturating_sub(self.now())).min(STEP);
             if step.is_zero() {
-                return;
+                break;
             }
+            let parked = Instant::now();
             thread::park_timeout(step);
-            let is_woken = now.elapsed() < step;
+            let slept = parked.elapsed();
+            late = late.max(slept.saturating_sub(step));
+            let is_woken = slept < step;
             if is_woken || self.take_in() == Found::Full || self.closing || self.stuck.is_some() {
-                return;
+                break;
+            }
+            // The sync may be late. What is written survives this process, if not the machine.
+            let age = self.now().saturating_sub(self.batch_from.unwrap_or(u64::MAX));
+            if self.hindered > HINDERED && age > WRITE_EARLY {
+                self.write();
             }
         }
+        self.hindered = self.hindered.max(late);
     }
 
     /// Sleeps until an entry comes.
@@ -239,46 +288,72 @@ impl Run {
         self.shared.asleep.store(true, Ordering::SeqCst);
         // Either the sender sees the flag, or this last look sees what was sent.
         fence(Ordering::SeqCst);
-        if self.round() == Found::Nothing && !self.closing {
+        if self.take_in() == Found::Nothing && !self.closing {
             thread::park();
+            self.shared.rouse();
+            self.queue_from = self.shared.durable_until.load(Ordering::SeqCst);
+        } else {
+            self.shared.asleep.store(false, Ordering::SeqCst);
+            self.tell_durable();
         }
-        self.shared.asleep.store(false, Ordering::SeqCst);
-        self.begin();
     }
 
     /// Writes what is in the queue, one batch at most.
     fn round(&mut self) -> Found {
         let found = self.take_in();
         let start = Instant::now();
-        let any = self.appender.pending() > 0;
+        let any = self.appender.pending() > 0 || self.under_way.unmarked_bytes() > 0;
         self.write();
         self.sync();
-        if any {
-            self.commit_took = start.elapsed();
-        }
+        let took = if any { start.elapsed() } else { Duration::ZERO };
+        self.hindered = took.max(self.hindered - self.hindered / FORGET);
         if found == Found::Nothing && any { Found::Some } else { found }
     }
 
     /// Makes the batch longer by what is in the queue, up to a whole one.
     fn take_in(&mut self) -> Found {
         let mut found = Found::Nothing;
+        let mut looked = Some(self.now());
         while self.stuck.is_none() {
-            match self.messages.try_recv() {
-                Ok(Message::Entry { entry, done, counted }) => {
+            let Ok(message) = self.messages.try_recv() else {
+                match looked {
+                    Some(moment) => {
+                        self.queue_from = moment;
+                        break;
+                    }
+                    // What comes after the last message is to be known to come after this.
+                    None => {
+                        looked = Some(self.now());
+                        continue;
+                    }
+                }
+            };
+            looked = None;
+            self.batch_from.get_or_insert(self.queue_from);
+            match message {
+                Message::Begun { ticket, entry, done } => {
+                    self.under_way.begin(ticket, entry);
+                    self.waiting.extend(done);
+                }
+                Message::Entry { entry, ticket, done, counted } => {
+                    let entry = match ticket {
+                        Some(ticket) => self.under_way.end(ticket, entry, &mut self.appender),
+                        None => entry,
+                    };
                     self.appender.push(&entry, (self.shared.clock)());
                     self.waiting.extend(done);
                     self.room += usize::from(counted);
                 }
-                Ok(Message::Barrier(answer)) => {
+                Message::Barrier(answer) => {
                     self.write();
                     let _ = answer.send(());
                 }
-                Ok(Message::Flush(answer)) => {
+                Message::Flush(answer) => {
                     self.write();
                     self.sync();
                     let _ = answer.send(());
                 }
-                Ok(Message::Cut(cut, answer)) => {
+                Message::Cut(cut, answer) => {
                     let now = (self.shared.clock)();
                     self.appender.push(&cut.draft(now).into(), now);
                     self.appender.also(|batch| batch.put(Space::State, keys::FIRST, cut.value()));
@@ -286,20 +361,31 @@ impl Run {
                     self.first = cut.first;
                     let _ = answer.send(());
                 }
-                Ok(Message::Close) => self.closing = true,
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
+                Message::Close => self.closing = true,
+                Message::Behind(moment) => {
+                    (self.queue_from, self.sent_behind) = (moment, false);
+                }
             }
             found = Found::Some;
-            let (records, bytes) = (self.appender.pending(), self.appender.pending_bytes());
-            if records >= BATCH_RECORDS || bytes >= BATCH_BYTES {
-                return Found::Full;
+            let bytes = self.appender.pending_bytes() + self.under_way.unmarked_bytes();
+            if self.appender.pending() >= BATCH_RECORDS || bytes >= BATCH_BYTES {
+                found = Found::Full;
+                // The queue may not be seen empty for long.
+                if !std::mem::replace(&mut self.sent_behind, true) {
+                    self.shared.send(Message::Behind(self.now()));
+                }
+                break;
             }
         }
+        self.tell_durable();
         found
     }
 
     /// Writes the batch that was made.
     fn write(&mut self) {
+        if self.under_way.unmarked_bytes() > 0 {
+            self.under_way.mark(&mut self.appender, (self.shared.clock)());
+        }
         let Some(prepared) = self.appender.take() else { return };
         let room = std::mem::take(&mut self.room);
         let result = self.on_disk(|store, _| store.commit(prepared.batch.clone()));
@@ -315,7 +401,9 @@ impl Run {
     fn wrote(&mut self, records: u64, room: usize) {
         self.shared.written.fetch_add(records, Ordering::Relaxed);
         self.shared.room.add_permits(room);
-        let (kept, most) = (self.appender.mark().seq - self.first, self.shared.config.max_records);
+        // A batch may hold marks alone, before there is any record.
+        let kept = (self.appender.mark().seq + 1).saturating_sub(self.first);
+        let most = self.shared.config.max_records;
         if most > 0 && kept > most + (most / SLACK).max(SLACK) {
             // It looks every minute anyway: waking it too often costs nothing but its look.
             self.shared.pruner.get().map(thread::Thread::unpark).unwrap_or_default();
@@ -346,7 +434,8 @@ impl Run {
         for waiting in self.waiting.drain(..) {
             let _ = waiting.send(());
         }
-        self.shared.batch_since.store(0, Ordering::Release);
+        self.batch_from = None;
+        self.tell_durable();
         self.shared.batch_done.notify_waiters();
     }
 
@@ -425,6 +514,8 @@ impl Run {
         let Some((mark, records, room)) = result? else { return Ok(()) };
         self.shared.durable_seq.store(mark.seq, Ordering::Relaxed);
         self.stuck = None;
+        self.batch_from = None;
+        self.tell_durable();
         self.shared.failure.store(Arc::new(None));
         self.shared.is_failed.store(false, Ordering::Release);
         tracing::info!("the activity log can be written again");

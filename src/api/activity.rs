@@ -345,7 +345,7 @@ mod tests {
         );
         assert_eq!(
             error("status=ok"),
-            "Invalid status 'ok': must be success, error, blocked, rejected, or warning"
+            "Invalid status 'ok': must be success, error, blocked, rejected, warning, or unknown"
         );
         // A nanosecond apart, the second in another zone.
         let range = |start: &str| {

@@ -430,7 +430,7 @@ pub(super) struct Filters {
     /// Tool, without the server's name
     #[arg(long, value_name = "NAME")]
     pub(super) tool: Option<String>,
-    /// success, error, blocked, rejected or warning
+    /// success, error, blocked, rejected, warning or unknown
     #[arg(long, value_name = "STATUS")]
     pub(super) status: Option<String>,
     /// read, write or destructive

@@ -10,7 +10,7 @@ const MAX_ROWS = 500; // rows kept while records arrive; older ones are a click 
 const POLL_MS = 3000; // while the stream is not there, or has not proved itself
 const REFRESH_MS = 10000; // counts and servers
 const RETRY_MS = [1000, 2000, 5000, 15000, 30000]; // before the stream is tried again
-const STATUSES = ['success', 'error', 'blocked', 'rejected'];
+const STATUSES = ['success', 'error', 'blocked', 'rejected', 'unknown'];
 const INTENTS = ['read', 'write', 'destructive'];
 const TYPES = {
   tool_call: 'tool call', policy_decision: 'decision', internal_tool_call: 'own tool',

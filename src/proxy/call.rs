@@ -320,6 +320,7 @@ async fn send(
     let cut = || Stop::cut_off(server, &permit.tool().name.tool, RefusalKind::Unavailable);
     let compiled = compiled(worker, permit.tool(), began + upstream.call_timeout());
     worker.ending.unless_cut(compiled).await.ok_or_else(cut)??;
+    exit.begin(&permit.tool().name).await?;
     let now = clock::now();
     exit.sent = Some(now);
     if let Some(user) = user {

@@ -404,8 +404,8 @@ impl Exchange {
     /// Warn: the bytes go on, and the schema is asked beside them (FR-A11). From here on the
     /// judgement is the worker's, so that a client who goes away loses no decision: nothing is
     /// waited for before it is. A query that arrives after the reply waits for the record (ACT-5).
-    /// The record comes first with `before_reply`, while the disk is behind, and where there is no
-    /// room for the document: then its client cannot ask for more before it is judged.
+    /// The record comes first unless durability is `grouped`, while the disk is behind, and where
+    /// there is no room for the document: then its client cannot ask for more before it is judged.
     async fn reply_and_judge(mut self, status: Status) {
         let worker = Rc::clone(&self.worker);
         let reply = self.reply.clone();
@@ -415,12 +415,11 @@ impl Exchange {
             false => Some(Piece::Whole(Member::Result, rest)),
         };
         let durable_first = match worker.proxy.activity.config().durability {
-            Durability::BeforeReply => true,
+            Durability::BeforeReply | Durability::BeforeSend => true,
             Durability::Grouped => false,
         };
         let room = self.keeps_document();
-        let record_first =
-            durable_first || !room || poll_once(self.exit.clear_to_reply()).await.is_pending();
+        let record_first = durable_first || !room || self.exit.is_behind();
         if !record_first {
             self.exit.replied();
         }
@@ -484,7 +483,13 @@ impl Exchange {
             Finding::AskTheSchema => {
                 let Some(schema) = self.subject.schema() else { return Some(Failure::unjudged()) };
                 let document = self.inspector.take_document();
-                let judged = self.worker.judge(schema, document).await;
+                let judged = match self.worker.judge_quickly(schema, &document) {
+                    Some(judgement) => Some(judgement),
+                    None => {
+                        self.exit.record_is_late();
+                        self.worker.judge(schema, document).await
+                    }
+                };
                 let Some(judgement) = judged else { return Some(Failure::unjudged()) };
                 if judgement.disagreement {
                     let hash = schema.hash();

@@ -14,6 +14,7 @@ use crate::proxy::Worker;
 use crate::proxy::call::Caller;
 use crate::proxy::ending::{CUT_OFF, Ending};
 use crate::proxy::reply::{Piece, Refusal, RefusalKind, Reply};
+use crate::tool::ToolName;
 use crate::upstream::{CallError, clock};
 
 /// Why a call ends before an upstream has answered.
@@ -163,13 +164,19 @@ impl Exit {
         Stop::new(Status::Rejected, kind, text)
     }
 
-    /// Waits while the disk is too far behind the replies (ACT-3); when that was over.
-    pub(super) async fn clear_to_reply(&self) -> Instant {
-        let now = clock::now();
-        match &self.record {
-            Some((slot, _)) => slot.clear_to_reply(now).await,
-            None => now,
-        }
+    /// Marks the call, which is about to be sent to `tool`: should this process be killed meanwhile,
+    /// it is on record as unknown (ACT-1).
+    pub(super) async fn begin(&mut self, tool: &ToolName) -> Result<(), Stop> {
+        let Some((slot, entry)) = &mut self.record else { return Ok(()) };
+        slot.begin(entry).await.map_err(|refused| {
+            let text = format!("Tool '{tool}' was not called: {refused}");
+            Stop::new(Status::Rejected, RefusalKind::Unavailable, text)
+        })
+    }
+
+    /// Whether the log is too far behind the replies for this one to leave before its record (ACT-3).
+    pub(super) fn is_behind(&self) -> bool {
+        self.record.as_ref().is_some_and(|(slot, _)| slot.is_behind(clock::now()))
     }
 
     /// The reply is leaving, its record comes a little later: queries wait for it (ACT-5).
@@ -179,15 +186,18 @@ impl Exit {
         }
     }
 
+    /// The record takes longer. If the reply has left, the call's mark stands for it meanwhile.
+    pub(super) fn record_is_late(&mut self) {
+        if let Some((slot, entry)) = &mut self.record {
+            slot.record_is_late(entry);
+        }
+    }
+
     /// Hands the record over, before the last piece of the reply. Waits for the disk as far as
     /// `activity.durability` asks for it (ACT-3).
     pub(super) async fn close(&mut self, status: Status, error: &str) {
-        // The record stays while we wait: a call dropped meanwhile still leaves its record.
-        let now = self.clear_to_reply().await;
-        let Some((slot, entry)) = self.end(now, status, error) else { return };
-        if let Some(durable) = slot.submit(entry)
-            && let Err(lost) = durable.wait().await
-        {
+        let Some((slot, entry)) = self.end(clock::now(), status, error) else { return };
+        if let Err(lost) = slot.submit_before_reply(entry).await {
             // The call was sent, so it is answered (ACT-2); health counts what was lost.
             tracing::error!(%lost, "a call's record may be lost");
         }

@@ -72,18 +72,20 @@ impl Judges {
 }
 
 impl Worker {
-    /// Judges `document`; `None` when the judge itself failed.
+    /// Judges `document` here; `None` where that takes too long.
+    pub(super) fn judge_quickly(&self, schema: &Schema, document: &[Bytes]) -> Option<Judgement> {
+        if is_large(document) {
+            return None;
+        }
+        schema.judge_quickly(document, &mut self.scratch.borrow_mut())
+    }
+
+    /// Judges `document` beside the workers; `None` when the judge itself failed.
     pub(super) async fn judge(
         &self,
         schema: &Arc<Schema>,
         document: Vec<Bytes>,
     ) -> Option<Judgement> {
-        if !is_large(&document) {
-            let quick = schema.judge_quickly(&document, &mut self.scratch.borrow_mut());
-            if quick.is_some() {
-                return quick;
-            }
-        }
         self.proxy.judges.judge(Arc::clone(schema), document).await
     }
 }

@@ -177,6 +177,38 @@ impl Draft {
         PayloadRef { bytes: self.slice(span), total }
     }
 
+    /// An empty draft about the same, for what comes of a call once this one was handed over.
+    #[must_use]
+    pub fn rest(&self) -> Self {
+        Self {
+            operation: self.operation,
+            started: self.started,
+            variant: self.variant,
+            ..Self::new(self.kind, self.source, self.status)
+        }
+    }
+
+    /// Adds what came of the call.
+    pub fn end(&mut self, rest: &Self) {
+        self.status = rest.status;
+        self.duration_us = rest.duration_us;
+        self.overhead_us = rest.overhead_us;
+        self.set(Text::Error, rest.text(Text::Error));
+        let response = rest.payload(Raw::Response);
+        if response.total > 0 {
+            let span = self.copy(response.bytes, 0);
+            if let Some(place) = self.payloads.get_mut(Raw::Response as usize) {
+                *place = (span, response.total);
+            }
+        }
+    }
+
+    /// The bytes of its texts and payloads.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Copies bytes to the end. Where there is no room, it makes what they need, or `ahead` if that
     /// is more, never twice of what is there: a draft whose parts are given once takes no more
     /// memory than its place in the queue counts for it (`shared::room`).
@@ -286,6 +318,42 @@ mod tests {
             assert_eq!(draft.text(Text::Tool), "tool");
             assert_eq!(draft.text(Text::Error), if between { "ij" } else { "" });
         }
+    }
+
+    #[test]
+    fn what_is_handed_over_in_two_parts_is_the_same_as_in_one() {
+        let known = |draft: &mut Draft| {
+            draft.operation = Some(Operation::Write);
+            (draft.started, draft.variant) = (7, "call_tool_write");
+            [Text::Server, Text::Tool, Text::SessionId, Text::RequestId, Text::ClientName]
+                .iter()
+                .for_each(|text| draft.set(*text, &format!("{text:?}")));
+            draft.keep(Raw::Arguments, &[1; 3000], 100);
+            draft.keep(Raw::Intent, b"intent", 100);
+        };
+        let outcome = |draft: &mut Draft| {
+            draft.append(Raw::Response, &[2; 3000], 1024);
+            draft.set(Text::Error, "error");
+            (draft.status, draft.duration_us, draft.overhead_us) = (Status::Blocked, 3, 2);
+        };
+        let mut whole = draft();
+        known(&mut whole);
+        outcome(&mut whole);
+        let mut begun = draft();
+        known(&mut begun);
+        let mut rest = begun.rest();
+        outcome(&mut rest);
+        begun.end(&rest);
+        let shown = |draft: &Draft| {
+            let Draft {
+                kind, source, status, operation, started, duration_us, overhead_us, ..
+            } = draft;
+            let texts = TEXTS.map(|text| draft.text(text).to_owned());
+            let payloads = PAYLOADS.map(|payload| draft.payload(payload).to_owned());
+            let numbers = (*started, *duration_us, *overhead_us, draft.variant);
+            (*kind, *source, *status, *operation, numbers, texts, payloads)
+        };
+        assert_eq!(shown(&begun), shown(&whole));
     }
 
     #[test]

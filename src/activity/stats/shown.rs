@@ -20,6 +20,8 @@ struct Members {
     /// Decisions that let something pass with a warning.
     warning_count: u64,
     rejected_count: u64,
+    /// Calls that were under way when the process ended.
+    unknown_count: u64,
     by_intent: ByIntent,
     /// Those with the most calls, at most ten.
     top_servers: Vec<Count>,
@@ -79,6 +81,7 @@ struct Step {
     error: u64,
     blocked: u64,
     rejected: u64,
+    unknown: u64,
     #[serde(flatten)]
     by_intent: ByIntent,
 }
@@ -98,6 +101,7 @@ impl Members {
             blocked_count: stats.with_status(Status::Blocked),
             warning_count: stats.warnings,
             rejected_count: stats.with_status(Status::Rejected),
+            unknown_count: stats.with_status(Status::Unknown),
             by_intent: ByIntent::of(|operation| stats.with_operation(Some(operation))),
             top_servers: named(summary.top_servers()),
             top_tools: named(summary.top_tools()),
@@ -124,6 +128,7 @@ impl Step {
             error: ended(Status::Error).unwrap_or_default(),
             blocked: ended(Status::Blocked).unwrap_or_default(),
             rejected: ended(Status::Rejected).unwrap_or_default(),
+            unknown: ended(Status::Unknown).unwrap_or_default(),
             by_intent: ByIntent::of(|operation| stated(operation).copied().unwrap_or_default()),
         }
     }

@@ -16,7 +16,7 @@ pub(super) fn draw(summary: &Value) -> String {
     let [start, end] = ["/start_time", "/end_time"].map(|at| time(&text(summary, at)));
     let (total, period) = (text(summary, "/total_count"), text(summary, "/period"));
     line("calls", &format!("{total} in {period} ({start} to {end} UTC)"));
-    for status in ["success", "error", "rejected", "blocked"] {
+    for status in ["success", "error", "rejected", "blocked", "unknown"] {
         line(status, &text(summary, &format!("/{status}_count")));
     }
     line("warnings", &text(summary, "/warning_count"));
@@ -46,7 +46,7 @@ mod tests {
     fn act_7_a_summary_shows_all_counts() {
         let shown = draw(&serde_json::json!({
             "period": "1h", "total_count": 21, "success_count": 11, "error_count": 1,
-            "blocked_count": 2, "warning_count": 3, "rejected_count": 7,
+            "blocked_count": 2, "warning_count": 3, "rejected_count": 7, "unknown_count": 0,
             "by_intent": {"read": 12, "write": 8, "destructive": 1},
             "top_servers": [{"name": "git\u{1b}hub", "count": 21}],
             "top_tools": [], "latency_ms": {"p50": 0.5, "p95": 12.0, "p99": 1500.0},
@@ -55,7 +55,7 @@ mod tests {
         assert_eq!(
             shown,
             "calls        21 in 1h (01-02 03:00:00 to 01-02 04:00:00 UTC)\n\
-             success      11\nerror        1\nrejected     7\nblocked      2\nwarnings     3\n\
+             success      11\nerror        1\nrejected     7\nblocked      2\nunknown      0\nwarnings     3\n\
              intent       read 12, write 8, destructive 1\n\
              latency      p50 0.5ms, p95 12ms, p99 1.5s\n\
              top servers  git\\u{1b}hub 21\n"

@@ -245,8 +245,14 @@ impl Client {
 
     /// Sends such a call and leaves its response to be read from `connection`.
     pub(crate) fn begin_read(&mut self, tool: &str, args: Value) {
-        let arguments = json!({"name": tool, "args": args, "intent": {"operation_type": "read"}});
-        let params = json!({"name": "call_tool_read", "arguments": arguments});
+        self.begin("read", tool, args);
+    }
+
+    /// The same by any variant.
+    pub(crate) fn begin(&mut self, operation: &str, tool: &str, args: Value) {
+        let arguments =
+            json!({"name": tool, "args": args, "intent": {"operation_type": operation}});
+        let params = json!({"name": format!("call_tool_{operation}"), "arguments": arguments});
         let body = json!({"jsonrpc": "2.0", "id": "raw", "method": "tools/call", "params": params});
         let headers = [JSON_ONLY, ("Mcp-Session-Id", self.session.as_str())];
         self.connection.send("POST", self.path, &headers, body.to_string().as_bytes());

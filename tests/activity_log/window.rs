@@ -1,0 +1,241 @@
+//! What is acknowledged at most 50 ms before a kill may be missing, and nothing else, though other
+//! programs want every core (ACT-3).
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use mcpproxy::activity::{
+    Activity, Config, Draft, Filter, Operation, Page, Source, Status, Text, Type,
+};
+use nix::time::{ClockId, clock_gettime};
+
+use crate::support::{call, open, slot, wait};
+
+const CHILD: &str = "ACTIVITY_TEST_WINDOW";
+/// Set for the long form: so many processes are killed.
+const ROUNDS: &str = "ACTIVITY_WINDOW_ROUNDS";
+/// How many are in the short one.
+const FEW: u64 = 5;
+/// How long before a kill what was acknowledged must be there.
+const PROMISED_US: u64 = 50_000;
+/// Threads that call, like a proxy's clients.
+const CALLERS: u64 = 4;
+/// How long each of them does something else between two calls.
+const PAUSE: Duration = Duration::from_micros(500);
+/// Threads for each core that do nothing but want it.
+const BUSY: usize = 3;
+/// Calls that are acknowledged before the kill, at least, and at most so many more.
+const CALLS: u64 = 500;
+const MORE_CALLS: u64 = 2500;
+
+/// Long enough for the slowest machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Microseconds by a clock that all processes share.
+fn now() -> u64 {
+    let time = clock_gettime(ClockId::CLOCK_MONOTONIC).unwrap();
+    Duration::from(time).as_micros() as u64
+}
+
+/// The child's part: calls until it is killed. Each line acknowledges a call, and says which one its
+/// caller's last was and when that had been acknowledged.
+#[test]
+fn child() {
+    let Ok(dir) = std::env::var(CHILD) else { return };
+    let (activity, _writer) = Activity::open(Path::new(&dir), Config::default()).unwrap();
+    let callers: Vec<_> = (0..CALLERS)
+        .map(|caller| {
+            let activity = activity.clone();
+            std::thread::spawn(move || calls(&activity, caller))
+        })
+        .collect();
+    callers.into_iter().for_each(|caller| caller.join().unwrap());
+}
+
+fn calls(activity: &Activity, caller: u64) {
+    // Without a buffer: what was written is out, whatever becomes of this process.
+    let mut out = File::options().write(true).open("/proc/self/fd/1").unwrap();
+    wait(async {
+        let mut before = None;
+        for n in (caller..).step_by(CALLERS as usize) {
+            let slot = activity.reserve().await.unwrap();
+            let mut draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Success);
+            draft.set(Text::RequestId, &n.to_string());
+            slot.submit_before_reply(draft.into()).await.unwrap();
+            let line = match before {
+                Some((n, at)) => format!("\nack {n} {at}\n"),
+                None => "\nack\n".into(),
+            };
+            out.write_all(line.as_bytes()).unwrap();
+            before = Some((n, now()));
+            std::thread::park_timeout(PAUSE);
+        }
+    });
+}
+
+/// What one process left when it was killed.
+struct Round {
+    /// Calls whose acknowledgement has a time.
+    acknowledged: usize,
+    /// For each that is not in the log, how long before the kill it was acknowledged.
+    missing: Vec<u64>,
+}
+
+fn round(calls: u64) -> Round {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "window::child", "--nocapture", "--test-threads=1"])
+        .env(CHILD, dir.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut acknowledged = HashMap::new();
+    let mut hear = |line: String| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let ["ack", n, at] = words[..] else { return false };
+        acknowledged.insert(n.to_owned(), at.parse::<u64>().unwrap());
+        true
+    };
+    let mut heard = 0;
+    while heard < calls {
+        heard += u64::from(hear(said.next().unwrap().unwrap()));
+    }
+    let killed = now();
+    child.kill().unwrap();
+    for line in said.map_while(Result::ok) {
+        hear(line);
+    }
+    child.wait().unwrap();
+
+    let (activity, writer) = open(dir.path());
+    assert!(activity.verify(|_, _| {}).unwrap().is_sound());
+    let page = Page { limit: 1_000_000, ..Page::default() };
+    for record in activity.list(&Filter::default(), &page).unwrap().records {
+        acknowledged.remove(&*record.head.request_id).unwrap_or_default();
+    }
+    writer.close().unwrap();
+    let missing = acknowledged.values().map(|at| killed.saturating_sub(*at)).collect();
+    Round { acknowledged: heard as usize, missing }
+}
+
+/// Threads that want every core, as long as this lives.
+struct Busy(Arc<AtomicBool>);
+
+impl Busy {
+    fn begin() -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let cores = std::thread::available_parallelism().unwrap().get();
+        for _ in 0..BUSY * cores {
+            let over = Arc::clone(&over);
+            std::thread::spawn(move || while !over.load(Ordering::Relaxed) {});
+        }
+        Self(over)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn act_3_killed_while_every_core_is_wanted_only_the_last_50_ms_may_be_missing() {
+    let rounds = std::env::var(ROUNDS).map_or(FEW, |rounds| rounds.parse().unwrap());
+    let _busy = Busy::begin();
+    let mut seed = 42_u64;
+    let (mut acknowledged, mut missing, mut late) = (0, Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let Round { acknowledged: heard, missing: ages } = round(CALLS + (seed >> 32) % MORE_CALLS);
+        acknowledged += heard;
+        late.extend(ages.iter().copied().filter(|age| *age > PROMISED_US));
+        missing.extend(ages);
+    }
+    let worst = missing.iter().max().copied().unwrap_or_default();
+    println!(
+        "{rounds} kills, {acknowledged} calls acknowledged, {} of them missing, the oldest {worst} µs",
+        missing.len()
+    );
+    assert!(!missing.is_empty(), "no kill met a call that was not durable yet: nothing was tried");
+    assert!(late.is_empty(), "{} are missing that were acknowledged before: {late:?}", late.len());
+}
+
+/// A clock that the log's thread reads for each record and mark, and is held in.
+#[derive(Default)]
+struct Gate {
+    /// How many readings may pass, and whether one waits.
+    state: Mutex<(usize, bool)>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn pass(&self) -> u64 {
+        let mut state = self.state.lock().unwrap();
+        state.1 = state.0 == 0;
+        self.changed.notify_all();
+        let mut state = self.changed.wait_while(state, |(passes, _)| *passes == 0).unwrap();
+        (state.0, state.1) = (state.0 - 1, false);
+        1
+    }
+
+    fn let_pass(&self, readings: usize) {
+        self.state.lock().unwrap().0 += readings;
+        self.changed.notify_all();
+    }
+
+    /// Waits until the log's thread is held.
+    fn holds(&self) {
+        let state = self.state.lock().unwrap();
+        let runs = |(passes, held): &mut (usize, bool)| *passes > 0 || !*held;
+        let waited = self.changed.wait_timeout_while(state, PATIENCE, runs).unwrap().1;
+        assert!(!waited.timed_out(), "the log's thread does not come to the gate");
+    }
+}
+
+#[test]
+fn act_3_a_reply_waits_where_the_oldest_record_is_late_though_it_came_while_another_was_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let gate = Arc::new(Gate::default());
+    let clock = Arc::clone(&gate);
+    // It is read when the log is opened.
+    gate.let_pass(1);
+    let wall = move || clock.pass();
+    let (activity, writer) =
+        Activity::open_with_clock(dir.path(), Config::default(), wall).unwrap();
+    let mut begun = slot(&activity);
+    let mut entry = Box::new(call(2));
+    entry.draft.operation = Some(Operation::Write);
+    wait(begun.begin(&mut entry)).unwrap();
+    // Held while it writes a batch, of which the next record is no part.
+    gate.holds();
+    slot(&activity).submit(call(3));
+    let submitted = Instant::now();
+    while submitted.elapsed() < Duration::from_millis(40) {
+        std::thread::yield_now();
+    }
+    gate.let_pass(1);
+    gate.holds();
+    let age = submitted.elapsed().as_millis() as u64;
+    let lag = activity.health().lag_ms;
+    assert!(lag >= age, "{lag} of {age} ms");
+    wait(async {
+        let reply = activity.reserve().await.unwrap().submit_before_reply(Box::new(call(4)));
+        let mut reply = std::pin::pin!(reply);
+        let waits = tokio::time::timeout(Duration::ZERO, reply.as_mut()).await.is_err();
+        assert!(waits, "a record of {age} ms is not durable");
+        gate.let_pass(1000);
+        reply.await.unwrap();
+        assert_eq!(activity.health().durable_seq, 2);
+    });
+    begun.submit(entry);
+    writer.close().unwrap();
+}
