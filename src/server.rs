@@ -6,6 +6,7 @@
 //! and timers. What a request leads to is decided on the floors below.
 
 mod accept;
+mod control;
 mod events;
 mod folder;
 mod notes;
@@ -21,8 +22,8 @@ use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
 use std::path::PathBuf;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -53,10 +54,8 @@ use crate::page;
 use crate::proxy::judges::Judges;
 use crate::proxy::left_behind::LeftBehind;
 use crate::proxy::{Proxy, Worker, audience, held, more};
-use crate::secrets::Secrets;
 use crate::telemetry::Lines;
 use crate::upstream::clock;
-use crate::upstream::supervisor::{Event, Supervisor};
 
 use self::accept::{accept, max_connections};
 use self::places::{Place, Places};
@@ -156,14 +155,10 @@ impl App {
     ) -> Result<Self, StartError> {
         let servers = config.servers.iter().filter(|server| server.upstream.enabled).count();
         let max_connections = max_connections(cores(), servers);
-        let control = Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("control")
-            .enable_all()
-            .build()?;
+        let control = control::runtime()?;
         let catalog = Arc::new(Catalog::new(catalog));
-        restore(&catalog, &activity, &control);
-        let upstreams = supervise(&config, &catalog, &activity, &control);
+        control::restore(&catalog, &activity, &control);
+        let upstreams = control::supervise(&config, &catalog, &activity, &control);
         let mut seed = [0; 8];
         getrandom::fill(&mut seed).map_err(io::Error::from)?;
         let left_behind = Arc::new(LeftBehind::default());
@@ -289,35 +284,6 @@ impl Server {
         }
         app.close()
     }
-}
-
-/// Takes up the tools known from earlier, beside the upstreams (FR-A1).
-fn restore(catalog: &Arc<Catalog>, activity: &Activity, control: &Runtime) {
-    let (catalog, log) = (Arc::clone(catalog), activity.clone());
-    control.spawn_blocking(move || {
-        for (server, change) in catalog.restore() {
-            notes::put(&log, events::catalog_changes(&server, &change));
-        }
-    });
-}
-
-/// Sets the upstreams going; what happens to them goes on record.
-fn supervise(
-    config: &Config,
-    catalog: &Arc<Catalog>,
-    activity: &Activity,
-    control: &Runtime,
-) -> Supervisor {
-    let log = activity.clone();
-    let noted = move |event: Event| notes::put(&log, events::entries(&event));
-    let servers = config.servers.iter().map(|server| {
-        let mut upstream = server.upstream.clone();
-        upstream.data_dir = Some(config.data_dir.clone());
-        (Arc::clone(&server.name), upstream)
-    });
-    let (servers, catalog) = (servers.collect(), Arc::clone(catalog));
-    let secrets = Arc::new(Secrets::new(config.secrets()));
-    Supervisor::start(servers, catalog, secrets, noted, control.handle())
 }
 
 /// Waits for SIGINT or SIGTERM.

@@ -30,6 +30,7 @@ mod ids;
 mod lifecycle;
 mod listen;
 pub mod oauth;
+pub mod pace;
 mod peek;
 mod peer;
 pub mod pending;
