@@ -15,9 +15,12 @@ mod openapi;
 pub mod proof;
 mod query;
 mod route;
+mod status;
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
@@ -29,6 +32,7 @@ use ulid::Ulid;
 
 use crate::downstream::body::Body;
 use crate::downstream::http::collect;
+use crate::downstream::session::Sessions;
 use crate::proxy::Worker;
 use crate::telemetry::Lines;
 
@@ -49,6 +53,10 @@ pub struct State {
     pub ending: watch::Receiver<bool>,
     /// Where the log is written.
     pub lines: Lines,
+    /// Sessions of clients.
+    pub sessions: Arc<Sessions>,
+    /// How many connections of clients each worker has, once there are workers.
+    pub connections: OnceLock<Box<[Arc<AtomicUsize>]>>,
 }
 
 impl State {
@@ -151,7 +159,7 @@ where
         Route::Servers => catalog::servers(worker, query?),
         Route::Tools => catalog::tools(worker, query?),
         Route::Tool => catalog::tool(worker, query?, segment),
-        Route::Status => catalog::status(worker, query?, state.started.elapsed(), &state.lines),
+        Route::Status => status::status(state, worker, query?),
     };
     Ok(answer::success(data?, id))
 }

@@ -32,6 +32,7 @@ use crate::intent;
 use crate::proxy::pulse::Pulse;
 use crate::proxy::reply::Running;
 use crate::schema::judge::Scratch;
+use crate::telemetry::{Calls, Tally};
 use crate::upstream::http::Pool;
 use crate::upstream::supervisor::Supervisor;
 
@@ -66,6 +67,8 @@ pub struct Proxy {
     pub left_behind: Arc<left_behind::LeftBehind>,
     /// Where large documents are judged, so that they starve no other call.
     pub judges: judges::Judges,
+    /// What became of calls, in numbers.
+    pub calls: Calls,
     /// Random per process: hostile keys are hashed under it.
     pub hash_key: u64,
 }
@@ -81,6 +84,8 @@ pub struct Worker {
     pub scratch: RefCell<Scratch>,
     /// What keeps the thread awake between two calls.
     pub pulse: Pulse,
+    /// Where its calls are counted.
+    pub(crate) tally: Tally,
     /// Calls whose reply has gone and whose record has not.
     deferred: Cell<usize>,
     settled: Notify,
@@ -104,6 +109,7 @@ impl Worker {
     #[must_use]
     pub fn new(proxy: Arc<Proxy>) -> Self {
         Self {
+            tally: proxy.calls.tally(),
             proxy,
             pool: Rc::new(Pool::new()),
             scratch: RefCell::new(Scratch::new()),

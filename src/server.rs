@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -54,7 +54,7 @@ use crate::page;
 use crate::proxy::judges::Judges;
 use crate::proxy::left_behind::LeftBehind;
 use crate::proxy::{Proxy, Worker, audience, held, more};
-use crate::telemetry::Lines;
+use crate::telemetry::{Calls, Lines};
 use crate::upstream::clock;
 
 use self::accept::{accept, max_connections};
@@ -179,17 +179,26 @@ impl App {
                 held::MAX_BEHIND_BYTES.min(config.output.max_held_total_bytes),
             ),
             judges: Judges::new(control.handle().clone(), cores()),
+            calls: Calls::new(config.servers.len()),
             hash_key: u64::from_ne_bytes(seed),
         };
         let proxy = Arc::new(proxy);
         let following = control.spawn(more::news::follow(Arc::clone(&proxy)));
         let started = Instant::now();
         let (drain, ending) = watch::channel(false);
+        let sessions = Arc::new(Sessions::default());
         let shared = Shared {
             proxy,
-            sessions: Sessions::default(),
             guard,
-            api: api::State { api_key: config.key().into(), started, ending, lines },
+            api: api::State {
+                api_key: config.key().into(),
+                started,
+                ending,
+                lines,
+                sessions: Arc::clone(&sessions),
+                connections: OnceLock::new(),
+            },
+            sessions,
             require_mcp_auth: config.require_mcp_auth,
             started,
         };
@@ -213,6 +222,9 @@ impl App {
         let lanes = (0..cores())
             .map(|number| Lane::start(Arc::clone(&self.shared), number, self.drain.subscribe()))
             .collect::<io::Result<Vec<_>>>()?;
+        let open = lanes.iter().map(|lane| Arc::clone(&lane.connections)).collect();
+        // It listens once.
+        let _ = self.shared.api.connections.set(open);
         let lanes = Arc::new(lanes);
         let listener = {
             let _control = self.control.enter();
@@ -313,7 +325,7 @@ pub struct Shared {
     /// The pipeline.
     pub proxy: Arc<Proxy>,
     /// Sessions of `/mcp`.
-    pub sessions: Sessions,
+    pub sessions: Arc<Sessions>,
     /// Who may speak to us from a browser.
     pub guard: Guard,
     /// What the REST interface needs.

@@ -159,6 +159,7 @@ pub async fn retrieve_tools(
         }
         Err(text) => {
             let refusal = Refusal { kind: RefusalKind::Unreadable, text: text.to_string() };
+            exit.refused(refusal.kind);
             (Status::Rejected, refusal.text.clone(), Piece::Refused(refusal))
         }
     };
@@ -183,6 +184,7 @@ pub async fn unreadable(
     let refusal = match Exit::open(&worker, Type::ToolCall, &caller, "", &reply).await {
         Ok(mut exit) => {
             exit.name("", &tool);
+            exit.refused(refusal.kind);
             exit.close(Status::Rejected, &refusal.text).await;
             refusal
         }
@@ -305,7 +307,7 @@ async fn send(
     };
     compiled(worker, permit.tool()).await?;
     let now = clock::now();
-    exit.sent = Some(now);
+    exit.sends(upstream, now);
     if let Some(user) = user {
         worker.proxy.audiences.enter(upstream, user, now);
     }

@@ -13,7 +13,9 @@ use crate::intent::{Denial, DenialKind, Operation};
 use crate::proxy::Worker;
 use crate::proxy::call::Caller;
 use crate::proxy::reply::{Piece, Refusal, RefusalKind, Reply};
-use crate::upstream::{CallError, clock};
+use crate::telemetry::Tally;
+use crate::telemetry::calls::{self, Outcome, Took};
+use crate::upstream::{CallError, Upstream, clock};
 
 /// Why a call ends before an upstream has answered.
 pub(super) struct Stop {
@@ -40,11 +42,14 @@ pub(super) struct Exit {
     pub(super) unjudged: Option<fn() -> Decision>,
     began: Instant,
     /// When the request went out.
-    pub(super) sent: Option<Instant>,
+    sent: Option<Instant>,
+    /// The place in the config of the server it went to.
+    server: Option<usize>,
     /// When the answer had come, or failed to.
     pub(super) answered: Option<Instant>,
     /// Tells whether a call that is dropped was given up by its client.
     reply: Reply,
+    tally: Tally,
 }
 
 /// Bytes kept of what the client sent, and of the answer.
@@ -64,9 +69,9 @@ impl Exit {
         reply: &Reply,
     ) -> Result<Self, Refusal> {
         let began = clock::now();
-        let slot = worker.proxy.activity.reserve().await.map_err(|refused| Refusal {
-            kind: RefusalKind::Unavailable,
-            text: refused.to_string(),
+        let slot = worker.proxy.activity.reserve().await.map_err(|refused| {
+            worker.tally.refused(calls::Refusal::Unavailable);
+            Refusal { kind: RefusalKind::Unavailable, text: refused.to_string() }
         })?;
         let mut entry: Box<Entry> = Draft::new(kind, caller.source, Status::Error).into();
         let draft = &mut entry.draft;
@@ -80,19 +85,48 @@ impl Exit {
             payload: worker.proxy.max_payload_bytes,
             response: worker.proxy.max_response_bytes,
         };
-        Ok(Self::with(slot, entry, began, limits, reply))
+        Ok(Self::with((slot, entry), began, limits, reply, worker.tally.clone()))
     }
 
-    fn with(slot: Slot, entry: Box<Entry>, began: Instant, limits: Limits, reply: &Reply) -> Self {
+    fn with(
+        record: (Slot, Box<Entry>),
+        began: Instant,
+        limits: Limits,
+        reply: &Reply,
+        tally: Tally,
+    ) -> Self {
+        tally.began();
         Self {
-            record: Some((slot, entry)),
+            record: Some(record),
             limits,
             unjudged: None,
             began,
             sent: None,
+            server: None,
             answered: None,
             reply: reply.clone(),
+            tally,
         }
+    }
+
+    /// The request goes out to that server at `now`.
+    pub(super) fn sends(&mut self, upstream: &Upstream, now: Instant) {
+        self.sent = Some(now);
+        self.server = Some(upstream.number());
+    }
+
+    /// Counts why the call has no answer of an upstream.
+    pub(super) fn refused(&self, kind: RefusalKind) {
+        self.tally.refused(match kind {
+            RefusalKind::Unreadable => calls::Refusal::Unreadable,
+            RefusalKind::Headers => calls::Refusal::Headers,
+            RefusalKind::Intent => calls::Refusal::Intent,
+            RefusalKind::Gate => calls::Refusal::Gate,
+            RefusalKind::Unknown => calls::Refusal::Unknown,
+            RefusalKind::Upstream => calls::Refusal::Upstream,
+            RefusalKind::Failed => calls::Refusal::Failed,
+            RefusalKind::Unavailable => calls::Refusal::Unavailable,
+        });
     }
 
     /// Notes which tool is called, or what else.
@@ -127,6 +161,7 @@ impl Exit {
     /// Adds a decision about the call.
     pub(super) fn decide(&mut self, decision: Decision) {
         if let Some((_, entry)) = &mut self.record {
+            self.tally.decided(counted(&decision));
             entry.decisions.push(decision);
         }
     }
@@ -175,6 +210,7 @@ impl Exit {
 
     /// Ends a call before an upstream has answered: the record, then the refusal.
     pub(super) async fn stop(mut self, stop: Stop) {
+        self.refused(stop.refusal.kind);
         self.close(stop.status, &stop.refusal.text).await;
         self.reply.put(Piece::Refused(stop.refusal));
     }
@@ -184,15 +220,16 @@ impl Exit {
         let (slot, mut entry) = self.record.take()?;
         let total = now.duration_since(self.began);
         let upstream = match (self.sent, self.answered) {
-            (Some(sent), Some(answered)) => answered.duration_since(sent),
-            (Some(sent), None) => now.duration_since(sent),
-            (None, _) => Duration::ZERO,
+            (Some(sent), Some(answered)) => Some(answered.duration_since(sent)),
+            (Some(sent), None) => Some(now.duration_since(sent)),
+            (None, _) => None,
         };
+        self.tally.ended(self.server, outcome(status), Took { total, upstream });
         let draft = &mut entry.draft;
         draft.status = status;
         draft.set(Text::Error, error);
         draft.duration_us = micros(total);
-        draft.overhead_us = micros(total.saturating_sub(upstream));
+        draft.overhead_us = micros(total.saturating_sub(upstream.unwrap_or_default()));
         Some((slot, entry))
     }
 }
@@ -207,10 +244,34 @@ impl Drop for Exit {
             false => "the client went away before the reply was complete",
         };
         if let Some((slot, mut entry)) = self.end(clock::now(), Status::Error, text) {
-            entry.decisions.extend(self.unjudged.take().map(|decide| decide()));
+            if let Some(decide) = self.unjudged.take() {
+                let decision = decide();
+                self.tally.decided(counted(&decision));
+                entry.decisions.push(decision);
+            }
             // Nobody waits for the answer any more, so nobody waits for the disk either.
             drop(slot.submit(entry));
         }
+    }
+}
+
+fn outcome(status: Status) -> Outcome {
+    match status {
+        Status::Success | Status::Warning => Outcome::Success,
+        Status::Error => Outcome::Error,
+        Status::Blocked => Outcome::Blocked,
+        Status::Rejected => Outcome::Rejected,
+    }
+}
+
+fn counted(decision: &Decision) -> calls::Decision {
+    match (decision.policy, decision.verdict) {
+        (Policy::OutputValidation, Verdict::Blocked) => calls::Decision::OutputBlocked,
+        (Policy::OutputValidation, Verdict::Warning) => calls::Decision::OutputWarned,
+        (Policy::Intent, Verdict::Blocked) => calls::Decision::IntentBlocked,
+        (Policy::Intent, Verdict::Warning) => calls::Decision::IntentWarned,
+        (Policy::Capability, Verdict::Blocked) => calls::Decision::CapabilityBlocked,
+        (Policy::Capability, Verdict::Warning) => calls::Decision::CapabilityWarned,
     }
 }
 
@@ -230,17 +291,23 @@ mod tests {
             let (activity, writer) = Activity::open(folder.path(), Config::default()).unwrap();
             let slot = activity.reserve().await.unwrap();
             let draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Error);
+            let calls = calls::Calls::new(0);
             let mut exit = Exit::with(
-                slot,
-                draft.into(),
+                (slot, draft.into()),
                 Instant::now(),
                 Limits::default(),
                 &Reply::default(),
+                calls.tally(),
             );
             let unjudged =
                 || Decision::new(Verdict::Warning, Policy::OutputValidation, "not judged");
             exit.unjudged = judging.then_some(unjudged);
+            assert_eq!(calls.read().in_flight(), 1);
             drop(exit);
+            let totals = calls.read();
+            assert_eq!((totals.in_flight(), totals.all.of(Outcome::Error)), (0, 1));
+            let decided = totals.decided(calls::Decision::OutputWarned);
+            assert_eq!(decided, u64::from(judging));
             activity.flush().unwrap();
             let records = activity.count(&Filter::default()).unwrap();
             assert_eq!(records, 1 + u64::from(judging));

@@ -52,6 +52,18 @@ impl Budget {
         Share { budget: self.clone(), bytes: 0 }
     }
 
+    /// Bytes that are held now.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.shared.used.load(Ordering::Relaxed)
+    }
+
+    /// Most bytes that may be.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.shared.limit
+    }
+
     fn try_take(&self, bytes: u64) -> bool {
         let fits = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.shared.limit);
         self.shared.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).is_ok()
