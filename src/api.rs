@@ -16,9 +16,12 @@ pub mod proof;
 mod query;
 mod readers;
 mod route;
+mod status;
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
@@ -30,6 +33,7 @@ use ulid::Ulid;
 
 use crate::downstream::body::Body;
 use crate::downstream::http::collect;
+use crate::downstream::session::Sessions;
 use crate::downstream::source::Source;
 use crate::proxy::Worker;
 use crate::telemetry::Lines;
@@ -54,6 +58,10 @@ pub struct State {
     pub lines: Lines,
     /// Who follows the activity log, or exports it.
     pub readers: Readers,
+    /// Sessions of clients.
+    pub sessions: Arc<Sessions>,
+    /// How many connections of clients each worker has, once there are workers.
+    pub connections: OnceLock<Box<[Arc<AtomicUsize>]>>,
 }
 
 /// By which way a request came.
@@ -169,7 +177,7 @@ where
         Route::Servers => catalog::servers(worker, query?),
         Route::Tools => catalog::tools(worker, query?),
         Route::Tool => catalog::tool(worker, query?, segment),
-        Route::Status => catalog::status(worker, query?, state.started.elapsed(), &state.lines),
+        Route::Status => status::status(state, worker, query?),
     };
     Ok(answer::success(data?, id))
 }

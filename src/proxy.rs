@@ -34,6 +34,7 @@ use crate::proxy::ending::Ending;
 use crate::proxy::pulse::Pulse;
 use crate::proxy::reply::Running;
 use crate::schema::judge::Scratch;
+use crate::telemetry::{Calls, Tally};
 use crate::upstream::http::Pool;
 use crate::upstream::supervisor::Supervisor;
 
@@ -68,6 +69,8 @@ pub struct Proxy {
     pub left_behind: Arc<left_behind::LeftBehind>,
     /// Where large documents are judged, so that they starve no other call.
     pub judges: judges::Judges,
+    /// What became of calls, in numbers.
+    pub calls: Calls,
     /// Random per process: hostile keys are hashed under it.
     pub hash_key: u64,
 }
@@ -85,6 +88,8 @@ pub struct Worker {
     pub pulse: Pulse,
     /// Whether its calls are cut off.
     pub ending: Ending,
+    /// Where its calls are counted.
+    pub(crate) tally: Tally,
     /// Calls whose reply has gone and whose record has not.
     deferred: Cell<usize>,
     settled: Notify,
@@ -108,6 +113,7 @@ impl Worker {
     #[must_use]
     pub fn new(proxy: Arc<Proxy>) -> Self {
         Self {
+            tally: proxy.calls.tally(),
             proxy,
             pool: Rc::new(Pool::new()),
             scratch: RefCell::new(Scratch::new()),

@@ -6,6 +6,7 @@
 //! and timers. What a request leads to is decided on the floors below.
 
 mod accept;
+mod control;
 mod events;
 mod folder;
 mod lane;
@@ -23,7 +24,7 @@ use std::net::{SocketAddr, TcpListener as StdListener};
 use std::path::PathBuf;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -35,7 +36,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use crate::activity::record::{Draft, Source, Status, Type};
@@ -52,11 +53,8 @@ use crate::page;
 use crate::proxy::judges::Judges;
 use crate::proxy::left_behind::LeftBehind;
 use crate::proxy::{Proxy, Worker, audience, more};
-use crate::secrets::Secrets;
-use crate::telemetry::Lines;
+use crate::telemetry::{Calls, Lines};
 use crate::upstream::clock;
-use crate::upstream::reaper::Reaper;
-use crate::upstream::supervisor::{Event, Supervisor};
 
 use self::accept::{accept, max_connections};
 pub use self::lane::local_runtime;
@@ -158,14 +156,10 @@ impl App {
     ) -> Result<Self, StartError> {
         let servers = config.servers.iter().filter(|server| server.upstream.enabled).count();
         let max_connections = max_connections(cores(), servers);
-        let control = Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("control")
-            .enable_all()
-            .build()?;
+        let control = control::runtime()?;
         let catalog = Arc::new(Catalog::new(catalog));
-        restore(&catalog, &activity, &control);
-        let upstreams = supervise(&config, &catalog, &activity, &control);
+        control::restore(&catalog, &activity, &control);
+        let upstreams = control::supervise(&config, &catalog, &activity, &control);
         let mut seed = [0; 8];
         getrandom::fill(&mut seed).map_err(io::Error::from)?;
         let left_behind = Arc::new(LeftBehind::default());
@@ -184,15 +178,16 @@ impl App {
             held: config.held(),
             behind: config.behind(),
             judges: Judges::new(control.handle().clone(), cores()),
+            calls: Calls::new(config.servers.len()),
             hash_key: u64::from_ne_bytes(seed),
         };
         let proxy = Arc::new(proxy);
         let following = control.spawn(more::news::follow(Arc::clone(&proxy)));
         let started = Instant::now();
         let (drain, ending) = watch::channel(false);
+        let sessions = Arc::new(Sessions::default());
         let shared = Shared {
             proxy,
-            sessions: Sessions::default(),
             guard,
             api: api::State {
                 api_key: config.key().into(),
@@ -200,7 +195,10 @@ impl App {
                 ending,
                 lines,
                 readers: api::Readers::default(),
+                sessions: Arc::clone(&sessions),
+                connections: OnceLock::new(),
             },
+            sessions,
             require_mcp_auth: config.require_mcp_auth,
             started,
         };
@@ -236,6 +234,9 @@ impl App {
                 Lane::start(Arc::clone(&self.shared), number, ends)
             })
             .collect::<io::Result<Vec<_>>>()?;
+        let open = lanes.iter().map(|lane| Arc::clone(&lane.connections)).collect();
+        // It listens once.
+        let _ = self.shared.api.connections.set(open);
         let lanes = Arc::new(lanes);
         let listener = {
             let _control = self.control.enter();
@@ -322,36 +323,6 @@ impl Server {
     }
 }
 
-/// Takes up the tools known from earlier, beside the upstreams (FR-A1).
-fn restore(catalog: &Arc<Catalog>, activity: &Activity, control: &Runtime) {
-    let (catalog, log) = (Arc::clone(catalog), activity.clone());
-    control.spawn_blocking(move || {
-        for (server, change) in catalog.restore() {
-            notes::put(&log, events::catalog_changes(&server, &change));
-        }
-    });
-}
-
-/// Sets the upstreams going; what happens to them goes on record.
-fn supervise(
-    config: &Config,
-    catalog: &Arc<Catalog>,
-    activity: &Activity,
-    control: &Runtime,
-) -> Supervisor {
-    let log = activity.clone();
-    let noted = move |event: Event| notes::put(&log, events::entries(&event));
-    let servers = config.servers.iter().map(|server| {
-        let mut upstream = server.upstream.clone();
-        upstream.data_dir = Some(config.data_dir.clone());
-        (Arc::clone(&server.name), upstream)
-    });
-    let (servers, catalog) = (servers.collect(), Arc::clone(catalog));
-    let secrets = Arc::new(Secrets::new(config.secrets()));
-    let reaper = Reaper::new(config.reaper.clone());
-    Supervisor::start(servers, reaper, catalog, secrets, noted, control.handle())
-}
-
 /// Worker threads: one for each core.
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
@@ -363,7 +334,7 @@ pub struct Shared {
     /// The pipeline.
     pub proxy: Arc<Proxy>,
     /// Sessions of `/mcp`.
-    pub sessions: Sessions,
+    pub sessions: Arc<Sessions>,
     /// Who may speak to us from a browser.
     pub guard: Guard,
     /// What the REST interface needs.

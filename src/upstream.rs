@@ -33,6 +33,7 @@ mod keeper;
 mod lifecycle;
 mod listen;
 pub mod oauth;
+pub mod pace;
 mod peek;
 mod peer;
 pub mod pending;

@@ -1,8 +1,7 @@
-//! What there is and how it is: tools, servers, status, and the two health answers.
+//! What there is and how it is: tools, servers, and the two health answers.
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
@@ -13,12 +12,11 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::answer::{self, Failure, Success, encode};
 use super::query::{BadQuery, Query};
-use crate::activity::Health;
+use super::status::Counted;
 use crate::downstream::body::Body;
 use crate::proxy::Worker;
 use crate::proxy::retrieve::Shown;
-use crate::telemetry::Lines;
-use crate::tool::{OutputSchema, Tool, ToolName};
+use crate::tool::{Tool, ToolName};
 use crate::upstream::supervisor::{ServerState, Status, Transport};
 
 /// Which tools are meant, and which page of them.
@@ -138,55 +136,12 @@ pub(super) fn tool(worker: &Worker, query: Query, name: &str) -> Result<Bytes, F
 )]
 pub(super) fn servers(worker: &Worker, query: Query) -> Result<Bytes, Failure> {
     query.finish()?;
-    Ok(encode(&Servers { servers: known(worker) }))
-}
-
-/// Shows version, uptime and counters.
-#[utoipa::path(
-    get,
-    path = "/api/v1/status",
-    tag = "state",
-    operation_id = "getStatus",
-    responses((status = 200, description = "How the proxy is", body = Success<Overview>))
-)]
-pub(super) fn status(
-    worker: &Worker,
-    query: Query,
-    uptime: Duration,
-    lines: &Lines,
-) -> Result<Bytes, Failure> {
-    query.finish()?;
-    let states = worker.proxy.upstreams.states();
-    let connected = states.iter().filter(|state| state.status == Status::Connected).count();
-    Ok(encode(&Overview {
-        version: env!("CARGO_PKG_VERSION"),
-        uptime_seconds: uptime.as_secs(),
-        servers: Connected { total: states.len(), connected },
-        tools: worker.proxy.catalog.load().tools().len(),
-        schemas: schemas(worker),
-        activity: worker.proxy.activity.health(),
-        log: Log { lines_lost: lines.lost() },
-    }))
-}
-
-fn schemas(worker: &Worker) -> Schemas {
-    let snapshot = worker.proxy.catalog.load();
-    let (mut unusable, mut judged_by_tape_alone) = (Vec::new(), Vec::new());
-    let mut compiling = Vec::new();
-    for tool in snapshot.tools() {
-        match tool.schema.now() {
-            OutputSchema::Unusable(reason) => {
-                unusable.push(Unusable { tool: tool.name.to_string(), reason: reason.to_string() });
-            }
-            OutputSchema::Compiled(schema) if schema.judged_by_tape_alone() => {
-                judged_by_tape_alone.push(tool.name.to_string());
-            }
-            OutputSchema::Compiling(_) => compiling.push(tool.name.to_string()),
-            OutputSchema::Absent | OutputSchema::Compiled(_) => {}
-        }
-    }
-    let disagreements = worker.proxy.judges.disagreements();
-    Schemas { unusable, compiling, judged_by_tape_alone, disagreements }
+    let counted = worker.proxy.calls.read().servers;
+    let states = worker.proxy.upstreams.states().into_iter();
+    let servers = states
+        .zip(&counted)
+        .map(|(state, sums)| CountedServer { server: state.into(), calls: sums.into() });
+    Ok(encode(&Servers { servers: servers.collect() }))
 }
 
 /// Tells that the proxy is alive, and whether its log is.
@@ -228,51 +183,6 @@ pub(super) fn ready(worker: &Rc<Worker>, admitted: bool, request_id: &str) -> Re
     });
     let body = Readiness { ready: settled && upstreams.usable(), servers: servers.collect() };
     answer::json(status, Body::from(encode(&body)), request_id)
-}
-
-#[derive(Serialize, ToSchema)]
-struct Overview {
-    #[schema(value_type = String)]
-    version: &'static str,
-    uptime_seconds: u64,
-    servers: Connected,
-    /// Tools in the catalog.
-    tools: usize,
-    schemas: Schemas,
-    activity: Health,
-    log: Log,
-}
-
-/// The log on stderr.
-#[derive(Serialize, ToSchema)]
-struct Log {
-    /// Lines that could not be written since the start: stderr is closed, or is not read in time.
-    lines_lost: u64,
-}
-
-#[derive(Serialize, ToSchema)]
-struct Connected {
-    total: usize,
-    connected: usize,
-}
-
-/// What is remarkable about output schemas (FR-A9).
-#[derive(Serialize, ToSchema)]
-struct Schemas {
-    /// Those that cannot be used, and why.
-    unusable: Vec<Unusable>,
-    /// Tools whose schemas are being compiled: calls to them that are judged wait for it.
-    compiling: Vec<String>,
-    /// Tools whose answers one engine judges alone.
-    judged_by_tape_alone: Vec<String>,
-    /// How often the two engines disagreed.
-    disagreements: u64,
-}
-
-#[derive(Serialize, ToSchema)]
-struct Unusable {
-    tool: String,
-    reason: String,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -358,7 +268,15 @@ struct Whole<'a> {
 
 #[derive(Serialize, ToSchema)]
 struct Servers {
-    servers: Vec<Server>,
+    servers: Vec<CountedServer>,
+}
+
+/// A server, and what became of the calls to it.
+#[derive(Serialize, ToSchema)]
+struct CountedServer {
+    #[serde(flatten)]
+    server: Server,
+    calls: Counted,
 }
 
 /// One upstream server as it is shown.
@@ -400,10 +318,6 @@ impl From<ServerState> for Server {
             server_info: state.server_info,
         }
     }
-}
-
-fn known(worker: &Worker) -> Vec<Server> {
-    worker.proxy.upstreams.states().into_iter().map(Server::from).collect()
 }
 
 /// Where a page goes on after the tool named by `cursor`.

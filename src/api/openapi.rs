@@ -20,7 +20,7 @@ use utoipa::{Modify, OpenApi as _};
 
 use super::answer::{self, Error, Failure};
 use super::query::Query;
-use super::{activity, auth, call, catalog, events, export, proof, route};
+use super::{activity, auth, call, catalog, events, export, proof, route, status};
 use crate::downstream::body::Body;
 
 /// Describes this interface.
@@ -51,7 +51,7 @@ pub(super) fn openapi() -> OpenApi {
     paths(
         activity::list, activity::record, activity::summary, activity::verify, export::export,
         events::events, catalog::servers, catalog::tools, catalog::tool, call::call,
-        catalog::status, catalog::alive, catalog::ready, proof::answer, document,
+        status::status, catalog::alive, catalog::ready, proof::answer, document,
     ),
     components(schemas(Error)),
     tags(

@@ -16,6 +16,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -28,6 +29,9 @@ const VERSION: u32 = 1;
 
 /// Most bytes of a file that is read back.
 const MAX_FILE_BYTES: u64 = 256 * 1024 * 1024;
+
+/// Files that are open at once while sets are written.
+const FILES_AT_ONCE: usize = 64;
 
 /// Bytes of the hash of a server's name that make its file's name.
 const NAME_HASH_BYTES: usize = 16;
@@ -58,35 +62,66 @@ pub fn path(folder: &Path, server: &str) -> PathBuf {
     folder.join(format!("{}.tools", hash.get(..2 * NAME_HASH_BYTES).unwrap_or(&hash)))
 }
 
-/// Replaces the set of `server`. On return it is durable.
+/// Replaces the sets of servers; what came of each. On return they are durable.
 ///
 /// # Errors
 /// The file system's. The old set is then still there.
-pub fn write(folder: &Path, server: &str, tools: &[DiscoveredTool]) -> io::Result<()> {
-    let mut body = String::from("[");
-    for (i, tool) in tools.iter().enumerate() {
-        if i > 0 {
-            body.push(',');
+pub fn write_all(folder: &Path, sets: &[(Arc<str>, Vec<DiscoveredTool>)]) -> Vec<io::Result<()>> {
+    sets.chunks(FILES_AT_ONCE).flat_map(|sets| write_some(folder, sets)).collect()
+}
+
+fn write_some(folder: &Path, sets: &[(Arc<str>, Vec<DiscoveredTool>)]) -> Vec<io::Result<()>> {
+    // All are on their way to the disk before the first is waited for, and their names together.
+    let files = sets.iter().map(|(server, tools)| Written::new(folder, server, tools));
+    let files: Vec<_> = files.collect();
+    let named = files.into_iter().map(|file| file.and_then(Written::publish));
+    let named: Vec<_> = named.collect();
+    match File::open(folder).and_then(|folder| folder.sync_all()) {
+        Ok(()) => named,
+        Err(error) => {
+            let failed = || io::Error::new(error.kind(), error.to_string());
+            named.into_iter().map(|named| named.and_then(|()| Err(failed()))).collect()
         }
-        // Between tokens a line break means a space; inside a string JSON has none.
-        body.extend(tool.raw.get().chars().map(|c| if c == '\n' { ' ' } else { c }));
     }
-    body.push(']');
-    let header = Header {
-        version: VERSION,
-        server: server.into(),
-        blake3: blake3::hash(body.as_bytes()).to_hex().to_string(),
-    };
-    let target = path(folder, server);
-    let temporary = target.with_extension("new");
-    private::folder(folder)?;
-    let mut file = private::create(&temporary)?;
-    serde_json::to_writer(&mut file, &header)?;
-    file.write_all(b"\n")?;
-    file.write_all(body.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&temporary, &target)?;
-    File::open(folder)?.sync_all()
+}
+
+/// A set beside the one that it is to replace.
+struct Written {
+    file: File,
+    temporary: PathBuf,
+    target: PathBuf,
+}
+
+impl Written {
+    fn new(folder: &Path, server: &str, tools: &[DiscoveredTool]) -> io::Result<Self> {
+        let mut body = String::from("[");
+        for (i, tool) in tools.iter().enumerate() {
+            if i > 0 {
+                body.push(',');
+            }
+            // Between tokens a line break means a space; inside a string JSON has none.
+            body.extend(tool.raw.get().chars().map(|c| if c == '\n' { ' ' } else { c }));
+        }
+        body.push(']');
+        let header = Header {
+            version: VERSION,
+            server: server.into(),
+            blake3: blake3::hash(body.as_bytes()).to_hex().to_string(),
+        };
+        let target = path(folder, server);
+        let temporary = target.with_extension("new");
+        private::folder(folder)?;
+        let mut file = private::create(&temporary)?;
+        file.write_all(&serde_json::to_vec(&header)?)?;
+        file.write_all(b"\n")?;
+        file.write_all(body.as_bytes())?;
+        Ok(Self { file, temporary, target })
+    }
+
+    fn publish(self) -> io::Result<()> {
+        self.file.sync_all()?;
+        fs::rename(&self.temporary, &self.target)
+    }
 }
 
 /// Forgets the set of `server`, if there is one.
@@ -141,6 +176,10 @@ mod tests {
         let parse =
             |json: &&str| DiscoveredTool::parse(serde_json::from_str(json).unwrap()).unwrap();
         elements.iter().map(parse).collect()
+    }
+
+    fn write(folder: &Path, server: &str, tools: &[DiscoveredTool]) -> io::Result<()> {
+        write_all(folder, &[(server.into(), tools.to_vec())]).pop().unwrap()
     }
 
     fn raw(tools: Option<Vec<DiscoveredTool>>) -> Option<Vec<String>> {

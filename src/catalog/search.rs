@@ -2,30 +2,29 @@
 //!
 //! BM25 over name, title, description, parameters and server, each field with its weight (which is
 //! why the scores are computed here), over the bm25 crate's stems, and with the synonyms a newcomer
-//! uses for the verbs that tools are named after. Deliberately no embedding model: the index is
-//! rebuilt whole in milliseconds whenever a set of tools changes.
+//! uses for the verbs that tools are named after. Deliberately no embedding model.
+//!
+//! The words of one server's tools are a [`Segment`], made once for each set and shared by every
+//! snapshot that holds it: what a change costs does not grow with the other servers' tools, but for
+//! one number each. What depends on all tools, how rare a word is and how long an average tool, is
+//! put in when a query is answered, so that the ranking is that of an index built whole.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
 use bm25::{DefaultTokenizer, Language, Tokenizer as _};
-use serde_json::Value;
 
 use super::synonyms::SYNONYMS;
-use crate::tool::Tool;
+
+mod segment;
 
 #[cfg(test)]
 mod samples;
+#[cfg(test)]
+mod whole;
 
-/// What one occurrence of a word counts, by where it stands. A name says in two words what a
-/// description says in thirty.
-const NAME: f32 = 4.0;
-const TITLE: f32 = 2.0;
-const DESCRIPTION: f32 = 1.0;
-const SERVER: f32 = 1.0;
-const PARAMETER: f32 = 0.7;
-const PARAMETER_DESCRIPTION: f32 = 0.3;
+pub use segment::Segment;
 
 /// BM25's saturation and length normalisation.
 const K1: f32 = 1.2;
@@ -41,56 +40,33 @@ const EXACT_NAME: f32 = 1000.0;
 /// The raw score that becomes 0.5; about that of one rare word in a name.
 const HALF_SCORE: f32 = 5.0;
 
-/// How deep parameters are looked for in an input schema.
-const MAX_PARAMETER_DEPTH: usize = 3;
-
 /// Most words of a query that are looked up.
 const MAX_QUERY_WORDS: usize = 64;
 
-/// An index over one snapshot's tools. Cheap to clone.
-#[derive(Clone)]
-pub struct Index(Arc<Inner>);
-
-struct Inner {
-    tokenizer: DefaultTokenizer,
-    /// Each tool's name as plain words.
-    names: Box<[Box<str>]>,
-    /// For each stem, the tools that have it and what it is worth there, without its rarity.
-    postings: HashMap<Box<str>, Box<[(u32, f32)]>>,
-    /// For each stem, the others of its groups.
-    synonyms: HashMap<String, Vec<String>>,
+/// An index over one snapshot's tools.
+pub struct Index {
+    lexicon: Arc<Lexicon>,
+    segments: Box<[Arc<Segment>]>,
+    /// For each tool, how much less a word counts in it, by its length.
+    dampings: Box<[f32]>,
 }
 
 impl fmt::Debug for Index {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Index({} tools, {} stems)", self.0.names.len(), self.0.postings.len())
+        write!(f, "Index({} tools of {} servers)", self.dampings.len(), self.segments.len())
     }
 }
 
 impl Index {
-    /// Indexes `tools`; a result is a position in it.
+    /// The index over the tools of all `segments`, in their order; a result is a position in them.
     #[must_use]
-    pub fn build(tools: &[Arc<Tool>]) -> Self {
-        let mut words = Words::new();
-        let documents: Vec<_> = tools.iter().map(|tool| Document::of(tool, &mut words)).collect();
-        let total: f32 = documents.iter().map(|document| document.length).sum();
-        let average = (total / documents.len().max(1) as f32).max(1.0);
-        let mut postings = vec![Vec::new(); words.stems.len()];
-        for (at, document) in (0u32..).zip(documents) {
-            let damping = K1 * (1.0 - B + B * document.length / average);
-            for (stem, weight) in document.weights {
-                if let Some(list) = postings.get_mut(stem as usize) {
-                    list.push((at, weight * (K1 + 1.0) / (weight + damping)));
-                }
-            }
-        }
-        let Words { tokenizer, stems, .. } = words;
-        let mut list =
-            |id: u32| postings.get_mut(id as usize).map(std::mem::take).unwrap_or_default();
-        let postings = stems.into_iter().map(|(stem, id)| (stem, list(id).into())).collect();
-        let synonyms = synonyms(&tokenizer);
-        let names = tools.iter().map(|tool| plain(&tool.name.tool).into()).collect();
-        Self(Arc::new(Inner { tokenizer, names, postings, synonyms }))
+    pub fn of(lexicon: Arc<Lexicon>, segments: impl IntoIterator<Item = Arc<Segment>>) -> Self {
+        let segments: Box<[_]> = segments.into_iter().collect();
+        let lengths = || segments.iter().flat_map(|segment| segment.lengths());
+        let total: f32 = lengths().sum();
+        let average = (total / lengths().count().max(1) as f32).max(1.0);
+        let dampings = lengths().map(|length| K1 * (1.0 - B + B * length / average)).collect();
+        Self { lexicon, segments, dampings }
     }
 
     /// The tools called `query`, then those that share a word with it or a synonym of one, best
@@ -98,19 +74,19 @@ impl Index {
     /// queries.
     #[must_use]
     pub fn search(&self, query: &str) -> Vec<(usize, f32)> {
-        let mut stems = stems_of(&self.0.tokenizer, query);
+        let mut stems = self.lexicon.stems(query);
         stems.truncate(MAX_QUERY_WORDS);
         stems.sort_unstable();
         stems.dedup();
         let exact = plain(query);
-        let mut scores: Vec<f32> = Vec::with_capacity(self.0.names.len());
-        scores.extend(self.0.names.iter().map(|name| match **name == *exact {
-            true => EXACT_NAME,
-            false => 0.0,
-        }));
+        let names = self.segments.iter().flat_map(|segment| segment.names());
+        let mut scores: Vec<f32> = Vec::with_capacity(self.dampings.len());
+        scores.extend(names.map(|name| if *name == *exact { EXACT_NAME } else { 0.0 }));
+        let mut word = OneWord { worth: vec![0.0; self.dampings.len()], tools: Vec::new() };
         for stem in &stems {
-            for (at, score) in self.0.one_word(stem) {
-                if let Some(sum) = scores.get_mut(at as usize) {
+            self.one_word(stem, &mut word);
+            for (at, score) in word.take() {
+                if let Some(sum) = scores.get_mut(at) {
                     *sum += score;
                 }
             }
@@ -120,113 +96,116 @@ impl Index {
         found.sort_by(|(a, x), (b, y)| y.total_cmp(x).then(a.cmp(b)));
         found.into_iter().map(|(at, score)| (at, score / (score + HALF_SCORE))).collect()
     }
-}
 
-impl Inner {
     /// What one word of a query is worth in which tools. A tool that has the word and its synonyms
     /// means it once; a synonym is as rare as all its group together, or else the rarest one of
     /// `show`, `list`, `read` would outweigh the others.
-    fn one_word(&self, stem: &str) -> HashMap<u32, f32> {
-        let own = self.postings.get(stem).map(|list| &**list).unwrap_or_default();
-        let synonyms = self.synonyms.get(stem).into_iter().flatten();
-        let mut scores: HashMap<u32, f32> = HashMap::new();
-        for (at, worth) in synonyms.filter_map(|synonym| self.postings.get(&**synonym)).flatten() {
-            let best = scores.entry(*at).or_default();
-            *best = best.max(*worth);
+    fn one_word(&self, stem: &str, word: &mut OneWord) {
+        for synonym in self.lexicon.synonyms.get(stem).into_iter().flatten() {
+            for (at, worth) in self.postings(synonym) {
+                word.is_worth(at, worth);
+            }
         }
-        let rarity = self.rarity(scores.len());
-        let weight = if own.is_empty() { STAND_IN } else { SYNONYM };
-        scores.values_mut().for_each(|worth| *worth *= rarity * weight);
-        let rarity = self.rarity(own.len());
-        for (at, worth) in own {
-            let best = scores.entry(*at).or_default();
-            *best = best.max(worth * rarity);
+        let own = self.segments.iter().map(|segment| segment.postings(stem).len()).sum();
+        let weight = if own == 0 { STAND_IN } else { SYNONYM };
+        word.weigh(self.rarity(word.tools.len()) * weight);
+        let rarity = self.rarity(own);
+        for (at, worth) in self.postings(stem) {
+            word.is_worth(at, worth * rarity);
         }
-        scores
+    }
+
+    /// The tools that have a stem, and what it is worth there, without its rarity.
+    fn postings(&self, stem: &str) -> impl Iterator<Item = (usize, f32)> {
+        let mut first = 0;
+        self.segments.iter().flat_map(move |segment| {
+            let from = first;
+            first += segment.len();
+            segment.postings(stem).iter().filter_map(move |(at, weight)| {
+                let at = from + *at as usize;
+                let damping = self.dampings.get(at)?;
+                Some((at, weight * (K1 + 1.0) / (weight + damping)))
+            })
+        })
     }
 
     fn rarity(&self, tools_with: usize) -> f32 {
-        let (all, with) = (self.names.len() as f32, tools_with as f32);
+        let (all, with) = (self.dampings.len() as f32, tools_with as f32);
         (1.0 + (all - with + 0.5) / (with + 0.5)).ln()
     }
 }
 
-/// The words of one tool.
-#[derive(Default)]
-struct Document {
-    /// By stem.
-    weights: HashMap<u32, f32>,
-    length: f32,
+/// What one word is worth, by tool.
+struct OneWord {
+    /// For each tool; 0 for most.
+    worth: Vec<f32>,
+    /// Those for which it is not.
+    tools: Vec<usize>,
 }
 
-impl Document {
-    fn of(tool: &Tool, words: &mut Words) -> Self {
-        let mut document = Self::default();
-        document.add(words, &tool.name.tool, NAME);
-        document.add(words, tool.title.as_deref().unwrap_or_default(), TITLE);
-        document.add(words, &tool.description, DESCRIPTION);
-        document.add(words, &tool.name.server, SERVER);
-        if let Ok(schema) = serde_json::from_str(tool.input_schema.get()) {
-            document.add_parameters(words, &schema, MAX_PARAMETER_DEPTH);
+impl OneWord {
+    /// It is worth that in a tool, if it was not worth more. What is given is more than 0.
+    fn is_worth(&mut self, tool: usize, worth: f32) {
+        let Some(best) = self.worth.get_mut(tool) else { return };
+        if *best == 0.0 {
+            self.tools.push(tool);
         }
-        document
+        *best = best.max(worth);
     }
 
-    fn add(&mut self, words: &mut Words, text: &str, weight: f32) {
-        for word in split_identifiers(text).split_whitespace() {
-            for stem in words.stems(word) {
-                *self.weights.entry(*stem).or_default() += weight;
-                self.length += weight;
+    fn weigh(&mut self, weight: f32) {
+        for tool in &self.tools {
+            if let Some(worth) = self.worth.get_mut(*tool) {
+                *worth *= weight;
             }
         }
     }
 
-    fn add_parameters(&mut self, words: &mut Words, schema: &Value, depth: usize) {
-        let Some(deeper) = depth.checked_sub(1) else { return };
-        let properties = schema.get("properties").and_then(Value::as_object);
-        for (name, property) in properties.into_iter().flatten() {
-            self.add(words, name, PARAMETER);
-            if let Some(Value::String(text)) = property.get("description") {
-                self.add(words, text, PARAMETER_DESCRIPTION);
-            }
-            self.add_parameters(words, property, deeper);
-        }
-        if let Some(items) = schema.get("items") {
-            self.add_parameters(words, items, deeper);
-        }
+    /// What it is worth; afterwards nothing.
+    fn take(&mut self) -> impl Iterator<Item = (usize, f32)> {
+        let worth = &mut self.worth;
+        self.tools.drain(..).filter_map(|tool| Some((tool, std::mem::take(worth.get_mut(tool)?))))
     }
 }
 
-/// Words to stems, each word once: servers word their tools much alike.
-struct Words {
+/// From words to stems: the same for every index.
+pub struct Lexicon {
     tokenizer: DefaultTokenizer,
-    known: HashMap<String, Box<[u32]>>,
-    /// Every stem and its number, counted up from 0.
-    stems: HashMap<Box<str>, u32>,
+    /// For each stem, the others of its groups.
+    synonyms: HashMap<String, Vec<String>>,
 }
 
-impl Words {
-    fn new() -> Self {
+impl fmt::Debug for Lexicon {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lexicon({} stems with synonyms)", self.synonyms.len())
+    }
+}
+
+impl Default for Lexicon {
+    fn default() -> Self {
         let tokenizer = DefaultTokenizer::new(Language::English);
-        Self { tokenizer, known: HashMap::new(), stems: HashMap::new() }
-    }
-
-    /// The stems of `word`: none for a stop word, several where it is written in another script.
-    fn stems(&mut self, word: &str) -> &[u32] {
-        if !self.known.contains_key(word) {
-            let stems = self.tokenizer.tokenize(word).into_iter().map(|stem| {
-                let next = u32::try_from(self.stems.len()).unwrap_or(u32::MAX);
-                *self.stems.entry(stem.into()).or_insert(next)
-            });
-            let stems = stems.collect();
-            self.known.insert(word.to_owned(), stems);
+        let mut lexicon = Self { tokenizer, synonyms: HashMap::new() };
+        for group in SYNONYMS {
+            let stems = lexicon.stems(&group.join(" "));
+            for stem in &stems {
+                let others = stems.iter().filter(|other| *other != stem).cloned();
+                lexicon.synonyms.entry(stem.clone()).or_default().extend(others);
+            }
         }
-        self.known.get(word).map(|stems| &**stems).unwrap_or_default()
+        lexicon
     }
 }
 
-fn stems_of(tokenizer: &DefaultTokenizer, text: &str) -> Vec<String> {
-    split_identifiers(text).split_whitespace().flat_map(|word| tokenizer.tokenize(word)).collect()
+impl Lexicon {
+    /// The stems of a text.
+    fn stems(&self, text: &str) -> Vec<String> {
+        split_identifiers(text).split_whitespace().flat_map(|word| self.word(word)).collect()
+    }
+
+    /// The stems of one word: none for a stop word, several where it is written in another script.
+    fn word(&self, word: &str) -> Vec<String> {
+        self.tokenizer.tokenize(word)
+    }
 }
 
 /// `snake_case`, `kebab-case`, `camelCase` and `HTTPCase` as separate words.
@@ -253,23 +232,13 @@ fn plain(text: &str) -> String {
     split_identifiers(text.trim()).to_lowercase()
 }
 
-fn synonyms(tokenizer: &DefaultTokenizer) -> HashMap<String, Vec<String>> {
-    let mut synonyms: HashMap<String, Vec<String>> = HashMap::new();
-    for group in SYNONYMS {
-        let stems = stems_of(tokenizer, &group.join(" "));
-        for stem in &stems {
-            let others = stems.iter().filter(|other| *other != stem).cloned();
-            synonyms.entry(stem.clone()).or_default().extend(others);
-        }
-    }
-    synonyms
-}
-
 #[cfg(test)]
 mod tests {
     use super::samples::{QUERIES, TOOLS};
+    use super::whole::Whole;
     use super::*;
     use crate::catalog::{Catalog, DiscoveredTool, ServerSettings, Settings, Snapshot};
+    use serde_json::Value;
 
     fn found(name: &str, description: &str, parameters: &str) -> DiscoveredTool {
         let properties: serde_json::Map<String, Value> = parameters
@@ -315,6 +284,45 @@ mod tests {
         }
         assert!(missed.is_empty(), "{missed:#?}");
         assert!(3 * first >= 2 * QUERIES.len(), "only {first} of {} at once", QUERIES.len());
+    }
+
+    #[test]
+    fn an_index_of_segments_ranks_as_one_built_whole_after_every_change() {
+        let mut servers: Vec<&str> = TOOLS.iter().map(|(server, ..)| *server).collect();
+        servers.dedup();
+        let settings = servers.iter().map(|name| (Arc::from(*name), ServerSettings::default()));
+        let catalog = Catalog::new(Settings { servers: settings.collect(), ..Settings::default() });
+        let set = |server: &str, from: usize| {
+            let of_server = TOOLS.iter().filter(|(known, ..)| *known == server);
+            let found =
+                of_server.map(|(_, name, about, parameters)| found(name, about, parameters));
+            found.skip(from).collect::<Vec<_>>()
+        };
+        // Sets come in no order, shrink, go and come back.
+        let change = |round: usize| {
+            let server = servers[round * 7 % servers.len()];
+            (server, if round % 5 == 4 { usize::MAX } else { round % 3 })
+        };
+        let queries = QUERIES.iter().map(|(query, _)| *query);
+        let queries: Vec<_> = queries.chain(TOOLS.iter().map(|(_, name, ..)| *name)).collect();
+        let (lexicon, mut compared) = (Lexicon::default(), 0);
+        for round in 0..3 * servers.len() {
+            let (server, from) = change(round);
+            catalog.replace_server(server, set(server, from));
+            let snapshot = catalog.load();
+            let whole = Whole::build(&lexicon, snapshot.tools());
+            for query in &queries {
+                let expected: Vec<_> = whole.search(query);
+                let found = snapshot.search(query, usize::MAX);
+                let places = |(tool, score): &(Arc<crate::tool::Tool>, f32)| {
+                    let at = snapshot.tools().iter().position(|known| Arc::ptr_eq(known, tool));
+                    (at.unwrap(), *score)
+                };
+                assert_eq!(found.iter().map(places).collect::<Vec<_>>(), expected, "{query}");
+                compared += expected.len();
+            }
+        }
+        assert!(compared > 1000, "{compared}");
     }
 
     #[test]

@@ -14,6 +14,17 @@ use super::visible::{line, quoted};
 /// Most characters of a description in a list.
 const DESCRIPTION_CHARS: usize = 70;
 
+/// What is shown of a server, and where it stands.
+const UPSTREAM_COLUMNS: [(&str, &str); 7] = [
+    ("NAME", "/name"),
+    ("STATE", "/state"),
+    ("PROTOCOL", "/protocol"),
+    ("TOOLS", "/tools"),
+    ("CALLS", "/calls/total"),
+    ("ERRORS", "/calls/error"),
+    ("REASON", "/reason"),
+];
+
 /// Searches, lists or shows tools.
 pub(super) async fn run(tools: &Tools, backend: &Backend, output: &Output) -> Result<(), Failure> {
     match tools {
@@ -39,17 +50,15 @@ pub(super) async fn run(tools: &Tools, backend: &Backend, output: &Output) -> Re
 pub(super) async fn upstreams(backend: &Backend, output: &Output) -> Result<(), Failure> {
     let servers = backend.get(&target(&["servers"], &[])).await?;
     output.print(servers.json()?, |servers| {
-        let rows = list(servers, "/servers").iter().map(|server| {
-            ["/name", "/state", "/protocol", "/tools", "/reason"]
-                .map(|column| cell(&text(server, column)))
-                .to_vec()
-        });
+        let rows = list(servers, "/servers")
+            .iter()
+            .map(|server| UPSTREAM_COLUMNS.map(|(_, column)| cell(&text(server, column))).to_vec());
         let rows: Vec<_> = rows.collect();
         match rows.is_empty() {
             true => "No upstream servers. Add them under mcpServers in the file that \
                      `mcpproxy config path` names."
                 .to_owned(),
-            false => output.table(&["NAME", "STATE", "PROTOCOL", "TOOLS", "REASON"], rows, &[0]),
+            false => output.table(&UPSTREAM_COLUMNS.map(|(name, _)| name), rows, &[0]),
         }
     })
 }

@@ -234,6 +234,12 @@ impl Sessions {
         Ok(session)
     }
 
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
     /// Notes that something was asked in a session, which the first time sets it apart from those
     /// that are only opened.
     pub fn note_use(&self, session: &Session) {

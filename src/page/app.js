@@ -620,13 +620,21 @@ function step(most) {
 
 // ---- Servers and tools
 
+/** What became of the calls of a server since the start. */
+function called(calls) {
+  if (!calls.total) return [];
+  const half = (us) => `${took(us.p50 / 1000)}, 1 % above ${took(us.p99 / 1000)}`;
+  return [['calls', number(calls.total)], ['errors', number(calls.error)],
+    ['took (median)', half(calls.duration_us)], ['of it the proxy', half(calls.overhead_us)]];
+}
+
 async function servers() {
   const { data } = await ask('servers');
   const cards = data.servers.map((server) => el('li', { class: 'card' },
     el('div', { class: 'line' }, el('h2', {}, el('bdi', {}, server.name)), tag(server.state)),
     server.reason && el('p', { class: server.state === 'failed' ? 'wrong' : 'quiet' }, server.reason),
     pairs(['tools', number(server.tools)], ['since', when(server.since)], ['transport', server.protocol],
-      ['MCP', server.protocol_version], ['says it is', server.server_info])));
+      ['MCP', server.protocol_version], ['says it is', server.server_info], ...called(server.calls))));
   $('servers').replaceChildren(...(cards.length ? cards
     : [el('li', { class: 'card' }, 'No server is configured: ', el('code', {}, 'mcpServers'), ' in the config file.')]));
 }

@@ -160,6 +160,7 @@ pub async fn retrieve_tools(
         }
         Err(text) => {
             let refusal = Refusal { kind: RefusalKind::Unreadable, text: text.to_string() };
+            exit.refused(refusal.kind);
             (Status::Rejected, refusal.text.clone(), Piece::Refused(refusal))
         }
     };
@@ -184,6 +185,7 @@ pub async fn unreadable(
     let refusal = match Exit::open(&worker, Type::ToolCall, &caller, "", &reply).await {
         Ok(mut exit) => {
             exit.name("", &tool);
+            exit.refused(refusal.kind);
             exit.close(Status::Rejected, &refusal.text).await;
             refusal
         }
@@ -322,7 +324,7 @@ async fn send(
     worker.ending.unless_cut(compiled).await.ok_or_else(cut)??;
     exit.begin(&permit.tool().name).await?;
     let now = clock::now();
-    exit.sent = Some(now);
+    exit.sends(upstream, now);
     if let Some(user) = user {
         worker.proxy.audiences.enter(upstream, user, now);
     }

@@ -530,14 +530,17 @@ impl Exchange {
     async fn fail(&mut self, cause: &str, kind: RefusalKind) -> Result<(), Aborted> {
         let name = self.subject.name();
         let text = format!("{}: {}: {cause}", name.server, name.tool);
-        self.exit.close(Status::Error, &text).await;
-        if self.begun {
-            return Err(Aborted(text));
-        }
         let kind = match self.subject {
             Subject::Tool(_) => kind,
             Subject::Other(..) => RefusalKind::Failed,
         };
+        if !self.begun {
+            self.exit.refused(kind);
+        }
+        self.exit.close(Status::Error, &text).await;
+        if self.begun {
+            return Err(Aborted(text));
+        }
         self.reply.put(Piece::Refused(Refusal { kind, text }));
         Ok(())
     }

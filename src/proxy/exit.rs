@@ -14,8 +14,10 @@ use crate::proxy::Worker;
 use crate::proxy::call::Caller;
 use crate::proxy::ending::{CUT_OFF, Ending};
 use crate::proxy::reply::{Piece, Refusal, RefusalKind, Reply};
+use crate::telemetry::Tally;
+use crate::telemetry::calls::{self, Outcome, Took};
 use crate::tool::ToolName;
-use crate::upstream::{CallError, clock};
+use crate::upstream::{CallError, Upstream, clock};
 
 /// Why a call ends before an upstream has answered.
 pub(super) struct Stop {
@@ -47,13 +49,16 @@ pub(super) struct Exit {
     pub(super) unjudged: Option<fn() -> Decision>,
     began: Instant,
     /// When the request went out.
-    pub(super) sent: Option<Instant>,
+    sent: Option<Instant>,
+    /// The place in the config of the server it went to.
+    server: Option<usize>,
     /// When the answer had come, or failed to.
     pub(super) answered: Option<Instant>,
     /// Tells whether a call that is dropped was given up by its client.
     reply: Reply,
     /// Or cut off by us.
     ending: Ending,
+    tally: Tally,
 }
 
 /// Bytes kept of what the client sent, and of the answer.
@@ -73,9 +78,9 @@ impl Exit {
         reply: &Reply,
     ) -> Result<Self, Refusal> {
         let began = clock::now();
-        let slot = worker.proxy.activity.reserve().await.map_err(|refused| Refusal {
-            kind: RefusalKind::Unavailable,
-            text: refused.to_string(),
+        let slot = worker.proxy.activity.reserve().await.map_err(|refused| {
+            worker.tally.refused(calls::Refusal::Unavailable);
+            Refusal { kind: RefusalKind::Unavailable, text: refused.to_string() }
         })?;
         let mut entry: Box<Entry> = Draft::new(kind, caller.source, Status::Error).into();
         let draft = &mut entry.draft;
@@ -89,31 +94,55 @@ impl Exit {
             payload: worker.proxy.max_payload_bytes,
             response: worker.proxy.max_response_bytes,
         };
-        Ok(Self::with(slot, entry, began, limits, (reply, &worker.ending)))
+        let ends = (reply, &worker.ending);
+        Ok(Self::with((slot, entry), began, limits, ends, worker.tally.clone()))
     }
 
     fn with(
-        slot: Slot,
-        entry: Box<Entry>,
+        record: (Slot, Box<Entry>),
         began: Instant,
         limits: Limits,
         (reply, ending): (&Reply, &Ending),
+        tally: Tally,
     ) -> Self {
+        tally.began();
         Self {
-            record: Some((slot, entry)),
+            record: Some(record),
             limits,
             unjudged: None,
             began,
             sent: None,
+            server: None,
             answered: None,
             reply: reply.clone(),
             ending: ending.clone(),
+            tally,
         }
     }
 
     /// When the call began: its time counts from here.
     pub(super) fn began(&self) -> Instant {
         self.began
+    }
+
+    /// The request goes out to that server at `now`.
+    pub(super) fn sends(&mut self, upstream: &Upstream, now: Instant) {
+        self.sent = Some(now);
+        self.server = Some(upstream.number());
+    }
+
+    /// Counts why the call has no answer of an upstream.
+    pub(super) fn refused(&self, kind: RefusalKind) {
+        self.tally.refused(match kind {
+            RefusalKind::Unreadable => calls::Refusal::Unreadable,
+            RefusalKind::Headers => calls::Refusal::Headers,
+            RefusalKind::Intent => calls::Refusal::Intent,
+            RefusalKind::Gate => calls::Refusal::Gate,
+            RefusalKind::Unknown => calls::Refusal::Unknown,
+            RefusalKind::Upstream => calls::Refusal::Upstream,
+            RefusalKind::Failed => calls::Refusal::Failed,
+            RefusalKind::Unavailable => calls::Refusal::Unavailable,
+        });
     }
 
     /// Notes which tool is called, or what else.
@@ -148,6 +177,7 @@ impl Exit {
     /// Adds a decision about the call.
     pub(super) fn decide(&mut self, decision: Decision) {
         if let Some((_, entry)) = &mut self.record {
+            self.tally.decided(counted(&decision));
             entry.decisions.push(decision);
         }
     }
@@ -205,6 +235,7 @@ impl Exit {
 
     /// Ends a call before an upstream has answered: the record, then the refusal.
     pub(super) async fn stop(mut self, stop: Stop) {
+        self.refused(stop.refusal.kind);
         self.close(stop.status, &stop.refusal.text).await;
         self.reply.put(Piece::Refused(stop.refusal));
     }
@@ -214,15 +245,16 @@ impl Exit {
         let (slot, mut entry) = self.record.take()?;
         let total = now.duration_since(self.began);
         let upstream = match (self.sent, self.answered) {
-            (Some(sent), Some(answered)) => answered.duration_since(sent),
-            (Some(sent), None) => now.duration_since(sent),
-            (None, _) => Duration::ZERO,
+            (Some(sent), Some(answered)) => Some(answered.duration_since(sent)),
+            (Some(sent), None) => Some(now.duration_since(sent)),
+            (None, _) => None,
         };
+        self.tally.ended(self.server, outcome(status), Took { total, upstream });
         let draft = &mut entry.draft;
         draft.status = status;
         draft.set(Text::Error, error);
         draft.duration_us = micros(total);
-        draft.overhead_us = micros(total.saturating_sub(upstream));
+        draft.overhead_us = micros(total.saturating_sub(upstream.unwrap_or_default()));
         Some((slot, entry))
     }
 }
@@ -238,10 +270,35 @@ impl Drop for Exit {
             (false, false) => "the client went away before the reply was complete",
         };
         if let Some((slot, mut entry)) = self.end(clock::now(), Status::Error, text) {
-            entry.decisions.extend(self.unjudged.take().map(|decide| decide()));
+            if let Some(decide) = self.unjudged.take() {
+                let decision = decide();
+                self.tally.decided(counted(&decision));
+                entry.decisions.push(decision);
+            }
             // Nobody waits for the answer any more, so nobody waits for the disk either.
             drop(slot.submit(entry));
         }
+    }
+}
+
+fn outcome(status: Status) -> Outcome {
+    match status {
+        Status::Success | Status::Warning => Outcome::Success,
+        // Unknown is what a call of an earlier process came to.
+        Status::Error | Status::Unknown => Outcome::Error,
+        Status::Blocked => Outcome::Blocked,
+        Status::Rejected => Outcome::Rejected,
+    }
+}
+
+fn counted(decision: &Decision) -> calls::Decision {
+    match (decision.policy, decision.verdict) {
+        (Policy::OutputValidation, Verdict::Blocked) => calls::Decision::OutputBlocked,
+        (Policy::OutputValidation, Verdict::Warning) => calls::Decision::OutputWarned,
+        (Policy::Intent, Verdict::Blocked) => calls::Decision::IntentBlocked,
+        (Policy::Intent, Verdict::Warning) => calls::Decision::IntentWarned,
+        (Policy::Capability, Verdict::Blocked) => calls::Decision::CapabilityBlocked,
+        (Policy::Capability, Verdict::Warning) => calls::Decision::CapabilityWarned,
     }
 }
 
@@ -255,13 +312,18 @@ mod tests {
     use crate::activity::{Activity, Config, Filter, Page, Source, Writer};
 
     /// An exit on a log of its own.
-    async fn open(reply: &Reply, ending: &Ending) -> (Exit, Activity, Writer, tempfile::TempDir) {
+    async fn open(
+        reply: &Reply,
+        ending: &Ending,
+        calls: &calls::Calls,
+    ) -> (Exit, Activity, Writer, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let (activity, writer) = Activity::open(folder.path(), Config::default()).unwrap();
         let slot = activity.reserve().await.unwrap();
         let draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Error);
         let limits = Limits::default();
-        let exit = Exit::with(slot, draft.into(), Instant::now(), limits, (reply, ending));
+        let record = (slot, draft.into());
+        let exit = Exit::with(record, Instant::now(), limits, (reply, ending), calls.tally());
         (exit, activity, writer, folder)
     }
 
@@ -269,11 +331,17 @@ mod tests {
     async fn fr_a5_a_call_that_is_dropped_while_its_answer_is_judged_leaves_a_decision() {
         for judging in [true, false] {
             let (reply, ending) = (Reply::default(), Ending::default());
-            let (mut exit, activity, writer, _folder) = open(&reply, &ending).await;
+            let calls = calls::Calls::new(0);
+            let (mut exit, activity, writer, _folder) = open(&reply, &ending, &calls).await;
             let unjudged =
                 || Decision::new(Verdict::Warning, Policy::OutputValidation, "not judged");
             exit.unjudged = judging.then_some(unjudged);
+            assert_eq!(calls.read().in_flight(), 1);
             drop(exit);
+            let totals = calls.read();
+            assert_eq!((totals.in_flight(), totals.all.of(Outcome::Error)), (0, 1));
+            let decided = totals.decided(calls::Decision::OutputWarned);
+            assert_eq!(decided, u64::from(judging));
             activity.flush().unwrap();
             let records = activity.count(&Filter::default()).unwrap();
             assert_eq!(records, 1 + u64::from(judging));
@@ -285,7 +353,8 @@ mod tests {
     async fn a_call_that_is_dropped_says_by_whom() {
         for (cut, text) in [(true, "mcpproxy is shutting down"), (false, "the client went away")] {
             let (reply, ending) = (Reply::default(), Ending::default());
-            let (exit, activity, writer, _folder) = open(&reply, &ending).await;
+            let calls = calls::Calls::new(0);
+            let (exit, activity, writer, _folder) = open(&reply, &ending, &calls).await;
             if cut {
                 ending.cut_off();
             }

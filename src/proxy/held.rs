@@ -205,6 +205,19 @@ impl Budget {
         let room = self.shared.names.get(server).copied().unwrap_or_default();
         Share { shared: Arc::clone(&self.shared), room, taken: Taken::default(), ticket: None }
     }
+
+    /// Bytes that are held now.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        let shared = &self.shared;
+        shared.rooms.iter().map(|room| room.own.used()).sum::<u64>() + shared.common.used()
+    }
+
+    /// Most bytes that may be.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.shared.total
+    }
 }
 
 impl Shared {

@@ -230,7 +230,7 @@ async fn send(
     };
     let token = ask.meta.as_ref().and_then(progress_token);
     let now = clock::now();
-    exit.sent = Some(now);
+    exit.sends(upstream, now);
     if let Some(client) = subscriber {
         worker.proxy.audiences.enter(upstream, client, now);
     }

@@ -72,19 +72,26 @@ pub struct Cost {
     visits: Vec<u64>,
     /// Most visits that are open at the same time while a value at this depth is visited.
     nesting: Vec<u64>,
+    /// Depths that are known. Those beyond the last number are as that: most schemas end early.
+    depths: usize,
 }
 
 impl Cost {
     /// Most visits that a value at `depth` can get.
     #[must_use]
     pub fn visits(&self, depth: usize) -> u64 {
-        self.visits.get(depth).copied().unwrap_or(u64::MAX)
+        self.at(&self.visits, depth)
     }
 
     /// Most visits open at once in a document of `depth`.
     #[must_use]
     pub fn nesting(&self, depth: usize) -> u64 {
-        self.nesting.get(depth).copied().unwrap_or(u64::MAX)
+        self.at(&self.nesting, depth)
+    }
+
+    fn at(&self, numbers: &[u64], depth: usize) -> u64 {
+        let known = numbers.get(depth).or(numbers.last()).filter(|_| depth < self.depths);
+        known.copied().unwrap_or(u64::MAX)
     }
 }
 
@@ -240,7 +247,7 @@ impl<'a> Graph<'a> {
     #[must_use]
     pub fn cost(&self) -> Cost {
         let count = self.subs.len();
-        let mut cost = Cost { visits: Vec::new(), nesting: Vec::new() };
+        let mut cost = Cost { visits: Vec::new(), nesting: Vec::new(), depths: 0 };
         let Some(Order { subs: order, .. }) = self.order() else { return cost };
         let (mut visits, mut nesting) = (vec![0; count], vec![0; count]);
         for &at in &order {
@@ -250,6 +257,7 @@ impl<'a> Graph<'a> {
         }
         cost.visits.push(get(&visits, 0));
         cost.nesting.push(get(&nesting, 0));
+        cost.depths = 1 + MAX_DEPTH;
         for _ in 0..MAX_DEPTH {
             let (above, mut below) = (visits, vec![0; count]);
             let (open_above, mut open_below) = (nesting, vec![0; count]);
@@ -267,11 +275,17 @@ impl<'a> Graph<'a> {
                     if deepest + leaving > 0 { deepest + 1 + leaving } else { 0 },
                 );
             }
+            let settled = below == above && open_below == open_above;
             (visits, nesting) = (below, open_below);
             let deepest = get(&nesting, 0).max(cost.nesting.last().copied().unwrap_or(0));
             cost.visits.push(get(&visits, 0));
             cost.nesting.push(deepest);
+            if settled {
+                break;
+            }
         }
+        cost.visits.shrink_to_fit();
+        cost.nesting.shrink_to_fit();
         cost
     }
 

@@ -4,14 +4,39 @@
 //! the catalog is built, off the call path.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::compile::{Schema, SchemaHash, Settings, Unusable, compile};
+
+/// Schemas from which on those that are in use no more are looked for, whenever there are twice as many
+/// as the last time: to look for each new one would take a time that grows with their square.
+const FIRST_SWEEP: usize = 64;
 
 /// Compiled schemas that are in use.
 #[derive(Debug, Default)]
 pub struct Cache {
-    schemas: Mutex<HashMap<SchemaHash, Weak<Schema>>>,
+    schemas: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    schemas: HashMap<SchemaHash, Weak<Schema>>,
+    /// How many were in use when that was last looked for.
+    used: usize,
+}
+
+impl Known {
+    fn find(&self, hash: SchemaHash) -> Option<Arc<Schema>> {
+        self.schemas.get(&hash).and_then(Weak::upgrade)
+    }
+
+    fn add(&mut self, hash: SchemaHash, schema: &Arc<Schema>) {
+        if self.schemas.len() >= FIRST_SWEEP.max(2 * self.used) {
+            self.schemas.retain(|_, schema| schema.strong_count() > 0);
+            self.used = self.schemas.len();
+        }
+        self.schemas.insert(hash, Arc::downgrade(schema));
+    }
 }
 
 impl Cache {
@@ -31,13 +56,12 @@ impl Cache {
             return Ok(schema);
         }
         let compiled = Arc::new(compile(raw, settings)?);
-        let mut schemas = self.schemas.lock().unwrap_or_else(PoisonError::into_inner);
-        schemas.retain(|_, schema| schema.strong_count() > 0);
+        let mut known = self.known_now();
         // Another may have been faster.
-        if let Some(schema) = schemas.get(&hash).and_then(Weak::upgrade) {
+        if let Some(schema) = known.find(hash) {
             return Ok(schema);
         }
-        schemas.insert(hash, Arc::downgrade(&compiled));
+        known.add(hash, &compiled);
         Ok(compiled)
     }
 
@@ -50,8 +74,7 @@ impl Cache {
     /// Schemas that are in use.
     #[must_use]
     pub fn len(&self) -> usize {
-        let schemas = self.schemas.lock().unwrap_or_else(PoisonError::into_inner);
-        schemas.values().filter(|schema| schema.strong_count() > 0).count()
+        self.known_now().schemas.values().filter(|schema| schema.strong_count() > 0).count()
     }
 
     /// True when no schema is in use.
@@ -61,8 +84,11 @@ impl Cache {
     }
 
     fn lookup(&self, hash: SchemaHash) -> Option<Arc<Schema>> {
-        let schemas = self.schemas.lock().unwrap_or_else(PoisonError::into_inner);
-        schemas.get(&hash).and_then(Weak::upgrade)
+        self.known_now().find(hash)
+    }
+
+    fn known_now(&self) -> MutexGuard<'_, Known> {
+        self.schemas.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -86,6 +112,20 @@ mod tests {
         assert_eq!(cache.len(), 1);
         drop(second);
         assert!(cache.is_empty());
+    }
+
+    #[test]
+    fn what_is_in_use_no_more_is_forgotten_before_there_is_twice_as_much() {
+        let cache = Cache::new();
+        let settings = Settings::default();
+        let compiled = |at: usize| cache.get(format!(r#"{{"const":{at}}}"#).as_bytes(), &settings);
+        let kept: Vec<_> = (0..10).map(|at| compiled(at).unwrap()).collect();
+        for at in 10..500 {
+            drop(compiled(at).unwrap());
+        }
+        assert_eq!(cache.len(), kept.len());
+        assert!(cache.known_now().schemas.len() <= FIRST_SWEEP, "{cache:?}");
+        assert!(Arc::ptr_eq(&kept[3], &compiled(3).unwrap()));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use boon::{CompileError, Compiler, Draft, SchemaIndex, Schemas};
 use jsonschema::{PatternOptions, Validator};
@@ -27,6 +27,11 @@ pub(super) const BASE: &str = "json-schema:///";
 
 /// Stack that compiling the largest schema takes, in bytes.
 pub const STACK: usize = 16 << 20;
+
+/// A schema of at most so many bytes, without patterns, is compiled for boon once more when boon is
+/// first asked, which is seldom and takes less than a millisecond; until then that form, three
+/// quarters of a compiled schema's memory, is not kept.
+const RESTING_BYTES: usize = 4 << 10;
 
 /// Bytes of an engine's explanation that go into an [`Unusable`].
 pub(super) const EXPLANATION_MAX: usize = 300;
@@ -95,7 +100,7 @@ pub struct Remotes(pub Arc<HashMap<String, Value>>);
 pub struct Schema {
     pub(super) hash: SchemaHash,
     pub(super) engine: Engine,
-    pub(super) boon: Option<Arbiter>,
+    boon: Boon,
     pub(super) tape: Validator<TapeJson>,
     pub(super) cost: Cost,
     /// References come back to themselves on one value: boon decides what that means.
@@ -104,6 +109,21 @@ pub struct Schema {
     pub(super) names: Names,
     /// Steps for each byte of text under the slowest pattern; none where all are quick.
     pub(super) steps_per_byte: u64,
+}
+
+/// Where boon's form is.
+enum Boon {
+    /// There is none: boon refuses a pattern.
+    Refuses,
+    Ready(Arbiter),
+    /// Made of this form of the schema when boon is first asked. It was made of it before, so that it
+    /// can be.
+    Resting {
+        form: Box<str>,
+        draft: Draft,
+        settings: Settings,
+        made: OnceLock<Option<Arbiter>>,
+    },
 }
 
 /// boon's compiled form.
@@ -124,7 +144,22 @@ impl Schema {
     /// health answer.
     #[must_use]
     pub fn judged_by_tape_alone(&self) -> bool {
-        self.boon.is_none()
+        matches!(self.boon, Boon::Refuses)
+    }
+
+    /// boon's form, where boon is asked at all.
+    pub(super) fn arbiter(&self) -> Option<&Arbiter> {
+        match &self.boon {
+            Boon::Refuses => None,
+            Boon::Ready(arbiter) => Some(arbiter),
+            Boon::Resting { form, draft, settings, made } => {
+                let make = || {
+                    let form = serde_json::from_str(form).ok()?;
+                    build_boon(&form, *draft, settings, &Remotes::default(), &HashSet::new()).ok()
+                };
+                made.get_or_init(make).as_ref()
+            }
+        }
     }
 }
 
@@ -180,18 +215,30 @@ pub fn compile_with(
     }
     let Patterns { beyond_boon, slow, names } = check_patterns(&graph, bounds)?;
     let has_beyond = !beyond_boon.is_empty();
-    let boon = if subschemas <= bounds.boon_subschemas {
-        let vouched = build_boon(&form, draft, settings, remotes, &beyond_boon)?;
-        (!has_beyond).then_some(vouched)
+    let tape = build_tape(&form, settings, remotes, has_beyond)?;
+    let rests = settings.engine == Engine::Tape
+        && remotes.0.is_empty()
+        && raw.len() <= RESTING_BYTES
+        && graph.patterns().next().is_none();
+    let boon = if subschemas > bounds.boon_subschemas {
+        Boon::Refuses
     } else {
-        None
+        let vouched = build_boon(&form, draft, settings, remotes, &beyond_boon)?;
+        match (has_beyond, rests) {
+            (true, _) => Boon::Refuses,
+            (false, false) => Boon::Ready(vouched),
+            (false, true) => {
+                let form = form.to_string().into();
+                Boon::Resting { form, draft, settings: *settings, made: OnceLock::new() }
+            }
+        }
     };
     Ok(Schema {
         hash: SchemaHash::of(raw, settings),
         engine: settings.engine,
         circular: graph.is_circular(),
         boon,
-        tape: build_tape(&form, settings, remotes, has_beyond)?,
+        tape,
         cost,
         names,
         steps_per_byte: slow,

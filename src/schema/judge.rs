@@ -189,7 +189,7 @@ impl Schema {
         if accepted && certain && self.engine == Engine::Tape {
             return Pass::Done(Verdict::Conforms);
         }
-        if self.boon.is_some() {
+        if self.arbiter().is_some() {
             if self.boon_visits(document) <= budget.boon_visits {
                 return Pass::AskBoon { opinion: certain.then_some(accepted) };
             }
@@ -209,7 +209,7 @@ impl Schema {
             [whole] => serde_json::from_slice(whole),
             slices => serde_json::from_slice(&slices.concat()),
         };
-        let violation = match (value, &self.boon) {
+        let violation = match (value, self.arbiter()) {
             (Ok(value), Some(boon)) => match boon.schemas.validate(&value, boon.root) {
                 Ok(()) => None,
                 Err(error) => Some(Violation::of_boon(&error, BASE)),

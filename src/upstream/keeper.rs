@@ -18,6 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 use bytes::Bytes;
+use futures_util::FutureExt;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
@@ -30,6 +31,7 @@ use super::established::{Connection, Failure, GOODBYE_LIMIT, Place, establish, f
 use super::lifecycle::{self, Headers};
 use super::listen;
 use super::oauth::{self, Heeded, Renewal};
+use super::pace::{Pace, SELDOM};
 use super::probe::Start;
 use super::reaper::Reaper;
 use super::session;
@@ -46,8 +48,6 @@ const MIN_BACKOFF: Duration = Duration::from_millis(500);
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 /// A connection that lived this long was a good one: the next attempt is made at once.
 const STABLE: Duration = Duration::from_secs(30);
-/// Changes of a server's list of tools that come within this time count as one.
-const DEBOUNCE: Duration = Duration::from_millis(250);
 /// Cancellations over HTTP that are being sent at a time; more are lost.
 const CANCELLING: usize = 16;
 /// Answers of clients that are being sent at a time; more are lost.
@@ -236,6 +236,7 @@ impl Keeper {
         let mut worked = false;
         let mut cancelling = JoinSet::new();
         let mut responding = JoinSet::new();
+        let mut pace = Pace::default();
         let mut discovery: Option<Discovery> = Some(self.discovery(connection, Duration::ZERO));
         loop {
             tokio::select! {
@@ -293,7 +294,12 @@ impl Keeper {
                     | None => {}
                 },
                 () = self.upstream.news.tools.notified(), if discovery.is_none() => {
-                    discovery = Some(self.discovery(connection, DEBOUNCE));
+                    let look = pace.changed(Instant::now());
+                    if look.tell {
+                        let server = &self.upstream.name;
+                        tracing::warn!(%server, "it says all the time that its tools have changed: they are listed ever more seldom, at last every {SELDOM:?}");
+                    }
+                    discovery = Some(self.discovery(connection, look.after));
                 }
                 renewed = &mut renewal => match renewed {
                     Renewal::Bearer(bearer) => {
@@ -360,6 +366,8 @@ impl Keeper {
         let limit = self.config.init_timeout;
         Box::pin(async move {
             tokio::time::sleep(after).await;
+            // What was said until now is heard by this look.
+            let _ = upstream.news.tools.notified().now_or_never();
             let era = greeting.about.era;
             let fetch = |params, room| fetch(&carrier, params, era, limit, room);
             let headers = match (&carrier, era) {
@@ -367,12 +375,7 @@ impl Keeper {
                 (Carrier::Http(_), Era::Legacy) | (Carrier::Stdio(_), _) => Headers::SayNothing,
             };
             let tools = lifecycle::discover(&upstream.peer, &greeting, headers, fetch).await?;
-            let server = upstream.name.clone();
-            let replace = move || catalog.replace_server(&server, tools);
-            // Compiles schemas and writes to disk: not for the runtime's own threads.
-            tokio::task::spawn_blocking(replace)
-                .await
-                .map_err(|error| format!("its tools cannot be taken up: {error}"))
+            catalog.take_up(&upstream.name, tools).await
         })
     }
 

@@ -35,6 +35,7 @@ enum After {
 #[derive(Default)]
 struct Head {
     method: String,
+    path: String,
     session: Option<String>,
     length: usize,
 }
@@ -94,7 +95,9 @@ fn read_head(reader: &mut impl BufRead) -> io::Result<Option<Head>> {
     if reader.read_line(&mut line)? == 0 {
         return Ok(None);
     }
-    head.method = line.split(' ').next().unwrap_or_default().to_owned();
+    let mut words = line.split(' ').map(str::to_owned);
+    head.method = words.next().unwrap_or_default();
+    head.path = words.next().unwrap_or_default();
     loop {
         line.clear();
         reader.read_line(&mut line)?;
@@ -136,7 +139,7 @@ fn post(
             }
         }
     }
-    let Some(reply) = stub.reply(&message, body) else {
+    let Some(reply) = stub.reply(&head.path, &message, body) else {
         return status(stream, "202 Accepted", "");
     };
     thread::sleep(reply.pace.wait);

@@ -15,6 +15,9 @@
 //!   --page N             tools per page of tools/list (0: all on one)
 //!   --malformed          tools/list also holds five malformed tools
 //!   --only A,B,…         offer only these tools
+//!   --own N              offer N tools instead that no other server has (`own.rs`); over HTTP each
+//!                        path is a server of its own
+//!   --restless           change a tool in each list; over stdio also say all the time that they changed
 //!   --offers             also offer resources, templates, prompts and completions (`offers.rs`)
 //!   --many N             N more resources and prompts
 //!   --behaviour NAME     behave so (see below) …
@@ -42,6 +45,7 @@
 mod behaviour;
 mod http;
 mod offers;
+mod own;
 mod questions;
 mod stdio;
 mod tools;
@@ -110,6 +114,8 @@ struct Options {
     page: usize,
     malformed: bool,
     only: Option<HashSet<String>>,
+    own: usize,
+    restless: bool,
     offers: bool,
     many: usize,
     behaviour: Option<Behaviour>,
@@ -126,6 +132,8 @@ impl Options {
             page: 0,
             malformed: false,
             only: None,
+            own: 0,
+            restless: false,
             offers: false,
             many: 0,
             behaviour: None,
@@ -160,6 +168,8 @@ impl Options {
                 "--page" => options.page = number(value()?)?,
                 "--malformed" => options.malformed = true,
                 "--only" => options.only = Some(value()?.split(',').map(str::to_owned).collect()),
+                "--own" => options.own = number(value()?)?,
+                "--restless" => options.restless = true,
                 "--offers" => options.offers = true,
                 "--many" => options.many = number(value()?)?,
                 "--behaviour" => {
@@ -196,6 +206,7 @@ struct Counts {
     cancelled: AtomicU64,
     abandoned: AtomicU64,
     initialized: AtomicU64,
+    lists: AtomicU64,
     added: AtomicU64,
     flipped: AtomicBool,
 }
@@ -301,8 +312,8 @@ impl Stub {
         }
     }
 
-    /// The reply to one message, which is written so, or none for a notification.
-    fn reply(&self, message: &Message<'_>, written: &[u8]) -> Option<Reply> {
+    /// The reply to one message to `server`, which is written so, or none for a notification.
+    fn reply(&self, server: &str, message: &Message<'_>, written: &[u8]) -> Option<Reply> {
         if let (None, Some(id)) = (&message.method, message.id) {
             self.questions.answered(id, message.result.or(message.error));
             return None;
@@ -319,7 +330,7 @@ impl Stub {
         let mut reply = match method {
             "initialize" => self.plain(id, &self.initialize(message.params)),
             "ping" => self.plain(id, &json!({})),
-            "tools/list" => self.plain(id, &self.list(message.params)),
+            "tools/list" => self.plain(id, &self.list(server, message.params)),
             "tools/call" => self.call(id, message.params, &before.unwrap_or_default()),
             _ => {
                 let offered = || offers::reply(self, method, id, message.params);
@@ -358,13 +369,22 @@ impl Stub {
         })
     }
 
-    fn list(&self, params: Option<&RawValue>) -> Value {
+    fn list(&self, server: &str, params: Option<&RawValue>) -> Value {
+        let lists = self.counts.lists.fetch_add(1, Ordering::Relaxed);
+        if self.options.own > 0 {
+            return json!({ "tools": own::listed(server, self.options.own) });
+        }
         let added = self.counts.added.load(Ordering::Relaxed);
         let flipped = self.counts.flipped.load(Ordering::Relaxed);
         let mut tools = tools::listed(self.options.only.as_ref(), added, flipped);
         if self.options.malformed {
             // In the middle, so that good tools stand on both sides.
             tools.splice(tools.len() / 2..tools.len() / 2, tools::malformed());
+        }
+        if self.options.restless
+            && let Some(tool) = tools.first_mut()
+        {
+            tool["description"] = format!("Not what it was {lists} lists ago").into();
         }
         if self.options.page == 0 {
             return json!({ "tools": tools });
@@ -458,6 +478,7 @@ impl Stub {
             "cancelled": counts.cancelled.load(Ordering::Relaxed),
             "abandoned": counts.abandoned.load(Ordering::Relaxed),
             "initialized": counts.initialized.load(Ordering::Relaxed),
+            "lists": counts.lists.load(Ordering::Relaxed),
         });
         let text = [json!({"type": "text", "text": stats.to_string()})];
         json!({"content": text, "structuredContent": stats}).to_string().into_bytes()

@@ -8,9 +8,12 @@ use std::sync::atomic::Ordering;
 use std::{env, thread};
 
 use crate::behaviour::{Behaviour, DEAF};
+use crate::tools::LIST_CHANGED;
 use crate::{Message, Pace, Reply, Stub};
 
 const FLOOD_LINES: usize = 8 * 1024;
+const STORM_LINES: usize = 20;
+const STORM_PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
 const GARBAGE: &[u8] = b"<<< this is not JSON {]\n";
 const FOREIGN: &[u8] = br#"{"jsonrpc":"2.0","id":987654321,"result":{"content":[{"type":"text","text":"nobody asked for this"}]}}"#;
 const ODD_PACE: Pace =
@@ -18,7 +21,11 @@ const ODD_PACE: Pace =
 
 /// Serves stdin until it ends.
 pub(crate) fn run(stub: &Stub) -> io::Result<()> {
+    let server = format!("/{}", process::id());
     thread::scope(|scope| {
+        if stub.options.restless {
+            scope.spawn(storm);
+        }
         let mut lines = io::stdin().lock();
         let mut line = Vec::new();
         loop {
@@ -28,7 +35,7 @@ pub(crate) fn run(stub: &Stub) -> io::Result<()> {
                 process::exit(0);
             }
             let Ok(message) = serde_json::from_slice::<Message<'_>>(&line) else { continue };
-            let Some(reply) = stub.reply(&message, &line) else { continue };
+            let Some(reply) = stub.reply(&server, &message, &line) else { continue };
             if reply.pace.is_leisurely() || reply.asks.is_some() {
                 scope.spawn(move || write(stub, reply));
             } else {
@@ -36,6 +43,18 @@ pub(crate) fn run(stub: &Stub) -> io::Result<()> {
             }
         }
     })
+}
+
+/// Says some thousand times a second that the tools have changed.
+fn storm() -> io::Result<()> {
+    loop {
+        let mut out = io::stdout().lock();
+        for _ in 0..STORM_LINES {
+            line(&mut out, LIST_CHANGED.as_bytes(), Pace::default())?;
+        }
+        drop(out);
+        thread::sleep(STORM_PAUSE);
+    }
 }
 
 fn write(stub: &Stub, mut reply: Reply) -> io::Result<()> {

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::value::RawValue;
 
-use super::{Catalog, Change, same_raw};
+use super::replacing::same_raw;
+use super::{Catalog, Change};
 use crate::catalog::DiscoveredTool;
 use crate::schema::cache::Cache;
 use crate::schema::compile::{STACK, Schema, Settings, Unusable};
@@ -25,7 +26,8 @@ pub const LIMIT: Duration = Duration::from_secs(30);
 /// Schemas of more bytes are compiled after their tools are shown.
 const SMALL_BYTES: usize = 64 << 10;
 
-/// How long the small schemas of one server may take before their tools are shown.
+/// How long the small schemas of those sets that are taken up together may take before their tools
+/// are shown.
 const BEFORE_SHOWN: Duration = Duration::from_millis(250);
 
 /// Compiles the schemas of a catalog.
@@ -52,7 +54,13 @@ pub(super) struct Late {
     pub(super) new: bool,
 }
 
-/// The time that is left before the tools of one server are shown.
+impl Late {
+    pub(super) fn is_small(&self) -> bool {
+        self.raw.get().len() <= SMALL_BYTES
+    }
+}
+
+/// The time that is left before the tools are shown.
 struct Quick(Instant);
 
 impl Quick {
@@ -85,7 +93,7 @@ impl Compiler {
     /// Blocks until it is done, at most [`LIMIT`] after those before it.
     fn finish<'a>(&self, late: &'a Late) -> Option<&'a OutputSchema> {
         let text = late.raw.get().as_bytes();
-        if text.len() <= SMALL_BYTES {
+        if late.is_small() {
             let new = late.awaited.get().is_none();
             let compile = || outcome(self.schemas.get(text, &self.settings));
             return new.then(|| late.awaited.get_or_init(compile));
@@ -153,18 +161,19 @@ impl Catalog {
         tokio::time::timeout_at(deadline.into(), compiled).await.unwrap_or(false)
     }
 
-    /// The schemas of a set: those that tools have already, and new ones as far as they are
-    /// compiled quickly.
-    pub(super) fn ready(&self, server: &str, discovered: &[DiscoveredTool]) -> Vec<OutputSchema> {
+    /// The schemas of sets: those that tools have already, and new ones as far as they are compiled
+    /// quickly.
+    pub(super) fn ready(&self, sets: &[(&str, &[DiscoveredTool])]) -> Vec<Vec<OutputSchema>> {
         let (last, time) = (self.load(), Quick::start());
-        let schema = |found: &DiscoveredTool| {
+        let schema = |server: &str, found: &DiscoveredTool| {
             let known = last.named(server, &found.name);
             match known.filter(|known| same_raw(&known.output_schema, &found.output_schema)) {
                 Some(known) => known.schema.now().clone(),
                 None => self.compiler.quickly(found.output_schema.as_deref(), &time),
             }
         };
-        discovered.iter().map(schema).collect()
+        let sets = sets.iter();
+        sets.map(|(server, set)| set.iter().map(|found| schema(server, found)).collect()).collect()
     }
 }
 

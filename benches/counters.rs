@@ -1,0 +1,26 @@
+//! What counting a call costs: begun, ended with its outcome and three durations, of a known server.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use criterion::Criterion;
+use mcpproxy::telemetry::Calls;
+use mcpproxy::telemetry::calls::{Outcome, Took};
+
+fn main() {
+    let mut criterion = Criterion::default().configure_from_args();
+    let calls = Calls::new(200);
+    let tally = calls.tally();
+    let mut us = 0;
+    criterion.bench_function("counters/call", |bencher| {
+        bencher.iter(|| {
+            us = (us + 37) % 100_000;
+            let total = black_box(Duration::from_micros(us + 40));
+            let upstream = Some(black_box(Duration::from_micros(us)));
+            tally.began();
+            tally.ended(black_box(Some(7)), Outcome::Success, Took { total, upstream });
+        });
+    });
+    criterion.bench_function("counters/read 200 servers", |bencher| bencher.iter(|| calls.read()));
+    criterion.final_summary();
+}

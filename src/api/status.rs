@@ -1,0 +1,323 @@
+//! `/api/v1/status`: how the proxy is, in numbers and in what is wrong. Each number is read where it is
+//! kept; none is kept here.
+
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::State;
+use super::answer::{Failure, Success, encode};
+use super::query::Query;
+use crate::activity::Health;
+use crate::proxy::{Worker, held};
+use crate::telemetry::calls::{Decision, Outcome, Refusal, Sums, Totals};
+use crate::telemetry::histogram::Durations;
+use crate::tool::OutputSchema;
+use crate::upstream::supervisor::{ServerState, Status};
+
+/// Shows version, uptime, counters, and what is wrong.
+#[utoipa::path(
+    get,
+    path = "/api/v1/status",
+    tag = "state",
+    operation_id = "getStatus",
+    responses((status = 200, description = "How the proxy is", body = Success<Overview>))
+)]
+pub(super) fn status(state: &State, worker: &Worker, query: Query) -> Result<Bytes, Failure> {
+    query.finish()?;
+    let proxy = &worker.proxy;
+    let states = proxy.upstreams.states();
+    let connected = states.iter().filter(|state| state.status == Status::Connected).count();
+    let activity = proxy.activity.health();
+    let log = Log { lines_lost: state.lines.lost() };
+    let connections = state.connections.get().into_iter().flatten();
+    Ok(encode(&Overview {
+        version: env!("CARGO_PKG_VERSION"),
+        uptime_seconds: state.started.elapsed().as_secs(),
+        faults: faults(&states, &activity, &log),
+        servers: Connected { total: states.len(), connected },
+        tools: proxy.catalog.load().tools().len(),
+        calls: proxy.calls.read().into(),
+        load: Load {
+            sessions: state.sessions.count(),
+            connections: connections.map(|open| open.load(Ordering::Relaxed)).sum(),
+            held: (&proxy.held).into(),
+            behind: (&proxy.behind).into(),
+        },
+        schemas: schemas(worker),
+        activity,
+        log,
+    }))
+}
+
+/// What is wrong now, each with its cause.
+fn faults(states: &[ServerState], activity: &Health, log: &Log) -> Vec<Fault> {
+    let servers = states.iter().filter(|state| match state.status {
+        Status::Failed => true,
+        Status::Connected | Status::Connecting => !state.reason.is_empty(),
+        Status::Disabled => false,
+    });
+    let servers = servers.map(|state| Fault {
+        part: Part::Server,
+        server: Some(state.name.to_string()),
+        cause: state.reason.to_string(),
+    });
+    let fault = |part, cause| Fault { part, server: None, cause };
+    let lost =
+        |what: &str, count: u64| (count > 0).then(|| format!("{count} {what} since the start"));
+    let of_log = [
+        (Part::Activity, activity.failed.clone()),
+        (Part::Activity, lost("entries could not be recorded", activity.lost)),
+        (Part::Log, lost("lines could not be written", log.lines_lost)),
+    ];
+    let of_log = of_log.into_iter().filter_map(|(part, cause)| Some(fault(part, cause?)));
+    servers.chain(of_log).collect()
+}
+
+fn schemas(worker: &Worker) -> Schemas {
+    let snapshot = worker.proxy.catalog.load();
+    let (mut unusable, mut judged_by_tape_alone) = (Vec::new(), Vec::new());
+    let mut compiling = Vec::new();
+    for tool in snapshot.tools() {
+        match tool.schema.now() {
+            OutputSchema::Unusable(reason) => {
+                unusable.push(Unusable { tool: tool.name.to_string(), reason: reason.to_string() });
+            }
+            OutputSchema::Compiled(schema) if schema.judged_by_tape_alone() => {
+                judged_by_tape_alone.push(tool.name.to_string());
+            }
+            OutputSchema::Compiling(_) => compiling.push(tool.name.to_string()),
+            OutputSchema::Absent | OutputSchema::Compiled(_) => {}
+        }
+    }
+    let disagreements = worker.proxy.judges.disagreements();
+    Schemas { unusable, compiling, judged_by_tape_alone, disagreements }
+}
+
+#[derive(Serialize, ToSchema)]
+struct Overview {
+    #[schema(value_type = String)]
+    version: &'static str,
+    uptime_seconds: u64,
+    /// What is wrong now; empty if nothing is.
+    faults: Vec<Fault>,
+    servers: Connected,
+    /// Tools in the catalog.
+    tools: usize,
+    calls: Calls,
+    load: Load,
+    schemas: Schemas,
+    activity: Health,
+    log: Log,
+}
+
+/// Something that is wrong.
+#[derive(Serialize, ToSchema)]
+struct Fault {
+    part: Part,
+    /// Which server, where it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    server: Option<String>,
+    /// Why, in one line.
+    cause: String,
+}
+
+/// Where something is wrong.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum Part {
+    /// An upstream server.
+    Server,
+    /// The activity log.
+    Activity,
+    /// The log on stderr.
+    Log,
+}
+
+/// The log on stderr.
+#[derive(Serialize, ToSchema)]
+struct Log {
+    /// Lines that could not be written since the start: stderr is closed, or is not read in time.
+    lines_lost: u64,
+}
+
+#[derive(Serialize, ToSchema)]
+struct Connected {
+    total: usize,
+    connected: usize,
+}
+
+/// What is in use now.
+#[derive(Serialize, ToSchema)]
+struct Load {
+    /// MCP sessions of clients.
+    sessions: usize,
+    /// Connections of clients.
+    connections: usize,
+    /// Bytes of answers that strict holds.
+    held: Room,
+    /// Bytes of answers that warn has forwarded and not judged yet.
+    behind: Room,
+}
+
+/// Bytes in use.
+#[derive(Serialize, ToSchema)]
+struct Room {
+    bytes: u64,
+    /// Most that may be.
+    limit: u64,
+}
+
+impl From<&held::Budget> for Room {
+    fn from(budget: &held::Budget) -> Self {
+        Self { bytes: budget.used(), limit: budget.limit() }
+    }
+}
+
+/// What became of all calls since the start: of tools, our own among them, and of other requests
+/// that go to servers.
+#[derive(Serialize, ToSchema)]
+struct Calls {
+    #[serde(flatten)]
+    counted: Counted,
+    /// Those under way.
+    in_flight: u64,
+    refusals: Refusals,
+    decisions: Decisions,
+}
+
+/// Calls that ended since the start.
+#[derive(Serialize, ToSchema)]
+#[schema(as = CallCounts)]
+pub(super) struct Counted {
+    total: u64,
+    success: u64,
+    /// Those that failed, upstream or on the way.
+    error: u64,
+    /// Those whose answers were not let in.
+    blocked: u64,
+    /// Those that were not let out.
+    rejected: u64,
+    /// How long they took.
+    duration_us: Percentiles,
+    /// Of that what the proxy added.
+    overhead_us: Percentiles,
+    /// Of that what upstreams took, of those that were sent.
+    upstream_us: Percentiles,
+}
+
+/// Microseconds, off by 6 % at most; none where there was no call.
+#[derive(Serialize, ToSchema)]
+struct Percentiles {
+    #[schema(required)]
+    p50: Option<u64>,
+    #[schema(required)]
+    p99: Option<u64>,
+}
+
+impl From<&Durations> for Percentiles {
+    fn from(durations: &Durations) -> Self {
+        Self { p50: durations.percentile(50), p99: durations.percentile(99) }
+    }
+}
+
+impl From<&Sums> for Counted {
+    fn from(sums: &Sums) -> Self {
+        Self {
+            total: sums.count(),
+            success: sums.of(Outcome::Success),
+            error: sums.of(Outcome::Error),
+            blocked: sums.of(Outcome::Blocked),
+            rejected: sums.of(Outcome::Rejected),
+            duration_us: (&sums.total).into(),
+            overhead_us: (&sums.added).into(),
+            upstream_us: (&sums.upstream).into(),
+        }
+    }
+}
+
+/// Calls without an answer of an upstream, by kind.
+#[derive(Serialize, ToSchema)]
+struct Refusals {
+    /// They cannot be read.
+    unreadable: u64,
+    /// Their headers say something else than their arguments.
+    headers: u64,
+    /// Their intent is missing, malformed or another than the variant.
+    intent: u64,
+    /// Annotations or capability stand against them.
+    gate: u64,
+    /// There is no such server or tool.
+    unknown: u64,
+    /// The upstream failed.
+    upstream: u64,
+    /// Requests other than calls of tools that cannot be answered.
+    failed: u64,
+    /// The activity log takes no record.
+    unavailable: u64,
+}
+
+/// Decisions on record, by policy.
+#[derive(Serialize, ToSchema)]
+struct Decisions {
+    output_validation: Decided,
+    intent: Decided,
+    capability: Decided,
+}
+
+#[derive(Serialize, ToSchema)]
+struct Decided {
+    blocked: u64,
+    warning: u64,
+}
+
+impl From<Totals> for Calls {
+    fn from(totals: Totals) -> Self {
+        let refused = |kind| totals.refused(kind);
+        let decided = |blocked, warned| Decided {
+            blocked: totals.decided(blocked),
+            warning: totals.decided(warned),
+        };
+        Self {
+            counted: (&totals.all).into(),
+            in_flight: totals.in_flight(),
+            refusals: Refusals {
+                unreadable: refused(Refusal::Unreadable),
+                headers: refused(Refusal::Headers),
+                intent: refused(Refusal::Intent),
+                gate: refused(Refusal::Gate),
+                unknown: refused(Refusal::Unknown),
+                upstream: refused(Refusal::Upstream),
+                failed: refused(Refusal::Failed),
+                unavailable: refused(Refusal::Unavailable),
+            },
+            decisions: Decisions {
+                output_validation: decided(Decision::OutputBlocked, Decision::OutputWarned),
+                intent: decided(Decision::IntentBlocked, Decision::IntentWarned),
+                capability: decided(Decision::CapabilityBlocked, Decision::CapabilityWarned),
+            },
+        }
+    }
+}
+
+/// What is remarkable about output schemas (FR-A9).
+#[derive(Serialize, ToSchema)]
+struct Schemas {
+    /// Those that cannot be used, and why.
+    unusable: Vec<Unusable>,
+    /// Tools whose schemas are being compiled: calls to them that are judged wait for it.
+    compiling: Vec<String>,
+    /// Tools whose answers one engine judges alone.
+    judged_by_tape_alone: Vec<String>,
+    /// How often the two engines disagreed.
+    disagreements: u64,
+}
+
+#[derive(Serialize, ToSchema)]
+struct Unusable {
+    tool: String,
+    reason: String,
+}
