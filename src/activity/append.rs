@@ -273,6 +273,8 @@ pub mod keys {
     pub const FIRST: &[u8] = b"first";
     /// The ranges of records that are lost, in the state keyspace: pairs of the first and last number.
     pub const GAPS: &[u8] = b"gaps";
+    /// How many of the records that could not be recorded the log has told, in the state keyspace.
+    pub const LOST: &[u8] = b"lost";
 
     /// A sequence number, or a segment.
     #[must_use]

@@ -16,6 +16,7 @@ use tokio::sync::{broadcast, oneshot};
 
 use super::clock;
 use super::config::{Config, Durability, OnFailure};
+use super::lost::Tally;
 use super::query::{Filter, Listing, Page};
 use super::record::{Entry, Id, Record};
 use super::recover::{self, Reading};
@@ -23,7 +24,7 @@ use super::retention;
 use super::shared::{Message, Shared};
 use super::stats::{Period, Summary};
 use super::store::StoreError;
-use super::threads::{Writer, watch_the_disk};
+use super::threads::{Writer, count_what_is_lost, watch_the_disk};
 use super::verify::{Report, verify};
 use super::view::View;
 use super::writer;
@@ -71,7 +72,7 @@ pub struct Health {
     /// Why it cannot be written, if it cannot.
     #[schema(required)]
     pub failed: Option<String>,
-    /// Entries that could not be recorded since the start.
+    /// Entries that could not be recorded, since the log was begun.
     pub lost: u64,
     /// Calls under way or waiting to be written.
     pub queued: usize,
@@ -213,6 +214,8 @@ impl Activity {
         let pruner = writer.help("activity-prune", Self::prune_now_and_then)?;
         let _ = activity.shared.pruner.set(pruner);
         writer.help("activity-watch", watch_the_disk)?;
+        let counter = writer.help("activity-lost", count_what_is_lost)?;
+        let _ = activity.shared.counter.set(counter);
         Ok((activity, writer))
     }
 
@@ -228,6 +231,8 @@ impl Activity {
         // Nobody takes what is sent.
         let (shared, _) = Shared::new(config, Box::new(unix_millis));
         shared.store.store(Arc::new(Some(store)));
+        let tally = Tally::read(copy.path())?.0;
+        shared.lost.store(tally.total + tally.waiting, Ordering::Relaxed);
         let activity = Self { shared };
         let reading = Some((copy, lock));
         let helpers = Vec::new();
@@ -437,7 +442,11 @@ impl Activity {
     ///
     /// [`QueryError`].
     pub fn verify(&self, progress: impl FnMut(u64, u64)) -> Result<Report, QueryError> {
-        Ok(verify(&self.view()?, None, progress)?)
+        let mut report = verify(&self.view()?, None, progress)?;
+        report
+            .unrecorded
+            .extend(self.shared.ledger.untold(self.shared.lost.load(Ordering::Relaxed)));
+        Ok(report)
     }
 
     /// Records from now on, as they are stored.
@@ -453,7 +462,7 @@ impl Activity {
         Health {
             failed: shared.failure(),
             lost: shared.lost.load(Ordering::Relaxed),
-            queued: shared.capacity - shared.room.available_permits().min(shared.capacity),
+            queued: shared.waiting(),
             durable_seq: shared.durable_seq.load(Ordering::Relaxed),
             lag_ms: shared.lag(Instant::now()).as_millis() as u64,
             longest_sync_ms: shared.disk_longest.load(Ordering::Relaxed) / 1000,
@@ -505,8 +514,9 @@ impl Slot {
         // The writer gives the room back once it has written the entry.
         let counted = std::mem::take(&mut self.counted);
         let shared = &self.shared;
-        if !counted && shared.refuses() {
+        if shared.refuses() && (!counted || shared.is_over.load(Ordering::Acquire)) {
             shared.lost.fetch_add(1, Ordering::Relaxed);
+            shared.room.add_permits(usize::from(counted));
             return durable;
         }
         let waits = sender.is_some();

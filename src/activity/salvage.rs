@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use super::append::{Appender, keys};
 use super::copy::{self, Copy};
 use super::gap::Gap;
+use super::lost;
 use super::record::{Draft, Source, Status, Text, Type};
 use super::recover::{self, Lock};
 use super::redact::Redactor;
@@ -62,6 +63,7 @@ fn go_on(dir: &Path, now_ms: u64) -> Result<Option<Salvaged>, StoreError> {
             None => (0, 0),
         }
     };
+    lost::copy(dir, &new)?;
     fs::rename(dir, &aside)?;
     recover::replace(dir)?;
     drop(lock);
@@ -190,11 +192,13 @@ fn keep(
         batch.put(Space::State, keys::FIRST, first);
     });
     let (mut kept, mut gaps, mut known, mut end) = (0, Vec::new(), Vec::new(), None);
+    let mut told = lost::told(&view).unwrap_or_default();
     let mut result = Ok(());
     verify::walk(&view, |step| {
         match step {
             Step::Record { head, body, .. } => {
                 known.extend(verify::gap(head, body));
+                told = told.max(verify::unrecorded(head, body).map_or(0, |it| it.total));
                 kept += u64::from(appender.push_raw(head, body).is_ok());
             }
             Step::Hole(hole) => match (hole.gap(), hole.behind) {
@@ -219,7 +223,10 @@ fn keep(
     let lost: u64 = gaps.iter().map(|(gap, _)| gap.records()).sum();
     let ranges = gaps.iter().flat_map(|(gap, _)| [gap.first_lost_seq, gap.last_lost_seq]);
     let ranges: Vec<u8> = ranges.flat_map(u64::to_be_bytes).collect();
-    appender.also(|batch| batch.put(Space::State, keys::GAPS, ranges));
+    appender.also(|batch| {
+        batch.put(Space::State, keys::GAPS, ranges);
+        batch.put(Space::State, keys::LOST, told.to_be_bytes().to_vec());
+    });
     // Of those that were lost before, the log speaks already.
     for (gap, why) in gaps.iter().filter(|(gap, _)| !known.contains(gap)) {
         appender.push(&gap.draft(why, now_ms).into(), now_ms);

@@ -3,7 +3,7 @@
 //! Counters and a queue; what they mean is decided in `handle` and `writer`.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, SendError, Sender};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit, broadcast, oneshot};
 use super::clock::Opened;
 use super::config::Config;
 use super::epochs::Epochs;
+use super::lost::Ledger;
 use super::record::{Entry, MAX_ERROR_BYTES, MAX_METADATA_BYTES, Record};
 use super::retention::Cut;
 use super::store::Store;
@@ -44,6 +45,8 @@ pub(super) enum Message {
     Flush(mpsc::SyncSender<()>),
     /// Removes the records before a cut; answer when that can be seen.
     Cut(Cut, mpsc::SyncSender<()>),
+    /// Put on record what could not be recorded, if anything.
+    Lost,
     /// Write what came before, and end.
     Close,
 }
@@ -66,7 +69,14 @@ pub(super) struct Shared {
     /// The disk has not answered the writer for so long that nobody waits for it any more.
     pub(super) is_stalled: AtomicBool,
     pub(super) is_closed: AtomicBool,
+    /// The log is failed, and nothing is written before the next start.
+    pub(super) is_over: AtomicBool,
+    /// Entries that could not be recorded, since the log was begun.
     pub(super) lost: AtomicU64,
+    /// What is written down of them.
+    pub(super) ledger: Ledger,
+    /// The thread that writes it down, to be woken.
+    pub(super) counter: OnceLock<Thread>,
     pub(super) written: AtomicU64,
     pub(super) durable_seq: AtomicU64,
     /// When the batch under way was begun, in microseconds since `base`; 0 for none.
@@ -113,7 +123,10 @@ impl Shared {
             is_failed: AtomicBool::new(false),
             is_stalled: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
             lost: AtomicU64::new(0),
+            ledger: Ledger::default(),
+            counter: OnceLock::new(),
             written: AtomicU64::new(0),
             durable_seq: AtomicU64::new(0),
             batch_since: AtomicU64::new(0),
@@ -137,11 +150,30 @@ impl Shared {
         self.room.try_acquire().map(SemaphorePermit::forget).is_ok()
     }
 
+    /// Calls under way, or waiting to be written.
+    pub(super) fn waiting(&self) -> usize {
+        self.capacity - self.room.available_permits().min(self.capacity)
+    }
+
     /// Puts a message into the queue. Without a writer its entry is lost.
     pub(super) fn send(&self, message: Message) {
-        if self.queue.send(message).is_err() {
+        if let Err(SendError(Message::Entry { .. })) = self.queue.send(message) {
             self.lost.fetch_add(1, Ordering::Relaxed);
+            tracing::error!("a record is lost: the activity log is closed");
         }
+    }
+
+    /// Has it written down how many entries are lost.
+    pub(super) fn count_lost(&self) {
+        if let Some(thread) = self.counter.get() {
+            thread.unpark();
+        }
+    }
+
+    /// Writes down how many entries are lost, and that so many more wait.
+    pub(super) fn save_lost(&self, waiting: u64) {
+        let now_ms = self.refuses().then(|| (self.clock)());
+        self.ledger.save(self.lost.load(Ordering::Relaxed), waiting, now_ms);
     }
 
     pub(super) fn wake(&self) {

@@ -293,7 +293,7 @@ enum Vitality {
 struct LogHealth {
     /// True when it cannot be written.
     failed: bool,
-    /// Entries that could not be recorded since the start.
+    /// Entries that could not be recorded, since the log was begun.
     lost: u64,
 }
 
