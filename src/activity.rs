@@ -24,6 +24,7 @@ pub mod handle;
 pub mod head;
 mod lenient;
 pub mod lost;
+pub mod node;
 pub mod pack;
 mod places;
 pub mod query;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::copy::Copy;
 use super::head::{HeadFile, Mark};
+use super::node;
 use super::record::Hash;
 use super::seal::{self, Depth, Finding};
 use super::store::{DB, Store, StoreError, newest_journal};
@@ -159,6 +160,7 @@ fn open_now(dir: &Path) -> Result<Opened, StoreError> {
     let opened = HeadFile::open(dir).and_then(|(head, reading)| {
         let store = Store::open(dir)?;
         check_end(dir, reading.mark, &View::new(store.snapshot())?)?;
+        node::agree(dir, store.node())?;
         Ok((store, head))
     });
     match opened {

@@ -19,7 +19,7 @@ const READ_BYTES: usize = 1 << 20;
 const TABLES: &str = "tables";
 
 /// The files beside the store that a log of an earlier version does not have.
-const LATER: [&str; 1] = [super::lost::NAME];
+const LATER: [&str; 2] = [super::lost::NAME, super::node::NAME];
 
 /// Which files are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

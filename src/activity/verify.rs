@@ -19,7 +19,7 @@ use super::copy::Copy;
 use super::gap::{Gap, Unrecorded};
 use super::head::{HeadFile, Mark};
 use super::lost::{self, Tally};
-use super::record::{Body, Hash, Type};
+use super::record::{Hash, Type};
 use super::recover::{self, Lock};
 use super::seal::{self, Depth, Finding};
 use super::store::{DB, Store, StoreError};
@@ -234,14 +234,14 @@ pub fn verify(
                 return if too_many { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
             }
         };
-        report.gaps.extend(gap(head, body));
-        if report.unrecorded.len() < MOST_OUTAGES {
-            report.unrecorded.extend(unrecorded(head, body));
-        }
-        if let Ok(head) = codec::decode_head(head)
-            && head.kind == Type::Retention
-        {
-            retention = codec::decode_body(body).ok().and_then(|body| kept_from(&body));
+        let kind = kind(head);
+        if kind == Some(Type::Gap) {
+            report.gaps.extend(gap(body));
+            if report.unrecorded.len() < MOST_OUTAGES {
+                report.unrecorded.extend(unrecorded(body));
+            }
+        } else if kind == Some(Type::Retention) {
+            retention = kept_from(body);
         }
         report.records += 1;
         report.last = seq;
@@ -258,7 +258,7 @@ pub fn verify(
     }
     let broken = |seq, fault, why: &str| Some(Broken::new(seq, fault, why));
     progress(report.records, total);
-    if first > 1 && retention != Some((first, view.before_first()?.to_string())) {
+    if first > 1 && retention != Some((first, view.before_first()?)) {
         let why = "no retention record says that it was removed";
         report.broken = broken(first - 1, Fault::Missing, why);
         return Ok(report);
@@ -414,26 +414,28 @@ fn walk_block(
     Ok(None)
 }
 
-/// What a record says about a gap, if it is of that type.
-pub(super) fn gap(head: &[u8], body: &[u8]) -> Option<Gap> {
-    gap_body(head, body).and_then(|body| Gap::read(&body))
+/// What a record is about.
+pub(super) fn kind(head: &[u8]) -> Option<Type> {
+    codec::decode_head(head).ok().map(|head| head.kind)
 }
 
-/// What a record says about what could not be written, if it does.
-pub(super) fn unrecorded(head: &[u8], body: &[u8]) -> Option<Unrecorded> {
-    gap_body(head, body).and_then(|body| Unrecorded::read(&body))
+/// What the body of a record of the type `gap` says about a hole, if it does.
+pub(super) fn gap(body: &[u8]) -> Option<Gap> {
+    Gap::read(&codec::decode_body(body).ok()?)
 }
 
-fn gap_body(head: &[u8], body: &[u8]) -> Option<Body> {
-    let is_gap = codec::decode_head(head).is_ok_and(|head| head.kind == Type::Gap);
-    is_gap.then(|| codec::decode_body(body).ok()).flatten()
+/// What the body of a record of the type `gap` says about what could not be written, if it does.
+pub(super) fn unrecorded(body: &[u8]) -> Option<Unrecorded> {
+    Unrecorded::read(&codec::decode_body(body).ok()?)
 }
 
-/// What a retention record says about the first kept record.
-fn kept_from(body: &Body) -> Option<(u64, String)> {
+/// What the body of a record of the type `retention` says about the first kept record: its number,
+/// and the hash that it follows.
+pub(super) fn kept_from(body: &[u8]) -> Option<(u64, Hash)> {
+    let body = codec::decode_body(body).ok()?;
     let metadata: serde_json::Value = serde_json::from_slice(body.metadata.bytes()).ok()?;
     let first = metadata.get("first_kept_seq")?.as_u64()?;
-    Some((first, metadata.get("first_kept_prev_hash")?.as_str()?.into()))
+    Some((first, Hash::parse(metadata.get("first_kept_prev_hash")?.as_str()?)?))
 }
 
 fn used_bytes(path: &Path) -> Result<usize, StoreError> {
