@@ -46,7 +46,7 @@ pub mod view;
 mod writer;
 
 pub use config::{Config, Durability, OnFailure};
-pub use handle::{Activity, Durable, Health, Live, LiveEvent, QueryError, Refused, Slot};
+pub use handle::{Activity, Durable, Health, Live, LiveEvent, QueryError, Refused, Slot, Standing};
 pub use query::{Filter, From, Listing, Page, Payloads};
 pub use record::{
     Decision, Draft, Entry, Id, Operation, Payload, Policy, Raw, Record, Source, Status, Text,

@@ -12,6 +12,8 @@
 mod lost;
 #[path = "faults/plan.rs"]
 mod plan;
+#[path = "faults/ready.rs"]
+mod ready;
 #[path = "faults/subject.rs"]
 mod subject;
 #[path = "faults/sweep.rs"]

@@ -66,9 +66,23 @@ pub enum QueryError {
     Busy,
 }
 
+/// What calls have of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Standing {
+    /// It is written.
+    Ok,
+    /// It cannot be written, and calls go on (`on_failure: continue`).
+    Degraded,
+    /// It cannot be written, and calls are refused.
+    Failed,
+}
+
 /// How the log is.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 pub struct Health {
+    /// What calls have of it.
+    pub state: Standing,
     /// Why it cannot be written, if it cannot.
     #[schema(required)]
     pub failed: Option<String>,
@@ -455,11 +469,26 @@ impl Activity {
         Live(self.shared.live.subscribe())
     }
 
+    /// What calls have of the log now.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        let shared = &self.shared;
+        if shared.is_closed.load(Ordering::Acquire) {
+            return Standing::Failed;
+        }
+        match (shared.refuses(), shared.config.on_failure) {
+            (false, OnFailure::Refuse | OnFailure::Continue) => Standing::Ok,
+            (true, OnFailure::Refuse) => Standing::Failed,
+            (true, OnFailure::Continue) => Standing::Degraded,
+        }
+    }
+
     /// How the log is.
     #[must_use]
     pub fn health(&self) -> Health {
         let shared = &self.shared;
         Health {
+            state: self.standing(),
             failed: shared.failure(),
             lost: shared.lost.load(Ordering::Relaxed),
             queued: shared.waiting(),

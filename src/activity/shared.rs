@@ -201,11 +201,13 @@ impl Shared {
     /// Why nothing can be written, if nothing can.
     pub(super) fn failure(&self) -> Option<String> {
         let failed = self.failure.load().as_ref().clone();
-        failed.or_else(|| {
+        let stalled = || {
             let waits = self.disk_waits(Instant::now())?;
             let stalled = self.is_stalled.load(Ordering::Acquire);
             stalled.then(|| format!("the disk has not answered for {} s", waits.as_secs()))
-        })
+        };
+        let closed = || self.is_closed.load(Ordering::Acquire).then(|| "it is closed".to_owned());
+        failed.or_else(stalled).or_else(closed)
     }
 
     pub(super) fn failure_text(&self) -> String {
