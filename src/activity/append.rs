@@ -256,15 +256,19 @@ impl Appender {
 
     /// Writes what is derived from a segment that is full.
     fn seal(&mut self, number: u64) {
-        let segment = std::mem::take(&mut self.segment);
-        for (bucket, postings) in segment.postings() {
-            self.batch.put(Space::Index, keys::postings(bucket, number), postings);
-        }
-        for (bucket, stats) in segment.buckets() {
-            self.batch.put(Space::Stats, keys::bucket(bucket, number), stats.encode());
-        }
-        self.batch.put(Space::Segments, keys::number(number), segment.bounds().encode());
+        seal(&std::mem::take(&mut self.segment), number, &mut self.batch);
     }
+}
+
+/// Writes what is derived from the segment `number`.
+pub(super) fn seal(segment: &Builder, number: u64, batch: &mut Batch) {
+    for (bucket, postings) in segment.postings() {
+        batch.put(Space::Index, keys::postings(bucket, number), postings);
+    }
+    for (bucket, stats) in segment.buckets() {
+        batch.put(Space::Stats, keys::bucket(bucket, number), stats.encode());
+    }
+    batch.put(Space::Segments, keys::number(number), segment.bounds().encode());
 }
 
 /// The keys of the store.

@@ -5,10 +5,9 @@
 //! for queries. Writing is the thread's work (`writer`), reading that of `view`.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use thiserror::Error;
@@ -20,7 +19,6 @@ use super::lost::Tally;
 use super::query::{Filter, Listing, Page};
 use super::record::{Entry, Id, Record};
 use super::recover::{self, Reading};
-use super::retention;
 use super::shared::{Message, Shared};
 use super::stats::{Period, Summary};
 use super::store::StoreError;
@@ -35,11 +33,9 @@ const RESERVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a reply waits for a commit that overruns.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a query waits for records that are on their way.
-const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a flush looks whether the log has failed meanwhile.
 const FLUSH_POLL: Duration = Duration::from_millis(100);
-/// How often it is looked for records that are no longer to be kept.
-const PRUNE_EVERY: Duration = Duration::from_secs(60);
 
 /// Why a call may not go out.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -228,6 +224,8 @@ impl Activity {
         let pruner = writer.help("activity-prune", Self::prune_now_and_then)?;
         let _ = activity.shared.pruner.set(pruner);
         writer.help("activity-watch", watch_the_disk)?;
+        let scrubber = writer.help("activity-scrub", Self::scrub_now_and_then)?;
+        let _ = activity.shared.scrubber.set(scrubber);
         let counter = writer.help("activity-lost", count_what_is_lost)?;
         let _ = activity.shared.counter.set(counter);
         Ok((activity, writer))
@@ -252,20 +250,6 @@ impl Activity {
         let helpers = Vec::new();
         let writer = Writer { activity: activity.clone(), thread: None, helpers, reading };
         Ok((activity, writer))
-    }
-
-    fn prune_now_and_then(&self) {
-        while !self.shared.is_closed.load(Ordering::Acquire) {
-            thread::park_timeout(PRUNE_EVERY);
-            let failed = self.shared.refuses();
-            let closed = self.shared.is_closed.load(Ordering::Acquire);
-            if !failed
-                && !closed
-                && let Err(error) = self.prune()
-            {
-                tracing::warn!(%error, "old activity could not be removed");
-            }
-        }
     }
 
     /// The settings it was opened with.
@@ -328,7 +312,7 @@ impl Activity {
     ///
     /// [`QueryError`].
     pub fn list(&self, filter: &Filter, page: &Page) -> Result<Listing, QueryError> {
-        Ok(self.view()?.list(filter, page)?)
+        self.read_by(|view| view.list(filter, page))
     }
 
     /// The record with this id, if it is kept. Blocks.
@@ -337,7 +321,7 @@ impl Activity {
     ///
     /// [`QueryError`].
     pub fn get(&self, id: Id) -> Result<Option<Record>, QueryError> {
-        Ok(self.view()?.get(id)?)
+        self.read_by(|view| view.get(id))
     }
 
     /// How many records a filter means. Blocks.
@@ -346,7 +330,7 @@ impl Activity {
     ///
     /// [`QueryError`].
     pub fn count(&self, filter: &Filter) -> Result<u64, QueryError> {
-        Ok(self.view()?.count(filter)?)
+        self.read_by(|view| view.count(filter))
     }
 
     /// What a period that ends at `now` (microseconds since 1970) came to. Blocks.
@@ -355,7 +339,19 @@ impl Activity {
     ///
     /// [`QueryError`].
     pub fn summary(&self, period: Period, now: u64) -> Result<Summary, QueryError> {
-        Ok(self.view()?.summary(period, now)?)
+        self.read_by(|view| view.summary(period, now))
+    }
+
+    /// Reads the log as it is now; damage that is met is looked into.
+    fn read_by<T>(
+        &self,
+        read: impl FnOnce(&View) -> Result<T, StoreError>,
+    ) -> Result<T, QueryError> {
+        let result = self.view().and_then(|view| Ok(read(&view)?));
+        if let Err(QueryError::Store(StoreError::Damaged { .. })) = &result {
+            self.shared.suspect();
+        }
+        result
     }
 
     /// The log as it is now, with every record whose reply ended before (ACT-5). Blocks.
@@ -417,38 +413,6 @@ impl Activity {
         }
     }
 
-    /// Removes what is no longer to be kept (ACT-6), and says how many records went. Done by itself
-    /// every minute; never holds calls up. Blocks.
-    ///
-    /// # Errors
-    ///
-    /// [`QueryError`].
-    pub fn prune(&self) -> Result<u64, QueryError> {
-        let _turn = self.shared.pruning.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(store) = self.shared.store.load().as_ref().clone() else { return Ok(0) };
-        let view = View::new(store.snapshot())?;
-        let now = (self.shared.clock)();
-        let now = self.shared.opened.get().map_or(now, |opened| opened.age_from(now));
-        let cut = retention::due(&view, &store, &self.shared.config, now)?;
-        drop(view);
-        if let Some(cut) = &cut {
-            let (removed, first, limit) = (cut.removed, cut.first, cut.reason.as_str());
-            tracing::info!(removed, first, limit, "old activity is removed");
-            let (answer, answered) = mpsc::sync_channel(1);
-            self.shared.send(Message::Cut(cut.clone(), answer));
-            self.shared.wake();
-            answered.recv_timeout(QUERY_TIMEOUT).map_err(|_| QueryError::Busy)?;
-        }
-        let mut cleared = cut.is_some();
-        while !self.shared.is_closed.load(Ordering::Acquire) && retention::clear_segment(&store)? {
-            cleared = true;
-        }
-        if cleared && !self.shared.is_closed.load(Ordering::Acquire) {
-            retention::give_back(&store)?;
-        }
-        Ok(cut.map_or(0, |cut| cut.removed))
-    }
-
     /// Verifies the chain as it is now; `progress` is told how many of how many records are done.
     /// Blocks.
     ///
@@ -456,7 +420,10 @@ impl Activity {
     ///
     /// [`QueryError`].
     pub fn verify(&self, progress: impl FnMut(u64, u64)) -> Result<Report, QueryError> {
-        let mut report = verify(&self.view()?, None, progress)?;
+        let mut report = self.read_by(|view| verify(view, None, progress))?;
+        if !report.is_sound() {
+            self.shared.suspect();
+        }
         report
             .unrecorded
             .extend(self.shared.ledger.untold(self.shared.lost.load(Ordering::Relaxed)));

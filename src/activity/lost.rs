@@ -177,6 +177,19 @@ impl Ledger {
         Ok(lost)
     }
 
+    /// Goes on with the file in `dir`, of a log that took the place of the one before.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Io`].
+    pub(super) fn reopen(&self, dir: &Path) -> Result<(), StoreError> {
+        let (places, _) = Places::open(dir, KIND)?;
+        if let Some(file) = lock(&self.file).as_mut() {
+            file.places = places;
+        }
+        Ok(())
+    }
+
     /// The log cannot be written from now on; `lost` are lost already.
     pub(super) fn begin(&self, cause: &str, lost: u64, now_ms: u64) {
         let mut outage = self.outage();

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::copy::Copy;
 use super::head::{HeadFile, Mark};
+use super::mend;
 use super::node;
 use super::record::Hash;
 use super::seal::{self, Depth, Finding};
@@ -104,6 +105,7 @@ pub(super) fn read(dir: &Path, scratch: &Path) -> Result<Reading, StoreError> {
     let copy = Copy::below(scratch, dir)?;
     let opened = HeadFile::read(dir).and_then(|reading| {
         let reading = reading.usable(dir)?;
+        mend::go_on(copy.path())?;
         let store = Store::open(copy.path())?;
         check_end(dir, reading.mark, &View::new(store.snapshot())?)?;
         Ok(store)
@@ -157,6 +159,7 @@ fn open_now(dir: &Path) -> Result<Opened, StoreError> {
         Finding::Altered(files) => return Err(altered(files)),
     }
     seal::take_away(dir)?;
+    mend::go_on(dir)?;
     let opened = HeadFile::open(dir).and_then(|(head, reading)| {
         let store = Store::open(dir)?;
         check_end(dir, reading.mark, &View::new(store.snapshot())?)?;

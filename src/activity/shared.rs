@@ -2,6 +2,7 @@
 //!
 //! Counters and a queue; what they mean is decided in `handle` and `writer`.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::mpsc::{self, Receiver, SendError, Sender};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -47,6 +48,8 @@ pub(super) enum Message {
     Cut(Cut, mpsc::SyncSender<()>),
     /// Put on record what could not be recorded, if anything.
     Lost,
+    /// A table was found damaged: mend the log.
+    Damaged(PathBuf),
     /// Write what came before, and end.
     Close,
 }
@@ -98,6 +101,10 @@ pub(super) struct Shared {
     /// What the log ended with when it was opened.
     pub(super) opened: OnceLock<Opened>,
     pub(super) pruning: Mutex<()>,
+    /// Something that was read is damaged: the tables are to be looked at.
+    pub(super) is_suspect: AtomicBool,
+    /// The thread that does, to be woken.
+    pub(super) scrubber: OnceLock<Thread>,
     pub(super) pruner: OnceLock<Thread>,
     pub(super) epochs: Epochs,
     pub(super) live: broadcast::Sender<Arc<Record>>,
@@ -139,6 +146,8 @@ impl Shared {
             clock,
             opened: OnceLock::new(),
             pruning: Mutex::new(()),
+            is_suspect: AtomicBool::new(false),
+            scrubber: OnceLock::new(),
             pruner: OnceLock::new(),
             epochs: Epochs::default(),
             live: broadcast::Sender::new(LIVE_RECORDS),
@@ -160,6 +169,15 @@ impl Shared {
         if let Err(SendError(Message::Entry { .. })) = self.queue.send(message) {
             self.lost.fetch_add(1, Ordering::Relaxed);
             tracing::error!("a record is lost: the activity log is closed");
+        }
+    }
+
+    /// Has the tables looked at.
+    pub(super) fn suspect(&self) {
+        if let Some(thread) = self.scrubber.get()
+            && !self.is_suspect.swap(true, Ordering::AcqRel)
+        {
+            thread.unpark();
         }
     }
 

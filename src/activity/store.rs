@@ -22,8 +22,8 @@ use bytes::Bytes;
 use fjall::{AbstractTree, Database, Keyspace, PersistMode, Readable};
 use thiserror::Error;
 
-pub use self::faults::newest_journal;
-use self::faults::{hash, read_error};
+use self::faults::read_error;
+pub use self::faults::{Table, newest_journal};
 pub use self::making::{Fresh, Part};
 use self::making::{create, keyspaces, open_db};
 use super::bytes::DecodeError;
@@ -128,6 +128,18 @@ impl Batch {
     /// Removes a key.
     pub fn remove(&mut self, space: Space, key: impl Into<Bytes>) {
         self.writes.push((space, key.into(), None));
+    }
+
+    /// The blocks of records that it writes, heads and bodies, in order.
+    pub(super) fn blocks(&self) -> Vec<(Bytes, Bytes)> {
+        let of = |space| self.writes.iter().filter(move |write| write.0 == space);
+        let pairs = of(Space::Heads).zip(of(Space::Bodies));
+        pairs.filter_map(|(heads, bodies)| Some((heads.2.clone()?, bodies.2.clone()?))).collect()
+    }
+
+    /// Adds what another batch writes in one keyspace.
+    pub(super) fn take_from(&mut self, other: Self, space: Space) {
+        self.writes.extend(other.writes.into_iter().filter(|write| write.0 == space));
     }
 
     /// True when there is nothing to write.
@@ -289,6 +301,20 @@ impl Store {
         self.space(space).path()
     }
 
+    /// Its tables as they are now. What is not yet in tables is in journals.
+    #[must_use]
+    pub fn tables(&self) -> Vec<Table> {
+        let all = Space::ALL.iter().zip(&self.spaces).flat_map(|(space, keyspace)| {
+            let version = keyspace.tree.current_version();
+            let table = |path: &PathBuf, hash| Table { space: *space, path: path.clone(), hash };
+            version
+                .iter_tables()
+                .map(|it| table(&it.path, it.checksum().into_u128()))
+                .collect::<Vec<_>>()
+        });
+        all.collect()
+    }
+
     /// Reads every table whole, and names those that are not what was written: of which a block, the
     /// index, the filter or anything else is damaged. Such a table stops the store for good once it is
     /// compacted. What is not yet in tables is not looked at.
@@ -296,13 +322,15 @@ impl Store {
     /// # Errors
     ///
     /// [`StoreError::Io`] if the disk refuses.
-    pub fn damaged_tables(&self) -> Result<Vec<PathBuf>, StoreError> {
+    pub fn damaged_tables(&self) -> Result<Vec<Table>, StoreError> {
         let mut damaged = Vec::new();
-        for keyspace in &self.spaces {
-            for table in keyspace.tree.current_version().iter_tables() {
-                if hash(&table.path)? != table.checksum().into_u128() {
-                    damaged.push(table.path.to_path_buf());
-                }
+        for table in self.tables() {
+            match table.is_sound(|| true) {
+                Ok(true) => {}
+                Ok(false) => damaged.push(table),
+                // Compacted meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(damaged)

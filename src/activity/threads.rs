@@ -1,5 +1,6 @@
-//! The threads of an open log: the writer, the pruner, one that watches whether the disk answers, and
-//! one that writes down what is lost. Started with the log and ended with it, within a bound.
+//! The threads of an open log: the writer, the two of `upkeep`, one that watches whether the disk
+//! answers, and one that writes down what is lost. Started with the log and ended with it, within a
+//! bound.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,7 +31,7 @@ const CLOSE_POLL: Duration = Duration::from_millis(5);
 pub struct Writer {
     pub(super) activity: Activity,
     pub(super) thread: Option<JoinHandle<Result<(), StoreError>>>,
-    /// The pruner, the watcher and the one that counts.
+    /// All but the one that writes.
     pub(super) helpers: Vec<JoinHandle<()>>,
     /// What a log that is only read is read from.
     pub(super) reading: Option<(Copy, Option<Lock>)>,

@@ -190,7 +190,7 @@ fn verify_copy(
         report.notes.push("the count of lost records is damaged".into());
     }
     for table in store.damaged_tables()? {
-        let table = table.strip_prefix(copy).map_or(table.clone(), |name| dir.join(name));
+        let table = table.path.strip_prefix(copy).map_or(table.path.clone(), |name| dir.join(name));
         report.altered.push(table);
     }
     if reading.mark.is_none() && report.records > 0 {

@@ -79,7 +79,7 @@ pub(super) fn start(
     let run = Run {
         shared,
         dir: dir.to_path_buf(),
-        _lock: lock,
+        lock: Some(lock),
         messages,
         appender,
         head,
@@ -100,7 +100,8 @@ pub(super) fn start(
 struct Run {
     shared: Arc<Shared>,
     dir: PathBuf,
-    _lock: Lock,
+    /// `None` only while the log is mended.
+    lock: Option<Lock>,
     messages: Receiver<Message>,
     appender: Appender,
     head: HeadFile,
@@ -250,6 +251,11 @@ impl Run {
                 }
                 Ok(Message::Lost) => {
                     self.tell_lost();
+                }
+                Ok(Message::Damaged(table)) => {
+                    self.write();
+                    self.sync();
+                    self.suspect(table);
                 }
                 Ok(Message::Close) => self.closing = true,
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,

@@ -19,12 +19,12 @@ const PLACES: usize = 240;
 const CALLS: u64 = 1030;
 
 /// A folder in memory where there is one: these tests open hundreds of logs.
-fn folder() -> tempfile::TempDir {
+pub(crate) fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
 /// A closed log with records in tables and in the journal.
-fn log(dir: &Path) -> u64 {
+pub(crate) fn log(dir: &Path) -> u64 {
     let (activity, writer) = open(dir);
     (0..CALLS).for_each(|n| drop(slot(&activity).submit(call(n))));
     writer.close().unwrap();
@@ -54,12 +54,12 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-fn check(dir: &Path) -> Result<Report, StoreError> {
+pub(crate) fn check(dir: &Path) -> Result<Report, StoreError> {
     verify::folder(dir, tempfile::tempdir().unwrap().path(), |_, _| {})
 }
 
 /// Works on a copy of the log in `dir`.
-fn with_copy<T>(dir: &Path, work: impl FnOnce(&Path) -> T) -> T {
+pub(crate) fn with_copy<T>(dir: &Path, work: impl FnOnce(&Path) -> T) -> T {
     let aside = folder();
     let target = aside.path().join("log");
     copy(dir, &target);
@@ -224,14 +224,14 @@ fn records(dir: &Path) -> Vec<mcpproxy::activity::Record> {
     records
 }
 
-fn flip(file: &Path, at: usize) {
+pub(crate) fn flip(file: &Path, at: usize) {
     let mut bytes = fs::read(file).unwrap();
     bytes[at] ^= 1;
     fs::write(file, bytes).unwrap();
 }
 
 /// The largest table of the keyspace that holds a text.
-fn table_with(dir: &Path, what: Space) -> std::path::PathBuf {
+pub(crate) fn table_with(dir: &Path, what: Space) -> std::path::PathBuf {
     let store = Store::open(dir).unwrap();
     let tables: Vec<_> =
         files(dir).into_iter().filter(|it| it.to_string_lossy().contains("/tables/")).collect();

@@ -14,7 +14,7 @@ fn lose(phase: Phase, op: Op, error: u32, only: &str) -> (tempfile::TempDir, u64
     let (ended_well, said) = run.run(&dir).unwrap();
     assert!(ended_well, "{said}");
     let lost = said.lines().filter_map(|line| line.strip_prefix("lost "));
-    let lost = lost.last().unwrap_or_else(|| panic!("{said}")).parse().unwrap();
+    let lost = lost.next_back().expect(&said).parse().unwrap();
     assert!(lost >= LOSES, "{said}");
     (dir, lost, said)
 }
@@ -73,7 +73,8 @@ fn act_2_what_was_lost_is_known_after_a_kill() {
     for (op, error, only) in [(Op::Write, ENOSPC, "log/db"), (Op::Sync, EIO, "")] {
         let (dir, lost, _) = lose(Phase::LoseKilled, op, error, only);
         let before = told(&check(&dir));
-        let [(at_least, records)] = before[..] else { panic!("{before:?}") };
+        assert_eq!(before.len(), 1, "{before:?}");
+        let (at_least, records) = before[0];
         // What waited in memory is gone as well.
         assert!(at_least >= lost && records >= at_least && records <= lost + 60, "{before:?}");
         for _ in 0..2 {

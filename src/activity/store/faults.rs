@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::Xxh3Default;
 
-use super::StoreError;
+use super::{Space, StoreError};
 use crate::os::private;
 
 /// The file by which it is found out why fjall's thread gave up, and how much is written to it.
@@ -28,7 +28,7 @@ pub(super) fn write_error(path: &Path, error: fjall::Error) -> StoreError {
                 StoreError::Io(io::Error::other("its thread gave up after a failed operation"))
             }
         },
-        error => StoreError::Io(io::Error::other(error)),
+        error => read_error(path, error),
     }
 }
 
@@ -60,15 +60,42 @@ pub(super) fn read_error(path: &Path, error: fjall::Error) -> StoreError {
     }
 }
 
-/// The hash that the store keeps of a table.
-pub(super) fn hash(path: &Path) -> io::Result<u128> {
-    let mut file = fs::File::open(path)?;
-    let mut hasher = Xxh3Default::new();
-    let mut buffer = vec![0; READ_BYTES];
-    loop {
-        match file.read(&mut buffer)? {
-            0 => return Ok(hasher.digest128()),
-            read => hasher.update(buffer.get(..read).unwrap_or_default()),
+/// A table: a file that is never changed once it is written.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// The keyspace it belongs to.
+    pub(super) space: Space,
+    /// Where it is.
+    pub path: PathBuf,
+    /// The hash that the store keeps of it.
+    pub(super) hash: u128,
+}
+
+impl Table {
+    /// True where what it holds can be made anew from the records.
+    #[must_use]
+    pub fn is_derived(&self) -> bool {
+        Space::DERIVED.contains(&self.space)
+    }
+
+    /// Reads it whole; whether it is what was written. `goes_on` is asked after each megabyte: told
+    /// no, it is not known to be.
+    ///
+    /// # Errors
+    ///
+    /// The file system's; a table is removed once it is compacted.
+    pub fn is_sound(&self, goes_on: impl Fn() -> bool) -> io::Result<bool> {
+        let mut file = fs::File::open(&self.path)?;
+        let mut hasher = Xxh3Default::new();
+        let mut buffer = vec![0; READ_BYTES];
+        loop {
+            match file.read(&mut buffer)? {
+                0 => return Ok(hasher.digest128() == self.hash),
+                read => hasher.update(buffer.get(..read).unwrap_or_default()),
+            }
+            if !goes_on() {
+                return Ok(false);
+            }
         }
     }
 }
