@@ -26,7 +26,11 @@ pub mod handle;
 pub mod head;
 mod lenient;
 pub mod live;
+pub mod lost;
+mod mend;
+pub mod node;
 pub mod pack;
+mod places;
 pub mod query;
 mod readers;
 pub mod record;
@@ -42,13 +46,14 @@ mod since;
 pub mod stats;
 pub mod store;
 mod threads;
+mod upkeep;
 pub mod verify;
 pub mod view;
 mod writer;
 
 pub use config::{Config, Durability, OnFailure};
 pub use durable::Durable;
-pub use handle::{Activity, Health, QueryError, Refused, Slot};
+pub use handle::{Activity, Health, QueryError, Refused, Slot, Standing};
 pub use live::{Live, LiveEvent, Portion};
 pub use query::{Filter, From, Listing, Page, Payloads};
 pub use record::{

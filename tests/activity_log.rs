@@ -6,6 +6,8 @@
 mod begun;
 #[path = "activity_log/crash.rs"]
 mod crash;
+#[path = "activity_log/mend.rs"]
+mod mend;
 #[path = "activity_log/queries.rs"]
 mod queries;
 #[path = "activity_log/retention.rs"]

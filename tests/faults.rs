@@ -8,8 +8,12 @@
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of tests may panic")]
 
+#[path = "faults/lost.rs"]
+mod lost;
 #[path = "faults/plan.rs"]
 mod plan;
+#[path = "faults/ready.rs"]
+mod ready;
 #[path = "faults/subject.rs"]
 mod subject;
 #[path = "faults/sweep.rs"]

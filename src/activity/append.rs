@@ -292,15 +292,19 @@ impl Appender {
 
     /// Writes what is derived from a segment that is full.
     fn seal(&mut self, number: u64) {
-        let segment = std::mem::take(&mut self.segment);
-        for (bucket, postings) in segment.postings() {
-            self.batch.put(Space::Index, keys::postings(bucket, number), postings);
-        }
-        for (bucket, stats) in segment.buckets() {
-            self.batch.put(Space::Stats, keys::bucket(bucket, number), stats.encode());
-        }
-        self.batch.put(Space::Segments, keys::number(number), segment.bounds().encode());
+        seal(&std::mem::take(&mut self.segment), number, &mut self.batch);
     }
+}
+
+/// Writes what is derived from the segment `number`.
+pub(super) fn seal(segment: &Builder, number: u64, batch: &mut Batch) {
+    for (bucket, postings) in segment.postings() {
+        batch.put(Space::Index, keys::postings(bucket, number), postings);
+    }
+    for (bucket, stats) in segment.buckets() {
+        batch.put(Space::Stats, keys::bucket(bucket, number), stats.encode());
+    }
+    batch.put(Space::Segments, keys::number(number), segment.bounds().encode());
 }
 
 /// The keys of the store.
@@ -309,6 +313,8 @@ pub mod keys {
     pub const FIRST: &[u8] = b"first";
     /// The ranges of records that are lost, in the state keyspace: pairs of the first and last number.
     pub const GAPS: &[u8] = b"gaps";
+    /// How many of the records that could not be recorded the log has told, in the state keyspace.
+    pub const LOST: &[u8] = b"lost";
 
     /// What the keys of marks begin with, in the state keyspace.
     const BEGUN: &[u8] = b"begun";

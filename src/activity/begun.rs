@@ -116,6 +116,14 @@ impl UnderWay {
         entry
     }
 
+    /// The entry that the call ended with is lost. A mark that is in the store stays: what became of
+    /// the call is not known.
+    pub(super) fn lose(&mut self, ticket: u64) {
+        if let Some(Call { entry, is_marked: false }) = self.calls.remove(&ticket) {
+            self.unmarked_bytes = self.unmarked_bytes.saturating_sub(size(&entry));
+        }
+    }
+
     /// What the marks that are yet to be written take, about; 0 if there are none.
     pub(super) fn unmarked_bytes(&self) -> usize {
         self.unmarked_bytes

@@ -40,6 +40,8 @@ impl Copy {
         let mut name = dir.file_name().unwrap_or_default().to_os_string();
         name.push(format!(".scratch-{}", std::process::id()));
         let scratch = Self { path: dir.with_file_name(name) };
+        // One that was killed may have had our number.
+        recover::remove(&scratch.path)?;
         private::new_folder(&scratch.path)?;
         Ok(scratch)
     }

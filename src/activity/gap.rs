@@ -1,7 +1,9 @@
 //! Gaps: records that are lost, and the record that says so (ACT-2, ACT-9). Pure.
 //!
 //! Lost records that had numbers leave a hole in the chain: the record that says so names the hole
-//! and the hash that the record behind it follows, so that the chain is verified on both sides.
+//! and the hash that the record behind it follows, so that the chain is verified on both sides. Those
+//! that could not be recorded while the log could not be written never had numbers: the record that
+//! says so stands where they would, and names how many, from when to when, and why.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -54,9 +56,106 @@ impl Gap {
     }
 }
 
+/// Records that never were in the log: it could not be written, and calls went on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Unrecorded {
+    /// How many of them, at most.
+    #[serde(rename = "records_lost")]
+    pub records: u64,
+    /// How many of them for certain. It is less where the process was killed meanwhile: what it had
+    /// in memory then may have been written just before.
+    pub at_least: u64,
+    /// How many there were since the log was begun, these included.
+    pub total: u64,
+    /// When the log could no longer be written.
+    #[serde(with = "time", rename = "from")]
+    #[schema(value_type = String, format = DateTime)]
+    pub from_ms: u64,
+    /// When the last of them was lost.
+    #[serde(with = "time", rename = "to")]
+    #[schema(value_type = String, format = DateTime)]
+    pub to_ms: u64,
+    /// Why it could not be written.
+    pub cause: String,
+}
+
+impl Unrecorded {
+    /// The record that says so.
+    #[must_use]
+    pub fn draft(&self, now_ms: u64) -> Draft {
+        let mut draft = Draft::new(Type::Gap, Source::Internal, Status::Error);
+        draft.started = now_ms.saturating_mul(1000);
+        draft.set(Text::Error, &self.to_string());
+        let metadata = serde_json::to_vec(self).unwrap_or_default();
+        draft.keep(Raw::Metadata, &metadata, metadata.len());
+        draft
+    }
+
+    /// What a record of the type `gap` says.
+    #[must_use]
+    pub fn read(body: &Body) -> Option<Self> {
+        serde_json::from_slice(body.metadata.bytes()).ok()
+    }
+}
+
+impl std::fmt::Display for Unrecorded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { records, at_least, cause, .. } = self;
+        let (from, to) = (time::shown(self.from_ms), time::shown(self.to_ms));
+        if at_least < records {
+            write!(f, "{at_least} to ")?;
+        }
+        write!(f, "{records} records could not be written between {from} and {to}: {cause}")
+    }
+}
+
+/// Milliseconds since 1970 as RFC 3339.
+mod time {
+    use jiff::Timestamp;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn shown(millis: u64) -> String {
+        let time = i64::try_from(millis).ok().and_then(|it| Timestamp::from_millisecond(it).ok());
+        format!("{:.3}", time.unwrap_or(Timestamp::MAX))
+    }
+
+    pub(super) fn serialize<S: Serializer>(millis: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&shown(*millis))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+        let time = Timestamp::deserialize(deserializer)?;
+        Ok(u64::try_from(time.as_millisecond()).unwrap_or_default())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_could_not_be_recorded_is_told_with_its_times_and_cause() {
+        let mut lost = Unrecorded {
+            records: 12,
+            at_least: 12,
+            total: 40,
+            from_ms: 1_767_225_600_000,
+            to_ms: 1_767_225_601_250,
+            cause: "no space".into(),
+        };
+        let text = "12 records could not be written between 2026-01-01T00:00:00.000Z and \
+                    2026-01-01T00:00:01.250Z: no space";
+        assert_eq!(lost.draft(1).text(Text::Error), text);
+        let json = serde_json::to_value(&lost).unwrap();
+        assert_eq!(
+            (&json["records_lost"], &json["from"]),
+            (&12.into(), &"2026-01-01T00:00:00.000Z".into())
+        );
+        assert_eq!(serde_json::from_value::<Unrecorded>(json.clone()).unwrap(), lost);
+        assert!(serde_json::from_value::<Gap>(json).is_err());
+        lost.at_least = 9;
+        assert!(lost.to_string().starts_with("9 to 12 records could not be written"));
+    }
 
     #[test]
     fn a_gap_counts_its_records() {

@@ -5,10 +5,9 @@
 //! for queries. Writing is the thread's work (`writer`), reading that of `view`.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use thiserror::Error;
@@ -17,14 +16,14 @@ use tokio::sync::oneshot;
 use super::clock;
 use super::config::{Config, Durability, OnFailure};
 use super::durable::Durable;
+use super::lost::Tally;
 use super::query::{Filter, Listing, Page};
 use super::record::{Entry, Id, Record};
 use super::recover::{self, Reading};
-use super::retention;
 use super::shared::{Message, Shared};
 use super::stats::{Period, Summary};
 use super::store::StoreError;
-use super::threads::{Writer, watch_the_disk};
+use super::threads::{Writer, count_what_is_lost, watch_the_disk};
 use super::verify::{Report, verify};
 use super::view::View;
 use super::writer;
@@ -33,11 +32,9 @@ use crate::os::private;
 /// How long a call waits for room.
 const RESERVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a query waits for records that are on their way.
-const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a flush looks whether the log has failed meanwhile.
 const FLUSH_POLL: Duration = Duration::from_millis(100);
-/// How often it is looked for records that are no longer to be kept.
-const PRUNE_EVERY: Duration = Duration::from_secs(60);
 
 /// Why a call may not go out.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -64,13 +61,27 @@ pub enum QueryError {
     Busy,
 }
 
+/// What calls have of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Standing {
+    /// It is written.
+    Ok,
+    /// It cannot be written, and calls go on (`on_failure: continue`).
+    Degraded,
+    /// It cannot be written, and calls are refused.
+    Failed,
+}
+
 /// How the log is.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 pub struct Health {
+    /// What calls have of it.
+    pub state: Standing,
     /// Why it cannot be written, if it cannot.
     #[schema(required)]
     pub failed: Option<String>,
-    /// Entries that could not be recorded since the start.
+    /// Entries that could not be recorded, since the log was begun.
     pub lost: u64,
     /// Calls under way or waiting to be written.
     pub queued: usize,
@@ -176,6 +187,10 @@ impl Activity {
         let _ = activity.shared.pruner.set(pruner);
         writer.help("activity-watch", watch_the_disk)?;
         writer.help_readers()?;
+        let scrubber = writer.help("activity-scrub", Self::scrub_now_and_then)?;
+        let _ = activity.shared.scrubber.set(scrubber);
+        let counter = writer.help("activity-lost", count_what_is_lost)?;
+        let _ = activity.shared.counter.set(counter);
         Ok((activity, writer))
     }
 
@@ -191,26 +206,14 @@ impl Activity {
         // Nobody takes what is sent.
         let (shared, _) = Shared::new(config, Box::new(unix_millis));
         shared.store.store(Arc::new(Some(store)));
+        let tally = Tally::read(copy.path())?.0;
+        shared.lost.store(tally.total + tally.waiting, Ordering::Relaxed);
         let activity = Self { shared };
         let reading = Some((copy, lock));
         let helpers = Vec::new();
         let mut writer = Writer { activity: activity.clone(), thread: None, helpers, reading };
         writer.help_readers()?;
         Ok((activity, writer))
-    }
-
-    fn prune_now_and_then(&self) {
-        while !self.shared.is_closed.load(Ordering::Acquire) {
-            thread::park_timeout(PRUNE_EVERY);
-            let failed = self.shared.refuses();
-            let closed = self.shared.is_closed.load(Ordering::Acquire);
-            if !failed
-                && !closed
-                && let Err(error) = self.prune()
-            {
-                tracing::warn!(%error, "old activity could not be removed");
-            }
-        }
     }
 
     /// The settings it was opened with.
@@ -274,7 +277,7 @@ impl Activity {
     ///
     /// [`QueryError`].
     pub fn list(&self, filter: &Filter, page: &Page) -> Result<Listing, QueryError> {
-        Ok(self.view()?.list(filter, page)?)
+        self.read_by(|view| view.list(filter, page))
     }
 
     /// The record with this id, if it is kept. Blocks.
@@ -283,7 +286,7 @@ impl Activity {
     ///
     /// [`QueryError`].
     pub fn get(&self, id: Id) -> Result<Option<Record>, QueryError> {
-        Ok(self.view()?.get(id)?)
+        self.read_by(|view| view.get(id))
     }
 
     /// How many records a filter means. Blocks.
@@ -292,7 +295,7 @@ impl Activity {
     ///
     /// [`QueryError`].
     pub fn count(&self, filter: &Filter) -> Result<u64, QueryError> {
-        Ok(self.view()?.count(filter)?)
+        self.read_by(|view| view.count(filter))
     }
 
     /// What a period that ends at `now` (microseconds since 1970) came to. Blocks.
@@ -301,7 +304,19 @@ impl Activity {
     ///
     /// [`QueryError`].
     pub fn summary(&self, period: Period, now: u64) -> Result<Summary, QueryError> {
-        Ok(self.view()?.summary(period, now)?)
+        self.read_by(|view| view.summary(period, now))
+    }
+
+    /// Reads the log as it is now; damage that is met is looked into.
+    fn read_by<T>(
+        &self,
+        read: impl FnOnce(&View) -> Result<T, StoreError>,
+    ) -> Result<T, QueryError> {
+        let result = self.view().and_then(|view| Ok(read(&view)?));
+        if let Err(QueryError::Store(StoreError::Damaged { .. })) = &result {
+            self.shared.suspect();
+        }
+        result
     }
 
     /// The log as it is now, with every record whose reply ended before (ACT-5). Blocks.
@@ -363,38 +378,6 @@ impl Activity {
         }
     }
 
-    /// Removes what is no longer to be kept (ACT-6), and says how many records went. Done by itself
-    /// every minute; never holds calls up. Blocks.
-    ///
-    /// # Errors
-    ///
-    /// [`QueryError`].
-    pub fn prune(&self) -> Result<u64, QueryError> {
-        let _turn = self.shared.pruning.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(store) = self.shared.store.load().as_ref().clone() else { return Ok(0) };
-        let view = View::new(store.snapshot())?;
-        let now = (self.shared.clock)();
-        let now = self.shared.opened.get().map_or(now, |opened| opened.age_from(now));
-        let cut = retention::due(&view, &store, &self.shared.config, now)?;
-        drop(view);
-        if let Some(cut) = &cut {
-            let (removed, first, limit) = (cut.removed, cut.first, cut.reason.as_str());
-            tracing::info!(removed, first, limit, "old activity is removed");
-            let (answer, answered) = mpsc::sync_channel(1);
-            self.shared.send(Message::Cut(cut.clone(), answer));
-            self.shared.wake();
-            answered.recv_timeout(QUERY_TIMEOUT).map_err(|_| QueryError::Busy)?;
-        }
-        let mut cleared = cut.is_some();
-        while !self.shared.is_closed.load(Ordering::Acquire) && retention::clear_segment(&store)? {
-            cleared = true;
-        }
-        if cleared && !self.shared.is_closed.load(Ordering::Acquire) {
-            retention::give_back(&store)?;
-        }
-        Ok(cut.map_or(0, |cut| cut.removed))
-    }
-
     /// Verifies the chain as it is now; `progress` is told how many of how many records are done.
     /// Blocks.
     ///
@@ -402,7 +385,28 @@ impl Activity {
     ///
     /// [`QueryError`].
     pub fn verify(&self, progress: impl FnMut(u64, u64)) -> Result<Report, QueryError> {
-        Ok(verify(&self.view()?, None, progress)?)
+        let mut report = self.read_by(|view| verify(view, None, progress))?;
+        if !report.is_sound() {
+            self.shared.suspect();
+        }
+        report
+            .unrecorded
+            .extend(self.shared.ledger.untold(self.shared.lost.load(Ordering::Relaxed)));
+        Ok(report)
+    }
+
+    /// What calls have of the log now.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        let shared = &self.shared;
+        if shared.is_closed.load(Ordering::Acquire) {
+            return Standing::Failed;
+        }
+        match (shared.refuses(), shared.config.on_failure) {
+            (false, OnFailure::Refuse | OnFailure::Continue) => Standing::Ok,
+            (true, OnFailure::Refuse) => Standing::Failed,
+            (true, OnFailure::Continue) => Standing::Degraded,
+        }
     }
 
     /// How the log is.
@@ -410,9 +414,10 @@ impl Activity {
     pub fn health(&self) -> Health {
         let shared = &self.shared;
         Health {
+            state: self.standing(),
             failed: shared.failure(),
             lost: shared.lost.load(Ordering::Relaxed),
-            queued: shared.capacity - shared.room.available_permits().min(shared.capacity),
+            queued: shared.waiting(),
             durable_seq: shared.durable_seq.load(Ordering::Relaxed),
             lag_ms: shared.lag(Instant::now()).as_millis() as u64,
             longest_sync_ms: shared.disk_longest.load(Ordering::Relaxed) / 1000,
@@ -447,8 +452,10 @@ impl Slot {
         };
         // The writer gives the room back once it has written the entry.
         let counted = std::mem::take(&mut self.counted);
-        if !counted && self.shared.refuses() {
-            self.shared.lost.fetch_add(1, Ordering::Relaxed);
+        let shared = &self.shared;
+        if shared.refuses() && (!counted || shared.is_over.load(Ordering::Acquire)) {
+            shared.lost.fetch_add(1, Ordering::Relaxed);
+            shared.room.add_permits(usize::from(counted));
             return durable;
         }
         let ticket = self.ticket.take();
@@ -464,6 +471,8 @@ impl Slot {
             | Message::Barrier(_)
             | Message::Flush(_)
             | Message::Cut(..)
+            | Message::Lost
+            | Message::Damaged(_)
             | Message::Close => true,
         };
         self.shared.send(message);

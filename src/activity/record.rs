@@ -374,6 +374,17 @@ impl fmt::Debug for NodeId {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Hash(pub [u8; 32]);
 
+impl Hash {
+    /// Reads what [`fmt::Display`] writes.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (one, other) = text.split_at_checked(32)?;
+        let half = |text| u128::from_str_radix(text, 16).ok().map(u128::to_be_bytes);
+        let hash = Self([half(one)?, half(other)?].as_flattened().try_into().ok()?);
+        (hash.to_string() == text).then_some(hash)
+    }
+}
+
 impl fmt::Display for Hash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))

@@ -14,6 +14,8 @@ use super::append::Appender;
 use super::begun;
 use super::copy::Copy;
 use super::head::{HeadFile, Mark};
+use super::mend;
+use super::node;
 use super::record::Hash;
 use super::redact::Redactor;
 use super::seal::{self, Depth, Finding};
@@ -106,6 +108,7 @@ pub(super) fn read(dir: &Path, scratch: &Path) -> Result<Reading, StoreError> {
     let copy = Copy::below(scratch, dir)?;
     let opened = HeadFile::read(dir).and_then(|reading| {
         let reading = reading.usable(dir)?;
+        mend::go_on(copy.path())?;
         let store = Store::open(copy.path())?;
         let view = View::new(store.snapshot())?;
         check_end(dir, reading.mark, &view)?;
@@ -164,9 +167,11 @@ fn open_now(dir: &Path) -> Result<Opened, StoreError> {
         Finding::Altered(files) => return Err(altered(files)),
     }
     seal::take_away(dir)?;
+    mend::go_on(dir)?;
     let opened = HeadFile::open(dir).and_then(|(head, reading)| {
         let store = Store::open(dir)?;
         check_end(dir, reading.mark, &View::new(store.snapshot())?)?;
+        node::agree(dir, store.node())?;
         Ok((store, head))
     });
     match opened {

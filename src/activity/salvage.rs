@@ -12,10 +12,12 @@ use std::path::{Path, PathBuf};
 use super::append::{Appender, keys};
 use super::copy::{self, Copy};
 use super::gap::Gap;
-use super::record::{Draft, Source, Status, Text, Type};
+use super::lost;
+use super::node;
+use super::record::{Draft, NodeId, Source, Status, Text, Type};
 use super::recover::{self, Lock};
 use super::redact::Redactor;
-use super::store::{DB, Space, Store, StoreError};
+use super::store::{Batch, DB, Fresh, Part, Space, Store, StoreError};
 use super::verify::{self, Report, Step};
 use super::view::{End, View};
 use crate::os::private;
@@ -62,6 +64,7 @@ fn go_on(dir: &Path, now_ms: u64) -> Result<Option<Salvaged>, StoreError> {
             None => (0, 0),
         }
     };
+    lost::copy(dir, &new)?;
     fs::rename(dir, &aside)?;
     recover::replace(dir)?;
     drop(lock);
@@ -99,8 +102,13 @@ fn free_name(dir: &Path) -> Result<PathBuf, StoreError> {
     }
 }
 
-/// Opens the copy of the log in `dir` as it is, else with its journals up to the first place that is
-/// damaged.
+/// What is taken from an empty log, one set after the other until the rest can be opened. What is
+/// derived is made anew in any case.
+const WITHOUT: [&[Part]; 3] =
+    [&[Part::Derived], &[Part::Derived, Part::Meta], &[Part::Derived, Part::Meta, Part::State]];
+
+/// Opens the copy of the log in `dir` without what is derived from records, else without the store's
+/// own bookkeeping, else with its journals up to the first place that is damaged.
 ///
 /// The store takes a journal that ends anywhere, as after a crash, and refuses one that goes on
 /// behind a damaged place. So the longest piece that it takes ends at that place.
@@ -108,17 +116,77 @@ fn open_what_can_be(dir: &Path, copy: &Path) -> Result<Option<Store>, StoreError
     if !copy.join(DB).try_exists()? {
         return Ok(None);
     }
-    if let Ok(store) = Store::open_records(copy) {
-        return Ok(Some(store));
-    }
-    let mut whole: Vec<(PathBuf, u64)> = Vec::new();
-    let opens = |journals: &[(PathBuf, u64)]| -> Result<Option<Store>, StoreError> {
-        refresh(dir, copy, journals)?;
-        match Store::open_records(copy) {
-            Ok(store) if View::of_damaged(store.snapshot()).is_ok() => Ok(Some(store)),
-            Ok(_) | Err(StoreError::Damaged { .. }) => Ok(None),
-            Err(error) => Err(error),
+    let node = node::read(dir).ok().flatten();
+    let scratch = Copy::scratch(dir)?;
+    let fresh = Fresh::create(scratch.path(), node.unwrap_or(NodeId([0; 16])))?;
+    // Only who knows whose log it is can verify it without its state.
+    let levels = WITHOUT.get(..if node.is_some() { 3 } else { 2 }).unwrap_or_default();
+    for parts in levels {
+        copy::again(dir, copy)?;
+        if let Some(store) = open_without(copy, parts, &fresh)? {
+            return Ok(Some(store));
         }
+    }
+    for parts in [levels.first(), levels.last()].into_iter().flatten() {
+        let store = open_journals(dir, copy, &|copy| open_without(copy, parts, &fresh))?;
+        if store.is_some() {
+            return Ok(store);
+        }
+    }
+    Ok(None)
+}
+
+/// Opens what there is without some parts; `None` if the rest is damaged, too.
+fn open_without(copy: &Path, parts: &[Part], fresh: &Fresh) -> Result<Option<Store>, StoreError> {
+    let opened = Store::open_without(copy, parts, fresh).and_then(|store| {
+        if parts.contains(&Part::State) {
+            find_first(&store)?;
+        }
+        View::of_damaged(store.snapshot())?.before_first()?;
+        Ok(store)
+    });
+    match opened {
+        Ok(store) => Ok(Some(store)),
+        Err(StoreError::Damaged { .. }) => Ok(None),
+        // What only the store says is damage; what the system says is none.
+        Err(StoreError::Io(error)) if error.raw_os_error().is_none() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Finds the first kept record of a log that has lost its state: the last record of the type
+/// `retention` names it.
+fn find_first(store: &Store) -> Result<(), StoreError> {
+    if store.snapshot().get(Space::State, keys::FIRST)?.is_some() {
+        return Ok(());
+    }
+    let mut first = None;
+    verify::walk(&View::of_damaged(store.snapshot())?, |step| {
+        if let Step::Record { head, body, .. } = step
+            && verify::kind(head) == Some(Type::Retention)
+        {
+            first = verify::kept_from(body).or(first);
+        }
+        ControlFlow::Continue(())
+    })?;
+    if let Some((first, prev)) = first {
+        let mut batch = Batch::default();
+        batch.put(Space::State, keys::FIRST, [&first.to_be_bytes()[..], &prev.0].concat());
+        store.commit(batch)?;
+    }
+    Ok(())
+}
+
+/// Opens the copy with the longest piece of its journals with which it can be.
+fn open_journals(
+    dir: &Path,
+    copy: &Path,
+    open: &dyn Fn(&Path) -> Result<Option<Store>, StoreError>,
+) -> Result<Option<Store>, StoreError> {
+    let mut whole: Vec<(PathBuf, u64)> = Vec::new();
+    let opens = |journals: &[(PathBuf, u64)]| {
+        refresh(dir, copy, journals)?;
+        open(copy)
     };
     for journal in recover::journals(&dir.join(DB))? {
         let used = recover::used(&fs::read(&journal)?) as u64;
@@ -183,6 +251,7 @@ fn keep(
     let Ok(view) = View::of_damaged(old.snapshot()) else { return Ok((0, 0)) };
     let Ok(before) = view.before_first() else { return Ok((0, 0)) };
     let store = Store::open_as(new, old.node())?;
+    node::write(new, old.node())?;
     let end = End { next: view.first(), hash: before, stored_ms: 0 };
     let mut appender = Appender::at(store.node(), end, Redactor::default());
     appender.also(|batch| {
@@ -194,11 +263,15 @@ fn keep(
         appender.also(|batch| batch.put(Space::State, key, value));
     }
     let (mut kept, mut gaps, mut known, mut end) = (0, Vec::new(), Vec::new(), None);
+    let mut told = lost::told(&view).unwrap_or_default();
     let mut result = Ok(());
     verify::walk(&view, |step| {
         match step {
             Step::Record { head, body, .. } => {
-                known.extend(verify::gap(head, body));
+                if verify::kind(head) == Some(Type::Gap) {
+                    known.extend(verify::gap(body));
+                    told = told.max(verify::unrecorded(body).map_or(0, |it| it.total));
+                }
                 kept += u64::from(appender.push_raw(head, body).is_ok());
             }
             Step::Hole(hole) => match (hole.gap(), hole.behind) {
@@ -223,7 +296,10 @@ fn keep(
     let lost: u64 = gaps.iter().map(|(gap, _)| gap.records()).sum();
     let ranges = gaps.iter().flat_map(|(gap, _)| [gap.first_lost_seq, gap.last_lost_seq]);
     let ranges: Vec<u8> = ranges.flat_map(u64::to_be_bytes).collect();
-    appender.also(|batch| batch.put(Space::State, keys::GAPS, ranges));
+    appender.also(|batch| {
+        batch.put(Space::State, keys::GAPS, ranges);
+        batch.put(Space::State, keys::LOST, told.to_be_bytes().to_vec());
+    });
     // Of those that were lost before, the log speaks already.
     for (gap, why) in gaps.iter().filter(|(gap, _)| !known.contains(gap)) {
         appender.push(&gap.draft(why, now_ms).into(), now_ms);

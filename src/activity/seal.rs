@@ -18,6 +18,9 @@ const READ_BYTES: usize = 1 << 20;
 /// The folders whose files are never changed once written: too many to read at each start.
 const TABLES: &str = "tables";
 
+/// The files beside the store that a log of an earlier version does not have.
+const LATER: [&str; 2] = [super::lost::NAME, super::node::NAME];
+
 /// Which files are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
@@ -96,7 +99,9 @@ pub fn check(dir: &Path, depth: Depth) -> Result<Finding, StoreError> {
             altered.push(path);
         }
     }
-    let added = files(dir)?.into_iter().filter(|(name, _)| !sealed.contains(&name.as_str()));
+    // A log that a version before this one closed has files beside the store that it does not know.
+    let known = |name: &str| sealed.contains(&name) || LATER.contains(&name);
+    let added = files(dir)?.into_iter().filter(|(name, _)| !known(name));
     altered.extend(added.map(|(_, path)| path));
     Ok(if altered.is_empty() { Finding::Whole } else { Finding::Altered(altered) })
 }
@@ -132,6 +137,12 @@ fn files(dir: &Path) -> io::Result<Vec<(String, PathBuf)>> {
         }
     }
     found.push(dir.join(super::head::NAME));
+    for name in LATER {
+        let path = dir.join(name);
+        if path.try_exists()? {
+            found.push(path);
+        }
+    }
     found.sort();
     let name = |path: &Path| path.strip_prefix(dir).unwrap_or(path).to_string_lossy().into_owned();
     Ok(found.into_iter().map(|path| (name(&path), path)).collect())

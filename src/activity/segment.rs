@@ -175,7 +175,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    const NONE: Self = Self { earliest: u64::MAX, latest: 0, stored_ms: 0, bytes: 0 };
+    pub(super) const NONE: Self = Self { earliest: u64::MAX, latest: 0, stored_ms: 0, bytes: 0 };
 
     /// Its bytes on disk.
     #[must_use]

@@ -2,8 +2,9 @@
 //!
 //! Counters and a queue; what they mean is decided in `handle`, `durable` and `writer`.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, SendError, Sender};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -16,6 +17,7 @@ use super::clock::Opened;
 use super::config::Config;
 use super::epochs::Epochs;
 use super::live::Hub;
+use super::lost::Ledger;
 use super::readers::Readers;
 use super::record::{Entry, MAX_ERROR_BYTES, MAX_METADATA_BYTES};
 use super::retention::Cut;
@@ -59,6 +61,10 @@ pub(super) enum Message {
     Flush(mpsc::SyncSender<()>),
     /// Removes the records before a cut; answer when that can be seen.
     Cut(Cut, mpsc::SyncSender<()>),
+    /// Put on record what could not be recorded, if anything.
+    Lost,
+    /// A table was found damaged: mend the log.
+    Damaged(PathBuf),
     /// Write what came before, and end.
     Close,
 }
@@ -83,7 +89,14 @@ pub(super) struct Shared {
     /// The disk has not answered the writer for so long that nobody waits for it any more.
     pub(super) is_stalled: AtomicBool,
     pub(super) is_closed: AtomicBool,
+    /// The log is failed, and nothing is written before the next start.
+    pub(super) is_over: AtomicBool,
+    /// Entries that could not be recorded, since the log was begun.
     pub(super) lost: AtomicU64,
+    /// What is written down of them.
+    pub(super) ledger: Ledger,
+    /// The thread that writes it down, to be woken.
+    pub(super) counter: OnceLock<Thread>,
     pub(super) written: AtomicU64,
     pub(super) durable_seq: AtomicU64,
     /// What was submitted before this moment is durable, in microseconds since `base`. While the
@@ -107,6 +120,10 @@ pub(super) struct Shared {
     /// What the log ended with when it was opened.
     pub(super) opened: OnceLock<Opened>,
     pub(super) pruning: Mutex<()>,
+    /// Something that was read is damaged: the tables are to be looked at.
+    pub(super) is_suspect: AtomicBool,
+    /// The thread that does, to be woken.
+    pub(super) scrubber: OnceLock<Thread>,
     pub(super) pruner: OnceLock<Thread>,
     pub(super) epochs: Epochs,
     pub(super) live: Hub,
@@ -135,7 +152,10 @@ impl Shared {
             is_failed: AtomicBool::new(false),
             is_stalled: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
             lost: AtomicU64::new(0),
+            ledger: Ledger::default(),
+            counter: OnceLock::new(),
             written: AtomicU64::new(0),
             durable_seq: AtomicU64::new(0),
             durable_until: AtomicU64::new(0),
@@ -148,6 +168,8 @@ impl Shared {
             clock,
             opened: OnceLock::new(),
             pruning: Mutex::new(()),
+            is_suspect: AtomicBool::new(false),
+            scrubber: OnceLock::new(),
             pruner: OnceLock::new(),
             epochs: Epochs::default(),
             live: Hub::default(),
@@ -160,11 +182,39 @@ impl Shared {
         self.room.try_acquire().map(SemaphorePermit::forget).is_ok()
     }
 
+    /// Calls under way, or waiting to be written.
+    pub(super) fn waiting(&self) -> usize {
+        self.capacity - self.room.available_permits().min(self.capacity)
+    }
+
     /// Puts a message into the queue. Without a writer its entry is lost.
     pub(super) fn send(&self, message: Message) {
-        if let Err(mpsc::SendError(Message::Entry { .. })) = self.queue.send(message) {
+        if let Err(SendError(Message::Entry { .. })) = self.queue.send(message) {
             self.lost.fetch_add(1, Ordering::Relaxed);
+            tracing::error!("a record is lost: the activity log is closed");
         }
+    }
+
+    /// Has the tables looked at.
+    pub(super) fn suspect(&self) {
+        if let Some(thread) = self.scrubber.get()
+            && !self.is_suspect.swap(true, Ordering::AcqRel)
+        {
+            thread.unpark();
+        }
+    }
+
+    /// Has it written down how many entries are lost.
+    pub(super) fn count_lost(&self) {
+        if let Some(thread) = self.counter.get() {
+            thread.unpark();
+        }
+    }
+
+    /// Writes down how many entries are lost, and that so many more wait.
+    pub(super) fn save_lost(&self, waiting: u64) {
+        let now_ms = self.refuses().then(|| (self.clock)());
+        self.ledger.save(self.lost.load(Ordering::Relaxed), waiting, now_ms);
     }
 
     pub(super) fn wake(&self) {
@@ -206,11 +256,13 @@ impl Shared {
     /// Why nothing can be written, if nothing can.
     pub(super) fn failure(&self) -> Option<String> {
         let failed = self.failure.load().as_ref().clone();
-        failed.or_else(|| {
+        let stalled = || {
             let waits = self.disk_waits(Instant::now())?;
             let stalled = self.is_stalled.load(Ordering::Acquire);
             stalled.then(|| format!("the disk has not answered for {} s", waits.as_secs()))
-        })
+        };
+        let closed = || self.is_closed.load(Ordering::Acquire).then(|| "it is closed".to_owned());
+        failed.or_else(stalled).or_else(closed)
     }
 
     pub(super) fn failure_text(&self) -> String {

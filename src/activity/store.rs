@@ -3,42 +3,36 @@
 //! ```text
 //! <dir>/db     the database: heads, bodies, index, segments, stats, state
 //! <dir>/head   the end of the chain (`head`)
+//! <dir>/node   whose log it is (`node`)
+//! <dir>/lost   what could not be recorded (`lost`)
 //! ```
 //!
 //! Knows keys and values as bytes; what they mean is decided by `codec`, `segment`, `append` and
-//! `view`. The only file of this folder that names fjall.
+//! `view`. Only this file, and those of its folder, name fjall.
 
-use std::fs;
-use std::io::{self, Read, Write};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+mod faults;
+mod making;
+
+use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use fjall::{
-    AbstractTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable,
-};
+use fjall::{AbstractTree, Database, Keyspace, PersistMode, Readable};
 use thiserror::Error;
-use xxhash_rust::xxh3::Xxh3Default;
 
+use self::faults::read_error;
+pub use self::faults::{Table, newest_journal};
+pub use self::making::{Fresh, Part};
+use self::making::{create, keyspaces, open_db};
 use super::bytes::DecodeError;
+use super::node;
 use super::record::NodeId;
-use crate::os::{descriptors, private};
 
 /// The database's folder in the log's folder.
 pub const DB: &str = "db";
-const DB_NEW: &str = "db.new";
 const FORMAT: u8 = 1;
-/// Memory for blocks read from disk.
-const CACHE_BYTES: u64 = 8 << 20;
-/// Journals on disk before the oldest is flushed; fjall takes no less.
-const JOURNAL_BYTES: u64 = 64 << 20;
-/// Memory a keyspace's newest records take before they become a table.
-const MEMTABLE_BYTES: u64 = 16 << 20;
-/// Threads that flush and compact. One: of several, the first hands the request to compact back to
-/// itself without a pause for as long as another compacts, and takes a core for it.
-const WORKERS: usize = 1;
 
 /// Full memtables of a keyspace with which a write waits until one is a table. fjall waits too, from
 /// 4 on, but without a bound: for ever where its own thread has given up.
@@ -50,11 +44,6 @@ const MOST_RUNS: usize = 24;
 const STALL_LIMIT: Duration = Duration::from_secs(10);
 /// How often it is looked whether the thread is done.
 const STALL_POLL: Duration = Duration::from_millis(5);
-/// The file by which it is found out why fjall's thread gave up, and how much is written to it.
-const PROBE: &str = "probe";
-const PROBE_BYTES: usize = 64 << 10;
-
-const READ_BYTES: usize = 1 << 20;
 
 /// A keyspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +70,7 @@ impl Space {
     const DERIVED: [Self; 3] = [Self::Index, Self::Segments, Self::Stats];
 
     /// The name of its folder: keyspaces are numbered in the order in which they are made, which is
-    /// that of [`Self::ALL`].
+    /// that of [`Self::ALL`]. The first number is that of fjall's own.
     const fn folder(self) -> &'static str {
         match self {
             Self::Heads => "1",
@@ -141,6 +130,18 @@ impl Batch {
         self.writes.push((space, key.into(), None));
     }
 
+    /// The blocks of records that it writes, heads and bodies, in order.
+    pub(super) fn blocks(&self) -> Vec<(Bytes, Bytes)> {
+        let of = |space| self.writes.iter().filter(move |write| write.0 == space);
+        let pairs = of(Space::Heads).zip(of(Space::Bodies));
+        pairs.filter_map(|(heads, bodies)| Some((heads.2.clone()?, bodies.2.clone()?))).collect()
+    }
+
+    /// Adds what another batch writes in one keyspace.
+    pub(super) fn take_from(&mut self, other: Self, space: Space) {
+        self.writes.extend(other.writes.into_iter().filter(|write| write.0 == space));
+    }
+
     /// True when there is nothing to write.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -180,7 +181,7 @@ impl Store {
         if !path.try_exists()? {
             let mut node = [0; 16];
             getrandom::fill(&mut node).map_err(|error| io::Error::other(error.to_string()))?;
-            create(dir, NodeId(node))?;
+            create(dir, node::read(dir)?.unwrap_or(NodeId(node)))?;
         }
         Self::open_existing(path)
     }
@@ -195,26 +196,22 @@ impl Store {
         Self::open_existing(dir.join(DB))
     }
 
-    /// Opens the log in `dir` without what is derived from its records: for reading them where the
-    /// rest is damaged. What is derived is removed.
+    /// Opens the log in `dir` with some parts of it as in an empty log: for reading the records where
+    /// the rest is damaged. Those parts are removed.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
-    pub fn open_records(dir: &Path) -> Result<Self, StoreError> {
+    pub fn open_without(dir: &Path, parts: &[Part], fresh: &Fresh) -> Result<Self, StoreError> {
         let path = dir.join(DB);
-        for space in Space::DERIVED {
-            // A keyspace without this file was never finished to the store, which makes it anew.
-            match fs::remove_file(path.join("keyspaces").join(space.folder()).join("current")) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-                Ok(()) | Err(_) => {}
-            }
+        for part in parts {
+            fresh.put(*part, &path)?;
         }
-        let db = open_db(&path)?;
-        Self::with_keyspaces(db, path)
+        Self::open_existing(path)
     }
 
     fn open_existing(path: PathBuf) -> Result<Self, StoreError> {
+        making::check_folders(&path)?;
         let db = open_db(&path)?;
         let names = db.list_keyspace_names();
         if let Some(lost) =
@@ -304,6 +301,20 @@ impl Store {
         self.space(space).path()
     }
 
+    /// Its tables as they are now. What is not yet in tables is in journals.
+    #[must_use]
+    pub fn tables(&self) -> Vec<Table> {
+        let all = Space::ALL.iter().zip(&self.spaces).flat_map(|(space, keyspace)| {
+            let version = keyspace.tree.current_version();
+            let table = |path: &PathBuf, hash| Table { space: *space, path: path.clone(), hash };
+            version
+                .iter_tables()
+                .map(|it| table(&it.path, it.checksum().into_u128()))
+                .collect::<Vec<_>>()
+        });
+        all.collect()
+    }
+
     /// Reads every table whole, and names those that are not what was written: of which a block, the
     /// index, the filter or anything else is damaged. Such a table stops the store for good once it is
     /// compacted. What is not yet in tables is not looked at.
@@ -311,13 +322,15 @@ impl Store {
     /// # Errors
     ///
     /// [`StoreError::Io`] if the disk refuses.
-    pub fn damaged_tables(&self) -> Result<Vec<PathBuf>, StoreError> {
+    pub fn damaged_tables(&self) -> Result<Vec<Table>, StoreError> {
         let mut damaged = Vec::new();
-        for keyspace in &self.spaces {
-            for table in keyspace.tree.current_version().iter_tables() {
-                if hash(&table.path)? != table.checksum().into_u128() {
-                    damaged.push(table.path.to_path_buf());
-                }
+        for table in self.tables() {
+            match table.is_sound(|| true) {
+                Ok(true) => {}
+                Ok(false) => damaged.push(table),
+                // Compacted meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(damaged)
@@ -372,21 +385,8 @@ impl Store {
         Ok(())
     }
 
-    /// What a failed write says. Where fjall's thread gave up earlier it keeps the reason to
-    /// itself: then the disk is asked.
     fn write_error(&self, error: fjall::Error) -> StoreError {
-        match error {
-            fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => {
-                StoreError::Io(error)
-            }
-            fjall::Error::Poisoned => match probe(&self.path) {
-                Err(error) => StoreError::Io(error),
-                Ok(()) => {
-                    StoreError::Io(io::Error::other("its thread gave up after a failed operation"))
-                }
-            },
-            error => StoreError::Io(io::Error::other(error)),
-        }
+        faults::write_error(&self.path, error)
     }
 
     fn space(&self, space: Space) -> &Keyspace {
@@ -475,124 +475,4 @@ impl DoubleEndedIterator for Rows {
         let row = self.rows.as_mut()?.next_back()?;
         Some(self.read(row))
     }
-}
-
-/// Makes an empty log aside, and moves it into place when it is whole, so that a crash leaves
-/// either nothing or a log.
-fn create(dir: &Path, node: NodeId) -> Result<(), StoreError> {
-    let path = dir.join(DB_NEW);
-    private::folder(dir)?;
-    if path.try_exists()? {
-        fs::remove_dir_all(&path)?;
-    }
-    {
-        let db = open_db(&path)?;
-        let spaces = keyspaces(&db, &path)?;
-        let store = Store { db, spaces, node, path: path.clone() };
-        let mut batch = Batch::default();
-        batch.put(Space::State, "format", vec![FORMAT]);
-        batch.put(Space::State, "node", node.0.to_vec());
-        store.commit(batch)?;
-        store.sync()?;
-        // In a table it outlives the journal.
-        store.flush(store.space(Space::State))?;
-    }
-    fs::rename(&path, dir.join(DB))?;
-    fs::File::open(dir)?.sync_all()?;
-    Ok(())
-}
-
-/// Opens the database. Damage that makes it panic is damage all the same.
-fn open_db(path: &Path) -> Result<Database, StoreError> {
-    let open = || {
-        Database::builder(path)
-            .cache_size(CACHE_BYTES)
-            .max_journaling_size(JOURNAL_BYTES)
-            .manual_journal_persist(true)
-            // What is large in it comes packed.
-            .journal_compression(CompressionType::None)
-            .worker_threads(WORKERS)
-            .max_cached_files(Some(descriptors::store_tables(descriptors::limit())))
-            .open()
-    };
-    match catch_unwind(AssertUnwindSafe(open)) {
-        Ok(Ok(db)) => Ok(db),
-        Ok(Err(error)) => Err(read_error(path, error)),
-        Err(_) => Err(StoreError::Damaged {
-            file: path.join("keyspaces"),
-            why: "its contents are impossible".into(),
-        }),
-    }
-}
-
-fn keyspaces(db: &Database, path: &Path) -> Result<[Keyspace; Space::ALL.len()], StoreError> {
-    let open = |space: Space| {
-        let options = || KeyspaceCreateOptions::default().max_memtable_size(MEMTABLE_BYTES);
-        db.keyspace(space.name(), options).map_err(|error| read_error(path, error))
-    };
-    let [a, b, c, d, e, f] = Space::ALL;
-    Ok([open(a)?, open(b)?, open(c)?, open(d)?, open(e)?, open(f)?])
-}
-
-/// What a failed read says about the store.
-fn read_error(path: &Path, error: fjall::Error) -> StoreError {
-    let damaged = |part: &str, why: &dyn std::fmt::Debug| StoreError::Damaged {
-        file: path.join(part),
-        why: format!("{why:?}"),
-    };
-    match error {
-        fjall::Error::Locked => StoreError::Locked,
-        fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => {
-            match error.kind() {
-                io::ErrorKind::UnexpectedEof
-                | io::ErrorKind::InvalidData
-                | io::ErrorKind::NotFound => damaged("keyspaces", &error),
-                _ => StoreError::Io(error),
-            }
-        }
-        fjall::Error::Storage(error) => damaged("keyspaces", &error),
-        fjall::Error::InvalidVersion(error) => damaged("version", &error),
-        error @ (fjall::Error::JournalRecovery(_)
-        | fjall::Error::InvalidTrailer
-        | fjall::Error::InvalidTag(_)
-        | fjall::Error::Decompress(_)) => {
-            StoreError::Damaged { file: newest_journal(path), why: format!("{error:?}") }
-        }
-        error => StoreError::Io(io::Error::other(error)),
-    }
-}
-
-/// The hash that the store keeps of a table.
-fn hash(path: &Path) -> io::Result<u128> {
-    let mut file = fs::File::open(path)?;
-    let mut hasher = Xxh3Default::new();
-    let mut buffer = vec![0; READ_BYTES];
-    loop {
-        match file.read(&mut buffer)? {
-            0 => return Ok(hasher.digest128()),
-            read => hasher.update(buffer.get(..read).unwrap_or_default()),
-        }
-    }
-}
-
-/// Tries what the store's thread does: opens a file, writes and syncs it.
-fn probe(path: &Path) -> io::Result<()> {
-    let probe = path.with_file_name(PROBE);
-    let result = private::create(&probe).and_then(|mut file| {
-        file.write_all(&[0; PROBE_BYTES])?;
-        file.sync_all()
-    });
-    let removed = fs::remove_file(&probe);
-    result.and(removed)
-}
-
-/// The newest journal in a database's folder; the folder if there is none.
-#[must_use]
-pub fn newest_journal(path: &Path) -> PathBuf {
-    let number = |path: &Path| path.file_stem()?.to_str()?.parse::<u64>().ok();
-    let journals = fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
-    journals
-        .filter(|path| path.extension().is_some_and(|it| it == "jnl"))
-        .max_by_key(|path| number(path))
-        .unwrap_or_else(|| path.to_path_buf())
 }

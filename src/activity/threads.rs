@@ -1,5 +1,6 @@
-//! The threads of an open log: the writer, the pruner, one that watches whether the disk answers, and
-//! one that reads for live readers and exports (`readers`). Started with the log and ended with it, within a bound.
+//! The threads of an open log: the writer, the two of `upkeep`, one that watches whether the disk
+//! answers, one that writes down what is lost, and one that reads for live readers and exports
+//! (`readers`). Started with the log and ended with it, within a bound.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,6 +18,9 @@ use super::writer::SLOW_DISK;
 const WATCH_EVERY: Duration = Duration::from_millis(250);
 /// A disk that has not answered for so long counts as failed: calls wait for it no longer.
 const STALLED: Duration = Duration::from_secs(5);
+/// How often it is written down what is lost while the log cannot be written: a process that is
+/// killed then leaves a count that is so old at most.
+const COUNT_EVERY: Duration = Duration::from_millis(100);
 /// How long closing may take: what was submitted is written, and the store closed.
 const CLOSE_LIMIT: Duration = Duration::from_secs(20);
 const CLOSE_POLL: Duration = Duration::from_millis(5);
@@ -27,7 +31,7 @@ const CLOSE_POLL: Duration = Duration::from_millis(5);
 pub struct Writer {
     pub(super) activity: Activity,
     pub(super) thread: Option<JoinHandle<Result<(), StoreError>>>,
-    /// The pruner, the watcher, and who reads for readers.
+    /// All but the one that writes.
     pub(super) helpers: Vec<JoinHandle<()>>,
     /// What a log that is only read is read from.
     pub(super) reading: Option<(Copy, Option<Lock>)>,
@@ -127,8 +131,22 @@ pub(super) fn watch_the_disk(activity: &Activity) {
         }
         if waits > STALLED && !shared.is_stalled.swap(true, Ordering::AcqRel) {
             tracing::error!(?waits, "the disk does not answer: the activity log is at a stop");
+            let lost = shared.lost.load(Ordering::Relaxed);
+            shared.ledger.begin("the disk does not answer", lost, (shared.clock)());
+            shared.count_lost();
             shared.has_failed.notify_waiters();
             shared.batch_done.notify_waiters();
         }
+    }
+}
+
+/// Writes down what is lost while the log cannot be written. On a thread of its own: the disk may be
+/// the one that does not answer.
+pub(super) fn count_what_is_lost(activity: &Activity) {
+    let shared = &activity.shared;
+    while !shared.is_closed.load(Ordering::Acquire) {
+        let waiting = if shared.refuses() { shared.waiting() } else { 0 };
+        shared.save_lost(waiting as u64);
+        if shared.refuses() { thread::park_timeout(COUNT_EVERY) } else { thread::park() }
     }
 }

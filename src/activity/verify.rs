@@ -16,9 +16,10 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::codec;
 use super::copy::Copy;
-use super::gap::Gap;
+use super::gap::{Gap, Unrecorded};
 use super::head::{HeadFile, Mark};
-use super::record::{Body, Hash, Type};
+use super::lost::{self, Tally};
+use super::record::{Hash, Type};
 use super::recover::{self, Lock};
 use super::seal::{self, Depth, Finding};
 use super::store::{DB, Store, StoreError};
@@ -26,6 +27,8 @@ use super::view::{Block, View};
 
 /// Holes that are looked at: a log with more is beyond counting.
 const MOST_HOLES: usize = 1000;
+/// Records that say what could not be written which are told of.
+const MOST_OUTAGES: usize = 1000;
 /// How often progress is told, in records.
 const PROGRESS_RECORDS: u64 = 4096;
 
@@ -42,6 +45,9 @@ pub struct Report {
     pub broken: Option<Broken>,
     /// Records of which the log itself says that they are lost.
     pub gaps: Vec<Gap>,
+    /// Records that could not be written, as the log itself says, or is to say; the oldest of them, if
+    /// that was often.
+    pub unrecorded: Vec<Unrecorded>,
     /// The files that are not what they were when the log was closed, and the tables that are not
     /// what was written.
     pub altered: Vec<PathBuf>,
@@ -73,6 +79,9 @@ struct Members<'a> {
     broken: &'a Option<Broken>,
     /// Records of which the log itself says that they are lost.
     gaps: &'a [Gap],
+    /// Records that could not be written, as the log itself says, or is to say; the oldest of them, if
+    /// that was often.
+    unrecorded: &'a [Unrecorded],
     /// Files that are not what they were when the log was closed, and tables that are not what was
     /// written; of a running log none.
     #[schema(value_type = Vec<String>)]
@@ -83,10 +92,12 @@ struct Members<'a> {
 
 impl Serialize for Report {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { records, first, last, broken, gaps, altered, notes } = self;
+        let Self { records, first, last, broken, gaps, unrecorded, altered, notes } = self;
         let sound = self.is_sound();
         let (records, first, last) = (*records, *first, *last);
-        Members { sound, records, first, last, broken, gaps, altered, notes }.serialize(serializer)
+        let members =
+            Members { sound, records, first, last, broken, gaps, unrecorded, altered, notes };
+        members.serialize(serializer)
     }
 }
 
@@ -173,8 +184,13 @@ fn verify_copy(
     let before: Vec<_> = before.iter().map(|path| used_bytes(path)).collect::<Result<_, _>>()?;
     let store = Store::open(copy)?;
     let mut report = verify(&View::new(store.snapshot())?, reading.mark, progress)?;
+    let (tally, is_whole) = Tally::read(copy)?;
+    report.unrecorded.extend(tally.untold(lost::told(&View::new(store.snapshot())?)?));
+    if !is_whole {
+        report.notes.push("the count of lost records is damaged".into());
+    }
     for table in store.damaged_tables()? {
-        let table = table.strip_prefix(copy).map_or(table.clone(), |name| dir.join(name));
+        let table = table.path.strip_prefix(copy).map_or(table.path.clone(), |name| dir.join(name));
         report.altered.push(table);
     }
     let marks = View::new(store.snapshot())?.marks().count();
@@ -223,11 +239,14 @@ pub fn verify(
                 return if too_many { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
             }
         };
-        report.gaps.extend(gap(head, body));
-        if let Ok(head) = codec::decode_head(head)
-            && head.kind == Type::Retention
-        {
-            retention = codec::decode_body(body).ok().and_then(|body| kept_from(&body));
+        let kind = kind(head);
+        if kind == Some(Type::Gap) {
+            report.gaps.extend(gap(body));
+            if report.unrecorded.len() < MOST_OUTAGES {
+                report.unrecorded.extend(unrecorded(body));
+            }
+        } else if kind == Some(Type::Retention) {
+            retention = kept_from(body);
         }
         report.records += 1;
         report.last = seq;
@@ -244,7 +263,7 @@ pub fn verify(
     }
     let broken = |seq, fault, why: &str| Some(Broken::new(seq, fault, why));
     progress(report.records, total);
-    if first > 1 && retention != Some((first, view.before_first()?.to_string())) {
+    if first > 1 && retention != Some((first, view.before_first()?)) {
         let why = "no retention record says that it was removed";
         report.broken = broken(first - 1, Fault::Missing, why);
         return Ok(report);
@@ -400,17 +419,28 @@ fn walk_block(
     Ok(None)
 }
 
-/// What a record says about a gap, if it is of that type.
-pub(super) fn gap(head: &[u8], body: &[u8]) -> Option<Gap> {
-    let is_gap = codec::decode_head(head).is_ok_and(|head| head.kind == Type::Gap);
-    codec::decode_body(body).ok().filter(|_| is_gap).and_then(|body| Gap::read(&body))
+/// What a record is about.
+pub(super) fn kind(head: &[u8]) -> Option<Type> {
+    codec::decode_head(head).ok().map(|head| head.kind)
 }
 
-/// What a retention record says about the first kept record.
-fn kept_from(body: &Body) -> Option<(u64, String)> {
+/// What the body of a record of the type `gap` says about a hole, if it does.
+pub(super) fn gap(body: &[u8]) -> Option<Gap> {
+    Gap::read(&codec::decode_body(body).ok()?)
+}
+
+/// What the body of a record of the type `gap` says about what could not be written, if it does.
+pub(super) fn unrecorded(body: &[u8]) -> Option<Unrecorded> {
+    Unrecorded::read(&codec::decode_body(body).ok()?)
+}
+
+/// What the body of a record of the type `retention` says about the first kept record: its number,
+/// and the hash that it follows.
+pub(super) fn kept_from(body: &[u8]) -> Option<(u64, Hash)> {
+    let body = codec::decode_body(body).ok()?;
     let metadata: serde_json::Value = serde_json::from_slice(body.metadata.bytes()).ok()?;
     let first = metadata.get("first_kept_seq")?.as_u64()?;
-    Some((first, metadata.get("first_kept_prev_hash")?.as_str()?.into()))
+    Some((first, Hash::parse(metadata.get("first_kept_prev_hash")?.as_str()?)?))
 }
 
 fn used_bytes(path: &Path) -> Result<usize, StoreError> {

@@ -11,6 +11,8 @@
 //!
 //! It does not know calls, only entries; who may send them is `handle`'s affair.
 
+mod failing;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -20,10 +22,12 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
+use self::failing::{Stage, Stuck};
 use super::append::{Appender, Prepared, keys};
 use super::begun::{self, UnderWay};
 use super::clock;
 use super::head::{HeadFile, Mark};
+use super::lost;
 use super::recover::{self, Lock, Opened};
 use super::redact::Redactor;
 use super::shared::{Message, Shared};
@@ -52,10 +56,6 @@ const STEP: Duration = Duration::from_millis(4);
 pub(super) const OVERRUN: Duration = Duration::from_millis(35);
 /// How long the thread gathers in vain before it sleeps until it is woken.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
-/// How long after a failed write the store is tried again.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// How often a failed log is asked whether it is to be closed.
-const CLOSE_POLL: Duration = Duration::from_millis(50);
 /// A batch is closed at so many records.
 const BATCH_RECORDS: u64 = 8192;
 /// A batch is closed at so many bytes.
@@ -90,6 +90,8 @@ pub(super) fn start(
     shared.durable_until.store(began, Ordering::SeqCst);
     shared.asleep.store(false, Ordering::SeqCst);
     let _ = shared.opened.set(clock::Opened { at: (shared.clock)(), end: view.end()?.stored_ms });
+    shared.lost.store(shared.ledger.open(dir, lost::told(&view)?)?, Ordering::Relaxed);
+    shared.send(Message::Lost);
     shared.durable_seq.store(mark.seq, Ordering::Relaxed);
     shared.live.wrote(mark.seq);
     shared.disk_bytes.store(store.disk_bytes(), Ordering::Relaxed);
@@ -97,7 +99,7 @@ pub(super) fn start(
     let run = Run {
         shared,
         dir: dir.to_path_buf(),
-        _lock: lock,
+        lock: Some(lock),
         messages,
         appender,
         head,
@@ -121,7 +123,8 @@ pub(super) fn start(
 struct Run {
     shared: Arc<Shared>,
     dir: PathBuf,
-    _lock: Lock,
+    /// `None` only while the log is mended.
+    lock: Option<Lock>,
     messages: Receiver<Message>,
     appender: Appender,
     head: HeadFile,
@@ -149,24 +152,6 @@ struct Run {
     /// When the size of the log was last asked for.
     sized: Instant,
     closing: bool,
-}
-
-/// A batch that could not be written.
-struct Stuck {
-    prepared: Prepared,
-    /// The room of its entries.
-    room: usize,
-    since: Instant,
-    stage: Stage,
-}
-
-/// Where it failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// Writing: it can be tried again.
-    Write,
-    /// Syncing: it cannot.
-    Sync,
 }
 
 /// What a round found in the queue.
@@ -212,36 +197,10 @@ impl Run {
                 }
             }
         }
-        self.finish()?;
+        let result = self.finish();
+        self.shared.save_lost(0);
         self.shared.store.store(Arc::new(None));
-        recover::close(&self.dir)
-    }
-
-    /// Writes what was submitted before the end.
-    fn finish(&mut self) -> Result<(), StoreError> {
-        loop {
-            if let Some(stuck) = &self.stuck {
-                let result = match stuck.stage {
-                    Stage::Write => self.reopen(),
-                    Stage::Sync => {
-                        Err(StoreError::Io(std::io::Error::other(self.shared.failure_text())))
-                    }
-                };
-                if let Err(error) = result {
-                    self.count_lost();
-                    return Err(error);
-                }
-            }
-            if self.round() == Found::Nothing && self.stuck.is_none() {
-                return Ok(());
-            }
-        }
-    }
-
-    fn count_lost(&mut self) {
-        let stuck = self.stuck.take().map_or(0, |stuck| stuck.prepared.records);
-        let queued = self.messages.try_iter().filter(|it| matches!(it, Message::Entry { .. }));
-        self.shared.lost.fetch_add(stuck + queued.count() as u64, Ordering::Relaxed);
+        result.and_then(|()| recover::close(&self.dir))
     }
 
     fn now(&self) -> u64 {
@@ -361,6 +320,14 @@ impl Run {
                     self.first = cut.first;
                     let _ = answer.send(());
                 }
+                Message::Lost => {
+                    self.tell_lost();
+                }
+                Message::Damaged(table) => {
+                    self.write();
+                    self.sync();
+                    self.suspect(table);
+                }
                 Message::Close => self.closing = true,
                 Message::Behind(moment) => {
                     (self.queue_from, self.sent_behind) = (moment, false);
@@ -467,6 +434,9 @@ impl Run {
         if was_stalled || took > SLOW_DISK {
             tracing::warn!(?took, "the activity log waited for the disk");
         }
+        if was_stalled {
+            self.shared.send(Message::Lost);
+        }
     }
 
     fn tell_size(&mut self) {
@@ -476,75 +446,5 @@ impl Run {
             self.shared.disk_bytes.store(store.disk_bytes(), Ordering::Relaxed);
             self.sized = Instant::now();
         }
-    }
-
-    fn fail(&mut self, prepared: Prepared, room: usize, error: &StoreError, stage: Stage) {
-        tracing::error!(%error, ?stage, "the activity log cannot be written");
-        self.stuck = Some(Stuck { prepared, room, since: Instant::now(), stage });
-        self.shared.failure.store(Arc::new(Some(error.to_string())));
-        self.shared.is_failed.store(true, Ordering::Release);
-        // Calls that were sent are answered; what they left is kept as long as we run.
-        self.waiting.clear();
-        self.shared.has_failed.notify_waiters();
-        self.shared.batch_done.notify_waiters();
-    }
-
-    /// Waits a while, then tries to write again what could not be written. Entries stay in the
-    /// queue meanwhile; the room bounds them.
-    fn wait_to_retry(&mut self) {
-        let Some(stuck) = &self.stuck else { return };
-        let rest = RETRY_AFTER.saturating_sub(stuck.since.elapsed());
-        if self.shared.is_closed.load(Ordering::Acquire) {
-            self.closing = true;
-        } else if !rest.is_zero() || stuck.stage == Stage::Sync {
-            thread::park_timeout(rest.clamp(Duration::from_millis(1), CLOSE_POLL));
-        } else if let Err(error) = self.reopen() {
-            self.shared.failure.store(Arc::new(Some(error.to_string())));
-            if let Some(stuck) = &mut self.stuck {
-                stuck.since = Instant::now();
-            }
-        }
-    }
-
-    /// Opens the store again and writes what is stuck, if it is not there already.
-    fn reopen(&mut self) -> Result<(), StoreError> {
-        let begun = self.disk_begins();
-        let result = self.write_stuck();
-        self.disk_ended(begun);
-        let Some((mark, records, room)) = result? else { return Ok(()) };
-        self.shared.durable_seq.store(mark.seq, Ordering::Relaxed);
-        self.stuck = None;
-        self.batch_from = None;
-        self.tell_durable();
-        self.shared.failure.store(Arc::new(None));
-        self.shared.is_failed.store(false, Ordering::Release);
-        tracing::info!("the activity log can be written again");
-        self.wrote(records, room);
-        Ok(())
-    }
-
-    fn write_stuck(&mut self) -> Result<Option<(Mark, u64, usize)>, StoreError> {
-        let Some(stuck) = &self.stuck else { return Ok(None) };
-        self.shared.store.store(Arc::new(None));
-        let store = Store::open(&self.dir).map_err(|error| match error {
-            // By ourselves: the folder is locked.
-            StoreError::Locked => {
-                let why = "it is still being read, and is opened again when that is over";
-                StoreError::Io(std::io::Error::other(why))
-            }
-            other => other,
-        })?;
-        // Whatever comes of it, it can be read.
-        self.shared.store.store(Arc::new(Some(store.clone())));
-        let next = View::new(store.snapshot())?.next();
-        if next == stuck.prepared.first() {
-            store.commit(stuck.prepared.batch.clone())?;
-        } else if next != stuck.prepared.mark.seq + 1 {
-            let why = format!("record {next} is lost");
-            return Err(StoreError::Io(std::io::Error::other(why)));
-        }
-        store.sync()?;
-        self.head.write(stuck.prepared.mark)?;
-        Ok(Some((stuck.prepared.mark, stuck.prepared.records, stuck.room)))
     }
 }

@@ -13,6 +13,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::answer::{self, Failure, Success, encode};
 use super::query::{BadQuery, Query};
 use super::status::Counted;
+use crate::activity::Standing;
 use crate::downstream::body::Body;
 use crate::proxy::Worker;
 use crate::proxy::retrieve::Shown;
@@ -155,14 +156,15 @@ pub(super) fn servers(worker: &Worker, query: Query) -> Result<Bytes, Failure> {
 pub(super) fn alive(worker: &Rc<Worker>, request_id: &str) -> Response<Body> {
     let health = worker.proxy.activity.health();
     let body = encode(&Alive {
-        status: if health.failed.is_none() { Vitality::Ok } else { Vitality::Degraded },
+        status: if health.state == Standing::Ok { Vitality::Ok } else { Vitality::Degraded },
         activity: LogHealth { failed: health.failed.is_some(), lost: health.lost },
     });
     answer::json(StatusCode::OK, Body::from(body), request_id)
 }
 
-/// Tells whether every enabled server was discovered, or has failed once, and whether one can be
-/// used. Without the key, names and states alone.
+/// Tells whether every enabled server was discovered, or has failed once, whether one can be used,
+/// and whether calls are refused because the log cannot be written. Without the key, names and states
+/// alone.
 #[utoipa::path(
     get,
     path = "/readyz",
@@ -170,18 +172,25 @@ pub(super) fn alive(worker: &Rc<Worker>, request_id: &str) -> Response<Body> {
     operation_id = "getReadiness",
     responses(
         (status = 200, description = "Every server was heard or has failed", body = Readiness),
-        (status = 503, description = "Not yet: a server is still awaited", body = Readiness),
+        (
+            status = 503,
+            description = "A server is still awaited, or calls are refused: the log cannot be written",
+            body = Readiness,
+        ),
     )
 )]
 pub(super) fn ready(worker: &Rc<Worker>, admitted: bool, request_id: &str) -> Response<Body> {
     let upstreams = &worker.proxy.upstreams;
-    let settled = upstreams.settled();
+    let health = worker.proxy.activity.health();
+    let settled = upstreams.settled() && health.state != Standing::Failed;
     let status = if settled { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let servers = upstreams.states().into_iter().map(|state| match admitted {
         true => Readied::Whole(Box::new(state.into())),
         false => Readied::State(NameAndState { name: state.name, state: state.status }),
     });
-    let body = Readiness { ready: settled && upstreams.usable(), servers: servers.collect() };
+    let activity = LogState { state: health.state, reason: health.failed.filter(|_| admitted) };
+    let (ready, servers) = (settled && upstreams.usable(), servers.collect());
+    let body = Readiness { ready, activity, servers };
     answer::json(status, Body::from(encode(&body)), request_id)
 }
 
@@ -203,15 +212,27 @@ enum Vitality {
 struct LogHealth {
     /// True when it cannot be written.
     failed: bool,
-    /// Entries that could not be recorded since the start.
+    /// Entries that could not be recorded, since the log was begun.
     lost: u64,
 }
 
 #[derive(Serialize, ToSchema)]
 struct Readiness {
-    /// True once none is awaited and, unless none is enabled, at least one is connected.
+    /// True once none is awaited and, unless none is enabled, at least one is connected, as long as
+    /// calls are not refused because the log cannot be written.
     ready: bool,
+    activity: LogState,
     servers: Vec<Readied>,
+}
+
+/// The activity log.
+#[derive(Serialize, ToSchema)]
+struct LogState {
+    state: Standing,
+    /// Why it cannot be written; with the key only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, nullable = false)]
+    reason: Option<String>,
 }
 
 #[derive(Serialize, ToSchema)]

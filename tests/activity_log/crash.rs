@@ -195,8 +195,14 @@ fn act_2_with_continue_calls_go_on_and_what_is_lost_is_counted() {
     let lost = activity.health().lost;
     fs::remove_file(disk.join("ballast")).unwrap();
     until("it is written again", || activity.health().failed.is_none());
-    assert_eq!(activity.count(&Filter::default()).unwrap(), sent - lost);
-    assert!(activity.verify(|_, _| {}).unwrap().is_sound());
+    let all = || activity.count(&Filter::default()).unwrap();
+    until("the loss is on record", || all() == sent - lost + 1);
+    let report = activity.verify(|_, _| {}).unwrap();
+    assert!(report.is_sound());
+    assert_eq!(report.unrecorded.iter().map(|it| it.records).sum::<u64>(), lost);
+    writer.close().unwrap();
+    let (activity, writer) = Activity::open(&disk.join("log"), Config::default()).unwrap();
+    assert_eq!(activity.health().lost, lost, "it is counted across a restart");
     writer.close().unwrap();
 }
 

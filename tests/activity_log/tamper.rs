@@ -19,12 +19,12 @@ const PLACES: usize = 240;
 const CALLS: u64 = 1030;
 
 /// A folder in memory where there is one: these tests open hundreds of logs.
-fn folder() -> tempfile::TempDir {
+pub(crate) fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
 /// A closed log with records in tables and in the journal.
-fn log(dir: &Path) -> u64 {
+pub(crate) fn log(dir: &Path) -> u64 {
     let (activity, writer) = open(dir);
     (0..CALLS).for_each(|n| drop(slot(&activity).submit(call(n))));
     writer.close().unwrap();
@@ -54,12 +54,12 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-fn check(dir: &Path) -> Result<Report, StoreError> {
+pub(crate) fn check(dir: &Path) -> Result<Report, StoreError> {
     verify::folder(dir, tempfile::tempdir().unwrap().path(), |_, _| {})
 }
 
 /// Works on a copy of the log in `dir`.
-fn with_copy<T>(dir: &Path, work: impl FnOnce(&Path) -> T) -> T {
+pub(crate) fn with_copy<T>(dir: &Path, work: impl FnOnce(&Path) -> T) -> T {
     let aside = folder();
     let target = aside.path().join("log");
     copy(dir, &target);
@@ -224,14 +224,14 @@ fn records(dir: &Path) -> Vec<mcpproxy::activity::Record> {
     records
 }
 
-fn flip(file: &Path, at: usize) {
+pub(crate) fn flip(file: &Path, at: usize) {
     let mut bytes = fs::read(file).unwrap();
     bytes[at] ^= 1;
     fs::write(file, bytes).unwrap();
 }
 
 /// The largest table of the keyspace that holds a text.
-fn table_with(dir: &Path, what: Space) -> std::path::PathBuf {
+pub(crate) fn table_with(dir: &Path, what: Space) -> std::path::PathBuf {
     let store = Store::open(dir).unwrap();
     let tables: Vec<_> =
         files(dir).into_iter().filter(|it| it.to_string_lossy().contains("/tables/")).collect();
@@ -342,6 +342,76 @@ fn act_9_damage_in_what_is_derived_is_found_and_costs_no_record() {
             }
         });
     }
+}
+
+/// The files of a keyspace, by its number.
+fn files_of(dir: &Path, keyspace: &str) -> Vec<std::path::PathBuf> {
+    files(&dir.join("db/keyspaces").join(keyspace))
+}
+
+#[test]
+fn act_9_damage_in_the_store_s_own_bookkeeping_costs_no_record() {
+    let home = folder();
+    let whole = home.path().join("log");
+    log(&whole);
+    let pruned = home.path().join("pruned");
+    copy(&whole, &pruned);
+    let config = Config { max_records: 700, ..Config::default() };
+    let (activity, writer) = Activity::open(&pruned, config).unwrap();
+    assert!(activity.prune().unwrap() > 0);
+    writer.close().unwrap();
+    // What the log says of itself lies in a table, too.
+    let store = Store::open(&pruned).unwrap();
+    store.compact(Space::State).unwrap();
+    drop(store);
+    for (dir, keyspaces) in [(&whole, &["0", "6"][..]), (&pruned, &["0", "6"])] {
+        // As after a crash.
+        let _ = fs::remove_file(dir.join("seal"));
+        let before = records(dir);
+        let _ = fs::remove_file(dir.join("seal"));
+        for file in keyspaces.iter().flat_map(|keyspace| files_of(dir, keyspace)) {
+            let name = file.strip_prefix(dir).unwrap();
+            let size = fs::metadata(&file).unwrap().len() as usize;
+            for at in [size / 3, size - 1] {
+                with_copy(dir, |copy| {
+                    flip(&copy.join(name), at);
+                    let Some(done) = salvage::salvage(copy, 0).unwrap() else {
+                        // In a place that nobody reads.
+                        return assert_eq!(records(copy), before, "{name:?} {at}");
+                    };
+                    assert_eq!((done.kept, done.lost), (before.len() as u64, 0), "{name:?} {at}");
+                    assert_eq!(records(copy)[..before.len()], before[..], "{name:?} {at}");
+                    assert!(check(copy).unwrap().is_sound());
+                });
+            }
+            // Not there at all: fjall would take the keyspace for an unfinished one.
+            with_copy(dir, |copy| {
+                fs::remove_file(copy.join(name)).unwrap();
+                if salvage::salvage(copy, 0).unwrap().is_some() {
+                    assert_eq!(records(copy)[..before.len()], before[..], "{name:?} missing");
+                }
+                assert!(check(copy).unwrap().records >= before.len() as u64);
+            });
+        }
+    }
+}
+
+#[test]
+fn act_9_a_log_of_an_earlier_version_learns_whose_it_is_when_it_is_opened() {
+    let dir = folder();
+    let dir = dir.path().join("log");
+    let (_, writer) = open(&dir);
+    writer.close().unwrap();
+    let node = fs::read(dir.join("node")).unwrap();
+    // As such a version leaves it: with a seal that knows no such file.
+    for name in ["node", "lost", "seal"] {
+        fs::remove_file(dir.join(name)).unwrap();
+    }
+    mcpproxy::activity::seal::write(&dir).unwrap();
+    let (_, writer) = open(&dir);
+    writer.close().unwrap();
+    assert_eq!(fs::read(dir.join("node")).unwrap(), node);
+    assert!(check(&dir).unwrap().is_sound());
 }
 
 #[test]

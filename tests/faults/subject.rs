@@ -6,6 +6,7 @@
 //! count N            so many operations of the kind were done in the phase
 //! said TEXT          what the caller was told of the fault
 //! salvaged TEXT      what salvage did, `kept: N` in it
+//! lost N             so many records could not be written, by the log's own count
 //! back | not back    whether the log can be written afterwards, in the same process
 //! ```
 
@@ -13,8 +14,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mcpproxy::activity::{
-    Activity, Config, Draft, Filter, Page, Raw, Source, Status, StoreError, Text, Type, Writer,
-    salvage,
+    Activity, Config, Draft, Filter, OnFailure, Page, Raw, Source, Status, StoreError, Text, Type,
+    Writer, lost, salvage,
 };
 
 use crate::plan::{Op, Plan};
@@ -34,6 +35,11 @@ const KEPT: u64 = 100;
 const BATCH: usize = 100;
 /// Records of one acknowledgement.
 const BURST: u64 = 10;
+/// Records that are lost at least in [`Phase::Lose`], and the room there is.
+pub(crate) const LOSES: u64 = 100;
+const ROOM: usize = 50;
+/// How long that, and writing the count down, may take.
+const LOSES_WITHIN: Duration = Duration::from_secs(30);
 
 /// What a child does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,6 +62,10 @@ pub(crate) enum Phase {
     Salvage,
     /// The disk takes long to make records durable.
     Stall,
+    /// Records are written, and calls go on when that fails.
+    Lose,
+    /// The same, and the process is killed meanwhile.
+    LoseKilled,
 }
 
 impl Phase {
@@ -79,11 +89,11 @@ pub(crate) const TASK: &str = "FAULT_TASK";
 fn child() {
     let Ok(task) = std::env::var(TASK) else { return };
     let plan = Plan::open(Path::new(&std::env::var("FAULT_PLAN").unwrap()));
-    let dir = std::env::var("FAULT_DIR").unwrap();
+    let dir = std::env::var("FAULT_LOG").unwrap();
     let [phase, op, error, nth, times] = task.split(' ').collect::<Vec<_>>()[..] else {
         panic!("{task}")
     };
-    let phases = Phase::ALL.into_iter().chain([Phase::Stall]);
+    let phases = Phase::ALL.into_iter().chain([Phase::Stall, Phase::Lose, Phase::LoseKilled]);
     let phase = phases.into_iter().find(|it| format!("{it:?}") == phase).unwrap();
     let fault = Fault {
         plan,
@@ -93,7 +103,7 @@ fn child() {
         times: times.parse().unwrap(),
     };
     println!();
-    run(phase, &Path::new(&dir).join("log"), &fault);
+    run(phase, Path::new(&dir), &fault);
 }
 
 struct Fault {
@@ -192,6 +202,32 @@ fn run(phase: Phase, dir: &Path, fault: &Fault) {
             println!("refused {}", runtime.block_on(activity.reserve()).unwrap_err());
             fault.plan.disarm();
             end(&activity, writer);
+        }
+        Phase::Lose | Phase::LoseKilled => {
+            let on_failure = OnFailure::Continue;
+            let config = Config { on_failure, queue_records: ROOM, ..Config::default() };
+            let (activity, writer) = Activity::open(dir, config).unwrap();
+            append(&activity, 1, BURST).unwrap();
+            fault.plan.arm(fault.op, fault.error, 0, u64::MAX);
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+            let runtime = runtime.unwrap();
+            let deadline = Instant::now() + LOSES_WITHIN;
+            while activity.health().lost < LOSES {
+                assert!(Instant::now() < deadline, "nothing is lost");
+                drop(runtime.block_on(activity.reserve()).unwrap().submit(numbered(BURST + 1)));
+            }
+            let lost = activity.health().lost;
+            while lost::Tally::read(dir).unwrap().0.total < lost {
+                assert!(Instant::now() < deadline, "it is not written down");
+                std::thread::park_timeout(Duration::from_millis(5));
+            }
+            println!("lost {lost}");
+            if phase == Phase::LoseKilled {
+                std::process::exit(0);
+            }
+            fault.plan.disarm();
+            end(&activity, writer);
+            println!("lost {}", activity.health().lost);
         }
         Phase::Salvage => {
             prepared(dir, BEFORE);

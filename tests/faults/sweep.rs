@@ -46,13 +46,14 @@ fn wherever_the_disk_fails_nothing_acknowledged_is_lost_and_nothing_hangs() {
     let mut wrong = Vec::new();
     for phase in Phase::ALL {
         for op in Op::ALL {
-            let unfailing = Run { shim: &shim, phase, op, error: 0, nth: u64::MAX / 2, times: 1 };
+            let (nth, only) = (u64::MAX / 2, "");
+            let unfailing = Run { shim: &shim, phase, op, error: 0, nth, times: 1, only };
             let (reached, kept) = unfailing.count();
             let step = every.unwrap_or_else(|| reached.div_ceil(SHORT)).max(1);
             for error in op.errors() {
                 for nth in (step / 2..reached).step_by(step as usize) {
                     for times in [1, u64::MAX] {
-                        let run = Run { shim: &shim, phase, op, error: *error, nth, times };
+                        let run = Run { shim: &shim, phase, op, error: *error, nth, times, only };
                         match run.outcome(kept) {
                             Ok(outcome) => {
                                 let outcomes = table.entry((phase, op)).or_default();
@@ -78,7 +79,8 @@ fn wherever_the_disk_fails_nothing_acknowledged_is_lost_and_nothing_hangs() {
 fn a_disk_that_does_not_answer_is_told_and_holds_no_call_for_long() {
     let folder = tempfile::tempdir().unwrap();
     let shim = build(folder.path());
-    let run = Run { shim: &shim, phase: Phase::Stall, op: Op::Sync, error: 0, nth: 0, times: 0 };
+    let (phase, op) = (Phase::Stall, Op::Sync);
+    let run = Run { shim: &shim, phase, op, error: 0, nth: 0, times: 0, only: "" };
     let (ended_well, said) = run.run(&self::folder()).unwrap();
     assert!(ended_well, "{said}");
     for expected in ["said the disk has not answered for", "refused the activity log", "back"] {
@@ -87,7 +89,7 @@ fn a_disk_that_does_not_answer_is_told_and_holds_no_call_for_long() {
 }
 
 /// Compiles the shim.
-fn build(folder: &Path) -> PathBuf {
+pub(crate) fn build(folder: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults/shim.c");
     let shim = folder.join("shim.so");
     let compiled = Command::new("cc")
@@ -101,13 +103,15 @@ fn build(folder: &Path) -> PathBuf {
 }
 
 /// One child.
-struct Run<'a> {
-    shim: &'a Path,
-    phase: Phase,
-    op: Op,
-    error: u32,
-    nth: u64,
-    times: u64,
+pub(crate) struct Run<'a> {
+    pub(crate) shim: &'a Path,
+    pub(crate) phase: Phase,
+    pub(crate) op: Op,
+    pub(crate) error: u32,
+    pub(crate) nth: u64,
+    pub(crate) times: u64,
+    /// Only operations on files below this fail.
+    pub(crate) only: &'a str,
 }
 
 impl std::fmt::Display for Run<'_> {
@@ -159,7 +163,7 @@ impl Run<'_> {
     }
 
     /// Whether the child ended well, and what it said.
-    fn run(&self, dir: &tempfile::TempDir) -> Result<(bool, String), String> {
+    pub(crate) fn run(&self, dir: &tempfile::TempDir) -> Result<(bool, String), String> {
         let (plan, files) = (dir.path().join("plan"), dir.path().join("files"));
         std::fs::create_dir(&files).unwrap();
         Plan::create(&plan);
@@ -167,7 +171,8 @@ impl Run<'_> {
             .args(["--exact", "subject::child", "--nocapture", "--test-threads=1"])
             .env(TASK, self.to_string())
             .env("FAULT_PLAN", &plan)
-            .env("FAULT_DIR", &files)
+            .env("FAULT_LOG", files.join("log"))
+            .env("FAULT_DIR", files.join(self.only))
             .env("LD_PRELOAD", self.shim)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -197,7 +202,7 @@ fn start_again(log: &Path) -> Result<(), StoreError> {
 }
 
 /// A folder in memory where there is one: a sweep opens hundreds of logs.
-fn folder() -> tempfile::TempDir {
+pub(crate) fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 

@@ -69,6 +69,15 @@ fn draw(report: &Value) -> String {
         let [from, to] = ["/first_lost_seq", "/last_lost_seq"].map(|at| text(gap, at));
         let _ = writeln!(shown, "lost      records {from} to {to}, as the log itself says");
     }
+    for lost in list(report, "/unrecorded") {
+        let [records, from, to, cause] =
+            ["/records_lost", "/from", "/to", "/cause"].map(|at| text(lost, at));
+        let up_to = if lost.get("at_least") == lost.get("records_lost") { "" } else { "up to " };
+        let _ = writeln!(
+            shown,
+            "lost      {up_to}{records} records that could not be written, {from} to {to}: {cause}"
+        );
+    }
     for file in list(report, "/altered") {
         let _ = writeln!(shown, "altered   {}", clean(file.as_str().unwrap_or_default()));
     }
@@ -102,6 +111,10 @@ mod tests {
         assert_eq!(draw(&report), "sound: 7 records, number 1 to 7\n");
         report["gaps"] = serde_json::json!([{"first_lost_seq": 3, "last_lost_seq": 4}]);
         assert!(draw(&report).ends_with("\nlost      records 3 to 4, as the log itself says\n"));
+        report["unrecorded"] = serde_json::json!([{"records_lost": 9, "at_least": 7, "from": "A",
+            "to": "B", "cause": "no space"}]);
+        let line = "\nlost      up to 9 records that could not be written, A to B: no space\n";
+        assert!(draw(&report).ends_with(line), "{}", draw(&report));
         report["sound"] = false.into();
         report["altered"] = serde_json::json!(["db/1"]);
         assert!(unsound(&report).unwrap().contains("files"));
