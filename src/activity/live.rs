@@ -5,7 +5,7 @@
 //!                             (low priority)                     (shared bytes)
 //! ```
 //!
-//! What was rendered last is kept for all readers together, within [`RECENT_BYTES`]. Nobody waits
+//! What was rendered last is kept for all readers together, within a bound. Nobody waits
 //! for a reader: one that is further behind is told so, and reads the log itself. A reader takes no
 //! lock but that of the bell which wakes it.
 

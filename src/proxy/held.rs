@@ -23,8 +23,8 @@ use crossbeam_utils::CachePadded;
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-/// How long a call waits for room. Less than a stdio upstream waits for a call to take its answer,
-/// so that the other calls of that server do not wait for this one.
+/// How long a call waits for room. Less than a stdio upstream waits for a call that is alone with it
+/// to take its answer; the other calls of that server do not wait for this one.
 pub const MAX_WAIT: Duration = Duration::from_secs(4);
 /// How long the oldest call waits before a younger one has to give way to it.
 const GIVE_WAY_AFTER: Duration = Duration::from_millis(500);

@@ -6,7 +6,7 @@
 //! Starting and stopping the child is not done here.
 //!
 //! One pipe has one order: what comes behind an answer waits until that has been read. How much of an
-//! answer may wait for a slow call, and for how long, is decided in [`hand`].
+//! answer may wait for a slow call, and for how long, is decided in `hand`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};

@@ -79,8 +79,12 @@ async fn follow(
     tries: &mut Tries,
 ) -> Result<End, Failure> {
     let (mut decoder, mut data) = (Decoder::new(), Vec::new());
+    let mut greeted = false;
     // A stream that breaks off is taken up again as one that ends.
     while let Ok(Some(chunk)) = chunks.try_next().await {
+        if std::mem::replace(&mut greeted, true) {
+            tries.came();
+        }
         decoder.push(chunk);
         while let Some(item) = decoder.next_item().map_err(Failure::failed)? {
             match item {
@@ -89,7 +93,6 @@ async fn follow(
                     let data = std::mem::take(&mut data);
                     match decoder.event() {
                         b"activity" => {
-                            tries.came();
                             let shown = show(&data, output, intents)?;
                             if !output::write_on(shown.as_bytes())? {
                                 return Ok(End::Unread);

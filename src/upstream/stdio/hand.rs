@@ -111,7 +111,8 @@ pub(super) async fn hand(
         return put(sender, piece);
     }
     let spill = &link.spill;
-    let begun = Instant::now();
+    // Since when nothing was taken, and what waited then.
+    let (mut since, mut fewest) = (Instant::now(), queued(sender));
     let mut piece = Some(piece);
     loop {
         let mut stirred = pin!(spill.stirred.notified());
@@ -131,11 +132,14 @@ pub(super) async fn hand(
             return put(sender, piece);
         }
         let now = Instant::now();
-        let rest = NOT_TAKEN_LIMIT.saturating_sub(now.saturating_duration_since(begun));
+        if queued(sender) < fewest {
+            (since, fewest) = (now, queued(sender));
+        }
+        let rest = NOT_TAKEN_LIMIT.saturating_sub(now.saturating_duration_since(since));
         let rest = if others { rest.min(HOLD_UP_LIMIT.saturating_sub(*held_up)) } else { rest };
         if rest.is_zero() {
             spill.waits.store(false, Ordering::Relaxed);
-            return Handed::NotTaken(match others {
+            return Handed::NotTaken(match others && *held_up >= HOLD_UP_LIMIT {
                 true => Cause::HeldUp { limit: HOLD_UP_LIMIT, kept: queued(sender) },
                 false => Cause::NotTaken { limit: NOT_TAKEN_LIMIT },
             });
