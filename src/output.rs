@@ -21,7 +21,7 @@ pub const DEFAULT_MAX_BYTES: u64 = 5 * 1024 * 1024;
 pub const DEFAULT_MAX_DEPTH: u32 = 64;
 /// Default `max_held_bytes`: 64 MiB.
 pub const DEFAULT_MAX_HELD_BYTES: u64 = 64 * 1024 * 1024;
-/// Longest description told to an agent, in bytes (CONTRACTS §Errors).
+/// Longest description that an agent is given, in bytes ([contracts](crate::reference::contracts#errors)).
 const MAX_DESCRIPTION_BYTES: usize = 500;
 
 /// What a violation leads to (FR-A4).
@@ -128,7 +128,8 @@ pub enum Finding {
 pub struct Failure {
     /// For the record: may quote the document.
     pub reason: String,
-    /// For the agent: no value, and no property name that the schema does not have (SPEC §3).
+    /// For the agent: no value, and no property name that the schema does not have
+    /// ([verdicts](crate::reference::requirements#verdicts)).
     pub for_agent: String,
     /// Where in the document, a JSON pointer.
     pub instance_path: String,
@@ -198,7 +199,8 @@ impl Failure {
         }
     }
 
-    /// The text of the tool result that replaces a blocked answer (CONTRACTS §Errors).
+    /// The text of the tool result that replaces a blocked answer
+    /// ([contracts](crate::reference::contracts#errors)).
     #[must_use]
     pub fn agent_text(&self) -> String {
         let mut end = self.for_agent.len().min(MAX_DESCRIPTION_BYTES);

@@ -1,5 +1,5 @@
 //! What a result must say to a client of 2026-07-28, and its server did not: the only bytes that
-//! are ever added to an answer (SPEC §3).
+//! are ever added to an answer ([verdicts](crate::reference::requirements#verdicts)).
 //!
 //! A result that names its type speaks for itself, so nothing is added to that, whatever else it
 //! lacks: an interim one (`input_required`) has no caching hints. Values are the most cautious ones:

@@ -1,8 +1,8 @@
 //! A violation in words: all of them for the record, few of them for the agent.
 //!
-//! Owns the rule of what the agent may be told (SPEC §3): the keyword, its place in the schema,
-//! types and limits, and nothing that the document chose. The payload may be an attack, and must
-//! not arrive by way of the error. Deliberately decides nothing.
+//! Owns the rule of what the agent may learn ([verdicts](crate::reference::requirements#verdicts)):
+//! the keyword, its place in the schema, types and limits, and nothing that the document chose. The
+//! payload may be an attack, and must not arrive by way of the error. Deliberately decides nothing.
 
 use std::fmt::{self, Display, Write};
 
@@ -11,7 +11,7 @@ use jsonschema::error::{TypeKind, ValidationErrorKind};
 
 use crate::json::tape::Fault;
 
-/// Bytes of the description that the agent is given (CONTRACTS §Errors).
+/// Bytes of the description that the agent is given ([contracts](crate::reference::contracts#errors)).
 pub const AGENT_MAX: usize = 500;
 
 /// Bytes of the description in the record.

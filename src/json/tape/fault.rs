@@ -6,7 +6,8 @@ use thiserror::Error;
 
 use super::MAX_DEPTH;
 
-/// Why bytes are not a document that every parser reads alike (SPEC §3).
+/// Why bytes are not a document that every parser reads alike
+/// ([verdicts](crate::reference::requirements#verdicts)).
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Fault {
     /// Nothing but white space.
