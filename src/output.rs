@@ -1,7 +1,7 @@
-//! The answer's policy: modes, limits, what stands against an answer, and in whose words.
+//! The policy for answers: modes, limits, findings, and their descriptions for record and agent.
 //!
-//! Watching an answer arrive is the [`inspector`]'s; asking the schema is up to whoever drives
-//! it, since judging a large document is scheduling, and this floor is pure.
+//! The [`inspector`] follows an answer as it arrives. The caller has the schema evaluated, since
+//! evaluating a large document needs scheduling, and this floor is pure.
 
 mod ending;
 pub mod inspector;
@@ -167,7 +167,7 @@ impl Failure {
         Self::plain("the validator failed, so nothing is known of the answer".into(), None)
     }
 
-    /// The call ended before the judge did, with nobody to go on for it.
+    /// The call ended before its evaluation did, and no task was left to continue it.
     #[must_use]
     pub fn given_up() -> Self {
         Self::plain("the call ended before its answer was judged".into(), None)

@@ -55,7 +55,7 @@ pub enum Message {
     Answer(Member),
     /// A request or notification of the server; its bytes, in order.
     Notification(Vec<Bytes>),
-    /// An answer to an id nobody asked for, noticed before anything of it went on.
+    /// An answer with an id that no request has, detected before any of it was forwarded.
     Foreign,
 }
 

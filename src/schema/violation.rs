@@ -202,14 +202,15 @@ impl Display for Violation {
     }
 }
 
-/// The innermost violations, and how many there are.
+/// The innermost violations: the first ones, and the number of all.
 struct Leaves<'e, 's, 'v> {
     shown: Vec<&'e ValidationError<'s, 'v>>,
     count: usize,
 }
 
 impl<'e, 's, 'v> Leaves<'e, 's, 'v> {
-    /// Alternatives that all failed stand for themselves: which of them was meant is not known.
+    /// Where all alternatives failed they are reported as one violation: it is not known which of
+    /// them was intended.
     fn collect(&mut self, error: &'e ValidationError<'s, 'v>) {
         let own = match error.kind {
             ErrorKind::AnyOf | ErrorKind::OneOf(_) | ErrorKind::PropertyName { .. } => true,

@@ -47,7 +47,8 @@ pub enum Fault {
     },
 }
 
-/// Names what is wrong with bytes that the parser refused. Cold, so it may look at each byte.
+/// Finds what is wrong with bytes that the parser refused. Not on the hot path, so it may go
+/// byte by byte.
 pub(super) fn explain(bytes: &[u8]) -> Fault {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Fault::Empty;
@@ -100,7 +101,8 @@ fn token_fault(bytes: &[u8]) -> Option<Fault> {
     None
 }
 
-/// Looks at a string that opened just before `rest`: its length with the closing quote.
+/// Checks a string that opened just before `rest`. Returns its length with the closing quote, and
+/// the fault, if any.
 fn string_fault(rest: &[u8]) -> (usize, Option<Fault>) {
     let mut at = 0;
     while let Some(byte) = rest.get(at) {
