@@ -127,7 +127,7 @@ fn wants_json(typed: &[OsString], environment: Option<String>) -> bool {
 }
 
 fn report(failure: &Failure, json: bool) {
-    // Nobody is left to be told that stderr is closed.
+    // A closed stderr cannot be reported anywhere.
     let _ = writeln!(std::io::stderr(), "{}", failure.line(json));
 }
 

@@ -39,7 +39,7 @@ impl Operation {
     /// All of them, from least to most.
     pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Destructive];
 
-    /// The word an intent states it by.
+    /// Its spelling in `intent.operation_type`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -264,7 +264,8 @@ fn mark(tool: &Tool, variant: Operation) -> Mark {
         (Operation::Write, SideEffect::None | SideEffect::Read, _) => Mark::Less,
         (Operation::Write, SideEffect::Write, _) => Mark::Fits,
         (Operation::Read, SideEffect::None | SideEffect::Read, _) => Mark::Fits,
-        // FR-020: a derived write means that nothing was said, and the agent is trusted.
+        // FR-020: a derived write means that no hint says read-only or destructive: the agent is
+        // trusted.
         (Operation::Read, SideEffect::Write, StatedBy::Server) => Mark::Fits,
         (Operation::Read, SideEffect::Write, StatedBy::Operator) => Mark::More(Operation::Write),
     }

@@ -1,7 +1,7 @@
 //! JSON as bytes: spans, the streaming scanner, and the tape of one span.
 //!
-//! Owns everything that looks at JSON text without building a document tree.
-//! Deliberately knows nothing of MCP beyond the member names the scanner is asked to find.
+//! Owns everything that reads JSON text without building a document tree.
+//! Deliberately knows nothing of MCP beyond the member names that the scanner finds.
 
 pub mod fold;
 pub mod members;

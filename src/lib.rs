@@ -21,6 +21,9 @@
 //! 6. faces: [`downstream`], [`api`], [`page`]
 //! 7. assembly: [`config`], [`server`]
 //! 8. [`cli`]
+//!
+//! What all of it must do, and in which words, is the [`reference`]: ids in comments (FR-017, CAP-3, ACT-5) are
+//! rows of its [`requirements`](reference::requirements).
 #![doc = include_str!("architecture.md")]
 
 pub mod activity;
@@ -35,6 +38,7 @@ pub mod os;
 pub mod output;
 pub mod page;
 pub mod proxy;
+pub mod reference;
 pub mod schema;
 pub mod secrets;
 pub mod server;

@@ -1,7 +1,7 @@
-//! The answer's policy: modes, limits, what stands against an answer, and in whose words.
+//! The policy for answers: modes, limits, findings, and their descriptions for record and agent.
 //!
-//! Watching an answer arrive is the [`inspector`]'s; asking the schema is up to whoever drives
-//! it, since judging a large document is scheduling, and this floor is pure.
+//! The [`inspector`] follows an answer as it arrives. The caller has the schema evaluated, since
+//! evaluating a large document needs scheduling, and this floor is pure.
 
 mod ending;
 pub mod inspector;
@@ -21,7 +21,7 @@ pub const DEFAULT_MAX_BYTES: u64 = 5 * 1024 * 1024;
 pub const DEFAULT_MAX_DEPTH: u32 = 64;
 /// Default `max_held_bytes`: 64 MiB.
 pub const DEFAULT_MAX_HELD_BYTES: u64 = 64 * 1024 * 1024;
-/// Longest description told to an agent, in bytes (CONTRACTS §Errors).
+/// Longest description that an agent is given, in bytes ([contracts](crate::reference::contracts#errors)).
 const MAX_DESCRIPTION_BYTES: usize = 500;
 
 /// What a violation leads to (FR-A4).
@@ -128,7 +128,8 @@ pub enum Finding {
 pub struct Failure {
     /// For the record: may quote the document.
     pub reason: String,
-    /// For the agent: no value, and no property name that the schema does not have (SPEC §3).
+    /// For the agent: no value, and no property name that the schema does not have
+    /// ([verdicts](crate::reference::requirements#verdicts)).
     pub for_agent: String,
     /// Where in the document, a JSON pointer.
     pub instance_path: String,
@@ -166,7 +167,7 @@ impl Failure {
         Self::plain("the validator failed, so nothing is known of the answer".into(), None)
     }
 
-    /// The call ended before the judge did, with nobody to go on for it.
+    /// The call ended before its evaluation did, and no task was left to continue it.
     #[must_use]
     pub fn given_up() -> Self {
         Self::plain("the call ended before its answer was judged".into(), None)
@@ -198,7 +199,8 @@ impl Failure {
         }
     }
 
-    /// The text of the tool result that replaces a blocked answer (CONTRACTS §Errors).
+    /// The text of the tool result that replaces a blocked answer
+    /// ([contracts](crate::reference::contracts#errors)).
     #[must_use]
     pub fn agent_text(&self) -> String {
         let mut end = self.for_agent.len().min(MAX_DESCRIPTION_BYTES);

@@ -1,9 +1,9 @@
 //! The exact values that must not come back: those that the config holds as secret, the tokens of
 //! logins, our own key.
 //!
-//! Owns how a value is found again in foreign text, in the forms that programs write it in, and what
-//! stands in its place. It knows values, not shapes: what merely looks like a credential is the
-//! activity log's affair, and which values are secret is for whoever reads the config. Pure.
+//! Owns how a value is found in foreign text, in the encodings that programs use, and what replaces
+//! it. It matches exact values only: text that has the form of a credential is redacted by
+//! `activity::redact`, and which values are secret is decided by `config`. Pure.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, VecDeque};
@@ -201,7 +201,7 @@ impl Mask {
     }
 }
 
-/// How many bytes of `form` the text ends with, of those that are not the whole of it.
+/// The length of the longest proper prefix of `form` that the text ends with.
 fn begun(text: &[u8], form: &[u8]) -> usize {
     let longest = form.len().saturating_sub(1).min(text.len());
     let ends = |length: &usize| form.get(..*length).is_some_and(|start| text.ends_with(start));

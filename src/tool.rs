@@ -268,13 +268,13 @@ pub enum OutputSchema {
     Compiled(Arc<Schema>),
     /// Declared, but it cannot be used; the reason is one line (FR-A9).
     Unusable(Arc<str>),
-    /// Declared, and being compiled: what comes of it will stand here. Calls that are to be judged
-    /// wait for it.
+    /// Declared, and being compiled; the outcome is stored here. Calls whose answers are to be
+    /// validated wait for it.
     Compiling(Arc<OnceLock<OutputSchema>>),
 }
 
 impl OutputSchema {
-    /// What it is by now: [`Compiling`](Self::Compiling) only until that is done.
+    /// Its present state: the outcome instead of [`Compiling`](Self::Compiling), once there is one.
     #[must_use]
     pub fn now(&self) -> &Self {
         match self {

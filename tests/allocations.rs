@@ -1,5 +1,5 @@
-//! Inspecting and judging a conforming answer allocates nothing once warm (DESIGN §Budgets), but
-//! for the inspector's list of slices. A call's record is its entry and one buffer.
+//! Inspecting and judging a conforming answer allocates nothing once warm (`benches/README.md`,
+//! Budgets), but for the inspector's list of slices. A call's record is its entry and one buffer.
 
 #[path = "../benches/common/mod.rs"]
 mod common;

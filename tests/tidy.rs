@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// The modules of each floor, lowest first. A file may use its own module and lower floors.
 const FLOORS: &[&[&str]] = &[
-    &["json", "wire", "os"],
+    &["json", "wire", "os", "reference"],
     &["tool", "intent", "schema", "output", "secrets"],
     &["catalog", "activity", "telemetry"],
     &["upstream"],
@@ -118,6 +118,20 @@ const PLACES: &[&str] = &[
     concat!("python", "hosted"),
 ];
 
+/// Papers that are not in the repository: what they said is in the reference.
+const PAPERS: &[&str] = &[
+    concat!("SPE", "C §"),
+    concat!("CONTR", "ACTS"),
+    concat!("DESI", "GN §"),
+    concat!("FAC", "TS §"),
+];
+
+/// Where each id that a comment or a test's name cites has an anchor.
+const REQUIREMENTS: &str = include_str!("../src/reference/requirements.md");
+
+/// What those ids begin with.
+const CITED: &[&str] = &["FR", "CAP", "ACT", "SC"];
+
 /// Hosts that a lock file may name.
 const PUBLIC_HOSTS: &[&str] =
     &["github.com", concat!("registry.", "npmjs.org"), concat!("files.python", "hosted.org")];
@@ -176,6 +190,7 @@ fn check(path: &str, text: &str) -> Vec<String> {
         return foreign_hosts(text);
     }
     let mut found = marks(text);
+    found.extend(citations(text));
     if path.ends_with(".rs") {
         // A fuzz target is three lines around a body that has a header.
         if !path.starts_with("fuzz/fuzz_targets/") {
@@ -207,13 +222,65 @@ fn foreign_hosts(text: &str) -> Vec<String> {
 fn marks(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
-        for mark in UNFINISHED.iter().chain(PLACES) {
+        for mark in UNFINISHED.iter().chain(PLACES).chain(PAPERS) {
             if line.contains(mark) {
                 found.push(format!("line {number}: {mark}"));
             }
         }
     }
     found
+}
+
+/// Ids that are cited and are no requirement.
+fn citations(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        for id in cited(line) {
+            if !REQUIREMENTS.contains(&format!("<a id=\"{id}\"></a>")) {
+                found.push(format!("line {number}: {id} is not in the requirements"));
+            }
+        }
+    }
+    found
+}
+
+/// The ids in a line, as anchors: those of `FR-008`, of each in `FR-A2..A12`, of `fn cap_3_some_test`.
+fn cited(line: &str) -> Vec<String> {
+    let mut ids = Vec::new();
+    for prefix in CITED {
+        let (word, name) = (format!("{prefix}-"), format!("fn {}_", prefix.to_lowercase()));
+        for (at, _) in line.match_indices(&word) {
+            let before = line.get(..at).and_then(|before| before.chars().next_back());
+            let rest = line.get(at + word.len()..).unwrap_or_default();
+            if before.is_some_and(|c| c.is_alphanumeric() || c == '-' || c == '_') {
+                continue;
+            }
+            let Some((series, first, rest)) = numbered(rest, 'A') else { continue };
+            let last = rest.strip_prefix("..").and_then(|rest| numbered(rest, 'A'));
+            let (from, to) = (first.parse().unwrap_or(0), last.map(|(_, last, _)| last.parse()));
+            for number in from..=to.and_then(Result::ok).unwrap_or(from) {
+                let number: u32 = number;
+                let id = format!("{prefix}-{series}{number:0width$}", width = first.len());
+                ids.push(id.to_lowercase());
+            }
+        }
+        for (at, _) in line.match_indices(&name) {
+            let rest = line.get(at + name.len()..).unwrap_or_default();
+            ids.extend(
+                numbered(rest, 'a')
+                    .map(|(series, number, _)| format!("{prefix}-{series}{number}").to_lowercase()),
+            );
+        }
+    }
+    ids
+}
+
+/// The series (a letter, or nothing), the digits, and what follows them.
+fn numbered(text: &str, series: char) -> Option<(&str, &str, &str)> {
+    let (series, rest) = text.split_at(usize::from(text.starts_with(series)));
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    let (digits, rest) = rest.split_at(end);
+    (!digits.is_empty()).then_some((series, digits, rest))
 }
 
 fn header(text: &str) -> Option<String> {
@@ -438,7 +505,7 @@ mod checkers {
     #[test]
     fn nothing_is_unfinished_or_allowed_without_a_reason() {
         let path = "src/cli/args.rs";
-        for mark in UNFINISHED.iter().chain(PLACES) {
+        for mark in UNFINISHED.iter().chain(PLACES).chain(PAPERS) {
             assert_eq!(problems(path, &format!("// {mark}")), 1, "{mark}");
             assert_eq!(check("tools/interop/run.py", mark).len(), 1, "{mark}");
         }
@@ -454,6 +521,24 @@ mod checkers {
         ] {
             assert_eq!(problems(path, lines), bad, "{lines}");
         }
+    }
+
+    #[test]
+    fn what_is_cited_is_a_requirement() {
+        for (line, ids) in [
+            ("// FR-017, and (ACT-4)", &["fr-017", "act-4"][..]),
+            ("// FR-008..010", &["fr-008", "fr-009", "fr-010"]),
+            ("// FR-A9..A11", &["fr-a9", "fr-a10", "fr-a11"]),
+            ("async fn fr_a5_once() {", &["fr-a5"]),
+            ("fn cap_3_and_more() {", &["cap-3"]),
+            ("// DISC-1, FR-…, x-FR-1, FR-A", &[]),
+        ] {
+            assert_eq!(cited(line), ids, "{line}");
+        }
+        for (id, bad) in [("007", 0), ("007..009", 0), ("999", 1), ("A98..A99", 2)] {
+            assert_eq!(citations(&format!("// FR-{id}")).len(), bad, "{id}");
+        }
+        assert_eq!(citations(concat!("fn act", "_99_x() {}")).len(), 1);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `mcpproxy demo`: five calls with five different fates, and the record they leave.
 //!
-//! Nothing is staged but the upstream's manners: the proxy is the one `serve` starts, the upstream
-//! a child process reached by the ordinary code, the agent an MCP client on a loopback socket.
+//! Only the upstream's behaviour is staged: the proxy is the one `serve` starts, the upstream a
+//! child process reached by the ordinary code, the agent an MCP client on a loopback socket.
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, TcpListener};

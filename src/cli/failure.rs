@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::config::problem::{Problem, Severity};
 
-/// Exit codes other than 0, as CONTRACTS' command line has them.
+/// Exit codes other than 0 ([contracts](crate::reference::contracts#command-line)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Exit {
     /// The operation failed.

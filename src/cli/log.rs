@@ -1,6 +1,6 @@
 //! Where logs go: stderr, as text for people or JSON for machines. stdout belongs to results.
 //!
-//! Also what else is said on stderr: nobody is left to be told that it is closed.
+//! Also whatever else is written to stderr. Errors of stderr itself are ignored.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -47,7 +47,8 @@ impl Drop for Log {
 pub(super) fn start(level: &str, shape: Shape) -> Log {
     // What libraries have to say is of interest only when it is bad, or when asked for.
     let libraries = if matches!(level, "debug" | "trace") { "info" } else { "warn" };
-    // What servers say, and the codes of logins, are nobody's business, at any level.
+    // `TALKATIVE` logs messages of servers and codes of logins: of those, only errors are shown, at
+    // any level.
     let filter = EnvFilter::new(format!("{libraries},mcpproxy={level},{TALKATIVE}=error"));
     // Without a thread or a stderr there is no log, and what it would say is counted.
     let lines = stderr().and_then(Lines::to).unwrap_or_default();
@@ -56,7 +57,7 @@ pub(super) fn start(level: &str, shape: Shape) -> Log {
         .with_env_filter(filter)
         .with_target(false)
         .with_ansi(io::stderr().is_terminal());
-    // It fails only if a subscriber is set already, and then that one is meant.
+    // It fails only if a subscriber is set already, which then stays in place.
     let _ = match shape {
         Shape::Text => builder.with_writer(move || Visible(writer.clone())).try_init(),
         Shape::Json => builder.with_writer(move || writer.clone()).json().try_init(),

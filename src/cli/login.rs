@@ -1,7 +1,7 @@
 //! `mcpproxy upstream login` and `logout`: a person, a browser, and the tokens of one server.
 //!
-//! The steps of the login are the upstream's; here is what the person sees. The running proxy is
-//! not told: it sees the file change.
+//! `upstream::oauth` performs the login; here is what the user sees. A running proxy needs no
+//! message: it notices that the file of tokens changed.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;

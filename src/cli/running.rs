@@ -35,7 +35,7 @@ impl Announced {
 
 impl Drop for Announced {
     fn drop(&mut self) {
-        // It is asked for who it is anyway.
+        // A stale file is harmless: a listener has to prove its identity in any case.
         let _ = fs::remove_file(&self.0);
     }
 }

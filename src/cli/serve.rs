@@ -1,6 +1,6 @@
-//! `mcpproxy serve`: a proxy that runs until it is told to end.
+//! `mcpproxy serve`: a proxy that runs until a signal ends it.
 //!
-//! Also how a proxy that cannot start is told: each reason has its exit code and its next step.
+//! Also the errors of a proxy that cannot start: each has its exit code and names the next step.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};

@@ -1,7 +1,7 @@
-//! What only this machine can tell of a config: whether the commands are there, the variables set,
-//! the folder writable. For `config check`: a start goes on without the servers that cannot run.
+//! The checks of a config that depend on this machine: commands exist, variables are set, the data
+//! folder is writable. For `config check` only: a start goes on without servers that cannot run.
 //!
-//! Looks and changes nothing, and starts and asks no server.
+//! Changes nothing, starts no server and connects to none.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -28,7 +28,7 @@ pub(super) fn look(parsed: &mut Parsed<'_>, env: &dyn Fn(&str) -> Option<String>
 }
 
 fn look_at(server: &Server, env: &dyn Fn(&str) -> Option<String>, findings: &mut Findings<'_>) {
-    // A key that was told to be wrong counts as absent, and is not told to be absent, too.
+    // A key with an error counts as absent; do not report it as missing as well.
     let half_read = findings.is_wrong(&server.at, &["command", "url", "protocol"]);
     for Mistake { keys, problem, is_form } in server.upstream.mistakes(env) {
         if is_form && half_read {

@@ -1,8 +1,8 @@
 //! The text of a config file as one JSON object, with the place of each value.
 //!
-//! Owns the form: JSON with the comments and trailing commas that VS Code allows, exactly one
-//! object, no key twice anywhere, since of two server blocks under one name either could be the
-//! one that was meant. Knows no key's meaning but that of `mcpServers`, for its message.
+//! Owns the syntax: JSON with the comments and trailing commas that VS Code allows, exactly one
+//! object, no duplicate key anywhere, since either of two server blocks under one name could be the
+//! intended one. Knows the meaning of no key but `mcpServers`, for its error message.
 
 use jsonc_parser::ast::{Object, Value as Node};
 use jsonc_parser::common::Ranged;
@@ -68,7 +68,7 @@ impl<'t> Document<'t> {
         self.find(path, |key, value| key.unwrap_or(value.start()))
     }
 
-    /// Follows `path`; `start` tells what counts, of the key's place and the value.
+    /// Follows `path`; `start` chooses the offset to report, from the key's and the value.
     fn find(&self, path: &KeyPath, start: impl Fn(Option<usize>, &Node<'_>) -> usize) -> Place {
         let mut node: Option<&Node<'_>> = None;
         let mut at = self.root.as_ref().map_or(0, Ranged::start);

@@ -20,7 +20,7 @@ const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
 /// Random bytes of a key that we make; twice as many hex digits.
 pub const API_KEY_BYTES: usize = 32;
 
-/// Where the config is unless told otherwise.
+/// The config file when neither flag nor environment names one.
 const DEFAULT_PATH: &str = "~/.mcpproxy/mcp_config.json";
 
 /// Rights that others than the owner have.

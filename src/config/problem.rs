@@ -1,7 +1,7 @@
 //! What is wrong or odd about a config: the words for people, and where it stands in the file.
 //!
-//! Owns collecting, so that everything that is wrong is told at once. What is wrong is found by
-//! those who read the keys.
+//! Owns the collection, so that all problems are reported together. They are found by the parts
+//! that read the keys.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -77,7 +77,7 @@ impl fmt::Display for KeyPath {
 pub enum Severity {
     /// The config cannot be used, or a server in it cannot.
     Error,
-    /// It is understood, and may not be what was meant.
+    /// Valid, but perhaps not what the operator intended.
     Warning,
 }
 
@@ -138,7 +138,7 @@ impl<'t> Findings<'t> {
         Self { document, renamed: Vec::new(), errors: Vec::new(), problems }
     }
 
-    /// From now on what is found at `read` is told of `written`.
+    /// From now on problems at `read` are reported at `written`, the key that is in the file.
     pub(super) fn rename(&mut self, read: KeyPath, written: KeyPath) {
         self.renamed.push((read, written));
     }
@@ -159,14 +159,14 @@ impl<'t> Findings<'t> {
         self.add_at_key(Severity::Error, &written, text);
     }
 
-    /// The value at `path` may not mean what was meant.
+    /// Adds a warning about the value at `path`.
     pub(super) fn warn(&mut self, path: &KeyPath, problem: impl fmt::Display) {
         let written = self.written(path);
         let text = format!("{written}: {problem}");
         self.add(Severity::Warning, &written, text);
     }
 
-    /// Nobody reads the key at `path`.
+    /// Adds a warning that the key at `path` is unknown.
     pub(super) fn unknown(&mut self, path: &KeyPath, nearest: Option<&str>) {
         let written = self.written(path);
         let meant = nearest.map(|key| format!(" (did you mean '{key}'?)")).unwrap_or_default();

@@ -1,8 +1,8 @@
 //! The root's keys by other names: those of earlier versions, those of other programs, and those
 //! that are nearly right.
 //!
-//! Servers that nobody reads must not pass unseen: a key that plainly means `mcpServers` and is
-//! not it is an error, where other unknown keys are warnings.
+//! Servers under a misspelt key would be ignored silently: a key that plainly means `mcpServers` is
+//! an error, where other unknown keys are warnings.
 
 use serde_json::{Map, Value};
 
@@ -23,7 +23,7 @@ const FLAT_ACTIVITY_KEYS: [(&str, &str); 4] = [
     ("activity_max_response_size", "max_response_bytes"),
 ];
 
-/// Most single-letter changes between a key and `mcpServers` that is still meant by it.
+/// Edit distance up to which a key is taken for a misspelt `mcpServers`.
 const TYPING_ERRORS: usize = 2;
 
 /// Moves what stands under another name to where it is read.
@@ -79,7 +79,7 @@ fn adopt_flat_activity_keys(root: &mut Map<String, Value>, findings: &mut Findin
     for (flat, key) in FLAT_ACTIVITY_KEYS {
         let Some(value) = root.remove(flat) else { continue };
         let section = root.entry("activity").or_insert_with(|| Value::Object(Map::new()));
-        // A section of another type is told when it is read.
+        // A section of another type is reported when the section is read.
         let Some(section) = section.as_object_mut() else { continue };
         if section.contains_key(key) {
             findings.warn(&KeyPath::root(flat), format_args!("activity.{key} counts"));

@@ -166,7 +166,8 @@ impl Drop for Reply {
     }
 }
 
-/// Goes on with a call that nobody is connected to.
+/// Drives a call whose client has disconnected, and keeps its events for a client that resumes
+/// the stream.
 async fn unattended(mut call: Watched, mut framer: Framer) {
     let Some(session) = framer.line.as_ref().map(|line| Arc::clone(&line.session)) else { return };
     let mut unsent = VecDeque::new();
@@ -295,7 +296,7 @@ impl Framer {
         self.line.as_ref().is_some_and(|line| line.parts.is_none())
     }
 
-    /// The answer broke off: whoever takes the stream up again is told.
+    /// The answer broke off: a client that resumes the stream gets an error in its place.
     fn broken(&mut self, aborted: &Aborted) {
         self.refuse(&aborted.to_string());
         self.over();

@@ -169,7 +169,7 @@ fn find(post: &Post<'_>) -> Result<Arc<Session>, NoSession> {
         "Mcp-Session-Id is missing: send initialize first and repeat the id it answers with",
     ))?;
     let session = remembered(sessions, connection, id, now_ms).ok_or(UNKNOWN)?;
-    // Whoever has no right to a session learns nothing of it.
+    // Answered as if there were no such session: its existence is not revealed.
     if session.endpoint != endpoint || !session.belongs_to(head) {
         return Err(UNKNOWN);
     }
@@ -187,7 +187,7 @@ fn session_id(headers: &HeaderMap) -> Result<Option<&str>, NoSession> {
     let mut ids = headers.get_all(&SESSION_ID).iter();
     match (ids.next(), ids.next()) {
         (None, _) => Ok(None),
-        // An id of ours is plain; any other is unknown.
+        // Our session ids are visible ASCII; any other id is unknown.
         (Some(id), None) => Ok(Some(id.to_str().unwrap_or_default())),
         (Some(_), Some(_)) => {
             Err((StatusCode::BAD_REQUEST, "Mcp-Session-Id is given more than once"))

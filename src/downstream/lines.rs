@@ -1,6 +1,6 @@
-//! A client's pipe, line by line: what `mcpproxy stdio` reads, whoever answers.
+//! A client's pipe, line by line: what `mcpproxy stdio` reads, with or without a running server.
 //!
-//! What a line means is not known here.
+//! Lines are not interpreted here.
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -34,7 +34,8 @@ impl<R: AsyncRead + Unpin> Lines<R> {
     ///
     /// # Errors
     ///
-    /// When the pipe fails. A line beyond [`MAX_LINE_BYTES`] is told once, and the next is read.
+    /// When the pipe fails. A line beyond [`MAX_LINE_BYTES`] is reported once, as the inner error,
+    /// and skipped.
     pub async fn next(&mut self) -> std::io::Result<Option<Result<Bytes, TooLong>>> {
         loop {
             match self.decoder.next_item() {

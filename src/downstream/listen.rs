@@ -1,7 +1,7 @@
 //! Streams that tell of changes: a legacy client's GET, a modern client's `subscriptions/listen`.
 //!
-//! Owns which change is told to whom, and in which words. How a change is noticed is the affair of
-//! the catalog and of the upstreams.
+//! Owns which client receives which notification of a change, and its form. Changes are noticed by
+//! the catalog and the upstreams.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -39,7 +39,7 @@ fn changed(what: &str, params: Option<Value>) -> Bytes {
     message.to_string().into()
 }
 
-/// What a legacy client is told of a change.
+/// The notification of a change for a legacy client; `None` if it receives none.
 pub(super) fn told(client: &Client, endpoint: Endpoint, notice: &Notice) -> Option<Bytes> {
     match notice {
         // Our own four tools never change.
@@ -53,7 +53,8 @@ pub(super) fn told(client: &Client, endpoint: Endpoint, notice: &Notice) -> Opti
     }
 }
 
-/// The changes that are told when some were missed: all that only say that there was one.
+/// The notifications to send when some were missed: those that carry nothing but the fact of a
+/// change.
 pub(super) const MISSED: [Notice; 3] = [Notice::Tools, Notice::Prompts, Notice::Resources];
 
 /// The next changes; at least one.
@@ -129,13 +130,13 @@ struct Standing {
     attached: u64,
     after: u64,
     out: VecDeque<Bytes>,
-    /// Held by the one stream of the session that tells what there is to tell.
+    /// Set in the one stream of the session that sends its notifications.
     source: Option<Source>,
     draining: watch::Receiver<bool>,
     _permits: Permits,
 }
 
-/// What there is to tell a session.
+/// The notifications, and messages of servers, that a session has yet to receive.
 struct Source {
     notices: OwnedMutexGuard<Option<broadcast::Receiver<Notice>>>,
     /// What servers say beside answers.
@@ -148,7 +149,7 @@ impl Source {
     }
 }
 
-/// What is told next.
+/// What the stream does next.
 enum News {
     Changes(Vec<Notice>),
     Aside(Bytes),

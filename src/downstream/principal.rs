@@ -9,7 +9,7 @@ use subtle::ConstantTimeEq;
 /// The headers a key may stand in.
 const API_KEY: http::HeaderName = http::HeaderName::from_static("x-api-key");
 
-/// Whoever may use a session.
+/// The principal that a session belongs to; no other may use it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Principal(Option<[u8; 32]>);
 

@@ -1,7 +1,8 @@
 //! The same endpoint over a client's pipes, in both eras (MCP 2025-11-25 and 2026-07-28 §stdio).
 //!
 //! One message a line in both directions. Only complete messages are written, and a raw newline
-//! between tokens of an upstream's answer becomes a space (SPEC §3). Calls run side by side;
+//! between tokens of an upstream's answer becomes a space
+//! ([streaming](crate::reference::requirements#holding-and-streaming)). Calls run side by side;
 //! their replies leave in the order they are complete, what comes before them when it comes.
 
 use std::rc::Rc;

@@ -75,7 +75,7 @@ pub struct Streams {
     inner: Mutex<Inner>,
     /// Bytes kept over all sessions.
     total: Arc<AtomicUsize>,
-    /// Wakes whoever waits for an event, or for the end.
+    /// Wakes the connections that wait for an event, or for the end.
     stirred: Notify,
 }
 
@@ -98,7 +98,7 @@ struct Stream {
     attached: u64,
 }
 
-/// What there is for a connection that takes a stream up.
+/// What a connection that resumes a stream gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// An event, framed, and its number.
@@ -219,7 +219,7 @@ impl Streams {
         }
     }
 
-    /// Wakes every waiter, to look again.
+    /// Wakes every waiter, to check its condition again.
     pub fn stir(&self) {
         self.stirred.notify_waiters();
     }

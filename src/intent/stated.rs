@@ -119,7 +119,8 @@ const FLAT_PREFIX: &str = "intent_";
 /// A parameter of a call tool: its name, and its value as JSON text that is known to be valid.
 pub type Parameter<'a> = (Cow<'a, str>, &'a str);
 
-/// An intent in whichever form it came. Its words may still be wrong: [`Stated::check`] tells.
+/// An intent in whichever form it came. Its words are not checked yet: that is
+/// [`Stated::check`].
 #[derive(Clone, Debug)]
 pub struct Stated<'a> {
     words: Result<Words<'a>, IntentError>,
@@ -148,7 +149,7 @@ impl<'a> Stated<'a> {
     }
 
     /// Merges the parameters that belong to the intent, `intent` and `intent_*`, given by name.
-    /// A `null` counts as not stated. Never fails: what is wrong with it, `check` says.
+    /// A `null` counts as not stated. Never fails: errors are reported by `check`.
     #[must_use]
     pub fn parse(parameters: &[Parameter<'a>]) -> Self {
         let words = Words::parse(parameters);
@@ -228,7 +229,8 @@ impl<'a> Words<'a> {
         if value == NULL {
             return Ok(());
         }
-        // A string that holds the object: models do that. Nobody has read its text as JSON yet.
+        // A string that holds the object: models do that. Its text was not parsed as JSON with the
+        // request, so that it may still be malformed.
         if let Some(text) = string(value) {
             serde_json::from_str::<IgnoredAny>(&text).map_err(|_| IntentError::NotAnObject)?;
             for member in members(&text).map_err(|_| IntentError::NotAnObject)? {
@@ -246,7 +248,7 @@ impl<'a> Words<'a> {
         Ok(())
     }
 
-    /// Puts a field's `word`, which is what `value` says if that is a string.
+    /// Stores a field's `word`: the decoded `value`, if that is a string.
     fn put(
         &mut self,
         key: &str,

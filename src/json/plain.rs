@@ -1,8 +1,8 @@
-//! A short look at a small document: is it plainly one that every parser reads alike?
+//! A cheap check of small documents: accepts those that every parser certainly reads alike.
 //!
-//! Nearly every request is, and reading it as a tape takes several times as long. It errs on one
-//! side only: what [`is_plain`] passes, the tape passes as well; a test compares the two. What is
-//! wrong with a document it does not say, nor whether anything is: that is the tape's affair.
+//! Nearly every request is such a one, and building a tape takes several times as long.
+//! Invariant: what [`is_plain`] accepts, the tape accepts as well; a test compares the two. A
+//! document that is not accepted may still be sound: the tape decides, and names what is wrong.
 
 use super::members::blank;
 use super::scan::string_run;
@@ -142,7 +142,7 @@ fn number(text: &[u8], at: usize) -> Option<usize> {
     (!matches!(text.get(end), Some(b'e' | b'E'))).then_some(end)
 }
 
-/// How many digits there are at `at`: at least one, and few.
+/// The number of digits at `at`; `None` without one, or with more than `MAX_DIGITS`.
 fn digits(text: &[u8], at: usize) -> Option<usize> {
     let count = text.get(at..)?.iter().take_while(|byte| byte.is_ascii_digit()).count();
     (1..=MAX_DIGITS).contains(&count).then_some(count)

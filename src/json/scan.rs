@@ -210,7 +210,8 @@ impl Scanner {
         self.position
     }
 
-    /// One step: how many bytes of `rest` were used, none only when the state changed.
+    /// One step; returns the number of bytes of `rest` that it used. Invariant: zero only if the
+    /// state changed, so that scanning ends.
     fn step(&mut self, rest: &[u8]) -> Step {
         match self.state {
             State::Key => self.key(rest),

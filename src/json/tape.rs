@@ -121,7 +121,8 @@ impl Scratch {
         }
     }
 
-    /// Decides whether the buffers are still in proportion to what they are used for.
+    /// Frees the buffers if they exceed `SCRATCH_MAX`, or were much larger than needed for
+    /// `SCRATCH_IDLE_DOCUMENTS` documents in a row.
     fn settle(&mut self, len: usize) {
         let footprint = self.footprint();
         let small = footprint > SCRATCH_MIN && len < self.bytes.capacity() / 4;
@@ -230,7 +231,7 @@ impl OpenContainers {
         self.len
     }
 
-    /// Leaves the containers that end before `at`; how many are still open.
+    /// Drops the containers that end before `at`. Returns the number of those still open.
     pub fn leave(&mut self, at: usize) -> usize {
         while self.len > 0 && self.ends.get(self.len - 1).is_some_and(|end| *end < at) {
             self.len -= 1;

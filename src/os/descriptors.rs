@@ -1,4 +1,4 @@
-//! File descriptors: how many there are, and who may have how many of them.
+//! File descriptors: the limit, and how it is shared out.
 //!
 //! The log and the upstreams come first: a client that opens connections must not take what they
 //! need, since a log that cannot open a file has failed. So the listener's share is what is left
@@ -26,7 +26,7 @@ const RESERVED_FOR_SERVER: usize = 4;
 /// Connections of clients however few descriptors there are.
 const MIN_CONNECTIONS: usize = 8;
 
-/// Raises the limit as far as the system lets us and it is of use; what it is then.
+/// Raises the limit as far as is allowed and useful. Returns the limit now in force.
 pub fn raise() -> usize {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return 0 };
     let wanted = hard.min(WANTED);

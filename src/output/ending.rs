@@ -1,10 +1,10 @@
 //! What a result must say to a client of 2026-07-28, and its server did not: the only bytes that
-//! are ever added to an answer (SPEC §3).
+//! are ever added to an answer ([verdicts](crate::reference::requirements#verdicts)).
 //!
-//! A result that names its type speaks for itself, so nothing is added to that, whatever else it
-//! lacks: an interim one (`input_required`) has no caching hints. Values are the most cautious ones:
-//! of how long its answer holds, and for whom, such a server says nothing. Deliberately ignorant of
-//! who asks for what, and of how the bytes get there.
+//! Nothing is added to a result that has a `resultType`, whatever else it lacks: an interim one
+//! (`input_required`) has no caching hints. The values added are the most cautious ones, since such
+//! a server states neither how long its answer is valid nor for whom. Knows nothing of requests and
+//! transports.
 
 use crate::json::scan::{Closed, Member};
 

@@ -55,7 +55,7 @@ pub enum Message {
     Answer(Member),
     /// A request or notification of the server; its bytes, in order.
     Notification(Vec<Bytes>),
-    /// An answer to an id nobody asked for, noticed before anything of it went on.
+    /// An answer with an id that no request has, detected before any of it was forwarded.
     Foreign,
 }
 
@@ -187,8 +187,8 @@ impl Inspector {
         self.scanner.envelope().is_error == Some(true)
     }
 
-    /// A guard's final word, as soon as it is certain (SPEC §3: final unless `isError: true` was
-    /// already seen).
+    /// The breach of a guard, once nothing can lift it: it is [final](crate::reference::requirements#verdicts)
+    /// unless `isError: true` was seen before.
     #[must_use]
     pub fn breach(&self) -> Option<Failure> {
         let breach = self.scanner.envelope().breach?;

@@ -405,8 +405,8 @@ pub fn own(era: Era, id: &[u8], result: &str, caching: Caching) -> Bytes {
 }
 
 /// A result of our own, a JSON object; in the modern era with what every result must say there. An
-/// upstream's result never comes through here: what it lacks is added while it streams (SPEC §3,
-/// [`Required`](crate::output::Required)).
+/// upstream's result never comes through here: what it lacks is added while it streams
+/// ([verdicts](crate::reference::requirements#verdicts), [`Required`](crate::output::Required)).
 #[must_use]
 pub fn own_result(era: Era, result: &str, caching: Caching) -> Cow<'_, str> {
     let beside = own_members(era, caching);
@@ -527,8 +527,8 @@ pub fn head(id: &[u8], member: Member) -> Bytes {
 }
 
 /// The response to a call that has no answer of an upstream: unreadable parameters and headers that
-/// disagree with them are a JSON-RPC error, everything else a tool result that the agent reads and corrects itself by (CONTRACTS
-/// §Errors).
+/// disagree with them are a JSON-RPC error, everything else a tool result, from which the agent can
+/// correct itself ([contracts](crate::reference::contracts#errors)).
 #[must_use]
 pub fn refused(era: Era, id: &[u8], refusal: &Refusal) -> Bytes {
     match refusal.kind {

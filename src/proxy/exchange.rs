@@ -441,8 +441,8 @@ impl Exchange {
         }
     }
 
-    /// Warn: a guard's word is final (SPEC §3), also if the rest never comes or nobody waits for
-    /// it any more.
+    /// Warn: a guard's breach is final ([verdicts](crate::reference::requirements#verdicts)), also
+    /// if the rest never comes or nobody waits for it any more.
     fn note_breach(&mut self) {
         if !self.breached
             && let Some(breach) = self.inspector.breach()

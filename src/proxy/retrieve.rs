@@ -140,7 +140,8 @@ pub fn retrieve(
     Ok(result(&content).unwrap_or_default().into())
 }
 
-/// The tool result that says `content` twice, as CONTRACTS has it. Fails on no value of ours.
+/// The tool result that says `content` twice, as structured content and as text
+/// ([contracts](crate::reference::contracts#mcp-tools)). No value of ours makes it fail.
 fn result(content: &Found<'_>) -> serde_json::Result<Vec<u8>> {
     let structured = serde_json::to_string(content)?;
     let text = serde_json::to_string(&structured)?;

@@ -36,7 +36,7 @@ const RESTING_BYTES: usize = 4 << 10;
 /// Bytes of an engine's explanation that go into an [`Unusable`].
 pub(super) const EXPLANATION_MAX: usize = 300;
 
-/// Which engine has the word (`output_validation.engine`).
+/// Which engine decides (`output_validation.engine`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Engine {
     /// The tape pass accepts, boon judges what it does not accept.
@@ -46,16 +46,16 @@ pub enum Engine {
     Boon,
 }
 
-/// How schemas are meant.
+/// Settings that change what a schema means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Settings {
-    /// Which engine has the word.
+    /// Which engine decides.
     pub engine: Engine,
     /// Whether `format` is asserted, instead of being an annotation.
     pub assert_formats: bool,
 }
 
-/// Identifies a schema and how it is meant: equal text under equal settings.
+/// The identity of a compiled schema: hash of its text and of the [`Settings`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SchemaHash([u8; 32]);
 
@@ -133,7 +133,7 @@ pub(super) struct Arbiter {
 }
 
 impl Schema {
-    /// Identifies the schema and how it is meant.
+    /// The identity of the schema under its settings.
     #[must_use]
     pub fn hash(&self) -> SchemaHash {
         self.hash

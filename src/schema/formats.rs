@@ -41,12 +41,12 @@ pub(super) fn asserted(draft: Draft) -> Table {
         Draft::V6 => known!(Draft::V6),
         Draft::V7 => known!(Draft::V7),
         Draft::V2019_09 => known!(Draft::V2019_09),
-        // The enum is open; what is new is meant like the newest.
+        // The enum is non-exhaustive: an unknown draft is treated like the newest known one.
         _ => known!(Draft::V2020_12),
     }
 }
 
-/// The same formats as mere annotations: boon asserts them by itself up to draft 7.
+/// The same formats, never asserted: up to draft 7 boon would assert them by itself.
 pub(super) fn annotated() -> Table {
     let mut table = known!(Draft::V2020_12);
     table.iter_mut().for_each(|format| format.func = |_| Ok(()));

@@ -1,7 +1,7 @@
-//! One document, one verdict: the tape pass, and boon where it is asked.
+//! The verdict on one document: the tape pass, and boon where the tape pass does not accept it.
 //!
-//! Owns which engine is asked when, and the budgets of an evaluation. Deliberately knows nothing of
-//! modes and of what becomes of a verdict.
+//! Owns the choice of the engine and the budgets of an evaluation. Knows nothing of modes and of
+//! the consequences of a verdict.
 
 use bytes::Bytes;
 use jsonschema::Validator;
@@ -38,7 +38,7 @@ pub const QUICK_STEPS: u64 = 64_000;
 /// document once more.
 pub const QUICK_BOON_VISITS: u64 = 500;
 
-/// Bytes of text that boon may look at in the time of a visit.
+/// Bytes of text that boon reads in the time of one visit.
 const TEXT_PER_VISIT: u64 = 16;
 
 /// Steps of patterns that are not quick in the time of a visit.

@@ -30,7 +30,7 @@ pub(super) const BACKTRACK_MAX: usize = 1_000;
 /// Visits to a name in the time in which the backtracking engine starts.
 const VISITS_TO_START: u64 = 6;
 
-/// Bytes that a backtracking engine may look at for one step.
+/// Bytes that a backtracking engine reads in one step.
 const BYTES_PER_STEP: u64 = 16;
 
 /// Bytes that a pattern's deterministic automaton may take, and as many while it is made, for the
@@ -108,8 +108,8 @@ fn capturing(pattern: &str) -> bool {
     })
 }
 
-/// What a backtracking match against `len` bytes costs at worst, in steps: from each place, and
-/// each time it goes back, it may look at the whole text.
+/// The worst case of a backtracking match against `len` bytes, in steps: from each start, and at
+/// each step back, it may read the whole text.
 pub(super) fn backtracking_steps(len: usize) -> u64 {
     let len = len as u64;
     len.saturating_mul(BACKTRACK_MAX as u64 + len) / BYTES_PER_STEP
@@ -359,7 +359,7 @@ pub(super) fn is_backtracking(pattern: &str, size: usize) -> bool {
     builds(&jsonschema::options().with_pattern_options(options).build(&as_name(pattern)))
 }
 
-/// A schema that has `pattern` where no meta-schema looks at it.
+/// A schema that has `pattern` where no meta-schema checks it.
 pub(super) fn as_name(pattern: &str) -> Value {
     json!({ "patternProperties": { pattern: true } })
 }

@@ -1,7 +1,7 @@
-//! The borrowed tape as jsonschema sees it: its `Json` traits, with a meter on every look.
+//! The borrowed tape as jsonschema reads it: its `Json` traits, every access metered.
 //!
-//! Owns what a look costs and which numbers the tape cannot vouch for. Deliberately allocates
-//! nothing on the way to a verdict, and builds no tree of a document under judgement.
+//! Owns what an access costs and which numbers the tape cannot represent exactly. Allocates nothing
+//! before a verdict, and builds no tree of the document.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -19,7 +19,7 @@ use crate::json::tape::{Document, Name, lone_string};
 
 mod number;
 
-/// Bytes of text that a look at a string costs one step for.
+/// Bytes of a string whose reading costs one step.
 const BYTES_PER_STEP: u64 = 16;
 
 /// Arrays up to this length are checked for equal items pair by pair.
@@ -30,8 +30,8 @@ pub enum TapeJson {}
 
 /// Counts the steps of one evaluation and remembers what the tape could not decide by itself.
 ///
-/// Once the steps are used up every container looks empty and every scalar like null, so that an
-/// evaluation, which cannot be interrupted, comes to its end; its result means nothing then.
+/// Once the steps are used up, every container reads as empty and every scalar as null: an
+/// evaluation cannot be interrupted, but so it ends soon. Its result is then discarded.
 #[derive(Debug)]
 pub struct Meter {
     /// At most zero once they are used up; signed, so that taking one is a single instruction.
@@ -42,7 +42,7 @@ pub struct Meter {
     order: RefCell<Vec<(u64, u32)>>,
 }
 
-/// What a look at the name of a member costs on top.
+/// What reading the name of a member costs in addition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Names {
     /// Visits and matches that each name can get.
@@ -83,7 +83,7 @@ impl Names {
 pub struct View<'a> {
     /// What is looked at.
     pub document: Document<'a>,
-    /// What counts the looks.
+    /// Counts the accesses.
     pub meter: &'a Meter,
 }
 
@@ -95,9 +95,9 @@ pub struct TapeNode<'a> {
 }
 
 impl Meter {
-    /// Starts over with `steps`; each name looked at costs what `names` says on top, since engines
-    /// look at names without a meter. Errors are made without the value they are about,
-    /// which is never shown.
+    /// Resets the meter to `steps`; each name read costs what `names` states in addition, since
+    /// engines read names without the meter. Errors are made without the value they concern, which
+    /// is never shown.
     pub fn start(&mut self, steps: u64, names: Names) {
         self.left.set(i64::try_from(steps).unwrap_or(i64::MAX));
         self.names = names;

@@ -12,9 +12,9 @@ pub enum Unusable {
     /// More text than [`Bounds::bytes`](super::bounds::Bounds::bytes).
     #[error("the schema has {bytes} bytes, more than {limit}")]
     TooLarge {
-        /// What it has.
+        /// Its length in bytes.
         bytes: usize,
-        /// What it may have.
+        /// The bound in bytes.
         limit: usize,
     },
     /// Not JSON that every parser reads alike.
@@ -26,19 +26,19 @@ pub enum Unusable {
     /// Nested deeper than [`Bounds::depth`](super::bounds::Bounds::depth).
     #[error("the schema is nested deeper than {limit}")]
     TooDeep {
-        /// How deep it may be.
+        /// The bound.
         limit: usize,
     },
     /// More than [`Bounds::subschemas`](super::bounds::Bounds::subschemas).
     #[error("the schema has more than {limit} subschemas")]
     TooManySubschemas {
-        /// How many it may have.
+        /// The bound.
         limit: usize,
     },
     /// More than [`Bounds::targets`](super::bounds::Bounds::targets).
     #[error("the references of the schema lead to more than {limit} places")]
     TooManyTargets {
-        /// To how many they may lead.
+        /// The bound.
         limit: usize,
     },
     /// More than [`Bounds::compiled`](super::bounds::Bounds::compiled).
@@ -46,22 +46,22 @@ pub enum Unusable {
         "the schema has more than {limit} subschemas, counted for each way through its resources"
     )]
     Ways {
-        /// How many it may have.
+        /// The bound.
         limit: u64,
     },
     /// A name that stands in more than [`MAX_PLACES`](super::bounds::MAX_PLACES) places, or could.
     #[error("a name stands in more than {limit} places of the schema")]
     Names {
-        /// In how many it may stand.
+        /// The bound.
         limit: usize,
     },
     /// A regular expression longer than
     /// [`Bounds::pattern_bytes`](super::bounds::Bounds::pattern_bytes).
     #[error("a pattern of the schema has {bytes} bytes, more than {limit}")]
     PatternTooLong {
-        /// How long it is.
+        /// Its length in bytes.
         bytes: usize,
-        /// How long it may be.
+        /// The bound in bytes.
         limit: usize,
     },
     /// Regular expressions that compile to more than
@@ -120,7 +120,7 @@ pub enum Unusable {
     /// It takes too long to compile.
     #[error("the schema takes longer than {limit} seconds to compile")]
     Slow {
-        /// How long it may take.
+        /// The bound in seconds.
         limit: u64,
     },
     /// Refused by an engine, in its words.

@@ -1,8 +1,8 @@
 //! A violation in words: all of them for the record, few of them for the agent.
 //!
-//! Owns the rule of what the agent may be told (SPEC §3): the keyword, its place in the schema,
-//! types and limits, and nothing that the document chose. The payload may be an attack, and must
-//! not arrive by way of the error. Deliberately decides nothing.
+//! Owns the rule of what the agent may learn ([verdicts](crate::reference::requirements#verdicts)):
+//! the keyword, its place in the schema, types and limits, and nothing that the document chose. The
+//! payload may be an attack, and must not arrive by way of the error. Deliberately decides nothing.
 
 use std::fmt::{self, Display, Write};
 
@@ -11,7 +11,7 @@ use jsonschema::error::{TypeKind, ValidationErrorKind};
 
 use crate::json::tape::Fault;
 
-/// Bytes of the description that the agent is given (CONTRACTS §Errors).
+/// Bytes of the description that the agent is given ([contracts](crate::reference::contracts#errors)).
 pub const AGENT_MAX: usize = 500;
 
 /// Bytes of the description in the record.
@@ -202,14 +202,15 @@ impl Display for Violation {
     }
 }
 
-/// The innermost violations, and how many there are.
+/// The innermost violations: the first ones, and the number of all.
 struct Leaves<'e, 's, 'v> {
     shown: Vec<&'e ValidationError<'s, 'v>>,
     count: usize,
 }
 
 impl<'e, 's, 'v> Leaves<'e, 's, 'v> {
-    /// Alternatives that all failed stand for themselves: which of them was meant is not known.
+    /// Where all alternatives failed they are reported as one violation: it is not known which of
+    /// them was intended.
     fn collect(&mut self, error: &'e ValidationError<'s, 'v>) {
         let own = match error.kind {
             ErrorKind::AnyOf | ErrorKind::OneOf(_) | ErrorKind::PropertyName { .. } => true,

@@ -2,8 +2,8 @@
 //! Parameters): which they are, and what a call says in them.
 //!
 //! Owns the rules for the annotation `x-mcp-header` of an input schema, read once when a tool is
-//! discovered. How a header writes a value, and how it is compared, is the affair of
-//! [`crate::wire::headers`]; who sends or checks them is not known here.
+//! discovered. [`crate::wire::headers`] encodes and compares the values; sending and checking the
+//! headers is left to the callers.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -55,7 +55,7 @@ struct Place {
     inside: BTreeMap<Box<str>, Place>,
 }
 
-/// What a parameter says, in the form in which a header repeats it.
+/// The value of a parameter, in the form in which a header repeats it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Said<'a> {
     /// How a header's value is compared with it.
@@ -129,7 +129,7 @@ impl Place {
 }
 
 impl<'a> Said<'a> {
-    /// What a raw value says; `None` for `null`, and for what no header can repeat.
+    /// Reads a raw value; `None` for `null`, and for values that no header can repeat.
     fn read(value: &'a str) -> Option<Self> {
         match value.as_bytes().first()? {
             b'"' => Some(Self { form: Form::Encodable, text: string(value)? }),

@@ -16,7 +16,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// The word of CONTRACTS.
+    /// The word that REST, records and tables use ([contracts](crate::reference::contracts#http)).
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

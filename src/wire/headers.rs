@@ -1,10 +1,10 @@
 //! The names of MCP's headers, and header and body agreement of the modern protocol (2026-07-28).
 //!
 //! A request repeats its method and, for some methods, a name of its params in headers, a call also
-//! what its tool's schema marks, so that middle boxes can route it. Whoever reads the body must
-//! check that they agree, else two of them could act on two requests. Owns the forms of those
-//! headers and that check; what a disagreement is answered with, and which revision asks for the
-//! check, is not known here. Pure.
+//! the parameters that its tool's schema marks, so that intermediaries can route it. A receiver
+//! that reads the body must check that both agree, since an intermediary may act on the headers.
+//! Owns the forms of those headers and that check; the response to a disagreement, and which
+//! revisions have the check, is decided by the callers. Pure.
 
 use std::borrow::Cow;
 

@@ -141,7 +141,8 @@ impl Message {
                 "params" => &mut params,
                 "result" => &mut result,
                 "error" => &mut error,
-                // What it means to a reader that ignores case is not what it means here.
+                // A name that differs only by case would change the message for a reader that
+                // ignores case.
                 other => match shapes::find(shapes::ENVELOPE, Revision::NEWEST, other) {
                     Found::Variant(known) => return Err(Unreadable::variant(other, known)),
                     Found::Known(_) | Found::Unknown => continue,

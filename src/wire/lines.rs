@@ -1,8 +1,8 @@
 //! Newline framing, as MCP over stdio uses it: one message per line.
 //!
-//! The decoder hands out slices of the chunks it was given and never looks at a byte twice, so a
-//! line of 100 MB costs one pass and no memory. It deliberately does not decide whether a line is
-//! JSON, and leaves a trailing CR in place: it is white space there.
+//! The decoder returns slices of the chunks it was given and reads each byte once, so a line of
+//! 100 MB costs one pass and no memory. It does not check that a line is JSON, and keeps a trailing
+//! CR, which is white space in JSON.
 
 use bytes::{Buf, Bytes};
 use memchr::{memchr, memchr2_iter};
@@ -20,8 +20,8 @@ pub enum Item {
     End,
 }
 
-/// A line outgrew the limit. It is told once; the decoder then skips to the end of that line and
-/// goes on with the next.
+/// A line is longer than the limit. Reported once; the decoder then skips to the end of that line
+/// and continues with the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a line is longer than {limit} bytes")]
 pub struct TooLong {

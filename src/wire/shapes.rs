@@ -2,10 +2,10 @@
 //!
 //! A server may read what we do not: one that ignores case (Go's `encoding/json`) takes `Name` for
 //! `name`. So nothing crosses a hop but the members that the method has by the sender's revision
-//! (`table`); a name that only case tells from one of these is refused. What a tool or a prompt
-//! is given as `arguments`, texts, schemas and `_meta`'s values are the other side's business and
-//! pass verbatim. Clients are told of no extension, so that none is agreed on that could add
-//! members. Pure; whom a refusal or a warning is told is not known here.
+//! (`table`); a name that differs from one of these only by case is refused. `arguments` of tools
+//! and prompts, texts, schemas and the values of `_meta` are between client and server and pass
+//! verbatim. No extension is declared to clients, so none can be negotiated that would add members.
+//! Pure; refusals and warnings are reported by the callers.
 
 mod table;
 

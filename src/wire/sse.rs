@@ -21,8 +21,8 @@ const NEWLINE: Bytes = Bytes::from_static(b"\n");
 pub enum Item {
     /// The next bytes of the current event's data; never empty.
     Data(Bytes),
-    /// The event is complete. Its type and id stand in the decoder until the next item is asked
-    /// for. An event without a `data` line is no event and is not reported.
+    /// The event is complete. The decoder keeps its type and id until the next call of
+    /// `next_item`. An event without a `data` line is not reported.
     End,
 }
 
@@ -206,7 +206,7 @@ impl Decoder {
                 self.state = if seen == BOM.len() { State::Line } else { State::Bom(seen) };
             }
             Some(_) | None if seen == 0 => self.state = State::Line,
-            // A torn mark is the beginning of a field name that nobody knows.
+            // An incomplete byte order mark begins a field name, and an unknown one.
             Some(_) | None => {
                 self.name.len = self.name.bytes.len() + 1;
                 self.state = State::Name;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::harness::{Client, HttpStub, PATIENCE, Proxy, raw_result, stub_stdio, until};
 
 const HUNDRED_MB: usize = 100 << 20;
-/// What the peak may grow by while such a result goes through (DESIGN §Budgets).
+/// What the peak may grow by while such a result goes through (`benches/README.md`, Budgets).
 const GROWTH_KB: u64 = 4 * 1024;
 
 /// A field of `/proc/PID/status`, in KB.

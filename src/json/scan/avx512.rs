@@ -80,8 +80,8 @@ impl Avx512Vbmi {
         has.then_some(Self(()))
     }
 
-    /// See [`translate`](super::translate::translate); how many bytes were written. `None` if
-    /// `out` has no room for the text and a stride.
+    /// See [`translate`](super::translate::translate). Returns the number of bytes written,
+    /// `None` if `out` has no room for the text and a stride.
     pub(super) fn translate(self, text: &[u8], table: &Table, out: &mut [u8]) -> Option<usize> {
         // SAFETY: `self` proves that the machine has the features the function is compiled for.
         unsafe { translate_vbmi(text, table, out) }

@@ -1,6 +1,6 @@
 //! The grammar of a JSON number, byte by byte.
 //!
-//! Says whether a byte continues a number. Its value is nobody's business here.
+//! Decides whether a byte continues a number. The value is not computed.
 
 /// How far into a number we are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! What the scanner reports: the envelope of one message, breaches, ambiguities and faults.
 //!
-//! Plain values, comparable, without bytes. How they are found is the scanner's business, what
-//! follows from them (block, warn, skip) is the inspector's.
+//! Plain, comparable values without bytes. The scanner finds them; the inspector decides what
+//! follows from them (block, warn, skip).
 
 use crate::json::span::Span;
 
@@ -143,7 +143,8 @@ pub enum Doubt {
     /// A key has an escaped surrogate without its other half.
     #[error("lone surrogate in a key")]
     LoneSurrogate,
-    /// More than [`MAX_KEYS`](super::MAX_KEYS) unknown keys: duplicates can no longer be told.
+    /// More than [`MAX_KEYS`](super::MAX_KEYS) unknown keys: duplicates can no longer be
+    /// detected.
     #[error("too many keys")]
     TooManyKeys,
 }

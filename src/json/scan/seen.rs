@@ -1,16 +1,16 @@
 //! Which keys have been seen, to notice the ones that come twice.
 //!
-//! The known names have a bit each. The others are told apart by a keyed 64-bit hash: equal keys
-//! are always found, different ones are taken for equal once in 2^40 messages with as many keys
-//! as are kept. It holds a bounded number and says when it is full.
+//! Known names have a bit each, others are compared by a keyed 64-bit hash: duplicates are always
+//! detected, and different keys are taken for equal once in 2^40 messages with as many keys as are
+//! kept. At most `MAX_KEYS` are kept; past that a new key is `Novelty::Full`.
 
 use super::report::Member;
 
 /// Unknown keys that are kept without an allocation.
 const INLINE_KEYS: usize = 16;
 
-/// Unknown keys of one message (of its top level and of `result` together) that can be told
-/// apart; more than that is an ambiguity.
+/// Most unknown keys of one message, of its top level and of `result` together, that are
+/// compared with each other; more than that is an ambiguity.
 pub const MAX_KEYS: usize = 4096;
 
 /// The keys of one message.
@@ -27,7 +27,8 @@ pub(super) struct Seen {
 pub(super) enum Novelty {
     New,
     Repeated,
-    /// It can no longer be told.
+    /// Not among those that are kept, and there is no room for it: duplicates can no longer be
+    /// detected.
     Full,
 }
 

@@ -40,7 +40,7 @@ impl Kernel {
     /// Ordinary 64-bit registers: runs anywhere.
     pub const PORTABLE: Self = Self(Choice::Portable);
 
-    /// The fastest one that this machine can run. The machine is asked once.
+    /// The fastest kernel that this processor supports. The detection is cached.
     #[must_use]
     pub fn fastest() -> Self {
         Self::usable().next().unwrap_or(Self::PORTABLE)
@@ -122,7 +122,7 @@ impl Classify for Portable {
 pub(super) struct Skip {
     /// Open brackets, the container's own included; 0 once it has closed.
     depth: u64,
-    /// The depth whose crossing is to be told.
+    /// The depth whose crossing is to be reported.
     ceiling: u64,
     /// All ones inside a string, else 0.
     in_string: u64,
@@ -136,7 +136,7 @@ pub(super) struct Skipped {
     /// Bytes used: all of them, or up to and with the closing bracket, or up to and without a
     /// backslash outside a string.
     pub(super) used: usize,
-    /// Index of the first bracket that opened a level above the ceiling. Told once.
+    /// Index of the first bracket that opened a level above the ceiling. Reported once.
     pub(super) crossed: Option<usize>,
     /// Why it stopped.
     pub(super) stop: Stop,
@@ -156,8 +156,8 @@ pub(super) enum Stop {
 /// No depth reaches it.
 pub(super) const NO_CEILING: u64 = u64::MAX;
 
-/// How long the container is that `bytes` begin with, brackets included; `None` if it does not
-/// close. Of what it holds, only strings and brackets are looked at.
+/// The length of the container that `bytes` begin with, brackets included; `None` if it does not
+/// close. Only strings and brackets are examined: its content may be invalid.
 pub(in crate::json) fn container_len(bytes: &[u8]) -> Option<usize> {
     let (opener, rest) = bytes.split_first()?;
     let found = Kernel::fastest().skip(&mut Skip::opened(NO_CEILING), rest);
@@ -207,8 +207,8 @@ impl Skip {
         Skipped { used, crossed, stop }
     }
 
-    /// One block, of which the first `len` bytes count (1 to 64) and the others are spaces.
-    /// `Some` if skipping stops in it: after how many bytes, and why.
+    /// Skips one block, of which the first `len` bytes count (1 to 64) and the others are spaces.
+    /// If skipping stops in it, returns the number of bytes before that, and the reason.
     #[inline(always)]
     fn block<K: Classify>(
         &mut self,

@@ -1,5 +1,5 @@
-//! Quick looks at a text as bytes: written anew with some bytes changed and others left out, and
-//! whether its escapes are usual ones.
+//! Vectorised passes over a text as bytes: copying it with some bytes replaced and others left out,
+//! and checking that its escapes are common ones.
 
 use memchr::memchr;
 
@@ -9,8 +9,9 @@ pub type Table = [u8; 128];
 /// Bytes written at a time, of which those that count may be fewer.
 pub(super) const STRIDE: usize = 64;
 
-/// Writes `text` to `out` as `table` has it; what was written. `out` grows to the length of the
-/// longest text it is used for, and is not cleared. `None` would be a mistake of ours.
+/// Writes `text`, mapped by `table`, to `out` and returns what was written. `out` grows to the
+/// length of the longest text it is used for, and is not cleared. Never `None`, unless there is a
+/// bug here.
 #[must_use]
 pub fn translate<'a>(text: &[u8], table: &Table, out: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     if out.len() < text.len() + STRIDE {
@@ -68,7 +69,8 @@ fn portable_unusual(text: &[u8]) -> bool {
     unusual != 0 || fours.iter().fold(false, |found, four| found | (*four == [b'\\'; 4]))
 }
 
-/// [`translate`] without vectors; how many bytes were written. `None` if `out` has no room.
+/// [`translate`] without vectors. Returns the number of bytes written, `None` if `out` has no
+/// room.
 fn portable(text: &[u8], table: &Table, out: &mut [u8]) -> Option<usize> {
     const EIGHT: usize = 8;
     let look_up = |byte: &u8| table.get(usize::from(*byte)).copied().unwrap_or(*byte);

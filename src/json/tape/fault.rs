@@ -6,7 +6,8 @@ use thiserror::Error;
 
 use super::MAX_DEPTH;
 
-/// Why bytes are not a document that every parser reads alike (SPEC §3).
+/// Why bytes are not a document that every parser reads alike
+/// ([verdicts](crate::reference::requirements#verdicts)).
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Fault {
     /// Nothing but white space.
@@ -46,7 +47,8 @@ pub enum Fault {
     },
 }
 
-/// Names what is wrong with bytes that the parser refused. Cold, so it may look at each byte.
+/// Finds what is wrong with bytes that the parser refused. Not on the hot path, so it may go
+/// byte by byte.
 pub(super) fn explain(bytes: &[u8]) -> Fault {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Fault::Empty;
@@ -99,7 +101,8 @@ fn token_fault(bytes: &[u8]) -> Option<Fault> {
     None
 }
 
-/// Looks at a string that opened just before `rest`: its length with the closing quote.
+/// Checks a string that opened just before `rest`. Returns its length with the closing quote, and
+/// the fault, if any.
 fn string_fault(rest: &[u8]) -> (usize, Option<Fault>) {
     let mut at = 0;
     while let Some(byte) = rest.get(at) {

@@ -17,8 +17,8 @@ struct Entry {
 }
 
 impl Graph<'_> {
-    /// How many subschemas there are to compile, each counted for each way that leads there; any
-    /// number above `limit` where there are more than that.
+    /// The number of subschemas to compile, each counted once for each path that leads to it; any
+    /// number above `limit` if there are more than that.
     #[must_use]
     pub fn compiled(&self, limit: u64) -> u64 {
         let mut entries: HashMap<usize, Entry> = HashMap::new();

@@ -79,7 +79,7 @@ struct Walk<'a> {
     resources: HashMap<Bases, usize>,
 }
 
-/// How much of a schema is followed.
+/// Bounds on how much of a schema is followed.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Subschemas.
@@ -424,7 +424,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// How many values a value is made of.
+/// The number of values that a value consists of, itself included.
 fn size(value: &Value) -> u64 {
     match value {
         Value::Array(items) => 1 + items.iter().map(size).sum::<u64>(),

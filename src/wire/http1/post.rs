@@ -15,7 +15,7 @@ use super::{MAX_HEADERS, end_of_head, number};
 /// What the beginning of a request is.
 #[derive(Debug)]
 pub enum Start {
-    /// More bytes are needed to tell.
+    /// Undecided: more bytes are needed.
     More,
     /// A plain POST to one of the paths.
     Post(Box<Post>),
@@ -35,8 +35,8 @@ pub struct Post {
 }
 
 impl Start {
-    /// Looks at what was read of a request; takes nothing. A head longer than `limit` is another's
-    /// to refuse.
+    /// Examines the bytes read of a request; consumes none. A head longer than `limit` is
+    /// [`Self::Other`].
     #[must_use]
     pub fn read(input: &BytesMut, paths: &[&'static str], limit: usize) -> Self {
         const METHOD: &[u8] = b"POST /";

@@ -26,8 +26,8 @@ impl Known {
     }
 }
 
-/// The keys of `_meta` that are read on a hop. They are told from each other and from all others by
-/// more than their case; every other key is its reader's business.
+/// The keys of `_meta` that are read on a hop. No other key may differ from one of these only by
+/// case; apart from that, other keys pass.
 pub const META_KEYS: &[&str] = &[
     "progressToken",
     "io.modelcontextprotocol/protocolVersion",
