@@ -13,8 +13,8 @@ fn lose(phase: Phase, op: Op, error: u32, only: &str) -> (tempfile::TempDir, u64
     let run = Run { shim: &build(shim.path()), phase, op, error, nth: 0, times: u64::MAX, only };
     let (ended_well, said) = run.run(&dir).unwrap();
     assert!(ended_well, "{said}");
-    let lost = said.lines().filter_map(|line| line.strip_prefix("lost "));
-    let lost = lost.next_back().expect(&said).parse().unwrap();
+    let mut lost = said.lines().filter_map(|line| line.strip_prefix("lost "));
+    let lost = lost.next_back().unwrap().parse().unwrap();
     assert!(lost >= LOSES, "{said}");
     (dir, lost, said)
 }
