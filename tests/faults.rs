@@ -14,6 +14,8 @@ mod lost;
 mod plan;
 #[path = "faults/ready.rs"]
 mod ready;
+#[path = "faults/small_disk.rs"]
+mod small_disk;
 #[path = "faults/subject.rs"]
 mod subject;
 #[path = "faults/sweep.rs"]

@@ -1,7 +1,7 @@
 //! The set of tools: immutable, swapped whole, read without a lock.
 //!
 //! Owns what a snapshot is and what the catalog of a running proxy is made of. How the next snapshot
-//! comes from the last is in [`replacing`], whose turn it is to make one in [`arriving`]. Every call
+//! comes from the last is in `replacing`, whose turn it is to make one in `arriving`. Every call
 //! reads the snapshot of its moment, never what the agent saw at discovery.
 
 use std::collections::{BTreeMap, BTreeSet};

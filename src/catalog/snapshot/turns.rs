@@ -121,6 +121,8 @@ mod tests {
         }
         go.send(()).unwrap();
         go.send(()).unwrap();
+        // A third turn would wait for ever.
+        drop(go);
         assert_eq!(first.await.unwrap(), Ok(2));
         assert_eq!(older.await.unwrap(), Err(Undone), "a newer one took its place");
         assert_eq!((newer.await.unwrap(), other.await.unwrap()), (Ok(6), Ok(8)));
