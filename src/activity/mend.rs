@@ -46,7 +46,7 @@ pub(super) enum Mended {
 /// # Errors
 ///
 /// [`StoreError::Locked`] if it is in use, [`StoreError::Io`] if the disk refuses; the log is then as
-/// it was, or the next attempt goes on.
+/// it was, or the next attempt goes on. [`StoreError::Damaged`] if no record could be kept.
 pub(super) fn mend(dir: &Path, now_ms: u64) -> Result<Mended, StoreError> {
     let derived = {
         let _lock = Lock::take(dir)?;
@@ -68,7 +68,7 @@ pub(super) fn mend(dir: &Path, now_ms: u64) -> Result<Mended, StoreError> {
             Err(error) => return Err(error),
         }
     }
-    Ok(salvage::salvage(dir, now_ms)?.map_or(Mended::Sound, Mended::Salvaged))
+    Ok(salvage::salvage_some(dir, now_ms)?.map_or(Mended::Sound, Mended::Salvaged))
 }
 
 /// Ends what a process that was killed has begun in `dir`.

@@ -48,10 +48,20 @@ pub struct Salvaged {
 /// [`StoreError::Locked`] if it is in use; [`StoreError::Io`] if the disk refuses: the log is then
 /// where it was.
 pub fn salvage(dir: &Path, now_ms: u64) -> Result<Option<Salvaged>, StoreError> {
-    private::apart(|| go_on(dir, now_ms))
+    private::apart(|| go_on(dir, now_ms, 0))
 }
 
-fn go_on(dir: &Path, now_ms: u64) -> Result<Option<Salvaged>, StoreError> {
+/// The same where nobody has asked for it: of which nothing can be kept, the log stays where it is.
+///
+/// # Errors
+///
+/// Those of [`salvage`]; [`StoreError::Damaged`] if nothing can be kept.
+pub(super) fn salvage_some(dir: &Path, now_ms: u64) -> Result<Option<Salvaged>, StoreError> {
+    private::apart(|| go_on(dir, now_ms, 1))
+}
+
+/// Keeps what can be read, if that is `least` records or more.
+fn go_on(dir: &Path, now_ms: u64, least: u64) -> Result<Option<Salvaged>, StoreError> {
     let Some(why) = damage(dir)? else { return Ok(None) };
     let lock = Lock::take(dir)?;
     let (aside, new) = (free_name(dir)?, recover::replacement(dir));
@@ -64,6 +74,11 @@ fn go_on(dir: &Path, now_ms: u64) -> Result<Option<Salvaged>, StoreError> {
             None => (0, 0),
         }
     };
+    if kept < least {
+        recover::remove(&new)?;
+        let why = format!("{why}; nothing of it can be read");
+        return Err(StoreError::Damaged { file: dir.join(DB), why });
+    }
     lost::copy(dir, &new)?;
     fs::rename(dir, &aside)?;
     recover::replace(dir)?;

@@ -186,3 +186,27 @@ fn act_9_damaged_records_cost_their_block_are_named_and_the_log_goes_on() {
         });
     }
 }
+
+#[test]
+fn act_9_a_log_of_which_nothing_can_be_read_is_not_replaced_unasked() {
+    let home = folder();
+    let dir = home.path().join("log");
+    log(&dir);
+    let (activity, writer) = open(&dir);
+    let table = largest(&dir, Space::Heads);
+    let mut bytes = fs::read(&table).unwrap();
+    let end = bytes.len() / 4 * 3;
+    bytes[end..].fill(0);
+    fs::write(&table, &bytes).unwrap();
+    assert_eq!(activity.scrub().unwrap(), Some(table.clone()));
+    let deadline = Instant::now() + MENDS_WITHIN;
+    let tried =
+        |failed: Option<String>| failed.is_some_and(|it| !it.contains("not what was written"));
+    while !tried(activity.health().failed) {
+        assert!(Instant::now() < deadline, "{:?}", activity.health());
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+    assert!(wait(activity.reserve()).is_err(), "calls are refused");
+    assert!(writer.close().is_err());
+    assert_eq!((asides(&dir), fs::read(&table).unwrap()), (0, bytes), "it is where it was");
+}

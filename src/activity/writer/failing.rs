@@ -14,7 +14,7 @@ use crate::activity::codec;
 use crate::activity::head::Mark;
 use crate::activity::mend::{self, Mended};
 use crate::activity::pack::unpack;
-use crate::activity::recover::{self, Opened};
+use crate::activity::recover::{self, Lock, Opened};
 use crate::activity::redact::Redactor;
 use crate::activity::salvage::Salvaged;
 use crate::activity::shared::Message;
@@ -35,8 +35,8 @@ pub(super) struct Stuck {
     stage: Stage,
     /// The log may be damaged: it was not the system that refused.
     suspect: bool,
-    /// All of it was read since, and nothing is damaged.
-    is_sound: bool,
+    /// It was looked at since: nothing is damaged, or nothing can be mended.
+    is_looked_at: bool,
 }
 
 /// Where it failed.
@@ -120,7 +120,7 @@ impl Run {
         tracing::error!(%error, ?stage, "the activity log cannot be written");
         let suspect = stage == Stage::Write && is_suspect(error);
         let since = Instant::now();
-        self.stuck = Some(Stuck { prepared, room, since, stage, suspect, is_sound: false });
+        self.stuck = Some(Stuck { prepared, room, since, stage, suspect, is_looked_at: false });
         let (lost, now) = (self.shared.lost.load(Ordering::Relaxed), (self.shared.clock)());
         self.shared.ledger.begin(&error.to_string(), lost, now);
         self.shared.failure.store(Arc::new(Some(error.to_string())));
@@ -152,7 +152,7 @@ impl Run {
             self.shared.failure.store(Arc::new(Some(error.to_string())));
             if let Some(stuck) = &mut self.stuck {
                 stuck.since = Instant::now();
-                stuck.suspect = !stuck.is_sound && (stuck.suspect || is_suspect(&error));
+                stuck.suspect = !stuck.is_looked_at && (stuck.suspect || is_suspect(&error));
             }
         }
     }
@@ -161,6 +161,9 @@ impl Run {
     fn reopen(&mut self) -> Result<(), StoreError> {
         if self.stuck.as_ref().is_some_and(|stuck| stuck.suspect) && self.mend()? {
             return Ok(());
+        }
+        if self.lock.is_none() {
+            self.lock = Some(Lock::take(&self.dir)?);
         }
         let begun = self.disk_begins();
         let result = self.write_stuck();
@@ -197,13 +200,18 @@ impl Run {
     fn mend(&mut self) -> Result<bool, StoreError> {
         self.shared.store.store(Arc::new(None));
         self.lock = None;
-        let mended = mend::mend(&self.dir, (self.shared.clock)()).map_err(still_read)?;
+        let mended = mend::mend(&self.dir, (self.shared.clock)());
+        if let (Err(StoreError::Damaged { .. }), Some(stuck)) = (&mended, &mut self.stuck) {
+            // That is for who operates it to decide.
+            (stuck.suspect, stuck.is_looked_at) = (false, true);
+        }
+        let mended = mended.map_err(still_read)?;
         let Opened { lock, store, head } = recover::open(&self.dir).map_err(still_read)?;
         (self.lock, self.head) = (Some(lock), head);
         match &mended {
             Mended::Sound => {
                 if let Some(stuck) = &mut self.stuck {
-                    (stuck.suspect, stuck.is_sound) = (false, true);
+                    (stuck.suspect, stuck.is_looked_at) = (false, true);
                 }
                 return Ok(false);
             }
