@@ -11,7 +11,7 @@ use criterion::{BenchmarkGroup, Criterion, Throughput, measurement::WallTime};
 use mcpproxy::activity::record::{Draft, Raw, Source, Status, Type};
 use mcpproxy::output::{Finding, Inspector, MissingContent, Policy, Treatment};
 use mcpproxy::schema::compile::{Schema, Settings, compile};
-use mcpproxy::schema::judge::{Scratch, Verdict};
+use mcpproxy::schema::judge::{JudgeScratch, Verdict};
 use mcpproxy::wire::jsonrpc;
 use mcpproxy::wire::splice::Splice;
 use serde_json::Value;
@@ -22,7 +22,7 @@ const RESPONSE_BYTES: usize = 1024;
 fn answer(
     treatment: Treatment,
     schema: &Schema,
-    scratch: &mut Scratch,
+    scratch: &mut JudgeScratch,
     whole: &Bytes,
 ) -> (Splice, Draft) {
     let mut inspector = Inspector::new(treatment, &Policy::default(), 42, 1);
@@ -47,7 +47,7 @@ fn size(
     message: Vec<u8>,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let whole = Bytes::from(message);
-    let mut scratch = Scratch::new();
+    let mut scratch = JudgeScratch::new();
     group.throughput(Throughput::Bytes(whole.len() as u64));
     for (what, treatment) in [("forward", Treatment::Forward), ("judged", Treatment::Hold)] {
         group.bench_function(format!("{what}/{name}"), |bencher| {

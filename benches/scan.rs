@@ -11,11 +11,11 @@ mod common;
 use std::hint::black_box;
 
 use criterion::{BenchmarkGroup, Criterion, Throughput, measurement::WallTime};
-use mcpproxy::json::scan::{Envelope, Kernel, Limits, Scanner};
+use mcpproxy::json::scan::{Kernel, ScanLimits, ScannedMessage, Scanner};
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
-const DEFAULT_LIMITS: Limits = Limits { max_bytes: 5 << 20, max_depth: 64 };
+const DEFAULT_LIMITS: ScanLimits = ScanLimits { max_bytes: 5 << 20, max_depth: 64 };
 
 #[derive(Deserialize)]
 struct Message<'a> {
@@ -33,7 +33,7 @@ struct ToolResult<'a> {
     is_error: Option<bool>,
 }
 
-fn scan(message: &[u8], limits: Limits, kernel: Kernel, chunk: usize) -> Envelope {
+fn scan(message: &[u8], limits: ScanLimits, kernel: Kernel, chunk: usize) -> ScannedMessage {
     let mut scanner = Scanner::with_kernel(limits, 1, kernel);
     let fed = message.chunks(chunk).try_for_each(|chunk| scanner.feed(chunk));
     assert_eq!(fed.and(scanner.finish()), Ok(()));
@@ -45,7 +45,7 @@ fn size(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, message: &[u8]) {
     let (fastest, portable, whole) = (Kernel::fastest(), Kernel::PORTABLE, message.len());
     let second = Kernel::usable().nth(1).unwrap_or(portable);
     for (what, limits, kernel, chunk) in [
-        ("scan", Limits::NONE, fastest, whole),
+        ("scan", ScanLimits::NONE, fastest, whole),
         ("scan-guarded", DEFAULT_LIMITS, fastest, whole),
         ("scan-cut-4096", DEFAULT_LIMITS, fastest, 4096),
         ("scan-cut-1460", DEFAULT_LIMITS, fastest, 1460),

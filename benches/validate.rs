@@ -8,7 +8,7 @@ use std::hint::black_box;
 use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use mcpproxy::schema::compile::{Engine, Settings, compile};
-use mcpproxy::schema::judge::{Scratch, Verdict};
+use mcpproxy::schema::judge::{JudgeScratch, Verdict};
 use serde_json::Value;
 
 #[path = "common/mod.rs"]
@@ -34,7 +34,7 @@ fn validate(criterion: &mut Criterion) {
         let document = Bytes::from(common::structured(bytes / 4 * 9));
         group.throughput(Throughput::Bytes(document.len() as u64));
         group.sample_size(if bytes > 1_000_000 { 10 } else { 100 });
-        let mut scratch = Scratch::new();
+        let mut scratch = JudgeScratch::new();
         let slices = [document.clone()];
         assert_eq!(judge.judge(&slices, &mut scratch).verdict, Verdict::Conforms);
         group.bench_function(BenchmarkId::new("judge", size), |bencher| {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use mcpproxy::schema::compile::{Engine, Schema, Settings, compile};
-use mcpproxy::schema::judge::{Scratch, Verdict};
+use mcpproxy::schema::judge::{JudgeScratch, Verdict};
 
 #[path = "common/worst.rs"]
 mod worst;
@@ -34,7 +34,7 @@ fn main() {
 }
 
 fn judge(line: &str, schema: &Schema, document: &[Bytes; 1], compiling: Duration) {
-    let mut scratch = Scratch::new();
+    let mut scratch = JudgeScratch::new();
     let (mut verdict, mut took) = (String::new(), Duration::ZERO);
     let allocated = allocation_counter::measure(|| {
         let began = Instant::now();

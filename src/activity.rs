@@ -10,39 +10,39 @@
 //! bounds) is written once, in the batch that fills it. The last, unfilled segment has nothing
 //! derived: it is read record by record, by queries and when the store is opened.
 
+mod alternating_file;
 pub mod append;
 pub mod begun;
 pub mod bytes;
-mod candidates;
+pub mod chain_tip;
 mod clock;
 pub mod codec;
 pub mod config;
 mod copy;
 mod damaged;
 mod durable;
-mod epochs;
+pub mod file_checksums;
+mod forward_scan;
+mod fragment;
 pub mod gap;
 pub mod handle;
-pub mod head;
-mod lenient;
 pub mod live;
 pub mod lost;
 mod mend;
 pub mod node;
 pub mod pack;
-mod places;
+mod postings;
 pub mod query;
+mod read_barrier;
 mod readers;
 pub mod record;
 pub mod recover;
 pub mod redact;
 pub mod retention;
 pub mod salvage;
-pub mod seal;
 pub mod segment;
 mod shared;
 pub mod show;
-mod since;
 pub mod stats;
 pub mod store;
 mod threads;
@@ -53,7 +53,7 @@ mod writer;
 
 pub use config::{Config, Durability, OnFailure};
 pub use durable::Durable;
-pub use handle::{Activity, Health, QueryError, Refused, Slot, Standing};
+pub use handle::{Activity, Health, NotAdmitted, QueryError, Slot, Standing};
 pub use live::{Live, LiveEvent, Portion};
 pub use query::{Filter, From, Listing, Page, Payloads};
 pub use record::{

@@ -39,7 +39,7 @@ use crate::proxy::Worker;
 use crate::telemetry::Lines;
 
 pub use call::SOURCE;
-pub use readers::Readers;
+pub use readers::ReaderSlots;
 
 use answer::Failure;
 use query::Query;
@@ -57,7 +57,7 @@ pub struct State {
     /// Where the log is written.
     pub lines: Lines,
     /// Who follows the activity log, or exports it.
-    pub readers: Readers,
+    pub readers: ReaderSlots,
     /// Sessions of clients.
     pub sessions: Arc<Sessions>,
     /// How many connections of clients each worker has, once there are workers.

@@ -22,8 +22,8 @@ mod running;
 mod scratch;
 mod serve;
 mod stdio;
+mod terminal_safe;
 mod tools;
-mod visible;
 
 use std::ffi::OsString;
 use std::io::Write as _;

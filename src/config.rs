@@ -24,17 +24,17 @@ use serde::Deserialize;
 use serde::de::Deserializer;
 use serde_json::{Map, Value};
 
-use self::document::Document;
+use self::document::ConfigDocument;
 use self::problem::{Findings, KeyPath, Problem};
 use self::reading::{read, within};
 pub use self::sections::{ApiKey, Engine, Level, LogFormat, Logging, OutputValidation};
 use self::servers::Server;
 use crate::activity;
 use crate::catalog::{self, ServerSettings};
-use crate::downstream::guard::Guard;
+use crate::downstream::host_check::HostCheck;
 use crate::intent;
 use crate::proxy::era::Offered;
-use crate::proxy::held;
+use crate::proxy::memory_budget;
 use crate::proxy::retrieve::MAX_LIMIT;
 
 /// Everything the operator decides, checked.
@@ -98,20 +98,20 @@ impl Config {
 
     /// The room for answers that strict holds.
     #[must_use]
-    pub fn held(&self) -> held::Budget {
+    pub fn held(&self) -> memory_budget::MemoryBudget {
         let OutputValidation { max_held_total_bytes: total, max_held_bytes, .. } = self.output;
         let enabled = self.servers.iter().filter(|server| server.upstream.enabled);
         let names: Vec<Arc<str>> = enabled.map(|server| Arc::clone(&server.name)).collect();
-        let usual = || held::usual_share(total, names.len(), max_held_bytes);
+        let usual = || memory_budget::usual_share(total, names.len(), max_held_bytes);
         let share = self.output.held_share_bytes.unwrap_or_else(usual);
-        held::Budget::new(total, share, names)
+        memory_budget::MemoryBudget::new(total, share, names)
     }
 
     /// The room for answers that warn has yet to judge: all servers have it in common.
     #[must_use]
-    pub fn behind(&self) -> held::Budget {
-        let total = held::MAX_BEHIND_BYTES.min(self.output.max_held_total_bytes);
-        held::Budget::new(total, 0, [])
+    pub fn judging_budget(&self) -> memory_budget::MemoryBudget {
+        let total = memory_budget::MAX_JUDGING_BYTES.min(self.output.max_held_total_bytes);
+        memory_budget::MemoryBudget::new(total, 0, [])
     }
 }
 
@@ -193,7 +193,7 @@ fn parse_all<'t>(
     flags: &Flags,
 ) -> Parsed<'t> {
     let mut problems = Vec::new();
-    let (document, mut root) = Document::parse(text, &mut problems);
+    let (document, mut root) = ConfigDocument::parse(text, &mut problems);
     let mut findings = Findings::new(document, problems);
     root::adopt_other_names(&mut root, &mut findings);
     let servers = root.remove(servers::KEY).unwrap_or_else(|| Value::Object(Map::new()));
@@ -288,12 +288,12 @@ fn wrong(findings: &mut Findings<'_>, key: &str, problem: impl std::fmt::Display
 /// The entries of `allowed_hosts` and `allowed_origins`, each by itself.
 fn check_allowed(top: &TopLevel, findings: &mut Findings<'_>) {
     for (at, host) in top.allowed_hosts.iter().enumerate() {
-        if let Err(bad) = Guard::new(std::slice::from_ref(host), &[]) {
+        if let Err(bad) = HostCheck::new(std::slice::from_ref(host), &[]) {
             findings.error(&KeyPath::root("allowed_hosts").element(at), bad.problem());
         }
     }
     for (at, origin) in top.allowed_origins.iter().enumerate() {
-        if let Err(bad) = Guard::new(&[], std::slice::from_ref(origin)) {
+        if let Err(bad) = HostCheck::new(&[], std::slice::from_ref(origin)) {
             findings.error(&KeyPath::root("allowed_origins").element(at), bad.problem());
         }
     }

@@ -2,15 +2,15 @@
 
 pub mod body;
 mod events;
-pub mod guard;
+pub mod host_check;
 pub mod http;
+pub mod in_flight;
 mod legacy;
 pub mod lines;
 mod listen;
 mod modern;
 pub mod principal;
+pub mod replay;
 pub mod session;
 pub mod source;
 pub mod stdio;
-pub mod streams;
-pub mod under_way;

@@ -301,7 +301,7 @@ mod tests {
             side_effect_by,
             schema: OutputSchema::Absent,
             policy: Policy::default(),
-            repeats: None,
+            parameter_headers: None,
         })
     }
 

@@ -13,7 +13,7 @@ use crate::schema::violation::Violation;
 use crate::tool::{OutputSchema, Tool};
 
 pub use ending::Required;
-pub use inspector::{Fault, Inspector, Member, Message};
+pub use inspector::{AnswerFault, AnswerMember, InspectedMessage, Inspector};
 
 /// Default `max_bytes`: 5 MiB.
 pub const DEFAULT_MAX_BYTES: u64 = 5 * 1024 * 1024;

@@ -1,24 +1,24 @@
 //! The proxy: what happens to a request between a face and an upstream.
 
-pub mod audience;
 pub mod builtin;
+pub mod busy_poll;
 pub mod call;
+mod call_record;
 pub mod client;
 pub mod direct;
 pub mod dispatch;
-pub mod ending;
+pub mod dropped_members;
 pub mod era;
 mod exchange;
-mod exit;
-pub mod held;
-pub mod judges;
-pub mod left_behind;
-pub mod more;
+pub mod log_routing;
+pub mod memory_budget;
 pub mod params;
-pub mod pulse;
+pub mod passthrough;
 mod relay;
 pub mod reply;
 pub mod retrieve;
+pub mod shutdown;
+pub mod validation_pool;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -30,10 +30,10 @@ use tokio::task::JoinHandle;
 use crate::activity::Activity;
 use crate::catalog::snapshot::Catalog;
 use crate::intent;
-use crate::proxy::ending::Ending;
-use crate::proxy::pulse::Pulse;
+use crate::proxy::busy_poll::BusyPoll;
 use crate::proxy::reply::Running;
-use crate::schema::judge::Scratch;
+use crate::proxy::shutdown::Ending;
+use crate::schema::judge::JudgeScratch;
 use crate::telemetry::{Calls, Tally};
 use crate::upstream::http::Pool;
 use crate::upstream::supervisor::Supervisor;
@@ -46,9 +46,9 @@ pub struct Proxy {
     /// The servers behind them.
     pub upstreams: Supervisor,
     /// What they list beside tools.
-    pub offers: more::offers::Offers,
+    pub list_cache: passthrough::list_cache::ListCache,
     /// Who uses them.
-    pub audiences: audience::Audiences,
+    pub log_routing: log_routing::LogRouting,
     /// Where every outcome goes.
     pub activity: Activity,
     /// Config section `intent_declaration`.
@@ -62,13 +62,13 @@ pub struct Proxy {
     /// Bytes kept of an answer (`activity.max_response_bytes`).
     pub max_response_bytes: usize,
     /// What strict holds, over all calls.
-    pub held: held::Budget,
+    pub held: memory_budget::MemoryBudget,
     /// What warn has forwarded and not judged yet.
-    pub behind: held::Budget,
+    pub judging_budget: memory_budget::MemoryBudget,
     /// What was warned of that stays behind.
-    pub left_behind: Arc<left_behind::LeftBehind>,
+    pub dropped_members: Arc<dropped_members::DroppedMembers>,
     /// Where large documents are judged, so that they starve no other call.
-    pub judges: judges::Judges,
+    pub validation_pool: validation_pool::ValidationPool,
     /// What became of calls, in numbers.
     pub calls: Calls,
     /// Random per process: hostile keys are hashed under it.
@@ -83,9 +83,9 @@ pub struct Worker {
     /// Warm connections to HTTP upstreams.
     pub pool: Rc<Pool>,
     /// The judge's buffers, reused from call to call.
-    pub scratch: RefCell<Scratch>,
+    pub scratch: RefCell<JudgeScratch>,
     /// What keeps the thread awake between two calls.
-    pub pulse: Pulse,
+    pub busy_poll: BusyPoll,
     /// Whether its calls are cut off.
     pub ending: Ending,
     /// Where its calls are counted.
@@ -116,8 +116,8 @@ impl Worker {
             tally: proxy.calls.tally(),
             proxy,
             pool: Rc::new(Pool::new()),
-            scratch: RefCell::new(Scratch::new()),
-            pulse: Pulse::default(),
+            scratch: RefCell::new(JudgeScratch::new()),
+            busy_poll: BusyPoll::default(),
             ending: Ending::default(),
             deferred: Cell::new(0),
             settled: Notify::new(),

@@ -6,17 +6,17 @@
 //! and timers. What a request leads to is decided on the floors below.
 
 mod accept;
+mod audit_events;
+mod audit_log;
+mod connection_limit;
 mod control;
-mod events;
+mod fast_path;
 mod folder;
-mod lane;
-mod notes;
-mod places;
-mod posts;
-mod reading;
-mod seen;
+mod offline_log;
 mod signals;
-mod stall;
+mod tracked_socket;
+mod worker_thread;
+mod write_timeout;
 
 use std::convert::Infallible;
 use std::io;
@@ -45,25 +45,25 @@ use crate::api;
 use crate::catalog::{self, snapshot::Catalog};
 use crate::config::Config;
 use crate::downstream::body::Body;
-use crate::downstream::guard::{BadEntry, Guard};
-use crate::downstream::http::{self as mcp, Connection};
+use crate::downstream::host_check::{BadEntry, HostCheck};
+use crate::downstream::http::{self as mcp, ClientConnection};
 use crate::downstream::session::Sessions;
 use crate::os::descriptors;
 use crate::page;
-use crate::proxy::judges::Judges;
-use crate::proxy::left_behind::LeftBehind;
-use crate::proxy::{Proxy, Worker, audience, more};
+use crate::proxy::dropped_members::DroppedMembers;
+use crate::proxy::validation_pool::ValidationPool;
+use crate::proxy::{Proxy, Worker, log_routing, passthrough};
 use crate::telemetry::{Calls, Lines};
 use crate::upstream::clock;
 
 use self::accept::{accept, max_connections};
-pub use self::lane::local_runtime;
-use self::lane::{Ends, Lane};
-use self::places::{Place, Places};
-use self::posts::{End, Posts};
-use self::seen::{Answer, Seen};
+use self::connection_limit::{ConnectionSlot, ConnectionSlots};
+use self::fast_path::{End, FastPath};
 pub use self::signals::{Hurry, Signals, ended_by_signal, outlive_terminal};
-use self::stall::Impatient;
+use self::tracked_socket::{TrackedBody, TrackedSocket};
+pub use self::worker_thread::local_runtime;
+use self::worker_thread::{Ends, WorkerThread};
+use self::write_timeout::WriteTimeout;
 
 /// A client has this long to send a request's head.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -98,7 +98,7 @@ pub enum StartError {
     Activity(#[from] StoreError),
     /// `allowed_hosts` or `allowed_origins`.
     #[error(transparent)]
-    Guard(#[from] BadEntry),
+    HostCheck(#[from] BadEntry),
     /// The system gives no thread, no event queue or no randomness.
     #[error("the system refused what every server needs: {0}")]
     System(#[from] io::Error),
@@ -123,7 +123,7 @@ pub struct App {
 pub struct Server {
     app: App,
     address: SocketAddr,
-    lanes: Arc<Vec<Lane>>,
+    worker_threads: Arc<Vec<WorkerThread>>,
     accepting: tokio::task::JoinHandle<()>,
 }
 
@@ -135,7 +135,7 @@ impl App {
     ///
     /// [`StartError`].
     pub fn start(config: Config, lines: Lines) -> Result<Self, StartError> {
-        let guard = Guard::new(&config.allowed_hosts, &config.allowed_origins)?;
+        let host_check = HostCheck::new(&config.allowed_hosts, &config.allowed_origins)?;
         let folder = &config.data_dir;
         folder::open(folder)
             .map_err(|error| StartError::Folder { folder: folder.clone(), error })?;
@@ -144,12 +144,12 @@ impl App {
         let log = Activity::open(&config.activity_folder(), config.activity.clone())?;
         log.0.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success));
         let catalog = config.catalog();
-        Self::assemble(config, guard, log, catalog, lines)
+        Self::assemble(config, host_check, log, catalog, lines)
     }
 
     fn assemble(
         config: Config,
-        guard: Guard,
+        host_check: HostCheck,
         (activity, writer): (Activity, Writer),
         catalog: catalog::Settings,
         lines: Lines,
@@ -162,11 +162,11 @@ impl App {
         let upstreams = control::supervise(&config, &catalog, &activity, &control);
         let mut seed = [0; 8];
         getrandom::fill(&mut seed).map_err(io::Error::from)?;
-        let left_behind = Arc::new(LeftBehind::default());
+        let dropped_members = Arc::new(DroppedMembers::default());
         let proxy = Proxy {
             catalog,
-            audiences: audience::Audiences::of(&upstreams, &left_behind),
-            left_behind,
+            log_routing: log_routing::LogRouting::of(&upstreams, &dropped_members),
+            dropped_members,
             upstreams,
             intent: config.intent,
             tools_limit: config.tools_limit,
@@ -174,27 +174,27 @@ impl App {
             max_payload_bytes: config.activity.max_payload_bytes,
             max_response_bytes: config.activity.max_response_bytes,
             activity,
-            offers: more::offers::Offers::default(),
+            list_cache: passthrough::list_cache::ListCache::default(),
             held: config.held(),
-            behind: config.behind(),
-            judges: Judges::new(control.handle().clone(), cores()),
+            judging_budget: config.judging_budget(),
+            validation_pool: ValidationPool::new(control.handle().clone(), cores()),
             calls: Calls::new(config.servers.len()),
             hash_key: u64::from_ne_bytes(seed),
         };
         let proxy = Arc::new(proxy);
-        let following = control.spawn(more::news::follow(Arc::clone(&proxy)));
+        let following = control.spawn(passthrough::notifications::follow(Arc::clone(&proxy)));
         let started = Instant::now();
         let (drain, ending) = watch::channel(false);
         let sessions = Arc::new(Sessions::default());
         let shared = Shared {
             proxy,
-            guard,
+            host_check,
             api: api::State {
                 api_key: config.key().into(),
                 started,
                 ending,
                 lines,
-                readers: api::Readers::default(),
+                readers: api::ReaderSlots::default(),
                 sessions: Arc::clone(&sessions),
                 connections: OnceLock::new(),
             },
@@ -228,23 +228,26 @@ impl App {
     pub fn serve(self, listener: StdListener) -> Result<Server, StartError> {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let lanes = (0..cores())
+        let worker_threads = (0..cores())
             .map(|number| {
                 let ends = Ends { drain: self.drain.subscribe(), hurry: self.hurry.clone() };
-                Lane::start(Arc::clone(&self.shared), number, ends)
+                WorkerThread::start(Arc::clone(&self.shared), number, ends)
             })
             .collect::<io::Result<Vec<_>>>()?;
-        let open = lanes.iter().map(|lane| Arc::clone(&lane.connections)).collect();
+        let open = worker_threads
+            .iter()
+            .map(|worker_thread| Arc::clone(&worker_thread.connections))
+            .collect();
         // It listens once.
         let _ = self.shared.api.connections.set(open);
-        let lanes = Arc::new(lanes);
+        let worker_threads = Arc::new(worker_threads);
         let listener = {
             let _control = self.control.enter();
             TcpListener::from_std(listener)?
         };
-        let places = Places::new(self.max_connections);
-        let accepting = self.control.spawn(accept(listener, Arc::clone(&lanes), places));
-        Ok(Server { app: self, address, lanes, accepting })
+        let places = ConnectionSlots::new(self.max_connections);
+        let accepting = self.control.spawn(accept(listener, Arc::clone(&worker_threads), places));
+        Ok(Server { app: self, address, worker_threads, accepting })
     }
 
     /// Ends the upstreams with their children, writes what is left of the log, and closes.
@@ -307,17 +310,17 @@ impl Server {
     ///
     /// When records could not be written.
     pub fn close(self) -> Result<(), StoreError> {
-        let Self { app, address: _, lanes, accepting } = self;
+        let Self { app, address: _, worker_threads, accepting } = self;
         accepting.abort();
         app.drain.send_replace(true);
         app.shared.sessions.drain();
         let deadline = Instant::now() + DRAIN_TIMEOUT + WORKER_GRACE;
         app.control.block_on(async {
-            // The task holds the lanes, and with them the ends of the sockets' queues.
+            // The task holds the threads, and with them the ends of the sockets' queues.
             let _ = accepting.await;
         });
-        for lane in Arc::into_inner(lanes).into_iter().flatten() {
-            lane.finish(deadline);
+        for worker_thread in Arc::into_inner(worker_threads).into_iter().flatten() {
+            worker_thread.finish(deadline);
         }
         app.close()
     }
@@ -336,7 +339,7 @@ pub struct Shared {
     /// Sessions of `/mcp`.
     pub sessions: Arc<Sessions>,
     /// Who may speak to us from a browser.
-    pub guard: Guard,
+    pub host_check: HostCheck,
     /// What the REST interface needs.
     pub api: api::State,
     /// `require_mcp_auth`
@@ -356,14 +359,14 @@ impl Shared {
 pub async fn route<B>(
     shared: &Shared,
     worker: &Rc<Worker>,
-    connection: &Connection,
+    connection: &ClientConnection,
     request: Request<B>,
 ) -> Response<Body>
 where
     B: http_body::Body<Data = bytes::Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    if let Err(refused) = shared.guard.check(request.headers(), request.uri().authority()) {
+    if let Err(refused) = shared.host_check.check(request.headers(), request.uri().authority()) {
         return api::refuse(refused.status(), &refused.to_string());
     }
     if let Some(page) = page::answer(&request) {
@@ -384,15 +387,15 @@ async fn connection(
     shared: Arc<Shared>,
     worker: Rc<Worker>,
     socket: TcpStream,
-    place: &Place,
+    place: &ConnectionSlot,
     mut drain: watch::Receiver<bool>,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let remembered = Rc::new(Connection::from(place.source));
+    let remembered = Rc::new(ClientConnection::from(place.source));
     let came_to = socket.local_addr().ok();
-    let socket = Seen::new(socket, Arc::clone(&place.presence));
+    let socket = TrackedSocket::new(socket, Arc::clone(&place.presence));
     let exchanges = socket.exchanges();
-    let mut socket = Impatient::new(socket, CLIENT_STALL_LIMIT);
-    match posts(&shared, &worker, &remembered, &mut socket, drain.clone()).await? {
+    let mut socket = WriteTimeout::new(socket, CLIENT_STALL_LIMIT);
+    match fast_path(&shared, &worker, &remembered, &mut socket, drain.clone()).await? {
         End::Closed => return Ok(()),
         End::Other(ahead) => socket.unread(ahead),
     }
@@ -406,7 +409,7 @@ async fn connection(
         async move {
             let mut answer = route(&shared, &worker, &remembered, request).await;
             mcp::name_type(&mut answer);
-            Ok::<_, Infallible>(answer.map(|body| Answer::new(body, exchange)))
+            Ok::<_, Infallible>(answer.map(|body| TrackedBody::new(body, exchange)))
         }
     });
     let mut served = pin!(
@@ -429,22 +432,22 @@ async fn connection(
 }
 
 /// The hot path: messages are answered without hyper until something else comes.
-async fn posts(
+async fn fast_path(
     shared: &Shared,
     worker: &Rc<Worker>,
-    connection: &Connection,
-    socket: &mut Impatient<Seen<TcpStream>>,
+    connection: &ClientConnection,
+    socket: &mut WriteTimeout<TrackedSocket<TcpStream>>,
     drain: watch::Receiver<bool>,
 ) -> io::Result<End> {
     let admit = |head: &Parts| {
         let admitted = !shared.require_mcp_auth || shared.api.admits(&head.headers, &head.uri);
-        admitted && shared.guard.check(&head.headers, None).is_ok()
+        admitted && shared.host_check.check(&head.headers, None).is_ok()
     };
     let answer = async |head: &Parts, repeated: bool, body: Bytes| {
         connection.used.set(true);
-        let _open = worker.pulse.open();
+        let _open = worker.busy_poll.open();
         let (sessions, now_ms) = (&shared.sessions, shared.now_ms());
         mcp::handle_whole(worker, sessions, connection, now_ms, head, repeated, body).await
     };
-    Posts::new(socket, drain).serve(admit, answer).await
+    FastPath::new(socket, drain).serve(admit, answer).await
 }

@@ -5,7 +5,7 @@
 //! operator says nothing (CAP-2), overridden by the most specific pattern where he does (CAP-3).
 //! Who discovers tools and who calls them is not known here.
 
-pub mod repeats;
+pub mod parameter_headers;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 
 use crate::output::Policy;
 use crate::schema::compile::Schema;
-use crate::tool::repeats::Repeats;
+use crate::tool::parameter_headers::ParameterHeaders;
 
 /// `server:tool`, the name under which an agent calls a tool (FR-005).
 ///
@@ -311,7 +311,7 @@ pub struct Tool {
     pub policy: Policy,
     /// Which of its parameters HTTP headers repeat; `None` if none, or if the schema says it in an
     /// invalid way.
-    pub repeats: Option<Arc<Repeats>>,
+    pub parameter_headers: Option<Arc<ParameterHeaders>>,
 }
 
 #[cfg(test)]

@@ -9,50 +9,52 @@
 //!            workers (one thread each)            │        control runtime
 //!  Upstream::call ─ http::Pool ─ Connection ──────┼──────────────▶ server (HTTP)
 //!        │                                        │  supervisor ─ lifecycle ─▶ the same server
-//!        └──── stdio::Link: queue ────────────────┼─▶ writer ─▶ child
+//!        └──── stdio::ChildLink: queue ───────────┼─▶ writer ─▶ child
 //!              channel of the call ◀──────────────┼── reader ◀─ child
 //! ```
 
 pub mod answer;
-pub mod ask;
 mod attempts;
 pub mod call;
+pub mod capabilities;
 pub mod clock;
 mod confidential;
 mod config;
+mod connect;
 mod connection;
 pub mod deadline;
-mod desk;
+mod dual_stream;
 mod endpoint;
 mod error;
-mod established;
-mod heard;
 pub mod http;
-mod ids;
-mod keeper;
+mod inbound;
 mod lifecycle;
 mod listen;
+mod notification_router;
 pub mod oauth;
 pub mod pace;
-mod peek;
 mod peer;
 pub mod pending;
 mod probe;
 mod process;
 pub mod reaper;
 pub mod request;
+mod request_ids;
+mod response_matcher;
+mod server_task;
 mod session;
 mod sse_only;
 mod state;
 mod status;
 pub mod stdio;
+mod subscriptions;
 pub mod supervisor;
-mod traffic;
-mod wanted;
 
-pub use answer::{Answer, Part};
-pub use ask::{Ask, Beside, Changes, Era, Offers, Takes, Told};
+pub use answer::{Answer, AnswerPart};
 pub use call::Upstream;
+pub use capabilities::{
+    CallExtras, Changes, ClientCapabilities, Era, OutgoingRequest, ServerCapabilities, Told,
+};
 pub use config::{Config, Mistake, Protocol};
 pub use error::{CallError, Cause, Sent, Undelivered};
 

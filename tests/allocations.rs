@@ -8,7 +8,7 @@ use bytes::Bytes;
 use mcpproxy::activity::{Draft, Entry, Raw, Source, Status, Text, Type};
 use mcpproxy::output::{Finding, Inspector, MissingContent, Policy, Required, Treatment};
 use mcpproxy::schema::compile::{Settings, compile};
-use mcpproxy::schema::judge::{Scratch, Verdict};
+use mcpproxy::schema::judge::{JudgeScratch, Verdict};
 use mcpproxy::wire::jsonrpc;
 use mcpproxy::wire::splice::Splice;
 
@@ -17,7 +17,7 @@ const PER_ANSWER: u64 = 1;
 /// The entry and its buffer.
 const PER_RECORD: u64 = 2;
 
-fn judge(schema: &mcpproxy::schema::compile::Schema, scratch: &mut Scratch, whole: &Bytes) {
+fn judge(schema: &mcpproxy::schema::compile::Schema, scratch: &mut JudgeScratch, whole: &Bytes) {
     let mut inspector = Inspector::new(Treatment::Hold, &Policy::default(), 42, 1);
     assert!(inspector.feed(whole).is_ok());
     assert!(inspector.end().is_ok());
@@ -35,7 +35,7 @@ fn a_conforming_answer_is_judged_without_allocating_for_its_content() {
         if size as u64 > policy.max_bytes {
             continue;
         }
-        let mut scratch = Scratch::new();
+        let mut scratch = JudgeScratch::new();
         judge(&schema, &mut scratch, &whole);
         judge(&schema, &mut scratch, &whole);
         let counted = allocation_counter::measure(|| judge(&schema, &mut scratch, &whole));

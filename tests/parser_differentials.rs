@@ -15,7 +15,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use mcpproxy::output::{Finding, Inspector, MissingContent, Policy, Treatment};
 use mcpproxy::schema::compile::{Engine, Settings, compile};
-use mcpproxy::schema::judge::{Scratch, Verdict};
+use mcpproxy::schema::judge::{JudgeScratch, Verdict};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use simd_json::prelude::Writable;
@@ -226,7 +226,7 @@ fn what_two_parsers_could_read_differently_does_not_pass() {
     assert_eq!(rows.len(), verdicts.len() + FINDINGS.len());
     for engine in [Engine::Tape, Engine::Boon] {
         let schema = compile(b"true", &Settings { engine, assert_formats: false }).unwrap();
-        let mut scratch = Scratch::new();
+        let mut scratch = JudgeScratch::new();
         for row in rows.iter().filter(|row| verdicts.contains_key(&*row.case)) {
             let data = Bytes::from(STANDARD.decode(&row.bytes).unwrap());
             let code = match schema.judge(&[data], &mut scratch).verdict {

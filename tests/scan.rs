@@ -6,10 +6,10 @@
 mod bodies;
 
 use bodies::{envelope, reference, scan};
-use mcpproxy::json::scan::{Kernel, Limits, Scanner};
+use mcpproxy::json::scan::{Kernel, ScanLimits, Scanner};
 use proptest::{collection::vec, prelude::*, sample::select};
 
-const TIGHT: Limits = Limits { max_bytes: 40, max_depth: 2 };
+const TIGHT: ScanLimits = ScanLimits { max_bytes: 40, max_depth: 2 };
 
 /// Small messages that between them reach every state of the scanner.
 const SMALL: [&str; 9] = [
@@ -74,7 +74,7 @@ fn an_ordinary_message_is_read_without_an_allocation() {
         r#"{{"jsonrpc":"2.0","id":1,"result":{{"content":[{rows}0],"structuredContent":[{rows}0],"isError":false,"_meta":{{}},"x":1,"y":2}}}}"#
     );
     let count = allocation_counter::measure(|| {
-        let mut scanner = Scanner::new(Limits { max_bytes: 5 << 20, max_depth: 64 }, 1);
+        let mut scanner = Scanner::new(ScanLimits { max_bytes: 5 << 20, max_depth: 64 }, 1);
         for chunk in message.as_bytes().chunks(1000) {
             assert_eq!(scanner.feed(chunk), Ok(()));
         }
@@ -143,9 +143,9 @@ fn message() -> impl Strategy<Value = String> {
     prop_oneof![4 => response, 1 => any]
 }
 
-fn limits() -> impl Strategy<Value = Limits> {
+fn limits() -> impl Strategy<Value = ScanLimits> {
     (prop_oneof![0_u64..400, Just(u64::MAX)], prop_oneof![0_u32..8, Just(u32::MAX)])
-        .prop_map(|(max_bytes, max_depth)| Limits { max_bytes, max_depth })
+        .prop_map(|(max_bytes, max_depth)| ScanLimits { max_bytes, max_depth })
 }
 
 proptest! {
@@ -186,7 +186,7 @@ proptest! {
             let _ = scanner.feed(message.as_bytes());
             scanner.envelope().breach.map_or(u64::MAX, |breach| breach.at)
         };
-        let wider = Limits {
+        let wider = ScanLimits {
             max_bytes: limits.max_bytes.saturating_add(more_bytes),
             max_depth: limits.max_depth.saturating_add(more_depth),
         };

@@ -7,7 +7,7 @@
 
 use bytes::Bytes;
 use mcpproxy::schema::compile::{Engine, Schema, Settings, Unusable, compile};
-use mcpproxy::schema::judge::{Scratch, Verdict};
+use mcpproxy::schema::judge::{JudgeScratch, Verdict};
 use mcpproxy::schema::violation::Reason;
 use serde_json::{Map, Value, json};
 
@@ -27,7 +27,7 @@ fn unusable(schema: &Value) -> Unusable {
 /// Why `document` is refused; nothing when it conforms.
 fn refusal(schema: &Schema, document: &str) -> Option<Reason> {
     let document = [Bytes::copy_from_slice(document.as_bytes())];
-    match schema.judge(&document, &mut Scratch::new()).verdict {
+    match schema.judge(&document, &mut JudgeScratch::new()).verdict {
         Verdict::Conforms => None,
         Verdict::Violates(violation) => Some(violation.reason),
     }
@@ -340,7 +340,7 @@ fn items_made_to_collide_use_up_the_steps() {
 fn allocations(schema: &Value, document: &str) -> u64 {
     let schema = usable(schema, Engine::Tape);
     let document = [Bytes::copy_from_slice(document.as_bytes())];
-    let mut scratch = Scratch::new();
+    let mut scratch = JudgeScratch::new();
     for _ in 0..3 {
         assert_eq!(schema.judge(&document, &mut scratch).verdict, Verdict::Conforms);
     }
@@ -495,7 +495,7 @@ fn a_quick_judgement_is_the_same_or_none() {
     ] {
         let schema = usable(&schema, Engine::Tape);
         let document = [Bytes::from(document)];
-        let mut scratch = Scratch::new();
+        let mut scratch = JudgeScratch::new();
         let found = schema.judge_quickly(&document, &mut scratch);
         assert_eq!(found.is_some(), quick, "{schema:?} {} bytes", document[0].len());
         if let Some(found) = found {

@@ -7,14 +7,14 @@
 use bytes::Bytes;
 use mcpproxy::json::tape;
 use mcpproxy::schema::compile::{Engine, Settings, compile};
-use mcpproxy::schema::judge::{Judgement, Scratch, Verdict};
+use mcpproxy::schema::judge::{JudgeScratch, Judgement, Verdict};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 fn judge(engine: Engine, schema: &str, document: &str) -> Judgement {
     let settings = Settings { engine, assert_formats: false };
     let schema = compile(schema.as_bytes(), &settings).unwrap();
-    schema.judge(&[Bytes::copy_from_slice(document.as_bytes())], &mut Scratch::new())
+    schema.judge(&[Bytes::copy_from_slice(document.as_bytes())], &mut JudgeScratch::new())
 }
 
 /// Both judgements, and that they agree.
@@ -135,7 +135,7 @@ proptest! {
     fn the_tape_reads_what_serde_json_reads(text in "[\\[\\]{}:,\" 0-9a-f.eE+\\-\\\\untrls/\n]{0,40}") {
         let tape = tape::Scratch::new().read([text.as_bytes()], |_| ());
         let serde = serde_json::from_str::<Value>(&text);
-        if !matches!(tape, Err(tape::Fault::DuplicateKey { .. })) {
+        if !matches!(tape, Err(tape::TapeFault::DuplicateKey { .. })) {
             prop_assert_eq!(tape.is_ok(), serde.is_ok(), "{:?} {:?} {:?}", text, tape, serde);
         }
     }
@@ -145,13 +145,13 @@ proptest! {
         let schema = compile(br#"{"type":"object","additionalProperties":{"type":"string"}}"#,
             &Settings::default()).unwrap();
         let document = Bytes::from(document.to_string());
-        let whole = schema.judge(std::slice::from_ref(&document), &mut Scratch::new());
+        let whole = schema.judge(std::slice::from_ref(&document), &mut JudgeScratch::new());
         let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(document.len())).collect();
         cuts.extend([0, document.len()]);
         cuts.sort_unstable();
         let slices: Vec<Bytes> =
             cuts.windows(2).map(|pair| document.slice(pair[0]..pair[1])).collect();
-        prop_assert_eq!(whole, schema.judge(&slices, &mut Scratch::new()));
+        prop_assert_eq!(whole, schema.judge(&slices, &mut JudgeScratch::new()));
     }
 }
 

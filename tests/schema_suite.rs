@@ -19,7 +19,7 @@ use bytes::Bytes;
 use libtest_mimic::{Arguments, Failed, Trial};
 use mcpproxy::schema::bounds::Bounds;
 use mcpproxy::schema::compile::{Engine, Remotes, Schema, Settings, Unusable, compile_with};
-use mcpproxy::schema::judge::{Scratch, Verdict};
+use mcpproxy::schema::judge::{JudgeScratch, Verdict};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -265,7 +265,7 @@ fn verdicts(
     let judge = |schema: &Result<Schema, Unusable>| match schema {
         Ok(schema) => {
             let document = [Bytes::copy_from_slice(data.as_bytes())];
-            let judgement = schema.judge(&document, &mut Scratch::new());
+            let judgement = schema.judge(&document, &mut JudgeScratch::new());
             Ok((judgement.verdict == Verdict::Conforms, judgement.disagreement))
         }
         Err(reason) => Err(reason.to_string()),

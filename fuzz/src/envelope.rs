@@ -5,7 +5,7 @@
 use std::fmt;
 
 use mcpproxy::json::{
-    scan::{Fault, Kind, Limits, MAX_KEYS, Member, Part, Scanner},
+    scan::{MAX_KEYS, Member, MessageKind, ScanFault, ScanLimits, ScannedPart, Scanner},
     span::Span,
 };
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
@@ -15,7 +15,7 @@ use super::reference::variant;
 
 /// The fuzz target.
 pub fn run(message: &[u8]) {
-    let mut scanner = Scanner::new(Limits::NONE, 1);
+    let mut scanner = Scanner::new(ScanLimits::NONE, 1);
     let fed = scanner.feed(message);
     let finished = scanner.finish();
     let Ok(members) = serde_json::from_slice::<Members<'_>>(message) else { return };
@@ -25,16 +25,16 @@ pub fn run(message: &[u8]) {
         assert_eq!(fed, finished);
         // serde_json has no opinion on these.
         match fault {
-            Fault::Duplicate(member) => {
+            ScanFault::Duplicate(member) => {
                 let name = member.to_string();
                 assert!(protocol.contains(&&*name));
                 assert!(members.count(&name) > 1);
             }
-            Fault::Conflict => {
+            ScanFault::Conflict => {
                 let count = |name| members.count(name);
                 assert!(count("result") + count("error") + count("method") > 1);
             }
-            Fault::WrongType(member) => assert!(members.get(&member.to_string()).is_some()),
+            ScanFault::WrongType(member) => assert!(members.get(&member.to_string()).is_some()),
             other => panic!("serde_json accepts what the scanner refuses: {other:?}"),
         }
         return;
@@ -45,16 +45,16 @@ pub fn run(message: &[u8]) {
 
     let envelope = scanner.envelope();
     let span = |members: &Members<'_>, name| members.get(name).map(|raw| span_in(message, raw));
-    let part = |part: Option<Part>| part.and_then(Part::span);
+    let part = |part: Option<ScannedPart>| part.and_then(ScannedPart::span);
     assert_eq!(envelope.id, span(&members, "id"));
     assert_eq!(envelope.method, span(&members, "method"));
     assert_eq!(part(envelope.params), span(&members, "params"));
     let body = span(&members, "result").or(span(&members, "error"));
     assert_eq!(part(envelope.body), body);
     let kind = members.0.iter().find_map(|(name, _)| match &**name {
-        "result" => Some(Kind::Result),
-        "error" => Some(Kind::Error),
-        "method" => Some(Kind::Method),
+        "result" => Some(MessageKind::Result),
+        "error" => Some(MessageKind::Error),
+        "method" => Some(MessageKind::Method),
         _ => None,
     });
     assert_eq!(envelope.kind, kind);

@@ -5,7 +5,7 @@
 
 use bytes::{Bytes, BytesMut};
 use mcpproxy::wire::http1::post::Start;
-use mcpproxy::wire::http1::{Body, Fault, Head, MAX_HEADERS};
+use mcpproxy::wire::http1::{FramedBody, FramingFault, MAX_HEADERS, ResponseHead};
 
 const PATHS: [&str; 2] = ["/mcp", "/mcp/all"];
 const LIMIT: usize = 512;
@@ -29,24 +29,24 @@ struct Answer {
     status: u16,
     keep_alive: bool,
     /// How the body was to end.
-    framing: Body,
+    framing: FramedBody,
     /// Bytes behind the head.
     after_head: usize,
     body: Vec<u8>,
     /// Whether the body is whole, or how the framing broke behind so much of it.
-    ended: Result<bool, Fault>,
+    ended: Result<bool, FramingFault>,
     /// Bytes behind the body.
     rest: usize,
 }
 
-fn answer<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Result<Option<Answer>, Fault> {
+fn answer<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Result<Option<Answer>, FramingFault> {
     let (mut input, mut behind) = (BytesMut::new(), 0);
-    let mut found: Option<(Answer, Body)> = None;
+    let mut found: Option<(Answer, FramedBody)> = None;
     for piece in pieces {
         input.extend_from_slice(piece);
         if found.is_some() {
             behind += piece.len();
-        } else if let Some(head) = Head::take(&mut input)? {
+        } else if let Some(head) = ResponseHead::take(&mut input)? {
             behind = input.len();
             let framing = head.body;
             let answer = Answer {
@@ -88,14 +88,14 @@ fn assert_body(answer: &Answer, wire: &[u8]) {
     let Ok(ended) = answer.ended else { return };
     let (body, rest) = (&answer.body[..], answer.rest);
     match answer.framing {
-        Body::Ended => assert!(ended && body.is_empty() && rest == wire.len()),
-        Body::UntilClose => assert!(!ended && body == wire),
-        Body::Length(length) => {
+        FramedBody::Ended => assert!(ended && body.is_empty() && rest == wire.len()),
+        FramedBody::UntilClose => assert!(!ended && body == wire),
+        FramedBody::Length(length) => {
             let length = usize::try_from(length).unwrap_or(usize::MAX).min(wire.len());
             assert_eq!(body, &wire[..length]);
             assert_eq!(rest, wire.len() - length);
         }
-        Body::Size => {
+        FramedBody::Size => {
             let (mut left, mut expected) = (wire, Vec::new());
             while let Ok(httparse::Status::Complete((at, size))) = httparse::parse_chunk_size(left)
             {
@@ -110,7 +110,9 @@ fn assert_body(answer: &Answer, wire: &[u8]) {
             assert_eq!(body, expected);
             assert!(!ended || wire.len() - rest >= expected.len() + b"0\r\n\r\n".len());
         }
-        Body::Chunk(_) | Body::ChunkEnd | Body::Trailers(_) => unreachable!("no head says so"),
+        FramedBody::Chunk(_) | FramedBody::ChunkEnd | FramedBody::Trailers(_) => {
+            unreachable!("no head says so")
+        }
     }
 }
 

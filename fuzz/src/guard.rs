@@ -5,7 +5,7 @@
 //! are a string, a number, a literal, an empty string full of escapes, and white space, and any
 //! other byte is a string of that length. Separators and missing ends are filled in.
 
-use mcpproxy::json::scan::{Breach, Guard, Limits, Scanner};
+use mcpproxy::json::scan::{Breach, Guard, ScanLimits, Scanner};
 
 use super::scan::{Cutter, bound};
 
@@ -32,7 +32,7 @@ pub fn run(data: &[u8]) {
         (any.0, depth.saturating_sub(1)),
         (len - 1, any.1),
     ] {
-        let limits = Limits { max_bytes, max_depth: max_depth as u32 };
+        let limits = ScanLimits { max_bytes, max_depth: max_depth as u32 };
         let long = (len > max_bytes).then_some((max_bytes, Guard::Bytes));
         let deep = opened.iter().find(|(_, depth)| *depth > max_depth);
         let deep = deep.map(|(at, _)| (*at, Guard::Depth));
@@ -45,7 +45,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-fn check(text: &[u8], limits: Limits, want: Option<(u64, Guard)>, cutter: &mut Cutter) {
+fn check(text: &[u8], limits: ScanLimits, want: Option<(u64, Guard)>, cutter: &mut Cutter) {
     let error_first = cutter.next().is_multiple_of(2);
     let (head, tail): (&[u8], &[u8]) = if error_first {
         (br#"{"id":1,"result":{"isError":true,"structuredContent":"#, br#","content":[[[]]]}}"#)

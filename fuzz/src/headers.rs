@@ -5,7 +5,7 @@
 //! a letter: `r` the rest as it is, `b` the rest in base64, `s` the body's value with spaces around
 //! it, `e` the same in base64.
 
-use mcpproxy::wire::headers::{Form, Mismatch, NAME, agree, decode, encode};
+use mcpproxy::wire::headers::{Form, HeaderMismatch, NAME, agree, decode, encode};
 
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
@@ -40,17 +40,17 @@ fn header(given: &[u8], said: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-fn obvious(form: Form, lines: &[Vec<u8>], body: Option<&str>) -> Result<(), Mismatch> {
+fn obvious(form: Form, lines: &[Vec<u8>], body: Option<&str>) -> Result<(), HeaderMismatch> {
     match (lines, body) {
         ([], None) => Ok(()),
-        ([], Some(_)) => Err(Mismatch::Missing(NAME.into())),
-        ([_], None) => Err(Mismatch::Orphan(NAME.into())),
+        ([], Some(_)) => Err(HeaderMismatch::Missing(NAME.into())),
+        ([_], None) => Err(HeaderMismatch::Orphan(NAME.into())),
         ([line], Some(body)) => match value(form, line) {
-            None => Err(Mismatch::Unreadable(NAME.into())),
+            None => Err(HeaderMismatch::Unreadable(NAME.into())),
             Some(value) if value == body.as_bytes() => Ok(()),
-            Some(_) => Err(Mismatch::Different(NAME.into())),
+            Some(_) => Err(HeaderMismatch::Different(NAME.into())),
         },
-        ([_, _, ..], _) => Err(Mismatch::Duplicate(NAME.into())),
+        ([_, _, ..], _) => Err(HeaderMismatch::Duplicate(NAME.into())),
     }
 }
 

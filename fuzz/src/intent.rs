@@ -87,6 +87,6 @@ fn tool(
         side_effect_by,
         schema: OutputSchema::Absent,
         policy: Policy::default(),
-        repeats: None,
+        parameter_headers: None,
     })
 }

@@ -11,13 +11,13 @@ use arbitrary::{Arbitrary, Result, Unstructured};
 use bytes::Bytes;
 use mcpproxy::json::tape::{Scratch, check_unique};
 use mcpproxy::proxy::client::Client;
-use mcpproxy::proxy::more::Forward;
-use mcpproxy::proxy::more::address::{self, Request};
 use mcpproxy::proxy::params::{self, CallParams};
+use mcpproxy::proxy::passthrough::Forward;
+use mcpproxy::proxy::passthrough::address::{self, AddressedRequest};
 use mcpproxy::upstream::request::{Fields, Params};
-use mcpproxy::upstream::{Era, Takes};
+use mcpproxy::upstream::{ClientCapabilities, Era};
 use mcpproxy::wire::jsonrpc::Response;
-use mcpproxy::wire::shapes::{self, Left, Refused, Revision};
+use mcpproxy::wire::shapes::{self, Left, MemberRefused, Revision};
 use serde_json::value::RawValue;
 
 use super::envelope::Members;
@@ -123,7 +123,8 @@ pub fn run(data: &[u8]) {
     let revision = Revision::of(version);
     let text = if switches & 1 == 0 { text.to_vec() } else { grow(text) };
     let era = if switches & 2 == 0 { Era::Legacy } else { Era::Modern };
-    let client = Client::new("s".into(), "fuzz", version, Era::Legacy, Takes::default());
+    let client =
+        Client::new("s".into(), "fuzz", version, Era::Legacy, ClientCapabilities::default());
     match which % 16 {
         0..=5 => called(revision, era, text),
         6..=10 => forwarded(FORWARDS[usize::from(which % 16 - 6)], revision, era, text),
@@ -138,14 +139,14 @@ fn called(revision: Revision, era: Era, text: Vec<u8>) {
     if check_unique(&text, 100, &mut Scratch::new()).is_err() {
         return;
     }
-    let read = match CallParams::read(&text, revision, Takes::default()) {
+    let read = match CallParams::read(&text, revision, ClientCapabilities::default()) {
         Ok(read) => read,
         Err(params::Unreadable::Refused(refused)) => return justified(&refused, &text),
         Err(_) => return,
     };
     let arguments = String::from_utf8(read.arguments.to_vec()).expect("text");
     let (name, meta, members) = (Arc::from(OWN), read.beside.meta, read.beside.members);
-    let fields = Fields::Call { arguments: read.arguments, members, repeats: None };
+    let fields = Fields::Call { arguments: read.arguments, members, parameter_headers: None };
     let sent = Params { method: "tools/call", name: Some(name), meta: meta.clone(), fields };
     let sent = sent.line(ID, era).concat();
     let line = agreed(&sent, "tools/call", revision);
@@ -162,7 +163,7 @@ fn forwarded(forward: Forward, revision: Revision, era: Era, text: Vec<u8>) {
     if check_unique(&text, 100, &mut Scratch::new()).is_err() {
         return;
     }
-    let read = match Request::read(forward, revision, &text) {
+    let read = match AddressedRequest::read(forward, revision, &text) {
         Ok(read) => read,
         Err(address::Unreadable::Refused(refused)) => return justified(&refused, &text),
         Err(_) => return,
@@ -331,8 +332,8 @@ fn at<'a>(whole: &Members<'a>, path: &[&str]) -> Vec<Members<'a>> {
 }
 
 /// A refusal has a reason: somewhere two names differ only by case, or one from a name of MCP's.
-fn justified(refused: &Refused, text: &[u8]) {
-    let Refused::Variant { .. } = refused else { return };
+fn justified(refused: &MemberRefused, text: &[u8]) {
+    let MemberRefused::Variant { .. } = refused else { return };
     let text = std::str::from_utf8(text).expect("it was read");
     assert!(is_doubtful(text), "{refused}: {text}");
 }

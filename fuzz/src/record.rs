@@ -32,9 +32,9 @@ fn read(data: &[u8]) {
     // Under the first byte of a packed block, too.
     let _ = unpack(Bytes::copy_from_slice(data));
     let _ = unpack([&[2], data].concat().into());
-    let term = query::Term::new(query::Field::Tool, b"tool");
+    let term = query::Term::new(query::RecordField::Tool, b"tool");
     let _ = segment::Bitmap::find(data, term);
-    let _ = segment::Bounds::decode(data);
+    let _ = segment::SegmentBounds::decode(data);
     if let Ok(head) = codec::decode_head(data) {
         let mut again = Vec::new();
         codec::encode_head(&head, &mut again);

@@ -6,16 +6,21 @@
 use mcpproxy::{
     json::fold::is_variant,
     json::scan::{
-        Ambiguity, Breach, Closed, Doubt, Envelope, Fault, Guard, Kind, Limits, MAX_KEYS, Member,
-        Part, ScanError,
+        Ambiguity, Breach, Closed, Doubt, Guard, MAX_KEYS, Member, MessageKind, ScanError,
+        ScanFault, ScanLimits, ScannedMessage, ScannedPart,
     },
     json::span::Span,
 };
 
 /// Reads a message, or what there is of it. The envelope holds what was certain at the error.
-pub fn read(message: &[u8], limits: Limits) -> (Envelope, Result<(), ScanError>) {
-    let mut reader =
-        Reader { bytes: message, at: 0, limits, envelope: Envelope::default(), keys: Vec::new() };
+pub fn read(message: &[u8], limits: ScanLimits) -> (ScannedMessage, Result<(), ScanError>) {
+    let mut reader = Reader {
+        bytes: message,
+        at: 0,
+        limits,
+        envelope: ScannedMessage::default(),
+        keys: Vec::new(),
+    };
     let read = reader.message();
     (reader.envelope, read.map_err(|fault| ScanError { at: reader.at as u64, fault }))
 }
@@ -24,24 +29,24 @@ pub fn read(message: &[u8], limits: Limits) -> (Envelope, Result<(), ScanError>)
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
-    limits: Limits,
-    envelope: Envelope,
+    limits: ScanLimits,
+    envelope: ScannedMessage,
     /// Decoded keys; true for those of `result`.
     keys: Vec<(bool, Member, Vec<u8>)>,
 }
 
-type Read<T = ()> = Result<T, Fault>;
+type Read<T = ()> = Result<T, ScanFault>;
 
 impl Reader<'_> {
     fn message(&mut self) -> Read {
         self.space();
         match self.peek()? {
             b'{' => self.members(false)?,
-            b'[' => return Err(Fault::Batch),
-            _ => return Err(Fault::NotAnObject),
+            b'[' => return Err(ScanFault::Batch),
+            _ => return Err(ScanFault::NotAnObject),
         }
         self.space();
-        if self.at < self.bytes.len() { Err(Fault::Trailing) } else { Ok(()) }
+        if self.at < self.bytes.len() { Err(ScanFault::Trailing) } else { Ok(()) }
     }
 
     /// An object from its bracket on, the message's own or that of `result`.
@@ -67,7 +72,7 @@ impl Reader<'_> {
                     self.close(in_result, Closed::WithMembers);
                     return Ok(());
                 }
-                _ => return Err(Fault::Unexpected),
+                _ => return Err(ScanFault::Unexpected),
             }
             self.space();
         }
@@ -110,7 +115,7 @@ impl Reader<'_> {
         if self.keys.contains(&entry) {
             if !in_result && member != Member::Other {
                 self.at -= 1;
-                return Err(Fault::Duplicate(member));
+                return Err(ScanFault::Duplicate(member));
             }
             self.doubt(Doubt::Duplicate(member), start);
             return Ok(Member::Other);
@@ -122,14 +127,14 @@ impl Reader<'_> {
             self.keys.push(entry);
         }
         let kind = match member {
-            Member::Result => Kind::Result,
-            Member::Error => Kind::Error,
-            Member::Method => Kind::Method,
+            Member::Result => MessageKind::Result,
+            Member::Error => MessageKind::Error,
+            Member::Method => MessageKind::Method,
             _ => return Ok(member),
         };
         if self.envelope.kind.is_some() {
             self.at -= 1;
-            return Err(Fault::Conflict);
+            return Err(ScanFault::Conflict);
         }
         self.envelope.kind = Some(kind);
         Ok(member)
@@ -150,7 +155,7 @@ impl Reader<'_> {
                     self.at += 1;
                     points.push(self.escape()?);
                 }
-                0x00..=0x1F => return Err(Fault::Control),
+                0x00..=0x1F => return Err(ScanFault::Control),
                 _ => points.push(u32::from(self.character()?)),
             }
         }
@@ -188,12 +193,12 @@ impl Reader<'_> {
                 let mut unit = 0;
                 for _ in 0..4 {
                     self.at += 1;
-                    let digit = char::from(self.peek()?).to_digit(16).ok_or(Fault::Escape)?;
+                    let digit = char::from(self.peek()?).to_digit(16).ok_or(ScanFault::Escape)?;
                     unit = unit * 16 + digit;
                 }
                 unit
             }
-            _ => return Err(Fault::Escape),
+            _ => return Err(ScanFault::Escape),
         };
         self.at += 1;
         Ok(point)
@@ -207,9 +212,9 @@ impl Reader<'_> {
             match std::str::from_utf8(&self.bytes[start..=self.at]) {
                 Ok(text) => {
                     self.at += 1;
-                    return text.chars().next().ok_or(Fault::Utf8);
+                    return text.chars().next().ok_or(ScanFault::Utf8);
                 }
-                Err(error) if error.error_len().is_some() => return Err(Fault::Utf8),
+                Err(error) if error.error_len().is_some() => return Err(ScanFault::Utf8),
                 Err(_) => self.at += 1,
             }
         }
@@ -219,14 +224,14 @@ impl Reader<'_> {
         let start = self.at;
         let first = self.peek()?;
         if !matches!(first, b'"' | b'{' | b'[' | b't' | b'f' | b'n' | b'-' | b'0'..=b'9') {
-            return Err(Fault::Unexpected);
+            return Err(ScanFault::Unexpected);
         }
-        let open = Some(Part { start: start as u64, end: None });
+        let open = Some(ScannedPart { start: start as u64, end: None });
         match member {
             Member::Id if matches!(first, b'{' | b'[' | b't' | b'f') => {
-                return Err(Fault::WrongType(member));
+                return Err(ScanFault::WrongType(member));
             }
-            Member::Method if first != b'"' => return Err(Fault::WrongType(member)),
+            Member::Method if first != b'"' => return Err(ScanFault::WrongType(member)),
             Member::IsError if !matches!(first, b't' | b'f') => {
                 self.doubt(Doubt::IsErrorNotBoolean, start as u64);
                 self.value()?;
@@ -257,7 +262,7 @@ impl Reader<'_> {
             }
         }
         let span = Span::new(start as u64, self.at as u64);
-        let part = Some(Part { start: span.start, end: Some(span.end) });
+        let part = Some(ScannedPart { start: span.start, end: Some(span.end) });
         match member {
             Member::Id => self.envelope.id = Some(span),
             Member::Method => self.envelope.method = Some(span),
@@ -278,7 +283,7 @@ impl Reader<'_> {
         let start = self.at as u64;
         let mut opened = Vec::new();
         let read = self.value_noting(&mut opened);
-        let Limits { max_bytes, max_depth } = self.limits;
+        let ScanLimits { max_bytes, max_depth } = self.limits;
         let deep = opened.iter().find(|(_, depth)| *depth > u64::from(max_depth));
         let deep = deep.map(|(at, _)| (*at, Guard::Depth, u64::from(max_depth)));
         let long = (self.at as u64 - start > max_bytes)
@@ -321,7 +326,7 @@ impl Reader<'_> {
                     self.at += 1;
                     self.escape()?;
                 }
-                0x00..=0x1F => return Err(Fault::Control),
+                0x00..=0x1F => return Err(ScanFault::Control),
                 _ => self.at += 1,
             }
         }
@@ -357,7 +362,7 @@ impl Reader<'_> {
     /// One digit or more; and what follows must be there, or the number might go on.
     fn digits(&mut self) -> Read {
         if !self.peek()?.is_ascii_digit() {
-            return Err(Fault::Number);
+            return Err(ScanFault::Number);
         }
         while self.peek()?.is_ascii_digit() {
             self.at += 1;
@@ -375,7 +380,7 @@ impl Reader<'_> {
                     self.peek()?;
                 }
                 (_, b'"') => in_string = !in_string,
-                (false, b'\\') => return Err(Fault::Unexpected),
+                (false, b'\\') => return Err(ScanFault::Unexpected),
                 (false, b'{' | b'[') => {
                     depth += 1;
                     opened.push((self.at as u64, depth));
@@ -383,7 +388,7 @@ impl Reader<'_> {
                 (false, byte @ (b'}' | b']')) => {
                     depth -= 1;
                     if depth == 0 && byte != closer {
-                        return Err(Fault::Mismatched);
+                        return Err(ScanFault::Mismatched);
                     }
                 }
                 _ => {}
@@ -407,14 +412,14 @@ impl Reader<'_> {
 
     fn expect(&mut self, byte: u8) -> Read {
         if self.peek()? != byte {
-            return Err(Fault::Unexpected);
+            return Err(ScanFault::Unexpected);
         }
         self.at += 1;
         Ok(())
     }
 
     fn peek(&self) -> Read<u8> {
-        self.bytes.get(self.at).copied().ok_or(Fault::Truncated)
+        self.bytes.get(self.at).copied().ok_or(ScanFault::Truncated)
     }
 }
 

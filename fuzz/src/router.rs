@@ -17,7 +17,7 @@ use mcpproxy::proxy::dispatch::{self, Channel, Incoming, Peer, Reaction};
 use mcpproxy::proxy::params::ParamHeaders;
 use mcpproxy::proxy::reply::{Piece, Running};
 use mcpproxy::server::App;
-use mcpproxy::upstream::{Era, Takes};
+use mcpproxy::upstream::{ClientCapabilities, Era};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::runtime::Runtime;
@@ -67,9 +67,10 @@ fn peer(switches: u8) -> Peer {
     let bit = |at: u8| switches >> at & 1 == 1;
     let (era, version) =
         if bit(0) { (Era::Modern, "2026-07-28") } else { (Era::Legacy, "2025-11-25") };
-    let takes = Takes { sampling: bit(3), elicitation: bit(4), roots: bit(5) };
+    let client_capabilities =
+        ClientCapabilities { sampling: bit(3), elicitation: bit(4), roots: bit(5) };
     Peer {
-        client: Arc::new(Client::new("s".into(), "fuzz", version, era, takes)),
+        client: Arc::new(Client::new("s".into(), "fuzz", version, era, client_capabilities)),
         endpoint: if bit(1) { Endpoint::All } else { Endpoint::Search },
         channel: if bit(2) { Channel::Stream } else { Channel::Answer },
         headers: bit(6).then(ParamHeaders::default),

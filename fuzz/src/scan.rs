@@ -3,7 +3,7 @@
 //! Input: a byte for `max_bytes`, one for `max_depth`, one that decides the cuts, then the
 //! message, in which bytes from 0x80 on stand for whole tokens if the third byte is odd.
 
-use mcpproxy::json::scan::{Kernel, Limits, Scanner};
+use mcpproxy::json::scan::{Kernel, ScanLimits, Scanner};
 
 use super::reference;
 
@@ -48,7 +48,7 @@ const TOKENS: [&str; 34] = [
 /// The fuzz target.
 pub fn run(data: &[u8]) {
     let [max_bytes, max_depth, cuts, message @ ..] = data else { return };
-    let limits = Limits { max_bytes: bound(*max_bytes), max_depth: bound(*max_depth) as u32 };
+    let limits = ScanLimits { max_bytes: bound(*max_bytes), max_depth: bound(*max_depth) as u32 };
     let mut soup = Vec::new();
     if cuts % 2 == 1 {
         for byte in message {
@@ -74,7 +74,7 @@ pub fn bound(byte: u8) -> u64 {
 
 /// Reads `message` whole and in pieces with every kernel, and holds each answer against the
 /// reference's, at the end and at one place before.
-pub fn check(message: &[u8], limits: Limits, cuts: u64) {
+pub fn check(message: &[u8], limits: ScanLimits, cuts: u64) {
     let (envelope, read) = reference::read(message, limits);
     let mut cutter = Cutter(cuts);
     for kernel in Kernel::usable() {

@@ -13,7 +13,7 @@ use mcpproxy::downstream::session::{
 };
 use mcpproxy::downstream::source::Source;
 use mcpproxy::proxy::client::{Client, Endpoint, MAX_ASKED, Question};
-use mcpproxy::upstream::{Era, Takes};
+use mcpproxy::upstream::{ClientCapabilities, Era};
 
 const VERSION: &str = "2025-11-25";
 /// Operations of one run.
@@ -78,7 +78,7 @@ impl Run {
         // Random as the system's: no id is given twice, and all shards are met.
         self.opened += 1;
         let id = fresh_id(self.opened.to_be_bytes());
-        let client = Client::new(id, "fuzz", VERSION, Era::Legacy, Takes::default());
+        let client = Client::new(id, "fuzz", VERSION, Era::Legacy, ClientCapabilities::default());
         let endpoint = Endpoint::Search;
         let (principal, source) = (Principal::default(), Source::default());
         let opening = Opening { client, endpoint, principal, source };

@@ -12,8 +12,8 @@ use bytes::{Buf, Bytes};
 use mcpproxy::{
     json::scan,
     output::{
-        Fault, Finding, Inspector, Member, Message, MissingContent, Mode, Policy, Required,
-        Treatment,
+        AnswerFault, AnswerMember, Finding, InspectedMessage, Inspector, MissingContent, Mode,
+        Policy, Required, Treatment,
     },
     wire::{jsonrpc, splice::Splice},
 };
@@ -53,7 +53,10 @@ pub fn run(data: &[u8]) {
     if switches & 0x20 != 0 {
         for before in [r#"{"method":"n","params":{"id":7}}"#, r#"{"id":8,"result":{"a":1}}"#] {
             let (ended, body) = feed(&mut inspector, required, before.as_bytes(), &mut cutter);
-            assert!(matches!(ended, Ok(Message::Notification(_) | Message::Foreign)), "{ended:?}");
+            assert!(
+                matches!(ended, Ok(InspectedMessage::Notification(_) | InspectedMessage::Foreign)),
+                "{ended:?}"
+            );
             assert!(body.is_empty());
         }
     }
@@ -64,31 +67,33 @@ pub fn run(data: &[u8]) {
     };
     let ours = members.get("id").is_some_and(|id| id.get() == ASKED);
     let member = match ended {
-        Ok(Message::Answer(member)) => member,
-        Ok(Message::Notification(parts)) => {
+        Ok(InspectedMessage::Answer(member)) => member,
+        Ok(InspectedMessage::Notification(parts)) => {
             assert!(members.count("method") == 1 && body.is_empty());
             return assert_eq!(parts.concat(), message);
         }
-        Ok(Message::Foreign) => return assert!(!ours && body.is_empty()),
-        Err(Fault::ForeignId) => return assert!(!ours),
-        Err(Fault::Empty) => {
+        Ok(InspectedMessage::Foreign) => return assert!(!ours && body.is_empty()),
+        Err(AnswerFault::ForeignId) => return assert!(!ours),
+        Err(AnswerFault::Empty) => {
             let count = |name| members.count(name);
             return assert_eq!(count("result") + count("error") + count("method"), 0);
         }
         // Target `envelope` sees to it that these are what they say.
-        Err(Fault::Malformed(error)) => {
+        Err(AnswerFault::Malformed(error)) => {
             return assert!(
                 matches!(
                     error.fault,
-                    scan::Fault::Duplicate(_) | scan::Fault::Conflict | scan::Fault::WrongType(_)
+                    scan::ScanFault::Duplicate(_)
+                        | scan::ScanFault::Conflict
+                        | scan::ScanFault::WrongType(_)
                 ),
                 "{error:?}"
             );
         }
-        Err(Fault::EnvelopeTooLong) => panic!("so short a message"),
+        Err(AnswerFault::EnvelopeTooLong) => panic!("so short a message"),
     };
     assert!(ours, "an answer to another id");
-    let name = if member == Member::Result { "result" } else { "error" };
+    let name = if member == AnswerMember::Result { "result" } else { "error" };
     let original = members.get(name).expect("what the answer is").get();
 
     let id = IDS[usize::from(switches >> 6)];
@@ -109,7 +114,8 @@ pub fn run(data: &[u8]) {
     }
 
     // What is judged is what goes out.
-    if member == Member::Result && inspector.finding(MissingContent::Allow) == Finding::AskTheSchema
+    if member == AnswerMember::Result
+        && inspector.finding(MissingContent::Allow) == Finding::AskTheSchema
     {
         let result: Members<'_> = serde_json::from_str(original).expect("it has a member");
         let judged = result.get("structuredContent").expect("what is judged").get();
@@ -124,7 +130,7 @@ fn feed(
     required: Required,
     message: &[u8],
     cutter: &mut Cutter,
-) -> (std::result::Result<Message, Fault>, Splice) {
+) -> (std::result::Result<InspectedMessage, AnswerFault>, Splice) {
     let (mut body, mut rest) = (Splice::new(), Bytes::copy_from_slice(message));
     while !rest.is_empty() {
         let chunk = rest.split_to(cutter.len(rest.len()));
@@ -141,8 +147,9 @@ fn feed(
 }
 
 /// What is to be added before the last brace of `original`; `None` if its members cannot be read.
-fn added(original: &str, member: Member, required: Required) -> Option<String> {
-    if member == Member::Error || required == Required::Nothing || !original.starts_with('{') {
+fn added(original: &str, member: AnswerMember, required: Required) -> Option<String> {
+    if member == AnswerMember::Error || required == Required::Nothing || !original.starts_with('{')
+    {
         return Some(String::new());
     }
     let members = serde_json::from_str::<Members<'_>>(original).ok()?;
@@ -160,10 +167,10 @@ fn added(original: &str, member: Member, required: Required) -> Option<String> {
 }
 
 /// Our envelope around the slices, read off in every way that a buffer can be read.
-fn spliced(id: &str, member: Member, mut body: Splice, cutter: &mut Cutter) -> Vec<u8> {
+fn spliced(id: &str, member: AnswerMember, mut body: Splice, cutter: &mut Cutter) -> Vec<u8> {
     body.push_front(match member {
-        Member::Result => jsonrpc::result_head(id.as_bytes()),
-        Member::Error => jsonrpc::error_head(id.as_bytes()),
+        AnswerMember::Result => jsonrpc::result_head(id.as_bytes()),
+        AnswerMember::Error => jsonrpc::error_head(id.as_bytes()),
     });
     body.push(jsonrpc::TAIL);
     let whole = body.parts().flatten().copied().collect::<Vec<u8>>();

@@ -9,7 +9,7 @@
 use arbitrary::{Result, Unstructured};
 use bytes::Bytes;
 use mcpproxy::schema::compile::{Engine, Settings, compile};
-use mcpproxy::schema::judge::{Judgement, Scratch, Verdict};
+use mcpproxy::schema::judge::{JudgeScratch, Judgement, Verdict};
 use serde_json::Value;
 
 use super::grow::Grow;
@@ -48,7 +48,7 @@ fn extend(raw: &str, document: &[u8]) {
     };
     assert_eq!(schema.judged_by_tape_alone(), extended.judged_by_tape_alone());
     let document = [Bytes::copy_from_slice(document)];
-    let mut scratch = Scratch::new();
+    let mut scratch = JudgeScratch::new();
     let [plain, more] = [&schema, &extended].map(|schema| schema.judge(&document, &mut scratch));
     assert_eq!(kind(&plain), kind(&more), "a definition more changes the judgement");
 }
@@ -64,11 +64,11 @@ fn compare(raw: &[u8], document: &[u8]) {
     let cut = document.len() / 2;
     let halves =
         [Bytes::copy_from_slice(&document[..cut]), Bytes::copy_from_slice(&document[cut..])];
-    let mut scratch = Scratch::new();
+    let mut scratch = JudgeScratch::new();
     let judgement = schema.judge(&whole, &mut scratch);
     let again = schema.judge(&halves, &mut scratch);
     assert_eq!(kind(&judgement), kind(&again), "slicing changes the judgement");
-    let fresh = schema.judge(&whole, &mut Scratch::new());
+    let fresh = schema.judge(&whole, &mut JudgeScratch::new());
     assert_eq!(kind(&judgement), kind(&fresh), "scratch changes it");
     let arbitrated = arbiter.judge(&whole, &mut scratch);
     if let Verdict::Violates(violation) = &judgement.verdict {

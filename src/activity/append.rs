@@ -1,13 +1,13 @@
 //! The end of the log: gives each record its number, id and hash, and turns entries into batches.
 //!
 //! Belongs to the writer thread. It writes nothing itself: a [`Prepared`] batch can be committed
-//! again after a failure, and its [`Mark`] says what the chain ends with then.
+//! again after a failure, and its [`ChainTip`] says what the chain ends with then.
 
 use std::borrow::Cow;
 
 use super::begun::{self, Begun};
+use super::chain_tip::ChainTip;
 use super::codec::{self, BlockBuilder, HeadRef, PayloadRef};
-use super::head::Mark;
 use super::pack::Packer;
 use super::record::{
     Decision, Draft, Entry, Hash, Id, MAX_METADATA_BYTES, NodeId, Raw, Status, Text, Type, Verdict,
@@ -16,7 +16,7 @@ use super::record::{
 use super::redact::Redactor;
 use super::segment::{self, Builder};
 use super::store::{Batch, Space, StoreError};
-use super::view::{End, View};
+use super::view::{LogEnd, View};
 
 /// A block is closed at so many records, or at [`BLOCK_BYTES`].
 const BLOCK_RECORDS: u64 = 64;
@@ -29,7 +29,7 @@ pub struct Prepared {
     /// What to write.
     pub batch: Batch,
     /// The last record in it.
-    pub mark: Mark,
+    pub mark: ChainTip,
     /// How many records it holds.
     pub records: u64,
     /// How many bytes of heads and bodies it holds.
@@ -77,7 +77,7 @@ impl Appender {
 
     /// Takes up a log that ends so, and of whose last segment nothing is kept.
     #[must_use]
-    pub fn at(node: NodeId, end: End, redactor: Redactor) -> Self {
+    pub fn at(node: NodeId, end: LogEnd, redactor: Redactor) -> Self {
         Self {
             node,
             next: end.next,
@@ -97,8 +97,8 @@ impl Appender {
 
     /// The last record given out; number 0 is before the first.
     #[must_use]
-    pub fn mark(&self) -> Mark {
-        Mark { seq: self.next - 1, hash: self.last }
+    pub fn mark(&self) -> ChainTip {
+        ChainTip { seq: self.next - 1, hash: self.last }
     }
 
     /// Records in the batch that is being made.
@@ -225,7 +225,7 @@ impl Appender {
         if segment::of(next) != segment::of(self.next)
             && self.next > segment::start(segment::of(self.next))
         {
-            self.seal(segment::of(self.next));
+            self.finish_segment(segment::of(self.next));
         }
         (self.next, self.last) = (next, hash);
         self.block = BlockBuilder::new(next, hash);
@@ -271,12 +271,12 @@ impl Appender {
         self.bytes += bytes;
         self.last = hash;
         self.next += 1;
-        let sealed = segment::of(self.next) != segment::of(seq);
-        if full || sealed {
+        let ends_segment = segment::of(self.next) != segment::of(seq);
+        if full || ends_segment {
             self.close_block();
         }
-        if sealed {
-            self.seal(segment::of(seq));
+        if ends_segment {
+            self.finish_segment(segment::of(seq));
         }
         Id::new(head.stored_ms, seq, self.node)
     }
@@ -291,13 +291,13 @@ impl Appender {
     }
 
     /// Writes what is derived from a segment that is full.
-    fn seal(&mut self, number: u64) {
-        seal(&std::mem::take(&mut self.segment), number, &mut self.batch);
+    fn finish_segment(&mut self, number: u64) {
+        finish_segment(&std::mem::take(&mut self.segment), number, &mut self.batch);
     }
 }
 
 /// Writes what is derived from the segment `number`.
-pub(super) fn seal(segment: &Builder, number: u64, batch: &mut Batch) {
+pub(super) fn finish_segment(segment: &Builder, number: u64, batch: &mut Batch) {
     for (bucket, postings) in segment.postings() {
         batch.put(Space::Index, keys::postings(bucket, number), postings);
     }

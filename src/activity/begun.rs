@@ -74,7 +74,7 @@ impl<'a> Begun<'a> {
 
 /// The calls under way, as the writer knows them. There are no more than there is room for.
 #[derive(Debug, Default)]
-pub(super) struct UnderWay {
+pub(super) struct Unfinished {
     calls: HashMap<u64, Call>,
     /// Those whose mark is not in the store, oldest first; some may have ended.
     unmarked: Vec<u64>,
@@ -89,7 +89,7 @@ struct Call {
     is_marked: bool,
 }
 
-impl UnderWay {
+impl Unfinished {
     /// A call begins.
     pub(super) fn begin(&mut self, ticket: u64, entry: Box<Entry>) {
         self.unmarked_bytes += size(&entry);

@@ -2,7 +2,7 @@
 //! what is derived, and what is damaged is passed over.
 
 use super::append::keys;
-use super::store::{Snapshot, Space, StoreError};
+use super::store::{Space, StoreError, StoreSnapshot};
 use super::view::{Block, View, number};
 
 /// How far behind a damaged place every number is tried.
@@ -15,7 +15,7 @@ impl View {
     /// # Errors
     ///
     /// [`StoreError`] if not even its beginning can be read.
-    pub fn of_damaged(snapshot: Snapshot) -> Result<Self, StoreError> {
+    pub fn of_damaged(snapshot: StoreSnapshot) -> Result<Self, StoreError> {
         let first = match snapshot.get(Space::State, keys::FIRST)? {
             Some(bytes) => number(&snapshot, Space::State, keys::FIRST, &bytes)?,
             None => 1,

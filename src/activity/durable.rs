@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::config::{Config, Durability, OnFailure};
-use super::handle::{Refused, Slot};
+use super::handle::{NotAdmitted, Slot};
 use super::record::{Entry, Operation};
-use super::shared::{Message, Shared};
+use super::shared::{Shared, WriterCommand};
 use super::writer::OVERRUN;
 
 /// How long a reply, or a call that is to be sent, waits for a log that is behind.
@@ -38,8 +38,8 @@ impl Durable {
     ///
     /// # Errors
     ///
-    /// [`Refused::Failed`] if it may be lost, [`Refused::Full`] if that takes too long.
-    pub async fn wait(self) -> Result<(), Refused> {
+    /// [`NotAdmitted::Failed`] if it may be lost, [`NotAdmitted::Full`] if that takes too long.
+    pub async fn wait(self) -> Result<(), NotAdmitted> {
         self.shared.durable(self.done).await
     }
 }
@@ -59,7 +59,7 @@ impl Slot {
     /// # Errors
     ///
     /// [`Refused`]: the call must not be sent.
-    pub async fn begin(&mut self, entry: &mut Box<Entry>) -> Result<(), Refused> {
+    pub async fn begin(&mut self, entry: &mut Box<Entry>) -> Result<(), NotAdmitted> {
         let Config { durability, on_failure, mark_reads, .. } = self.shared.config;
         let marks = match entry.draft.operation {
             Some(Operation::Write | Operation::Destructive) => true,
@@ -103,7 +103,7 @@ impl Slot {
         self.ticket = Some(ticket);
         let rest = entry.draft.rest().into();
         let entry = std::mem::replace(entry, rest);
-        self.send(Message::Begun { ticket, entry, done });
+        self.send(WriterCommand::Begun { ticket, entry, done });
     }
 
     /// Hands the entry over, and waits as long as the last chunk of the reply has to (ACT-3), if it
@@ -112,7 +112,7 @@ impl Slot {
     /// # Errors
     ///
     /// [`Refused`] if the record may be lost.
-    pub async fn submit_before_reply(mut self, entry: Box<Entry>) -> Result<(), Refused> {
+    pub async fn submit_before_reply(mut self, entry: Box<Entry>) -> Result<(), NotAdmitted> {
         let has_left = self.epoch.is_some();
         let durable = self.hand_over(entry);
         self.leave_epoch();
@@ -175,19 +175,19 @@ impl Shared {
 
     /// Waits until a record is durable, or is not going to be soon: the call that was sent is
     /// answered then (ACT-2).
-    pub(super) async fn durable(&self, done: oneshot::Receiver<()>) -> Result<(), Refused> {
+    pub(super) async fn durable(&self, done: oneshot::Receiver<()>) -> Result<(), NotAdmitted> {
         let has_failed = self.has_failed.notified();
         if self.refuses() {
-            return Err(Refused::Failed(self.failure_text()));
+            return Err(NotAdmitted::Failed(self.failure_text()));
         }
         tokio::select! {
             biased;
             done = tokio::time::timeout(WAIT_LIMIT, done) => match done {
                 Ok(Ok(())) => Ok(()),
-                Ok(Err(_)) => Err(Refused::Failed("the records may be lost".into())),
-                Err(_) => Err(Refused::Full),
+                Ok(Err(_)) => Err(NotAdmitted::Failed("the records may be lost".into())),
+                Err(_) => Err(NotAdmitted::Full),
             },
-            () = has_failed => Err(Refused::Failed(self.failure_text())),
+            () = has_failed => Err(NotAdmitted::Failed(self.failure_text())),
         }
     }
 }

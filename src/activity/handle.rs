@@ -16,11 +16,11 @@ use tokio::sync::oneshot;
 use super::clock;
 use super::config::{Config, Durability, OnFailure};
 use super::durable::Durable;
-use super::lost::Tally;
+use super::lost::LossTally;
 use super::query::{Filter, Listing, Page};
 use super::record::{Entry, Id, Record};
 use super::recover::{self, Reading};
-use super::shared::{Message, Shared};
+use super::shared::{Shared, WriterCommand};
 use super::stats::{Period, Summary};
 use super::store::StoreError;
 use super::threads::{Writer, count_what_is_lost, watch_the_disk};
@@ -38,7 +38,7 @@ const FLUSH_POLL: Duration = Duration::from_millis(100);
 
 /// Why a call may not go out.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Refused {
+pub enum NotAdmitted {
     /// The log cannot be written, and `on_failure` is `refuse`.
     #[error("the activity log cannot be written: {0}")]
     Failed(String),
@@ -206,7 +206,7 @@ impl Activity {
         // Nobody takes what is sent.
         let (shared, _) = Shared::new(config, Box::new(unix_millis));
         shared.store.store(Arc::new(Some(store)));
-        let tally = Tally::read(copy.path())?.0;
+        let tally = LossTally::read(copy.path())?.0;
         shared.lost.store(tally.total + tally.waiting, Ordering::Relaxed);
         let activity = Self { shared };
         let reading = Some((copy, lock));
@@ -227,10 +227,10 @@ impl Activity {
     /// # Errors
     ///
     /// [`Refused`]: the call must not be sent.
-    pub async fn reserve(&self) -> Result<Slot, Refused> {
+    pub async fn reserve(&self) -> Result<Slot, NotAdmitted> {
         let shared = &self.shared;
         if shared.is_closed.load(Ordering::Acquire) {
-            return Err(Refused::Closed);
+            return Err(NotAdmitted::Closed);
         }
         let slot =
             |counted| Slot { shared: Arc::clone(shared), counted, epoch: None, ticket: None };
@@ -247,14 +247,14 @@ impl Activity {
                         permit.forget();
                         return Ok(slot(true));
                     }
-                    Err(_) => return Err(Refused::Closed),
+                    Err(_) => return Err(NotAdmitted::Closed),
                 },
                 () = has_failed => {}
-                () = tokio::time::sleep(RESERVE_TIMEOUT) => return Err(Refused::Full),
+                () = tokio::time::sleep(RESERVE_TIMEOUT) => return Err(NotAdmitted::Full),
             }
         }
         match shared.config.on_failure {
-            OnFailure::Refuse => Err(Refused::Failed(shared.failure_text())),
+            OnFailure::Refuse => Err(NotAdmitted::Failed(shared.failure_text())),
             OnFailure::Continue => Ok(slot(shared.take_room())),
         }
     }
@@ -267,7 +267,7 @@ impl Activity {
             entry.draft.started = unix_micros();
         }
         let counted = self.shared.take_room();
-        self.shared.send(Message::Entry { entry, ticket: None, done: None, counted });
+        self.shared.send(WriterCommand::Entry { entry, ticket: None, done: None, counted });
         self.shared.wake_if_asleep();
     }
 
@@ -326,12 +326,12 @@ impl Activity {
     /// [`QueryError`].
     pub fn view(&self) -> Result<View, QueryError> {
         let deadline = Instant::now() + QUERY_TIMEOUT;
-        if !self.shared.epochs.wait(deadline) {
+        if !self.shared.read_barrier.wait(deadline) {
             return Err(QueryError::Busy);
         }
         if !self.shared.refuses() {
             let (answer, answered) = mpsc::sync_channel(1);
-            if self.shared.queue.send(Message::Barrier(answer)).is_ok() {
+            if self.shared.queue.send(WriterCommand::Barrier(answer)).is_ok() {
                 self.shared.wake();
                 match answered.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                     Ok(()) | Err(RecvTimeoutError::Disconnected) => {}
@@ -360,20 +360,20 @@ impl Activity {
     ///
     /// # Errors
     ///
-    /// [`Refused::Failed`] if it cannot be made so.
-    pub fn flush(&self) -> Result<(), Refused> {
+    /// [`NotAdmitted::Failed`] if it cannot be made so.
+    pub fn flush(&self) -> Result<(), NotAdmitted> {
         let (answer, answered) = mpsc::sync_channel(1);
-        self.shared.queue.send(Message::Flush(answer)).map_err(|_| Refused::Closed)?;
+        self.shared.queue.send(WriterCommand::Flush(answer)).map_err(|_| NotAdmitted::Closed)?;
         self.shared.wake();
         loop {
             let answer = answered.recv_timeout(FLUSH_POLL);
             if self.shared.refuses() {
-                return Err(Refused::Failed(self.shared.failure_text()));
+                return Err(NotAdmitted::Failed(self.shared.failure_text()));
             }
             match answer {
                 Ok(()) => return Ok(()),
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Err(Refused::Closed),
+                Err(RecvTimeoutError::Disconnected) => return Err(NotAdmitted::Closed),
             }
         }
     }
@@ -432,7 +432,7 @@ impl Slot {
     /// the forwarding): queries from now on wait for it (ACT-5).
     pub fn replied(&mut self) {
         if self.epoch.is_none() {
-            self.epoch = Some(self.shared.epochs.enter());
+            self.epoch = Some(self.shared.read_barrier.enter());
         }
     }
 
@@ -459,21 +459,21 @@ impl Slot {
             return durable;
         }
         let ticket = self.ticket.take();
-        self.send(Message::Entry { entry, ticket, done: sender, counted });
+        self.send(WriterCommand::Entry { entry, ticket, done: sender, counted });
         durable
     }
 
     /// Sends a message, and wakes the writer, which does not gather while someone waits.
-    pub(super) fn send(&self, message: Message) {
+    pub(super) fn send(&self, message: WriterCommand) {
         let waits = match &message {
-            Message::Begun { done, .. } | Message::Entry { done, .. } => done.is_some(),
-            Message::Behind(_)
-            | Message::Barrier(_)
-            | Message::Flush(_)
-            | Message::Cut(..)
-            | Message::Lost
-            | Message::Damaged(_)
-            | Message::Close => true,
+            WriterCommand::Begun { done, .. } | WriterCommand::Entry { done, .. } => done.is_some(),
+            WriterCommand::Behind(_)
+            | WriterCommand::Barrier(_)
+            | WriterCommand::Flush(_)
+            | WriterCommand::Cut(..)
+            | WriterCommand::Lost
+            | WriterCommand::Damaged(_)
+            | WriterCommand::Close => true,
         };
         self.shared.send(message);
         if waits {
@@ -485,7 +485,7 @@ impl Slot {
 
     pub(super) fn leave_epoch(&mut self) {
         if let Some(epoch) = self.epoch.take() {
-            self.shared.epochs.leave(epoch);
+            self.shared.read_barrier.leave(epoch);
         }
     }
 }

@@ -12,22 +12,22 @@
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::alternating_file::{AlternatingFile, FileKind};
 use super::append::keys;
 use super::gap::Unrecorded;
-use super::places::{Kind, Places};
 use super::store::{Space, StoreError};
 use super::view::{self, View};
 
 /// The file's name in the log's folder.
 pub const NAME: &str = "lost";
-const KIND: Kind = Kind { name: NAME, magic: *b"mcpplo\x00\x01" };
+const KIND: FileKind = FileKind { name: NAME, magic: *b"mcpplo\x00\x01" };
 /// Bytes of a cause that are kept.
 const CAUSE_BYTES: usize = 190;
 const BYTES: usize = 5 * 8 + 2 + CAUSE_BYTES;
 
 /// What the file says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct LossTally {
     /// Entries that are lost, since the log was begun.
     pub total: u64,
     /// Entries that were only in memory when this was written, calls under way among them: lost too,
@@ -41,7 +41,7 @@ pub struct Tally {
     pub cause: String,
 }
 
-impl Tally {
+impl LossTally {
     /// Reads the file in `dir`; of a log that has none, nothing is lost. False where something was
     /// written to it and nothing in it is whole.
     ///
@@ -49,7 +49,7 @@ impl Tally {
     ///
     /// [`StoreError::Io`].
     pub fn read(dir: &Path) -> Result<(Self, bool), StoreError> {
-        let found = Places::<BYTES>::read(dir, KIND)?;
+        let found = AlternatingFile::<BYTES>::read(dir, KIND)?;
         let newest = found.newest();
         Ok((
             newest.map(|bytes| Self::decode(&bytes).1).unwrap_or_default(),
@@ -116,9 +116,9 @@ pub(super) fn told(view: &View) -> Result<u64, StoreError> {
 /// # Errors
 ///
 /// [`StoreError::Io`].
-pub(super) fn copy(from: &Path, to: &Path) -> Result<Tally, StoreError> {
-    let (tally, _) = Tally::read(from)?;
-    let (mut places, _) = Places::open(to, KIND)?;
+pub(super) fn copy(from: &Path, to: &Path) -> Result<LossTally, StoreError> {
+    let (tally, _) = LossTally::read(from)?;
+    let (mut places, _) = AlternatingFile::open(to, KIND)?;
     places.write(&tally.encode(1))?;
     Ok(tally)
 }
@@ -147,9 +147,9 @@ struct Outage {
 
 #[derive(Debug)]
 struct CountFile {
-    places: Places<BYTES>,
+    places: AlternatingFile<BYTES>,
     number: u64,
-    written: Tally,
+    written: LossTally,
     /// A failure is told once, until it is over.
     has_failed: bool,
 }
@@ -161,7 +161,7 @@ impl Ledger {
     ///
     /// [`StoreError::Io`].
     pub(super) fn open(&self, dir: &Path, told: u64) -> Result<u64, StoreError> {
-        let (places, found) = Places::open(dir, KIND)?;
+        let (places, found) = AlternatingFile::open(dir, KIND)?;
         let newest = found.newest();
         if newest.is_none() && found.torn {
             tracing::error!(
@@ -169,9 +169,9 @@ impl Ledger {
                 "the count of lost records is damaged: it goes on with what the log has told"
             );
         }
-        let (number, tally) = newest.map(|bytes| Tally::decode(&bytes)).unwrap_or_default();
+        let (number, tally) = newest.map(|bytes| LossTally::decode(&bytes)).unwrap_or_default();
         let lost = (tally.total + tally.waiting).max(told);
-        let Tally { waiting: doubt, from_ms, to_ms, ref cause, .. } = tally;
+        let LossTally { waiting: doubt, from_ms, to_ms, ref cause, .. } = tally;
         *self.outage() = Outage { told, doubt, seen: lost, from_ms, to_ms, cause: cause.clone() };
         *lock(&self.file) = Some(CountFile { places, number, written: tally, has_failed: false });
         Ok(lost)
@@ -183,7 +183,7 @@ impl Ledger {
     ///
     /// [`StoreError::Io`].
     pub(super) fn reopen(&self, dir: &Path) -> Result<(), StoreError> {
-        let (places, _) = Places::open(dir, KIND)?;
+        let (places, _) = AlternatingFile::open(dir, KIND)?;
         if let Some(file) = lock(&self.file).as_mut() {
             file.places = places;
         }
@@ -250,10 +250,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn tally(outage: &Outage, lost: u64, waiting: u64) -> Tally {
+fn tally(outage: &Outage, lost: u64, waiting: u64) -> LossTally {
     let Outage { doubt, from_ms, to_ms, ref cause, .. } = *outage;
     let (total, waiting) = (lost.saturating_sub(doubt), waiting + doubt);
-    Tally { total, waiting, from_ms, to_ms, cause: cause.clone() }
+    LossTally { total, waiting, from_ms, to_ms, cause: cause.clone() }
 }
 
 #[cfg(test)]
@@ -274,14 +274,14 @@ mod tests {
         let untold = next.untold(10).unwrap();
         assert_eq!((untold.records, untold.at_least, untold.total), (10, 7, 10));
         assert_eq!((untold.from_ms, untold.to_ms, &*untold.cause), (100, 200, "no space"));
-        assert_eq!(Tally::read(dir.path()).unwrap().0.untold(0), Some(untold));
+        assert_eq!(LossTally::read(dir.path()).unwrap().0.untold(0), Some(untold));
         next.told(10);
         assert_eq!(next.untold(10), None);
         next.save(10, 0, None);
         // The next outage has its own times.
         next.begin("no memory", 10, 300);
         next.save(12, 0, Some(400));
-        let untold = Tally::read(dir.path()).unwrap().0.untold(10).unwrap();
+        let untold = LossTally::read(dir.path()).unwrap().0.untold(10).unwrap();
         assert_eq!((untold.records, untold.at_least, untold.total), (2, 2, 12));
         assert_eq!((untold.from_ms, untold.to_ms, &*untold.cause), (300, 400, "no memory"));
     }
@@ -300,11 +300,11 @@ mod tests {
             let mut bytes = whole.clone();
             bytes[at] ^= 1;
             std::fs::write(&path, bytes).unwrap();
-            let (tally, is_whole) = Tally::read(dir.path()).unwrap();
+            let (tally, is_whole) = LossTally::read(dir.path()).unwrap();
             assert!(is_whole && (5..=6).contains(&tally.total), "byte {at}");
         }
         std::fs::write(&path, [1; 700]).unwrap();
-        assert_eq!(Tally::read(dir.path()).unwrap(), (Tally::default(), false));
+        assert_eq!(LossTally::read(dir.path()).unwrap(), (LossTally::default(), false));
         assert_eq!(Ledger::default().open(dir.path(), 4).unwrap(), 4);
     }
 }

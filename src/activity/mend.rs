@@ -14,8 +14,8 @@ use super::append;
 use super::copy::Copy;
 use super::recover::Lock;
 use super::salvage::{self, Salvaged};
-use super::segment::{self, Bounds, Builder};
-use super::store::{Batch, DB, Fresh, Part, Store, StoreError, Table};
+use super::segment::{self, Builder, SegmentBounds};
+use super::store::{Batch, DB, Fresh, Part, Store, StoreError, TableFile};
 use super::view::View;
 use crate::os::private;
 
@@ -52,7 +52,7 @@ pub(super) fn mend(dir: &Path, now_ms: u64) -> Result<Mended, StoreError> {
         let _lock = Lock::take(dir)?;
         match Store::open(dir).and_then(|store| store.damaged_tables()) {
             Ok(tables) if tables.is_empty() => return Ok(Mended::Sound),
-            Ok(tables) if !tables.iter().all(Table::is_derived) => None,
+            Ok(tables) if !tables.iter().all(TableFile::is_derived) => None,
             Ok(tables) => tables.into_iter().next().map(|table| table.path),
             // Which keyspace it is cannot be told: it may be one of those.
             Err(StoreError::Damaged { file, .. }) => Some(file),
@@ -99,9 +99,9 @@ fn rebuild(dir: &Path) -> Result<(), StoreError> {
     for number in whole {
         let mut derived = Builder::default();
         view.derive(number, &mut derived)?;
-        if derived.bounds() != Bounds::NONE {
+        if derived.bounds() != SegmentBounds::NONE {
             let mut batch = Batch::default();
-            append::seal(&derived, number, &mut batch);
+            append::finish_segment(&derived, number, &mut batch);
             store.commit(batch)?;
         }
     }
@@ -113,7 +113,7 @@ fn rebuild(dir: &Path) -> Result<(), StoreError> {
 /// Reads `tables`, with a pause after each megabyte; the first that is damaged. Ends early once
 /// `goes_on` says no.
 pub(super) fn scrub(
-    tables: Vec<Table>,
+    tables: Vec<TableFile>,
     pause: Duration,
     goes_on: impl Fn() -> bool,
 ) -> Result<Option<PathBuf>, StoreError> {

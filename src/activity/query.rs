@@ -68,17 +68,20 @@ impl Filter {
     /// The index terms that are asked for: one list of alternatives for each field.
     #[must_use]
     pub fn terms(&self) -> Vec<Vec<Term>> {
-        fn names(field: Field, names: &[String]) -> Vec<Term> {
+        fn names(field: RecordField, names: &[String]) -> Vec<Term> {
             names.iter().map(|name| Term::new(field, name.as_bytes())).collect()
         }
         let all = [
-            self.kinds.iter().map(|kind| Term::new(Field::Type, &[kind.code()])).collect(),
-            self.statuses.iter().map(|it| Term::new(Field::Status, &[it.code()])).collect(),
-            self.operations.iter().map(|it| Term::new(Field::Operation, &[it.code()])).collect(),
-            names(Field::Server, &self.servers),
-            names(Field::Tool, &self.tools),
-            names(Field::Session, &self.sessions),
-            names(Field::Request, &self.requests),
+            self.kinds.iter().map(|kind| Term::new(RecordField::Type, &[kind.code()])).collect(),
+            self.statuses.iter().map(|it| Term::new(RecordField::Status, &[it.code()])).collect(),
+            self.operations
+                .iter()
+                .map(|it| Term::new(RecordField::Operation, &[it.code()]))
+                .collect(),
+            names(RecordField::Server, &self.servers),
+            names(RecordField::Tool, &self.tools),
+            names(RecordField::Session, &self.sessions),
+            names(RecordField::Request, &self.requests),
         ];
         all.into_iter().filter(|terms: &Vec<_>| !terms.is_empty()).collect()
     }
@@ -87,7 +90,7 @@ impl Filter {
 /// The fields that are indexed; their codes are on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Field {
+pub enum RecordField {
     /// [`Filter::kinds`]
     Type = 1,
     /// [`Filter::statuses`]
@@ -119,7 +122,7 @@ impl Hash for Term {
 impl Term {
     /// The term of `value` in `field`.
     #[must_use]
-    pub fn new(field: Field, value: &[u8]) -> Self {
+    pub fn new(field: RecordField, value: &[u8]) -> Self {
         // FNV-1a: stable, short, and quick on short names; it need not withstand an attacker.
         let hash = value.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -145,16 +148,16 @@ impl Term {
 
     /// The terms that a record is found by.
     pub fn of(head: &HeadRef<'_>, mut each: impl FnMut(Self)) {
-        each(Self::new(Field::Type, &[head.kind.code()]));
-        each(Self::new(Field::Status, &[head.status.code()]));
+        each(Self::new(RecordField::Type, &[head.kind.code()]));
+        each(Self::new(RecordField::Status, &[head.status.code()]));
         if let Some(operation) = head.operation {
-            each(Self::new(Field::Operation, &[operation.code()]));
+            each(Self::new(RecordField::Operation, &[operation.code()]));
         }
         for (field, name) in [
-            (Field::Server, head.server),
-            (Field::Tool, head.tool),
-            (Field::Session, head.session_id),
-            (Field::Request, head.request_id),
+            (RecordField::Server, head.server),
+            (RecordField::Tool, head.tool),
+            (RecordField::Session, head.session_id),
+            (RecordField::Request, head.request_id),
         ] {
             if !name.is_empty() {
                 each(Self::new(field, name.as_bytes()));

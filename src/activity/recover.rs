@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use super::append::Appender;
 use super::begun;
+use super::chain_tip::{ChainTip, ChainTipFile};
 use super::copy::Copy;
-use super::head::{HeadFile, Mark};
+use super::file_checksums::{self, ChecksumFinding, Depth};
 use super::mend;
 use super::node;
 use super::record::Hash;
 use super::redact::Redactor;
-use super::seal::{self, Depth, Finding};
 use super::store::{DB, Store, StoreError, newest_journal};
 use super::view::View;
 use crate::os::private;
@@ -102,11 +102,11 @@ pub(super) struct Reading {
 /// Those of [`open`]. A log whose last writer was killed is read up to where it ends.
 pub(super) fn read(dir: &Path, scratch: &Path) -> Result<Reading, StoreError> {
     let lock = Lock::share(dir)?;
-    if let Finding::Altered(files) = seal::check(dir, Depth::Quick)? {
+    if let ChecksumFinding::Altered(files) = file_checksums::check(dir, Depth::Quick)? {
         return Err(altered(files));
     }
     let copy = Copy::below(scratch, dir)?;
-    let opened = HeadFile::read(dir).and_then(|reading| {
+    let opened = ChainTipFile::read(dir).and_then(|reading| {
         let reading = reading.usable(dir)?;
         mend::go_on(copy.path())?;
         let store = Store::open(copy.path())?;
@@ -137,7 +137,7 @@ pub struct Opened {
     /// The store.
     pub store: Store,
     /// The file with the end of the chain.
-    pub head: HeadFile,
+    pub head: ChainTipFile,
 }
 
 /// Opens the log in `dir`, or makes one there.
@@ -161,14 +161,14 @@ fn open_now(dir: &Path) -> Result<Opened, StoreError> {
         replace(dir)?;
     }
     let lock = Lock::take(dir)?;
-    match seal::check(dir, Depth::Quick)? {
-        Finding::Whole => {}
-        Finding::NoSeal => keep_journals(dir)?,
-        Finding::Altered(files) => return Err(altered(files)),
+    match file_checksums::check(dir, Depth::Quick)? {
+        ChecksumFinding::Whole => {}
+        ChecksumFinding::NoSeal => keep_journals(dir)?,
+        ChecksumFinding::Altered(files) => return Err(altered(files)),
     }
-    seal::take_away(dir)?;
+    file_checksums::take_away(dir)?;
     mend::go_on(dir)?;
-    let opened = HeadFile::open(dir).and_then(|(head, reading)| {
+    let opened = ChainTipFile::open(dir).and_then(|(head, reading)| {
         let store = Store::open(dir)?;
         check_end(dir, reading.mark, &View::new(store.snapshot())?)?;
         node::agree(dir, store.node())?;
@@ -192,7 +192,7 @@ fn open_now(dir: &Path) -> Result<Opened, StoreError> {
 /// # Errors
 ///
 /// [`StoreError::Damaged`].
-pub fn check_end(dir: &Path, mark: Option<Mark>, view: &View) -> Result<(), StoreError> {
+pub fn check_end(dir: &Path, mark: Option<ChainTip>, view: &View) -> Result<(), StoreError> {
     let Some(mark) = mark else { return Ok(()) };
     let last = view.next() - 1;
     if last < mark.seq {
@@ -203,7 +203,7 @@ pub fn check_end(dir: &Path, mark: Option<Mark>, view: &View) -> Result<(), Stor
     }
     match view.hash(mark.seq)? {
         Some(hash) if hash != mark.hash => Err(StoreError::Damaged {
-            file: dir.join(super::head::NAME),
+            file: dir.join(super::chain_tip::NAME),
             why: format!("record {} has hash {hash}, but was {}", mark.seq, mark.hash),
         }),
         Some(Hash(_)) | None => Ok(()),
@@ -234,7 +234,7 @@ pub fn journals(db: &Path) -> Result<Vec<PathBuf>, StoreError> {
 ///
 /// Those of reading and writing.
 pub fn close(dir: &Path) -> Result<(), StoreError> {
-    if is_closed(dir)? { Ok(seal::write(dir)?) } else { Ok(()) }
+    if is_closed(dir)? { Ok(file_checksums::write(dir)?) } else { Ok(()) }
 }
 
 fn is_closed(dir: &Path) -> Result<bool, StoreError> {

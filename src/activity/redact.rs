@@ -10,7 +10,7 @@ mod keys;
 mod level;
 mod options;
 mod plain;
-mod quick;
+mod prefilter;
 pub mod table;
 #[cfg(test)]
 mod tests;
@@ -22,9 +22,9 @@ use memchr::memchr;
 use self::keys::Keys;
 use self::level::{Level, Role, Take};
 use self::plain::{Before, Text};
-use self::quick::{Quick, open_authority};
+use self::prefilter::{Prefilter, open_authority};
 use super::bytes::PayloadRef;
-use super::lenient::{after_nested, escape, span, split_space, split_string, unescape};
+use super::fragment::{after_nested, escape, span, split_space, split_string, unescape};
 
 /// What stands where a secret stood.
 pub const REDACTED: &str = crate::secrets::MASKED;
@@ -36,7 +36,7 @@ const MAX_DEPTH: u32 = 8;
 pub struct Redactor {
     keys: Keys,
     /// Sees most texts that have nothing to take out.
-    quick: Option<Quick>,
+    prefilter: Option<Prefilter>,
 }
 
 impl Default for Redactor {
@@ -50,8 +50,8 @@ impl Redactor {
     #[must_use]
     pub fn new(extra: &[String]) -> Self {
         let keys = Keys::new(extra);
-        let quick = Quick::new(&keys);
-        Self { keys, quick }
+        let prefilter = Prefilter::new(&keys);
+        Self { keys, prefilter }
     }
 
     /// The payload without secrets, and the length before it was cut: more than is kept, where it
@@ -76,8 +76,8 @@ impl Redactor {
     }
 
     fn bytes<'a>(&self, bytes: &'a [u8], cut: bool) -> Cow<'a, [u8]> {
-        let is_clean = |quick: &Quick| quick.is_clean(bytes, cut, &self.keys);
-        if bytes.is_empty() || self.quick.as_ref().is_some_and(is_clean) {
+        let is_clean = |prefilter: &Prefilter| prefilter.is_clean(bytes, cut, &self.keys);
+        if bytes.is_empty() || self.prefilter.as_ref().is_some_and(is_clean) {
             return match open_authority(bytes).filter(|_| cut).and_then(|at| bytes.get(..at)) {
                 Some(before) => Cow::Owned([before, REDACTED.as_bytes()].concat()),
                 None => Cow::Borrowed(bytes),

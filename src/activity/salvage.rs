@@ -19,7 +19,7 @@ use super::recover::{self, Lock};
 use super::redact::Redactor;
 use super::store::{Batch, DB, Fresh, Part, Space, Store, StoreError};
 use super::verify::{self, Report, Step};
-use super::view::{End, View};
+use super::view::{LogEnd, View};
 use crate::os::private;
 
 /// Records written at a time.
@@ -267,7 +267,7 @@ fn keep(
     let Ok(before) = view.before_first() else { return Ok((0, 0)) };
     let store = Store::open_as(new, old.node())?;
     node::write(new, old.node())?;
-    let end = End { next: view.first(), hash: before, stored_ms: 0 };
+    let end = LogEnd { next: view.first(), hash: before, stored_ms: 0 };
     let mut appender = Appender::at(store.node(), end, Redactor::default());
     appender.also(|batch| {
         let first = [&view.first().to_be_bytes()[..], &before.0].concat();

@@ -163,7 +163,7 @@ fn mask(bits: u32) -> u64 {
 
 /// A full segment in short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct SegmentBounds {
     /// The earliest moment a record began, microseconds since 1970.
     pub earliest: u64,
     /// The latest moment a record began.
@@ -174,7 +174,7 @@ pub struct Bounds {
     pub bytes: u64,
 }
 
-impl Bounds {
+impl SegmentBounds {
     pub(super) const NONE: Self = Self { earliest: u64::MAX, latest: 0, stored_ms: 0, bytes: 0 };
 
     /// Its bytes on disk.
@@ -226,12 +226,12 @@ impl Hasher for TermHasher {
 pub struct Builder {
     terms: HashMap<Term, Vec<u16>, BuildHasherDefault<TermHasher>>,
     buckets: BTreeMap<u64, Stats>,
-    bounds: Bounds,
+    bounds: SegmentBounds,
 }
 
 impl Default for Builder {
     fn default() -> Self {
-        Self { terms: HashMap::default(), buckets: BTreeMap::new(), bounds: Bounds::NONE }
+        Self { terms: HashMap::default(), buckets: BTreeMap::new(), bounds: SegmentBounds::NONE }
     }
 }
 
@@ -279,7 +279,7 @@ impl Builder {
 
     /// The segment in short.
     #[must_use]
-    pub fn bounds(&self) -> Bounds {
+    pub fn bounds(&self) -> SegmentBounds {
         self.bounds
     }
 }
@@ -294,9 +294,9 @@ mod tests {
 
     #[test]
     fn bounds_come_back() {
-        let bounds = Bounds { earliest: 3, latest: 1 << 50, stored_ms: 9, bytes: 1 << 33 };
-        assert_eq!(Bounds::decode(&bounds.encode()), Ok(bounds));
-        assert!(Bounds::decode(&bounds.encode()[..3]).is_err());
+        let bounds = SegmentBounds { earliest: 3, latest: 1 << 50, stored_ms: 9, bytes: 1 << 33 };
+        assert_eq!(SegmentBounds::decode(&bounds.encode()), Ok(bounds));
+        assert!(SegmentBounds::decode(&bounds.encode()[..3]).is_err());
     }
 
     proptest! {

@@ -15,9 +15,9 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit, oneshot};
 
 use super::clock::Opened;
 use super::config::Config;
-use super::epochs::Epochs;
 use super::live::Hub;
 use super::lost::Ledger;
+use super::read_barrier::ReadBarrier;
 use super::readers::Readers;
 use super::record::{Entry, MAX_ERROR_BYTES, MAX_METADATA_BYTES};
 use super::retention::Cut;
@@ -30,7 +30,7 @@ use super::store::Store;
 const ENTRY_BYTES: usize = MAX_ERROR_BYTES + 2 * MAX_METADATA_BYTES + 6144 + 2560;
 
 /// What the writer is sent.
-pub(super) enum Message {
+pub(super) enum WriterCommand {
     /// A call begins.
     Begun {
         /// What its entry is found by when it ends.
@@ -76,7 +76,7 @@ pub(super) struct Shared {
     /// they only read lies elsewhere.
     pub(super) room: CachePadded<Semaphore>,
     pub(super) capacity: usize,
-    pub(super) queue: Sender<Message>,
+    pub(super) queue: Sender<WriterCommand>,
     /// Of the calls that leave a mark when they begin; each takes one here.
     pub(super) tickets: CachePadded<AtomicU64>,
     /// The writer's thread, to be woken.
@@ -125,7 +125,7 @@ pub(super) struct Shared {
     /// The thread that does, to be woken.
     pub(super) scrubber: OnceLock<Thread>,
     pub(super) pruner: OnceLock<Thread>,
-    pub(super) epochs: Epochs,
+    pub(super) read_barrier: ReadBarrier,
     pub(super) live: Hub,
     pub(super) readers: Readers,
 }
@@ -135,7 +135,7 @@ impl Shared {
     pub(super) fn new(
         config: Config,
         clock: Box<dyn Fn() -> u64 + Send + Sync>,
-    ) -> (Arc<Self>, Receiver<Message>) {
+    ) -> (Arc<Self>, Receiver<WriterCommand>) {
         let (queue, messages) = mpsc::channel();
         let capacity = room(&config);
         let shared = Arc::new(Shared {
@@ -171,7 +171,7 @@ impl Shared {
             is_suspect: AtomicBool::new(false),
             scrubber: OnceLock::new(),
             pruner: OnceLock::new(),
-            epochs: Epochs::default(),
+            read_barrier: ReadBarrier::default(),
             live: Hub::default(),
             readers: Readers::default(),
         });
@@ -188,8 +188,8 @@ impl Shared {
     }
 
     /// Puts a message into the queue. Without a writer its entry is lost.
-    pub(super) fn send(&self, message: Message) {
-        if let Err(SendError(Message::Entry { .. })) = self.queue.send(message) {
+    pub(super) fn send(&self, message: WriterCommand) {
+        if let Err(SendError(WriterCommand::Entry { .. })) = self.queue.send(message) {
             self.lost.fetch_add(1, Ordering::Relaxed);
             tracing::error!("a record is lost: the activity log is closed");
         }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! <dir>/db     the database: heads, bodies, index, segments, stats, state
-//! <dir>/head   the end of the chain (`head`)
+//! <dir>/head   the end of the chain (`chain_tip`)
 //! <dir>/node   whose log it is (`node`)
 //! <dir>/lost   what could not be recorded (`lost`)
 //! ```
@@ -23,7 +23,7 @@ use fjall::{AbstractTree, Database, Keyspace, PersistMode, Readable};
 use thiserror::Error;
 
 use self::faults::read_error;
-pub use self::faults::{Table, newest_journal};
+pub use self::faults::{TableFile, newest_journal};
 pub use self::making::{Fresh, Part};
 use self::making::{create, keyspaces, open_db};
 use super::bytes::DecodeError;
@@ -278,8 +278,8 @@ impl Store {
 
     /// The log as it is now.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
-        Snapshot { snapshot: self.db.snapshot(), store: self.clone() }
+    pub fn snapshot(&self) -> StoreSnapshot {
+        StoreSnapshot { snapshot: self.db.snapshot(), store: self.clone() }
     }
 
     /// The bytes it takes on disk, the preallocated part of the journal included. Waits for a sync
@@ -303,10 +303,11 @@ impl Store {
 
     /// Its tables as they are now. What is not yet in tables is in journals.
     #[must_use]
-    pub fn tables(&self) -> Vec<Table> {
+    pub fn tables(&self) -> Vec<TableFile> {
         let all = Space::ALL.iter().zip(&self.spaces).flat_map(|(space, keyspace)| {
             let version = keyspace.tree.current_version();
-            let table = |path: &PathBuf, hash| Table { space: *space, path: path.clone(), hash };
+            let table =
+                |path: &PathBuf, hash| TableFile { space: *space, path: path.clone(), hash };
             version
                 .iter_tables()
                 .map(|it| table(&it.path, it.checksum().into_u128()))
@@ -322,7 +323,7 @@ impl Store {
     /// # Errors
     ///
     /// [`StoreError::Io`] if the disk refuses.
-    pub fn damaged_tables(&self) -> Result<Vec<Table>, StoreError> {
+    pub fn damaged_tables(&self) -> Result<Vec<TableFile>, StoreError> {
         let mut damaged = Vec::new();
         for table in self.tables() {
             match table.is_sound(|| true) {
@@ -403,12 +404,12 @@ impl Store {
 }
 
 /// The log as it was at one moment.
-pub struct Snapshot {
+pub struct StoreSnapshot {
     snapshot: fjall::Snapshot,
     store: Store,
 }
 
-impl Snapshot {
+impl StoreSnapshot {
     /// The node whose log this is.
     #[must_use]
     pub fn node(&self) -> NodeId {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::copy::Copy;
 use super::handle::Activity;
 use super::recover::Lock;
-use super::shared::Message;
+use super::shared::WriterCommand;
 use super::store::StoreError;
 use super::writer::SLOW_DISK;
 
@@ -82,7 +82,7 @@ impl Writer {
         };
         self.helpers.iter().for_each(|helper| helper.thread().unpark());
         ended(deadline, || self.helpers.iter().all(JoinHandle::is_finished)).ok_or_else(late)?;
-        let _ = shared.queue.send(Message::Close);
+        let _ = shared.queue.send(WriterCommand::Close);
         shared.wake();
         ended(deadline, || thread.is_finished()).ok_or_else(late)?;
         self.helpers.drain(..).for_each(|helper| drop(helper.join()));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::handle::{Activity, QUERY_TIMEOUT, QueryError};
 use super::mend;
 use super::retention;
-use super::shared::Message;
+use super::shared::WriterCommand;
 use super::store::{Store, StoreError};
 use super::view::View;
 
@@ -59,7 +59,7 @@ impl Activity {
             let (removed, first, limit) = (cut.removed, cut.first, cut.reason.as_str());
             tracing::info!(removed, first, limit, "old activity is removed");
             let (answer, answered) = mpsc::sync_channel(1);
-            self.shared.send(Message::Cut(cut.clone(), answer));
+            self.shared.send(WriterCommand::Cut(cut.clone(), answer));
             self.shared.wake();
             answered.recv_timeout(QUERY_TIMEOUT).map_err(|_| QueryError::Busy)?;
         }
@@ -91,7 +91,7 @@ impl Activity {
         let damaged = mend::scrub(tables, pause, goes_on)?;
         if let Some(table) = &damaged {
             tracing::error!(table = %table.display(), "a table of the activity log is damaged");
-            self.shared.send(Message::Damaged(table.clone()));
+            self.shared.send(WriterCommand::Damaged(table.clone()));
             self.shared.wake();
         }
         Ok(damaged)

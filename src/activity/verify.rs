@@ -14,14 +14,14 @@ use serde::ser::{Serialize, Serializer};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
+use super::chain_tip::{ChainTip, ChainTipFile};
 use super::codec;
 use super::copy::Copy;
+use super::file_checksums::{self, ChecksumFinding, Depth};
 use super::gap::{Gap, Unrecorded};
-use super::head::{HeadFile, Mark};
-use super::lost::{self, Tally};
+use super::lost::{self, LossTally};
 use super::record::{Hash, Type};
 use super::recover::{self, Lock};
-use super::seal::{self, Depth, Finding};
 use super::store::{DB, Store, StoreError};
 use super::view::{Block, View};
 
@@ -154,9 +154,9 @@ pub fn folder(
     progress: impl FnMut(u64, u64),
 ) -> Result<Report, StoreError> {
     let _lock = Lock::share(dir)?;
-    let altered = match seal::check(dir, Depth::Full)? {
-        Finding::Whole | Finding::NoSeal => Vec::new(),
-        Finding::Altered(files) => files,
+    let altered = match file_checksums::check(dir, Depth::Full)? {
+        ChecksumFinding::Whole | ChecksumFinding::NoSeal => Vec::new(),
+        ChecksumFinding::Altered(files) => files,
     };
     let copy = Copy::below(scratch, dir)?;
     let result = verify_copy(dir, copy.path(), progress);
@@ -172,7 +172,7 @@ fn verify_copy(
     copy: &Path,
     progress: impl FnMut(u64, u64),
 ) -> Result<Report, StoreError> {
-    let reading = HeadFile::read(copy)?;
+    let reading = ChainTipFile::read(copy)?;
     if !copy.join(DB).try_exists()? {
         let why = "there is no log".into();
         return match reading.mark {
@@ -184,7 +184,7 @@ fn verify_copy(
     let before: Vec<_> = before.iter().map(|path| used_bytes(path)).collect::<Result<_, _>>()?;
     let store = Store::open(copy)?;
     let mut report = verify(&View::new(store.snapshot())?, reading.mark, progress)?;
-    let (tally, is_whole) = Tally::read(copy)?;
+    let (tally, is_whole) = LossTally::read(copy)?;
     report.unrecorded.extend(tally.untold(lost::told(&View::new(store.snapshot())?)?));
     if !is_whole {
         report.notes.push("the count of lost records is damaged".into());
@@ -223,7 +223,7 @@ fn verify_copy(
 /// [`StoreError`] where it cannot be read.
 pub fn verify(
     view: &View,
-    mark: Option<Mark>,
+    mark: Option<ChainTip>,
     mut progress: impl FnMut(u64, u64),
 ) -> Result<Report, StoreError> {
     let (first, total) = (view.first(), view.next() - view.first());

@@ -11,18 +11,18 @@ use bytes::Bytes;
 
 use super::append::keys;
 use super::bytes::{DecodeError, Reader};
-use super::candidates::Candidates;
 use super::codec::{self, HeadBlock, HeadRef};
 use super::pack::unpack;
+use super::postings::Postings;
 use super::query::{Filter, From, Listing, Page, Payloads};
 use super::record::{Hash, Id, NodeId, Record};
-use super::segment::{self, Bitmap, Bounds, Builder};
+use super::segment::{self, Bitmap, Builder, SegmentBounds};
 use super::stats::{BUCKET_US, Period, Stats, Summary};
-use super::store::{Rows, Snapshot, Space, StoreError};
+use super::store::{Rows, Space, StoreError, StoreSnapshot};
 
 /// The log at one moment.
 pub struct View {
-    pub(super) snapshot: Snapshot,
+    pub(super) snapshot: StoreSnapshot,
     /// The first record that is kept.
     pub(super) first: u64,
     /// One past the last record.
@@ -35,7 +35,7 @@ pub struct View {
 
 /// Where the log ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
+pub struct LogEnd {
     /// The number the next record gets.
     pub next: u64,
     /// The last record's hash, or what the first record follows.
@@ -50,7 +50,7 @@ impl View {
     /// # Errors
     ///
     /// [`StoreError`] if it cannot be read.
-    pub fn new(snapshot: Snapshot) -> Result<Self, StoreError> {
+    pub fn new(snapshot: StoreSnapshot) -> Result<Self, StoreError> {
         let first = match snapshot.get(Space::State, keys::FIRST)? {
             Some(bytes) => number(&snapshot, Space::State, keys::FIRST, &bytes)?,
             None => 1,
@@ -93,14 +93,14 @@ impl View {
     /// # Errors
     ///
     /// [`StoreError`] if the last block cannot be read.
-    pub fn end(&self) -> Result<End, StoreError> {
+    pub fn end(&self) -> Result<LogEnd, StoreError> {
         let Some(block) = self.block_before(u64::MAX)? else {
-            return Ok(End { next: 1, hash: codec::genesis(self.node()), stored_ms: 0 });
+            return Ok(LogEnd { next: 1, hash: codec::genesis(self.node()), stored_ms: 0 });
         };
         let last = block.end() - 1;
         let head = self.head(&block, last)?;
         let hash = block.link(last).map_or(block.layout.prev, |(_, hash)| hash);
-        Ok(End { next: block.end(), hash, stored_ms: head.stored_ms })
+        Ok(LogEnd { next: block.end(), hash, stored_ms: head.stored_ms })
     }
 
     /// The hash that the first kept record follows.
@@ -301,10 +301,10 @@ impl View {
     /// # Errors
     ///
     /// [`StoreError`] if they cannot be read.
-    pub fn bounds(&self, number: u64) -> Result<Option<Bounds>, StoreError> {
+    pub fn bounds(&self, number: u64) -> Result<Option<SegmentBounds>, StoreError> {
         let key = keys::number(number);
         let value = self.snapshot.get(Space::Segments, &key)?;
-        let decode = |value: Bytes| Bounds::decode(&value);
+        let decode = |value: Bytes| SegmentBounds::decode(&value);
         let damaged = |error| self.snapshot.damaged(Space::Segments, &key, error);
         value.map(decode).transpose().map_err(damaged)
     }
@@ -349,7 +349,7 @@ impl View {
             }
         }
         let (start, end) = (whole.start.max(oldest), whole.end.min(newest + 1));
-        let mut candidates = Candidates::new(&self.snapshot, filter, start, end);
+        let mut candidates = Postings::new(&self.snapshot, filter, start, end);
         while let Some((number, mut found)) = candidates.next(&self.snapshot)? {
             if filter.since.is_some() || filter.until.is_some() {
                 match self.bounds(number)? {
@@ -545,12 +545,12 @@ impl Bodies {
     }
 }
 
-fn last_key(snapshot: &Snapshot, space: Space) -> Result<Option<Bytes>, StoreError> {
+fn last_key(snapshot: &StoreSnapshot, space: Space) -> Result<Option<Bytes>, StoreError> {
     let mut rows = snapshot.range(space, &keys::number(0), &keys::number(u64::MAX));
     Ok(rows.next_back().transpose()?.map(|(key, _)| key))
 }
 
-fn pairs(snapshot: &Snapshot, bytes: &[u8]) -> Result<Vec<(u64, u64)>, StoreError> {
+fn pairs(snapshot: &StoreSnapshot, bytes: &[u8]) -> Result<Vec<(u64, u64)>, StoreError> {
     let mut reader = Reader(bytes);
     let mut pairs = Vec::new();
     let damaged = |error| snapshot.damaged(Space::State, keys::GAPS, error);
@@ -562,7 +562,7 @@ fn pairs(snapshot: &Snapshot, bytes: &[u8]) -> Result<Vec<(u64, u64)>, StoreErro
 }
 
 pub(super) fn number(
-    snapshot: &Snapshot,
+    snapshot: &StoreSnapshot,
     space: Space,
     key: &[u8],
     bytes: &[u8],

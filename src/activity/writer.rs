@@ -24,13 +24,13 @@ use tokio::sync::oneshot;
 
 use self::failing::{Stage, Stuck};
 use super::append::{Appender, Prepared, keys};
-use super::begun::{self, UnderWay};
+use super::begun::{self, Unfinished};
+use super::chain_tip::{ChainTip, ChainTipFile};
 use super::clock;
-use super::head::{HeadFile, Mark};
 use super::lost;
 use super::recover::{self, Lock, Opened};
 use super::redact::Redactor;
-use super::shared::{Message, Shared};
+use super::shared::{Shared, WriterCommand};
 use super::store::{Batch, Space, Store, StoreError};
 use super::view::View;
 
@@ -71,7 +71,7 @@ const SLACK: u64 = 64;
 pub(super) fn start(
     dir: &Path,
     shared: Arc<Shared>,
-    messages: Receiver<Message>,
+    messages: Receiver<WriterCommand>,
 ) -> Result<JoinHandle<Result<(), StoreError>>, StoreError> {
     let Opened { lock, store, mut head } = recover::open(dir)?;
     let view = View::new(store.snapshot())?;
@@ -91,7 +91,7 @@ pub(super) fn start(
     shared.asleep.store(false, Ordering::SeqCst);
     let _ = shared.opened.set(clock::Opened { at: (shared.clock)(), end: view.end()?.stored_ms });
     shared.lost.store(shared.ledger.open(dir, lost::told(&view)?)?, Ordering::Relaxed);
-    shared.send(Message::Lost);
+    shared.send(WriterCommand::Lost);
     shared.durable_seq.store(mark.seq, Ordering::Relaxed);
     shared.live.wrote(mark.seq);
     shared.disk_bytes.store(store.disk_bytes(), Ordering::Relaxed);
@@ -104,7 +104,7 @@ pub(super) fn start(
         appender,
         head,
         first: view.first(),
-        under_way: UnderWay::default(),
+        in_flight: Unfinished::default(),
         room: 0,
         waiting: Vec::new(),
         unsynced: None,
@@ -125,25 +125,25 @@ struct Run {
     dir: PathBuf,
     /// `None` only while the log is mended.
     lock: Option<Lock>,
-    messages: Receiver<Message>,
+    messages: Receiver<WriterCommand>,
     appender: Appender,
-    head: HeadFile,
+    head: ChainTipFile,
     /// The first record that is kept.
     first: u64,
     /// The calls that have begun and not ended.
-    under_way: UnderWay,
+    in_flight: Unfinished,
     /// The room of the entries in the batch under way.
     room: usize,
     /// Who waits for the batch under way to be durable.
     waiting: Vec<oneshot::Sender<()>>,
     /// What is written but not durable.
-    unsynced: Option<Mark>,
+    unsynced: Option<ChainTip>,
     /// What could not be written.
     stuck: Option<Stuck>,
     /// What is in the queue came later than this, in microseconds since `base`: when it was last
     /// seen empty, mostly.
     queue_from: u64,
-    /// Whether a [`Message::Behind`] is in the queue.
+    /// Whether a [`WriterCommand::Behind`] is in the queue.
     sent_behind: bool,
     /// The same moment of what was taken out of it and is not durable; `None` for nothing.
     batch_from: Option<u64>,
@@ -261,7 +261,7 @@ impl Run {
     fn round(&mut self) -> Found {
         let found = self.take_in();
         let start = Instant::now();
-        let any = self.appender.pending() > 0 || self.under_way.unmarked_bytes() > 0;
+        let any = self.appender.pending() > 0 || self.in_flight.unmarked_bytes() > 0;
         self.write();
         self.sync();
         let took = if any { start.elapsed() } else { Duration::ZERO };
@@ -290,29 +290,29 @@ impl Run {
             looked = None;
             self.batch_from.get_or_insert(self.queue_from);
             match message {
-                Message::Begun { ticket, entry, done } => {
-                    self.under_way.begin(ticket, entry);
+                WriterCommand::Begun { ticket, entry, done } => {
+                    self.in_flight.begin(ticket, entry);
                     self.waiting.extend(done);
                 }
-                Message::Entry { entry, ticket, done, counted } => {
+                WriterCommand::Entry { entry, ticket, done, counted } => {
                     let entry = match ticket {
-                        Some(ticket) => self.under_way.end(ticket, entry, &mut self.appender),
+                        Some(ticket) => self.in_flight.end(ticket, entry, &mut self.appender),
                         None => entry,
                     };
                     self.appender.push(&entry, (self.shared.clock)());
                     self.waiting.extend(done);
                     self.room += usize::from(counted);
                 }
-                Message::Barrier(answer) => {
+                WriterCommand::Barrier(answer) => {
                     self.write();
                     let _ = answer.send(());
                 }
-                Message::Flush(answer) => {
+                WriterCommand::Flush(answer) => {
                     self.write();
                     self.sync();
                     let _ = answer.send(());
                 }
-                Message::Cut(cut, answer) => {
+                WriterCommand::Cut(cut, answer) => {
                     let now = (self.shared.clock)();
                     self.appender.push(&cut.draft(now).into(), now);
                     self.appender.also(|batch| batch.put(Space::State, keys::FIRST, cut.value()));
@@ -320,26 +320,26 @@ impl Run {
                     self.first = cut.first;
                     let _ = answer.send(());
                 }
-                Message::Lost => {
+                WriterCommand::Lost => {
                     self.tell_lost();
                 }
-                Message::Damaged(table) => {
+                WriterCommand::Damaged(table) => {
                     self.write();
                     self.sync();
                     self.suspect(table);
                 }
-                Message::Close => self.closing = true,
-                Message::Behind(moment) => {
+                WriterCommand::Close => self.closing = true,
+                WriterCommand::Behind(moment) => {
                     (self.queue_from, self.sent_behind) = (moment, false);
                 }
             }
             found = Found::Some;
-            let bytes = self.appender.pending_bytes() + self.under_way.unmarked_bytes();
+            let bytes = self.appender.pending_bytes() + self.in_flight.unmarked_bytes();
             if self.appender.pending() >= BATCH_RECORDS || bytes >= BATCH_BYTES {
                 found = Found::Full;
                 // The queue may not be seen empty for long.
                 if !std::mem::replace(&mut self.sent_behind, true) {
-                    self.shared.send(Message::Behind(self.now()));
+                    self.shared.send(WriterCommand::Behind(self.now()));
                 }
                 break;
             }
@@ -350,8 +350,8 @@ impl Run {
 
     /// Writes the batch that was made.
     fn write(&mut self) {
-        if self.under_way.unmarked_bytes() > 0 {
-            self.under_way.mark(&mut self.appender, (self.shared.clock)());
+        if self.in_flight.unmarked_bytes() > 0 {
+            self.in_flight.mark(&mut self.appender, (self.shared.clock)());
         }
         let Some(prepared) = self.appender.take() else { return };
         let room = std::mem::take(&mut self.room);
@@ -409,7 +409,7 @@ impl Run {
     /// Does something on the disk; how long that takes can be seen from outside.
     fn on_disk<T>(
         &mut self,
-        work: impl FnOnce(&Store, &mut HeadFile) -> Result<T, StoreError>,
+        work: impl FnOnce(&Store, &mut ChainTipFile) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let begun = self.disk_begins();
         let result = match self.shared.store.load().as_ref() {
@@ -435,7 +435,7 @@ impl Run {
             tracing::warn!(?took, "the activity log waited for the disk");
         }
         if was_stalled {
-            self.shared.send(Message::Lost);
+            self.shared.send(WriterCommand::Lost);
         }
     }
 

@@ -16,11 +16,11 @@ use super::answer::{self, Success};
 use crate::activity::record::Source;
 use crate::downstream::body::{Body, Streamed};
 use crate::intent::{NO_CALL_TOOL, Operation, Requirement};
-use crate::output::Member;
+use crate::output::AnswerMember;
 use crate::proxy::call::{self, Caller, Given};
 use crate::proxy::reply::{Piece, Refusal, RefusalKind, Running};
 use crate::proxy::{Worker, builtin, dispatch};
-use crate::upstream::Beside;
+use crate::upstream::CallExtras;
 use crate::wire::splice::Splice;
 
 /// The header by which the command line says who it is.
@@ -64,9 +64,9 @@ pub(super) async fn call(
         .map_err(Unreadable::Body)
         .and_then(|()| Request::read(&body))
     {
-        Ok(Request { variant, given }) => {
-            Running::new(|reply| call::call(ours, caller, variant, given, Beside::default(), reply))
-        }
+        Ok(Request { variant, given }) => Running::new(|reply| {
+            call::call(ours, caller, variant, given, CallExtras::default(), reply)
+        }),
         Err(Unreadable::NoSuchTool { name, text }) => {
             let refusal = Refusal { kind: RefusalKind::Unknown, text };
             Running::new(|reply| call::unreadable(ours, caller, name, refusal, reply))
@@ -227,19 +227,19 @@ async fn respond(worker: &Rc<Worker>, mut running: Running, request_id: &str) ->
         match piece {
             // There is no place for it in a plain answer.
             Piece::Notification(_) | Piece::Request(_) => {}
-            Piece::Whole(Member::Result, result) => {
+            Piece::Whole(AnswerMember::Result, result) => {
                 worker.defer(running);
                 return answer::success(result, request_id);
             }
-            Piece::Begin(Member::Result) => {
+            Piece::Begin(AnswerMember::Result) => {
                 let streamed = Streamed::new(running.into(), answer::HEAD, answer::TAIL);
                 return answer::json(StatusCode::OK, Body::Call(Box::new(streamed)), request_id);
             }
-            Piece::Whole(Member::Error, error) => {
+            Piece::Whole(AnswerMember::Error, error) => {
                 worker.defer(running);
                 return upstream_error(error, request_id);
             }
-            Piece::Begin(Member::Error) => {
+            Piece::Begin(AnswerMember::Error) => {
                 return match gather(&mut running).await {
                     Some(error) => upstream_error(error, request_id),
                     None => internal("the upstream's error broke off", request_id),
@@ -270,12 +270,12 @@ async fn gather(running: &mut Running) -> Option<Splice> {
 /// An upstream's JSON-RPC error: 502 with its message.
 fn upstream_error(mut error: Splice, request_id: &str) -> Response<Body> {
     #[derive(Deserialize)]
-    struct Message {
+    struct ErrorBody {
         message: String,
     }
     let error = error.copy_to_bytes(error.len());
-    let text = match serde_json::from_slice::<Message>(&error) {
-        Ok(Message { message }) => message,
+    let text = match serde_json::from_slice::<ErrorBody>(&error) {
+        Ok(ErrorBody { message }) => message,
         Err(_) => String::from_utf8_lossy(&error).into_owned(),
     };
     answer::error(StatusCode::BAD_GATEWAY, &text, request_id)

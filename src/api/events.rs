@@ -21,7 +21,7 @@ use super::State;
 use super::activity;
 use super::answer::{self, Failure};
 use super::query::Query;
-use super::readers::{self, Pace, Place, Purpose};
+use super::readers::{self, Purpose, ReaderPace, ReaderSlot};
 use crate::activity::{
     Activity, Filter, Id, Live, LiveEvent, Page, Payloads, Portion, QueryError, Record,
 };
@@ -48,12 +48,12 @@ struct Events {
     ending: watch::Receiver<bool>,
     /// The last record sent, or seen before.
     last: Option<Id>,
-    pace: Pace,
+    pace: ReaderPace,
     /// Its part of the bytes is used up until then.
     rests_until: Option<Instant>,
     /// Its last words were sent.
     over: bool,
-    _place: Option<Place>,
+    _place: Option<ReaderSlot>,
 }
 
 /// Sends every record as it is stored.
@@ -115,7 +115,7 @@ pub(super) async fn events(
         activity,
         ending: state.ending.clone(),
         last,
-        pace: Pace::default(),
+        pace: ReaderPace::default(),
         rests_until: None,
         over: false,
         _place: Some(place),
@@ -258,7 +258,7 @@ mod tests {
             activity: activity.clone(),
             ending: ending.subscribe(),
             last: None,
-            pace: Pace::default(),
+            pace: ReaderPace::default(),
             rests_until: None,
             over: false,
             _place: None,

@@ -21,7 +21,7 @@ use super::State;
 use super::activity::{self, Filters};
 use super::answer::{self, Failure};
 use super::query::{BadQuery, Query};
-use super::readers::{self, Pace, Place, Purpose};
+use super::readers::{self, Purpose, ReaderPace, ReaderSlot};
 use crate::activity::{Activity, Filter, Id, QueryError, StoreError};
 use crate::downstream::body::Body;
 use crate::downstream::source::Source;
@@ -130,7 +130,7 @@ struct Export {
 
 /// What is left to do of an export.
 enum Stage {
-    UnderWay(Box<Export>, Pace, Place),
+    InFlight(Box<Export>, ReaderPace, ReaderSlot),
     /// It was told why; that the answer is not whole, its end says.
     Broken(String),
 }
@@ -138,7 +138,7 @@ enum Stage {
 impl Stage {
     async fn next(self) -> Result<Option<(Bytes, Self)>, Aborted> {
         let (export, mut pace, place) = match self {
-            Self::UnderWay(export, pace, place) => (export, pace, place),
+            Self::InFlight(export, pace, place) => (export, pace, place),
             Self::Broken(why) => {
                 // What is written when the body fails is lost where it has not left yet.
                 tokio::time::sleep(LAST_WORDS_LIMIT).await;
@@ -153,7 +153,7 @@ impl Stage {
         pace.gives(Instant::now());
         Ok(match read {
             Ok(None) => None,
-            Ok(Some((page, export))) => Some((page, Self::UnderWay(export, pace, place))),
+            Ok(Some((page, export))) => Some((page, Self::InFlight(export, pace, place))),
             Err(broken) => {
                 let why = broken.to_string();
                 Some((format.last_words(&why, sent), Self::Broken(why)))
@@ -238,7 +238,7 @@ pub(super) async fn export(
     let begins = after.is_none();
     let activity = worker.proxy.activity.clone();
     let export = Export { activity, filter, format, seq, sent: after, last, begins };
-    let way = Stage::UnderWay(Box::new(export), Pace::default(), place);
+    let way = Stage::InFlight(Box::new(export), ReaderPace::default(), place);
     let pages = stream::try_unfold(way, async |stage| stage.next().await);
     let mut response = answer::json(StatusCode::OK, Body::Stream(Box::pin(pages)), id);
     let headers = response.headers_mut();

@@ -33,7 +33,7 @@ pub(super) enum Purpose {
 
 /// The places there are.
 #[derive(Debug, Default)]
-pub struct Readers {
+pub struct ReaderSlots {
     watchers: Arc<Taken>,
     exports: Arc<Taken>,
 }
@@ -50,18 +50,18 @@ impl Taken {
 
 /// A reader's place, given back when dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ReaderSlot {
     taken: Arc<Taken>,
     source: Source,
 }
 
-impl Readers {
+impl ReaderSlots {
     /// A place for a reader from there.
     ///
     /// # Errors
     ///
     /// 503 that names the limit, and when to come back.
-    pub(super) fn enter(&self, purpose: Purpose, source: Source) -> Result<Place, Failure> {
+    pub(super) fn enter(&self, purpose: Purpose, source: Source) -> Result<ReaderSlot, Failure> {
         let (taken, most, what) = match purpose {
             Purpose::Watch => (&self.watchers, MAX_WATCHERS, "readers of /events"),
             Purpose::Export => (&self.exports, MAX_EXPORTS, "exports of the activity log"),
@@ -77,7 +77,7 @@ impl Readers {
             )
         } else {
             *table.entry(source).or_default() += 1;
-            return Ok(Place { taken: Arc::clone(taken), source });
+            return Ok(ReaderSlot { taken: Arc::clone(taken), source });
         };
         let text = format!("{full}: end one, or try again in {} s", RETRY_AFTER.as_secs());
         let mut failure = Failure::new(StatusCode::SERVICE_UNAVAILABLE, text);
@@ -86,7 +86,7 @@ impl Readers {
     }
 }
 
-impl Drop for Place {
+impl Drop for ReaderSlot {
     fn drop(&mut self) {
         let mut table = self.taken.table();
         if let Some(count) = table.get_mut(&self.source) {
@@ -100,12 +100,12 @@ impl Drop for Place {
 
 /// Whether a reader takes what it is given.
 #[derive(Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct ReaderPace {
     /// When it was given something that it has not asked on after.
     given: Option<Instant>,
 }
 
-impl Pace {
+impl ReaderPace {
     /// It is given something.
     pub(super) fn gives(&mut self, now: Instant) {
         self.given = Some(now);
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn places_are_bounded_over_all_and_from_one_address_and_given_back() {
-        let readers = Readers::default();
+        let readers = ReaderSlots::default();
         let remote = |last| Source::of([10, 0, 0, last].into());
         let enter = |source| readers.enter(Purpose::Watch, source);
         let mut open: Vec<_> = (0..16).map(|_| enter(remote(1)).unwrap()).collect();
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_reader_is_slow_only_where_something_waits_for_it() {
-        let (mut pace, start) = (Pace::default(), Instant::now());
+        let (mut pace, start) = (ReaderPace::default(), Instant::now());
         let late = start + PATIENCE + Duration::from_millis(1);
         assert_eq!(pace.asks(late), None, "nothing was given");
         pace.gives(start);

@@ -11,7 +11,7 @@ use super::State;
 use super::answer::{Failure, Success, encode};
 use super::query::Query;
 use crate::activity::Health;
-use crate::proxy::{Worker, held};
+use crate::proxy::{Worker, memory_budget};
 use crate::telemetry::calls::{Decision, Outcome, Refusal, Sums, Totals};
 use crate::telemetry::histogram::Durations;
 use crate::tool::OutputSchema;
@@ -44,7 +44,7 @@ pub(super) fn status(state: &State, worker: &Worker, query: Query) -> Result<Byt
             sessions: state.sessions.count(),
             connections: connections.map(|open| open.load(Ordering::Relaxed)).sum(),
             held: (&proxy.held).into(),
-            behind: (&proxy.behind).into(),
+            behind: (&proxy.judging_budget).into(),
         },
         schemas: schemas(worker),
         activity,
@@ -92,7 +92,7 @@ fn schemas(worker: &Worker) -> Schemas {
             OutputSchema::Absent | OutputSchema::Compiled(_) => {}
         }
     }
-    let disagreements = worker.proxy.judges.disagreements();
+    let disagreements = worker.proxy.validation_pool.disagreements();
     Schemas { unusable, compiling, judged_by_tape_alone, disagreements }
 }
 
@@ -171,8 +171,8 @@ struct Room {
     limit: u64,
 }
 
-impl From<&held::Budget> for Room {
-    fn from(budget: &held::Budget) -> Self {
+impl From<&memory_budget::MemoryBudget> for Room {
+    fn from(budget: &memory_budget::MemoryBudget) -> Self {
         Self { bytes: budget.used(), limit: budget.limit() }
     }
 }

@@ -12,7 +12,7 @@ use super::exposed;
 use super::listing::Listed;
 use crate::json::span::Span;
 use crate::tool::Annotations;
-use crate::tool::repeats::{Invalid, Repeats};
+use crate::tool::parameter_headers::{InvalidHeaderAnnotation, ParameterHeaders};
 
 /// Longest name of a tool, in bytes.
 pub const MAX_NAME_BYTES: usize = 256;
@@ -39,7 +39,7 @@ pub struct DiscoveredTool {
     pub(super) annotations: Annotations,
     /// Which parameters headers repeat. Whether what is invalid there matters depends on how its
     /// server is reached.
-    pub(crate) repeats: Result<Option<Arc<Repeats>>, Invalid>,
+    pub(crate) parameter_headers: Result<Option<Arc<ParameterHeaders>>, InvalidHeaderAnnotation>,
     /// The whole element.
     pub(super) raw: Box<RawValue>,
     /// Where the value of `name` stands in it.
@@ -94,10 +94,11 @@ impl DiscoveredTool {
             Some(raw) => serde_json::from_str(raw.get())
                 .map_err(|error| format!("{name}: annotations: {error}"))?,
         };
-        let repeats = Repeats::read(&fields.input_schema).map(|found| found.map(Arc::new));
+        let parameter_headers =
+            ParameterHeaders::read(&fields.input_schema).map(|found| found.map(Arc::new));
         Ok(Self {
             name,
-            repeats,
+            parameter_headers,
             title: fields.title.map(|title| cut(title, MAX_TITLE_BYTES)),
             description: cut(fields.description.unwrap_or_default(), MAX_DESCRIPTION_BYTES),
             input_schema: fields.input_schema,

@@ -45,7 +45,7 @@ struct Header {
 
 /// Why a file is not used. Names no path: [`path`] does.
 #[derive(Debug, thiserror::Error)]
-pub enum Unusable {
+pub enum UnusableFile {
     /// It cannot be read.
     #[error("cannot be read: {0}")]
     Io(#[from] io::Error),
@@ -139,17 +139,17 @@ pub fn remove(folder: &Path, server: &str) -> io::Result<()> {
 ///
 /// # Errors
 /// The file is there and cannot be used.
-pub fn read(folder: &Path, server: &str) -> Result<Option<Vec<DiscoveredTool>>, Unusable> {
+pub fn read(folder: &Path, server: &str) -> Result<Option<Vec<DiscoveredTool>>, UnusableFile> {
     let path = path(folder, server);
     let text = match fs::metadata(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error.into()),
         Ok(metadata) if metadata.len() > MAX_FILE_BYTES => {
-            return Err(Unusable::Damaged(format!("larger than {MAX_FILE_BYTES} bytes")));
+            return Err(UnusableFile::Damaged(format!("larger than {MAX_FILE_BYTES} bytes")));
         }
         Ok(_) => fs::read_to_string(&path)?,
     };
-    parse(&text, server).map(Some).map_err(Unusable::Damaged)
+    parse(&text, server).map(Some).map_err(UnusableFile::Damaged)
 }
 
 fn parse(text: &str, server: &str) -> Result<Vec<DiscoveredTool>, String> {

@@ -235,7 +235,7 @@ fn plain(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::samples::{QUERIES, TOOLS};
-    use super::whole::Whole;
+    use super::whole::WholeIndex;
     use super::*;
     use crate::catalog::{Catalog, DiscoveredTool, ServerSettings, Settings, Snapshot};
     use serde_json::Value;
@@ -310,7 +310,7 @@ mod tests {
             let (server, from) = change(round);
             catalog.replace_server(server, set(server, from));
             let snapshot = catalog.load();
-            let whole = Whole::build(&lexicon, snapshot.tools());
+            let whole = WholeIndex::build(&lexicon, snapshot.tools());
             for query in &queries {
                 let expected: Vec<_> = whole.search(query);
                 let found = snapshot.search(query, usize::MAX);

@@ -19,8 +19,8 @@ use serde_json::value::RawValue;
 
 use super::args::Global;
 use super::failure::{Exit, Failure};
-use super::http::{Answer, Client, Unanswered, hint};
-use super::scratch::Scratch;
+use super::http::{HttpAnswer, HttpClient, Unanswered, hint};
+use super::scratch::ScratchFolder;
 use super::{config, log, running, serve};
 use crate::api::{self, SOURCE};
 use crate::downstream::body::Body;
@@ -41,7 +41,7 @@ const ESCAPED: &AsciiSet =
 #[derive(Debug)]
 pub(super) enum Backend {
     /// One that runs already.
-    Remote(Client),
+    Remote(HttpClient),
     /// One that was opened for this command.
     Local(Local),
 }
@@ -87,7 +87,7 @@ pub(super) fn with(
             return Err(unreachable(&nobody));
         }
         Needs::Activity => {
-            let scratch = scratch.insert(Scratch::watched("read")?);
+            let scratch = scratch.insert(ScratchFolder::watched("read")?);
             App::read(loaded.config, scratch.path(), log.lines())
         }
         Needs::Catalog | Needs::Calls => App::start(loaded.config, log.lines()),
@@ -137,10 +137,15 @@ impl Local {
         Ok(api::handle_own(&self.shared.api, &self.worker, request).await)
     }
 
-    async fn request(&self, method: Method, target: &str, body: Bytes) -> Result<Answer, Failure> {
+    async fn request(
+        &self,
+        method: Method,
+        target: &str,
+        body: Bytes,
+    ) -> Result<HttpAnswer, Failure> {
         let (parts, body) = self.send(method, target, body).await?.into_parts();
         let body = body.collect().await.map_err(Failure::failed)?.to_bytes();
-        Ok(Answer { status: parts.status, headers: parts.headers, body })
+        Ok(HttpAnswer { status: parts.status, headers: parts.headers, body })
     }
 }
 
@@ -182,7 +187,7 @@ impl Backend {
         while let Some(chunk) = body.try_next().await? {
             text.extend_from_slice(&chunk);
         }
-        let answer = Answer { status: parts.status, headers: parts.headers, body: text.into() };
+        let answer = HttpAnswer { status: parts.status, headers: parts.headers, body: text.into() };
         match unwrap(answer, place, Exit::Usage) {
             Ok(_) => Err(Failure::failed(format!("{place} answers {}", parts.status))),
             Err(failure) => Err(failure),
@@ -246,7 +251,7 @@ pub(super) fn target(segments: &[&str], query: &[(&str, Option<&str>)]) -> Strin
 }
 
 #[derive(Deserialize)]
-struct Envelope<'a> {
+struct RestEnvelope<'a> {
     success: bool,
     #[serde(borrow)]
     data: Option<&'a RawValue>,
@@ -255,7 +260,7 @@ struct Envelope<'a> {
 }
 
 /// Opens the envelope of an answer; `refused` is how the command ends on a 400.
-fn unwrap(answer: Answer, place: &str, refused: Exit) -> Result<Data, Failure> {
+fn unwrap(answer: HttpAnswer, place: &str, refused: Exit) -> Result<Data, Failure> {
     let stranger = || {
         let status = answer.status;
         Failure::new(
@@ -263,7 +268,8 @@ fn unwrap(answer: Answer, place: &str, refused: Exit) -> Result<Data, Failure> {
             format!("{place} answers, but not as mcpproxy does ({status}): is the port another's?"),
         )
     };
-    let envelope: Envelope<'_> = serde_json::from_slice(&answer.body).map_err(|_| stranger())?;
+    let envelope: RestEnvelope<'_> =
+        serde_json::from_slice(&answer.body).map_err(|_| stranger())?;
     match (envelope.success, envelope.data, envelope.error) {
         (true, Some(data), _) => Ok(Data(answer.body.slice_ref(data.get().as_bytes()))),
         (false, _, Some(error)) => {
@@ -293,8 +299,8 @@ fn unreachable(error: &Unanswered) -> Failure {
 mod tests {
     use super::*;
 
-    fn answer(status: u16, body: &str) -> Answer {
-        Answer {
+    fn answer(status: u16, body: &str) -> HttpAnswer {
+        HttpAnswer {
             status: StatusCode::from_u16(status).unwrap(),
             headers: http::HeaderMap::new(),
             body: Bytes::copy_from_slice(body.as_bytes()),

@@ -29,12 +29,12 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 
 use self::link::{Failed, Link, Reply};
-use self::message::{Kind, Message};
+use self::message::{ClientMessage, ClientMessageKind};
 use self::reading::{Gathering, Line, Room};
 use self::session::Session;
 use super::http::hint;
 use crate::downstream::lines::Lines;
-use crate::proxy::ending::CUT_OFF;
+use crate::proxy::shutdown::CUT_OFF;
 use crate::server::DRAIN_TIMEOUT;
 use crate::wire::headers::SESSION_ID;
 use crate::wire::jsonrpc::{self, Code};
@@ -78,7 +78,7 @@ where
         session: Session::default(),
         room: Room::default(),
         out,
-        under_way: RefCell::default(),
+        in_flight: RefCell::default(),
         answers: RefCell::default(),
         stream: RefCell::default(),
     });
@@ -86,7 +86,7 @@ where
     let mut lines = Lines::new(input);
     let read = loop {
         match lines.next().await {
-            Ok(Some(Ok(line))) => bridge.take(Message::read(line), &mut requests).await,
+            Ok(Some(Ok(line))) => bridge.take(ClientMessage::read(line), &mut requests).await,
             Ok(Some(Err(too_long))) => {
                 let text = format!("Invalid Request: {too_long}");
                 bridge.say(jsonrpc::error(None, Code::InvalidRequest, &text)).await;
@@ -107,7 +107,7 @@ struct Bridge {
     room: Room,
     out: mpsc::Sender<Line>,
     /// The requests under way, by their raw ids.
-    under_way: RefCell<HashMap<Bytes, UnderWay>>,
+    in_flight: RefCell<HashMap<Bytes, InFlight>>,
     /// Answers of the client on their way: nothing that follows waits for them, since a server may
     /// be slow to read its own.
     answers: RefCell<JoinSet<()>>,
@@ -116,7 +116,7 @@ struct Bridge {
 }
 
 /// What is known of a request that has no answer yet.
-struct UnderWay {
+struct InFlight {
     task: AbortHandle,
     modern: bool,
     listens: bool,
@@ -124,35 +124,40 @@ struct UnderWay {
 
 impl Bridge {
     /// Carries one message: a request beside the others, everything else before the next line.
-    async fn take(self: &Rc<Self>, message: Message, requests: &mut JoinSet<()>) {
+    async fn take(self: &Rc<Self>, message: ClientMessage, requests: &mut JoinSet<()>) {
         match &message.kind {
-            Kind::Request(_) | Kind::Listen(_) | Kind::Other(_) => {
+            ClientMessageKind::Request(_)
+            | ClientMessageKind::Listen(_)
+            | ClientMessageKind::Other(_) => {
                 while requests.len() >= MAX_REQUESTS {
                     requests.join_next().await;
                 }
                 while requests.try_join_next().is_some() {}
                 let modern = message.modern.is_some();
-                let listens = matches!(message.kind, Kind::Listen(_));
+                let listens = matches!(message.kind, ClientMessageKind::Listen(_));
                 let ids = message.ids().to_vec();
                 let bridge = Rc::clone(self);
                 let task = requests.spawn_local(async move { bridge.answer(message).await });
                 for id in ids {
-                    let under_way = UnderWay { task: task.clone(), modern, listens };
-                    self.under_way.borrow_mut().insert(id, under_way);
+                    let in_flight = InFlight { task: task.clone(), modern, listens };
+                    self.in_flight.borrow_mut().insert(id, in_flight);
                 }
             }
-            Kind::Initialize(_) => {
+            ClientMessageKind::Initialize(_) => {
                 self.stop_stream();
                 self.session.forget();
                 self.answer(message).await;
             }
-            Kind::Cancelled(id) if self.closes(id) => {}
-            Kind::Response if self.has_room_for_answer() => {
+            ClientMessageKind::Cancelled(id) if self.closes(id) => {}
+            ClientMessageKind::Response if self.has_room_for_answer() => {
                 let bridge = Rc::clone(self);
                 let task = async move { bridge.tell_in_time(message).await };
                 self.answers.borrow_mut().spawn_local(task);
             }
-            Kind::Cancelled(_) | Kind::OneWay | Kind::Initialized | Kind::Response => {
+            ClientMessageKind::Cancelled(_)
+            | ClientMessageKind::OneWay
+            | ClientMessageKind::Initialized
+            | ClientMessageKind::Response => {
                 Rc::clone(self).tell_in_time(message).await;
             }
         }
@@ -165,10 +170,10 @@ impl Bridge {
     }
 
     /// Sends a message to which nothing comes back, within [`ONE_WAY_LIMIT`].
-    async fn tell_in_time(self: Rc<Self>, message: Message) {
+    async fn tell_in_time(self: Rc<Self>, message: ClientMessage) {
         let sent = tokio::time::timeout(ONE_WAY_LIMIT, self.tell(&message)).await;
         match sent.unwrap_or(Err(Failed::Broken("no answer in time".to_owned()))) {
-            Ok(()) if message.kind == Kind::Initialized => self.open_stream(),
+            Ok(()) if message.kind == ClientMessageKind::Initialized => self.open_stream(),
             Ok(()) => {}
             Err(error) => tracing::warn!("a notification or an answer did not arrive: {error}"),
         }
@@ -177,16 +182,16 @@ impl Bridge {
     /// Ends a modern request that the client cancels: closing its stream is what says so
     /// (MCP 2026-07-28 §Cancellation). False for what is cancelled by a message.
     fn closes(&self, id: &Bytes) -> bool {
-        let mut under_way = self.under_way.borrow_mut();
-        let modern = under_way.get(id).is_some_and(|request| request.modern);
-        if modern && let Some(request) = under_way.remove(id) {
+        let mut in_flight = self.in_flight.borrow_mut();
+        let modern = in_flight.get(id).is_some_and(|request| request.modern);
+        if modern && let Some(request) = in_flight.remove(id) {
             request.task.abort();
         }
         modern
     }
 
     /// Sends a message to which nothing comes back, unless it is not one.
-    async fn tell(self: &Rc<Self>, message: &Message) -> Result<(), Failed> {
+    async fn tell(self: &Rc<Self>, message: &ClientMessage) -> Result<(), Failed> {
         let reply = self.post(message).await?;
         let status = reply.status();
         let refusal = collect(reply, MAX_REFUSAL_BYTES).await?;
@@ -199,7 +204,7 @@ impl Bridge {
     }
 
     /// Sends a request and hands on what comes back; whatever happens, the client is answered.
-    async fn answer(self: &Rc<Self>, message: Message) {
+    async fn answer(self: &Rc<Self>, message: ClientMessage) {
         let (told, failed) = match self.post(&message).await {
             Ok(reply) => self.hand_on(&message, reply).await,
             Err(error) => (false, Some(format!("{}: {error}", self.gone()))),
@@ -213,19 +218,19 @@ impl Bridge {
             }
         }
         for id in message.ids() {
-            self.under_way.borrow_mut().remove(id);
+            self.in_flight.borrow_mut().remove(id);
         }
     }
 
     /// Posts a message in its session, which is made anew where the server has forgotten it.
-    async fn post(self: &Rc<Self>, message: &Message) -> Result<Reply, Failed> {
+    async fn post(self: &Rc<Self>, message: &ClientMessage) -> Result<Reply, Failed> {
         let mut again = false;
         loop {
             let mut headers = self.session.headers();
             if let Some(modern) = &message.modern {
                 headers.clone_from(modern);
             }
-            if matches!(message.kind, Kind::Initialize(_)) {
+            if matches!(message.kind, ClientMessageKind::Initialize(_)) {
                 headers.clear();
             }
             let used = headers.get(SESSION_ID).cloned();
@@ -270,7 +275,7 @@ impl Bridge {
     }
 
     /// Hands on the messages of a reply. Whether the client has its answer, and what went wrong.
-    async fn hand_on(&self, message: &Message, mut reply: Reply) -> (bool, Option<String>) {
+    async fn hand_on(&self, message: &ClientMessage, mut reply: Reply) -> (bool, Option<String>) {
         let status = reply.status();
         if !status.is_success() {
             return match collect(reply, MAX_REFUSAL_BYTES).await {
@@ -282,7 +287,7 @@ impl Bridge {
                 Err(error) => (false, Some(format!("{}: {error}", self.gone()))),
             };
         }
-        let opens = matches!(message.kind, Kind::Initialize(_));
+        let opens = matches!(message.kind, ClientMessageKind::Initialize(_));
         let id = reply.header(SESSION_ID).cloned();
         let mut gathering = Gathering::of(&self.room, &reply);
         let events = gathering.is_events();
@@ -319,7 +324,7 @@ impl Bridge {
     /// Lets the requests under way finish, then says goodbye.
     async fn drain(self: &Rc<Self>, mut requests: JoinSet<()>) {
         self.stop_stream();
-        for request in self.under_way.borrow().values().filter(|request| request.listens) {
+        for request in self.in_flight.borrow().values().filter(|request| request.listens) {
             request.task.abort();
         }
         let mut answers = self.answers.take();
@@ -330,8 +335,8 @@ impl Bridge {
         if tokio::time::timeout(DRAIN_TIMEOUT, finished).await.is_err() {
             tracing::warn!("{} requests were still without an answer", requests.len());
             requests.shutdown().await;
-            let cut = |(id, request): (&Bytes, &UnderWay)| (!request.listens).then(|| id.clone());
-            let cut: Vec<Bytes> = self.under_way.borrow().iter().filter_map(cut).collect();
+            let cut = |(id, request): (&Bytes, &InFlight)| (!request.listens).then(|| id.clone());
+            let cut: Vec<Bytes> = self.in_flight.borrow().iter().filter_map(cut).collect();
             for id in cut {
                 self.say(jsonrpc::error(Some(&id), Code::Internal, CUT_OFF)).await;
             }
@@ -357,10 +362,10 @@ async fn collect(mut reply: Reply, limit: usize) -> Result<Bytes, Failed> {
 /// What a refusal says, in one line.
 fn refused(status: StatusCode, body: &[u8]) -> String {
     #[derive(serde::Deserialize)]
-    struct Envelope {
+    struct ErrorBody {
         error: String,
     }
-    let said = serde_json::from_slice::<Envelope>(body).map(|envelope| envelope.error);
+    let said = serde_json::from_slice::<ErrorBody>(body).map(|envelope| envelope.error);
     let said = said.unwrap_or_else(|_| String::from_utf8_lossy(body).trim().to_owned());
     format!("mcpproxy answered HTTP {}: {said}{}", status.as_u16(), hint(status))
 }

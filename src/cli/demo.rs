@@ -13,11 +13,11 @@ use serde_json::{Value, json};
 use super::activity::{Intents, row};
 use super::args::Global;
 use super::backend::{Backend, target};
-use super::demo_upstream::Server;
+use super::demo_upstream::DemoServer;
 use super::failure::Failure;
-use super::http::{Answer, Client, McpSession};
+use super::http::{HttpAnswer, HttpClient, McpSession};
 use super::output::{clean, draw, list, text};
-use super::scratch::Scratch;
+use super::scratch::ScratchFolder;
 use super::{log, serve};
 use crate::config::{self, Flags};
 use crate::server::{self, App};
@@ -111,7 +111,7 @@ fn steps() -> [Step; 5] {
 /// Runs the demo: a proxy with a throw-away store, an upstream, five calls.
 pub(super) fn run(global: &Global) -> Result<(), Failure> {
     let log = log::start(global.log_level.as_deref().unwrap_or("error"), log::Shape::Text);
-    let folder = Scratch::new("demo")?;
+    let folder = ScratchFolder::new("demo")?;
     let key = serve::random()?.iter().fold(String::new(), |key, byte| format!("{key}{byte:02x}"));
     let program = std::env::current_exe().map_err(Failure::failed)?;
     let config = json!({
@@ -127,7 +127,7 @@ pub(super) fn run(global: &Global) -> Result<(), Failure> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(Failure::failed)?;
     let app = App::start(config, log.lines()).map_err(|error| serve::not_started(&error))?;
     let server = app.serve(listener).map_err(|error| serve::not_started(&error))?;
-    let client = Client::new(server.address(), &key);
+    let client = HttpClient::new(server.address(), &key);
     let runtime = server::local_runtime().map_err(Failure::failed)?;
     let story = runtime.block_on(tell(client));
     let closed = server.close().map_err(|error| serve::store(&error));
@@ -138,7 +138,7 @@ pub(super) fn run(global: &Global) -> Result<(), Failure> {
 
 /// Makes the five calls against a running proxy and tells the story; fails if a fate is another
 /// than expected.
-pub(super) async fn tell(client: Client) -> Result<String, Failure> {
+pub(super) async fn tell(client: HttpClient) -> Result<String, Failure> {
     let mut story = format!(
         "mcpproxy demo: five calls through the proxy, five different fates\n\n  \
          agent ──MCP over HTTP──▶ mcpproxy {} ──stdio──▶ demo server\n",
@@ -148,7 +148,7 @@ pub(super) async fn tell(client: Client) -> Result<String, Failure> {
     let mut agent = McpSession::open(client.authority()).await.map_err(lost)?;
     let backend = Backend::Remote(client);
     // What the server answers, computed beside the proxy: the bytes to compare with.
-    let mut server = Server::new();
+    let mut server = DemoServer::new();
     let mut odd = Vec::new();
     for (index, step) in steps().iter().enumerate() {
         let arguments = json!({
@@ -192,13 +192,13 @@ struct Told {
 }
 
 impl Told {
-    fn read(answer: &Answer) -> Result<Self, Failure> {
+    fn read(answer: &HttpAnswer) -> Result<Self, Failure> {
         #[derive(Deserialize)]
-        struct Message<'a> {
+        struct CallReply<'a> {
             #[serde(borrow)]
             result: Option<&'a RawValue>,
         }
-        let message: Option<Message<'_>> = serde_json::from_slice(&answer.body).ok();
+        let message: Option<CallReply<'_>> = serde_json::from_slice(&answer.body).ok();
         let Some(result) = message.and_then(|message| message.result) else {
             let body = String::from_utf8_lossy(&answer.body);
             return Err(Failure::failed(format!("not a tool result ({}): {body}", answer.status)));
@@ -320,7 +320,7 @@ mod tests {
     fn told(result: &Value) -> Told {
         let body = json!({"jsonrpc": "2.0", "id": 1, "result": result}).to_string();
         let headers = http::HeaderMap::new();
-        let answer = Answer { status: http::StatusCode::OK, headers, body: body.into() };
+        let answer = HttpAnswer { status: http::StatusCode::OK, headers, body: body.into() };
         Told::read(&answer).unwrap()
     }
 

@@ -23,7 +23,7 @@ const ROWS: usize = 6 * 1024;
 
 /// Answers one request per line until stdin ends.
 pub(super) fn run() -> std::io::Result<()> {
-    let mut server = Server::new();
+    let mut server = DemoServer::new();
     let mut stdout = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
         if let Some(answer) = server.message(&line?) {
@@ -36,7 +36,7 @@ pub(super) fn run() -> std::io::Result<()> {
 
 /// The server's state.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct DemoServer {
     notes: Vec<String>,
 }
 
@@ -49,7 +49,7 @@ struct Request<'a> {
     params: Value,
 }
 
-impl Server {
+impl DemoServer {
     pub(super) fn new() -> Self {
         Self { notes: vec!["water the plants".to_owned(), "call Ada".to_owned()] }
     }
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     fn answer(line: &str) -> Value {
-        serde_json::from_str(&Server::new().message(line).unwrap()).unwrap()
+        serde_json::from_str(&DemoServer::new().message(line).unwrap()).unwrap()
     }
 
     #[test]
@@ -183,13 +183,13 @@ mod tests {
         let unknown = answer(r#"{"jsonrpc":"2.0","id":7,"method":"server/discover"}"#);
         assert_eq!(unknown["error"]["code"], -32601);
         let silent = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
-        assert_eq!(Server::new().message(silent), None);
-        assert_eq!(Server::new().message("not json"), None);
+        assert_eq!(DemoServer::new().message(silent), None);
+        assert_eq!(DemoServer::new().message("not json"), None);
     }
 
     #[test]
     fn every_tool_answers_and_only_two_misbehave() {
-        let mut server = Server::new();
+        let mut server = DemoServer::new();
         let arguments = json!({"text": "buy milk"});
         for tool in tools().as_array().unwrap() {
             let name = tool["name"].as_str().unwrap();

@@ -37,7 +37,7 @@ const MCP_REVISION: &str = "2025-06-18";
 
 /// A whole answer.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct HttpAnswer {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
@@ -73,12 +73,12 @@ pub(super) enum NotProven {
 
 /// Where a running proxy is, and how to be let in.
 #[derive(Clone, Debug)]
-pub(super) struct Client {
+pub(super) struct HttpClient {
     authority: String,
     api_key: String,
 }
 
-impl Client {
+impl HttpClient {
     /// `listen` is the config's: a wildcard address is reached by loopback.
     pub(super) fn new(listen: SocketAddr, api_key: &str) -> Self {
         let ip = match listen.ip() {
@@ -126,7 +126,7 @@ impl Client {
         method: Method,
         target: &str,
         body: Bytes,
-    ) -> Result<Answer, Unanswered> {
+    ) -> Result<HttpAnswer, Unanswered> {
         let request = Request::builder()
             .method(method)
             .uri(target)
@@ -210,7 +210,7 @@ impl McpSession {
         &mut self,
         tool: &str,
         arguments: &serde_json::Value,
-    ) -> Result<Answer, Unanswered> {
+    ) -> Result<HttpAnswer, Unanswered> {
         let params = serde_json::json!({"name": tool, "arguments": arguments});
         self.request("tools/call", &params).await
     }
@@ -219,7 +219,7 @@ impl McpSession {
         &mut self,
         method: &str,
         params: &serde_json::Value,
-    ) -> Result<Answer, Unanswered> {
+    ) -> Result<HttpAnswer, Unanswered> {
         self.last_id += 1;
         let message = serde_json::json!({
             "jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params,
@@ -227,7 +227,7 @@ impl McpSession {
         self.post(message.to_string()).await
     }
 
-    async fn post(&self, message: String) -> Result<Answer, Unanswered> {
+    async fn post(&self, message: String) -> Result<HttpAnswer, Unanswered> {
         let mut request = Request::builder()
             .method(Method::POST)
             .uri("/mcp")
@@ -284,7 +284,7 @@ pub(super) async fn prove(
     api_key: &str,
 ) -> Result<(), NotProven> {
     #[derive(serde::Deserialize)]
-    struct Answer {
+    struct HttpAnswer {
         data: Data,
     }
     #[derive(serde::Deserialize)]
@@ -302,7 +302,7 @@ pub(super) async fn prove(
         let body = sender.send_request(request).await.ok()?.into_body();
         let body = Limited::new(body, MAX_PROOF_BYTES).collect().await.ok()?.to_bytes();
         sender.ready().await.ok()?;
-        let answer: Answer = serde_json::from_slice(&body).ok()?;
+        let answer: HttpAnswer = serde_json::from_slice(&body).ok()?;
         blake3::Hash::from_hex(answer.data.proof).ok()
     };
     let told = tokio::time::timeout(PROOF_TIMEOUT, told).await.ok().flatten();
@@ -320,7 +320,7 @@ async fn exchange(
     api_key: &str,
     request: http::request::Builder,
     body: Bytes,
-) -> Result<Answer, Unanswered> {
+) -> Result<HttpAnswer, Unanswered> {
     let broken =
         |error: &dyn std::fmt::Display| Unanswered::Broken(authority.to_owned(), error.to_string());
     let (mut sender, connection, dialled, request) = connect(authority, request, body).await?;
@@ -332,7 +332,7 @@ async fn exchange(
         let (parts, body) = response.into_parts();
         let body = Limited::new(body, MAX_ANSWER_BYTES);
         let body = body.collect().await.map_err(|error| broken(&error))?.to_bytes();
-        Ok(Answer { status: parts.status, headers: parts.headers, body })
+        Ok(HttpAnswer { status: parts.status, headers: parts.headers, body })
     };
     // The connection ends once the sender is gone; what it has to say is in the answer's error.
     let (answer, _) = tokio::join!(answer, connection);
@@ -385,7 +385,7 @@ mod tests {
     #[tokio::test]
     async fn a_request_carries_key_and_host_and_the_answer_its_bytes() {
         let (listener, address) = listener().await;
-        let client = Client::new(address, "secret");
+        let client = HttpClient::new(address, "secret");
         let reply =
             "HTTP/1.1 400 Bad Request\r\ncontent-length: 7\r\nx-request-id: r1\r\n\r\n{\"a\":1}";
         let (sent, answer) = tokio::join!(
@@ -404,7 +404,7 @@ mod tests {
     #[tokio::test]
     async fn nobody_there_is_told_apart_from_a_broken_answer() {
         let (listener, address) = listener().await;
-        let client = Client::new(address, "k");
+        let client = HttpClient::new(address, "k");
         let reply = "HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\nshort";
         let (_, answer) = tokio::join!(
             scripted(listener, "k", reply),
@@ -418,7 +418,7 @@ mod tests {
     #[tokio::test]
     async fn whoever_has_another_key_is_sent_nothing_after_its_proof() {
         let (listener, address) = listener().await;
-        let client = Client::new(address, "secret");
+        let client = HttpClient::new(address, "secret");
         let (sent, answer) = tokio::join!(
             scripted(listener, "another", ""),
             client.request(Method::GET, "/", Bytes::new())
@@ -435,7 +435,7 @@ mod tests {
             ("[::]:9000", "[::1]:9000"),
             ("192.168.1.2:80", "192.168.1.2:80"),
         ] {
-            assert_eq!(Client::new(listen.parse().unwrap(), "").authority(), authority);
+            assert_eq!(HttpClient::new(listen.parse().unwrap(), "").authority(), authority);
         }
     }
 }

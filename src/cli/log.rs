@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
 
-use super::visible::Visible;
+use super::terminal_safe::Visible;
 use crate::telemetry::Lines;
 use crate::upstream::TALKATIVE;
 

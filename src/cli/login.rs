@@ -15,7 +15,7 @@ use super::{config, log};
 use crate::config::Config;
 use crate::config::servers::Server;
 use crate::server;
-use crate::upstream::oauth::{self, LoginError, Store};
+use crate::upstream::oauth::{self, LoginError, TokenStore};
 
 /// Logs in with a server: prints the URL to open and waits for the browser to come back.
 pub(super) fn log_in(
@@ -62,7 +62,7 @@ pub(super) fn log_in(
 pub(super) fn log_out(global: &Global, output: &Output, name: &str) -> Result<(), Failure> {
     let loaded = config::load(global, None)?;
     find(&loaded.config, name)?;
-    let was = Store::new(&loaded.config.data_dir, name).forget().map_err(Failure::failed)?;
+    let was = TokenStore::new(&loaded.config.data_dir, name).forget().map_err(Failure::failed)?;
     output.print(&json!({"server": name, "was_logged_in": was}).to_string(), |_| {
         clean(&match was {
             true => format!("logged out from {name}"),

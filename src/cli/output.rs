@@ -1,7 +1,7 @@
 //! How results look: tables that fit the terminal, JSON as it came, YAML; icons for people only.
 //!
 //! Also the one place that writes to stdout, where a reader that left early (`| head`) is no
-//! error. What servers and agents wrote is made safe to look at in [`super::visible`].
+//! error. What servers and agents wrote is made safe to look at in [`super::terminal_safe`].
 
 use std::borrow::Cow;
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::args::{Format, Global};
 use super::failure::Failure;
-pub(super) use super::visible::clean;
+pub(super) use super::terminal_safe::clean;
 
 /// Most characters of one table cell; the rest is for `show`.
 const CELL_CHARS: usize = 160;

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use super::http::Client;
+use super::http::HttpClient;
 use crate::config::Config;
 use crate::os::private;
 
@@ -41,13 +41,13 @@ impl Drop for Announced {
 }
 
 /// Where the config says that a proxy listens.
-pub(super) fn configured(config: &Config) -> Client {
-    Client::new(config.listen, config.key())
+pub(super) fn configured(config: &Config) -> HttpClient {
+    HttpClient::new(config.listen, config.key())
 }
 
 /// The proxy to talk to: the one where the config says, else the one elsewhere. A stranger where
 /// the config says is told of by the first request, which does not reach it.
-pub(super) async fn find(config: &Config) -> Option<Client> {
+pub(super) async fn find(config: &Config) -> Option<HttpClient> {
     let client = configured(config);
     if !client.is_there().await {
         return elsewhere(config).await;
@@ -61,9 +61,9 @@ pub(super) async fn find(config: &Config) -> Option<Client> {
 }
 
 /// The proxy that owns the data folder, if it runs and listens elsewhere.
-pub(super) async fn elsewhere(config: &Config) -> Option<Client> {
+pub(super) async fn elsewhere(config: &Config) -> Option<HttpClient> {
     let text = fs::read_to_string(config.data_dir.join(FILE)).ok()?;
     let listen = text.trim().parse().ok().filter(|listen| *listen != config.listen)?;
-    let client = Client::new(listen, config.key());
+    let client = HttpClient::new(listen, config.key());
     client.is_mcpproxy().await.then_some(client)
 }

@@ -15,9 +15,9 @@ const INTERRUPTED: i32 = 130;
 
 /// A folder that only its owner can read.
 #[derive(Debug)]
-pub(super) struct Scratch(PathBuf);
+pub(super) struct ScratchFolder(PathBuf);
 
-impl Scratch {
+impl ScratchFolder {
     /// Makes one; `what` it is for is in its name.
     pub(super) fn new(what: &str) -> Result<Self, Failure> {
         let folder = name(what)?;
@@ -66,7 +66,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchFolder {
     fn drop(&mut self) {
         // What cannot be removed is left to the system, which clears its temporary folder.
         let _ = std::fs::remove_dir_all(&self.0);

@@ -80,7 +80,7 @@ fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {
 pub(super) fn not_started(error: &StartError) -> Failure {
     match error {
         StartError::Activity(error) => store(error),
-        StartError::Guard(_) => Failure::new(Exit::Config, error),
+        StartError::HostCheck(_) => Failure::new(Exit::Config, error),
         StartError::Folder { .. } | StartError::System(_) => Failure::failed(error),
     }
 }

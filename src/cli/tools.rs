@@ -9,7 +9,7 @@ use super::backend::{Backend, Data, target};
 use super::failure::Failure;
 use super::output::{Output, cell, clean, cut, list, text};
 use super::pages;
-use super::visible::{line, quoted};
+use super::terminal_safe::{line, quoted};
 
 /// Most characters of a description in a list.
 const DESCRIPTION_CHARS: usize = 70;

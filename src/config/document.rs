@@ -27,12 +27,12 @@ const FORM: ParseOptions = ParseOptions {
 
 /// A text and the object that it holds.
 #[derive(Debug, Default)]
-pub(super) struct Document<'t> {
+pub(super) struct ConfigDocument<'t> {
     text: &'t str,
     root: Option<Object<'t>>,
 }
 
-impl<'t> Document<'t> {
+impl<'t> ConfigDocument<'t> {
     /// Reads `text`; a blank one is an empty object. What is wrong goes to `problems`; of a text
     /// that cannot be read as a whole nothing is left.
     pub(super) fn parse(text: &'t str, problems: &mut Vec<Problem>) -> (Self, Map<String, Value>) {
@@ -184,7 +184,7 @@ mod tests {
 
     fn problems(text: &str) -> Vec<String> {
         let mut problems = Vec::new();
-        Document::parse(text, &mut problems);
+        ConfigDocument::parse(text, &mut problems);
         problems.iter().map(ToString::to_string).collect()
     }
 
@@ -236,7 +236,7 @@ mod tests {
     fn a_blank_file_is_an_empty_config() {
         for text in ["", " \n", "\u{feff}", "{}", "\u{feff}{}", "// nothing yet\n", "/**/{,}"] {
             let mut problems = Vec::new();
-            let (_, read) = Document::parse(text, &mut problems);
+            let (_, read) = ConfigDocument::parse(text, &mut problems);
             assert_eq!(read, Map::new(), "{text:?}");
             assert_eq!(problems.is_empty(), !text.contains(','), "{text:?}: {problems:?}");
         }
@@ -246,7 +246,7 @@ mod tests {
     fn comments_and_trailing_commas_are_read_as_vs_code_reads_them() {
         let text = "// ours\n{\n  /* a\n  b */ \"a\": [1, 2,], // \"x\": 1\n  \"u\": \"http://h/*\",\n}\n// end";
         let mut problems = Vec::new();
-        let (document, read) = Document::parse(text, &mut problems);
+        let (document, read) = ConfigDocument::parse(text, &mut problems);
         assert_eq!(problems, []);
         assert_eq!(Value::Object(read), json!({"a": [1, 2], "u": "http://h/*"}));
         let place = document.place(&KeyPath::root("a").element(1));
@@ -256,13 +256,13 @@ mod tests {
     #[test]
     fn values_are_read_as_they_are() {
         let text = r#"{"a":[1,-1,1.5,18446744073709551615,true,null,"s\u00e9\n",{"b":{}}]}"#;
-        let (_, read) = Document::parse(text, &mut Vec::new());
+        let (_, read) = ConfigDocument::parse(text, &mut Vec::new());
         assert_eq!(Value::Object(read), serde_json::from_str::<Value>(text).unwrap());
     }
 
     #[test]
     fn what_is_not_there_stands_where_it_should() {
-        let (document, _) = Document::parse("{\n \"a\": {\"b\": 1}}", &mut Vec::new());
+        let (document, _) = ConfigDocument::parse("{\n \"a\": {\"b\": 1}}", &mut Vec::new());
         for (path, column) in [
             (KeyPath::root("a"), 7),
             (KeyPath::root("a").key("b"), 13),

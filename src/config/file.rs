@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use jsonc_parser::common::Ranged;
 
-use super::document::Document;
+use super::document::ConfigDocument;
 use super::problem::{Problem, Severity};
 use super::{ApiKey, Config, Flags, Parsed, check, parse_all};
 use crate::os::private;
@@ -191,7 +191,7 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
 fn with_api_key(text: &str, key: &str) -> String {
     let member = format!("\"api_key\": \"{key}\"");
     let bare = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let (document, _) = Document::parse(text, &mut Vec::new());
+    let (document, _) = ConfigDocument::parse(text, &mut Vec::new());
     let split =
         |at: usize| text.split_at_checked(text.len() - bare.len() + at).unwrap_or((text, ""));
     let Some(root) = document.root() else {
@@ -284,7 +284,7 @@ mod tests {
         ] {
             let written = with_api_key(text, KEY);
             assert_eq!(written, expected.replace("\"K\"", &format!("{KEY:?}")), "{text:?}");
-            let (_, value) = Document::parse(&written, &mut Vec::new());
+            let (_, value) = ConfigDocument::parse(&written, &mut Vec::new());
             assert_eq!(value["api_key"], KEY);
         }
     }

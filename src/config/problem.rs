@@ -6,7 +6,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use super::document::Document;
+use super::document::ConfigDocument;
 
 /// Most problems of one config that are collected; what comes after them is most often the same.
 pub(super) const MAX_PROBLEMS: usize = 200;
@@ -126,7 +126,7 @@ impl std::error::Error for Problem {}
 /// What was found so far in one document.
 #[derive(Debug)]
 pub(super) struct Findings<'t> {
-    document: Document<'t>,
+    document: ConfigDocument<'t>,
     /// Paths as they are read, and as they are written in the file.
     renamed: Vec<(KeyPath, KeyPath)>,
     errors: Vec<KeyPath>,
@@ -134,7 +134,7 @@ pub(super) struct Findings<'t> {
 }
 
 impl<'t> Findings<'t> {
-    pub(super) fn new(document: Document<'t>, problems: Vec<Problem>) -> Self {
+    pub(super) fn new(document: ConfigDocument<'t>, problems: Vec<Problem>) -> Self {
         Self { document, renamed: Vec::new(), errors: Vec::new(), problems }
     }
 

@@ -203,12 +203,13 @@ fn warn_of_what_comes_later(path: &KeyPath, tools: &ServerSettings, findings: &m
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::document::Document;
+    use crate::config::document::ConfigDocument;
     use serde_json::json;
 
     fn servers(value: Value) -> Result<(Vec<Server>, Vec<String>), String> {
         let text = value.to_string();
-        let mut findings = Findings::new(Document::parse(&text, &mut Vec::new()).0, Vec::new());
+        let mut findings =
+            Findings::new(ConfigDocument::parse(&text, &mut Vec::new()).0, Vec::new());
         let servers = read(value, &mut findings);
         let refused = findings.any_error();
         // The text here is no config, so its places mean nothing.

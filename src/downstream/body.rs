@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::Stream;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 
-use crate::downstream::under_way::{Taken, Watched};
+use crate::downstream::in_flight::{Taken, Watched};
 use crate::proxy::reply::{Aborted, Piece};
 use crate::wire::splice::Splice;
 

@@ -15,9 +15,9 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Response, StatusCode};
 
 use crate::downstream::body::Body;
+use crate::downstream::in_flight::{Taken, Watched};
+use crate::downstream::replay::{EventId, MAX_BYTES, Next, StreamKind};
 use crate::downstream::session::Session;
-use crate::downstream::streams::{EventId, Kind, MAX_BYTES, Next};
-use crate::downstream::under_way::{Taken, Watched};
 use crate::proxy::Worker;
 use crate::proxy::dispatch;
 use crate::proxy::reply::{Aborted, Piece};
@@ -318,7 +318,7 @@ impl Framer {
 
 impl Line {
     fn begin(session: &Arc<Session>) -> Self {
-        let stream = session.streams.begin(Kind::Reply);
+        let stream = session.streams.begin(StreamKind::Reply);
         Self { session: Arc::clone(session), stream, event: 0, parts: None, bytes: 0 }
     }
 
@@ -326,7 +326,7 @@ impl Line {
     fn start(&mut self) -> Bytes {
         self.event = self.session.streams.number(self.stream);
         (self.parts, self.bytes) = (Some(Vec::new()), 0);
-        let id = EventId { kind: Kind::Reply, stream: self.stream, event: self.event };
+        let id = EventId { kind: StreamKind::Reply, stream: self.stream, event: self.event };
         Encoder::id(&id.to_string())
     }
 
@@ -356,7 +356,7 @@ pub(super) fn resumed(session: &Arc<Session>, seen: EventId) -> Option<Response<
         attached: u64,
         after: u64,
     }
-    let attached = session.streams.attach(Kind::Reply, seen.stream)?;
+    let attached = session.streams.attach(StreamKind::Reply, seen.stream)?;
     let session = Arc::clone(session);
     let state = Resumed { session, stream: seen.stream, attached, after: seen.event };
     Some(response(state, async |state| {

@@ -20,12 +20,12 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 
 use crate::downstream::body::{Body, Streamed};
 use crate::downstream::events;
+use crate::downstream::in_flight::{InFlight, Taken, Watched};
 use crate::downstream::legacy::{self, SESSION_ID};
 use crate::downstream::modern;
 use crate::downstream::session::{Session, Sessions};
 use crate::downstream::source::Source;
-use crate::downstream::under_way::{Taken, UnderWay, Watched};
-use crate::output::Member;
+use crate::output::AnswerMember;
 use crate::proxy::Worker;
 use crate::proxy::client::Endpoint;
 use crate::proxy::dispatch::{self, Channel, MODERN};
@@ -54,7 +54,7 @@ pub const UNNAMED_TYPE: &str = "application/json";
 
 /// What one connection remembers between its requests.
 #[derive(Debug, Default)]
-pub struct Connection {
+pub struct ClientConnection {
     /// True once a request has come whole.
     pub used: Cell<bool>,
     /// The address of ours that it came to, where that is asked for.
@@ -66,14 +66,14 @@ pub struct Connection {
     /// The modern client that spoke last, so that one who says the same again costs less.
     pub(super) client: RefCell<Option<modern::Known>>,
     /// Its calls.
-    pub(super) under_way: Arc<UnderWay>,
+    pub(super) in_flight: Arc<InFlight>,
     /// What the last head said that came with a whole body.
     reading: Cell<Option<Reading>>,
     /// True if the present head was found to belong to that session.
     pub(super) belongs: Cell<bool>,
 }
 
-impl From<Source> for Connection {
+impl From<Source> for ClientConnection {
     /// A connection from there; nothing is known of it yet.
     fn from(source: Source) -> Self {
         Self { source, ..Self::default() }
@@ -84,7 +84,7 @@ impl From<Source> for Connection {
 pub(super) struct Post<'a> {
     pub(super) worker: &'a Rc<Worker>,
     pub(super) sessions: &'a Sessions,
-    pub(super) connection: &'a Connection,
+    pub(super) connection: &'a ClientConnection,
     pub(super) now_ms: u64,
     pub(super) head: &'a Parts,
     pub(super) endpoint: Endpoint,
@@ -125,7 +125,7 @@ impl Reading {
 pub async fn handle<B>(
     worker: &Rc<Worker>,
     sessions: &Sessions,
-    connection: &Connection,
+    connection: &ClientConnection,
     now_ms: u64,
     head: &Parts,
     body: B,
@@ -162,7 +162,7 @@ where
 pub async fn handle_whole(
     worker: &Rc<Worker>,
     sessions: &Sessions,
-    connection: &Connection,
+    connection: &ClientConnection,
     now_ms: u64,
     head: &Parts,
     repeated: bool,
@@ -185,7 +185,7 @@ impl<'a> Post<'a> {
     fn new(
         worker: &'a Rc<Worker>,
         sessions: &'a Sessions,
-        connection: &'a Connection,
+        connection: &'a ClientConnection,
         now_ms: u64,
         head: &'a Parts,
         Reading { endpoint, media, .. }: Reading,
@@ -265,13 +265,13 @@ pub(super) async fn reply(
 
 /// The status of an upstream's answer. What its client must declare first is refused as if it were
 /// our own to say (MCP 2026-07-28 §Error Codes); its other errors are between it and us.
-fn status_of(era: Era, member: Member, value: &Splice) -> StatusCode {
+fn status_of(era: Era, member: AnswerMember, value: &Splice) -> StatusCode {
     const MISSING_CAPABILITY: i64 = -32021;
     #[derive(serde::Deserialize)]
     struct Error {
         code: i64,
     }
-    if (era, member) != (Era::Modern, Member::Error) {
+    if (era, member) != (Era::Modern, AnswerMember::Error) {
         return StatusCode::OK;
     }
     // An error that came whole is small, and rare.
@@ -406,11 +406,11 @@ mod tests {
             status_of(era, member, &parts).as_u16()
         };
         let missing = r#"{"message":"m","code":-32021,"data":{"requiredCapabilities":{}}}"#;
-        assert_eq!(status(Era::Modern, Member::Error, missing), 400);
-        assert_eq!(status(Era::Legacy, Member::Error, missing), 200);
-        assert_eq!(status(Era::Modern, Member::Result, missing), 200);
-        assert_eq!(status(Era::Modern, Member::Error, r#"{"code":-32602}"#), 200);
-        assert_eq!(status(Era::Modern, Member::Error, "7"), 200);
+        assert_eq!(status(Era::Modern, AnswerMember::Error, missing), 400);
+        assert_eq!(status(Era::Legacy, AnswerMember::Error, missing), 200);
+        assert_eq!(status(Era::Modern, AnswerMember::Result, missing), 200);
+        assert_eq!(status(Era::Modern, AnswerMember::Error, r#"{"code":-32602}"#), 200);
+        assert_eq!(status(Era::Modern, AnswerMember::Error, "7"), 200);
     }
 
     #[test]

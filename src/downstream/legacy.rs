@@ -12,20 +12,20 @@ use http::{HeaderMap, Response, StatusCode};
 use crate::downstream::body::Body;
 use crate::downstream::events;
 use crate::downstream::http::{
-    Connection, PROTOCOL_VERSION, Post, json, media, plain, reply, status,
+    ClientConnection, PROTOCOL_VERSION, Post, json, media, plain, reply, status,
 };
+use crate::downstream::in_flight::{Taken, Watched};
 use crate::downstream::listen;
 use crate::downstream::principal::Principal;
+use crate::downstream::replay::{EventId, StreamKind};
 use crate::downstream::session::{Opening, Session, Sessions, fresh_id};
-use crate::downstream::streams::{EventId, Kind};
-use crate::downstream::under_way::{Taken, Watched};
 use crate::proxy::Worker;
 use crate::proxy::client::Client;
 use crate::proxy::dispatch::{
     self, Channel, Incoming, Initialize, MODERN, Peer, Reaction, Received, VERSIONS,
 };
 use crate::proxy::reply::{Aborted, Piece};
-use crate::upstream::{Era, Takes};
+use crate::upstream::{ClientCapabilities, Era};
 use crate::wire::headers;
 use crate::wire::jsonrpc::{self, Code};
 
@@ -93,7 +93,7 @@ pub(super) async fn one(post: &Post<'_>, incoming: Incoming) -> Response<Body> {
             json(StatusCode::OK, Body::from(answer))
         }
         Reaction::Call { id, running } => {
-            let call = post.connection.under_way.watch(session.owner(), &id, running);
+            let call = post.connection.in_flight.watch(session.owner(), &id, running);
             reply(post.worker, &id, Era::Legacy, Some(&session), call).await
         }
         // Neither is of this era, nor comes out of it.
@@ -111,13 +111,13 @@ fn refuse(code: StatusCode, id: Option<&[u8]>, text: &str) -> Response<Body> {
 }
 
 /// A client that has not introduced itself.
-pub(super) fn stranger(session_id: &str) -> Client {
+pub(super) fn anonymous_client(session_id: &str) -> Client {
     let [newest, ..] = VERSIONS;
-    Client::new(session_id.into(), "", newest, Era::Legacy, Takes::default())
+    Client::new(session_id.into(), "", newest, Era::Legacy, ClientCapabilities::default())
 }
 
 fn initialize(post: &Post<'_>, received: Received) -> Response<Body> {
-    let client = Arc::new(stranger(""));
+    let client = Arc::new(anonymous_client(""));
     let channel = Channel::Answer;
     let peer = Peer { client, endpoint: post.endpoint, channel, headers: None };
     match dispatch::dispatch(post.worker, &peer, received) {
@@ -135,9 +135,15 @@ fn open(post: &Post<'_>, accepted: Initialize) -> Response<Body> {
     if getrandom::fill(&mut random).is_err() {
         return plain(StatusCode::INTERNAL_SERVER_ERROR, "no randomness for a session id");
     }
-    let Initialize { version, client_name, takes, answer } = accepted;
+    let Initialize { version, client_name, client_capabilities, answer } = accepted;
     let opening = Opening {
-        client: Client::new(fresh_id(random), &client_name, version, Era::Legacy, takes),
+        client: Client::new(
+            fresh_id(random),
+            &client_name,
+            version,
+            Era::Legacy,
+            client_capabilities,
+        ),
         endpoint: post.endpoint,
         principal: Principal::of(post.head),
         source: post.connection.source,
@@ -198,7 +204,7 @@ fn session_id(headers: &HeaderMap) -> Result<Option<&str>, NoSession> {
 /// The session of that id: the one this connection used last, or from the table.
 fn remembered(
     sessions: &Sessions,
-    connection: &Connection,
+    connection: &ClientConnection,
     id: &str,
     now_ms: u64,
 ) -> Option<Arc<Session>> {
@@ -210,7 +216,7 @@ fn remembered(
         return Some(Arc::clone(session));
     }
     let session = sessions.find(id, now_ms)?;
-    session.join(&connection.under_way);
+    session.join(&connection.in_flight);
     *last = Some(Arc::clone(&session));
     Some(session)
 }
@@ -236,12 +242,12 @@ pub(super) fn get(post: &Post<'_>) -> Response<Body> {
     };
     post.sessions.note_use(&session);
     match seen {
-        Some(seen @ EventId { kind: Kind::Reply, .. }) => events::resumed(&session, seen)
+        Some(seen @ EventId { kind: StreamKind::Reply, .. }) => events::resumed(&session, seen)
             .unwrap_or_else(|| {
                 let text = "Last-Event-ID: that stream is not kept any more";
                 plain(StatusCode::BAD_REQUEST, text)
             }),
-        Some(EventId { kind: Kind::Standing, .. }) | None => {
+        Some(EventId { kind: StreamKind::Standing, .. }) | None => {
             listen::standing(post.worker, post.sessions, &session, seen)
         }
     }
@@ -316,7 +322,7 @@ async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) -> Response
                 items.push_back(Item::Ready(answer));
             }
             Reaction::Call { id, running } => {
-                let call = post.connection.under_way.watch(session.owner(), &id, running);
+                let call = post.connection.in_flight.watch(session.owner(), &id, running);
                 items.push_back(Item::Call(id, call));
             }
             Reaction::Initialize(_) => {

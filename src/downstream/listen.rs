@@ -16,12 +16,12 @@ use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, broadcast, mpsc, watch}
 use crate::catalog::snapshot::Notice;
 use crate::downstream::body::Body;
 use crate::downstream::events::{self, COMMENT, KEEP_ALIVE};
+use crate::downstream::replay::{EventId, Next, StreamKind};
 use crate::downstream::session::{Session, Sessions};
-use crate::downstream::streams::{EventId, Kind, Next};
 use crate::proxy::Worker;
 use crate::proxy::client::{Client, Endpoint};
 use crate::proxy::dispatch::{self, Filter, Peer};
-use crate::proxy::more::watch::Watch;
+use crate::proxy::passthrough::watch::Watch;
 use crate::proxy::reply::Aborted;
 use crate::wire::jsonrpc;
 use crate::wire::sse::Encoder;
@@ -87,18 +87,18 @@ pub(super) fn standing(
 ) -> Response<Body> {
     let Some(permits) = permits(sessions, Some(session)) else { return too_many() };
     let known = seen.and_then(|seen| {
-        let attached = session.streams.attach(Kind::Standing, seen.stream)?;
+        let attached = session.streams.attach(StreamKind::Standing, seen.stream)?;
         Some((seen.stream, attached, seen.event))
     });
     let (stream, attached, after) = known.unwrap_or_else(|| {
-        let stream = session.streams.begin(Kind::Standing);
-        (stream, session.streams.attach(Kind::Standing, stream).unwrap_or_default(), 0)
+        let stream = session.streams.begin(StreamKind::Standing);
+        (stream, session.streams.attach(StreamKind::Standing, stream).unwrap_or_default(), 0)
     });
     // An event without data gives the client the id to come back with; earlier revisions do not
     // know it (MCP 2025-11-25 §Listening).
     let hello = match session.client.version {
         "2025-11-25" if known.is_none() => {
-            let id = EventId { kind: Kind::Standing, stream, event: 0 };
+            let id = EventId { kind: StreamKind::Standing, stream, event: 0 };
             let id = Encoder::id(&id.to_string());
             [&id[..], b"data: \n\n"].concat().into()
         }
@@ -150,7 +150,7 @@ impl Source {
 }
 
 /// What the stream does next.
-enum News {
+enum ListenEvent {
     Changes(Vec<Notice>),
     Aside(Bytes),
 }
@@ -178,18 +178,18 @@ impl Standing {
                 () = stirred => continue,
                 _ = self.draining.wait_for(|draining| *draining) => return None,
                 () = tokio::time::sleep(KEEP_ALIVE) => return Some(COMMENT),
-                news = news(&self.worker, &self.session, &mut self.source) => news,
+                news = next_event(&self.worker, &self.session, &mut self.source) => news,
             };
             let messages: Vec<Bytes> = match news {
-                News::Changes(notices) => notices
+                ListenEvent::Changes(notices) => notices
                     .iter()
                     .filter_map(|notice| told(&session.client, session.endpoint, notice))
                     .collect(),
-                News::Aside(message) => vec![message],
+                ListenEvent::Aside(message) => vec![message],
             };
             for message in messages {
                 let event = session.streams.number(self.stream);
-                let id = EventId { kind: Kind::Standing, stream: self.stream, event };
+                let id = EventId { kind: StreamKind::Standing, stream: self.stream, event };
                 let head = Encoder::id(&id.to_string());
                 let framed = Bytes::from([head, events::event(&message)].concat());
                 self.after = event;
@@ -201,7 +201,11 @@ impl Standing {
 }
 
 /// Waits for the stream's turn to tell the session something, and for something to tell.
-async fn news(worker: &Worker, session: &Session, source: &mut Option<Source>) -> News {
+async fn next_event(
+    worker: &Worker,
+    session: &Session,
+    source: &mut Option<Source>,
+) -> ListenEvent {
     let held = match source {
         Some(held) => held,
         None => {
@@ -212,9 +216,9 @@ async fn news(worker: &Worker, session: &Session, source: &mut Option<Source>) -
     // It stays when the stream ends, so that who comes back has missed nothing.
     let receiver = held.notices.get_or_insert_with(|| worker.proxy.catalog.notices());
     tokio::select! {
-        changes = notices(receiver) => News::Changes(changes),
+        changes = notices(receiver) => ListenEvent::Changes(changes),
         // The client holds the other end until another stream takes over.
-        Some(message) = held.aside.recv() => News::Aside(message),
+        Some(message) = held.aside.recv() => ListenEvent::Aside(message),
     }
 }
 

@@ -24,7 +24,7 @@ use crate::proxy::dispatch::{
 };
 use crate::proxy::params::ParamHeaders;
 use crate::upstream::Era;
-use crate::wire::headers::{self, Form, METHOD, Mismatch, NAME};
+use crate::wire::headers::{self, Form, HeaderMismatch, METHOD, NAME};
 use crate::wire::jsonrpc::{self, Code};
 
 /// What a client says of itself is remembered up to this size.
@@ -49,7 +49,7 @@ pub(super) enum Refused {
     Meta(String),
     /// The headers do not say what the body says.
     #[error("Header mismatch: {0}")]
-    Headers(#[from] Mismatch),
+    Headers(#[from] HeaderMismatch),
     /// It speaks a revision that is not served so.
     #[error("Unsupported protocol version")]
     Version(String),
@@ -122,11 +122,11 @@ impl<'a> Params<'a> {
         let declared = self.meta.capabilities.and_then(|raw| {
             serde_json::from_str::<Declared>(raw.get()).ok().filter(|_| raw.get().starts_with('{'))
         });
-        let Declared(takes) = declared.ok_or_else(|| missing(CAPABILITIES_KEY))?;
+        let Declared(client_capabilities) = declared.ok_or_else(|| missing(CAPABILITIES_KEY))?;
         let info =
             self.meta.info.and_then(|raw| serde_json::from_str::<ClientInfo>(raw.get()).ok());
         let name = info.map(|info| info.name).unwrap_or_default();
-        let client = Client::new(Arc::from(""), &name, MODERN, Era::Modern, takes);
+        let client = Client::new(Arc::from(""), &name, MODERN, Era::Modern, client_capabilities);
         if let Some(level) = self.meta.level {
             let level: Level = serde_json::from_str(level.get())
                 .map_err(|_| Refused::Meta("no such log level".to_owned()))?;
@@ -298,7 +298,7 @@ fn admit(post: &Post<'_>, received: &Received) -> Result<Arc<Client>, Refused> {
             "",
             MODERN,
             Era::Modern,
-            crate::upstream::Takes::default(),
+            crate::upstream::ClientCapabilities::default(),
         )));
     }
     let params = Params::read(received)?;

@@ -14,10 +14,10 @@ use thiserror::Error;
 use tokio::sync::{Semaphore, broadcast, watch};
 
 use crate::catalog::snapshot::Notice;
+use crate::downstream::in_flight::{InFlight, Owner};
 use crate::downstream::principal::Principal;
+use crate::downstream::replay::ReplayStreams;
 use crate::downstream::source::Source;
-use crate::downstream::streams::Streams;
-use crate::downstream::under_way::{Owner, UnderWay};
 use crate::proxy::client::{Client, Endpoint};
 
 /// Most sessions alive at once.
@@ -40,7 +40,7 @@ pub const EVICTED: usize = 64;
 #[error(
     "too many sessions are in use, over all or from one address: end some with DELETE, or wait"
 )]
-pub struct Full;
+pub struct TooManySessions;
 
 /// One initialized client.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ pub struct Session {
     /// Where it was opened; it exists nowhere else.
     pub endpoint: Endpoint,
     /// What its event streams have sent.
-    pub streams: Streams,
+    pub streams: ReplayStreams,
     /// What there is to tell, once somebody listens. One stream reads it at a time, since no
     /// message may go out on two.
     pub notices: Arc<tokio::sync::Mutex<Option<broadcast::Receiver<Notice>>>>,
@@ -61,7 +61,7 @@ pub struct Session {
     /// Something was asked in it.
     used: AtomicBool,
     principal: Principal,
-    connections: Mutex<Vec<Weak<UnderWay>>>,
+    connections: Mutex<Vec<Weak<InFlight>>>,
     used_ms: AtomicU64,
     ended: AtomicBool,
 }
@@ -106,7 +106,7 @@ impl Session {
     }
 
     /// Its calls on that connection can be cancelled from now on.
-    pub fn join(&self, connection: &Arc<UnderWay>) {
+    pub fn join(&self, connection: &Arc<InFlight>) {
         let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         connections.retain(|known| known.strong_count() > 0);
         let known = connections.iter().any(|known| known.as_ptr() == Arc::as_ptr(connection));
@@ -122,7 +122,7 @@ impl Session {
         connections.iter().fold(false, |found, calls| calls.cancel(self.owner, id) | found)
     }
 
-    fn tables(&self) -> Vec<Arc<UnderWay>> {
+    fn tables(&self) -> Vec<Arc<InFlight>> {
         let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         connections.iter().filter_map(Weak::upgrade).collect()
     }
@@ -206,13 +206,13 @@ impl Sessions {
     ///
     /// [`Full`] when [`MAX_SESSIONS`], or the address's share of them, are in use and none of them
     /// is idle.
-    pub fn open(&self, opening: Opening, now_ms: u64) -> Result<Arc<Session>, Full> {
+    pub fn open(&self, opening: Opening, now_ms: u64) -> Result<Arc<Session>, TooManySessions> {
         let Opening { client, endpoint, principal, source } = opening;
         self.make_room(source, now_ms)?;
         let session = Arc::new(Session {
             client: Arc::new(client),
             endpoint,
-            streams: Streams::new(Arc::clone(&self.kept)),
+            streams: ReplayStreams::new(Arc::clone(&self.kept)),
             notices: Arc::default(),
             listeners: Arc::new(Semaphore::new(MAX_LISTENERS_PER_SESSION)),
             source,
@@ -276,7 +276,7 @@ impl Sessions {
     }
 
     /// Sees that there is a place for a session from there.
-    fn make_room(&self, source: Source, now_ms: u64) -> Result<(), Full> {
+    fn make_room(&self, source: Source, now_ms: u64) -> Result<(), TooManySessions> {
         let own = |session: &Session| session.source == source;
         if self.held(source).unused >= MAX_UNUSED {
             self.evict(|session| own(session) && !session.used.load(Ordering::Relaxed));
@@ -290,12 +290,12 @@ impl Sessions {
             self.evict(own);
         }
         if has_its_share() {
-            return Err(Full);
+            return Err(TooManySessions);
         }
         if is_full() {
             self.evict(|_| true);
         }
-        if is_full() { Err(Full) } else { Ok(()) }
+        if is_full() { Err(TooManySessions) } else { Ok(()) }
     }
 
     /// The live session of that id, its use noted.
@@ -369,11 +369,12 @@ impl Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::upstream::{Era, Takes};
+    use crate::upstream::{ClientCapabilities, Era};
 
     fn opening(n: u128) -> Opening {
         let id = fresh_id(n.to_be_bytes());
-        let client = Client::new(id, "ide", "2025-11-25", Era::Legacy, Takes::default());
+        let client =
+            Client::new(id, "ide", "2025-11-25", Era::Legacy, ClientCapabilities::default());
         let (principal, source) = (Principal::default(), Source::Loopback);
         Opening { client, endpoint: Endpoint::Search, principal, source }
     }
@@ -410,7 +411,7 @@ mod tests {
         let all: Vec<_> = (0..MAX_SESSIONS as u128)
             .map(|n| in_use(&sessions, n, Source::Loopback, n as u64))
             .collect();
-        let calls = Arc::new(UnderWay::default());
+        let calls = Arc::new(InFlight::default());
         all[0].join(&calls);
         let never = crate::proxy::reply::Running::new(|_| std::future::pending());
         let _busy = calls.watch(all[0].owner(), &bytes::Bytes::from_static(b"1"), never);
@@ -430,12 +431,12 @@ mod tests {
         let _busy: Vec<_> = (0..MAX_SESSIONS as u128)
             .map(|n| {
                 let session = in_use(&sessions, n, Source::Loopback, 0);
-                let calls = Arc::new(UnderWay::default());
+                let calls = Arc::new(InFlight::default());
                 session.join(&calls);
                 calls.watch(session.owner(), &bytes::Bytes::from_static(b"1"), never())
             })
             .collect();
-        assert_eq!(sessions.open(opening(u128::MAX), 1).unwrap_err(), Full);
+        assert_eq!(sessions.open(opening(u128::MAX), 1).unwrap_err(), TooManySessions);
     }
 
     #[test]
@@ -480,7 +481,7 @@ mod tests {
         let sessions = Sessions::default();
         let (ours, other) =
             (sessions.open(opening(1), 0).unwrap(), sessions.open(opening(2), 0).unwrap());
-        let calls = Arc::new(UnderWay::default());
+        let calls = Arc::new(InFlight::default());
         let never = crate::proxy::reply::Running::new(|_| std::future::pending());
         let _call = calls.watch(ours.owner(), &bytes::Bytes::from_static(b"1"), never);
         ours.join(&calls);

@@ -13,11 +13,11 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::downstream::legacy::{BATCHES, stranger};
+use crate::downstream::in_flight::{InFlight, Owner, Taken, Watched};
+use crate::downstream::legacy::{BATCHES, anonymous_client};
 use crate::downstream::lines::Lines;
 use crate::downstream::listen::{self, Subscription};
 use crate::downstream::modern;
-use crate::downstream::under_way::{Owner, Taken, UnderWay, Watched};
 use crate::proxy::Worker;
 use crate::proxy::client::{Client, Endpoint, Level};
 use crate::proxy::dispatch::{self, Channel, Incoming, Initialize, Peer, Reaction};
@@ -52,11 +52,11 @@ where
     let writer = tokio::task::spawn_local(write(output, queue));
     let mut client = Pipe {
         worker,
-        client: Arc::new(stranger(SESSION_ID)),
+        client: Arc::new(anonymous_client(SESSION_ID)),
         replies,
         calls: JoinSet::new(),
         answers: JoinSet::new(),
-        under_way: Arc::default(),
+        in_flight: Arc::default(),
         subscriptions: JoinSet::new(),
         listeners: JoinSet::new(),
         draining: watch::Sender::new(false),
@@ -88,7 +88,7 @@ struct Pipe {
     calls: JoinSet<()>,
     /// What the client answers to servers: one that does not read holds no other line up.
     answers: JoinSet<()>,
-    under_way: Arc<UnderWay>,
+    in_flight: Arc<InFlight>,
     subscriptions: JoinSet<()>,
     /// What tells a legacy client of changes.
     listeners: JoinSet<()>,
@@ -139,7 +139,7 @@ impl Pipe {
         match dispatch::dispatch(&self.worker, &peer, received) {
             Reaction::Noted => {}
             Reaction::Cancel(id) => {
-                self.under_way.cancel(Owner::PIPE, &id);
+                self.in_flight.cancel(Owner::PIPE, &id);
             }
             Reaction::Answer(answer) | Reaction::Error(_, answer) => self.send(answer).await,
             Reaction::Initialize(accepted) => self.initialize(accepted).await,
@@ -148,7 +148,7 @@ impl Pipe {
                     self.calls.join_next().await;
                 }
                 let replies = self.replies.clone();
-                let call = self.under_way.watch(Owner::PIPE, &id, running);
+                let call = self.in_flight.watch(Owner::PIPE, &id, running);
                 self.calls.spawn_local(self.worker.ending.clone().attend(async move {
                     if let Some(message) = complete(era, &id, call, &replies).await {
                         // The client is gone when nobody takes it; there is no one to tell.
@@ -181,9 +181,10 @@ impl Pipe {
     }
 
     async fn initialize(&mut self, accepted: Initialize) {
-        let Initialize { version, client_name, takes, answer } = accepted;
+        let Initialize { version, client_name, client_capabilities, answer } = accepted;
         let id = SESSION_ID.into();
-        self.client = Arc::new(Client::new(id, &client_name, version, Era::Legacy, takes));
+        self.client =
+            Arc::new(Client::new(id, &client_name, version, Era::Legacy, client_capabilities));
         // There is but one stream: it is told everything until it asks for less.
         self.client.set_level(Level::Debug);
         self.send(answer).await;
@@ -220,7 +221,7 @@ impl Pipe {
         }
         // A call that never answers by itself: so it is cancelled like any other.
         let mut until =
-            self.under_way.watch(Owner::PIPE, id, Running::new(|_| std::future::pending()));
+            self.in_flight.watch(Owner::PIPE, id, Running::new(|_| std::future::pending()));
         let replies = self.replies.clone();
         self.subscriptions.spawn_local(async move {
             loop {

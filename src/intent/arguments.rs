@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::stated::{Stated, echo};
 use crate::json::members::{members, string};
-use crate::json::tape::{self, Fault, Scratch};
+use crate::json::tape::{self, Scratch, TapeFault};
 use crate::tool::ToolName;
 
 /// The names of the parameters, for the error that lists them.
@@ -52,7 +52,7 @@ pub enum ArgumentError {
     #[error("args_json must be a string that holds a JSON object")]
     ArgsJsonNotAnObject,
     #[error("args_json {0}")]
-    ArgsJson(Fault),
+    ArgsJson(TapeFault),
 }
 
 impl<'a> CallArguments<'a> {
@@ -159,7 +159,7 @@ mod tests {
     fn fr_005_what_cannot_be_read_is_refused() {
         use ArgumentError as E;
         let duplicate = |object: &str| {
-            E::ArgsJson(Fault::DuplicateKey { object: object.into(), name: "a".into() })
+            E::ArgsJson(TapeFault::DuplicateKey { object: object.into(), name: "a".into() })
         };
         for (json, error) in [
             ("[]", E::NotAnObject),
@@ -176,7 +176,7 @@ mod tests {
             (r#"{"name":"s:t","args_json":{}}"#, E::ArgsJsonNotAnObject),
             (r#"{"name":"s:t","args_json":""}"#, E::ArgsJsonNotAnObject),
             (r#"{"name":"s:t","args_json":"[]"}"#, E::ArgsJsonNotAnObject),
-            (r#"{"name":"s:t","args_json":"{} {}"}"#, E::ArgsJson(Fault::Trailing)),
+            (r#"{"name":"s:t","args_json":"{} {}"}"#, E::ArgsJson(TapeFault::Trailing)),
             (r#"{"name":"s:t","args_json":"{\"a\":\ud800}"}"#, E::ArgsJsonNotAnObject),
             (r#"{"name":"s:t","args_json":"{\"a\":1,\"\\u0061\":1}"}"#, duplicate("")),
             (r#"{"name":"s:t","args_json":"{\"x\":[{\"a\":1,\"a\":1}]}"}"#, duplicate("/x/0")),

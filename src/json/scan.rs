@@ -24,28 +24,28 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod duplicate_keys;
 mod key;
 mod number;
 mod report;
-mod seen;
 mod skip;
 mod swar;
 mod translate;
 
-use self::{
-    key::KeyReader,
-    number::Number,
-    seen::{Novelty, Seen},
-    skip::{NO_CEILING, Skip, Stop, closer},
-};
 pub use self::{
+    duplicate_keys::MAX_KEYS,
     report::{
-        Ambiguity, Breach, Closed, Doubt, Envelope, Fault, Guard, Kind, Limits, Member, Part,
-        ScanError,
+        Ambiguity, Breach, Closed, Doubt, Guard, Member, MessageKind, ScanError, ScanFault,
+        ScanLimits, ScannedMessage, ScannedPart,
     },
-    seen::MAX_KEYS,
     skip::Kernel,
     translate::{Table, has_unusual_escape, translate},
+};
+use self::{
+    duplicate_keys::{Novelty, SeenKeys},
+    key::KeyReader,
+    number::Number,
+    skip::{NO_CEILING, Skip, Stop, closer},
 };
 pub(in crate::json) use self::{skip::container_len, swar::string_run};
 use crate::json::span::Span;
@@ -53,7 +53,7 @@ use crate::json::span::Span;
 /// Reads one message, chunk by chunk.
 #[derive(Clone, Debug)]
 pub struct Scanner {
-    limits: Limits,
+    limits: ScanLimits,
     kernel: Kernel,
     /// Offset of the next byte.
     position: u64,
@@ -69,8 +69,8 @@ pub struct Scanner {
     opener: u8,
     /// First offset at which a value that goes on breaks the byte limit.
     bytes_end: u64,
-    seen: Seen,
-    envelope: Envelope,
+    seen: SeenKeys,
+    envelope: ScannedMessage,
     failed: Option<ScanError>,
 }
 
@@ -124,13 +124,13 @@ impl Scanner {
     /// A scanner for one message, with the fastest kernel. `seed` keys the hash by which unknown
     /// keys are told apart, and should be random.
     #[must_use]
-    pub fn new(limits: Limits, seed: u64) -> Self {
+    pub fn new(limits: ScanLimits, seed: u64) -> Self {
         Self::with_kernel(limits, seed, Kernel::fastest())
     }
 
     /// The same with a kernel of one's choice, for comparing them.
     #[must_use]
-    pub fn with_kernel(limits: Limits, seed: u64, kernel: Kernel) -> Self {
+    pub fn with_kernel(limits: ScanLimits, seed: u64, kernel: Kernel) -> Self {
         Self {
             limits,
             kernel,
@@ -144,8 +144,8 @@ impl Scanner {
             skip: Skip::opened(NO_CEILING),
             opener: 0,
             bytes_end: u64::MAX,
-            seen: Seen::default(),
-            envelope: Envelope::default(),
+            seen: SeenKeys::default(),
+            envelope: ScannedMessage::default(),
             failed: None,
         }
     }
@@ -182,18 +182,18 @@ impl Scanner {
     ///
     /// # Errors
     ///
-    /// The error of [`feed`](Self::feed), or [`Fault::Truncated`].
+    /// The error of [`feed`](Self::feed), or [`ScanFault::Truncated`].
     pub fn finish(&self) -> Result<(), ScanError> {
         match (self.failed, self.state) {
             (Some(error), _) => Err(error),
             (None, State::Between(Gap::End)) => Ok(()),
-            (None, _) => Err(ScanError { at: self.position, fault: Fault::Truncated }),
+            (None, _) => Err(ScanError { at: self.position, fault: ScanFault::Truncated }),
         }
     }
 
     /// What is known so far.
     #[must_use]
-    pub fn envelope(&self) -> &Envelope {
+    pub fn envelope(&self) -> &ScannedMessage {
         &self.envelope
     }
 
@@ -243,11 +243,11 @@ impl Scanner {
     }
 
     /// The first byte of a token, which stands at offset `at`: what the next byte belongs to.
-    fn token(&mut self, gap: Gap, byte: u8, at: u64) -> Result<State, Fault> {
+    fn token(&mut self, gap: Gap, byte: u8, at: u64) -> Result<State, ScanFault> {
         match (gap, byte) {
             (Gap::Start, b'{') => Ok(State::Between(Gap::FirstKey)),
-            (Gap::Start, b'[') => Err(Fault::Batch),
-            (Gap::Start, _) => Err(Fault::NotAnObject),
+            (Gap::Start, b'[') => Err(ScanFault::Batch),
+            (Gap::Start, _) => Err(ScanFault::NotAnObject),
             (Gap::FirstKey | Gap::NextKey, b'"') => {
                 self.key.begin();
                 self.key_start = at;
@@ -267,8 +267,10 @@ impl Scanner {
                     Ok(State::Between(Gap::Comma))
                 }
             },
-            (Gap::FirstKey | Gap::NextKey | Gap::Colon | Gap::Comma, _) => Err(Fault::Unexpected),
-            (Gap::End, _) => Err(Fault::Trailing),
+            (Gap::FirstKey | Gap::NextKey | Gap::Colon | Gap::Comma, _) => {
+                Err(ScanFault::Unexpected)
+            }
+            (Gap::End, _) => Err(ScanFault::Trailing),
         }
     }
 
@@ -296,7 +298,7 @@ impl Scanner {
             Novelty::Full => self.doubt(Doubt::TooManyKeys, self.key_start),
             Novelty::Repeated => {
                 if self.level == Level::Message && self.member != Member::Other {
-                    return Err((used - 1, Fault::Duplicate(self.member)));
+                    return Err((used - 1, ScanFault::Duplicate(self.member)));
                 }
                 self.doubt(Doubt::Duplicate(self.member), self.key_start);
                 // The first one counts; this one is read past.
@@ -305,7 +307,7 @@ impl Scanner {
         }
         if let Some(kind) = self.member.kind() {
             if self.envelope.kind.is_some() {
-                return Err((used - 1, Fault::Conflict));
+                return Err((used - 1, ScanFault::Conflict));
             }
             self.envelope.kind = Some(kind);
         }
@@ -313,27 +315,27 @@ impl Scanner {
     }
 
     /// A value begins with `byte` at offset `at`.
-    fn begin_value(&mut self, byte: u8, at: u64) -> Result<State, Fault> {
+    fn begin_value(&mut self, byte: u8, at: u64) -> Result<State, ScanFault> {
         let state = match byte {
             b'"' => State::Text(Text::Plain),
             b'{' | b'[' => State::Container,
             b't' => State::Literal(b"rue"),
             b'f' => State::Literal(b"alse"),
             b'n' => State::Literal(b"ull"),
-            _ => State::Number(Number::begin(byte).ok_or(Fault::Unexpected)?),
+            _ => State::Number(Number::begin(byte).ok_or(ScanFault::Unexpected)?),
         };
         self.value_start = at;
         let mut ceiling = NO_CEILING;
         match self.member {
             Member::Id if matches!(byte, b'{' | b'[' | b't' | b'f') => {
-                return Err(Fault::WrongType(Member::Id));
+                return Err(ScanFault::WrongType(Member::Id));
             }
-            Member::Method if byte != b'"' => return Err(Fault::WrongType(Member::Method)),
-            Member::Result | Member::Error => self.envelope.body = Some(Part::open(at)),
-            Member::Params => self.envelope.params = Some(Part::open(at)),
-            Member::Content => self.envelope.content = Some(Part::open(at)),
+            Member::Method if byte != b'"' => return Err(ScanFault::WrongType(Member::Method)),
+            Member::Result | Member::Error => self.envelope.body = Some(ScannedPart::open(at)),
+            Member::Params => self.envelope.params = Some(ScannedPart::open(at)),
+            Member::Content => self.envelope.content = Some(ScannedPart::open(at)),
             Member::StructuredContent => {
-                self.envelope.structured = Some(Part::open(at));
+                self.envelope.structured = Some(ScannedPart::open(at));
                 self.bytes_end = at.saturating_add(self.limits.max_bytes);
                 ceiling = u64::from(self.limits.max_depth);
             }
@@ -398,7 +400,7 @@ impl Scanner {
                     return Ok(used + 1);
                 }
                 (Text::Plain, b'\\') => Text::Escape,
-                (Text::Plain, 0x00..=0x1F) => return Err((used, Fault::Control)),
+                (Text::Plain, 0x00..=0x1F) => return Err((used, ScanFault::Control)),
                 (Text::Plain, _) => {
                     used += swar::string_run(from);
                     continue;
@@ -411,7 +413,7 @@ impl Scanner {
                     1 => Text::Plain,
                     _ => Text::Hex(left - 1),
                 },
-                (Text::Escape | Text::Hex(_), _) => return Err((used, Fault::Escape)),
+                (Text::Escape | Text::Hex(_), _) => return Err((used, ScanFault::Escape)),
             };
             used += 1;
         }
@@ -425,7 +427,7 @@ impl Scanner {
         if left.is_empty() {
             self.end_value(self.position + equal as u64);
         } else if equal < rest.len() {
-            return Err((equal, Fault::Unexpected));
+            return Err((equal, ScanFault::Unexpected));
         } else {
             self.state = State::Literal(left);
         }
@@ -440,7 +442,7 @@ impl Scanner {
                     self.end_value(self.position + used as u64);
                     return Ok(used);
                 }
-                None => return Err((used, Fault::Number)),
+                None => return Err((used, ScanFault::Number)),
             }
         }
         self.state = State::Number(number);
@@ -456,11 +458,11 @@ impl Scanner {
         }
         match found.stop {
             Stop::Drained => Ok(found.used),
-            Stop::Stray => Err((found.used, Fault::Unexpected)),
+            Stop::Stray => Err((found.used, ScanFault::Unexpected)),
             Stop::Closed => {
                 let last = found.used - 1;
                 if rest.get(last) != Some(&closer(self.opener)) {
-                    return Err((last, Fault::Mismatched));
+                    return Err((last, ScanFault::Mismatched));
                 }
                 self.end_value(self.position + found.used as u64);
                 Ok(found.used)
@@ -493,7 +495,7 @@ impl Scanner {
 }
 
 /// Bytes used, or the index of the offending one.
-type Step = Result<usize, (usize, Fault)>;
+type Step = Result<usize, (usize, ScanFault)>;
 
 impl Level {
     /// The member of this object's level that has this name.
@@ -517,7 +519,7 @@ impl Level {
     }
 }
 
-fn close(part: &mut Option<Part>, end: u64) {
+fn close(part: &mut Option<ScannedPart>, end: u64) {
     if let Some(part) = part {
         part.end = Some(end);
     }

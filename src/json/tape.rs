@@ -7,8 +7,8 @@
 
 use simd_json::{Buffers, ErrorType, INPUT_PADDING, Node, StaticNode, Tape};
 
-pub use self::fault::Fault;
-use self::index::Index;
+pub use self::fault::TapeFault;
+use self::index::KeyIndex;
 pub use self::index::Name;
 use super::plain::is_plain;
 
@@ -36,7 +36,7 @@ pub struct Scratch {
     bytes: Vec<u8>,
     buffers: Buffers,
     nodes: Vec<Node<'static>>,
-    index: Index,
+    index: KeyIndex,
     oversized: u32,
 }
 
@@ -44,7 +44,7 @@ pub struct Scratch {
 #[derive(Clone, Copy)]
 pub struct Document<'a> {
     nodes: &'a [Node<'a>],
-    index: &'a Index,
+    index: &'a KeyIndex,
 }
 
 impl Scratch {
@@ -55,7 +55,7 @@ impl Scratch {
             bytes: Vec::new(),
             buffers: Buffers::with_max_depth(0, MAX_DEPTH),
             nodes: Vec::new(),
-            index: Index::empty(),
+            index: KeyIndex::empty(),
             oversized: 0,
         }
     }
@@ -68,7 +68,7 @@ impl Scratch {
         &mut self,
         slices: impl IntoIterator<Item = &'s [u8], IntoIter: Clone>,
         look: impl FnOnce(Document<'_>) -> R,
-    ) -> Result<R, Fault> {
+    ) -> Result<R, TapeFault> {
         let slices = slices.into_iter();
         self.copy(slices.clone());
         let len = self.bytes.len();
@@ -82,14 +82,14 @@ impl Scratch {
                 Err(fault) => Err(fault),
             },
             Err(error) => Err(if matches!(error.error(), ErrorType::DepthLimitExceeded) {
-                Fault::TooDeep
+                TapeFault::TooDeep
             } else {
-                Fault::Syntax
+                TapeFault::Syntax
             }),
         };
         self.nodes = tape.reset().0;
         let outcome = match outcome {
-            Err(Fault::Syntax) => {
+            Err(TapeFault::Syntax) => {
                 self.copy(slices);
                 Err(fault::explain(&self.bytes))
             }
@@ -182,7 +182,7 @@ impl<'a> Document<'a> {
 /// A document of one scalar string, for asking a schema about a property name.
 #[must_use]
 pub fn lone_string<'a>(node: &'a [Node<'a>; 1]) -> Document<'a> {
-    static EMPTY: Index = Index::empty();
+    static EMPTY: KeyIndex = KeyIndex::empty();
     Document { nodes: node, index: &EMPTY }
 }
 
@@ -191,13 +191,13 @@ pub fn lone_string<'a>(node: &'a [Node<'a>; 1]) -> Document<'a> {
 ///
 /// # Errors
 /// The first [`Fault`] found.
-pub fn check_unique(json: &[u8], max_depth: usize, scratch: &mut Scratch) -> Result<(), Fault> {
+pub fn check_unique(json: &[u8], max_depth: usize, scratch: &mut Scratch) -> Result<(), TapeFault> {
     if is_plain(json, max_depth) {
         scratch.settle(json.len());
         return Ok(());
     }
     let deep = scratch.read([json], |document| depth(document.nodes()) > max_depth)?;
-    if deep { Err(Fault::TooDeep) } else { Ok(()) }
+    if deep { Err(TapeFault::TooDeep) } else { Ok(()) }
 }
 
 /// Depth of a tape: 0 for a scalar, one more for each open container.
@@ -307,37 +307,37 @@ mod tests {
     use super::index::NARROW;
     use super::*;
 
-    fn fault(json: &[u8]) -> Option<Fault> {
+    fn fault(json: &[u8]) -> Option<TapeFault> {
         Scratch::new().read([json], |_| ()).err()
     }
 
-    fn duplicate(object: &str, name: &str) -> Option<Fault> {
-        Some(Fault::DuplicateKey { object: object.into(), name: name.into() })
+    fn duplicate(object: &str, name: &str) -> Option<TapeFault> {
+        Some(TapeFault::DuplicateKey { object: object.into(), name: name.into() })
     }
 
     #[test]
     fn each_fault_has_its_own_reason() {
         for (json, expected) in [
-            (&b""[..], Fault::Empty),
-            (b" \n", Fault::Empty),
-            (b"\xEF\xBB\xBF{}", Fault::ByteOrderMark),
-            (b"\"\xFF\"", Fault::Utf8),
-            (b"\"\xED\xA0\x80\"", Fault::Utf8),
-            (b"\"a\nb\"", Fault::ControlCharacter),
-            (br#"{"a":"\ud800"}"#, Fault::LoneSurrogate),
-            (br#"{"a":"\udc00"}"#, Fault::LoneSurrogate),
-            (br#"{"\ud800\u0041":1}"#, Fault::LoneSurrogate),
-            (b"1e400", Fault::NumberOverflow),
-            (b"[-1e309]", Fault::NumberOverflow),
-            (b"{} {}", Fault::Trailing),
-            (b"1 2", Fault::Trailing),
-            (b"{\"a\":1,}", Fault::Syntax),
-            (b"[01]", Fault::Syntax),
-            (b"[1.]", Fault::Syntax),
-            (b"[NaN]", Fault::Syntax),
-            (b"'a'", Fault::Syntax),
-            (b"{} // no", Fault::Trailing),
-            (b"[1", Fault::Syntax),
+            (&b""[..], TapeFault::Empty),
+            (b" \n", TapeFault::Empty),
+            (b"\xEF\xBB\xBF{}", TapeFault::ByteOrderMark),
+            (b"\"\xFF\"", TapeFault::Utf8),
+            (b"\"\xED\xA0\x80\"", TapeFault::Utf8),
+            (b"\"a\nb\"", TapeFault::ControlCharacter),
+            (br#"{"a":"\ud800"}"#, TapeFault::LoneSurrogate),
+            (br#"{"a":"\udc00"}"#, TapeFault::LoneSurrogate),
+            (br#"{"\ud800\u0041":1}"#, TapeFault::LoneSurrogate),
+            (b"1e400", TapeFault::NumberOverflow),
+            (b"[-1e309]", TapeFault::NumberOverflow),
+            (b"{} {}", TapeFault::Trailing),
+            (b"1 2", TapeFault::Trailing),
+            (b"{\"a\":1,}", TapeFault::Syntax),
+            (b"[01]", TapeFault::Syntax),
+            (b"[1.]", TapeFault::Syntax),
+            (b"[NaN]", TapeFault::Syntax),
+            (b"'a'", TapeFault::Syntax),
+            (b"{} // no", TapeFault::Trailing),
+            (b"[1", TapeFault::Syntax),
         ] {
             assert_eq!(fault(json), Some(expected), "{}", String::from_utf8_lossy(json));
         }
@@ -346,7 +346,7 @@ mod tests {
     #[test]
     fn a_huge_integer_without_exponent_overflows_too() {
         let digits = "9".repeat(400);
-        assert_eq!(fault(digits.as_bytes()), Some(Fault::NumberOverflow));
+        assert_eq!(fault(digits.as_bytes()), Some(TapeFault::NumberOverflow));
     }
 
     #[test]
@@ -419,8 +419,8 @@ mod tests {
     fn depth_is_bounded_and_counted() {
         let nest = |n: usize| format!("{}{}", "[".repeat(n), "]".repeat(n));
         assert_eq!(fault(nest(MAX_DEPTH).as_bytes()), None);
-        assert_eq!(fault(nest(MAX_DEPTH + 1).as_bytes()), Some(Fault::TooDeep));
-        assert_eq!(fault(nest(100_000).as_bytes()), Some(Fault::TooDeep));
+        assert_eq!(fault(nest(MAX_DEPTH + 1).as_bytes()), Some(TapeFault::TooDeep));
+        assert_eq!(fault(nest(100_000).as_bytes()), Some(TapeFault::TooDeep));
         let mut scratch = Scratch::new();
         for (json, expected) in
             [("1", 0), ("[]", 1), ("{\"a\":[1,[]],\"b\":2}", 3), ("[[1],[1,{}],2]", 3)]
@@ -431,7 +431,7 @@ mod tests {
             if expected > 0 {
                 assert_eq!(
                     check_unique(json.as_bytes(), expected - 1, &mut scratch),
-                    Err(Fault::TooDeep)
+                    Err(TapeFault::TooDeep)
                 );
             }
         }

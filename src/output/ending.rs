@@ -55,7 +55,7 @@ mod tests {
     use bytes::{Buf, Bytes};
 
     use super::*;
-    use crate::output::{Inspector, Message, Policy, Treatment};
+    use crate::output::{InspectedMessage, Inspector, Policy, Treatment};
     use crate::wire::splice::Splice;
 
     const TYPE: &str = r#""resultType":"complete""#;
@@ -76,7 +76,7 @@ mod tests {
                 Some(ending) => gone.push_ending(slice, ending),
             }
         }
-        assert!(matches!(inspector.end(), Ok(Message::Answer(_))), "{pieces:?}");
+        assert!(matches!(inspector.end(), Ok(InspectedMessage::Answer(_))), "{pieces:?}");
         String::from_utf8(gone.copy_to_bytes(gone.len()).to_vec()).unwrap()
     }
 

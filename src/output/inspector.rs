@@ -8,14 +8,14 @@ use std::fmt;
 use bytes::Bytes;
 
 use super::{Failure, Finding, MissingContent, Policy, Required, Treatment};
-use crate::json::scan::{Kind, Limits, ScanError, Scanner};
+use crate::json::scan::{MessageKind, ScanError, ScanLimits, Scanner};
 use crate::json::span::Span;
 
 /// Most bytes of a message outside its `result`: the envelope, or a whole notification.
 pub const MAX_OUTSIDE_BYTES: usize = 1024 * 1024;
 /// Why an answer cannot be used; the upstream is to blame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum AnswerFault {
     /// Not one JSON-RPC message.
     Malformed(ScanError),
     /// More than [`MAX_OUTSIDE_BYTES`] outside of `result`.
@@ -26,7 +26,7 @@ pub enum Fault {
     Empty,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for AnswerFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Malformed(error) => write!(f, "sent a malformed answer: {error}"),
@@ -41,7 +41,7 @@ impl fmt::Display for Fault {
 
 /// Which member of the envelope the answer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Member {
+pub enum AnswerMember {
     /// `result`
     Result,
     /// `error`
@@ -50,9 +50,9 @@ pub enum Member {
 
 /// What a complete message was.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Message {
+pub enum InspectedMessage {
     /// The answer, whole now.
-    Answer(Member),
+    Answer(AnswerMember),
     /// A request or notification of the server; its bytes, in order.
     Notification(Vec<Bytes>),
     /// An answer with an id that no request has, detected before any of it was forwarded.
@@ -63,7 +63,7 @@ pub enum Message {
 #[derive(Debug)]
 pub struct Inspector {
     treatment: Treatment,
-    limits: Limits,
+    limits: ScanLimits,
     hash_key: u64,
     id: u64,
     scanner: Scanner,
@@ -84,9 +84,9 @@ impl Inspector {
     #[must_use]
     pub fn new(treatment: Treatment, policy: &Policy, id: u64, hash_key: u64) -> Self {
         let limits = match treatment {
-            Treatment::Forward => Limits::NONE,
+            Treatment::Forward => ScanLimits::NONE,
             Treatment::ForwardAndJudge | Treatment::Hold => {
-                Limits { max_bytes: policy.max_bytes, max_depth: policy.max_depth }
+                ScanLimits { max_bytes: policy.max_bytes, max_depth: policy.max_depth }
             }
         };
         Self {
@@ -109,9 +109,9 @@ impl Inspector {
     /// # Errors
     ///
     /// [`Fault`], after which the answer is lost.
-    pub fn feed(&mut self, chunk: &Bytes) -> Result<Bytes, Fault> {
+    pub fn feed(&mut self, chunk: &Bytes) -> Result<Bytes, AnswerFault> {
         let base = self.scanner.position();
-        self.scanner.feed(chunk).map_err(Fault::Malformed)?;
+        self.scanner.feed(chunk).map_err(AnswerFault::Malformed)?;
         let end = self.scanner.position();
         let envelope = self.scanner.envelope();
         let Some(body) = envelope.body else {
@@ -138,38 +138,38 @@ impl Inspector {
     /// # Errors
     ///
     /// [`Fault`], after which the answer is lost.
-    pub fn end(&mut self) -> Result<Message, Fault> {
-        self.scanner.finish().map_err(Fault::Malformed)?;
+    pub fn end(&mut self) -> Result<InspectedMessage, AnswerFault> {
+        self.scanner.finish().map_err(AnswerFault::Malformed)?;
         let member = match self.scanner.envelope().kind {
-            Some(Kind::Result) => Member::Result,
-            Some(Kind::Error) => Member::Error,
-            Some(Kind::Method) => {
+            Some(MessageKind::Result) => AnswerMember::Result,
+            Some(MessageKind::Error) => AnswerMember::Error,
+            Some(MessageKind::Method) => {
                 let parts = std::mem::take(&mut self.outside);
                 self.restart();
-                return Ok(Message::Notification(
+                return Ok(InspectedMessage::Notification(
                     parts.into_iter().map(|(_, part)| part).collect(),
                 ));
             }
-            None => return Err(Fault::Empty),
+            None => return Err(AnswerFault::Empty),
         };
         if self.id_is_ours(None)? && self.id_checked {
-            return Ok(Message::Answer(member));
+            return Ok(InspectedMessage::Answer(member));
         }
         if self.body_bytes > 0 {
             // No id at all: its body was taken for ours.
-            return Err(Fault::ForeignId);
+            return Err(AnswerFault::ForeignId);
         }
         self.restart();
-        Ok(Message::Foreign)
+        Ok(InspectedMessage::Foreign)
     }
 
     /// Which member the current message's body is, once that is known.
     #[must_use]
-    pub fn member(&self) -> Option<Member> {
+    pub fn member(&self) -> Option<AnswerMember> {
         match self.scanner.envelope().kind? {
-            Kind::Result => Some(Member::Result),
-            Kind::Error => Some(Member::Error),
-            Kind::Method => None,
+            MessageKind::Result => Some(AnswerMember::Result),
+            MessageKind::Error => Some(AnswerMember::Error),
+            MessageKind::Method => None,
         }
     }
 
@@ -241,10 +241,15 @@ impl Inspector {
         self.id_checked = false;
     }
 
-    fn keep_outside(&mut self, base: u64, chunk: &Bytes, outside: usize) -> Result<(), Fault> {
+    fn keep_outside(
+        &mut self,
+        base: u64,
+        chunk: &Bytes,
+        outside: usize,
+    ) -> Result<(), AnswerFault> {
         self.outside_bytes += outside;
         if self.outside_bytes > MAX_OUTSIDE_BYTES {
-            return Err(Fault::EnvelopeTooLong);
+            return Err(AnswerFault::EnvelopeTooLong);
         }
         if !self.id_checked {
             self.outside.push((base, chunk.clone()));
@@ -254,7 +259,7 @@ impl Inspector {
 
     /// Compares the id once it is known; it stands in the chunks that were kept and in `last`.
     /// False: this message answers someone else.
-    fn id_is_ours(&mut self, last: Option<(u64, &Bytes)>) -> Result<bool, Fault> {
+    fn id_is_ours(&mut self, last: Option<(u64, &Bytes)>) -> Result<bool, AnswerFault> {
         if self.id_checked {
             return Ok(true);
         }
@@ -266,7 +271,7 @@ impl Inspector {
         let ours = span.len() == id.len() as u64 && written.eq(id.iter().copied());
         self.id_checked = ours;
         if !ours && self.body_bytes > 0 {
-            return Err(Fault::ForeignId);
+            return Err(AnswerFault::ForeignId);
         }
         Ok(ours)
     }
@@ -299,7 +304,11 @@ mod tests {
     };
 
     /// What an inspector makes of one message, fed in pieces of `size` bytes.
-    fn inspect(treatment: Treatment, text: &str, size: usize) -> (Result<Message, Fault>, Seen) {
+    fn inspect(
+        treatment: Treatment,
+        text: &str,
+        size: usize,
+    ) -> (Result<InspectedMessage, AnswerFault>, Seen) {
         let mut inspector = Inspector::new(treatment, &POLICY, 7, 1);
         let mut body = Vec::new();
         for piece in text.as_bytes().chunks(size) {
@@ -327,13 +336,20 @@ mod tests {
     }
 
     /// Checks a message in every chunking, and that all chunkings agree.
-    fn check(treatment: Treatment, text: &str, expect: impl Fn(&Result<Message, Fault>, &Seen)) {
+    fn check(
+        treatment: Treatment,
+        text: &str,
+        expect: impl Fn(&Result<InspectedMessage, AnswerFault>, &Seen),
+    ) {
         let (message, seen) = inspect(treatment, text, text.len());
         expect(&message, &seen);
         for size in 1..text.len() {
             let (split_message, split_seen) = inspect(treatment, text, size);
             match (&message, &split_message) {
-                (Ok(Message::Notification(whole)), Ok(Message::Notification(parts))) => {
+                (
+                    Ok(InspectedMessage::Notification(whole)),
+                    Ok(InspectedMessage::Notification(parts)),
+                ) => {
                     assert_eq!(whole.concat(), parts.concat(), "in pieces of {size}");
                 }
                 _ => assert_eq!(message, split_message, "in pieces of {size}"),
@@ -342,8 +358,8 @@ mod tests {
         }
     }
 
-    fn answered(message: &Result<Message, Fault>, member: Member) {
-        assert_eq!(message, &Ok(Message::Answer(member)));
+    fn answered(message: &Result<InspectedMessage, AnswerFault>, member: AnswerMember) {
+        assert_eq!(message, &Ok(InspectedMessage::Answer(member)));
     }
 
     #[test]
@@ -356,7 +372,7 @@ mod tests {
         ] {
             for treatment in [Treatment::Forward, Treatment::ForwardAndJudge, Treatment::Hold] {
                 check(treatment, &text, |message, seen| {
-                    answered(message, Member::Result);
+                    answered(message, AnswerMember::Result);
                     assert_eq!(seen.body, result);
                 });
             }
@@ -366,7 +382,7 @@ mod tests {
     #[test]
     fn an_error_is_the_body_as_well() {
         check(Treatment::Hold, r#"{"error":{"code":-1},"id":7}"#, |message, seen| {
-            answered(message, Member::Error);
+            answered(message, AnswerMember::Error);
             assert_eq!(seen.body, r#"{"code":-1}"#);
         });
     }
@@ -375,7 +391,7 @@ mod tests {
     fn a_notification_is_handed_over_whole() {
         let text = r#"{"params":{"progress":1},"method":"notifications/progress"}"#;
         check(Treatment::Forward, text, |message, seen| {
-            let Ok(Message::Notification(parts)) = message else { panic!("{message:?}") };
+            let Ok(InspectedMessage::Notification(parts)) = message else { panic!("{message:?}") };
             assert_eq!(parts.concat(), text.as_bytes());
             assert_eq!(seen.body, "");
         });
@@ -386,14 +402,14 @@ mod tests {
         for id in ["8", "77", "\"7\"", "null"] {
             let first = format!(r#"{{"id":{id},"result":{{}}}}"#);
             check(Treatment::Forward, &first, |message, seen| {
-                assert_eq!(message, &Ok(Message::Foreign), "{id}");
+                assert_eq!(message, &Ok(InspectedMessage::Foreign), "{id}");
                 assert_eq!(seen.body, "");
             });
         }
         // Found out too late: bytes have gone on.
         let last = r#"{"result":{},"id":8}"#;
         let (message, _) = inspect(Treatment::Forward, last, 3);
-        assert_eq!(message, Err(Fault::ForeignId));
+        assert_eq!(message, Err(AnswerFault::ForeignId));
     }
 
     /// Found by the fuzz target `splice`: it passed for foreign, and what had gone on of it stood
@@ -402,7 +418,7 @@ mod tests {
     fn an_answer_without_an_id_is_a_fault_once_bytes_went_on() {
         for treatment in [Treatment::Forward, Treatment::ForwardAndJudge, Treatment::Hold] {
             check(treatment, r#"{"jsonrpc":"2.0","result":{"a":1}}"#, |message, _| {
-                assert_eq!(message, &Err(Fault::ForeignId));
+                assert_eq!(message, &Err(AnswerFault::ForeignId));
             });
         }
     }
@@ -412,12 +428,12 @@ mod tests {
         let mut inspector = Inspector::new(Treatment::Hold, &POLICY, 7, 1);
         for text in [r#"{"method":"x"}"#, r#"{"id":9,"result":{"structuredContent":1}}"#] {
             inspector.feed(&Bytes::from_static(text.as_bytes())).unwrap();
-            assert!(!matches!(inspector.end(), Ok(Message::Answer(_))));
+            assert!(!matches!(inspector.end(), Ok(InspectedMessage::Answer(_))));
         }
         let answer = br#"{"id":7,"result":{"structuredContent":[2]}}"#;
         let body = inspector.feed(&Bytes::from_static(answer)).unwrap();
         assert_eq!(body, r#"{"structuredContent":[2]}"#);
-        assert_eq!(inspector.end(), Ok(Message::Answer(Member::Result)));
+        assert_eq!(inspector.end(), Ok(InspectedMessage::Answer(AnswerMember::Result)));
         assert_eq!(inspector.document().concat(), b"[2]");
     }
 
@@ -425,7 +441,10 @@ mod tests {
     fn what_is_no_message_is_the_upstreams_fault() {
         for text in ["{}", r#"{"id":7}"#, "[]", "garbage", r#"{"id":7,"result":{}} {"#] {
             let (message, _) = inspect(Treatment::Forward, text, 100);
-            assert!(matches!(message, Err(Fault::Malformed(_) | Fault::Empty)), "{text}");
+            assert!(
+                matches!(message, Err(AnswerFault::Malformed(_) | AnswerFault::Empty)),
+                "{text}"
+            );
         }
     }
 
@@ -436,14 +455,14 @@ mod tests {
             inspector.feed(&Bytes::copy_from_slice(head.as_bytes())).unwrap();
             let filler = Bytes::from(vec![b'x'; 64 * 1024]);
             let fed = (0..=MAX_OUTSIDE_BYTES / filler.len()).map(|_| inspector.feed(&filler));
-            assert_eq!(fed.last(), Some(Err(Fault::EnvelopeTooLong)), "{head}");
+            assert_eq!(fed.last(), Some(Err(AnswerFault::EnvelopeTooLong)), "{head}");
         }
     }
 
     fn finds(structured: &str, expect: &Finding) {
         let text = format!(r#"{{"id":7,"result":{{{structured}}}}}"#);
         check(Treatment::Hold, &text, |message, seen| {
-            answered(message, Member::Result);
+            answered(message, AnswerMember::Result);
             assert_eq!(seen.finding.as_ref(), Some(expect), "{structured}");
         });
     }

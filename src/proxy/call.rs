@@ -1,6 +1,6 @@
 //! One call of an upstream's tool, from its arguments to its record.
 //!
-//! [`call`] reads like the list in `lib.rs`. Every outcome leaves by `Exit`, which writes the
+//! [`call`] reads like the list in `lib.rs`. Every outcome leaves by `CallRecord`, which writes the
 //! record even if the client goes away in the middle (ACT-1). Deliberately ignorant of HTTP and
 //! stdio: a face takes the pieces of the reply and dresses them.
 
@@ -14,17 +14,17 @@ use serde_json::value::RawValue;
 use crate::activity::record::{Decision, Policy, Raw, Source, Status, Type, Verdict};
 use crate::catalog::snapshot::compiling;
 use crate::intent::{self, CallArguments, Denial, Operation, Permit, Warning};
-use crate::output::{Member, Mode};
+use crate::output::{AnswerMember, Mode};
+use crate::proxy::call_record::{CallRecord, Rejection};
 use crate::proxy::client::Client;
 use crate::proxy::dispatch::{self, Caching, Channel};
 use crate::proxy::exchange::{Exchange, Subject};
-use crate::proxy::exit::{Exit, Stop};
 use crate::proxy::params::progress_token;
 use crate::proxy::relay::Relay;
 use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply};
-use crate::proxy::{Worker, audience, retrieve};
+use crate::proxy::{Worker, log_routing, retrieve};
 use crate::tool::{OutputSchema, Tool, ToolName};
-use crate::upstream::{Answer, Beside, Era, clock};
+use crate::upstream::{Answer, CallExtras, Era, clock};
 use crate::wire::splice::Splice;
 
 /// How long a call waits for a server's first set of tools after a start, within its time.
@@ -74,50 +74,53 @@ pub async fn call(
     caller: Caller,
     variant: Operation,
     given: Given,
-    beside: Beside,
+    beside: CallExtras,
     reply: Reply,
 ) -> Result<(), Aborted> {
-    let mut exit =
-        match Exit::open(&worker, Type::ToolCall, &caller, variant.variant(), &reply).await {
-            Ok(exit) => exit,
+    let mut call_record =
+        match CallRecord::open(&worker, Type::ToolCall, &caller, variant.variant(), &reply).await {
+            Ok(call_record) => call_record,
             Err(refusal) => {
                 reply.put(Piece::Refused(refusal));
                 return Ok(());
             }
         };
-    let prepared = prepare(&worker, &mut exit, variant, &given).await;
-    run(worker, exit, caller.client, prepared, beside, reply).await
+    let prepared = prepare(&worker, &mut call_record, variant, &given).await;
+    run(worker, call_record, caller.client, prepared, beside, reply).await
 }
 
 /// Sends a call that was prepared, or tells why it was not, and sees it through.
 pub(super) async fn run(
     worker: Rc<Worker>,
-    mut exit: Exit,
+    mut call_record: CallRecord,
     client: Option<(Arc<Client>, Channel)>,
-    prepared: Result<(Permit, Bytes), Stop>,
-    beside: Beside,
+    prepared: Result<(Permit, Bytes), Rejection>,
+    beside: CallExtras,
     reply: Reply,
 ) -> Result<(), Aborted> {
     let token = beside.meta.as_ref().and_then(progress_token);
     // What comes from no client counts as one of its own, as long as it takes.
-    let stranger = client.is_none().then(audience::stranger);
-    let user = client.as_ref().map(|(client, _)| client).or(stranger.as_ref());
+    let anonymous = client.is_none().then(log_routing::anonymous);
+    let user = client.as_ref().map(|(client, _)| client).or(anonymous.as_ref());
     let sent = match prepared {
-        Ok((permit, arguments)) => send(&worker, &mut exit, user, permit, arguments, beside).await,
+        Ok((permit, arguments)) => {
+            send(&worker, &mut call_record, user, permit, arguments, beside).await
+        }
         Err(stop) => Err(stop),
     };
     match sent {
         Ok((permit, answer)) => {
             let relay = Relay::new(client, token);
-            let exchange = Exchange::new(worker, Subject::Tool(permit), answer, exit, relay, reply);
+            let exchange =
+                Exchange::new(worker, Subject::Tool(permit), answer, call_record, relay, reply);
             let ended = exchange.run().await;
-            if let Some(stranger) = stranger {
-                stranger.was_active(clock::lately());
+            if let Some(anonymous) = anonymous {
+                anonymous.was_active(clock::lately());
             }
             ended
         }
         Err(stop) => {
-            exit.stop(stop).await;
+            call_record.stop(stop).await;
             Ok(())
         }
     }
@@ -135,15 +138,16 @@ pub async fn retrieve_tools(
     reply: Reply,
 ) -> Result<(), Aborted> {
     let era = caller.client.as_ref().map_or(Era::Legacy, |(client, _)| client.era);
-    let mut exit = match Exit::open(&worker, Type::InternalToolCall, &caller, "", &reply).await {
-        Ok(exit) => exit,
-        Err(refusal) => {
-            reply.put(Piece::Refused(refusal));
-            return Ok(());
-        }
-    };
-    exit.name("", "retrieve_tools");
-    exit.keep(Raw::Arguments, &raw);
+    let mut call_record =
+        match CallRecord::open(&worker, Type::InternalToolCall, &caller, "", &reply).await {
+            Ok(call_record) => call_record,
+            Err(refusal) => {
+                reply.put(Piece::Refused(refusal));
+                return Ok(());
+            }
+        };
+    call_record.name("", "retrieve_tools");
+    call_record.keep(Raw::Arguments, &raw);
     worker.proxy.upstreams.nudge();
     let found = retrieve::retrieve(&raw, &worker.proxy.catalog.load(), worker.proxy.tools_limit);
     let (status, error, piece) = match found {
@@ -155,16 +159,20 @@ pub async fn retrieve_tools(
                     dispatch::own_result(era, &result, Caching::No).into_owned().into()
                 }
             };
-            exit.note_response(&result);
-            (Status::Success, String::new(), Piece::Whole(Member::Result, Splice::from(result)))
+            call_record.note_response(&result);
+            (
+                Status::Success,
+                String::new(),
+                Piece::Whole(AnswerMember::Result, Splice::from(result)),
+            )
         }
         Err(text) => {
             let refusal = Refusal { kind: RefusalKind::Unreadable, text: text.to_string() };
-            exit.refused(refusal.kind);
+            call_record.refused(refusal.kind);
             (Status::Rejected, refusal.text.clone(), Piece::Refused(refusal))
         }
     };
-    exit.close(status, &error).await;
+    call_record.close(status, &error).await;
     reply.put(piece);
     Ok(())
 }
@@ -182,11 +190,11 @@ pub async fn unreadable(
     refusal: Refusal,
     reply: Reply,
 ) -> Result<(), Aborted> {
-    let refusal = match Exit::open(&worker, Type::ToolCall, &caller, "", &reply).await {
-        Ok(mut exit) => {
-            exit.name("", &tool);
-            exit.refused(refusal.kind);
-            exit.close(Status::Rejected, &refusal.text).await;
+    let refusal = match CallRecord::open(&worker, Type::ToolCall, &caller, "", &reply).await {
+        Ok(mut call_record) => {
+            call_record.name("", &tool);
+            call_record.refused(refusal.kind);
+            call_record.close(Status::Rejected, &refusal.text).await;
             refusal
         }
         Err(unavailable) => unavailable,
@@ -198,10 +206,10 @@ pub async fn unreadable(
 /// Reads the arguments, finds the tool, asks the gate.
 async fn prepare(
     worker: &Worker,
-    exit: &mut Exit,
+    call_record: &mut CallRecord,
     variant: Operation,
     Given { arguments, intent }: &Given,
-) -> Result<(Permit, Bytes), Stop> {
+) -> Result<(Permit, Bytes), Rejection> {
     let proxy = &worker.proxy;
     let read = CallArguments::parse(
         arguments,
@@ -209,32 +217,34 @@ async fn prepare(
         worker.scratch.borrow_mut().tape(),
     );
     let read = read.map_err(|error| {
-        exit.keep(Raw::Arguments, arguments);
-        Stop::new(Status::Rejected, RefusalKind::Unreadable, error.to_string())
+        call_record.keep(Raw::Arguments, arguments);
+        Rejection::new(Status::Rejected, RefusalKind::Unreadable, error.to_string())
     })?;
     let (server, tool) = ToolName::split(&read.name).unwrap_or_default();
-    exit.name(server, tool);
-    exit.keep(Raw::Arguments, &read.arguments);
-    exit.operation(read.intent.operation());
+    call_record.name(server, tool);
+    call_record.keep(Raw::Arguments, &read.arguments);
+    call_record.operation(read.intent.operation());
     if let Some(stated) = read.intent.record() {
-        exit.keep(Raw::Intent, stated.as_bytes());
+        call_record.keep(Raw::Intent, stated.as_bytes());
     }
     // The words before the tool: a bad intent is told even about a tool that does not exist.
-    read.intent.check(variant, &proxy.intent).map_err(|error| exit.deny(&Denial::Intent(error)))?;
-    exit.operation(Some(variant));
+    read.intent
+        .check(variant, &proxy.intent)
+        .map_err(|error| call_record.deny(&Denial::Intent(error)))?;
+    call_record.operation(Some(variant));
     let known = proxy.catalog.load().named(server, tool).cloned();
     let tool = match known {
         Some(tool) => tool,
-        None => find(worker, &read.tool(), exit.began()).await?,
+        None => find(worker, &read.tool(), call_record.began()).await?,
     };
     let permit = intent::authorize(variant, &read.intent, tool, &proxy.intent)
-        .map_err(|denial| exit.deny(&denial))?;
-    note_warnings(exit, &permit);
+        .map_err(|denial| call_record.deny(&denial))?;
+    note_warnings(call_record, &permit);
     Ok((permit, read.arguments))
 }
 
 /// Logs and records what is remarkable about a call that goes out (ACT-1).
-pub(super) fn note_warnings(exit: &mut Exit, permit: &Permit) {
+pub(super) fn note_warnings(call_record: &mut CallRecord, permit: &Permit) {
     let name = &permit.tool().name;
     for warning in permit.warnings() {
         tracing::warn!(server = %name.server, tool = %name.tool, "{warning}");
@@ -242,7 +252,7 @@ pub(super) fn note_warnings(exit: &mut Exit, permit: &Permit) {
             Warning::Mismatch(_) | Warning::WriteOnReadOnly { .. } => Policy::Intent,
             Warning::ApprovalSuggested(_) => Policy::Capability,
         };
-        exit.decide(Decision::new(Verdict::Warning, policy, warning.to_string()));
+        call_record.decide(Decision::new(Verdict::Warning, policy, warning.to_string()));
     }
 }
 
@@ -252,9 +262,9 @@ pub(super) async fn find(
     worker: &Worker,
     name: &ToolName,
     began: Instant,
-) -> Result<Arc<Tool>, Stop> {
+) -> Result<Arc<Tool>, Rejection> {
     let proxy = &worker.proxy;
-    let unknown = |text: String| Stop::new(Status::Error, RefusalKind::Unknown, text);
+    let unknown = |text: String| Rejection::new(Status::Error, RefusalKind::Unknown, text);
     if let Some(tool) = proxy.catalog.load().tool(name) {
         return Ok(Arc::clone(tool));
     }
@@ -275,7 +285,7 @@ pub(super) async fn find(
         if let Some(tool) = arrived {
             return Ok(tool);
         }
-        let away = |reason| Stop::new(Status::Error, RefusalKind::Upstream, reason);
+        let away = |reason| Rejection::new(Status::Error, RefusalKind::Upstream, reason);
         upstream.discovered(until).await.map_err(away)?;
         let found = proxy.catalog.load().tool(name).cloned();
         found.ok_or_else(|| {
@@ -283,12 +293,14 @@ pub(super) async fn find(
         })
     };
     let found = worker.ending.unless_cut(finding).await;
-    found.unwrap_or_else(|| Err(Stop::cut_off(&name.server, &name.tool, RefusalKind::Unavailable)))
+    found.unwrap_or_else(|| {
+        Err(Rejection::cut_off(&name.server, &name.tool, RefusalKind::Unavailable))
+    })
 }
 
 /// Waits for the tool's output schema where answers are judged by it: nothing that should be
 /// judged goes out before it can be.
-async fn compiled(worker: &Worker, tool: &Tool, until: Instant) -> Result<(), Stop> {
+async fn compiled(worker: &Worker, tool: &Tool, until: Instant) -> Result<(), Rejection> {
     let judged = tool.policy.mode != Mode::Off;
     if !judged || !matches!(tool.schema.now(), OutputSchema::Compiling(_)) {
         return Ok(());
@@ -302,31 +314,31 @@ async fn compiled(worker: &Worker, tool: &Tool, until: Instant) -> Result<(), St
         tool.name,
         asked.elapsed().as_millis()
     );
-    Err(Stop::new(Status::Error, RefusalKind::Upstream, text))
+    Err(Rejection::new(Status::Error, RefusalKind::Upstream, text))
 }
 
 async fn send(
     worker: &Worker,
-    exit: &mut Exit,
+    call_record: &mut CallRecord,
     user: Option<&Arc<Client>>,
     permit: Permit,
     arguments: Bytes,
-    beside: Beside,
-) -> Result<(Permit, Answer), Stop> {
+    beside: CallExtras,
+) -> Result<(Permit, Answer), Rejection> {
     let server = &permit.tool().name.server;
     let Some(upstream) = worker.proxy.upstreams.get(server) else {
         let text = format!("Server '{server}' not found");
-        return Err(Stop::new(Status::Error, RefusalKind::Unknown, text));
+        return Err(Rejection::new(Status::Error, RefusalKind::Unknown, text));
     };
-    let began = exit.began();
-    let cut = || Stop::cut_off(server, &permit.tool().name.tool, RefusalKind::Unavailable);
+    let began = call_record.began();
+    let cut = || Rejection::cut_off(server, &permit.tool().name.tool, RefusalKind::Unavailable);
     let compiled = compiled(worker, permit.tool(), began + upstream.call_timeout());
     worker.ending.unless_cut(compiled).await.ok_or_else(cut)??;
-    exit.begin(&permit.tool().name).await?;
+    call_record.begin(&permit.tool().name).await?;
     let now = clock::now();
-    exit.sends(upstream, now);
+    call_record.sends(upstream, now);
     if let Some(user) = user {
-        worker.proxy.audiences.enter(upstream, user, now);
+        worker.proxy.log_routing.enter(upstream, user, now);
     }
     let answer = upstream.call(&worker.pool, &permit, arguments, beside, began);
     match worker.ending.unless_cut(answer).await {
@@ -334,11 +346,11 @@ async fn send(
         Some(Ok(answer)) => Ok((permit, answer)),
         Some(Err(error)) => {
             let now = clock::now();
-            exit.answered = Some(now);
+            call_record.answered = Some(now);
             if let Some(user) = user {
                 user.was_active(now);
             }
-            Err(Stop::upstream(&error))
+            Err(Rejection::upstream(&error))
         }
     }
 }

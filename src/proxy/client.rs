@@ -14,8 +14,8 @@ use bytes::Bytes;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
-use crate::proxy::left_behind::LeftBehind;
-use crate::upstream::{Era, Takes};
+use crate::proxy::dropped_members::DroppedMembers;
+use crate::upstream::{ClientCapabilities, Era};
 use crate::wire::shapes::Revision;
 
 /// Requests one client may have open at once, over all its calls.
@@ -43,7 +43,7 @@ pub enum Endpoint {
 
 /// A client's declared capabilities, as far as they are of use here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Declared(pub Takes);
+pub struct Declared(pub ClientCapabilities);
 
 impl<'de> Deserialize<'de> for Declared {
     /// Reads `ClientCapabilities`: what is there is declared.
@@ -57,7 +57,7 @@ impl<'de> Deserialize<'de> for Declared {
         #[derive(Deserialize)]
         struct Empty {}
         let Members { sampling, elicitation, roots } = Members::deserialize(deserializer)?;
-        Ok(Self(Takes {
+        Ok(Self(ClientCapabilities {
             sampling: sampling.is_some(),
             elicitation: elicitation.is_some(),
             roots: roots.is_some(),
@@ -95,7 +95,7 @@ pub struct Client {
     /// How it speaks.
     pub era: Era,
     /// What it declared that it can be asked.
-    pub takes: Takes,
+    pub client_capabilities: ClientCapabilities,
     /// The least [`Level`] it wants to be told, or [`SILENT`].
     level: AtomicU8,
     /// It said so itself.
@@ -110,7 +110,7 @@ pub struct Client {
     /// URIs, as the client knows them.
     subscriptions: Mutex<BTreeSet<Arc<str>>>,
     /// What was warned of that it said and that stays behind, in a session.
-    pub(super) left_behind: LeftBehind,
+    pub(super) dropped_members: DroppedMembers,
 }
 
 /// When a client last used a server.
@@ -157,7 +157,7 @@ impl Client {
         name: &str,
         version: &'static str,
         era: Era,
-        takes: Takes,
+        client_capabilities: ClientCapabilities,
     ) -> Self {
         let mut cut = name.len().min(MAX_CLIENT_NAME_BYTES);
         while !name.is_char_boundary(cut) {
@@ -172,7 +172,7 @@ impl Client {
             name: name.get(..cut).unwrap_or_default().into(),
             version,
             era,
-            takes,
+            client_capabilities,
             level: level.into(),
             chose_level: AtomicBool::new(false),
             aside: Mutex::default(),
@@ -180,7 +180,7 @@ impl Client {
             active: Arc::default(),
             asked: Mutex::default(),
             subscriptions: Mutex::default(),
-            left_behind: LeftBehind::default(),
+            dropped_members: DroppedMembers::default(),
         }
     }
 
@@ -324,7 +324,7 @@ mod tests {
     use super::*;
 
     fn client(era: Era) -> Client {
-        Client::new(Arc::from("s"), "ide", "2025-11-25", era, Takes::default())
+        Client::new(Arc::from("s"), "ide", "2025-11-25", era, ClientCapabilities::default())
     }
 
     fn question(id: &'static str) -> Question {
@@ -376,19 +376,29 @@ mod tests {
 
     #[test]
     fn capabilities_are_declared_by_being_there() {
-        let takes = |json: &str| serde_json::from_str::<Declared>(json).ok().map(|it| it.0);
-        let all = Takes { sampling: true, elicitation: true, roots: true };
+        let client_capabilities =
+            |json: &str| serde_json::from_str::<Declared>(json).ok().map(|it| it.0);
+        let all = ClientCapabilities { sampling: true, elicitation: true, roots: true };
         let declared = r#"{"roots":{"listChanged":true},"sampling":{},"elicitation":{"url":{}}}"#;
-        assert_eq!(takes(declared), Some(all));
-        assert_eq!(takes(r#"{"experimental":{}}"#), Some(Takes::default()));
-        assert_eq!(takes("7"), None);
-        assert_eq!(takes(r#"{"roots":7}"#), None);
+        assert_eq!(client_capabilities(declared), Some(all));
+        assert_eq!(
+            client_capabilities(r#"{"experimental":{}}"#),
+            Some(ClientCapabilities::default())
+        );
+        assert_eq!(client_capabilities("7"), None);
+        assert_eq!(client_capabilities(r#"{"roots":7}"#), None);
     }
 
     #[test]
     fn names_are_cut_on_a_character() {
-        let takes = Takes::default();
-        let client = Client::new("x".into(), &"é".repeat(100), "2025-11-25", Era::Legacy, takes);
+        let client_capabilities = ClientCapabilities::default();
+        let client = Client::new(
+            "x".into(),
+            &"é".repeat(100),
+            "2025-11-25",
+            Era::Legacy,
+            client_capabilities,
+        );
         assert_eq!(&*client.name, "é".repeat(64));
     }
 }

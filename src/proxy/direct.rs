@@ -15,16 +15,16 @@ use crate::catalog::exposed;
 use crate::catalog::listing::{self, Start};
 use crate::catalog::snapshot::ToolSet;
 use crate::intent::{self, Operation, Permit, Requirement, Stated};
-use crate::output::Member;
+use crate::output::AnswerMember;
 use crate::proxy::Worker;
 use crate::proxy::call::{self, Caller};
+use crate::proxy::call_record::{CallRecord, Rejection};
 use crate::proxy::dispatch::{self, Caching, Peer, Reaction};
-use crate::proxy::exit::{Exit, Stop};
-use crate::proxy::more::offers::{FRESH_MS, LIST_WAIT};
 use crate::proxy::params::{CallParams, ParamHeaders};
+use crate::proxy::passthrough::list_cache::{FRESH_MS, LIST_WAIT};
 use crate::proxy::reply::{Aborted, Piece, RefusalKind, Reply, Running};
 use crate::tool::{Tool, ToolName};
-use crate::upstream::Beside;
+use crate::upstream::CallExtras;
 use crate::wire::jsonrpc::Code;
 
 /// `tool_variant` in the record of such a call.
@@ -43,7 +43,7 @@ pub fn list_tools(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, params: &Bytes) 
         first_sets(&worker).await;
         let beside = dispatch::own_members(era, Caching::Milliseconds(FRESH_MS));
         let page = listing::page(&beside, "tools", worker.proxy.catalog.load().listed(&start));
-        reply.put(Piece::Whole(Member::Result, page));
+        reply.put(Piece::Whole(AnswerMember::Result, page));
         Ok(())
     });
     Reaction::Call { id: id.clone(), running }
@@ -70,56 +70,57 @@ async fn call(
     worker: Rc<Worker>,
     caller: Caller,
     named: Named,
-    beside: Beside,
+    beside: CallExtras,
     reply: Reply,
 ) -> Result<(), Aborted> {
-    let mut exit = match Exit::open(&worker, Type::ToolCall, &caller, VARIANT, &reply).await {
-        Ok(exit) => exit,
-        Err(refusal) => {
-            reply.put(Piece::Refused(refusal));
-            return Ok(());
-        }
-    };
-    let prepared = prepare(&worker, &mut exit, &named).await;
+    let mut call_record =
+        match CallRecord::open(&worker, Type::ToolCall, &caller, VARIANT, &reply).await {
+            Ok(call_record) => call_record,
+            Err(refusal) => {
+                reply.put(Piece::Refused(refusal));
+                return Ok(());
+            }
+        };
+    let prepared = prepare(&worker, &mut call_record, &named).await;
     let prepared = prepared.map(|permit| (permit, named.arguments));
-    call::run(worker, exit, caller.client, prepared, beside, reply).await
+    call::run(worker, call_record, caller.client, prepared, beside, reply).await
 }
 
 /// Finds the tool, asks the gate.
 async fn prepare(
     worker: &Worker,
-    exit: &mut Exit,
+    call_record: &mut CallRecord,
     Named { name, arguments, headers }: &Named,
-) -> Result<Permit, Stop> {
+) -> Result<Permit, Rejection> {
     let proxy = &worker.proxy;
-    exit.name("", &dispatch::shown(name));
-    exit.keep(Raw::Arguments, arguments);
+    call_record.name("", &dispatch::shown(name));
+    call_record.keep(Raw::Arguments, arguments);
     if !arguments.starts_with(b"{") {
         let text = "Invalid params: arguments must be an object".to_owned();
-        return Err(Stop::new(Status::Rejected, RefusalKind::Unreadable, text));
+        return Err(Rejection::new(Status::Rejected, RefusalKind::Unreadable, text));
     }
-    let tool = find(worker, name, exit.began()).await?;
-    exit.name(&tool.name.server, &tool.name.tool);
-    if let (Some(repeats), Some(headers)) = (&tool.repeats, headers) {
-        headers.check(repeats, arguments).map_err(|mismatch| {
+    let tool = find(worker, name, call_record.began()).await?;
+    call_record.name(&tool.name.server, &tool.name.tool);
+    if let (Some(parameter_headers), Some(headers)) = (&tool.parameter_headers, headers) {
+        headers.check(parameter_headers, arguments).map_err(|mismatch| {
             let text = format!("Header mismatch: {mismatch}");
-            Stop::new(Status::Rejected, RefusalKind::Headers, text)
+            Rejection::new(Status::Rejected, RefusalKind::Headers, text)
         })?;
     }
     let operation = Operation::recommended(tool.capability);
-    exit.operation(Some(operation));
+    call_record.operation(Some(operation));
     let settings = intent::Settings { operation_type: Requirement::Inferred, ..proxy.intent };
     let permit = intent::authorize(operation, &Stated::parse(&[]), tool, &settings)
-        .map_err(|denial| exit.deny(&denial))?;
-    call::note_warnings(exit, &permit);
+        .map_err(|denial| call_record.deny(&denial))?;
+    call::note_warnings(call_record, &permit);
     Ok(permit)
 }
 
-async fn find(worker: &Worker, name: &str, began: Instant) -> Result<Arc<Tool>, Stop> {
+async fn find(worker: &Worker, name: &str, began: Instant) -> Result<Arc<Tool>, Rejection> {
     let proxy = &worker.proxy;
     let unknown = || {
         let text = format!("Unknown tool: {}", dispatch::shown(name));
-        Stop::new(Status::Rejected, RefusalKind::Unreadable, text)
+        Rejection::new(Status::Rejected, RefusalKind::Unreadable, text)
     };
     if let Some(tool) = proxy.catalog.load().direct(name) {
         return Ok(Arc::clone(tool));

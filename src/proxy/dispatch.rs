@@ -14,16 +14,16 @@ use serde_json::{Value, json};
 
 use crate::activity::record::Source;
 use crate::intent::{NO_CALL_TOOL, Operation};
-use crate::json::tape::{self, Fault};
-use crate::output::Member;
+use crate::json::tape::{self, TapeFault};
+use crate::output::AnswerMember;
 use crate::proxy::call::{self, Caller, Given};
 use crate::proxy::client::{Client, Declared, Endpoint, Level, Question};
-use crate::proxy::more::{self, Forward, List};
 use crate::proxy::params::{self, CallParams, ParamHeaders};
+use crate::proxy::passthrough::{self, Forward, List};
 use crate::proxy::reply::{Refusal, RefusalKind, Running};
 use crate::proxy::retrieve::RETRIEVE_TOOLS;
 use crate::proxy::{Worker, builtin, direct, era};
-use crate::upstream::{Era, Takes};
+use crate::upstream::{ClientCapabilities, Era};
 use crate::wire::jsonrpc::{self, Code, Message, Request, Response};
 use crate::wire::shapes::Left;
 
@@ -55,10 +55,10 @@ pub struct Peer {
 impl Peer {
     /// What upstreams may ask the client before they answer its request.
     #[must_use]
-    pub fn takes(&self) -> Takes {
+    pub fn client_capabilities(&self) -> ClientCapabilities {
         match (self.client.era, self.channel) {
-            (Era::Legacy, Channel::Stream) => self.client.takes,
-            (Era::Legacy, Channel::Answer) | (Era::Modern, _) => Takes::default(),
+            (Era::Legacy, Channel::Stream) => self.client.client_capabilities,
+            (Era::Legacy, Channel::Answer) | (Era::Modern, _) => ClientCapabilities::default(),
         }
     }
 }
@@ -109,7 +109,7 @@ pub struct Initialize {
     /// `clientInfo.name`
     pub client_name: String,
     /// `capabilities`
-    pub takes: Takes,
+    pub client_capabilities: ClientCapabilities,
     /// The whole response.
     pub answer: Bytes,
 }
@@ -164,7 +164,7 @@ pub enum Incoming {
 pub fn read(worker: &Worker, body: &Bytes) -> Result<Incoming, Bytes> {
     let (doubt, refusal) = match strict(worker, body) {
         Ok(()) => (None, None),
-        Err(fault @ Fault::DuplicateKey { .. }) => {
+        Err(fault @ TapeFault::DuplicateKey { .. }) => {
             let text = format!("Invalid params: the request {fault}");
             (Some(text.clone()), Some((Code::InvalidParams, text)))
         }
@@ -208,7 +208,7 @@ pub async fn respond(worker: &Worker, client: &Client, response: Response) -> Re
             (format!("\"error\":{error}").into(), Err(told))
         }
     };
-    worker.proxy.left_behind.of_client(client, &method, &left);
+    worker.proxy.dropped_members.of_client(client, &method, &left);
     if let Err(lost) = upstream.respond(generation, raw_id, outcome).await {
         tracing::warn!(%server, %lost, "a client's answer did not reach the server that asked");
     }
@@ -224,7 +224,7 @@ pub fn check(worker: &Worker, body: &[u8]) -> Result<(), String> {
     strict(worker, body).map_err(|fault| format!("Invalid request body: it {fault}"))
 }
 
-fn strict(worker: &Worker, body: &[u8]) -> Result<(), Fault> {
+fn strict(worker: &Worker, body: &[u8]) -> Result<(), TapeFault> {
     tape::check_unique(body, MAX_REQUEST_DEPTH, worker.scratch.borrow_mut().tape())
 }
 
@@ -253,20 +253,24 @@ pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reactio
             Reaction::Answer(own(era, &id, &tools, Caching::Milliseconds(OWN_LIST_TTL_MS)))
         }
         ("tools/list", _, Endpoint::All) => direct::list_tools(worker, peer, &id, &params),
-        ("resources/list", ..) => more::list(worker, peer, &id, List::Resources, &params),
-        ("resources/templates/list", ..) => more::list(worker, peer, &id, List::Templates, &params),
-        ("prompts/list", ..) => more::list(worker, peer, &id, List::Prompts, &params),
-        ("resources/read", ..) => more::forward(worker, peer, id, Forward::Read, params),
-        ("prompts/get", ..) => more::forward(worker, peer, id, Forward::Prompt, params),
-        ("completion/complete", ..) => more::forward(worker, peer, id, Forward::Complete, params),
+        ("resources/list", ..) => passthrough::list(worker, peer, &id, List::Resources, &params),
+        ("resources/templates/list", ..) => {
+            passthrough::list(worker, peer, &id, List::Templates, &params)
+        }
+        ("prompts/list", ..) => passthrough::list(worker, peer, &id, List::Prompts, &params),
+        ("resources/read", ..) => passthrough::forward(worker, peer, id, Forward::Read, params),
+        ("prompts/get", ..) => passthrough::forward(worker, peer, id, Forward::Prompt, params),
+        ("completion/complete", ..) => {
+            passthrough::forward(worker, peer, id, Forward::Complete, params)
+        }
         ("initialize", Era::Legacy, _) => initialize(worker, peer, &id, &params),
         ("ping", Era::Legacy, _) => Reaction::Answer(jsonrpc::response(&id, b"{}")),
         ("logging/setLevel", Era::Legacy, _) => set_level(peer, &id, &params),
         ("resources/subscribe", Era::Legacy, _) => {
-            more::forward(worker, peer, id, Forward::Subscribe, params)
+            passthrough::forward(worker, peer, id, Forward::Subscribe, params)
         }
         ("resources/unsubscribe", Era::Legacy, _) => {
-            more::forward(worker, peer, id, Forward::Unsubscribe, params)
+            passthrough::forward(worker, peer, id, Forward::Unsubscribe, params)
         }
         ("server/discover", Era::Modern, _) => discover(worker, peer, &id),
         ("subscriptions/listen", Era::Modern, _) => listen(id, &params),
@@ -327,7 +331,7 @@ fn initialize(worker: &Worker, peer: &Peer, id: &Bytes, params: &Bytes) -> React
     Reaction::Initialize(Initialize {
         version,
         client_name: params.client_info.name,
-        takes: params.capabilities.0,
+        client_capabilities: params.capabilities.0,
         answer: jsonrpc::response(id, result.to_string().as_bytes()),
     })
 }
@@ -352,7 +356,7 @@ pub fn supported(worker: &Worker) -> Vec<&'static str> {
 /// What there is to be had, for `initialize` and `server/discover`.
 #[must_use]
 pub fn capabilities(worker: &Worker, peer: &Peer) -> Value {
-    let mut capabilities = more::capabilities(worker);
+    let mut capabilities = passthrough::capabilities(worker);
     // Our four tools never change.
     let changes = peer.endpoint == Endpoint::All;
     capabilities.insert("tools".into(), json!({"listChanged": changes}));
@@ -439,9 +443,9 @@ fn read_call<'a>(
     peer: &Peer,
     params: &'a Bytes,
 ) -> Result<CallParams<'a>, String> {
-    let read = CallParams::read(params, peer.client.revision(), peer.takes())
+    let read = CallParams::read(params, peer.client.revision(), peer.client_capabilities())
         .map_err(|problem| format!("Invalid params: {problem}"))?;
-    worker.proxy.left_behind.of_client(&peer.client, "tools/call", &read.left);
+    worker.proxy.dropped_members.of_client(&peer.client, "tools/call", &read.left);
     Ok(read)
 }
 
@@ -519,10 +523,10 @@ pub fn shown(word: &str) -> String {
 
 /// What stands before a reply's value in the envelope.
 #[must_use]
-pub fn head(id: &[u8], member: Member) -> Bytes {
+pub fn head(id: &[u8], member: AnswerMember) -> Bytes {
     match member {
-        Member::Result => jsonrpc::result_head(id),
-        Member::Error => jsonrpc::error_head(id),
+        AnswerMember::Result => jsonrpc::result_head(id),
+        AnswerMember::Error => jsonrpc::error_head(id),
     }
 }
 

@@ -16,18 +16,19 @@ use crate::activity::Durability;
 use crate::activity::record::{self, Decision, Status};
 use crate::intent::Permit;
 use crate::output::{
-    Failure, Fault, Finding, Inspector, Member, Message, Mode, Policy, Required, Treatment,
+    AnswerFault, AnswerMember, Failure, Finding, InspectedMessage, Inspector, Mode, Policy,
+    Required, Treatment,
 };
-use crate::proxy::ending::CUT_OFF;
-use crate::proxy::exit::Exit;
-use crate::proxy::more::Forward;
+use crate::proxy::call_record::CallRecord;
+use crate::proxy::passthrough::Forward;
 use crate::proxy::relay::{Asked, Relay, Step};
 use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply};
-use crate::proxy::{Worker, dispatch, held};
+use crate::proxy::shutdown::CUT_OFF;
+use crate::proxy::{Worker, dispatch, memory_budget};
 use crate::schema::compile::Schema;
 use crate::schema::judge::Verdict;
 use crate::tool::{OutputSchema, ToolName};
-use crate::upstream::{Answer, CallError, Era, Part, clock};
+use crate::upstream::{Answer, AnswerPart, CallError, Era, clock};
 use crate::wire::splice::Splice;
 
 /// Bytes gathered before a streamed answer goes on although more is at hand.
@@ -99,14 +100,14 @@ pub(super) struct Exchange {
     answer: Option<Answer>,
     inspector: Inspector,
     treatment: Treatment,
-    exit: Exit,
+    call_record: CallRecord,
     relay: Relay,
     reply: Reply,
     /// Slices of the answer that have not gone on: held by strict, or gathered for one write.
     waiting: Splice,
     /// What this call has taken of the bytes that may be held, until it ends; none is held where
     /// nothing is judged.
-    share: Option<held::Share>,
+    share: Option<memory_budget::Share>,
     /// Answers so far to ids that nobody asked for.
     foreign: u32,
     /// True once a byte of the answer has gone on.
@@ -125,8 +126,8 @@ enum Broken {
     CutOff,
 }
 
-impl From<Fault> for Broken {
-    fn from(fault: Fault) -> Self {
+impl From<AnswerFault> for Broken {
+    fn from(fault: AnswerFault) -> Self {
         Self::Upstream(fault.to_string())
     }
 }
@@ -148,7 +149,7 @@ impl Exchange {
         worker: Rc<Worker>,
         subject: Subject,
         answer: Answer,
-        exit: Exit,
+        call_record: CallRecord,
         relay: Relay,
         reply: Reply,
     ) -> Self {
@@ -158,7 +159,9 @@ impl Exchange {
         let waiting = Splice::new();
         let share = match treatment {
             Treatment::Forward => None,
-            Treatment::ForwardAndJudge => Some(worker.proxy.behind.share(&subject.name().server)),
+            Treatment::ForwardAndJudge => {
+                Some(worker.proxy.judging_budget.share(&subject.name().server))
+            }
             Treatment::Hold => Some(worker.proxy.held.share(&subject.name().server)),
         };
         Self {
@@ -167,7 +170,7 @@ impl Exchange {
             answer: Some(answer),
             inspector,
             treatment,
-            exit,
+            call_record,
             relay,
             reply,
             waiting,
@@ -189,7 +192,7 @@ impl Exchange {
             let ending = self.worker.ending.clone();
             let received = ending.unless_cut(self.receive()).await.unwrap_or(Err(Broken::CutOff));
             let now = clock::now();
-            self.exit.answered = Some(now);
+            self.call_record.answered = Some(now);
             self.relay.was_active(now);
             match received {
                 Ok(member) => {
@@ -197,10 +200,12 @@ impl Exchange {
                         answer.finish();
                     }
                     let status = self.status(member);
-                    if member == Member::Error {
+                    if member == AnswerMember::Error {
                         self.mask_error();
                     }
-                    if self.treatment == Treatment::ForwardAndJudge && member == Member::Result {
+                    if self.treatment == Treatment::ForwardAndJudge
+                        && member == AnswerMember::Result
+                    {
                         Box::pin(self.reply_and_judge(status)).await;
                     } else {
                         self.finish(member, status).await;
@@ -219,45 +224,45 @@ impl Exchange {
         }
     }
 
-    fn status(&self, member: Member) -> Status {
+    fn status(&self, member: AnswerMember) -> Status {
         match member {
-            Member::Result if self.inspector.is_error() => Status::Error,
-            Member::Result => Status::Success,
-            Member::Error => Status::Error,
+            AnswerMember::Result if self.inspector.is_error() => Status::Error,
+            AnswerMember::Result => Status::Success,
+            AnswerMember::Error => Status::Error,
         }
     }
 
     /// Takes the answer in, sending on what may go on, until it is whole.
-    async fn receive(&mut self) -> Result<Member, Broken> {
+    async fn receive(&mut self) -> Result<AnswerMember, Broken> {
         loop {
             let part = self.next_part().await?;
             let chunk = match part {
-                Some(Part::Data(chunk)) => chunk,
-                Some(Part::End) => match self.inspector.end()? {
-                    Message::Answer(member) => return Ok(member),
-                    Message::Notification(parts) => {
+                Some(AnswerPart::Data(chunk)) => chunk,
+                Some(AnswerPart::End) => match self.inspector.end()? {
+                    InspectedMessage::Answer(member) => return Ok(member),
+                    InspectedMessage::Notification(parts) => {
                         self.relay(&joined(parts)).await;
                         continue;
                     }
-                    Message::Foreign => {
+                    InspectedMessage::Foreign => {
                         self.foreign()?;
                         continue;
                     }
                 },
                 None => {
                     let ended = self.answer.as_ref().map(Answer::without_response);
-                    return Err(ended.map_or(Broken::from(Fault::Empty), Broken::from));
+                    return Err(ended.map_or(Broken::from(AnswerFault::Empty), Broken::from));
                 }
             };
             let slice = self.inspector.feed(&chunk)?;
             if slice.is_empty() {
                 continue;
             }
-            if self.inspector.member() == Some(Member::Error) {
+            if self.inspector.member() == Some(AnswerMember::Error) {
                 self.gather_error(slice)?;
                 continue;
             }
-            self.exit.note_response(&slice);
+            self.call_record.note_response(&slice);
             match self.treatment {
                 Treatment::Forward => {}
                 Treatment::ForwardAndJudge => self.note_breach(),
@@ -292,7 +297,7 @@ impl Exchange {
         {
             error = masked;
         }
-        self.exit.note_response(&error);
+        self.call_record.note_response(&error);
         self.waiting = Splice::from(error);
     }
 
@@ -308,7 +313,7 @@ impl Exchange {
         }
         self.foreign += 1;
         match self.foreign > MAX_FOREIGN {
-            true => Err(Broken::from(Fault::ForeignId)),
+            true => Err(Broken::from(AnswerFault::ForeignId)),
             false => Ok(()),
         }
     }
@@ -318,7 +323,7 @@ impl Exchange {
         let Some(answer) = &self.answer else { return };
         let (id, generation) = (answer.id(), answer.generation());
         let server = &self.subject.name().server;
-        let asked = Asked { server, generation, told: &self.worker.proxy.left_behind };
+        let asked = Asked { server, generation, told: &self.worker.proxy.dropped_members };
         match self.relay.take(message, id, &asked) {
             Step::Tell(piece) => {
                 if let (Piece::Request(_), Some(answer)) = (&piece, &mut self.answer) {
@@ -338,9 +343,9 @@ impl Exchange {
     }
 
     /// The upstream's next part. What waits to go on does so while nothing is at hand.
-    async fn next_part(&mut self) -> Result<Option<Part>, Broken> {
-        let goes_on =
-            self.treatment != Treatment::Hold && self.inspector.member() != Some(Member::Error);
+    async fn next_part(&mut self) -> Result<Option<AnswerPart>, Broken> {
+        let goes_on = self.treatment != Treatment::Hold
+            && self.inspector.member() != Some(AnswerMember::Error);
         if goes_on && !self.waiting.is_empty() {
             let at_hand = match &mut self.answer {
                 Some(answer) => poll_once(answer.next()).await,
@@ -385,15 +390,15 @@ impl Exchange {
     }
 
     /// The answer is whole: strict judges a result; then it is recorded, and sent on.
-    async fn finish(&mut self, member: Member, status: Status) {
+    async fn finish(&mut self, member: AnswerMember, status: Status) {
         if self.treatment == Treatment::Hold
-            && member == Member::Result
+            && member == AnswerMember::Result
             && let Some(failure) = self.verdict().await
         {
             Box::pin(self.block(&failure)).await;
             return;
         }
-        self.exit.close(status, "").await;
+        self.call_record.close(status, "").await;
         if self.begun {
             self.send_rest().await;
         } else {
@@ -412,20 +417,20 @@ impl Exchange {
         let rest = std::mem::take(&mut self.waiting);
         let last = match self.begun {
             true => (!rest.is_empty()).then(|| Piece::Data(rest)),
-            false => Some(Piece::Whole(Member::Result, rest)),
+            false => Some(Piece::Whole(AnswerMember::Result, rest)),
         };
         let durable_first = match worker.proxy.activity.config().durability {
             Durability::BeforeReply | Durability::BeforeSend => true,
             Durability::Grouped => false,
         };
         let room = self.keeps_document();
-        let record_first = durable_first || !room || self.exit.is_behind();
+        let record_first = durable_first || !room || self.call_record.is_behind();
         if !record_first {
-            self.exit.replied();
+            self.call_record.replied();
         }
         let judging = async move {
             self.judge_for_the_record().await;
-            self.exit.close(status, "").await;
+            self.call_record.close(status, "").await;
         };
         if room || worker.may_defer() {
             let judged = worker.keep(judging);
@@ -456,10 +461,10 @@ impl Exchange {
         if self.breached {
             return;
         }
-        self.exit.unjudged =
+        self.call_record.unjudged =
             Some(|| decision(record::Verdict::Warning, Mode::Warn, &Failure::given_up()));
         let verdict = self.verdict().await;
-        self.exit.unjudged = None;
+        self.call_record.unjudged = None;
         self.record_warning(verdict);
     }
 
@@ -486,7 +491,7 @@ impl Exchange {
                 let judged = match self.worker.judge_quickly(schema, &document) {
                     Some(judgement) => Some(judgement),
                     None => {
-                        self.exit.record_is_late();
+                        self.call_record.record_is_late();
                         self.worker.judge(schema, document).await
                     }
                 };
@@ -494,7 +499,7 @@ impl Exchange {
                 if judgement.disagreement {
                     let hash = schema.hash();
                     tracing::warn!(tool = %self.subject.name(), schema = %hash, "the engines disagree");
-                    self.worker.proxy.judges.count_disagreement();
+                    self.worker.proxy.validation_pool.count_disagreement();
                 }
                 match judgement.verdict {
                     Verdict::Conforms => None,
@@ -509,7 +514,7 @@ impl Exchange {
             let name = self.subject.name();
             let place = &failure.schema_path;
             tracing::warn!(tool = %name, %place, "the answer violates its schema");
-            self.exit.decide(decision(record::Verdict::Warning, Mode::Warn, &failure));
+            self.call_record.decide(decision(record::Verdict::Warning, Mode::Warn, &failure));
         }
     }
 
@@ -519,10 +524,10 @@ impl Exchange {
         tracing::warn!(tool = %name, place = %failure.schema_path, "the answer was blocked");
         drop(self.answer.take());
         let text = failure.agent_text();
-        self.exit.decide(decision(record::Verdict::Blocked, Mode::Strict, failure));
-        self.exit.close(Status::Blocked, &text).await;
+        self.call_record.decide(decision(record::Verdict::Blocked, Mode::Strict, failure));
+        self.call_record.close(Status::Blocked, &text).await;
         let result = dispatch::error_result(self.relay.era(), &text);
-        self.reply.put(Piece::Whole(Member::Result, Splice::from(result)));
+        self.reply.put(Piece::Whole(AnswerMember::Result, Splice::from(result)));
     }
 
     /// The upstream failed in the middle of its answer, or we do not wait for the rest; a tool's
@@ -535,9 +540,9 @@ impl Exchange {
             Subject::Other(..) => RefusalKind::Failed,
         };
         if !self.begun {
-            self.exit.refused(kind);
+            self.call_record.refused(kind);
         }
-        self.exit.close(Status::Error, &text).await;
+        self.call_record.close(Status::Error, &text).await;
         if self.begun {
             return Err(Aborted(text));
         }

@@ -9,11 +9,11 @@ use thiserror::Error;
 
 use crate::json::members::{members, string};
 use crate::proxy::client::Client;
-use crate::tool::repeats::Repeats;
-use crate::upstream::{Beside, Takes};
-use crate::wire::headers::{self, Mismatch, PARAM_PREFIX};
+use crate::tool::parameter_headers::ParameterHeaders;
+use crate::upstream::{CallExtras, ClientCapabilities};
+use crate::wire::headers::{self, HeaderMismatch, PARAM_PREFIX};
 use crate::wire::jsonrpc::Response;
-use crate::wire::shapes::{self, Found, Left, Refused, Revision};
+use crate::wire::shapes::{self, Found, Left, MemberRefused, Revision};
 
 /// `params` of `tools/call`.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ pub struct CallParams<'a> {
     /// `arguments`, raw; an empty object if there are none.
     pub arguments: Bytes,
     /// The rest: `_meta`, and members such as `inputResponses` and `requestState`.
-    pub beside: Beside,
+    pub beside: CallExtras,
     /// What the method does not have by the client's revision, and stays behind.
     pub left: Left,
 }
@@ -41,7 +41,7 @@ pub enum Unreadable {
     #[error("_meta must be an object")]
     MetaNotAnObject,
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Refused(#[from] MemberRefused),
 }
 
 impl<'a> CallParams<'a> {
@@ -50,7 +50,11 @@ impl<'a> CallParams<'a> {
     ///
     /// # Errors
     /// [`Unreadable`].
-    pub fn read(params: &'a Bytes, revision: Revision, takes: Takes) -> Result<Self, Unreadable> {
+    pub fn read(
+        params: &'a Bytes,
+        revision: Revision,
+        client_capabilities: ClientCapabilities,
+    ) -> Result<Self, Unreadable> {
         let text = std::str::from_utf8(params).map_err(|_| Unreadable::NotAnObject)?;
         let slice = |value: &str| params.slice_ref(value.as_bytes());
         let (mut name, mut meta, mut others) = (None, None, String::new());
@@ -72,7 +76,12 @@ impl<'a> CallParams<'a> {
             }
         }
         let name = name.ok_or(Unreadable::NoName)?;
-        Ok(Self { name, arguments, beside: Beside { meta, members: others.into(), takes }, left })
+        Ok(Self {
+            name,
+            arguments,
+            beside: CallExtras { meta, members: others.into(), client_capabilities },
+            left,
+        })
     }
 }
 
@@ -83,9 +92,9 @@ fn push_member(
     value: &str,
     others: &mut String,
     left: &mut Left,
-) -> Result<(), Refused> {
+) -> Result<(), MemberRefused> {
     match shapes::find(shapes::TOOLS_CALL, revision, name) {
-        Found::Variant(known) => return Err(Refused::variant("", name, known)),
+        Found::Variant(known) => return Err(MemberRefused::variant("", name, known)),
         Found::Unknown => left.push("", name),
         Found::Known(shape) => {
             let comma = if others.is_empty() { "" } else { "," };
@@ -106,8 +115,8 @@ pub fn outcome(
     client: &Client,
     response: &Response,
     left: &mut Left,
-) -> Result<Bytes, Refused> {
-    let text = std::str::from_utf8(&response.outcome).map_err(|_| Refused::NotAnObject)?;
+) -> Result<Bytes, MemberRefused> {
+    let text = std::str::from_utf8(&response.outcome).map_err(|_| MemberRefused::NotAnObject)?;
     for (member, shape) in [("result", shapes::result(method)), ("error", Some(shapes::error()))] {
         let value = text.strip_prefix(&*format!("\"{member}\":"));
         if let (Some(value), Some(shape)) = (value, shape) {
@@ -135,9 +144,13 @@ impl ParamHeaders {
     ///
     /// # Errors
     /// The first disagreement.
-    pub fn check(&self, repeats: &Repeats, arguments: &[u8]) -> Result<(), Mismatch> {
+    pub fn check(
+        &self,
+        parameter_headers: &ParameterHeaders,
+        arguments: &[u8],
+    ) -> Result<(), HeaderMismatch> {
         let arguments = std::str::from_utf8(arguments).unwrap_or_default();
-        repeats.of(arguments).try_for_each(|(header, said)| {
+        parameter_headers.of(arguments).try_for_each(|(header, said)| {
             let lines = self.0.iter().filter(|(name, _)| **name == *header);
             let lines = lines.map(|(_, value)| &**value);
             let form = said.as_ref().map_or(headers::Form::Encodable, |said| said.form);
@@ -160,7 +173,7 @@ mod tests {
     use super::*;
 
     fn read(raw: &Bytes) -> CallParams<'_> {
-        CallParams::read(raw, Revision::July2026, Takes::default()).unwrap()
+        CallParams::read(raw, Revision::July2026, ClientCapabilities::default()).unwrap()
     }
 
     #[test]
@@ -187,7 +200,8 @@ mod tests {
             r#""requestState":"a\u0062","inputResponses":{"q":{"action":"accept","content":{ "N":1.0}}}"#
         );
         assert_eq!(read.left.names().collect::<Vec<_>>(), ["odd\"key", "task"]);
-        let read = CallParams::read(&raw, Revision::November2025, Takes::default()).unwrap();
+        let read =
+            CallParams::read(&raw, Revision::November2025, ClientCapabilities::default()).unwrap();
         assert_eq!(read.beside.members, r#""task":{}"#);
     }
 
@@ -208,10 +222,10 @@ mod tests {
             ),
         ] {
             let raw = Bytes::from_static(raw.as_bytes());
-            let refused = Refused::Variant { name: name.into(), known: known.into() };
+            let refused = MemberRefused::Variant { name: name.into(), known: known.into() };
             for revision in [Revision::July2026, Revision::November2024] {
                 // Of an earlier revision it stays behind whole.
-                let read = CallParams::read(&raw, revision, Takes::default());
+                let read = CallParams::read(&raw, revision, ClientCapabilities::default());
                 match (revision, name.starts_with("input")) {
                     (Revision::November2024, true) => assert!(read.is_ok()),
                     _ => assert_eq!(read.err(), Some(Unreadable::Refused(refused.clone()))),
@@ -225,7 +239,7 @@ mod tests {
         let schema = r#"{"properties":{"r":{"type":"string","x-mcp-header":"R"},
             "n":{"type":"integer","x-mcp-header":"N"}}}"#;
         let schema = serde_json::value::RawValue::from_string(schema.into()).unwrap();
-        let repeats = Repeats::read(&schema).unwrap().unwrap();
+        let parameter_headers = ParameterHeaders::read(&schema).unwrap().unwrap();
         let (r, n) = ("mcp-param-r", "mcp-param-n");
         for (headers, arguments, wrong) in [
             (&[(r, "a"), (n, "7")][..], r#"{"r":"a","n":7}"#, None),
@@ -240,7 +254,7 @@ mod tests {
             (&[(n, "7")], r#"{"n":null}"#, Some("nothing in the body")),
         ] {
             let lines = headers.iter().map(|(name, value)| (*name, value.as_bytes()));
-            let found = ParamHeaders::pick(lines).check(&repeats, arguments.as_bytes());
+            let found = ParamHeaders::pick(lines).check(&parameter_headers, arguments.as_bytes());
             let said = found.err().map(|mismatch| mismatch.to_string()).unwrap_or_default();
             assert_eq!(said.is_empty(), wrong.is_none(), "{headers:?} {arguments}: {said}");
             assert!(said.contains(wrong.unwrap_or_default()), "{headers:?} {arguments}: {said}");
@@ -261,7 +275,7 @@ mod tests {
     fn what_is_no_call_is_refused() {
         for raw in ["[]", "null", "{}", r#"{"name":7}"#, r#"{"name":"x","_meta":[]}"#, "{"] {
             let raw = Bytes::from_static(raw.as_bytes());
-            let read = CallParams::read(&raw, Revision::NEWEST, Takes::default());
+            let read = CallParams::read(&raw, Revision::NEWEST, ClientCapabilities::default());
             assert!(read.is_err(), "{raw:?}");
         }
     }

@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 
 use crate::proxy::client::{Client, Level, Question};
 use crate::proxy::dispatch::Channel;
-use crate::proxy::left_behind::LeftBehind;
+use crate::proxy::dropped_members::DroppedMembers;
 use crate::proxy::reply::Piece;
 use crate::upstream::Era;
 use crate::wire::jsonrpc::{Code, Envelope};
@@ -48,7 +48,7 @@ pub(super) struct Asked<'a> {
     /// The connection to it.
     pub(super) generation: u64,
     /// What was warned of.
-    pub(super) told: &'a LeftBehind,
+    pub(super) told: &'a DroppedMembers,
 }
 
 #[derive(Deserialize)]
@@ -177,7 +177,7 @@ impl Relay {
             (Era::Legacy, Channel::Answer) => {
                 return refuse(&format!("{method}: the client takes no event stream"));
             }
-            (Era::Legacy, Channel::Stream) if !client.takes.grant(method) => {
+            (Era::Legacy, Channel::Stream) if !client.client_capabilities.grant(method) => {
                 return refuse(&format!("{method}: the client did not declare that it can"));
             }
             (Era::Legacy, Channel::Stream) => {}
@@ -239,7 +239,7 @@ pub(super) fn log_message(
     message: &Bytes,
     client: &Client,
     server: &Arc<str>,
-    told: &LeftBehind,
+    told: &DroppedMembers,
 ) -> Option<Bytes> {
     notification(message, client.revision(), &[], &Asked { server, generation: 0, told })
 }
@@ -269,12 +269,13 @@ fn notification(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::upstream::Takes;
+    use crate::upstream::ClientCapabilities;
 
-    const ALL: Takes = Takes { sampling: true, elicitation: true, roots: true };
+    const ALL: ClientCapabilities =
+        ClientCapabilities { sampling: true, elicitation: true, roots: true };
 
-    fn client(era: Era, takes: Takes) -> Arc<Client> {
-        Arc::new(Client::new("s".into(), "ide", "2025-11-25", era, takes))
+    fn client(era: Era, client_capabilities: ClientCapabilities) -> Arc<Client> {
+        Arc::new(Client::new("s".into(), "ide", "2025-11-25", era, client_capabilities))
     }
 
     fn relay(client: &Arc<Client>, channel: Channel, token: Option<&'static str>) -> Relay {
@@ -283,7 +284,8 @@ mod tests {
     }
 
     fn take(relay: &mut Relay, message: &Bytes) -> Step {
-        let asked = Asked { server: &"srv".into(), generation: 1, told: &LeftBehind::default() };
+        let asked =
+            Asked { server: &"srv".into(), generation: 1, told: &DroppedMembers::default() };
         relay.take(message, 7, &asked)
     }
 
@@ -406,7 +408,10 @@ mod tests {
             (Relay::new(None, None), "no MCP client"),
             (relay(&client(Era::Modern, ALL), Channel::Stream, None), "servers send no requests"),
             (relay(&legacy, Channel::Answer, None), "takes no event stream"),
-            (relay(&client(Era::Legacy, Takes::default()), Channel::Stream, None), "not declare"),
+            (
+                relay(&client(Era::Legacy, ClientCapabilities::default()), Channel::Stream, None),
+                "not declare",
+            ),
         ] {
             let (id, outcome) = refused(&mut relay, ask).unwrap();
             assert_eq!(id, "5");

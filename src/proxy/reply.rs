@@ -13,7 +13,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use thiserror::Error;
 
-use crate::output::Member;
+use crate::output::AnswerMember;
 use crate::wire::splice::Splice;
 
 /// One piece of a reply, in the order they leave.
@@ -26,9 +26,9 @@ pub enum Piece {
     /// [`Client`]: crate::proxy::client::Client
     Request(Bytes),
     /// The whole value of the answer's member, and the reply is complete.
-    Whole(Member, Splice),
+    Whole(AnswerMember, Splice),
     /// The answer begins; its value follows as [`Piece::Data`] until the reply ends.
-    Begin(Member),
+    Begin(AnswerMember),
     /// The next bytes of the answer's value.
     Data(Splice),
     /// There is no answer: what each face makes of it is its own affair.
@@ -188,7 +188,7 @@ mod tests {
         let progress = Rc::new(RefCell::new(0));
         let seen = Rc::clone(&progress);
         let mut running = Running::new(|reply| async move {
-            reply.send(Piece::Begin(Member::Result)).await;
+            reply.send(Piece::Begin(AnswerMember::Result)).await;
             *seen.borrow_mut() += 1;
             reply.send(Piece::Data(Splice::new())).await;
             *seen.borrow_mut() += 1;
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn an_abort_comes_after_the_pieces_before_it() {
         let mut running = Running::new(|reply| async move {
-            reply.put(Piece::Begin(Member::Result));
+            reply.put(Piece::Begin(AnswerMember::Result));
             Err(Aborted("gone".into()))
         });
         assert!(matches!(poll(&mut running), Poll::Ready(Some(Ok(Piece::Begin(_))))));

@@ -198,7 +198,7 @@ mod tests {
     use crate::intent::Requirement;
     use crate::proxy::builtin;
     use crate::schema::compile::compile;
-    use crate::schema::judge::{Scratch, Verdict};
+    use crate::schema::judge::{JudgeScratch, Verdict};
     use serde_json::{Value, json};
     use std::sync::Arc;
 
@@ -280,7 +280,7 @@ mod tests {
                 let arguments = json!({"query": query, "detail": detail}).to_string();
                 let (_, value) = ask(&arguments, "{}");
                 let content = Bytes::from(value["structuredContent"].to_string());
-                let judgement = schema.judge(&[content], &mut Scratch::new());
+                let judgement = schema.judge(&[content], &mut JudgeScratch::new());
                 assert_eq!(judgement.verdict, Verdict::Conforms, "{value}");
             }
         }

@@ -15,7 +15,7 @@ use crate::json::tape::MAX_DEPTH;
 mod scopes;
 mod walk;
 
-pub use walk::{Limits, MAX_PLACES};
+pub use walk::{MAX_PLACES, WalkLimits};
 
 /// Limits on one schema. Past any of them the schema is not used (FR-A9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,7 +171,7 @@ impl<'a> Graph<'a> {
     /// Follows `root` within `limits`. `id` is the keyword by which its dialect identifies a
     /// resource.
     #[must_use]
-    pub fn new(root: &'a Value, base: &Url, id: &'static str, limits: Limits) -> Self {
+    pub fn new(root: &'a Value, base: &Url, id: &'static str, limits: WalkLimits) -> Self {
         walk::follow(root, base, id, limits)
     }
 
@@ -396,8 +396,8 @@ mod tests {
         Url::parse("json-schema:///").unwrap()
     }
 
-    fn limits(subschemas: usize) -> Limits {
-        Limits { subschemas, targets: 1000 }
+    fn limits(subschemas: usize) -> WalkLimits {
+        WalkLimits { subschemas, targets: 1000 }
     }
 
     fn expansion(schema: &Value) -> u64 {

@@ -12,7 +12,7 @@ use jsonschema::{PatternOptions, Validator};
 use serde_json::Value;
 use url::Url;
 
-use super::bounds::{Bounds, Cost, Graph, Limits, Lost, MAX_PLACES};
+use super::bounds::{Bounds, Cost, Graph, Lost, MAX_PLACES, WalkLimits};
 use super::dialect::{self, identifier};
 use super::form::{Form, prepare};
 use super::formats;
@@ -20,7 +20,7 @@ use super::pattern::{self, BACKTRACK_MAX, PROGRAM_MAX};
 use super::tape_json::{Names, TapeJson};
 pub use super::unusable::Unusable;
 use super::violation::cut;
-use crate::json::tape::{self, Fault, Scratch};
+use crate::json::tape::{self, Scratch, TapeFault};
 
 /// Where a schema without an identifier stands.
 pub(super) const BASE: &str = "json-schema:///";
@@ -194,7 +194,7 @@ pub fn compile_with(
     let draft = dialect::of(&value, remotes)?;
     let base = Url::parse(BASE).map_err(|error| Unusable::Invalid(error.to_string()))?;
     let id = identifier(draft);
-    let limits = Limits { subschemas: bounds.subschemas, targets: bounds.targets };
+    let limits = WalkLimits { subschemas: bounds.subschemas, targets: bounds.targets };
     let graph = Graph::new(&value, &base, id, limits);
     let subschemas = check_extent(&graph, bounds)?;
     let Form { schema: form, dialects } = if remotes.0.is_empty() {
@@ -282,7 +282,7 @@ fn parse(raw: &[u8], bounds: &Bounds) -> Result<Value, Unusable> {
     }
     match tape::check_unique(raw, bounds.depth, &mut Scratch::new()) {
         Ok(()) => {}
-        Err(Fault::TooDeep) => return Err(Unusable::TooDeep { limit: bounds.depth }),
+        Err(TapeFault::TooDeep) => return Err(Unusable::TooDeep { limit: bounds.depth }),
         Err(fault) => return Err(Unusable::NotJson(fault)),
     }
     match serde_json::from_slice(raw) {

@@ -12,7 +12,7 @@ use super::bounds::NESTING;
 use super::compile::{BASE, Engine, Schema};
 use super::tape_json::{Meter, TapeJson, View};
 use super::violation::Violation;
-use crate::json::tape::{self, Document, Fault, MAX_DEPTH, OpenContainers};
+use crate::json::tape::{self, Document, MAX_DEPTH, OpenContainers, TapeFault};
 
 /// Steps of the tape engine that every document may take.
 pub const STEPS: u64 = 4_000_000;
@@ -46,18 +46,18 @@ const STEPS_PER_VISIT: u64 = 128;
 
 /// What a worker keeps between judgements.
 #[derive(Default)]
-pub struct Scratch {
+pub struct JudgeScratch {
     tape: tape::Scratch,
     meter: Meter,
 }
 
-impl std::fmt::Debug for Scratch {
+impl std::fmt::Debug for JudgeScratch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Scratch").field("bytes", &self.tape.footprint()).finish_non_exhaustive()
     }
 }
 
-impl Scratch {
+impl JudgeScratch {
     /// Empty buffers.
     #[must_use]
     pub fn new() -> Self {
@@ -134,7 +134,7 @@ impl Schema {
     /// Judges the one value that `document`'s slices spell together.
     ///
     /// Takes up to seconds for documents of many megabytes, and cannot be interrupted.
-    pub fn judge(&self, document: &[Bytes], scratch: &mut Scratch) -> Judgement {
+    pub fn judge(&self, document: &[Bytes], scratch: &mut JudgeScratch) -> Judgement {
         let len = document.iter().map(Bytes::len).sum::<usize>() as u64;
         let judged = self.judge_within(Budget::of(len), document, scratch);
         // Only what is quick is given up.
@@ -146,7 +146,11 @@ impl Schema {
 
     /// The same where others wait for it: none, after a millisecond or two, if it would take
     /// longer. Then [`judge`](Self::judge) decides. For small documents: reading them counts, too.
-    pub fn judge_quickly(&self, document: &[Bytes], scratch: &mut Scratch) -> Option<Judgement> {
+    pub fn judge_quickly(
+        &self,
+        document: &[Bytes],
+        scratch: &mut JudgeScratch,
+    ) -> Option<Judgement> {
         self.judge_within(Budget::quick(), document, scratch)
     }
 
@@ -154,10 +158,10 @@ impl Schema {
         &self,
         budget: Budget,
         document: &[Bytes],
-        scratch: &mut Scratch,
+        scratch: &mut JudgeScratch,
     ) -> Option<Judgement> {
         let agreed = |verdict| Some(Judgement { verdict, disagreement: false });
-        let Scratch { tape, meter } = scratch;
+        let JudgeScratch { tape, meter } = scratch;
         let slices = document.iter().map(Bytes::as_ref);
         match tape.read(slices, |document| self.pass(document, budget, meter)) {
             Err(fault) => agreed(Verdict::Violates(Violation::of_document(fault))),
@@ -215,7 +219,7 @@ impl Schema {
                 Err(error) => Some(Violation::of_boon(&error, BASE)),
             },
             // What one parser reads and the other does not is no document.
-            (Err(_), _) => Some(Violation::of_document(Fault::Syntax)),
+            (Err(_), _) => Some(Violation::of_document(TapeFault::Syntax)),
             (Ok(_), None) => None,
         };
         Judgement {
@@ -283,7 +287,7 @@ mod tests {
     fn judge_as(engine: Engine, schema: &str, document: &str) -> Judgement {
         let settings = Settings { engine, assert_formats: false };
         let schema = compile(schema.as_bytes(), &settings).unwrap();
-        schema.judge(&[Bytes::copy_from_slice(document.as_bytes())], &mut Scratch::new())
+        schema.judge(&[Bytes::copy_from_slice(document.as_bytes())], &mut JudgeScratch::new())
     }
 
     fn violation(schema: &str, document: &str) -> Violation {
@@ -419,7 +423,7 @@ mod tests {
         let raw = br#"{"pattern":"^(?!root)[a-z]+$"}"#;
         let schema = compile(raw, &Settings::default()).unwrap();
         assert!(schema.judged_by_tape_alone());
-        let mut scratch = Scratch::new();
+        let mut scratch = JudgeScratch::new();
         let mut verdict = |text: &'static str| schema.judge(&[text.into()], &mut scratch).verdict;
         assert_eq!(verdict(r#""guest""#), Verdict::Conforms);
         assert!(matches!(verdict(r#""root""#), Verdict::Violates(_)));

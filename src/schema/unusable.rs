@@ -4,7 +4,7 @@
 
 use thiserror::Error;
 
-use crate::json::tape::Fault;
+use crate::json::tape::TapeFault;
 
 /// Why a schema cannot be used: one clear line each (FR-A9).
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -19,7 +19,7 @@ pub enum Unusable {
     },
     /// Not JSON that every parser reads alike.
     #[error("the schema {0}")]
-    NotJson(Fault),
+    NotJson(TapeFault),
     /// Neither an object nor a boolean.
     #[error("the schema is neither an object nor a boolean")]
     NotASchema,

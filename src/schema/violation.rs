@@ -9,7 +9,7 @@ use std::fmt::{self, Display, Write};
 use boon::{ErrorKind, ValidationError};
 use jsonschema::error::{TypeKind, ValidationErrorKind};
 
-use crate::json::tape::Fault;
+use crate::json::tape::TapeFault;
 
 /// Bytes of the description that the agent is given ([contracts](crate::reference::contracts#errors)).
 pub const AGENT_MAX: usize = 500;
@@ -29,7 +29,7 @@ pub enum Reason {
     /// The document does not conform to the schema.
     Schema,
     /// The document is not one that every parser reads alike.
-    Document(Fault),
+    Document(TapeFault),
     /// The evaluation took more steps than it may: the guard `time`.
     Steps,
     /// Schema and document together nest deeper than the stack allows: the guard `time` as well,
@@ -43,16 +43,16 @@ impl Reason {
     pub fn code(&self) -> &'static str {
         match self {
             Self::Schema => "schema",
-            Self::Document(Fault::Empty) => "empty",
-            Self::Document(Fault::ByteOrderMark) => "byte_order_mark",
-            Self::Document(Fault::Utf8) => "invalid_utf8",
-            Self::Document(Fault::ControlCharacter) => "control_character",
-            Self::Document(Fault::LoneSurrogate) => "lone_surrogate",
-            Self::Document(Fault::NumberOverflow) => "number_overflow",
-            Self::Document(Fault::Trailing) => "trailing_bytes",
-            Self::Document(Fault::Syntax) => "syntax",
-            Self::Document(Fault::TooDeep) => "too_deep",
-            Self::Document(Fault::DuplicateKey { .. }) => "duplicate_key",
+            Self::Document(TapeFault::Empty) => "empty",
+            Self::Document(TapeFault::ByteOrderMark) => "byte_order_mark",
+            Self::Document(TapeFault::Utf8) => "invalid_utf8",
+            Self::Document(TapeFault::ControlCharacter) => "control_character",
+            Self::Document(TapeFault::LoneSurrogate) => "lone_surrogate",
+            Self::Document(TapeFault::NumberOverflow) => "number_overflow",
+            Self::Document(TapeFault::Trailing) => "trailing_bytes",
+            Self::Document(TapeFault::Syntax) => "syntax",
+            Self::Document(TapeFault::TooDeep) => "too_deep",
+            Self::Document(TapeFault::DuplicateKey { .. }) => "duplicate_key",
             Self::Steps => "steps",
             Self::Nesting => "nesting",
         }
@@ -63,7 +63,7 @@ impl Reason {
     pub fn guard(&self) -> Option<&'static str> {
         match self {
             Self::Schema => None,
-            Self::Document(Fault::TooDeep) => Some("max_depth"),
+            Self::Document(TapeFault::TooDeep) => Some("max_depth"),
             Self::Document(_) => None,
             Self::Steps | Self::Nesting => Some("time"),
         }
@@ -99,11 +99,11 @@ impl Violation {
         &self.agent
     }
 
-    pub(super) fn of_document(fault: Fault) -> Self {
+    pub(super) fn of_document(fault: TapeFault) -> Self {
         let mut record = Bounded::new(RECORD_MAX);
         let mut instance_path = String::new();
         let _ = write!(record, "the document {fault}");
-        if let Fault::DuplicateKey { object, name } = &fault {
+        if let TapeFault::DuplicateKey { object, name } = &fault {
             let _ = write!(record, ": {name:?} in the object at '{object}'");
             instance_path = cut(object, PATH_MAX).to_owned();
         }
@@ -374,7 +374,7 @@ mod tests {
 
     #[test]
     fn a_duplicate_key_is_named_in_the_record_only() {
-        let fault = Fault::DuplicateKey { object: "/a".into(), name: "evil".into() };
+        let fault = TapeFault::DuplicateKey { object: "/a".into(), name: "evil".into() };
         let violation = Violation::of_document(fault);
         assert!(violation.describe().contains("evil"));
         assert_eq!(violation.for_agent(), "the document has a duplicate key");

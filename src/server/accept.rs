@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
 
-use super::lane::{Arrived, Lane};
-use super::places::Places;
+use super::connection_limit::ConnectionSlots;
+use super::worker_thread::{Arrived, WorkerThread};
 use crate::downstream::source::Source;
 use crate::os::descriptors;
 
@@ -30,7 +30,11 @@ pub(super) fn max_connections(workers: usize, servers: usize) -> usize {
 }
 
 /// Takes connections in, until dropped.
-pub(super) async fn accept(listener: TcpListener, lanes: Arc<Vec<Lane>>, places: Arc<Places>) {
+pub(super) async fn accept(
+    listener: TcpListener,
+    worker_threads: Arc<Vec<WorkerThread>>,
+    places: Arc<ConnectionSlots>,
+) {
     if places.most < MAX_CONNECTIONS {
         let limit = descriptors::limit();
         tracing::warn!(
@@ -66,14 +70,16 @@ pub(super) async fn accept(listener: TcpListener, lanes: Arc<Vec<Lane>>, places:
             }
             continue;
         };
-        let busy = |lane: &&Lane| lane.connections.load(Ordering::Relaxed);
-        let alive = lanes.iter().filter(|lane| !lane.sockets.is_closed());
-        let Some(lane) = alive.min_by_key(busy) else { return };
+        let busy =
+            |worker_thread: &&WorkerThread| worker_thread.connections.load(Ordering::Relaxed);
+        let alive =
+            worker_threads.iter().filter(|worker_thread| !worker_thread.sockets.is_closed());
+        let Some(worker_thread) = alive.min_by_key(busy) else { return };
         let handed = socket.set_nodelay(true).and_then(|()| socket.into_std());
         if let Ok(socket) = handed {
-            lane.connections.fetch_add(1, Ordering::Relaxed);
-            if lane.sockets.send(Arrived { socket, place }).await.is_err() {
-                lane.connections.fetch_sub(1, Ordering::Relaxed);
+            worker_thread.connections.fetch_add(1, Ordering::Relaxed);
+            if worker_thread.sockets.send(Arrived { socket, place }).await.is_err() {
+                worker_thread.connections.fetch_sub(1, Ordering::Relaxed);
             }
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::runtime::{Builder, Runtime};
 
-use super::{cores, events, notes};
+use super::{audit_events, audit_log, cores};
 use crate::activity::Activity;
 use crate::catalog::snapshot::Catalog;
 use crate::config::Config;
@@ -38,7 +38,7 @@ pub(super) fn restore(catalog: &Arc<Catalog>, activity: &Activity, control: &Run
     let (catalog, log) = (Arc::clone(catalog), activity.clone());
     control.spawn_blocking(move || {
         for (server, change) in catalog.restore() {
-            notes::put(&log, events::catalog_changes(&server, &change));
+            audit_log::put(&log, audit_events::catalog_changes(&server, &change));
         }
     });
 }
@@ -51,7 +51,7 @@ pub(super) fn supervise(
     control: &Runtime,
 ) -> Supervisor {
     let log = activity.clone();
-    let noted = move |event: Event| notes::put(&log, events::entries(&event));
+    let noted = move |event: Event| audit_log::put(&log, audit_events::entries(&event));
     let servers = config.servers.iter().map(|server| {
         let mut upstream = server.upstream.clone();
         upstream.data_dir = Some(config.data_dir.clone());

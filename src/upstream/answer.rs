@@ -10,18 +10,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::ask::Era;
 use super::call::{Carrier, Upstream};
+use super::capabilities::Era;
 use super::deadline::Allowance;
+use super::dual_stream::DualStreamCall;
 use super::error::{CallError, Cause, Sent};
-use super::heard::Heard;
-use super::http::{self, Cursor, Exchange, Pool, Resuming, Session};
+use super::http::{self, Cursor, HttpExchange, Pool, Resuming, Session};
 use super::stdio;
 use super::supervisor::Control;
 
 /// A piece of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum AnswerPart {
     /// The next bytes of the current JSON message, never empty.
     Data(Bytes),
     /// That message is complete: one JSON body, one event, one line.
@@ -31,7 +31,7 @@ pub enum Part {
 /// The answer to a call: messages as they come. Dropping it before its last message has ended
 /// cancels the call.
 pub struct Answer {
-    source: Source,
+    source: AnswerSource,
     /// The connection it comes over.
     generation: u64,
     upstream: Arc<Upstream>,
@@ -41,9 +41,9 @@ pub struct Answer {
 }
 
 /// Where it comes from.
-pub(super) enum Source {
+pub(super) enum AnswerSource {
     Http(Box<HttpSource>),
-    Heard(Box<Heard>),
+    DualStream(Box<DualStreamCall>),
     Stdio(stdio::Call),
 }
 
@@ -59,7 +59,7 @@ pub(super) struct HttpSource {
 }
 
 enum Stage {
-    Streaming(Exchange),
+    Streaming(HttpExchange),
     /// The stream ended before the answer, and is being taken up again.
     Resuming(Resuming),
     /// The connection went back to the pool, or broke.
@@ -105,7 +105,7 @@ impl std::fmt::Debug for Answer {
 
 impl Answer {
     pub(super) fn new(
-        source: Source,
+        source: AnswerSource,
         generation: u64,
         upstream: Arc<Upstream>,
         what: Arc<str>,
@@ -118,9 +118,9 @@ impl Answer {
     #[must_use]
     pub fn id(&self) -> u64 {
         match &self.source {
-            Source::Http(source) => source.cancel.id,
-            Source::Heard(heard) => heard.id(),
-            Source::Stdio(call) => call.id(),
+            AnswerSource::Http(source) => source.cancel.id,
+            AnswerSource::DualStream(call) => call.id(),
+            AnswerSource::Stdio(call) => call.id(),
         }
     }
 
@@ -128,8 +128,8 @@ impl Answer {
     #[must_use]
     pub fn generation(&self) -> u64 {
         match &self.source {
-            Source::Heard(heard) => heard.generation(),
-            Source::Http(_) | Source::Stdio(_) => self.generation,
+            AnswerSource::DualStream(call) => call.generation(),
+            AnswerSource::Http(_) | AnswerSource::Stdio(_) => self.generation,
         }
     }
 
@@ -137,9 +137,9 @@ impl Answer {
     /// server asked.
     pub fn wait_longer(&mut self, limit: Duration) {
         match &mut self.source {
-            Source::Http(source) => source.wait_until(Allowance::now(limit)),
-            Source::Heard(heard) => heard.wait_until(Allowance::now(limit)),
-            Source::Stdio(call) => call.wait_longer(limit),
+            AnswerSource::Http(source) => source.wait_until(Allowance::now(limit)),
+            AnswerSource::DualStream(call) => call.wait_until(Allowance::now(limit)),
+            AnswerSource::Stdio(call) => call.wait_longer(limit),
         }
     }
 
@@ -148,11 +148,11 @@ impl Answer {
     ///
     /// # Errors
     /// [`CallError`]; the answer is over then.
-    pub async fn next(&mut self) -> Result<Option<Part>, CallError> {
+    pub async fn next(&mut self) -> Result<Option<AnswerPart>, CallError> {
         let next = match &mut self.source {
-            Source::Http(source) => source.next().await.map_err(maybe_sent),
-            Source::Heard(heard) => heard.next().await,
-            Source::Stdio(call) => call.next().await.map_err(maybe_sent),
+            AnswerSource::Http(source) => source.next().await.map_err(maybe_sent),
+            AnswerSource::DualStream(call) => call.next().await,
+            AnswerSource::Stdio(call) => call.next().await.map_err(maybe_sent),
         };
         next.map_err(|failed| self.error(failed))
     }
@@ -169,18 +169,18 @@ impl Answer {
     /// for, and the connection is used again.
     pub fn finish(mut self) {
         match &mut self.source {
-            Source::Http(source) => source.done(),
-            Source::Heard(heard) => heard.done(),
-            Source::Stdio(_) => {}
+            AnswerSource::Http(source) => source.done(),
+            AnswerSource::DualStream(call) => call.done(),
+            AnswerSource::Stdio(_) => {}
         }
     }
 
     /// To be called when something came that nobody asked for: its connection is not used again.
     pub fn distrust(&mut self) {
         match &mut self.source {
-            Source::Http(source) => source.trusted = false,
-            Source::Heard(heard) => heard.distrust(),
-            Source::Stdio(_) => {}
+            AnswerSource::Http(source) => source.trusted = false,
+            AnswerSource::DualStream(call) => call.distrust(),
+            AnswerSource::Stdio(_) => {}
         }
     }
 
@@ -190,7 +190,7 @@ impl Answer {
 }
 
 impl HttpSource {
-    pub(super) fn new(exchange: Exchange, pool: Rc<Pool>, key: u64, cancel: Cancel) -> Self {
+    pub(super) fn new(exchange: HttpExchange, pool: Rc<Pool>, key: u64, cancel: Cancel) -> Self {
         Self { stage: Stage::Streaming(exchange), cursor: None, pool, key, cancel, trusted: true }
     }
 
@@ -203,7 +203,7 @@ impl HttpSource {
         }
     }
 
-    pub(super) async fn next(&mut self) -> Result<Option<Part>, Cause> {
+    pub(super) async fn next(&mut self) -> Result<Option<AnswerPart>, Cause> {
         loop {
             match &mut self.stage {
                 Stage::Over => return Ok(None),
@@ -225,8 +225,8 @@ impl HttpSource {
                         self.done();
                     }
                     return Ok(event.map(|event| match event {
-                        http::Event::Data(data) => Part::Data(data),
-                        http::Event::End => Part::End,
+                        http::Event::Data(data) => AnswerPart::Data(data),
+                        http::Event::End => AnswerPart::End,
                     }));
                 }
                 Stage::Resuming(resuming) => match resuming.resumed().await {

@@ -1,7 +1,7 @@
 //! When a server is tried: where the calls that need it meet the task that tries it.
 //!
 //! Owns what calls see of the attempts to connect, their wish for the next one, and how often such
-//! a wish is granted. How an attempt is made, and when without a wish, is [`super::keeper`]'s.
+//! a wish is granted. How an attempt is made, and when without a wish, is [`super::server_task`]'s.
 //!
 //! ```text
 //! Trying ── connected ──▶ Up ── lost ──▶ Away ── by itself, or wished for ──▶ Trying

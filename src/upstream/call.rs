@@ -14,20 +14,22 @@ use bytes::Bytes;
 use serde::de::IgnoredAny;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, watch};
 
-use super::answer::{Answer, Cancel, HttpSource, Source};
-use super::ask::{Ask, Beside, Changes, Era, Offers, Takes, Told};
+use super::answer::{Answer, AnswerSource, Cancel, HttpSource};
 use super::attempts::Attempts;
+use super::capabilities::{
+    CallExtras, Changes, ClientCapabilities, Era, OutgoingRequest, ServerCapabilities, Told,
+};
 use super::deadline::Allowance;
-use super::desk::{self, Desk, News};
+use super::dual_stream::{DualStreamCall, SendState};
 use super::error::{CallError, Cause, Sent, Undelivered};
-use super::heard::{Going, Heard};
 use super::http::{self, Limits, Pool, Session};
-use super::ids;
+use super::notification_router::{self, NotificationRouter, ServerEvents};
 use super::peer::Peer;
 use super::request::{Fields, Params};
-use super::stdio::Link;
+use super::request_ids;
+use super::stdio::ChildLink;
+use super::subscriptions::{Followed, Subscriptions};
 use super::supervisor::{Control, ServerState};
-use super::wanted::{Followed, Wanted};
 use crate::intent::Permit;
 
 /// Longest wait for the head of an answer that is heard: beyond every other limit.
@@ -52,9 +54,9 @@ pub struct Upstream {
     pub(super) control: mpsc::Sender<Control>,
     /// What it said of itself when it was reached last.
     pub(super) about: ArcSwap<About>,
-    pub(super) news: Arc<News>,
+    pub(super) server_events: Arc<ServerEvents>,
     /// Resources whose changes it is to tell of.
-    pub(super) wanted: watch::Sender<Wanted>,
+    pub(super) subscriptions: watch::Sender<Subscriptions>,
     /// Which of them a modern server's subscription holds.
     pub(super) followed: watch::Sender<Followed>,
 }
@@ -63,7 +65,7 @@ pub struct Upstream {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct About {
     pub(super) era: Era,
-    pub(super) offers: Offers,
+    pub(super) offers: ServerCapabilities,
 }
 
 impl std::fmt::Debug for Upstream {
@@ -79,14 +81,14 @@ pub(super) struct Live {
     pub(super) era: Era,
     pub(super) link: Carrier,
     /// The calls over HTTP that can be reached beside their own streams.
-    pub(super) desk: Arc<Desk>,
+    pub(super) router: Arc<NotificationRouter>,
 }
 
 /// What carries messages.
 #[derive(Clone)]
 pub(super) enum Carrier {
     Http(Arc<Session>),
-    Stdio(Arc<Link>),
+    Stdio(Arc<ChildLink>),
 }
 
 impl Upstream {
@@ -157,26 +159,26 @@ impl Upstream {
 
     /// What it offers, or offered when it was reached last.
     #[must_use]
-    pub fn offers(&self) -> Offers {
+    pub fn offers(&self) -> ServerCapabilities {
         self.about.load().offers
     }
 
     /// Tells when its lists of resources or prompts are to be read again.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<Changes> {
-        self.news.changes.subscribe()
+        self.server_events.changes.subscribe()
     }
 
     /// Tells the URIs of resources that have changed, as far as the server was asked to tell.
     #[must_use]
     pub fn updates(&self) -> broadcast::Receiver<Arc<str>> {
-        self.news.updates.subscribe()
+        self.server_events.updates.subscribe()
     }
 
     /// Gives `reader` each log message that names no call, before anything else is done with it.
     /// Called once, at the start; the reader must not block.
     pub fn log_to(&self, reader: impl Fn(&Bytes) -> Told + Send + Sync + 'static) {
-        self.news.read_by(reader);
+        self.server_events.read_by(reader);
     }
 
     /// Sends a client's answer back to the server that asked. `generation` is that of the
@@ -222,15 +224,15 @@ impl Upstream {
         pool: &Rc<Pool>,
         permit: &Permit,
         arguments: Bytes,
-        beside: Beside,
+        beside: CallExtras,
         began: Instant,
     ) -> Result<Answer, CallError> {
         let tool = &permit.tool().name.tool;
-        let Beside { meta, members, takes } = beside;
-        let repeats = permit.tool().repeats.clone();
-        let fields = Fields::Call { arguments, members, repeats };
+        let CallExtras { meta, members, client_capabilities } = beside;
+        let parameter_headers = permit.tool().parameter_headers.clone();
+        let fields = Fields::Call { arguments, members, parameter_headers };
         let params = Params { method: "tools/call", name: Some(tool.clone()), meta, fields };
-        self.request(pool, params, takes, tool.clone(), began).await
+        self.request(pool, params, client_capabilities, tool.clone(), began).await
     }
 
     /// Sends any other request; its answer comes verbatim, like that of a call. The waits are
@@ -241,21 +243,21 @@ impl Upstream {
     pub async fn ask(
         self: &Arc<Self>,
         pool: &Rc<Pool>,
-        ask: Ask<'_>,
+        ask: OutgoingRequest<'_>,
         began: Instant,
     ) -> Result<Answer, CallError> {
-        let Ask { method, name, params, meta, takes } = ask;
+        let OutgoingRequest { method, name, params, meta, client_capabilities } = ask;
         debug_assert_ne!(method, "tools/call", "a tool is called with a permit");
         let name = name.map(Arc::from);
         let params = Params { method, name, meta, fields: Fields::Object(params) };
-        self.request(pool, params, takes, method.into(), began).await
+        self.request(pool, params, client_capabilities, method.into(), began).await
     }
 
     async fn request(
         self: &Arc<Self>,
         pool: &Rc<Pool>,
         params: Params,
-        takes: Takes,
+        client_capabilities: ClientCapabilities,
         what: Arc<str>,
         began: Instant,
     ) -> Result<Answer, CallError> {
@@ -263,7 +265,8 @@ impl Upstream {
         let sent = async {
             let slot = self.slot(time).await.map_err(unsent)?;
             let live = self.live(time.until).await.map_err(unsent)?;
-            let (source, generation) = self.send(pool, live, params, takes, time).await?;
+            let (source, generation) =
+                self.send(pool, live, params, client_capabilities, time).await?;
             Ok((source, generation, slot))
         };
         match sent.await {
@@ -282,25 +285,27 @@ impl Upstream {
         pool: &Rc<Pool>,
         live: Arc<Live>,
         params: Params,
-        takes: Takes,
+        client_capabilities: ClientCapabilities,
         time: Allowance,
-    ) -> Result<(Source, u64), (Cause, Sent)> {
+    ) -> Result<(AnswerSource, u64), (Cause, Sent)> {
         let generation = live.generation;
         match &live.link {
-            Carrier::Http(_) if live.era == Era::Legacy && params.may_be_told(takes) => {
-                let heard = self.hear(pool, live, params, takes, time);
-                Ok((Source::Heard(Box::new(heard)), generation))
+            Carrier::Http(_)
+                if live.era == Era::Legacy && params.may_be_told(client_capabilities) =>
+            {
+                let call = self.hear(pool, live, params, client_capabilities, time);
+                Ok((AnswerSource::DualStream(Box::new(call)), generation))
             }
             Carrier::Http(_) => {
                 let over = |live: &Live| live.generation;
-                let id = ids::fresh();
+                let id = request_ids::fresh();
                 let (source, generation) = self.post(pool, live, &params, id, time, over).await?;
-                Ok((Source::Http(source), generation))
+                Ok((AnswerSource::Http(source), generation))
             }
             Carrier::Stdio(link) => {
                 let line = |id| params.line(id, live.era);
-                let sent = link.call(line, time, Some(takes)).await;
-                let sent = sent.map(|call| (Source::Stdio(call), generation));
+                let sent = link.call(line, time, Some(client_capabilities)).await;
+                let sent = sent.map(|call| (AnswerSource::Stdio(call), generation));
                 if sent.is_ok() || !link.has_ended() {
                     return sent;
                 }
@@ -308,8 +313,8 @@ impl Upstream {
                 let again = self.successor(generation, time.until).await.map_err(unsent)?;
                 let Carrier::Stdio(link) = &again.link else { return sent };
                 let line = |id| params.line(id, again.era);
-                let call = link.call(line, time, Some(takes)).await?;
-                Ok((Source::Stdio(call), again.generation))
+                let call = link.call(line, time, Some(client_capabilities)).await?;
+                Ok((AnswerSource::Stdio(call), again.generation))
             }
         }
     }
@@ -320,20 +325,23 @@ impl Upstream {
         pool: &Rc<Pool>,
         live: Arc<Live>,
         params: Params,
-        takes: Takes,
+        client_capabilities: ClientCapabilities,
         time: Allowance,
-    ) -> Heard {
-        let (id, going) = (ids::fresh(), Rc::new(Going::default()));
-        let (sender, messages) = mpsc::channel(desk::HEARD_MESSAGES);
-        let (upstream, pool, told) = (self.clone(), pool.clone(), going.clone());
+    ) -> DualStreamCall {
+        let (id, send_state) = (request_ids::fresh(), Rc::new(SendState::default()));
+        let (sender, messages) = mpsc::channel(notification_router::HEARD_MESSAGES);
+        let (upstream, pool, told) = (self.clone(), pool.clone(), send_state.clone());
         let sending = async move {
             let over = |live: &Live| {
-                told.attempt(live.generation, live.desk.enter(id, sender.clone(), takes))
+                told.attempt(
+                    live.generation,
+                    live.router.enter(id, sender.clone(), client_capabilities),
+                )
             };
             // How long its head may take is decided where it is heard.
             upstream.post(&pool, live, &params, id, Allowance::now(HEAD_LIMIT), over).await
         };
-        Heard::new(id, going, messages, Box::pin(sending), time)
+        DualStreamCall::new(id, send_state, messages, Box::pin(sending), time)
     }
 
     /// Posts a request, once more if the session was lost. `over` is told each connection that it
@@ -376,10 +384,10 @@ impl Upstream {
         params: &Params,
         id: u64,
         time: Allowance,
-    ) -> Result<Box<HttpSource>, http::Refused> {
+    ) -> Result<Box<HttpSource>, http::HttpRefused> {
         let Carrier::Http(session) = &live.link else {
             let reason = "it is not reached over HTTP any more".into();
-            return Err(http::Refused::unsent(Cause::NotConnected { reason }));
+            return Err(http::HttpRefused::unsent(Cause::NotConnected { reason }));
         };
         let limits = Limits::of(time);
         // Closing its connection is what cancels a call of a modern server.

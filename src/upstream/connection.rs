@@ -23,8 +23,8 @@ use super::endpoint::Endpoint;
 use super::error::{Cause, Human};
 use super::peer::Peer;
 use super::request::Slices;
-use crate::wire::http1::{self, Head};
-use crate::wire::spare::Spare;
+use crate::wire::buffer_pool::BufferPool;
+use crate::wire::http1::{self, ResponseHead};
 
 /// Most time for resolving, connecting and the TLS handshake together.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -37,7 +37,7 @@ const MAX_READ_BYTES: usize = 256 * 1024;
 
 thread_local! {
     /// What answers are read into, those of one worker one after the other.
-    static ANSWERS: Spare = Spare::default();
+    static ANSWERS: BufferPool = BufferPool::default();
 }
 
 /// Plain or TLS.
@@ -48,14 +48,14 @@ pub(super) enum Stream {
 
 /// A request, ready to be written: nothing of it is consumed by an attempt to send it.
 #[derive(Clone, Debug)]
-pub(super) struct Request {
+pub(super) struct HttpRequest {
     /// The head and the first slice of the body.
     start: Vec<u8>,
     /// What else the body has; large arguments are not copied.
     rest: [Bytes; 2],
 }
 
-impl Request {
+impl HttpRequest {
     /// `head` is everything before the length of the body: request line and header lines.
     pub(super) fn new(head: [&[u8]; 2], (first, rest): Slices) -> Self {
         let length = first.len() + rest.iter().map(Bytes::len).sum::<usize>();
@@ -95,7 +95,7 @@ pub(super) struct Connection {
     /// How much to ask for at the next read: more while the peer fills it.
     read_bytes: usize,
     /// Of the answer being read.
-    body: http1::Body,
+    body: http1::FramedBody,
     /// Whether the connection lasts after that answer.
     keep_alive: bool,
     timer: Deadline,
@@ -127,7 +127,7 @@ impl Connection {
             stream,
             input: BytesMut::new(),
             read_bytes: MIN_READ_BYTES,
-            body: http1::Body::Ended,
+            body: http1::FramedBody::Ended,
             keep_alive: true,
             timer: Deadline::default(),
             peer: Arc::clone(&endpoint.peer),
@@ -138,10 +138,10 @@ impl Connection {
     /// before the request was sent whole. `limit` is the time that this was, as it is told.
     pub(super) async fn send(
         &mut self,
-        request: &Request,
+        request: &HttpRequest,
         deadline: Instant,
         limit: Duration,
-    ) -> Result<Head, SendError> {
+    ) -> Result<ResponseHead, SendError> {
         let mut written = 0;
         let mut sending = Sending::Going;
         poll_fn(|cx| self.poll_send(request, &mut written, &mut sending, deadline, limit, cx)).await
@@ -149,13 +149,13 @@ impl Connection {
 
     fn poll_send(
         &mut self,
-        request: &Request,
+        request: &HttpRequest,
         written: &mut usize,
         sending: &mut Sending,
         deadline: Instant,
         limit: Duration,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Head, SendError>> {
+    ) -> Poll<Result<ResponseHead, SendError>> {
         let failed = |cause| Poll::Ready(Err(SendError::Failed(cause)));
         while matches!(sending, Sending::Going) {
             match self.poll_write(request.after(*written), cx) {
@@ -168,7 +168,7 @@ impl Connection {
             }
         }
         loop {
-            match Head::take(&mut self.input) {
+            match ResponseHead::take(&mut self.input) {
                 Err(fault) => return failed(broken(fault)),
                 Ok(Some(head)) => {
                     self.body = head.body;
@@ -241,7 +241,7 @@ impl Connection {
     /// had to grow for an answer in pieces and has so much room left.
     fn make_first_room(&mut self) {
         if self.input.is_empty() {
-            ANSWERS.with(|spare| spare.lend(&mut self.input));
+            ANSWERS.with(|pool| pool.lend(&mut self.input));
             self.input.reserve(self.read_bytes);
         }
     }
@@ -250,7 +250,7 @@ impl Connection {
     fn give_back(&mut self) {
         // What was read by large portions would be kept whole by a small one.
         if self.read_bytes == MIN_READ_BYTES {
-            ANSWERS.with(|spare| spare.take_back(&mut self.input));
+            ANSWERS.with(|pool| pool.take_back(&mut self.input));
         }
     }
 
@@ -368,7 +368,7 @@ fn nonzero(written: io::Result<usize>) -> Poll<io::Result<usize>> {
     })
 }
 
-fn broken(fault: http1::Fault) -> Cause {
+fn broken(fault: http1::FramingFault) -> Cause {
     Cause::Http { reason: fault.to_string().into() }
 }
 
@@ -461,7 +461,7 @@ mod tests {
                 tokio::io::AsyncWriteExt::write_all(&mut socket, answer.as_bytes()).await.unwrap();
             }
         });
-        let request = Request::without_body(b"GET / HTTP/1.1\r\n");
+        let request = HttpRequest::without_body(b"GET / HTTP/1.1\r\n");
         let (mut open, mut places, mut held) = (Vec::new(), Vec::new(), None);
         for n in 0..5 {
             let mut connection = Connection::open(&endpoint).await.unwrap();
@@ -489,12 +489,12 @@ mod tests {
     #[test]
     fn a_request_is_its_head_and_its_body_wherever_a_write_stops() {
         let body = (b"{".to_vec(), ["\"a\"", "}"].map(Bytes::from));
-        let request = Request::new([b"POST / HTTP/1.1\r\n", b""], body);
+        let request = HttpRequest::new([b"POST / HTTP/1.1\r\n", b""], body);
         let whole = "POST / HTTP/1.1\r\ncontent-length: 5\r\n\r\n{\"a\"}";
         for written in 0..=whole.len() {
             assert_eq!(request.after(written).concat(), &whole.as_bytes()[written..]);
         }
-        let request = Request::without_body(b"GET / HTTP/1.1\r\n");
+        let request = HttpRequest::without_body(b"GET / HTTP/1.1\r\n");
         assert_eq!(request.after(0).concat(), b"GET / HTTP/1.1\r\n\r\n");
     }
 }

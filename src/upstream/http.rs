@@ -23,18 +23,18 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::clock;
-use super::connection::{Connection, Quiet, Request, SendError};
+use super::connection::{Connection, HttpRequest, Quiet, SendError};
 use super::deadline::Allowance;
 use super::error::{Cause, Sent};
 use super::peer::Peer;
-use crate::wire::http1::Head;
+use crate::wire::http1::ResponseHead;
 use crate::wire::sse;
 
 mod resume;
 mod session;
 
 pub(super) use resume::{Cursor, Resuming};
-pub(super) use session::{Session, Standing};
+pub(super) use session::{Session, SessionKind};
 
 /// Most idle connections kept for one upstream by one worker.
 pub const MAX_IDLE: usize = 64;
@@ -208,14 +208,14 @@ impl Limits {
 
 /// Why there is no exchange.
 #[derive(Debug)]
-pub(super) struct Refused {
+pub(super) struct HttpRefused {
     pub(super) cause: Cause,
     pub(super) sent: Sent,
     /// The server does not know the session: it certainly executed nothing.
     pub(super) session_unknown: bool,
 }
 
-impl Refused {
+impl HttpRefused {
     fn new(cause: Cause, sent: Sent) -> Self {
         Self { cause, sent, session_unknown: false }
     }
@@ -235,7 +235,7 @@ pub(super) enum Event {
 }
 
 /// One request and its answer on one connection.
-pub(super) struct Exchange {
+pub(super) struct HttpExchange {
     connection: Box<Connection>,
     framing: Framing,
     limits: Limits,
@@ -259,15 +259,15 @@ enum Framing {
 pub(super) async fn exchange(
     session: &Session,
     pool: &Pool,
-    request: &Request,
+    request: &HttpRequest,
     limits: Limits,
-) -> Result<Exchange, Refused> {
+) -> Result<HttpExchange, HttpRefused> {
     let now = clock::now();
     while let Some(mut connection) = pool.take(session, now) {
         match connection.send(request, limits.first, limits.answer).await {
             Ok(head) => return accept(session, connection, &head, limits).await,
             Err(SendError::Stale) => {}
-            Err(SendError::Failed(cause)) => return Err(Refused::new(cause, Sent::Maybe)),
+            Err(SendError::Failed(cause)) => return Err(HttpRefused::new(cause, Sent::Maybe)),
         }
     }
     // Rare, and large: what a call keeps while it waits is to be small.
@@ -277,9 +277,9 @@ pub(super) async fn exchange(
 /// Sends the request on a connection of its own.
 pub(super) async fn fresh(
     session: &Session,
-    request: &Request,
+    request: &HttpRequest,
     limits: Limits,
-) -> Result<Exchange, Refused> {
+) -> Result<HttpExchange, HttpRefused> {
     let (connection, head) = send(session, request, limits).await?;
     accept(session, connection, &head, limits).await
 }
@@ -287,20 +287,20 @@ pub(super) async fn fresh(
 /// Sends the request on a connection of its own and leaves the answer's head to the caller.
 pub(super) async fn send(
     session: &Session,
-    request: &Request,
+    request: &HttpRequest,
     limits: Limits,
-) -> Result<(Box<Connection>, Head), Refused> {
+) -> Result<(Box<Connection>, ResponseHead), HttpRefused> {
     let opening = Connection::open(&session.endpoint);
     // That there was no time left says nothing of the server.
     let opened = tokio::time::timeout_at(limits.first.into(), opening).await;
     let late = |_| Err(Cause::NoAnswer { limit: limits.answer });
-    let mut connection = opened.unwrap_or_else(late).map_err(Refused::unsent)?;
+    let mut connection = opened.unwrap_or_else(late).map_err(HttpRefused::unsent)?;
     match connection.send(request, limits.first, limits.answer).await {
         Ok(head) => Ok((connection, head)),
         Err(SendError::Stale) => {
-            Err(Refused::new(Cause::NoAnswerAtAll { reason: "".into() }, Sent::No))
+            Err(HttpRefused::new(Cause::NoAnswerAtAll { reason: "".into() }, Sent::No))
         }
-        Err(SendError::Failed(cause)) => Err(Refused::new(cause, Sent::Maybe)),
+        Err(SendError::Failed(cause)) => Err(HttpRefused::new(cause, Sent::Maybe)),
     }
 }
 
@@ -308,12 +308,12 @@ pub(super) async fn send(
 pub(super) async fn accept(
     session: &Session,
     connection: Box<Connection>,
-    head: &Head,
+    head: &ResponseHead,
     limits: Limits,
-) -> Result<Exchange, Refused> {
+) -> Result<HttpExchange, HttpRefused> {
     let content_type = head.content_type.as_deref().unwrap_or_default();
     let json = is_media_type(content_type, b"application/json");
-    let exchange = |framing| Exchange {
+    let exchange = |framing| HttpExchange {
         connection,
         framing,
         limits,
@@ -321,7 +321,7 @@ pub(super) async fn accept(
         inside: false,
         ended: false,
     };
-    let refused = |cause| Err(Refused::new(cause, Sent::Maybe));
+    let refused = |cause| Err(HttpRefused::new(cause, Sent::Maybe));
     let encoding = head.content_encoding.as_deref();
     if let Some(found) = encoding.filter(|name| !name.eq_ignore_ascii_case(b"identity")) {
         return refused(Cause::Compressed { found: session.peer().quote(found) });
@@ -348,7 +348,7 @@ pub(super) async fn accept(
 }
 
 /// Whether an answer is framed as events.
-pub(super) fn is_event_stream(head: &Head) -> bool {
+pub(super) fn is_event_stream(head: &ResponseHead) -> bool {
     is_media_type(head.content_type.as_deref().unwrap_or_default(), b"text/event-stream")
 }
 
@@ -360,7 +360,7 @@ fn is_media_type(value: &[u8], name: &[u8]) -> bool {
     })
 }
 
-impl Exchange {
+impl HttpExchange {
     /// The next bytes of the answer; `None` at its end. An event stream whose connection breaks
     /// between two events has ended there, if it can be taken up again.
     pub(super) async fn next(&mut self) -> Result<Option<Event>, Cause> {
@@ -520,19 +520,24 @@ impl Exchange {
     }
 
     /// A status that is no success: a JSON-RPC error in it is an answer all the same.
-    async fn refusal(mut self, head: &Head, json: bool, of: &Session) -> Result<Self, Refused> {
+    async fn refusal(
+        mut self,
+        head: &ResponseHead,
+        json: bool,
+        of: &Session,
+    ) -> Result<Self, HttpRefused> {
         let status = head.status;
         let body = self.head_of_body().await;
         let (challenged, peer) = (of.challenged(head), of.peer());
         // Common servers say it with 400 and words.
         let in_words = || memchr::memmem::find(&body.bytes, b"ession").is_some();
         let unknown = match (status, of.standing()) {
-            (404, Standing::Session) => true,
+            (404, SessionKind::Session) => true,
             // A modern server would not speak of sessions: this one has become a legacy one.
-            (400, Standing::Session | Standing::Modern) => in_words(),
+            (400, SessionKind::Session | SessionKind::Modern) => in_words(),
             // The token is no good any more: a new session has another.
             (401, _) => of.is_logged_in(),
-            (_, Standing::Session | Standing::Modern | Standing::Neither) => false,
+            (_, SessionKind::Session | SessionKind::Modern | SessionKind::Neither) => false,
         };
         if json && !unknown && is_rpc_error(&body.bytes) {
             // It is an error page all the same, and may echo the request.
@@ -544,7 +549,7 @@ impl Exchange {
         }
         let cause =
             challenged.unwrap_or_else(|| Cause::Status { status, snippet: body.quoted(peer) });
-        Err(Refused { cause, sent: Sent::Maybe, session_unknown: unknown })
+        Err(HttpRefused { cause, sent: Sent::Maybe, session_unknown: unknown })
     }
 
     /// As much of the body as an error may quote or hold; what comes after it is left.

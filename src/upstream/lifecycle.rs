@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use rmcp::model::{
     ClientCapabilities, ClientConfig, ElicitationCapability, Implementation, ProtocolVersion,
-    RootsCapabilities, SamplingCapability, ServerCapabilities,
+    RootsCapabilities, SamplingCapability, ServerCapabilities as RmcpCapabilities,
 };
 use rmcp::service::{
     ClientInitializeError, ClientLifecycleMode, RoleClient, RunningService, RxJsonRpcMessage,
@@ -24,13 +24,13 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
-use super::ask::{Era, Offers};
 use super::call::About;
+use super::capabilities::{Era, ServerCapabilities};
 use super::error::{Cause, Human};
 use super::peer::Peer;
 use super::probe::Start;
 use super::request::Params;
-use super::stdio::Link;
+use super::stdio::ChildLink;
 use crate::catalog::discovered::DiscoveredTool;
 
 /// Most pages of a list of tools.
@@ -46,7 +46,7 @@ const MAX_CURSOR_BYTES: usize = 64 * 1024;
 pub(super) type Service = RunningService<RoleClient, Handler>;
 
 /// What rmcp is told of us. What a server says unasked never reaches it: see
-/// [`super::traffic`].
+/// [`super::inbound`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Handler;
 
@@ -117,9 +117,9 @@ where
     Ok((service, greeting))
 }
 
-fn offers(capabilities: &ServerCapabilities) -> Offers {
+fn offers(capabilities: &RmcpCapabilities) -> ServerCapabilities {
     let resources = capabilities.resources.as_ref();
-    Offers {
+    ServerCapabilities {
         tools: capabilities.tools.is_some(),
         resources: resources.is_some(),
         resource_updates: resources.is_some_and(|it| it.subscribe == Some(true)),
@@ -158,7 +158,7 @@ fn reason(peer: &Peer, error: &ClientInitializeError) -> String {
 
 /// The lifecycle's end of a child's pipes.
 pub(super) struct PipeTransport {
-    pub(super) link: Arc<Link>,
+    pub(super) link: Arc<ChildLink>,
     pub(super) inbox: mpsc::Receiver<Bytes>,
     pub(super) limit: Duration,
 }
@@ -305,7 +305,7 @@ where
                     told(&format!("it has more than {MAX_TOOLS} tools"));
                     return Ok(tools);
                 }
-                Ok(DiscoveredTool { name, repeats: Err(reason), .. })
+                Ok(DiscoveredTool { name, parameter_headers: Err(reason), .. })
                     if headers == Headers::Repeat =>
                 {
                     left_out(peer, &peer.quote(name.as_bytes()), &reason.to_string());
@@ -367,7 +367,7 @@ mod tests {
         let asked = Mutex::new(Vec::new());
         let greeting = Greeting {
             about: About {
-                offers: Offers { tools: true, ..Offers::default() },
+                offers: ServerCapabilities { tools: true, ..ServerCapabilities::default() },
                 ..About::default()
             },
             ..Greeting::default()

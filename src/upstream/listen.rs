@@ -10,18 +10,18 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::json;
 
-use super::answer::Part;
-use super::ask::{Era, Offers};
+use super::answer::AnswerPart;
 use super::call::Upstream;
+use super::capabilities::{Era, ServerCapabilities};
 use super::deadline::Allowance;
 use super::error::Cause;
 use super::http::{self, Limits};
-use super::ids;
+use super::inbound::ChangedList;
 use super::request::Params;
+use super::request_ids;
 use super::session::{STREAM_SILENCE, Shared, next_message};
-use super::stdio::Link;
-use super::traffic::List;
-use super::wanted::{Followed, Wanted};
+use super::stdio::ChildLink;
+use super::subscriptions::{Followed, Subscriptions};
 
 /// First wait before a stream that ended is opened again, and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -36,7 +36,7 @@ const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
 #[derive(Clone)]
 pub(super) enum Line {
     Http(Arc<Shared>),
-    Stdio(Arc<Link>),
+    Stdio(Arc<ChildLink>),
 }
 
 /// How a stream ended.
@@ -66,7 +66,7 @@ impl Pauses {
 }
 
 /// Listens as long as the connection lives.
-pub(super) async fn follow(upstream: Arc<Upstream>, line: Line, offers: Offers) {
+pub(super) async fn follow(upstream: Arc<Upstream>, line: Line, offers: ServerCapabilities) {
     let Some(params) = filter(offers) else { return };
     let mut pauses = Pauses(RETRY.0);
     loop {
@@ -81,27 +81,27 @@ pub(super) async fn follow(upstream: Arc<Upstream>, line: Line, offers: Offers) 
         }
         pauses.after(began).await;
         // What changed meanwhile was told to nobody.
-        upstream.news.changed(List::Tools);
-        upstream.news.reconnected();
+        upstream.server_events.changed(ChangedList::Tools);
+        upstream.server_events.reconnected();
     }
 }
 
 /// Follows single resources, as long as the connection lives: those that clients want. Another set
 /// of them is another stream.
 pub(super) async fn follow_resources(upstream: Arc<Upstream>, line: Line) {
-    let mut wanted = upstream.wanted.subscribe();
-    let uris = |wanted: &Wanted| wanted.keys().cloned().collect::<Vec<_>>();
+    let mut subscriptions = upstream.subscriptions.subscribe();
+    let uris = |subscriptions: &Subscriptions| subscriptions.keys().cloned().collect::<Vec<_>>();
     // Of these a change may have been told to nobody, on the connection before too.
-    let mut missed = uris(&wanted.borrow());
+    let mut missed = uris(&subscriptions.borrow());
     let mut pauses = Pauses(RETRY.0);
     loop {
-        let now = uris(&wanted.borrow_and_update());
+        let now = uris(&subscriptions.borrow_and_update());
         upstream.followed.send_replace(Followed::None);
         let notifications = json!({"resourceSubscriptions": now});
         let params = json!({"notifications": notifications}).to_string();
         let began = Instant::now();
         let stands = || {
-            missed.iter().for_each(|uri| upstream.news.updated(uri));
+            missed.iter().for_each(|uri| upstream.server_events.updated(uri));
             upstream.followed.send_replace(Followed::These(now.clone()));
         };
         let listening = async {
@@ -112,7 +112,7 @@ pub(super) async fn follow_resources(upstream: Arc<Upstream>, line: Line) {
         };
         let end = tokio::select! {
             end = listening => end,
-            changed = wanted.changed() => match changed {
+            changed = subscriptions.changed() => match changed {
                 Ok(()) => {
                     missed = now;
                     continue;
@@ -143,16 +143,17 @@ async fn over(line: &Line, params: &str, stands: impl FnOnce()) -> End {
 }
 
 /// The request's parameters; none for a server that has no lists.
-fn filter(offers: Offers) -> Option<String> {
-    let wanted: Vec<&str> = [
+fn filter(offers: ServerCapabilities) -> Option<String> {
+    let subscriptions: Vec<&str> = [
         (offers.tools, "\"toolsListChanged\":true"),
         (offers.prompts, "\"promptsListChanged\":true"),
         (offers.resources, "\"resourcesListChanged\":true"),
     ]
     .into_iter()
-    .filter_map(|(offered, wanted)| offered.then_some(wanted))
+    .filter_map(|(offered, subscriptions)| offered.then_some(subscriptions))
     .collect();
-    (!wanted.is_empty()).then(|| format!("{{\"notifications\":{{{}}}}}", wanted.join(",")))
+    (!subscriptions.is_empty())
+        .then(|| format!("{{\"notifications\":{{{}}}}}", subscriptions.join(",")))
 }
 
 fn request(params: &str) -> Params {
@@ -161,7 +162,8 @@ fn request(params: &str) -> Params {
 
 async fn over_http(shared: &Arc<Shared>, params: &str, stands: impl FnOnce()) -> End {
     let (session, params) = (shared.session(), request(params));
-    let request = session.post(&params.lines(Era::Modern), params.body(ids::fresh(), Era::Modern));
+    let request =
+        session.post(&params.lines(Era::Modern), params.body(request_ids::fresh(), Era::Modern));
     let limits = Limits::now(STREAM_SILENCE);
     let mut stream = match http::fresh(&session, &request, limits).await {
         Ok(stream) if stream.is_event_stream() => stream,
@@ -198,7 +200,7 @@ async fn over_http(shared: &Arc<Shared>, params: &str, stands: impl FnOnce()) ->
 }
 
 /// What is told on the pipe is routed by its reader; here only the end is waited for.
-async fn over_stdio(link: &Arc<Link>, params: &str, stands: impl FnOnce()) -> End {
+async fn over_stdio(link: &Arc<ChildLink>, params: &str, stands: impl FnOnce()) -> End {
     let params = request(params);
     let Ok(mut call) =
         link.call(|id| params.line(id, Era::Modern), Allowance::now(FOR_EVER), None).await
@@ -209,11 +211,11 @@ async fn over_stdio(link: &Arc<Link>, params: &str, stands: impl FnOnce()) -> En
     let mut message = Vec::new();
     loop {
         match call.next().await {
-            Ok(Some(Part::Data(data))) if message.len() + data.len() <= MAX_MESSAGE_BYTES => {
+            Ok(Some(AnswerPart::Data(data))) if message.len() + data.len() <= MAX_MESSAGE_BYTES => {
                 message.extend_from_slice(&data);
             }
-            Ok(Some(Part::End)) => return outcome(&message).unwrap_or(End::Over),
-            Ok(Some(Part::Data(_))) => return End::Refused,
+            Ok(Some(AnswerPart::End)) => return outcome(&message).unwrap_or(End::Over),
+            Ok(Some(AnswerPart::Data(_))) => return End::Refused,
             Ok(None) | Err(_) if link.has_ended() => return End::Gone,
             Ok(None) | Err(_) => return End::Over,
         }
@@ -223,13 +225,13 @@ async fn over_stdio(link: &Arc<Link>, params: &str, stands: impl FnOnce()) -> En
 /// What a response says about the stream; none if it is no response.
 fn outcome(message: &[u8]) -> Option<End> {
     #[derive(Deserialize)]
-    struct Envelope {
+    struct StreamMessage {
         method: Option<IgnoredAny>,
         error: Option<IgnoredAny>,
     }
-    match serde_json::from_slice::<Envelope>(message) {
-        Ok(Envelope { method: Some(_), .. }) => None,
-        Ok(Envelope { error: Some(_), .. }) => Some(End::Refused),
+    match serde_json::from_slice::<StreamMessage>(message) {
+        Ok(StreamMessage { method: Some(_), .. }) => None,
+        Ok(StreamMessage { error: Some(_), .. }) => Some(End::Refused),
         Ok(_) => Some(End::Over),
         Err(_) => None,
     }
@@ -241,8 +243,9 @@ mod tests {
 
     #[test]
     fn only_lists_that_there_are_are_followed() {
-        assert_eq!(filter(Offers::default()), None);
-        let offers = Offers { tools: true, resources: true, ..Offers::default() };
+        assert_eq!(filter(ServerCapabilities::default()), None);
+        let offers =
+            ServerCapabilities { tools: true, resources: true, ..ServerCapabilities::default() };
         assert_eq!(
             filter(offers).unwrap(),
             r#"{"notifications":{"toolsListChanged":true,"resourcesListChanged":true}}"#

@@ -18,13 +18,13 @@ mod callback;
 mod challenge;
 mod client;
 mod flow;
-mod guard;
+mod login_tokens;
 mod store;
 
 pub(super) use challenge::{Asked, Challenge};
 pub use flow::{LoggedIn, LoginError, login};
-pub(super) use guard::{Bearer, Guard, Heeded, Renewal, challenged, changed, renewal};
-pub use store::{Store, StoreError};
+pub(super) use login_tokens::{Bearer, Heeded, LoginTokens, Renewal, challenged, changed, renewal};
+pub use store::{TokenStore, TokenStoreError};
 
 use serde::Deserialize;
 

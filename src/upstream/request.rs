@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::ask::{Era, Takes};
+use super::capabilities::{ClientCapabilities, Era};
 use crate::json::members::{Member, members};
-use crate::tool::repeats::Repeats;
+use crate::tool::parameter_headers::ParameterHeaders;
 use crate::wire::headers;
 use crate::wire::lines::one_line;
 
@@ -59,7 +59,7 @@ pub enum Fields {
     /// The tool's name, raw arguments, raw members beside them, and which of the arguments headers
     /// repeat.
     #[expect(missing_docs, reason = "said above")]
-    Call { arguments: Bytes, members: Bytes, repeats: Option<Arc<Repeats>> },
+    Call { arguments: Bytes, members: Bytes, parameter_headers: Option<Arc<ParameterHeaders>> },
     /// A raw object without `_meta`.
     Object(Bytes),
 }
@@ -78,8 +78,8 @@ impl Params {
 impl Params {
     /// Whether the server may have something to say to this request's client: it asks for
     /// progress, or can be asked.
-    pub(super) fn may_be_told(&self, takes: Takes) -> bool {
-        takes != Takes::default() || self.meta.is_some()
+    pub(super) fn may_be_told(&self, client_capabilities: ClientCapabilities) -> bool {
+        client_capabilities != ClientCapabilities::default() || self.meta.is_some()
     }
 
     /// The message as a request's body.
@@ -97,9 +97,11 @@ impl Params {
             if let Some(name) = &self.name {
                 let _ = write!(lines, "{}: {}\r\n", headers::NAME, headers::encode(name));
             }
-            if let Fields::Call { arguments, repeats: Some(repeats), .. } = &self.fields {
+            if let Fields::Call { arguments, parameter_headers: Some(parameter_headers), .. } =
+                &self.fields
+            {
                 let arguments = std::str::from_utf8(arguments).unwrap_or_default();
-                for (header, said) in repeats.of(arguments) {
+                for (header, said) in parameter_headers.of(arguments) {
                     let Some(said) = said else { continue };
                     let _ = write!(lines, "{header}: {}\r\n", headers::encode(&said.text));
                 }
@@ -263,7 +265,7 @@ mod tests {
 
     fn call(name: &str, arguments: impl Into<Bytes>) -> Params {
         let (arguments, members) = (arguments.into(), Bytes::new());
-        let fields = Fields::Call { arguments, members, repeats: None };
+        let fields = Fields::Call { arguments, members, parameter_headers: None };
         Params { method: "tools/call", name: Some(name.into()), meta: None, fields }
     }
 
@@ -395,7 +397,7 @@ mod tests {
             "n":{"type":"integer","x-mcp-header":"N"},
             "ok":{"type":"boolean","x-mcp-header":"Ok"}}}"#;
         let schema = serde_json::value::RawValue::from_string(schema.into()).unwrap();
-        let marked = Repeats::read(&schema).unwrap().map(Arc::new);
+        let marked = ParameterHeaders::read(&schema).unwrap().map(Arc::new);
         for (arguments, expected) in [
             (
                 r#"{"region":"us west","n":42,"ok":false}"#,
@@ -406,8 +408,8 @@ mod tests {
             ("{}", ""),
         ] {
             let mut params = call("t", arguments);
-            let Fields::Call { repeats, .. } = &mut params.fields else { panic!() };
-            *repeats = marked.clone();
+            let Fields::Call { parameter_headers, .. } = &mut params.fields else { panic!() };
+            *parameter_headers = marked.clone();
             let lines = |era| String::from_utf8(params.lines(era)).unwrap();
             let sorted = lines(Era::Modern);
             let mut sorted: Vec<_> = sorted.split_inclusive('\n').collect();

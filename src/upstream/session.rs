@@ -19,17 +19,17 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::ask::{Era, Told};
-use super::desk::{Desk, News};
+use super::capabilities::{Era, Told};
 use super::error::Cause;
-use super::http::{self, Event, Exchange, Limits, Session};
+use super::http::{self, Event, HttpExchange, Limits, Session};
+use super::inbound::{self, Destination};
 use super::lifecycle::{Unsent, decode, encode};
+use super::notification_router::{NotificationRouter, ServerEvents};
 use super::peer::Peer;
 use super::probe;
 use super::request::{MODERN_VERSION, Params};
 use super::sse_only;
 use super::stdio::LIFECYCLE_MESSAGES;
-use super::traffic::{self, Way};
 
 /// Most bytes of one message for the lifecycle.
 const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
@@ -61,8 +61,8 @@ pub(super) struct Shared {
     tasks: Mutex<JoinSet<()>>,
     /// Tells the supervisor that the server cannot be reached any more.
     lost: mpsc::Sender<Arc<str>>,
-    desk: Arc<Desk>,
-    news: Arc<News>,
+    router: Arc<NotificationRouter>,
+    server_events: Arc<ServerEvents>,
     /// The server has asked for a login, or refused the token of one.
     unauthorized: AtomicBool,
 }
@@ -73,7 +73,7 @@ impl HttpTransport {
         session: Session,
         limit: Duration,
         lost: mpsc::Sender<Arc<str>>,
-        (desk, news): (Arc<Desk>, Arc<News>),
+        (router, server_events): (Arc<NotificationRouter>, Arc<ServerEvents>),
     ) -> (Self, Arc<Shared>) {
         let (out, inbox) = mpsc::channel(LIFECYCLE_MESSAGES);
         let shared = Arc::new(Shared {
@@ -83,8 +83,8 @@ impl HttpTransport {
             out,
             tasks: Mutex::default(),
             lost,
-            desk,
-            news,
+            router,
+            server_events,
             unauthorized: AtomicBool::new(false),
         });
         (Self { shared: shared.clone(), inbox }, shared)
@@ -201,7 +201,7 @@ impl Shared {
     }
 
     /// Reads an answer to its end, handing its messages on.
-    async fn deliver_all(self: &Arc<Self>, mut exchange: Exchange) -> Result<(), Unsent> {
+    async fn deliver_all(self: &Arc<Self>, mut exchange: HttpExchange) -> Result<(), Unsent> {
         while let Some(message) =
             next_message(&mut exchange, MAX_MESSAGE_BYTES).await.map_err(Unsent)?
         {
@@ -215,26 +215,26 @@ impl Shared {
     /// Hands a message to whom it is for; true if it was a response.
     pub(super) fn deliver(&self, message: Vec<u8>) -> bool {
         let message = Bytes::from(message);
-        match self.desk.way(&message) {
-            Way::Lifecycle => return self.hand_to_lifecycle(&message),
-            Way::Log(call) => match (self.news.logged(&message), call) {
+        match self.router.way(&message) {
+            Destination::Lifecycle => return self.hand_to_lifecycle(&message),
+            Destination::Log(call) => match (self.server_events.logged(&message), call) {
                 (Told::Already, _) => {}
                 (Told::ByItsCall, Some(id)) => {
-                    self.desk.tell(id, message);
+                    self.router.tell(id, message);
                 }
                 (Told::ByItsCall, None) | (Told::Nobody, _) => {
                     self.note("a log message that is told to nobody");
                 }
             },
-            Way::Call(id, request) => {
-                if let (false, Some(id)) = (self.desk.tell(id, message), request) {
-                    self.reply(traffic::busy(&id));
+            Destination::Call(id, request) => {
+                if let (false, Some(id)) = (self.router.tell(id, message), request) {
+                    self.reply(inbound::busy(&id));
                 }
             }
-            Way::Changed(list) => self.news.changed(list),
-            Way::Updated(uri) => self.news.updated(&uri),
-            Way::Reply(reply) => self.reply(reply),
-            Way::Nobody(what) => self.note(what),
+            Destination::Changed(list) => self.server_events.changed(list),
+            Destination::Updated(uri) => self.server_events.updated(&uri),
+            Destination::Reply(reply) => self.reply(reply),
+            Destination::Nobody(what) => self.note(what),
         }
         false
     }
@@ -328,7 +328,7 @@ async fn listen(shared: Arc<Shared>) {
 
 /// The next whole message, at most `limit` bytes of it.
 pub(super) async fn next_message(
-    exchange: &mut Exchange,
+    exchange: &mut HttpExchange,
     limit: usize,
 ) -> Result<Option<Vec<u8>>, Cause> {
     let mut message = Vec::new();

@@ -17,15 +17,15 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-use super::ask::{Takes, Told};
+use super::capabilities::{ClientCapabilities, Told};
 use super::deadline::Allowance;
-use super::desk::News;
 use super::error::{Cause, Sent};
-use super::ids;
-use super::peek::{Peek, Route};
+use super::inbound::{self, Destination};
+use super::notification_router::ServerEvents;
 use super::peer::Peer;
 use super::pending::{self, Pending, Unasked};
-use super::traffic::{self, Way};
+use super::request_ids;
+use super::response_matcher::{MessageRoute, ResponseMatcher};
 use crate::wire::lines::{self, MAX_LINE_BYTES};
 
 mod call;
@@ -48,10 +48,10 @@ pub(super) const LIFECYCLE_MESSAGES: usize = 256;
 
 /// One child's pipes, as calls see them.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct ChildLink {
     pub(super) peer: Arc<Peer>,
     waiting: Mutex<Pending<Waiter>>,
-    news: Arc<News>,
+    server_events: Arc<ServerEvents>,
     out: mpsc::Sender<Line>,
     /// Why the pipes are closed; set before the waiting calls are told.
     ended: OnceLock<Arc<str>>,
@@ -66,7 +66,7 @@ pub(super) struct Link {
 struct Waiter {
     sender: mpsc::Sender<Piece>,
     /// What its client can be asked; none for a request of our own, which has no client.
-    takes: Option<Takes>,
+    client_capabilities: Option<ClientCapabilities>,
     /// Its request is on its way: before that there can be no answer.
     written: bool,
 }
@@ -92,14 +92,17 @@ enum Piece {
     Failed(Cause),
 }
 
-impl Link {
+impl ChildLink {
     /// The pipes' middle and the queue that [`write`] empties.
-    pub(super) fn new(peer: Arc<Peer>, news: Arc<News>) -> (Arc<Self>, mpsc::Receiver<Line>) {
+    pub(super) fn new(
+        peer: Arc<Peer>,
+        server_events: Arc<ServerEvents>,
+    ) -> (Arc<Self>, mpsc::Receiver<Line>) {
         let (out, queue) = mpsc::channel(OUT_LINES);
         let link = Self {
             peer,
             waiting: Mutex::default(),
-            news,
+            server_events,
             out,
             ended: OnceLock::new(),
             garbage: AtomicU64::new(0),
@@ -114,12 +117,12 @@ impl Link {
         self: &Arc<Self>,
         line: impl FnOnce(u64) -> [Bytes; 3],
         time: Allowance,
-        takes: Option<Takes>,
+        client_capabilities: Option<ClientCapabilities>,
     ) -> Result<Call, (Cause, Sent)> {
         let (sender, pieces) = hand::channel();
         let id = self
             .waiting()
-            .enter(Waiter { sender, takes, written: false }, ids::fresh)
+            .enter(Waiter { sender, client_capabilities, written: false }, request_ids::fresh)
             .map_err(|full| (Cause::NotConnected { reason: full.to_string().into() }, Sent::No))?;
         let mut call = Call::new(self.clone(), id, pieces, time);
         // The reader may be waiting for another call, and may wait less long from now on.
@@ -180,7 +183,7 @@ impl Link {
 
 /// Writes queued lines until the queue or the pipe closes.
 pub(super) async fn write(
-    link: Arc<Link>,
+    link: Arc<ChildLink>,
     mut queue: mpsc::Receiver<Line>,
     mut stdin: impl AsyncWrite + Unpin,
 ) {
@@ -203,9 +206,9 @@ pub(super) async fn write(
 }
 
 /// Reads lines until the pipe closes; returns why it did. `inbox` gets what is no answer to a
-/// call; `seed` as in [`Peek::new`].
+/// call; `seed` as in [`ResponseMatcher::new`].
 pub(super) async fn read(
-    link: Arc<Link>,
+    link: Arc<ChildLink>,
     mut stdout: impl AsyncRead + Unpin,
     inbox: mpsc::Sender<Bytes>,
     seed: u64,
@@ -242,7 +245,7 @@ pub(super) async fn read(
 }
 
 struct Reader<'a> {
-    link: &'a Arc<Link>,
+    link: &'a Arc<ChildLink>,
     inbox: mpsc::Sender<Bytes>,
     line: Incoming,
     /// Why nothing that it says can be relied on any more.
@@ -252,8 +255,8 @@ struct Reader<'a> {
 
 /// The line being read.
 struct Incoming {
-    peek: Peek,
-    route: Option<Route>,
+    peek: ResponseMatcher,
+    route: Option<MessageRoute>,
     /// Bytes not handed on yet.
     held: Vec<Bytes>,
     held_bytes: u64,
@@ -268,7 +271,7 @@ struct Incoming {
 impl Incoming {
     fn new(seed: u64) -> Self {
         Self {
-            peek: Peek::new(seed),
+            peek: ResponseMatcher::new(seed),
             route: None,
             held: Vec::new(),
             held_bytes: 0,
@@ -291,12 +294,12 @@ impl Reader<'_> {
             line.route = line.peek.feed(&line.held);
         }
         match line.route {
-            Some(Route::Call(id)) if line.call.is_none() => self.answer(id),
-            Some(Route::Garbage) => self.refuse(Complaint::Garbage),
-            Some(Route::Lifecycle) if line.held_bytes > MAX_LIFECYCLE_BYTES => {
+            Some(MessageRoute::Call(id)) if line.call.is_none() => self.answer(id),
+            Some(MessageRoute::Garbage) => self.refuse(Complaint::Garbage),
+            Some(MessageRoute::Lifecycle) if line.held_bytes > MAX_LIFECYCLE_BYTES => {
                 self.refuse(Complaint::Large);
             }
-            Some(Route::Call(_) | Route::Lifecycle) | None => {}
+            Some(MessageRoute::Call(_) | MessageRoute::Lifecycle) | None => {}
         }
     }
 
@@ -344,12 +347,12 @@ impl Reader<'_> {
             }
         } else {
             match self.line.peek.end() {
-                Route::Lifecycle => {
+                MessageRoute::Lifecycle => {
                     let message = Bytes::from(self.line.held.concat());
                     self.unasked(message);
                 }
                 // An answer to a call has found it already.
-                Route::Garbage | Route::Call(_) => {
+                MessageRoute::Garbage | MessageRoute::Call(_) => {
                     let blank =
                         self.line.held.iter().all(|part| part.iter().all(u8::is_ascii_whitespace));
                     if !blank {
@@ -365,44 +368,48 @@ impl Reader<'_> {
     /// not keep answers from their calls.
     fn unasked(&mut self, message: Bytes) {
         let waiting = self.link.waiting();
-        let calls: Vec<(u64, Takes)> =
-            waiting.iter().filter_map(|(id, waiter)| Some((id, waiter.takes?))).collect();
+        let calls: Vec<(u64, ClientCapabilities)> = waiting
+            .iter()
+            .filter_map(|(id, waiter)| Some((id, waiter.client_capabilities?)))
+            .collect();
         drop(waiting);
-        let sent = match traffic::way(&message, calls.into_iter()) {
-            Way::Lifecycle => self.inbox.try_send(message).is_ok(),
+        let sent = match inbound::way(&message, calls.into_iter()) {
+            Destination::Lifecycle => self.inbox.try_send(message).is_ok(),
             // On a pipe what is said during a call comes before its answer.
-            Way::Log(None) => {
-                if self.link.news.logged(&message) != Told::Already && self.link.peer.may_log() {
+            Destination::Log(None) => {
+                if self.link.server_events.logged(&message) != Told::Already
+                    && self.link.peer.may_log()
+                {
                     let server = &self.link.peer.name;
                     tracing::debug!(%server, "a log message that is told to nobody");
                 }
                 true
             }
-            Way::Log(Some(id)) => {
+            Destination::Log(Some(id)) => {
                 let waiting = self.link.waiting();
                 waiting.get(id).is_some_and(|it| {
                     has_room(&it.sender) && it.sender.try_send(Piece::Message(message)).is_ok()
                 })
             }
-            Way::Call(id, request) => {
+            Destination::Call(id, request) => {
                 let piece = Piece::Message(message);
                 let waiting = self.link.waiting();
                 let told = waiting
                     .get(id)
                     .is_some_and(|it| has_room(&it.sender) && it.sender.try_send(piece).is_ok());
                 drop(waiting);
-                told || request.is_some_and(|id| self.reply(traffic::busy(&id)))
+                told || request.is_some_and(|id| self.reply(inbound::busy(&id)))
             }
-            Way::Changed(list) => {
-                self.link.news.changed(list);
+            Destination::Changed(list) => {
+                self.link.server_events.changed(list);
                 true
             }
-            Way::Updated(uri) => {
-                self.link.news.updated(&uri);
+            Destination::Updated(uri) => {
+                self.link.server_events.updated(&uri);
                 true
             }
-            Way::Reply(reply) => self.reply(reply),
-            Way::Nobody(what) => {
+            Destination::Reply(reply) => self.reply(reply),
+            Destination::Nobody(what) => {
                 if self.link.peer.may_log() {
                     tracing::debug!(server = %self.link.peer.name, "a server sent {what}");
                 }

@@ -1,7 +1,7 @@
 //! One task for each server: connect, initialize, discover, and again when it is lost, for ever.
 //!
 //! Owns the set of servers and their end. Servers share nothing here, so a slow, dead or mute one
-//! delays nobody else. What a server's task does is `keeper`'s, what a call does is not
+//! delays nobody else. What a server's task does is `server_task`'s, what a call does is not
 //! known here.
 
 use std::collections::HashMap;
@@ -15,15 +15,15 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
-pub use super::answer::{Answer, Part};
+pub use super::answer::{Answer, AnswerPart};
 use super::attempts::Attempts;
 pub use super::call::Upstream;
 use super::config::{Config, Target};
 pub use super::error::{CallError, Cause, Sent};
-use super::keeper::Keeper;
 use super::oauth;
 use super::peer::Peer;
 use super::reaper::Reaper;
+use super::server_task::ServerTask;
 pub use super::state::{Event, ServerState};
 pub use super::status::{Status, Transport};
 use crate::catalog::snapshot::Catalog;
@@ -116,8 +116,8 @@ impl Supervisor {
                 state: watch::Sender::new(state),
                 control,
                 about: ArcSwap::default(),
-                news: Arc::default(),
-                wanted: watch::Sender::default(),
+                server_events: Arc::default(),
+                subscriptions: watch::Sender::default(),
                 followed: watch::Sender::default(),
             });
             supervisor.servers.insert(name, upstream.clone());
@@ -125,8 +125,8 @@ impl Supervisor {
             if !config.enabled {
                 continue;
             }
-            let mut keeper = Keeper {
-                login: oauth::Guard::of(&upstream.peer, &config, &target, &tls),
+            let mut keeper = ServerTask {
+                login: oauth::LoginTokens::of(&upstream.peer, &config, &target, &tls),
                 upstream,
                 config,
                 key: number as u64,

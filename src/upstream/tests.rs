@@ -5,13 +5,13 @@ mod away;
 mod eras;
 mod fake;
 mod http;
+mod inbound;
 mod peers;
 mod resume;
 mod secrets;
 mod stdio;
-mod traffic;
+mod subscriptions;
 mod unasked;
-mod wanted;
 
 use std::future::Future;
 use std::rc::Rc;
@@ -25,11 +25,11 @@ use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 
 use super::Config;
-use super::ask::{Ask, Beside, Era, Takes};
+use super::capabilities::{CallExtras, ClientCapabilities, Era, OutgoingRequest};
 use super::http::Pool;
 use super::reaper::Reaper;
 use super::supervisor::{
-    Answer, CallError, Event, Part, ServerState, Status, Supervisor, Upstream,
+    Answer, AnswerPart, CallError, Event, ServerState, Status, Supervisor, Upstream,
 };
 use crate::catalog::settings::Settings;
 use crate::catalog::snapshot::Catalog;
@@ -106,12 +106,13 @@ impl Bench {
         let permit = self.permit(name);
         let upstream = self.upstream(&permit.tool().name.server);
         let arguments = Bytes::copy_from_slice(arguments.as_bytes());
-        let call = upstream.call(&self.pool, &permit, arguments, Beside::default(), Instant::now());
+        let call =
+            upstream.call(&self.pool, &permit, arguments, CallExtras::default(), Instant::now());
         within(call).await
     }
 
     /// A call with what its client sent beside the arguments.
-    async fn begin_with(&self, name: &str, beside: Beside) -> Result<Answer, CallError> {
+    async fn begin_with(&self, name: &str, beside: CallExtras) -> Result<Answer, CallError> {
         let permit = self.permit(name);
         let upstream = self.upstream(&permit.tool().name.server);
         let arguments = Bytes::from_static(b"{}");
@@ -143,11 +144,11 @@ async fn next_message(answer: &mut Answer) -> Result<Option<String>, CallError> 
     let mut message = Vec::new();
     loop {
         match within(answer.next()).await? {
-            Some(Part::Data(data)) => {
+            Some(AnswerPart::Data(data)) => {
                 assert!(!data.is_empty());
                 message.extend_from_slice(&data);
             }
-            Some(Part::End) => return Ok(Some(String::from_utf8(message).unwrap())),
+            Some(AnswerPart::End) => return Ok(Some(String::from_utf8(message).unwrap())),
             None => {
                 assert!(message.is_empty(), "a stream that ends in a message is an error");
                 return Ok(None);

@@ -33,7 +33,7 @@ const ENCODED_END: &str = "?=";
 
 /// Why headers and body do not agree. The texts hold no value of either.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Mismatch {
+pub enum HeaderMismatch {
     /// The header is there more than once.
     #[error("header {0} is given more than once")]
     Duplicate(Box<str>),
@@ -82,26 +82,26 @@ pub fn agree<'a>(
     form: Form,
     mut values: impl Iterator<Item = &'a [u8]>,
     body: Option<&str>,
-) -> Result<(), Mismatch> {
+) -> Result<(), HeaderMismatch> {
     let first = values.next();
     if values.next().is_some() {
-        return Err(Mismatch::Duplicate(header.into()));
+        return Err(HeaderMismatch::Duplicate(header.into()));
     }
     match (first, body) {
         (None, None) => Ok(()),
-        (None, Some(_)) => Err(Mismatch::Missing(header.into())),
-        (Some(_), None) => Err(Mismatch::Orphan(header.into())),
+        (None, Some(_)) => Err(HeaderMismatch::Missing(header.into())),
+        (Some(_), None) => Err(HeaderMismatch::Orphan(header.into())),
         (Some(value), Some(body)) => {
             let value = match form {
                 Form::Plain => visible(value).map(Cow::Borrowed),
                 Form::Encodable | Form::Number => decode(value),
             };
-            let value = value.ok_or_else(|| Mismatch::Unreadable(header.into()))?;
+            let value = value.ok_or_else(|| HeaderMismatch::Unreadable(header.into()))?;
             let same = match form {
                 Form::Plain | Form::Encodable => value == body,
                 Form::Number => decimal(&value) == decimal(body),
             };
-            if same { Ok(()) } else { Err(Mismatch::Different(header.into())) }
+            if same { Ok(()) } else { Err(HeaderMismatch::Different(header.into())) }
         }
     }
 }
@@ -169,14 +169,14 @@ mod tests {
             (&["  tools/call\t"], Some("tools/call"), Ok(())),
             (&["=?base64?Z3LDvG4=?="], Some("grün"), Ok(())),
             (&[], None, Ok(())),
-            (&["a", "a"], Some("a"), Err(Mismatch::Duplicate(NAME.into()))),
-            (&[], Some("a"), Err(Mismatch::Missing(NAME.into()))),
-            (&["a"], None, Err(Mismatch::Orphan(NAME.into()))),
-            (&["A"], Some("a"), Err(Mismatch::Different(NAME.into()))),
-            (&[""], Some("a"), Err(Mismatch::Different(NAME.into()))),
-            (&["=?base64?!?="], Some("a"), Err(Mismatch::Unreadable(NAME.into()))),
-            (&["=?base64?/w==?="], Some("a"), Err(Mismatch::Unreadable(NAME.into()))),
-            (&["grün"], Some("grün"), Err(Mismatch::Unreadable(NAME.into()))),
+            (&["a", "a"], Some("a"), Err(HeaderMismatch::Duplicate(NAME.into()))),
+            (&[], Some("a"), Err(HeaderMismatch::Missing(NAME.into()))),
+            (&["a"], None, Err(HeaderMismatch::Orphan(NAME.into()))),
+            (&["A"], Some("a"), Err(HeaderMismatch::Different(NAME.into()))),
+            (&[""], Some("a"), Err(HeaderMismatch::Different(NAME.into()))),
+            (&["=?base64?!?="], Some("a"), Err(HeaderMismatch::Unreadable(NAME.into()))),
+            (&["=?base64?/w==?="], Some("a"), Err(HeaderMismatch::Unreadable(NAME.into()))),
+            (&["grün"], Some("grün"), Err(HeaderMismatch::Unreadable(NAME.into()))),
         ] {
             let lines = values.iter().map(|value| value.as_bytes());
             assert_eq!(agree(NAME, Form::Encodable, lines, body), expected, "{values:?} {body:?}");
@@ -185,12 +185,12 @@ mod tests {
         assert_eq!(agree(NAME, Form::Encodable, encoded(), Some("x")), Ok(()));
         assert_eq!(
             agree(METHOD, Form::Plain, encoded(), Some("x")),
-            Err(Mismatch::Different(METHOD.into()))
+            Err(HeaderMismatch::Different(METHOD.into()))
         );
         let bad = std::iter::once(&b"gr\xc3\xbcn"[..]);
         assert_eq!(
             agree(METHOD, Form::Plain, bad, Some("grün")),
-            Err(Mismatch::Unreadable(METHOD.into()))
+            Err(HeaderMismatch::Unreadable(METHOD.into()))
         );
     }
 
@@ -222,7 +222,7 @@ mod tests {
             assert_eq!(check(header, "42"), Ok(()), "{header}");
         }
         for header in ["43", "", "42a", "forty-two"] {
-            let different = Err(Mismatch::Different("mcp-param-n".into()));
+            let different = Err(HeaderMismatch::Different("mcp-param-n".into()));
             assert_eq!(check(header, "42"), different, "{header}");
         }
     }

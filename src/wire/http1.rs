@@ -24,7 +24,7 @@ const MAX_TRAILER_BYTES: usize = 16 * 1024;
 
 /// How a peer broke the framing. The texts hold nothing of what it sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Fault {
+pub enum FramingFault {
     /// The first bytes are not those of an HTTP/1 answer.
     #[error("the answer does not begin like one of HTTP/1")]
     NotHttp,
@@ -59,7 +59,7 @@ pub enum Fault {
 
 /// The head of an answer, as far as a client of MCP needs it.
 #[derive(Debug)]
-pub struct Head {
+pub struct ResponseHead {
     /// The status code, never an interim one.
     pub status: u16,
     /// `Content-Type`
@@ -73,26 +73,26 @@ pub struct Head {
     /// Whether the connection lasts after the body.
     pub keep_alive: bool,
     /// How the body ends.
-    pub body: Body,
+    pub body: FramedBody,
 }
 
-impl Head {
+impl ResponseHead {
     /// Takes a head off `input`, past interim answers (RFC 9110 §15.2). `None`: more is needed.
     ///
     /// # Errors
     /// [`Fault`].
-    pub fn take(input: &mut BytesMut) -> Result<Option<Self>, Fault> {
+    pub fn take(input: &mut BytesMut) -> Result<Option<Self>, FramingFault> {
         loop {
             const START: &[u8] = b"HTTP/1.";
             if !input.iter().zip(START).all(|(byte, start)| byte == start) {
-                return Err(Fault::NotHttp);
+                return Err(FramingFault::NotHttp);
             }
             let Some(end) = end_of_head(input) else {
                 let over = input.len() > MAX_HEAD_BYTES;
-                return if over { Err(Fault::HeadTooLarge) } else { Ok(None) };
+                return if over { Err(FramingFault::HeadTooLarge) } else { Ok(None) };
             };
             if end > MAX_HEAD_BYTES {
-                return Err(Fault::HeadTooLarge);
+                return Err(FramingFault::HeadTooLarge);
             }
             let head = input.split_to(end).freeze();
             if let ControlFlow::Break(head) = Self::parse(&head)? {
@@ -102,7 +102,7 @@ impl Head {
     }
 
     /// Reads a whole head; goes on if it is an interim one.
-    fn parse(bytes: &Bytes) -> Result<ControlFlow<Self>, Fault> {
+    fn parse(bytes: &Bytes) -> Result<ControlFlow<Self>, FramingFault> {
         let mut lines = [const { MaybeUninit::uninit() }; MAX_HEADERS];
         let mut response = httparse::Response::new(&mut []);
         let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(
@@ -112,13 +112,15 @@ impl Head {
         );
         match parsed {
             Ok(httparse::Status::Complete(_)) => {}
-            Ok(httparse::Status::Partial) => return Err(Fault::Head(httparse::Error::NewLine)),
-            Err(httparse::Error::TooManyHeaders) => return Err(Fault::TooManyHeaders),
-            Err(error) => return Err(Fault::Head(error)),
+            Ok(httparse::Status::Partial) => {
+                return Err(FramingFault::Head(httparse::Error::NewLine));
+            }
+            Err(httparse::Error::TooManyHeaders) => return Err(FramingFault::TooManyHeaders),
+            Err(error) => return Err(FramingFault::Head(error)),
         }
         let status = response.code.unwrap_or_default();
         match status {
-            101 => return Err(Fault::Upgrade),
+            101 => return Err(FramingFault::Upgrade),
             100..=199 => return Ok(ControlFlow::Continue(())),
             _ => {}
         }
@@ -129,7 +131,7 @@ impl Head {
             session_id: None,
             authenticate: None,
             keep_alive: response.version == Some(1),
-            body: Body::UntilClose,
+            body: FramedBody::UntilClose,
         };
         let (mut length, mut chunked) = (None, false);
         for line in &*response.headers {
@@ -138,15 +140,15 @@ impl Head {
             match line.name.len() {
                 12 if is("content-type") => head.content_type = Some(bytes.slice_ref(line.value)),
                 14 if is("content-length") => {
-                    let value = number(line.value, 10).ok_or(Fault::Length)?;
+                    let value = number(line.value, 10).ok_or(FramingFault::Length)?;
                     if length.is_some_and(|known| known != value) {
-                        return Err(Fault::Length);
+                        return Err(FramingFault::Length);
                     }
                     length = Some(value);
                 }
                 17 if is("transfer-encoding") => {
                     if chunked || !line.value.eq_ignore_ascii_case(b"chunked") {
-                        return Err(Fault::Coding);
+                        return Err(FramingFault::Coding);
                     }
                     chunked = true;
                 }
@@ -169,11 +171,11 @@ impl Head {
             }
         }
         head.body = match (status, length, chunked) {
-            (_, Some(_), true) => return Err(Fault::Length),
-            (204 | 304, _, _) => Body::Ended,
-            (_, Some(length), false) => Body::of_length(length),
-            (_, None, true) => Body::Size,
-            (_, None, false) => Body::UntilClose,
+            (_, Some(_), true) => return Err(FramingFault::Length),
+            (204 | 304, _, _) => FramedBody::Ended,
+            (_, Some(length), false) => FramedBody::of_length(length),
+            (_, None, true) => FramedBody::Size,
+            (_, None, false) => FramedBody::UntilClose,
         };
         Ok(ControlFlow::Break(head))
     }
@@ -220,7 +222,7 @@ fn number(digits: &[u8], radix: u32) -> Option<u64> {
 ///   └─ size 0 ▶ Trailers ─ blank line ▶ Ended
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Body {
+pub enum FramedBody {
     /// So many bytes are left, at least one.
     Length(u64),
     /// Before a chunk's size line.
@@ -237,7 +239,7 @@ pub enum Body {
     Ended,
 }
 
-impl Body {
+impl FramedBody {
     /// A body of so many bytes.
     #[must_use]
     pub fn of_length(length: u64) -> Self {
@@ -249,7 +251,7 @@ impl Body {
     ///
     /// # Errors
     /// [`Fault`].
-    pub fn take(&mut self, input: &mut BytesMut) -> Result<Option<Bytes>, Fault> {
+    pub fn take(&mut self, input: &mut BytesMut) -> Result<Option<Bytes>, FramingFault> {
         loop {
             match self {
                 Self::Ended => return Ok(None),
@@ -274,20 +276,23 @@ impl Body {
                         *self = Self::Size;
                     }
                     [] | [b'\r'] => return Ok(None),
-                    [..] => return Err(Fault::ChunkEnd),
+                    [..] => return Err(FramingFault::ChunkEnd),
                 },
                 Self::Size => {
-                    let Some(line) = line(input, MAX_CHUNK_LINE_BYTES, Fault::ChunkSize)? else {
+                    let Some(line) = line(input, MAX_CHUNK_LINE_BYTES, FramingFault::ChunkSize)?
+                    else {
                         return Ok(None);
                     };
-                    *self = match chunk_size(&line).ok_or(Fault::ChunkSize)? {
+                    *self = match chunk_size(&line).ok_or(FramingFault::ChunkSize)? {
                         0 => Self::Trailers(0),
                         size => Self::Chunk(size),
                     };
                 }
                 Self::Trailers(skipped) => {
                     let room = MAX_TRAILER_BYTES.saturating_sub(*skipped);
-                    let Some(line) = line(input, room, Fault::Trailers)? else { return Ok(None) };
+                    let Some(line) = line(input, room, FramingFault::Trailers)? else {
+                        return Ok(None);
+                    };
                     *skipped += line.len() + 2;
                     if line.is_empty() {
                         *self = Self::Ended;
@@ -321,7 +326,11 @@ fn up_to(input: &mut BytesMut, left: &mut u64) -> Option<Bytes> {
 
 /// Takes a line off the input, without its end; one longer than `limit` is a fault, and so is one
 /// that does not end with CRLF.
-fn line(input: &mut BytesMut, limit: usize, fault: Fault) -> Result<Option<BytesMut>, Fault> {
+fn line(
+    input: &mut BytesMut,
+    limit: usize,
+    fault: FramingFault,
+) -> Result<Option<BytesMut>, FramingFault> {
     let Some(end) = memchr::memchr(b'\n', input) else {
         return if input.len() > limit { Err(fault) } else { Ok(None) };
     };
@@ -338,7 +347,7 @@ mod tests {
     use super::*;
 
     /// Feeds `wire` in two pieces, cut everywhere; the head's status, the body, and what is left.
-    fn read(wire: &str) -> Result<(u16, String, String), Fault> {
+    fn read(wire: &str) -> Result<(u16, String, String), FramingFault> {
         let mut results = (0..=wire.len()).map(|cut| read_cut(wire.as_bytes(), &[cut]));
         let first = results.next().unwrap();
         for other in results {
@@ -349,14 +358,14 @@ mod tests {
         first
     }
 
-    fn read_cut(wire: &[u8], cuts: &[usize]) -> Result<(u16, String, String), Fault> {
+    fn read_cut(wire: &[u8], cuts: &[usize]) -> Result<(u16, String, String), FramingFault> {
         let mut input = BytesMut::new();
         let (mut head, mut body, mut from) = (None, Vec::new(), 0);
         for end in cuts.iter().copied().chain([wire.len()]) {
             input.extend_from_slice(&wire[from..end]);
             from = end;
             if head.is_none() {
-                head = Head::take(&mut input)?;
+                head = ResponseHead::take(&mut input)?;
             }
             if let Some(head) = &mut head {
                 while let Some(data) = head.body.take(&mut input)? {
@@ -365,13 +374,13 @@ mod tests {
                 }
             }
         }
-        let mut head = head.ok_or(Fault::NotHttp)?;
+        let mut head = head.ok_or(FramingFault::NotHttp)?;
         let whole = if head.body.close() { "" } else { "…" };
         let body = String::from_utf8(body).unwrap() + whole;
         Ok((head.status, body, String::from_utf8(input.to_vec()).unwrap()))
     }
 
-    fn body(headers: &str, body: &str) -> Result<String, Fault> {
+    fn body(headers: &str, body: &str) -> Result<String, FramingFault> {
         read(&format!("HTTP/1.1 200 OK\r\n{headers}\r\n\r\n{body}"))
             .map(|(_, body, rest)| if rest.is_empty() { body } else { format!("{body}|{rest}") })
     }
@@ -398,38 +407,38 @@ mod tests {
     #[test]
     fn a_doubtful_boundary_is_a_fault() {
         for (headers, wire, fault) in [
-            ("content-length: 3\r\ncontent-length: 4", "abc", Fault::Length),
-            ("content-length: 3, 3", "abc", Fault::Length),
-            ("content-length: +3", "abc", Fault::Length),
-            ("content-length:", "abc", Fault::Length),
-            ("content-length: 99999999999999999999", "abc", Fault::Length),
-            ("content-length: 3\r\ntransfer-encoding: chunked", "abc", Fault::Length),
-            ("transfer-encoding: gzip, chunked", "0\r\n\r\n", Fault::Coding),
-            ("transfer-encoding: chunked\r\ntransfer-encoding: chunked", "", Fault::Coding),
-            ("transfer-encoding: xchunked", "0\r\n\r\n", Fault::Coding),
-            (CHUNKED, "zz\r\n", Fault::ChunkSize),
-            (CHUNKED, "\r\n", Fault::ChunkSize),
-            (CHUNKED, "0x3\r\nabc\r\n", Fault::ChunkSize),
-            (CHUNKED, " 3\r\nabc\r\n", Fault::ChunkSize),
-            (CHUNKED, "-3\r\nabc\r\n", Fault::ChunkSize),
-            (CHUNKED, "3\nabc\r\n", Fault::ChunkSize),
-            (CHUNKED, "10000000000000000\r\n", Fault::ChunkSize),
-            (CHUNKED, "00000000000000003\r\nabc\r\n", Fault::ChunkSize),
-            (CHUNKED, "3\r;a\r\nabc\r\n", Fault::ChunkSize),
-            (CHUNKED, "3;a\rb\r\nabc\r\n", Fault::ChunkSize),
-            (CHUNKED, "3\r\nabcd\r\n", Fault::ChunkEnd),
-            (CHUNKED, "3\r\nabc\n0\r\n\r\n", Fault::ChunkEnd),
+            ("content-length: 3\r\ncontent-length: 4", "abc", FramingFault::Length),
+            ("content-length: 3, 3", "abc", FramingFault::Length),
+            ("content-length: +3", "abc", FramingFault::Length),
+            ("content-length:", "abc", FramingFault::Length),
+            ("content-length: 99999999999999999999", "abc", FramingFault::Length),
+            ("content-length: 3\r\ntransfer-encoding: chunked", "abc", FramingFault::Length),
+            ("transfer-encoding: gzip, chunked", "0\r\n\r\n", FramingFault::Coding),
+            ("transfer-encoding: chunked\r\ntransfer-encoding: chunked", "", FramingFault::Coding),
+            ("transfer-encoding: xchunked", "0\r\n\r\n", FramingFault::Coding),
+            (CHUNKED, "zz\r\n", FramingFault::ChunkSize),
+            (CHUNKED, "\r\n", FramingFault::ChunkSize),
+            (CHUNKED, "0x3\r\nabc\r\n", FramingFault::ChunkSize),
+            (CHUNKED, " 3\r\nabc\r\n", FramingFault::ChunkSize),
+            (CHUNKED, "-3\r\nabc\r\n", FramingFault::ChunkSize),
+            (CHUNKED, "3\nabc\r\n", FramingFault::ChunkSize),
+            (CHUNKED, "10000000000000000\r\n", FramingFault::ChunkSize),
+            (CHUNKED, "00000000000000003\r\nabc\r\n", FramingFault::ChunkSize),
+            (CHUNKED, "3\r;a\r\nabc\r\n", FramingFault::ChunkSize),
+            (CHUNKED, "3;a\rb\r\nabc\r\n", FramingFault::ChunkSize),
+            (CHUNKED, "3\r\nabcd\r\n", FramingFault::ChunkEnd),
+            (CHUNKED, "3\r\nabc\n0\r\n\r\n", FramingFault::ChunkEnd),
         ] {
             assert_eq!(body(headers, wire).unwrap_err(), fault, "{headers:?} {wire:?}");
         }
         let endless = "1".repeat(MAX_CHUNK_LINE_BYTES + 1);
-        assert_eq!(body(CHUNKED, &endless).unwrap_err(), Fault::ChunkSize);
+        assert_eq!(body(CHUNKED, &endless).unwrap_err(), FramingFault::ChunkSize);
     }
 
     #[test]
     fn trailers_and_heads_are_bounded() {
         let mut input = BytesMut::from(&b"0\r\n"[..]);
-        let mut body = Body::Size;
+        let mut body = FramedBody::Size;
         let mut fed = 0;
         let fault = loop {
             input.extend_from_slice(b"a: b\r\n");
@@ -439,14 +448,14 @@ mod tests {
             }
             assert!(fed < 2 * MAX_TRAILER_BYTES);
         };
-        assert_eq!(fault, Fault::Trailers);
+        assert_eq!(fault, FramingFault::Trailers);
 
         let long = format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(MAX_HEAD_BYTES));
-        assert_eq!(read_cut(long.as_bytes(), &[]).unwrap_err(), Fault::HeadTooLarge);
+        assert_eq!(read_cut(long.as_bytes(), &[]).unwrap_err(), FramingFault::HeadTooLarge);
         let ended = format!("{long}\r\n\r\n");
-        assert_eq!(read_cut(ended.as_bytes(), &[]).unwrap_err(), Fault::HeadTooLarge);
+        assert_eq!(read_cut(ended.as_bytes(), &[]).unwrap_err(), FramingFault::HeadTooLarge);
         let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(MAX_HEADERS + 1));
-        assert_eq!(read_cut(many.as_bytes(), &[]).unwrap_err(), Fault::TooManyHeaders);
+        assert_eq!(read_cut(many.as_bytes(), &[]).unwrap_err(), FramingFault::TooManyHeaders);
     }
 
     #[test]
@@ -454,25 +463,31 @@ mod tests {
         let wire = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 x\r\na: b\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\na";
         assert_eq!(read(wire).unwrap(), (200, "a".into(), String::new()));
         let switch = "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n";
-        assert_eq!(read(switch).unwrap_err(), Fault::Upgrade);
+        assert_eq!(read(switch).unwrap_err(), FramingFault::Upgrade);
     }
 
     #[test]
     fn what_is_no_http_is_told_at_its_first_byte() {
-        assert_eq!(Head::take(&mut BytesMut::from("S")).unwrap_err(), Fault::NotHttp);
-        assert_eq!(Head::take(&mut BytesMut::from("HTTP/2")).unwrap_err(), Fault::NotHttp);
-        assert!(Head::take(&mut BytesMut::from("HTT")).unwrap().is_none());
+        assert_eq!(
+            ResponseHead::take(&mut BytesMut::from("S")).unwrap_err(),
+            FramingFault::NotHttp
+        );
+        assert_eq!(
+            ResponseHead::take(&mut BytesMut::from("HTTP/2")).unwrap_err(),
+            FramingFault::NotHttp
+        );
+        assert!(ResponseHead::take(&mut BytesMut::from("HTT")).unwrap().is_none());
         let folded = "HTTP/1.1 200 OK\r\na: b\r\n c\r\n\r\n";
-        assert!(matches!(read(folded), Err(Fault::Head(_))));
+        assert!(matches!(read(folded), Err(FramingFault::Head(_))));
         let spaced = "HTTP/1.1 200 OK\r\ncontent-length : 3\r\n\r\nabc";
-        assert!(matches!(read(spaced), Err(Fault::Head(_))));
+        assert!(matches!(read(spaced), Err(FramingFault::Head(_))));
     }
 
     #[test]
     fn a_head_says_whether_its_connection_lasts() {
         let keeps = |start: &str, line: &str| {
             let wire = format!("HTTP/{start} 204 x\r\n{line}\r\n\r\n");
-            let head = Head::take(&mut BytesMut::from(&wire[..])).unwrap().unwrap();
+            let head = ResponseHead::take(&mut BytesMut::from(&wire[..])).unwrap().unwrap();
             assert!(head.body.has_ended(), "204 has no body");
             head.keep_alive
         };
@@ -483,7 +498,7 @@ mod tests {
     #[test]
     fn a_head_gives_the_fields_it_is_asked_for() {
         let wire = "HTTP/1.1 200 OK\r\nContent-Type: text/x\r\nMcp-Session-Id: s\r\nContent-Encoding: br\r\nWWW-Authenticate: Bearer\r\n\r\n";
-        let head = Head::take(&mut BytesMut::from(wire)).unwrap().unwrap();
+        let head = ResponseHead::take(&mut BytesMut::from(wire)).unwrap().unwrap();
         let texts = [head.content_type, head.session_id, head.content_encoding, head.authenticate];
         assert_eq!(texts.map(Option::unwrap), ["text/x", "s", "br", "Bearer"]);
     }

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 
 use crate::json::members::{members, string};
-use crate::wire::shapes::{self, Found, Refused, Revision};
+use crate::wire::shapes::{self, Found, MemberRefused, Revision};
 
 /// JSON-RPC error codes in use (JSON-RPC 2.0 §5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +111,7 @@ impl Unreadable {
     }
 
     fn variant(name: &str, known: &str) -> Self {
-        Self::Invalid(Refused::variant("", name, known).to_string())
+        Self::Invalid(MemberRefused::variant("", name, known).to_string())
     }
 }
 

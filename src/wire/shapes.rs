@@ -119,7 +119,7 @@ pub fn knows(method: &str, revision: Revision, name: &str) -> bool {
 
 /// Why a message is not sent on. The blame is its sender's.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Refused {
+pub enum MemberRefused {
     /// Two readers could take it for another member.
     #[error("'{name}' differs only by case from '{known}'")]
     Variant {
@@ -136,7 +136,7 @@ pub enum Refused {
     NotAnObject,
 }
 
-impl Refused {
+impl MemberRefused {
     /// The refusal of `name` for `known`, both in the object at `path`.
     #[must_use]
     pub fn variant(path: &str, name: &str, known: &str) -> Self {
@@ -184,9 +184,9 @@ pub fn sift(
     text: &str,
     edits: &[Edit<'_>],
     left: &mut Left,
-) -> Result<String, Refused> {
+) -> Result<String, MemberRefused> {
     if !text.trim_start().starts_with('{') {
-        return Err(Refused::NotAnObject);
+        return Err(MemberRefused::NotAnObject);
     }
     let mut sieve = Sieve { revision, edits, left, out: String::with_capacity(text.len()) };
     sieve.value(shape, "", text)?;
@@ -203,7 +203,7 @@ pub fn sift_value<'a>(
     name: &str,
     text: &'a str,
     left: &mut Left,
-) -> Result<Cow<'a, str>, Refused> {
+) -> Result<Cow<'a, str>, MemberRefused> {
     if let Shape::Verbatim = shape {
         return Ok(Cow::Borrowed(text));
     }
@@ -223,9 +223,10 @@ pub fn message(
     edits: &[Edit<'_>],
     id: Option<&str>,
     left: &mut Left,
-) -> Result<Bytes, Refused> {
-    let text = std::str::from_utf8(message).map_err(|_| Refused::NotAnObject)?;
-    let envelope: Envelope<'_> = serde_json::from_str(text).map_err(|_| Refused::NotAnObject)?;
+) -> Result<Bytes, MemberRefused> {
+    let text = std::str::from_utf8(message).map_err(|_| MemberRefused::NotAnObject)?;
+    let envelope: Envelope<'_> =
+        serde_json::from_str(text).map_err(|_| MemberRefused::NotAnObject)?;
     let method = envelope.method.as_deref().unwrap_or_default();
     let shape = params(method).unwrap_or(Shape::Object(&[]));
     let sent = envelope.params.map(|raw| sift(shape, revision, raw.get(), edits, left));
@@ -245,7 +246,7 @@ struct Sieve<'a> {
 
 impl Sieve<'_> {
     /// Writes a value. One that is no object has no members.
-    fn value(&mut self, shape: Shape, path: &str, text: &str) -> Result<(), Refused> {
+    fn value(&mut self, shape: Shape, path: &str, text: &str) -> Result<(), MemberRefused> {
         let is_object = text.trim_start().starts_with('{');
         match shape {
             Shape::Object(known) if is_object => self.object(known, path, text),
@@ -262,15 +263,20 @@ impl Sieve<'_> {
         }
     }
 
-    fn object(&mut self, known: &'static [Known], path: &str, text: &str) -> Result<(), Refused> {
+    fn object(
+        &mut self,
+        known: &'static [Known],
+        path: &str,
+        text: &str,
+    ) -> Result<(), MemberRefused> {
         let mut seen = 0_u64;
         self.out.push('{');
         let start = self.out.len();
         for member in read(text)? {
-            let (name, value) = member.map_err(|_| Refused::NotAnObject)?;
+            let (name, value) = member.map_err(|_| MemberRefused::NotAnObject)?;
             let shape = match find(known, self.revision, &name) {
                 Found::Known(shape) => shape,
-                Found::Variant(known) => return Err(Refused::variant(path, &name, known)),
+                Found::Variant(known) => return Err(MemberRefused::variant(path, &name, known)),
                 Found::Unknown => {
                     self.left.push(path, &name);
                     continue;
@@ -279,7 +285,7 @@ impl Sieve<'_> {
             let place = known.iter().position(|it| it.name == name).unwrap_or_default();
             let bit = 1_u64.checked_shl(place as u32).unwrap_or_default();
             if seen & bit != 0 {
-                return Err(Refused::Twice(joined(path, &name)));
+                return Err(MemberRefused::Twice(joined(path, &name)));
             }
             seen |= bit;
             self.member(start, shape, path, (name, value))?;
@@ -288,12 +294,17 @@ impl Sieve<'_> {
         Ok(())
     }
 
-    fn each(&mut self, known: &'static [Known], path: &str, text: &str) -> Result<(), Refused> {
+    fn each(
+        &mut self,
+        known: &'static [Known],
+        path: &str,
+        text: &str,
+    ) -> Result<(), MemberRefused> {
         check_free(&[], path, text)?;
         self.out.push('{');
         let start = self.out.len();
         for member in read(text)? {
-            let member = member.map_err(|_| Refused::NotAnObject)?;
+            let member = member.map_err(|_| MemberRefused::NotAnObject)?;
             self.member(start, Shape::Object(known), path, member)?;
         }
         self.out.push('}');
@@ -307,7 +318,7 @@ impl Sieve<'_> {
         shape: Shape,
         path: &str,
         (name, value): Member<'_>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), MemberRefused> {
         let within = joined(path, &name);
         let edit = self.edits.iter().find(|(path, _)| *path == within).map(|(_, edit)| *edit);
         let before = self.out.len();
@@ -331,23 +342,23 @@ impl Sieve<'_> {
     }
 }
 
-fn read(text: &str) -> Result<Members<'_>, Refused> {
-    members(text).map_err(|_| Refused::NotAnObject)
+fn read(text: &str) -> Result<Members<'_>, MemberRefused> {
+    members(text).map_err(|_| MemberRefused::NotAnObject)
 }
 
 /// Checks an object whose keys are free: none is a variant of one of `keys`, or of another key.
 ///
 /// # Errors
 /// [`Refused`].
-pub fn check_free(keys: &[&str], path: &str, text: &str) -> Result<(), Refused> {
+pub fn check_free(keys: &[&str], path: &str, text: &str) -> Result<(), MemberRefused> {
     let mut few: [Cow<'_, str>; FEW_KEYS] = Default::default();
     let (mut count, mut ascii) = (0, true);
     for member in read(text)? {
-        let (name, _) = member.map_err(|_| Refused::NotAnObject)?;
+        let (name, _) = member.map_err(|_| MemberRefused::NotAnObject)?;
         ascii &= name.is_ascii();
         let same = if ascii { str::eq_ignore_ascii_case } else { fold::same };
         if let Some(known) = keys.iter().find(|known| **known != name && same(known, &name)) {
-            return Err(Refused::variant(path, &name, known));
+            return Err(MemberRefused::variant(path, &name, known));
         }
         if let Some(earlier) = few.iter().take(count).find(|earlier| same(earlier, &name)) {
             return Err(twin(path, &name, earlier));
@@ -360,12 +371,12 @@ pub fn check_free(keys: &[&str], path: &str, text: &str) -> Result<(), Refused> 
 }
 
 /// The same among many keys.
-fn check_many(keys: &[&str], path: &str, text: &str) -> Result<(), Refused> {
+fn check_many(keys: &[&str], path: &str, text: &str) -> Result<(), MemberRefused> {
     let mut seen = BTreeMap::new();
     for member in read(text)? {
-        let (name, _) = member.map_err(|_| Refused::NotAnObject)?;
+        let (name, _) = member.map_err(|_| MemberRefused::NotAnObject)?;
         if let Some(known) = keys.iter().find(|known| fold::is_variant(&name, known)) {
-            return Err(Refused::variant(path, &name, known));
+            return Err(MemberRefused::variant(path, &name, known));
         }
         let folded: String = fold::folded(&name).collect();
         if let Some(earlier) = seen.insert(folded, name.clone()) {
@@ -375,10 +386,10 @@ fn check_many(keys: &[&str], path: &str, text: &str) -> Result<(), Refused> {
     Ok(())
 }
 
-fn twin(path: &str, name: &str, earlier: &str) -> Refused {
+fn twin(path: &str, name: &str, earlier: &str) -> MemberRefused {
     match name == earlier {
-        true => Refused::Twice(joined(path, name)),
-        false => Refused::variant(path, name, earlier),
+        true => MemberRefused::Twice(joined(path, name)),
+        false => MemberRefused::variant(path, name, earlier),
     }
 }
 
@@ -472,7 +483,7 @@ mod tests {
             for (more, name, known) in
                 [(r#""K0":1"#, "K0", "k0"), (r#""\u212anown":1"#, "\u{212a}nown", "known")]
             {
-                let refused = Refused::variant("", name, known);
+                let refused = MemberRefused::variant("", name, known);
                 assert_eq!(check_free(&["known"], "", &text(more)), Err(refused), "{count}");
             }
         }

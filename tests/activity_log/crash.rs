@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use mcpproxy::activity::{
-    Activity, Config, Draft, Durability, Filter, OnFailure, Page, Refused, Source, Status,
+    Activity, Config, Draft, Durability, Filter, NotAdmitted, OnFailure, Page, Source, Status,
     StoreError, Text, Type,
 };
 
@@ -161,7 +161,7 @@ fn act_2_on_a_full_disk_calls_are_refused_and_nothing_is_lost_once_there_is_room
         }
         sent += 1;
     };
-    assert!(matches!(&refused, Refused::Failed(why) if why.contains("space")), "{refused}");
+    assert!(matches!(&refused, NotAdmitted::Failed(why) if why.contains("space")), "{refused}");
     assert!(activity.health().failed.is_some());
     // A call that was sent is answered, and its record is kept.
     in_flight.submit(call(3));

@@ -407,7 +407,7 @@ fn act_9_a_log_of_an_earlier_version_learns_whose_it_is_when_it_is_opened() {
     for name in ["node", "lost", "seal"] {
         fs::remove_file(dir.join(name)).unwrap();
     }
-    mcpproxy::activity::seal::write(&dir).unwrap();
+    mcpproxy::activity::file_checksums::write(&dir).unwrap();
     let (_, writer) = open(&dir);
     writer.close().unwrap();
     assert_eq!(fs::read(dir.join("node")).unwrap(), node);

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use mcpproxy::activity::{
-    Activity, Config, Durability, Filter, Live, LiveEvent, Page, Raw, Record, Refused, StoreError,
-    Text,
+    Activity, Config, Durability, Filter, Live, LiveEvent, NotAdmitted, Page, Raw, Record,
+    StoreError, Text,
 };
 
 use crate::support::{call, files, open, slot, wait};
@@ -152,7 +152,7 @@ fn a_closed_log_refuses_calls_and_keeps_what_it_was_given() {
     let late = slot(&activity);
     (3..10).for_each(|n| drop(slot(&activity).submit(call(n))));
     writer.close().unwrap();
-    assert_eq!(wait(activity.reserve()).unwrap_err(), Refused::Closed);
+    assert_eq!(wait(activity.reserve()).unwrap_err(), NotAdmitted::Closed);
     late.submit(call(1));
     assert_eq!(activity.health().lost, 1);
     let (activity, writer) = open(dir.path());

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use mcpproxy::activity::{
-    Activity, Config, Draft, Filter, Raw, Refused, Source, Status, Type, verify,
+    Activity, Config, Draft, Filter, NotAdmitted, Raw, Source, Status, Type, verify,
 };
 
 /// The folder of the small disk, for the child.
@@ -63,7 +63,7 @@ fn child() {
             }
             sent += 1;
         };
-        assert!(matches!(&refused, Refused::Failed(why) if why.contains("space")), "{refused}");
+        assert!(matches!(&refused, NotAdmitted::Failed(why) if why.contains("space")), "{refused}");
         // Retention cannot write its record either, and harms nothing.
         let _told = activity.prune();
         fs::remove_file(ballast).unwrap();

@@ -217,7 +217,7 @@ fn run(phase: Phase, dir: &Path, fault: &Fault) {
                 drop(runtime.block_on(activity.reserve()).unwrap().submit(numbered(BURST + 1)));
             }
             let lost = activity.health().lost;
-            while lost::Tally::read(dir).unwrap().0.total < lost {
+            while lost::LossTally::read(dir).unwrap().0.total < lost {
                 assert!(Instant::now() < deadline, "it is not written down");
                 std::thread::park_timeout(Duration::from_millis(5));
             }

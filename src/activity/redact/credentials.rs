@@ -9,7 +9,7 @@ use base64::engine::{DecodePaddingMode, Engine};
 use memchr::memmem;
 
 use super::table::{PREFIXES, Prefix};
-use crate::activity::lenient::span;
+use crate::activity::fragment::span;
 
 /// How JSON begins in base64: a brace or a bracket, then a quote, white space, or another.
 pub(super) const BASE64_JSON: &[&str] =

@@ -6,7 +6,7 @@
 
 use super::keys::{Keys, fold};
 use super::options::{Command, Next};
-use crate::activity::lenient::{after_nested, span, split_space, split_string, unescape};
+use crate::activity::fragment::{after_nested, span, split_space, split_string, unescape};
 
 /// What lies deeper is not told apart.
 const MAX_FRAMES: usize = 64;

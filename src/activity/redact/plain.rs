@@ -13,7 +13,7 @@ use super::keys::fold;
 use super::level::Level;
 use super::options::{Command, Next};
 use super::{MAX_DEPTH, REDACTED, Redactor};
-use crate::activity::lenient::{span, split_string};
+use crate::activity::fragment::{span, split_string};
 
 /// A word after `Bearer` or `Basic` that has a digit, or is so long, is a credential.
 const SCHEME_BYTES: usize = 24;

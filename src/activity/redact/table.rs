@@ -331,7 +331,7 @@ pub const PREFIXES: &[Prefix] = &[
 
 /// A place in a text where a secret stands.
 #[derive(Clone, Copy, Debug)]
-pub struct Form {
+pub struct SecretForm {
     /// What it is.
     pub name: &'static str,
     /// A text with a secret in it.
@@ -350,12 +350,12 @@ const fn f(
     secret: &'static str,
     left: &'static str,
     stay: &'static [&'static str],
-) -> Form {
-    Form { name, text, secret, left, stay }
+) -> SecretForm {
+    SecretForm { name, text, secret, left, stay }
 }
 
 /// Places where secrets stand, by example.
-pub const FORMS: &[Form] = &[
+pub const FORMS: &[SecretForm] = &[
     f(
         "JSON",
         r#"{"password":"zq9hunter","a":1}"#,

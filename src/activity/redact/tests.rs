@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::table::{FORMS, Form, KEYS, PREFIXES, Whole};
+use super::table::{FORMS, KEYS, PREFIXES, SecretForm, Whole};
 use super::*;
 
 const SECRET: &str = "zq9hunterzq9hunter";
@@ -13,7 +13,7 @@ const HEAD: usize = 3;
 thread_local! {
     static REDACTOR: Redactor = Redactor::new(&["licence_no".into()]);
     /// The same without the quick look.
-    static LONG: Redactor = Redactor { quick: None, ..Redactor::new(&["licence_no".into()]) };
+    static LONG: Redactor = Redactor { prefilter: None, ..Redactor::new(&["licence_no".into()]) };
 }
 
 /// The first `limit` bytes of a text, redacted; the quick look and the long way agree.
@@ -21,9 +21,9 @@ thread_local! {
 fn redact_cut(text: &str, limit: usize) -> String {
     let payload = PayloadRef::cut(text.as_bytes(), limit);
     let with = |redactor: &Redactor| redactor.payload(payload).0.into_owned();
-    let (quick, long) = (REDACTOR.with(with), LONG.with(with));
-    assert_eq!(String::from_utf8_lossy(&quick), String::from_utf8_lossy(&long), "{text}");
-    String::from_utf8_lossy(&quick).into_owned()
+    let (prefilter, long) = (REDACTOR.with(with), LONG.with(with));
+    assert_eq!(String::from_utf8_lossy(&prefilter), String::from_utf8_lossy(&long), "{text}");
+    String::from_utf8_lossy(&prefilter).into_owned()
 }
 
 #[track_caller]
@@ -59,7 +59,7 @@ fn no_cut_shows(text: &str, secret: &str, head: usize) {
 
 #[test]
 fn act_8_every_form_is_taken_out_and_nothing_beside_it() {
-    for Form { name, text, secret, left, .. } in FORMS {
+    for SecretForm { name, text, secret, left, .. } in FORMS {
         assert!(text.contains(secret), "{name}: the row is wrong");
         for (carried, expected) in carried(text).into_iter().zip(carried(left)) {
             assert_eq!(redact(&carried), expected, "{name}");

@@ -62,7 +62,7 @@ pub(super) fn read_error(path: &Path, error: fjall::Error) -> StoreError {
 
 /// A table: a file that is never changed once it is written.
 #[derive(Clone, Debug)]
-pub struct Table {
+pub struct TableFile {
     /// The keyspace it belongs to.
     pub(super) space: Space,
     /// Where it is.
@@ -71,7 +71,7 @@ pub struct Table {
     pub(super) hash: u128,
 }
 
-impl Table {
+impl TableFile {
     /// True where what it holds can be made anew from the records.
     #[must_use]
     pub fn is_derived(&self) -> bool {

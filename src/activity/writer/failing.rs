@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use super::{Found, Run};
 use crate::activity::append::{Appender, Prepared, keys};
+use crate::activity::chain_tip::ChainTip;
 use crate::activity::codec;
-use crate::activity::head::Mark;
 use crate::activity::mend::{self, Mended};
 use crate::activity::pack::unpack;
 use crate::activity::recover::{self, Lock, Opened};
 use crate::activity::redact::Redactor;
 use crate::activity::salvage::Salvaged;
-use crate::activity::shared::Message;
+use crate::activity::shared::WriterCommand;
 use crate::activity::store::{Batch, Space, Store, StoreError};
 use crate::activity::view::View;
 
@@ -81,15 +81,15 @@ impl Run {
     fn lose_queued(&mut self) {
         while let Ok(message) = self.messages.try_recv() {
             match message {
-                Message::Entry { ticket, counted, .. } => {
-                    ticket.into_iter().for_each(|ticket| self.under_way.lose(ticket));
+                WriterCommand::Entry { ticket, counted, .. } => {
+                    ticket.into_iter().for_each(|ticket| self.in_flight.lose(ticket));
                     self.shared.lost.fetch_add(1, Ordering::Relaxed);
                     self.shared.room.add_permits(usize::from(counted));
                 }
-                Message::Close => self.closing = true,
-                Message::Barrier(_) | Message::Flush(_) | Message::Cut(..) => {}
-                Message::Begun { .. } | Message::Lost | Message::Damaged(_) => {}
-                Message::Behind(_) => self.sent_behind = false,
+                WriterCommand::Close => self.closing = true,
+                WriterCommand::Barrier(_) | WriterCommand::Flush(_) | WriterCommand::Cut(..) => {}
+                WriterCommand::Begun { .. } | WriterCommand::Lost | WriterCommand::Damaged(_) => {}
+                WriterCommand::Behind(_) => self.sent_behind = false,
             }
         }
     }
@@ -183,7 +183,7 @@ impl Run {
         self.shared.is_failed.store(false, Ordering::Release);
         tracing::info!("the activity log can be written again");
         // Behind what is in the queue, which came before.
-        self.shared.send(Message::Lost);
+        self.shared.send(WriterCommand::Lost);
     }
 
     /// A table was found damaged: nothing is written before the log is mended.
@@ -250,7 +250,7 @@ impl Run {
         Ok(true)
     }
 
-    fn write_stuck(&mut self) -> Result<Option<(Mark, u64, usize)>, StoreError> {
+    fn write_stuck(&mut self) -> Result<Option<(ChainTip, u64, usize)>, StoreError> {
         let Some(stuck) = &self.stuck else { return Ok(None) };
         self.shared.store.store(Arc::new(None));
         let store = Store::open(&self.dir).map_err(still_read)?;

@@ -7,14 +7,14 @@ use super::segment::{Document, Words};
 use super::{B, EXACT_NAME, HALF_SCORE, K1, Lexicon, MAX_QUERY_WORDS, STAND_IN, SYNONYM, plain};
 use crate::tool::Tool;
 
-pub(super) struct Whole<'a> {
+pub(super) struct WholeIndex<'a> {
     lexicon: &'a Lexicon,
     names: Vec<String>,
     /// For each stem, the tools that have it and what it is worth there, without its rarity.
     postings: HashMap<Box<str>, Vec<(u32, f32)>>,
 }
 
-impl<'a> Whole<'a> {
+impl<'a> WholeIndex<'a> {
     pub(super) fn build(lexicon: &'a Lexicon, tools: &[Arc<Tool>]) -> Self {
         let mut words = Words::new(lexicon);
         let documents: Vec<_> = tools.iter().map(|tool| Document::of(tool, &mut words)).collect();

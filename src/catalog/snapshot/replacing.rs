@@ -230,7 +230,7 @@ impl Catalog {
             side_effect_by,
             schema,
             policy: settings.policy(self.settings.policy, &found.name),
-            repeats: found.repeats.clone().ok().flatten(),
+            parameter_headers: found.parameter_headers.clone().ok().flatten(),
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::cli::args::Global;
 use crate::cli::backend::{Backend, target};
 use crate::cli::failure::Failure;
 use crate::cli::output::{self, Output, clean, list, text};
-use crate::cli::scratch::Scratch;
+use crate::cli::scratch::ScratchFolder;
 use crate::cli::{config, log, running, serve};
 use crate::server;
 
@@ -43,7 +43,7 @@ pub(super) fn run(global: &Global, output: &Output) -> Result<(), Failure> {
             return Err(Failure::failed(none));
         }
         let bar = records_bar(0);
-        let scratch = Scratch::watched("verify")?;
+        let scratch = ScratchFolder::watched("verify")?;
         let report = verify::folder(&folder, scratch.path(), |done, total| {
             bar.set_length(total);
             bar.set_position(done);

@@ -16,18 +16,18 @@ use crate::wire::jsonrpc::Envelope;
 
 /// One line of the client's.
 #[derive(Clone, Debug)]
-pub(super) struct Message {
+pub(super) struct ClientMessage {
     /// The line, without its end.
     pub(super) body: Bytes,
     /// What it is.
-    pub(super) kind: Kind,
+    pub(super) kind: ClientMessageKind,
     /// The headers of the modern protocol, if the message speaks it (MCP 2026-07-28).
     pub(super) modern: Option<HeaderMap>,
 }
 
 /// What a message is for whoever carries it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ClientMessageKind {
     /// `initialize`: it opens the session.
     Initialize(Bytes),
     /// A request; its raw id.
@@ -67,10 +67,11 @@ struct Meta<'a> {
     version: Option<Cow<'a, str>>,
 }
 
-impl Message {
+impl ClientMessage {
     /// Reads a line.
     pub(super) fn read(body: Bytes) -> Self {
-        let other = |ids| Self { body: body.clone(), kind: Kind::Other(ids), modern: None };
+        let other =
+            |ids| Self { body: body.clone(), kind: ClientMessageKind::Other(ids), modern: None };
         let slice = |raw: &RawValue| body.slice_ref(raw.get().as_bytes());
         let Ok(envelope) = serde_json::from_slice::<Envelope<'_>>(&body) else {
             let batch = serde_json::from_slice::<Vec<Envelope<'_>>>(&body).unwrap_or_default();
@@ -78,19 +79,19 @@ impl Message {
             return other(requests.filter_map(|it| it.id.map(slice)).collect());
         };
         let Some(method) = envelope.method.as_deref() else {
-            return Self { kind: Kind::Response, modern: None, body: body.clone() };
+            return Self { kind: ClientMessageKind::Response, modern: None, body: body.clone() };
         };
         let params = envelope.params.map_or("{}", RawValue::get);
         let params = serde_json::from_str::<Params<'_>>(params).unwrap_or_default();
         let kind = match (envelope.id.map(slice), method) {
-            (Some(id), "initialize") => Kind::Initialize(id),
-            (Some(id), "subscriptions/listen") => Kind::Listen(id),
-            (Some(id), _) => Kind::Request(id),
-            (None, "notifications/initialized") => Kind::Initialized,
-            (None, "notifications/cancelled") => {
-                params.request.map_or(Kind::OneWay, |id| Kind::Cancelled(slice(id)))
-            }
-            (None, _) => Kind::OneWay,
+            (Some(id), "initialize") => ClientMessageKind::Initialize(id),
+            (Some(id), "subscriptions/listen") => ClientMessageKind::Listen(id),
+            (Some(id), _) => ClientMessageKind::Request(id),
+            (None, "notifications/initialized") => ClientMessageKind::Initialized,
+            (None, "notifications/cancelled") => params
+                .request
+                .map_or(ClientMessageKind::OneWay, |id| ClientMessageKind::Cancelled(slice(id))),
+            (None, _) => ClientMessageKind::OneWay,
         };
         let modern = modern(method, &params);
         Self { body: body.clone(), kind, modern }
@@ -99,9 +100,14 @@ impl Message {
     /// The raw ids of the requests that wait for an answer to it.
     pub(super) fn ids(&self) -> &[Bytes] {
         match &self.kind {
-            Kind::Initialize(id) | Kind::Request(id) | Kind::Listen(id) => std::slice::from_ref(id),
-            Kind::Other(ids) => ids,
-            Kind::Initialized | Kind::Cancelled(_) | Kind::OneWay | Kind::Response => &[],
+            ClientMessageKind::Initialize(id)
+            | ClientMessageKind::Request(id)
+            | ClientMessageKind::Listen(id) => std::slice::from_ref(id),
+            ClientMessageKind::Other(ids) => ids,
+            ClientMessageKind::Initialized
+            | ClientMessageKind::Cancelled(_)
+            | ClientMessageKind::OneWay
+            | ClientMessageKind::Response => &[],
         }
     }
 }
@@ -161,8 +167,8 @@ pub(super) fn settled_version(answer: &[u8]) -> Option<HeaderValue> {
 mod tests {
     use super::*;
 
-    fn read(line: &str) -> Message {
-        Message::read(Bytes::copy_from_slice(line.as_bytes()))
+    fn read(line: &str) -> ClientMessage {
+        ClientMessage::read(Bytes::copy_from_slice(line.as_bytes()))
     }
 
     fn id(text: &'static str) -> Bytes {
@@ -172,20 +178,26 @@ mod tests {
     #[test]
     fn a_line_is_told_apart_by_what_must_come_back() {
         for (line, kind) in [
-            (r#"{"jsonrpc":"2.0","id":1,"method":"initialize"}"#, Kind::Initialize(id("1"))),
-            (r#"{"id":"a\u0062","method":"tools/list"}"#, Kind::Request(id(r#""a\u0062""#))),
-            (r#"{"id":7,"method":"subscriptions/listen"}"#, Kind::Listen(id("7"))),
-            (r#"{"method":"notifications/initialized"}"#, Kind::Initialized),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"initialize"}"#,
+                ClientMessageKind::Initialize(id("1")),
+            ),
+            (
+                r#"{"id":"a\u0062","method":"tools/list"}"#,
+                ClientMessageKind::Request(id(r#""a\u0062""#)),
+            ),
+            (r#"{"id":7,"method":"subscriptions/listen"}"#, ClientMessageKind::Listen(id("7"))),
+            (r#"{"method":"notifications/initialized"}"#, ClientMessageKind::Initialized),
             (
                 r#"{"method":"notifications/cancelled","params":{"requestId":12}}"#,
-                Kind::Cancelled(id("12")),
+                ClientMessageKind::Cancelled(id("12")),
             ),
-            (r#"{"method":"notifications/cancelled"}"#, Kind::OneWay),
-            (r#"{"id":3,"result":{}}"#, Kind::Response),
-            ("nonsense", Kind::Other(vec![])),
+            (r#"{"method":"notifications/cancelled"}"#, ClientMessageKind::OneWay),
+            (r#"{"id":3,"result":{}}"#, ClientMessageKind::Response),
+            ("nonsense", ClientMessageKind::Other(vec![])),
             (
                 r#"[{"id":1,"method":"ping"},{"method":"n"},{"id":2,"result":{}}]"#,
-                Kind::Other(vec![id("1")]),
+                ClientMessageKind::Other(vec![id("1")]),
             ),
         ] {
             let message = read(line);

@@ -7,7 +7,7 @@
 use std::hash::{DefaultHasher, Hasher};
 
 use super::{
-    report::{Fault, Member},
+    report::{Member, ScanFault},
     swar,
 };
 use crate::json::fold;
@@ -72,7 +72,7 @@ impl KeyReader {
 
     /// Reads on. `Some(n)`: the key ended and its closing quote was byte `n - 1`. `None`: all
     /// bytes were used and it goes on. An error names the offending byte by its index.
-    pub(super) fn read(&mut self, bytes: &[u8]) -> Result<Option<usize>, (usize, Fault)> {
+    pub(super) fn read(&mut self, bytes: &[u8]) -> Result<Option<usize>, (usize, ScanFault)> {
         let mut at = 0;
         while let Some(rest) = bytes.get(at..)
             && let Some(&byte) = rest.first()
@@ -97,7 +97,7 @@ impl KeyReader {
                     1
                 }
                 Within::Hex { left, value } => {
-                    let digit = hex_digit(byte).ok_or((at, Fault::Escape))?;
+                    let digit = hex_digit(byte).ok_or((at, ScanFault::Escape))?;
                     let value = value << 4 | digit;
                     self.within = if left > 1 {
                         Within::Hex { left: left - 1, value }
@@ -109,7 +109,7 @@ impl KeyReader {
                 }
                 Within::Utf8 { left, low, high } => {
                     if !(low..=high).contains(&byte) {
-                        return Err((at, Fault::Utf8));
+                        return Err((at, ScanFault::Utf8));
                     }
                     self.push(&[byte]);
                     self.within = if left > 1 {
@@ -142,14 +142,14 @@ impl KeyReader {
     }
 
     /// A byte in plain text that is neither ASCII text nor the closing quote.
-    fn special(&mut self, byte: u8) -> Result<(), Fault> {
+    fn special(&mut self, byte: u8) -> Result<(), ScanFault> {
         if byte == b'\\' {
             self.within = Within::Escape;
             return Ok(());
         }
         self.end_surrogate();
         let (left, low, high) = match byte {
-            0x00..=0x1F => return Err(Fault::Control),
+            0x00..=0x1F => return Err(ScanFault::Control),
             0xC2..=0xDF => (1, 0x80, 0xBF),
             0xE0 => (2, 0xA0, 0xBF),
             0xED => (2, 0x80, 0x9F),
@@ -157,14 +157,14 @@ impl KeyReader {
             0xF0 => (3, 0x90, 0xBF),
             0xF1..=0xF3 => (3, 0x80, 0xBF),
             0xF4 => (3, 0x80, 0x8F),
-            _ => return Err(Fault::Utf8),
+            _ => return Err(ScanFault::Utf8),
         };
         self.push(&[byte]);
         self.within = Within::Utf8 { left, low, high };
         Ok(())
     }
 
-    fn escape(&mut self, byte: u8) -> Result<(), Fault> {
+    fn escape(&mut self, byte: u8) -> Result<(), ScanFault> {
         if byte == b'u' {
             self.within = Within::Hex { left: 4, value: 0 };
             return Ok(());
@@ -176,7 +176,7 @@ impl KeyReader {
             b'n' => b'\n',
             b'r' => b'\r',
             b't' => b'\t',
-            _ => return Err(Fault::Escape),
+            _ => return Err(ScanFault::Escape),
         };
         self.end_surrogate();
         self.push(&[decoded]);
@@ -281,7 +281,7 @@ mod tests {
     use super::*;
 
     /// Reads `key` (without its opening quote, with its closing one) split at every byte.
-    fn check(key: &[u8], want: Result<(&[u8], bool), (usize, Fault)>) {
+    fn check(key: &[u8], want: Result<(&[u8], bool), (usize, ScanFault)>) {
         for split in 0..=key.len() {
             let mut reader = KeyReader::new(7);
             reader.begin();
@@ -345,16 +345,16 @@ mod tests {
 
     #[test]
     fn what_is_no_string_is_refused() {
-        check(b"a\x1F\"", Err((1, Fault::Control)));
-        check(b"a\\x\"", Err((2, Fault::Escape)));
-        check(b"\\u12g4\"", Err((4, Fault::Escape)));
+        check(b"a\x1F\"", Err((1, ScanFault::Control)));
+        check(b"a\\x\"", Err((2, ScanFault::Escape)));
+        check(b"\\u12g4\"", Err((4, ScanFault::Escape)));
         for bad in [&b"\x80"[..], b"\xC0\x80", b"\xC1\xBF", b"\xF5\x80", b"\xFF"] {
-            check(bad, Err((0, Fault::Utf8)));
+            check(bad, Err((0, ScanFault::Utf8)));
         }
         for bad in [&b"\xC3\""[..], b"\xE0\x9F\x80", b"\xED\xA0\x80", b"\xF0\x8F", b"\xF4\x90"] {
-            check(bad, Err((1, Fault::Utf8)));
+            check(bad, Err((1, ScanFault::Utf8)));
         }
-        check(b"\xE2\x82\\n", Err((2, Fault::Utf8)));
+        check(b"\xE2\x82\\n", Err((2, ScanFault::Utf8)));
     }
 
     #[test]

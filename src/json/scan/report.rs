@@ -7,14 +7,14 @@ use crate::json::span::Span;
 
 /// The two bounds on `structuredContent` (FR-A6). Its span alone is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ScanLimits {
     /// Most bytes the value may have, first byte to last.
     pub max_bytes: u64,
     /// Deepest nesting it may have: a scalar is 0, each open array or object adds 1.
     pub max_depth: u32,
 }
 
-impl Limits {
+impl ScanLimits {
     /// No bound at all: nothing can breach.
     pub const NONE: Self = Self { max_bytes: u64::MAX, max_depth: u32::MAX };
 }
@@ -22,21 +22,21 @@ impl Limits {
 /// What is known of a message so far. Offsets count from the message's first byte, and a field
 /// never changes once it is set (but for a [`Part`]'s end, which is filled in).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Envelope {
+pub struct ScannedMessage {
     /// Which of `result`, `error` and `method` the message has; it cannot have two.
-    pub kind: Option<Kind>,
+    pub kind: Option<MessageKind>,
     /// The `id`, raw: a string with its quotes, a number, or `null`.
     pub id: Option<Span>,
     /// The value of `result` or `error`.
-    pub body: Option<Part>,
+    pub body: Option<ScannedPart>,
     /// The `method`, a string with its quotes.
     pub method: Option<Span>,
     /// The value of `params`.
-    pub params: Option<Part>,
+    pub params: Option<ScannedPart>,
     /// `content`, a direct member of `result`.
-    pub content: Option<Part>,
+    pub content: Option<ScannedPart>,
     /// `structuredContent`, a direct member of `result`.
-    pub structured: Option<Part>,
+    pub structured: Option<ScannedPart>,
     /// `resultType`, a direct member of `result`, whatever its type.
     pub result_type: Option<Span>,
     /// How `result` closed: set at its last brace, never where it is no object.
@@ -51,7 +51,7 @@ pub struct Envelope {
 
 /// What a message is, by the member that says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MessageKind {
     /// A response that carries a `result`.
     Result,
     /// A response that carries an `error`.
@@ -71,14 +71,14 @@ pub enum Closed {
 
 /// A value that has begun and may not have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct ScannedPart {
     /// Offset of its first byte.
     pub start: u64,
     /// Offset one past its last byte, once that is known.
     pub end: Option<u64>,
 }
 
-impl Part {
+impl ScannedPart {
     pub(super) fn open(start: u64) -> Self {
         Self { start, end: None }
     }
@@ -113,9 +113,9 @@ pub struct Breach {
 /// The guards of FR-A6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guard {
-    /// [`Limits::max_bytes`].
+    /// [`ScanLimits::max_bytes`].
     Bytes,
-    /// [`Limits::max_depth`].
+    /// [`ScanLimits::max_depth`].
     Depth,
 }
 
@@ -184,11 +184,11 @@ pub enum Member {
 
 impl Member {
     /// The kind of message that has this member.
-    pub(super) fn kind(self) -> Option<Kind> {
+    pub(super) fn kind(self) -> Option<MessageKind> {
         match self {
-            Self::Result => Some(Kind::Result),
-            Self::Error => Some(Kind::Error),
-            Self::Method => Some(Kind::Method),
+            Self::Result => Some(MessageKind::Result),
+            Self::Error => Some(MessageKind::Error),
+            Self::Method => Some(MessageKind::Method),
             Self::Jsonrpc
             | Self::Id
             | Self::Params
@@ -232,12 +232,12 @@ pub struct ScanError {
     /// Offset of the offending byte; the message's length if it stopped short.
     pub at: u64,
     /// What is wrong.
-    pub fault: Fault,
+    pub fault: ScanFault,
 }
 
 /// What can be wrong with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum ScanFault {
     /// It does not begin with `{` (a bare scalar, a byte order mark, no JSON at all).
     #[error("message is not a JSON object")]
     NotAnObject,

@@ -5,7 +5,7 @@ use super::*;
 
 /// Reads `message` whole, byte by byte, and cut in two at every place, with every kernel, and
 /// gives the one answer that all of these must give.
-fn read(message: &str, limits: Limits) -> (Envelope, Result<(), ScanError>) {
+fn read(message: &str, limits: ScanLimits) -> (ScannedMessage, Result<(), ScanError>) {
     let message = message.as_bytes();
     let scan = |kernel: Kernel, chunks: &[&[u8]]| {
         let mut scanner = Scanner::with_kernel(limits, 1, kernel);
@@ -25,15 +25,15 @@ fn read(message: &str, limits: Limits) -> (Envelope, Result<(), ScanError>) {
     answer
 }
 
-fn envelope(message: &str) -> Envelope {
-    let (envelope, finished) = read(message, Limits::NONE);
+fn envelope(message: &str) -> ScannedMessage {
+    let (envelope, finished) = read(message, ScanLimits::NONE);
     assert_eq!(finished, Ok(()), "{message}");
     envelope
 }
 
 #[track_caller]
-fn refused(message: &str, fault: Fault, at: usize) {
-    let (_, finished) = read(message, Limits::NONE);
+fn refused(message: &str, fault: ScanFault, at: usize) {
+    let (_, finished) = read(message, ScanLimits::NONE);
     assert_eq!(finished, Err(ScanError { at: at as u64, fault }), "{message}");
 }
 
@@ -41,8 +41,8 @@ fn text(message: &str, span: Option<Span>) -> Option<&str> {
     span.map(|span| &message[span.start as usize..span.end as usize])
 }
 
-fn part(message: &str, part: Option<Part>) -> Option<&str> {
-    text(message, part.and_then(Part::span))
+fn part(message: &str, part: Option<ScannedPart>) -> Option<&str> {
+    text(message, part.and_then(ScannedPart::span))
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn spans_of_a_result_in_any_order() {
             format!(r#"{{"result":{body},"jsonrpc":"2.0","id":"a\"7"}}"#),
         ] {
             let envelope = envelope(&message);
-            assert_eq!(envelope.kind, Some(Kind::Result));
+            assert_eq!(envelope.kind, Some(MessageKind::Result));
             assert_eq!(text(&message, envelope.id), Some(r#""a\"7""#));
             assert_eq!(part(&message, envelope.body), Some(body.trim()));
             assert_eq!(part(&message, envelope.structured), Some(r#"{"a":[1,{}]}"#));
@@ -83,14 +83,14 @@ fn every_json_value_can_be_structured_content() {
 fn errors_requests_and_notifications() {
     let error = r#"{"id":null,"error":{"code":-1,"message":"x","structuredContent":1}}"#;
     let read = envelope(error);
-    assert_eq!(read.kind, Some(Kind::Error));
+    assert_eq!(read.kind, Some(MessageKind::Error));
     assert_eq!(text(error, read.id), Some("null"));
     assert_eq!(part(error, read.body), Some(r#"{"code":-1,"message":"x","structuredContent":1}"#));
     assert_eq!(read.structured, None);
 
     let request = r#"{"method":"tools/call","params":{"structuredContent":[]},"id":-7}"#;
     let read = envelope(request);
-    assert_eq!(read.kind, Some(Kind::Method));
+    assert_eq!(read.kind, Some(MessageKind::Method));
     assert_eq!(text(request, read.method), Some(r#""tools/call""#));
     assert_eq!(part(request, read.params), Some(r#"{"structuredContent":[]}"#));
     assert_eq!(text(request, read.id), Some("-7"));
@@ -148,7 +148,7 @@ fn an_object_that_has_closed_is_told_and_whether_it_had_members() {
         }
         assert_eq!(envelope(&format!(r#"{{"error":{result}}}"#)).closed, None, "{result}");
     }
-    let (open, _) = read(r#"{"result":{"a":1"#, Limits::NONE);
+    let (open, _) = read(r#"{"result":{"a":1"#, ScanLimits::NONE);
     assert_eq!(open.closed, None);
 }
 
@@ -167,7 +167,7 @@ fn doubts_in_the_result_are_told_and_the_first_value_counts() {
         twice(Member::StructuredContent),
         r#""structured\"#,
     );
-    assert_eq!(read.structured.and_then(Part::span).map(Span::len), Some(1));
+    assert_eq!(read.structured.and_then(ScannedPart::span).map(Span::len), Some(1));
     let read = doubt(r#""isError":false,"isError":true"#, twice(Member::IsError), r#""isError""#);
     assert_eq!(read.is_error, Some(false));
     doubt(r#""content":[],"content":[]"#, twice(Member::Content), r#""content""#);
@@ -182,14 +182,14 @@ fn doubts_in_the_result_are_told_and_the_first_value_counts() {
 
 #[test]
 fn duplicates_at_the_top_are_faults_where_the_protocol_defines_the_member() {
-    refused(r#"{"id":1,"i\u0064":2}"#, Fault::Duplicate(Member::Id), 16);
-    refused(r#"{"result":1,"result":2}"#, Fault::Duplicate(Member::Result), 19);
-    refused(r#"{"error":1,"error":2}"#, Fault::Duplicate(Member::Error), 17);
-    refused(r#"{"method":"","method":""}"#, Fault::Duplicate(Member::Method), 20);
-    refused(r#"{"params":1,"params":2}"#, Fault::Duplicate(Member::Params), 19);
-    refused(r#"{"jsonrpc":1,"jsonrpc":2}"#, Fault::Duplicate(Member::Jsonrpc), 21);
-    refused(r#"{"result":1,"error":2}"#, Fault::Conflict, 18);
-    refused(r#"{"method":"","result":2}"#, Fault::Conflict, 20);
+    refused(r#"{"id":1,"i\u0064":2}"#, ScanFault::Duplicate(Member::Id), 16);
+    refused(r#"{"result":1,"result":2}"#, ScanFault::Duplicate(Member::Result), 19);
+    refused(r#"{"error":1,"error":2}"#, ScanFault::Duplicate(Member::Error), 17);
+    refused(r#"{"method":"","method":""}"#, ScanFault::Duplicate(Member::Method), 20);
+    refused(r#"{"params":1,"params":2}"#, ScanFault::Duplicate(Member::Params), 19);
+    refused(r#"{"jsonrpc":1,"jsonrpc":2}"#, ScanFault::Duplicate(Member::Jsonrpc), 21);
+    refused(r#"{"result":1,"error":2}"#, ScanFault::Conflict, 18);
+    refused(r#"{"method":"","result":2}"#, ScanFault::Conflict, 20);
     let other = envelope(r#"{"x":1,"result":{"x":1},"x":2}"#);
     let doubt = Doubt::Duplicate(Member::Other);
     assert_eq!(other.ambiguity, Some(Ambiguity { doubt, at: 24 }));
@@ -200,7 +200,7 @@ fn unknown_keys_are_bounded() {
     let members = |count: usize| {
         let members: Vec<_> = (0..count).map(|n| format!(r#""k{n}":0"#)).collect();
         let message = format!(r#"{{"result":{{{}}}}}"#, members.join(","));
-        let mut scanner = Scanner::new(Limits::NONE, 3);
+        let mut scanner = Scanner::new(ScanLimits::NONE, 3);
         assert_eq!(scanner.feed(message.as_bytes()), Ok(()));
         scanner.envelope().ambiguity.map(|ambiguity| ambiguity.doubt)
     };
@@ -210,47 +210,47 @@ fn unknown_keys_are_bounded() {
 
 #[test]
 fn exactly_one_json_object_is_a_message() {
-    refused("", Fault::Truncated, 0);
-    refused(" \n", Fault::Truncated, 2);
-    refused("[]", Fault::Batch, 0);
-    refused(r#" [{"id":1}]"#, Fault::Batch, 1);
-    refused("1", Fault::NotAnObject, 0);
-    refused("\u{FEFF}{}", Fault::NotAnObject, 0);
-    refused("{} x", Fault::Trailing, 3);
-    refused("{}{}", Fault::Trailing, 2);
-    refused(r#"{"id":1,"result":{"content":[]}"#, Fault::Truncated, 31);
-    assert_eq!(envelope(" \t\r\n{ } \t\r\n"), Envelope::default());
+    refused("", ScanFault::Truncated, 0);
+    refused(" \n", ScanFault::Truncated, 2);
+    refused("[]", ScanFault::Batch, 0);
+    refused(r#" [{"id":1}]"#, ScanFault::Batch, 1);
+    refused("1", ScanFault::NotAnObject, 0);
+    refused("\u{FEFF}{}", ScanFault::NotAnObject, 0);
+    refused("{} x", ScanFault::Trailing, 3);
+    refused("{}{}", ScanFault::Trailing, 2);
+    refused(r#"{"id":1,"result":{"content":[]}"#, ScanFault::Truncated, 31);
+    assert_eq!(envelope(" \t\r\n{ } \t\r\n"), ScannedMessage::default());
 }
 
 #[test]
 fn the_grammar_outside_containers_is_exact() {
-    refused("{,}", Fault::Unexpected, 1);
-    refused(r#"{"a"}"#, Fault::Unexpected, 4);
-    refused(r#"{"a":}"#, Fault::Unexpected, 5);
-    refused(r#"{"a":1,}"#, Fault::Unexpected, 7);
-    refused(r#"{"a":1 "b":2}"#, Fault::Unexpected, 7);
-    refused(r#"{"a":1]"#, Fault::Unexpected, 6);
-    refused(r#"{"a":nul}"#, Fault::Unexpected, 8);
-    refused(r#"{"a":NaN}"#, Fault::Unexpected, 5);
-    refused(r#"{"a":01}"#, Fault::Unexpected, 6);
-    refused(r#"{"a":1.}"#, Fault::Number, 7);
-    refused(r#"{"a":-}"#, Fault::Number, 6);
-    refused("{\"a\":\"\n\"}", Fault::Control, 6);
-    refused(r#"{"a":"\x"}"#, Fault::Escape, 7);
-    refused(r#"{"a":"\u12"}"#, Fault::Escape, 10);
-    refused("{\"\0\":1}", Fault::Control, 2);
-    refused(r#"{"result":{"a":1,}}"#, Fault::Unexpected, 17);
-    refused(r#"{"result":{"a":[1}}"#, Fault::Mismatched, 17);
-    refused(r#"{"result":{"a":[\"]}}"#, Fault::Unexpected, 16);
-    refused(r#"{"id":true}"#, Fault::WrongType(Member::Id), 6);
-    refused(r#"{"id":{}}"#, Fault::WrongType(Member::Id), 6);
-    refused(r#"{"method":1}"#, Fault::WrongType(Member::Method), 10);
+    refused("{,}", ScanFault::Unexpected, 1);
+    refused(r#"{"a"}"#, ScanFault::Unexpected, 4);
+    refused(r#"{"a":}"#, ScanFault::Unexpected, 5);
+    refused(r#"{"a":1,}"#, ScanFault::Unexpected, 7);
+    refused(r#"{"a":1 "b":2}"#, ScanFault::Unexpected, 7);
+    refused(r#"{"a":1]"#, ScanFault::Unexpected, 6);
+    refused(r#"{"a":nul}"#, ScanFault::Unexpected, 8);
+    refused(r#"{"a":NaN}"#, ScanFault::Unexpected, 5);
+    refused(r#"{"a":01}"#, ScanFault::Unexpected, 6);
+    refused(r#"{"a":1.}"#, ScanFault::Number, 7);
+    refused(r#"{"a":-}"#, ScanFault::Number, 6);
+    refused("{\"a\":\"\n\"}", ScanFault::Control, 6);
+    refused(r#"{"a":"\x"}"#, ScanFault::Escape, 7);
+    refused(r#"{"a":"\u12"}"#, ScanFault::Escape, 10);
+    refused("{\"\0\":1}", ScanFault::Control, 2);
+    refused(r#"{"result":{"a":1,}}"#, ScanFault::Unexpected, 17);
+    refused(r#"{"result":{"a":[1}}"#, ScanFault::Mismatched, 17);
+    refused(r#"{"result":{"a":[\"]}}"#, ScanFault::Unexpected, 16);
+    refused(r#"{"id":true}"#, ScanFault::WrongType(Member::Id), 6);
+    refused(r#"{"id":{}}"#, ScanFault::WrongType(Member::Id), 6);
+    refused(r#"{"method":1}"#, ScanFault::WrongType(Member::Method), 10);
 }
 
 #[test]
 fn errors_stick() {
-    let mut scanner = Scanner::new(Limits::NONE, 1);
-    let error = Err(ScanError { at: 1, fault: Fault::Unexpected });
+    let mut scanner = Scanner::new(ScanLimits::NONE, 1);
+    let error = Err(ScanError { at: 1, fault: ScanFault::Unexpected });
     assert_eq!(scanner.feed(b"{]"), error);
     assert_eq!(scanner.feed(b"}"), error);
     assert_eq!(scanner.finish(), error);
@@ -258,7 +258,7 @@ fn errors_stick() {
 }
 
 /// `value` as structuredContent under `limits`: the breach, its offset counted from the value.
-fn breach(value: &str, limits: Limits) -> Option<(Guard, u64)> {
+fn breach(value: &str, limits: ScanLimits) -> Option<(Guard, u64)> {
     let head = r#"{"id":1,"result":{"content":[[[[]]]],"structuredContent": "#;
     let message = format!("{head}{value} ,\"x\":[[[[[[]]]]]]}}}}");
     let (envelope, finished) = read(&message, limits);
@@ -276,7 +276,7 @@ fn fr_a6_bytes_are_exact_for_every_type() {
         ["null", "true", "false", "1", "-12.5e7", r#""""#, r#""a\n\u0041""#, "[]", "{ }", &long]
     {
         let len = value.len() as u64;
-        let limits = |max_bytes| Limits { max_bytes, ..Limits::NONE };
+        let limits = |max_bytes| ScanLimits { max_bytes, ..ScanLimits::NONE };
         assert_eq!(breach(value, limits(len + 1)), None, "{value}");
         assert_eq!(breach(value, limits(len)), None, "{value}");
         assert_eq!(breach(value, limits(len - 1)), Some((Guard::Bytes, len - 1)), "{value}");
@@ -299,7 +299,7 @@ fn fr_a6_depth_is_exact_for_every_type() {
         (r#"["]]",{"a[":["[[[[\"[[[["]}]"#, 3, 12),
         (&padded, 3, third),
     ] {
-        let limits = |max_depth| Limits { max_depth, ..Limits::NONE };
+        let limits = |max_depth| ScanLimits { max_depth, ..ScanLimits::NONE };
         assert_eq!(breach(value, limits(depth + 1)), None, "{value}");
         assert_eq!(breach(value, limits(depth)), None, "{value}");
         if let Some(below) = depth.checked_sub(1) {
@@ -310,7 +310,7 @@ fn fr_a6_depth_is_exact_for_every_type() {
 
 #[test]
 fn fr_a6_the_first_breach_counts_and_size_where_both_fall_together() {
-    let limits = |max_bytes, max_depth| Limits { max_bytes, max_depth };
+    let limits = |max_bytes, max_depth| ScanLimits { max_bytes, max_depth };
     assert_eq!(breach("[[[]]]", limits(3, 2)), Some((Guard::Depth, 2)));
     assert_eq!(breach("[[[]]]", limits(2, 2)), Some((Guard::Bytes, 2)));
     assert_eq!(breach("[[[]]]", limits(1, 2)), Some((Guard::Bytes, 1)));
@@ -321,8 +321,8 @@ fn fr_a6_the_first_breach_counts_and_size_where_both_fall_together() {
 fn fr_a6_a_breach_is_known_at_its_byte_and_not_before() {
     let message = br#"{"result":{"structuredContent":{"a":[1,2,3]}}}"#;
     for (limits, at) in [
-        (Limits { max_bytes: 4, ..Limits::NONE }, 35),
-        (Limits { max_depth: 1, ..Limits::NONE }, 36),
+        (ScanLimits { max_bytes: 4, ..ScanLimits::NONE }, 35),
+        (ScanLimits { max_depth: 1, ..ScanLimits::NONE }, 36),
     ] {
         let mut scanner = Scanner::new(limits, 1);
         for (index, byte) in message.iter().enumerate() {
@@ -335,7 +335,7 @@ fn fr_a6_a_breach_is_known_at_its_byte_and_not_before() {
 
 #[test]
 fn fr_a10_a_breach_says_whether_is_error_true_stood_before_it() {
-    let limits = Limits { max_bytes: 1, max_depth: 64 };
+    let limits = ScanLimits { max_bytes: 1, max_depth: 64 };
     for (head, tail, before) in [
         (r#""isError":true,"#, "", true),
         (r#""isError":false,"#, "", false),

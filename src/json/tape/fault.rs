@@ -9,7 +9,7 @@ use super::MAX_DEPTH;
 /// Why bytes are not a document that every parser reads alike
 /// ([verdicts](crate::reference::requirements#verdicts)).
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Fault {
+pub enum TapeFault {
     /// Nothing but white space.
     #[error("is empty")]
     Empty,
@@ -49,29 +49,29 @@ pub enum Fault {
 
 /// Finds what is wrong with bytes that the parser refused. Not on the hot path, so it may go
 /// byte by byte.
-pub(super) fn explain(bytes: &[u8]) -> Fault {
+pub(super) fn explain(bytes: &[u8]) -> TapeFault {
     if bytes.iter().all(u8::is_ascii_whitespace) {
-        return Fault::Empty;
+        return TapeFault::Empty;
     }
     if bytes.starts_with(b"\xEF\xBB\xBF") {
-        return Fault::ByteOrderMark;
+        return TapeFault::ByteOrderMark;
     }
     if simdutf8::basic::from_utf8(bytes).is_err() {
-        return Fault::Utf8;
+        return TapeFault::Utf8;
     }
     let mut values =
         serde_json::Deserializer::from_slice(bytes).into_iter::<serde::de::IgnoredAny>();
     if let Some(Ok(_)) = values.next() {
         let rest = bytes.get(values.byte_offset()..).unwrap_or_default();
         if !rest.iter().all(u8::is_ascii_whitespace) {
-            return Fault::Trailing;
+            return TapeFault::Trailing;
         }
     }
-    token_fault(bytes).unwrap_or(Fault::Syntax)
+    token_fault(bytes).unwrap_or(TapeFault::Syntax)
 }
 
 /// The first token of `bytes` that is faulty in a way that has a name.
-fn token_fault(bytes: &[u8]) -> Option<Fault> {
+fn token_fault(bytes: &[u8]) -> Option<TapeFault> {
     let mut at = 0;
     while let Some(byte) = bytes.get(at) {
         match byte {
@@ -91,7 +91,7 @@ fn token_fault(bytes: &[u8]) -> Option<Fault> {
                     .unwrap_or(rest.len());
                 let number = std::str::from_utf8(rest.get(..len)?).ok()?.parse::<f64>();
                 if number.is_ok_and(f64::is_infinite) {
-                    return Some(Fault::NumberOverflow);
+                    return Some(TapeFault::NumberOverflow);
                 }
                 at += len.max(1);
             }
@@ -103,18 +103,18 @@ fn token_fault(bytes: &[u8]) -> Option<Fault> {
 
 /// Checks a string that opened just before `rest`. Returns its length with the closing quote, and
 /// the fault, if any.
-fn string_fault(rest: &[u8]) -> (usize, Option<Fault>) {
+fn string_fault(rest: &[u8]) -> (usize, Option<TapeFault>) {
     let mut at = 0;
     while let Some(byte) = rest.get(at) {
         match byte {
             b'"' => return (at + 1, None),
-            0..=0x1F => return (at, Some(Fault::ControlCharacter)),
+            0..=0x1F => return (at, Some(TapeFault::ControlCharacter)),
             b'\\' => match escape(rest, at) {
                 Some(0xD800..=0xDBFF) => match escape(rest, at + 6) {
                     Some(0xDC00..=0xDFFF) => at += 12,
-                    _ => return (at, Some(Fault::LoneSurrogate)),
+                    _ => return (at, Some(TapeFault::LoneSurrogate)),
                 },
-                Some(0xDC00..=0xDFFF) => return (at, Some(Fault::LoneSurrogate)),
+                Some(0xDC00..=0xDFFF) => return (at, Some(TapeFault::LoneSurrogate)),
                 Some(_) => at += 6,
                 None => at += 2,
             },

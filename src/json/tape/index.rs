@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 
 use simd_json::Node;
 
-use super::{Fault, after, key_at, pointer};
+use super::{TapeFault, after, key_at, pointer};
 
 /// Objects with more members than this have their keys sorted.
 pub(super) const NARROW: usize = 16;
@@ -30,7 +30,7 @@ impl Name {
 }
 
 /// The keys of all objects of one document.
-pub(super) struct Index {
+pub(super) struct KeyIndex {
     /// For the node of each object, where its keys begin. What stands at other nodes means
     /// nothing.
     places: Vec<u32>,
@@ -46,7 +46,7 @@ struct Key {
     node: u32,
 }
 
-impl Index {
+impl KeyIndex {
     /// No object is indexed.
     pub(super) const fn empty() -> Self {
         Self { places: Vec::new(), keys: Vec::new() }
@@ -58,7 +58,7 @@ impl Index {
     }
 
     /// Indexes the objects of `nodes`, and refuses a duplicate key in any of them.
-    pub(super) fn fill(&mut self, nodes: &[Node<'_>]) -> Result<(), Fault> {
+    pub(super) fn fill(&mut self, nodes: &[Node<'_>]) -> Result<(), TapeFault> {
         self.keys.clear();
         if self.places.len() < nodes.len() {
             self.places.resize(nodes.len(), 0);
@@ -72,7 +72,7 @@ impl Index {
                 list(&mut self.keys, nodes, at as u32, len)
             };
             if let Some(key) = twin {
-                return Err(Fault::DuplicateKey {
+                return Err(TapeFault::DuplicateKey {
                     object: pointer(nodes, at as u32),
                     name: key_at(nodes, key).to_owned(),
                 });

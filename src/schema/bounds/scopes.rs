@@ -89,11 +89,11 @@ mod tests {
     use serde_json::{Value, json};
     use url::Url;
 
-    use super::super::{Graph, Limits};
+    use super::super::{Graph, WalkLimits};
 
     fn compiled(schema: &Value) -> u64 {
         let base = Url::parse("json-schema:///").unwrap();
-        let limits = Limits { subschemas: 10_000, targets: 10_000 };
+        let limits = WalkLimits { subschemas: 10_000, targets: 10_000 };
         Graph::new(schema, &base, "$id", limits).compiled(100_000)
     }
 

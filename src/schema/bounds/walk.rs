@@ -72,7 +72,7 @@ struct Walk<'a> {
     known: HashMap<*const Value, usize>,
     pending: Vec<Pending<'a>>,
     graph: Graph<'a>,
-    limits: Limits,
+    limits: WalkLimits,
     /// Places that references led to, so far.
     targets: usize,
     /// Numbers of resources, by their base URIs.
@@ -81,7 +81,7 @@ struct Walk<'a> {
 
 /// Bounds on how much of a schema is followed.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct WalkLimits {
     /// Subschemas.
     pub subschemas: usize,
     /// Places that references lead to, all together.
@@ -93,7 +93,7 @@ pub(super) fn follow<'a>(
     root: &'a Value,
     base: &Url,
     id: &'static str,
-    limits: Limits,
+    limits: WalkLimits,
 ) -> Graph<'a> {
     let mut names = Names {
         id,

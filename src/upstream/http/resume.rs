@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use http::HeaderValue;
 
-use super::{Exchange, Framing, Limits, Session, fresh};
+use super::{Framing, HttpExchange, Limits, Session, fresh};
 use crate::upstream::deadline::Allowance;
 use crate::upstream::error::Cause;
 
@@ -35,7 +35,7 @@ pub(in crate::upstream) struct Cursor {
 }
 
 /// The stream, and how far it had come.
-type Resumed = Result<(Exchange, Box<Cursor>), Cause>;
+type Resumed = Result<(HttpExchange, Box<Cursor>), Cause>;
 
 /// A stream that is being taken up again.
 pub(in crate::upstream) struct Resuming {
@@ -45,7 +45,7 @@ pub(in crate::upstream) struct Resuming {
     limit: Duration,
 }
 
-impl Exchange {
+impl HttpExchange {
     /// How far the stream, which has ended, had come; `before` is how far when it was taken up.
     /// None for what cannot be taken up again: a stream without an event's id.
     pub(in crate::upstream) fn cursor(&self, before: Option<Box<Cursor>>) -> Option<Box<Cursor>> {
@@ -75,7 +75,7 @@ impl Resuming {
     /// Takes up again what `ended`; `session` is asked before each attempt, and has none when the
     /// connection to the server is another.
     pub(in crate::upstream) fn begin(
-        ended: &Exchange,
+        ended: &HttpExchange,
         cursor: Box<Cursor>,
         session: impl Fn() -> Option<Arc<Session>> + 'static,
     ) -> Self {

@@ -12,14 +12,14 @@ use http::header::{
     HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING,
 };
 
-use crate::upstream::connection::Request;
+use crate::upstream::connection::HttpRequest;
 use crate::upstream::endpoint::Endpoint;
 use crate::upstream::error::Cause;
 use crate::upstream::oauth::{Asked, Challenge};
 use crate::upstream::peer::Peer;
 use crate::upstream::request::{MODERN_VERSION, Slices};
 use crate::wire::headers;
-use crate::wire::http1::Head;
+use crate::wire::http1::ResponseHead;
 
 const SESSION_ID: HeaderName = HeaderName::from_static(headers::SESSION_ID);
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static(headers::PROTOCOL_VERSION);
@@ -108,7 +108,7 @@ impl Session {
     }
 
     /// Tells what an answer asks of the login, if it does; why the request failed, then.
-    pub(in crate::upstream) fn challenged(&self, head: &Head) -> Option<Cause> {
+    pub(in crate::upstream) fn challenged(&self, head: &ResponseHead) -> Option<Cause> {
         let asked = self.asked.as_ref()?;
         let bearer = self.headers.get(AUTHORIZATION).filter(|_| self.logged_in);
         let told = head.authenticate.as_deref();
@@ -130,13 +130,13 @@ impl Session {
     }
 
     /// What the server is expected to know of us.
-    pub(in crate::upstream) fn standing(&self) -> Standing {
+    pub(in crate::upstream) fn standing(&self) -> SessionKind {
         let modern =
             self.headers.get(PROTOCOL_VERSION).is_some_and(|version| version == MODERN_VERSION);
         match (self.has_id(), modern) {
-            (_, true) => Standing::Modern,
-            (true, false) => Standing::Session,
-            (false, false) => Standing::Neither,
+            (_, true) => SessionKind::Modern,
+            (true, false) => SessionKind::Session,
+            (false, false) => SessionKind::Neither,
         }
     }
 
@@ -147,12 +147,12 @@ impl Session {
 
     /// A message of this session. `lines` are further header lines of this message alone, each
     /// with its line end.
-    pub(in crate::upstream) fn post(&self, lines: &[u8], body: Slices) -> Request {
-        Request::new([&self.post_head, lines], body)
+    pub(in crate::upstream) fn post(&self, lines: &[u8], body: Slices) -> HttpRequest {
+        HttpRequest::new([&self.post_head, lines], body)
     }
 
     /// Asks for the session's own stream, from after an event if one is named.
-    pub(in crate::upstream) fn get(&self, last_event_id: &[u8]) -> Request {
+    pub(in crate::upstream) fn get(&self, last_event_id: &[u8]) -> HttpRequest {
         let mut headers = self.headers.clone();
         headers.remove(CONTENT_TYPE);
         if let Ok(id) = HeaderValue::from_bytes(last_event_id)
@@ -160,20 +160,20 @@ impl Session {
         {
             headers.insert(LAST_EVENT_ID, id);
         }
-        Request::without_body(&head(&Method::GET, &self.endpoint, &headers))
+        HttpRequest::without_body(&head(&Method::GET, &self.endpoint, &headers))
     }
 
     /// Ends the session.
-    pub(in crate::upstream) fn delete(&self) -> Request {
+    pub(in crate::upstream) fn delete(&self) -> HttpRequest {
         let mut headers = self.headers.clone();
         headers.remove(CONTENT_TYPE);
-        Request::without_body(&head(&Method::DELETE, &self.endpoint, &headers))
+        HttpRequest::without_body(&head(&Method::DELETE, &self.endpoint, &headers))
     }
 }
 
 /// What a server is expected to know of us.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::upstream) enum Standing {
+pub(in crate::upstream) enum SessionKind {
     /// It gave us a session.
     Session,
     /// Every request says all there is to know.

@@ -11,8 +11,8 @@ use http::{Method, Request, StatusCode};
 use serde_json::json;
 use url::Url;
 
-use super::client::Client;
-use crate::upstream::ask::Era;
+use super::client::LoginClient;
+use crate::upstream::capabilities::Era;
 use crate::upstream::request::{MODERN_VERSION, Params};
 use crate::wire::headers;
 
@@ -33,7 +33,7 @@ pub(super) struct Answered {
 /// Asks until the server asks for a login, or lists its tools without. The error is one line: the
 /// server cannot be reached.
 pub(super) async fn approach(
-    client: &Client,
+    client: &LoginClient,
     url: &Url,
     headers: &[(String, String)],
 ) -> Result<Answered, String> {
@@ -51,7 +51,7 @@ pub(super) async fn approach(
 }
 
 struct Approach<'a> {
-    client: &'a Client,
+    client: &'a LoginClient,
     url: &'a Url,
     headers: &'a [(String, String)],
 }

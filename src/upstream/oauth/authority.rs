@@ -13,11 +13,14 @@ use serde_json::Value;
 use url::Url;
 
 use super::approach::Answered;
-use super::client::{Client, Policy};
+use super::client::{AddressPolicy, LoginClient};
 use super::flow::{LoginError, unusable};
 
 /// Takes the protocol's steps for the server at `url`.
-pub(super) async fn manager(url: &Url, client: Client) -> Result<AuthorizationManager, LoginError> {
+pub(super) async fn manager(
+    url: &Url,
+    client: LoginClient,
+) -> Result<AuthorizationManager, LoginError> {
     AuthorizationManager::new_with_oauth_http_client(url.as_str(), Arc::new(client))
         .await
         .map_err(unusable)
@@ -59,7 +62,10 @@ pub(super) async fn published(manager: &AuthorizationManager) -> Option<Authoriz
 }
 
 /// What we insist on.
-pub(super) fn check(metadata: &AuthorizationMetadata, policy: &Policy) -> Result<(), LoginError> {
+pub(super) fn check(
+    metadata: &AuthorizationMetadata,
+    policy: &AddressPolicy,
+) -> Result<(), LoginError> {
     let refuse = |why: String| Err(LoginError::Unusable(why));
     let methods = metadata.code_challenge_methods_supported.as_deref().unwrap_or_default();
     if !methods.iter().any(|method| method == "S256") {

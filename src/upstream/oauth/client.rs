@@ -38,7 +38,7 @@ type Answer = Result<Response<Vec<u8>>, OAuthHttpClientError>;
 
 /// Whom a login with one server may ask.
 #[derive(Clone, Debug)]
-pub(super) struct Policy {
+pub(super) struct AddressPolicy {
     server: Url,
     /// The kind of address that the server's own URL names.
     own: Reach,
@@ -54,7 +54,7 @@ enum Reach {
     Never,
 }
 
-impl Policy {
+impl AddressPolicy {
     /// For logins with the server at `server`.
     pub(super) fn new(server: &Url) -> Self {
         let own = match server.host() {
@@ -156,13 +156,13 @@ fn embedded(ip: Ipv6Addr) -> Option<Ipv4Addr> {
 
 /// Asks on behalf of rmcp.
 #[derive(Clone)]
-pub(super) struct Client {
-    policy: Policy,
+pub(super) struct LoginClient {
+    policy: AddressPolicy,
     tls: Arc<OnceLock<TlsConnector>>,
 }
 
-impl Client {
-    pub(super) fn new(policy: Policy, tls: Arc<OnceLock<TlsConnector>>) -> Self {
+impl LoginClient {
+    pub(super) fn new(policy: AddressPolicy, tls: Arc<OnceLock<TlsConnector>>) -> Self {
         Self { policy, tls }
     }
 
@@ -240,7 +240,7 @@ impl Client {
     }
 }
 
-impl OAuthHttpClient for Client {
+impl OAuthHttpClient for LoginClient {
     fn execute(&self, request: OAuthHttpRequest) -> OAuthHttpClientFuture<'_> {
         // Redirects are never followed, whatever is asked for.
         Box::pin(Self::execute(self, request.request))
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     fn allows(server: &str, url: &str) -> bool {
-        Policy::new(&Url::parse(server).unwrap()).check(&Url::parse(url).unwrap()).is_ok()
+        AddressPolicy::new(&Url::parse(server).unwrap()).check(&Url::parse(url).unwrap()).is_ok()
     }
 
     #[test]

@@ -20,8 +20,8 @@ use url::Url;
 
 use super::approach::approach;
 use super::callback::{Callback, Returned};
-use super::client::{Client, Policy};
-use super::store::{Grant, Store, StoreError};
+use super::client::{AddressPolicy, LoginClient};
+use super::store::{Grant, TokenStore, TokenStoreError};
 use super::{authority, challenge};
 use crate::secrets::Secrets;
 use crate::upstream::config::{Config, Target};
@@ -53,7 +53,7 @@ pub enum LoginError {
     Late(Duration),
     /// The tokens cannot be kept.
     #[error("the tokens cannot be kept: {0}")]
-    Store(#[from] StoreError),
+    Store(#[from] TokenStoreError),
 }
 
 impl LoginError {
@@ -108,15 +108,15 @@ async fn attempt(
     show: impl FnOnce(&str),
 ) -> Result<LoggedIn, LoginError> {
     let (url, headers) = target(config)?;
-    let policy = Policy::new(&url);
+    let policy = AddressPolicy::new(&url);
     policy.check(&url).map_err(LoginError::Config)?;
-    let client = Client::new(policy.clone(), Arc::new(OnceLock::new()));
+    let client = LoginClient::new(policy.clone(), Arc::new(OnceLock::new()));
     let answered = approach(&client, &url, &headers).await.map_err(LoginError::Unreachable)?;
     let mut manager = authority::manager(&url, client).await?;
     let metadata = authority::discover(&manager, &url, &answered).await?;
     authority::check(&metadata, &policy)?;
     let issuer = metadata.issuer.clone().unwrap_or_default();
-    let store = Store::new(data_dir, &peer.name);
+    let store = TokenStore::new(data_dir, &peer.name);
     let before = before(&store, &url).await;
     manager.set_metadata(metadata.clone());
     let callback =
@@ -198,7 +198,7 @@ fn target(config: &Config) -> Result<(Url, Vec<(String, String)>), LoginError> {
 
 /// What the last login with this server left behind. What cannot be read is as good as nothing:
 /// it is replaced.
-async fn before(store: &Store, url: &Url) -> Option<Grant> {
+async fn before(store: &TokenStore, url: &Url) -> Option<Grant> {
     let store = store.clone();
     let loaded = tokio::task::spawn_blocking(move || store.load()).await;
     loaded.ok()?.ok()?.filter(|grant| grant.url == url.as_str())
@@ -330,7 +330,7 @@ pub(super) async fn renew(
     let Some(refresh_token) = &grant.refresh_token else { return Err(NotRenewed::Refused) };
     let failed = |error: &dyn std::fmt::Display| NotRenewed::Failed(error.to_string());
     let url = Url::parse(&grant.url).map_err(|error| failed(&error))?;
-    let client = Arc::new(Client::new(Policy::new(&url), Arc::clone(tls)));
+    let client = Arc::new(LoginClient::new(AddressPolicy::new(&url), Arc::clone(tls)));
     // What tokens are asked for is named after the manager's own URL.
     let mut manager =
         AuthorizationManager::new_with_oauth_http_client(grant.resource.as_str(), client)
@@ -365,7 +365,7 @@ pub(super) async fn renew(
 /// counts as not moved where that cannot be found out.
 pub(super) async fn moved(grant: &Grant, tls: &Arc<OnceLock<TlsConnector>>) -> bool {
     let Ok(url) = Url::parse(&grant.url) else { return false };
-    let client = Client::new(Policy::new(&url), Arc::clone(tls));
+    let client = LoginClient::new(AddressPolicy::new(&url), Arc::clone(tls));
     let Ok(manager) = authority::manager(&url, client).await else { return false };
     let issuer = authority::published(&manager).await.and_then(|metadata| metadata.issuer);
     issuer.is_some() && issuer != grant.metadata.issuer

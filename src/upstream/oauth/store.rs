@@ -86,7 +86,7 @@ impl std::fmt::Debug for Grant {
 
 /// Why the tokens of a server cannot be read or kept.
 #[derive(Debug, Error)]
-pub enum StoreError {
+pub enum TokenStoreError {
     /// Others may read or write the file.
     #[error("{} can be read by others than its owner: chmod 600 it", .0.display())]
     Open(PathBuf),
@@ -113,11 +113,11 @@ pub(super) struct Stamp {
 
 /// The file of one server. Its functions block.
 #[derive(Clone, Debug)]
-pub struct Store {
+pub struct TokenStore {
     file: PathBuf,
 }
 
-impl Store {
+impl TokenStore {
     /// The file of `server` under `data_dir`.
     #[must_use]
     pub fn new(data_dir: &Path, server: &str) -> Self {
@@ -132,7 +132,7 @@ impl Store {
     }
 
     /// What is kept; `None` if nothing is.
-    pub(super) fn load(&self) -> Result<Option<Grant>, StoreError> {
+    pub(super) fn load(&self) -> Result<Option<Grant>, TokenStoreError> {
         let file = match File::open(&self.file) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -140,11 +140,11 @@ impl Store {
         };
         let rights = file.metadata().map_err(|error| self.io(error))?.permissions().mode();
         if rights & OTHERS != 0 {
-            return Err(StoreError::Open(self.file.clone()));
+            return Err(TokenStoreError::Open(self.file.clone()));
         }
         let mut text = Vec::new();
         file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text).map_err(|error| self.io(error))?;
-        let broken = || StoreError::Broken(self.file.clone());
+        let broken = || TokenStoreError::Broken(self.file.clone());
         if text.len() as u64 > MAX_FILE_BYTES {
             return Err(broken());
         }
@@ -152,7 +152,7 @@ impl Store {
     }
 
     /// Replaces what is kept.
-    pub(super) fn save(&self, grant: &Grant) -> Result<(), StoreError> {
+    pub(super) fn save(&self, grant: &Grant) -> Result<(), TokenStoreError> {
         let text =
             serde_json::to_vec_pretty(grant).map_err(|error| self.io(io::Error::other(error)))?;
         let aside = self.file.with_extension(format!("{}.tmp", std::process::id()));
@@ -175,8 +175,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Io`]
-    pub fn forget(&self) -> Result<bool, StoreError> {
+    /// [`TokenStoreError::Io`]
+    pub fn forget(&self) -> Result<bool, TokenStoreError> {
         match fs::remove_file(&self.file) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -185,7 +185,7 @@ impl Store {
     }
 
     /// Waits until nobody else renews this server's tokens. Ends when it is dropped.
-    pub(super) fn lock(&self) -> Result<File, StoreError> {
+    pub(super) fn lock(&self) -> Result<File, TokenStoreError> {
         let lock = || {
             self.make_folder()?;
             let mut options = OpenOptions::new();
@@ -202,8 +202,8 @@ impl Store {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
     }
 
-    fn io(&self, error: io::Error) -> StoreError {
-        StoreError::Io { file: self.file.clone(), error }
+    fn io(&self, error: io::Error) -> TokenStoreError {
+        TokenStoreError::Io { file: self.file.clone(), error }
     }
 }
 
@@ -232,7 +232,7 @@ pub(super) mod tests {
     #[test]
     fn what_is_saved_is_loaded_and_is_its_owners_alone() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path(), "a/../b c");
+        let store = TokenStore::new(folder.path(), "a/../b c");
         assert!(store.load().unwrap().is_none() && store.stamp().is_none());
         store.save(&grant("https://a/mcp", "t1")).unwrap();
         let first = store.stamp();
@@ -250,12 +250,12 @@ pub(super) mod tests {
     #[test]
     fn a_file_that_others_may_read_or_that_is_not_ours_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path(), "s");
+        let store = TokenStore::new(folder.path(), "s");
         store.save(&grant("https://a/mcp", "t1")).unwrap();
         fs::set_permissions(&store.file, fs::Permissions::from_mode(0o640)).unwrap();
-        assert!(matches!(store.load(), Err(StoreError::Open(_))));
+        assert!(matches!(store.load(), Err(TokenStoreError::Open(_))));
         fs::set_permissions(&store.file, fs::Permissions::from_mode(0o600)).unwrap();
         fs::write(&store.file, "{}").unwrap();
-        assert!(matches!(store.load(), Err(StoreError::Broken(_))));
+        assert!(matches!(store.load(), Err(TokenStoreError::Broken(_))));
     }
 }

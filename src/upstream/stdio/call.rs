@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use super::{Line, Link, Piece, cancelled};
-use crate::upstream::answer::Part;
+use super::{ChildLink, Line, Piece, cancelled};
+use crate::upstream::answer::AnswerPart;
 use crate::upstream::deadline::{Allowance, Deadline};
 use crate::upstream::error::{Cause, Human};
 use crate::upstream::http::STALL_LIMIT;
@@ -20,7 +20,7 @@ use crate::upstream::http::STALL_LIMIT;
 /// One call: its pieces as they come. Dropped before its end, it is cancelled.
 #[derive(Debug)]
 pub(in crate::upstream) struct Call {
-    link: Arc<Link>,
+    link: Arc<ChildLink>,
     id: u64,
     pieces: mpsc::Receiver<Piece>,
     limit: Duration,
@@ -47,7 +47,7 @@ enum State {
 impl Call {
     /// A call that is not on its way yet; its answer has to begin in that time.
     pub(super) fn new(
-        link: Arc<Link>,
+        link: Arc<ChildLink>,
         id: u64,
         pieces: mpsc::Receiver<Piece>,
         time: Allowance,
@@ -73,16 +73,16 @@ impl Call {
     }
 
     /// The next piece of the line; `None` after its end.
-    pub(in crate::upstream) async fn next(&mut self) -> Result<Option<Part>, Cause> {
+    pub(in crate::upstream) async fn next(&mut self) -> Result<Option<AnswerPart>, Cause> {
         match self.state {
             State::Over => return Ok(None),
             State::LastTaken => {
                 self.state = State::Over;
-                return Ok(Some(Part::End));
+                return Ok(Some(AnswerPart::End));
             }
             State::MessageTaken => {
                 self.state = State::Waiting;
-                return Ok(Some(Part::End));
+                return Ok(Some(AnswerPart::End));
             }
             State::Unsent | State::Waiting | State::Inside => {}
         }
@@ -91,23 +91,23 @@ impl Call {
         match piece {
             Some(Piece::Data(data)) => {
                 self.state = State::Inside;
-                Ok(Some(Part::Data(data)))
+                Ok(Some(AnswerPart::Data(data)))
             }
             Some(Piece::Spilled(mut spilled)) => {
                 self.state = State::Inside;
-                Ok(Some(Part::Data(std::mem::take(&mut spilled.data))))
+                Ok(Some(AnswerPart::Data(std::mem::take(&mut spilled.data))))
             }
             Some(Piece::Last(data)) if data.is_empty() => {
                 self.state = State::Over;
-                Ok(Some(Part::End))
+                Ok(Some(AnswerPart::End))
             }
             Some(Piece::Last(data)) => {
                 self.state = State::LastTaken;
-                Ok(Some(Part::Data(data)))
+                Ok(Some(AnswerPart::Data(data)))
             }
             Some(Piece::Message(message)) => {
                 self.state = State::MessageTaken;
-                Ok(Some(Part::Data(message)))
+                Ok(Some(AnswerPart::Data(message)))
             }
             Some(Piece::Failed(cause)) => Err(self.fail(cause)),
             None => {

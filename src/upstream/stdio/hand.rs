@@ -18,7 +18,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc};
 
-use super::{Link, Piece};
+use super::{ChildLink, Piece};
 use crate::upstream::error::Cause;
 
 /// Pieces of an answer, of at most [`READ_BYTES`](super::READ_BYTES) each, that wait for their call
@@ -102,7 +102,7 @@ pub(super) enum Handed {
 
 /// Hands a piece to its call. `held_up` counts for how long this answer has kept others waiting.
 pub(super) async fn hand(
-    link: &Link,
+    link: &ChildLink,
     sender: &mpsc::Sender<Piece>,
     piece: Piece,
     held_up: &mut Duration,

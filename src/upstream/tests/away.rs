@@ -132,7 +132,7 @@ const LEFT: Duration = Duration::from_millis(400);
 const TIME: Duration = Duration::from_secs(60);
 
 /// A call that began some time ago; its error.
-async fn late(bench: &Bench, name: &str, beside: Beside) -> String {
+async fn late(bench: &Bench, name: &str, beside: CallExtras) -> String {
     let permit = bench.permit(name);
     let upstream = bench.upstream(&permit.tool().name.server);
     let began = (Instant::now() + LEFT).checked_sub(TIME).unwrap();
@@ -145,8 +145,13 @@ async fn late(bench: &Bench, name: &str, beside: Beside) -> String {
 
 #[tokio::test]
 async fn what_is_left_of_a_calls_time_is_all_that_an_answer_may_take() {
-    let asked =
-        || Beside { takes: Takes { elicitation: true, ..Takes::default() }, ..Beside::default() };
+    let asked = || CallExtras {
+        client_capabilities: ClientCapabilities {
+            elicitation: true,
+            ..ClientCapabilities::default()
+        },
+        ..CallExtras::default()
+    };
     let mute = |others: fn(&Seen) -> Say| {
         move |seen: &Seen| if seen.method() == "tools/call" { Say::Nothing } else { others(seen) }
     };
@@ -162,16 +167,16 @@ async fn what_is_left_of_a_calls_time_is_all_that_an_answer_may_take() {
         bench.connected(name).await;
     }
     for (name, beside) in [
-        ("old:t", Beside::default()),
+        ("old:t", CallExtras::default()),
         ("old:t", asked()),
-        ("new:t", Beside::default()),
-        ("sh:t", Beside::default()),
+        ("new:t", CallExtras::default()),
+        ("sh:t", CallExtras::default()),
     ] {
         let told = late(&bench, name, beside).await;
         assert!(told.ends_with(": t: no answer within 1m"), "{told}");
     }
     let running = bench.begin("one:t", "{}").await.unwrap();
-    let told = late(&bench, "one:t", Beside::default()).await;
+    let told = late(&bench, "one:t", CallExtras::default()).await;
     assert!(told.contains("max_concurrent"), "{told}");
     drop(running);
     bench.stop().await;
@@ -190,9 +195,14 @@ async fn what_is_left_of_a_calls_time_is_all_that_a_server_has_to_come_back() {
     .await;
     let bench = Bench::start(json!({"web": {"url": server.url, "call_timeout": "60s"}}));
     bench.connected("web").await;
-    let beside =
-        || Beside { takes: Takes { elicitation: true, ..Takes::default() }, ..Beside::default() };
-    let told = late(&bench, "web:t", Beside::default()).await;
+    let beside = || CallExtras {
+        client_capabilities: ClientCapabilities {
+            elicitation: true,
+            ..ClientCapabilities::default()
+        },
+        ..CallExtras::default()
+    };
+    let told = late(&bench, "web:t", CallExtras::default()).await;
     assert!(told.contains("still connecting after a wait of ") && !told.contains("10s"), "{told}");
     let told = late(&bench, "web:t", beside()).await;
     assert!(told.contains("still connecting") || told.contains("no answer within 1m"), "{told}");

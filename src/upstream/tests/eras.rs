@@ -21,7 +21,7 @@ async fn a_modern_server_is_asked_in_its_own_way_from_the_first_request_on() {
     assert!(offers.tools && offers.resources && !offers.prompts, "{offers:?}");
 
     let meta = br#"{"progressToken":"p","io.modelcontextprotocol/clientCapabilities":{"elicitation":{}},"io.modelcontextprotocol/clientInfo":{"name":"theirs"}}"#;
-    let beside = Beside { meta: Some(Bytes::from_static(meta)), ..Beside::default() };
+    let beside = CallExtras { meta: Some(Bytes::from_static(meta)), ..CallExtras::default() };
     let mut answer = bench.begin_with("web:t", beside).await.unwrap();
     let id = answer.id();
     assert!(next_message(&mut answer).await.unwrap().unwrap().contains("resultType"));
@@ -247,7 +247,7 @@ async fn a_modern_call_is_cancelled_by_closing_its_stream_alone() {
     within(watch.wait_for(|now| *now > closed)).await.unwrap();
     // Whatever else was on its way has come before the answer to this.
     let before = server.seen("tools/list").len();
-    bench.upstream("web").news.tools.notify_one();
+    bench.upstream("web").server_events.tools.notify_one();
     let mut seen = 0;
     while seen <= before {
         server.until(|seen| seen.method() == "tools/list").await;
@@ -304,12 +304,12 @@ async fn any_request_is_asked_and_answered_verbatim() {
         let bench = server.bench();
         bench.connected("web").await;
         let upstream = bench.upstream("web");
-        let ask = |method| Ask {
+        let ask = |method| OutgoingRequest {
             method,
             name: Some("file:///ü"),
             params: Bytes::from_static(br#"{"uri":"file:///\u00fc"}"#),
             meta: None,
-            takes: Takes::default(),
+            client_capabilities: ClientCapabilities::default(),
         };
         let mut answer =
             within(upstream.ask(&bench.pool, ask("resources/read"), Instant::now())).await.unwrap();

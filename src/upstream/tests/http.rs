@@ -493,7 +493,7 @@ async fn a_dropped_answer_cancels_its_call() {
     server.script(format!("{EVENTS}{}", chunk("data: {\"x\":")), Then::Hang);
     let mut answer = bench.begin("web:t", "{}").await.unwrap();
     let id = answer.id();
-    assert!(matches!(answer.next().await, Ok(Some(Part::Data(_)))));
+    assert!(matches!(answer.next().await, Ok(Some(AnswerPart::Data(_)))));
     drop(answer);
     let cancelled = |body: &str| body.contains("notifications/cancelled");
     server.until(|log| log.requests.iter().any(|(_, body)| cancelled(body))).await;

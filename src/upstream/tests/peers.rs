@@ -18,7 +18,7 @@ use crate::upstream::error::Cause;
 use crate::upstream::lifecycle::{self, PipeTransport};
 use crate::upstream::probe::{Probed, Start};
 use crate::upstream::request::{Fields, Params};
-use crate::upstream::stdio::{self, Link};
+use crate::upstream::stdio::{self, ChildLink};
 
 /// A server of these versions with one tool, which tells of its progress.
 #[derive(Clone)]
@@ -65,7 +65,7 @@ async fn talk(versions: &'static [ProtocolVersion], start: Start) -> (String, Ve
         let served = Peer(versions).serve(tokio::io::split(theirs)).await.unwrap();
         served.waiting().await.unwrap();
     });
-    let (link, queue) = Link::new(Arc::default(), Arc::default());
+    let (link, queue) = ChildLink::new(Arc::default(), Arc::default());
     let (out, inbox) = mpsc::channel(16);
     tasks.spawn(stdio::write(link.clone(), queue, write));
     let reader = link.clone();
@@ -82,7 +82,7 @@ async fn talk(versions: &'static [ProtocolVersion], start: Start) -> (String, Ve
     let list = Params::of("tools/list", Bytes::from_static(b"{}"));
     let mut messages = collect(&link, &list, era).await.unwrap();
     let (arguments, members) = (Bytes::from_static(br#"{"n":1}"#), Bytes::new());
-    let fields = Fields::Call { arguments, members, repeats: None };
+    let fields = Fields::Call { arguments, members, parameter_headers: None };
     let meta = Some(Bytes::from_static(br#"{"progressToken":"theirs"}"#));
     let call = Params { method: "tools/call", name: Some("t".into()), meta, fields };
     messages.extend(collect(&link, &call, era).await.unwrap());
@@ -90,16 +90,18 @@ async fn talk(versions: &'static [ProtocolVersion], start: Start) -> (String, Ve
     (greeting.protocol_version.unwrap().to_string(), messages)
 }
 
-async fn collect(link: &Arc<Link>, params: &Params, era: Era) -> Result<Vec<String>, Cause> {
+async fn collect(link: &Arc<ChildLink>, params: &Params, era: Era) -> Result<Vec<String>, Cause> {
     let line = |id| params.line(id, era);
-    let takes = Some(Takes::default());
-    let mut call =
-        link.call(line, Allowance::now(PATIENCE), takes).await.map_err(|(cause, _)| cause)?;
+    let client_capabilities = Some(ClientCapabilities::default());
+    let mut call = link
+        .call(line, Allowance::now(PATIENCE), client_capabilities)
+        .await
+        .map_err(|(cause, _)| cause)?;
     let (mut messages, mut message) = (Vec::new(), Vec::new());
     while let Some(part) = within(call.next()).await? {
         match part {
-            Part::Data(data) => message.extend_from_slice(&data),
-            Part::End => {
+            AnswerPart::Data(data) => message.extend_from_slice(&data),
+            AnswerPart::End => {
                 messages.push(String::from_utf8(std::mem::take(&mut message)).unwrap());
             }
         }

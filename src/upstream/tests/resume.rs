@@ -59,7 +59,7 @@ async fn a_stream_that_ends_before_its_answer_is_taken_up_again_and_nothing_come
     let progress = Some(Bytes::from_static(br#"{"progressToken":1}"#));
     // One that is heard beside its stream as well, and one that is not.
     for meta in [None, progress] {
-        let beside = Beside { meta, ..Beside::default() };
+        let beside = CallExtras { meta, ..CallExtras::default() };
         let mut call = bench.begin_with("web:t", beside).await.unwrap();
         for expected in ["one", "two", "three"] {
             let told: Value =

@@ -73,7 +73,7 @@ async fn an_answer_streams_before_its_line_has_ended() {
     );
     bench.connected("sh").await;
     let mut answer = bench.begin("sh:t", "{}").await.unwrap();
-    let Some(Part::Data(head)) = within(answer.next()).await.unwrap() else { panic!() };
+    let Some(AnswerPart::Data(head)) = within(answer.next()).await.unwrap() else { panic!() };
     assert!(head.ends_with(b"\"result\":{\"a\":"), "{head:?}");
     // The script reads this second call as the sign to go on.
     let second = bench.begin("sh:t", "{}").await.unwrap();
@@ -177,7 +177,7 @@ async fn a_dropped_answer_is_cancelled_and_its_late_bytes_go_nowhere() {
     bench.connected("sh").await;
     let mut answer = bench.begin("sh:t", "{}").await.unwrap();
     let first = answer.id();
-    assert!(matches!(within(answer.next()).await, Ok(Some(Part::Data(_)))));
+    assert!(matches!(within(answer.next()).await, Ok(Some(AnswerPart::Data(_)))));
     drop(answer);
     let mut answer = bench.begin("sh:t", "{}").await.unwrap();
     let message = next_message(&mut answer).await.unwrap().unwrap();

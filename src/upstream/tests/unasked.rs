@@ -13,7 +13,7 @@ use super::*;
 use crate::upstream::deadline::Allowance;
 use crate::upstream::peer::LOG_BURST;
 use crate::upstream::pending;
-use crate::upstream::stdio::{self as pipes, Link};
+use crate::upstream::stdio::{self as pipes, ChildLink};
 
 /// Answers requests with what a legacy server says. After the first call it waits for a word, then
 /// answers the next one ahead, under the ids that follow.
@@ -185,7 +185,7 @@ async fn a_late_answer_to_a_call_that_was_given_up_disturbs_nobody() {
 
 #[tokio::test]
 async fn an_answer_to_a_request_that_was_not_sent_yet_ends_the_pipe() {
-    let (link, _unwritten) = Link::new(Arc::default(), Arc::default());
+    let (link, _unwritten) = ChildLink::new(Arc::default(), Arc::default());
     let line = |id: u64| [Bytes::from(id.to_string()), Bytes::new(), Bytes::new()];
     let Ok(call) = within(link.call(line, Allowance::now(PATIENCE), None)).await else { panic!() };
     let guess = format!("{{\"id\":{},\"result\":{{}}}}\n", call.id());

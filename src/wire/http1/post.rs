@@ -18,14 +18,14 @@ pub enum Start {
     /// Undecided: more bytes are needed.
     More,
     /// A plain POST to one of the paths.
-    Post(Box<Post>),
+    Post(Box<PostHead>),
     /// Anything else, or nothing that can be read.
     Other,
 }
 
 /// A plain POST's head.
 #[derive(Debug)]
-pub struct Post {
+pub struct PostHead {
     /// As a server hands it on.
     pub parts: Parts,
     /// Bytes of the body.
@@ -54,7 +54,7 @@ impl Start {
     }
 }
 
-fn parse(head: Bytes, paths: &[&'static str]) -> Option<Post> {
+fn parse(head: Bytes, paths: &[&'static str]) -> Option<PostHead> {
     let mut lines = [const { MaybeUninit::uninit() }; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut []);
     let parsed = request.parse_with_uninit_headers(&head, &mut lines).ok()?;
@@ -84,7 +84,7 @@ fn parse(head: Bytes, paths: &[&'static str]) -> Option<Post> {
         let value = HeaderValue::from_maybe_shared(head.slice_ref(line.value)).ok()?;
         parts.headers.append(name, value);
     }
-    Some(Post { parts, length: length?, head })
+    Some(PostHead { parts, length: length?, head })
 }
 
 #[cfg(test)]
@@ -97,7 +97,7 @@ mod tests {
         Start::read(&BytesMut::from(text), &["/mcp"], LIMIT)
     }
 
-    fn post(lines: &str) -> Option<Post> {
+    fn post(lines: &str) -> Option<PostHead> {
         match read(&format!("POST /mcp HTTP/1.1\r\n{lines}\r\n\r\nbody")) {
             Start::Post(post) => Some(*post),
             Start::Other => None,

@@ -1,0 +1,213 @@
+//! Checksums of the files of a closed log, in its file `seal`: what each was when it was last
+//! closed.
+//!
+//! The store's checksums and the chain cover records; they do not cover every byte of the store's
+//! own bookkeeping. A closed log does not change, so its files are hashed once, when it is
+//! closed. Opening it takes the seal away; after a crash there is none, and the chain has to do.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use super::record::Hash;
+use super::store::{DB, StoreError};
+use crate::os::private;
+
+const NAME: &str = "seal";
+const NAME_NEW: &str = "seal.new";
+const READ_BYTES: usize = 1 << 20;
+/// The folders whose files are never changed once written: too many to read at each start.
+const TABLES: &str = "tables";
+
+/// The files beside the store that a log of an earlier version does not have.
+const LATER: [&str; 2] = [super::lost::NAME, super::node::NAME];
+
+/// Which files are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// All but tables, which carry checksums of their own: for a start.
+    Quick,
+    /// All.
+    Full,
+}
+
+/// What a seal says about the files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChecksumFinding {
+    /// The log was not closed, or never written.
+    NoSeal,
+    /// The files are what they were.
+    Whole,
+    /// These are not: altered, missing, or not there before.
+    Altered(Vec<PathBuf>),
+}
+
+/// Hashes the files of the closed log in `dir`.
+///
+/// # Errors
+///
+/// Those of reading and writing.
+pub fn write(dir: &Path) -> io::Result<()> {
+    let mut text = String::new();
+    for (name, path) in files(dir)? {
+        let (length, hash) = hash(&path)?;
+        text.push_str(&format!("{hash} {length} {name}\n"));
+    }
+    text.push_str(&format!("{}\n", Hash(*blake3::hash(text.as_bytes()).as_bytes())));
+    let new = dir.join(NAME_NEW);
+    let mut file = private::create(&new)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(new, dir.join(NAME))?;
+    File::open(dir)?.sync_all()
+}
+
+/// Compares the files of the log in `dir` with its seal.
+///
+/// # Errors
+///
+/// [`StoreError::Damaged`] if the seal itself is not whole; [`StoreError::Io`].
+pub fn check(dir: &Path, depth: Depth) -> Result<ChecksumFinding, StoreError> {
+    let path = dir.join(NAME);
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Ok(ChecksumFinding::NoSeal);
+        }
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => String::new(),
+        Err(error) => return Err(error.into()),
+    };
+    let damaged = || StoreError::Damaged { file: path.clone(), why: "it is not whole".into() };
+    let whole = text.strip_suffix('\n').ok_or_else(damaged)?;
+    let own = whole.rsplit('\n').next().unwrap_or_default();
+    let body = whole.strip_suffix(own).unwrap_or_default();
+    if Hash(*blake3::hash(body.as_bytes()).as_bytes()).to_string() != own {
+        return Err(damaged());
+    }
+    let mut altered = Vec::new();
+    let mut sealed = Vec::new();
+    for line in body.lines() {
+        let Some(name) = line.splitn(3, ' ').nth(2) else { continue };
+        sealed.push(name);
+        let path = dir.join(name);
+        if depth == Depth::Quick && is_table(&path) && path.try_exists()? {
+            continue;
+        }
+        let now = match hash(&path) {
+            Ok((length, hash)) => format!("{hash} {length} {name}"),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(error.into()),
+        };
+        if now != line {
+            altered.push(path);
+        }
+    }
+    // A log that a version before this one closed has files beside the store that it does not know.
+    let known = |name: &str| sealed.contains(&name) || LATER.contains(&name);
+    let added = files(dir)?.into_iter().filter(|(name, _)| !known(name));
+    altered.extend(added.map(|(_, path)| path));
+    Ok(if altered.is_empty() { ChecksumFinding::Whole } else { ChecksumFinding::Altered(altered) })
+}
+
+/// Takes the seal away, durably, before the log changes.
+///
+/// # Errors
+///
+/// Those of removing it.
+pub fn take_away(dir: &Path) -> io::Result<()> {
+    match fs::remove_file(dir.join(NAME)) {
+        Ok(()) => File::open(dir)?.sync_all(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_table(path: &Path) -> bool {
+    path.parent().is_some_and(|folder| folder.ends_with(TABLES))
+}
+
+/// The log's files, with their names within `dir`, in order.
+fn files(dir: &Path) -> io::Result<Vec<(String, PathBuf)>> {
+    let mut found = vec![];
+    let mut folders = vec![dir.join(DB)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            match entry.file_type()?.is_dir() {
+                true => folders.push(entry.path()),
+                false => found.push(entry.path()),
+            }
+        }
+    }
+    found.push(dir.join(super::chain_tip::NAME));
+    for name in LATER {
+        let path = dir.join(name);
+        if path.try_exists()? {
+            found.push(path);
+        }
+    }
+    found.sort();
+    let name = |path: &Path| path.strip_prefix(dir).unwrap_or(path).to_string_lossy().into_owned();
+    Ok(found.into_iter().map(|path| (name(&path), path)).collect())
+}
+
+fn hash(path: &Path) -> io::Result<(u64, Hash)> {
+    let mut file = File::open(path)?;
+    let mut hasher = blake3::Hasher::new();
+    let mut buffer = vec![0; READ_BYTES];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok((hasher.count(), Hash(*hasher.finalize().as_bytes()))),
+            read => hasher.update(buffer.get(..read).unwrap_or_default()),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seal_tells_what_was_altered_added_or_lost() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        let tables = dir.join(DB).join(TABLES);
+        fs::create_dir_all(&tables).unwrap();
+        let put = |path: &Path, text: &str| fs::write(path, text).unwrap();
+        let (head, log, table) = (dir.join("head"), dir.join(DB).join("0.jnl"), tables.join("1"));
+        put(&head, "head");
+        put(&log, "log");
+        put(&table, "table");
+        assert_eq!(check(dir, Depth::Full).unwrap(), ChecksumFinding::NoSeal);
+        write(dir).unwrap();
+        assert_eq!(check(dir, Depth::Full).unwrap(), ChecksumFinding::Whole);
+
+        put(&table, "tablE");
+        assert_eq!(check(dir, Depth::Full).unwrap(), ChecksumFinding::Altered(vec![table.clone()]));
+        assert_eq!(check(dir, Depth::Quick).unwrap(), ChecksumFinding::Whole);
+        fs::remove_file(&table).unwrap();
+        assert_eq!(
+            check(dir, Depth::Quick).unwrap(),
+            ChecksumFinding::Altered(vec![table.clone()])
+        );
+        put(&table, "table");
+        put(&log, "lo");
+        assert_eq!(check(dir, Depth::Quick).unwrap(), ChecksumFinding::Altered(vec![log.clone()]));
+        put(&log, "log");
+        let more = dir.join(DB).join("1.jnl");
+        put(&more, "");
+        assert_eq!(check(dir, Depth::Quick).unwrap(), ChecksumFinding::Altered(vec![more.clone()]));
+        fs::remove_file(more).unwrap();
+
+        let seal = dir.join(NAME);
+        let whole = fs::read(&seal).unwrap();
+        for at in 0..whole.len() {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1;
+            fs::write(&seal, bytes).unwrap();
+            assert!(matches!(check(dir, Depth::Full), Err(StoreError::Damaged { .. })), "{at}");
+        }
+        take_away(dir).unwrap();
+        assert_eq!(check(dir, Depth::Full).unwrap(), ChecksumFinding::NoSeal);
+    }
+}

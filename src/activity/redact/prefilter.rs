@@ -1,0 +1,546 @@
+//! A quick look at a text: may there be anything to take out at all? Pure.
+//!
+//! Nearly no payload has a secret, and reading one as JSON in strings of JSON takes many times as
+//! long as looking for words. So the words are looked for first, in the text as it lies there,
+//! escapes and all. It errs on one side only: a text that [`Prefilter::is_clean`] passes is one
+//! that the long way leaves as it is; a test compares the two. It takes nothing out itself.
+//!
+//! Decoding a string drops backslashes and turns `\n` and the like into control characters, which
+//! no key has. What else it may do (`\u0077` for a letter, a broken escape for nothing) is not
+//! looked into: such a text is not clean.
+
+use std::cell::RefCell;
+use std::iter;
+use std::ops::Range;
+
+use aho_corasick::{AhoCorasick, MatchKind};
+use memchr::{memchr_iter, memmem};
+
+use super::credentials::{BASE64_JSON, BASE64_LEAST, begins, is_token, is_word, starting_with};
+use super::keys::{Keys, is_separator};
+use super::options::{LETTERS, is_user};
+use super::plain::{is_element_name, is_end};
+use super::table::PREFIXES;
+use crate::activity::fragment::span;
+use crate::json::scan::{Table, has_unusual_escape, translate};
+
+/// What is no key but takes out what follows it, and what is one but also a line of a PEM file:
+/// wherever they stand, the text is not clean.
+const ALWAYS: [&[u8]; 4] = [b"bearer", b"basic", b"privatekey", b"identifiedby"];
+/// Every built-in key has one of these in it: fewer words are found more quickly.
+const IN_KEYS: &[&str] = &[
+    "pass",
+    "pwd",
+    "secret",
+    "token",
+    "jwt",
+    "key",
+    "auth",
+    "cred",
+    "cookie",
+    "sid",
+    "sess",
+    "otp",
+    "psk",
+    "phrase",
+    "mnemonic",
+    "code",
+    "assertion",
+    "sig",
+    "hmac",
+];
+/// So many bytes before what was found belong to the key.
+const KEY_BYTES: usize = 64;
+/// More words that turn out to be no keys than this: the long way is as quick.
+const MAX_FINDS: usize = 128;
+/// So many backslashes in a row are strings in strings in strings.
+const MANY_BACKSLASHES: usize = 8;
+/// How a value begins whose name stands beside it.
+const VALUE: &[u8] = b"val";
+/// No credential of known shape is shorter.
+const RUN_LEAST: usize = 15;
+/// Credentials are looked for by so many of their first bytes, or all of their beginning.
+const STEM: usize = 4;
+
+/// Knows the words that secrets are found by.
+#[derive(Clone, Debug)]
+pub(super) struct Prefilter {
+    /// Words that keys hold, as [`FOLDED`] leaves them; those of [`ALWAYS`] come first.
+    words: AhoCorasick,
+    /// How `value` and `val` begin.
+    value: memmem::Finder<'static>,
+    /// The memory of the last folded text.
+    folded: RefCell<Vec<u8>>,
+}
+
+impl Prefilter {
+    /// `None` where a key of the configuration could be written so that it is not found, or hides
+    /// one that it begins with.
+    pub(super) fn new(keys: &Keys) -> Option<Self> {
+        let plain =
+            |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b':' | b'=');
+        if !keys.extra().all(|key| key.iter().all(plain)) {
+            return None;
+        }
+        let words = IN_KEYS.iter().map(|word| word.as_bytes());
+        let words = ALWAYS.into_iter().chain(words).chain(keys.extra());
+        let finder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(words);
+        Some(Self {
+            words: finder.ok()?,
+            value: memmem::Finder::new(VALUE),
+            folded: RefCell::default(),
+        })
+    }
+
+    /// True if nothing in the text is to be taken out, an [`open_authority`] aside; false if it is
+    /// not known.
+    pub(super) fn is_clean(&self, text: &[u8], cut: bool, keys: &Keys) -> bool {
+        has_plain_escapes(text)
+            && translate(text, &FOLDED, &mut self.folded.borrow_mut()).is_some_and(|folded| {
+                !(self.has_key(folded, keys) || (cut && self.has_value(folded)))
+            })
+            && !has_credential(text, cut)
+            && !has_userinfo(text)
+            && !has_option(text, keys)
+            && !has_element(text, keys)
+    }
+
+    /// True if there may be a key with something behind it.
+    fn has_key(&self, folded: &[u8], keys: &Keys) -> bool {
+        let (mut from, mut finds) = (0, 0);
+        // Words may overlap: the next is looked for from the second letter of this one on.
+        while let Some(found) = self.words.find(folded.get(from..).unwrap_or_default()) {
+            finds += 1;
+            if found.pattern().as_usize() < ALWAYS.len() || finds > MAX_FINDS {
+                return true;
+            }
+            let end = from + found.end();
+            let after = folded.get(end..).unwrap_or_default();
+            let more = span(after, |byte| byte.is_ascii_alphanumeric());
+            let key = folded.get((from + found.start()).saturating_sub(KEY_BYTES)..end + more);
+            if after.get(more).is_some_and(|next| b"\":='])`*%".contains(next))
+                && key.is_some_and(|key| keys.may_end_with_key(key))
+            {
+                return true;
+            }
+            from += found.start() + 1;
+        }
+        false
+    }
+
+    /// True if there may be a value whose name follows, or followed before the text was cut.
+    fn has_value(&self, folded: &[u8]) -> bool {
+        self.value.find_iter(folded).any(|at| {
+            let after = folded.get(at + VALUE.len()..).unwrap_or_default();
+            let after = after.strip_prefix(b"ue").unwrap_or(after);
+            after.first() == Some(&b'"')
+        })
+    }
+}
+
+/// True if there may be a credential of known shape.
+fn has_credential(text: &[u8], cut: bool) -> bool {
+    let open = open_run(text).filter(|_| cut);
+    let mut finds = 0;
+    long_runs(text).chain(open).any(|run| {
+        let starts = text.get(run.clone()).unwrap_or_default().array_windows();
+        starts.zip(run).filter(|(three, _)| may_be_stem(**three)).any(|(_, at)| {
+            let rest = text.get(at..).unwrap_or_default();
+            is_stem(rest) && {
+                finds += 1;
+                finds > MAX_FINDS || may_be_credential(rest, cut)
+            }
+        })
+    })
+}
+
+/// True for the first three bytes of all stems, and for few others.
+fn may_be_stem(three: [u8; 3]) -> bool {
+    let slot = slot(three);
+    STEMS.get(slot / 64).is_some_and(|word| word >> (slot % 64) & 1 == 1)
+}
+
+/// Cut so early that not even a stem is left, a credential says nothing.
+fn is_stem(text: &[u8]) -> bool {
+    let known = text.first().into_iter().flat_map(|first| starting_with(*first));
+    let mut stems = known.map(|known| known.starts).chain(BASE64_JSON.iter().copied());
+    stems.any(|stem| text.starts_with(stem.as_bytes().get(..STEM).unwrap_or(stem.as_bytes())))
+}
+
+/// The first three bytes of [`PREFIXES`] and of JSON in base64, as a set of [`slot`]s.
+#[expect(clippy::indexing_slicing, reason = "at compile time, and within the tables")]
+static STEMS: [u64; SLOTS / 64] = {
+    const fn add(mut set: [u64; SLOTS / 64], stem: &str) -> [u64; SLOTS / 64] {
+        let stem = stem.as_bytes();
+        let slot = slot([stem[0], stem[1], stem[2]]);
+        set[slot / 64] |= 1 << (slot % 64);
+        set
+    }
+    let (mut set, mut at) = ([0; SLOTS / 64], 0);
+    while at < PREFIXES.len() {
+        set = add(set, PREFIXES[at].starts);
+        at += 1;
+    }
+    at = 0;
+    while at < BASE64_JSON.len() {
+        set = add(set, BASE64_JSON[at]);
+        at += 1;
+    }
+    set
+};
+
+/// So many that one in forty is taken.
+const SLOTS: usize = 4096;
+
+const fn slot([a, b, c]: [u8; 3]) -> usize {
+    (u32::from_le_bytes([a, b, c, 0]).wrapping_mul(0x9e37_79b1) >> (u32::BITS - SLOTS.ilog2()))
+        as usize
+}
+
+/// Runs of [`RUN_LEAST`] bytes and more that a credential and its escapes may be made of. Ordinary
+/// text has few: most of it is not even read.
+fn long_runs(text: &[u8]) -> impl Iterator<Item = Range<usize>> {
+    let mut from = 0;
+    iter::from_fn(move || {
+        loop {
+            let window = text.get(from..from + RUN_LEAST)?;
+            match window.iter().rposition(|byte| !is_run(*byte)) {
+                Some(end) => from += end + 1,
+                None => {
+                    let rest = text.get(from + RUN_LEAST..).unwrap_or_default();
+                    let run = from..from + RUN_LEAST + span(rest, is_run);
+                    from = run.end + 1;
+                    return Some(run);
+                }
+            }
+        }
+    })
+}
+
+/// Where a credential may stand that goes on behind the end of the text.
+fn open_run(text: &[u8]) -> Option<Range<usize>> {
+    let (before, _) = text.split_at(text.len().saturating_sub(CUT_ESCAPE));
+    let start = before.iter().rposition(|byte| !is_run(*byte)).map_or(0, |end| end + 1);
+    Some(start..text.len())
+}
+
+fn is_run(byte: u8) -> bool {
+    is_token(byte) || byte == b'\\'
+}
+
+/// True if `text` may begin with a credential, in a text that is not decoded yet.
+fn may_be_credential(text: &[u8], cut: bool) -> bool {
+    let run = text.iter().take_while(|byte| is_token(**byte)).count();
+    // A backslash may stand before what is part of it: `\/`; and before what ends it.
+    if text.get(run) == Some(&b'\\') && text.get(run + 1) == Some(&b'/') {
+        return true;
+    }
+    if cut && text.len() - run <= CUT_ESCAPE {
+        return true;
+    }
+    let json = BASE64_JSON.iter().any(|begin| text.starts_with(begin.as_bytes()));
+    let mut known = text.first().into_iter().flat_map(|first| starting_with(*first));
+    (json && run >= BASE64_LEAST) || known.any(|known| begins(text, known, cut))
+}
+
+/// What a cut escape at the end of a text takes at most.
+const CUT_ESCAPE: usize = 16;
+
+/// Where the host of a URL begins that the text ends in: had the text not been cut, a token might
+/// stand there, and an `@` behind it.
+pub(super) fn open_authority<'a>(text: &'a [u8]) -> Option<usize> {
+    let end = text.iter().rposition(|byte| is_end(*byte) || *byte == b'/')?;
+    let (before, host) = text.split_at_checked(end + 1)?;
+    // Either slash may be an escaped one, in strings in strings.
+    let unescaped = |mut text: &'a [u8]| {
+        while let Some(shorter) = text.strip_suffix(b"\\") {
+            text = shorter;
+        }
+        text
+    };
+    let before = unescaped(before.strip_suffix(b"/")?).strip_suffix(b"/")?;
+    let is_url = unescaped(before).ends_with(b":");
+    (is_url && host.first().is_some_and(|byte| is_word(*byte))).then_some(end + 1)
+}
+
+/// True if there may be a user's name in a URL: two slashes before an `@`, with nothing between
+/// that ends them.
+fn has_userinfo(text: &[u8]) -> bool {
+    let ends = |byte: &u8| is_end(*byte) || *byte == b'/';
+    let opens = |at: usize| {
+        let from = at.saturating_sub(MAX_AUTHORITY);
+        let before = text.get(from..at).unwrap_or_default();
+        let Some(end) = before.iter().rposition(ends) else { return from > 0 };
+        // The second slash may be an escaped one.
+        let first = end.checked_sub(1).and_then(|first| before.get(first));
+        before.get(end) == Some(&b'/') && first.is_none_or(|first| b"/\\".contains(first))
+    };
+    memchr_iter(b'@', text).any(opens)
+}
+
+/// A user's name and password are looked for in so many bytes before an `@`.
+const MAX_AUTHORITY: usize = 1 << 10;
+
+/// True if there may be an option that takes a secret.
+fn has_option(text: &[u8], keys: &Keys) -> bool {
+    memchr_iter(b'-', text).any(|at| {
+        let before = |back: usize| at.checked_sub(back).and_then(|at| text.get(at));
+        // It follows no word, but perhaps the letter of an escape.
+        if before(1).is_some_and(|byte| is_word(*byte)) && before(2) != Some(&b'\\') {
+            return false;
+        }
+        let rest = text.get(at + 1..).unwrap_or_default();
+        let Some(first) = rest.first() else { return false };
+        let name = rest.get(usize::from(*first == b'-')..).unwrap_or_default();
+        let name = name.get(..span(name, is_word)).unwrap_or_default();
+        LETTERS.contains(first) || keys.is_sensitive(name) || (*first == b'-' && is_user(name))
+    })
+}
+
+/// True if there may be an element of XML whose name is that of a secret.
+fn has_element(text: &[u8], keys: &Keys) -> bool {
+    memchr_iter(b'<', text).any(|at| {
+        let rest = text.get(at + 1..).unwrap_or_default();
+        let name = rest.get(..span(rest, is_element_name)).unwrap_or_default();
+        keys.is_sensitive(name.rsplit(|byte| *byte == b':').next().unwrap_or_default())
+    })
+}
+
+/// True if no escape stands for an ASCII letter or for nothing, and none is deep inside others.
+fn has_plain_escapes(text: &[u8]) -> bool {
+    !has_unusual_escape(text) || has_plain_escapes_exactly(text)
+}
+
+fn has_plain_escapes_exactly(text: &[u8]) -> bool {
+    let (mut row, mut after_last) = (0, 0);
+    memchr_iter(b'\\', text).all(|at| {
+        row = if at == after_last { row + 1 } else { 1 };
+        after_last = at + 1;
+        let plain = match text.get(at + 1) {
+            Some(b'u') => {
+                let digits = text.get(at + 2..at + 6).unwrap_or_default();
+                let unit = std::str::from_utf8(digits).ok().filter(|it| it.len() == 4);
+                let unit = unit.and_then(|digits| u32::from_str_radix(digits, 16).ok());
+                unit.and_then(char::from_u32).is_some_and(|letter| !letter.is_ascii())
+            }
+            Some(byte) => !stands_for_itself(*byte),
+            None => true,
+        };
+        plain && row < MANY_BACKSLASHES
+    })
+}
+
+/// What keys and credentials are made of, and no letter of a control character's escape.
+fn stands_for_itself(byte: u8) -> bool {
+    let control = matches!(byte, b'b' | b'f' | b'n' | b'r' | b't');
+    (byte.is_ascii_alphanumeric() & !control) | (byte == b'_') | (byte == b'-') | (byte == b'.')
+}
+
+/// Makes of a text how keys are compared: lower case, without separators, white space and
+/// backslashes.
+#[expect(clippy::indexing_slicing, reason = "at compile time, and within the table")]
+const FOLDED: Table = {
+    let mut folded = [0; 128];
+    let mut at = 0;
+    while at < folded.len() {
+        let byte = at as u8;
+        if !is_separator(byte) && !byte.is_ascii_whitespace() && byte != b'\\' {
+            folded[at] = byte.to_ascii_lowercase();
+        }
+        at += 1;
+    }
+    folded
+};
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::table::Prefix;
+    use super::super::{Redactor, Text};
+    use super::*;
+
+    /// What hostile and honest texts are made of.
+    const PIECES: &[&str] = &[
+        "pass",
+        "word",
+        "token",
+        "api",
+        "key",
+        "auth",
+        "or",
+        "s",
+        "private",
+        "secret",
+        "jwt",
+        "pwd",
+        "J-W_T",
+        "to_ken",
+        "PIN",
+        "pinpoint",
+        "Cookie",
+        "Authorization",
+        "Bearer",
+        "basic",
+        "licence",
+        "no",
+        "value",
+        "name",
+        "--token",
+        "\"",
+        "\"",
+        "\":\"",
+        "\",\"",
+        ":",
+        "=",
+        " ",
+        "_",
+        "-",
+        ".",
+        "/",
+        "://",
+        "@",
+        "user:pw@",
+        ",",
+        "{",
+        "}",
+        "[",
+        "]",
+        "\n",
+        "\t",
+        "\\",
+        "\\\\",
+        "\\n",
+        "\\\"",
+        "\\n:",
+        "\\t=",
+        "\\b",
+        "\\f\"",
+        "\\/",
+        "\\u0077",
+        "\\u00e9",
+        "\\u0022",
+        "\\ud83d",
+        "\\ude00",
+        "\\uzzzz",
+        "\\u",
+        "u0077",
+        "\\p",
+        "é",
+        "n",
+        "t",
+        "12345",
+        "abcdefghij",
+        "ghp_",
+        "hp_",
+        "sk-",
+        "AKIA",
+        "eyJ",
+        "IOSFODNN7EXAMPLE",
+        "-----BEGIN ",
+        "PRIVATE KEY-----",
+        "hunter2",
+        "'",
+        "abcdefghijklmnopqrstuvwxyz0123456789",
+        "https://",
+        "\u{b}",
+        "\u{c}",
+        "hash",
+        "2",
+        "sig",
+        "otp",
+        "page",
+        "<",
+        ">",
+        "</",
+        "'",
+        "|",
+        "?",
+        "&",
+        " -p ",
+        " -u ",
+        "curl",
+        "mysql",
+        "sshpass",
+        "IDENTIFIED BY ",
+        "%5D",
+        "**",
+        "[",
+        "W3sidG9rZW4iOiJ6cTlodW50ZXIifV0=",
+        "hooks.slack.com/services/",
+        "signature",
+        "hmac",
+        "`",
+        "=>",
+        ">-",
+        "  ",
+    ];
+
+    thread_local! {
+        static REDACTOR: Redactor = Redactor::new(&["licence_no".into(), "pin".into()]);
+    }
+
+    fn texts() -> impl Strategy<Value = Vec<u8>> {
+        let pieces = proptest::collection::vec(proptest::sample::select(PIECES), 0..16);
+        (pieces, 0..4, any::<bool>(), 0..40_usize).prop_map(|(pieces, depth, wraps, cut)| {
+            let mut text = pieces.concat();
+            for _ in 0..depth {
+                text = match wraps {
+                    true => serde_json::json!({ "in": text }).to_string(),
+                    false => serde_json::json!(text).to_string(),
+                };
+            }
+            let mut text = text.into_bytes();
+            text.truncate(text.len() - cut.saturating_sub(20).min(text.len()));
+            text
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4096))]
+
+        #[test]
+        fn act_8_what_is_passed_quickly_is_what_the_long_way_leaves(text in texts(), cut: bool) {
+            let out = REDACTOR.with(|redactor| {
+                let open = cut && open_authority(&text).is_some();
+                (!open && redactor.prefilter.as_ref().unwrap().is_clean(&text, cut, &redactor.keys)).then(|| {
+                    let mut out = Vec::new();
+                    redactor.scrub(&Text { bytes: &text, cut, depth: 0 }, &mut out);
+                    out
+                })
+            });
+            if let Some(out) = out {
+                prop_assert_eq!(String::from_utf8_lossy(&text), String::from_utf8_lossy(&out));
+            }
+        }
+    }
+
+    #[test]
+    fn what_has_no_secret_is_mostly_passed_quickly() {
+        let keys = Keys::new(&[]);
+        let prefilter = Prefilter::new(&keys).unwrap();
+        let plain = serde_json::json!({
+            "author": "octo", "email": "octo@example.invalid", "passed": true, "max_tokens": 5,
+            "url": "https://example.invalid/a/b?c=d", "task": "risk-free", "title": "a \"b\"\nc",
+            "text": "tokens, secrets and passwords, the cookie jar",
+        });
+        let nested = serde_json::json!({ "content": [{ "text": plain.to_string() }] }).to_string();
+        for text in [plain.to_string(), nested, r#"{"a":"caf\u00e9"}"#.into(), "{}".into()] {
+            assert!(prefilter.is_clean(text.as_bytes(), false, &keys), "{text}");
+        }
+        for key in ["clé", "a\\b", "a:b", "a=b"] {
+            assert!(Prefilter::new(&Keys::new(&[key.into()])).is_none());
+        }
+        let has = |key: &[u8], word: &[u8]| memmem::find(key, word).is_some();
+        let has_word = |key: &[u8]| {
+            IN_KEYS.iter().any(|word| has(key, word.as_bytes()))
+                || ALWAYS.iter().any(|word| has(key, word))
+        };
+        assert!(keys.words().all(has_word));
+        let is_long = |it: &Prefix| it.starts.len() + it.least >= RUN_LEAST;
+        assert!(PREFIXES.iter().all(|it| is_long(it) && it.starts.bytes().all(is_run)));
+        const { assert!(BASE64_LEAST >= RUN_LEAST) };
+        let taken: u32 = STEMS.iter().map(|word| word.count_ones()).sum();
+        assert!(taken as usize <= SLOTS / 40, "{taken}");
+    }
+}

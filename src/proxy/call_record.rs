@@ -1,0 +1,370 @@
+//! The one way out of a call: whatever happens to it, its record is written (ACT-1, ACT-2).
+//!
+//! Owns the draft of the record while the call runs, and hands it to the log when the call ends,
+//! also when nobody waits for it any more.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+
+use crate::activity::Slot;
+use crate::activity::record::{Decision, Draft, Entry, Policy, Raw, Status, Text, Type, Verdict};
+use crate::intent::{Denial, DenialKind, Operation};
+use crate::proxy::Worker;
+use crate::proxy::call::Caller;
+use crate::proxy::reply::{Piece, Refusal, RefusalKind, Reply};
+use crate::proxy::shutdown::{CUT_OFF, Ending};
+use crate::telemetry::Tally;
+use crate::telemetry::calls::{self, Outcome, Took};
+use crate::tool::ToolName;
+use crate::upstream::{CallError, Upstream, clock};
+
+/// Why a call ends before an upstream has answered.
+pub(super) struct Rejection {
+    pub(super) status: Status,
+    pub(super) refusal: Refusal,
+}
+
+impl Rejection {
+    pub(super) fn new(status: Status, kind: RefusalKind, text: String) -> Self {
+        Self { status, refusal: Refusal { kind, text } }
+    }
+
+    pub(super) fn upstream(error: &CallError) -> Self {
+        Self::new(Status::Error, RefusalKind::Upstream, error.to_string())
+    }
+
+    /// The proxy is ending, and does not wait for the call any longer.
+    pub(super) fn cut_off(server: &str, what: &str, kind: RefusalKind) -> Self {
+        Self::new(Status::Error, kind, format!("{server}: {what}: {CUT_OFF}"))
+    }
+}
+
+/// The one way out of a call: whatever happens to it, its record is written.
+pub(super) struct CallRecord {
+    /// The record and its place in the log; `None` once it is handed over.
+    record: Option<(Slot, Box<Entry>)>,
+    limits: Limits,
+    /// The decision that is recorded should the call be dropped now, while its answer is judged.
+    pub(super) unjudged: Option<fn() -> Decision>,
+    began: Instant,
+    /// When the request went out.
+    sent: Option<Instant>,
+    /// The place in the config of the server it went to.
+    server: Option<usize>,
+    /// When the answer had come, or failed to.
+    pub(super) answered: Option<Instant>,
+    /// Tells whether a call that is dropped was given up by its client.
+    reply: Reply,
+    /// Or cut off by us.
+    ending: Ending,
+    tally: Tally,
+}
+
+/// Bytes kept of what the client sent, and of the answer.
+#[derive(Clone, Copy, Default)]
+struct Limits {
+    payload: usize,
+    response: usize,
+}
+
+impl CallRecord {
+    /// Makes room for the call's record before anything is sent (ACT-2).
+    pub(super) async fn open(
+        worker: &Worker,
+        kind: Type,
+        caller: &Caller,
+        variant: &'static str,
+        reply: &Reply,
+    ) -> Result<Self, Refusal> {
+        let began = clock::now();
+        let slot = worker.proxy.activity.reserve().await.map_err(|refused| {
+            worker.tally.refused(calls::Refusal::Unavailable);
+            Refusal { kind: RefusalKind::Unavailable, text: refused.to_string() }
+        })?;
+        let mut entry: Box<Entry> = Draft::new(kind, caller.source, Status::Error).into();
+        let draft = &mut entry.draft;
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        draft.started = u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX);
+        draft.set(Text::SessionId, caller.session_id());
+        draft.set(Text::ClientName, caller.client_name());
+        draft.set(Text::RequestId, &String::from_utf8_lossy(&caller.request_id));
+        draft.variant = variant;
+        let limits = Limits {
+            payload: worker.proxy.max_payload_bytes,
+            response: worker.proxy.max_response_bytes,
+        };
+        let ends = (reply, &worker.ending);
+        Ok(Self::with((slot, entry), began, limits, ends, worker.tally.clone()))
+    }
+
+    fn with(
+        record: (Slot, Box<Entry>),
+        began: Instant,
+        limits: Limits,
+        (reply, ending): (&Reply, &Ending),
+        tally: Tally,
+    ) -> Self {
+        tally.began();
+        Self {
+            record: Some(record),
+            limits,
+            unjudged: None,
+            began,
+            sent: None,
+            server: None,
+            answered: None,
+            reply: reply.clone(),
+            ending: ending.clone(),
+            tally,
+        }
+    }
+
+    /// When the call began: its time counts from here.
+    pub(super) fn began(&self) -> Instant {
+        self.began
+    }
+
+    /// The request goes out to that server at `now`.
+    pub(super) fn sends(&mut self, upstream: &Upstream, now: Instant) {
+        self.sent = Some(now);
+        self.server = Some(upstream.number());
+    }
+
+    /// Counts why the call has no answer of an upstream.
+    pub(super) fn refused(&self, kind: RefusalKind) {
+        self.tally.refused(match kind {
+            RefusalKind::Unreadable => calls::Refusal::Unreadable,
+            RefusalKind::Headers => calls::Refusal::Headers,
+            RefusalKind::Intent => calls::Refusal::Intent,
+            RefusalKind::Gate => calls::Refusal::Gate,
+            RefusalKind::Unknown => calls::Refusal::Unknown,
+            RefusalKind::Upstream => calls::Refusal::Upstream,
+            RefusalKind::Failed => calls::Refusal::Failed,
+            RefusalKind::Unavailable => calls::Refusal::Unavailable,
+        });
+    }
+
+    /// Notes which tool is called, or what else.
+    pub(super) fn name(&mut self, server: &str, tool: &str) {
+        if let Some((_, entry)) = &mut self.record {
+            entry.draft.set(Text::Server, server);
+            entry.draft.set(Text::Tool, tool);
+        }
+    }
+
+    /// Notes the operation type that counts for filters.
+    pub(super) fn operation(&mut self, operation: Option<Operation>) {
+        if let Some((_, entry)) = &mut self.record {
+            entry.draft.operation = operation;
+        }
+    }
+
+    /// Copies what is kept of the arguments or the intent.
+    pub(super) fn keep(&mut self, which: Raw, payload: &[u8]) {
+        if let Some((_, entry)) = &mut self.record {
+            entry.draft.keep(which, payload, self.limits.payload);
+        }
+    }
+
+    /// Copies the head of the answer: a record pins no buffer of a result (ACT-2).
+    pub(super) fn note_response(&mut self, slice: &Bytes) {
+        if let Some((_, entry)) = &mut self.record {
+            entry.draft.append(Raw::Response, slice, self.limits.response);
+        }
+    }
+
+    /// Adds a decision about the call.
+    pub(super) fn decide(&mut self, decision: Decision) {
+        if let Some((_, entry)) = &mut self.record {
+            self.tally.decided(counted(&decision));
+            entry.decisions.push(decision);
+        }
+    }
+
+    /// Records a refusal by the gate: the call rejected, and one decision (ACT-1).
+    pub(super) fn deny(&mut self, denial: &Denial) -> Rejection {
+        let text = denial.to_string();
+        let (policy, kind) = match denial.kind() {
+            DenialKind::Intent => (Policy::Intent, RefusalKind::Intent),
+            DenialKind::Gate => (Policy::Intent, RefusalKind::Gate),
+            DenialKind::Approval => (Policy::Capability, RefusalKind::Gate),
+        };
+        self.decide(Decision::new(Verdict::Blocked, policy, text.as_str()));
+        Rejection::new(Status::Rejected, kind, text)
+    }
+
+    /// Marks the call, which is about to be sent to `tool`: should this process be killed meanwhile,
+    /// it is on record as unknown (ACT-1).
+    pub(super) async fn begin(&mut self, tool: &ToolName) -> Result<(), Rejection> {
+        let Some((slot, entry)) = &mut self.record else { return Ok(()) };
+        slot.begin(entry).await.map_err(|refused| {
+            let text = format!("Tool '{tool}' was not called: {refused}");
+            Rejection::new(Status::Rejected, RefusalKind::Unavailable, text)
+        })
+    }
+
+    /// Whether the log is too far behind the replies for this one to leave before its record (ACT-3).
+    pub(super) fn is_behind(&self) -> bool {
+        self.record.as_ref().is_some_and(|(slot, _)| slot.is_behind(clock::now()))
+    }
+
+    /// The reply is leaving, its record comes a little later: queries wait for it (ACT-5).
+    pub(super) fn replied(&mut self) {
+        if let Some((slot, _)) = &mut self.record {
+            slot.replied();
+        }
+    }
+
+    /// The record takes longer. If the reply has left, the call's mark stands for it meanwhile.
+    pub(super) fn record_is_late(&mut self) {
+        if let Some((slot, entry)) = &mut self.record {
+            slot.record_is_late(entry);
+        }
+    }
+
+    /// Hands the record over, before the last piece of the reply. Waits for the disk as far as
+    /// `activity.durability` asks for it (ACT-3).
+    pub(super) async fn close(&mut self, status: Status, error: &str) {
+        let Some((slot, entry)) = self.end(clock::now(), status, error) else { return };
+        if let Err(lost) = slot.submit_before_reply(entry).await {
+            // The call was sent, so it is answered (ACT-2); health counts what was lost.
+            tracing::error!(%lost, "a call's record may be lost");
+        }
+    }
+
+    /// Ends a call before an upstream has answered: the record, then the refusal.
+    pub(super) async fn stop(mut self, stop: Rejection) {
+        self.refused(stop.refusal.kind);
+        self.close(stop.status, &stop.refusal.text).await;
+        self.reply.put(Piece::Refused(stop.refusal));
+    }
+
+    /// Takes the record out, complete, of a call that ended at `now`.
+    fn end(&mut self, now: Instant, status: Status, error: &str) -> Option<(Slot, Box<Entry>)> {
+        let (slot, mut entry) = self.record.take()?;
+        let total = now.duration_since(self.began);
+        let upstream = match (self.sent, self.answered) {
+            (Some(sent), Some(answered)) => Some(answered.duration_since(sent)),
+            (Some(sent), None) => Some(now.duration_since(sent)),
+            (None, _) => None,
+        };
+        self.tally.ended(self.server, outcome(status), Took { total, upstream });
+        let draft = &mut entry.draft;
+        draft.status = status;
+        draft.set(Text::Error, error);
+        draft.duration_us = micros(total);
+        draft.overhead_us = micros(total.saturating_sub(upstream.unwrap_or_default()));
+        Some((slot, entry))
+    }
+}
+
+impl Drop for CallRecord {
+    fn drop(&mut self) {
+        if self.record.is_none() {
+            return;
+        }
+        let text = match (self.reply.is_cancelled(), self.ending.is_cut()) {
+            (true, _) => "the client cancelled the call",
+            (false, true) => CUT_OFF,
+            (false, false) => "the client went away before the reply was complete",
+        };
+        if let Some((slot, mut entry)) = self.end(clock::now(), Status::Error, text) {
+            if let Some(decide) = self.unjudged.take() {
+                let decision = decide();
+                self.tally.decided(counted(&decision));
+                entry.decisions.push(decision);
+            }
+            // Nobody waits for the answer any more, so nobody waits for the disk either.
+            drop(slot.submit(entry));
+        }
+    }
+}
+
+fn outcome(status: Status) -> Outcome {
+    match status {
+        Status::Success | Status::Warning => Outcome::Success,
+        // Unknown is what a call of an earlier process came to.
+        Status::Error | Status::Unknown => Outcome::Error,
+        Status::Blocked => Outcome::Blocked,
+        Status::Rejected => Outcome::Rejected,
+    }
+}
+
+fn counted(decision: &Decision) -> calls::Decision {
+    match (decision.policy, decision.verdict) {
+        (Policy::OutputValidation, Verdict::Blocked) => calls::Decision::OutputBlocked,
+        (Policy::OutputValidation, Verdict::Warning) => calls::Decision::OutputWarned,
+        (Policy::Intent, Verdict::Blocked) => calls::Decision::IntentBlocked,
+        (Policy::Intent, Verdict::Warning) => calls::Decision::IntentWarned,
+        (Policy::Capability, Verdict::Blocked) => calls::Decision::CapabilityBlocked,
+        (Policy::Capability, Verdict::Warning) => calls::Decision::CapabilityWarned,
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::activity::{Activity, Config, Filter, Page, Source, Writer};
+
+    /// An exit on a log of its own.
+    async fn open(
+        reply: &Reply,
+        ending: &Ending,
+        calls: &calls::Calls,
+    ) -> (CallRecord, Activity, Writer, tempfile::TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let (activity, writer) = Activity::open(folder.path(), Config::default()).unwrap();
+        let slot = activity.reserve().await.unwrap();
+        let draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Error);
+        let limits = Limits::default();
+        let record = (slot, draft.into());
+        let call_record =
+            CallRecord::with(record, Instant::now(), limits, (reply, ending), calls.tally());
+        (call_record, activity, writer, folder)
+    }
+
+    #[tokio::test]
+    async fn fr_a5_a_call_that_is_dropped_while_its_answer_is_judged_leaves_a_decision() {
+        for judging in [true, false] {
+            let (reply, ending) = (Reply::default(), Ending::default());
+            let calls = calls::Calls::new(0);
+            let (mut call_record, activity, writer, _folder) = open(&reply, &ending, &calls).await;
+            let unjudged =
+                || Decision::new(Verdict::Warning, Policy::OutputValidation, "not judged");
+            call_record.unjudged = judging.then_some(unjudged);
+            assert_eq!(calls.read().in_flight(), 1);
+            drop(call_record);
+            let totals = calls.read();
+            assert_eq!((totals.in_flight(), totals.all.of(Outcome::Error)), (0, 1));
+            let decided = totals.decided(calls::Decision::OutputWarned);
+            assert_eq!(decided, u64::from(judging));
+            activity.flush().unwrap();
+            let records = activity.count(&Filter::default()).unwrap();
+            assert_eq!(records, 1 + u64::from(judging));
+            writer.close().unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_dropped_says_by_whom() {
+        for (cut, text) in [(true, "mcpproxy is shutting down"), (false, "the client went away")] {
+            let (reply, ending) = (Reply::default(), Ending::default());
+            let calls = calls::Calls::new(0);
+            let (call_record, activity, writer, _folder) = open(&reply, &ending, &calls).await;
+            if cut {
+                ending.cut_off();
+            }
+            drop(call_record);
+            activity.flush().unwrap();
+            let records = activity.list(&Filter::default(), &Page::default()).unwrap().records;
+            let told = &records[0].head.error;
+            assert!(told.starts_with(text), "{told}");
+            writer.close().unwrap();
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Warnings of what stays behind, one for each sender and member.
+//!
+//! A sender that says more than there is says it with every message, and no log is to grow with
+//! the messages. Bounded: where there is no room for another name, nothing more is said.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+use crate::proxy::client::Client;
+use crate::wire::shapes::{Left, MemberRefused};
+
+/// Most pairs of a sender and a member that are warned of: in one session, and outside of all.
+pub const MAX_TOLD: usize = 1024;
+
+/// What was warned of.
+#[derive(Debug, Default)]
+pub struct DroppedMembers(Mutex<BTreeSet<(Sender, Box<str>)>>);
+
+/// Who says it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Sender {
+    Client(Box<str>),
+    Server(Box<str>),
+}
+
+impl DroppedMembers {
+    /// True for what `sender` says for the first time.
+    fn is_new(&self, sender: Sender, method: &str, what: &str) -> bool {
+        let said = format!("{method} {what}").into_boxed_str();
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        told.len() < MAX_TOLD && told.insert((sender, said))
+    }
+
+    /// Warns of members of a client's message. `self` is for clients without a session, who are
+    /// known by the name that they give themselves.
+    pub fn of_client(&self, client: &Client, method: &str, left: &Left) {
+        let told = if client.session_id.is_empty() { self } else { &client.dropped_members };
+        for member in left.names() {
+            if told.is_new(Sender::Client((&*client.name).into()), method, member) {
+                let (session, client) = (&client.session_id, &client.name);
+                tracing::warn!(%client, %session, method, ?member, "a client's member stays behind");
+            }
+        }
+    }
+
+    /// Warns of members of a server's message.
+    pub fn of_server(&self, server: &str, method: &str, left: &Left) {
+        for member in left.names() {
+            if self.is_new(Sender::Server(server.into()), method, member) {
+                tracing::warn!(server, method, ?member, "a server's member stays behind");
+            }
+        }
+    }
+
+    /// Warns of a server's message that is not handed on.
+    pub fn refused(&self, server: &str, method: &str, why: &MemberRefused) {
+        let why = why.to_string();
+        if self.is_new(Sender::Server(server.into()), method, &why) {
+            tracing::warn!(server, method, ?why, "a server's message is not handed on");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upstream::{ClientCapabilities, Era};
+
+    #[test]
+    fn each_is_told_once_and_the_table_is_bounded() {
+        let told = DroppedMembers::default();
+        let new = |sender: &str, method: &str, what: &str| {
+            told.is_new(Sender::Client(sender.into()), method, what)
+        };
+        assert!(new("a", "m", "x") && !new("a", "m", "x"));
+        assert!(new("b", "m", "x") && new("a", "n", "x"));
+        assert!(told.is_new(Sender::Server("a".into()), "m", "x"), "no client");
+        let fresh = (0..2 * MAX_TOLD).filter(|n| new("a", "m", &n.to_string())).count();
+        assert_eq!(fresh, MAX_TOLD - 4);
+    }
+
+    #[test]
+    fn a_session_is_told_by_itself_and_all_without_one_by_name() {
+        let shared = DroppedMembers::default();
+        let mut left = Left::default();
+        left.push("", "x");
+        let client = |session: &str| {
+            Client::new(
+                session.into(),
+                "n",
+                "2025-11-25",
+                Era::Legacy,
+                ClientCapabilities::default(),
+            )
+        };
+        for session in ["one", "two"] {
+            let client = client(session);
+            shared.of_client(&client, "m", &left);
+            assert!(!client.dropped_members.is_new(Sender::Client("n".into()), "m", "x"));
+        }
+        assert!(shared.0.lock().unwrap().is_empty());
+        shared.of_client(&client(""), "m", &left);
+        assert!(!shared.is_new(Sender::Client("n".into()), "m", "x"));
+    }
+}

@@ -1,0 +1,129 @@
+//! What upstreams tell of their lists and resources, on its way to whoever listens.
+//!
+//! Owns the translation: which change of a server is which change of ours, under which URI clients
+//! know a resource, and how often clients are told. A server that tells of changes all the time is
+//! handed on ever more seldom ([`Pace`]), and changes of many servers at once are one to clients.
+//! Whom it is told, the faces decide.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use tokio::sync::broadcast::error::RecvError;
+
+use crate::catalog::exposed;
+use crate::catalog::snapshot::Notice;
+use crate::proxy::Proxy;
+use crate::upstream::Upstream;
+use crate::upstream::pace::Pace;
+
+/// Clients are told of a list at once, and then not again for so long: whatever changes meanwhile is
+/// one change.
+const GATHER: Duration = Duration::from_millis(100);
+
+/// Lists that are another than clients were told.
+#[derive(Default)]
+struct Changed {
+    resources: Notify,
+    prompts: Notify,
+}
+
+/// Follows every upstream for as long as it is polled.
+pub async fn follow(proxy: Arc<Proxy>) {
+    let changed = Changed::default();
+    let upstreams = proxy.upstreams.iter().map(|upstream| one(upstream, &proxy, &changed));
+    tokio::join!(
+        futures_util::future::join_all(upstreams),
+        tell(&proxy, Notice::Tools, || proxy.catalog.changed()),
+        tell(&proxy, Notice::Resources, || changed.resources.notified()),
+        tell(&proxy, Notice::Prompts, || changed.prompts.notified()),
+    );
+}
+
+/// Tells clients that a list has changed, whenever it has.
+async fn tell<F: Future<Output = ()>>(proxy: &Proxy, notice: Notice, changed: impl Fn() -> F) {
+    loop {
+        changed().await;
+        proxy.catalog.notify(notice.clone());
+        tokio::time::sleep(GATHER).await;
+    }
+}
+
+/// One list of a server, and when clients hear that it changed.
+#[derive(Default)]
+struct List {
+    pace: Pace,
+    due: Option<tokio::time::Instant>,
+}
+
+impl List {
+    fn changed(&mut self, upstream: &Upstream, which: &'static str) {
+        if self.due.is_some() {
+            return;
+        }
+        let now = Instant::now();
+        let look = self.pace.changed(now);
+        if look.tell {
+            let server = upstream.name();
+            tracing::warn!(%server, "it says all the time that its {which} have changed: clients are told ever more seldom");
+        }
+        let after = if look.calm { Duration::ZERO } else { look.after };
+        self.due = Some((now + after).into());
+    }
+
+    /// Resolves when clients are to hear of it, if they are.
+    async fn due(&mut self) {
+        match self.due {
+            Some(due) => tokio::time::sleep_until(due).await,
+            None => std::future::pending().await,
+        }
+        self.due = None;
+    }
+}
+
+async fn one(upstream: &Upstream, proxy: &Proxy, told: &Changed) {
+    let (mut changes, mut updates) = (upstream.changes(), upstream.updates());
+    let mut known = *changes.borrow_and_update();
+    let mut before = upstream.offers();
+    let (mut resources, mut prompts) = (List::default(), List::default());
+    loop {
+        tokio::select! {
+            () = resources.due() => told.resources.notify_one(),
+            () = prompts.due() => told.prompts.notify_one(),
+            changed = changes.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                let now = *changes.borrow_and_update();
+                let offers = upstream.offers();
+                // A server that comes and goes without any changes no list of ours.
+                if now.resources != known.resources && (offers.resources || before.resources) {
+                    resources.changed(upstream, "resources");
+                }
+                if now.prompts != known.prompts && (offers.prompts || before.prompts) {
+                    prompts.changed(upstream, "prompts");
+                }
+                (known, before) = (now, offers);
+                // At each connection: whoever has gone without a word wants nothing any more.
+                for uri in upstream.subscriptions() {
+                    if !proxy.list_cache.subscribers.any(&exposed::uri(upstream.name(), &uri)) {
+                        upstream.unsubscribe(&uri);
+                    }
+                }
+            }
+            updated = updates.recv() => match updated {
+                Ok(uri) => {
+                    let uri = exposed::uri(upstream.name(), &uri);
+                    proxy.catalog.notify(Notice::Updated(uri.into()));
+                }
+                Err(RecvError::Lagged(missed)) => {
+                    let server = upstream.name();
+                    if upstream.may_log() {
+                        tracing::warn!(%server, missed, "updates of resources were told to nobody");
+                    }
+                }
+                Err(RecvError::Closed) => return,
+            }
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The resources that one subscription of a modern client is told of (MCP 2026-07-28
+//! §Subscriptions): they are wanted of their servers as long as it lasts.
+
+use std::sync::Arc;
+
+use crate::catalog::exposed;
+use crate::proxy::Proxy;
+use crate::proxy::client::Client;
+use crate::upstream::{ClientCapabilities, Era};
+
+/// The resources of one subscription; none of them is wanted any more when this is dropped.
+#[derive(Debug)]
+pub struct Watch {
+    proxy: Arc<Proxy>,
+    /// Stands for the subscription among those who are told.
+    subscriber: Arc<Client>,
+    uris: Vec<String>,
+}
+
+impl Watch {
+    /// Begins to watch those of `uris` that lead to a server that tells of changes.
+    #[must_use]
+    pub fn begin(proxy: &Arc<Proxy>, uris: Vec<String>) -> Self {
+        let subscriber = Client::new("".into(), "", "", Era::Modern, ClientCapabilities::default());
+        let mut watch =
+            Self { proxy: Arc::clone(proxy), subscriber: Arc::new(subscriber), uris: Vec::new() };
+        watch.uris = uris.into_iter().filter(|uri| watch.enter(uri)).collect();
+        watch
+    }
+
+    /// What is watched, as the client knows it.
+    #[must_use]
+    pub fn uris(&self) -> &[String] {
+        &self.uris
+    }
+
+    fn enter(&self, uri: &str) -> bool {
+        let Some((server, own)) = exposed::split_uri(uri) else { return false };
+        let Some(upstream) = self.proxy.upstreams.get(&server) else { return false };
+        let tells = upstream.offers().resource_updates || !upstream.state().settled;
+        let entered =
+            tells && self.proxy.list_cache.subscribers.enter(uri, &self.subscriber).is_ok();
+        if entered {
+            upstream.subscribe(own, None);
+        }
+        entered
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        for uri in &self.uris {
+            if self.proxy.list_cache.subscribers.leave(uri, &self.subscriber)
+                && let Some((server, own)) = exposed::split_uri(uri)
+                && let Some(upstream) = self.proxy.upstreams.get(&server)
+            {
+                upstream.unsubscribe(own);
+            }
+        }
+    }
+}

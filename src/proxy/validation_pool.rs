@@ -1,0 +1,95 @@
+//! Where documents are judged: on the worker while it is a matter of a millisecond, beside the
+//! workers where it takes longer, so that it delays no other call.
+//!
+//! Threads beside the workers are bounded in number, and large documents take no seat of small
+//! ones.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::Semaphore;
+
+use crate::proxy::Worker;
+use crate::schema::compile::Schema;
+use crate::schema::judge::{JudgeScratch, Judgement};
+
+/// Documents above this are judged off the worker's thread in any case: reading them takes too
+/// long for others to wait.
+const LARGE_DOCUMENT_BYTES: usize = 64 * 1024;
+
+/// Threads beside the workers that judge, bounded in number.
+#[derive(Debug)]
+pub struct ValidationPool {
+    runtime: tokio::runtime::Handle,
+    small: Arc<Semaphore>,
+    large: Arc<Semaphore>,
+    scratches: Arc<Mutex<Vec<JudgeScratch>>>,
+    disagreements: AtomicU64,
+}
+
+impl ValidationPool {
+    /// At most `seats` small documents are judged at once, and as many large ones, on `runtime`'s
+    /// blocking threads.
+    #[must_use]
+    pub fn new(runtime: tokio::runtime::Handle, seats: usize) -> Self {
+        Self {
+            runtime,
+            small: Arc::new(Semaphore::new(seats)),
+            large: Arc::new(Semaphore::new(seats)),
+            scratches: Arc::default(),
+            disagreements: 0.into(),
+        }
+    }
+
+    /// How often the two engines disagreed since the start.
+    #[must_use]
+    pub fn disagreements(&self) -> u64 {
+        self.disagreements.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_disagreement(&self) {
+        self.disagreements.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Judges `document` on another thread; `None` when the judge itself failed.
+    async fn judge(&self, schema: Arc<Schema>, document: Vec<Bytes>) -> Option<Judgement> {
+        let seats = if is_large(&document) { &self.large } else { &self.small };
+        // The semaphores are never closed, so a seat always comes.
+        let seat = Arc::clone(seats).acquire_owned().await.ok();
+        let scratches = Arc::clone(&self.scratches);
+        let judged = self.runtime.spawn_blocking(move || {
+            // Held until the work is done, even if its caller has gone.
+            let _seat = seat;
+            let taken = scratches.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let mut scratch = taken.unwrap_or_default();
+            let judgement = schema.judge(&document, &mut scratch);
+            scratches.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+            judgement
+        });
+        judged.await.ok()
+    }
+}
+
+impl Worker {
+    /// Judges `document` here; `None` where that takes too long.
+    pub(super) fn judge_quickly(&self, schema: &Schema, document: &[Bytes]) -> Option<Judgement> {
+        if is_large(document) {
+            return None;
+        }
+        schema.judge_quickly(document, &mut self.scratch.borrow_mut())
+    }
+
+    /// Judges `document` beside the workers; `None` when the judge itself failed.
+    pub(super) async fn judge(
+        &self,
+        schema: &Arc<Schema>,
+        document: Vec<Bytes>,
+    ) -> Option<Judgement> {
+        self.proxy.validation_pool.judge(Arc::clone(schema), document).await
+    }
+}
+
+fn is_large(document: &[Bytes]) -> bool {
+    document.iter().map(Bytes::len).sum::<usize>() > LARGE_DOCUMENT_BYTES
+}

@@ -1,0 +1,171 @@
+//! A worker: a thread with a runtime of its own, and the connections that it serves.
+//!
+//! Owns its life: it serves what it is handed, lets calls finish when the server ends, and cuts off
+//! those that do not. Which worker a connection goes to is [`super::accept`]'s business, what a
+//! request leads to the floors' below.
+
+use std::io;
+use std::net::TcpStream as StdStream;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpStream;
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use super::connection_limit::ConnectionSlot;
+use super::{CUT_GRACE, DRAIN_TIMEOUT, Hurry, Shared, connection};
+use crate::proxy::Worker;
+
+/// Sockets on their way to one worker.
+const SOCKET_QUEUE: usize = 256;
+/// How often a worker closes connections to upstreams that were idle for too long.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
+
+/// A worker thread: where its sockets go in, and how busy it is.
+#[derive(Debug)]
+pub(super) struct WorkerThread {
+    pub(super) sockets: mpsc::Sender<Arrived>,
+    pub(super) connections: Arc<AtomicUsize>,
+    thread: JoinHandle<()>,
+}
+
+/// A connection on its way to a worker.
+#[derive(Debug)]
+pub(super) struct Arrived {
+    pub(super) socket: StdStream,
+    pub(super) place: ConnectionSlot,
+}
+
+impl WorkerThread {
+    pub(super) fn start(shared: Arc<Shared>, number: usize, ends: Ends) -> io::Result<Self> {
+        let (sockets, queue) = mpsc::channel(SOCKET_QUEUE);
+        let connections = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&connections);
+        let thread =
+            std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
+                let runtime = match local_runtime() {
+                    Ok(runtime) => runtime,
+                    Err(error) => {
+                        tracing::error!(%error, "a worker could not start");
+                        return;
+                    }
+                };
+                runtime.block_on(work(shared, queue, counted, ends));
+            })?;
+        Ok(Self { sockets, connections, thread })
+    }
+}
+
+impl WorkerThread {
+    /// Waits for the worker to end, until the deadline. It keeps to [`DRAIN_TIMEOUT`] by itself.
+    pub(super) fn finish(self, deadline: Instant) {
+        drop(self.sockets);
+        while !self.thread.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if !self.thread.is_finished() {
+            tracing::error!("a worker thread did not end");
+        } else if self.thread.join().is_err() {
+            tracing::error!("a worker thread panicked");
+        }
+    }
+}
+
+/// A runtime for one thread, whose tasks need not be `Send`.
+///
+/// # Errors
+///
+/// When the system gives no event queue.
+pub fn local_runtime() -> io::Result<tokio::runtime::LocalRuntime> {
+    Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
+}
+
+/// What tells a worker to end: to let calls finish, and not to wait for them.
+pub(super) struct Ends {
+    pub(super) drain: watch::Receiver<bool>,
+    pub(super) hurry: Hurry,
+}
+
+/// One worker's life: serve connections until told to drain, then let them finish.
+async fn work(
+    shared: Arc<Shared>,
+    mut queue: mpsc::Receiver<Arrived>,
+    counted: Arc<AtomicUsize>,
+    Ends { drain, hurry }: Ends,
+) {
+    let worker = Rc::new(Worker::new(Arc::clone(&shared.proxy)));
+    let mut connections = JoinSet::new();
+    let lingering = Rc::clone(&worker);
+    let lingering = tokio::task::spawn_local(async move { lingering.busy_poll.linger().await });
+    let mut draining = drain.clone();
+    let mut sweeps = tokio::time::interval(SWEEP_INTERVAL);
+    loop {
+        let arrived = tokio::select! {
+            _ = sweeps.tick() => {
+                worker.pool.sweep();
+                continue;
+            }
+            arrived = queue.recv() => arrived,
+            _ = connections.join_next(), if !connections.is_empty() => continue,
+            _ = draining.wait_for(|draining| *draining) => None,
+        };
+        let Some(Arrived { socket, place }) = arrived else { break };
+        let socket = match TcpStream::from_std(socket) {
+            Ok(socket) => socket,
+            Err(error) => {
+                tracing::debug!(%error, "a connection was lost before it was served");
+                counted.fetch_sub(1, Ordering::Relaxed);
+                continue;
+            }
+        };
+        let (shared, worker, counted) =
+            (Arc::clone(&shared), Rc::clone(&worker), Arc::clone(&counted));
+        let drain = drain.clone();
+        let (places, number) = place.name();
+        let ending = worker.ending.clone();
+        let task = connections.spawn_local(ending.attend(async move {
+            let _open = Open(counted);
+            if let Err(error) = connection(shared, worker, socket, &place, drain).await {
+                tracing::debug!(%error, "a connection ended badly");
+            }
+        }));
+        ConnectionSlot::served_by(&places, number, task);
+    }
+    let finished = {
+        let mut rest = pin!(async {
+            while connections.join_next().await.is_some() {}
+            worker.settled().await;
+        });
+        let in_time = tokio::select! {
+            finished = tokio::time::timeout(DRAIN_TIMEOUT, rest.as_mut()) => finished.is_ok(),
+            () = hurry.told() => false,
+        };
+        if !in_time {
+            tracing::warn!("calls are cut off: they have not finished");
+            worker.ending.cut_off();
+        }
+        in_time || tokio::time::timeout(CUT_GRACE, rest).await.is_ok()
+    };
+    if !finished {
+        // Dropped calls leave their records; those of a thread left behind would not.
+        connections.shutdown().await;
+    }
+    lingering.abort();
+    // It was told to end, and never fails.
+    let _ = lingering.await;
+}
+
+/// Counts a connection down when it ends, however it ends.
+struct Open(Arc<AtomicUsize>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,84 @@
+//! One home per concept: no name of a type stands twice in the crate without a reason.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::{code, first_word, walk};
+
+/// Names of types that more than one module has, and why. Any other is to have one home.
+const TWICE: &[(&str, &str)] = &[
+    (
+        "a part's own, said with its module: `activity::Config`, `intent::Settings`",
+        "Config Engine Event Failure Level Reason Settings Shape",
+    ),
+    (
+        "twins, the same of two framings, transports or faces, each said with its module",
+        "Decoder Endpoint Error Exchange Form Item Known Line Lines Reply Server Session Shared Unreadable Upstream",
+    ),
+    ("a command as it is typed, beside what it asks for", "Activity Call Command Filters"),
+    (
+        "one thing at two stages: as written and as read, as kept and as shown",
+        "Body Document Filter Live Member Members Page Pattern Target Text View",
+    ),
+    (
+        "small words of one file each, used there and by its parent",
+        "Asked Found Next Opened Peer Start Step",
+    ),
+];
+
+/// The types that `text` makes known outside of its module.
+fn types(text: &str) -> impl Iterator<Item = &str> {
+    code(text).filter_map(|(_, line)| {
+        let line = line.trim_start().strip_prefix("pub")?;
+        let line = line
+            .strip_prefix('(')
+            .map_or(Some(line), |rest| rest.split_once(')').map(|it| it.1))?;
+        let mut words = line.split_whitespace();
+        let kind = words.next().filter(|_| line.starts_with(' '))?;
+        let is_type = ["struct", "enum", "trait", "type", "union"].contains(&kind);
+        words.next().filter(|_| is_type).and_then(first_word)
+    })
+}
+
+/// Names that stand in several files of `homes`, or that need not be excepted any more.
+fn twice(homes: &BTreeMap<String, Vec<String>>, excepted: &[(&str, &str)]) -> Vec<String> {
+    let is_excepted =
+        |name: &str| excepted.iter().any(|(_, names)| names.split(' ').any(|it| it == name));
+    let several = homes.iter().filter(|(name, homes)| homes.len() > 1 && !is_excepted(name));
+    let names = excepted.iter().flat_map(|(_, names)| names.split(' '));
+    let stale = names.filter(|name| homes.get(*name).is_none_or(|homes| homes.len() < 2));
+    several
+        .map(|(name, homes)| {
+            format!("{name} stands in {}: rename it by its context", homes.join(", "))
+        })
+        .chain(stale.map(|name| format!("{name} stands once: it needs no exception in TWICE")))
+        .collect()
+}
+
+#[test]
+fn no_type_name_stands_twice_without_a_reason() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut homes = BTreeMap::<String, Vec<String>>::new();
+    walk(root, &root.join("src"), &mut |path, text| {
+        if path.ends_with(".rs") {
+            for name in types(text) {
+                homes.entry(name.to_owned()).or_default().push(path.to_owned());
+            }
+        }
+    });
+    assert!(homes.len() > 100, "only {} types were found", homes.len());
+    let found = twice(&homes, TWICE);
+    assert!(found.is_empty(), "{} problems:\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn types_that_stand_twice_are_told() {
+    let text = "pub struct A;\npub(super) enum B {\n    pub(in crate::x) type C<T> = T;\nstruct D;\n\
+                pub fn e() {}\npub use f::G;\n// pub struct H;\n";
+    assert_eq!(types(text).collect::<Vec<_>>(), ["A", "B", "C"]);
+    let homes = [("A", 2), ("B", 2), ("C", 1)]
+        .map(|(name, count)| (name.to_owned(), vec!["src/x.rs".to_owned(); count]));
+    let found = twice(&homes.into(), &[("a reason", "B C")]);
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].starts_with("A stands in") && found[1].starts_with("C stands once"));
+}
