@@ -22,7 +22,7 @@
 //! 7. assembly: [`config`], [`server`]
 //! 8. [`cli`]
 //!
-//! What all of it must do, and in which words, is the [`reference`]: ids in comments (FR-017, CAP-3, ACT-5) are
+//! What all of it must do, and in which words, is the [`reference`](mod@reference): ids in comments (FR-017, CAP-3, ACT-5) are
 //! rows of its [`requirements`](reference::requirements).
 #![doc = include_str!("architecture.md")]
 

@@ -58,7 +58,7 @@ impl Slot {
     ///
     /// # Errors
     ///
-    /// [`Refused`]: the call must not be sent.
+    /// [`NotAdmitted`]: the call must not be sent.
     pub async fn begin(&mut self, entry: &mut Box<Entry>) -> Result<(), NotAdmitted> {
         let Config { durability, on_failure, mark_reads, .. } = self.shared.config;
         let marks = match entry.draft.operation {
@@ -111,7 +111,7 @@ impl Slot {
     ///
     /// # Errors
     ///
-    /// [`Refused`] if the record may be lost.
+    /// [`NotAdmitted`] if the record may be lost.
     pub async fn submit_before_reply(mut self, entry: Box<Entry>) -> Result<(), NotAdmitted> {
         let has_left = self.epoch.is_some();
         let durable = self.hand_over(entry);

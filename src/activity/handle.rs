@@ -226,7 +226,7 @@ impl Activity {
     ///
     /// # Errors
     ///
-    /// [`Refused`]: the call must not be sent.
+    /// [`NotAdmitted`]: the call must not be sent.
     pub async fn reserve(&self) -> Result<Slot, NotAdmitted> {
         let shared = &self.shared;
         if shared.is_closed.load(Ordering::Acquire) {

@@ -204,7 +204,7 @@ impl Sessions {
     ///
     /// # Errors
     ///
-    /// [`Full`] when [`MAX_SESSIONS`], or the address's share of them, are in use and none of them
+    /// [`TooManySessions`] when [`MAX_SESSIONS`], or the address's share of them, are in use and none of them
     /// is idle.
     pub fn open(&self, opening: Opening, now_ms: u64) -> Result<Arc<Session>, TooManySessions> {
         let Opening { client, endpoint, principal, source } = opening;

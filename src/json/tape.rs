@@ -63,7 +63,7 @@ impl Scratch {
     /// Reads the one JSON value that `slices` spell together, and hands it to `look`.
     ///
     /// # Errors
-    /// The first [`Fault`] found; `look` was not called then.
+    /// The first [`TapeFault`] found; `look` was not called then.
     pub fn read<'s, R>(
         &mut self,
         slices: impl IntoIterator<Item = &'s [u8], IntoIter: Clone>,
@@ -190,7 +190,7 @@ pub fn lone_string<'a>(node: &'a [Node<'a>; 1]) -> Document<'a> {
 /// `max_depth`: for request bodies, which are read by others afterwards.
 ///
 /// # Errors
-/// The first [`Fault`] found.
+/// The first [`TapeFault`] found.
 pub fn check_unique(json: &[u8], max_depth: usize, scratch: &mut Scratch) -> Result<(), TapeFault> {
     if is_plain(json, max_depth) {
         scratch.settle(json.len());

@@ -108,7 +108,7 @@ impl Inspector {
     ///
     /// # Errors
     ///
-    /// [`Fault`], after which the answer is lost.
+    /// [`AnswerFault`], after which the answer is lost.
     pub fn feed(&mut self, chunk: &Bytes) -> Result<Bytes, AnswerFault> {
         let base = self.scanner.position();
         self.scanner.feed(chunk).map_err(AnswerFault::Malformed)?;
@@ -137,7 +137,7 @@ impl Inspector {
     ///
     /// # Errors
     ///
-    /// [`Fault`], after which the answer is lost.
+    /// [`AnswerFault`], after which the answer is lost.
     pub fn end(&mut self) -> Result<InspectedMessage, AnswerFault> {
         self.scanner.finish().map_err(AnswerFault::Malformed)?;
         let member = match self.scanner.envelope().kind {

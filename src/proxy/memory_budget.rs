@@ -308,7 +308,7 @@ impl Share {
     ///
     /// # Errors
     ///
-    /// [`Full`] when none came free.
+    /// [`OverBudget`] when none came free.
     pub async fn grow(&mut self, bytes: u64) -> Result<(), OverBudget> {
         if self.try_grow(bytes) {
             return Ok(());

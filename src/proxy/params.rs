@@ -109,7 +109,7 @@ fn push_member(
 /// by the client's revision alone.
 ///
 /// # Errors
-/// [`Refused`].
+/// [`MemberRefused`].
 pub fn outcome(
     method: &str,
     client: &Client,

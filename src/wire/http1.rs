@@ -80,7 +80,7 @@ impl ResponseHead {
     /// Takes a head off `input`, past interim answers (RFC 9110 §15.2). `None`: more is needed.
     ///
     /// # Errors
-    /// [`Fault`].
+    /// [`FramingFault`].
     pub fn take(input: &mut BytesMut) -> Result<Option<Self>, FramingFault> {
         loop {
             const START: &[u8] = b"HTTP/1.";
@@ -250,7 +250,7 @@ impl FramedBody {
     /// [ended](Self::has_ended), or more input is needed.
     ///
     /// # Errors
-    /// [`Fault`].
+    /// [`FramingFault`].
     pub fn take(&mut self, input: &mut BytesMut) -> Result<Option<Bytes>, FramingFault> {
         loop {
             match self {

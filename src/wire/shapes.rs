@@ -177,7 +177,7 @@ pub type Edit<'a> = (&'a str, Option<&'a str>);
 /// their members are written too.
 ///
 /// # Errors
-/// [`Refused`].
+/// [`MemberRefused`].
 pub fn sift(
     shape: Shape,
     revision: Revision,
@@ -196,7 +196,7 @@ pub fn sift(
 /// The same for the value of a member `name`; one that nothing is known of is not copied.
 ///
 /// # Errors
-/// [`Refused`].
+/// [`MemberRefused`].
 pub fn sift_value<'a>(
     shape: Shape,
     revision: Revision,
@@ -216,7 +216,7 @@ pub fn sift_value<'a>(
 /// with `edits` to its params.
 ///
 /// # Errors
-/// [`Refused`].
+/// [`MemberRefused`].
 pub fn message(
     message: &[u8],
     revision: Revision,
@@ -349,7 +349,7 @@ fn read(text: &str) -> Result<Members<'_>, MemberRefused> {
 /// Checks an object whose keys are free: none is a variant of one of `keys`, or of another key.
 ///
 /// # Errors
-/// [`Refused`].
+/// [`MemberRefused`].
 pub fn check_free(keys: &[&str], path: &str, text: &str) -> Result<(), MemberRefused> {
     let mut few: [Cow<'_, str>; FEW_KEYS] = Default::default();
     let (mut count, mut ascii) = (0, true);

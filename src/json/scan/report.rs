@@ -20,7 +20,7 @@ impl ScanLimits {
 }
 
 /// What is known of a message so far. Offsets count from the message's first byte, and a field
-/// never changes once it is set (but for a [`Part`]'s end, which is filled in).
+/// never changes once it is set (but for a [`ScannedPart`]'s end, which is filled in).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScannedMessage {
     /// Which of `result`, `error` and `method` the message has; it cannot have two.
