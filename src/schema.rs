@@ -14,3 +14,5 @@ mod reference;
 pub mod tape_json;
 pub mod unusable;
 pub mod violation;
+
+pub use form::SUBSCHEMA_KEYWORDS;

@@ -37,16 +37,9 @@ impl Gap {
     /// The record that says so, and why.
     #[must_use]
     pub fn draft(&self, why: &str, now_ms: u64) -> Draft {
-        let mut draft = Draft::new(Type::Gap, Source::Internal, Status::Error);
-        draft.started = now_ms.saturating_mul(1000);
         let Self { first_lost_seq, last_lost_seq, .. } = self;
-        draft.set(
-            Text::Error,
-            &format!("records {first_lost_seq} to {last_lost_seq} are lost: {why}"),
-        );
-        let metadata = serde_json::to_vec(self).unwrap_or_default();
-        draft.keep(Raw::Metadata, &metadata, metadata.len());
-        draft
+        let text = format!("records {first_lost_seq} to {last_lost_seq} are lost: {why}");
+        draft(self, &text, now_ms)
     }
 
     /// What a record of the type `gap` says.
@@ -83,12 +76,7 @@ impl Unrecorded {
     /// The record that says so.
     #[must_use]
     pub fn draft(&self, now_ms: u64) -> Draft {
-        let mut draft = Draft::new(Type::Gap, Source::Internal, Status::Error);
-        draft.started = now_ms.saturating_mul(1000);
-        draft.set(Text::Error, &self.to_string());
-        let metadata = serde_json::to_vec(self).unwrap_or_default();
-        draft.keep(Raw::Metadata, &metadata, metadata.len());
-        draft
+        draft(self, &self.to_string(), now_ms)
     }
 
     /// What a record of the type `gap` says.
@@ -96,6 +84,16 @@ impl Unrecorded {
     pub fn read(body: &Body) -> Option<Self> {
         serde_json::from_slice(body.metadata.bytes()).ok()
     }
+}
+
+/// A record of the type `gap` that says `what`, in words and as its metadata.
+fn draft(what: &impl Serialize, words: &str, now_ms: u64) -> Draft {
+    let mut draft = Draft::new(Type::Gap, Source::Internal, Status::Error);
+    draft.started = now_ms.saturating_mul(1000);
+    draft.set(Text::Error, words);
+    let metadata = serde_json::to_vec(what).unwrap_or_default();
+    draft.keep(Raw::Metadata, &metadata, metadata.len());
+    draft
 }
 
 impl std::fmt::Display for Unrecorded {

@@ -149,6 +149,15 @@ pub struct Question {
     pub raw_id: Bytes,
 }
 
+#[cfg(test)]
+impl Client {
+    /// A client of the legacy era that offers nothing.
+    pub(crate) fn of_test() -> Arc<Self> {
+        let offered = ClientCapabilities::default();
+        Arc::new(Self::new("s".into(), "", "2025-11-25", Era::Legacy, offered))
+    }
+}
+
 impl Client {
     /// A client that is told log messages of every level in the legacy era, none in the modern.
     #[must_use]

@@ -175,16 +175,6 @@ mod tests {
         br#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info"}}"#,
     );
 
-    fn client() -> Arc<Client> {
-        Arc::new(Client::new(
-            "s".into(),
-            "",
-            "2025-11-25",
-            Era::Legacy,
-            ClientCapabilities::default(),
-        ))
-    }
-
     fn used_by(route: &LogRoute, client: &Arc<Client>, now: Instant) {
         client.was_active(now);
         route.enter(client, now);
@@ -192,7 +182,7 @@ mod tests {
 
     #[test]
     fn the_only_client_is_told_where_it_listens() {
-        let (route, ours, now) = (LogRoute::default(), client(), Instant::now());
+        let (route, ours, now) = (LogRoute::default(), Client::of_test(), Instant::now());
         assert_eq!(route.tell(&LOG, now), Told::Nobody, "nobody uses it");
         used_by(&route, &ours, now);
         assert_eq!(route.tell(&LOG, now), Told::ByItsCall);
@@ -208,12 +198,12 @@ mod tests {
 
     #[test]
     fn of_two_clients_none_is_told() {
-        let (route, ours, now) = (LogRoute::default(), client(), Instant::now());
+        let (route, ours, now) = (LogRoute::default(), Client::of_test(), Instant::now());
         used_by(&route, &ours, now);
         let mut aside = ours.listen();
         let later = now + PRESENT + Duration::from_secs(2);
         // One that has just been there, is there still, or has gone without a word.
-        let other = client();
+        let other = Client::of_test();
         used_by(&route, &other, now);
         assert_eq!(route.tell(&LOG, now), Told::Nobody);
         let in_flight = Arc::clone(&other);
@@ -227,7 +217,7 @@ mod tests {
         assert_eq!(route.tell(&LOG, later + PRESENT * 2), Told::Already);
         aside.try_recv().unwrap();
         // Whoever listens is there, and a call from elsewhere counts as a client.
-        let listening = client();
+        let listening = Client::of_test();
         used_by(&route, &listening, now);
         let other_aside = listening.listen();
         assert_eq!(route.tell(&LOG, later), Told::Nobody);
@@ -242,8 +232,8 @@ mod tests {
 
     #[test]
     fn who_ends_its_session_makes_room_at_once() {
-        let (route, ours, now) = (LogRoute::default(), client(), Instant::now());
-        let other = client();
+        let (route, ours, now) = (LogRoute::default(), Client::of_test(), Instant::now());
+        let other = Client::of_test();
         used_by(&route, &other, now);
         used_by(&route, &ours, now);
         assert_eq!(route.tell(&LOG, now), Told::Nobody);
@@ -255,12 +245,12 @@ mod tests {
     #[test]
     fn a_crowd_is_told_nothing_and_costs_no_more() {
         let (route, now) = (LogRoute::default(), Instant::now());
-        let crowd: Vec<_> = (0..=MAX_USERS).map(|_| client()).collect();
+        let crowd: Vec<_> = (0..=MAX_USERS).map(|_| Client::of_test()).collect();
         crowd.iter().for_each(|client| used_by(&route, client, now));
         assert_eq!(route.users.lock().unwrap().all.len(), MAX_USERS);
         crowd.iter().for_each(|client| client.leave());
         drop(crowd);
-        let ours = client();
+        let ours = Client::of_test();
         used_by(&route, &ours, now);
         assert_eq!(route.tell(&LOG, now), Told::Nobody);
         let later = now + CROWDED;

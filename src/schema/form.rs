@@ -39,7 +39,7 @@ const COMPARED: [&str; 2] = ["const", "enum"];
 const SILENT: [&str; 3] = ["default", "examples", "contentSchema"];
 
 /// Keywords that hold a subschema, or a list of them.
-const SCHEMA: [&str; 16] = [
+pub const SUBSCHEMA_KEYWORDS: [&str; 16] = [
     "allOf",
     "anyOf",
     "oneOf",
@@ -68,7 +68,9 @@ pub(super) fn holds(kind: Holds, name: &str) -> Holds {
     match kind {
         Holds::Schema if among(&DEFINITIONS) || among(&SCHEMAS) => Holds::Schemas,
         Holds::Schema if among(&COMPARED) || among(&["default", "examples"]) => Holds::Value,
-        Holds::Schema | Holds::Schemas if kind == Holds::Schemas || among(&SCHEMA) => Holds::Schema,
+        Holds::Schema | Holds::Schemas if kind == Holds::Schemas || among(&SUBSCHEMA_KEYWORDS) => {
+            Holds::Schema
+        }
         Holds::Schema | Holds::Schemas | Holds::Unknown => Holds::Unknown,
         Holds::Value => Holds::Value,
     }

@@ -13,29 +13,11 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 
 use crate::json::members::{members, string};
+use crate::schema::SUBSCHEMA_KEYWORDS;
 use crate::wire::headers::{Form, PARAM_PREFIX, decimal};
 
 const ANNOTATION: &str = "x-mcp-header";
 
-/// Keywords whose value is a schema, or an array of them.
-const SCHEMAS: [&str; 16] = [
-    "items",
-    "prefixItems",
-    "additionalItems",
-    "unevaluatedItems",
-    "contains",
-    "additionalProperties",
-    "unevaluatedProperties",
-    "propertyNames",
-    "allOf",
-    "anyOf",
-    "oneOf",
-    "not",
-    "if",
-    "then",
-    "else",
-    "contentSchema",
-];
 /// Keywords whose value is an object of schemas; `properties` is another matter.
 const MAPS: [&str; 5] =
     ["$defs", "definitions", "patternProperties", "dependentSchemas", "dependencies"];
@@ -179,10 +161,10 @@ fn place(
             (map, Value::Object(schemas)) if MAPS.contains(&map) => {
                 elsewhere(schemas.values(), headers)?;
             }
-            (keyword, Value::Array(schemas)) if SCHEMAS.contains(&keyword) => {
+            (keyword, Value::Array(schemas)) if SUBSCHEMA_KEYWORDS.contains(&keyword) => {
                 elsewhere(schemas.iter(), headers)?;
             }
-            (keyword, schema) if SCHEMAS.contains(&keyword) => {
+            (keyword, schema) if SUBSCHEMA_KEYWORDS.contains(&keyword) => {
                 elsewhere(std::iter::once(schema), headers)?;
             }
             // What else is there is no schema, a `$ref` is not followed.

@@ -6,7 +6,7 @@ use std::path::Path;
 use mcpproxy::activity::store::{Space, Store};
 use mcpproxy::activity::{
     Activity, Config, Decision, Draft, Durability, Entry, Filter, Operation, Page, Period, Policy,
-    Raw, Record, Slot, Source, Status, Text, Type, Verdict, salvage, verify,
+    Raw, Record, Slot, Source, Status, Text, Type, Verdict, Writer, salvage, verify,
 };
 
 use crate::support::{NEW_YEAR, files, open, slot, wait};
@@ -37,6 +37,25 @@ fn end((slot, mut entry): (Slot, Box<Entry>)) {
     entry.draft.status = Status::Success;
     entry.draft.keep(Raw::Response, b"done", 1024);
     drop(slot.submit(entry));
+}
+
+/// A call that reads, killed as it is now, is on record as unknown if it has left its mark; ended, it
+/// is on record as what it was.
+fn check_mark(
+    dir: &Path,
+    (activity, writer): (Activity, Writer),
+    call: (Slot, Box<Entry>),
+    has_mark: bool,
+) {
+    activity.flush().unwrap();
+    let copy = killed(dir);
+    end(call);
+    assert_eq!(shown(&listed(&activity)), [("read", Status::Success, CALL)]);
+    writer.close().unwrap();
+    let (after, writer) = open(copy.path());
+    let expected: &[_] = if has_mark { &[("read", Status::Unknown, CALL)] } else { &[] };
+    assert_eq!(shown(&listed(&after)), expected);
+    writer.close().unwrap();
 }
 
 /// The log as a process that is killed now leaves it.
@@ -167,15 +186,7 @@ fn act_1_calls_that_only_read_leave_a_mark_where_they_are_to() {
         let (activity, writer) = Activity::open(dir.path(), config).unwrap();
         let (mut slot, mut entry) = (slot(&activity), known("read", Operation::Read));
         wait(slot.begin(&mut entry)).unwrap();
-        activity.flush().unwrap();
-        let copy = killed(dir.path());
-        end((slot, entry));
-        assert_eq!(shown(&listed(&activity)), [("read", Status::Success, CALL)]);
-        writer.close().unwrap();
-        let (after, writer) = open(copy.path());
-        let expected: &[_] = if mark_reads { &[("read", Status::Unknown, CALL)] } else { &[] };
-        assert_eq!(shown(&listed(&after)), expected);
-        writer.close().unwrap();
+        check_mark(dir.path(), (activity, writer), (slot, entry), mark_reads);
     }
 }
 
@@ -189,15 +200,7 @@ fn act_3_a_reply_whose_record_takes_longer_leaves_a_mark() {
             slot.replied();
         }
         slot.record_is_late(&mut entry);
-        activity.flush().unwrap();
-        let copy = killed(dir.path());
-        end((slot, entry));
-        assert_eq!(shown(&listed(&activity)), [("read", Status::Success, CALL)]);
-        writer.close().unwrap();
-        let (after, writer) = open(copy.path());
-        let expected: &[_] = if has_left { &[("read", Status::Unknown, CALL)] } else { &[] };
-        assert_eq!(shown(&listed(&after)), expected);
-        writer.close().unwrap();
+        check_mark(dir.path(), (activity, writer), (slot, entry), has_left);
     }
 }
 

@@ -75,21 +75,10 @@ fn only_living<'a>(uri: &str, clients: &'a mut Vec<Weak<Client>>) -> &'a mut Vec
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::upstream::{ClientCapabilities, Era};
-
-    fn client() -> Arc<Client> {
-        Arc::new(Client::new(
-            "s".into(),
-            "",
-            "2025-11-25",
-            Era::Legacy,
-            ClientCapabilities::default(),
-        ))
-    }
 
     #[test]
     fn a_subscription_ends_with_its_last_client() {
-        let (all, first, second) = (Subscribers::default(), client(), client());
+        let (all, first, second) = (Subscribers::default(), Client::of_test(), Client::of_test());
         assert!(all.leave("a:b", &first), "nobody had it");
         for client in [&first, &first, &second] {
             all.enter("a:b", client).unwrap();
@@ -104,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_client_has_so_many_and_no_more() {
-        let (all, client) = (Subscribers::default(), client());
+        let (all, client) = (Subscribers::default(), Client::of_test());
         let full = (0..MAX_RESOURCES).find(|n| all.enter(&n.to_string(), &client).is_err());
         let full = full.expect("a client's own limit is lower").to_string();
         assert!(!client.is_subscribed(&full));
