@@ -37,6 +37,7 @@ pub mod json;
 pub mod os;
 pub mod output;
 pub mod page;
+pub mod policy;
 pub mod proxy;
 pub mod reference;
 pub mod schema;

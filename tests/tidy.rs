@@ -3,6 +3,8 @@
 //! Reads the sources as text, simply: it does not parse Rust, and a line that tries to fool it can.
 //! Every checker is tried on bad snippets below, so that none of them is blind.
 
+#[path = "tidy/circles.rs"]
+mod circles;
 #[path = "tidy/types.rs"]
 mod types;
 
@@ -11,8 +13,8 @@ use std::path::Path;
 
 /// The modules of each floor, lowest first. A file may use its own module and lower floors.
 const FLOORS: &[&[&str]] = &[
-    &["json", "wire", "os", "reference"],
-    &["tool", "intent", "schema", "output", "secrets"],
+    &["json", "wire", "mcp", "io", "os", "reference"],
+    &["tool", "intent", "policy", "schema", "output", "secrets"],
     &["catalog", "activity", "telemetry"],
     &["upstream"],
     &["proxy"],
@@ -28,6 +30,8 @@ const SIDEWAYS: &[(&str, &str)] = &[
     ("tool", "output"),     // and the policy for its answers
     ("intent", "tool"),     // the gate looks at the tool
     ("intent", "output"),   // its tests build one
+    ("policy", "intent"),   // admission asks the gate
+    ("policy", "tool"),     // and looks at the tool
     ("output", "tool"),     // how an answer is treated depends on its tool
     ("output", "schema"),   // a verdict holds a violation
     ("api", "downstream"),  // both are HTTP: bodies and guards are shared

@@ -16,9 +16,9 @@ use crate::downstream::http::{
 };
 use crate::downstream::in_flight::{Taken, Watched};
 use crate::downstream::listen;
-use crate::downstream::principal::Principal;
 use crate::downstream::replay::{EventId, StreamKind};
 use crate::downstream::session::{Opening, Session, Sessions, fresh_id};
+use crate::downstream::session_key::SessionKey;
 use crate::proxy::Worker;
 use crate::proxy::client::Client;
 use crate::proxy::dispatch::{
@@ -145,7 +145,7 @@ fn open(post: &Post<'_>, accepted: Initialize) -> Response<Body> {
             client_capabilities,
         ),
         endpoint: post.endpoint,
-        principal: Principal::of(post.head),
+        key: SessionKey::of(post.head),
         source: post.connection.source,
     };
     match post.sessions.open(opening, post.now_ms) {

@@ -15,8 +15,8 @@ use tokio::sync::{Semaphore, broadcast, watch};
 
 use crate::catalog::snapshot::Notice;
 use crate::downstream::in_flight::{InFlight, Owner};
-use crate::downstream::principal::Principal;
 use crate::downstream::replay::ReplayStreams;
+use crate::downstream::session_key::SessionKey;
 use crate::downstream::source::Source;
 use crate::proxy::client::{Client, Endpoint};
 
@@ -60,7 +60,7 @@ pub struct Session {
     source: Source,
     /// Something was asked in it.
     used: AtomicBool,
-    principal: Principal,
+    key: SessionKey,
     connections: Mutex<Vec<Weak<InFlight>>>,
     used_ms: AtomicU64,
     ended: AtomicBool,
@@ -96,7 +96,7 @@ impl Session {
     /// used with the same one.
     #[must_use]
     pub fn belongs_to(&self, head: &http::request::Parts) -> bool {
-        self.principal.is(head)
+        self.key.is(head)
     }
 
     /// Whose its calls are.
@@ -188,7 +188,7 @@ pub struct Opening {
     /// Where.
     pub endpoint: Endpoint,
     /// On whose behalf.
-    pub principal: Principal,
+    pub key: SessionKey,
     /// From where.
     pub source: Source,
 }
@@ -207,7 +207,7 @@ impl Sessions {
     /// [`TooManySessions`] when [`MAX_SESSIONS`], or the address's share of them, are in use and none of them
     /// is idle.
     pub fn open(&self, opening: Opening, now_ms: u64) -> Result<Arc<Session>, TooManySessions> {
-        let Opening { client, endpoint, principal, source } = opening;
+        let Opening { client, endpoint, key, source } = opening;
         self.make_room(source, now_ms)?;
         let session = Arc::new(Session {
             client: Arc::new(client),
@@ -218,7 +218,7 @@ impl Sessions {
             source,
             used: AtomicBool::new(false),
             owner: Owner::session(self.opened.fetch_add(1, Ordering::Relaxed)),
-            principal,
+            key,
             connections: Mutex::default(),
             used_ms: AtomicU64::new(now_ms),
             ended: AtomicBool::new(false),
@@ -375,7 +375,7 @@ mod tests {
         let id = fresh_id(n.to_be_bytes());
         let client =
             Client::new(id, "ide", "2025-11-25", Era::Legacy, ClientCapabilities::default());
-        let (principal, source) = (Principal::default(), Source::Loopback);
+        let (key, source) = (SessionKey::default(), Source::Loopback);
         Opening { client, endpoint: Endpoint::Search, principal, source }
     }
 

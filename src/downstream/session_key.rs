@@ -9,12 +9,12 @@ use subtle::ConstantTimeEq;
 /// The headers a key may stand in.
 const API_KEY: http::HeaderName = http::HeaderName::from_static("x-api-key");
 
-/// The principal that a session belongs to; no other may use it.
+/// The key that a session belongs to; no other may use it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Principal(Option<[u8; 32]>);
+pub struct SessionKey(Option<[u8; 32]>);
 
-impl Principal {
-    /// The principal of a request.
+impl SessionKey {
+    /// The key of a request.
     #[must_use]
     pub fn of(head: &Parts) -> Self {
         let bearer = |value: &http::HeaderValue| {
@@ -53,14 +53,14 @@ mod tests {
 
     #[test]
     fn a_session_is_used_with_the_key_it_was_opened_with() {
-        let ours = Principal::of(&head("/mcp", "x-api-key", "secret"));
+        let ours = SessionKey::of(&head("/mcp", "x-api-key", "secret"));
         assert!(ours.is(&head("/mcp", "authorization", "bearer  secret")), "wherever it stands");
         assert!(ours.is(&head("/mcp?x=1&apikey=s%65cret", "accept", "*/*")));
         for other in ["", "Secret", "secret2"] {
             assert!(!ours.is(&head("/mcp", "x-api-key", other)), "{other}");
         }
         assert!(!ours.is(&head("/mcp", "accept", "*/*")));
-        let anyone = Principal::of(&head("/mcp", "accept", "*/*"));
+        let anyone = SessionKey::of(&head("/mcp", "accept", "*/*"));
         assert!(anyone.is(&head("/mcp", "x-api-key", "secret")));
     }
 }
