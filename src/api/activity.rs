@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use jiff::Timestamp;
 use serde::Serialize;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::{IntoParams, IntoResponses, ToSchema};
 
 use super::query_parameters::{BadQuery, Query};
 use super::response::{ApiError, Success, encode};
@@ -83,6 +83,19 @@ pub(super) struct SummaryParameters {
     period: Period,
 }
 
+/// Why the log gives no answer.
+#[derive(IntoResponses)]
+#[expect(dead_code, reason = "only described: `ask` makes them")]
+enum LogFailures {
+    #[response(status = 500, description = "The log cannot be read")]
+    Unreadable,
+    #[response(
+        status = 503,
+        description = "Records on their way to the log did not arrive in time"
+    )]
+    Late,
+}
+
 /// Lists records, newest first.
 #[utoipa::path(
     get,
@@ -92,8 +105,7 @@ pub(super) struct SummaryParameters {
     params(FilterParameters, PageParameters),
     responses(
         (status = 200, description = "A page of records", body = Success<Listing>),
-        (status = 500, description = "The log cannot be read"),
-        (status = 503, description = "Records on their way to the log did not arrive in time"),
+        LogFailures,
     )
 )]
 pub(super) async fn list(worker: &Worker, mut query: Query) -> Result<Bytes, ApiError> {
@@ -129,8 +141,7 @@ pub(super) async fn list(worker: &Worker, mut query: Query) -> Result<Bytes, Api
     responses(
         (status = 200, description = "The record", body = Success<Detail>),
         (status = 404, description = "There is no such record, or no longer"),
-        (status = 500, description = "The log cannot be read"),
-        (status = 503, description = "Records on their way to the log did not arrive in time"),
+        LogFailures,
     )
 )]
 pub(super) async fn record(worker: &Worker, query: Query, id: &str) -> Result<Bytes, ApiError> {
@@ -153,8 +164,7 @@ pub(super) async fn record(worker: &Worker, query: Query, id: &str) -> Result<By
     params(SummaryParameters),
     responses(
         (status = 200, description = "The summary", body = Success<Summary>),
-        (status = 500, description = "The log cannot be read"),
-        (status = 503, description = "Records on their way to the log did not arrive in time"),
+        LogFailures,
     )
 )]
 pub(super) async fn summary(
@@ -179,8 +189,7 @@ pub(super) async fn summary(
     operation_id = "verifyActivity",
     responses(
         (status = 200, description = "What was found", body = Success<Report>),
-        (status = 500, description = "The log cannot be read"),
-        (status = 503, description = "Records on their way to the log did not arrive in time"),
+        LogFailures,
     )
 )]
 pub(super) async fn verify(worker: &Worker, query: Query) -> Result<Bytes, ApiError> {
@@ -210,7 +219,11 @@ struct Detail<'a> {
     activity: &'a Record,
 }
 
-/// Asks the log on a thread that may wait.
+/// Runs a query of the log on a thread that may block.
+///
+/// # Errors
+///
+/// 503 if records on their way to the log do not arrive in time, 500 if the log cannot be read.
 pub(super) async fn ask<T: Send + 'static>(
     worker: &Worker,
     question: impl FnOnce(&Activity) -> Result<T, QueryError> + Send + 'static,
