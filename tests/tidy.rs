@@ -64,7 +64,7 @@ const HTTP: &[&str] = &[
     "src/api.rs",
     "src/server.rs",
     "src/cli/http_client.rs",
-    "src/cli/bridge/link.rs",
+    "src/cli/identity.rs",
     "src/upstream/oauth/client.rs",
 ];
 
