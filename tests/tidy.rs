@@ -63,8 +63,8 @@ const HTTP: &[&str] = &[
     "src/api/",
     "src/api.rs",
     "src/server.rs",
-    "src/cli/http.rs",
-    "src/cli/bridge/link.rs",
+    "src/cli/http_client.rs",
+    "src/cli/identity.rs",
     "src/upstream/oauth/client.rs",
 ];
 
