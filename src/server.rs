@@ -16,7 +16,6 @@ mod offline_log;
 mod signals;
 mod tracked_socket;
 mod worker_thread;
-mod write_timeout;
 
 use std::convert::Infallible;
 use std::io;
@@ -48,13 +47,14 @@ use crate::downstream::body::Body;
 use crate::downstream::host_check::{BadEntry, HostCheck};
 use crate::downstream::http::{self as mcp, ClientConnection};
 use crate::downstream::session::Sessions;
+use crate::io::clock;
+use crate::io::write_timeout::WriteTimeout;
 use crate::os::descriptors;
 use crate::page;
 use crate::proxy::dropped_members::DroppedMembers;
 use crate::proxy::validation_pool::ValidationPool;
 use crate::proxy::{Proxy, Worker, log_routing, passthrough};
 use crate::telemetry::{Calls, Lines};
-use crate::upstream::clock;
 
 use self::accept::{accept, max_connections};
 use self::connection_limit::{ConnectionSlot, ConnectionSlots};
@@ -63,7 +63,6 @@ pub use self::signals::{Hurry, Signals, ended_by_signal, outlive_terminal};
 use self::tracked_socket::{TrackedBody, TrackedSocket};
 pub use self::worker_thread::local_runtime;
 use self::worker_thread::{Ends, WorkerThread};
-use self::write_timeout::WriteTimeout;
 
 /// A client has this long to send a request's head.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);

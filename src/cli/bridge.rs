@@ -32,10 +32,10 @@ use self::reply_messages::ServerMessage;
 use self::server_session::{DeliveryError, ServerSession, refusal, refused};
 use super::http_client::{HttpClient, HttpReply};
 use crate::downstream::lines::Lines;
+use crate::mcp::headers::SESSION_ID;
+use crate::mcp::jsonrpc::{self, Code};
 use crate::proxy::shutdown::CUT_OFF;
 use crate::server::DRAIN_TIMEOUT;
-use crate::wire::headers::SESSION_ID;
-use crate::wire::jsonrpc::{self, Code};
 
 /// Requests of the client under way at once; further lines wait in the pipe.
 const MAX_REQUESTS: usize = 256;

@@ -23,7 +23,7 @@ use tokio::net::TcpStream;
 
 use super::identity::{NotProven, prove};
 use crate::api::SOURCE;
-use crate::wire::headers::LAST_EVENT_ID;
+use crate::mcp::headers::LAST_EVENT_ID;
 
 /// Most time for a connection to be made; the server is near.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -28,7 +28,6 @@ const KNOTTED: &[&str] = &[
     "telemetry",
     "tool",
     "upstream",
-    "wire",
 ];
 
 /// Re-exports are followed this far.

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 
-use crate::wire::headers::{PROTOCOL_VERSION, SESSION_ID};
+use crate::mcp::headers::{PROTOCOL_VERSION, SESSION_ID};
 
 /// The agreement in force, if there is one.
 #[derive(Default)]

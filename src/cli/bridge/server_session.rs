@@ -15,7 +15,7 @@ use super::agreement::Agreement;
 use super::client_message::{self, ClientMessage, ClientMessageKind};
 use super::reply_messages::{LongMessages, ReplyMessages};
 use crate::cli::http_client::{HttpClient, HttpReply, RequestError, hint};
-use crate::wire::headers::SESSION_ID;
+use crate::mcp::headers::SESSION_ID;
 
 /// A server that is being restarted has this long to listen again before a request fails.
 const RESTART_WAIT: Duration = Duration::from_secs(3);

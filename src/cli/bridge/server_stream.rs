@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use super::reply_messages::ServerMessage;
 use super::server_session::ServerSession;
-use crate::wire::headers::{LAST_EVENT_ID, SESSION_ID};
+use crate::mcp::headers::{LAST_EVENT_ID, SESSION_ID};
 
 /// How long to wait before asking for the stream again, unless the server says how long.
 const STREAM_RETRY: Duration = Duration::from_secs(1);

@@ -4,10 +4,11 @@ use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method};
 
 use crate::cli::http_client::{HttpAnswer, HttpClient, RequestError};
-use crate::wire::headers::{PROTOCOL_VERSION, SESSION_ID};
+use crate::mcp::headers::{PROTOCOL_VERSION, SESSION_ID};
+use crate::mcp::revisions::Revision;
 
 /// The protocol revision that the demo speaks.
-const MCP_REVISION: &str = "2025-06-18";
+const MCP_REVISION: &str = Revision::June2025.name();
 
 /// A session that was opened.
 #[derive(Debug)]
