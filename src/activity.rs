@@ -23,7 +23,6 @@ mod damaged;
 mod durable;
 pub mod file_checksums;
 mod forward_scan;
-mod fragment;
 pub mod gap;
 pub mod handle;
 pub mod live;
