@@ -81,8 +81,15 @@ const PURE: &[&str] = &[
     "src/schema",
     "src/output",
     "src/secrets",
-    "src/activity/record.rs",
+    "src/activity/bytes.rs",
+    "src/activity/codec.rs",
+    "src/activity/gap.rs",
     "src/activity/query.rs",
+    "src/activity/record",
+    "src/activity/redact",
+    "src/activity/segment.rs",
+    "src/activity/show.rs",
+    "src/activity/stats",
     "src/upstream/pending.rs",
 ];
 

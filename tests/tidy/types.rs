@@ -18,12 +18,9 @@ const TWICE: &[(&str, &str)] = &[
     ("a command of ours as it is typed, beside one that a text quotes", "Command"),
     (
         "one thing at two stages: as written and as read, as kept and as shown",
-        "Body Document Filter Live Member Members Page Pattern Target Text View",
+        "Body Document Filter Live Member Members Page Pattern Target View",
     ),
-    (
-        "small words of one file each, used there and by its parent",
-        "Asked Found Next Opened Peer Start Step",
-    ),
+    ("small words of one file each, used there and by its parent", "Asked Peer Start Step"),
 ];
 
 /// The types that `text` makes known outside of its module.

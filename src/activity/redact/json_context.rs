@@ -1,14 +1,14 @@
-//! Where in a JSON text we are: what the objects and lists around a value say of it. Pure.
+//! The objects and lists around a place in a JSON text, and what they say of a value there. Pure.
 //!
 //! It knows names and values that stand side by side, `{"name":"Authorization","value":…}` in
 //! either order, `["Authorization","…"]`, and lists of arguments, `["--password","…"]`. It does
 //! not check that a text is JSON.
 
+use super::json_fragment::{after_nested, span, split_space, split_string, unescape};
 use super::keys::{Keys, fold};
-use super::options::{Command, Next};
-use crate::activity::fragment::{after_nested, span, split_space, split_string, unescape};
+use super::options::{Command, OptionValue};
 
-/// What lies deeper is not told apart.
+/// Objects and lists that lie deeper are counted only.
 const MAX_FRAMES: usize = 64;
 /// The name that belongs to a value is looked for in so many bytes after the value's beginning.
 const MAX_SIBLINGS: usize = 512;
@@ -38,7 +38,8 @@ const NAMES: &[&[u8]] = &[
     b"element",
     b"placeholder",
 ];
-/// Keys whose value belongs to the name beside it. The quick look knows how they end.
+/// Keys whose value belongs to the name beside it. The prefilter relies on their last word, `value` or
+/// `val`.
 const VALUES: &[&[u8]] = &[b"value", b"val", b"stringvalue", b"rawvalue"];
 /// The same, but only behind the name: before it they are ordinary.
 const VALUES_BEHIND: &[&[u8]] = &[b"values", b"content", b"data", b"default", b"text"];
@@ -74,7 +75,7 @@ enum Pending {
     /// The string before names a secret; the first of its list, or not.
     Named { first: bool },
     /// The string before is an option.
-    Option(Next),
+    Option(OptionValue),
 }
 
 /// An object or a list that is open.
@@ -115,18 +116,18 @@ pub(super) enum Role {
     Value { behind: bool },
 }
 
-/// The place that is being read.
+/// The place that is being read, with all that is open around it.
 #[derive(Debug, Default)]
-pub(super) struct Level {
+pub(super) struct JsonContext {
     top: Frame,
     below: Vec<Frame>,
-    /// Objects and lists that are open and not told apart.
+    /// Open objects and lists beyond [`MAX_FRAMES`].
     deeper: usize,
     /// The last key has a list of names.
     names: bool,
 }
 
-impl Level {
+impl JsonContext {
     /// Takes up text between strings and words.
     pub(super) fn pass(&mut self, gap: &[u8]) {
         for byte in gap {
@@ -222,7 +223,7 @@ impl Level {
         top.pending = Pending::Any;
         if content.first() == Some(&b'-') {
             match top.command.next(content, keys) {
-                Next::Attached(stays) => take = Take::After(stays),
+                OptionValue::Attached(stays) => take = Take::After(stays),
                 next => top.pending = Pending::Option(next),
             }
         } else if !top.names && !self.below.is_empty() && keys.is_sensitive(content) {
@@ -244,7 +245,7 @@ fn is_name(text: &[u8]) -> bool {
 fn is_named_later(text: &[u8], cut: bool, keys: &Keys) -> bool {
     let window = text.get(..MAX_SIBLINGS).unwrap_or(text);
     let whole = window.len() == text.len();
-    // What was cut off may have told.
+    // The name may have been cut off.
     let unknown = whole && cut;
     let mut rest = after_value(window);
     while let Some((b',', members)) = split_space(rest).1.split_first() {

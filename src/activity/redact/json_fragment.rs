@@ -1,4 +1,4 @@
-//! Reading what may be JSON, whole or cut, without failing: strings, escapes, nesting. Pure.
+//! Strings, escapes and nesting in a text that may be JSON, whole or cut. Nothing here fails. Pure.
 
 use std::borrow::Cow;
 
@@ -24,12 +24,12 @@ pub(super) fn split_space(text: &[u8]) -> (&[u8], &[u8]) {
     text.split_at(span(text, |byte| byte.is_ascii_whitespace()))
 }
 
-/// How many bytes at the start all hold.
+/// The number of bytes at the start for which `holds` is true.
 pub(super) fn span(text: &[u8], mut holds: impl FnMut(u8) -> bool) -> usize {
     text.iter().position(|byte| !holds(*byte)).unwrap_or(text.len())
 }
 
-/// What a string's inside stands for; a broken escape stands for nothing.
+/// The text that the inside of a string stands for; a broken escape stands for nothing.
 pub(super) fn unescape(inner: &[u8]) -> Cow<'_, [u8]> {
     if memchr(b'\\', inner).is_none() {
         return Cow::Borrowed(inner);
