@@ -62,7 +62,7 @@ const HTTP: &[&str] = &[
     "src/downstream/body.rs",
     "src/api/",
     "src/api.rs",
-    "src/server.rs",
+    "src/server/connection.rs",
     "src/cli/http.rs",
     "src/cli/bridge/link.rs",
     "src/upstream/oauth/client.rs",

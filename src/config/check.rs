@@ -8,9 +8,10 @@ use std::path::Path;
 
 use nix::unistd::{AccessFlags, access};
 
-use super::problem::Findings;
+use super::findings::Findings;
+use super::parse::{Parsed, wrong};
 use super::servers::Server;
-use super::{Config, Parsed, wrong};
+use super::values::Config;
 use crate::upstream::Mistake;
 
 /// Adds what is found to what was read. Of a server that is disabled it is a warning.

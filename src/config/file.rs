@@ -1,7 +1,7 @@
 //! The config file on disk: where it is, who may read it, and the API key that is put into it.
 //!
 //! A key is made at the first start and written into the text as it stands: the operator's order,
-//! indentation and odd spacing stay. What the text means is [`super::parse`]'s.
+//! indentation and odd spacing stay. What the text means is `parse`'s.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -9,9 +9,12 @@ use std::path::{Path, PathBuf};
 
 use jsonc_parser::common::Ranged;
 
+use super::check;
 use super::document::ConfigDocument;
+use super::parse::{Flags, Parsed, expand_home, parse_all};
 use super::problem::{Problem, Severity};
-use super::{ApiKey, Config, Flags, Parsed, check, parse_all};
+use super::sections::ApiKey;
+use super::values::Config;
 use crate::os::private;
 
 /// Most bytes of a config file.
@@ -148,17 +151,6 @@ pub fn locate(
             "HOME is not set, so the default file cannot be found: name one",
         )
     })
-}
-
-/// `path` with a leading `~` replaced; `None` if that leads nowhere.
-pub(super) fn expand_home(path: &Path, env: &impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
-    match path.strip_prefix("~") {
-        Err(_) => Some(path.to_owned()),
-        Ok(rest) => {
-            let home = env("HOME").filter(|home| !home.is_empty())?;
-            Some(Path::new(&home).join(rest))
-        }
-    }
 }
 
 fn read(path: &Path) -> io::Result<(String, u32)> {

@@ -1,10 +1,16 @@
 //! The config as a whole: defaults, what is wrong with one, and how file, environment and flags add
 //! up.
 
+use std::path::Path;
+
+use super::findings::MAX_PROBLEMS;
+use super::known_keys::KNOWN_KEYS;
 use super::*;
-use crate::config::reading::KNOWN_KEYS;
+use crate::activity;
+use crate::intent;
 use crate::intent::Requirement;
 use crate::output::{Mode, Policy};
+use crate::proxy::era::Offered;
 use crate::schema;
 
 fn home(name: &str) -> Option<String> {
@@ -174,7 +180,7 @@ fn problems_without_end_are_bounded() {
     let many: Vec<String> = (0..5000).map(|at| format!("\"s{at}\": 1")).collect();
     let text = format!("{{\"mcpServers\": {{{}}}}}", many.join(","));
     let refused = parse(&text, &home, &Flags::default()).unwrap_err();
-    assert_eq!(refused.len(), problem::MAX_PROBLEMS);
+    assert_eq!(refused.len(), MAX_PROBLEMS);
 }
 
 #[test]

@@ -1,37 +1,16 @@
-//! The control plane: its runtime, the upstreams that are set going on it, and what happens to them
-//! as records.
+//! The control plane: the upstreams that are set going on it, and what happens to them as records.
 
-use std::io;
 use std::sync::Arc;
 
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 
-use super::{audit_events, audit_log, cores};
+use super::{audit_events, audit_log};
 use crate::activity::Activity;
 use crate::catalog::snapshot::Catalog;
 use crate::config::Config;
 use crate::secrets::Secrets;
 use crate::upstream::reaper::Reaper;
 use crate::upstream::supervisor::{Event, Supervisor};
-
-/// Threads for what blocks, beside one for each core, on which large answers are judged: logins and
-/// sets of tools on disk, compiling. Hundreds of servers at once would be hundreds of heaps, and no
-/// faster.
-const BLOCKING_THREADS: usize = 8;
-
-/// The control plane's runtime.
-///
-/// # Errors
-///
-/// When the system gives no thread or no event queue.
-pub(super) fn runtime() -> io::Result<Runtime> {
-    Builder::new_multi_thread()
-        .worker_threads(1)
-        .max_blocking_threads(BLOCKING_THREADS + cores())
-        .thread_name("control")
-        .enable_all()
-        .build()
-}
 
 /// Takes up the tools known from earlier, beside the upstreams (FR-A1).
 pub(super) fn restore(catalog: &Arc<Catalog>, activity: &Activity, control: &Runtime) {

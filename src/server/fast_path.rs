@@ -26,7 +26,6 @@ use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
-use super::HEADER_TIMEOUT;
 use super::tracked_socket::TrackedSocket;
 use super::write_timeout::WriteTimeout;
 use crate::downstream::body::Body;
@@ -37,6 +36,8 @@ use crate::wire::buffer_pool::BufferPool;
 use crate::wire::http1::post::{PostHead, Start};
 use crate::wire::splice::Splice;
 
+/// A client has this long to send a request's head.
+pub(super) const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a connection may be idle between requests.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 /// Bytes of a head; a longer one is hyper's to refuse.

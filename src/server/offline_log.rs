@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{App, StartError};
+use super::app::{App, StartError};
 use crate::activity::Activity;
 use crate::catalog;
 use crate::config::Config;

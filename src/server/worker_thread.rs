@@ -14,12 +14,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
-use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use super::connection;
 use super::connection_limit::ConnectionSlot;
-use super::{CUT_GRACE, DRAIN_TIMEOUT, Hurry, Shared, connection};
+use super::runtime::local_runtime;
+use super::shared::Shared;
+use super::shutdown::{CUT_GRACE, DRAIN_TIMEOUT, Hurry};
 use crate::proxy::Worker;
 
 /// Sockets on their way to one worker.
@@ -77,15 +79,6 @@ impl WorkerThread {
     }
 }
 
-/// A runtime for one thread, whose tasks need not be `Send`.
-///
-/// # Errors
-///
-/// When the system gives no event queue.
-pub fn local_runtime() -> io::Result<tokio::runtime::LocalRuntime> {
-    Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
-}
-
 /// What tells a worker to end: to let calls finish, and not to wait for them.
 pub(super) struct Ends {
     pub(super) drain: watch::Receiver<bool>,
@@ -131,7 +124,7 @@ async fn work(
         let ending = worker.ending.clone();
         let task = connections.spawn_local(ending.attend(async move {
             let _open = Open(counted);
-            if let Err(error) = connection(shared, worker, socket, &place, drain).await {
+            if let Err(error) = connection::serve(shared, worker, socket, &place, drain).await {
                 tracing::debug!(%error, "a connection ended badly");
             }
         }));

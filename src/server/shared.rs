@@ -1,0 +1,34 @@
+//! What every request may need, shared by all workers.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::api;
+use crate::downstream::host_check::HostCheck;
+use crate::downstream::session::Sessions;
+use crate::proxy::Proxy;
+use crate::upstream::clock;
+
+/// What every request may need, shared by all workers.
+#[derive(Debug)]
+pub struct Shared {
+    /// The pipeline.
+    pub proxy: Arc<Proxy>,
+    /// Sessions of `/mcp`.
+    pub sessions: Arc<Sessions>,
+    /// Who may speak to us from a browser.
+    pub host_check: HostCheck,
+    /// What the REST interface needs.
+    pub api: api::State,
+    /// `require_mcp_auth`
+    pub require_mcp_auth: bool,
+    /// The origin of session times.
+    pub started: Instant,
+}
+
+impl Shared {
+    pub(super) fn now_ms(&self) -> u64 {
+        let since = clock::lately().saturating_duration_since(self.started);
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+}
