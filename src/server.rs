@@ -29,7 +29,6 @@ mod shutdown;
 mod signals;
 mod tracked_socket;
 mod worker_thread;
-mod write_timeout;
 
 pub use self::app::{App, Server, StartError};
 pub use self::runtime::local_runtime;

@@ -72,6 +72,8 @@ const HTTP: &[&str] = &[
 const PURE: &[&str] = &[
     "src/json",
     "src/wire",
+    "src/io/http1",
+    "src/io/buffer_pool.rs",
     "src/tool",
     "src/intent",
     "src/schema",

@@ -14,6 +14,7 @@ use serde_json::value::RawValue;
 use crate::activity::record::{Decision, Policy, Raw, Source, Status, Type, Verdict};
 use crate::catalog::snapshot::compiling;
 use crate::intent::{self, CallArguments, Denial, Operation, Permit, Warning};
+use crate::io::clock;
 use crate::output::{AnswerMember, Mode};
 use crate::proxy::call_record::{CallRecord, Rejection};
 use crate::proxy::client::Client;
@@ -24,7 +25,7 @@ use crate::proxy::relay::Relay;
 use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply};
 use crate::proxy::{Worker, log_routing, retrieve};
 use crate::tool::{OutputSchema, Tool, ToolName};
-use crate::upstream::{Answer, CallExtras, Era, clock};
+use crate::upstream::{Answer, CallExtras, Era};
 use crate::wire::splice::Splice;
 
 /// How long a call waits for a server's first set of tools after a start, within its time.

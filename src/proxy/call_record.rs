@@ -10,6 +10,7 @@ use bytes::Bytes;
 use crate::activity::Slot;
 use crate::activity::record::{Decision, Draft, Entry, Policy, Raw, Status, Text, Type, Verdict};
 use crate::intent::{Denial, DenialKind, Operation};
+use crate::io::clock;
 use crate::proxy::Worker;
 use crate::proxy::call::Caller;
 use crate::proxy::reply::{Piece, Refusal, RefusalKind, Reply};
@@ -17,7 +18,7 @@ use crate::proxy::shutdown::{CUT_OFF, Ending};
 use crate::telemetry::Tally;
 use crate::telemetry::calls::{self, Outcome, Took};
 use crate::tool::ToolName;
-use crate::upstream::{CallError, Upstream, clock};
+use crate::upstream::{CallError, Upstream};
 
 /// Why a call ends before an upstream has answered.
 pub(super) struct Rejection {

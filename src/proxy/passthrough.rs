@@ -24,6 +24,7 @@ use self::address::{AddressedRequest, Target};
 use crate::activity::record::{Raw, Status, Type};
 use crate::catalog::exposed;
 use crate::catalog::listing::{self, Start};
+use crate::io::clock;
 use crate::output::{AnswerMember, Required};
 use crate::proxy::Worker;
 use crate::proxy::call::Caller;
@@ -36,7 +37,7 @@ use crate::proxy::relay::Relay;
 use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply, Running};
 use crate::tool::ToolName;
 use crate::upstream::{
-    Answer, ClientCapabilities, Era, OutgoingRequest, ServerCapabilities, Upstream, clock,
+    Answer, ClientCapabilities, Era, OutgoingRequest, ServerCapabilities, Upstream,
 };
 use crate::wire::jsonrpc::Code;
 use crate::wire::shapes::Revision;

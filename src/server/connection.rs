@@ -24,8 +24,8 @@ use super::fast_path::{End, FastPath, HEADER_TIMEOUT};
 use super::route::route;
 use super::shared::Shared;
 use super::tracked_socket::{TrackedBody, TrackedSocket};
-use super::write_timeout::WriteTimeout;
 use crate::downstream::http::{self as mcp, ClientConnection};
+use crate::io::write_timeout::WriteTimeout;
 use crate::proxy::Worker;
 
 /// A client that takes nothing of its reply for so long is given up.

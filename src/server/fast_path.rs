@@ -27,13 +27,13 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use super::tracked_socket::TrackedSocket;
-use super::write_timeout::WriteTimeout;
 use crate::downstream::body::Body;
 use crate::downstream::http::{BODY_TIMEOUT, MAX_BODY_BYTES, NoBody, PATHS, UNNAMED_TYPE, no_body};
-use crate::upstream::clock;
-use crate::upstream::deadline::Deadline;
-use crate::wire::buffer_pool::BufferPool;
-use crate::wire::http1::post::{PostHead, Start};
+use crate::io::buffer_pool::BufferPool;
+use crate::io::clock;
+use crate::io::deadline::Deadline;
+use crate::io::http1::post::{PostHead, Start};
+use crate::io::write_timeout::WriteTimeout;
 use crate::wire::splice::Splice;
 
 /// A client has this long to send a request's head.

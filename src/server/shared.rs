@@ -6,8 +6,8 @@ use std::time::Instant;
 use crate::api;
 use crate::downstream::host_check::HostCheck;
 use crate::downstream::session::Sessions;
+use crate::io::clock;
 use crate::proxy::Proxy;
-use crate::upstream::clock;
 
 /// What every request may need, shared by all workers.
 #[derive(Debug)]

@@ -16,8 +16,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connection_limit::Presence;
 use crate::downstream::body::Body;
+use crate::io::clock;
 use crate::proxy::reply::Aborted;
-use crate::upstream::clock;
 use crate::wire::splice::Splice;
 
 /// A stream whose connection counts as busy from the first byte of a request on.

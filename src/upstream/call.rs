@@ -19,7 +19,6 @@ use super::attempts::Attempts;
 use super::capabilities::{
     CallExtras, Changes, ClientCapabilities, Era, OutgoingRequest, ServerCapabilities, Told,
 };
-use super::deadline::Allowance;
 use super::dual_stream::{DualStreamCall, SendState};
 use super::error::{CallError, Cause, Sent, Undelivered};
 use super::http::{self, Limits, Pool, Session};
@@ -31,6 +30,7 @@ use super::stdio::ChildLink;
 use super::subscriptions::{Followed, Subscriptions};
 use super::supervisor::{Control, ServerState};
 use crate::intent::Permit;
+use crate::io::deadline::Allowance;
 
 /// Longest wait for the head of an answer that is heard: beyond every other limit.
 const HEAD_LIMIT: Duration = Duration::from_secs(24 * 3600);

@@ -12,6 +12,7 @@ use http::header::{
     HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING,
 };
 
+use crate::io::http1::ResponseHead;
 use crate::upstream::connection::HttpRequest;
 use crate::upstream::endpoint::Endpoint;
 use crate::upstream::error::Cause;
@@ -19,7 +20,6 @@ use crate::upstream::oauth::{Asked, Challenge};
 use crate::upstream::peer::Peer;
 use crate::upstream::request::{MODERN_VERSION, Slices};
 use crate::wire::headers;
-use crate::wire::http1::ResponseHead;
 
 const SESSION_ID: HeaderName = HeaderName::from_static(headers::SESSION_ID);
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static(headers::PROTOCOL_VERSION);

@@ -15,7 +15,7 @@ use tokio::time::{Instant, Sleep};
 
 /// A stream whose writes fail with `TimedOut` after `limit` without progress.
 #[derive(Debug)]
-pub(super) struct WriteTimeout<S> {
+pub struct WriteTimeout<S> {
     stream: S,
     limit: Duration,
     /// Made when a write first waits, and kept; set anew for each wait.
@@ -26,17 +26,18 @@ pub(super) struct WriteTimeout<S> {
 }
 
 impl<S> WriteTimeout<S> {
-    pub(super) fn new(stream: S, limit: Duration) -> Self {
+    /// A write that waits fails `limit` after it began to wait.
+    pub fn new(stream: S, limit: Duration) -> Self {
         Self { stream, limit, timer: None, waiting: false, unread: Bytes::new() }
     }
 
-    /// What is given up on.
-    pub(super) fn get_ref(&self) -> &S {
+    /// The stream itself.
+    pub fn get_ref(&self) -> &S {
         &self.stream
     }
 
     /// Puts back what was read, before everything else.
-    pub(super) fn unread(&mut self, bytes: Bytes) {
+    pub fn unread(&mut self, bytes: Bytes) {
         self.unread = bytes;
     }
 
