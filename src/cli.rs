@@ -3,27 +3,19 @@
 //! Thin on purpose: a command's file knows what it does, `backend` where its answers come from,
 //! `output` how things look. Nothing here decides about a call.
 
-mod activity;
 mod args;
 mod backend;
 mod bridge;
-mod call;
-mod config;
-mod demo;
-mod demo_upstream;
-mod failure;
-mod http;
-mod log;
-mod login;
+mod commands;
+mod error;
+mod http_client;
+mod logging;
 mod output;
-mod pages;
-mod parse;
-mod running;
-mod scratch;
-mod serve;
-mod stdio;
+mod pagination;
+mod running_proxy;
+mod temporary_folder;
 mod terminal_safe;
-mod tools;
+mod value_parsers;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -34,7 +26,8 @@ use clap::{CommandFactory, Parser};
 
 use args::{Cli, Command, Format};
 use backend::Needs;
-use failure::Failure;
+use commands::{activity, call, config, demo, login, serve, stdio, tools};
+use error::{CommandError, Exit};
 use output::Output;
 
 use crate::upstream::reaper;
@@ -61,13 +54,13 @@ pub fn run() -> ExitCode {
     }
 }
 
-fn dispatch(cli: Cli, output: &Output) -> Result<(), Failure> {
+fn dispatch(cli: Cli, output: &Output) -> Result<(), CommandError> {
     let global = &cli.global;
     match cli.command {
         Command::Serve(serve) => serve::http(global, &serve),
         Command::Stdio => stdio::run(global),
         Command::Demo => demo::run(global),
-        Command::DemoUpstream => demo_upstream::run().map_err(Failure::failed),
+        Command::DemoUpstream => demo::serve_upstream().map_err(CommandError::failed),
         Command::Config(command) => config::run(&command, global, output),
         Command::Completions(wanted) => {
             let mut script = Vec::new();
@@ -97,7 +90,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<(), Failure> {
 /// Answers a command line that cannot be parsed, or asks for help.
 fn misused(error: &clap::Error, typed: &[OsString]) -> ExitCode {
     if error.use_stderr() && wants_json(typed, std::env::var("MCPPROXY_OUTPUT").ok()) {
-        report(&Failure::usage(what_is_wrong(&error.to_string())), true);
+        report(&CommandError::usage(what_is_wrong(&error.to_string())), true);
     } else if error.kind() == ErrorKind::MissingSubcommand && typed.len() < 2 {
         // Variables in the environment make clap believe that something was typed.
         let _ = write!(std::io::stderr(), "{}", Cli::command().render_help());
@@ -106,7 +99,7 @@ fn misused(error: &clap::Error, typed: &[OsString]) -> ExitCode {
         let _ = error.print();
     }
     match error.use_stderr() {
-        true => ExitCode::from(failure::Exit::Usage as u8),
+        true => ExitCode::from(Exit::Usage as u8),
         false => ExitCode::SUCCESS,
     }
 }
@@ -126,7 +119,7 @@ fn wants_json(typed: &[OsString], environment: Option<String>) -> bool {
         || environment.as_deref() == Some("json")
 }
 
-fn report(failure: &Failure, json: bool) {
+fn report(failure: &CommandError, json: bool) {
     // A closed stderr cannot be reported anywhere.
     let _ = writeln!(std::io::stderr(), "{}", failure.line(json));
 }
@@ -138,7 +131,7 @@ mod tests {
     #[test]
     fn a_broken_line_is_told_in_one() {
         let error = Cli::try_parse_from(["mcpproxy", "call", "tool-read"]).unwrap_err();
-        let failure = Failure::usage(what_is_wrong(&error.to_string()));
+        let failure = CommandError::usage(what_is_wrong(&error.to_string()));
         let told = "the following required arguments were not provided: <SERVER:TOOL>";
         assert_eq!(failure.message, told);
     }

@@ -63,7 +63,7 @@ const HTTP: &[&str] = &[
     "src/api/",
     "src/api.rs",
     "src/server/connection.rs",
-    "src/cli/http.rs",
+    "src/cli/http_client.rs",
     "src/cli/bridge/link.rs",
     "src/upstream/oauth/client.rs",
 ];

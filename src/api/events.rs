@@ -17,11 +17,11 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use tokio::sync::watch;
 
-use super::State;
 use super::activity;
-use super::answer::{self, Failure};
-use super::query::Query;
-use super::readers::{self, Purpose, ReaderPace, ReaderSlot};
+use super::query_parameters::Query;
+use super::reader_limits::{self, Purpose, ReaderPace, ReaderSlot};
+use super::response::{self, ApiError};
+use super::state::State;
 use crate::activity::{
     Activity, Filter, Id, Live, LiveEvent, Page, Payloads, Portion, QueryError, Record,
 };
@@ -93,7 +93,7 @@ pub(super) async fn events(
     query: Query,
     headers: &HeaderMap,
     request_id: &str,
-) -> Result<Response<Body>, Failure> {
+) -> Result<Response<Body>, ApiError> {
     query.finish()?;
     let seen = match headers.get(&LAST_EVENT_ID) {
         None => None,
@@ -131,7 +131,7 @@ pub(super) async fn events(
         };
         Some((Ok(chunk), (None, events)))
     });
-    let mut response = answer::json(StatusCode::OK, Body::Stream(Box::pin(chunks)), request_id);
+    let mut response = response::json(StatusCode::OK, Body::Stream(Box::pin(chunks)), request_id);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -155,7 +155,7 @@ impl Events {
             return None;
         }
         if let Some(waited) = self.pace.asks(Instant::now()) {
-            return Some(self.cut_off(&readers::too_slow(waited)));
+            return Some(self.cut_off(&reader_limits::too_slow(waited)));
         }
         let mut ending = self.ending.clone();
         let chunk = tokio::select! {
@@ -213,7 +213,7 @@ impl Events {
     /// The last event: why it ends, and where to go on.
     fn cut_off(&mut self, reason: &str) -> Bytes {
         self.over = true;
-        format!("event: cut-off\ndata: {}\n\n", readers::last_words(reason, self.last)).into()
+        format!("event: cut-off\ndata: {}\n\n", reader_limits::last_words(reason, self.last)).into()
     }
 }
 
@@ -225,14 +225,14 @@ fn catch(activity: &Activity, seq: u64) -> Result<Caught, QueryError> {
     Ok(Caught { portion: Portion::of(&records, event), last, removed })
 }
 
-fn unknown_id() -> Failure {
-    Failure::new(StatusCode::BAD_REQUEST, "Invalid Last-Event-ID: must be the id of a record")
+fn unknown_id() -> ApiError {
+    ApiError::new(StatusCode::BAD_REQUEST, "Invalid Last-Event-ID: must be the id of a record")
 }
 
 /// A record as an event.
 fn event(record: &Record, out: &mut Vec<u8>) {
     out.extend_from_slice(format!("id: {}\nevent: activity\ndata: ", record.id).as_bytes());
-    readers::one_line(record, out);
+    reader_limits::one_line(record, out);
     out.extend_from_slice(b"\n\n");
 }
 
@@ -319,7 +319,7 @@ mod tests {
         let mut events = events(&activity, &ending);
         note(&activity, 1).await;
         assert_eq!(seqs(&events.next().await.unwrap()).len(), 1);
-        let long_ago = Instant::now().checked_sub(readers::PATIENCE + Duration::from_secs(2));
+        let long_ago = Instant::now().checked_sub(reader_limits::PATIENCE + Duration::from_secs(2));
         events.pace.gives(long_ago.unwrap());
         let last = events.next().await.unwrap();
         let text = std::str::from_utf8(&last).unwrap();

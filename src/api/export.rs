@@ -17,11 +17,11 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 use utoipa::{IntoParams, ToSchema};
 
-use super::State;
-use super::activity::{self, Filters};
-use super::answer::{self, Failure};
-use super::query::{BadQuery, Query};
-use super::readers::{self, Purpose, ReaderPace, ReaderSlot};
+use super::activity::{self, FilterParameters};
+use super::query_parameters::{BadQuery, Query};
+use super::reader_limits::{self, Purpose, ReaderPace, ReaderSlot};
+use super::response::{self, ApiError};
+use super::state::State;
 use crate::activity::{Activity, Filter, Id, QueryError, StoreError};
 use crate::downstream::body::Body;
 use crate::downstream::source::Source;
@@ -95,7 +95,7 @@ impl Format {
     /// The last line of an export that breaks off: why, and the record to go on after.
     fn last_words(self, why: &str, sent: Option<Id>) -> Bytes {
         match self {
-            Self::Json => format!("{}\n", readers::last_words(why, sent)).into(),
+            Self::Json => format!("{}\n", reader_limits::last_words(why, sent)).into(),
             Self::Csv => {
                 let after = sent.map(|id| format!("; resume with after={id}")).unwrap_or_default();
                 let mut out = Vec::new();
@@ -147,7 +147,7 @@ impl Stage {
         };
         let (sent, format) = (export.sent, export.format);
         let read = match pace.asks(Instant::now()) {
-            Some(waited) => Err(Broken::Slow(readers::too_slow(waited))),
+            Some(waited) => Err(Broken::Slow(reader_limits::too_slow(waited))),
             None => export.read().await,
         };
         pace.gives(Instant::now());
@@ -165,7 +165,7 @@ impl Stage {
 /// How an export is written.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(super) struct Written {
+pub(super) struct ExportParameters {
     /// A JSON object on each line, which is also the default, or a header line and a line for each
     /// record.
     #[param(inline, required = false)]
@@ -190,7 +190,7 @@ pub(super) struct Written {
     path = "/api/v1/activity/export",
     tag = "activity",
     operation_id = "exportActivity",
-    params(Filters, Written),
+    params(FilterParameters, ExportParameters),
     responses(
         (
             status = 200,
@@ -213,9 +213,9 @@ pub(super) async fn export(
     source: Source,
     mut query: Query,
     id: &str,
-) -> Result<Response<Body>, Failure> {
-    let Written { format, after } = Written::read(&mut query)?;
-    let filter = Filters::read(&mut query)?.filter();
+) -> Result<Response<Body>, ApiError> {
+    let ExportParameters { format, after } = ExportParameters::read(&mut query)?;
+    let filter = FilterParameters::read(&mut query)?.filter();
     query.finish()?;
     let place = state.readers.enter(Purpose::Export, source)?;
     let (first, last, is_known) = activity::ask(worker, move |activity| {
@@ -232,7 +232,7 @@ pub(super) async fn export(
     .await?;
     if !is_known {
         let text = "The record of 'after' is not in the log, or no longer: export anew";
-        return Err(Failure::new(StatusCode::NOT_FOUND, text));
+        return Err(ApiError::new(StatusCode::NOT_FOUND, text));
     }
     let seq = after.map_or(first - 1, Id::seq);
     let begins = after.is_none();
@@ -240,14 +240,14 @@ pub(super) async fn export(
     let export = Export { activity, filter, format, seq, sent: after, last, begins };
     let way = Stage::InFlight(Box::new(export), ReaderPace::default(), place);
     let pages = stream::try_unfold(way, async |stage| stage.next().await);
-    let mut response = answer::json(StatusCode::OK, Body::Stream(Box::pin(pages)), id);
+    let mut response = response::json(StatusCode::OK, Body::Stream(Box::pin(pages)), id);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(format.media_type()));
     headers.insert(CONTENT_DISPOSITION, HeaderValue::from_static(format.file()));
     Ok(response)
 }
 
-impl Written {
+impl ExportParameters {
     fn read(query: &mut Query) -> Result<Self, BadQuery> {
         let format = query.word("format", &FORMATS)?.unwrap_or(Format::Json);
         let after = query.text("after")?;
@@ -300,12 +300,12 @@ impl Export {
         for record in &records {
             match self.format {
                 Format::Json => {
-                    readers::one_line(record, &mut bytes);
+                    reader_limits::one_line(record, &mut bytes);
                     bytes.push(b'\n');
                 }
                 Format::Csv => {
                     json.clear();
-                    readers::one_line(record, &mut json);
+                    reader_limits::one_line(record, &mut json);
                     row(&mut bytes, &json);
                 }
             }

@@ -278,7 +278,7 @@ pub(super) struct CallArgs {
     #[arg(long, value_name = "WORD")]
     pub(super) sensitivity: Option<String>,
     /// Give up after this long, like 30s or 2m [default: the server's call_timeout]
-    #[arg(long, value_name = "DURATION", value_parser = super::parse::timeout)]
+    #[arg(long, value_name = "DURATION", value_parser = super::value_parsers::timeout)]
     pub(super) timeout: Option<std::time::Duration>,
 }
 

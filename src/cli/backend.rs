@@ -18,10 +18,11 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::args::Global;
-use super::failure::{Exit, Failure};
-use super::http::{HttpAnswer, HttpClient, Unanswered, hint};
-use super::scratch::ScratchFolder;
-use super::{config, log, running, serve};
+use super::commands::{config, serve};
+use super::error::{CommandError, Exit};
+use super::http_client::{HttpAnswer, HttpClient, Unanswered, hint};
+use super::temporary_folder::TemporaryFolder;
+use super::{logging, running_proxy};
 use crate::api::{self, SOURCE};
 use crate::downstream::body::Body;
 use crate::proxy::Worker;
@@ -71,13 +72,13 @@ pub(super) enum Needs {
 pub(super) fn with(
     global: &Global,
     needs: Needs,
-    command: impl AsyncFnOnce(&Backend) -> Result<(), Failure>,
-) -> Result<(), Failure> {
+    command: impl AsyncFnOnce(&Backend) -> Result<(), CommandError>,
+) -> Result<(), CommandError> {
     let loaded = config::load(global, None)?;
-    let log = log::start(global.log_level.as_deref().unwrap_or("error"), log::Shape::Text);
+    let log = logging::start(global.log_level.as_deref().unwrap_or("error"), logging::Shape::Text);
     config::warn(&loaded);
-    let runtime = server::local_runtime().map_err(Failure::failed)?;
-    if let Some(client) = runtime.block_on(running::find(&loaded.config)) {
+    let runtime = server::local_runtime().map_err(CommandError::failed)?;
+    if let Some(client) = runtime.block_on(running_proxy::find(&loaded.config)) {
         return runtime.block_on(command(&Backend::Remote(client)));
     }
     let mut scratch = None;
@@ -87,7 +88,7 @@ pub(super) fn with(
             return Err(unreachable(&nobody));
         }
         Needs::Activity => {
-            let scratch = scratch.insert(ScratchFolder::watched("read")?);
+            let scratch = scratch.insert(TemporaryFolder::watched("read")?);
             App::read(loaded.config, scratch.path(), log.lines())
         }
         Needs::Catalog | Needs::Calls => App::start(loaded.config, log.lines()),
@@ -122,7 +123,9 @@ impl Local {
             }
         };
         if tokio::time::timeout(SETTLE_TIMEOUT, settled).await.is_err() {
-            log::say(format_args!("warning: not all servers answered within {SETTLE_TIMEOUT:?}"));
+            logging::say(format_args!(
+                "warning: not all servers answered within {SETTLE_TIMEOUT:?}"
+            ));
         }
     }
 
@@ -131,9 +134,9 @@ impl Local {
         method: Method,
         target: &str,
         body: Bytes,
-    ) -> Result<Response<Body>, Failure> {
+    ) -> Result<Response<Body>, CommandError> {
         let request = Request::builder().method(method).uri(target).header(SOURCE, "cli");
-        let request = request.body(Full::new(body)).map_err(Failure::failed)?;
+        let request = request.body(Full::new(body)).map_err(CommandError::failed)?;
         Ok(api::handle_own(&self.shared.api, &self.worker, request).await)
     }
 
@@ -142,21 +145,21 @@ impl Local {
         method: Method,
         target: &str,
         body: Bytes,
-    ) -> Result<HttpAnswer, Failure> {
+    ) -> Result<HttpAnswer, CommandError> {
         let (parts, body) = self.send(method, target, body).await?.into_parts();
-        let body = body.collect().await.map_err(Failure::failed)?.to_bytes();
+        let body = body.collect().await.map_err(CommandError::failed)?.to_bytes();
         Ok(HttpAnswer { status: parts.status, headers: parts.headers, body })
     }
 }
 
 impl Backend {
     /// GET; `data` of the answer, byte for byte.
-    pub(super) async fn get(&self, target: &str) -> Result<Data, Failure> {
+    pub(super) async fn get(&self, target: &str) -> Result<Data, CommandError> {
         self.request(Method::GET, target, Bytes::new()).await
     }
 
     /// POST; `data` of the answer, byte for byte.
-    pub(super) async fn post(&self, target: &str, body: String) -> Result<Data, Failure> {
+    pub(super) async fn post(&self, target: &str, body: String) -> Result<Data, CommandError> {
         self.request(Method::POST, target, body.into()).await
     }
 
@@ -166,7 +169,7 @@ impl Backend {
         &self,
         target: &str,
         after: Option<&str>,
-    ) -> Result<Chunks, Failure> {
+    ) -> Result<Chunks, CommandError> {
         let (parts, mut body, place) = match self {
             Self::Remote(client) => {
                 let response =
@@ -189,12 +192,17 @@ impl Backend {
         }
         let answer = HttpAnswer { status: parts.status, headers: parts.headers, body: text.into() };
         match unwrap(answer, place, Exit::Usage) {
-            Ok(_) => Err(Failure::failed(format!("{place} answers {}", parts.status))),
+            Ok(_) => Err(CommandError::failed(format!("{place} answers {}", parts.status))),
             Err(failure) => Err(failure),
         }
     }
 
-    async fn request(&self, method: Method, target: &str, body: Bytes) -> Result<Data, Failure> {
+    async fn request(
+        &self,
+        method: Method,
+        target: &str,
+        body: Bytes,
+    ) -> Result<Data, CommandError> {
         // What a question is asked with comes from flags alone.
         let refused = if method == Method::GET { Exit::Usage } else { Exit::Failed };
         match self {
@@ -210,7 +218,7 @@ impl Backend {
 }
 
 /// A body as it comes; an error breaks it off.
-pub(super) type Chunks = Pin<Box<dyn Stream<Item = Result<Bytes, Failure>>>>;
+pub(super) type Chunks = Pin<Box<dyn Stream<Item = Result<Bytes, CommandError>>>>;
 
 fn chunks<B>(body: B) -> Chunks
 where
@@ -218,7 +226,7 @@ where
     B::Error: std::fmt::Display,
 {
     let whole = |mut data: B::Data| data.copy_to_bytes(data.remaining());
-    let broken = |error| Failure::failed(format!("the answer broke off: {error}"));
+    let broken = |error| CommandError::failed(format!("the answer broke off: {error}"));
     Box::pin(body.into_data_stream().map(move |data| data.map(whole).map_err(broken)))
 }
 
@@ -228,8 +236,8 @@ pub(super) struct Data(Bytes);
 
 impl Data {
     /// The JSON text.
-    pub(super) fn json(&self) -> Result<&str, Failure> {
-        std::str::from_utf8(&self.0).map_err(|_| Failure::failed("the answer is not UTF-8"))
+    pub(super) fn json(&self) -> Result<&str, CommandError> {
+        std::str::from_utf8(&self.0).map_err(|_| CommandError::failed("the answer is not UTF-8"))
     }
 }
 
@@ -260,10 +268,10 @@ struct RestEnvelope<'a> {
 }
 
 /// Opens the envelope of an answer; `refused` is how the command ends on a 400.
-fn unwrap(answer: HttpAnswer, place: &str, refused: Exit) -> Result<Data, Failure> {
+fn unwrap(answer: HttpAnswer, place: &str, refused: Exit) -> Result<Data, CommandError> {
     let stranger = || {
         let status = answer.status;
-        Failure::new(
+        CommandError::new(
             Exit::Unreachable,
             format!("{place} answers, but not as mcpproxy does ({status}): is the port another's?"),
         )
@@ -275,7 +283,7 @@ fn unwrap(answer: HttpAnswer, place: &str, refused: Exit) -> Result<Data, Failur
         (false, _, Some(error)) => {
             let exit =
                 if answer.status == StatusCode::BAD_REQUEST { refused } else { Exit::Failed };
-            let mut failure = Failure::new(exit, format!("{error}{}", hint(answer.status)));
+            let mut failure = CommandError::new(exit, format!("{error}{}", hint(answer.status)));
             failure.request_id = envelope.request_id;
             Err(failure)
         }
@@ -283,7 +291,7 @@ fn unwrap(answer: HttpAnswer, place: &str, refused: Exit) -> Result<Data, Failur
     }
 }
 
-fn unreachable(error: &Unanswered) -> Failure {
+fn unreachable(error: &Unanswered) -> CommandError {
     let hint = match error {
         Unanswered::NobodyThere(_) => ": start it with `mcpproxy serve`",
         Unanswered::Stranger(..) => {
@@ -292,7 +300,7 @@ fn unreachable(error: &Unanswered) -> Failure {
         }
         Unanswered::Broken(..) => "",
     };
-    Failure::new(Exit::Unreachable, format!("{error}{hint}"))
+    CommandError::new(Exit::Unreachable, format!("{error}{hint}"))
 }
 
 #[cfg(test)]

@@ -11,9 +11,9 @@
 //!                  └─ end: drain ─▶ DELETE      GET stream ─────┘
 //! ```
 
+mod client_message;
 mod link;
-mod message;
-mod reading;
+mod reply_messages;
 mod session;
 
 use std::cell::RefCell;
@@ -28,11 +28,11 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 
+use self::client_message::{ClientMessage, ClientMessageKind};
 use self::link::{Failed, Link, Reply};
-use self::message::{ClientMessage, ClientMessageKind};
-use self::reading::{Gathering, Line, Room};
+use self::reply_messages::{Gathering, Line, Room};
 use self::session::Session;
-use super::http::hint;
+use super::http_client::hint;
 use crate::downstream::lines::Lines;
 use crate::proxy::shutdown::CUT_OFF;
 use crate::server::DRAIN_TIMEOUT;
@@ -195,7 +195,7 @@ impl Bridge {
         let reply = self.post(message).await?;
         let status = reply.status();
         let refusal = collect(reply, MAX_REFUSAL_BYTES).await?;
-        if message::is_message(&refusal) {
+        if client_message::is_message(&refusal) {
             self.say(refusal).await;
         } else if !status.is_success() {
             tracing::warn!("the server refused a message: {}", refused(status, &refusal));
@@ -279,7 +279,7 @@ impl Bridge {
         let status = reply.status();
         if !status.is_success() {
             return match collect(reply, MAX_REFUSAL_BYTES).await {
-                Ok(body) if message::is_message(&body) => {
+                Ok(body) if client_message::is_message(&body) => {
                     self.say(body).await;
                     (true, None)
                 }
@@ -299,9 +299,9 @@ impl Bridge {
                 Err(error) => return (told, Some(format!("{}: {error}", self.gone()))),
             };
             // A whole body is the answer; among events the answer is one of several messages.
-            told = told || !events || message::is_response(&line.joined());
+            told = told || !events || client_message::is_response(&line.joined());
             if opens && told {
-                let version = message::settled_version(&line.joined());
+                let version = client_message::settled_version(&line.joined());
                 self.session.begin(message.body.clone(), id.clone(), version);
             }
             // The client is gone when nobody takes it; there is no one to tell.

@@ -10,7 +10,7 @@ use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
 use serde_json::Value;
 
 use super::args::{Format, Global};
-use super::failure::Failure;
+use super::error::CommandError;
 pub(super) use super::terminal_safe::clean;
 
 /// Most characters of one table cell; the rest is for `show`.
@@ -37,13 +37,13 @@ impl Output {
         &self,
         json: &str,
         table: impl FnOnce(&Value) -> String,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CommandError> {
         match self.format {
             Format::Json => write(json.as_bytes()),
             Format::Yaml => {
                 let value = parse(json)?;
                 let yaml = serde_yaml_ng::to_string(&value)
-                    .map_err(|error| Failure::failed(format!("cannot write YAML: {error}")))?;
+                    .map_err(|error| CommandError::failed(format!("cannot write YAML: {error}")))?;
                 write(yaml.as_bytes())
             }
             Format::Table => write(table(&parse(json)?).as_bytes()),
@@ -93,19 +93,19 @@ pub(super) fn draw(
 }
 
 /// Writes to stdout, with a newline at the end. A closed pipe is the reader's choice.
-pub(super) fn write(bytes: &[u8]) -> Result<(), Failure> {
+pub(super) fn write(bytes: &[u8]) -> Result<(), CommandError> {
     write_on(bytes).map(|_| ())
 }
 
 /// The same; says whether anybody still reads.
-pub(super) fn write_on(bytes: &[u8]) -> Result<bool, Failure> {
+pub(super) fn write_on(bytes: &[u8]) -> Result<bool, CommandError> {
     let mut out = std::io::stdout().lock();
     let newline: &[u8] = if bytes.ends_with(b"\n") { b"" } else { b"\n" };
     let written =
         out.write_all(bytes).and_then(|()| out.write_all(newline)).and_then(|()| out.flush());
     match written {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Failure::failed(format!("cannot write to stdout: {error}")))
+            Err(CommandError::failed(format!("cannot write to stdout: {error}")))
         }
         Ok(()) => Ok(true),
         Err(_) => Ok(false),
@@ -113,9 +113,9 @@ pub(super) fn write_on(bytes: &[u8]) -> Result<bool, Failure> {
 }
 
 /// A JSON text as a tree, for drawing only.
-pub(super) fn parse(json: &str) -> Result<Value, Failure> {
+pub(super) fn parse(json: &str) -> Result<Value, CommandError> {
     serde_json::from_str(json)
-        .map_err(|error| Failure::failed(format!("the answer cannot be shown: {error}")))
+        .map_err(|error| CommandError::failed(format!("the answer cannot be shown: {error}")))
 }
 
 /// The text at a JSON pointer: strings as they are, other values as JSON, nothing as "".

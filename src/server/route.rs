@@ -29,8 +29,9 @@ where
         return page;
     }
     if !mcp::PATHS.contains(&request.uri().path()) {
-        let way = api::Way { came_to: connection.came_to.get(), source: connection.source };
-        return api::handle(&shared.api, worker, way, request).await;
+        let info =
+            api::ConnectionInfo { local: connection.came_to.get(), source: connection.source };
+        return api::handle(&shared.api, worker, info, request).await;
     }
     if shared.require_mcp_auth && !shared.api.admits(request.headers(), request.uri()) {
         return api::unauthorized();

@@ -27,7 +27,7 @@ proxy; a running proxy takes them up by itself.")]
         #[arg(long)]
         open: bool,
         /// Give up after this long
-        #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = crate::cli::parse::timeout)]
+        #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = crate::cli::value_parsers::timeout)]
         timeout: std::time::Duration,
     },
     /// Forget the tokens of a login

@@ -12,8 +12,8 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use tokio::sync::Semaphore;
 
 use super::link::Failed;
-use super::reading::Gathering;
-use super::{Bridge, MAX_REFUSAL_BYTES, collect, message, refused};
+use super::reply_messages::Gathering;
+use super::{Bridge, MAX_REFUSAL_BYTES, client_message, collect, refused};
 use crate::wire::headers::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID};
 
 /// How long to wait before asking for the stream again, unless the server says how long.
@@ -109,7 +109,7 @@ impl Bridge {
         let id = reply.header(SESSION_ID).cloned();
         let mut gathering = Gathering::of(&self.room, &reply);
         let answer = gathering.next(&mut reply).await.map_err(|error| failed(&error))?;
-        let version = answer.and_then(|answer| message::settled_version(&answer.joined()));
+        let version = answer.and_then(|answer| client_message::settled_version(&answer.joined()));
         if version.is_none() || version != self.session.version() {
             return Err(failed("it speaks another revision of the protocol now"));
         }

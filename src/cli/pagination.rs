@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::backend::{Backend, target};
-use super::failure::Failure;
+use super::error::CommandError;
 
 /// Most items REST gives at once.
 const PAGE: u32 = 100;
@@ -20,7 +20,7 @@ pub(super) async fn all(
     name: &str,
     query: &[(&str, Option<&str>)],
     most: u32,
-) -> Result<String, Failure> {
+) -> Result<String, CommandError> {
     let member = if name == "activity" { "activities" } else { name };
     let mut items = Vec::new();
     let (mut left, mut cursor) = (most, None::<String>);
@@ -46,14 +46,14 @@ struct Page {
 }
 
 impl Page {
-    fn read(json: &str, member: &str) -> Result<Self, Failure> {
+    fn read(json: &str, member: &str) -> Result<Self, CommandError> {
         #[derive(Deserialize)]
         #[serde(untagged)]
         enum Cursor {
             Text(String),
             None,
         }
-        let wrong = |error| Failure::failed(format!("the answer is not a page: {error}"));
+        let wrong = |error| CommandError::failed(format!("the answer is not a page: {error}"));
         let mut members: HashMap<String, &RawValue> = serde_json::from_str(json).map_err(wrong)?;
         let items = members.remove(member).map_or("[]", RawValue::get);
         let next = members.remove("next_cursor").map_or("null", RawValue::get);

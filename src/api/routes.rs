@@ -1,11 +1,12 @@
 //! Which paths there are, and which methods they take. Pure.
 //!
-//! What is done for a route is in the parent module, which matches on [`Route`]; what is said of it
-//! stands at its handler. A test below sees that every route is described, and nothing else.
+//! `router` runs the handler of a [`Route`]; how the route is described stands at its handler. A test
+//! below checks that every route is described, and nothing else.
 
 use http::Method;
 
 use super::proof;
+use super::response::ApiError;
 
 /// What a request can be for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +74,16 @@ pub(super) fn find(path: &str) -> Option<(Route, &str)> {
 /// True for paths that say nothing without the API key, not even whether they exist.
 pub(super) fn needs_key(path: &str) -> bool {
     path == "/events" || path == "/api" || path.starts_with("/api/")
+}
+
+/// A path segment, percent-decoded.
+///
+/// # Errors
+///
+/// 404 if it is not UTF-8: nothing has such a name.
+pub(super) fn decoded(segment: &str) -> Result<String, ApiError> {
+    let decoded = percent_encoding::percent_decode_str(segment).decode_utf8();
+    decoded.map(String::from).map_err(|_| ApiError::no_such_path())
 }
 
 /// The segment in braces, empty where the template has none; `None` for another path.

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use super::http::HttpClient;
+use super::http_client::HttpClient;
 use crate::config::Config;
 use crate::os::private;
 

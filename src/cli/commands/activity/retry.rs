@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::cli::failure::Failure;
+use crate::cli::error::CommandError;
 
 /// How often a stream is taken up again before something has come of it.
 const MAX_TRIES: u32 = 5;
@@ -24,7 +24,7 @@ impl Tries {
     /// # Errors
     ///
     /// `why` the last one failed, when there have been enough.
-    pub(super) async fn next(&mut self, why: Failure) -> Result<(), Failure> {
+    pub(super) async fn next(&mut self, why: CommandError) -> Result<(), CommandError> {
         if self.0 == MAX_TRIES {
             return Err(why);
         }

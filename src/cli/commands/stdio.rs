@@ -11,10 +11,11 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, ReadBuf};
 
-use super::args::Global;
-use super::failure::{Exit, Failure};
-use super::{bridge, config, running, serve};
+use super::{config, serve};
 use crate::activity::StoreError;
+use crate::cli::args::Global;
+use crate::cli::error::{CommandError, Exit};
+use crate::cli::{bridge, running_proxy};
 use crate::config::Config;
 use crate::downstream;
 use crate::proxy::Worker;
@@ -22,22 +23,22 @@ use crate::server::{self, App, CUT_GRACE, DRAIN_TIMEOUT, Hurry, StartError};
 use crate::telemetry::Lines;
 
 /// Serves one client over stdin and stdout until it closes its end.
-pub(super) fn run(global: &Global) -> Result<(), Failure> {
+pub(in crate::cli) fn run(global: &Global) -> Result<(), CommandError> {
     let loaded = config::load(global, None)?;
     let log = serve::start_log(loaded.config.logging);
     serve::note_warnings(&loaded);
-    let runtime = server::local_runtime().map_err(Failure::failed)?;
+    let runtime = server::local_runtime().map_err(CommandError::failed)?;
     let found = runtime.block_on(async {
-        let client = running::configured(&loaded.config);
+        let client = running_proxy::configured(&loaded.config);
         match client.is_mcpproxy().await {
             true => Some(client),
-            false => running::elsewhere(&loaded.config).await,
+            false => running_proxy::elsewhere(&loaded.config).await,
         }
     });
     let mut hurried = None;
     let served = if let Some(client) = found {
         tracing::info!("using the server at {}", client.authority());
-        let input = Input::new().map_err(Failure::failed)?;
+        let input = Input::new().map_err(CommandError::failed)?;
         let (place, key) = (client.authority(), loaded.config.key());
         runtime.block_on(async {
             let mut ended = std::pin::pin!(server::ended_by_signal());
@@ -63,9 +64,9 @@ pub(super) fn run(global: &Global) -> Result<(), Failure> {
     // A read of stdin that a signal left behind would be waited for otherwise.
     runtime.shutdown_background();
     if let Some(code) = hurried {
-        return Err(Failure::hurried(code));
+        return Err(CommandError::hurried(code));
     }
-    served.map_err(|error| Failure::failed(format!("the client's pipe failed: {error}")))
+    served.map_err(|error| CommandError::failed(format!("the client's pipe failed: {error}")))
 }
 
 /// Runs the proxy in this process.
@@ -73,11 +74,11 @@ fn alone(
     runtime: &tokio::runtime::LocalRuntime,
     config: Config,
     log: Lines,
-) -> Result<io::Result<()>, Failure> {
+) -> Result<io::Result<()>, CommandError> {
     let app = App::start(config, log).map_err(|error| match error {
         StartError::Activity(StoreError::Locked) => {
             let next = "start `mcpproxy serve`, which all clients then share";
-            Failure::new(Exit::Store, format!("{}; {next}", StoreError::Locked))
+            CommandError::new(Exit::Store, format!("{}; {next}", StoreError::Locked))
         }
         error => serve::not_started(&error),
     })?;
@@ -108,7 +109,7 @@ fn alone(
     app.close().map_err(|error| serve::store(&error))?;
     match hurried.as_ref().and_then(Hurry::exit_code) {
         None => Ok(served),
-        Some(code) => Err(Failure::hurried(code)),
+        Some(code) => Err(CommandError::hurried(code)),
     }
 }
 

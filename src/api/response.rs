@@ -1,15 +1,17 @@
-//! What every REST answer has in common: the envelope, the request's id, JSON errors. Pure.
+//! What every REST response has in common: the envelope, the request's id, JSON errors. Pure.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa::openapi::schema::{ObjectBuilder, Type};
 use utoipa::openapi::{RefOr, Schema};
 
+use super::query_parameters::BadQuery;
+use super::request_id::REQUEST_ID;
 use crate::downstream::body::Body;
 use crate::wire::splice::Splice;
 
@@ -47,24 +49,26 @@ fn always<const VALUE: bool>() -> RefOr<Schema> {
     ObjectBuilder::new().schema_type(Type::Boolean).enum_values(Some([VALUE])).into()
 }
 
-/// The header that names the request, in both directions.
-pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-
-/// Longest request id taken from a client.
-const MAX_REQUEST_ID_BYTES: usize = 128;
-
-/// Why a request gets no data.
+/// Why a request gets no data: the status and text of its error response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Failure {
+pub(super) struct ApiError {
     pub(super) status: StatusCode,
+    /// One line for the client.
     pub(super) message: String,
-    /// When it may be asked again with success.
+    /// Sent as `Retry-After`, in whole seconds.
     pub(super) retry_after: Option<Duration>,
 }
 
-impl Failure {
+impl ApiError {
     pub(super) fn new(status: StatusCode, message: impl ToString) -> Self {
         Self { status, message: message.to_string(), retry_after: None }
+    }
+
+    /// 404: no route has this path.
+    pub(super) fn no_such_path() -> Self {
+        let message =
+            "Not found: MCP is at /mcp, REST under /api/v1, described by /api/v1/openapi.json";
+        Self::new(StatusCode::NOT_FOUND, message)
     }
 
     pub(super) fn response(&self, request_id: &str) -> Response<Body> {
@@ -76,22 +80,9 @@ impl Failure {
     }
 }
 
-impl From<super::query::BadQuery> for Failure {
-    fn from(bad: super::query::BadQuery) -> Self {
+impl From<BadQuery> for ApiError {
+    fn from(bad: BadQuery) -> Self {
         Self::new(StatusCode::BAD_REQUEST, bad)
-    }
-}
-
-/// The client's own id for the request where it is a plain one, else `fresh`.
-#[must_use]
-pub(super) fn request_id(headers: &HeaderMap, fresh: impl FnOnce() -> String) -> String {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.:".contains(&b);
-    let given = headers.get(&REQUEST_ID).and_then(|value| value.to_str().ok());
-    match given {
-        Some(id) if (1..=MAX_REQUEST_ID_BYTES).contains(&id.len()) && id.bytes().all(plain) => {
-            id.to_owned()
-        }
-        Some(_) | None => fresh(),
     }
 }
 
@@ -116,7 +107,7 @@ pub(super) fn encode<T: Serialize>(value: &T) -> Bytes {
     serde_json::to_vec(value).unwrap_or_default().into()
 }
 
-/// 405, with the method that would do.
+/// 405, with the methods that the path takes.
 pub(super) fn wrong_method(allowed: &'static str, request_id: &str) -> Response<Body> {
     let message = format!("Method not allowed: use {allowed}");
     let mut response = error(StatusCode::METHOD_NOT_ALLOWED, &message, request_id);
@@ -124,7 +115,7 @@ pub(super) fn wrong_method(allowed: &'static str, request_id: &str) -> Response<
     response
 }
 
-/// Any JSON body, with the headers every answer has.
+/// A response with any JSON body, and the headers that every response has.
 pub(super) fn json(status: StatusCode, body: Body, request_id: &str) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
@@ -159,19 +150,5 @@ mod tests {
         let response = error(StatusCode::NOT_FOUND, "no \"x\"", "r1");
         assert_eq!(response.status(), StatusCode::NOT_FOUND);
         assert_eq!(body(response), r#"{"success":false,"error":"no \"x\"","request_id":"r1"}"#);
-    }
-
-    #[test]
-    fn a_plain_id_of_the_client_is_kept() {
-        let id = |value: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert(REQUEST_ID, value.parse().unwrap());
-            request_id(&headers, || "fresh".to_owned())
-        };
-        assert_eq!(id("abc-1.2_3:4"), "abc-1.2_3:4");
-        for odd in ["", "a b", "a\"b", "é", &"x".repeat(MAX_REQUEST_ID_BYTES + 1)] {
-            assert_eq!(id(odd), "fresh", "{odd}");
-        }
-        assert_eq!(request_id(&HeaderMap::new(), || "fresh".to_owned()), "fresh");
     }
 }

@@ -8,17 +8,21 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::args::{Call, CallArgs, Format};
-use super::backend::Backend;
-use super::failure::Failure;
-use super::output::{Output, clean, list, text};
-use super::parse::Arguments;
+use crate::cli::args::{Call, CallArgs, Format};
+use crate::cli::backend::Backend;
+use crate::cli::error::CommandError;
+use crate::cli::output::{Output, clean, list, text};
+use crate::cli::value_parsers::Arguments;
 
 /// What is said when a tool answered with nothing to show.
 const NOTHING: &str = "(the tool answered with no content)";
 
 /// Makes the call and prints its result; an `isError` result is printed and fails.
-pub(super) async fn run(call: &Call, backend: &Backend, output: &Output) -> Result<(), Failure> {
+pub(in crate::cli) async fn run(
+    call: &Call,
+    backend: &Backend,
+    output: &Output,
+) -> Result<(), CommandError> {
     let (variant, operation, args) = match call {
         Call::Read(args) => ("call_tool_read", "read", args),
         Call::Write(args) => ("call_tool_write", "write", args),
@@ -30,16 +34,16 @@ pub(super) async fn run(call: &Call, backend: &Backend, output: &Output) -> Resu
         None => call.await?,
         Some(limit) => tokio::time::timeout(limit, call).await.map_err(|_| {
             let name = name(args).unwrap_or_default();
-            Failure::failed(format!("{name}: no answer within {limit:?} (--timeout)"))
+            CommandError::failed(format!("{name}: no answer within {limit:?} (--timeout)"))
         })??,
     };
     let json = result.json()?;
     match output.format {
-        Format::Json => super::output::write(json.as_bytes())?,
+        Format::Json => crate::cli::output::write(json.as_bytes())?,
         Format::Yaml | Format::Table => output.print(json, render)?,
     }
     match is_error(json) {
-        true => Err(Failure::failed("the tool answered with an error (isError)")),
+        true => Err(CommandError::failed("the tool answered with an error (isError)")),
         false => Ok(()),
     }
 }
@@ -67,8 +71,8 @@ struct Intent<'a> {
 }
 
 /// The REST body; the arguments keep their bytes.
-fn request(variant: &str, operation: &str, args: &CallArgs) -> Result<String, Failure> {
-    let arguments = Arguments::read(&args.args).map_err(Failure::usage)?;
+fn request(variant: &str, operation: &str, args: &CallArgs) -> Result<String, CommandError> {
+    let arguments = Arguments::read(&args.args).map_err(CommandError::usage)?;
     let body = Body {
         tool_name: variant,
         arguments: Inner { name: name(args)?, args: arguments.raw() },
@@ -78,14 +82,14 @@ fn request(variant: &str, operation: &str, args: &CallArgs) -> Result<String, Fa
             reason: args.reason.as_deref(),
         },
     };
-    serde_json::to_string(&body).map_err(Failure::usage)
+    serde_json::to_string(&body).map_err(CommandError::usage)
 }
 
-fn name(args: &CallArgs) -> Result<&str, Failure> {
+fn name(args: &CallArgs) -> Result<&str, CommandError> {
     let name = args.tool.as_deref().or(args.tool_name.as_deref()).unwrap_or_default();
     match name.split_once(':') {
         Some((server, tool)) if !server.is_empty() && !tool.is_empty() => Ok(name),
-        _ => Err(Failure::usage(format!(
+        _ => Err(CommandError::usage(format!(
             "'{name}' is not SERVER:TOOL, like files:read_file; `mcpproxy tools list` names them"
         ))),
     }
@@ -159,7 +163,7 @@ mod tests {
     fn a_name_without_a_server_is_bad_usage() {
         for bad in ["tool", ":tool", "server:"] {
             let failure = request("call_tool_write", "write", &typed(&[bad])).unwrap_err();
-            assert_eq!(failure.exit, crate::cli::failure::Exit::Usage);
+            assert_eq!(failure.exit, crate::cli::error::Exit::Usage);
         }
     }
 

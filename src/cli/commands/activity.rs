@@ -1,8 +1,8 @@
 //! `mcpproxy activity …`: what went through and what was decided, for people.
 
 mod export;
-mod lines;
-mod resume;
+mod export_lines;
+mod retry;
 mod summary;
 mod verify;
 mod watch;
@@ -13,12 +13,12 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::args::{Activity, ActivityList, Filters, Format, Global};
-use super::backend::{self, Backend, Needs, target};
-use super::failure::Failure;
-use super::output::{Output, cell, clean, list, text};
-use super::{pages, parse};
 use crate::activity::Id;
+use crate::cli::args::{Activity, ActivityList, Filters, Format, Global};
+use crate::cli::backend::{self, Backend, Needs, target};
+use crate::cli::error::CommandError;
+use crate::cli::output::{Output, cell, clean, list, text};
+use crate::cli::{pagination, value_parsers};
 
 /// The columns of `activity list`. The time is when the record was stored, which is the order of
 /// the list, whatever the clock did; in UTC, where no hour comes twice. When a call began is in
@@ -31,7 +31,7 @@ const WIDE: u16 = 110;
 
 /// Whether the intent column shows icons (FR-034).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Intents {
+pub(in crate::cli) enum Intents {
     Icons,
     Words,
 }
@@ -47,7 +47,11 @@ impl Intents {
 }
 
 /// Answers a question to the log.
-pub(super) fn run(activity: &Activity, global: &Global, output: &Output) -> Result<(), Failure> {
+pub(in crate::cli) fn run(
+    activity: &Activity,
+    global: &Global,
+    output: &Output,
+) -> Result<(), CommandError> {
     let ask = Needs::Activity;
     match activity {
         Activity::List(flags) => {
@@ -79,7 +83,7 @@ async fn list_some(
     flags: &ActivityList,
     backend: &Backend,
     output: &Output,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let (since, until) = times(&flags.filters)?;
     let mut query = filters(&flags.filters, since.as_deref(), until.as_deref());
     match output.format {
@@ -87,17 +91,17 @@ async fn list_some(
         Format::Table => query.push(("exclude_payloads", Some("true"))),
         Format::Json | Format::Yaml => {}
     }
-    let found = pages::all(backend, "activity", &query, flags.limit).await?;
+    let found = pagination::all(backend, "activity", &query, flags.limit).await?;
     let intents = Intents::on(output, flags.no_icons);
     output.print(&found, |found| table(found, output, intents))
 }
 
 /// `--since` and `--until` as RFC 3339.
-fn times(flags: &Filters) -> Result<(Option<String>, Option<String>), Failure> {
+fn times(flags: &Filters) -> Result<(Option<String>, Option<String>), CommandError> {
     let now = Timestamp::now();
     let moment = |flag, time: &Option<String>| {
-        let time = time.as_deref().map(|time| parse::moment(flag, time, now));
-        time.transpose().map_err(Failure::usage)
+        let time = time.as_deref().map(|time| value_parsers::moment(flag, time, now));
+        time.transpose().map_err(CommandError::usage)
     };
     Ok((moment("--since", &flags.since)?, moment("--until", &flags.until)?))
 }
@@ -141,7 +145,7 @@ fn table(found: &Value, output: &Output, intents: Intents) -> String {
 }
 
 /// One record's cells, in the order of [`COLUMNS`].
-pub(super) fn row(record: &Value, intents: Intents) -> Vec<String> {
+pub(in crate::cli) fn row(record: &Value, intents: Intents) -> Vec<String> {
     vec![
         cell(&text(record, "/id")),
         stored(record).as_ref().map(moment).unwrap_or_default(),

@@ -7,18 +7,19 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::time::SystemTime;
 
-use super::args::{Global, Serve};
-use super::failure::{Exit, Failure};
-use super::running::Announced;
-use super::{config, log};
+use super::config;
 use crate::activity::StoreError;
 use crate::activity::salvage::{self, Salvaged};
+use crate::cli::args::{Global, Serve};
+use crate::cli::error::{CommandError, Exit};
+use crate::cli::logging;
+use crate::cli::running_proxy::Announced;
 use crate::config::file::{API_KEY_BYTES, Loaded};
 use crate::config::{LogFormat, Logging};
 use crate::server::{App, StartError};
 
 /// Serves HTTP until SIGINT, SIGTERM or the end of its terminal.
-pub(super) fn http(global: &Global, flags: &Serve) -> Result<(), Failure> {
+pub(in crate::cli) fn http(global: &Global, flags: &Serve) -> Result<(), CommandError> {
     let mut loaded = config::load(global, flags.listen.as_deref())?;
     let log = start_log(loaded.config.logging);
     note_warnings(&loaded);
@@ -36,16 +37,16 @@ pub(super) fn http(global: &Global, flags: &Serve) -> Result<(), Failure> {
     // Whoever has read the line may tell us to end.
     let signals = server.signals().map_err(|error| not_started(&error))?;
     // The one line of stdout: whoever started it knows now that it listens, and where.
-    super::output::write(format!("MCP at http://{}/mcp", server.address()).as_bytes())?;
+    crate::cli::output::write(format!("MCP at http://{}/mcp", server.address()).as_bytes())?;
     match server.run(signals).map_err(|error| not_started(&error))? {
         None => Ok(()),
-        Some(code) => Err(Failure::hurried(code)),
+        Some(code) => Err(CommandError::hurried(code)),
     }
 }
 
 /// Moves a damaged log aside and begins another with what can be read (ACT-9).
-fn salvage(folder: &Path) -> Result<(), Failure> {
-    let exists = folder.try_exists().map_err(Failure::failed)?;
+fn salvage(folder: &Path) -> Result<(), CommandError> {
+    let exists = folder.try_exists().map_err(CommandError::failed)?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
     let salvaged = match exists {
@@ -64,7 +65,7 @@ fn salvage(folder: &Path) -> Result<(), Failure> {
 }
 
 /// Takes the address before anything else is started.
-fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {
+fn bind(address: SocketAddr) -> Result<TcpListener, CommandError> {
     TcpListener::bind(address).map_err(|error| {
         let next = match error.kind() {
             ErrorKind::AddrInUse => {
@@ -72,21 +73,21 @@ fn bind(address: SocketAddr) -> Result<TcpListener, Failure> {
             }
             _ => "choose another with --listen or MCPPROXY_LISTEN",
         };
-        Failure::new(Exit::Unreachable, format!("cannot listen on {address}: {error}; {next}"))
+        CommandError::new(Exit::Unreachable, format!("cannot listen on {address}: {error}; {next}"))
     })
 }
 
 /// Why a proxy could not start, with its exit code.
-pub(super) fn not_started(error: &StartError) -> Failure {
+pub(in crate::cli) fn not_started(error: &StartError) -> CommandError {
     match error {
         StartError::Activity(error) => store(error),
-        StartError::HostCheck(_) => Failure::new(Exit::Config, error),
-        StartError::Folder { .. } | StartError::System(_) => Failure::failed(error),
+        StartError::HostCheck(_) => CommandError::new(Exit::Config, error),
+        StartError::Folder { .. } | StartError::System(_) => CommandError::failed(error),
     }
 }
 
 /// Why the log could not be opened or closed, with its exit code.
-pub(super) fn store(error: &StoreError) -> Failure {
+pub(in crate::cli) fn store(error: &StoreError) -> CommandError {
     let next = match error {
         StoreError::Locked => {
             ": is mcpproxy running on another address? name it with MCPPROXY_LISTEN, or use \
@@ -102,30 +103,30 @@ pub(super) fn store(error: &StoreError) -> Failure {
         StoreError::Locked | StoreError::Damaged { .. } => Exit::Store,
         StoreError::Io(_) => Exit::Failed,
     };
-    Failure::new(exit, format!("{error}{next}"))
+    CommandError::new(exit, format!("{error}{next}"))
 }
 
 /// Starts the log as the config says.
-pub(super) fn start_log(logging: Logging) -> log::Log {
+pub(in crate::cli) fn start_log(logging: Logging) -> logging::Log {
     let shape = match logging.format {
-        LogFormat::Text => log::Shape::Text,
-        LogFormat::Json => log::Shape::Json,
+        LogFormat::Text => logging::Shape::Text,
+        LogFormat::Json => logging::Shape::Json,
     };
-    log::start(logging.level.as_str(), shape)
+    logging::start(logging.level.as_str(), shape)
 }
 
 /// Says what the config was warned about.
-pub(super) fn note_warnings(loaded: &Loaded) {
+pub(in crate::cli) fn note_warnings(loaded: &Loaded) {
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
 }
 
 /// Random bytes for an API key.
-pub(super) fn random() -> Result<[u8; API_KEY_BYTES], Failure> {
+pub(in crate::cli) fn random() -> Result<[u8; API_KEY_BYTES], CommandError> {
     let mut random = [0; API_KEY_BYTES];
     getrandom::fill(&mut random)
-        .map_err(|error| Failure::failed(format!("no randomness for an API key: {error}")))?;
+        .map_err(|error| CommandError::failed(format!("no randomness for an API key: {error}")))?;
     Ok(random)
 }
 

@@ -4,12 +4,12 @@
 
 use futures_util::TryStreamExt;
 
-use super::resume::Tries;
+use super::retry::Tries;
 use super::{COLUMNS, Intents, row};
 use crate::cli::args::Format;
 use crate::cli::backend::{Backend, Chunks};
-use crate::cli::failure::{Exit, Failure};
-use crate::cli::log;
+use crate::cli::error::{CommandError, Exit};
+use crate::cli::logging;
 use crate::cli::output::{self, Output};
 use crate::server;
 use crate::wire::sse::{Decoder, Item};
@@ -33,7 +33,7 @@ pub(super) async fn run(
     backend: &Backend,
     output: &Output,
     intents: Intents,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let watching = async {
         let mut chunks = backend.stream(EVENTS, None).await?;
         if output.format == Format::Table && !output::write_on(line(&COLUMNS).as_bytes())? {
@@ -49,14 +49,14 @@ pub(super) async fn run(
         }
     };
     tokio::select! {
-        ended = server::ended_by_signal() => ended.map_err(Failure::failed),
+        ended = server::ended_by_signal() => ended.map_err(CommandError::failed),
         watched = watching => watched,
     }
 }
 
 /// Takes the stream up again after the record `last`.
-async fn resume(backend: &Backend, last: &str, tries: &mut Tries) -> Result<Chunks, Failure> {
-    let mut why = Failure::failed("the stream of events ends again and again");
+async fn resume(backend: &Backend, last: &str, tries: &mut Tries) -> Result<Chunks, CommandError> {
+    let mut why = CommandError::failed("the stream of events ends again and again");
     loop {
         tries.next(why).await?;
         let after = Some(last).filter(|last| !last.is_empty());
@@ -64,7 +64,7 @@ async fn resume(backend: &Backend, last: &str, tries: &mut Tries) -> Result<Chun
             Ok(chunks) => return Ok(chunks),
             Err(failure) if failure.exit == Exit::Unreachable => {
                 let text = "the proxy has ended: nothing more to watch";
-                return Err(Failure::new(Exit::Unreachable, text));
+                return Err(CommandError::new(Exit::Unreachable, text));
             }
             Err(failure) => why = failure,
         }
@@ -77,7 +77,7 @@ async fn follow(
     intents: Intents,
     last: &mut String,
     tries: &mut Tries,
-) -> Result<End, Failure> {
+) -> Result<End, CommandError> {
     let (mut decoder, mut data) = (Decoder::new(), Vec::new());
     let mut greeted = false;
     // A stream that breaks off is taken up again as one that ends.
@@ -86,7 +86,7 @@ async fn follow(
             tries.came();
         }
         decoder.push(chunk);
-        while let Some(item) = decoder.next_item().map_err(Failure::failed)? {
+        while let Some(item) = decoder.next_item().map_err(CommandError::failed)? {
             match item {
                 Item::Data(bytes) => data.extend_from_slice(&bytes),
                 Item::End => {
@@ -99,7 +99,7 @@ async fn follow(
                             }
                         }
                         // What it has to say comes from the proxy's own words.
-                        other => log::say(format_args!(
+                        other => logging::say(format_args!(
                             "{}: {}",
                             output::clean(&String::from_utf8_lossy(other)),
                             output::clean(&String::from_utf8_lossy(&data))
@@ -115,12 +115,13 @@ async fn follow(
     Ok(End::Over)
 }
 
-fn show(data: &[u8], output: &Output, intents: Intents) -> Result<String, Failure> {
-    let json = std::str::from_utf8(data).map_err(Failure::failed)?;
+fn show(data: &[u8], output: &Output, intents: Intents) -> Result<String, CommandError> {
+    let json = std::str::from_utf8(data).map_err(CommandError::failed)?;
     Ok(match output.format {
         Format::Json => json.to_owned(),
         Format::Yaml => {
-            let yaml = serde_yaml_ng::to_string(&output::parse(json)?).map_err(Failure::failed)?;
+            let yaml =
+                serde_yaml_ng::to_string(&output::parse(json)?).map_err(CommandError::failed)?;
             format!("---\n{yaml}")
         }
         Format::Table => line(&row(&output::parse(json)?, intents)),

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use serde_json::json;
 
-use super::args::{Config as Command, Global};
-use super::failure::{Exit, Failure};
-use super::output::{self, Output, clean, list, text};
+use crate::cli::args::{Config as Command, Global};
+use crate::cli::error::{CommandError, Exit};
+use crate::cli::output::{self, Output, clean, list, text};
 use crate::config::file::{Loaded, locate};
 use crate::config::problem::{Problem, Severity};
 use crate::config::servers::Server;
@@ -14,7 +14,7 @@ use crate::config::{Config, Flags};
 use crate::upstream::reaper;
 
 /// Reads the config as `serve` would: file, environment, flags.
-pub(super) fn load(global: &Global, listen: Option<&str>) -> Result<Loaded, Failure> {
+pub(in crate::cli) fn load(global: &Global, listen: Option<&str>) -> Result<Loaded, CommandError> {
     Config::load(global.config.as_deref(), &variable, &flags(global, listen)).map_err(unusable)
 }
 
@@ -28,7 +28,11 @@ fn flags(global: &Global, listen: Option<&str>) -> Flags {
 }
 
 /// Checks the config, or names its file.
-pub(super) fn run(command: &Command, global: &Global, output: &Output) -> Result<(), Failure> {
+pub(in crate::cli) fn run(
+    command: &Command,
+    global: &Global,
+    output: &Output,
+) -> Result<(), CommandError> {
     match command {
         Command::Path => {
             let path = locate(global.config.as_deref(), &variable).map_err(|e| failed(&e))?;
@@ -45,15 +49,15 @@ pub(super) fn run(command: &Command, global: &Global, output: &Output) -> Result
 }
 
 /// A config that cannot be used: exit 5, and everything that is wrong with it.
-pub(super) fn unusable(problems: Vec<Problem>) -> Failure {
+pub(in crate::cli) fn unusable(problems: Vec<Problem>) -> CommandError {
     let errors = problems.iter().filter(|it| it.severity == Severity::Error);
     let errors: Vec<String> = errors.map(ToString::to_string).collect();
-    Failure { problems, ..Failure::new(Exit::Config, errors.join("\n")) }
+    CommandError { problems, ..CommandError::new(Exit::Config, errors.join("\n")) }
 }
 
 /// One thing about a config that is wrong: exit 5.
-pub(super) fn failed(error: &Problem) -> Failure {
-    Failure::new(Exit::Config, error)
+pub(in crate::cli) fn failed(error: &Problem) -> CommandError {
+    CommandError::new(Exit::Config, error)
 }
 
 fn variable(name: &str) -> Option<String> {
@@ -78,7 +82,7 @@ fn report(loaded: &Loaded) -> serde_json::Value {
 }
 
 /// A problem, for programs.
-pub(super) fn json(problem: &Problem) -> serde_json::Value {
+pub(in crate::cli) fn json(problem: &Problem) -> serde_json::Value {
     let severity = match problem.severity {
         Severity::Error => "error",
         Severity::Warning => "warning",
@@ -118,8 +122,8 @@ fn draw(report: &serde_json::Value) -> String {
 }
 
 /// Says the warnings on stderr, where they do not mix with results.
-pub(super) fn warn(loaded: &Loaded) {
+pub(in crate::cli) fn warn(loaded: &Loaded) {
     for warning in &loaded.warnings {
-        super::log::say(format_args!("warning: {}", output::clean(&warning.to_string())));
+        crate::cli::logging::say(format_args!("warning: {}", output::clean(&warning.to_string())));
     }
 }

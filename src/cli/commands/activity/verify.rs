@@ -13,22 +13,23 @@ use super::export::records_bar;
 use crate::activity::verify;
 use crate::cli::args::Global;
 use crate::cli::backend::{Backend, target};
-use crate::cli::failure::Failure;
+use crate::cli::commands::{config, serve};
+use crate::cli::error::CommandError;
 use crate::cli::output::{self, Output, clean, list, text};
-use crate::cli::scratch::ScratchFolder;
-use crate::cli::{config, log, running, serve};
+use crate::cli::temporary_folder::TemporaryFolder;
+use crate::cli::{logging, running_proxy};
 use crate::server;
 
 /// How often a bar without a length moves.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Verifies, says what was found, and fails if the log is not sound.
-pub(super) fn run(global: &Global, output: &Output) -> Result<(), Failure> {
+pub(super) fn run(global: &Global, output: &Output) -> Result<(), CommandError> {
     let loaded = config::load(global, None)?;
-    let _log = log::start(global.log_level.as_deref().unwrap_or("error"), log::Shape::Text);
+    let _log = logging::start(global.log_level.as_deref().unwrap_or("error"), logging::Shape::Text);
     config::warn(&loaded);
-    let runtime = server::local_runtime().map_err(Failure::failed)?;
-    let found = runtime.block_on(running::find(&loaded.config));
+    let runtime = server::local_runtime().map_err(CommandError::failed)?;
+    let found = runtime.block_on(running_proxy::find(&loaded.config));
     let report = if let Some(client) = found {
         let bar = ProgressBar::new_spinner().with_message("the running proxy verifies its log");
         bar.enable_steady_tick(TICK);
@@ -38,24 +39,24 @@ pub(super) fn run(global: &Global, output: &Output) -> Result<(), Failure> {
         report?.json()?.to_owned()
     } else {
         let folder = loaded.config.activity_folder();
-        if !folder.try_exists().map_err(Failure::failed)? {
+        if !folder.try_exists().map_err(CommandError::failed)? {
             let none = format!("there is no activity log in {}", folder.display());
-            return Err(Failure::failed(none));
+            return Err(CommandError::failed(none));
         }
         let bar = records_bar(0);
-        let scratch = ScratchFolder::watched("verify")?;
+        let scratch = TemporaryFolder::watched("verify")?;
         let report = verify::folder(&folder, scratch.path(), |done, total| {
             bar.set_length(total);
             bar.set_position(done);
         });
         bar.finish_and_clear();
         serde_json::to_string(&report.map_err(|error| serve::store(&error))?)
-            .map_err(Failure::failed)?
+            .map_err(CommandError::failed)?
     };
     output.print(&report, draw)?;
     match unsound(&output::parse(&report)?) {
         None => Ok(()),
-        Some(why) => Err(Failure::failed(why)),
+        Some(why) => Err(CommandError::failed(why)),
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use http::StatusCode;
 
-use super::answer::Failure;
+use super::response::ApiError;
 use crate::activity::{Id, Record};
 use crate::downstream::source::Source;
 
@@ -61,7 +61,7 @@ impl ReaderSlots {
     /// # Errors
     ///
     /// 503 that names the limit, and when to come back.
-    pub(super) fn enter(&self, purpose: Purpose, source: Source) -> Result<ReaderSlot, Failure> {
+    pub(super) fn enter(&self, purpose: Purpose, source: Source) -> Result<ReaderSlot, ApiError> {
         let (taken, most, what) = match purpose {
             Purpose::Watch => (&self.watchers, MAX_WATCHERS, "readers of /events"),
             Purpose::Export => (&self.exports, MAX_EXPORTS, "exports of the activity log"),
@@ -80,7 +80,7 @@ impl ReaderSlots {
             return Ok(ReaderSlot { taken: Arc::clone(taken), source });
         };
         let text = format!("{full}: end one, or try again in {} s", RETRY_AFTER.as_secs());
-        let mut failure = Failure::new(StatusCode::SERVICE_UNAVAILABLE, text);
+        let mut failure = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, text);
         failure.retry_after = Some(RETRY_AFTER);
         Err(failure)
     }

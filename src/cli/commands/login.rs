@@ -8,25 +8,26 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::args::{Format, Global};
-use super::failure::{Exit, Failure};
-use super::output::{Output, clean, list, text};
-use super::{config, log};
+use super::config;
+use crate::cli::args::{Format, Global};
+use crate::cli::error::{CommandError, Exit};
+use crate::cli::logging;
+use crate::cli::output::{Output, clean, list, text};
 use crate::config::Config;
 use crate::config::servers::Server;
 use crate::server;
 use crate::upstream::oauth::{self, LoginError, TokenStore};
 
 /// Logs in with a server: prints the URL to open and waits for the browser to come back.
-pub(super) fn log_in(
+pub(in crate::cli) fn log_in(
     global: &Global,
     output: &Output,
     name: &str,
     open: bool,
     limit: Duration,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let loaded = config::load(global, None)?;
-    let _log = log::start(global.log_level.as_deref().unwrap_or("error"), log::Shape::Text);
+    let _log = logging::start(global.log_level.as_deref().unwrap_or("error"), logging::Shape::Text);
     let config = &loaded.config;
     let server = find(config, name)?;
     let show = |url: &str| {
@@ -37,12 +38,12 @@ pub(super) fn log_in(
             }
         };
         // stdout is for the outcome.
-        log::say(said);
+        logging::say(said);
         if open {
             open_browser(url);
         }
     };
-    let runtime = server::local_runtime().map_err(Failure::failed)?;
+    let runtime = server::local_runtime().map_err(CommandError::failed)?;
     let login = oauth::login(name, &server.upstream, &config.data_dir, limit, show);
     let logged_in = runtime.block_on(login).map_err(|error| failed(name, &error))?;
     let outcome = json!({
@@ -59,10 +60,15 @@ pub(super) fn log_in(
 }
 
 /// Forgets a server's tokens.
-pub(super) fn log_out(global: &Global, output: &Output, name: &str) -> Result<(), Failure> {
+pub(in crate::cli) fn log_out(
+    global: &Global,
+    output: &Output,
+    name: &str,
+) -> Result<(), CommandError> {
     let loaded = config::load(global, None)?;
     find(&loaded.config, name)?;
-    let was = TokenStore::new(&loaded.config.data_dir, name).forget().map_err(Failure::failed)?;
+    let was =
+        TokenStore::new(&loaded.config.data_dir, name).forget().map_err(CommandError::failed)?;
     output.print(&json!({"server": name, "was_logged_in": was}).to_string(), |_| {
         clean(&match was {
             true => format!("logged out from {name}"),
@@ -72,7 +78,7 @@ pub(super) fn log_out(global: &Global, output: &Output, name: &str) -> Result<()
     })
 }
 
-fn find<'a>(config: &'a Config, name: &str) -> Result<&'a Server, Failure> {
+fn find<'a>(config: &'a Config, name: &str) -> Result<&'a Server, CommandError> {
     let found = config.servers.iter().find(|server| &*server.name == name);
     found.ok_or_else(|| {
         let names: Vec<&str> = config.servers.iter().map(|server| &*server.name).collect();
@@ -80,11 +86,11 @@ fn find<'a>(config: &'a Config, name: &str) -> Result<&'a Server, Failure> {
             [] => "none is configured".to_owned(),
             names => format!("the config has {}", names.join(", ")),
         };
-        Failure::failed(format!("there is no server '{name}': {known}"))
+        CommandError::failed(format!("there is no server '{name}': {known}"))
     })
 }
 
-fn failed(name: &str, error: &LoginError) -> Failure {
+fn failed(name: &str, error: &LoginError) -> CommandError {
     let exit = match error {
         LoginError::Config(_) => Exit::Config,
         LoginError::Unreachable(_) => Exit::Unreachable,
@@ -94,7 +100,7 @@ fn failed(name: &str, error: &LoginError) -> Failure {
         | LoginError::Late(_)
         | LoginError::Store(_) => Exit::Failed,
     };
-    Failure::new(exit, format!("{name}: {error}"))
+    CommandError::new(exit, format!("{name}: {error}"))
 }
 
 /// Asks the system to show a page. The URL was printed as well, so nothing depends on it.
@@ -103,6 +109,6 @@ fn open_browser(url: &str) {
     let mut command = Command::new(opener);
     command.arg(url).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     if let Err(error) = command.spawn() {
-        log::say(format_args!("warning: no browser could be opened ({opener}: {error})"));
+        logging::say(format_args!("warning: no browser could be opened ({opener}: {error})"));
     }
 }

@@ -25,7 +25,7 @@ pub(super) enum Exit {
 
 /// Why a command failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Failure {
+pub(super) struct CommandError {
     /// The process's exit code.
     pub(super) exit: Exit,
     /// One line.
@@ -36,7 +36,7 @@ pub(super) struct Failure {
     pub(super) problems: Vec<Problem>,
 }
 
-impl Failure {
+impl CommandError {
     pub(super) fn new(exit: Exit, message: impl fmt::Display) -> Self {
         let lines = message.to_string();
         let words: Vec<&str> = lines.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
@@ -83,7 +83,7 @@ impl Failure {
             map.insert("request_id".to_owned(), id.as_str().into());
         }
         if let (Some(map), false) = (error.as_object_mut(), self.problems.is_empty()) {
-            let problems = self.problems.iter().map(super::config::json).collect();
+            let problems = self.problems.iter().map(super::commands::config::json).collect();
             map.insert("problems".to_owned(), problems);
         }
         error.to_string()
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_one_line() {
-        let failure = Failure::new(Exit::Config, "bad\n  key 'x'\n\nat line 3\u{1b}[2J");
+        let failure = CommandError::new(Exit::Config, "bad\n  key 'x'\n\nat line 3\u{1b}[2J");
         assert_eq!(failure.line(false), "error: bad key 'x' at line 3\\u{1b}[2J");
         let json: serde_json::Value = serde_json::from_str(&failure.line(true)).unwrap();
         assert_eq!(json["exit_code"], 5);

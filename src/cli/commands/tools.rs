@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::args::Tools;
-use super::backend::{Backend, Data, target};
-use super::failure::Failure;
-use super::output::{Output, cell, clean, cut, list, text};
-use super::pages;
-use super::terminal_safe::{line, quoted};
+use crate::cli::args::Tools;
+use crate::cli::backend::{Backend, Data, target};
+use crate::cli::error::CommandError;
+use crate::cli::output::{Output, cell, clean, cut, list, text};
+use crate::cli::pagination;
+use crate::cli::terminal_safe::{line, quoted};
 
 /// Most characters of a description in a list.
 const DESCRIPTION_CHARS: usize = 70;
@@ -26,7 +26,11 @@ const UPSTREAM_COLUMNS: [(&str, &str); 7] = [
 ];
 
 /// Searches, lists or shows tools.
-pub(super) async fn run(tools: &Tools, backend: &Backend, output: &Output) -> Result<(), Failure> {
+pub(in crate::cli) async fn run(
+    tools: &Tools,
+    backend: &Backend,
+    output: &Output,
+) -> Result<(), CommandError> {
     match tools {
         Tools::Search { query, limit } => {
             let (query, limit) = (query.join(" "), limit.to_string());
@@ -36,7 +40,7 @@ pub(super) async fn run(tools: &Tools, backend: &Backend, output: &Output) -> Re
         }
         Tools::List { server } => {
             let query = [("server", server.as_deref())];
-            let all = pages::all(backend, "tools", &query, u32::MAX).await?;
+            let all = pagination::all(backend, "tools", &query, u32::MAX).await?;
             output.print(&all, |all| table(all, output))
         }
         Tools::Show { name } => {
@@ -47,7 +51,10 @@ pub(super) async fn run(tools: &Tools, backend: &Backend, output: &Output) -> Re
 }
 
 /// Prints the state of every upstream server.
-pub(super) async fn upstreams(backend: &Backend, output: &Output) -> Result<(), Failure> {
+pub(in crate::cli) async fn upstreams(
+    backend: &Backend,
+    output: &Output,
+) -> Result<(), CommandError> {
     let servers = backend.get(&target(&["servers"], &[])).await?;
     output.print(servers.json()?, |servers| {
         let rows = list(servers, "/servers")

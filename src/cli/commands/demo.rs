@@ -10,15 +10,18 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+mod upstream;
+
+use self::upstream::DemoServer;
 use super::activity::{Intents, row};
-use super::args::Global;
-use super::backend::{Backend, target};
-use super::demo_upstream::DemoServer;
-use super::failure::Failure;
-use super::http::{HttpAnswer, HttpClient, McpSession};
-use super::output::{clean, draw, list, text};
-use super::scratch::ScratchFolder;
-use super::{log, serve};
+use super::serve;
+use crate::cli::args::Global;
+use crate::cli::backend::{Backend, target};
+use crate::cli::error::CommandError;
+use crate::cli::http_client::{HttpAnswer, HttpClient, McpSession};
+use crate::cli::logging;
+use crate::cli::output::{clean, draw, list, text};
+use crate::cli::temporary_folder::TemporaryFolder;
 use crate::config::{self, Flags};
 use crate::server::{self, App};
 use crate::upstream::reaper;
@@ -30,7 +33,7 @@ const WIDTH: u16 = 80;
 const INDENT: &str = "     ";
 
 /// The demo server's name in the proxy's config.
-pub(super) const SERVER: &str = "demo";
+pub(in crate::cli) const SERVER: &str = "demo";
 
 /// What became of a call, as far as the agent and the record can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,12 +111,17 @@ fn steps() -> [Step; 5] {
     ]
 }
 
+/// Runs the demo's MCP server, until its stdin ends.
+pub(in crate::cli) fn serve_upstream() -> std::io::Result<()> {
+    upstream::run()
+}
+
 /// Runs the demo: a proxy with a throw-away store, an upstream, five calls.
-pub(super) fn run(global: &Global) -> Result<(), Failure> {
-    let log = log::start(global.log_level.as_deref().unwrap_or("error"), log::Shape::Text);
-    let folder = ScratchFolder::new("demo")?;
+pub(in crate::cli) fn run(global: &Global) -> Result<(), CommandError> {
+    let log = logging::start(global.log_level.as_deref().unwrap_or("error"), logging::Shape::Text);
+    let folder = TemporaryFolder::new("demo")?;
     let key = serve::random()?.iter().fold(String::new(), |key, byte| format!("{key}{byte:02x}"));
-    let program = std::env::current_exe().map_err(Failure::failed)?;
+    let program = std::env::current_exe().map_err(CommandError::failed)?;
     let config = json!({
         "api_key": key,
         "output_validation": {"mode": "strict"},
@@ -124,27 +132,27 @@ pub(super) fn run(global: &Global) -> Result<(), Failure> {
     let no_environment = |_: &str| None;
     let (config, _) = config::parse(&config.to_string(), &no_environment, &flags)
         .map_err(super::config::unusable)?;
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(Failure::failed)?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(CommandError::failed)?;
     let app = App::start(config, log.lines()).map_err(|error| serve::not_started(&error))?;
     let server = app.serve(listener).map_err(|error| serve::not_started(&error))?;
     let client = HttpClient::new(server.address(), &key);
-    let runtime = server::local_runtime().map_err(Failure::failed)?;
+    let runtime = server::local_runtime().map_err(CommandError::failed)?;
     let story = runtime.block_on(tell(client));
     let closed = server.close().map_err(|error| serve::store(&error));
     let story = story?;
     closed?;
-    super::output::write(story.as_bytes())
+    crate::cli::output::write(story.as_bytes())
 }
 
 /// Makes the five calls against a running proxy and tells the story; fails if a fate is another
 /// than expected.
-pub(super) async fn tell(client: HttpClient) -> Result<String, Failure> {
+pub(in crate::cli) async fn tell(client: HttpClient) -> Result<String, CommandError> {
     let mut story = format!(
         "mcpproxy demo: five calls through the proxy, five different fates\n\n  \
          agent ──MCP over HTTP──▶ mcpproxy {} ──stdio──▶ demo server\n",
         client.authority()
     );
-    let lost = |error| Failure::failed(format!("the demo lost its proxy: {error}"));
+    let lost = |error| CommandError::failed(format!("the demo lost its proxy: {error}"));
     let mut agent = McpSession::open(client.authority()).await.map_err(lost)?;
     let backend = Backend::Remote(client);
     // What the server answers, computed beside the proxy: the bytes to compare with.
@@ -175,8 +183,8 @@ pub(super) async fn tell(client: HttpClient) -> Result<String, Failure> {
     match odd.as_slice() {
         [] => Ok(story),
         odd => {
-            super::output::write(story.as_bytes())?;
-            Err(Failure::failed(format!("not the expected fate: {}", odd.join(", "))))
+            crate::cli::output::write(story.as_bytes())?;
+            Err(CommandError::failed(format!("not the expected fate: {}", odd.join(", "))))
         }
     }
 }
@@ -192,7 +200,7 @@ struct Told {
 }
 
 impl Told {
-    fn read(answer: &HttpAnswer) -> Result<Self, Failure> {
+    fn read(answer: &HttpAnswer) -> Result<Self, CommandError> {
         #[derive(Deserialize)]
         struct CallReply<'a> {
             #[serde(borrow)]
@@ -201,9 +209,12 @@ impl Told {
         let message: Option<CallReply<'_>> = serde_json::from_slice(&answer.body).ok();
         let Some(result) = message.and_then(|message| message.result) else {
             let body = String::from_utf8_lossy(&answer.body);
-            return Err(Failure::failed(format!("not a tool result ({}): {body}", answer.status)));
+            return Err(CommandError::failed(format!(
+                "not a tool result ({}): {body}",
+                answer.status
+            )));
         };
-        let value = super::output::parse(result.get())?;
+        let value = crate::cli::output::parse(result.get())?;
         Ok(Self {
             result: result.get().to_owned(),
             is_error: value.get("isError") == Some(&Value::Bool(true)),
@@ -235,9 +246,9 @@ struct Recorded {
     guard: String,
 }
 
-async fn newest(backend: &Backend, tool: &str) -> Result<Recorded, Failure> {
+async fn newest(backend: &Backend, tool: &str) -> Result<Recorded, CommandError> {
     let records = backend.get(&target(&["activity"], &[("tool", Some(tool))])).await?;
-    let records = super::output::parse(records.json()?)?;
+    let records = crate::cli::output::parse(records.json()?)?;
     let field = |kind: &str, pointer: &str| {
         let mut records = list(&records, "/activities").iter();
         let record = records.find(|record| text(record, "/type") == kind);
@@ -267,9 +278,9 @@ fn draw_step(story: &mut String, number: usize, step: &Step, told: &Told, fate: 
     wrap(story, step.moral);
 }
 
-async fn draw_activity(story: &mut String, backend: &Backend) -> Result<(), Failure> {
+async fn draw_activity(story: &mut String, backend: &Backend) -> Result<(), CommandError> {
     let found = backend.get(&target(&["activity"], &[("server", Some(SERVER))])).await?;
-    let found = super::output::parse(found.json()?)?;
+    let found = crate::cli::output::parse(found.json()?)?;
     let calls = list(&found, "/activities")
         .iter()
         .filter(|record| matches!(text(record, "/type").as_ref(), "tool_call" | "policy_decision"));

@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::mpsc;
 use std::thread;
 
-use super::failure::Failure;
+use super::error::CommandError;
 use crate::os::private;
 use crate::server;
 
@@ -15,20 +15,20 @@ const INTERRUPTED: i32 = 130;
 
 /// A folder that only its owner can read.
 #[derive(Debug)]
-pub(super) struct ScratchFolder(PathBuf);
+pub(super) struct TemporaryFolder(PathBuf);
 
-impl ScratchFolder {
+impl TemporaryFolder {
     /// Makes one; `what` it is for is in its name.
-    pub(super) fn new(what: &str) -> Result<Self, Failure> {
+    pub(super) fn new(what: &str) -> Result<Self, CommandError> {
         let folder = name(what)?;
         private::new_folder(&folder)
-            .map_err(|error| Failure::failed(format!("{}: {error}", folder.display())))?;
+            .map_err(|error| CommandError::failed(format!("{}: {error}", folder.display())))?;
         Ok(Self(folder))
     }
 
     /// Makes one that SIGINT and SIGTERM remove, too, and end the process with that: for commands
     /// that have nothing else to end in order.
-    pub(super) fn watched(what: &str) -> Result<Self, Failure> {
+    pub(super) fn watched(what: &str) -> Result<Self, CommandError> {
         let folder = name(what)?;
         let (listens, listening) = mpsc::sync_channel(1);
         let removed = folder.clone();
@@ -52,11 +52,11 @@ impl ScratchFolder {
                     std::process::exit(INTERRUPTED);
                 }
             })
-            .map_err(Failure::failed)?;
+            .map_err(CommandError::failed)?;
         // Where nothing listens, the folder is left to the system.
         let _ = listening.recv();
         private::new_folder(&folder)
-            .map_err(|error| Failure::failed(format!("{}: {error}", folder.display())))?;
+            .map_err(|error| CommandError::failed(format!("{}: {error}", folder.display())))?;
         Ok(Self(folder))
     }
 
@@ -66,7 +66,7 @@ impl ScratchFolder {
     }
 }
 
-impl Drop for ScratchFolder {
+impl Drop for TemporaryFolder {
     fn drop(&mut self) {
         // What cannot be removed is left to the system, which clears its temporary folder.
         let _ = std::fs::remove_dir_all(&self.0);
@@ -74,9 +74,9 @@ impl Drop for ScratchFolder {
 }
 
 /// A name that nobody can have taken before us.
-fn name(what: &str) -> Result<PathBuf, Failure> {
+fn name(what: &str) -> Result<PathBuf, CommandError> {
     let mut random = [0; 8];
-    getrandom::fill(&mut random).map_err(Failure::failed)?;
+    getrandom::fill(&mut random).map_err(CommandError::failed)?;
     let random = u64::from_ne_bytes(random);
     Ok(std::env::temp_dir().join(format!("mcpproxy-{what}-{random:016x}")))
 }

@@ -11,12 +11,12 @@ use futures_util::TryStreamExt;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
-use super::lines::{Form, Lines};
-use super::resume::Tries;
+use super::export_lines::{Form, Lines};
+use super::retry::Tries;
 use super::{filters, times};
 use crate::cli::args::ActivityExport;
 use crate::cli::backend::{Backend, target};
-use crate::cli::failure::Failure;
+use crate::cli::error::CommandError;
 use crate::cli::output::{Output, clean, text};
 use crate::os::private;
 
@@ -28,7 +28,7 @@ pub(super) async fn run(
     flags: &ActivityExport,
     backend: &Backend,
     output: &Output,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let (since, until) = times(&flags.filters)?;
     let query = filters(&flags.filters, since.as_deref(), until.as_deref());
     let bar = bar(backend, &query).await?;
@@ -63,7 +63,7 @@ async fn copy(
     flags: &ActivityExport,
     bar: &ProgressBar,
     mut write: impl FnMut(&[u8]) -> std::io::Result<bool>,
-) -> Result<usize, Failure> {
+) -> Result<usize, CommandError> {
     let (mut tries, mut lines, mut bytes) =
         (Tries::default(), Lines::new(Form::of(&flags.format)), 0);
     let mut after: Option<String> = None;
@@ -93,7 +93,7 @@ async fn copy(
         };
         // Why, where it said so.
         let broken = match lines.restart() {
-            Some(words) => Failure::failed(format!("{}: {words}", broken.message)),
+            Some(words) => CommandError::failed(format!("{}: {words}", broken.message)),
             None => broken,
         };
         after = lines.last.clone();
@@ -110,7 +110,10 @@ fn draw(done: &Value) -> String {
 }
 
 /// A bar as long as there are records, on a terminal; else one that is not seen.
-async fn bar(backend: &Backend, filters: &[(&str, Option<&str>)]) -> Result<ProgressBar, Failure> {
+async fn bar(
+    backend: &Backend,
+    filters: &[(&str, Option<&str>)],
+) -> Result<ProgressBar, CommandError> {
     if !std::io::stderr().is_terminal() {
         return Ok(ProgressBar::hidden());
     }
@@ -135,8 +138,8 @@ fn advance(bar: &ProgressBar, chunk: &[u8]) {
     }
 }
 
-fn unwritten(file: &Path, error: &std::io::Error) -> Failure {
-    Failure::failed(format!("cannot write {}: {error}", file.display()))
+fn unwritten(file: &Path, error: &std::io::Error) -> CommandError {
+    CommandError::failed(format!("cannot write {}: {error}", file.display()))
 }
 
 /// The file under way. Dropped before its end, it is removed.
