@@ -6,7 +6,7 @@
 //! and timers. What a request leads to is decided on the floors below.
 //!
 //! ```text
-//! app ─┬─ accept ─ connection_limit ─▶ worker_thread ─ connection ─┬─ fast_path ─▶ downstream
+//! app ─┬─ accept ─ connection_limit, idle_connections ─▶ worker_thread ─ connection ─┬─ fast_path ─▶ downstream
 //!      │                                                           └─ route ─▶ downstream, api, page
 //!      ├─ control ─ audit_events ─ audit_log
 //!      └─ signals ─ shutdown
@@ -21,6 +21,7 @@ mod connection_limit;
 mod control;
 mod fast_path;
 mod folder;
+mod idle_connections;
 mod offline_log;
 mod route;
 mod runtime;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tracing_subscriber::EnvFilter;
 
 use super::terminal_safe::Visible;
-use crate::telemetry::Lines;
+use crate::telemetry::LogLines;
 use crate::upstream::TALKATIVE;
 
 /// How long the end of a command waits for its log to be read.
@@ -28,11 +28,11 @@ pub(super) enum Shape {
 
 /// The log of a command; dropped, it is written to its end.
 #[derive(Debug)]
-pub(super) struct Log(Lines);
+pub(super) struct Log(LogLines);
 
 impl Log {
     /// Where its lines go.
-    pub(super) fn lines(&self) -> Lines {
+    pub(super) fn lines(&self) -> LogLines {
         self.0.clone()
     }
 }
@@ -51,7 +51,7 @@ pub(super) fn start(level: &str, shape: Shape) -> Log {
     // any level.
     let filter = EnvFilter::new(format!("{libraries},mcpproxy={level},{TALKATIVE}=error"));
     // Without a thread or a stderr there is no log, and what it would say is counted.
-    let lines = stderr().and_then(Lines::to).unwrap_or_default();
+    let lines = stderr().and_then(LogLines::to).unwrap_or_default();
     let writer = lines.clone();
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)

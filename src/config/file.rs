@@ -36,7 +36,7 @@ pub struct Loaded {
     pub config: Config,
     /// The file, there or not.
     pub path: PathBuf,
-    /// What is odd about it.
+    /// Its warnings.
     pub warnings: Vec<Problem>,
     /// The text of the file; `None` without one.
     text: Option<String>,
@@ -56,8 +56,8 @@ impl Config {
         load(path, env, flags, |_| {})
     }
 
-    /// The same, and looks whether this machine has what the config names: a server that cannot
-    /// run is an error, too.
+    /// The same, and checks that this machine has what the config names: a server that cannot run is
+    /// an error, too.
     ///
     /// # Errors
     /// Those of [`Self::load`], and everything that is missing.
@@ -66,7 +66,7 @@ impl Config {
         env: &impl Fn(&str) -> Option<String>,
         flags: &Flags,
     ) -> Result<Loaded, Vec<Problem>> {
-        load(path, env, flags, |parsed| check::look(parsed, env))
+        load(path, env, flags, |parsed| check::check_machine(parsed, env))
     }
 }
 
@@ -74,7 +74,7 @@ fn load(
     path: Option<&Path>,
     env: &impl Fn(&str) -> Option<String>,
     flags: &Flags,
-    look: impl FnOnce(&mut Parsed<'_>),
+    check: impl FnOnce(&mut Parsed<'_>),
 ) -> Result<Loaded, Vec<Problem>> {
     let path = locate(path, env).map_err(|problem| vec![problem])?;
     let mut of_file = Vec::new();
@@ -95,7 +95,7 @@ fn load(
         }
     };
     let mut parsed = parse_all(text.as_deref().unwrap_or_default(), env, flags);
-    look(&mut parsed);
+    check(&mut parsed);
     match parsed.finish(Some(&path)) {
         Ok((config, warnings)) => {
             of_file.extend(warnings);

@@ -18,8 +18,8 @@ use super::sections::{ApiKey, Logging, OutputValidation};
 use super::values::Config;
 use super::{key_aliases, servers};
 use crate::activity;
-use crate::downstream::host_check::HostCheck;
 use crate::intent;
+use crate::policy::host_check::HostCheck;
 use crate::proxy::era::Offered;
 use crate::proxy::retrieve::MAX_LIMIT;
 

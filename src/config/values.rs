@@ -10,8 +10,11 @@ use super::servers::Server;
 use crate::activity;
 use crate::catalog::{self, ServerSettings};
 use crate::intent;
+use crate::policy::Access;
+use crate::policy::host_check::{BadEntry, HostCheck};
 use crate::proxy::era::Offered;
 use crate::proxy::memory_budget;
+use crate::proxy::settings::Settings;
 
 /// Everything the operator decides, checked.
 #[derive(Clone, Debug)]
@@ -72,9 +75,30 @@ impl Config {
         }
     }
 
+    /// What requests are decided by.
+    ///
+    /// # Errors
+    ///
+    /// An entry of `allowed_hosts` or `allowed_origins` that was not read by [`parse`](super::parse()).
+    pub fn settings(&self) -> Result<Settings, BadEntry> {
+        Ok(Settings {
+            access: Access {
+                api_key: self.key().into(),
+                require_mcp_auth: self.require_mcp_auth,
+                host_check: HostCheck::new(&self.allowed_hosts, &self.allowed_origins)?,
+            },
+            intent: self.intent,
+            tools_limit: self.tools_limit,
+            offered_era: self.offered_era,
+            max_payload_bytes: self.activity.max_payload_bytes,
+            max_response_bytes: self.activity.max_response_bytes,
+            held: self.held(),
+            judging_budget: self.judging_budget(),
+        })
+    }
+
     /// The room for answers that strict holds.
-    #[must_use]
-    pub fn held(&self) -> memory_budget::MemoryBudget {
+    fn held(&self) -> memory_budget::MemoryBudget {
         let OutputValidation { max_held_total_bytes: total, max_held_bytes, .. } = self.output;
         let enabled = self.servers.iter().filter(|server| server.upstream.enabled);
         let names: Vec<Arc<str>> = enabled.map(|server| Arc::clone(&server.name)).collect();
@@ -84,8 +108,7 @@ impl Config {
     }
 
     /// The room for answers that warn has yet to judge: all servers have it in common.
-    #[must_use]
-    pub fn judging_budget(&self) -> memory_budget::MemoryBudget {
+    fn judging_budget(&self) -> memory_budget::MemoryBudget {
         let total = memory_budget::MAX_JUDGING_BYTES.min(self.output.max_held_total_bytes);
         memory_budget::MemoryBudget::new(total, 0, [])
     }

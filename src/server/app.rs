@@ -26,13 +26,14 @@ use crate::activity::{Activity, StoreError, Writer};
 use crate::api;
 use crate::catalog::{self, snapshot::Catalog};
 use crate::config::Config;
-use crate::downstream::host_check::{BadEntry, HostCheck};
 use crate::downstream::session::Sessions;
 use crate::os::descriptors;
+use crate::policy::host_check::BadEntry;
 use crate::proxy::dropped_members::DroppedMembers;
+use crate::proxy::settings::{Settings, SettingsSwap};
 use crate::proxy::validation_pool::ValidationPool;
 use crate::proxy::{Proxy, log_routing, passthrough};
-use crate::telemetry::{Calls, Lines};
+use crate::telemetry::{Calls, LogLines};
 
 /// Why a proxy cannot start. Nothing is left half-started.
 #[derive(Debug, Error)]
@@ -66,7 +67,7 @@ pub struct App {
     hurry: Hurry,
     /// Connections that clients may have open at once.
     max_connections: usize,
-    /// Hands on what upstreams tell.
+    /// Passes the upstreams' notifications on.
     following: tokio::task::JoinHandle<()>,
 }
 
@@ -80,14 +81,14 @@ pub struct Server {
 }
 
 impl App {
-    /// Opens the parts of a proxy and sets its upstreams going; waits for none of them. `lines` are
-    /// where the log is written, to tell how it is.
+    /// Opens the parts of a proxy and starts its upstreams; waits for none of them. `lines` are those
+    /// of the log, whose losses `/api/v1/status` shows.
     ///
     /// # Errors
     ///
     /// [`StartError`].
-    pub fn start(config: Config, lines: Lines) -> Result<Self, StartError> {
-        let host_check = HostCheck::new(&config.allowed_hosts, &config.allowed_origins)?;
+    pub fn start(config: Config, lines: LogLines) -> Result<Self, StartError> {
+        let settings = config.settings()?;
         let folder = &config.data_dir;
         folder::open(folder)
             .map_err(|error| StartError::Folder { folder: folder.clone(), error })?;
@@ -96,22 +97,22 @@ impl App {
         let log = Activity::open(&config.activity_folder(), config.activity.clone())?;
         log.0.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success));
         let catalog = config.catalog();
-        Self::assemble(config, host_check, log, catalog, lines)
+        Self::assemble(&config, settings, log, catalog, lines)
     }
 
     pub(super) fn assemble(
-        config: Config,
-        host_check: HostCheck,
+        config: &Config,
+        settings: Settings,
         (activity, writer): (Activity, Writer),
         catalog: catalog::Settings,
-        lines: Lines,
+        lines: LogLines,
     ) -> Result<Self, StartError> {
         let servers = config.servers.iter().filter(|server| server.upstream.enabled).count();
         let max_connections = max_connections(cores(), servers);
         let control = runtime::control()?;
         let catalog = Arc::new(Catalog::new(catalog));
         control::restore(&catalog, &activity, &control);
-        let upstreams = control::supervise(&config, &catalog, &activity, &control);
+        let upstreams = control::supervise(config, &catalog, &activity, &control);
         let mut seed = [0; 8];
         getrandom::fill(&mut seed).map_err(io::Error::from)?;
         let dropped_members = Arc::new(DroppedMembers::default());
@@ -120,17 +121,11 @@ impl App {
             log_routing: log_routing::LogRouting::of(&upstreams, &dropped_members),
             dropped_members,
             upstreams,
-            intent: config.intent,
-            tools_limit: config.tools_limit,
-            offered_era: config.offered_era,
-            max_payload_bytes: config.activity.max_payload_bytes,
-            max_response_bytes: config.activity.max_response_bytes,
+            settings: SettingsSwap::new(settings),
             activity,
             list_cache: passthrough::list_cache::ListCache::default(),
-            held: config.held(),
-            judging_budget: config.judging_budget(),
             validation_pool: ValidationPool::new(control.handle().clone(), cores()),
-            calls: Calls::new(config.servers.len()),
+            calls: Calls::default(),
             hash_key: u64::from_ne_bytes(seed),
         };
         let proxy = Arc::new(proxy);
@@ -140,9 +135,7 @@ impl App {
         let sessions = Arc::new(Sessions::default());
         let shared = Shared {
             proxy,
-            host_check,
             api: api::State {
-                api_key: config.key().into(),
                 started,
                 ending,
                 lines,
@@ -151,7 +144,6 @@ impl App {
                 connections: OnceLock::new(),
             },
             sessions,
-            require_mcp_auth: config.require_mcp_auth,
             started,
         };
         let (shared, hurry) = (Arc::new(shared), Hurry::default());
@@ -164,7 +156,7 @@ impl App {
         &self.shared
     }
 
-    /// From now on a signal means that the ending is not waited for any longer.
+    /// From now on a further signal cuts the shutdown short.
     #[must_use]
     pub fn hurries(&self) -> Hurry {
         let proxy = Arc::clone(&self.shared.proxy);
@@ -197,8 +189,8 @@ impl App {
             let _control = self.control.enter();
             TcpListener::from_std(listener)?
         };
-        let places = ConnectionSlots::new(self.max_connections);
-        let accepting = self.control.spawn(accept(listener, Arc::clone(&worker_threads), places));
+        let slots = ConnectionSlots::new(self.max_connections);
+        let accepting = self.control.spawn(accept(listener, Arc::clone(&worker_threads), slots));
         Ok(Server { app: self, address, worker_threads, accepting })
     }
 
@@ -275,5 +267,99 @@ impl Server {
             worker_thread.finish(deadline);
         }
         app.close()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::TcpStream;
+
+    use super::*;
+    use crate::config::{self, Flags};
+    use crate::proxy::settings::Settings;
+
+    const KEY: &str = "0123456789abcdef0123456789abcdef";
+
+    fn config(folder: &std::path::Path) -> Config {
+        let flags = Flags { data_dir: Some(folder.into()), ..Flags::default() };
+        let text = format!(r#"{{"api_key": "{KEY}", "require_mcp_auth": true}}"#);
+        config::parse(&text, &|_| None, &flags).unwrap().0
+    }
+
+    fn serve(config: Config) -> Server {
+        let listener = StdListener::bind("127.0.0.1:0").unwrap();
+        App::start(config, LogLines::default()).unwrap().serve(listener).unwrap()
+    }
+
+    /// Sends one request and reads its answer, whose status is returned.
+    fn ask(stream: &TcpStream, request: &str) -> u16 {
+        (&mut &*stream).write_all(request.as_bytes()).unwrap();
+        let mut reader = BufReader::new(stream);
+        let (mut head, mut line) = (String::new(), String::new());
+        while reader.read_line(&mut line).unwrap() > 2 {
+            head += &std::mem::take(&mut line).to_lowercase();
+        }
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+        let mut body = vec![0; length.trim().parse().unwrap()];
+        reader.read_exact(&mut body).unwrap();
+        head.split(' ').nth(1).unwrap().parse().unwrap()
+    }
+
+    fn get(path: &str, host: &str, key: &str) -> String {
+        format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nx-api-key: {key}\r\n\r\n")
+    }
+
+    fn post(key: &str) -> String {
+        let body = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#;
+        let length = body.len();
+        format!(
+            "POST /mcp HTTP/1.1\r\nhost: localhost\r\nx-api-key: {key}\r\ncontent-type: application/json\r\n\
+             accept: application/json, text/event-stream\r\ncontent-length: {length}\r\n\r\n{body}"
+        )
+    }
+
+    #[test]
+    fn every_door_has_its_locks_and_what_is_closed_can_be_opened_again() {
+        let folder = tempfile::tempdir().unwrap();
+        for _ in 0..2 {
+            let server = serve(config(folder.path()));
+            for (request, status) in [
+                (get("/healthz", "localhost", ""), 200),
+                (get("/healthz", "evil.example", ""), 403),
+                (get("/api/v1/status", "localhost", ""), 401),
+                (get("/api/v1/status", "localhost", KEY), 200),
+                (get("/api/v1/status", "evil.example", KEY), 403),
+                (post(""), 401),
+                (post(KEY), 200),
+            ] {
+                let stream = TcpStream::connect(server.address()).unwrap();
+                assert_eq!(ask(&stream, &request), status, "{request}");
+            }
+            server.close().unwrap();
+        }
+    }
+
+    #[test]
+    fn settings_that_are_swapped_count_for_the_next_request_of_an_open_connection() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(folder.path());
+        let server = serve(config.clone());
+        let streams = [(), ()].map(|()| TcpStream::connect(server.address()).unwrap());
+        let [messages, rest] = &streams;
+        let status = get("/api/v1/status", "localhost", KEY);
+        for _ in 0..2 {
+            assert_eq!((ask(messages, &post(KEY)), ask(rest, &status)), (200, 200));
+        }
+        let settings = |key: &str| {
+            let settings = config.settings().unwrap();
+            let access = crate::policy::Access { api_key: key.into(), ..settings.access.clone() };
+            Settings { access, ..settings }
+        };
+        server.shared().proxy.settings.replace(settings("fedcba9876543210fedcba9876543210"));
+        assert_eq!((ask(messages, &post(KEY)), ask(rest, &status)), (401, 401));
+        server.shared().proxy.settings.replace(settings(KEY));
+        assert_eq!((ask(messages, &post(KEY)), ask(rest, &status)), (200, 200));
+        server.close().unwrap();
     }
 }

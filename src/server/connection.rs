@@ -24,9 +24,11 @@ use super::fast_path::{End, FastPath, HEADER_TIMEOUT};
 use super::route::route;
 use super::shared::Shared;
 use super::tracked_socket::{TrackedBody, TrackedSocket};
+use crate::api;
 use crate::downstream::http::{self as mcp, ClientConnection};
 use crate::io::write_timeout::WriteTimeout;
 use crate::proxy::Worker;
+use crate::proxy::settings::CurrentSettings;
 
 /// A client that takes nothing of its reply for so long is given up.
 const CLIENT_STALL_LIMIT: Duration = Duration::from_secs(60);
@@ -44,12 +46,12 @@ pub(super) async fn serve(
     shared: Arc<Shared>,
     worker: Rc<Worker>,
     socket: TcpStream,
-    place: &ConnectionSlot,
+    slot: &ConnectionSlot,
     mut drain: watch::Receiver<bool>,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let remembered = Rc::new(ClientConnection::from(place.source));
+    let remembered = Rc::new(ClientConnection::from(slot.source));
     let came_to = socket.local_addr().ok();
-    let socket = TrackedSocket::new(socket, Arc::clone(&place.presence));
+    let socket = TrackedSocket::new(socket, Arc::clone(&slot.idle));
     let exchanges = socket.exchanges();
     let mut socket = WriteTimeout::new(socket, CLIENT_STALL_LIMIT);
     match fast_path(&shared, &worker, &remembered, &mut socket, drain.clone()).await? {
@@ -97,14 +99,19 @@ async fn fast_path(
     drain: watch::Receiver<bool>,
 ) -> io::Result<End> {
     let admit = |head: &Parts| {
-        let admitted = !shared.require_mcp_auth || shared.api.admits(&head.headers, &head.uri);
-        admitted && shared.host_check.check(&head.headers, None).is_ok()
+        let settings = worker.settings();
+        let access = &settings.access;
+        let has_key = !access.require_mcp_auth || api::admits(access, &head.headers, &head.uri);
+        let admitted = has_key && access.host_check.check(&head.headers, None).is_ok();
+        admitted.then_some(settings)
     };
+    // Who was admitted under other settings is looked at again.
+    let holds = |admitted: &CurrentSettings| worker.settings().is(admitted);
     let answer = async |head: &Parts, repeated: bool, body: Bytes| {
         connection.used.set(true);
         let _open = worker.busy_poll.open();
         let (sessions, now_ms) = (&shared.sessions, shared.now_ms());
         mcp::handle_whole(worker, sessions, connection, now_ms, head, repeated, body).await
     };
-    FastPath::new(socket, drain).serve(admit, answer).await
+    FastPath::new(socket, drain).serve(admit, holds, answer).await
 }

@@ -41,3 +41,38 @@ pub(super) fn supervise(
     let reaper = Reaper::new(config.reaper.clone());
     Supervisor::start(servers, reaper, catalog, secrets, noted, control.handle())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::config::{self, Flags};
+    use crate::server::runtime;
+    use crate::upstream::supervisor::Status;
+
+    #[test]
+    fn every_server_of_the_config_is_there_under_its_own_identity() {
+        let folder = tempfile::tempdir().unwrap();
+        let flags = Flags { data_dir: Some(folder.path().into()), ..Flags::default() };
+        let text = r#"{"mcpServers": {
+            "off": {"command": "x", "enabled": false},
+            "gone": {"command": "/nowhere/to/be/found"}
+        }}"#;
+        let (config, _) = config::parse(text, &|_| None, &flags).unwrap();
+        let (activity, writer) =
+            Activity::open(&config.activity_folder(), config.activity.clone()).unwrap();
+        let (control, catalog) =
+            (runtime::control().unwrap(), Arc::new(Catalog::new(config.catalog())));
+        let upstreams = supervise(&config, &catalog, &activity, &control);
+        control.block_on(upstreams.get("gone").unwrap().settled());
+        let states = upstreams.states();
+        let told: Vec<_> = states.iter().map(|state| (&*state.name, state.status)).collect();
+        assert_eq!(told, [("gone", Status::Failed), ("off", Status::Disabled)]);
+        let ids = ["gone", "off", "neither"].map(|name| upstreams.id(name));
+        assert!(ids[0].is_some() && ids[1].is_some() && ids[0] != ids[1] && ids[2].is_none());
+        assert_eq!(ids[0], upstreams.get("gone").map(|upstream| upstream.id()));
+        control.block_on(upstreams.shutdown(Instant::now() + Duration::from_secs(5)));
+        writer.close().unwrap();
+    }
+}

@@ -22,7 +22,9 @@ where
     B: http_body::Body<Data = bytes::Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    if let Err(refused) = shared.host_check.check(request.headers(), request.uri().authority()) {
+    let settings = worker.settings();
+    let access = &settings.access;
+    if let Err(refused) = access.host_check.check(request.headers(), request.uri().authority()) {
         return api::refuse(refused.status(), &refused.to_string());
     }
     if let Some(page) = page::answer(&request) {
@@ -33,7 +35,7 @@ where
             api::ConnectionInfo { local: connection.came_to.get(), source: connection.source };
         return api::handle(&shared.api, worker, info, request).await;
     }
-    if shared.require_mcp_auth && !shared.api.admits(request.headers(), request.uri()) {
+    if access.require_mcp_auth && !api::admits(access, request.headers(), request.uri()) {
         return api::unauthorized();
     }
     let (head, body) = request.into_parts();

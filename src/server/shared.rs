@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::api;
-use crate::downstream::host_check::HostCheck;
 use crate::downstream::session::Sessions;
 use crate::io::clock;
 use crate::proxy::Proxy;
@@ -16,12 +15,8 @@ pub struct Shared {
     pub proxy: Arc<Proxy>,
     /// Sessions of `/mcp`.
     pub sessions: Arc<Sessions>,
-    /// Who may speak to us from a browser.
-    pub host_check: HostCheck,
     /// What the REST interface needs.
     pub api: api::State,
-    /// `require_mcp_auth`
-    pub require_mcp_auth: bool,
     /// The origin of session times.
     pub started: Instant,
 }

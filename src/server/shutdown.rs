@@ -63,8 +63,7 @@ impl Hurry {
             });
             let Some(again) = again else { return };
             tracing::warn!("told again to end: calls in flight are cut off");
-            hurry.by.store(again.as_raw_value(), Ordering::Relaxed);
-            hurry.told.send_replace(true);
+            hurry.begin(again);
             thread::sleep(2 * CUT_GRACE);
             kill();
             thread::sleep(HURRY_LIMIT);
@@ -77,6 +76,12 @@ impl Hurry {
         tracing::info!(
             "ending: calls in flight have {DRAIN_TIMEOUT:?} to finish; another signal ends at once"
         );
+    }
+
+    /// From now on nothing is waited for.
+    fn begin(&self, signal: SignalKind) {
+        self.by.store(signal.as_raw_value(), Ordering::Relaxed);
+        self.told.send_replace(true);
     }
 
     /// Waits until it is told.
@@ -92,5 +97,34 @@ impl Hurry {
             0 => None,
             by => u8::try_from(BY_SIGNAL + by).ok(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn a_second_signal_is_told_to_all_and_is_the_exit_code() {
+        for (signal, code) in [(SignalKind::interrupt(), 130), (SignalKind::terminate(), 143)] {
+            let hurry = Hurry::default();
+            let worker = hurry.clone();
+            assert_eq!(worker.told().now_or_never(), None, "after one signal it waits");
+            assert_eq!(hurry.exit_code(), None);
+            hurry.begin(signal);
+            assert_eq!(worker.told().now_or_never(), Some(()));
+            assert_eq!(hurry.clone().told().now_or_never(), Some(()), "who asks late too");
+            assert_eq!(worker.exit_code(), Some(code));
+        }
+    }
+
+    #[test]
+    fn what_a_second_signal_leaves_is_over_before_what_the_first_one_allows() {
+        let first = DRAIN_TIMEOUT + CUT_GRACE + WORKER_GRACE + CHILDREN_TIMEOUT;
+        let second = 2 * CUT_GRACE + HURRY_LIMIT;
+        assert!(second * 4 < first, "{second:?} of {first:?}");
+        assert!(CUT_GRACE < WORKER_GRACE, "a worker that cuts off its calls is not left behind");
     }
 }

@@ -43,7 +43,8 @@ pub async fn ended_by_signal() -> io::Result<()> {
     Ok(())
 }
 
-/// What a server that is run from a shell or by a supervisor is told; it listens once made.
+/// The signals that end a server which is run from a shell or by a supervisor; none is lost from its
+/// creation on.
 pub struct Signals {
     ends: EndSignals,
     hangups: Hangups,
@@ -77,21 +78,36 @@ impl Hangups {
         Ok(Self { signal, had_terminal: terminal().is_ok() })
     }
 
-    /// Tells in the log of each for which there is nothing to do; ends with the one that says that
-    /// the terminal has gone.
+    /// Waits for the one that says that the terminal has gone; logs each other.
     async fn terminal_has_gone(&mut self) {
         loop {
             match &mut self.signal {
                 Some(signal) => signal.recv().await,
                 None => std::future::pending().await,
             };
-            if self.had_terminal && terminal().is_err() {
-                return;
+            match Hangup::means(self.had_terminal, terminal().is_ok()) {
+                Hangup::TerminalHasGone => return,
+                Hangup::Reload => tracing::info!(
+                    "SIGHUP: there is nothing to reload; the config is read at the start, SIGTERM ends"
+                ),
             }
-            tracing::info!(
-                "SIGHUP: there is nothing to reload; the config is read at the start, SIGTERM ends"
-            );
         }
+    }
+}
+
+/// What a SIGHUP means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hangup {
+    /// The terminal that the server was started from is closed: the server ends.
+    TerminalHasGone,
+    /// Somebody sent it, as daemons are told to read their config again.
+    Reload,
+}
+
+impl Hangup {
+    /// By whether there was a terminal at the start, and whether there is one now.
+    fn means(had_terminal: bool, has_terminal: bool) -> Self {
+        if had_terminal && !has_terminal { Self::TerminalHasGone } else { Self::Reload }
     }
 }
 
@@ -113,7 +129,11 @@ fn terminal() -> io::Result<File> {
 /// Whether this process was started with a signal ignored. Where the system does not tell, it was
 /// not.
 fn is_ignored(kind: SignalKind) -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    is_in_mask(&fs::read_to_string("/proc/self/status").unwrap_or_default(), kind)
+}
+
+/// Whether a signal is among those that a process's `status` file lists as ignored.
+fn is_in_mask(status: &str, kind: SignalKind) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
     let bit = kind.as_raw_value().saturating_sub(1);
@@ -123,6 +143,32 @@ fn is_ignored(kind: SignalKind) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_hangup_ends_a_server_only_whose_terminal_has_gone() {
+        for (had, has, meaning) in [
+            (true, false, Hangup::TerminalHasGone),
+            (true, true, Hangup::Reload),
+            (false, false, Hangup::Reload),
+            (false, true, Hangup::Reload),
+        ] {
+            assert_eq!(Hangup::means(had, has), meaning, "{had} {has}");
+        }
+    }
+
+    #[test]
+    fn the_mask_of_ignored_signals_is_read_by_its_bits() {
+        for (status, is_ignored) in [
+            ("Name:\tx\nSigIgn:\t0000000000000001\n", true),
+            ("SigIgn:\tffffffffffffffff\n", true),
+            ("SigIgn:\tfffffffffffffffe\n", false),
+            ("SigCgt:\t0000000000000001\n", false),
+            ("SigIgn:\tno number\n", false),
+            ("", false),
+        ] {
+            assert_eq!(is_in_mask(status, SignalKind::hangup()), is_ignored, "{status:?}");
+        }
+    }
 
     #[test]
     fn what_is_ignored_is_known() {

@@ -41,7 +41,7 @@ pub(super) struct WorkerThread {
 #[derive(Debug)]
 pub(super) struct Arrived {
     pub(super) socket: StdStream,
-    pub(super) place: ConnectionSlot,
+    pub(super) slot: ConnectionSlot,
 }
 
 impl WorkerThread {
@@ -62,9 +62,15 @@ impl WorkerThread {
             })?;
         Ok(Self { sockets, connections, thread })
     }
-}
 
-impl WorkerThread {
+    /// One with so many connections whose queue is the test's own.
+    #[cfg(test)]
+    pub(super) fn without_a_thread(connections: usize) -> (Self, mpsc::Receiver<Arrived>) {
+        let (sockets, queue) = mpsc::channel(SOCKET_QUEUE);
+        let connections = Arc::new(AtomicUsize::new(connections));
+        (Self { sockets, connections, thread: std::thread::spawn(|| {}) }, queue)
+    }
+
     /// Waits for the worker to end, until the deadline. It keeps to [`DRAIN_TIMEOUT`] by itself.
     pub(super) fn finish(self, deadline: Instant) {
         drop(self.sockets);
@@ -108,7 +114,7 @@ async fn work(
             _ = connections.join_next(), if !connections.is_empty() => continue,
             _ = draining.wait_for(|draining| *draining) => None,
         };
-        let Some(Arrived { socket, place }) = arrived else { break };
+        let Some(Arrived { socket, slot }) = arrived else { break };
         let socket = match TcpStream::from_std(socket) {
             Ok(socket) => socket,
             Err(error) => {
@@ -120,15 +126,15 @@ async fn work(
         let (shared, worker, counted) =
             (Arc::clone(&shared), Rc::clone(&worker), Arc::clone(&counted));
         let drain = drain.clone();
-        let (places, number) = place.name();
+        let (slots, number) = slot.name();
         let ending = worker.ending.clone();
         let task = connections.spawn_local(ending.attend(async move {
             let _open = Open(counted);
-            if let Err(error) = connection::serve(shared, worker, socket, &place, drain).await {
+            if let Err(error) = connection::serve(shared, worker, socket, &slot, drain).await {
                 tracing::debug!(%error, "a connection ended badly");
             }
         }));
-        ConnectionSlot::served_by(&places, number, task);
+        ConnectionSlot::served_by(&slots, number, task);
     }
     let finished = {
         let mut rest = pin!(async {
