@@ -205,8 +205,10 @@ impl App {
         let patience = if hurry.exit_code().is_some() { Duration::ZERO } else { CHILDREN_TIMEOUT };
         let deadline = Instant::now() + patience;
         control.block_on(shared.proxy.upstreams.shutdown(deadline));
-        let stop = Draft::new(Type::SystemStop, Source::Internal, Status::Success);
-        shared.proxy.activity.note(stop);
+        if !writer.only_reads() {
+            let stop = Draft::new(Type::SystemStop, Source::Internal, Status::Success);
+            shared.proxy.activity.note(stop);
+        }
         control.shutdown_timeout(Duration::from_secs(1));
         writer.close()
     }
