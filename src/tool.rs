@@ -6,6 +6,7 @@
 //! Who discovers tools and who calls them is not known here.
 
 pub mod parameter_headers;
+pub mod server_id;
 
 use std::collections::BTreeMap;
 use std::fmt;

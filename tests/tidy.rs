@@ -63,7 +63,7 @@ const HTTP: &[&str] = &[
     "src/downstream/body.rs",
     "src/api/",
     "src/api.rs",
-    "src/server.rs",
+    "src/server/connection.rs",
     "src/cli/http_client.rs",
     "src/cli/identity.rs",
     "src/upstream/oauth/client.rs",

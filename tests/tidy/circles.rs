@@ -17,15 +17,12 @@ const CIRCLES: &[(&[&str], &str)] = &[];
 const KNOTTED: &[&str] = &[
     "activity",
     "catalog",
-    "config",
     "downstream",
     "intent",
     "json",
     "output",
     "proxy",
     "schema",
-    "server",
-    "telemetry",
     "tool",
     "upstream",
 ];
