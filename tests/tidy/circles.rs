@@ -172,6 +172,9 @@ impl<'ast> Visit<'ast> for File {
         self.depth -= 1;
     }
 
+    /// `pub(super)` and its like say who may use an item, not what it uses.
+    fn visit_vis_restricted(&mut self, _: &'ast syn::VisRestricted) {}
+
     fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
         let shown = !matches!(item.vis, syn::Visibility::Inherited);
         self.bind(&item.tree, &mut Names::new(), shown);
@@ -313,6 +316,7 @@ fn circles_are_told() {
         (&[("a", "use crate::b::B;"), ("b", "#[cfg(test)] mod tests { use crate::a::A; }")], 0),
         (&[("a", "mod b; pub use b::B;"), ("a/b", "use super::c::C;"), ("a/c", "")], 0),
         (&[("a", "mod b; fn f() { b::f() }"), ("a/b", "use super::A;")], 1),
+        (&[("a", "mod b; fn f() { b::f() }"), ("a/b", "pub(super) fn f() {}")], 0),
         // A facade is not what stands behind it.
         (
             &[
