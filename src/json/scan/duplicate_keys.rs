@@ -22,7 +22,7 @@ pub(super) struct SeenKeys {
     more: Vec<u64>,
 }
 
-/// What [`Seen`] says of a key.
+/// What [`SeenKeys`] says of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Novelty {
     New,

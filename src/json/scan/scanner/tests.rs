@@ -2,6 +2,7 @@
 //! reference that shares no code with it, are in `tests/scan.rs`.
 
 use super::*;
+use crate::json::scan::{MAX_KEYS, MessageKind};
 
 /// Reads `message` whole, byte by byte, and cut in two at every place, with every kernel, and
 /// gives the one answer that all of these must give.
