@@ -24,8 +24,8 @@ pub use self::{
     duplicate_keys::MAX_KEYS,
     kernel::Kernel,
     report::{
-        Ambiguity, Breach, Closed, Doubt, Guard, Member, MessageKind, ScanError, ScanFault,
-        ScanLimits, ScannedMessage, ScannedPart,
+        Ambiguity, Breach, Closed, Doubt, Guard, MessageKind, ScanError, ScanFault, ScanLimits,
+        ScannedMember, ScannedMessage, ScannedPart,
     },
     scanner::Scanner,
     table::Table,

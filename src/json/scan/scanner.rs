@@ -24,7 +24,7 @@ use super::kernel::Kernel;
 use super::key::{self, KeyReader};
 use super::number::Number;
 use super::report::{
-    Ambiguity, Breach, Closed, Doubt, Guard, Member, ScanError, ScanFault, ScanLimits,
+    Ambiguity, Breach, Closed, Doubt, Guard, ScanError, ScanFault, ScanLimits, ScannedMember,
     ScannedMessage, ScannedPart,
 };
 use super::skip::{NO_CEILING, Skip, Stop, closer};
@@ -42,7 +42,7 @@ pub struct Scanner {
     /// The object whose members we are among.
     level: Level,
     /// The member whose key or value we are in, and where its value began.
-    member: Member,
+    member: ScannedMember,
     value_start: u64,
     key: KeyReader,
     key_start: u64,
@@ -118,7 +118,7 @@ impl Scanner {
             position: 0,
             state: State::Between(Gap::Start),
             level: Level::Message,
-            member: Member::Other,
+            member: ScannedMember::Other,
             value_start: 0,
             key: KeyReader::new(seed),
             key_start: 0,
@@ -178,10 +178,10 @@ impl Scanner {
         &self.envelope
     }
 
-    /// Whether a key of this name was read where it has a meaning; of [`Member::Other`], nothing
+    /// Whether a key of this name was read where it has a meaning; of [`ScannedMember::Other`], nothing
     /// is known.
     #[must_use]
-    pub fn has(&self, member: Member) -> bool {
+    pub fn has(&self, member: ScannedMember) -> bool {
         self.seen.has(member)
     }
 
@@ -259,31 +259,31 @@ impl Scanner {
         let Some(used) = self.key.read(rest)? else { return Ok(rest.len()) };
         self.member = match self.key.name() {
             Some(name) => self.level.member(name),
-            None => Member::Other,
+            None => ScannedMember::Other,
         };
         if self.key.has_lone_surrogate() {
             self.doubt(Doubt::LoneSurrogate, self.key_start);
         }
         if self.level == Level::Result
-            && self.member == Member::Other
+            && self.member == ScannedMember::Other
             && let Some(meant) = self.key.name().and_then(key::variant)
         {
             self.doubt(Doubt::Variant(meant), self.key_start);
         }
         let novelty = match self.member {
-            Member::Other => self.seen.other(self.key.hash(self.level as u64)),
+            ScannedMember::Other => self.seen.other(self.key.hash(self.level as u64)),
             known => self.seen.known(known),
         };
         match novelty {
             Novelty::New => {}
             Novelty::Full => self.doubt(Doubt::TooManyKeys, self.key_start),
             Novelty::Repeated => {
-                if self.level == Level::Message && self.member != Member::Other {
+                if self.level == Level::Message && self.member != ScannedMember::Other {
                     return Err((used - 1, ScanFault::Duplicate(self.member)));
                 }
                 self.doubt(Doubt::Duplicate(self.member), self.key_start);
                 // The first one counts; this one is read past.
-                self.member = Member::Other;
+                self.member = ScannedMember::Other;
             }
         }
         if let Some(kind) = self.member.kind() {
@@ -308,33 +308,37 @@ impl Scanner {
         self.value_start = at;
         let mut ceiling = NO_CEILING;
         match self.member {
-            Member::Id if matches!(byte, b'{' | b'[' | b't' | b'f') => {
-                return Err(ScanFault::WrongType(Member::Id));
+            ScannedMember::Id if matches!(byte, b'{' | b'[' | b't' | b'f') => {
+                return Err(ScanFault::WrongType(ScannedMember::Id));
             }
-            Member::Method if byte != b'"' => return Err(ScanFault::WrongType(Member::Method)),
-            Member::Result | Member::Error => self.envelope.body = Some(ScannedPart::open(at)),
-            Member::Params => self.envelope.params = Some(ScannedPart::open(at)),
-            Member::Content => self.envelope.content = Some(ScannedPart::open(at)),
-            Member::StructuredContent => {
+            ScannedMember::Method if byte != b'"' => {
+                return Err(ScanFault::WrongType(ScannedMember::Method));
+            }
+            ScannedMember::Result | ScannedMember::Error => {
+                self.envelope.body = Some(ScannedPart::open(at))
+            }
+            ScannedMember::Params => self.envelope.params = Some(ScannedPart::open(at)),
+            ScannedMember::Content => self.envelope.content = Some(ScannedPart::open(at)),
+            ScannedMember::StructuredContent => {
                 self.envelope.structured = Some(ScannedPart::open(at));
                 self.bytes_end = at.saturating_add(self.limits.max_bytes);
                 ceiling = u64::from(self.limits.max_depth);
             }
-            Member::IsError if !matches!(byte, b't' | b'f') => {
+            ScannedMember::IsError if !matches!(byte, b't' | b'f') => {
                 self.doubt(Doubt::IsErrorNotBoolean, at);
-                self.member = Member::Other;
+                self.member = ScannedMember::Other;
             }
-            Member::Id
-            | Member::Jsonrpc
-            | Member::Method
-            | Member::IsError
-            | Member::ResultType
-            | Member::Meta
-            | Member::TtlMs
-            | Member::CacheScope
-            | Member::Other => {}
+            ScannedMember::Id
+            | ScannedMember::Jsonrpc
+            | ScannedMember::Method
+            | ScannedMember::IsError
+            | ScannedMember::ResultType
+            | ScannedMember::Meta
+            | ScannedMember::TtlMs
+            | ScannedMember::CacheScope
+            | ScannedMember::Other => {}
         }
-        if self.member == Member::Result && byte == b'{' {
+        if self.member == ScannedMember::Result && byte == b'{' {
             self.level = Level::Result;
             return Ok(State::Between(Gap::FirstKey));
         }
@@ -356,17 +360,20 @@ impl Scanner {
         self.state = State::Between(Gap::Comma);
         let span = Some(Span::new(self.value_start, end));
         match self.member {
-            Member::Id => self.envelope.id = span,
-            Member::Method => self.envelope.method = span,
-            Member::ResultType => self.envelope.result_type = span,
+            ScannedMember::Id => self.envelope.id = span,
+            ScannedMember::Method => self.envelope.method = span,
+            ScannedMember::ResultType => self.envelope.result_type = span,
             // Of `true` and `false`, which alone can stand here, one has four letters.
-            Member::IsError => self.envelope.is_error = Some(end - self.value_start == 4),
-            Member::Result | Member::Error => close(&mut self.envelope.body, end),
-            Member::Params => close(&mut self.envelope.params, end),
-            Member::Content => close(&mut self.envelope.content, end),
-            Member::StructuredContent => close(&mut self.envelope.structured, end),
-            Member::Jsonrpc | Member::Meta | Member::TtlMs | Member::CacheScope | Member::Other => {
-            }
+            ScannedMember::IsError => self.envelope.is_error = Some(end - self.value_start == 4),
+            ScannedMember::Result | ScannedMember::Error => close(&mut self.envelope.body, end),
+            ScannedMember::Params => close(&mut self.envelope.params, end),
+            ScannedMember::Content => close(&mut self.envelope.content, end),
+            ScannedMember::StructuredContent => close(&mut self.envelope.structured, end),
+            ScannedMember::Jsonrpc
+            | ScannedMember::Meta
+            | ScannedMember::TtlMs
+            | ScannedMember::CacheScope
+            | ScannedMember::Other => {}
         }
     }
 
@@ -480,22 +487,22 @@ type Step = Result<usize, (usize, ScanFault)>;
 
 impl Level {
     /// The member of this object's level that has this name.
-    fn member(self, name: &[u8]) -> Member {
+    fn member(self, name: &[u8]) -> ScannedMember {
         match (self, name) {
-            (Self::Message, b"jsonrpc") => Member::Jsonrpc,
-            (Self::Message, b"id") => Member::Id,
-            (Self::Message, b"result") => Member::Result,
-            (Self::Message, b"error") => Member::Error,
-            (Self::Message, b"method") => Member::Method,
-            (Self::Message, b"params") => Member::Params,
-            (Self::Result, b"content") => Member::Content,
-            (Self::Result, b"structuredContent") => Member::StructuredContent,
-            (Self::Result, b"isError") => Member::IsError,
-            (Self::Result, b"resultType") => Member::ResultType,
-            (Self::Result, b"_meta") => Member::Meta,
-            (Self::Result, b"ttlMs") => Member::TtlMs,
-            (Self::Result, b"cacheScope") => Member::CacheScope,
-            (Self::Message | Self::Result, _) => Member::Other,
+            (Self::Message, b"jsonrpc") => ScannedMember::Jsonrpc,
+            (Self::Message, b"id") => ScannedMember::Id,
+            (Self::Message, b"result") => ScannedMember::Result,
+            (Self::Message, b"error") => ScannedMember::Error,
+            (Self::Message, b"method") => ScannedMember::Method,
+            (Self::Message, b"params") => ScannedMember::Params,
+            (Self::Result, b"content") => ScannedMember::Content,
+            (Self::Result, b"structuredContent") => ScannedMember::StructuredContent,
+            (Self::Result, b"isError") => ScannedMember::IsError,
+            (Self::Result, b"resultType") => ScannedMember::ResultType,
+            (Self::Result, b"_meta") => ScannedMember::Meta,
+            (Self::Result, b"ttlMs") => ScannedMember::TtlMs,
+            (Self::Result, b"cacheScope") => ScannedMember::CacheScope,
+            (Self::Message | Self::Result, _) => ScannedMember::Other,
         }
     }
 }
