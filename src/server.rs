@@ -42,7 +42,7 @@ use tokio::sync::watch;
 use crate::activity::record::{Draft, Source, Status, Type};
 use crate::activity::{Activity, StoreError, Writer};
 use crate::api;
-use crate::catalog::{self, snapshot::Catalog};
+use crate::catalog::{self, Catalog};
 use crate::config::Config;
 use crate::downstream::body::Body;
 use crate::downstream::host_check::{BadEntry, HostCheck};
@@ -261,6 +261,7 @@ impl App {
         let patience = if hurry.exit_code().is_some() { Duration::ZERO } else { CHILDREN_TIMEOUT };
         let deadline = Instant::now() + patience;
         control.block_on(shared.proxy.upstreams.shutdown(deadline));
+        control.block_on(shared.proxy.catalog.close(deadline));
         let stop = Draft::new(Type::SystemStop, Source::Internal, Status::Success);
         shared.proxy.activity.note(stop);
         control.shutdown_timeout(Duration::from_secs(1));

@@ -8,7 +8,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::{audit_events, audit_log, cores};
 use crate::activity::Activity;
-use crate::catalog::snapshot::Catalog;
+use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::secrets::Secrets;
 use crate::upstream::reaper::Reaper;

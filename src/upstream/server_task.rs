@@ -42,7 +42,7 @@ use super::status::Status;
 use super::stdio;
 use super::subscriptions;
 use super::supervisor::Control;
-use crate::catalog::snapshot::{Catalog, Change};
+use crate::catalog::{Catalog, Change};
 
 /// First wait after a failed attempt.
 const MIN_BACKOFF: Duration = Duration::from_millis(500);

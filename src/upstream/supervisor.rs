@@ -26,7 +26,7 @@ use super::reaper::Reaper;
 use super::server_task::ServerTask;
 pub use super::state::{Event, ServerState};
 pub use super::status::{Status, Transport};
-use crate::catalog::snapshot::Catalog;
+use crate::catalog::Catalog;
 use crate::secrets::Secrets;
 
 /// A call that has longer has no limit, and none that could be added to a clock.

@@ -17,18 +17,13 @@ const CIRCLES: &[(&[&str], &str)] = &[];
 const KNOTTED: &[&str] = &[
     "activity",
     "api",
-    "catalog",
     "cli",
     "config",
     "downstream",
     "intent",
-    "json",
-    "output",
     "proxy",
-    "schema",
     "server",
     "telemetry",
-    "tool",
     "upstream",
     "wire",
 ];

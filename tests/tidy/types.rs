@@ -9,7 +9,7 @@ use super::{code, first_word, walk};
 const TWICE: &[(&str, &str)] = &[
     (
         "a part's own, said with its module: `activity::Config`, `intent::Settings`",
-        "Config Engine Event Failure Level Reason Settings Shape",
+        "Config Engine Event Failure Level Settings Shape",
     ),
     (
         "twins, the same of two framings, transports or faces, each said with its module",
@@ -18,7 +18,7 @@ const TWICE: &[(&str, &str)] = &[
     ("a command as it is typed, beside what it asks for", "Activity Call Command Filters"),
     (
         "one thing at two stages: as written and as read, as kept and as shown",
-        "Body Document Filter Live Member Members Page Pattern Target Text View",
+        "Body Filter Live Target Text",
     ),
     (
         "small words of one file each, used there and by its parent",
