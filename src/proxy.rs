@@ -28,7 +28,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::activity::Activity;
-use crate::catalog::snapshot::Catalog;
+use crate::catalog::Catalog;
 use crate::proxy::busy_poll::BusyPoll;
 use crate::proxy::reply::Running;
 use crate::proxy::settings::{CurrentSettings, SettingsReader, SettingsSwap};

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 
 use crate::activity::record::{Decision, Policy, Raw, Source, Status, Type, Verdict};
-use crate::catalog::snapshot::compiling;
+use crate::catalog::compiling;
 use crate::intent::{self, CallArguments, Denial, Operation, Permit, Warning};
 use crate::io::clock;
 use crate::mcp::revisions::Era;

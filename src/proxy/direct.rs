@@ -11,9 +11,9 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use crate::activity::record::{Raw, Status, Type};
+use crate::catalog::ToolSet;
 use crate::catalog::exposed;
 use crate::catalog::listing::{self, Start};
-use crate::catalog::snapshot::ToolSet;
 use crate::intent::{self, Operation, Permit, Requirement, Stated};
 use crate::mcp::jsonrpc::Code;
 use crate::output::AnswerMember;

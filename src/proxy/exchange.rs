@@ -60,7 +60,7 @@ impl Subject {
 
     fn treatment(&self) -> Treatment {
         match self {
-            Self::Tool(permit) => Treatment::of(permit.tool()),
+            Self::Tool(permit) => permit.tool().treatment(),
             Self::Other(..) => Treatment::Forward,
         }
     }
