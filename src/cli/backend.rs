@@ -26,7 +26,7 @@ use super::{logging, running_proxy};
 use crate::api::{self, SOURCE};
 use crate::downstream::body::Body;
 use crate::proxy::Worker;
-use crate::server::{self, App, Shared};
+use crate::server::{self, App, AppState};
 
 /// Longest wait for the servers of a proxy opened for one command.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -50,7 +50,7 @@ pub(super) enum Backend {
 /// A proxy in this process, without a listener.
 #[derive(Debug)]
 pub(super) struct Local {
-    shared: Arc<Shared>,
+    shared: Arc<AppState>,
     worker: Rc<Worker>,
 }
 

@@ -9,11 +9,11 @@ use super::{code, first_word, walk};
 const TWICE: &[(&str, &str)] = &[
     (
         "a part's own, said with its module: `activity::Config`, `intent::Settings`",
-        "Config Engine Event Failure Level Reason Settings Shape",
+        "Config Event Failure Level Reason Settings Shape",
     ),
     (
         "twins, the same of two framings, transports or faces, each said with its module",
-        "Decoder Endpoint Error Exchange Form Item Known Line Lines Reply Server Session Shared Unreadable Upstream",
+        "Decoder Endpoint Error Exchange Form Item Known Line Lines Reply Session Shared Unreadable Upstream",
     ),
     ("a command as it is typed, beside what it asks for", "Activity Call Command Filters"),
     (

@@ -9,7 +9,7 @@ use crate::cli::error::{CommandError, Exit};
 use crate::cli::output::{self, Output, clean, list, text};
 use crate::config::file::{Loaded, locate};
 use crate::config::problem::{Problem, Severity};
-use crate::config::servers::Server;
+use crate::config::servers::ServerEntry;
 use crate::config::{Config, Flags};
 use crate::upstream::reaper;
 
@@ -68,7 +68,7 @@ fn report(loaded: &Loaded) -> serde_json::Value {
     let config = &loaded.config;
     let warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
     let server =
-        |server: &Server| json!({"name": &*server.name, "enabled": server.upstream.enabled});
+        |server: &ServerEntry| json!({"name": &*server.name, "enabled": server.upstream.enabled});
     let servers: Vec<_> = config.servers.iter().map(server).collect();
     json!({
         "path": loaded.path.display().to_string(),

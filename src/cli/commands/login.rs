@@ -14,7 +14,7 @@ use crate::cli::error::{CommandError, Exit};
 use crate::cli::logging;
 use crate::cli::output::{Output, clean, list, text};
 use crate::config::Config;
-use crate::config::servers::Server;
+use crate::config::servers::ServerEntry;
 use crate::server;
 use crate::upstream::oauth::{self, LoginError, TokenStore};
 
@@ -78,7 +78,7 @@ pub(in crate::cli) fn log_out(
     })
 }
 
-fn find<'a>(config: &'a Config, name: &str) -> Result<&'a Server, CommandError> {
+fn find<'a>(config: &'a Config, name: &str) -> Result<&'a ServerEntry, CommandError> {
     let found = config.servers.iter().find(|server| &*server.name == name);
     found.ok_or_else(|| {
         let names: Vec<&str> = config.servers.iter().map(|server| &*server.name).collect();
