@@ -1,18 +1,24 @@
 //! The command line: parses what was typed, runs it, and turns the outcome into an exit code.
 //!
-//! Thin on purpose: a command's file knows what it does, `backend` where its answers come from,
-//! `output` how things look. Nothing here decides about a call.
+//! `args` has the commands and flags, `commands` a file for each command, `backend` asks a proxy for
+//! what a command shows, `output` prints it. Nothing here decides about a call.
 
 mod args;
 mod backend;
 mod bridge;
 mod commands;
 mod error;
+mod exit_code;
 mod http_client;
+mod identity;
+mod json_pointer;
+mod load_config;
 mod logging;
 mod output;
 mod pagination;
 mod running_proxy;
+mod start_proxy;
+mod table;
 mod temporary_folder;
 mod terminal_safe;
 mod value_parsers;
@@ -24,10 +30,9 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
-use args::{Cli, Command, Format};
-use backend::Needs;
-use commands::{activity, call, config, demo, login, serve, stdio, tools};
-use error::{CommandError, Exit};
+use args::{Cli, Format};
+use error::CommandError;
+use exit_code::Exit;
 use output::Output;
 
 use crate::upstream::reaper;
@@ -45,45 +50,12 @@ pub fn run() -> ExitCode {
         Err(error) => return misused(&error, &typed),
     };
     let output = Output::new(&cli.global);
-    match dispatch(cli, &output) {
+    match commands::run(cli, &output) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             report(&failure, output.format == Format::Json);
             ExitCode::from(failure.exit as u8)
         }
-    }
-}
-
-fn dispatch(cli: Cli, output: &Output) -> Result<(), CommandError> {
-    let global = &cli.global;
-    match cli.command {
-        Command::Serve(serve) => serve::http(global, &serve),
-        Command::Stdio => stdio::run(global),
-        Command::Demo => demo::run(global),
-        Command::DemoUpstream => demo::serve_upstream().map_err(CommandError::failed),
-        Command::Config(command) => config::run(&command, global, output),
-        Command::Completions(wanted) => {
-            let mut script = Vec::new();
-            let mut command = Cli::command();
-            clap_complete::generate(wanted.shell, &mut command, "mcpproxy", &mut script);
-            output::write(&script)
-        }
-        Command::Call(call) => backend::with(global, Needs::Calls, async |backend| {
-            call::run(&call, backend, output).await
-        }),
-        Command::Tools(tools) => backend::with(global, Needs::Catalog, async |backend| {
-            tools::run(&tools, backend, output).await
-        }),
-        Command::Upstream(args::Upstream::List) => {
-            backend::with(global, Needs::Catalog, async |backend| {
-                tools::upstreams(backend, output).await
-            })
-        }
-        Command::Upstream(args::Upstream::Login { name, open, timeout }) => {
-            login::log_in(global, output, &name, open, timeout)
-        }
-        Command::Upstream(args::Upstream::Logout { name }) => login::log_out(global, output, &name),
-        Command::Activity(activity) => activity::run(&activity, global, output),
     }
 }
 

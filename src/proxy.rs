@@ -8,7 +8,6 @@ pub mod client;
 pub mod direct;
 pub mod dispatch;
 pub mod dropped_members;
-pub mod era;
 mod exchange;
 pub mod log_routing;
 pub mod memory_budget;
@@ -29,7 +28,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::activity::Activity;
-use crate::catalog::snapshot::Catalog;
+use crate::catalog::Catalog;
 use crate::proxy::busy_poll::BusyPoll;
 use crate::proxy::reply::Running;
 use crate::proxy::settings::{CurrentSettings, SettingsReader, SettingsSwap};

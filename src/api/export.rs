@@ -1,10 +1,10 @@
 //! `/api/v1/activity/export`: every record a filter means, oldest first, as NDJSON or CSV (ACT-7).
 //!
 //! One small page of records is in memory at a time, read by a thread of low priority when the client
-//! has taken the one before it; a slow client holds no thread, and nothing of the store. An export
-//! ends with the last record there was when it began. It breaks off where retention removes what it
-//! has not read yet, and where its client takes nothing for too long; its last line then says why,
-//! and another export goes on `after` the last record that came.
+//! has read the one before it; a slow client occupies no thread, and nothing of the store. An export
+//! ends with the record that was the last when it began. It breaks off where retention removes what it
+//! has not read yet, and where its client leaves what it was sent unread for too long; its last line
+//! then says why, and another export goes on `after` the last record that came.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ const LAST_WORDS_LIMIT: Duration = Duration::from_millis(250);
 const FORMATS: [Format; 2] = [Format::Json, Format::Csv];
 
 /// The columns of the CSV: every member of a record, in its order.
-const COLUMNS: [&str; 25] = [
+const COLUMNS: [&str; 26] = [
     "id",
     "seq",
     "node",
@@ -43,6 +43,7 @@ const COLUMNS: [&str; 25] = [
     "hash",
     "type",
     "source",
+    "principal",
     "server_name",
     "tool_name",
     "arguments",
@@ -113,25 +114,26 @@ impl Format {
     }
 }
 
-/// Where an export is.
+/// An export on its way.
 struct Export {
     activity: Activity,
     filter: Filter,
     format: Format,
-    /// The last record looked at.
+    /// The number of the last record that was read, whether it is exported or not.
     seq: u64,
-    /// The last record sent, or the one it goes on after.
+    /// The last record sent, or the one that the export goes on after.
     sent: Option<Id>,
-    /// The last record that is exported.
+    /// The number of the last record to export.
     last: u64,
     /// Whether the header line is still to come.
     begins: bool,
 }
 
-/// What is left to do of an export.
+/// What an export does next.
 enum Stage {
+    /// Send the next page.
     InFlight(Box<Export>, ReaderPace, ReaderSlot),
-    /// It was told why; that the answer is not whole, its end says.
+    /// The last line has said why; fail the body, so that the client sees an incomplete response.
     Broken(String),
 }
 
@@ -140,7 +142,7 @@ impl Stage {
         let (export, mut pace, place) = match self {
             Self::InFlight(export, pace, place) => (export, pace, place),
             Self::Broken(why) => {
-                // What is written when the body fails is lost where it has not left yet.
+                // A body that fails discards what has not been written to the socket yet: the last line.
                 tokio::time::sleep(LAST_WORDS_LIMIT).await;
                 return Err(Aborted(format!("export: {why}")));
             }
@@ -366,7 +368,7 @@ mod tests {
         let row = cells(
             r#"{"id":"01X","seq":7,"arguments":{"b":1.50,"a":"x, y"},"response":"say \"hi\"\nnow","metadata":{}}"#,
         );
-        let expected = "01X,7,,,,,,,,\"{\"\"b\"\":1.50,\"\"a\"\":\"\"x, y\"\"}\",,,\
+        let expected = "01X,7,,,,,,,,,\"{\"\"b\"\":1.50,\"\"a\"\":\"\"x, y\"\"}\",,,\
                         \"say \"\"hi\"\"\nnow\",,,,,,,,,,,,{}\r\n";
         assert_eq!(row, expected);
         assert_eq!(cells(r#"{"arguments":null}"#), ",".repeat(COLUMNS.len() - 1) + "\r\n");

@@ -19,7 +19,7 @@ use utoipa::openapi::{
 use utoipa::{Modify, OpenApi as _};
 
 use super::query_parameters::Query;
-use super::response::{self, ApiError, Error};
+use super::response::{self, ApiError, ErrorEnvelope};
 use super::{activity, auth, call, events, export, health, proof, routes, servers, status, tools};
 use crate::downstream::body::Body;
 
@@ -53,7 +53,7 @@ pub(super) fn openapi() -> OpenApi {
         events::events, servers::servers, tools::tools, tools::tool, call::call,
         status::status, health::alive, health::ready, proof::answer, document,
     ),
-    components(schemas(Error)),
+    components(schemas(ErrorEnvelope)),
     tags(
         (name = "activity", description = "The log of calls and decisions"),
         (name = "tools", description = "The catalog, and calls"),

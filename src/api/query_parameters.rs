@@ -14,7 +14,7 @@ const DEFAULT_LIMIT: u64 = 50;
 /// Most entries of a page.
 const MAX_LIMIT: u64 = 100;
 
-/// The parameters of one request that no one has asked for yet.
+/// The parameters of one request that the handler has not read yet.
 #[derive(Debug)]
 pub(super) struct Query {
     pairs: Vec<(String, String)>,
@@ -23,7 +23,7 @@ pub(super) struct Query {
 /// What is wrong with the query; the text is the 400's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum BadQuery {
-    /// Nobody asked for it.
+    /// The handler does not read it.
     #[error("Unknown query parameter '{0}'")]
     Unknown(String),
     /// It stands twice.
@@ -51,7 +51,7 @@ pub(super) enum BadQuery {
 }
 
 impl BadQuery {
-    /// A cursor that is none of ours.
+    /// A cursor that no answer has given.
     pub(super) fn cursor(value: String) -> Self {
         let expected = "a next_cursor of an earlier answer".to_owned();
         Self::Invalid { name: "cursor", value, expected }
@@ -65,7 +65,7 @@ impl BadQuery {
 }
 
 impl Query {
-    /// Splits and decodes; `apikey`, which the door has looked at, is left out.
+    /// Splits and decodes; `apikey`, which was checked before, is left out.
     pub(super) fn parse(raw: Option<&str>) -> Result<Self, BadQuery> {
         let mut pairs = Vec::<(String, String)>::new();
         for pair in raw.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
@@ -107,7 +107,7 @@ impl Query {
         })
     }
 
-    /// Most entries of a page: `limit`, or as many as are usual.
+    /// Most entries of a page: `limit`, or [`DEFAULT_LIMIT`].
     pub(super) fn limit(&mut self) -> Result<usize, BadQuery> {
         let limit = self.number("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT);
         Ok(usize::try_from(limit).unwrap_or(usize::MAX))
@@ -164,7 +164,7 @@ impl Query {
         }
     }
 
-    /// Ends the reading: a parameter that nobody asked for is an error.
+    /// Ends the reading: a parameter that was not read is an error.
     pub(super) fn finish(self) -> Result<(), BadQuery> {
         match self.pairs.into_iter().next() {
             None => Ok(()),

@@ -1,14 +1,15 @@
-//! Who follows the log or exports it: how many may at once, over all and from one address, and how
-//! long one may take nothing.
+//! Limits on clients that follow the log or export it: how many at once, in all and from one address,
+//! and how long one may leave what it was sent unread.
 //!
-//! A reader that waits costs little; one that reads takes its part of a thread of low priority
-//! (`activity::Activity::aside`). What the bounds here keep is memory, and that part.
+//! A reader that waits costs little; one that reads takes a share of a thread of low priority
+//! (`activity::Activity::aside`). The limits bound memory and that share.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::StatusCode;
+use parking_lot::Mutex;
 
 use super::response::ApiError;
 use crate::activity::{Id, Record};
@@ -18,35 +19,31 @@ use crate::downstream::source::Source;
 const MAX_WATCHERS: usize = 64;
 /// Exports at once: each has a portion of the log in memory.
 const MAX_EXPORTS: usize = 4;
-/// Who finds no place is told to come back after this long.
+/// When a client without a place may try again.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
-/// A reader that takes nothing for so long, though there is something, gives its place up. Shorter
-/// than the server waits for a client, so that one who reads on in time is told why it ends.
+/// A reader that leaves what it was sent unread for this long loses its place. Shorter than the
+/// server's own write timeout, so that a reader that goes on in time still receives the reason.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a reader is here for.
+/// What a place is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
+    /// Following `/events`.
     Watch,
+    /// An export.
     Export,
 }
 
-/// The places there are.
+/// The places for readers.
 #[derive(Debug, Default)]
 pub struct ReaderSlots {
     watchers: Arc<Taken>,
     exports: Arc<Taken>,
 }
 
-/// Places taken, by where their readers come from.
+/// How many places are taken, by where their readers are.
 #[derive(Debug, Default)]
 struct Taken(Mutex<HashMap<Source, usize>>);
-
-impl Taken {
-    fn table(&self) -> MutexGuard<'_, HashMap<Source, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// A reader's place, given back when dropped.
 #[derive(Debug)]
@@ -56,17 +53,17 @@ pub(super) struct ReaderSlot {
 }
 
 impl ReaderSlots {
-    /// A place for a reader from there.
+    /// Takes a place for a reader at `source`.
     ///
     /// # Errors
     ///
-    /// 503 that names the limit, and when to come back.
+    /// 503 that names the limit, with `Retry-After`.
     pub(super) fn enter(&self, purpose: Purpose, source: Source) -> Result<ReaderSlot, ApiError> {
         let (taken, most, what) = match purpose {
             Purpose::Watch => (&self.watchers, MAX_WATCHERS, "readers of /events"),
             Purpose::Export => (&self.exports, MAX_EXPORTS, "exports of the activity log"),
         };
-        let mut table = taken.table();
+        let mut table = taken.0.lock();
         let (all, of_source) =
             (table.values().sum::<usize>(), table.get(&source).copied().unwrap_or_default());
         let full = if all >= most {
@@ -88,7 +85,7 @@ impl ReaderSlots {
 
 impl Drop for ReaderSlot {
     fn drop(&mut self) {
-        let mut table = self.taken.table();
+        let mut table = self.taken.0.lock();
         if let Some(count) = table.get_mut(&self.source) {
             *count -= 1;
             if *count == 0 {
@@ -98,27 +95,27 @@ impl Drop for ReaderSlot {
     }
 }
 
-/// Whether a reader takes what it is given.
+/// How long a reader leaves what it was sent unread.
 #[derive(Debug, Default)]
 pub(super) struct ReaderPace {
-    /// When it was given something that it has not asked on after.
+    /// When it was sent something after which it has not asked for more.
     given: Option<Instant>,
 }
 
 impl ReaderPace {
-    /// It is given something.
+    /// It is sent something.
     pub(super) fn gives(&mut self, now: Instant) {
         self.given = Some(now);
     }
 
-    /// It asks for more; how long it took nothing, if that was too long.
+    /// It asks for more. Returns how long it left the last part unread if that was over [`PATIENCE`].
     pub(super) fn asks(&mut self, now: Instant) -> Option<Duration> {
         let waited = now.saturating_duration_since(self.given.take()?);
         (waited > PATIENCE).then_some(waited)
     }
 }
 
-/// Why a reader that is too slow is cut off.
+/// Why a reader is cut off after `waited`.
 pub(super) fn too_slow(waited: Duration) -> String {
     let (waited, most) = (waited.as_secs(), PATIENCE.as_secs());
     format!("nothing was read for {waited} s, and a reader may take {most} s")
@@ -171,7 +168,7 @@ mod tests {
         open.pop();
         assert!(enter(remote(2)).is_ok());
         drop(open);
-        assert!(readers.watchers.table().is_empty());
+        assert!(readers.watchers.0.lock().is_empty());
     }
 
     #[test]

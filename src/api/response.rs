@@ -33,7 +33,8 @@ pub(super) struct Success<T> {
 
 /// Why there is no data.
 #[derive(Serialize, ToSchema)]
-pub(super) struct Error<'a> {
+#[schema(as = Error)]
+pub(super) struct ErrorEnvelope<'a> {
     /// Always false.
     #[schema(schema_with = always::<false>)]
     success: bool,
@@ -97,7 +98,7 @@ pub(super) fn success(data: impl Into<Splice>, request_id: &str) -> Response<Bod
 /// `{"success":false,"error":…,"request_id":…}`.
 #[must_use]
 pub(super) fn error(status: StatusCode, message: &str, request_id: &str) -> Response<Body> {
-    let body = encode(&Error { success: false, error: message, request_id });
+    let body = encode(&ErrorEnvelope { success: false, error: message, request_id });
     json(status, Body::from(body), request_id)
 }
 

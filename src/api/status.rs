@@ -1,5 +1,5 @@
-//! `/api/v1/status`: how the proxy is, in numbers and in what is wrong. Each number is read where it is
-//! kept; none is kept here.
+//! `/api/v1/status`: the proxy's numbers and its faults. Each number is read where it is kept; none is
+//! kept here.
 
 use std::sync::atomic::Ordering;
 

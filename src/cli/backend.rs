@@ -1,4 +1,4 @@
-//! Where a command's answers come from: the proxy that runs, or one opened for this command.
+//! The proxy that a command asks: the one that runs, or one opened for this command.
 //!
 //! Both speak the same REST, so that a command cannot tell them apart: there is one set of
 //! handlers, one pipeline and one JSON (FR-A2).
@@ -11,18 +11,17 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use futures_util::{Stream, StreamExt, TryStreamExt};
 use http::{Method, Request, Response, StatusCode};
-use http_body::Body as HttpBody;
 use http_body_util::{BodyExt, Full};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::args::Global;
-use super::commands::{config, serve};
-use super::error::{CommandError, Exit};
-use super::http_client::{HttpAnswer, HttpClient, Unanswered, hint};
+use super::error::CommandError;
+use super::exit_code::Exit;
+use super::http_client::{HttpAnswer, HttpClient, RequestError, hint};
 use super::temporary_folder::TemporaryFolder;
-use super::{logging, running_proxy};
+use super::{load_config, logging, running_proxy, start_proxy};
 use crate::api::{self, SOURCE};
 use crate::downstream::body::Body;
 use crate::proxy::Worker;
@@ -31,10 +30,10 @@ use crate::server::{self, App, AppState};
 /// Longest wait for the servers of a proxy opened for one command.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often it is looked whether they have come up.
+/// How often their state is polled meanwhile.
 const SETTLE_STEP: Duration = Duration::from_millis(20);
 
-/// What stands for itself in a path segment or a query value.
+/// What is percent-encoded in a path segment or a query value.
 const ESCAPED: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b':');
 
@@ -74,9 +73,7 @@ pub(super) fn with(
     needs: Needs,
     command: impl AsyncFnOnce(&Backend) -> Result<(), CommandError>,
 ) -> Result<(), CommandError> {
-    let loaded = config::load(global, None)?;
-    let log = logging::start(global.log_level.as_deref().unwrap_or("error"), logging::Shape::Text);
-    config::warn(&loaded);
+    let (loaded, log) = load_config::load_with_log(global)?;
     let runtime = server::local_runtime().map_err(CommandError::failed)?;
     if let Some(client) = runtime.block_on(running_proxy::find(&loaded.config)) {
         return runtime.block_on(command(&Backend::Remote(client)));
@@ -84,7 +81,7 @@ pub(super) fn with(
     let mut scratch = None;
     let app = match needs {
         Needs::Running => {
-            let nobody = Unanswered::NobodyThere(loaded.config.listen.to_string());
+            let nobody = RequestError::NobodyListens(loaded.config.listen.to_string());
             return Err(unreachable(&nobody));
         }
         Needs::Activity => {
@@ -93,7 +90,7 @@ pub(super) fn with(
         }
         Needs::Catalog | Needs::Calls => App::start(loaded.config, log.lines()),
     };
-    let app = app.map_err(|error| serve::not_started(&error))?;
+    let app = app.map_err(|error| start_proxy::not_started(&error))?;
     let local = Local::new(&app);
     let done = runtime.block_on(async {
         if needs == Needs::Catalog {
@@ -104,7 +101,7 @@ pub(super) fn with(
         worker.settled().await;
         done
     });
-    let closed = app.close().map_err(|error| serve::store(&error));
+    let closed = app.close().map_err(|error| start_proxy::store(&error));
     done.and(closed)
 }
 
@@ -163,36 +160,36 @@ impl Backend {
         self.request(Method::POST, target, body.into()).await
     }
 
-    /// GET of what comes in time, such as an export or the live events: the chunks of its body. Of
-    /// events only those after the one of that id, if one is given.
+    /// GET of a body that is read as it is made, such as an export or the live events. Of events only
+    /// those after the one with the id `after`, if it is given.
     pub(super) async fn stream(
         &self,
         target: &str,
         after: Option<&str>,
     ) -> Result<Chunks, CommandError> {
-        let (parts, mut body, place) = match self {
+        let (status, headers, mut body, place) = match self {
             Self::Remote(client) => {
-                let response =
+                let reply =
                     client.stream(target, after).await.map_err(|error| unreachable(&error))?;
-                let (parts, body) = response.into_parts();
-                (parts, chunks(body), client.authority())
+                let (status, headers) = (reply.status(), reply.headers().clone());
+                (status, headers, chunks(reply.chunks()), client.authority())
             }
             Self::Local(local) => {
                 let response = local.send(Method::GET, target, Bytes::new()).await?;
                 let (parts, body) = response.into_parts();
-                (parts, chunks(body), "the proxy")
+                (parts.status, parts.headers, chunks(body.into_data_stream()), "the proxy")
             }
         };
-        if parts.status == StatusCode::OK {
+        if status == StatusCode::OK {
             return Ok(body);
         }
         let mut text = Vec::new();
         while let Some(chunk) = body.try_next().await? {
             text.extend_from_slice(&chunk);
         }
-        let answer = HttpAnswer { status: parts.status, headers: parts.headers, body: text.into() };
+        let answer = HttpAnswer { status, headers, body: text.into() };
         match unwrap(answer, place, Exit::Usage) {
-            Ok(_) => Err(CommandError::failed(format!("{place} answers {}", parts.status))),
+            Ok(_) => Err(CommandError::failed(format!("{place} answers {status}"))),
             Err(failure) => Err(failure),
         }
     }
@@ -203,7 +200,7 @@ impl Backend {
         target: &str,
         body: Bytes,
     ) -> Result<Data, CommandError> {
-        // What a question is asked with comes from flags alone.
+        // The parameters of a GET come from flags alone, so that a bad one is bad usage.
         let refused = if method == Method::GET { Exit::Usage } else { Exit::Failed };
         match self {
             Self::Remote(client) => {
@@ -220,14 +217,14 @@ impl Backend {
 /// A body as it comes; an error breaks it off.
 pub(super) type Chunks = Pin<Box<dyn Stream<Item = Result<Bytes, CommandError>>>>;
 
-fn chunks<B>(body: B) -> Chunks
+fn chunks<D, E>(body: impl Stream<Item = Result<D, E>> + 'static) -> Chunks
 where
-    B: HttpBody + 'static,
-    B::Error: std::fmt::Display,
+    D: Buf + 'static,
+    E: std::fmt::Display + 'static,
 {
-    let whole = |mut data: B::Data| data.copy_to_bytes(data.remaining());
+    let whole = |mut data: D| data.copy_to_bytes(data.remaining());
     let broken = |error| CommandError::failed(format!("the answer broke off: {error}"));
-    Box::pin(body.into_data_stream().map(move |data| data.map(whole).map_err(broken)))
+    Box::pin(body.map(move |data| data.map(whole).map_err(broken)))
 }
 
 /// The `data` member of an answer, its bytes as they came.
@@ -291,14 +288,14 @@ fn unwrap(answer: HttpAnswer, place: &str, refused: Exit) -> Result<Data, Comman
     }
 }
 
-fn unreachable(error: &Unanswered) -> CommandError {
+fn unreachable(error: &RequestError) -> CommandError {
     let hint = match error {
-        Unanswered::NobodyThere(_) => ": start it with `mcpproxy serve`",
-        Unanswered::Stranger(..) => {
+        RequestError::NobodyListens(_) => ": start it with `mcpproxy serve`",
+        RequestError::Stranger(..) => {
             " (is it mcpproxy with another key? use its config with -c, or set MCPPROXY_API_KEY; \
              through a forwarded port it cannot be told: ask where it listens)"
         }
-        Unanswered::Broken(..) => "",
+        RequestError::NotSent(..) | RequestError::Broken(..) => "",
     };
     CommandError::new(Exit::Unreachable, format!("{error}{hint}"))
 }

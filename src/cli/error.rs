@@ -1,27 +1,10 @@
-//! How a command ends badly: the exit code, and one line that says what to do next.
+//! Why a command failed: the exit code, and one line that says what to do next.
 
 use std::fmt;
 
+use super::exit_code::Exit;
+use super::terminal_safe::clean;
 use crate::config::problem::{Problem, Severity};
-
-/// Exit codes other than 0 ([contracts](crate::reference::contracts#command-line)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Exit {
-    /// The operation failed.
-    Failed = 1,
-    /// Bad usage.
-    Usage = 2,
-    /// The server cannot be reached, or the port is taken.
-    Unreachable = 3,
-    /// The activity store is locked or damaged.
-    Store = 4,
-    /// The config cannot be used.
-    Config = 5,
-    /// SIGINT, and SIGINT again: its end was not waited for.
-    Interrupted = 130,
-    /// The same with SIGTERM.
-    Terminated = 143,
-}
 
 /// Why a command failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,17 +47,14 @@ impl CommandError {
     pub(super) fn line(&self, json: bool) -> String {
         if !json && !self.problems.is_empty() {
             let lines = self.problems.iter().map(|problem| {
-                let kind = match problem.severity {
-                    Severity::Error => "error",
-                    Severity::Warning => "warning",
-                };
+                let kind = severity(problem);
                 let line = problem.to_string().replace('\n', " ");
-                format!("{kind}: {}", super::output::clean(&line))
+                format!("{kind}: {}", clean(&line))
             });
             return lines.collect::<Vec<_>>().join("\n");
         }
         if !json {
-            return format!("error: {}", super::output::clean(&self.message));
+            return format!("error: {}", clean(&self.message));
         }
         let mut error = serde_json::json!({
             "success": false, "error": self.message, "exit_code": self.exit as u8,
@@ -83,10 +63,33 @@ impl CommandError {
             map.insert("request_id".to_owned(), id.as_str().into());
         }
         if let (Some(map), false) = (error.as_object_mut(), self.problems.is_empty()) {
-            let problems = self.problems.iter().map(super::commands::config::json).collect();
+            let problems = self.problems.iter().map(problem_json).collect();
             map.insert("problems".to_owned(), problems);
         }
         error.to_string()
+    }
+}
+
+/// A problem of the config, for programs.
+pub(super) fn problem_json(problem: &Problem) -> serde_json::Value {
+    let mut shown = serde_json::Map::new();
+    shown.insert("severity".to_owned(), severity(problem).into());
+    shown.insert("key".to_owned(), problem.key.as_str().into());
+    shown.insert("problem".to_owned(), problem.text.as_str().into());
+    if let Some(file) = &problem.file {
+        shown.insert("file".to_owned(), file.display().to_string().into());
+    }
+    if let Some(place) = problem.place {
+        shown.insert("line".to_owned(), place.line.into());
+        shown.insert("column".to_owned(), place.column.into());
+    }
+    shown.into()
+}
+
+fn severity(problem: &Problem) -> &'static str {
+    match problem.severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
     }
 }
 

@@ -1,39 +1,38 @@
-//! A small HTTP/1 client for a proxy that already runs: REST for the commands, MCP for the demo.
+//! HTTP/1 to a proxy that already runs: REST for the commands, MCP for the demo and the bridge.
 //!
-//! One connection per request, whole bodies but for what is streamed: a command makes a handful of
-//! requests. It deliberately knows nothing of TLS, redirects or proxies; the server is ours and on
-//! an address of the config.
+//! A few connections are kept open between requests, with one request on each at a time. Dropping a
+//! reply before its end closes its connection, which is how a request is given up. On a fresh
+//! connection the server first proves that it is the one of the config. There is no TLS, redirect or
+//! proxy: the server is ours and on an address of the config. What a message means is not known here.
 
+use std::cell::RefCell;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE, HOST};
-use http::{HeaderMap, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full, Limited};
+use futures_util::{Stream, stream};
+use http::header::{CONTENT_TYPE, HOST};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, response};
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::client::conn::http1;
+use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-use crate::api::{SOURCE, proof};
-use crate::wire::headers::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID};
+use super::identity::{NotProven, prove};
+use crate::api::SOURCE;
+use crate::mcp::headers::LAST_EVENT_ID;
 
 /// Most time for a connection to be made; the server is near.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Most time for whoever listens to prove that it is ours.
-const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Most bytes of a proof's answer.
-const MAX_PROOF_BYTES: usize = 4096;
-
-/// Most bytes of one answer.
+/// Most connections kept for the next request.
+const MAX_IDLE: usize = 8;
+/// Most bytes of an answer that is read whole.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024 * 1024;
 
-/// The protocol revision the demo speaks.
-const MCP_REVISION: &str = "2025-06-18";
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// A whole answer.
 #[derive(Debug)]
@@ -43,43 +42,57 @@ pub(super) struct HttpAnswer {
     pub(super) body: Bytes,
 }
 
-/// Why there is no answer.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Unanswered {
+/// Why there is no answer. Each names the server's `host:port`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum RequestError {
     /// Nobody listens there.
     #[error("nobody listens on {0}")]
-    NobodyThere(String),
-    /// Somebody else does; nothing was sent.
+    NobodyListens(String),
+    /// Another program does; nothing was sent to it.
     #[error("what listens on {0} is not the mcpproxy of this config: {1}; nothing was sent to it")]
     Stranger(String, NotProven),
-    /// Somebody does, or the network does not get there.
+    /// There is no connection: nothing was sent.
+    #[error("{0}: {1}")]
+    NotSent(String, String),
+    /// The request may have been sent, and its answer did not come, or not whole.
     #[error("{0}: {1}")]
     Broken(String, String),
 }
 
-/// Why a listener is not taken for the mcpproxy of a config.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum NotProven {
-    /// No answer, or none that is a proof.
-    #[error("it gives no proof that it knows the api_key")]
-    Silent,
-    /// A proof by another key or for another address.
-    #[error("its proof is of another api_key, or of another address than the one asked")]
-    Wrong,
-    /// The nonce could not be made.
-    #[error("there is no randomness to ask it with")]
-    NoNonce,
+impl RequestError {
+    /// What happened, without the server's address.
+    pub(super) fn cause(&self) -> String {
+        match self {
+            Self::NobodyListens(_) => "it cannot be reached: nobody listens there".to_owned(),
+            Self::Stranger(_, why) => format!(
+                "it cannot be reached: what listens there is not the mcpproxy of this config: {why}; \
+                 nothing was sent to it"
+            ),
+            Self::NotSent(_, why) => format!("it cannot be reached: {why}"),
+            Self::Broken(_, why) => format!("the connection broke: {why}"),
+        }
+    }
+
+    /// True if the server certainly did nothing.
+    pub(super) fn is_not_sent(&self) -> bool {
+        match self {
+            Self::NobodyListens(_) | Self::Stranger(..) | Self::NotSent(..) => true,
+            Self::Broken(..) => false,
+        }
+    }
 }
 
-/// Where a running proxy is, and how to be let in.
+/// A running proxy, the key it is asked with, and the connections to it. Clones share the
+/// connections, which belong to the runtime that they were made in.
 #[derive(Clone, Debug)]
 pub(super) struct HttpClient {
-    authority: String,
-    api_key: String,
+    authority: Rc<str>,
+    api_key: Rc<str>,
+    idle: Rc<RefCell<Vec<SendRequest<Full<Bytes>>>>>,
 }
 
 impl HttpClient {
-    /// `listen` is the config's: a wildcard address is reached by loopback.
+    /// `listen` is the config's: a wildcard address is reached by loopback. Nothing is connected yet.
     pub(super) fn new(listen: SocketAddr, api_key: &str) -> Self {
         let ip = match listen.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -87,7 +100,12 @@ impl HttpClient {
             ip => ip,
         };
         let authority = SocketAddr::new(ip, listen.port()).to_string();
-        Self { authority, api_key: api_key.to_owned() }
+        Self { authority: authority.into(), api_key: api_key.into(), idle: Rc::default() }
+    }
+
+    /// The same server, asked without the key.
+    pub(super) fn without_key(&self) -> Self {
+        Self { authority: Rc::clone(&self.authority), api_key: "".into(), idle: Rc::default() }
     }
 
     /// `host:port`.
@@ -97,7 +115,7 @@ impl HttpClient {
 
     /// Whether anybody listens there. Who it is shows before anything is sent.
     pub(super) async fn is_there(&self) -> bool {
-        let connect = TcpStream::connect(&self.authority);
+        let connect = TcpStream::connect(&*self.authority);
         match tokio::time::timeout(CONNECT_TIMEOUT, connect).await {
             Ok(Err(error)) => error.kind() != io::ErrorKind::ConnectionRefused,
             Ok(Ok(_)) | Err(_) => true,
@@ -107,11 +125,13 @@ impl HttpClient {
     /// Whether it is mcpproxy that listens there: with a key the one of this config, which proves
     /// it; without one there is nothing to prove, and nothing to lose, and its word is taken.
     pub(super) async fn is_mcpproxy(&self) -> bool {
-        let health =
-            exchange(&self.authority, &self.api_key, Request::get("/healthz"), Bytes::new());
+        let health = async {
+            let reply = self.send(Method::GET, "/healthz", HeaderMap::new(), Bytes::new()).await?;
+            reply.whole().await
+        };
         let ours = match tokio::time::timeout(CONNECT_TIMEOUT, health).await {
             Ok(Ok(answer)) => is_health(&answer.body),
-            Ok(Err(Unanswered::NobodyThere(_))) => return false,
+            Ok(Err(RequestError::NobodyListens(_))) => return false,
             Ok(Err(_)) | Err(_) => false,
         };
         if !ours {
@@ -120,43 +140,118 @@ impl HttpClient {
         ours
     }
 
-    /// One REST request; `target` is path and query.
+    /// One REST request of a command; `target` is path and query.
     pub(super) async fn request(
         &self,
         method: Method,
         target: &str,
         body: Bytes,
-    ) -> Result<HttpAnswer, Unanswered> {
-        let request = Request::builder()
-            .method(method)
-            .uri(target)
-            .header("x-api-key", &self.api_key)
-            .header(SOURCE, "cli");
-        exchange(&self.authority, &self.api_key, request, body).await
+    ) -> Result<HttpAnswer, RequestError> {
+        self.send(method, target, command_headers(), body).await?.whole().await
     }
 
-    /// One GET whose answer's body comes as it is made; of events those after the one of that id.
-    /// The connection is driven beside, by this thread.
+    /// One GET of a command whose answer is read as it is made; of events those after the one of that
+    /// id.
     pub(super) async fn stream(
         &self,
         target: &str,
         after: Option<&str>,
-    ) -> Result<Response<Incoming>, Unanswered> {
-        let mut request =
-            Request::get(target).header("x-api-key", &self.api_key).header(SOURCE, "cli");
+    ) -> Result<HttpReply, RequestError> {
+        let mut headers = command_headers();
         if let Some(after) = after {
-            request = request.header(LAST_EVENT_ID, after);
+            let id = HeaderValue::from_str(after).map_err(|error| self.not_sent(&error))?;
+            headers.insert(LAST_EVENT_ID, id);
         }
-        let (mut sender, connection, dialled, request) =
-            connect(&self.authority, request, Bytes::new()).await?;
-        // How it ends shows in the body.
+        self.send(Method::GET, target, headers, Bytes::new()).await
+    }
+
+    /// Sends a request, with the key if there is one, and waits for the head of its reply.
+    pub(super) async fn send(
+        &self,
+        method: Method,
+        target: &str,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<HttpReply, RequestError> {
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = method;
+        *request.uri_mut() = Uri::try_from(target).map_err(|error| self.not_sent(&error))?;
+        *request.headers_mut() = headers;
+        let value = |text: &str| HeaderValue::from_str(text).map_err(|error| self.not_sent(&error));
+        request.headers_mut().insert(HOST, value(&self.authority)?);
+        if !self.api_key.is_empty() {
+            request.headers_mut().insert(API_KEY, value(&self.api_key)?);
+        }
+        loop {
+            let kept = self.idle.borrow_mut().pop();
+            let (mut sender, fresh) = match kept {
+                Some(sender) => (sender, false),
+                None => (self.connect().await?, true),
+            };
+            let response = match sender.try_send_request(request).await {
+                Ok(response) => response,
+                Err(mut error) => match error.take_message() {
+                    // The server had closed it while no request used it.
+                    Some(unsent) if !fresh => {
+                        request = unsent;
+                        continue;
+                    }
+                    Some(_) => return Err(self.not_sent(error.error())),
+                    None => return Err(self.broken(error.error())),
+                },
+            };
+            let (head, body) = response.into_parts();
+            return Ok(HttpReply { head, body, sender, client: self.clone() });
+        }
+    }
+
+    /// A fresh connection, whose other end has proven who it is.
+    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, RequestError> {
+        let opened = tokio::time::timeout(CONNECT_TIMEOUT, open(&self.authority)).await;
+        let stream = match opened {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                return Err(RequestError::NobodyListens(self.authority().to_owned()));
+            }
+            Ok(Err(error)) => return Err(self.not_sent(&error)),
+            Err(_) => {
+                return Err(
+                    self.not_sent(&format_args!("no connection within {CONNECT_TIMEOUT:?}"))
+                );
+            }
+        };
+        let dialled = stream.peer_addr().map_err(|error| self.not_sent(&error))?;
+        let (mut sender, connection) =
+            http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.not_sent(&error))?;
+        // It ends with its sender; an error of it shows in the reply.
         tokio::task::spawn_local(connection);
         prove(&mut sender, &self.authority, dialled, &self.api_key)
             .await
-            .map_err(|why| Unanswered::Stranger(self.authority.clone(), why))?;
-        let answer = sender.send_request(request).await;
-        answer.map_err(|error| Unanswered::Broken(self.authority.clone(), error.to_string()))
+            .map_err(|why| RequestError::Stranger(self.authority().to_owned(), why))?;
+        Ok(sender)
     }
+
+    fn not_sent(&self, why: &dyn std::fmt::Display) -> RequestError {
+        RequestError::NotSent(self.authority().to_owned(), why.to_string())
+    }
+
+    fn broken(&self, why: &dyn std::fmt::Display) -> RequestError {
+        RequestError::Broken(self.authority().to_owned(), why.to_string())
+    }
+}
+
+async fn open(authority: &str) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(authority).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// What every request of a command carries.
+fn command_headers() -> HeaderMap {
+    HeaderMap::from_iter([
+        (CONTENT_TYPE, HeaderValue::from_static("application/json")),
+        (HeaderName::from_static(SOURCE), HeaderValue::from_static("cli")),
+    ])
 }
 
 /// Whether an answer to `/healthz` is mcpproxy's.
@@ -181,162 +276,76 @@ pub(super) fn hint(status: StatusCode) -> &'static str {
     }
 }
 
-/// One MCP session over streamable HTTP, as an agent has it.
+/// A reply whose body is still to come.
 #[derive(Debug)]
-pub(super) struct McpSession {
-    authority: String,
-    session: Option<String>,
-    last_id: u64,
+pub(super) struct HttpReply {
+    head: response::Parts,
+    body: Incoming,
+    sender: SendRequest<Full<Bytes>>,
+    client: HttpClient,
 }
 
-impl McpSession {
-    /// Connects and does the `initialize` handshake.
-    pub(super) async fn open(authority: &str) -> Result<Self, Unanswered> {
-        let mut session = Self { authority: authority.to_owned(), session: None, last_id: 0 };
-        let client = serde_json::json!({
-            "protocolVersion": MCP_REVISION, "capabilities": {},
-            "clientInfo": {"name": "mcpproxy-demo", "version": env!("CARGO_PKG_VERSION")},
-        });
-        let answer = session.request("initialize", &client).await?;
-        let id = answer.headers.get(SESSION_ID).and_then(|id| id.to_str().ok());
-        session.session = id.map(str::to_owned);
-        let ready = serde_json::json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
-        session.post(ready.to_string()).await?;
-        Ok(session)
+impl HttpReply {
+    pub(super) fn status(&self) -> StatusCode {
+        self.head.status
     }
 
-    /// One `tools/call`; the answer's body is the JSON-RPC message as it came.
-    pub(super) async fn call(
-        &mut self,
-        tool: &str,
-        arguments: &serde_json::Value,
-    ) -> Result<HttpAnswer, Unanswered> {
-        let params = serde_json::json!({"name": tool, "arguments": arguments});
-        self.request("tools/call", &params).await
+    pub(super) fn headers(&self) -> &HeaderMap {
+        &self.head.headers
     }
 
-    async fn request(
-        &mut self,
-        method: &str,
-        params: &serde_json::Value,
-    ) -> Result<HttpAnswer, Unanswered> {
-        self.last_id += 1;
-        let message = serde_json::json!({
-            "jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params,
-        });
-        self.post(message.to_string()).await
-    }
-
-    async fn post(&self, message: String) -> Result<HttpAnswer, Unanswered> {
-        let mut request = Request::builder()
-            .method(Method::POST)
-            .uri("/mcp")
-            .header(ACCEPT, "application/json, text/event-stream")
-            .header(PROTOCOL_VERSION, MCP_REVISION);
-        if let Some(session) = &self.session {
-            request = request.header(SESSION_ID, session);
+    /// The next bytes; `None` at the end.
+    pub(super) async fn next(&mut self) -> Option<Result<Bytes, RequestError>> {
+        loop {
+            let frame = match self.body.frame().await? {
+                Ok(frame) => frame,
+                Err(error) => return Some(Err(self.client.broken(&error))),
+            };
+            if let Ok(data) = frame.into_data() {
+                return Some(Ok(data));
+            }
         }
-        exchange(&self.authority, "", request, message.into()).await
     }
-}
 
-/// A connection, the address it leads to, and a request that is ready to go out on it.
-type Connected = (
-    http1::SendRequest<Full<Bytes>>,
-    http1::Connection<TokioIo<TcpStream>, Full<Bytes>>,
-    SocketAddr,
-    Request<Full<Bytes>>,
-);
-
-async fn connect(
-    authority: &str,
-    request: http::request::Builder,
-    body: Bytes,
-) -> Result<Connected, Unanswered> {
-    let broken =
-        |error: &dyn std::fmt::Display| Unanswered::Broken(authority.to_owned(), error.to_string());
-    let request = request
-        .header(HOST, authority)
-        .header(CONTENT_TYPE, "application/json")
-        .body(Full::new(body))
-        .map_err(|error| broken(&error))?;
-    let stream = match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(authority)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            return Err(Unanswered::NobodyThere(authority.to_owned()));
+    /// Gives the connection back, once the body was read to its end.
+    pub(super) fn finish(self) {
+        let mut idle = self.client.idle.borrow_mut();
+        if idle.len() < MAX_IDLE {
+            idle.push(self.sender);
         }
-        Ok(Err(error)) => return Err(broken(&error)),
-        Err(_) => return Err(broken(&"no connection within 5s")),
-    };
-    let dialled = stream.peer_addr().map_err(|error| broken(&error))?;
-    let (sender, connection) =
-        http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
-    Ok((sender, connection, dialled, request))
-}
+    }
 
-/// Has whoever is at the other end of a connection prove that it knows `api_key` and listens at
-/// the address `dialled`. What follows on the same connection goes to no one else. Without a key
-/// there is nothing to prove.
-pub(super) async fn prove(
-    sender: &mut http1::SendRequest<Full<Bytes>>,
-    authority: &str,
-    dialled: SocketAddr,
-    api_key: &str,
-) -> Result<(), NotProven> {
-    #[derive(serde::Deserialize)]
-    struct HttpAnswer {
-        data: Data,
+    /// The body, of at most `limit` bytes; `None` if it is longer, which closes the connection.
+    pub(super) async fn body(mut self, limit: usize) -> Result<Option<Bytes>, RequestError> {
+        let mut body = Vec::new();
+        while let Some(data) = self.next().await {
+            let data = data?;
+            if body.len() + data.len() > limit {
+                return Ok(None);
+            }
+            body.extend_from_slice(&data);
+        }
+        self.finish();
+        Ok(Some(body.into()))
     }
-    #[derive(serde::Deserialize)]
-    struct Data {
-        proof: String,
-    }
-    if api_key.is_empty() {
-        return Ok(());
-    }
-    let mut nonce = [0; proof::NONCE_BYTES];
-    getrandom::fill(&mut nonce).map_err(|_| NotProven::NoNonce)?;
-    let request = Request::get(proof::target(&nonce)).header(HOST, authority);
-    let request = request.body(Full::default()).map_err(|_| NotProven::Silent)?;
-    let told = async {
-        let body = sender.send_request(request).await.ok()?.into_body();
-        let body = Limited::new(body, MAX_PROOF_BYTES).collect().await.ok()?.to_bytes();
-        sender.ready().await.ok()?;
-        let answer: HttpAnswer = serde_json::from_slice(&body).ok()?;
-        blake3::Hash::from_hex(answer.data.proof).ok()
-    };
-    let told = tokio::time::timeout(PROOF_TIMEOUT, told).await.ok().flatten();
-    // The comparison of hashes takes the same time wherever they differ.
-    match told.ok_or(NotProven::Silent)? == proof::of(api_key, &nonce, dialled) {
-        true => Ok(()),
-        false => Err(NotProven::Wrong),
-    }
-}
 
-/// Connects, has the listener prove that it is ours if there is a key to lose, sends, and reads the
-/// whole answer, driving the connection here.
-async fn exchange(
-    authority: &str,
-    api_key: &str,
-    request: http::request::Builder,
-    body: Bytes,
-) -> Result<HttpAnswer, Unanswered> {
-    let broken =
-        |error: &dyn std::fmt::Display| Unanswered::Broken(authority.to_owned(), error.to_string());
-    let (mut sender, connection, dialled, request) = connect(authority, request, body).await?;
-    let answer = async move {
-        prove(&mut sender, authority, dialled, api_key)
-            .await
-            .map_err(|why| Unanswered::Stranger(authority.to_owned(), why))?;
-        let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
-        let (parts, body) = response.into_parts();
-        let body = Limited::new(body, MAX_ANSWER_BYTES);
-        let body = body.collect().await.map_err(|error| broken(&error))?.to_bytes();
-        Ok(HttpAnswer { status: parts.status, headers: parts.headers, body })
-    };
-    // The connection ends once the sender is gone; what it has to say is in the answer's error.
-    let (answer, _) = tokio::join!(answer, connection);
-    answer
+    /// The whole answer, of at most [`MAX_ANSWER_BYTES`].
+    pub(super) async fn whole(self) -> Result<HttpAnswer, RequestError> {
+        let (client, status, headers) =
+            (self.client.clone(), self.status(), self.head.headers.clone());
+        let too_long =
+            || client.broken(&format_args!("the answer is over {MAX_ANSWER_BYTES} bytes"));
+        let body = self.body(MAX_ANSWER_BYTES).await?.ok_or_else(too_long)?;
+        Ok(HttpAnswer { status, headers, body })
+    }
+
+    /// The body as it comes, to its end or its first error.
+    pub(super) fn chunks(self) -> impl Stream<Item = Result<Bytes, RequestError>> {
+        stream::unfold(self, async |mut reply| {
+            let next = reply.next().await?;
+            Some((next, reply))
+        })
+    }
 }
 
 #[cfg(test)]
@@ -345,6 +354,12 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::api::proof;
+
+    /// Connections are driven by tasks of their own thread.
+    fn run<T>(test: impl Future<Output = T>) -> T {
+        crate::server::local_runtime().unwrap().block_on(test)
+    }
 
     /// Reads one request.
     async fn read(stream: &mut TcpStream) -> String {
@@ -357,9 +372,8 @@ mod tests {
         String::from_utf8(sent).unwrap()
     }
 
-    /// Proves on one connection that it knows `key`, answers with `reply`, and hands back what it
-    /// was sent after the proof; nothing if the other side went away.
-    async fn scripted(listener: TcpListener, key: &str, reply: &'static str) -> String {
+    /// Accepts a connection and proves on it that it knows `key`.
+    async fn proven(listener: &TcpListener, key: &str) -> TcpStream {
         let (mut stream, _) = listener.accept().await.unwrap();
         let asked = read(&mut stream).await;
         let nonce = asked.split(['=', ' ']).nth(2).unwrap();
@@ -368,6 +382,13 @@ mod tests {
         let body = format!(r#"{{"success":true,"data":{{"proof":"{proof}"}}}}"#);
         let told = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
         stream.write_all(told.as_bytes()).await.unwrap();
+        stream
+    }
+
+    /// Answers with `reply` on one connection, and hands back what it was sent after the proof;
+    /// nothing if the other side went away.
+    async fn scripted(listener: TcpListener, key: &str, reply: &'static str) -> String {
+        let mut stream = proven(&listener, key).await;
         if stream.peek(&mut [0]).await.unwrap() == 0 {
             return String::new();
         }
@@ -382,49 +403,82 @@ mod tests {
         (listener, address)
     }
 
-    #[tokio::test]
-    async fn a_request_carries_key_and_host_and_the_answer_its_bytes() {
-        let (listener, address) = listener().await;
-        let client = HttpClient::new(address, "secret");
-        let reply =
-            "HTTP/1.1 400 Bad Request\r\ncontent-length: 7\r\nx-request-id: r1\r\n\r\n{\"a\":1}";
-        let (sent, answer) = tokio::join!(
-            scripted(listener, "secret", reply),
-            client.request(Method::GET, "/api/v1/status?x=1", Bytes::new())
-        );
-        let answer = answer.unwrap();
-        assert!(sent.starts_with("GET /api/v1/status?x=1 HTTP/1.1\r\n"), "{sent}");
-        assert!(sent.contains("x-api-key: secret"), "{sent}");
-        assert!(sent.contains(&format!("host: {address}")), "{sent}");
-        assert_eq!(answer.status, StatusCode::BAD_REQUEST);
-        assert_eq!(answer.headers["x-request-id"], "r1");
-        assert_eq!(answer.body, "{\"a\":1}");
+    #[test]
+    fn a_request_carries_key_and_host_and_the_answer_its_bytes() {
+        run(async {
+            let (listener, address) = listener().await;
+            let client = HttpClient::new(address, "secret");
+            let reply = "HTTP/1.1 400 Bad Request\r\ncontent-length: 7\r\nx-request-id: r1\r\n\r\n{\"a\":1}";
+            let (sent, answer) = tokio::join!(
+                scripted(listener, "secret", reply),
+                client.request(Method::GET, "/api/v1/status?x=1", Bytes::new())
+            );
+            let answer = answer.unwrap();
+            assert!(sent.starts_with("GET /api/v1/status?x=1 HTTP/1.1\r\n"), "{sent}");
+            assert!(sent.contains("x-api-key: secret"), "{sent}");
+            assert!(sent.contains(&format!("host: {address}")), "{sent}");
+            assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+            assert_eq!(answer.headers["x-request-id"], "r1");
+            assert_eq!(answer.body, "{\"a\":1}");
+        });
     }
 
-    #[tokio::test]
-    async fn nobody_there_is_told_apart_from_a_broken_answer() {
-        let (listener, address) = listener().await;
-        let client = HttpClient::new(address, "k");
-        let reply = "HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\nshort";
-        let (_, answer) = tokio::join!(
-            scripted(listener, "k", reply),
-            client.request(Method::GET, "/", Bytes::new())
-        );
-        assert!(matches!(answer, Err(Unanswered::Broken(..))), "{answer:?}");
-        let answer = client.request(Method::GET, "/", Bytes::new()).await;
-        assert!(matches!(answer, Err(Unanswered::NobodyThere(_))), "{answer:?}");
+    #[test]
+    fn nobody_there_is_told_apart_from_a_broken_answer() {
+        run(async {
+            let (listener, address) = listener().await;
+            let client = HttpClient::new(address, "k");
+            let reply = "HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\nshort";
+            let (_, answer) = tokio::join!(
+                scripted(listener, "k", reply),
+                client.request(Method::GET, "/", Bytes::new())
+            );
+            assert!(matches!(answer, Err(RequestError::Broken(..))), "{answer:?}");
+            let answer = client.request(Method::GET, "/", Bytes::new()).await;
+            assert!(matches!(answer, Err(RequestError::NobodyListens(_))), "{answer:?}");
+        });
     }
 
-    #[tokio::test]
-    async fn whoever_has_another_key_is_sent_nothing_after_its_proof() {
-        let (listener, address) = listener().await;
-        let client = HttpClient::new(address, "secret");
-        let (sent, answer) = tokio::join!(
-            scripted(listener, "another", ""),
-            client.request(Method::GET, "/", Bytes::new())
-        );
-        assert!(matches!(answer, Err(Unanswered::Stranger(_, NotProven::Wrong))), "{answer:?}");
-        assert_eq!(sent, "");
+    #[test]
+    fn whoever_has_another_key_is_sent_nothing_after_its_proof() {
+        run(async {
+            let (listener, address) = listener().await;
+            let client = HttpClient::new(address, "secret");
+            let (sent, answer) = tokio::join!(
+                scripted(listener, "another", ""),
+                client.request(Method::GET, "/", Bytes::new())
+            );
+            assert!(matches!(answer, Err(RequestError::Stranger(_, NotProven::Wrong))));
+            assert_eq!(sent, "");
+        });
+    }
+
+    #[test]
+    fn a_connection_serves_several_requests_and_is_replaced_once_the_server_has_closed_it() {
+        run(async {
+            let (listener, address) = listener().await;
+            let client = HttpClient::new(address, "k");
+            let server = async {
+                for requests in [2, 1] {
+                    let mut stream = proven(&listener, "k").await;
+                    for _ in 0..requests {
+                        read(&mut stream).await;
+                        let reply = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+                        stream.write_all(reply).await.unwrap();
+                    }
+                }
+            };
+            let asked = async {
+                for _ in 0..2 {
+                    client.request(Method::GET, "/", Bytes::new()).await.unwrap();
+                }
+                while !client.idle.borrow()[0].is_closed() {
+                    tokio::task::yield_now().await;
+                }
+                client.request(Method::GET, "/", Bytes::new()).await.unwrap();
+            };
+            tokio::join!(server, asked);
+        });
     }
 
     #[test]

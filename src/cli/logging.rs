@@ -10,21 +10,14 @@ use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
 
+use super::args::Global;
 use super::terminal_safe::Visible;
+use crate::config::LogFormat;
 use crate::telemetry::LogLines;
 use crate::upstream::TALKATIVE;
 
-/// How long the end of a command waits for its log to be read.
+/// Most time that the end of a command waits for stderr to be read.
 const FINISH_LIMIT: Duration = Duration::from_secs(1);
-
-/// How log lines look.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
-    /// For people.
-    Text,
-    /// One JSON object a line.
-    Json,
-}
 
 /// The log of a command; dropped, it is written to its end.
 #[derive(Debug)]
@@ -44,8 +37,8 @@ impl Drop for Log {
 }
 
 /// Starts logging at `level`. A second start in one process changes nothing.
-pub(super) fn start(level: &str, shape: Shape) -> Log {
-    // What libraries have to say is of interest only when it is bad, or when asked for.
+pub(super) fn start(level: &str, format: LogFormat) -> Log {
+    // Libraries log warnings alone, unless more detail was asked for.
     let libraries = if matches!(level, "debug" | "trace") { "info" } else { "warn" };
     // `TALKATIVE` logs messages of servers and codes of logins: of those, only errors are shown, at
     // any level.
@@ -58,11 +51,16 @@ pub(super) fn start(level: &str, shape: Shape) -> Log {
         .with_target(false)
         .with_ansi(io::stderr().is_terminal());
     // It fails only if a subscriber is set already, which then stays in place.
-    let _ = match shape {
-        Shape::Text => builder.with_writer(move || Visible(writer.clone())).try_init(),
-        Shape::Json => builder.with_writer(move || writer.clone()).json().try_init(),
+    let _ = match format {
+        LogFormat::Text => builder.with_writer(move || Visible(writer.clone())).try_init(),
+        LogFormat::Json => builder.with_writer(move || writer.clone()).json().try_init(),
     };
     Log(lines)
+}
+
+/// Starts the log of a command that prints results: at `--log-level`, else errors alone, as text.
+pub(super) fn start_quiet(global: &Global) -> Log {
+    start(global.log_level.as_deref().unwrap_or("error"), LogFormat::Text)
 }
 
 /// stderr without the lock of the standard library: who waits for its reader must not keep others

@@ -1,6 +1,6 @@
-//! A list longer than one page of REST, put together as if it were one.
+//! A list longer than one page of REST, as one list.
 //!
-//! Items keep their bytes; only the list around them is ours.
+//! Items keep their bytes; only the list around them is made here.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use super::backend::{Backend, target};
 use super::error::CommandError;
 
-/// Most items REST gives at once.
+/// Most items in one page of REST.
 const PAGE: u32 = 100;
 
 /// Up to `most` items of `/api/v1/{name}`, as `{"<name>":[…]}` where `activity` lists
@@ -33,7 +33,7 @@ pub(super) async fn all(
         left = left.saturating_sub(u32::try_from(page.items.len()).unwrap_or(u32::MAX));
         items.extend(page.items);
         match page.next {
-            // A page without items moves nothing on; going on would never end.
+            // A cursor that repeats would be followed for ever.
             Some(next) if left > 0 && cursor.as_ref() != Some(&next) => cursor = Some(next),
             next => return Ok(join(member, &items, next)),
         }

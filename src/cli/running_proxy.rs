@@ -1,4 +1,4 @@
-//! Which proxy runs: the one at the config's address, or the one whose data folder it is.
+//! The proxy that runs already: at the config's address, or at the one written in its data folder.
 //!
 //! `serve` may listen elsewhere than the config says (`--listen`, or a port of the system's
 //! choice). So it writes its address into its data folder for as long as it runs. A file that a
@@ -15,12 +15,12 @@ use crate::os::private;
 
 const FILE: &str = "address";
 
-/// The address of a server that runs, there to be found; gone with it.
+/// The file with the address of this server, for commands to find; removed when dropped.
 #[derive(Debug)]
 pub(super) struct Announced(PathBuf);
 
 impl Announced {
-    /// Writes the address down. A server works without, so a failure is only logged.
+    /// Writes the file. A server works without it, so a failure is only logged.
     pub(super) fn at(data_dir: &Path, address: SocketAddr) -> Option<Self> {
         let file = data_dir.join(FILE);
         match private::create(&file).and_then(|mut opened| writeln!(opened, "{address}")) {

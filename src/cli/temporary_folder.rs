@@ -1,4 +1,4 @@
-//! A folder of a command's own in the system's temporary one, gone when the command is, also when
+//! A folder for one command in the system's temporary folder, removed when the command ends, also when
 //! it is interrupted.
 
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::error::CommandError;
 use crate::os::private;
 use crate::server;
 
-/// What a shell says of a command that Ctrl-C ended.
+/// The exit code of a command that SIGINT has ended, as shells give it.
 const INTERRUPTED: i32 = 130;
 
 /// A folder that only its owner can read.
@@ -21,6 +21,10 @@ impl TemporaryFolder {
     /// Makes one; `what` it is for is in its name.
     pub(super) fn new(what: &str) -> Result<Self, CommandError> {
         let folder = name(what)?;
+        Self::create(folder)
+    }
+
+    fn create(folder: PathBuf) -> Result<Self, CommandError> {
         private::new_folder(&folder)
             .map_err(|error| CommandError::failed(format!("{}: {error}", folder.display())))?;
         Ok(Self(folder))
@@ -39,7 +43,7 @@ impl TemporaryFolder {
                 let Ok(runtime) = server::local_runtime() else { return };
                 let ended = runtime.block_on(async {
                     let mut ended = pin!(server::ended_by_signal());
-                    // Looked at once, it listens.
+                    // Polled once, it listens.
                     let first = futures_util::poll!(&mut ended);
                     let _ = listens.send(());
                     match first {
@@ -53,11 +57,9 @@ impl TemporaryFolder {
                 }
             })
             .map_err(CommandError::failed)?;
-        // Where nothing listens, the folder is left to the system.
+        // Where no thread listens, the folder is left to the system.
         let _ = listening.recv();
-        private::new_folder(&folder)
-            .map_err(|error| CommandError::failed(format!("{}: {error}", folder.display())))?;
-        Ok(Self(folder))
+        Self::create(folder)
     }
 
     /// Where it is.

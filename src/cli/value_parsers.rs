@@ -1,4 +1,4 @@
-//! Flags as typed → as meant: durations, points in time, a tool's arguments.
+//! The values of flags: durations, points in time, a tool's arguments.
 //!
 //! Pure but for [`Arguments::read`], which reads stdin or a file. The clock is an argument.
 

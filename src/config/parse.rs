@@ -19,8 +19,8 @@ use super::values::Config;
 use super::{key_aliases, servers};
 use crate::activity;
 use crate::intent;
+use crate::mcp::revisions::Offered;
 use crate::policy::host_check::HostCheck;
-use crate::proxy::era::Offered;
 use crate::proxy::retrieve::MAX_LIMIT;
 
 /// What the command line adds. A flag beats the environment, which beats the file.

@@ -12,6 +12,7 @@ use super::known_keys::unknown_key;
 use super::problem::{KeyPath, PathStep};
 use super::reading::read_quietly;
 use crate::catalog::ServerSettings;
+use crate::mcp::revisions::Revision;
 use crate::tool::Approval;
 use crate::upstream;
 
@@ -150,8 +151,11 @@ fn server(
         }
     }
     if block.get("protocol").and_then(Value::as_str) == Some("sse") {
-        let problem = "the HTTP+SSE transport of 2024-11-05 is not spoken: the url is taken for \
-                       streamable HTTP, write \"http\" or \"streamable-http\"";
+        let problem = format!(
+            "the HTTP+SSE transport of {} is not spoken: the url is taken for streamable HTTP, \
+             write \"http\" or \"streamable-http\"",
+            Revision::November2024.name()
+        );
         findings.warn(&path.key("protocol"), problem);
     }
     let block = Value::Object(block);

@@ -9,8 +9,8 @@ use super::*;
 use crate::activity;
 use crate::intent;
 use crate::intent::Requirement;
+use crate::mcp::revisions::Offered;
 use crate::output::{Mode, Policy};
-use crate::proxy::era::Offered;
 use crate::schema;
 
 fn home(name: &str) -> Option<String> {

@@ -10,9 +10,9 @@ use super::servers::ServerEntry;
 use crate::activity;
 use crate::catalog::{self, ServerSettings};
 use crate::intent;
+use crate::mcp::revisions::Offered;
 use crate::policy::Access;
 use crate::policy::host_check::{BadEntry, HostCheck};
-use crate::proxy::era::Offered;
 use crate::proxy::memory_budget;
 use crate::proxy::settings::Settings;
 

@@ -18,9 +18,9 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Cache};
 
-use super::era::Offered;
 use super::memory_budget::MemoryBudget;
 use crate::intent;
+use crate::mcp::revisions::Offered;
 use crate::policy::Access;
 
 /// What requests are decided by.

@@ -24,7 +24,7 @@ use super::{control, folder};
 use crate::activity::record::{Draft, Source, Status, Type};
 use crate::activity::{Activity, StoreError, Writer};
 use crate::api;
-use crate::catalog::{self, snapshot::Catalog};
+use crate::catalog::{self, Catalog};
 use crate::config::Config;
 use crate::downstream::session::Sessions;
 use crate::os::descriptors;
@@ -205,6 +205,7 @@ impl App {
         let patience = if hurry.exit_code().is_some() { Duration::ZERO } else { CHILDREN_TIMEOUT };
         let deadline = Instant::now() + patience;
         control.block_on(shared.proxy.upstreams.shutdown(deadline));
+        control.block_on(shared.proxy.catalog.close(deadline));
         if !writer.only_reads() {
             let stop = Draft::new(Type::SystemStop, Source::Internal, Status::Success);
             shared.proxy.activity.note(stop);

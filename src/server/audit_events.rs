@@ -7,8 +7,8 @@ use std::sync::Arc;
 use serde_json::json;
 
 use crate::activity::record::{Draft, Entry, MAX_METADATA_BYTES, Raw, Source, Status, Text, Type};
+use crate::catalog::Change;
 use crate::catalog::difference::Difference;
-use crate::catalog::snapshot::Change;
 use crate::tool::ToolName;
 use crate::upstream::supervisor::{Event, ServerState, Status as ServerStatus};
 

@@ -6,7 +6,7 @@ use tokio::runtime::Runtime;
 
 use super::{audit_events, audit_log};
 use crate::activity::Activity;
-use crate::catalog::snapshot::Catalog;
+use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::secrets::Secrets;
 use crate::upstream::reaper::Reaper;

@@ -26,7 +26,7 @@ use super::reaper::Reaper;
 use super::server_task::ServerTask;
 pub use super::state::{Event, ServerState};
 pub use super::status::{Status, Transport};
-use crate::catalog::snapshot::Catalog;
+use crate::catalog::Catalog;
 use crate::secrets::Secrets;
 use crate::tool::server_id::{ServerId, ServerIds};
 

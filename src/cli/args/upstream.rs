@@ -3,7 +3,7 @@
 use clap::Subcommand;
 
 #[derive(Debug, Subcommand)]
-pub(in crate::cli) enum Upstream {
+pub(in crate::cli) enum UpstreamCommand {
     /// Each server's state, number of tools, and what is wrong with it
     #[command(after_help = "\
 Examples:

@@ -1,8 +1,8 @@
-//! What a reply of the server holds, as messages for the client.
+//! The messages in a reply of the server, JSON or events, for the client.
 //!
-//! A message is written only once it is whole, so it has to be kept until then. Short ones are
-//! kept side by side; of those that outgrow [`SHORT_BYTES`] a few at a time, the others waiting
-//! with their connections, so that memory has a bound however many calls there are.
+//! A message is written only once it is whole, and held until then. Short ones are held side by side;
+//! of those over [`SHORT_BYTES`] a few at a time while the others wait, unread, on their connections.
+//! So memory is bounded however many calls there are.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,45 +12,45 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::link::Reply;
+use crate::cli::http_client::HttpReply;
 use crate::wire::lines::{self, one_line};
 use crate::wire::sse;
 
-/// A message up to this long is kept whatever the others need.
+/// A message up to this long is held whatever the others need.
 const SHORT_BYTES: usize = 1024 * 1024;
-/// Longer messages kept at once, each of at most [`lines::MAX_LINE_BYTES`].
+/// Longer messages held at once, each of at most [`lines::MAX_LINE_BYTES`].
 const LONG_MESSAGES: usize = 2;
 
-/// Room for long messages.
+/// Permits for messages over [`SHORT_BYTES`].
 #[derive(Clone)]
-pub(super) struct Room(Arc<Semaphore>);
+pub(super) struct LongMessages(Arc<Semaphore>);
 
-impl Default for Room {
+impl Default for LongMessages {
     fn default() -> Self {
         Self(Arc::new(Semaphore::new(LONG_MESSAGES)))
     }
 }
 
-/// A whole message for the client, and the room it takes.
+/// A whole message for the client, and its part of [`LongMessages`].
 #[derive(Default)]
-pub(super) struct Line {
+pub(super) struct ServerMessage {
     parts: Vec<Bytes>,
     length: usize,
-    _room: Option<Rc<OwnedSemaphorePermit>>,
+    _permit: Option<Rc<OwnedSemaphorePermit>>,
 }
 
-impl From<Bytes> for Line {
+impl From<Bytes> for ServerMessage {
     fn from(message: Bytes) -> Self {
-        Self { length: message.len(), parts: vec![one_line(message)], _room: None }
+        Self { length: message.len(), parts: vec![one_line(message)], _permit: None }
     }
 }
 
-impl Line {
+impl ServerMessage {
     pub(super) fn parts(&self) -> &[Bytes] {
         &self.parts
     }
 
-    /// The message in one piece, to be looked at.
+    /// The message in one piece.
     pub(super) fn joined(&self) -> Bytes {
         match self.parts.as_slice() {
             [whole] => whole.clone(),
@@ -59,27 +59,27 @@ impl Line {
     }
 }
 
-/// Gathers the messages of one reply.
-pub(super) struct Gathering {
-    room: Room,
+/// The messages of one reply, in order.
+pub(super) struct ReplyMessages {
+    long: LongMessages,
     /// `None`: the body is one message.
     events: Option<sse::Decoder>,
-    line: Line,
-    /// Inside an event that is no message.
+    message: ServerMessage,
+    /// Inside an event of another type than `message`.
     skip: bool,
 }
 
-impl Gathering {
-    /// Events if they are, else one message.
-    pub(super) fn new(room: &Room, events: bool) -> Self {
+impl ReplyMessages {
+    /// Of a body of events, or of one that is a single message.
+    pub(super) fn new(long: &LongMessages, events: bool) -> Self {
         let events = events.then(sse::Decoder::new);
-        Self { room: room.clone(), events, line: Line::default(), skip: false }
+        Self { long: long.clone(), events, message: ServerMessage::default(), skip: false }
     }
 
     /// By the reply's content type.
-    pub(super) fn of(room: &Room, reply: &Reply) -> Self {
-        let kind = reply.header(CONTENT_TYPE.as_str()).map(http::HeaderValue::as_bytes);
-        Self::new(room, kind.is_some_and(|kind| kind.starts_with(b"text/event-stream")))
+    pub(super) fn of(long: &LongMessages, reply: &HttpReply) -> Self {
+        let kind = reply.headers().get(CONTENT_TYPE).map(http::HeaderValue::as_bytes);
+        Self::new(long, kind.is_some_and(|kind| kind.starts_with(b"text/event-stream")))
     }
 
     /// Whether the body is events.
@@ -88,28 +88,33 @@ impl Gathering {
     }
 
     /// The next whole message; `None` at the end. A message that breaks off is an error.
-    pub(super) async fn next(&mut self, reply: &mut Reply) -> Result<Option<Line>, String> {
+    pub(super) async fn next(
+        &mut self,
+        reply: &mut HttpReply,
+    ) -> Result<Option<ServerMessage>, String> {
         loop {
-            if let Some(line) = self.decoded().await? {
-                return Ok(Some(line));
+            if let Some(message) = self.decoded().await? {
+                return Ok(Some(message));
             }
             match reply.next().await {
                 Some(Ok(data)) => match &mut self.events {
                     Some(decoder) => decoder.push(data),
                     None => self.keep(data).await?,
                 },
-                Some(Err(error)) => return Err(error.to_string()),
-                None if self.events.is_none() && self.line.length > 0 => {
-                    return Ok(Some(std::mem::take(&mut self.line)));
+                Some(Err(error)) => return Err(error.cause()),
+                None if self.events.is_none() && self.message.length > 0 => {
+                    return Ok(Some(std::mem::take(&mut self.message)));
                 }
-                None if self.line.length > 0 => return Err("it stopped in the middle".to_owned()),
+                None if self.message.length > 0 => {
+                    return Err("it stopped in the middle".to_owned());
+                }
                 None => return Ok(None),
             }
         }
     }
 
     /// What the events so far hold.
-    async fn decoded(&mut self) -> Result<Option<Line>, String> {
+    async fn decoded(&mut self) -> Result<Option<ServerMessage>, String> {
         loop {
             let Some(decoder) = &mut self.events else { return Ok(None) };
             match decoder.next_item().map_err(|error| error.to_string())? {
@@ -121,9 +126,9 @@ impl Gathering {
                     }
                 }
                 Some(sse::Item::End) => {
-                    let line = std::mem::take(&mut self.line);
-                    if !std::mem::take(&mut self.skip) && line.length > 0 {
-                        return Ok(Some(line));
+                    let message = std::mem::take(&mut self.message);
+                    if !std::mem::take(&mut self.skip) && message.length > 0 {
+                        return Ok(Some(message));
                     }
                 }
             }
@@ -131,15 +136,15 @@ impl Gathering {
     }
 
     async fn keep(&mut self, data: Bytes) -> Result<(), String> {
-        self.line.length += data.len();
-        if self.line.length as u64 > lines::MAX_LINE_BYTES {
+        self.message.length += data.len();
+        if self.message.length as u64 > lines::MAX_LINE_BYTES {
             return Err(format!("its answer is longer than {} bytes", lines::MAX_LINE_BYTES));
         }
-        if self.line.length > SHORT_BYTES && self.line._room.is_none() {
-            let room = Arc::clone(&self.room.0).acquire_owned().await;
-            self.line._room = room.ok().map(Rc::new);
+        if self.message.length > SHORT_BYTES && self.message._permit.is_none() {
+            let permit = Arc::clone(&self.long.0).acquire_owned().await;
+            self.message._permit = permit.ok().map(Rc::new);
         }
-        self.line.parts.push(one_line(data));
+        self.message.parts.push(one_line(data));
         Ok(())
     }
 

@@ -8,25 +8,27 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::cli::args::{Call, CallArgs, Format};
+use crate::cli::args::{CallArgs, CallCommand, Format};
 use crate::cli::backend::Backend;
 use crate::cli::error::CommandError;
-use crate::cli::output::{Output, clean, list, text};
+use crate::cli::json_pointer::{list, text};
+use crate::cli::output::{self, Output};
+use crate::cli::terminal_safe::clean;
 use crate::cli::value_parsers::Arguments;
 
-/// What is said when a tool answered with nothing to show.
+/// Printed where the result has nothing to show.
 const NOTHING: &str = "(the tool answered with no content)";
 
 /// Makes the call and prints its result; an `isError` result is printed and fails.
-pub(in crate::cli) async fn run(
-    call: &Call,
+pub(super) async fn run(
+    command: &CallCommand,
     backend: &Backend,
     output: &Output,
 ) -> Result<(), CommandError> {
-    let (variant, operation, args) = match call {
-        Call::Read(args) => ("call_tool_read", "read", args),
-        Call::Write(args) => ("call_tool_write", "write", args),
-        Call::Destructive(args) => ("call_tool_destructive", "destructive", args),
+    let (variant, operation, args) = match command {
+        CallCommand::Read(args) => ("call_tool_read", "read", args),
+        CallCommand::Write(args) => ("call_tool_write", "write", args),
+        CallCommand::Destructive(args) => ("call_tool_destructive", "destructive", args),
     };
     let body = request(variant, operation, args)?;
     let call = backend.post("/api/v1/tools/call", body);
@@ -39,7 +41,7 @@ pub(in crate::cli) async fn run(
     };
     let json = result.json()?;
     match output.format {
-        Format::Json => crate::cli::output::write(json.as_bytes())?,
+        Format::Json => output::write(json.as_bytes())?,
         Format::Yaml | Format::Table => output.print(json, render)?,
     }
     match is_error(json) {
@@ -142,7 +144,7 @@ mod tests {
     fn typed(words: &[&str]) -> CallArgs {
         let words = ["mcpproxy", "call", "tool-write"].iter().chain(words);
         match Cli::try_parse_from(words).unwrap().command {
-            Command::Call(Call::Write(args)) => args,
+            Command::Call(CallCommand::Write(args)) => args,
             other => panic!("{other:?}"),
         }
     }
@@ -163,7 +165,7 @@ mod tests {
     fn a_name_without_a_server_is_bad_usage() {
         for bad in ["tool", ":tool", "server:"] {
             let failure = request("call_tool_write", "write", &typed(&[bad])).unwrap_err();
-            assert_eq!(failure.exit, crate::cli::error::Exit::Usage);
+            assert_eq!(failure.exit, crate::cli::exit_code::Exit::Usage);
         }
     }
 

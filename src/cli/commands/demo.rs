@@ -3,6 +3,9 @@
 //! Only the upstream's behaviour is staged: the proxy is the one `serve` starts, the upstream a
 //! child process reached by the ordinary code, the agent an MCP client on a loopback socket.
 
+mod mcp_session;
+mod upstream;
+
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, TcpListener};
 
@@ -10,18 +13,18 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-mod upstream;
-
+use self::mcp_session::McpSession;
 use self::upstream::DemoServer;
 use super::activity::{Intents, row};
-use super::serve;
 use crate::cli::args::Global;
 use crate::cli::backend::{Backend, target};
 use crate::cli::error::CommandError;
-use crate::cli::http_client::{HttpAnswer, HttpClient, McpSession};
-use crate::cli::logging;
-use crate::cli::output::{clean, draw, list, text};
+use crate::cli::http_client::{HttpAnswer, HttpClient};
+use crate::cli::json_pointer::{list, text};
+use crate::cli::table::draw;
 use crate::cli::temporary_folder::TemporaryFolder;
+use crate::cli::terminal_safe::clean;
+use crate::cli::{load_config, logging, output, start_proxy};
 use crate::config::{self, Flags};
 use crate::server::{self, App};
 use crate::upstream::reaper;
@@ -33,7 +36,7 @@ const WIDTH: u16 = 80;
 const INDENT: &str = "     ";
 
 /// The demo server's name in the proxy's config.
-pub(in crate::cli) const SERVER: &str = "demo";
+pub(super) const SERVER: &str = "demo";
 
 /// What became of a call, as far as the agent and the record can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,15 +115,17 @@ fn steps() -> [Step; 5] {
 }
 
 /// Runs the demo's MCP server, until its stdin ends.
-pub(in crate::cli) fn serve_upstream() -> std::io::Result<()> {
+pub(super) fn serve_upstream() -> std::io::Result<()> {
     upstream::run()
 }
 
 /// Runs the demo: a proxy with a throw-away store, an upstream, five calls.
-pub(in crate::cli) fn run(global: &Global) -> Result<(), CommandError> {
-    let log = logging::start(global.log_level.as_deref().unwrap_or("error"), logging::Shape::Text);
+pub(super) fn run(global: &Global) -> Result<(), CommandError> {
+    let log = logging::start_quiet(global);
     let folder = TemporaryFolder::new("demo")?;
-    let key = serve::random()?.iter().fold(String::new(), |key, byte| format!("{key}{byte:02x}"));
+    let key = start_proxy::random_key()?
+        .iter()
+        .fold(String::new(), |key, byte| format!("{key}{byte:02x}"));
     let program = std::env::current_exe().map_err(CommandError::failed)?;
     let config = json!({
         "api_key": key,
@@ -131,29 +136,31 @@ pub(in crate::cli) fn run(global: &Global) -> Result<(), CommandError> {
     let flags = Flags { data_dir, reaper: reaper::this_program(), ..Flags::default() };
     let no_environment = |_: &str| None;
     let (config, _) = config::parse(&config.to_string(), &no_environment, &flags)
-        .map_err(super::config::unusable)?;
+        .map_err(load_config::unusable)?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(CommandError::failed)?;
-    let app = App::start(config, log.lines()).map_err(|error| serve::not_started(&error))?;
-    let server = app.serve(listener).map_err(|error| serve::not_started(&error))?;
+    let app = App::start(config, log.lines()).map_err(|error| start_proxy::not_started(&error))?;
+    let server = app.serve(listener).map_err(|error| start_proxy::not_started(&error))?;
     let client = HttpClient::new(server.address(), &key);
     let runtime = server::local_runtime().map_err(CommandError::failed)?;
     let story = runtime.block_on(tell(client));
-    let closed = server.close().map_err(|error| serve::store(&error));
+    // Its connections, too: the server waits for open ones.
+    drop(runtime);
+    let closed = server.close().map_err(|error| start_proxy::store(&error));
     let story = story?;
     closed?;
-    crate::cli::output::write(story.as_bytes())
+    output::write(story.as_bytes())
 }
 
 /// Makes the five calls against a running proxy and tells the story; fails if a fate is another
 /// than expected.
-pub(in crate::cli) async fn tell(client: HttpClient) -> Result<String, CommandError> {
+pub(super) async fn tell(client: HttpClient) -> Result<String, CommandError> {
     let mut story = format!(
         "mcpproxy demo: five calls through the proxy, five different fates\n\n  \
          agent ──MCP over HTTP──▶ mcpproxy {} ──stdio──▶ demo server\n",
         client.authority()
     );
     let lost = |error| CommandError::failed(format!("the demo lost its proxy: {error}"));
-    let mut agent = McpSession::open(client.authority()).await.map_err(lost)?;
+    let mut agent = McpSession::open(&client).await.map_err(lost)?;
     let backend = Backend::Remote(client);
     // What the server answers, computed beside the proxy: the bytes to compare with.
     let mut server = DemoServer::new();
@@ -183,7 +190,7 @@ pub(in crate::cli) async fn tell(client: HttpClient) -> Result<String, CommandEr
     match odd.as_slice() {
         [] => Ok(story),
         odd => {
-            crate::cli::output::write(story.as_bytes())?;
+            output::write(story.as_bytes())?;
             Err(CommandError::failed(format!("not the expected fate: {}", odd.join(", "))))
         }
     }
@@ -214,7 +221,7 @@ impl Told {
                 answer.status
             )));
         };
-        let value = crate::cli::output::parse(result.get())?;
+        let value = output::parse(result.get())?;
         Ok(Self {
             result: result.get().to_owned(),
             is_error: value.get("isError") == Some(&Value::Bool(true)),
@@ -248,7 +255,7 @@ struct Recorded {
 
 async fn newest(backend: &Backend, tool: &str) -> Result<Recorded, CommandError> {
     let records = backend.get(&target(&["activity"], &[("tool", Some(tool))])).await?;
-    let records = crate::cli::output::parse(records.json()?)?;
+    let records = output::parse(records.json()?)?;
     let field = |kind: &str, pointer: &str| {
         let mut records = list(&records, "/activities").iter();
         let record = records.find(|record| text(record, "/type") == kind);
@@ -280,7 +287,7 @@ fn draw_step(story: &mut String, number: usize, step: &Step, told: &Told, fate: 
 
 async fn draw_activity(story: &mut String, backend: &Backend) -> Result<(), CommandError> {
     let found = backend.get(&target(&["activity"], &[("server", Some(SERVER))])).await?;
-    let found = crate::cli::output::parse(found.json()?)?;
+    let found = output::parse(found.json()?)?;
     let calls = list(&found, "/activities")
         .iter()
         .filter(|record| matches!(text(record, "/type").as_ref(), "tool_call" | "policy_decision"));

@@ -8,26 +8,29 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::config;
 use crate::cli::args::{Format, Global};
-use crate::cli::error::{CommandError, Exit};
+use crate::cli::error::CommandError;
+use crate::cli::exit_code::Exit;
+use crate::cli::json_pointer::{list, text};
+use crate::cli::load_config;
 use crate::cli::logging;
-use crate::cli::output::{Output, clean, list, text};
+use crate::cli::output::Output;
+use crate::cli::terminal_safe::clean;
 use crate::config::Config;
 use crate::config::servers::ServerEntry;
 use crate::server;
 use crate::upstream::oauth::{self, LoginError, TokenStore};
 
 /// Logs in with a server: prints the URL to open and waits for the browser to come back.
-pub(in crate::cli) fn log_in(
+pub(super) fn log_in(
     global: &Global,
     output: &Output,
     name: &str,
     open: bool,
     limit: Duration,
 ) -> Result<(), CommandError> {
-    let loaded = config::load(global, None)?;
-    let _log = logging::start(global.log_level.as_deref().unwrap_or("error"), logging::Shape::Text);
+    let loaded = load_config::load(global, None)?;
+    let _log = logging::start_quiet(global);
     let config = &loaded.config;
     let server = find(config, name)?;
     let show = |url: &str| {
@@ -60,12 +63,8 @@ pub(in crate::cli) fn log_in(
 }
 
 /// Forgets a server's tokens.
-pub(in crate::cli) fn log_out(
-    global: &Global,
-    output: &Output,
-    name: &str,
-) -> Result<(), CommandError> {
-    let loaded = config::load(global, None)?;
+pub(super) fn log_out(global: &Global, output: &Output, name: &str) -> Result<(), CommandError> {
+    let loaded = load_config::load(global, None)?;
     find(&loaded.config, name)?;
     let was =
         TokenStore::new(&loaded.config.data_dir, name).forget().map_err(CommandError::failed)?;

@@ -1,44 +1,43 @@
 //! `mcpproxy serve`: a proxy that runs until a signal ends it.
-//!
-//! Also the errors of a proxy that cannot start: each has its exit code and names the next step.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::time::SystemTime;
 
-use super::config;
-use crate::activity::StoreError;
 use crate::activity::salvage::{self, Salvaged};
-use crate::cli::args::{Global, Serve};
-use crate::cli::error::{CommandError, Exit};
-use crate::cli::logging;
+use crate::cli::args::{Global, ServeArgs};
+use crate::cli::error::CommandError;
+use crate::cli::exit_code::Exit;
 use crate::cli::running_proxy::Announced;
-use crate::config::file::{API_KEY_BYTES, Loaded};
-use crate::config::{LogFormat, Logging};
-use crate::server::{App, StartError};
+use crate::cli::{load_config, output, start_proxy};
+use crate::server::App;
 
 /// Serves HTTP until SIGINT, SIGTERM or the end of its terminal.
-pub(in crate::cli) fn http(global: &Global, flags: &Serve) -> Result<(), CommandError> {
-    let mut loaded = config::load(global, flags.listen.as_deref())?;
-    let log = start_log(loaded.config.logging);
-    note_warnings(&loaded);
+pub(super) fn run(global: &Global, flags: &ServeArgs) -> Result<(), CommandError> {
+    let mut loaded = load_config::load(global, flags.listen.as_deref())?;
+    let log = start_proxy::start_log(loaded.config.logging);
+    start_proxy::note_warnings(&loaded);
     let listener = bind(loaded.config.listen)?;
-    if loaded.ensure_api_key(random()?).map_err(|error| config::failed(&error))? {
+    if loaded
+        .ensure_api_key(start_proxy::random_key()?)
+        .map_err(|error| load_config::problem(&error))?
+    {
         tracing::info!("an API key was made and stored in {}", loaded.path.display());
     }
     if flags.salvage {
         salvage(&loaded.config.activity_folder())?;
     }
     let data_dir = loaded.config.data_dir.clone();
-    let app = App::start(loaded.config, log.lines()).map_err(|error| not_started(&error))?;
-    let server = app.serve(listener).map_err(|error| not_started(&error))?;
+    let app =
+        App::start(loaded.config, log.lines()).map_err(|error| start_proxy::not_started(&error))?;
+    let server = app.serve(listener).map_err(|error| start_proxy::not_started(&error))?;
     let _announced = Announced::at(&data_dir, server.address());
-    // Whoever has read the line may tell us to end.
-    let signals = server.signals().map_err(|error| not_started(&error))?;
-    // The one line of stdout: whoever started it knows now that it listens, and where.
-    crate::cli::output::write(format!("MCP at http://{}/mcp", server.address()).as_bytes())?;
-    match server.run(signals).map_err(|error| not_started(&error))? {
+    // Listened for before the line below: who has read it may send one.
+    let signals = server.signals().map_err(|error| start_proxy::not_started(&error))?;
+    // The one line of stdout tells who started the process that it listens, and where.
+    output::write(format!("MCP at http://{}/mcp", server.address()).as_bytes())?;
+    match server.run(signals).map_err(|error| start_proxy::not_started(&error))? {
         None => Ok(()),
         Some(code) => Err(CommandError::hurried(code)),
     }
@@ -50,7 +49,7 @@ fn salvage(folder: &Path) -> Result<(), CommandError> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let now_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
     let salvaged = match exists {
-        true => salvage::salvage(folder, now_ms).map_err(|error| store(&error))?,
+        true => salvage::salvage(folder, now_ms).map_err(|error| start_proxy::store(&error))?,
         false => None,
     };
     match salvaged {
@@ -77,59 +76,6 @@ fn bind(address: SocketAddr) -> Result<TcpListener, CommandError> {
     })
 }
 
-/// Why a proxy could not start, with its exit code.
-pub(in crate::cli) fn not_started(error: &StartError) -> CommandError {
-    match error {
-        StartError::Activity(error) => store(error),
-        StartError::HostCheck(_) => CommandError::new(Exit::Config, error),
-        StartError::Folder { .. } | StartError::System(_) => CommandError::failed(error),
-    }
-}
-
-/// Why the log could not be opened or closed, with its exit code.
-pub(in crate::cli) fn store(error: &StoreError) -> CommandError {
-    let next = match error {
-        StoreError::Locked => {
-            ": is mcpproxy running on another address? name it with MCPPROXY_LISTEN, or use \
-             another --data-dir"
-        }
-        StoreError::Damaged { .. } => {
-            ": it is kept as it is; `mcpproxy serve --salvage` moves it aside and goes on with \
-             what can be read"
-        }
-        StoreError::Io(_) => "",
-    };
-    let exit = match error {
-        StoreError::Locked | StoreError::Damaged { .. } => Exit::Store,
-        StoreError::Io(_) => Exit::Failed,
-    };
-    CommandError::new(exit, format!("{error}{next}"))
-}
-
-/// Starts the log as the config says.
-pub(in crate::cli) fn start_log(logging: Logging) -> logging::Log {
-    let shape = match logging.format {
-        LogFormat::Text => logging::Shape::Text,
-        LogFormat::Json => logging::Shape::Json,
-    };
-    logging::start(logging.level.as_str(), shape)
-}
-
-/// Says what the config was warned about.
-pub(in crate::cli) fn note_warnings(loaded: &Loaded) {
-    for warning in &loaded.warnings {
-        tracing::warn!("{warning}");
-    }
-}
-
-/// Random bytes for an API key.
-pub(in crate::cli) fn random() -> Result<[u8; API_KEY_BYTES], CommandError> {
-    let mut random = [0; API_KEY_BYTES];
-    getrandom::fill(&mut random)
-        .map_err(|error| CommandError::failed(format!("no randomness for an API key: {error}")))?;
-    Ok(random)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,14 +86,5 @@ mod tests {
         let failure = bind(taken.local_addr().unwrap()).unwrap_err();
         assert_eq!(failure.exit, Exit::Unreachable);
         assert!(failure.message.contains("--listen"), "{failure:?}");
-    }
-
-    #[test]
-    fn act_9_a_store_that_cannot_be_used_is_exit_4() {
-        let locked = not_started(&StartError::Activity(StoreError::Locked));
-        let damaged = StoreError::Damaged { file: "a/b.jnl".into(), why: "bad block".into() };
-        let damaged = not_started(&StartError::Activity(damaged));
-        assert_eq!((locked.exit, damaged.exit), (Exit::Store, Exit::Store));
-        assert!(damaged.message.contains("a/b.jnl"), "{damaged:?}");
     }
 }

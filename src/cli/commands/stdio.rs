@@ -11,11 +11,11 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, ReadBuf};
 
-use super::{config, serve};
 use crate::activity::StoreError;
 use crate::cli::args::Global;
-use crate::cli::error::{CommandError, Exit};
-use crate::cli::{bridge, running_proxy};
+use crate::cli::error::CommandError;
+use crate::cli::exit_code::Exit;
+use crate::cli::{bridge, load_config, running_proxy, start_proxy};
 use crate::config::Config;
 use crate::downstream;
 use crate::proxy::Worker;
@@ -23,10 +23,10 @@ use crate::server::{self, App, CUT_GRACE, DRAIN_TIMEOUT, Hurry, StartError};
 use crate::telemetry::LogLines;
 
 /// Serves one client over stdin and stdout until it closes its end.
-pub(in crate::cli) fn run(global: &Global) -> Result<(), CommandError> {
-    let loaded = config::load(global, None)?;
-    let log = serve::start_log(loaded.config.logging);
-    serve::note_warnings(&loaded);
+pub(super) fn run(global: &Global) -> Result<(), CommandError> {
+    let loaded = load_config::load(global, None)?;
+    let log = start_proxy::start_log(loaded.config.logging);
+    start_proxy::note_warnings(&loaded);
     let runtime = server::local_runtime().map_err(CommandError::failed)?;
     let found = runtime.block_on(async {
         let client = running_proxy::configured(&loaded.config);
@@ -39,10 +39,9 @@ pub(in crate::cli) fn run(global: &Global) -> Result<(), CommandError> {
     let served = if let Some(client) = found {
         tracing::info!("using the server at {}", client.authority());
         let input = Input::new().map_err(CommandError::failed)?;
-        let (place, key) = (client.authority(), loaded.config.key());
         runtime.block_on(async {
             let mut ended = std::pin::pin!(server::ended_by_signal());
-            let mut carrying = std::pin::pin!(bridge::run(place, key, input, tokio::io::stdout()));
+            let mut carrying = std::pin::pin!(bridge::run(client, input, tokio::io::stdout()));
             tokio::select! {
                 carried = &mut carrying => return carried,
                 ended = &mut ended => ended?,
@@ -80,7 +79,7 @@ fn alone(
             let next = "start `mcpproxy serve`, which all clients then share";
             CommandError::new(Exit::Store, format!("{}; {next}", StoreError::Locked))
         }
-        error => serve::not_started(&error),
+        error => start_proxy::not_started(&error),
     })?;
     let worker = Rc::new(Worker::new(app.shared().proxy.clone()));
     let (ending, mut hurried) = (worker.ending.clone(), None);
@@ -106,7 +105,7 @@ fn alone(
         ending.cut_off();
         tokio::time::timeout(CUT_GRACE, serving).await.unwrap_or(Ok(()))
     });
-    app.close().map_err(|error| serve::store(&error))?;
+    app.close().map_err(|error| start_proxy::store(&error))?;
     match hurried.as_ref().and_then(Hurry::exit_code) {
         None => Ok(served),
         Some(code) => Err(CommandError::hurried(code)),

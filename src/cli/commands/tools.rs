@@ -1,73 +1,44 @@
-//! `mcpproxy tools …` and `mcpproxy upstream list`: the catalog as the proxy sees it.
+//! `mcpproxy tools …`: the catalog as the proxy sees it.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::cli::args::Tools;
+use crate::cli::args::ToolsCommand;
 use crate::cli::backend::{Backend, Data, target};
 use crate::cli::error::CommandError;
-use crate::cli::output::{Output, cell, clean, cut, list, text};
+use crate::cli::json_pointer::{list, text};
+use crate::cli::output::Output;
 use crate::cli::pagination;
-use crate::cli::terminal_safe::{line, quoted};
+use crate::cli::table::{cell, cut};
+use crate::cli::terminal_safe::{clean, line, quoted};
 
 /// Most characters of a description in a list.
 const DESCRIPTION_CHARS: usize = 70;
 
-/// What is shown of a server, and where it stands.
-const UPSTREAM_COLUMNS: [(&str, &str); 7] = [
-    ("NAME", "/name"),
-    ("STATE", "/state"),
-    ("PROTOCOL", "/protocol"),
-    ("TOOLS", "/tools"),
-    ("CALLS", "/calls/total"),
-    ("ERRORS", "/calls/error"),
-    ("REASON", "/reason"),
-];
-
 /// Searches, lists or shows tools.
-pub(in crate::cli) async fn run(
-    tools: &Tools,
+pub(super) async fn run(
+    command: &ToolsCommand,
     backend: &Backend,
     output: &Output,
 ) -> Result<(), CommandError> {
-    match tools {
-        Tools::Search { query, limit } => {
+    match command {
+        ToolsCommand::Search { query, limit } => {
             let (query, limit) = (query.join(" "), limit.to_string());
             let query = [("q", Some(query.as_str())), ("limit", Some(limit.as_str()))];
             let found = backend.get(&target(&["tools"], &query)).await?;
             output.print(found.json()?, |found| table(found, output))
         }
-        Tools::List { server } => {
+        ToolsCommand::List { server } => {
             let query = [("server", server.as_deref())];
             let all = pagination::all(backend, "tools", &query, u32::MAX).await?;
             output.print(&all, |all| table(all, output))
         }
-        Tools::Show { name } => {
+        ToolsCommand::Show { name } => {
             let tool: Data = backend.get(&target(&["tools", name], &[])).await?;
             output.print(tool.json()?, show)
         }
     }
-}
-
-/// Prints the state of every upstream server.
-pub(in crate::cli) async fn upstreams(
-    backend: &Backend,
-    output: &Output,
-) -> Result<(), CommandError> {
-    let servers = backend.get(&target(&["servers"], &[])).await?;
-    output.print(servers.json()?, |servers| {
-        let rows = list(servers, "/servers")
-            .iter()
-            .map(|server| UPSTREAM_COLUMNS.map(|(_, column)| cell(&text(server, column))).to_vec());
-        let rows: Vec<_> = rows.collect();
-        match rows.is_empty() {
-            true => "No upstream servers. Add them under mcpServers in the file that \
-                     `mcpproxy config path` names."
-                .to_owned(),
-            false => output.table(&UPSTREAM_COLUMNS.map(|(name, _)| name), rows, &[0]),
-        }
-    })
 }
 
 fn table(found: &Value, output: &Output) -> String {

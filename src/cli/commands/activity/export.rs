@@ -8,16 +8,19 @@ use std::io::{BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use futures_util::TryStreamExt;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
-use super::export_lines::{Form, Lines};
-use super::retry::Tries;
-use super::{filters, times};
+use super::export_lines::{ExportFormat, ExportLines};
+use super::filters::{filters, times};
+use super::progress::records_bar;
+use super::retry::Retries;
 use crate::cli::args::ActivityExport;
 use crate::cli::backend::{Backend, target};
 use crate::cli::error::CommandError;
-use crate::cli::output::{Output, clean, text};
+use crate::cli::json_pointer::text;
+use crate::cli::output::{self, Output};
+use crate::cli::terminal_safe::clean;
 use crate::os::private;
 
 /// What an unfinished file has at the end of its name.
@@ -65,7 +68,7 @@ async fn copy(
     mut write: impl FnMut(&[u8]) -> std::io::Result<bool>,
 ) -> Result<usize, CommandError> {
     let (mut tries, mut lines, mut bytes) =
-        (Tries::default(), Lines::new(Form::of(&flags.format)), 0);
+        (Retries::default(), ExportLines::new(ExportFormat::of(&flags.format)), 0);
     let mut after: Option<String> = None;
     loop {
         let mut query = wanted.to_vec();
@@ -121,14 +124,8 @@ async fn bar(
     query.extend(["with_total", "exclude_payloads"].map(|name| (name, Some("true"))));
     query.push(("limit", Some("1")));
     let page = backend.get(&target(&["activity"], &query)).await?;
-    let page = crate::cli::output::parse(page.json()?)?;
+    let page = output::parse(page.json()?)?;
     Ok(records_bar(page.pointer("/total").and_then(Value::as_u64).unwrap_or_default()))
-}
-
-/// A progress bar on stderr over so many records.
-pub(super) fn records_bar(total: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("{bar:40} {human_pos}/{human_len} records {eta}");
-    ProgressBar::new(total).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 /// Lines stand for records; a line end within a cell of CSV makes the bar run ahead a little.

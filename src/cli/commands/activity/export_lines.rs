@@ -12,12 +12,14 @@ const CSV_HEAD: &[u8] = b"id,";
 
 /// How an export is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum ExportFormat {
+    /// An object per line.
     Json,
+    /// A header line, then a line per record.
     Csv,
 }
 
-impl Form {
+impl ExportFormat {
     /// The form of that name.
     pub(super) fn of(name: &str) -> Self {
         match name {
@@ -29,8 +31,8 @@ impl Form {
 
 /// The lines of an export.
 #[derive(Debug)]
-pub(super) struct Lines {
-    format: Form,
+pub(super) struct ExportLines {
+    format: ExportFormat,
     /// What has come of the record that is not whole.
     rest: Vec<u8>,
     /// Bytes of it that were looked at.
@@ -43,8 +45,8 @@ pub(super) struct Lines {
     pub(super) last: Option<String>,
 }
 
-impl Lines {
-    pub(super) fn new(format: Form) -> Self {
+impl ExportLines {
+    pub(super) fn new(format: ExportFormat) -> Self {
         let (rest, words, last) = (Vec::new(), None, None);
         Self { format, rest, seen: 0, quoted: false, words, last }
     }
@@ -73,7 +75,7 @@ impl Lines {
 
     /// Where the next line ends.
     fn line_end(&mut self) -> Option<usize> {
-        let (mut quoted, csv) = (self.quoted, self.format == Form::Csv);
+        let (mut quoted, csv) = (self.quoted, self.format == ExportFormat::Csv);
         let mut unseen = self.rest.iter().enumerate().skip(self.seen);
         let end = unseen.find_map(|(at, byte)| {
             quoted ^= csv && *byte == b'"';
@@ -99,11 +101,11 @@ enum Line {
     Words,
 }
 
-fn record(format: Form, line: &[u8]) -> Line {
+fn record(format: ExportFormat, line: &[u8]) -> Line {
     let id = match format {
-        Form::Json => line.strip_prefix(JSON_HEAD),
-        Form::Csv if line.starts_with(CSV_HEAD) => return Line::Header,
-        Form::Csv => Some(line),
+        ExportFormat::Json => line.strip_prefix(JSON_HEAD),
+        ExportFormat::Csv if line.starts_with(CSV_HEAD) => return Line::Header,
+        ExportFormat::Csv => Some(line),
     };
     let id = id.and_then(|rest| std::str::from_utf8(rest.get(..ID_CHARS)?).ok());
     match id.filter(|id| Id::parse(id).is_some()) {
@@ -119,10 +121,10 @@ mod tests {
     const ONE: &str = "01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2";
     const TWO: &str = "01KAJ2Z8Q4T5V6W7X8Y9Z0A1B3";
 
-    fn check(format: Form, text: &str, records: &str, words: Option<&str>) {
+    fn check(format: ExportFormat, text: &str, records: &str, words: Option<&str>) {
         for cut in 0..=text.len() {
             let (one, two) = text.as_bytes().split_at(cut);
-            let mut lines = Lines::new(format);
+            let mut lines = ExportLines::new(format);
             let whole = [lines.push(one), lines.push(two)].concat();
             assert_eq!(String::from_utf8_lossy(&whole), records, "{cut}");
             assert_eq!(lines.last.as_deref(), Some(TWO));
@@ -135,10 +137,15 @@ mod tests {
     fn whole_records_are_told_from_what_broke_off_wherever_it_is_cut() {
         let whole = format!("{{\"id\":\"{ONE}\",\"seq\":1}}\n{{\"id\":\"{TWO}\",\"seq\":2}}\n");
         let words = "{\"error\":\"too slow\",\"resume_after\":null}";
-        check(Form::Json, &format!("{whole}{words}\n"), &whole, Some(words));
-        check(Form::Json, &format!("{whole}{{\"id\":\"01KA"), &whole, None);
+        check(ExportFormat::Json, &format!("{whole}{words}\n"), &whole, Some(words));
+        check(ExportFormat::Json, &format!("{whole}{{\"id\":\"01KA"), &whole, None);
         let whole = format!("id,seq\r\n{ONE},1,\"a\n{TWO},\"\"\n\"\r\n{TWO},2\r\n");
-        check(Form::Csv, &format!("{whole}error: too slow\r\n"), &whole, Some("error: too slow"));
-        check(Form::Csv, &format!("{whole}{ONE},3,\"b\n"), &whole, None);
+        check(
+            ExportFormat::Csv,
+            &format!("{whole}error: too slow\r\n"),
+            &whole,
+            Some("error: too slow"),
+        );
+        check(ExportFormat::Csv, &format!("{whole}{ONE},3,\"b\n"), &whole, None);
     }
 }

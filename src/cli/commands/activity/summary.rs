@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::{duration, time};
-use crate::cli::output::{clean, list, text};
+use super::row::{duration, time};
+use crate::cli::json_pointer::{list, text};
+use crate::cli::terminal_safe::clean;
 
 /// One line for each thing that was counted.
 pub(super) fn draw(summary: &Value) -> String {

@@ -9,15 +9,16 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 use serde_json::Value;
 
-use super::export::records_bar;
+use super::progress::records_bar;
 use crate::activity::verify;
 use crate::cli::args::Global;
 use crate::cli::backend::{Backend, target};
-use crate::cli::commands::{config, serve};
 use crate::cli::error::CommandError;
-use crate::cli::output::{self, Output, clean, list, text};
+use crate::cli::json_pointer::{list, text};
+use crate::cli::output::{self, Output};
 use crate::cli::temporary_folder::TemporaryFolder;
-use crate::cli::{logging, running_proxy};
+use crate::cli::terminal_safe::clean;
+use crate::cli::{load_config, running_proxy, start_proxy};
 use crate::server;
 
 /// How often a bar without a length moves.
@@ -25,9 +26,7 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// Verifies, says what was found, and fails if the log is not sound.
 pub(super) fn run(global: &Global, output: &Output) -> Result<(), CommandError> {
-    let loaded = config::load(global, None)?;
-    let _log = logging::start(global.log_level.as_deref().unwrap_or("error"), logging::Shape::Text);
-    config::warn(&loaded);
+    let (loaded, _log) = load_config::load_with_log(global)?;
     let runtime = server::local_runtime().map_err(CommandError::failed)?;
     let found = runtime.block_on(running_proxy::find(&loaded.config));
     let report = if let Some(client) = found {
@@ -50,7 +49,7 @@ pub(super) fn run(global: &Global, output: &Output) -> Result<(), CommandError> 
             bar.set_position(done);
         });
         bar.finish_and_clear();
-        serde_json::to_string(&report.map_err(|error| serve::store(&error))?)
+        serde_json::to_string(&report.map_err(|error| start_proxy::store(&error))?)
             .map_err(CommandError::failed)?
     };
     output.print(&report, draw)?;

@@ -4,13 +4,15 @@
 
 use futures_util::TryStreamExt;
 
-use super::retry::Tries;
-use super::{COLUMNS, Intents, row};
+use super::retry::Retries;
+use super::row::{COLUMNS, Intents, row};
 use crate::cli::args::Format;
 use crate::cli::backend::{Backend, Chunks};
-use crate::cli::error::{CommandError, Exit};
+use crate::cli::error::CommandError;
+use crate::cli::exit_code::Exit;
 use crate::cli::logging;
 use crate::cli::output::{self, Output};
+use crate::cli::terminal_safe::clean;
 use crate::server;
 use crate::wire::sse::{Decoder, Item};
 
@@ -39,7 +41,7 @@ pub(super) async fn run(
         if output.format == Format::Table && !output::write_on(line(&COLUMNS).as_bytes())? {
             return Ok(());
         }
-        let (mut tries, mut last) = (Tries::default(), String::new());
+        let (mut tries, mut last) = (Retries::default(), String::new());
         loop {
             match follow(chunks, output, intents, &mut last, &mut tries).await? {
                 End::Unread => return Ok(()),
@@ -55,7 +57,11 @@ pub(super) async fn run(
 }
 
 /// Takes the stream up again after the record `last`.
-async fn resume(backend: &Backend, last: &str, tries: &mut Tries) -> Result<Chunks, CommandError> {
+async fn resume(
+    backend: &Backend,
+    last: &str,
+    tries: &mut Retries,
+) -> Result<Chunks, CommandError> {
     let mut why = CommandError::failed("the stream of events ends again and again");
     loop {
         tries.next(why).await?;
@@ -76,7 +82,7 @@ async fn follow(
     output: &Output,
     intents: Intents,
     last: &mut String,
-    tries: &mut Tries,
+    tries: &mut Retries,
 ) -> Result<End, CommandError> {
     let (mut decoder, mut data) = (Decoder::new(), Vec::new());
     let mut greeted = false;
@@ -101,8 +107,8 @@ async fn follow(
                         // What it has to say comes from the proxy's own words.
                         other => logging::say(format_args!(
                             "{}: {}",
-                            output::clean(&String::from_utf8_lossy(other)),
-                            output::clean(&String::from_utf8_lossy(&data))
+                            clean(&String::from_utf8_lossy(other)),
+                            clean(&String::from_utf8_lossy(&data))
                         )),
                     }
                 }
