@@ -65,7 +65,7 @@ impl SettingsSwap {
     #[must_use]
     pub fn reader(&self) -> SettingsReader {
         let current = CurrentSettings(Rc::new(self.0.load_full()));
-        SettingsReader(RefCell::new((Cache::new(Arc::clone(&self.0)), current)))
+        SettingsReader(RefCell::new(Seen { cache: Cache::new(Arc::clone(&self.0)), current }))
     }
 }
 
@@ -76,13 +76,19 @@ impl fmt::Debug for SettingsSwap {
 }
 
 /// What one thread reads the settings through.
-pub struct SettingsReader(RefCell<(Cache<Arc<ArcSwap<Settings>>, Arc<Settings>>, CurrentSettings)>);
+pub struct SettingsReader(RefCell<Seen>);
+
+/// What a thread has seen of the swap: `current` is made of the latest value of `cache`.
+struct Seen {
+    cache: Cache<Arc<ArcSwap<Settings>>, Arc<Settings>>,
+    current: CurrentSettings,
+}
 
 impl SettingsReader {
     /// The settings of this moment.
     #[must_use]
     pub fn current(&self) -> CurrentSettings {
-        let (cache, current) = &mut *self.0.borrow_mut();
+        let Seen { cache, current } = &mut *self.0.borrow_mut();
         let latest = cache.load();
         if !Arc::ptr_eq(latest, &current.0) {
             *current = CurrentSettings(Rc::new(Arc::clone(latest)));

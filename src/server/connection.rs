@@ -19,10 +19,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
+use super::app_state::AppState;
 use super::connection_limit::ConnectionSlot;
 use super::fast_path::{End, FastPath, HEADER_TIMEOUT};
 use super::route::route;
-use super::shared::Shared;
 use super::tracked_socket::{TrackedBody, TrackedSocket};
 use crate::api;
 use crate::downstream::http::{self as mcp, ClientConnection};
@@ -43,7 +43,7 @@ const MAX_HEAD_BYTES: usize = 64 * 1024;
 ///
 /// What broke it; its client has gone, or is given up.
 pub(super) async fn serve(
-    shared: Arc<Shared>,
+    shared: Arc<AppState>,
     worker: Rc<Worker>,
     socket: TcpStream,
     slot: &ConnectionSlot,
@@ -92,7 +92,7 @@ pub(super) async fn serve(
 
 /// The hot path: messages are answered without hyper until something else comes.
 async fn fast_path(
-    shared: &Shared,
+    shared: &AppState,
     worker: &Rc<Worker>,
     connection: &ClientConnection,
     socket: &mut WriteTimeout<TrackedSocket<TcpStream>>,

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use http::{Request, Response};
 
-use super::shared::Shared;
+use super::app_state::AppState;
 use crate::api;
 use crate::downstream::body::Body;
 use crate::downstream::http::{self as mcp, ClientConnection};
@@ -13,7 +13,7 @@ use crate::proxy::Worker;
 
 /// Answers one HTTP request.
 pub(super) async fn route<B>(
-    shared: &Shared,
+    shared: &AppState,
     worker: &Rc<Worker>,
     connection: &ClientConnection,
     request: Request<B>,
