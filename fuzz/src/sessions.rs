@@ -12,8 +12,9 @@ use mcpproxy::downstream::session::{
     EVICTED, IDLE_MS, MAX_SESSIONS, Opening, Session, Sessions, fresh_id,
 };
 use mcpproxy::downstream::source::Source;
+use mcpproxy::mcp::capabilities::ClientCapabilities;
+use mcpproxy::mcp::revisions::Era;
 use mcpproxy::proxy::client::{Client, Endpoint, MAX_ASKED, Question};
-use mcpproxy::upstream::{ClientCapabilities, Era};
 
 const VERSION: &str = "2025-11-25";
 /// Operations of one run.

@@ -27,8 +27,8 @@ use crate::activity::{
 };
 use crate::downstream::body::Body;
 use crate::downstream::source::Source;
+use crate::mcp::headers;
 use crate::proxy::Worker;
-use crate::wire::headers;
 
 /// How often a stream without records shows that it is alive.
 const HEARTBEAT: Duration = Duration::from_secs(15);

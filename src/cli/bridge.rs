@@ -34,10 +34,10 @@ use self::reading::{Gathering, Line, Room};
 use self::session::Session;
 use super::http::hint;
 use crate::downstream::lines::Lines;
+use crate::mcp::headers::SESSION_ID;
+use crate::mcp::jsonrpc::{self, Code};
 use crate::proxy::shutdown::CUT_OFF;
 use crate::server::DRAIN_TIMEOUT;
-use crate::wire::headers::SESSION_ID;
-use crate::wire::jsonrpc::{self, Code};
 
 /// Requests of the client under way at once; further lines wait in the pipe.
 const MAX_REQUESTS: usize = 256;

@@ -9,11 +9,11 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-/// The revision answered to clients that ask for one we do not know.
-const REVISION: &str = "2025-06-18";
+use crate::mcp::jsonrpc::Code;
+use crate::mcp::revisions::{LEGACY, Revision};
 
-/// The revisions with an `initialize` handshake.
-const REVISIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
+/// The revision answered to clients that ask for one we do not know.
+const REVISION: &str = Revision::June2025.name();
 
 /// Size of one exported row.
 const ROW_BYTES: usize = 1024;
@@ -71,7 +71,7 @@ impl DemoServer {
         Some(match result {
             Some(result) => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{result}}}"#),
             None => {
-                let error = json!({"code": -32601, "message": "no such method or tool"});
+                let error = json!({"code": Code::MethodNotFound as i32, "message": "no such method or tool"});
                 format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{error}}}"#)
             }
         })
@@ -106,7 +106,7 @@ impl DemoServer {
 
 fn initialize(params: &Value) -> Value {
     let asked = params.get("protocolVersion").and_then(Value::as_str).unwrap_or(REVISION);
-    let revision = if REVISIONS.contains(&asked) { asked } else { REVISION };
+    let revision = if LEGACY.contains(&asked) { asked } else { REVISION };
     json!({
         "protocolVersion": revision,
         "capabilities": {"tools": {}},

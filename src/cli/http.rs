@@ -18,7 +18,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 use crate::api::{SOURCE, proof};
-use crate::wire::headers::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID};
+use crate::mcp::headers::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID};
+use crate::mcp::revisions::Revision;
 
 /// Most time for a connection to be made; the server is near.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -33,7 +34,7 @@ const MAX_PROOF_BYTES: usize = 4096;
 const MAX_ANSWER_BYTES: usize = 1024 * 1024 * 1024;
 
 /// The protocol revision the demo speaks.
-const MCP_REVISION: &str = "2025-06-18";
+const MCP_REVISION: &str = Revision::June2025.name();
 
 /// A whole answer.
 #[derive(Debug)]

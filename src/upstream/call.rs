@@ -16,13 +16,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, watch};
 
 use super::answer::{Answer, AnswerSource, Cancel, HttpSource};
 use super::attempts::Attempts;
-use super::capabilities::{
-    CallExtras, Changes, ClientCapabilities, Era, OutgoingRequest, ServerCapabilities, Told,
-};
 use super::dual_stream::{DualStreamCall, SendState};
 use super::error::{CallError, Cause, Sent, Undelivered};
 use super::http::{self, Limits, Pool, Session};
-use super::notification_router::{self, NotificationRouter, ServerEvents};
+use super::notification_router::{self, Changes, NotificationRouter, ServerEvents, Told};
+use super::outgoing::{CallExtras, OutgoingRequest};
 use super::peer::Peer;
 use super::request::{Fields, Params};
 use super::request_ids;
@@ -31,6 +29,8 @@ use super::subscriptions::{Followed, Subscriptions};
 use super::supervisor::{Control, ServerState};
 use crate::intent::Permit;
 use crate::io::deadline::Allowance;
+use crate::mcp::capabilities::{ClientCapabilities, ServerCapabilities};
+use crate::mcp::revisions::Era;
 
 /// Longest wait for the head of an answer that is heard: beyond every other limit.
 const HEAD_LIMIT: Duration = Duration::from_secs(24 * 3600);

@@ -16,7 +16,6 @@ use tokio_rustls::TlsConnector;
 
 use super::answer::AnswerPart;
 use super::call::Carrier;
-use super::capabilities::Era;
 use super::config::Target;
 use super::endpoint::{Endpoint, tls_connector};
 use super::error::Cause;
@@ -34,6 +33,7 @@ use super::request_ids;
 use super::session::{self, HttpTransport};
 use super::stdio::{self, ChildLink, LIFECYCLE_MESSAGES};
 use crate::io::deadline::Allowance;
+use crate::mcp::revisions::Era;
 use crate::wire::lines;
 
 /// Time the lifecycle has to say goodbye.

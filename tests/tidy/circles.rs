@@ -30,7 +30,6 @@ const KNOTTED: &[&str] = &[
     "telemetry",
     "tool",
     "upstream",
-    "wire",
 ];
 
 /// Re-exports are followed this far.

@@ -11,8 +11,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::wire::headers::{self, METHOD, NAME, PROTOCOL_VERSION};
-use crate::wire::jsonrpc::Envelope;
+use crate::mcp::headers::{self, METHOD, NAME, PROTOCOL_VERSION};
+use crate::mcp::jsonrpc::Envelope;
 
 /// One line of the client's.
 #[derive(Clone, Debug)]

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use super::link::Failed;
 use super::reading::Gathering;
 use super::{Bridge, MAX_REFUSAL_BYTES, collect, message, refused};
-use crate::wire::headers::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID};
+use crate::mcp::headers::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID};
 
 /// How long to wait before asking for the stream again, unless the server says how long.
 const STREAM_RETRY: Duration = Duration::from_secs(1);

@@ -1,13 +1,6 @@
-//! Which members MCP's messages have, and the same messages without any other.
+//! Messages without the members that they do not have, and the objects whose keys are free.
 //!
-//! A server may read what we do not: one that ignores case (Go's `encoding/json`) takes `Name` for
-//! `name`. So nothing crosses a hop but the members that the method has by the sender's revision
-//! (`table`); a name that differs from one of these only by case is refused. `arguments` of tools
-//! and prompts, texts, schemas and the values of `_meta` are between client and server and pass
-//! verbatim. No extension is declared to clients, so none can be negotiated that would add members.
-//! Pure; refusals and warnings are reported by the callers.
-
-mod table;
+//! Every object is read once and written once; what is not known of a value is copied as it stands. Pure.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,10 +8,12 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use thiserror::Error;
 
-pub use self::table::{ENVELOPE, META_KEYS, REQUEST, TOOLS_CALL, error, params, result};
 use crate::json::fold;
 use crate::json::members::{Member, Members, members};
-use crate::wire::jsonrpc::Envelope;
+use crate::mcp::jsonrpc::Envelope;
+use crate::mcp::revisions::Revision;
+use crate::mcp::shapes::shape::{Found, Known, Shape, find};
+use crate::mcp::shapes::table::{REQUEST, params};
 
 /// Names kept of the members of one message that stayed behind.
 const MAX_LEFT: usize = 8;
@@ -26,87 +21,6 @@ const MAX_LEFT: usize = 8;
 pub const MAX_NAME_CHARS: usize = 128;
 /// Keys of a free object that are compared without memory for them.
 const FEW_KEYS: usize = 16;
-
-/// A protocol revision, oldest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Revision {
-    /// 2024-11-05
-    November2024,
-    /// 2025-03-26
-    March2025,
-    /// 2025-06-18
-    June2025,
-    /// 2025-11-25
-    November2025,
-    /// 2026-07-28
-    July2026,
-}
-
-impl Revision {
-    /// The last of them.
-    pub const NEWEST: Self = Self::July2026;
-
-    /// The revision of that date; what is none of these is read as the newest.
-    #[must_use]
-    pub fn of(version: &str) -> Self {
-        match version {
-            "2024-11-05" => Self::November2024,
-            "2025-03-26" => Self::March2025,
-            "2025-06-18" => Self::June2025,
-            "2025-11-25" => Self::November2025,
-            _ => Self::NEWEST,
-        }
-    }
-}
-
-/// What is known of a value.
-#[derive(Clone, Copy, Debug)]
-pub enum Shape {
-    /// Nothing: it passes as it is.
-    Verbatim,
-    /// An object with these members.
-    Object(&'static [Known]),
-    /// An object whose keys are free, but for these, which have one spelling. Values pass as they
-    /// are.
-    Free(&'static [&'static str]),
-    /// An object whose keys are free, and whose values are objects with these members.
-    Each(&'static [Known]),
-}
-
-/// A member that an object has.
-#[derive(Clone, Copy, Debug)]
-pub struct Known {
-    /// Its name; ASCII.
-    pub name: &'static str,
-    shape: Shape,
-    since: Revision,
-    until: Revision,
-}
-
-/// What a name is among the members that an object has.
-#[derive(Clone, Copy, Debug)]
-pub enum Found {
-    /// One of them.
-    Known(Shape),
-    /// None of them, but for a reader that ignores case.
-    Variant(&'static str),
-    /// None of them.
-    Unknown,
-}
-
-/// Looks a name up.
-#[must_use]
-pub fn find(known: &'static [Known], revision: Revision, name: &str) -> Found {
-    let has = |it: &Known| it.since <= revision && revision <= it.until;
-    if let Some(found) = known.iter().find(|it| it.name == name) {
-        return if has(found) { Found::Known(found.shape) } else { Found::Unknown };
-    }
-    // One of another revision as well: the other side may speak that.
-    match known.iter().find(|it| fold::same(it.name, name)) {
-        Some(variant) => Found::Variant(variant.name),
-        None => Found::Unknown,
-    }
-}
 
 /// Whether the params of `method` have a member of that name.
 #[must_use]

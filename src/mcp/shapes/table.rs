@@ -4,8 +4,11 @@
 //! request, notification and result has `_meta`, of which the earlier schemas say so once for all.
 //! The Tasks extension (SEP-2663) adds methods, none of which is sent on, and no members.
 
-use super::Revision::{July2026, June2025, March2025, November2024, November2025};
-use super::{Known, Revision, Shape};
+use super::shape::{Known, Shape};
+use crate::mcp::meta;
+use crate::mcp::revisions::Revision::{
+    self, July2026, June2025, March2025, November2024, November2025,
+};
 use Shape::{Each, Free, Object, Verbatim};
 
 const fn known(name: &'static str, shape: Shape) -> Known {
@@ -29,13 +32,13 @@ impl Known {
 /// The keys of `_meta` that are read on a hop. No other key may differ from one of these only by
 /// case; apart from that, other keys pass.
 pub const META_KEYS: &[&str] = &[
-    "progressToken",
-    "io.modelcontextprotocol/protocolVersion",
-    "io.modelcontextprotocol/clientInfo",
-    "io.modelcontextprotocol/clientCapabilities",
-    "io.modelcontextprotocol/logLevel",
-    "io.modelcontextprotocol/related-task",
-    "io.modelcontextprotocol/subscriptionId",
+    meta::PROGRESS_KEY,
+    meta::VERSION_KEY,
+    meta::CLIENT_KEY,
+    meta::CAPABILITIES_KEY,
+    meta::LOG_LEVEL_KEY,
+    meta::TASK_KEY,
+    meta::SUBSCRIPTION_KEY,
 ];
 
 const META: Known = known("_meta", Free(META_KEYS));
