@@ -35,6 +35,7 @@ use crate::downstream::body::Body;
 use crate::downstream::http::collect;
 use crate::downstream::session::Sessions;
 use crate::downstream::source::Source;
+use crate::policy::Principal;
 use crate::proxy::Worker;
 use crate::telemetry::Lines;
 
@@ -74,10 +75,10 @@ pub struct Way {
 }
 
 impl State {
-    /// True if the request carries the API key.
+    /// Who makes a request, as far as it proves.
     #[must_use]
-    pub fn admits(&self, headers: &HeaderMap, target: &Uri) -> bool {
-        auth::knows_key(headers, target.query(), &self.api_key)
+    pub fn principal(&self, headers: &HeaderMap, target: &Uri) -> Principal {
+        auth::principal(headers, target.query(), &self.api_key)
     }
 }
 
@@ -92,11 +93,11 @@ where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let admitted = state.admits(request.headers(), request.uri());
-    respond(state, worker, way, request, admitted).await
+    let principal = state.principal(request.headers(), request.uri());
+    respond(state, worker, way, request, principal).await
 }
 
-/// Answers one request of our own process, which needs no key.
+/// Answers one request of our own process: of the command line, which has read the key.
 pub async fn handle_own<B>(
     state: &State,
     worker: &Rc<Worker>,
@@ -106,7 +107,7 @@ where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    respond(state, worker, Way::default(), request, true).await
+    respond(state, worker, Way::default(), request, Principal::Admin).await
 }
 
 async fn respond<B>(
@@ -114,7 +115,7 @@ async fn respond<B>(
     worker: &Rc<Worker>,
     way: Way,
     request: Request<B>,
-    admitted: bool,
+    principal: Principal,
 ) -> Response<Body>
 where
     B: HttpBody<Data = Bytes>,
@@ -123,7 +124,7 @@ where
     let id = answer::request_id(request.headers(), fresh_id);
     let (parts, body) = request.into_parts();
     let path = parts.uri.path();
-    if !admitted && route::needs_key(path) {
+    if principal == Principal::Anonymous && route::needs_key(path) {
         return answer::error(StatusCode::UNAUTHORIZED, UNAUTHORIZED, &id);
     }
     let answered = match route::find(path) {
@@ -131,7 +132,7 @@ where
         Some((route, _)) if !route.allows(&parts.method) => {
             return answer::wrong_method(route.allowed(), &id);
         }
-        Some(meant) => perform(state, worker, (way, admitted), &parts, body, meant, &id).await,
+        Some(meant) => perform(state, worker, (way, principal), &parts, body, meant, &id).await,
     };
     answered.unwrap_or_else(|failure| failure.response(&id))
 }
@@ -140,7 +141,7 @@ where
 async fn perform<B>(
     state: &State,
     worker: &Rc<Worker>,
-    (way, admitted): (Way, bool),
+    (way, principal): (Way, Principal),
     parts: &Parts,
     body: B,
     (route, segment): (Route, &str),
@@ -154,7 +155,7 @@ where
     let data = match route {
         // What asks whether we are alive may ask as it likes.
         Route::Health => return Ok(catalog::alive(worker, id)),
-        Route::Readiness => return Ok(catalog::ready(worker, admitted, id)),
+        Route::Readiness => return Ok(catalog::ready(worker, principal == Principal::Admin, id)),
         Route::Proof => proof::answer(&state.api_key, way.came_to, query?),
         Route::Events => {
             return events::events(state, worker, way.source, query?, &parts.headers, id).await;
@@ -167,7 +168,7 @@ where
             let body = collect(body)
                 .await
                 .map_err(|refused| Failure::new(refused.status(), format!("The {refused}")))?;
-            return Ok(call::call(worker, &parts.headers, id, body).await);
+            return Ok(call::call(worker, principal, &parts.headers, id, body).await);
         }
         Route::OpenApi => return openapi::document(query?, id),
         Route::ActivityList => activity::list(worker, query?).await,

@@ -1,8 +1,20 @@
-//! Who may call what: the identity behind a request, and the decision whether it goes on. Pure.
+//! Who may ask what of which server: the identity behind a request, and the decision whether it goes on. Pure.
 //!
-//! What a decision is about (intent, tools) is asked of their own rooms. What follows from it (a record, a
-//! reply) is the caller's.
+//! [`admit`] decides about every request to a server, by whichever door it came, and nothing else makes a
+//! [`Permit`]. What a decision is about (intent, tools) is asked of their own rooms. What follows from it (a
+//! record, a reply) is the caller's.
+//!
+//! A new check is a function from an [`Access`] to a [`Warning`] or a [`Denial`] in a file of its own, asked in
+//! its place in [`admit`].
 
+mod access;
+mod admission;
+mod approval;
+mod denial;
+mod intent_matrix;
 mod principal;
 
+pub use access::{Access, COMPLETION_COMPLETE, PROMPTS_GET, Reference, ResourceRequest, ToolAccess};
+pub use admission::{Admission, Pending, Permit, admit};
+pub use denial::{Denial, DenialKind, Mismatch, Warning};
 pub use principal::Principal;

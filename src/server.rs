@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response, Uri};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -51,6 +51,7 @@ use crate::io::clock;
 use crate::io::write_timeout::WriteTimeout;
 use crate::os::descriptors;
 use crate::page;
+use crate::policy::Principal;
 use crate::proxy::dropped_members::DroppedMembers;
 use crate::proxy::validation_pool::ValidationPool;
 use crate::proxy::{Proxy, Worker, log_routing, passthrough};
@@ -348,6 +349,14 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// On whose behalf a request to `/mcp` is made; `None` for one that must prove it and does not.
+    fn mcp_principal(&self, headers: &HeaderMap, target: &Uri) -> Option<Principal> {
+        match self.api.principal(headers, target) {
+            Principal::Anonymous if self.require_mcp_auth => None,
+            principal @ (Principal::Anonymous | Principal::Admin) => Some(principal),
+        }
+    }
+
     fn now_ms(&self) -> u64 {
         let since = clock::lately().saturating_duration_since(self.started);
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
@@ -375,9 +384,10 @@ where
         let way = api::Way { came_to: connection.came_to.get(), source: connection.source };
         return api::handle(&shared.api, worker, way, request).await;
     }
-    if shared.require_mcp_auth && !shared.api.admits(request.headers(), request.uri()) {
+    let Some(principal) = shared.mcp_principal(request.headers(), request.uri()) else {
         return api::unauthorized();
-    }
+    };
+    connection.principal.replace(principal);
     let (head, body) = request.into_parts();
     mcp::handle(worker, &shared.sessions, connection, shared.now_ms(), &head, body).await
 }
@@ -439,8 +449,10 @@ async fn fast_path(
     drain: watch::Receiver<bool>,
 ) -> io::Result<End> {
     let admit = |head: &Parts| {
-        let admitted = !shared.require_mcp_auth || shared.api.admits(&head.headers, &head.uri);
-        admitted && shared.host_check.check(&head.headers, None).is_ok()
+        let Some(principal) = shared.mcp_principal(&head.headers, &head.uri) else { return false };
+        // A head that is the same again has the same principal.
+        connection.principal.replace(principal);
+        shared.host_check.check(&head.headers, None).is_ok()
     };
     let answer = async |head: &Parts, repeated: bool, body: Bytes| {
         connection.used.set(true);

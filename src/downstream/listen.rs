@@ -22,9 +22,11 @@ use crate::mcp::jsonrpc;
 use crate::mcp::meta::SUBSCRIPTION_KEY;
 use crate::mcp::revisions::Revision;
 use crate::proxy::Worker;
-use crate::proxy::client::{Client, Endpoint};
-use crate::proxy::dispatch::{self, Filter, Peer};
+use crate::proxy::caller::{Endpoint, Peer};
+use crate::proxy::client::Client;
+use crate::proxy::dispatch;
 use crate::proxy::passthrough::watch::Watch;
+use crate::proxy::reaction::Filter;
 use crate::proxy::reply::Aborted;
 use crate::wire::sse::Encoder;
 
@@ -249,7 +251,7 @@ impl Subscription {
         // Before anything is wanted: what is told at once is told to this one too.
         let receiver = worker.proxy.catalog.notices();
         let uris = std::mem::take(&mut filter.resource_subscriptions);
-        let watch = Watch::begin(&worker.proxy, uris);
+        let watch = Watch::begin(&worker.proxy, &peer.principal, uris);
         filter.resource_subscriptions = watch.uris().to_vec();
         let out = VecDeque::new();
         let mut this = Self { id, filter, watch, receiver, out, draining, over: false };

@@ -16,7 +16,7 @@ use crate::mcp::jsonrpc::{Code, Envelope};
 use crate::mcp::revisions::{Era, Revision};
 use crate::mcp::shapes::{self, Edit, Left};
 use crate::proxy::client::{Client, Level, Question};
-use crate::proxy::dispatch::Channel;
+use crate::proxy::caller::Channel;
 use crate::proxy::dropped_members::DroppedMembers;
 use crate::proxy::reply::Piece;
 

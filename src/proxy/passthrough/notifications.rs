@@ -13,7 +13,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::catalog::exposed;
 use crate::catalog::snapshot::Notice;
-use crate::proxy::Proxy;
+use crate::proxy::state::Proxy;
 use crate::upstream::Upstream;
 use crate::upstream::pace::Pace;
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use crate::catalog::exposed;
 use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::revisions::Era;
-use crate::proxy::Proxy;
+use crate::policy::{Access, Admission, Principal, ResourceRequest, admit};
+use crate::proxy::state::Proxy;
 use crate::proxy::client::Client;
 
 /// The resources of one subscription; none of them is wanted any more when this is dropped.
@@ -19,13 +20,14 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins to watch those of `uris` that lead to a server that tells of changes.
+    /// Begins to watch those of `uris` that lead to a server that tells of changes, and that `principal` may
+    /// subscribe to.
     #[must_use]
-    pub fn begin(proxy: &Arc<Proxy>, uris: Vec<String>) -> Self {
+    pub fn begin(proxy: &Arc<Proxy>, principal: &Principal, uris: Vec<String>) -> Self {
         let subscriber = Client::new("".into(), "", "", Era::Modern, ClientCapabilities::default());
         let mut watch =
             Self { proxy: Arc::clone(proxy), subscriber: Arc::new(subscriber), uris: Vec::new() };
-        watch.uris = uris.into_iter().filter(|uri| watch.enter(uri)).collect();
+        watch.uris = uris.into_iter().filter(|uri| watch.enter(principal, uri)).collect();
         watch
     }
 
@@ -35,9 +37,19 @@ impl Watch {
         &self.uris
     }
 
-    fn enter(&self, uri: &str) -> bool {
+    fn enter(&self, principal: &Principal, uri: &str) -> bool {
         let Some((server, own)) = exposed::split_uri(uri) else { return false };
         let Some(upstream) = self.proxy.upstreams.get(&server) else { return false };
+        let access = Access::Resource {
+            server: Arc::clone(upstream.name()),
+            uri: own.into(),
+            request: ResourceRequest::Subscribe,
+        };
+        match admit(principal, access, &self.proxy.intent) {
+            Admission::Permit(_) => {}
+            Admission::Pending(never) => match never {},
+            Admission::Denial(_) => return false,
+        }
         let tells = upstream.offers().resource_updates || !upstream.state().settled;
         let entered =
             tells && self.proxy.list_cache.subscribers.enter(uri, &self.subscriber).is_ok();
