@@ -20,7 +20,7 @@ pub use crate::intent::Operation;
 
 /// Longest error message that is kept, in bytes.
 pub const MAX_ERROR_BYTES: usize = 2048;
-/// Longest name (server, tool, session, request, client) that is kept, in bytes.
+/// Longest name (server, tool, session, request, client, principal) that is kept, in bytes.
 pub const MAX_NAME_BYTES: usize = 256;
 /// Longest stated intent, or other metadata, that is kept, in bytes.
 pub const MAX_METADATA_BYTES: usize = 8192;
@@ -95,6 +95,12 @@ named! {
         SystemStart = 9 "system_start",
         /// The proxy stopped.
         SystemStop = 10 "system_stop",
+        /// A resource of an upstream server was read.
+        ResourceRead = 11 "resource_read",
+        /// A prompt of an upstream server was asked for.
+        PromptGet = 12 "prompt_get",
+        /// An argument's completion was asked for.
+        Completion = 13 "completion",
         /// Records are lost.
         Gap = 14 "gap",
     }
@@ -406,6 +412,9 @@ pub struct Head {
     pub kind: Type,
     /// The door it came in by.
     pub source: Source,
+    /// On whose behalf, by the id of the principal; empty for what nobody asked for, and in records
+    /// of versions that did not keep it.
+    pub principal: Arc<str>,
     /// How it ended.
     pub status: Status,
     /// The operation type that counts for filters.

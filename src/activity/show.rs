@@ -32,6 +32,10 @@ struct Members<'a> {
     #[serde(rename = "type")]
     kind: Type,
     source: Source,
+    /// On whose behalf: `anonymous`, `admin`; empty for what nobody asked for, and where an earlier
+    /// version did not keep it.
+    #[schema(value_type = String)]
+    principal: &'a str,
     /// The upstream server, or empty.
     #[schema(value_type = String)]
     server_name: &'a str,
@@ -100,6 +104,7 @@ impl<'a> Members<'a> {
             hash: Shown(record.hash),
             kind: head.kind,
             source: head.source,
+            principal: &head.principal,
             server_name: &head.server,
             tool_name: &head.tool,
             arguments: body.map(|body| Json(&body.arguments)),
@@ -241,6 +246,7 @@ mod tests {
                 stored_ms: 1_767_225_600_000,
                 kind: Type::ToolCall,
                 source: Source::Mcp,
+                principal: "admin".into(),
                 status: Status::Success,
                 operation: Some(Operation::Write),
                 server: "github".into(),
@@ -265,6 +271,6 @@ mod tests {
         };
         let json = serde_json::to_string(&record).unwrap();
         assert!(json.contains(r#""arguments":{"b":1,"a":1.0},"response":"he","response_truncated":true,"response_bytes":10802,"status":"success","error_message":"","duration_ms":12.304,"overhead_us":41,"timestamp":"2026-01-01T00:00:00.000Z","session_id":"s","request_id":"r","parent_id":"","intent":{"operation_type":"write"},"metadata":{"tool_variant":"call_tool_write","intent":{"operation_type":"write"},"client_name":"cursor","note":"x"}"#), "{json}");
-        assert!(json.contains(r#""type":"tool_call","source":"mcp","server_name":"github","tool_name":"create_issue""#), "{json}");
+        assert!(json.contains(r#""type":"tool_call","source":"mcp","principal":"admin","server_name":"github","tool_name":"create_issue""#), "{json}");
     }
 }

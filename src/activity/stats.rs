@@ -53,6 +53,9 @@ impl Stats {
                 return;
             }
             Type::InternalToolCall
+            | Type::ResourceRead
+            | Type::PromptGet
+            | Type::Completion
             | Type::ServerChange
             | Type::CatalogChange
             | Type::Approval
@@ -407,6 +410,7 @@ mod tests {
             stored_ms: 0,
             kind: Type::ToolCall,
             source: Source::Mcp,
+            principal: "",
             status,
             operation,
             server: "github",

@@ -115,6 +115,7 @@ fn filters<'a>(
         ("intent_type", flags.intent_type.as_deref()),
         ("session_id", flags.session.as_deref()),
         ("request_id", flags.request_id.as_deref()),
+        ("principal", flags.principal.as_deref()),
         ("start_time", since),
         ("end_time", until),
     ]
@@ -208,13 +209,14 @@ fn duration(ms: f64) -> String {
 }
 
 /// What of a record is shown first, in this order; the rest follows.
-const FIRST: [&str; 11] = [
+const FIRST: [&str; 12] = [
     "id",
     "type",
     "began",
     "stored",
     "server_name",
     "tool_name",
+    "principal",
     "status",
     "error_message",
     "intent",

@@ -421,7 +421,7 @@ pub(super) fn with_export_file(typed: impl IntoIterator<Item = OsString>) -> Vec
 /// Which records are meant.
 #[derive(Debug, Args)]
 pub(super) struct Filters {
-    /// tool_call, policy_decision, server_change, …
+    /// tool_call, policy_decision, resource_read, prompt_get, completion, server_change, …
     #[arg(long = "type", value_name = "TYPE")]
     pub(super) kind: Option<String>,
     /// Upstream server
@@ -442,6 +442,9 @@ pub(super) struct Filters {
     /// HTTP or MCP request
     #[arg(long, value_name = "ID")]
     pub(super) request_id: Option<String>,
+    /// On whose behalf: anonymous, admin
+    #[arg(long, value_name = "ID")]
+    pub(super) principal: Option<String>,
     /// Not before: RFC 3339, or how long ago, like 2h
     #[arg(long, value_name = "TIME")]
     pub(super) since: Option<String>,

@@ -26,19 +26,24 @@ pub enum Text {
     RequestId,
     /// The client's name.
     ClientName,
+    /// The id of the principal on whose behalf it is; unset for what nobody asked for.
+    Principal,
 }
 
 impl Text {
-    const COUNT: usize = 6;
+    const COUNT: usize = 7;
 
     /// Bytes that are kept of it.
     #[must_use]
     pub const fn limit(self) -> usize {
         match self {
             Self::Error => MAX_ERROR_BYTES,
-            Self::Server | Self::Tool | Self::SessionId | Self::RequestId | Self::ClientName => {
-                MAX_NAME_BYTES
-            }
+            Self::Server
+            | Self::Tool
+            | Self::SessionId
+            | Self::RequestId
+            | Self::ClientName
+            | Self::Principal => MAX_NAME_BYTES,
         }
     }
 
@@ -236,8 +241,15 @@ impl Span {
 mod tests {
     use super::*;
 
-    const TEXTS: [Text; Text::COUNT] =
-        [Text::Server, Text::Tool, Text::Error, Text::SessionId, Text::RequestId, Text::ClientName];
+    const TEXTS: [Text; Text::COUNT] = [
+        Text::Server,
+        Text::Tool,
+        Text::Error,
+        Text::SessionId,
+        Text::RequestId,
+        Text::ClientName,
+        Text::Principal,
+    ];
     const PAYLOADS: [Raw; Raw::COUNT] = [Raw::Arguments, Raw::Response, Raw::Intent, Raw::Metadata];
 
     fn draft() -> Draft {
@@ -325,8 +337,9 @@ mod tests {
         let known = |draft: &mut Draft| {
             draft.operation = Some(Operation::Write);
             (draft.started, draft.variant) = (7, "call_tool_write");
-            [Text::Server, Text::Tool, Text::SessionId, Text::RequestId, Text::ClientName]
+            TEXTS
                 .iter()
+                .filter(|text| **text != Text::Error)
                 .for_each(|text| draft.set(*text, &format!("{text:?}")));
             draft.keep(Raw::Arguments, &[1; 3000], 100);
             draft.keep(Raw::Intent, b"intent", 100);
