@@ -14,7 +14,9 @@ mod denial;
 mod intent_matrix;
 mod principal;
 
-pub use access::{Access, COMPLETION_COMPLETE, PROMPTS_GET, Reference, ResourceRequest, ToolAccess};
-pub use admission::{Admission, Pending, Permit, admit};
+pub use access::{
+    Access, COMPLETION_COMPLETE, PROMPTS_GET, Reference, ResourceRequest, ToolAccess,
+};
+pub use admission::{Admission, PendingApproval, Permit, admit};
 pub use denial::{Denial, DenialKind, Mismatch, Warning};
 pub use principal::Principal;

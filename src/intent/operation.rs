@@ -84,11 +84,7 @@ mod tests {
             (r#"{"readOnlyHint":true,"destructiveHint":true}"#, "{}", "call_tool_destructive"),
             (r#"{"readOnlyHint":false,"destructiveHint":false}"#, "{}", "call_tool_write"),
             ("{}", "{}", "call_tool_write"),
-            (
-                r#"{"destructiveHint":true}"#,
-                r#"{"*":{"side_effect":"none"}}"#,
-                "call_tool_read",
-            ),
+            (r#"{"destructiveHint":true}"#, r#"{"*":{"side_effect":"none"}}"#, "call_tool_read"),
             ("{}", r#"{"*":{"side_effect":"destructive"}}"#, "call_tool_destructive"),
         ] {
             let stated: Annotations = serde_json::from_str(annotations).unwrap();

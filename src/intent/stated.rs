@@ -226,11 +226,7 @@ impl<'a> Stated<'a> {
         if stated != variant {
             return Err(IntentError::Mismatch { variant, stated });
         }
-        Ok(Intent {
-            operation: stated,
-            sensitivity,
-            reason: words.reason.as_deref(),
-        })
+        Ok(Intent { operation: stated, sensitivity, reason: words.reason.as_deref() })
     }
 }
 

@@ -1,7 +1,7 @@
 //! The one decision about a request to a server: it may go out, it waits, or it is refused.
 //!
 //! Every door asks it: the call tools, `/mcp/all`, REST, the command line, resources, prompts, completions. The
-//! checks stand in [`check`] in the order in which they are made; the first that refuses is the one that is told.
+//! checks stand in [`check`] in the order in which they are made; the first that refuses is the one that is reported.
 
 use super::access::Access;
 use super::denial::{Denial, Warning};
@@ -15,14 +15,14 @@ pub enum Admission {
     /// It may go out.
     Permit(Permit),
     /// It waits for somebody's decision.
-    Pending(Pending),
+    Pending(PendingApproval),
     /// It is refused.
     Denial(Denial),
 }
 
 /// A request that waits for a person's approval. Nothing can ask for one yet, so that there is no such value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pending {}
+pub enum PendingApproval {}
 
 /// Leave to send one request. Only [`admit`] makes one, and the upstream asks for one.
 #[derive(Clone, Debug)]

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use super::call_record::{RecordKind, Rejection};
 use super::caller::Caller;
-use super::recorded::{OnRecord, Outcome, recorded, rejected};
+use super::recorded::{OnRecord, ReplySource, recorded, rejected};
 use super::refusal::{Refusal, RefusalKind};
 use super::render::{self, Caching};
 use super::reply::{Aborted, Reply};
@@ -86,7 +86,7 @@ pub fn retrieve_tools(
             }
         };
         record.note_response(&result);
-        Ok(Outcome::Own(result))
+        Ok(ReplySource::Own(result))
     })
 }
 
@@ -133,7 +133,7 @@ async fn prepare(
     if let Some(stated) = read.intent.record() {
         on.record.keep(Raw::Intent, stated.as_bytes());
     }
-    // The words before the tool: a bad intent is told even about a tool that does not exist.
+    // The intent before the tool: a bad intent is reported even where the tool does not exist.
     let intent = read.intent.check(variant, &proxy.intent);
     let intent = intent.map_err(|error| on.record.deny(&Denial::Intent(error)))?;
     on.record.operation(Some(variant));
@@ -183,9 +183,7 @@ pub(super) async fn find(
         })
     };
     let found = worker.ending.unless_cut(finding).await;
-    found.unwrap_or_else(|| {
-        Err(Rejection::cut_off(&name.server, &name.tool))
-    })
+    found.unwrap_or_else(|| Err(Rejection::cut_off(&name.server, &name.tool)))
 }
 
 /// Waits for the tool's output schema where answers are judged by it: nothing that should be
@@ -213,7 +211,7 @@ pub(super) async fn send(
     permit: Permit,
     arguments: Bytes,
     beside: CallExtras,
-) -> Result<Outcome, Rejection> {
+) -> Result<ReplySource, Rejection> {
     let access = permit.access();
     let server = access.server();
     let Some(upstream) = on.worker.proxy.upstreams.get(server) else {

@@ -18,7 +18,7 @@ use crate::activity::Slot;
 use crate::activity::record::{Decision, Draft, Entry, Policy, Raw, Status, Text, Type, Verdict};
 use crate::intent::Operation;
 use crate::io::clock;
-use crate::policy::{Denial, DenialKind, Warning};
+use crate::policy::{Denial, DenialKind, ResourceRequest, Warning};
 use crate::telemetry::Tally;
 use crate::telemetry::calls::{self, Outcome, Took};
 use crate::tool::ToolName;
@@ -39,7 +39,13 @@ impl RecordKind {
     fn record_type(self) -> Type {
         match self {
             Self::ToolCall(_) => Type::ToolCall,
-            Self::OwnTool | Self::Forward(_) => Type::InternalToolCall,
+            Self::Forward(Forward::Resource(ResourceRequest::Read)) => Type::ResourceRead,
+            Self::Forward(Forward::Prompt) => Type::PromptGet,
+            Self::Forward(Forward::Completion) => Type::Completion,
+            Self::OwnTool
+            | Self::Forward(Forward::Resource(
+                ResourceRequest::Subscribe | ResourceRequest::Unsubscribe,
+            )) => Type::InternalToolCall,
         }
     }
 
@@ -51,7 +57,7 @@ impl RecordKind {
         }
     }
 
-    /// The kind of a refusal as the client is told it: only a tool has a result that can say why it has none.
+    /// The kind of a refusal as the client gets it: only a tool's result can hold the reason of a failure.
     pub(super) fn refusal(self, kind: RefusalKind) -> RefusalKind {
         match (self, kind) {
             (Self::ToolCall(_) | Self::OwnTool, kind)
@@ -142,6 +148,7 @@ impl CallRecord {
         let draft = &mut entry.draft;
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         draft.started = u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX);
+        draft.set(Text::Principal, caller.principal.id());
         draft.set(Text::SessionId, caller.session_id());
         draft.set(Text::ClientName, caller.client_name());
         draft.set(Text::RequestId, &String::from_utf8_lossy(&caller.request_id));
@@ -257,7 +264,7 @@ impl CallRecord {
     /// Logs and records what is remarkable about a request that goes out (ACT-1).
     pub(super) fn warn(&mut self, server: &str, tool: &str, warnings: &[Warning]) {
         for warning in warnings {
-            tracing::warn!(server, tool, "{warning}");
+            tracing::warn!(%server, %tool, "{warning}");
             let policy = match warning {
                 Warning::Mismatch(_) | Warning::WriteOnReadOnly { .. } => Policy::Intent,
                 Warning::ApprovalSuggested(_) => Policy::Capability,

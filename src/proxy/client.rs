@@ -1,4 +1,4 @@
-//! Who is at the other end: what a client declared, and what it is being asked.
+//! A client: what it declared, which messages it receives, and which requests of servers it has yet to answer.
 //!
 //! One [`Client`] stands for a session of the initialize-based revisions, for a pipe, or for one
 //! request of the stateless revision. Owns the table of requests that upstreams sent to it and that
@@ -15,14 +15,14 @@ use parking_lot::{Mutex, MutexGuard};
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
+use super::dropped_members::DroppedMembers;
 use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::revisions::{Era, Revision};
 use crate::mcp::shapes::Left;
-use super::dropped_members::DroppedMembers;
 
 /// Requests one client may have open at once, over all its calls.
 pub const MAX_ASKED: usize = 64;
-/// Resources one client may be told of.
+/// Most resources that one client may subscribe to.
 pub const MAX_SUBSCRIPTIONS: usize = 256;
 /// Longest client name kept, in bytes.
 pub const MAX_CLIENT_NAME_BYTES: usize = 128;
@@ -72,7 +72,7 @@ pub struct Client {
     aside: Mutex<Option<mpsc::Sender<Bytes>>>,
     /// Which servers it has used, by number, of the first 64.
     used: AtomicU64,
-    /// Kept by whoever has to know it after the client has gone.
+    /// When it last used a server; shared with [`LogRouting`](super::log_routing), which needs it after the client has gone.
     active: Arc<Active>,
     asked: Mutex<Asked>,
     /// URIs, as the client knows them.
@@ -127,7 +127,7 @@ impl Client {
 }
 
 impl Client {
-    /// A client that is told log messages of every level in the legacy era, none in the modern.
+    /// A client that receives log messages of every level in the legacy era, none in the modern.
     #[must_use]
     pub fn new(
         session_id: Arc<str>,
@@ -167,7 +167,7 @@ impl Client {
         Revision::of(self.version)
     }
 
-    /// Sets the least level it is told from now on.
+    /// Sets the least level of log messages that it receives from now on.
     pub fn set_level(&self, level: Level) {
         self.level.store(level as u8, Ordering::Relaxed);
         self.chose_level.store(true, Ordering::Relaxed);
@@ -247,7 +247,7 @@ impl Client {
         level as u8 >= self.level.load(Ordering::Relaxed)
     }
 
-    /// The client wants to be told of a resource's updates; false while it has
+    /// Subscribes the client to a resource's updates; false, and nothing is done, while it has
     /// [`MAX_SUBSCRIPTIONS`].
     pub fn subscribe(&self, uri: &str) -> bool {
         let mut subscriptions = self.subscriptions();
@@ -263,7 +263,7 @@ impl Client {
         self.subscriptions().remove(uri);
     }
 
-    /// Whether it wants to be told of that resource.
+    /// Whether it is subscribed to that resource.
     #[must_use]
     pub fn is_subscribed(&self, uri: &str) -> bool {
         self.subscriptions().contains(uri)

@@ -1,4 +1,4 @@
-//! From a client's message to what is done about it: the router of our MCP methods.
+//! The router of MCP methods: which handler a client's request goes to.
 //!
 //! Owns the list of methods and the shape of `initialize`. Deliberately ignorant of how messages
 //! arrive and leave: HTTP and stdio both come through here (FR-A2: one pipeline, no second door).
@@ -16,7 +16,7 @@ use super::client::Level;
 use super::incoming::Received;
 use super::params::CallParams;
 use super::passthrough::{self, Forward, List};
-use super::reaction::{Filter, Initialize, Reaction};
+use super::reaction::{Initialize, NotificationFilter, Reaction};
 use super::refusal::{Refusal, RefusalKind};
 use super::render::{self, Caching};
 use super::reply::Running;
@@ -62,7 +62,9 @@ pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reactio
             passthrough::list(worker, peer, &id, List::Templates, &params)
         }
         ("prompts/list", ..) => passthrough::list(worker, peer, &id, List::Prompts, &params),
-        ("resources/read", ..) => passthrough::forward(worker, peer, id, Forward::Resource(ResourceRequest::Read), params),
+        ("resources/read", ..) => {
+            passthrough::forward(worker, peer, id, Forward::Resource(ResourceRequest::Read), params)
+        }
         ("prompts/get", ..) => passthrough::forward(worker, peer, id, Forward::Prompt, params),
         ("completion/complete", ..) => {
             passthrough::forward(worker, peer, id, Forward::Completion, params)
@@ -70,12 +72,20 @@ pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reactio
         ("initialize", Era::Legacy, _) => initialize(worker, peer, &id, &params),
         ("ping", Era::Legacy, _) => Reaction::Answer(jsonrpc::response(&id, b"{}")),
         ("logging/setLevel", Era::Legacy, _) => set_level(peer, &id, &params),
-        ("resources/subscribe", Era::Legacy, _) => {
-            passthrough::forward(worker, peer, id, Forward::Resource(ResourceRequest::Subscribe), params)
-        }
-        ("resources/unsubscribe", Era::Legacy, _) => {
-            passthrough::forward(worker, peer, id, Forward::Resource(ResourceRequest::Unsubscribe), params)
-        }
+        ("resources/subscribe", Era::Legacy, _) => passthrough::forward(
+            worker,
+            peer,
+            id,
+            Forward::Resource(ResourceRequest::Subscribe),
+            params,
+        ),
+        ("resources/unsubscribe", Era::Legacy, _) => passthrough::forward(
+            worker,
+            peer,
+            id,
+            Forward::Resource(ResourceRequest::Unsubscribe),
+            params,
+        ),
         ("server/discover", Era::Modern, _) => discover(worker, peer, &id),
         ("subscriptions/listen", Era::Modern, _) => listen(id, &params),
         (method, ..) => Reaction::unknown_method(&id, method),
@@ -107,7 +117,7 @@ struct InitializeParams {
     capabilities: ClientCapabilities,
 }
 
-/// `clientInfo`, as far as it is of use.
+/// `clientInfo`, as far as it is used.
 #[derive(Default, Deserialize)]
 pub struct ClientInfo {
     /// The name the client gives itself.
@@ -152,7 +162,7 @@ fn discover(worker: &Worker, peer: &Peer, id: &Bytes) -> Reaction {
     Reaction::Answer(render::own(Era::Modern, id, &result.to_string(), Caching::Milliseconds(0)))
 }
 
-/// The revisions that a client is told of, newest first.
+/// The revisions that are named to clients, newest first.
 #[must_use]
 pub fn supported(worker: &Worker) -> Vec<&'static str> {
     worker.proxy.offered_era.revisions()
@@ -179,18 +189,22 @@ fn set_level(peer: &Peer, id: &Bytes, params: &[u8]) -> Reaction {
             peer.client.set_level(level);
             Reaction::Answer(jsonrpc::response(id, b"{}"))
         }
-        Err(problem) => Reaction::error(id, Code::InvalidParams, &format!("Invalid params: {problem}")),
+        Err(problem) => {
+            Reaction::error(id, Code::InvalidParams, &format!("Invalid params: {problem}"))
+        }
     }
 }
 
 fn listen(id: Bytes, params: &[u8]) -> Reaction {
     #[derive(Deserialize)]
     struct Listen {
-        notifications: Filter,
+        notifications: NotificationFilter,
     }
     match serde_json::from_slice::<Listen>(params) {
         Ok(Listen { notifications: filter }) => Reaction::Listen { id, filter },
-        Err(problem) => Reaction::error(&id, Code::InvalidParams, &format!("Invalid params: {problem}")),
+        Err(problem) => {
+            Reaction::error(&id, Code::InvalidParams, &format!("Invalid params: {problem}"))
+        }
     }
 }
 
@@ -234,13 +248,7 @@ fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: &Bytes) -> Rea
 }
 
 /// Refuses a call of no tool of ours, or one that cannot be read; on record like any other.
-fn refuse(
-    worker: &Rc<Worker>,
-    peer: &Peer,
-    id: Bytes,
-    tool: &str,
-    text: String,
-) -> Reaction {
+fn refuse(worker: &Rc<Worker>, peer: &Peer, id: Bytes, tool: &str, text: String) -> Reaction {
     let (worker, caller) = (Rc::clone(worker), peer.caller(&id));
     let tool = render::shown(tool);
     let refusal = Refusal { kind: RefusalKind::Unreadable, text };

@@ -41,7 +41,7 @@ impl DroppedMembers {
     pub fn of_client(&self, client: &str, session: &str, method: &str, left: &Left) {
         for member in left.names() {
             if self.is_new(Sender::Client(client.into()), method, member) {
-                tracing::warn!(client, session, method, ?member, "a client's member stays behind");
+                tracing::warn!(%client, %session, method, ?member, "a client's member stays behind");
             }
         }
     }

@@ -17,14 +17,14 @@ use crate::activity::Durability;
 use crate::activity::record::{self, Decision, Status};
 use crate::io::clock;
 use crate::mcp::revisions::Era;
-use crate::policy::{Access, Permit, ResourceRequest};
 use crate::output::{
     AnswerFault, AnswerMember, Failure, Finding, InspectedMessage, Inspector, Mode, Policy,
     Required, Treatment,
 };
+use crate::policy::{Access, Permit, ResourceRequest};
 use crate::proxy::call_record::CallRecord;
-use crate::proxy::relay::{Asked, Relay, Step};
 use crate::proxy::refusal::{Refusal, RefusalKind};
+use crate::proxy::relay::{Asked, Relay, Step};
 use crate::proxy::reply::{Aborted, Piece, Reply};
 use crate::proxy::shutdown::CUT_OFF;
 use crate::proxy::worker::Worker;
@@ -105,7 +105,8 @@ impl Exchange {
         relay: Relay,
         reply: Reply,
     ) -> Self {
-        let treatment = permit.access().tool().map_or(Treatment::Forward, |tool| Treatment::of(tool));
+        let treatment =
+            permit.access().tool().map_or(Treatment::Forward, |tool| Treatment::of(tool));
         let policy = policy(&permit);
         let hash_key = worker.proxy.hash_key;
         let inspector = Inspector::new(treatment, &policy, answer.id(), hash_key);
@@ -472,7 +473,7 @@ impl Exchange {
         }
     }
 
-    /// Strict refuses: the upstream's answer is closed, the agent is told why.
+    /// Strict mode blocks the answer: the upstream's answer is closed, the client gets the reason.
     async fn block(&mut self, failure: &Failure) {
         tracing::warn!(tool = %self.permit.access(), place = %failure.schema_path, "the answer was blocked");
         drop(self.answer.take());

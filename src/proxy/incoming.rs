@@ -75,8 +75,8 @@ pub fn read(worker: &Worker, body: &Bytes) -> Result<Incoming, Bytes> {
 /// not any more, is dropped.
 ///
 /// # Errors
-/// The whole error response to an answer that two readers could read differently. Whoever asked is
-/// told the same.
+/// The whole error response to an answer that two readers could read differently. The server that asked
+/// gets the same error.
 pub async fn respond(worker: &Worker, client: &Client, response: Response) -> Result<(), Bytes> {
     let id = response.id.as_deref().and_then(|raw| std::str::from_utf8(raw).ok()?.parse().ok());
     let Some(question) = id.and_then(|id| client.answered(id)) else {
@@ -86,15 +86,16 @@ pub async fn respond(worker: &Worker, client: &Client, response: Response) -> Re
     let Question { server, method, generation, raw_id } = question;
     let Some(upstream) = worker.proxy.upstreams.get(&server) else { return Ok(()) };
     let mut left = Left::default();
-    let (outcome, answered) = match params::outcome(&method, client.revision(), &response, &mut left) {
-        Ok(outcome) => (outcome, Ok(())),
-        Err(refused) => {
-            let text = format!("Invalid params: the client's answer: {refused}");
-            let error = json!({"code": Code::InvalidParams as i32, "message": text});
-            let told = jsonrpc::error(None, Code::InvalidParams, &text);
-            (format!("\"error\":{error}").into(), Err(told))
-        }
-    };
+    let (outcome, answered) =
+        match params::outcome(&method, client.revision(), &response, &mut left) {
+            Ok(outcome) => (outcome, Ok(())),
+            Err(refused) => {
+                let text = format!("Invalid params: the client's answer: {refused}");
+                let error = json!({"code": Code::InvalidParams as i32, "message": text});
+                let told = jsonrpc::error(None, Code::InvalidParams, &text);
+                (format!("\"error\":{error}").into(), Err(told))
+            }
+        };
     client.warn_of_dropped(&worker.proxy.dropped_members, &method, &left);
     if let Err(lost) = upstream.respond(generation, raw_id, outcome).await {
         tracing::warn!(%server, %lost, "a client's answer did not reach the server that asked");

@@ -1,10 +1,10 @@
-//! Who uses a server, and whom what it says outside of any answer can be told.
+//! Log messages that name no call: which client may receive them.
 //!
 //! A log message on a server's own stream names no call, and may come after the answer to the call
-//! that it is about. So it is told to a client only while no other one uses that server; of two,
-//! none is guessed, since a guess could show one client's data to another. Whoever has a call under
-//! way uses it, whoever did within [`PRESENT`], and whoever listens and ever did. Calls pay for
-//! this with a note of the time; the table is for a client's first call to a server.
+//! that it is about. So a client receives it only while no other one uses that server; of two,
+//! none is guessed, since a guess could show one client's data to another. A client uses a server while it
+//! has a call in flight, for [`PRESENT`] after the last one, and as long as it listens if it ever called it. Each call
+//! notes the time; the table is entered by a client's first call to a server.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};

@@ -15,8 +15,8 @@
 //! must wait touches anything heavier.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
@@ -66,7 +66,7 @@ struct Part {
     used: CachePadded<AtomicU64>,
 }
 
-/// One server's part, and its line. The first one is of whoever has none.
+/// One server's part, and its queue. The first is for servers that are not in the config.
 #[derive(Debug)]
 struct Room {
     own: Part,

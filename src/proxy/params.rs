@@ -1,6 +1,6 @@
 //! The parameters of `tools/call`, as slices of the request, and the headers that repeat some.
 //!
-//! Deliberately reads one object deep: what the arguments are is the affair of whoever calls.
+//! Deliberately reads one object deep: what the arguments mean is the caller's business.
 
 use std::borrow::Cow;
 

@@ -4,8 +4,8 @@
 //! ([`crate::catalog::exposed`]). Every other request goes to the upstream that its name or URI
 //! leads to, with that server's own name or URI in its place, through the same `Exchange` as a
 //! call; its answer comes back verbatim, and with it the URIs that the server writes in it.
-//! A request that goes on is on record (ACT-1), the method in the place of the tool. Lists are not: nothing leaves
-//! for them on a client's behalf.
+//! A request that goes on is on record (ACT-1) with a type of its own (a subscription is an `internal_tool_call`), the
+//! method in the place of the tool. Lists are not: nothing leaves for them on a client's behalf.
 
 pub mod address;
 pub mod forward;
@@ -27,7 +27,7 @@ use super::call_record::{RecordKind, Rejection};
 use super::caller::{Caller, Peer};
 use super::client::Client;
 use super::reaction::Reaction;
-use super::recorded::{OnRecord, Outcome, recorded};
+use super::recorded::{OnRecord, ReplySource, recorded};
 use super::refusal::RefusalKind;
 use super::render::{self, Caching, shown};
 use super::reply::{Aborted, Piece, Reply, Running};
@@ -46,8 +46,8 @@ pub use self::forward::Forward;
 pub use crate::catalog::offered::List;
 
 /// The capabilities that the upstreams give us to offer, beside `tools` and `logging`. A server
-/// that has not answered since the start may offer anything: a client that was told too much finds
-/// an empty list, one that was told too little never looks.
+/// that has not answered since the start may offer anything: a capability announced in vain leads to
+/// an empty list, one that is missing is never asked for.
 #[must_use]
 pub fn capabilities(worker: &Worker) -> Map<String, Value> {
     let mut all = ServerCapabilities::default();
@@ -128,9 +128,9 @@ async fn send(
     forward: Forward,
     client_capabilities: ClientCapabilities,
     params: &Bytes,
-) -> Result<Outcome, Rejection> {
+) -> Result<ReplySource, Rejection> {
     let unreadable = |text| Rejection::new(Status::Rejected, RefusalKind::Unreadable, text);
-    let nothing = || Ok(Outcome::Own(Bytes::from_static(b"{}")));
+    let nothing = || Ok(ReplySource::Own(Bytes::from_static(b"{}")));
     let (worker, client) = (on.worker, on.caller.client.as_ref().map(|(client, _)| client));
     let revision = client.map_or(Revision::NEWEST, |client| client.revision());
     let request = AddressedRequest::read(forward, revision, params)
@@ -170,7 +170,7 @@ async fn send(
     let beside =
         CallExtras { meta: request.meta(params), members: Bytes::new(), client_capabilities };
     let outcome = on.send(upstream, permit, sent, beside).await?;
-    if let (Forward::Resource(ResourceRequest::Subscribe), Outcome::Answered { answer, .. }) =
+    if let (Forward::Resource(ResourceRequest::Subscribe), ReplySource::Server { answer, .. }) =
         (forward, &outcome)
     {
         upstream.subscribe(&own, Some(answer.generation()));

@@ -19,12 +19,12 @@ pub enum Reaction {
     Error(Code, Bytes),
     /// The client gives up its request of this raw id.
     Cancel(Bytes),
-    /// The client wants to be told of changes (MCP 2026-07-28 §Subscriptions).
+    /// The client subscribes to notifications of changes (MCP 2026-07-28 §Subscriptions).
     Listen {
         /// The raw id to answer under.
         id: Bytes,
         /// Of which.
-        filter: Filter,
+        filter: NotificationFilter,
     },
     /// A client introduces itself: the response, once a session is open for it.
     Initialize(Initialize),
@@ -50,11 +50,11 @@ pub struct Initialize {
     pub answer: Bytes,
 }
 
-/// What a client wants to be told of (MCP 2026-07-28 §Notification Filter).
+/// The notifications that a client subscribes to (MCP 2026-07-28 §Notification Filter).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 #[expect(missing_docs, reason = "the protocol's own words")]
-pub struct Filter {
+pub struct NotificationFilter {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub tools_list_changed: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]

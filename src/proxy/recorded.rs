@@ -3,8 +3,8 @@
 //! [`recorded`] makes room in the log, has the request worked on, and ends record and reply by what came of it. Every
 //! request to a server is admitted and sent by [`OnRecord`], whatever it asks for.
 
-use std::sync::Arc;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tracing::field::Empty;
@@ -36,12 +36,12 @@ pub(super) struct OnRecord<'a> {
     pub(super) record: &'a mut CallRecord,
 }
 
-/// What a request has come to, if it was not rejected.
-pub(super) enum Outcome {
+/// Where the reply to a request comes from, if it was not rejected.
+pub(super) enum ReplySource {
     /// A result of our own.
     Own(Bytes),
     /// A server answers.
-    Answered {
+    Server {
         /// What was permitted.
         permit: Permit,
         /// The answer on its way.
@@ -64,7 +64,7 @@ pub(super) fn recorded<W>(
     work: W,
 ) -> impl Future<Output = Result<(), Aborted>>
 where
-    W: AsyncFnOnce(OnRecord<'_>) -> Result<Outcome, Rejection>,
+    W: AsyncFnOnce(OnRecord<'_>) -> Result<ReplySource, Rejection>,
 {
     let span = span(&caller, kind);
     let of = span.clone();
@@ -81,7 +81,7 @@ where
         let user = caller.client.as_ref().map(|(client, _)| client).or(anonymous.as_ref());
         let on = OnRecord { worker: &worker, caller: &caller, user, record: &mut record };
         match work(on).await {
-            Ok(Outcome::Answered { permit, answer, token }) => {
+            Ok(ReplySource::Server { permit, answer, token }) => {
                 let relay = Relay::new(caller.client, token);
                 let ended = Exchange::new(worker, permit, answer, record, relay, reply).run().await;
                 if let Some(anonymous) = anonymous {
@@ -89,7 +89,7 @@ where
                 }
                 ended
             }
-            Ok(Outcome::Own(result)) => {
+            Ok(ReplySource::Own(result)) => {
                 record.close(Status::Success, "").await;
                 reply.put(Piece::Whole(AnswerMember::Result, Splice::from(result)));
                 Ok(())
@@ -157,7 +157,7 @@ impl OnRecord<'_> {
         permit: Permit,
         body: Bytes,
         beside: CallExtras,
-    ) -> Result<Outcome, Rejection> {
+    ) -> Result<ReplySource, Rejection> {
         let Self { worker, user, record, .. } = self;
         let now = clock::now();
         record.sends(upstream, now);
@@ -168,7 +168,7 @@ impl OnRecord<'_> {
         let answer = upstream.call(&worker.pool, &permit, body, beside, record.began());
         match worker.ending.unless_cut(answer).await {
             None => Err(Rejection::cut_off(upstream.name(), permit.access().label())),
-            Some(Ok(answer)) => Ok(Outcome::Answered { permit, answer, token }),
+            Some(Ok(answer)) => Ok(ReplySource::Server { permit, answer, token }),
             Some(Err(error)) => {
                 let now = clock::now();
                 record.answered = Some(now);

@@ -34,7 +34,7 @@ pub enum RefusalKind {
     Unknown,
     /// The upstream failed.
     Upstream,
-    /// A request that is no call of a tool cannot be answered, whoever is to blame.
+    /// A request that calls no tool cannot be answered: of these, client and server errors are not told apart.
     Failed,
     /// The activity log cannot take the call's record (ACT-2), or the proxy is ending and does not
     /// wait for the call.

@@ -58,7 +58,7 @@ impl Reply {
     /// Puts a piece down and waits until it was taken.
     pub async fn send(&self, piece: Piece) {
         self.put(piece);
-        // No waker: whoever takes the piece polls the call again.
+        // No waker: the face that takes the piece polls the call again.
         poll_fn(
             |_| if self.shared.slot.borrow().is_some() { Poll::Pending } else { Poll::Ready(()) },
         )
@@ -86,7 +86,7 @@ type Call = Pin<Box<dyn Future<Output = Result<(), Aborted>>>>;
 /// The face's side: a call under way. Dropping it cancels the call.
 pub struct Running {
     call: Option<Call>,
-    /// How the call ended, until it is told.
+    /// How the call ended, until [`Running::poll_piece`] has returned it.
     aborted: Option<Aborted>,
     reply: Reply,
 }

@@ -31,7 +31,7 @@ pub struct Proxy {
     pub intent: intent::Settings,
     /// `tools_limit`: results of `retrieve_tools` without a limit of their own.
     pub tools_limit: usize,
-    /// `offered_era`: what a client is told that asks which revisions there are.
+    /// `offered_era`: which revisions are named to a client that asks.
     pub offered_era: Offered,
     /// Bytes kept of a call's arguments (`activity.max_payload_bytes`).
     pub max_payload_bytes: usize,

@@ -3,8 +3,8 @@
 //!
 //! They are bounded in number, and large documents take no seat of small ones.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -52,7 +52,11 @@ impl ValidationPool {
     }
 
     /// Judges `document` on another thread; `None` when the judge itself failed.
-    pub(super) async fn judge(&self, schema: Arc<Schema>, document: Vec<Bytes>) -> Option<Judgement> {
+    pub(super) async fn judge(
+        &self,
+        schema: Arc<Schema>,
+        document: Vec<Bytes>,
+    ) -> Option<Judgement> {
         let seats = if is_large(&document) { &self.large } else { &self.small };
         // The semaphores are never closed, so a seat always comes.
         let seat = Arc::clone(seats).acquire_owned().await.ok();

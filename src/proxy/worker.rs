@@ -76,7 +76,7 @@ impl Worker {
         });
     }
 
-    /// Sees to it that `rest` is done, whoever goes away meanwhile.
+    /// Runs `rest` to its end, also if the client goes away meanwhile.
     pub fn keep(self: &Rc<Self>, rest: impl Future<Output = ()> + 'static) -> JoinHandle<()> {
         self.deferred.set(self.deferred.get() + 1);
         let counted = Deferred(Rc::clone(self));

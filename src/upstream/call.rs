@@ -28,10 +28,10 @@ use super::stdio::ChildLink;
 use super::subscriptions::{Followed, Subscriptions};
 use super::supervisor::{Control, ServerState};
 use crate::catalog::offered::List;
-use crate::policy::{Access, Permit};
 use crate::io::deadline::Allowance;
 use crate::mcp::capabilities::{ClientCapabilities, ServerCapabilities};
 use crate::mcp::revisions::Era;
+use crate::policy::{Access, Permit};
 
 /// Longest wait for the head of an answer that is heard: beyond every other limit.
 const HEAD_LIMIT: Duration = Duration::from_secs(24 * 3600);

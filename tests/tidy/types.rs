@@ -18,7 +18,7 @@ const TWICE: &[(&str, &str)] = &[
     ("a command as it is typed, beside what it asks for", "Activity Call Command Filters"),
     (
         "one thing at two stages: as written and as read, as kept and as shown",
-        "Body Document Filter Live Member Members Page Pattern Target Text View",
+        "Body Document Live Member Members Page Pattern Target Text View",
     ),
     (
         "small words of one file each, used there and by its parent",

@@ -101,9 +101,7 @@ impl<'a> AddressedRequest<'a> {
         let mut left = Left::default();
         shapes::sift(shape(forward), revision, text, &[], &mut left)?;
         let (word, path, other, target): (_, _, _, fn(String) -> Target) = match forward {
-            Forward::Resource(_) => {
-                (find(&members, "uri"), "uri", None, Target::Uri)
-            }
+            Forward::Resource(_) => (find(&members, "uri"), "uri", None, Target::Uri),
             Forward::Prompt => (find(&members, "name"), "name", None, Target::Prompt),
             Forward::Completion => {
                 let reference = collect(find(&members, "ref").unwrap_or_default());
@@ -240,7 +238,9 @@ mod tests {
             let named = match access {
                 Access::Resource { uri, .. } => Target::Uri(uri.into()),
                 Access::Prompt { name, .. } => Target::Prompt(name.into()),
-                Access::Completion { of: Reference::Prompt(name), .. } => Target::Prompt(name.into()),
+                Access::Completion { of: Reference::Prompt(name), .. } => {
+                    Target::Prompt(name.into())
+                }
                 Access::Completion { of: Reference::Resource(uri), .. } => Target::Uri(uri.into()),
                 Access::Tool(_) => panic!("no tool is called"),
             };
@@ -268,7 +268,11 @@ mod tests {
                 r#"{"ref":{"type":"ref/prompt","uri":"y"}}"#,
                 Unreadable::Word("ref.name"),
             ),
-            (Forward::Completion, r#"{"ref":{"type":"ref/resource"}}"#, Unreadable::Word("ref.uri")),
+            (
+                Forward::Completion,
+                r#"{"ref":{"type":"ref/resource"}}"#,
+                Unreadable::Word("ref.uri"),
+            ),
             (
                 Forward::Completion,
                 r#"{"ref":{"type":"ref/prompt","name":"x","Name":"y"}}"#,

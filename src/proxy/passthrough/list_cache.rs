@@ -63,7 +63,7 @@ impl CachedList {
 #[derive(Debug)]
 pub(super) struct CacheSlot {
     pub(super) last: ArcSwap<CachedList>,
-    /// Taken by whoever reads it.
+    /// Held by the one request that reads the list.
     pub(super) turn: Semaphore,
 }
 
@@ -79,7 +79,11 @@ impl CacheSlot {
     }
 
     /// Keeps `elements`, or what was there for so long, as the list after `changes` changes.
-    pub(super) fn keep(&self, elements: Result<Vec<Listed>, Duration>, changes: u64) -> Arc<CachedList> {
+    pub(super) fn keep(
+        &self,
+        elements: Result<Vec<Listed>, Duration>,
+        changes: u64,
+    ) -> Arc<CachedList> {
         let last = self.last.load();
         let (elements, good_for) = match elements {
             Ok(elements) => (elements.into(), Duration::from_millis(FRESH_MS)),

@@ -36,7 +36,7 @@ const MAX_PAGE_BYTES: usize = 16 * 1024 * 1024;
 const MAX_LIST_BYTES: usize = 32 * 1024 * 1024;
 /// Most bytes of a page's cursor, which is sent back.
 const MAX_CURSOR_BYTES: usize = 64 * 1024;
-/// Malformed elements of one list that are told one by one.
+/// Malformed elements of one list that are logged one by one.
 const MAX_TOLD: usize = 10;
 
 /// That list of every server, in the order of the config.

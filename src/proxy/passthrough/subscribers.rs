@@ -1,4 +1,4 @@
-//! Who wants to be told of which resource.
+//! Which clients are subscribed to which resource.
 //!
 //! A server knows one subscriber, us, whose subscription many clients share: it ends with the last
 //! of them. A client that goes away takes its own with it; what its server tells after that is told
@@ -47,7 +47,7 @@ impl Subscribers {
         Ok(())
     }
 
-    /// Whether anybody wants to be told of it.
+    /// Whether any client is subscribed to it.
     pub(super) fn any(&self, uri: &str) -> bool {
         let mut resources = self.0.lock();
         let any = resources.get_mut(uri).is_some_and(|left| !only_living(uri, left).is_empty());

@@ -1,4 +1,4 @@
-//! The resources that one subscription of a modern client is told of (MCP 2026-07-28
+//! The resources of one subscription of a modern client (MCP 2026-07-28
 //! §Subscriptions): they are wanted of their servers as long as it lasts.
 
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use crate::catalog::exposed;
 use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::revisions::Era;
 use crate::policy::{Access, Admission, Principal, ResourceRequest, admit};
-use crate::proxy::state::Proxy;
 use crate::proxy::client::Client;
+use crate::proxy::state::Proxy;
 
 /// The resources of one subscription; none of them is wanted any more when this is dropped.
 #[derive(Debug)]
 pub struct Watch {
     proxy: Arc<Proxy>,
-    /// Stands for the subscription among those who are told.
+    /// Stands for the subscription among the subscribers.
     subscriber: Arc<Client>,
     uris: Vec<String>,
 }
