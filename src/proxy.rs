@@ -27,6 +27,7 @@ mod relay;
 pub mod render;
 pub mod reply;
 pub mod retrieve;
+pub mod settings;
 pub mod shutdown;
 mod state;
 pub mod validation_pool;

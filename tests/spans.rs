@@ -19,7 +19,7 @@ use mcpproxy::proxy::dispatch;
 use mcpproxy::proxy::incoming::{self, Incoming};
 use mcpproxy::proxy::reaction::Reaction;
 use mcpproxy::server::App;
-use mcpproxy::telemetry::Lines;
+use mcpproxy::telemetry::LogLines;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Subscriber};
@@ -81,7 +81,7 @@ fn told(level: Level, requests: &[&'static str]) -> (Vec<Fields>, Vec<Option<Str
     let folder = tempfile::tempdir().unwrap();
     let flags = Flags { data_dir: Some(folder.path().to_owned()), ..Flags::default() };
     let (config, _) = config::parse("{}", &|_| None, &flags).unwrap();
-    let app = App::start(config, Lines::default()).unwrap();
+    let app = App::start(config, LogLines::default()).unwrap();
     let worker = Rc::new(Worker::new(Arc::clone(&app.shared().proxy)));
     let offered = ClientCapabilities::default();
     let peer = Peer {

@@ -24,9 +24,10 @@
 
 use ring::digest;
 
-pub use super::bytes::{DecodeError, PayloadRef, VERSION};
+pub use super::bytes::{DecodeError, VERSION};
 use super::bytes::{Reader, put_bytes, put_payload, put_varint, unzigzag, zigzag};
-use super::record::{Body, Hash, Head, Id, NodeId, Operation, Record, Source, Status, Type};
+use super::record::{Body, Hash, Id, NodeId, Operation, Record, Source, Status, Type};
+pub use super::record::{HeadRef, PayloadRef};
 
 /// The version written today, of heads: it says which fields there are and how the record is hashed.
 const HEAD_VERSION: u8 = 4;
@@ -43,59 +44,6 @@ const COMMON_PRINCIPALS: [&str; 3] = ["", "anonymous", "admin"];
 const OTHER_PRINCIPAL: u8 = u8::MAX;
 /// What a block takes at most beside its records.
 const HEADER_BYTES: usize = 1 + 8 + 32 + 2;
-
-/// A head whose texts are borrowed: what is encoded, and what filters and counters look at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the fields are those of `Head`")]
-pub struct HeadRef<'a> {
-    pub stored_ms: u64,
-    pub kind: Type,
-    pub source: Source,
-    pub principal: &'a str,
-    pub status: Status,
-    pub operation: Option<Operation>,
-    pub server: &'a str,
-    pub tool: &'a str,
-    pub error: &'a str,
-    pub started: u64,
-    pub duration_us: u64,
-    pub overhead_us: u64,
-    pub response_bytes: u64,
-    pub session_id: &'a str,
-    pub request_id: &'a str,
-    pub parent: Option<Id>,
-    pub intent: PayloadRef<'a>,
-    pub variant: &'a str,
-    pub client_name: &'a str,
-}
-
-impl HeadRef<'_> {
-    /// A head of its own.
-    #[must_use]
-    pub fn to_owned(&self) -> Head {
-        Head {
-            stored_ms: self.stored_ms,
-            kind: self.kind,
-            source: self.source,
-            principal: self.principal.into(),
-            status: self.status,
-            operation: self.operation,
-            server: self.server.into(),
-            tool: self.tool.into(),
-            error: self.error.into(),
-            started: self.started,
-            duration_us: self.duration_us,
-            overhead_us: self.overhead_us,
-            response_bytes: self.response_bytes,
-            session_id: self.session_id.into(),
-            request_id: self.request_id.into(),
-            parent: self.parent,
-            intent: self.intent.to_owned(),
-            variant: self.variant.into(),
-            client_name: self.client_name.into(),
-        }
-    }
-}
 
 /// Appends a head.
 pub fn encode_head(head: &HeadRef<'_>, out: &mut Vec<u8>) {
@@ -308,13 +256,13 @@ impl BlockBuilder {
         self.first
     }
 
-    /// How many records were added.
+    /// The number of records in the block under construction.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// How many bytes they take.
+    /// The bytes that they take in the block.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.heads.len() + self.bodies.len()

@@ -1,11 +1,10 @@
-//! How a record is shown: the JSON of the contract, wherever it appears. Pure.
+//! The JSON of a record, the same in all faces, and its OpenAPI description. Pure.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::value::RawValue;
-use utoipa::openapi::schema::{ObjectBuilder, Type as SchemaType};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
@@ -32,8 +31,8 @@ struct Members<'a> {
     #[serde(rename = "type")]
     kind: Type,
     source: Source,
-    /// On whose behalf: `anonymous`, `admin`; empty for what nobody asked for, and where an earlier
-    /// version did not keep it.
+    /// The principal on whose behalf it is: `anonymous` or `admin`. Empty for what the proxy did by
+    /// itself, and in records of versions that did not keep it.
     #[schema(value_type = String)]
     principal: &'a str,
     /// The upstream server, or empty.
@@ -70,7 +69,7 @@ struct Members<'a> {
     error_message: &'a str,
     #[schema(minimum = 0)]
     duration_ms: f64,
-    /// What of the duration was the proxy's own.
+    /// The proxy's own share of the duration.
     overhead_us: u64,
     /// When it began.
     #[schema(value_type = String, format = DateTime)]
@@ -145,11 +144,6 @@ impl ToSchema for Record {
     }
 }
 
-/// The description of a value that is one of these words.
-pub(crate) fn words(words: impl IntoIterator<Item = &'static str>) -> RefOr<Schema> {
-    ObjectBuilder::new().schema_type(SchemaType::String).enum_values(Some(words)).into()
-}
-
 /// A moment, microseconds since 1970, shown as RFC 3339 with milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timestamp(pub u64);
@@ -164,7 +158,7 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// Serialises as what it displays.
+/// Serialises as its `Display` text.
 struct Shown<T>(T);
 
 impl<T: fmt::Display> Serialize for Shown<T> {
@@ -230,8 +224,7 @@ impl Serialize for Metadata<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::activity::bytes::PayloadRef;
-    use crate::activity::record::{Body, Head, Operation};
+    use crate::activity::record::{Body, Head, Operation, PayloadRef};
 
     #[test]
     fn act_1_a_record_is_shown_as_the_contract_says() {

@@ -23,6 +23,7 @@ use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::headers;
 use crate::mcp::jsonrpc::{self, Code};
 use crate::mcp::revisions::{Era, LEGACY, MODERN, NEWEST_LEGACY};
+use crate::policy::Principal;
 use crate::proxy::Worker;
 use crate::proxy::caller::{Channel, Peer};
 use crate::proxy::client::Client;
@@ -102,7 +103,12 @@ pub(super) async fn one(post: &Post<'_>, incoming: Incoming) -> Response<Body> {
 }
 
 fn peer(post: &Post<'_>, session: &Session, channel: Channel) -> Peer {
-    let (client, principal) = (Arc::clone(&session.client), session.principal().clone());
+    let client = Arc::clone(&session.client);
+    // Whoever opened it, for as long as the request still proves as much.
+    let principal = match *session.principal() == post.principal {
+        true => post.principal.clone(),
+        false => Principal::Anonymous,
+    };
     Peer { client, principal, endpoint: post.endpoint, channel, headers: None }
 }
 

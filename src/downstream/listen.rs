@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, broadcast, mpsc, watch};
 
-use crate::catalog::snapshot::Notice;
+use crate::catalog::Notice;
 use crate::downstream::body::Body;
 use crate::downstream::events::{self, COMMENT, KEEP_ALIVE};
 use crate::downstream::replay::{EventId, Next, StreamKind};
@@ -251,7 +251,7 @@ impl Subscription {
         // Before anything is wanted: what is told at once is told to this one too.
         let receiver = worker.proxy.catalog.notices();
         let uris = std::mem::take(&mut filter.resource_subscriptions);
-        let watch = Watch::begin(&worker.proxy, &peer.principal, uris);
+        let watch = Watch::begin(worker, &peer.principal, uris);
         filter.resource_subscriptions = watch.uris().to_vec();
         let out = VecDeque::new();
         let mut this = Self { id, filter, watch, receiver, out, draining, over: false };

@@ -19,7 +19,7 @@ use super::reply::{Aborted, Reply};
 use super::retrieve::{self, RETRIEVE_TOOLS};
 use super::worker::Worker;
 use crate::activity::record::{Raw, Status};
-use crate::catalog::snapshot::compiling;
+use crate::catalog::compiling;
 use crate::intent::{CallArguments, Operation};
 use crate::mcp::revisions::Era;
 use crate::output::Mode;
@@ -76,7 +76,7 @@ pub fn retrieve_tools(
         record.keep(Raw::Arguments, &raw);
         let proxy = &worker.proxy;
         proxy.upstreams.nudge();
-        let found = retrieve::retrieve(&raw, &proxy.catalog.load(), proxy.tools_limit);
+        let found = retrieve::retrieve(&raw, &proxy.catalog.load(), worker.settings().tools_limit);
         let result = found.map_err(|error| unreadable(error.to_string()))?;
         let result = match caller.era() {
             Era::Legacy => result,
@@ -133,8 +133,9 @@ async fn prepare(
     if let Some(stated) = read.intent.record() {
         on.record.keep(Raw::Intent, stated.as_bytes());
     }
+    let settings = worker.settings();
     // The intent before the tool: a bad intent is reported even where the tool does not exist.
-    let intent = read.intent.check(variant, &proxy.intent);
+    let intent = read.intent.check(variant, &settings.intent);
     let intent = intent.map_err(|error| on.record.deny(&Denial::Intent(error)))?;
     on.record.operation(Some(variant));
     let known = proxy.catalog.load().named(server, tool).cloned();

@@ -105,8 +105,7 @@ impl Exchange {
         relay: Relay,
         reply: Reply,
     ) -> Self {
-        let treatment =
-            permit.access().tool().map_or(Treatment::Forward, |tool| Treatment::of(tool));
+        let treatment = permit.access().tool().map_or(Treatment::Forward, |tool| tool.treatment());
         let policy = policy(&permit);
         let hash_key = worker.proxy.hash_key;
         let inspector = Inspector::new(treatment, &policy, answer.id(), hash_key);
@@ -114,9 +113,9 @@ impl Exchange {
         let share = match treatment {
             Treatment::Forward => None,
             Treatment::ForwardAndJudge => {
-                Some(worker.proxy.judging_budget.share(permit.access().server()))
+                Some(worker.settings().judging_budget.share(permit.access().server()))
             }
-            Treatment::Hold => Some(worker.proxy.held.share(permit.access().server())),
+            Treatment::Hold => Some(worker.settings().held.share(permit.access().server())),
         };
         Self {
             worker,

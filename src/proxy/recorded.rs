@@ -139,7 +139,8 @@ fn span(caller: &Caller, kind: RecordKind) -> Span {
 impl OnRecord<'_> {
     /// Asks whether the request may have `access`; what is remarkable about it, or refuses it, is on record.
     pub(super) fn admit(&mut self, access: Access) -> Result<Permit, Rejection> {
-        match policy::admit(&self.caller.principal, access, &self.worker.proxy.intent) {
+        let settings = self.worker.settings();
+        match policy::admit(&self.caller.principal, access, &settings.intent) {
             Admission::Permit(permit) => {
                 let access = permit.access();
                 self.record.warn(access.server(), access.label(), permit.warnings());

@@ -1,16 +1,14 @@
-//! What all calls share: the catalog, the servers, the log, the settings, and the bounds over all calls.
+//! What all calls share: the catalog, the servers, the log and the settings.
 
 use std::sync::Arc;
 
 use super::dropped_members::DroppedMembers;
 use super::log_routing::LogRouting;
-use super::memory_budget::MemoryBudget;
 use super::passthrough::list_cache::ListCache;
+use super::settings::SettingsSwap;
 use super::validation_pool::ValidationPool;
 use crate::activity::Activity;
-use crate::catalog::snapshot::Catalog;
-use crate::intent;
-use crate::mcp::revisions::Offered;
+use crate::catalog::Catalog;
 use crate::telemetry::Calls;
 use crate::upstream::supervisor::Supervisor;
 
@@ -27,20 +25,8 @@ pub struct Proxy {
     pub log_routing: LogRouting,
     /// Where every outcome goes.
     pub activity: Activity,
-    /// Config section `intent_declaration`.
-    pub intent: intent::Settings,
-    /// `tools_limit`: results of `retrieve_tools` without a limit of their own.
-    pub tools_limit: usize,
-    /// `offered_era`: which revisions are named to a client that asks.
-    pub offered_era: Offered,
-    /// Bytes kept of a call's arguments (`activity.max_payload_bytes`).
-    pub max_payload_bytes: usize,
-    /// Bytes kept of an answer (`activity.max_response_bytes`).
-    pub max_response_bytes: usize,
-    /// What strict holds, over all calls.
-    pub held: MemoryBudget,
-    /// What warn has forwarded and not judged yet.
-    pub judging_budget: MemoryBudget,
+    /// What the config decides of requests. A request asks its worker for it.
+    pub settings: SettingsSwap,
     /// What was warned of that stays behind.
     pub dropped_members: Arc<DroppedMembers>,
     /// Where large documents are validated, so that they delay no other call.

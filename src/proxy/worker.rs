@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::busy_poll::BusyPoll;
 use super::reply::Running;
+use super::settings::{CurrentSettings, SettingsReader};
 use super::shutdown::Ending;
 use super::state::Proxy;
 use super::validation_pool::is_large;
@@ -31,6 +32,7 @@ pub struct Worker {
     pub busy_poll: BusyPoll,
     /// Whether its calls are cut off.
     pub ending: Ending,
+    settings: SettingsReader,
     /// Where its calls are counted.
     pub(crate) tally: Tally,
     /// Calls whose reply has gone and whose record has not.
@@ -57,6 +59,7 @@ impl Worker {
     pub fn new(proxy: Arc<Proxy>) -> Self {
         Self {
             tally: proxy.calls.tally(),
+            settings: proxy.settings.reader(),
             proxy,
             pool: Rc::new(Pool::new()),
             scratch: RefCell::new(JudgeScratch::new()),
@@ -65,6 +68,12 @@ impl Worker {
             deferred: Cell::new(0),
             settled: Notify::new(),
         }
+    }
+
+    /// The settings of this moment.
+    #[must_use]
+    pub fn settings(&self) -> CurrentSettings {
+        self.settings.current()
     }
 
     /// Does what is left of a call after its reply has gone.

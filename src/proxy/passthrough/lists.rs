@@ -15,7 +15,7 @@ use serde::Deserialize;
 use super::list_cache::{CacheSlot, CachedList, LIST_WAIT};
 use crate::catalog::exposed;
 use crate::catalog::listing::{Listed, PAGE_ELEMENTS, Start};
-use crate::catalog::offered::{List, Page};
+use crate::catalog::offered::{List, OfferedPage};
 use crate::mcp::jsonrpc::Code;
 use crate::output::{AnswerMember, InspectedMessage, Inspector, Policy, Treatment};
 use crate::proxy::worker::Worker;
@@ -179,7 +179,7 @@ async fn read(
                     told("it is too long");
                     return Ok(sorted(elements));
                 }
-                Page::parse(server, list, &result)
+                OfferedPage::parse(server, list, &result)
             }
             Ok((AnswerMember::Error, error)) if is_unknown(&error) => return Ok(Vec::new()),
             Ok((AnswerMember::Error, _)) => Err("it refused".to_owned()),

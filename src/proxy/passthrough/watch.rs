@@ -4,11 +4,13 @@
 use std::sync::Arc;
 
 use crate::catalog::exposed;
+use crate::intent;
 use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::revisions::Era;
 use crate::policy::{Access, Admission, Principal, ResourceRequest, admit};
 use crate::proxy::client::Client;
 use crate::proxy::state::Proxy;
+use crate::proxy::worker::Worker;
 
 /// The resources of one subscription; none of them is wanted any more when this is dropped.
 #[derive(Debug)]
@@ -23,11 +25,16 @@ impl Watch {
     /// Begins to watch those of `uris` that lead to a server that tells of changes, and that `principal` may
     /// subscribe to.
     #[must_use]
-    pub fn begin(proxy: &Arc<Proxy>, principal: &Principal, uris: Vec<String>) -> Self {
+    pub fn begin(worker: &Worker, principal: &Principal, uris: Vec<String>) -> Self {
+        let settings = worker.settings();
         let subscriber = Client::new("".into(), "", "", Era::Modern, ClientCapabilities::default());
-        let mut watch =
-            Self { proxy: Arc::clone(proxy), subscriber: Arc::new(subscriber), uris: Vec::new() };
-        watch.uris = uris.into_iter().filter(|uri| watch.enter(principal, uri)).collect();
+        let mut watch = Self {
+            proxy: Arc::clone(&worker.proxy),
+            subscriber: Arc::new(subscriber),
+            uris: Vec::new(),
+        };
+        watch.uris =
+            uris.into_iter().filter(|uri| watch.enter(principal, &settings.intent, uri)).collect();
         watch
     }
 
@@ -37,7 +44,7 @@ impl Watch {
         &self.uris
     }
 
-    fn enter(&self, principal: &Principal, uri: &str) -> bool {
+    fn enter(&self, principal: &Principal, settings: &intent::Settings, uri: &str) -> bool {
         let Some((server, own)) = exposed::split_uri(uri) else { return false };
         let Some(upstream) = self.proxy.upstreams.get(&server) else { return false };
         let access = Access::Resource {
@@ -45,7 +52,7 @@ impl Watch {
             uri: own.into(),
             request: ResourceRequest::Subscribe,
         };
-        match admit(principal, access, &self.proxy.intent) {
+        match admit(principal, access, settings) {
             Admission::Permit(_) => {}
             Admission::Pending(never) => match never {},
             Admission::Denial(_) => return false,
