@@ -356,7 +356,8 @@ mod tests {
         }
         let settings = |key: &str| {
             let settings = config.settings().unwrap();
-            let access = crate::policy::Access { api_key: key.into(), ..settings.access.clone() };
+            let access =
+                crate::policy::AccessSettings { api_key: key.into(), ..settings.access.clone() };
             Settings { access, ..settings }
         };
         server.shared().proxy.settings.replace(settings("fedcba9876543210fedcba9876543210"));

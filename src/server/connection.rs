@@ -101,8 +101,9 @@ async fn fast_path(
     let admit = |head: &Parts| {
         let settings = worker.settings();
         let access = &settings.access;
-        let has_key = !access.require_mcp_auth || api::admits(access, &head.headers, &head.uri);
-        let admitted = has_key && access.host_check.check(&head.headers, None).is_ok();
+        // A head that is the same again has the same principal.
+        connection.principal.replace(api::mcp_principal(access, &head.headers, &head.uri)?);
+        let admitted = access.host_check.check(&head.headers, None).is_ok();
         admitted.then_some(settings)
     };
     // Who was admitted under other settings is looked at again.

@@ -16,10 +16,7 @@ const TWICE: &[(&str, &str)] = &[
         "Decoder Endpoint Exchange Item Known Line Reply Session Shared Unreadable",
     ),
     ("a command of ours as it is typed, beside one that a text quotes", "Command"),
-    (
-        "one thing at two stages: as written and as read, as kept and as shown",
-        "Body Filter Live Target",
-    ),
+    ("one thing at two stages: as written and as read, as kept and as shown", "Body Live Target"),
     ("small words of one file each, used there and by its parent", "Asked Peer Start"),
 ];
 
