@@ -148,7 +148,7 @@ impl HostPort {
             None => return None,
         };
         let plain = match name.strip_prefix('[').and_then(|name| name.strip_suffix(']')) {
-            Some(inner) => inner.parse::<std::net::Ipv6Addr>().is_ok(),
+            Some(inner) => inner.parse::<core::net::Ipv6Addr>().is_ok(),
             None => {
                 !name.is_empty()
                     && !name.ends_with('.')
