@@ -8,7 +8,6 @@
 //! `query_parameters` and answers with a `response`.
 
 mod activity;
-mod auth;
 mod call;
 mod events;
 mod export;

@@ -46,7 +46,7 @@ use crate::config::Config;
 use crate::downstream::body::Body;
 use crate::downstream::host_check::{BadEntry, HostCheck};
 use crate::downstream::http::{self as mcp, ClientConnection};
-use crate::downstream::session::Sessions;
+use crate::downstream::session_table::Sessions;
 use crate::io::clock;
 use crate::io::write_timeout::WriteTimeout;
 use crate::os::descriptors;

@@ -8,9 +8,9 @@ use std::time::Instant;
 use http::{HeaderMap, Uri};
 use tokio::sync::watch;
 
-use super::auth;
 use super::reader_limits::ReaderSlots;
-use crate::downstream::session::Sessions;
+use crate::downstream::api_key;
+use crate::downstream::session_table::Sessions;
 use crate::downstream::source::Source;
 use crate::telemetry::Lines;
 
@@ -37,7 +37,7 @@ impl State {
     /// True if the request carries the API key.
     #[must_use]
     pub fn admits(&self, headers: &HeaderMap, target: &Uri) -> bool {
-        auth::knows_key(headers, target.query(), &self.api_key)
+        api_key::knows_key(headers, target.query(), &self.api_key)
     }
 }
 

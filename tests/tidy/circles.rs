@@ -18,7 +18,6 @@ const KNOTTED: &[&str] = &[
     "activity",
     "catalog",
     "config",
-    "downstream",
     "intent",
     "json",
     "output",

@@ -13,7 +13,7 @@ const TWICE: &[(&str, &str)] = &[
     ),
     (
         "twins, the same of two framings, transports or faces, each said with its module",
-        "Decoder Endpoint Exchange Form Item Known Line Lines Reply Server Session Shared Unreadable",
+        "Decoder Endpoint Exchange Form Item Line Server Session Shared Unreadable",
     ),
     ("a command of ours as it is typed, beside one that a text quotes", "Command"),
     (
