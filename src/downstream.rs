@@ -9,7 +9,7 @@
 //! stdio ─ modern_client, subscription, in_flight
 //! ```
 //!
-//! In front of all of them stand `host_check` and, where it is asked for, `api_key`. An answer is a `body`; what a
+//! In front of all of them stands `policy::host_check` and, where it is required, `api_key`. An answer is a `body`; what a
 //! message leads to is decided in `proxy`.
 
 pub mod api_key;
@@ -21,7 +21,6 @@ mod era;
 mod event_stream;
 mod get_stream;
 mod header_names;
-pub mod host_check;
 pub mod http;
 pub mod in_flight;
 mod legacy;

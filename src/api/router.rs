@@ -15,6 +15,7 @@ use super::state::{ConnectionInfo, State};
 use super::{
     activity, call, events, export, health, openapi, proof, request_id, servers, status, tools,
 };
+use crate::downstream::api_key::admits;
 use crate::downstream::body::Body;
 use crate::downstream::http::collect;
 use crate::proxy::Worker;
@@ -30,7 +31,8 @@ where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let admitted = state.admits(request.headers(), request.uri());
+    let access = &worker.settings().access;
+    let admitted = admits(access, request.headers(), request.uri());
     respond(state, worker, connection, request, admitted).await
 }
 
@@ -96,7 +98,7 @@ where
         // Probes add query parameters of their own: these two ignore them.
         Route::Health => return Ok(health::alive(worker, id)),
         Route::Readiness => return Ok(health::ready(worker, admitted, id)),
-        Route::Proof => proof::answer(&state.api_key, connection.local, query?),
+        Route::Proof => proof::answer(&worker.settings().access.api_key, connection.local, query?),
         Route::Events => {
             return events::events(state, worker, connection.source, query?, &parts.headers, id)
                 .await;

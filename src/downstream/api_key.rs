@@ -2,10 +2,12 @@
 
 use std::borrow::Cow;
 
-use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use http::{HeaderMap, Uri};
 use percent_encoding::percent_decode_str;
 use subtle::ConstantTimeEq;
+
+use crate::policy::Access;
 
 /// The header that carries a key.
 pub const HEADER: &str = "x-api-key";
@@ -30,9 +32,14 @@ pub fn keys<'a>(
     own.chain(bearer).map(Cow::Borrowed).chain(in_query)
 }
 
-/// True when one of the [`keys`] of a request is `key`. An empty `key` lets nobody in.
+/// True if a request carries the API key.
 #[must_use]
-pub fn knows_key(headers: &HeaderMap, query: Option<&str>, key: &str) -> bool {
+pub fn admits(access: &Access, headers: &HeaderMap, target: &Uri) -> bool {
+    knows_key(headers, target.query(), &access.api_key)
+}
+
+/// True when one of the [`keys`] of a request is `key`. An empty `key` lets nobody in.
+fn knows_key(headers: &HeaderMap, query: Option<&str>, key: &str) -> bool {
     // Every key is compared, so that time does not tell which was wrong.
     let known = keys(headers, query)
         .map(|given| bool::from(given.ct_eq(key.as_bytes())))

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
 
-use crate::catalog::snapshot::Notice;
+use crate::catalog::Notice;
 use crate::proxy::client::{Client, Endpoint};
 
 /// A notification of a change.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::Response;
 use tokio::sync::{OwnedMutexGuard, broadcast, mpsc, watch};
 
-use crate::catalog::snapshot::Notice;
+use crate::catalog::Notice;
 use crate::downstream::body::Body;
 use crate::downstream::change_notifications::{legacy_notification, notices};
 use crate::downstream::event_stream::{self, COMMENT, KEEP_ALIVE};

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, broadcast};
 
-use crate::catalog::snapshot::Notice;
+use crate::catalog::Notice;
 use crate::downstream::in_flight::{InFlight, Owner};
 use crate::downstream::replay::ReplayStreams;
 use crate::downstream::session_key::SessionKey;

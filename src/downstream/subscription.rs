@@ -7,7 +7,7 @@ use http::Response;
 use serde_json::{Value, json};
 use tokio::sync::{broadcast, watch};
 
-use crate::catalog::snapshot::Notice;
+use crate::catalog::Notice;
 use crate::downstream::body::Body;
 use crate::downstream::change_notifications::{changed, notices};
 use crate::downstream::event_stream::{self, COMMENT, KEEP_ALIVE};
