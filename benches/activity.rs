@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use mcpproxy::activity::append::Appender;
-use mcpproxy::activity::bytes::PayloadRef;
+use mcpproxy::activity::record::PayloadRef;
 use mcpproxy::activity::redact::Redactor;
 use mcpproxy::activity::store::Store;
 use mcpproxy::activity::view::View;

@@ -8,7 +8,6 @@
 //! `query_parameters` and answers with a `response`.
 
 mod activity;
-mod auth;
 mod call;
 mod events;
 mod export;
@@ -26,7 +25,6 @@ mod state;
 mod status;
 mod tools;
 
-pub use auth::mcp_principal;
 pub use call::SOURCE;
 pub use reader_limits::ReaderSlots;
 pub use router::{handle, handle_own, refuse, unauthorized};

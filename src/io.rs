@@ -7,4 +7,5 @@ pub mod buffer_pool;
 pub mod clock;
 pub mod deadline;
 pub mod http1;
+pub mod line_reader;
 pub mod write_timeout;

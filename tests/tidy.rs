@@ -29,6 +29,7 @@ const FLOORS: &[&[&str]] = &[
 const SIDEWAYS: &[(&str, &str)] = &[
     ("mcp", "json"),        // a message's members are read as slices of its text
     ("io", "mcp"),          // an answer's head keeps the session's id
+    ("io", "wire"),         // lines are read as they are framed
     ("tool", "schema"),     // a tool holds its compiled schema
     ("tool", "output"),     // and the policy for its answers
     ("intent", "tool"),     // a call tool names a tool, whose capability recommends an operation

@@ -5,7 +5,7 @@
 use std::fmt;
 
 use mcpproxy::json::{
-    scan::{MAX_KEYS, Member, MessageKind, ScanFault, ScanLimits, ScannedPart, Scanner},
+    scan::{MAX_KEYS, MessageKind, ScanFault, ScanLimits, ScannedMember, ScannedPart, Scanner},
     span::Span,
 };
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
@@ -73,9 +73,9 @@ pub fn run(message: &[u8]) {
     assert_eq!(part(envelope.structured), span(&result, "structuredContent"));
     assert_eq!(envelope.result_type, span(&result, "resultType"));
     for (name, member) in [
-        ("resultType", Member::ResultType),
-        ("ttlMs", Member::TtlMs),
-        ("cacheScope", Member::CacheScope),
+        ("resultType", ScannedMember::ResultType),
+        ("ttlMs", ScannedMember::TtlMs),
+        ("cacheScope", ScannedMember::CacheScope),
     ] {
         assert_eq!(scanner.has(member), result.count(name) > 0, "{name}");
     }

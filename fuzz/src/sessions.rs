@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use mcpproxy::downstream::session::{
-    EVICTED, IDLE_MS, MAX_SESSIONS, Opening, Session, Sessions, fresh_id,
-};
+use mcpproxy::downstream::session::{IDLE_MS, Opening, Session, fresh_id};
+use mcpproxy::downstream::session_eviction::{EVICTED, MAX_SESSIONS};
 use mcpproxy::downstream::session_key::SessionKey;
+use mcpproxy::downstream::session_table::Sessions;
 use mcpproxy::downstream::source::Source;
 use mcpproxy::mcp::capabilities::ClientCapabilities;
 use mcpproxy::mcp::revisions::Era;

@@ -20,7 +20,8 @@ use utoipa::{Modify, OpenApi as _};
 
 use super::query_parameters::Query;
 use super::response::{self, ApiError, ErrorEnvelope};
-use super::{activity, auth, call, events, export, health, proof, routes, servers, status, tools};
+use super::{activity, call, events, export, health, proof, routes, servers, status, tools};
+use crate::downstream::api_key;
 use crate::downstream::body::Body;
 
 /// Describes this interface.
@@ -95,7 +96,7 @@ impl Modify for Common {
         for (name, scheme) in [
             (header, key(ApiKey::Header(ApiKeyValue::new("X-API-Key")))),
             (bearer, SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer))),
-            (query, key(ApiKey::Query(ApiKeyValue::new(auth::QUERY_PARAMETER)))),
+            (query, key(ApiKey::Query(ApiKeyValue::new(api_key::QUERY_PARAMETER)))),
         ] {
             components.add_security_scheme(name, scheme);
         }

@@ -7,6 +7,8 @@ use std::ops::RangeInclusive;
 use jiff::Timestamp;
 use percent_encoding::percent_decode_str;
 
+use crate::downstream::api_key;
+
 /// Longest value, in characters after decoding.
 const MAX_VALUE_CHARS: usize = 1024;
 /// Entries of a page that asks for no number.
@@ -80,7 +82,7 @@ impl Query {
             }
             pairs.push((name, value));
         }
-        pairs.retain(|(name, _)| name != super::auth::QUERY_PARAMETER);
+        pairs.retain(|(name, _)| name != api_key::QUERY_PARAMETER);
         Ok(Self { pairs })
     }
 

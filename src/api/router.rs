@@ -8,7 +8,6 @@ use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use http_body::Body as HttpBody;
 
-use super::auth;
 use super::query_parameters::Query;
 use super::response::{self, ApiError};
 use super::routes::{self, Route};
@@ -16,6 +15,7 @@ use super::state::{ConnectionInfo, State};
 use super::{
     activity, call, events, export, health, openapi, proof, request_id, servers, status, tools,
 };
+use crate::downstream::api_key;
 use crate::downstream::body::Body;
 use crate::downstream::http::collect;
 use crate::policy::Principal;
@@ -33,7 +33,7 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let access = &worker.settings().access;
-    let principal = auth::principal(access, request.headers(), request.uri());
+    let principal = api_key::principal(access, request.headers(), request.uri());
     respond(state, worker, connection, request, principal).await
 }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 use tokio::sync::watch;
 
 use super::reader_limits::ReaderSlots;
-use crate::downstream::session::Sessions;
+use crate::downstream::session_table::Sessions;
 use crate::downstream::source::Source;
 use crate::telemetry::LogLines;
 

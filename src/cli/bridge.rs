@@ -31,7 +31,7 @@ use self::client_message::{ClientMessage, ClientMessageKind};
 use self::reply_messages::ServerMessage;
 use self::server_session::{DeliveryError, ServerSession, refusal, refused};
 use super::http_client::{HttpClient, HttpReply};
-use crate::downstream::lines::Lines;
+use crate::io::line_reader::LineReader;
 use crate::mcp::headers::SESSION_ID;
 use crate::mcp::jsonrpc::{self, Code};
 use crate::proxy::shutdown::CUT_OFF;
@@ -66,7 +66,7 @@ where
         stream: RefCell::default(),
     });
     let mut requests = JoinSet::new();
-    let mut lines = Lines::new(input);
+    let mut lines = LineReader::new(input);
     let read = loop {
         match lines.next().await {
             Ok(Some(Ok(line))) => bridge.take(ClientMessage::read(line), &mut requests).await,

@@ -23,6 +23,7 @@ use tokio::net::TcpStream;
 
 use super::identity::{NotProven, prove};
 use crate::api::SOURCE;
+use crate::downstream::api_key;
 use crate::mcp::headers::LAST_EVENT_ID;
 
 /// Most time for a connection to be made; the server is near.
@@ -32,7 +33,7 @@ const MAX_IDLE: usize = 8;
 /// Most bytes of an answer that is read whole.
 const MAX_ANSWER_BYTES: usize = 1024 * 1024 * 1024;
 
-const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+const API_KEY: HeaderName = HeaderName::from_static(api_key::HEADER);
 
 /// A whole answer.
 #[derive(Debug)]

@@ -1,18 +1,19 @@
-//! Calls under way, so that a client's word can end them.
+//! Calls in flight, so that their client can cancel them.
 //!
 //! One table for each connection: it is locked by its own calls alone, and by the rare
-//! cancellation. Which tables a client has, its session knows. Several sessions may share a
+//! cancellation. A session keeps the tables of its connections. Several sessions may share a
 //! connection, so a call is found by its session and its id together.
 
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::proxy::reply::{Aborted, Piece, Running};
 
-/// Whose a call is. What one owner has under way no other can find or end.
+/// Whose a call is. No owner can find or cancel a call of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner(u64);
 
@@ -36,7 +37,7 @@ pub struct InFlight {
 #[derive(Debug, Default)]
 struct Table {
     next: u64,
-    /// Kept when empty: a connection's calls need no memory after its first.
+    /// Never shrunk, so that only a connection's first call allocates.
     calls: Vec<Entry>,
 }
 
@@ -52,10 +53,10 @@ struct Entry {
 
 impl InFlight {
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 
-    /// Watches over a call until that is dropped.
+    /// Enters a call; it is in the table until the returned value is dropped.
     #[must_use]
     pub fn watch(self: &Arc<Self>, owner: Owner, id: &Bytes, running: Running) -> Watched {
         let mut table = self.table();
@@ -68,7 +69,7 @@ impl InFlight {
         Watched { running: Some(running), ticket: Some(ticket) }
     }
 
-    /// Ends the owner's calls of that raw id; false if there is none.
+    /// Cancels the owner's calls of that raw id; false if there is none.
     pub fn cancel(&self, owner: Owner, id: &[u8]) -> bool {
         let mut wakers = Vec::new();
         let mut found = false;
@@ -82,7 +83,7 @@ impl InFlight {
         found
     }
 
-    /// True while a call of that owner is under way.
+    /// True while a call of that owner is in the table.
     #[must_use]
     pub fn has(&self, owner: Owner) -> bool {
         self.table().calls.iter().any(|entry| entry.owner == owner)
@@ -118,14 +119,14 @@ impl Drop for Ticket {
     }
 }
 
-/// A reply under way that its client can end.
+/// A reply in progress that its client can cancel.
 #[derive(Debug)]
 pub struct Watched {
     running: Option<Running>,
     ticket: Option<Ticket>,
 }
 
-/// What comes next of a reply.
+/// The next step of a reply.
 #[derive(Debug)]
 pub enum Taken {
     /// A piece.
@@ -134,19 +135,19 @@ pub enum Taken {
     Over,
     /// It broke off after its first byte.
     Broken(Aborted),
-    /// Its client has given it up: there is to be no answer.
+    /// Its client has cancelled it and expects no answer.
     Cancelled,
 }
 
 impl From<Running> for Watched {
-    /// A reply that ends with its connection only.
+    /// A reply that cannot be cancelled but by dropping it.
     fn from(running: Running) -> Self {
         Self { running: Some(running), ticket: None }
     }
 }
 
 impl Watched {
-    /// The next piece.
+    /// Polls for the next step.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Taken> {
         if self.ticket.as_ref().is_some_and(|ticket| ticket.is_cancelled(cx)) {
             self.cancel();
@@ -159,19 +160,19 @@ impl Watched {
         })
     }
 
-    /// The next piece.
+    /// The next step.
     pub async fn next(&mut self) -> Taken {
         poll_fn(|cx| self.poll(cx)).await
     }
 
-    /// Ends the call; its record says that the client did.
+    /// Cancels the call; its record names the client as the cause.
     pub fn cancel(&mut self) {
         if let Some(running) = self.running.take() {
             running.cancel();
         }
     }
 
-    /// What is left of the call when its last piece was taken; it can not be cancelled any more.
+    /// The rest of the call after its last piece; it cannot be cancelled any more.
     #[must_use]
     pub fn rest(mut self) -> Option<Running> {
         self.running.take()

@@ -1,45 +1,33 @@
-//! The initialize-based revisions over HTTP (MCP 2024-11-05 to 2025-11-25 §Transports): sessions,
-//! batches, the GET stream, and the answers to what upstreams asked.
+//! The initialize-based revisions over HTTP (MCP 2024-11-05 to 2025-11-25 §Transports): which session a request belongs
+//! to, and the answers to POST, GET and DELETE.
 
-use std::collections::VecDeque;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{ALLOW, HeaderName, HeaderValue};
+use http::header::{ALLOW, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 
 use crate::downstream::body::Body;
-use crate::downstream::events;
-use crate::downstream::http::{
-    ClientConnection, PROTOCOL_VERSION, Post, json, media, plain, reply, status,
-};
-use crate::downstream::in_flight::{Taken, Watched};
-use crate::downstream::listen;
+use crate::downstream::client_connection::{ClientConnection, Post};
+use crate::downstream::header_names::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID};
 use crate::downstream::replay::{EventId, StreamKind};
-use crate::downstream::session::{Opening, Session, Sessions, fresh_id};
+use crate::downstream::reply::reply;
+use crate::downstream::request_head::media;
+use crate::downstream::response::{invalid_request, json, plain, status};
+use crate::downstream::session::{Opening, Session, fresh_id};
 use crate::downstream::session_key::SessionKey;
+use crate::downstream::session_table::Sessions;
+use crate::downstream::{batch, get_stream, resume};
 use crate::mcp::capabilities::ClientCapabilities;
-use crate::mcp::headers;
-use crate::mcp::jsonrpc::{self, Code};
 use crate::mcp::revisions::{Era, LEGACY, MODERN, NEWEST_LEGACY};
-use crate::policy::Principal;
-use crate::proxy::Worker;
 use crate::proxy::caller::{Channel, Peer};
 use crate::proxy::client::Client;
-use crate::proxy::incoming::{self, Incoming, Received};
+use crate::proxy::dispatch;
+use crate::proxy::incoming;
+use crate::proxy::incoming::{Incoming, Received};
 use crate::proxy::reaction::{Initialize, Reaction};
-use crate::proxy::reply::{Aborted, Piece};
-use crate::proxy::{dispatch, render};
 
-/// Carries the session's id.
-pub(super) const SESSION_ID: HeaderName = HeaderName::from_static(headers::SESSION_ID);
-/// Carries the id of the last event that the client saw.
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static(headers::LAST_EVENT_ID);
-/// Messages of one batch.
-const MAX_BATCH: usize = 64;
-
-/// Why a request has no session: the status, and what to say.
+/// Why a request has no session: the status, and the text.
 type NoSession = (StatusCode, &'static str);
 
 /// Answers a POST whose body may be anything.
@@ -49,7 +37,7 @@ pub(super) async fn post(post: &Post<'_>, body: Bytes) -> Response<Body> {
         && let Ok(session) = find(post)
         && session.client.revision().has_batches()
     {
-        return many(post, &session, &body).await;
+        return batch::many(post, &session, &body).await;
     }
     match incoming::read(post.worker, &body) {
         Ok(incoming) => one(post, incoming).await,
@@ -72,18 +60,18 @@ pub(super) async fn one(post: &Post<'_>, incoming: Incoming) -> Response<Body> {
                         Err(error) => json(StatusCode::BAD_REQUEST, Body::from(error)),
                     }
                 }
-                Err((code, text)) => refuse(code, None, text),
+                Err((code, text)) => invalid_request(code, None, text),
             };
         }
     };
     let session = match find(post) {
         Ok(session) => session,
-        Err((code, text)) => return refuse(code, received.request.id.as_deref(), text),
+        Err((code, text)) => return invalid_request(code, received.request.id.as_deref(), text),
     };
     if received.request.id.is_some() {
         post.sessions.note_use(&session);
     }
-    let peer = peer(post, &session, post.channel);
+    let peer = post.peer(&session, post.channel);
     match dispatch::dispatch(post.worker, &peer, received) {
         Reaction::Noted => status(StatusCode::ACCEPTED),
         Reaction::Cancel(id) => {
@@ -97,33 +85,20 @@ pub(super) async fn one(post: &Post<'_>, incoming: Incoming) -> Response<Body> {
             let call = post.connection.in_flight.watch(session.owner(), &id, running);
             reply(post.worker, &id, Era::Legacy, Some(&session), call).await
         }
-        // Neither is of this era, nor comes out of it.
+        // Not of this era: `initialize` was handled above, `subscriptions/listen` is modern.
         Reaction::Initialize(_) | Reaction::Listen { .. } => status(StatusCode::NOT_FOUND),
     }
 }
 
-fn peer(post: &Post<'_>, session: &Session, channel: Channel) -> Peer {
-    let client = Arc::clone(&session.client);
-    // Whoever opened it, for as long as the request still proves as much.
-    let principal = match *session.principal() == post.principal {
-        true => post.principal.clone(),
-        false => Principal::Anonymous,
-    };
-    Peer { client, principal, endpoint: post.endpoint, channel, headers: None }
-}
-
-fn refuse(code: StatusCode, id: Option<&[u8]>, text: &str) -> Response<Body> {
-    json(code, Body::from(jsonrpc::error(id, Code::InvalidRequest, text)))
-}
-
-/// A client that has not introduced itself.
+/// A client that has not sent `initialize`.
 pub(super) fn anonymous_client(session_id: &str) -> Client {
     Client::new(session_id.into(), "", NEWEST_LEGACY, Era::Legacy, ClientCapabilities::default())
 }
 
 fn initialize(post: &Post<'_>, received: Received) -> Response<Body> {
     let client = Arc::new(anonymous_client(""));
-    let (principal, channel) = (post.principal.clone(), Channel::Answer);
+    let channel = Channel::Answer;
+    let principal = post.principal.clone();
     let peer = Peer { client, principal, endpoint: post.endpoint, channel, headers: None };
     match dispatch::dispatch(post.worker, &peer, received) {
         Reaction::Initialize(accepted) => open(post, accepted),
@@ -181,7 +156,7 @@ fn find(post: &Post<'_>) -> Result<Arc<Session>, NoSession> {
         "Mcp-Session-Id is missing: send initialize first and repeat the id it answers with",
     ))?;
     let session = remembered(sessions, connection, id, now_ms).ok_or(UNKNOWN)?;
-    // Answered as if there were no such session: its existence is not revealed.
+    // The same answer as for an unknown id, so that it does not reveal which sessions exist.
     if session.endpoint != endpoint || !session.belongs_to(head) {
         return Err(UNKNOWN);
     }
@@ -227,7 +202,7 @@ fn remembered(
     Some(session)
 }
 
-/// GET: a stream of what is unrelated to any request, or one that broke.
+/// GET: the stream of messages that belong to no request, or a broken stream that is resumed.
 pub(super) fn get(post: &Post<'_>) -> Response<Body> {
     if !media(&post.head.headers).event_stream {
         return plain(StatusCode::NOT_ACCEPTABLE, "Accept must include text/event-stream");
@@ -248,13 +223,13 @@ pub(super) fn get(post: &Post<'_>) -> Response<Body> {
     };
     post.sessions.note_use(&session);
     match seen {
-        Some(seen @ EventId { kind: StreamKind::Reply, .. }) => events::resumed(&session, seen)
+        Some(seen @ EventId { kind: StreamKind::Reply, .. }) => resume::resumed(&session, seen)
             .unwrap_or_else(|| {
                 let text = "Last-Event-ID: that stream is not kept any more";
                 plain(StatusCode::BAD_REQUEST, text)
             }),
         Some(EventId { kind: StreamKind::Standing, .. }) | None => {
-            listen::standing(post.worker, post.sessions, &session, seen)
+            get_stream::standing(post.worker, post.sessions, &session, seen)
         }
     }
 }
@@ -286,145 +261,69 @@ fn not_allowed() -> Response<Body> {
     response
 }
 
-/// What one message of a batch is answered with.
-enum Item {
-    Ready(Bytes),
-    Call(Bytes, Watched),
-}
+#[cfg(test)]
+mod tests {
+    use http::header::HeaderName;
 
-/// Answers a batch (MCP 2025-03-26): an array of responses, each begun when the one before has
-/// ended, so that a batch of large answers needs no more memory than one.
-async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) -> Response<Body> {
-    let invalid = |text: &str| refuse(StatusCode::BAD_REQUEST, None, text);
-    if let Err(problem) = incoming::check(post.worker, body) {
-        return invalid(&problem);
+    use super::*;
+    use crate::policy::Principal;
+
+    fn headers(lines: &[(HeaderName, &'static str)]) -> HeaderMap {
+        let lines =
+            lines.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value)));
+        let mut headers = HeaderMap::new();
+        lines.for_each(|(name, value)| {
+            headers.append(name, value);
+        });
+        headers
     }
-    let Some(messages) = jsonrpc::batch(body) else { return invalid("Invalid Request: no batch") };
-    if messages.is_empty() || messages.len() > MAX_BATCH {
-        return invalid(&format!("Invalid Request: a batch holds 1 to {MAX_BATCH} messages"));
+
+    #[test]
+    fn a_session_is_named_once() {
+        assert_eq!(session_id(&headers(&[])), Ok(None));
+        assert_eq!(session_id(&headers(&[(SESSION_ID, "x")])), Ok(Some("x")));
+        let twice = headers(&[(SESSION_ID, "x"), (SESSION_ID, "x")]);
+        assert_eq!(session_id(&twice).unwrap_err().0, StatusCode::BAD_REQUEST);
+        let mut foreign = headers(&[]);
+        foreign.insert(SESSION_ID, HeaderValue::from_bytes(b"\xff").unwrap());
+        assert_eq!(session_id(&foreign), Ok(Some("")), "no id of ours");
     }
-    post.sessions.note_use(session);
-    let peer = peer(post, session, Channel::Answer);
-    let mut items = VecDeque::new();
-    for message in messages {
-        let received = match incoming::read(post.worker, &message) {
-            Err(error) => {
-                items.push_back(Item::Ready(error));
-                continue;
-            }
-            Ok(Incoming::Response(response)) => {
-                let answered = incoming::respond(post.worker, &session.client, response).await;
-                items.extend(answered.err().map(Item::Ready));
-                continue;
-            }
-            Ok(Incoming::Request(received)) => received,
+
+    #[test]
+    fn get_and_delete_are_for_sessions_which_the_modern_era_has_not() {
+        let session = (SESSION_ID, "x");
+        assert!(has_session(&headers(&[session.clone()])));
+        assert!(has_session(&headers(&[session.clone(), (PROTOCOL_VERSION, NEWEST_LEGACY)])));
+        assert!(!has_session(&headers(&[session, (PROTOCOL_VERSION, MODERN)])));
+        assert!(!has_session(&headers(&[])));
+    }
+
+    #[test]
+    fn a_connection_remembers_the_session_it_used_last() {
+        let (sessions, connection) = (Sessions::default(), ClientConnection::default());
+        let open = |n: u8| {
+            let client = anonymous_client(&fresh_id([n; 16]));
+            let (endpoint, source) = (Default::default(), Default::default());
+            sessions
+                .open(
+                    Opening {
+                        client,
+                        endpoint,
+                        principal: Principal::Anonymous,
+                        key: SessionKey::default(),
+                        source,
+                    },
+                    0,
+                )
+                .unwrap()
         };
-        match dispatch::dispatch(post.worker, &peer, received) {
-            Reaction::Noted => {}
-            Reaction::Cancel(id) => {
-                session.cancel(&id);
-            }
-            Reaction::Answer(answer) | Reaction::Error(_, answer) => {
-                items.push_back(Item::Ready(answer));
-            }
-            Reaction::Call { id, running } => {
-                let call = post.connection.in_flight.watch(session.owner(), &id, running);
-                items.push_back(Item::Call(id, call));
-            }
-            Reaction::Initialize(_) => {
-                let text = "Invalid Request: initialize must not be part of a batch";
-                items.push_back(Item::Ready(jsonrpc::error(None, Code::InvalidRequest, text)));
-            }
-            Reaction::Listen { .. } => {}
-        }
-    }
-    if items.is_empty() {
-        return status(StatusCode::ACCEPTED);
-    }
-    let worker = Rc::clone(post.worker);
-    let batch = Batch { worker, items, out: VecDeque::new(), opened: false, begun: false };
-    let chunks = futures_util::stream::try_unfold(batch, |mut batch| async move {
-        Ok(batch.next().await?.map(|chunk| (chunk, batch)))
-    });
-    json(StatusCode::OK, Body::Stream(Box::pin(chunks)))
-}
-
-struct Batch {
-    worker: Rc<Worker>,
-    items: VecDeque<Item>,
-    out: VecDeque<Bytes>,
-    /// The array has begun.
-    opened: bool,
-    /// The answer of the first item has begun.
-    begun: bool,
-}
-
-impl Batch {
-    async fn next(&mut self) -> Result<Option<Bytes>, Aborted> {
-        loop {
-            if let Some(chunk) = self.out.pop_front() {
-                return Ok(Some(chunk));
-            }
-            let separator = if self.opened { "," } else { "[" };
-            match self.items.front_mut() {
-                None if self.opened => {
-                    self.opened = false;
-                    return Ok(Some(Bytes::from_static(b"]")));
-                }
-                None => return Ok(None),
-                Some(Item::Ready(answer)) => {
-                    self.out.extend([Bytes::from_static(separator.as_bytes()), answer.clone()]);
-                    self.opened = true;
-                    self.items.pop_front();
-                }
-                Some(Item::Call(id, call)) => {
-                    let first = |head: Bytes| [Bytes::from_static(separator.as_bytes()), head];
-                    let over = match call.next().await {
-                        Taken::Piece(Piece::Notification(_) | Piece::Request(_)) => false,
-                        Taken::Piece(Piece::Begin(member)) => {
-                            self.out.extend(first(render::head(id, member)));
-                            self.begun = true;
-                            false
-                        }
-                        Taken::Piece(Piece::Data(data)) => {
-                            self.out.extend(data);
-                            false
-                        }
-                        Taken::Piece(Piece::Whole(member, value)) => {
-                            self.out.extend(first(render::head(id, member)));
-                            self.out.extend(value);
-                            self.out.push_back(jsonrpc::TAIL);
-                            true
-                        }
-                        Taken::Piece(Piece::Refused(refusal)) => {
-                            let answer = refusal.mcp_response(Era::Legacy, id);
-                            self.out.extend(first(answer));
-                            true
-                        }
-                        Taken::Over => {
-                            self.out.push_back(jsonrpc::TAIL);
-                            true
-                        }
-                        Taken::Broken(aborted) => return Err(aborted),
-                        Taken::Cancelled if self.begun => {
-                            return Err(Aborted("the client cancelled the call".into()));
-                        }
-                        Taken::Cancelled => {
-                            let text = "the client cancelled the request";
-                            self.out.extend(first(jsonrpc::error(Some(id), Code::Internal, text)));
-                            true
-                        }
-                    };
-                    if over {
-                        (self.opened, self.begun) = (true, false);
-                        if let Some(Item::Call(_, call)) = self.items.pop_front()
-                            && let Some(rest) = call.rest()
-                        {
-                            self.worker.defer(rest);
-                        }
-                    }
-                }
-            }
-        }
+        let (one, two) = (open(1), open(2));
+        let find = |id: &str| remembered(&sessions, &connection, id, 1);
+        assert!(find("x").is_none());
+        assert!(find(one.id()).is_some_and(|found| Arc::ptr_eq(&found, &one)));
+        assert!(find(two.id()).is_some_and(|found| Arc::ptr_eq(&found, &two)));
+        assert!(find(one.id()).is_some_and(|found| Arc::ptr_eq(&found, &one)));
+        sessions.end(one.id());
+        assert!(find(one.id()).is_none(), "it has ended, whoever remembers it");
     }
 }

@@ -1,31 +1,32 @@
-//! What the event streams of one session have sent, for a client whose connection broke.
+//! The replay buffer: the events that the streams of one session have sent, for a client whose connection broke.
 //!
-//! A stream outlives its connections: its events are kept here, and whoever comes back with the
-//! id of the last event it saw gets what followed (MCP 2025-11-25 §Resumability). Bounded in
-//! streams, events and bytes, for a session and for all of them together: what is over is
-//! forgotten, oldest first. Large events are not kept at all. No clock, no socket.
+//! A stream outlives its connections: its events are kept here, and a client that resumes it with the
+//! id of the last event it received gets those that followed (MCP 2025-11-25 §Resumability). Bounded in
+//! streams, events and bytes, for a session and for all of them together: streams that have ended go
+//! first, then the oldest. Events above [`MAX_BYTES`] are not kept. No clock, no socket.
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
-/// Streams of a session that are remembered.
+/// Most streams of a session.
 pub const MAX_STREAMS: usize = 64;
-/// Events kept of one stream.
+/// Most events kept of one stream.
 pub const MAX_EVENTS: usize = 256;
-/// Bytes kept of one session; also the largest event that is kept.
+/// Most bytes kept of one session, and of one event: 512 KiB.
 pub const MAX_BYTES: usize = 512 * 1024;
-/// Bytes kept over all sessions: 64 MiB.
+/// Most bytes kept over all sessions: 64 MiB.
 pub const MAX_TOTAL_BYTES: usize = 64 * 1024 * 1024;
 
 /// What a stream belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamKind {
-    /// A client's GET: it goes on for ever.
+    /// A client's GET: it has no end.
     Standing,
     /// A client's POST: it ends with the answers.
     Reply,
@@ -76,7 +77,7 @@ pub struct ReplayStreams {
     /// Bytes kept over all sessions.
     total: Arc<AtomicUsize>,
     /// Wakes the connections that wait for an event, or for the end.
-    stirred: Notify,
+    waiters: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -94,33 +95,34 @@ struct Stream {
     last: u64,
     kept: VecDeque<(u64, Bytes)>,
     over: bool,
-    /// Counts the connections that took it up: only the last one goes on.
+    /// Counts the connections that resumed it: only the last one goes on.
     attached: u64,
 }
 
-/// What a connection that resumes a stream gets.
+/// What follows on a resumed stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// An event, framed, and its number.
+    /// The next event: its number, and its bytes as they were framed.
     Event(u64, Bytes),
-    /// Nothing yet.
+    /// Nothing yet: wait for [`ReplayStreams::notified`].
     Wait,
     /// The stream has ended, was forgotten, or went on to another connection.
     Over,
 }
 
 impl ReplayStreams {
-    /// None yet; `total` counts the bytes kept over all sessions.
+    /// No streams. `total` counts the bytes kept over all sessions.
     #[must_use]
     pub fn new(total: Arc<AtomicUsize>) -> Self {
-        Self { inner: Mutex::default(), total, stirred: Notify::new() }
+        Self { inner: Mutex::default(), total, waiters: Notify::new() }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
-    /// Begins a stream; its number. The oldest one makes room, if it is over or there is no other.
+    /// Begins a stream and returns its number. Among [`MAX_STREAMS`] the oldest that has ended makes room, or the
+    /// oldest of all if none has.
     pub fn begin(&self, kind: StreamKind) -> u64 {
         let mut inner = self.inner();
         if inner.streams.len() >= MAX_STREAMS {
@@ -143,7 +145,7 @@ impl ReplayStreams {
         number
     }
 
-    /// The number of a stream's next event.
+    /// Takes the number of a stream's next event; 0 if the stream is not known any more.
     pub fn number(&self, stream: u64) -> u64 {
         let mut inner = self.inner();
         let Some(stream) = inner.find(stream) else { return 0 };
@@ -151,7 +153,7 @@ impl ReplayStreams {
         stream.last
     }
 
-    /// Keeps an event, framed. Older ones of the session make room.
+    /// Keeps an event as it was framed. Older ones of the session make room; it is dropped where there is none.
     pub fn keep(&self, stream: u64, event: u64, framed: Bytes) {
         let mut inner = self.inner();
         let size = framed.len();
@@ -181,18 +183,18 @@ impl ReplayStreams {
             self.give_back(&mut inner, gone.len());
         }
         drop(inner);
-        self.stir();
+        self.notify();
     }
 
-    /// The stream has had its last event.
+    /// Notes that a stream has had its last event.
     pub fn finish(&self, stream: u64) {
         if let Some(stream) = self.inner().find(stream) {
             stream.over = true;
         }
-        self.stir();
+        self.notify();
     }
 
-    /// Takes a stream up on another connection, of which this is the number; `None` if the stream
+    /// Resumes a stream on another connection, of which this is the number; `None` if the stream
     /// is not known, or not any more.
     #[must_use]
     pub fn attach(&self, kind: StreamKind, stream: u64) -> Option<u64> {
@@ -201,7 +203,7 @@ impl ReplayStreams {
         stream.attached += 1;
         let attached = stream.attached;
         drop(inner);
-        self.stir();
+        self.notify();
         Some(attached)
     }
 
@@ -220,13 +222,14 @@ impl ReplayStreams {
     }
 
     /// Wakes every waiter, to check its condition again.
-    pub fn stir(&self) {
-        self.stirred.notify_waiters();
+    pub fn notify(&self) {
+        self.waiters.notify_waiters();
     }
 
-    /// What [`ReplayStreams::stir`] wakes: to be made before the look that leads to waiting.
-    pub fn stirred(&self) -> tokio::sync::futures::Notified<'_> {
-        self.stirred.notified()
+    /// Ends when [`ReplayStreams::notify`] is called. To be created before the condition is checked, so that no call is
+    /// missed between the check and the wait.
+    pub fn notified(&self) -> tokio::sync::futures::Notified<'_> {
+        self.waiters.notified()
     }
 
     fn give_back(&self, inner: &mut Inner, bytes: usize) {

@@ -1,38 +1,25 @@
-//! On whose behalf a session was opened: the API key that came with `initialize`, if one did.
+//! The API key that a session is bound to: the one that came with `initialize`, if any did.
 //!
-//! Keeps a hash, never the key. Whether a key is *valid* is not known here: that was checked before.
+//! Keeps a hash, never the key. Whether a key is valid was checked before.
 
-use http::header::AUTHORIZATION;
 use http::request::Parts;
 use subtle::ConstantTimeEq;
 
-/// The headers a key may stand in.
-const API_KEY: http::HeaderName = http::HeaderName::from_static("x-api-key");
+use crate::downstream::api_key;
 
-/// The key that a session belongs to; no other may use it.
+/// The key that a session is bound to, as a hash; `None` if it was opened without one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionKey(Option<[u8; 32]>);
 
 impl SessionKey {
-    /// The key of a request.
+    /// The key of a request: the first that it brings.
     #[must_use]
     pub fn of(head: &Parts) -> Self {
-        let bearer = |value: &http::HeaderValue| {
-            let (scheme, token) = value.as_bytes().split_at_checked("bearer ".len())?;
-            scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii().to_vec())
-        };
-        let query = head.uri.query().unwrap_or_default().split('&');
-        let key = (head.headers.get(&API_KEY).map(|value| value.as_bytes().to_vec()))
-            .or_else(|| head.headers.get(AUTHORIZATION).and_then(bearer))
-            .or_else(|| {
-                let pair = query.filter_map(|pair| pair.split_once('='));
-                let key = pair.filter(|(name, _)| *name == "apikey").map(|(_, key)| key);
-                key.map(|key| percent_encoding::percent_decode_str(key).collect()).next()
-            });
+        let key = api_key::keys(&head.headers, head.uri.query()).next();
         Self(key.map(|key| *blake3::hash(&key).as_bytes()))
     }
 
-    /// True if `head` brings what this one brought; always, if that was nothing.
+    /// True if the request's key is this one, or there is none to compare with. In constant time.
     #[must_use]
     pub fn is(&self, head: &Parts) -> bool {
         match &self.0 {

@@ -3,7 +3,7 @@
 //! One message a line in both directions. Only complete messages are written, and a raw newline
 //! between tokens of an upstream's answer becomes a space
 //! ([streaming](crate::reference::requirements#holding-and-streaming)). Calls run side by side;
-//! their replies leave in the order they are complete, what comes before them when it comes.
+//! each reply leaves when it is complete, the notifications of its call at once.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,11 +13,12 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::downstream::change_notifications::{legacy_notification, notices};
 use crate::downstream::in_flight::{InFlight, Owner, Taken, Watched};
 use crate::downstream::legacy::anonymous_client;
-use crate::downstream::lines::Lines;
-use crate::downstream::listen::{self, Subscription};
-use crate::downstream::modern;
+use crate::downstream::modern_client;
+use crate::downstream::subscription::Subscription;
+use crate::io::line_reader::LineReader;
 use crate::mcp::jsonrpc::{self, Code};
 use crate::mcp::message::Response;
 use crate::mcp::revisions::Era;
@@ -32,18 +33,18 @@ use crate::proxy::{dispatch, render};
 use crate::wire::lines::one_line;
 use crate::wire::splice::Splice;
 
-/// Calls of one client under way at once; further lines wait in the pipe.
+/// Most calls of one client in flight; further lines wait in the pipe.
 pub const MAX_CALLS: usize = 256;
-/// Replies waiting for the client to read them.
+/// Most replies that wait for the client to read them.
 const REPLY_QUEUE: usize = 64;
-/// Answers of the client on their way to servers at once; further lines wait in the pipe.
+/// Most answers of the client on their way to servers; further lines wait in the pipe.
 const MAX_ANSWERS: usize = 64;
-/// Subscriptions of one client at once.
+/// Most subscriptions of one client.
 const MAX_SUBSCRIPTIONS: usize = 32;
-/// The session's id in records: there is one for each pipe.
+/// The session id in records of calls over a pipe.
 const SESSION_ID: &str = "stdio";
 
-/// Serves one client until it closes its end, then lets the calls under way finish.
+/// Serves one client until it closes its end, then lets the calls in flight finish.
 ///
 /// # Errors
 ///
@@ -66,7 +67,7 @@ where
         listeners: JoinSet::new(),
         draining: watch::Sender::new(false),
     };
-    let mut lines = Lines::new(input);
+    let mut lines = LineReader::new(input);
     while let Some(line) = lines.next().await? {
         match line {
             Ok(line) => client.take_line(line).await,
@@ -87,15 +88,15 @@ where
 
 struct Pipe {
     worker: Rc<Worker>,
-    /// Who speaks the initialize-based revisions here; a modern request names its own.
+    /// The client as `initialize` described it; a modern request describes its own.
     client: Arc<Client>,
     replies: mpsc::Sender<Splice>,
     calls: JoinSet<()>,
-    /// What the client answers to servers: one that does not read holds no other line up.
+    /// The client's answers on their way to servers, so that a slow server delays no other line.
     answers: JoinSet<()>,
     in_flight: Arc<InFlight>,
     subscriptions: JoinSet<()>,
-    /// What tells a legacy client of changes.
+    /// The task that notifies a legacy client of changes.
     listeners: JoinSet<()>,
     /// The client has closed its end.
     draining: watch::Sender<bool>,
@@ -130,7 +131,7 @@ impl Pipe {
             Ok(Incoming::Response(response)) => return self.respond(response).await,
             Err(error) => return self.send(error).await,
         };
-        let client = match modern::piped(&received) {
+        let client = match modern_client::piped(&received.request) {
             None => Arc::clone(&self.client),
             Some(Ok(client)) => Arc::new(client),
             Some(Err(refused)) => {
@@ -162,7 +163,7 @@ impl Pipe {
                 let call = self.in_flight.watch(Owner::PIPE, &id, running);
                 self.calls.spawn_local(self.worker.ending.clone().attend(async move {
                     if let Some(message) = complete(era, &id, call, &replies).await {
-                        // The client is gone when nobody takes it; there is no one to tell.
+                        // It fails only when the client is gone.
                         let _ = replies.send(message).await;
                     }
                 }));
@@ -176,7 +177,7 @@ impl Pipe {
         }
     }
 
-    /// Hands the client's answer to the server that asked, beside the lines that follow.
+    /// Hands the client's answer to the server that asked, while further lines are read.
     async fn respond(&mut self, response: Response) {
         while self.answers.try_join_next().is_some() {}
         while self.answers.len() >= MAX_ANSWERS {
@@ -196,26 +197,26 @@ impl Pipe {
         let id = SESSION_ID.into();
         self.client =
             Arc::new(Client::new(id, &client_name, version, Era::Legacy, client_capabilities));
-        // There is but one stream: it is told everything until it asks for less.
+        // A pipe has one stream, so every level goes there until the client asks for less.
         self.client.set_level(Level::Debug);
         self.send(answer).await;
-        // Whoever introduces itself again is told once.
+        // A client that initializes again is notified once, not twice.
         self.listeners.abort_all();
         let (client, replies) = (Arc::clone(&self.client), self.replies.clone());
         let mut receiver = self.worker.proxy.catalog.notices();
         let mut aside = client.listen();
         self.listeners.spawn_local(async move {
             loop {
-                let notices = tokio::select! {
-                    notices = listen::notices(&mut receiver) => notices,
+                let changes = tokio::select! {
+                    changes = notices(&mut receiver) => changes,
                     Some(message) = aside.recv() => {
                         let _ = replies.send(Splice::from(one_line(message))).await;
                         continue;
                     }
                 };
-                for notice in notices {
-                    let told = listen::told(&client, Endpoint::Search, &notice);
-                    if let Some(message) = told {
+                for notice in changes {
+                    let message = legacy_notification(&client, Endpoint::Search, &notice);
+                    if let Some(message) = message {
                         let _ = replies.send(Splice::from(message)).await;
                     }
                 }
@@ -223,14 +224,14 @@ impl Pipe {
         });
     }
 
-    /// Sends what a subscription tells until the client gives it up or closes its end.
+    /// Sends a subscription's messages until the client cancels it or closes its end.
     async fn listen(&mut self, id: &Bytes, mut subscription: Subscription) {
         while self.subscriptions.try_join_next().is_some() {}
         if self.subscriptions.len() >= MAX_SUBSCRIPTIONS {
             let text = format!("{MAX_SUBSCRIPTIONS} subscriptions are open: cancel one first");
             return self.send(jsonrpc::error(Some(id), Code::Internal, &text)).await;
         }
-        // A call that never answers by itself: so it is cancelled like any other.
+        // Entered as a call that never answers, so that it is cancelled like any other.
         let mut until =
             self.in_flight.watch(Owner::PIPE, id, Running::new(|_| std::future::pending()));
         let replies = self.replies.clone();
@@ -281,7 +282,7 @@ async fn complete(
             Taken::Piece(Piece::Refused(refusal)) => {
                 return Some(Splice::from(refusal.mcp_response(era, id)));
             }
-            // Nothing of it has been written, so the client can still be told.
+            // Nothing of it was written yet, so that an error can take its place.
             Taken::Broken(aborted) => return broken(&aborted.to_string()),
             Taken::Over => {
                 message.push(jsonrpc::TAIL);

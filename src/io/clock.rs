@@ -1,4 +1,4 @@
-//! The time, read once where it is needed exactly, and used again where it need not be.
+//! The monotonic clock: read where the time is needed exactly, remembered for where it need not be.
 //!
 //! A call is measured by a few readings. What else it needs the time for are limits of many
 //! seconds, for which the last of those does: a reading costs as much as a lookup in a table, and

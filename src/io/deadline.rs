@@ -1,4 +1,4 @@
-//! What time something has, and a deadline that costs nothing while it moves away.
+//! Deadlines: the time that several steps have together, and a timer that costs nothing while its deadline moves away.
 //!
 //! A connection waits for something nearly all the time, each time until another moment. Setting a
 //! timer of the runtime for each wait costs more than the wait is worth, so one timer is kept, and
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use tokio::time::{Sleep, sleep_until};
 
-/// The time that all steps of one thing have together.
+/// The time that several steps of one operation have together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowance {
-    /// All of it, as it is told.
+    /// All of it, for messages.
     pub whole: Duration,
     /// When it is used up.
     pub until: Instant,
@@ -38,7 +38,7 @@ impl Allowance {
 pub struct Deadline {
     /// Made at the first wait.
     sleep: Option<Pin<Box<Sleep>>>,
-    /// Who is woken when it fires: the same task, asking again, need not be entered again.
+    /// The task that is woken when it fires: one that is registered already need not be again.
     waker: Option<Waker>,
 }
 

@@ -1,26 +1,32 @@
-//! A client's socket that gives up on a client who does not read.
+//! The time limit of writes: a client's socket that gives up on a client who does not read.
 //!
 //! While a reply cannot be written nothing else of its call runs: it keeps its upstream's answer,
 //! its place under `max_concurrent` and its memory. So a write that makes no progress for a named
-//! time ends the connection. Reading is not its affair.
+//! time ends the connection. Reads have no limit here.
+//!
+//! Why no library: hyper and tower-http limit heads and bodies, not writes. `tokio-io-timeout` does this, but holds a
+//! timer for reads and one for writes in each stream, whether it ever waits or not, and so cannot be moved without a box
+//! of its own, and it sets the timer again after each wait. Here an idle connection has no timer at all, and what waits
+//! uses the one of [`Deadline`].
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, Sleep};
+
+use crate::io::deadline::Deadline;
 
 /// A stream whose writes fail with `TimedOut` after `limit` without progress.
 #[derive(Debug)]
 pub struct WriteTimeout<S> {
     stream: S,
     limit: Duration,
-    /// Made when a write first waits, and kept; set anew for each wait.
-    timer: Option<Pin<Box<Sleep>>>,
-    waiting: bool,
+    timer: Deadline,
+    /// When the write that waits fails; `None` while none waits.
+    fails_at: Option<Instant>,
     /// What was read already, to be read once more.
     unread: Bytes,
 }
@@ -28,7 +34,7 @@ pub struct WriteTimeout<S> {
 impl<S> WriteTimeout<S> {
     /// A write that waits fails `limit` after it began to wait.
     pub fn new(stream: S, limit: Duration) -> Self {
-        Self { stream, limit, timer: None, waiting: false, unread: Bytes::new() }
+        Self { stream, limit, timer: Deadline::default(), fails_at: None, unread: Bytes::new() }
     }
 
     /// The stream itself.
@@ -41,22 +47,18 @@ impl<S> WriteTimeout<S> {
         self.unread = bytes;
     }
 
-    /// Passes a write's outcome on; while it waits, the time runs.
+    /// Passes a write's outcome on, or fails it once it has waited for `limit`.
     fn watch<T>(
         &mut self,
         cx: &mut Context<'_>,
         outcome: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if outcome.is_ready() {
-            self.waiting = false;
+            self.fails_at = None;
             return outcome;
         }
-        let deadline = Instant::now() + self.limit;
-        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
-        if !std::mem::replace(&mut self.waiting, true) {
-            timer.as_mut().reset(deadline);
-        }
-        ready!(timer.as_mut().poll(cx));
+        let fails_at = *self.fails_at.get_or_insert_with(|| Instant::now() + self.limit);
+        ready!(self.timer.poll_until(cx, fails_at));
         let text = format!("the client took nothing for {:?}", self.limit);
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, text)))
     }

@@ -26,7 +26,7 @@ use crate::activity::{Activity, StoreError, Writer};
 use crate::api;
 use crate::catalog::{self, Catalog};
 use crate::config::Config;
-use crate::downstream::session::Sessions;
+use crate::downstream::session_table::Sessions;
 use crate::os::descriptors;
 use crate::policy::host_check::BadEntry;
 use crate::proxy::dropped_members::DroppedMembers;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::api;
-use crate::downstream::session::Sessions;
+use crate::downstream::session_table::Sessions;
 use crate::io::clock;
 use crate::proxy::Proxy;
 

@@ -24,7 +24,7 @@ use super::connection_limit::ConnectionSlot;
 use super::fast_path::{End, FastPath, HEADER_TIMEOUT};
 use super::route::route;
 use super::tracked_socket::{TrackedBody, TrackedSocket};
-use crate::api;
+use crate::downstream::api_key;
 use crate::downstream::http::{self as mcp, ClientConnection};
 use crate::io::write_timeout::WriteTimeout;
 use crate::proxy::Worker;
@@ -102,7 +102,7 @@ async fn fast_path(
         let settings = worker.settings();
         let access = &settings.access;
         // A head that is the same again has the same principal.
-        connection.principal.replace(api::mcp_principal(access, &head.headers, &head.uri)?);
+        connection.principal.replace(api_key::mcp_principal(access, &head.headers, &head.uri)?);
         let admitted = access.host_check.check(&head.headers, None).is_ok();
         admitted.then_some(settings)
     };

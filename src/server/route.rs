@@ -6,6 +6,7 @@ use http::{Request, Response};
 
 use super::app_state::AppState;
 use crate::api;
+use crate::downstream::api_key;
 use crate::downstream::body::Body;
 use crate::downstream::http::{self as mcp, ClientConnection};
 use crate::page;
@@ -35,7 +36,7 @@ where
             api::ConnectionInfo { local: connection.came_to.get(), source: connection.source };
         return api::handle(&shared.api, worker, info, request).await;
     }
-    let Some(principal) = api::mcp_principal(access, request.headers(), request.uri()) else {
+    let Some(principal) = api_key::mcp_principal(access, request.headers(), request.uri()) else {
         return api::unauthorized();
     };
     connection.principal.replace(principal);

@@ -14,7 +14,7 @@ use super::walk;
 const CIRCLES: &[(&[&str], &str)] = &[];
 
 /// Rooms that are not untied yet.
-const KNOTTED: &[&str] = &["activity", "downstream", "intent", "proxy", "upstream"];
+const KNOTTED: &[&str] = &["activity", "intent", "proxy", "upstream"];
 
 /// Re-exports are followed this far.
 const MAX_HOPS: usize = 8;

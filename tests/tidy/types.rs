@@ -13,7 +13,7 @@ const TWICE: &[(&str, &str)] = &[
     ),
     (
         "twins, the same of two framings, transports or faces, each said with its module",
-        "Decoder Endpoint Exchange Item Known Line Reply Session Shared Unreadable",
+        "Decoder Endpoint Exchange Item Line Session Shared Unreadable",
     ),
     ("a command of ours as it is typed, beside one that a text quotes", "Command"),
     ("one thing at two stages: as written and as read, as kept and as shown", "Body Live Target"),

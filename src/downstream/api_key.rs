@@ -1,4 +1,6 @@
-//! Who makes a request, by the API key: where a request may carry it, and the comparison that leaks no time. Pure.
+//! The API key of a request: where it may stand, the comparison that leaks no time, and who makes the request. Pure.
+
+use std::borrow::Cow;
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Uri};
@@ -8,10 +10,10 @@ use subtle::ConstantTimeEq;
 use crate::policy::{AccessSettings, Principal};
 
 /// The header that carries a key.
-pub(super) const HEADER: &str = "x-api-key";
+pub const HEADER: &str = "x-api-key";
 
 /// The query parameter that carries a key.
-pub(super) const QUERY_PARAMETER: &str = "apikey";
+pub const QUERY_PARAMETER: &str = "apikey";
 
 /// On whose behalf a request is made: the admin's, when it carries the API key.
 #[must_use]
@@ -36,9 +38,11 @@ pub fn mcp_principal(
     }
 }
 
-/// True when one of the places a key may stand in holds `key`: `X-API-Key`,
-/// `Authorization: Bearer`, `?apikey=`. An empty `key` lets nobody in.
-fn knows_key(headers: &HeaderMap, query: Option<&str>, key: &str) -> bool {
+/// What a request brings as keys, valid or not: `X-API-Key`, then `Authorization: Bearer`, then `?apikey=`.
+pub fn keys<'a>(
+    headers: &'a HeaderMap,
+    query: Option<&'a str>,
+) -> impl Iterator<Item = Cow<'a, [u8]>> {
     let own = headers.get_all(HEADER).iter().map(http::HeaderValue::as_bytes);
     let bearer = headers.get_all(AUTHORIZATION).iter().filter_map(|value| {
         let (scheme, token) = value.as_bytes().split_at_checked("bearer ".len())?;
@@ -46,12 +50,17 @@ fn knows_key(headers: &HeaderMap, query: Option<&str>, key: &str) -> bool {
     });
     let in_query = query.unwrap_or_default().split('&').filter_map(|pair| {
         let (name, value) = pair.split_once('=')?;
-        (name == QUERY_PARAMETER).then(|| percent_decode_str(value).collect::<Vec<u8>>())
+        (name == QUERY_PARAMETER).then(|| Cow::from(percent_decode_str(value)))
     });
-    let equal = |given: &[u8]| bool::from(given.ct_eq(key.as_bytes()));
-    // Every place is looked at, so that time does not tell where the key was wrong.
-    let known = own.chain(bearer).map(equal).fold(false, |known, this| known | this);
-    let known = in_query.fold(known, |known, given| known | equal(&given));
+    own.chain(bearer).map(Cow::Borrowed).chain(in_query)
+}
+
+/// True when one of the [`keys`] of a request is `key`. An empty `key` lets nobody in.
+fn knows_key(headers: &HeaderMap, query: Option<&str>, key: &str) -> bool {
+    // Every key is compared, so that time does not tell which was wrong.
+    let known = keys(headers, query)
+        .map(|given| bool::from(given.ct_eq(key.as_bytes())))
+        .fold(false, |known, this| known | this);
     known && !key.is_empty()
 }
 
@@ -90,5 +99,15 @@ mod tests {
         assert!(!knows_key(&headers("authorization", &format!("Basic {KEY}")), None, KEY));
         assert!(!knows_key(&none, Some(&format!("xapikey={KEY}")), KEY));
         assert!(!knows_key(&headers("x-api-key", ""), Some("apikey="), ""));
+    }
+
+    #[test]
+    fn keys_come_in_the_order_of_their_places() {
+        let mut headers = headers("authorization", "Bearer b");
+        headers.append(AUTHORIZATION, "Basic x".parse().unwrap());
+        headers.append(HEADER, "a".parse().unwrap());
+        let found: Vec<_> = keys(&headers, Some("apikey=c%20d&apikey=e")).collect();
+        assert_eq!(found, [&b"a"[..], b"b", b"c d", b"e"]);
+        assert_eq!(keys(&HeaderMap::new(), Some("apikey")).count(), 0);
     }
 }

@@ -1,6 +1,6 @@
 //! A client's pipe, line by line: what `mcpproxy stdio` reads, with or without a running server.
 //!
-//! Lines are not interpreted here.
+//! Memory is bounded by the longest line. Lines are not interpreted here.
 
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -14,14 +14,14 @@ const READ_BYTES: usize = 64 * 1024;
 
 /// The client's input, line by line.
 #[derive(Debug)]
-pub struct Lines<R> {
+pub struct LineReader<R> {
     input: R,
     decoder: Decoder,
     line: BytesMut,
     ended: bool,
 }
 
-impl<R: AsyncRead + Unpin> Lines<R> {
+impl<R: AsyncRead + Unpin> LineReader<R> {
     /// Reads `input` from its start.
     #[must_use]
     pub fn new(input: R) -> Self {
@@ -73,7 +73,7 @@ mod tests {
     #[tokio::test]
     async fn lines_come_whole_blank_ones_not_at_all_and_the_last_needs_no_end() {
         let input: &[u8] = b"{\"a\":1}\r\n\n  \n{\"b\":2}\n{\"c\":3}";
-        let mut lines = Lines::new(input);
+        let mut lines = LineReader::new(input);
         let mut seen = Vec::new();
         while let Some(line) = lines.next().await.unwrap() {
             seen.push(line.unwrap());
@@ -85,7 +85,7 @@ mod tests {
     async fn a_line_that_is_too_long_is_told_once_and_the_next_is_read() {
         let mut input = vec![b'x'; MAX_LINE_BYTES + 1];
         input.extend_from_slice(b"\n{}\n");
-        let mut lines = Lines::new(&input[..]);
+        let mut lines = LineReader::new(&input[..]);
         assert!(lines.next().await.unwrap().unwrap().is_err());
         assert_eq!(lines.next().await.unwrap().unwrap().unwrap(), "{}");
         assert!(lines.next().await.unwrap().is_none());

@@ -1,24 +1,21 @@
 //! A reply as an event stream: what comes before the answer, and the answer, each one event.
 //!
 //! In the legacy era events have ids and are kept as long as there is room for them, and the call
-//! goes on when the connection breaks: whoever takes the stream up again gets the rest. In the
+//! goes on when the connection breaks: a client that resumes the stream gets the rest. In the
 //! modern era the stream is the call, and both end together.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::stream;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderValue, Response, StatusCode};
+use http::Response;
 
 use crate::downstream::body::Body;
+use crate::downstream::event_stream::{COMMENT, KEEP_ALIVE, response};
 use crate::downstream::in_flight::{Taken, Watched};
-use crate::downstream::replay::{EventId, MAX_BYTES, Next, StreamKind};
+use crate::downstream::replay::{EventId, MAX_BYTES, StreamKind};
 use crate::downstream::session::Session;
-use crate::mcp::headers;
 use crate::mcp::jsonrpc::{self, Code};
 use crate::mcp::revisions::Era;
 use crate::proxy::Worker;
@@ -26,44 +23,10 @@ use crate::proxy::render;
 use crate::proxy::reply::{Aborted, Piece};
 use crate::wire::sse::Encoder;
 
-/// How often a stream without events shows that it is alive.
-pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// A comment: it carries nothing.
-pub(super) const COMMENT: Bytes = Bytes::from_static(b":\n\n");
-
-/// An answer that is an event stream. `next` is asked until it says that there is no more.
-pub(super) fn response<S, F>(state: S, next: F) -> Response<Body>
-where
-    S: 'static,
-    F: AsyncFn(&mut S) -> Result<Option<Bytes>, Aborted> + 'static,
-{
-    let next = Rc::new(next);
-    let chunks = stream::try_unfold(state, move |mut state| {
-        let next = Rc::clone(&next);
-        async move { Ok(next(&mut state).await?.map(|chunk| (chunk, state))) }
-    });
-    let mut response = Response::new(Body::Stream(Box::pin(chunks)));
-    *response.status_mut() = StatusCode::OK;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(headers::BUFFERING, HeaderValue::from_static("no"));
-    response
-}
-
-/// One message as an event without an id.
-pub(super) fn event(message: &Bytes) -> Bytes {
-    let mut encoder = Encoder::new();
-    let mut framed = Vec::with_capacity(message.len() + 16);
-    encoder.data(message.clone(), |part| framed.extend_from_slice(&part));
-    framed.extend_from_slice(&encoder.end());
-    framed.into()
-}
-
-/// The rest of a reply, as events.
-pub(super) struct Reply {
+/// The rest of a reply, as events. Dropped before its end, it lets a call of a session go on unattended.
+pub(super) struct ReplyStream {
     worker: Rc<Worker>,
-    /// `None` once it is over.
+    /// `None` once it has ended.
     call: Option<Watched>,
     framer: Framer,
     out: VecDeque<Bytes>,
@@ -74,14 +37,14 @@ struct Framer {
     id: Bytes,
     era: Era,
     encoder: Encoder,
-    /// Where events are kept, in the legacy era.
-    line: Option<Line>,
+    /// Where events are kept: in sessions, which the modern era has not.
+    line: Option<KeptEvents>,
     /// Inside the event of the answer.
     inside: bool,
 }
 
 /// A kept stream of a session, and the event that is being written.
-struct Line {
+struct KeptEvents {
     session: Arc<Session>,
     stream: u64,
     event: u64,
@@ -90,14 +53,14 @@ struct Line {
     bytes: usize,
 }
 
-/// What a piece was to a stream.
+/// Whether a piece was the last of its stream.
 #[derive(PartialEq, Eq)]
 enum Was {
     Middle,
     Last,
 }
 
-impl Reply {
+impl ReplyStream {
     /// Answers the request `id` with what `call` goes on to say after `first`.
     pub(super) fn respond(
         worker: &Rc<Worker>,
@@ -107,7 +70,7 @@ impl Reply {
         first: Piece,
         call: Watched,
     ) -> Response<Body> {
-        let line = session.map(Line::begin);
+        let line = session.map(KeptEvents::begin);
         let framer = Framer { id: id.clone(), era, encoder: Encoder::new(), line, inside: false };
         let mut reply =
             Self { worker: Rc::clone(worker), call: Some(call), framer, out: VecDeque::new() };
@@ -150,9 +113,9 @@ impl Reply {
     }
 }
 
-impl Drop for Reply {
-    /// The connection broke. In the legacy era that ends no call (MCP 2025-11-25 §Sending
-    /// Messages): it goes on, and what it says is kept.
+impl Drop for ReplyStream {
+    /// The connection broke. In the legacy era that cancels no call (MCP 2025-11-25 §Sending
+    /// Messages): it goes on, and its events are kept.
     fn drop(&mut self) {
         let (Some(call), Some(line)) = (self.call.take(), self.framer.line.take()) else { return };
         let framer = Framer {
@@ -174,11 +137,11 @@ async fn unattended(mut call: Watched, mut framer: Framer) {
     loop {
         let ended = async {
             loop {
-                let stirred = session.streams.stirred();
+                let notified = session.streams.notified();
                 if session.has_ended() {
                     return;
                 }
-                stirred.await;
+                notified.await;
             }
         };
         let taken = tokio::select! {
@@ -302,7 +265,7 @@ impl Framer {
         self.over();
     }
 
-    /// An error in the place of the answer, for whoever takes the stream up again.
+    /// Keeps an error in the place of the answer, for a client that resumes the stream.
     fn refuse(&mut self, text: &str) {
         let mut unsent = VecDeque::new();
         self.encoder = Encoder::new();
@@ -316,7 +279,7 @@ impl Framer {
     }
 }
 
-impl Line {
+impl KeptEvents {
     fn begin(session: &Arc<Session>) -> Self {
         let stream = session.streams.begin(StreamKind::Reply);
         Self { session: Arc::clone(session), stream, event: 0, parts: None, bytes: 0 }
@@ -347,35 +310,105 @@ impl Line {
     }
 }
 
-/// A reply's stream, taken up again behind the event that the client saw last; `None` if it is not
-/// known, or not any more.
-pub(super) fn resumed(session: &Arc<Session>, seen: EventId) -> Option<Response<Body>> {
-    struct Resumed {
-        session: Arc<Session>,
-        stream: u64,
-        attached: u64,
-        after: u64,
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::downstream::replay::Next;
+    use crate::downstream::session::tests::alone;
+    use crate::output::AnswerMember;
+    use crate::proxy::refusal::{Refusal, RefusalKind};
+    use crate::wire::splice::Splice;
+
+    const PROGRESS: &[u8] = br#"{"method":"notifications/progress"}"#;
+
+    fn framer(line: Option<KeptEvents>, era: Era) -> Framer {
+        let (id, encoder) = (Bytes::from_static(b"1"), Encoder::new());
+        Framer { id, era, encoder, line, inside: false }
     }
-    let attached = session.streams.attach(StreamKind::Reply, seen.stream)?;
-    let session = Arc::clone(session);
-    let state = Resumed { session, stream: seen.stream, attached, after: seen.event };
-    Some(response(state, async |state| {
-        loop {
-            let streams = &state.session.streams;
-            let stirred = streams.stirred();
-            match streams.next(state.stream, state.attached, state.after) {
-                _ if state.session.has_ended() => return Ok(None),
-                Next::Over => return Ok(None),
-                Next::Event(number, framed) => {
-                    state.after = number;
-                    return Ok(Some(framed));
-                }
-                Next::Wait => {}
-            }
-            tokio::select! {
-                () = stirred => {}
-                () = tokio::time::sleep(KEEP_ALIVE) => return Ok(Some(COMMENT)),
-            }
+
+    fn text(out: &mut VecDeque<Bytes>) -> String {
+        let bytes: Vec<u8> = out.drain(..).flatten().collect();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    /// The events that a client gets who comes back without having seen any.
+    fn kept(session: &Session) -> Vec<String> {
+        let attached = session.streams.attach(StreamKind::Reply, 0).unwrap();
+        let (mut events, mut after) = (Vec::new(), 0);
+        while let Next::Event(number, event) = session.streams.next(0, attached, after) {
+            events.push(String::from_utf8(event.to_vec()).unwrap());
+            after = number;
         }
-    }))
+        events
+    }
+
+    #[test]
+    fn in_a_session_each_event_has_an_id_and_is_kept_as_it_was_sent() {
+        let session = alone();
+        let mut framer = framer(Some(KeptEvents::begin(&session)), Era::Legacy);
+        let mut out = VecDeque::new();
+        let before = Piece::Notification(Bytes::from_static(PROGRESS));
+        assert!(framer.piece(before, &mut out) == Was::Middle);
+        let first = text(&mut out);
+        assert_eq!(first, "id: r0-1\ndata: {\"method\":\"notifications/progress\"}\n\n");
+        assert!(framer.piece(Piece::Begin(AnswerMember::Result), &mut out) == Was::Middle);
+        assert!(framer.inside, "nothing else comes into this event");
+        for part in ["{\"a\":", "1}"] {
+            let data = Piece::Data(Splice::from(Bytes::from(part)));
+            assert!(framer.piece(data, &mut out) == Was::Middle);
+        }
+        framer.close(&mut out);
+        let second = text(&mut out);
+        let answer = r#"{"jsonrpc":"2.0","id":1,"result":{"a":1}}"#;
+        assert_eq!(second, format!("id: r0-2\ndata: {answer}\n\n"));
+        framer.over();
+        assert_eq!(kept(&session), [first, second]);
+    }
+
+    #[test]
+    fn without_a_session_events_have_no_ids() {
+        let mut framer = framer(None, Era::Modern);
+        let mut out = VecDeque::new();
+        let whole = Piece::Whole(AnswerMember::Error, Splice::from(Bytes::from_static(b"{}")));
+        assert!(framer.piece(whole, &mut out) == Was::Last);
+        assert_eq!(text(&mut out), "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"error\":{}}\n\n");
+        let refusal = Refusal { kind: RefusalKind::Failed, text: "no".into() };
+        assert!(framer.piece(Piece::Refused(refusal), &mut out) == Was::Last);
+        assert!(text(&mut out).contains(r#""code":-32603"#));
+    }
+
+    #[test]
+    fn an_answer_that_broke_off_is_an_error_to_who_comes_back() {
+        let session = alone();
+        let mut framer = framer(Some(KeptEvents::begin(&session)), Era::Legacy);
+        let mut out = VecDeque::new();
+        framer.piece(Piece::Begin(AnswerMember::Result), &mut out);
+        framer.piece(Piece::Data(Splice::from(Bytes::from_static(b"[1,"))), &mut out);
+        framer.broken(&Aborted("the server has gone".into()));
+        let events = kept(&session);
+        assert_eq!(events.len(), 1, "what was sent in part is not kept: {events:?}");
+        assert!(events[0].contains("the server has gone") && !events[0].contains("[1,"));
+        assert_eq!(
+            session
+                .streams
+                .attach(StreamKind::Reply, 0)
+                .map(|at| { session.streams.next(0, at, 2) }),
+            Some(Next::Over)
+        );
+    }
+
+    #[test]
+    fn an_answer_that_is_too_large_is_not_kept() {
+        let session = alone();
+        let mut framer = framer(Some(KeptEvents::begin(&session)), Era::Legacy);
+        let mut out = VecDeque::new();
+        framer.piece(Piece::Begin(AnswerMember::Result), &mut out);
+        let half = || Piece::Data(Splice::from(Bytes::from(vec![b' '; MAX_BYTES / 2])));
+        framer.piece(half(), &mut out);
+        assert!(!framer.is_too_large());
+        framer.piece(half(), &mut out);
+        assert!(framer.is_too_large());
+        framer.close(&mut out);
+        assert!(kept(&session).is_empty());
+    }
 }

@@ -1,0 +1,170 @@
+//! Several messages in one request (MCP 2025-03-26), and their answers in one array.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+
+use crate::downstream::body::Body;
+use crate::downstream::client_connection::Post;
+use crate::downstream::in_flight::{Taken, Watched};
+use crate::downstream::response::{invalid_request, json, status};
+use crate::downstream::session::Session;
+use crate::mcp::jsonrpc::{self, Code};
+use crate::mcp::revisions::Era;
+use crate::proxy::Worker;
+use crate::proxy::caller::Channel;
+use crate::proxy::dispatch;
+use crate::proxy::incoming;
+use crate::proxy::incoming::Incoming;
+use crate::proxy::reaction::Reaction;
+use crate::proxy::render;
+use crate::proxy::reply::{Aborted, Piece};
+
+/// Most messages of one batch.
+const MAX_BATCH: usize = 64;
+
+/// The answer to one message of a batch.
+enum Item {
+    Ready(Bytes),
+    Call(Bytes, Watched),
+}
+
+/// Answers a batch (MCP 2025-03-26): an array of responses, each begun when the one before has
+/// ended, so that a batch of large answers needs no more memory than one.
+pub(super) async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) -> Response<Body> {
+    let invalid = |text: &str| invalid_request(StatusCode::BAD_REQUEST, None, text);
+    if let Err(problem) = incoming::check(post.worker, body) {
+        return invalid(&problem);
+    }
+    let Some(messages) = jsonrpc::batch(body) else { return invalid("Invalid Request: no batch") };
+    if messages.is_empty() || messages.len() > MAX_BATCH {
+        return invalid(&format!("Invalid Request: a batch holds 1 to {MAX_BATCH} messages"));
+    }
+    post.sessions.note_use(session);
+    let peer = post.peer(session, Channel::Answer);
+    let mut items = VecDeque::new();
+    for message in messages {
+        let received = match incoming::read(post.worker, &message) {
+            Err(error) => {
+                items.push_back(Item::Ready(error));
+                continue;
+            }
+            Ok(Incoming::Response(response)) => {
+                let answered = incoming::respond(post.worker, &session.client, response).await;
+                items.extend(answered.err().map(Item::Ready));
+                continue;
+            }
+            Ok(Incoming::Request(received)) => received,
+        };
+        match dispatch::dispatch(post.worker, &peer, received) {
+            Reaction::Noted => {}
+            Reaction::Cancel(id) => {
+                session.cancel(&id);
+            }
+            Reaction::Answer(answer) | Reaction::Error(_, answer) => {
+                items.push_back(Item::Ready(answer));
+            }
+            Reaction::Call { id, running } => {
+                let call = post.connection.in_flight.watch(session.owner(), &id, running);
+                items.push_back(Item::Call(id, call));
+            }
+            Reaction::Initialize(_) => {
+                let text = "Invalid Request: initialize must not be part of a batch";
+                items.push_back(Item::Ready(jsonrpc::error(None, Code::InvalidRequest, text)));
+            }
+            Reaction::Listen { .. } => {}
+        }
+    }
+    if items.is_empty() {
+        return status(StatusCode::ACCEPTED);
+    }
+    let worker = Rc::clone(post.worker);
+    let batch = Batch { worker, items, out: VecDeque::new(), opened: false, begun: false };
+    let chunks = futures_util::stream::try_unfold(batch, |mut batch| async move {
+        Ok(batch.next().await?.map(|chunk| (chunk, batch)))
+    });
+    json(StatusCode::OK, Body::Stream(Box::pin(chunks)))
+}
+
+struct Batch {
+    worker: Rc<Worker>,
+    items: VecDeque<Item>,
+    out: VecDeque<Bytes>,
+    /// The array has begun.
+    opened: bool,
+    /// The answer of the first item has begun.
+    begun: bool,
+}
+
+impl Batch {
+    async fn next(&mut self) -> Result<Option<Bytes>, Aborted> {
+        loop {
+            if let Some(chunk) = self.out.pop_front() {
+                return Ok(Some(chunk));
+            }
+            let separator = if self.opened { "," } else { "[" };
+            match self.items.front_mut() {
+                None if self.opened => {
+                    self.opened = false;
+                    return Ok(Some(Bytes::from_static(b"]")));
+                }
+                None => return Ok(None),
+                Some(Item::Ready(answer)) => {
+                    self.out.extend([Bytes::from_static(separator.as_bytes()), answer.clone()]);
+                    self.opened = true;
+                    self.items.pop_front();
+                }
+                Some(Item::Call(id, call)) => {
+                    let first = |head: Bytes| [Bytes::from_static(separator.as_bytes()), head];
+                    let over = match call.next().await {
+                        Taken::Piece(Piece::Notification(_) | Piece::Request(_)) => false,
+                        Taken::Piece(Piece::Begin(member)) => {
+                            self.out.extend(first(render::head(id, member)));
+                            self.begun = true;
+                            false
+                        }
+                        Taken::Piece(Piece::Data(data)) => {
+                            self.out.extend(data);
+                            false
+                        }
+                        Taken::Piece(Piece::Whole(member, value)) => {
+                            self.out.extend(first(render::head(id, member)));
+                            self.out.extend(value);
+                            self.out.push_back(jsonrpc::TAIL);
+                            true
+                        }
+                        Taken::Piece(Piece::Refused(refusal)) => {
+                            let answer = refusal.mcp_response(Era::Legacy, id);
+                            self.out.extend(first(answer));
+                            true
+                        }
+                        Taken::Over => {
+                            self.out.push_back(jsonrpc::TAIL);
+                            true
+                        }
+                        Taken::Broken(aborted) => return Err(aborted),
+                        Taken::Cancelled if self.begun => {
+                            return Err(Aborted("the client cancelled the call".into()));
+                        }
+                        Taken::Cancelled => {
+                            let text = "the client cancelled the request";
+                            self.out.extend(first(jsonrpc::error(Some(id), Code::Internal, text)));
+                            true
+                        }
+                    };
+                    if over {
+                        (self.opened, self.begun) = (true, false);
+                        if let Some(Item::Call(_, call)) = self.items.pop_front()
+                            && let Some(rest) = call.rest()
+                        {
+                            self.worker.defer(rest);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! The table of live sessions: opened, found by their ids, ended. Which of them go when there is no room is decided in
+//! [`session_eviction`](super::session_eviction).
+//!
+//! Has no clock: callers say what time it is, in milliseconds of any monotonic origin.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::RwLock;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use crate::downstream::session::{Opening, Session};
+use crate::downstream::session_eviction::{Eviction, Occupancy, TooManySessions, longest_idle};
+
+/// Streams that tell of changes, open at once over all clients.
+pub const MAX_LISTENERS: usize = 1024;
+/// Shards of the table, so that sessions rarely meet on a lock.
+const SHARDS: usize = 16;
+
+type Shard = RwLock<HashMap<Arc<str>, Arc<Session>>>;
+
+/// What a stream that tells of changes holds: a place among all, and one in its session.
+pub type StreamPermits = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
+
+/// All live sessions, and what the streams of all clients share.
+#[derive(Debug)]
+pub struct Sessions {
+    shards: [Shard; SHARDS],
+    occupancy: Occupancy,
+    /// How many there ever were: the number of the next one.
+    opened: AtomicU64,
+    /// Bytes of events that are kept over all of them.
+    kept: Arc<AtomicUsize>,
+    listeners: Arc<Semaphore>,
+    draining: watch::Sender<bool>,
+}
+
+impl Default for Sessions {
+    fn default() -> Self {
+        Self {
+            shards: Default::default(),
+            occupancy: Occupancy::default(),
+            opened: AtomicU64::new(1),
+            kept: Arc::default(),
+            listeners: Arc::new(Semaphore::new(MAX_LISTENERS)),
+            draining: watch::Sender::new(false),
+        }
+    }
+}
+
+impl Sessions {
+    /// Opens a session.
+    ///
+    /// # Errors
+    ///
+    /// [`TooManySessions`] when [`MAX_SESSIONS`](super::session_eviction::MAX_SESSIONS), or the address's share of
+    /// them, are in use and none of them is idle.
+    pub fn open(&self, opening: Opening, now_ms: u64) -> Result<Arc<Session>, TooManySessions> {
+        let source = opening.source;
+        self.occupancy.make_room(source, |eviction| self.evict(eviction, now_ms))?;
+        let number = self.opened.fetch_add(1, Ordering::Relaxed);
+        let session = Arc::new(Session::new(opening, number, Arc::clone(&self.kept), now_ms));
+        let id = Arc::clone(session.id());
+        self.shard(&id).write().insert(id, Arc::clone(&session));
+        self.occupancy.opened(source);
+        Ok(session)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.occupancy.count()
+    }
+
+    /// Notes that something was asked in a session, which the first time sets it apart from those
+    /// that are only opened.
+    pub fn note_use(&self, session: &Session) {
+        if session.begin_use() {
+            self.occupancy.used(session.source());
+        }
+    }
+
+    /// The live session of that id, its use noted.
+    #[must_use]
+    pub fn find(&self, id: &str, now_ms: u64) -> Option<Arc<Session>> {
+        let shard = self.shard(id).read();
+        let session = shard.get(id)?;
+        session.touch(now_ms).then(|| Arc::clone(session))
+    }
+
+    /// Ends a session; false if there was none.
+    pub fn end(&self, id: &str) -> bool {
+        let Some(session) = self.shard(id).write().remove(id) else { return false };
+        self.left(&session);
+        true
+    }
+
+    /// Forgets what has expired.
+    pub fn sweep(&self, now_ms: u64) {
+        for shard in &self.shards {
+            let mut shard = shard.write();
+            let expired = shard.extract_if(|_, session| session.expired(now_ms));
+            expired.for_each(|(_, session)| self.left(&session));
+        }
+    }
+
+    fn evict(&self, eviction: Eviction, now_ms: u64) {
+        let goes = |session: &Session| match eviction {
+            Eviction::Expired => false,
+            Eviction::UnusedOf(source) => session.source() == source && !session.is_used(),
+            Eviction::IdleOf(source) => session.source() == source,
+            Eviction::Idle => true,
+        };
+        if eviction == Eviction::Expired {
+            return self.sweep(now_ms);
+        }
+        let mut idle = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.read();
+            let sessions = shard.values().filter(|it| goes(it) && !it.is_busy());
+            idle.extend(sessions.map(|it| (it.used_ms(), Arc::clone(it.id()))));
+        }
+        for id in longest_idle(idle) {
+            self.end(&id);
+        }
+    }
+
+    /// A session is in the table no more.
+    fn left(&self, session: &Session) {
+        session.end();
+        // From now on it counts as used, whatever comes.
+        self.note_use(session);
+        self.occupancy.left(session.source());
+    }
+
+    /// Room for a stream that tells of changes, of a session or of none; `None` if there is none left.
+    #[must_use]
+    pub fn stream_permits(&self, session: Option<&Session>) -> Option<StreamPermits> {
+        let shared = Arc::clone(&self.listeners).try_acquire_owned().ok()?;
+        let own = match session {
+            Some(session) => Some(Arc::clone(&session.listeners).try_acquire_owned().ok()?),
+            None => None,
+        };
+        Some((shared, own))
+    }
+
+    /// Asks every stream that tells of changes to end: the server does.
+    pub fn drain(&self) {
+        self.draining.send_replace(true);
+    }
+
+    /// Tells when [`Sessions::drain`] was called.
+    #[must_use]
+    pub fn draining(&self) -> watch::Receiver<bool> {
+        self.draining.subscribe()
+    }
+
+    fn shard(&self, id: &str) -> &Shard {
+        // The ids are random hex, so their last digit spreads them evenly.
+        let digit = id.bytes().last().map_or(0, |last| usize::from(last) % SHARDS);
+        let [first, ..] = &self.shards;
+        self.shards.get(digit).unwrap_or(first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::downstream::in_flight::InFlight;
+    use crate::downstream::session::{IDLE_MS, fresh_id};
+    use crate::downstream::session_eviction::{Held, MAX_SESSIONS, MAX_UNUSED};
+    use crate::downstream::session_key::SessionKey;
+    use crate::downstream::source::Source;
+    use crate::mcp::capabilities::ClientCapabilities;
+    use crate::mcp::revisions::Era;
+    use crate::policy::Principal;
+    use crate::proxy::caller::Endpoint;
+    use crate::proxy::client::Client;
+
+    fn opening(n: u128) -> Opening {
+        let id = fresh_id(n.to_be_bytes());
+        let client =
+            Client::new(id, "ide", "2025-11-25", Era::Legacy, ClientCapabilities::default());
+        let (key, source) = (SessionKey::default(), Source::Loopback);
+        Opening { client, endpoint: Endpoint::Search, principal: Principal::Anonymous, key, source }
+    }
+
+    /// Opens one in which something is asked.
+    fn in_use(sessions: &Sessions, n: u128, source: Source, now_ms: u64) -> Arc<Session> {
+        let session = sessions.open(Opening { source, ..opening(n) }, now_ms).unwrap();
+        sessions.note_use(&session);
+        session
+    }
+
+    fn remote(last: u8) -> Source {
+        Source::of([10, 0, 0, last].into())
+    }
+
+    #[test]
+    fn a_session_lives_until_ended_or_idle() {
+        let sessions = Sessions::default();
+        let kept = sessions.open(opening(7), 0).unwrap();
+        assert_eq!(kept.id().len(), 32);
+        assert!(sessions.find(kept.id(), IDLE_MS).is_some());
+        assert!(sessions.find(kept.id(), 2 * IDLE_MS).is_some(), "a use starts the idle time anew");
+        assert!(sessions.find(kept.id(), 3 * IDLE_MS + 1).is_none());
+        let ended = sessions.open(opening(8), 0).unwrap();
+        assert!(sessions.end(ended.id()));
+        assert!(!sessions.end(ended.id()));
+        assert!(!ended.touch(1), "whoever kept it notices");
+        assert!(sessions.find(ended.id(), 1).is_none());
+    }
+
+    #[test]
+    fn a_newcomer_takes_the_place_of_whoever_was_idle_longest() {
+        let sessions = Sessions::default();
+        let all: Vec<_> = (0..MAX_SESSIONS as u128)
+            .map(|n| in_use(&sessions, n, Source::Loopback, n as u64))
+            .collect();
+        let calls = Arc::new(InFlight::default());
+        all[0].join(&calls);
+        let never = crate::proxy::reply::Running::new(|_| std::future::pending());
+        let _busy = calls.watch(all[0].owner(), &bytes::Bytes::from_static(b"1"), never);
+        let late = MAX_SESSIONS as u64;
+        assert!(sessions.find(all[1].id(), late).is_some());
+        assert!(sessions.open(opening(u128::MAX), late).is_ok());
+        assert!(!all[0].has_ended(), "a call is under way in it");
+        assert!(!all[1].has_ended(), "it was just used");
+        assert!(all[2].has_ended() && sessions.find(all[2].id(), late).is_none());
+        assert!(!all[MAX_SESSIONS - 1].has_ended());
+    }
+
+    #[test]
+    fn a_table_of_busy_sessions_is_full() {
+        let sessions = Sessions::default();
+        let never = || crate::proxy::reply::Running::new(|_| std::future::pending());
+        let _busy: Vec<_> = (0..MAX_SESSIONS as u128)
+            .map(|n| {
+                let session = in_use(&sessions, n, Source::Loopback, 0);
+                let calls = Arc::new(InFlight::default());
+                session.join(&calls);
+                calls.watch(session.owner(), &bytes::Bytes::from_static(b"1"), never())
+            })
+            .collect();
+        assert_eq!(sessions.open(opening(u128::MAX), 1).unwrap_err(), TooManySessions);
+    }
+
+    #[test]
+    fn who_only_opens_sessions_puts_out_nobody_but_itself() {
+        let sessions = Sessions::default();
+        let others: Vec<_> = [Source::Loopback, remote(1)]
+            .map(|s| in_use(&sessions, s.share(9) as u128, s, 0))
+            .into();
+        for n in 0..10_500 {
+            let source = if n % 2 == 0 { Source::Loopback } else { remote(1) };
+            sessions.open(Opening { source, ..opening(1000 + n) }, 1 + n as u64).unwrap();
+        }
+        assert!(others.iter().all(|session| !session.has_ended()));
+        for source in [Source::Loopback, remote(1)] {
+            let Held { all, unused } = sessions.occupancy.held(source);
+            assert!(all == unused + 1 && unused <= MAX_UNUSED, "{all} {unused}");
+        }
+    }
+
+    #[test]
+    fn an_address_has_its_share_and_its_oldest_idle_session_makes_room() {
+        let sessions = Sessions::default();
+        let share = remote(1).share(MAX_SESSIONS);
+        assert!(share < MAX_SESSIONS);
+        let other = in_use(&sessions, u128::MAX, remote(2), 0);
+        let all: Vec<_> =
+            (0..share as u128).map(|n| in_use(&sessions, n, remote(1), 1 + n as u64)).collect();
+        assert!(all.iter().all(|session| !session.has_ended()));
+        in_use(&sessions, share as u128, remote(1), 1 + share as u64);
+        assert!(all[0].has_ended() && !all[share - 1].has_ended());
+        assert!(!other.has_ended(), "though it has been idle longest of all");
+    }
+
+    #[test]
+    fn a_cancellation_finds_the_call_on_any_connection_of_its_session_only() {
+        let sessions = Sessions::default();
+        let (ours, other) =
+            (sessions.open(opening(1), 0).unwrap(), sessions.open(opening(2), 0).unwrap());
+        let calls = Arc::new(InFlight::default());
+        let never = crate::proxy::reply::Running::new(|_| std::future::pending());
+        let _call = calls.watch(ours.owner(), &bytes::Bytes::from_static(b"1"), never);
+        ours.join(&calls);
+        ours.join(&calls);
+        assert!(!other.cancel(b"1"));
+        other.join(&calls);
+        assert!(!other.cancel(b"1") && !other.is_busy(), "it shares the connection only");
+        assert!(ours.cancel(b"1"));
+    }
+}
