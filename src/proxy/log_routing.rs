@@ -6,6 +6,7 @@
 //! has a call in flight, for [`PRESENT`] after the last one, and as long as it listens if it ever called it. Each call
 //! notes the time; the table is entered by a client's first call to a server.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 

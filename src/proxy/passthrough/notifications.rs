@@ -12,7 +12,6 @@ use tokio::sync::Notify;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::catalog::Notice;
-use crate::catalog::Notice;
 use crate::catalog::exposed;
 use crate::proxy::state::Proxy;
 use crate::upstream::Upstream;
