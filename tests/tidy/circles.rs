@@ -3,6 +3,8 @@
 //! A re-export is followed to the file that it stands for, so that a facade (`pub use`) is no arrow. What is
 //! built for tests alone is left out.
 
+#![expect(clippy::indexing_slicing, reason = "places are those of lists made here")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
