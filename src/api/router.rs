@@ -8,6 +8,7 @@ use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use http_body::Body as HttpBody;
 
+use super::auth::admits;
 use super::query_parameters::Query;
 use super::response::{self, ApiError};
 use super::routes::{self, Route};
@@ -30,7 +31,8 @@ where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let admitted = state.admits(request.headers(), request.uri());
+    let access = &worker.settings().access;
+    let admitted = admits(access, request.headers(), request.uri());
     respond(state, worker, connection, request, admitted).await
 }
 
@@ -96,7 +98,7 @@ where
         // Probes add query parameters of their own: these two ignore them.
         Route::Health => return Ok(health::alive(worker, id)),
         Route::Readiness => return Ok(health::ready(worker, admitted, id)),
-        Route::Proof => proof::answer(&state.api_key, connection.local, query?),
+        Route::Proof => proof::answer(&worker.settings().access.api_key, connection.local, query?),
         Route::Events => {
             return events::events(state, worker, connection.source, query?, &parts.headers, id)
                 .await;

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::Config;
-use super::problem::{Findings, KeyPath, Step};
-use super::reading::{read_quietly, unknown_key};
+use super::findings::Findings;
+use super::known_keys::unknown_key;
+use super::problem::{KeyPath, Step};
+use super::reading::read_quietly;
 use crate::catalog::ServerSettings;
 use crate::mcp::revisions::Revision;
 use crate::tool::Approval;
@@ -26,14 +27,6 @@ pub struct Server {
     pub tools: ServerSettings,
     /// Where the entry stands in the file.
     pub(super) at: KeyPath,
-}
-
-impl Config {
-    /// All that must not come back in a server's words: what one is given, another may say.
-    pub fn secrets(&self) -> impl Iterator<Item = String> {
-        let of_servers = self.servers.iter().flat_map(|server| server.upstream.secrets());
-        of_servers.chain([self.key().to_owned()])
-    }
 }
 
 /// The key of the root that servers stand under.

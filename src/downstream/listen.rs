@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, broadcast, mpsc, watch};
 
-use crate::catalog::snapshot::Notice;
+use crate::catalog::Notice;
 use crate::downstream::body::Body;
 use crate::downstream::events::{self, COMMENT, KEEP_ALIVE};
 use crate::downstream::replay::{EventId, Next, StreamKind};

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use thiserror::Error;
 use tokio::sync::{Semaphore, broadcast, watch};
 
-use crate::catalog::snapshot::Notice;
+use crate::catalog::Notice;
 use crate::downstream::in_flight::{InFlight, Owner};
 use crate::downstream::replay::ReplayStreams;
 use crate::downstream::session_key::SessionKey;

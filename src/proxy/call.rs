@@ -12,7 +12,7 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 
 use crate::activity::record::{Decision, Policy, Raw, Source, Status, Type, Verdict};
-use crate::catalog::snapshot::compiling;
+use crate::catalog::compiling;
 use crate::intent::{self, CallArguments, Denial, Operation, Permit, Warning};
 use crate::io::clock;
 use crate::mcp::revisions::Era;
@@ -151,7 +151,8 @@ pub async fn retrieve_tools(
     call_record.name("", "retrieve_tools");
     call_record.keep(Raw::Arguments, &raw);
     worker.proxy.upstreams.nudge();
-    let found = retrieve::retrieve(&raw, &worker.proxy.catalog.load(), worker.proxy.tools_limit);
+    let found =
+        retrieve::retrieve(&raw, &worker.proxy.catalog.load(), worker.settings().tools_limit);
     let (status, error, piece) = match found {
         Ok(result) => {
             let result = match era {
@@ -229,9 +230,10 @@ async fn prepare(
     if let Some(stated) = read.intent.record() {
         call_record.keep(Raw::Intent, stated.as_bytes());
     }
+    let settings = worker.settings();
     // The words before the tool: a bad intent is told even about a tool that does not exist.
     read.intent
-        .check(variant, &proxy.intent)
+        .check(variant, &settings.intent)
         .map_err(|error| call_record.deny(&Denial::Intent(error)))?;
     call_record.operation(Some(variant));
     let known = proxy.catalog.load().named(server, tool).cloned();
@@ -239,7 +241,7 @@ async fn prepare(
         Some(tool) => tool,
         None => find(worker, &read.tool(), call_record.began()).await?,
     };
-    let permit = intent::authorize(variant, &read.intent, tool, &proxy.intent)
+    let permit = intent::authorize(variant, &read.intent, tool, &settings.intent)
         .map_err(|denial| call_record.deny(&denial))?;
     note_warnings(call_record, &permit);
     Ok((permit, read.arguments))

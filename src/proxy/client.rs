@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::revisions::{Era, Revision};
 use crate::proxy::dropped_members::DroppedMembers;
+use crate::tool::server_id::ServerId;
 
 /// Requests one client may have open at once, over all its calls.
 pub const MAX_ASKED: usize = 64;
@@ -78,7 +79,7 @@ pub struct Client {
     chose_level: AtomicBool,
     /// Where it listens outside of its calls, while it does.
     aside: Mutex<Option<mpsc::Sender<Bytes>>>,
-    /// Which servers it has used, by number, of the first 64.
+    /// Which servers it has used, a bit for each id below 64.
     used: AtomicU64,
     /// Kept by whoever has to know it after the client has gone.
     active: Arc<Active>,
@@ -232,9 +233,9 @@ impl Client {
         &self.active
     }
 
-    /// True when it uses the server of this number for the first time. May be true again.
-    pub(super) fn first_uses(&self, number: usize) -> bool {
-        let bit = u32::try_from(number).ok().and_then(|number| 1_u64.checked_shl(number));
+    /// True when it uses that server for the first time. May be true again.
+    pub(super) fn first_uses(&self, server: ServerId) -> bool {
+        let bit = u32::try_from(server.index()).ok().and_then(|at| 1_u64.checked_shl(at));
         match bit {
             Some(bit) if self.used.load(Ordering::Relaxed) & bit != 0 => false,
             Some(bit) => self.used.fetch_or(bit, Ordering::Relaxed) & bit == 0,

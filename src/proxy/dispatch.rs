@@ -245,8 +245,8 @@ pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reactio
             Err(text) => refuse(worker, peer, id, "", text),
         },
         ("tools/list", _, Endpoint::Search) => {
-            let tools =
-                builtin::tools_list(worker.proxy.intent.operation_type, worker.proxy.tools_limit);
+            let settings = worker.settings();
+            let tools = builtin::tools_list(settings.intent.operation_type, settings.tools_limit);
             Reaction::Answer(own(era, &id, &tools, Caching::Milliseconds(OWN_LIST_TTL_MS)))
         }
         ("tools/list", _, Endpoint::All) => direct::list_tools(worker, peer, &id, &params),
@@ -348,7 +348,7 @@ fn discover(worker: &Worker, peer: &Peer, id: &Bytes) -> Reaction {
 /// The revisions that a client is told of, newest first.
 #[must_use]
 pub fn supported(worker: &Worker) -> Vec<&'static str> {
-    worker.proxy.offered_era.revisions()
+    worker.settings().offered_era.revisions()
 }
 
 /// What there is to be had, for `initialize` and `server/discover`.

@@ -60,7 +60,7 @@ impl Subject {
 
     fn treatment(&self) -> Treatment {
         match self {
-            Self::Tool(permit) => Treatment::of(permit.tool()),
+            Self::Tool(permit) => permit.tool().treatment(),
             Self::Other(..) => Treatment::Forward,
         }
     }
@@ -162,9 +162,9 @@ impl Exchange {
         let share = match treatment {
             Treatment::Forward => None,
             Treatment::ForwardAndJudge => {
-                Some(worker.proxy.judging_budget.share(&subject.name().server))
+                Some(worker.settings().judging_budget.share(&subject.name().server))
             }
-            Treatment::Hold => Some(worker.proxy.held.share(&subject.name().server)),
+            Treatment::Hold => Some(worker.settings().held.share(&subject.name().server)),
         };
         Self {
             worker,

@@ -31,6 +31,7 @@ use crate::intent::Permit;
 use crate::io::deadline::Allowance;
 use crate::mcp::capabilities::{ClientCapabilities, ServerCapabilities};
 use crate::mcp::revisions::Era;
+use crate::tool::server_id::ServerId;
 
 /// Longest wait for the head of an answer that is heard: beyond every other limit.
 const HEAD_LIMIT: Duration = Duration::from_secs(24 * 3600);
@@ -44,7 +45,7 @@ const UNTELLABLE: &[u8] = br#"{"code":-32603,"message":"the server's error holds
 pub struct Upstream {
     pub(super) name: Arc<str>,
     pub(super) peer: Arc<Peer>,
-    pub(super) number: usize,
+    pub(super) id: ServerId,
     pub(super) call_timeout: Duration,
     /// Permits, and how many there are in all.
     pub(super) slots: Option<(Arc<Semaphore>, usize)>,
@@ -104,10 +105,10 @@ impl Upstream {
         self.call_timeout
     }
 
-    /// Its place in the config, from 0.
+    /// Its identity, which is that of its name.
     #[must_use]
-    pub fn number(&self) -> usize {
-        self.number
+    pub fn id(&self) -> ServerId {
+        self.id
     }
 
     /// How it is now.

@@ -41,7 +41,7 @@ use super::status::Status;
 use super::stdio;
 use super::subscriptions;
 use super::supervisor::Control;
-use crate::catalog::snapshot::{Catalog, Change};
+use crate::catalog::{Catalog, Change};
 use crate::mcp::revisions::Era;
 
 /// First wait after a failed attempt.

@@ -31,8 +31,8 @@ use super::reaper::Reaper;
 use super::supervisor::{
     Answer, AnswerPart, CallError, Event, ServerState, Status, Supervisor, Upstream,
 };
+use crate::catalog::Catalog;
 use crate::catalog::settings::Settings;
-use crate::catalog::snapshot::Catalog;
 use crate::intent::{self, Operation, Permit, Stated};
 use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::revisions::Era;

@@ -9,7 +9,7 @@ use super::{code, first_word, walk};
 const TWICE: &[(&str, &str)] = &[
     (
         "a part's own, said with its module: `activity::Config`, `intent::Settings`",
-        "Config Engine Event Level Reason Settings",
+        "Config Engine Event Level Settings",
     ),
     (
         "twins, the same of two framings, transports or faces, each said with its module",
@@ -18,7 +18,7 @@ const TWICE: &[(&str, &str)] = &[
     ("a command of ours as it is typed, beside one that a text quotes", "Command"),
     (
         "one thing at two stages: as written and as read, as kept and as shown",
-        "Body Document Filter Live Member Members Page Pattern Target View",
+        "Body Filter Live Target",
     ),
     ("small words of one file each, used there and by its parent", "Asked Peer Start Step"),
 ];

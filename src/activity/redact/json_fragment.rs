@@ -4,19 +4,12 @@ use std::borrow::Cow;
 
 use memchr::memchr;
 
+use crate::json::cursor::TextCursor;
+
 /// The inside of the string that `quoted` begins with, whether it is closed, and what follows.
 pub(super) fn split_string(quoted: &[u8]) -> (&[u8], bool, &[u8]) {
-    let body = quoted.get(1..).unwrap_or_default();
-    let mut at = 0;
-    while let Some(step) = body.get(at..).and_then(|rest| memchr::memchr2(b'"', b'\\', rest)) {
-        at += step;
-        if body.get(at) == Some(&b'"') {
-            let (inner, after) = body.split_at(at);
-            return (inner, true, after.get(1..).unwrap_or_default());
-        }
-        at += 2;
-    }
-    (body, false, &[])
+    let mut cursor = TextCursor::new(quoted);
+    cursor.string().map_or((&[], false, &[]), |it| (it.inner, it.closed, cursor.rest()))
 }
 
 /// The white space that a text begins with, and the rest.

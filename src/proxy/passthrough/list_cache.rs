@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 use super::subscribers::Subscribers;
 use crate::catalog::exposed;
 use crate::catalog::listing::{Listed, PAGE_ELEMENTS, Start};
-use crate::catalog::offered::{List, Page};
+use crate::catalog::offered::{List, OfferedPage};
 use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::jsonrpc::Code;
 use crate::output::{AnswerMember, InspectedMessage, Inspector, Policy, Treatment};
@@ -268,7 +268,7 @@ async fn read(
                     told("it is too long");
                     return Ok(sorted(elements));
                 }
-                Page::parse(server, list, &result)
+                OfferedPage::parse(server, list, &result)
             }
             Ok((AnswerMember::Error, error)) if is_unknown(&error) => return Ok(Vec::new()),
             Ok((AnswerMember::Error, _)) => Err("it refused".to_owned()),

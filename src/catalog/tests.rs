@@ -1,7 +1,7 @@
 //! What replacing a set does, and what is there after a restart.
 
 use super::*;
-use crate::catalog::{DiscoveredTool, exposed, persist};
+use crate::catalog::listing::Start;
 use crate::output::Mode;
 use crate::tool::{OutputSchema, SideEffect};
 

@@ -1,6 +1,6 @@
 //! Who may speak to us from a browser: the `Host` and `Origin` checks in front of every endpoint.
 //!
-//! Pure: headers in, leave or a refusal out. It keeps web pages of strangers (DNS rebinding,
+//! Pure: headers in, permission or a refusal out. It keeps foreign web pages (DNS rebinding,
 //! cross-site requests) away from a proxy on loopback. It deliberately knows nothing of API keys:
 //! those are a second lock, not a substitute.
 
@@ -14,7 +14,7 @@ pub const LOOPBACK_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 /// Most bytes of a refused value that are repeated in the refusal.
 const SHOWN_BYTES: usize = 100;
 
-/// The allowed hosts and origins, parsed once at start.
+/// The allowed hosts and origins, parsed once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostCheck {
     hosts: Vec<HostPort>,

@@ -7,9 +7,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Semaphore, oneshot};
+
+use super::blocking::BlockingWork;
 
 /// The jobs that wait, and whose turn it is.
 pub(super) struct Turns<J, R> {
@@ -37,7 +40,7 @@ impl<J, R> fmt::Debug for Turns<J, R> {
 
 impl<J, R> Turns<J, R> {
     fn waiting(&self) -> MutexGuard<'_, Waiting<J, R>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 
     /// Does what waits until nothing does. `work` has an outcome for each job, in their order.
@@ -58,13 +61,14 @@ impl<J, R> Turns<J, R> {
 }
 
 impl<J: Send + 'static, R: Send + 'static> Turns<J, R> {
-    /// Has a job done, in this turn or another's; what came of it. If this is dropped, the job is
+    /// Has a job done on one of `threads`, in this turn or another's; what came of it. If this is dropped, the job is
     /// still done, with the next ones at the latest.
     ///
     /// # Errors
     /// [`Undone`].
     pub(super) async fn done(
         self: &Arc<Self>,
+        threads: &BlockingWork,
         server: &Arc<str>,
         job: J,
         work: impl Fn(Vec<(Arc<str>, J)>) -> Vec<R> + Send + 'static,
@@ -76,8 +80,8 @@ impl<J: Send + 'static, R: Send + 'static> Turns<J, R> {
             outcome = &mut outcome => return outcome.map_err(|_| Undone),
             turn = Arc::clone(&self.turn).acquire_owned() => {
                 let turns = Arc::clone(self);
-                // Awaited by its outcome: a job whose work panics has none.
-                tokio::task::spawn_blocking(move || {
+                // A job whose work panics has no outcome.
+                threads.start(move || {
                     let _turn = turn;
                     turns.work_off(work);
                 });
@@ -98,18 +102,20 @@ mod tests {
     #[tokio::test]
     async fn what_comes_while_another_has_the_turn_is_done_in_one_go() {
         let turns = Arc::new(Turns::<u32, u32>::default());
+        let threads = Arc::new(BlockingWork::default());
         let (begun, began) = mpsc::channel();
         let (go, wait) = mpsc::channel::<()>();
         let wait = Arc::new(Mutex::new(wait));
         let ask = |server: &str, job| {
             let (turns, server) = (Arc::clone(&turns), Arc::from(server));
+            let threads = Arc::clone(&threads);
             let (begun, wait) = (begun.clone(), Arc::clone(&wait));
             let work = move |jobs: Jobs| {
                 begun.send(jobs.len()).unwrap();
-                wait.lock().unwrap().recv().unwrap();
+                wait.lock().recv().unwrap();
                 jobs.iter().map(|(_, job)| job * 2).collect()
             };
-            tokio::spawn(async move { turns.done(&server, job, work).await })
+            tokio::spawn(async move { turns.done(&threads, &server, job, work).await })
         };
         let first = ask("a", 1);
         let begun = tokio::task::spawn_blocking(move || (began.recv().unwrap(), began));
@@ -132,10 +138,11 @@ mod tests {
     #[tokio::test]
     async fn a_job_that_panics_is_undone_and_the_next_is_done() {
         let turns = Arc::new(Turns::<u32, u32>::default());
+        let threads = Arc::new(BlockingWork::default());
         let server = Arc::from("a");
         let fails = |_: Jobs| -> Vec<u32> { panic!("for the test") };
-        assert_eq!(turns.done(&server, 1, fails).await, Err(Undone));
+        assert_eq!(turns.done(&threads, &server, 1, fails).await, Err(Undone));
         let works = |jobs: Jobs| jobs.iter().map(|(_, job)| *job).collect();
-        assert_eq!(turns.done(&server, 1, works).await, Ok(1));
+        assert_eq!(turns.done(&threads, &server, 1, works).await, Ok(1));
     }
 }

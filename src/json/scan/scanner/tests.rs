@@ -2,6 +2,7 @@
 //! reference that shares no code with it, are in `tests/scan.rs`.
 
 use super::*;
+use crate::json::scan::{MAX_KEYS, MessageKind};
 
 /// Reads `message` whole, byte by byte, and cut in two at every place, with every kernel, and
 /// gives the one answer that all of these must give.
@@ -164,15 +165,16 @@ fn doubts_in_the_result_are_told_and_the_first_value_counts() {
     let twice = Doubt::Duplicate;
     let read = doubt(
         r#""structuredContent":1,"structured\u0043ontent":[2]"#,
-        twice(Member::StructuredContent),
+        twice(ScannedMember::StructuredContent),
         r#""structured\"#,
     );
     assert_eq!(read.structured.and_then(ScannedPart::span).map(Span::len), Some(1));
-    let read = doubt(r#""isError":false,"isError":true"#, twice(Member::IsError), r#""isError""#);
+    let read =
+        doubt(r#""isError":false,"isError":true"#, twice(ScannedMember::IsError), r#""isError""#);
     assert_eq!(read.is_error, Some(false));
-    doubt(r#""content":[],"content":[]"#, twice(Member::Content), r#""content""#);
-    doubt(r#""_meta":{},"_meta":{}"#, twice(Member::Meta), r#""_meta""#);
-    doubt(r#""x":1,"":2,"\u0078":3"#, twice(Member::Other), r#""\u0078""#);
+    doubt(r#""content":[],"content":[]"#, twice(ScannedMember::Content), r#""content""#);
+    doubt(r#""_meta":{},"_meta":{}"#, twice(ScannedMember::Meta), r#""_meta""#);
+    doubt(r#""x":1,"":2,"\u0078":3"#, twice(ScannedMember::Other), r#""\u0078""#);
     for value in [r#""true""#, "1", "null", "[]", "{}"] {
         let read = doubt(&format!(r#""isError":{value}"#), Doubt::IsErrorNotBoolean, value);
         assert_eq!(read.is_error, None);
@@ -182,16 +184,16 @@ fn doubts_in_the_result_are_told_and_the_first_value_counts() {
 
 #[test]
 fn duplicates_at_the_top_are_faults_where_the_protocol_defines_the_member() {
-    refused(r#"{"id":1,"i\u0064":2}"#, ScanFault::Duplicate(Member::Id), 16);
-    refused(r#"{"result":1,"result":2}"#, ScanFault::Duplicate(Member::Result), 19);
-    refused(r#"{"error":1,"error":2}"#, ScanFault::Duplicate(Member::Error), 17);
-    refused(r#"{"method":"","method":""}"#, ScanFault::Duplicate(Member::Method), 20);
-    refused(r#"{"params":1,"params":2}"#, ScanFault::Duplicate(Member::Params), 19);
-    refused(r#"{"jsonrpc":1,"jsonrpc":2}"#, ScanFault::Duplicate(Member::Jsonrpc), 21);
+    refused(r#"{"id":1,"i\u0064":2}"#, ScanFault::Duplicate(ScannedMember::Id), 16);
+    refused(r#"{"result":1,"result":2}"#, ScanFault::Duplicate(ScannedMember::Result), 19);
+    refused(r#"{"error":1,"error":2}"#, ScanFault::Duplicate(ScannedMember::Error), 17);
+    refused(r#"{"method":"","method":""}"#, ScanFault::Duplicate(ScannedMember::Method), 20);
+    refused(r#"{"params":1,"params":2}"#, ScanFault::Duplicate(ScannedMember::Params), 19);
+    refused(r#"{"jsonrpc":1,"jsonrpc":2}"#, ScanFault::Duplicate(ScannedMember::Jsonrpc), 21);
     refused(r#"{"result":1,"error":2}"#, ScanFault::Conflict, 18);
     refused(r#"{"method":"","result":2}"#, ScanFault::Conflict, 20);
     let other = envelope(r#"{"x":1,"result":{"x":1},"x":2}"#);
-    let doubt = Doubt::Duplicate(Member::Other);
+    let doubt = Doubt::Duplicate(ScannedMember::Other);
     assert_eq!(other.ambiguity, Some(Ambiguity { doubt, at: 24 }));
 }
 
@@ -242,9 +244,9 @@ fn the_grammar_outside_containers_is_exact() {
     refused(r#"{"result":{"a":1,}}"#, ScanFault::Unexpected, 17);
     refused(r#"{"result":{"a":[1}}"#, ScanFault::Mismatched, 17);
     refused(r#"{"result":{"a":[\"]}}"#, ScanFault::Unexpected, 16);
-    refused(r#"{"id":true}"#, ScanFault::WrongType(Member::Id), 6);
-    refused(r#"{"id":{}}"#, ScanFault::WrongType(Member::Id), 6);
-    refused(r#"{"method":1}"#, ScanFault::WrongType(Member::Method), 10);
+    refused(r#"{"id":true}"#, ScanFault::WrongType(ScannedMember::Id), 6);
+    refused(r#"{"id":{}}"#, ScanFault::WrongType(ScannedMember::Id), 6);
+    refused(r#"{"method":1}"#, ScanFault::WrongType(ScannedMember::Method), 10);
 }
 
 #[test]

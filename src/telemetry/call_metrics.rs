@@ -9,13 +9,17 @@
 //! step, and no allocation once its server was called before. What a call is and when it ends is not
 //! known here.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::counter::Counter;
 use super::histogram::{Durations, Histogram};
+use crate::tool::server_id::ServerId;
 
 /// Makes an enum whose values are counted.
 macro_rules! counted {
@@ -101,14 +105,57 @@ pub struct Took {
 }
 
 /// The calls of all workers.
+#[derive(Default)]
 pub struct Calls {
-    servers: usize,
     sheets: Mutex<Vec<Arc<Sheet>>>,
 }
 
 impl fmt::Debug for Calls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Calls").field("servers", &self.servers).finish_non_exhaustive()
+        f.debug_struct("Calls").finish_non_exhaustive()
+    }
+}
+
+/// Servers whose counts lie together in memory.
+const BLOCK: usize = 64;
+/// Blocks of one worker.
+const BLOCKS: usize = 64;
+/// Servers that are counted one by one. Calls to those with a later id are counted among all calls alone.
+pub const MAX_SERVERS: usize = BLOCK * BLOCKS;
+
+/// The counts of one worker by server, each made when its server is first called.
+#[derive(Debug)]
+struct ByServer([OnceLock<Box<ServerBlock>>; BLOCKS]);
+
+#[derive(Debug)]
+struct ServerBlock([OnceLock<Box<Counts>>; BLOCK]);
+
+impl Default for ByServer {
+    fn default() -> Self {
+        Self([const { OnceLock::new() }; BLOCKS])
+    }
+}
+
+impl Default for ServerBlock {
+    fn default() -> Self {
+        Self([const { OnceLock::new() }; BLOCK])
+    }
+}
+
+impl ByServer {
+    fn of(&self, server: ServerId) -> Option<&Counts> {
+        let (block, at) = (server.index() / BLOCK, server.index() % BLOCK);
+        let block = self.0.get(block)?.get_or_init(Box::default);
+        Some(block.0.get(at)?.get_or_init(Box::default))
+    }
+
+    /// Those that were called, by the index of their ids.
+    fn iter(&self) -> impl Iterator<Item = (usize, &Counts)> {
+        let blocks = self.0.iter().enumerate();
+        blocks.flat_map(|(block, of_block)| {
+            let counts = of_block.get().into_iter().flat_map(|it| it.0.iter().enumerate());
+            counts.filter_map(move |(at, counts)| Some((block * BLOCK + at, &**counts.get()?)))
+        })
     }
 }
 
@@ -119,8 +166,7 @@ struct Sheet {
     refusals: [Counter; Refusal::ALL.len()],
     decisions: [Counter; Decision::ALL.len()],
     all: Counts,
-    /// By a server's place in the config; made when it is first called.
-    servers: Box<[OnceLock<Box<Counts>>]>,
+    servers: ByServer,
 }
 
 #[derive(Debug, Default)]
@@ -154,12 +200,11 @@ impl Tally {
         self.0.begun.add(1);
     }
 
-    /// A call that had begun has ended; `server` is the place in the config of the one it was sent
-    /// to.
-    pub fn ended(&self, server: Option<usize>, outcome: Outcome, took: Took) {
+    /// A call that had begun has ended; `server` is the one it was sent to.
+    pub fn ended(&self, server: Option<ServerId>, outcome: Outcome, took: Took) {
         self.0.all.ended(outcome, took);
-        if let Some(counts) = server.and_then(|server| self.0.servers.get(server)) {
-            counts.get_or_init(Box::default).ended(outcome, took);
+        if let Some(counts) = server.and_then(|server| self.0.servers.of(server)) {
+            counts.ended(outcome, took);
         }
     }
 
@@ -181,36 +226,28 @@ fn count(counters: &[Counter], at: usize) {
 }
 
 impl Calls {
-    /// None yet, to so many servers.
-    #[must_use]
-    pub fn new(servers: usize) -> Self {
-        Self { servers, sheets: Mutex::default() }
-    }
-
     /// Where one more worker counts. What it counted stays when it ends: for threads, of which there
     /// are few.
     #[must_use]
     pub fn tally(&self) -> Tally {
-        let servers = (0..self.servers).map(|_| OnceLock::new()).collect();
-        let sheet = Arc::new(Sheet { servers, ..Sheet::default() });
-        self.sheets.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&sheet));
+        let sheet = Arc::<Sheet>::default();
+        self.sheets.lock().push(Arc::clone(&sheet));
         Tally(Rc::new(sheet))
     }
 
     /// What was counted until now. Calls that end meanwhile may be in some numbers and not in others.
     #[must_use]
     pub fn read(&self) -> Totals {
-        let sheets = self.sheets.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut totals =
-            Totals { servers: vec![Sums::default(); self.servers], ..Totals::default() };
+        let sheets = self.sheets.lock();
+        let mut totals = Totals::default();
         for sheet in sheets.iter() {
             // Those that ended first: none is under way less than once.
             totals.all.add(&sheet.all);
             totals.begun += sheet.begun.get();
             add(&mut totals.refusals, &sheet.refusals);
             add(&mut totals.decisions, &sheet.decisions);
-            for (sums, counts) in totals.servers.iter_mut().zip(&sheet.servers) {
-                counts.get().into_iter().for_each(|counts| sums.add(counts));
+            for (server, counts) in sheet.servers.iter() {
+                totals.servers.entry(server).or_default().add(counts);
             }
         }
         totals
@@ -229,8 +266,8 @@ pub struct Totals {
     decisions: [u64; Decision::ALL.len()],
     /// All calls.
     pub all: Sums,
-    /// Those that were sent, by their server's place in the config.
-    pub servers: Vec<Sums>,
+    /// Those that were sent, by the index of their server's id.
+    servers: BTreeMap<usize, Sums>,
 }
 
 impl Totals {
@@ -238,6 +275,12 @@ impl Totals {
     #[must_use]
     pub fn in_flight(&self) -> u64 {
         self.begun.saturating_sub(self.all.count())
+    }
+
+    /// Those that were sent to that server.
+    #[must_use]
+    pub fn of_server(&self, server: ServerId) -> Sums {
+        self.servers.get(&server.index()).cloned().unwrap_or_default()
     }
 
     /// How many calls were refused so.
@@ -289,10 +332,13 @@ impl Sums {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tool::server_id::ServerIds;
 
     #[test]
     fn what_several_threads_count_is_read_together() {
-        let calls = Calls::new(2);
+        let mut ids = ServerIds::default();
+        let calls = Calls::default();
+        let [idle, busy] = ["idle", "busy"].map(|name| ids.assign(&name.into()));
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
@@ -304,7 +350,7 @@ mod tests {
                         );
                         tally.began();
                         tally.ended(
-                            upstream.map(|_| 1),
+                            upstream.map(|_| busy),
                             Outcome::Success,
                             Took { total, upstream },
                         );
@@ -317,23 +363,32 @@ mod tests {
         });
         let totals = calls.read();
         assert_eq!((totals.all.count(), totals.in_flight()), (3000, 3));
-        assert_eq!((totals.servers[0].count(), totals.servers[1].count()), (0, 2997));
+        let (idle, busy) = (totals.of_server(idle), totals.of_server(busy));
+        assert_eq!((idle.count(), busy.count()), (0, 2997));
         assert_eq!(totals.all.of(Outcome::Success), 3000);
         let refused = Refusal::ALL.map(|why| totals.refused(why));
         assert_eq!((refused.iter().sum(), totals.refused(Refusal::Gate)), (3, 3));
         let decided = Decision::ALL.map(|what| totals.decided(what));
         assert_eq!((decided.iter().sum(), totals.decided(Decision::IntentBlocked)), (3, 3));
-        assert!(totals.servers[1].added.percentile(99).unwrap().abs_diff(50) <= 4);
-        assert!(totals.servers[1].upstream.percentile(50).unwrap().abs_diff(500) <= 32);
-        assert_eq!(totals.servers[0].total.percentile(50), None);
+        assert!(busy.added.percentile(99).unwrap().abs_diff(50) <= 4);
+        assert!(busy.upstream.percentile(50).unwrap().abs_diff(500) <= 32);
+        assert_eq!(idle.total.percentile(50), None);
     }
 
     #[test]
-    fn a_server_that_is_not_known_counts_in_all_alone() {
-        let calls = Calls::new(0);
+    fn counts_are_of_a_name_and_past_the_bound_of_all_alone() {
+        let (calls, mut ids) = (Calls::default(), ServerIds::default());
+        let servers: Vec<ServerId> =
+            (0..=MAX_SERVERS).map(|at| ids.assign(&at.to_string().into())).collect();
         let tally = calls.tally();
-        tally.began();
-        tally.ended(Some(7), Outcome::Error, Took::default());
-        assert_eq!(calls.read().all.of(Outcome::Error), 1);
+        let counted = [0, BLOCK - 1, BLOCK, MAX_SERVERS - 1, MAX_SERVERS];
+        for at in counted {
+            tally.began();
+            tally.ended(Some(servers[at]), Outcome::Error, Took::default());
+        }
+        let totals = calls.read();
+        let of = |at: usize| totals.of_server(servers[at]).of(Outcome::Error);
+        assert_eq!(counted.map(of), [1, 1, 1, 1, 0]);
+        assert_eq!((of(1), totals.all.of(Outcome::Error)), (0, 5));
     }
 }

@@ -1,21 +1,22 @@
 //! Where output schemas are compiled: never on a worker, and never while another's call waits for
 //! what takes long.
 //!
-//! Small schemas are compiled before their tools are shown, as long as that takes no time to speak
-//! of, and large ones after, one at a time on a thread of their own: until then calls to such a tool wait ([`Catalog::compiled`]).
+//! Small schemas are compiled before their tools are shown, for a quarter of a second at most, and large
+//! ones after, one at a time on a thread of their own: until then calls to such a tool wait.
 //! A thread cannot be ended from outside, so that bounds on the schema end it; one that takes
 //! longer than [`LIMIT`] makes the schema unusable, and the next begins when it has ended.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use serde_json::value::RawValue;
 
-use super::replacing::same_raw;
-use super::{Catalog, Change};
-use crate::catalog::DiscoveredTool;
+use super::change::Change;
+use super::discovered::DiscoveredTool;
+use super::snapshot::Snapshot;
 use crate::schema::cache::Cache;
 use crate::schema::compile::{STACK, Schema, Settings, Unusable};
 use crate::tool::{OutputSchema, Tool, ToolName};
@@ -98,12 +99,12 @@ impl Compiler {
             let compile = || outcome(self.schemas.get(text, &self.settings));
             return new.then(|| late.awaited.get_or_init(compile));
         }
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = self.running.lock();
         if late.awaited.get().is_some() {
             return None;
         }
         if let Some(slow) = running.take() {
-            // It has nothing to tell any more.
+            // Its outcome was given up at the limit.
             let _ = slow.join();
         }
         let (done, compiled) = mpsc::sync_channel(1);
@@ -129,15 +130,19 @@ impl Compiler {
         };
         Some(late.awaited.get_or_init(|| outcome(found)))
     }
-}
 
-impl Catalog {
-    /// Compiles what is awaited, the smallest first, and adds what cannot be used to `changes`.
-    pub(super) fn compile(&self, mut late: Vec<Late>, changes: &mut [(Arc<str>, Change)]) {
+    /// Compiles what is awaited, the smallest first, and adds what cannot be used to `changes`. After
+    /// each that it has compiled it calls `settled`.
+    pub(super) fn compile(
+        &self,
+        mut late: Vec<Late>,
+        changes: &mut [(Arc<str>, Change)],
+        settled: impl Fn(),
+    ) {
         late.sort_by_key(|late| late.raw.get().len());
         for late in late {
-            let Some(found) = self.compiler.finish(&late) else { continue };
-            self.swaps.send_replace(());
+            let Some(found) = self.finish(&late) else { continue };
+            settled();
             let change = changes.iter_mut().find(|(server, _)| *server == late.tool.server);
             if let (OutputSchema::Unusable(reason), true, Some((_, change))) =
                 (found, late.new, change)
@@ -147,34 +152,29 @@ impl Catalog {
         }
     }
 
-    /// Waits until the output schema of `tool` is compiled; false if it is not by `deadline`.
-    pub async fn compiled(&self, tool: &Tool, deadline: Instant) -> bool {
-        let mut swaps = self.swaps.subscribe();
-        let compiled = async {
-            while matches!(tool.schema.now(), OutputSchema::Compiling(_)) {
-                if swaps.changed().await.is_err() {
-                    return false;
-                }
-            }
-            true
-        };
-        tokio::time::timeout_at(deadline.into(), compiled).await.unwrap_or(false)
-    }
-
-    /// The schemas of sets: those that tools have already, and new ones as far as they are compiled
-    /// quickly.
-    pub(super) fn ready(&self, sets: &[(&str, &[DiscoveredTool])]) -> Vec<Vec<OutputSchema>> {
-        let (last, time) = (self.load(), Quick::start());
+    /// The schemas of sets: those that tools of `last` have already, and new ones as far as they are
+    /// compiled quickly.
+    pub(super) fn ready(
+        &self,
+        last: &Snapshot,
+        sets: &[(&str, &[DiscoveredTool])],
+    ) -> Vec<Vec<OutputSchema>> {
+        let time = Quick::start();
         let schema = |server: &str, found: &DiscoveredTool| {
             let known = last.named(server, &found.name);
             match known.filter(|known| same_raw(&known.output_schema, &found.output_schema)) {
                 Some(known) => known.schema.now().clone(),
-                None => self.compiler.quickly(found.output_schema.as_deref(), &time),
+                None => self.quickly(found.output_schema.as_deref(), &time),
             }
         };
         let sets = sets.iter();
         sets.map(|(server, set)| set.iter().map(|found| schema(server, found)).collect()).collect()
     }
+}
+
+/// True where both are the same text, or neither is there.
+pub(super) fn same_raw(a: &Option<Box<RawValue>>, b: &Option<Box<RawValue>>) -> bool {
+    a.as_deref().map(RawValue::get) == b.as_deref().map(RawValue::get)
 }
 
 /// What is still to be done for a tool whose schema is being compiled.
@@ -197,7 +197,7 @@ fn outcome(found: Result<Arc<Schema>, Unusable>) -> OutputSchema {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::{ServerSettings, Settings as CatalogSettings};
+    use crate::catalog::{Catalog, ServerSettings, Settings as CatalogSettings};
     use crate::output::Treatment;
 
     fn tool(name: &str, schema: &str) -> DiscoveredTool {
@@ -228,7 +228,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let catalog = Arc::new(catalog(None));
         let (now, in_an_hour) = (Instant::now(), Instant::now() + Duration::from_secs(3600));
-        let busy = catalog.compiler.running.lock().unwrap();
+        let busy = catalog.compiler.running.lock();
         let replacing = std::thread::spawn({
             let catalog = Arc::clone(&catalog);
             let set = vec![tool("slow", &large(r#""type":"object""#)), tool("quick", "true")];
@@ -240,7 +240,7 @@ mod tests {
         assert!(matches!(quick.schema, OutputSchema::Compiled(_)));
         assert!(runtime.block_on(catalog.compiled(&quick, now)));
         assert!(matches!(slow.schema.now(), OutputSchema::Compiling(_)));
-        assert_eq!(Treatment::of(&slow), Treatment::Hold, "nothing goes by");
+        assert_eq!(slow.treatment(), Treatment::Hold, "nothing goes by");
         assert!(!runtime.block_on(catalog.compiled(&slow, now)));
         drop(busy);
         assert!(runtime.block_on(catalog.compiled(&slow, in_an_hour)));

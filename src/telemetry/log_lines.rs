@@ -5,17 +5,19 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
 
 /// Most bytes of lines that wait to be written.
 const QUEUE_BYTES: usize = 128 * 1024;
 
 /// Where lines go. Clones share it; the default one has no reader and counts what it is given.
 #[derive(Clone, Debug, Default)]
-pub struct Lines(Arc<Shared>);
+pub struct LogLines(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -36,7 +38,7 @@ struct Queue {
     writing: bool,
 }
 
-impl Lines {
+impl LogLines {
     /// Writes to `out`, by a thread that lives as long as the process: it may wait for the reader
     /// for ever.
     ///
@@ -44,7 +46,7 @@ impl Lines {
     /// The system gives no thread.
     pub fn to(out: impl Write + Send + 'static) -> io::Result<Self> {
         let lines = Self::default();
-        lines.queue().taken = true;
+        lines.0.queue.lock().taken = true;
         let shared = Arc::clone(&lines.0);
         thread::Builder::new().name("log".into()).spawn(move || shared.write_to(out))?;
         Ok(lines)
@@ -59,19 +61,14 @@ impl Lines {
     /// Waits until everything is written, at most for `limit`: nobody may be reading.
     pub fn finish(&self, limit: Duration) {
         let busy = |queue: &mut Queue| queue.taken && (queue.writing || !queue.lines.is_empty());
-        let waited = self.0.written.wait_timeout_while(self.queue(), limit, busy);
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
-    }
-
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.written.wait_while_for(&mut self.0.queue.lock(), busy, limit);
     }
 }
 
 /// One write is one line, or several whole ones.
-impl Write for Lines {
+impl Write for LogLines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let mut queue = self.queue();
+        let mut queue = self.0.queue.lock();
         if !queue.taken || queue.bytes + line.len() > QUEUE_BYTES {
             self.0.lost.fetch_add(1, Ordering::Relaxed);
         } else {
@@ -91,13 +88,12 @@ impl Shared {
     fn write_to(&self, mut out: impl Write) {
         let mut told = 0;
         loop {
-            let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut queue = self.queue.lock();
             queue.writing = false;
             if queue.lines.is_empty() {
                 self.written.notify_all();
             }
-            let waited = self.come.wait_while(queue, |queue| queue.lines.is_empty());
-            let mut queue = waited.unwrap_or_else(PoisonError::into_inner);
+            self.come.wait_while(&mut queue, |queue| queue.lines.is_empty());
             let lines = std::mem::take(&mut queue.lines);
             (queue.bytes, queue.writing) = (0, true);
             drop(queue);
@@ -129,7 +125,7 @@ mod tests {
     impl Write for Slow {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.recv().map_err(io::Error::other)?;
-            self.1.lock().unwrap().extend_from_slice(bytes);
+            self.1.lock().extend_from_slice(bytes);
             Ok(bytes.len())
         }
 
@@ -142,7 +138,7 @@ mod tests {
     fn a_reader_that_does_not_read_holds_nobody_up_and_what_is_lost_is_counted() {
         let (go, wait) = mpsc::channel();
         let read = Arc::new(Mutex::new(Vec::new()));
-        let mut lines = Lines::to(Slow(wait, Arc::clone(&read))).unwrap();
+        let mut lines = LogLines::to(Slow(wait, Arc::clone(&read))).unwrap();
         let line = [b'x'; 1024];
         let most = QUEUE_BYTES / line.len();
         // The thread may hold as many as fit into the queue.
@@ -157,7 +153,7 @@ mod tests {
             go.send(()).unwrap();
         }
         lines.finish(Duration::from_secs(30));
-        assert_eq!(read.lock().unwrap().len() as u64, kept * line.len() as u64);
+        assert_eq!(read.lock().len() as u64, kept * line.len() as u64);
         assert_eq!(lines.lost(), lost);
         // Closed, it takes nothing more, and nobody sees it but by the count.
         drop(go);
@@ -170,14 +166,14 @@ mod tests {
     fn lines_come_whole_and_in_order() {
         let (go, wait) = mpsc::channel();
         let read = Arc::new(Mutex::new(Vec::new()));
-        let mut lines = Lines::to(Slow(wait, Arc::clone(&read))).unwrap();
+        let mut lines = LogLines::to(Slow(wait, Arc::clone(&read))).unwrap();
         let all: Vec<String> = (0..100).map(|line| format!("{line}\n")).collect();
         for line in &all {
             go.send(()).unwrap();
             lines.write_all(line.as_bytes()).unwrap();
         }
         lines.finish(Duration::from_secs(30));
-        assert_eq!(*read.lock().unwrap(), all.concat().into_bytes());
+        assert_eq!(*read.lock(), all.concat().into_bytes());
         assert_eq!(lines.lost(), 0);
     }
 }

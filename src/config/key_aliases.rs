@@ -6,7 +6,8 @@
 
 use serde_json::{Map, Value};
 
-use super::problem::{Findings, KeyPath};
+use super::findings::Findings;
+use super::problem::KeyPath;
 use super::servers;
 
 /// The name that VS Code's `mcp.json` has for [`servers::KEY`].
