@@ -78,7 +78,7 @@ mod tests {
     fn what_is_used_ends_with_the_last_byte_that_is_not_zero() {
         for length in [0, 1, 63, 64, 65, 200] {
             for zeros in [0, 1, 63, 64, 65, 1000] {
-                let bytes = [vec![1; length], vec![0; zeros]].concat();
+                let bytes = [vec![1_u8; length], vec![0; zeros]].concat();
                 assert_eq!(used(&bytes), length, "{zeros}");
             }
         }
@@ -89,7 +89,7 @@ mod tests {
     fn a_sparse_copy_has_the_same_bytes_and_length() {
         let dir = tempfile::tempdir().unwrap();
         let (from, to) = (dir.path().join("from"), dir.path().join("to"));
-        let mut bytes = vec![0; 3 * COPY_BYTES + 5];
+        let mut bytes = vec![0_u8; 3 * COPY_BYTES + 5];
         bytes[2 * COPY_BYTES] = 9;
         fs::write(&from, &bytes).unwrap();
         copy_sparse(&from, &to).unwrap();
