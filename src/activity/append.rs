@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use super::begun::{self, Begun};
 use super::chain_tip::ChainTip;
 use super::codec::{self, BlockBuilder, HeadRef, PayloadRef};
+use super::keys;
 use super::pack::Packer;
 use super::record::{
     Decision, Draft, Entry, Hash, Id, MAX_METADATA_BYTES, NodeId, Raw, Status, Text, Type, Verdict,
@@ -305,51 +306,6 @@ pub(super) fn finish_segment(segment: &Builder, number: u64, batch: &mut Batch) 
         batch.put(Space::Stats, keys::bucket(bucket, number), stats.encode());
     }
     batch.put(Space::Segments, keys::number(number), segment.bounds().encode());
-}
-
-/// The keys of the store.
-pub mod keys {
-    /// The first record that is kept, in the state keyspace.
-    pub const FIRST: &[u8] = b"first";
-    /// The ranges of records that are lost, in the state keyspace: pairs of the first and last number.
-    pub const GAPS: &[u8] = b"gaps";
-    /// How many of the records that could not be recorded the log has told, in the state keyspace.
-    pub const LOST: &[u8] = b"lost";
-
-    /// What the keys of marks begin with, in the state keyspace.
-    const BEGUN: &[u8] = b"begun";
-    /// One past the last key of a mark.
-    pub const BEGUN_END: &[u8] = b"beguo";
-
-    /// The mark of the call with this ticket.
-    #[must_use]
-    pub fn begun(ticket: u64) -> Vec<u8> {
-        [BEGUN, &ticket.to_be_bytes()].concat()
-    }
-
-    /// The ticket of a mark.
-    #[must_use]
-    pub fn ticket(key: &[u8]) -> Option<u64> {
-        key.strip_prefix(BEGUN)?.try_into().ok().map(u64::from_be_bytes)
-    }
-
-    /// A sequence number, or a segment.
-    #[must_use]
-    pub fn number(number: u64) -> Vec<u8> {
-        number.to_be_bytes().to_vec()
-    }
-
-    /// The postings of a bucket of terms in a segment.
-    #[must_use]
-    pub fn postings(bucket: [u8; 2], segment: u64) -> Vec<u8> {
-        [&bucket[..], &segment.to_be_bytes()].concat()
-    }
-
-    /// A bucket's counters from a segment.
-    #[must_use]
-    pub fn bucket(bucket: u64, segment: u64) -> Vec<u8> {
-        [bucket.to_be_bytes(), segment.to_be_bytes()].concat()
-    }
 }
 
 /// The head of a draft's record.

@@ -5,9 +5,10 @@
 //! once it has lasted for [`LASTING_MS`] by a clock that cannot be set; until then time goes on from
 //! where it was. A clock that is set back is believed at once: it makes nothing older.
 
-use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::time::{ClockId, clock_gettime};
+use parking_lot::Mutex;
 
 /// How long a jump ahead has to last.
 pub(super) const LASTING_MS: u64 = 3600 * 1000;
@@ -73,7 +74,18 @@ pub(super) fn believing(
     steady: impl Fn() -> u64 + Send + Sync + 'static,
 ) -> impl Fn() -> u64 + Send + Sync + 'static {
     let belief = Mutex::new(Belief::new(wall(), steady()));
-    move || belief.lock().unwrap_or_else(PoisonError::into_inner).at(wall(), steady())
+    move || belief.lock().at(wall(), steady())
+}
+
+/// Microseconds since 1970, by the system's clock.
+pub(super) fn unix_micros() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Milliseconds since 1970, by the system's clock.
+pub(super) fn unix_millis() -> u64 {
+    unix_micros() / 1000
 }
 
 /// Milliseconds since some moment, by a clock that nobody sets; it goes on while the machine sleeps.

@@ -1,7 +1,7 @@
 //! Reading a log of which parts cannot be read, for verification and salvage: nothing is taken from
 //! what is derived, and what is damaged is passed over.
 
-use super::append::keys;
+use super::keys;
 use super::store::{Space, StoreError, StoreSnapshot};
 use super::view::{Block, View, number};
 

@@ -10,11 +10,12 @@
 //! log has told lies in the log itself, in the batch of the record that tells it.
 
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::alternating_file::{AlternatingFile, FileKind};
-use super::append::keys;
 use super::gap::Unrecorded;
+use super::keys;
 use super::store::{Space, StoreError};
 use super::view::{self, View};
 
@@ -172,8 +173,9 @@ impl Ledger {
         let (number, tally) = newest.map(|bytes| LossTally::decode(&bytes)).unwrap_or_default();
         let lost = (tally.total + tally.waiting).max(told);
         let LossTally { waiting: doubt, from_ms, to_ms, ref cause, .. } = tally;
-        *self.outage() = Outage { told, doubt, seen: lost, from_ms, to_ms, cause: cause.clone() };
-        *lock(&self.file) = Some(CountFile { places, number, written: tally, has_failed: false });
+        *self.outage.lock() =
+            Outage { told, doubt, seen: lost, from_ms, to_ms, cause: cause.clone() };
+        *self.file.lock() = Some(CountFile { places, number, written: tally, has_failed: false });
         Ok(lost)
     }
 
@@ -184,7 +186,7 @@ impl Ledger {
     /// [`StoreError::Io`].
     pub(super) fn reopen(&self, dir: &Path) -> Result<(), StoreError> {
         let (places, _) = AlternatingFile::open(dir, KIND)?;
-        if let Some(file) = lock(&self.file).as_mut() {
+        if let Some(file) = self.file.lock().as_mut() {
             file.places = places;
         }
         Ok(())
@@ -192,7 +194,7 @@ impl Ledger {
 
     /// The log cannot be written from now on; `lost` are lost already.
     pub(super) fn begin(&self, cause: &str, lost: u64, now_ms: u64) {
-        let mut outage = self.outage();
+        let mut outage = self.outage.lock();
         if outage.told >= lost {
             (outage.from_ms, outage.to_ms) = (now_ms, now_ms);
         }
@@ -202,13 +204,13 @@ impl Ledger {
 
     /// What is lost and not told, of `lost` in all.
     pub(super) fn untold(&self, lost: u64) -> Option<Unrecorded> {
-        let outage = self.outage();
+        let outage = self.outage.lock();
         self::tally(&outage, lost, 0).untold(outage.told)
     }
 
     /// The log has told what is lost up to `total`.
     pub(super) fn told(&self, total: u64) {
-        let mut outage = self.outage();
+        let mut outage = self.outage.lock();
         (outage.told, outage.doubt) = (total, 0);
     }
 
@@ -216,10 +218,10 @@ impl Ledger {
     /// ended now. While the log cannot be written `now_ms` is when the last was lost. A failure is
     /// told in the log: then memory alone knows.
     pub(super) fn save(&self, lost: u64, waiting: u64, now_ms: Option<u64>) {
-        let mut file = lock(&self.file);
+        let mut file = self.file.lock();
         let Some(file) = file.as_mut() else { return };
         let tally = {
-            let mut outage = self.outage();
+            let mut outage = self.outage.lock();
             if let Some(now_ms) = now_ms.filter(|_| lost + waiting > outage.seen) {
                 outage.to_ms = now_ms.max(outage.from_ms);
             }
@@ -240,14 +242,6 @@ impl Ledger {
             Err(_) => {}
         }
     }
-
-    fn outage(&self) -> MutexGuard<'_, Outage> {
-        lock(&self.outage)
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn tally(outage: &Outage, lost: u64, waiting: u64) -> LossTally {

@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::append::Appender;
-use super::begun;
 use super::chain_tip::{ChainTip, ChainTipFile};
 use super::copy::Copy;
 use super::file_checksums::{self, ChecksumFinding, Depth};
@@ -20,6 +19,7 @@ use super::node;
 use super::record::Hash;
 use super::redact::Redactor;
 use super::store::{DB, Store, StoreError, newest_journal};
+use super::unfinished;
 use super::view::View;
 use crate::os::private;
 
@@ -114,7 +114,7 @@ pub(super) fn read(dir: &Path, scratch: &Path) -> Result<Reading, StoreError> {
         check_end(dir, reading.mark, &view)?;
         if view.marks().next().is_some() {
             // As the next start will do it: a copy may be written to.
-            begun::settle(&store, &mut Appender::resume(&view, Redactor::default())?)?;
+            unfinished::settle(&store, &mut Appender::resume(&view, Redactor::default())?)?;
         }
         Ok(store)
     });

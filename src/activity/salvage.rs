@@ -9,9 +9,10 @@ use std::fs::{self, File};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use super::append::{Appender, keys};
+use super::append::Appender;
 use super::copy::{self, Copy};
 use super::gap::Gap;
+use super::keys;
 use super::lost;
 use super::node;
 use super::record::{Draft, NodeId, Source, Status, Text, Type};

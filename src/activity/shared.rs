@@ -5,20 +5,21 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::mpsc::{self, Receiver, SendError, Sender};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, oneshot};
 
 use super::clock::Opened;
 use super::config::Config;
-use super::live::Hub;
+use super::live_feed::LiveFeed;
 use super::lost::Ledger;
 use super::read_barrier::ReadBarrier;
-use super::readers::Readers;
+use super::read_jobs::ReadJobs;
 use super::record::{Entry, MAX_ERROR_BYTES, MAX_METADATA_BYTES};
 use super::retention::Cut;
 use super::store::Store;
@@ -28,6 +29,9 @@ use super::store::Store;
 /// and the entry itself, 2.5 KiB for the second entry of a call that has begun, without what it is
 /// given, and the rest for decisions.
 const ENTRY_BYTES: usize = MAX_ERROR_BYTES + 2 * MAX_METADATA_BYTES + 6144 + 2560;
+
+/// What the writer waits for the disk longer than this is told in the log.
+pub(super) const SLOW_DISK: Duration = Duration::from_secs(1);
 
 /// What the writer is sent.
 pub(super) enum WriterCommand {
@@ -126,8 +130,8 @@ pub(super) struct Shared {
     pub(super) scrubber: OnceLock<Thread>,
     pub(super) pruner: OnceLock<Thread>,
     pub(super) read_barrier: ReadBarrier,
-    pub(super) live: Hub,
-    pub(super) readers: Readers,
+    pub(super) live: LiveFeed,
+    pub(super) readers: ReadJobs,
 }
 
 impl Shared {
@@ -172,8 +176,8 @@ impl Shared {
             scrubber: OnceLock::new(),
             pruner: OnceLock::new(),
             read_barrier: ReadBarrier::default(),
-            live: Hub::default(),
-            readers: Readers::default(),
+            live: LiveFeed::default(),
+            readers: ReadJobs::default(),
         });
         (shared, messages)
     }

@@ -8,10 +8,11 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Found, Run};
-use crate::activity::append::{Appender, Prepared, keys};
+use super::state::{Stage, Stuck, WriterState};
+use crate::activity::append::{Appender, Prepared};
 use crate::activity::chain_tip::ChainTip;
 use crate::activity::codec;
+use crate::activity::keys;
 use crate::activity::mend::{self, Mended};
 use crate::activity::pack::unpack;
 use crate::activity::recover::{self, Lock, Opened};
@@ -26,59 +27,16 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How often a failed log is asked whether it is to be closed.
 const CLOSE_POLL: Duration = Duration::from_millis(50);
 
-/// A batch that could not be written.
-pub(super) struct Stuck {
-    pub(super) prepared: Prepared,
-    /// The room of its entries.
-    room: usize,
-    since: Instant,
-    stage: Stage,
-    /// The log may be damaged: it was not the system that refused.
-    suspect: bool,
-    /// It was looked at since: nothing is damaged, or nothing can be mended.
-    is_looked_at: bool,
-}
-
-/// Where it failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
-    /// Writing: it can be tried again.
-    Write,
-    /// Syncing: it cannot.
-    Sync,
-}
-
-impl Run {
-    /// Writes what was submitted before the end.
-    pub(super) fn finish(&mut self) -> Result<(), StoreError> {
-        loop {
-            if let Some(stuck) = &self.stuck {
-                let result = match stuck.stage {
-                    Stage::Write => self.reopen(),
-                    Stage::Sync => {
-                        Err(StoreError::Io(std::io::Error::other(self.shared.failure_text())))
-                    }
-                };
-                if let Err(error) = result {
-                    self.count_lost();
-                    return Err(error);
-                }
-            }
-            if self.round() == Found::Nothing && self.stuck.is_none() && !self.tell_lost() {
-                return Ok(());
-            }
-        }
-    }
-
+impl WriterState {
     /// Counts what is stuck, and what is in the queue, as lost.
-    fn count_lost(&mut self) {
+    pub(super) fn count_lost(&mut self) {
         let stuck = self.stuck.take().map_or(0, |stuck| stuck.prepared.records);
         self.shared.lost.fetch_add(stuck, Ordering::Relaxed);
         self.lose_queued();
     }
 
     /// Takes out of the queue what will not be written any more. Who waits for an answer gets none.
-    fn lose_queued(&mut self) {
+    pub(super) fn lose_queued(&mut self) {
         while let Ok(message) = self.messages.try_recv() {
             match message {
                 WriterCommand::Entry { ticket, counted, .. } => {
@@ -158,7 +116,7 @@ impl Run {
     }
 
     /// Opens the store again and writes what is stuck, if it is not there already.
-    fn reopen(&mut self) -> Result<(), StoreError> {
+    pub(super) fn reopen(&mut self) -> Result<(), StoreError> {
         if self.stuck.as_ref().is_some_and(|stuck| stuck.suspect) && self.mend()? {
             return Ok(());
         }
@@ -178,7 +136,7 @@ impl Run {
         Ok(())
     }
 
-    fn is_back(&self) {
+    pub(super) fn is_back(&self) {
         self.shared.failure.store(Arc::new(None));
         self.shared.is_failed.store(false, Ordering::Release);
         tracing::info!("the activity log can be written again");
@@ -197,7 +155,7 @@ impl Run {
     }
 
     /// Has the log mended, and goes on with what could be kept; false if nothing is damaged.
-    fn mend(&mut self) -> Result<bool, StoreError> {
+    pub(super) fn mend(&mut self) -> Result<bool, StoreError> {
         self.shared.store.store(Arc::new(None));
         self.lock = None;
         let mended = mend::mend(&self.dir, (self.shared.clock)());
@@ -250,7 +208,7 @@ impl Run {
         Ok(true)
     }
 
-    fn write_stuck(&mut self) -> Result<Option<(ChainTip, u64, usize)>, StoreError> {
+    pub(super) fn write_stuck(&mut self) -> Result<Option<(ChainTip, u64, usize)>, StoreError> {
         let Some(stuck) = &self.stuck else { return Ok(None) };
         self.shared.store.store(Arc::new(None));
         let store = Store::open(&self.dir).map_err(still_read)?;
