@@ -59,7 +59,7 @@ impl Activity {
             return Err(NotAdmitted::Closed);
         }
         let slot =
-            |counted| Slot { shared: Arc::clone(shared), counted, epoch: None, ticket: None };
+            |counted| Slot { shared: Arc::clone(shared), counted, epoch: None, in_flight: None };
         if !shared.refuses() && shared.take_room() {
             return Ok(slot(true));
         }

@@ -16,6 +16,7 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit, oneshot};
 
 use super::clock::Opened;
 use super::config::Config;
+use super::in_flight::CallsInFlight;
 use super::live_feed::LiveFeed;
 use super::lost::Ledger;
 use super::read_barrier::ReadBarrier;
@@ -35,21 +36,13 @@ pub(super) const SLOW_DISK: Duration = Duration::from_secs(1);
 
 /// What the writer is sent.
 pub(super) enum WriterCommand {
-    /// A call begins.
-    Begun {
-        /// What its entry is found by when it ends.
-        ticket: u64,
-        /// All of the entry that is known.
-        entry: Box<Entry>,
-        /// Who waits for the mark to be durable.
-        done: Option<oneshot::Sender<()>>,
-    },
+    /// Answer when the marks of all calls that have begun are durable.
+    Mark(oneshot::Sender<()>),
     /// Write this.
     Entry {
-        /// What to write; boxed, since the queue's blocks are made of the largest message. Of a call
-        /// that has begun, what came of it.
+        /// What to write; boxed, since the queue's blocks are made of the largest message.
         entry: Box<Entry>,
-        /// That of a call that has begun.
+        /// The mark that goes when the entry is written.
         ticket: Option<u64>,
         /// Who waits for it to be durable.
         done: Option<oneshot::Sender<()>>,
@@ -81,8 +74,8 @@ pub(super) struct Shared {
     pub(super) room: CachePadded<Semaphore>,
     pub(super) capacity: usize,
     pub(super) queue: Sender<WriterCommand>,
-    /// Of the calls that leave a mark when they begin; each takes one here.
-    pub(super) tickets: CachePadded<AtomicU64>,
+    /// The calls under way that leave a mark.
+    pub(super) in_flight: CallsInFlight,
     /// The writer's thread, to be woken.
     pub(super) thread: OnceLock<Thread>,
     /// True while the writer sleeps until it is woken: all that was submitted is durable.
@@ -147,7 +140,7 @@ impl Shared {
             capacity,
             config,
             queue,
-            tickets: CachePadded::new(AtomicU64::new(0)),
+            in_flight: CallsInFlight::default(),
             thread: OnceLock::new(),
             // Until the writer begins, nothing is submitted.
             asleep: AtomicBool::new(true),

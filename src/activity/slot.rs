@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 use super::config::{Config, Durability, OnFailure};
 use super::durable::Durable;
 use super::error::NotAdmitted;
+use super::in_flight::CallPlace;
 use super::record::{Entry, Operation};
 use super::shared::{Shared, WriterCommand};
 
@@ -19,8 +20,8 @@ pub struct Slot {
     pub(super) counted: bool,
     /// That of a call whose reply has left.
     pub(super) epoch: Option<u8>,
-    /// That of a call that has begun.
-    pub(super) ticket: Option<u64>,
+    /// That of a call that has begun and leaves a mark.
+    pub(super) in_flight: Option<CallPlace>,
 }
 
 impl std::fmt::Debug for Slot {
@@ -53,14 +54,17 @@ impl Slot {
         if !marks {
             return Ok(());
         }
+        if !self.enter(entry) {
+            return Ok(());
+        }
         let durable = match durability {
             Durability::Grouped | Durability::BeforeReply => {
-                self.mark(entry, None);
+                self.shared.wake_if_asleep();
                 return Ok(());
             }
             Durability::BeforeSend => {
                 let (sender, done) = oneshot::channel();
-                self.mark(entry, Some(sender));
+                self.send(WriterCommand::Mark(sender));
                 Durable { shared: Arc::clone(&self.shared), done }
             }
         };
@@ -73,22 +77,36 @@ impl Slot {
     /// Marks a call whose reply may have left and whose entry takes longer, like [`Self::begin`], if it
     /// has left.
     pub fn record_is_late(&mut self, entry: &mut Box<Entry>) {
-        if self.epoch.is_some() {
-            self.mark(entry, None);
+        if self.epoch.is_some() && self.enter(entry) {
+            self.shared.wake_if_asleep();
         }
     }
 
-    /// Hands over what is known of a call that has not ended, once. There is a place for it in the
-    /// queue only for a call that has one.
-    fn mark(&mut self, entry: &mut Box<Entry>, done: Option<oneshot::Sender<()>>) {
-        if !self.counted || self.ticket.is_some() {
-            return;
+    /// Puts what is known of the call among those in flight, once, and only where its room is counted;
+    /// true if it did. What is left of `entry` is for what comes of the call.
+    fn enter(&mut self, entry: &mut Box<Entry>) -> bool {
+        if !self.counted || self.in_flight.is_some() {
+            return false;
         }
-        let ticket = self.shared.tickets.fetch_add(1, Ordering::Relaxed);
-        self.ticket = Some(ticket);
         let rest = entry.draft.rest().into();
-        let entry = std::mem::replace(entry, rest);
-        self.send(WriterCommand::Begun { ticket, entry, done });
+        let known = std::mem::replace(entry, rest);
+        self.in_flight = Some(self.shared.in_flight.begin(known));
+        true
+    }
+
+    /// Takes the call out of those in flight: its whole entry, and the ticket of its mark, if it has
+    /// left one.
+    fn leave(&mut self, rest: Box<Entry>) -> (Box<Entry>, Option<u64>) {
+        let place = self.in_flight.take();
+        match place.and_then(|place| self.shared.in_flight.end(place)) {
+            Some((mut entry, ticket)) => {
+                let Entry { draft, decisions } = *rest;
+                entry.draft.end(&draft);
+                entry.decisions.extend(decisions);
+                (entry, ticket)
+            }
+            None => (rest, None),
+        }
     }
 
     /// Hands the entry over, and waits as long as the last chunk of the reply has to (ACT-3), if it
@@ -131,15 +149,16 @@ impl Slot {
                 (Some(sender), Some(Durable { shared: Arc::clone(&self.shared), done }))
             }
         };
+        let (entry, ticket) = self.leave(entry);
         // The writer gives the room back once it has written the entry.
         let counted = std::mem::take(&mut self.counted);
         let shared = &self.shared;
         if shared.refuses() && (!counted || shared.is_over.load(Ordering::Acquire)) {
+            // A mark that is in the store stays: what came of the call is not on record.
             shared.lost.fetch_add(1, Ordering::Relaxed);
             shared.room.add_permits(usize::from(counted));
             return durable;
         }
-        let ticket = self.ticket.take();
         self.send(WriterCommand::Entry { entry, ticket, done: sender, counted });
         durable
     }
@@ -147,8 +166,9 @@ impl Slot {
     /// Sends a message, and wakes the writer, which does not gather while someone waits.
     pub(super) fn send(&self, message: WriterCommand) {
         let waits = match &message {
-            WriterCommand::Begun { done, .. } | WriterCommand::Entry { done, .. } => done.is_some(),
-            WriterCommand::Behind(_)
+            WriterCommand::Entry { done, .. } => done.is_some(),
+            WriterCommand::Mark(_)
+            | WriterCommand::Behind(_)
             | WriterCommand::Barrier(_)
             | WriterCommand::Flush(_)
             | WriterCommand::Cut(..)
@@ -174,6 +194,10 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         self.leave_epoch();
+        // Without an entry the call was not made; a mark that is in the store stays.
+        if let Some(place) = self.in_flight.take() {
+            self.shared.in_flight.end(place);
+        }
         if self.counted {
             self.shared.room.add_permits(1);
         }

@@ -26,7 +26,6 @@ use self::batch::Found;
 use self::state::{Stage, WriterState};
 use super::append::Appender;
 use super::clock;
-use super::in_flight::Unfinished;
 use super::lost;
 use super::recover::{self, Opened};
 use super::redact::Redactor;
@@ -72,7 +71,6 @@ pub(super) fn start(
             "calls were under way when the process before this one ended: they are on record as unknown"
         );
     }
-    shared.tickets.store(left.next_ticket, Ordering::Relaxed);
     let began = shared.micros(Instant::now());
     shared.durable_until.store(began, Ordering::SeqCst);
     shared.asleep.store(false, Ordering::SeqCst);
@@ -91,7 +89,7 @@ pub(super) fn start(
         appender,
         head,
         first: view.first(),
-        in_flight: Unfinished::default(),
+        next_ticket: left.next_ticket,
         room: 0,
         waiting: Vec::new(),
         unsynced: None,
@@ -180,7 +178,8 @@ impl WriterState {
         self.shared.asleep.store(true, Ordering::SeqCst);
         // Either the sender sees the flag, or this last look sees what was sent.
         fence(Ordering::SeqCst);
-        if self.take_in() == Found::Nothing && !self.closing {
+        let is_idle = self.take_in() == Found::Nothing && !self.shared.in_flight.has_unmarked();
+        if is_idle && !self.closing {
             thread::park();
             self.shared.rouse();
             self.queue_from = self.shared.durable_until.load(Ordering::SeqCst);
@@ -194,7 +193,7 @@ impl WriterState {
     fn round(&mut self) -> Found {
         let found = self.take_in();
         let start = Instant::now();
-        let any = self.appender.pending() > 0 || self.in_flight.unmarked_bytes() > 0;
+        let any = self.appender.pending() > 0 || self.shared.in_flight.has_unmarked();
         self.write();
         self.sync();
         let took = if any { start.elapsed() } else { Duration::ZERO };

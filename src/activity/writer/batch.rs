@@ -44,15 +44,13 @@ impl WriterState {
             looked = None;
             self.batch_from.get_or_insert(self.queue_from);
             match message {
-                WriterCommand::Begun { ticket, entry, done } => {
-                    self.in_flight.begin(ticket, entry);
-                    self.waiting.extend(done);
-                }
+                // The call is in flight already, and is marked when the batch is written.
+                WriterCommand::Mark(done) => self.waiting.push(done),
                 WriterCommand::Entry { entry, ticket, done, counted } => {
-                    let entry = match ticket {
-                        Some(ticket) => self.in_flight.end(ticket, entry, &mut self.appender),
-                        None => entry,
-                    };
+                    if let Some(ticket) = ticket {
+                        let key = keys::begun(ticket);
+                        self.appender.also(|batch| batch.remove(Space::State, key));
+                    }
                     self.appender.push(&entry, (self.shared.clock)());
                     self.waiting.extend(done);
                     self.room += usize::from(counted);
@@ -88,8 +86,7 @@ impl WriterState {
                 }
             }
             found = Found::Some;
-            let bytes = self.appender.pending_bytes() + self.in_flight.unmarked_bytes();
-            if self.appender.pending() >= BATCH_RECORDS || bytes >= BATCH_BYTES {
+            if self.appender.pending() >= BATCH_RECORDS || self.is_full() {
                 found = Found::Full;
                 // The queue may not be seen empty for long.
                 if !std::mem::replace(&mut self.sent_behind, true) {
@@ -102,11 +99,42 @@ impl WriterState {
         found
     }
 
-    /// Writes the batch that was made.
+    fn is_full(&self) -> bool {
+        self.appender.pending_bytes() >= BATCH_BYTES
+    }
+
+    /// Writes the batch that was made, and with it the marks of calls in flight: in several batches
+    /// where they are many.
     pub(super) fn write(&mut self) {
-        if self.in_flight.unmarked_bytes() > 0 {
-            self.in_flight.mark(&mut self.appender, (self.shared.clock)());
+        while self.stuck.is_none() {
+            let more = self.add_marks();
+            self.commit();
+            if !more {
+                break;
+            }
         }
+    }
+
+    /// Adds the marks of calls that have none to the batch; false once they all have one.
+    fn add_marks(&mut self) -> bool {
+        let unmarked = self.shared.in_flight.unmarked();
+        if unmarked.is_empty() {
+            return false;
+        }
+        let now = (self.shared.clock)();
+        for place in &unmarked {
+            if self.is_full() {
+                return true;
+            }
+            if let Some(known) = self.shared.in_flight.mark(place, self.next_ticket) {
+                self.appender.mark_begun(self.next_ticket, &known, now);
+                self.next_ticket += 1;
+            }
+        }
+        false
+    }
+
+    fn commit(&mut self) {
         let Some(prepared) = self.appender.take() else { return };
         let room = std::mem::take(&mut self.room);
         let result = self.on_disk(|store, _| store.commit(prepared.batch.clone()));

@@ -39,14 +39,14 @@ impl WriterState {
     pub(super) fn lose_queued(&mut self) {
         while let Ok(message) = self.messages.try_recv() {
             match message {
-                WriterCommand::Entry { ticket, counted, .. } => {
-                    ticket.into_iter().for_each(|ticket| self.in_flight.lose(ticket));
+                // A mark that is in the store stays: what came of the call is not on record.
+                WriterCommand::Entry { counted, .. } => {
                     self.shared.lost.fetch_add(1, Ordering::Relaxed);
                     self.shared.room.add_permits(usize::from(counted));
                 }
                 WriterCommand::Close => self.closing = true,
                 WriterCommand::Barrier(_) | WriterCommand::Flush(_) | WriterCommand::Cut(..) => {}
-                WriterCommand::Begun { .. } | WriterCommand::Lost | WriterCommand::Damaged(_) => {}
+                WriterCommand::Mark(_) | WriterCommand::Lost | WriterCommand::Damaged(_) => {}
                 WriterCommand::Behind(_) => self.sent_behind = false,
             }
         }

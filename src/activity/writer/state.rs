@@ -12,7 +12,6 @@ use tokio::sync::oneshot;
 
 use crate::activity::append::{Appender, Prepared};
 use crate::activity::chain_tip::{ChainTip, ChainTipFile};
-use crate::activity::in_flight::Unfinished;
 use crate::activity::recover::Lock;
 use crate::activity::shared::{SLOW_DISK, Shared, WriterCommand};
 use crate::activity::store::{Store, StoreError};
@@ -33,8 +32,8 @@ pub(super) struct WriterState {
     pub(super) head: ChainTipFile,
     /// The first record that is kept.
     pub(super) first: u64,
-    /// The calls that have begun and not ended.
-    pub(super) in_flight: Unfinished,
+    /// What the next mark lies under.
+    pub(super) next_ticket: u64,
     /// The room of the entries in the batch under way.
     pub(super) room: usize,
     /// Who waits for the batch under way to be durable.
