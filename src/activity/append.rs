@@ -30,7 +30,7 @@ pub struct Prepared {
     /// What to write.
     pub batch: Batch,
     /// The last record in it.
-    pub mark: ChainTip,
+    pub tip: ChainTip,
     /// How many records it holds.
     pub records: u64,
     /// How many bytes of heads and bodies it holds.
@@ -41,7 +41,7 @@ impl Prepared {
     /// The first record in it.
     #[must_use]
     pub fn first(&self) -> u64 {
-        self.mark.seq + 1 - self.records
+        self.tip.seq + 1 - self.records
     }
 }
 
@@ -98,7 +98,7 @@ impl Appender {
 
     /// The last record given out; number 0 is before the first.
     #[must_use]
-    pub fn mark(&self) -> ChainTip {
+    pub fn tip(&self) -> ChainTip {
         ChainTip { seq: self.next - 1, hash: self.last }
     }
 
@@ -240,7 +240,7 @@ impl Appender {
         }
         let batch = std::mem::take(&mut self.batch);
         let (records, bytes) = (std::mem::take(&mut self.records), std::mem::take(&mut self.bytes));
-        Some(Prepared { batch, mark: self.mark(), records, bytes })
+        Some(Prepared { batch, tip: self.tip(), records, bytes })
     }
 
     fn encode_body_of(&mut self, draft: &Draft) {

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 /// How long a jump ahead has to last.
 pub(super) const LASTING_MS: u64 = 3600 * 1000;
-/// Further ahead than this, within one look, is a jump.
+/// Further ahead than this, between two readings, is a jump.
 const JUMP_MS: u64 = 5 * 60 * 1000;
 
 /// A clock that takes its time with jumps.
@@ -94,8 +94,8 @@ pub(super) fn steady_millis() -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// When a log was opened, and what it then ended with: before a process has run for a while, it
-/// has only the log to tell whether the clock is right.
+/// When a log was opened, and what it then ended with: before a process has run for a while, only
+/// the log says whether the clock is right.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opened {
     /// The clock then.

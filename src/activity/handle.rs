@@ -1,8 +1,9 @@
 //! The way into the log and out of it: room is reserved before a call is sent, the entry is
 //! submitted after (ACT-2), and a query sees what was answered before it (ACT-5).
 //!
-//! A call's side takes no lock that two calls share: a counter for room, a queue, two counters
-//! for queries. Writing is the thread's work (`writer`), reading that of `view`.
+//! A call's side waits for no other call: it takes room from a counter, adds to a queue, and enters the
+//! calls in flight under a lock of its own thread. Writing is the thread's work (`writer`), reading that
+//! of `view`; what a call does with its place is in `slot`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,7 +27,7 @@ use super::view::View;
 const RESERVE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a query waits for records that are on their way.
 pub(super) const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a flush looks whether the log has failed meanwhile.
+/// How often a flush checks whether the log has failed meanwhile.
 const FLUSH_POLL: Duration = Duration::from_millis(100);
 
 /// The log, for calls and queries. Clones share it.
@@ -170,8 +171,8 @@ impl Activity {
 
     /// The log as it is stored now; records on their way may be missing. Blocks.
     ///
-    /// A view keeps the store as it was: whoever waits for someone else, such as an export for its
-    /// client, lets it go meanwhile. A store that failed is opened again only when none is left.
+    /// A view keeps the store as it was: who waits for something else, such as an export for its
+    /// client, drops it meanwhile. A store that failed is opened again only when none is left.
     ///
     /// # Errors
     ///
@@ -204,7 +205,7 @@ impl Activity {
         }
     }
 
-    /// Verifies the chain as it is now; `progress` is told how many of how many records are done.
+    /// Verifies the chain as it is now; `progress` gets how many of how many records are done.
     /// Blocks.
     ///
     /// # Errors
@@ -217,7 +218,7 @@ impl Activity {
         }
         report
             .unrecorded
-            .extend(self.shared.ledger.untold(self.shared.lost.load(Ordering::Relaxed)));
+            .extend(self.shared.ledger.unreported(self.shared.lost.load(Ordering::Relaxed)));
         Ok(report)
     }
 

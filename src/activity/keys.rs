@@ -6,7 +6,7 @@
 pub const FIRST: &[u8] = b"first";
 /// The ranges of records that are lost, in the state keyspace: pairs of the first and last number.
 pub const GAPS: &[u8] = b"gaps";
-/// How many of the records that could not be recorded the log has told, in the state keyspace.
+/// How many of the records that could not be recorded the log has reported, in the state keyspace.
 pub const LOST: &[u8] = b"lost";
 
 /// What the keys of marks begin with, in the state keyspace.

@@ -82,7 +82,7 @@ impl Live {
     pub async fn next(&mut self) -> LiveEvent {
         loop {
             let mut changed = pin!(self.shared.live.changed());
-            // Registered before the look, so that no wake-up falls between.
+            // Registered before the check, so that no wake-up falls between.
             changed.as_mut().enable();
             if let Some(event) = self.look() {
                 if let LiveEvent::Records(_, last) = &event {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// How often a query looks for the calls it waits for.
+/// How often a query checks whether the calls it waits for have left.
 const QUERY_POLL: Duration = Duration::from_micros(100);
 
 /// Counts the calls whose reply has ended but whose entry is yet to come. Two counters in turn:

@@ -279,7 +279,7 @@ fn keep(
         appender.also(|batch| batch.put(Space::State, key, value));
     }
     let (mut kept, mut gaps, mut known, mut end) = (0, Vec::new(), Vec::new(), None);
-    let mut told = lost::told(&view).unwrap_or_default();
+    let mut told = lost::reported(&view).unwrap_or_default();
     let mut result = Ok(());
     verify::walk(&view, |step| {
         match step {

@@ -1,6 +1,6 @@
 //! What calls, queries, the writer and the pruner share, and what the writer is sent.
 //!
-//! Counters and a queue; what they mean is decided in `handle`, `durable` and `writer`.
+//! Counters and a queue; what they mean is decided in `slot`, `durable` and `writer`.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -31,7 +31,7 @@ use super::store::Store;
 /// given, and the rest for decisions.
 const ENTRY_BYTES: usize = MAX_ERROR_BYTES + 2 * MAX_METADATA_BYTES + 6144 + 2560;
 
-/// What the writer waits for the disk longer than this is told in the log.
+/// A wait of the writer for the disk that is longer than this is logged.
 pub(super) const SLOW_DISK: Duration = Duration::from_secs(1);
 
 /// What the writer is sent.
@@ -231,7 +231,7 @@ impl Shared {
         }
     }
 
-    /// Ends the sleep, for whoever does so first: from now on the writer is waited for, also before
+    /// Ends the sleep; true for the first to do so. From now on replies wait for the writer, also before
     /// it gets a core.
     pub(super) fn rouse(&self) -> bool {
         let slept = self.durable_until.load(Ordering::SeqCst);

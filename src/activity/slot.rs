@@ -110,7 +110,7 @@ impl Slot {
     }
 
     /// Hands the entry over, and waits as long as the last chunk of the reply has to (ACT-3), if it
-    /// has not left. To be called right before it leaves; costs a look at the clock where all is well.
+    /// has not left. To be called right before it leaves; costs a reading of the clock where all is well.
     ///
     /// # Errors
     ///

@@ -19,7 +19,7 @@ use super::store::StoreError;
 use super::writer;
 use crate::os::private;
 
-/// How often it is looked whether the disk answers the writer.
+/// How often it is checked whether the disk answers the writer.
 const WATCH_EVERY: Duration = Duration::from_millis(250);
 /// A disk that has not answered for so long counts as failed: calls wait for it no longer.
 const STALLED: Duration = Duration::from_secs(5);
@@ -52,7 +52,7 @@ impl Activity {
         Self::open_with_clocks(dir, config, unix_millis, clock::steady_millis)
     }
 
-    /// Like [`Self::open`], with two clocks that tell milliseconds: `wall` since 1970, which may be
+    /// Like [`Self::open`], with two clocks that give milliseconds: `wall` since 1970, which may be
     /// set, and `steady`, which cannot. A jump of the first is believed once it has lasted an hour.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl Activity {
         Self::open_with_clock(dir, config, clock::believing(wall, steady))
     }
 
-    /// Like [`Self::open`], with a clock that tells milliseconds since 1970 and is believed.
+    /// Like [`Self::open`], with a clock that gives milliseconds since 1970 and is believed.
     ///
     /// # Errors
     ///
@@ -208,7 +208,8 @@ fn ended(deadline: Instant, has_ended: impl Fn() -> bool) -> Option<()> {
     Some(())
 }
 
-/// Tells when the writer has been waiting for the disk for long, which it cannot tell itself.
+/// Logs when the writer has been waiting for the disk for long, which it cannot do itself, and gives
+/// the disk up as failed when it does not answer.
 fn watch_the_disk(activity: &Activity) {
     let shared = &activity.shared;
     let mut told = false;

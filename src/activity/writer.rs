@@ -63,9 +63,9 @@ pub(super) fn start(
     let view = View::new(store.snapshot())?;
     let mut appender = Appender::resume(&view, Redactor::new(&shared.config.redact_keys))?;
     let left = unfinished::settle(&store, &mut appender)?;
-    let mark = appender.mark();
+    let tip = appender.tip();
     if left.calls > 0 {
-        head.write(mark)?;
+        head.write(tip)?;
         tracing::warn!(
             calls = left.calls,
             "calls were under way when the process before this one ended: they are on record as unknown"
@@ -75,10 +75,10 @@ pub(super) fn start(
     shared.durable_until.store(began, Ordering::SeqCst);
     shared.asleep.store(false, Ordering::SeqCst);
     let _ = shared.opened.set(clock::Opened { at: (shared.clock)(), end: view.end()?.stored_ms });
-    shared.lost.store(shared.ledger.open(dir, lost::told(&view)?)?, Ordering::Relaxed);
+    shared.lost.store(shared.ledger.open(dir, lost::reported(&view)?)?, Ordering::Relaxed);
     shared.send(WriterCommand::Lost);
-    shared.durable_seq.store(mark.seq, Ordering::Relaxed);
-    shared.live.wrote(mark.seq);
+    shared.durable_seq.store(tip.seq, Ordering::Relaxed);
+    shared.live.wrote(tip.seq);
     shared.disk_bytes.store(store.disk_bytes(), Ordering::Relaxed);
     shared.store.store(Arc::new(Some(store)));
     let run = WriterState {
@@ -185,7 +185,7 @@ impl WriterState {
             self.queue_from = self.shared.durable_until.load(Ordering::SeqCst);
         } else {
             self.shared.asleep.store(false, Ordering::SeqCst);
-            self.tell_durable();
+            self.publish_durable();
         }
     }
 
@@ -216,7 +216,7 @@ impl WriterState {
                     return Err(error);
                 }
             }
-            if self.round() == Found::Nothing && self.stuck.is_none() && !self.tell_lost() {
+            if self.round() == Found::Nothing && self.stuck.is_none() && !self.report_lost() {
                 return Ok(());
             }
         }

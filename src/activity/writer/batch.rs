@@ -73,7 +73,7 @@ impl WriterState {
                     let _ = answer.send(());
                 }
                 WriterCommand::Lost => {
-                    self.tell_lost();
+                    self.report_lost();
                 }
                 WriterCommand::Damaged(table) => {
                     self.write();
@@ -95,7 +95,7 @@ impl WriterState {
                 break;
             }
         }
-        self.tell_durable();
+        self.publish_durable();
         found
     }
 
@@ -140,7 +140,7 @@ impl WriterState {
         let result = self.on_disk(|store, _| store.commit(prepared.batch.clone()));
         match result {
             Ok(()) => {
-                self.unsynced = Some(prepared.mark);
+                self.unsynced = Some(prepared.tip);
                 self.wrote(prepared.records, room);
             }
             Err(error) => self.fail(prepared, room, &error, Stage::Write),
@@ -152,24 +152,24 @@ impl WriterState {
         if self.stuck.is_some() {
             return;
         }
-        if let Some(mark) = self.unsynced.take() {
+        if let Some(tip) = self.unsynced.take() {
             let result = self.on_disk(|store, head| {
                 store.sync()?;
-                head.write(mark)
+                head.write(tip)
             });
             if let Err(error) = result {
-                let prepared = Prepared { batch: Batch::default(), mark, records: 0, bytes: 0 };
+                let prepared = Prepared { batch: Batch::default(), tip, records: 0, bytes: 0 };
                 self.fail(prepared, 0, &error, Stage::Sync);
                 return;
             }
-            self.shared.durable_seq.store(mark.seq, Ordering::Relaxed);
-            self.tell_size();
+            self.shared.durable_seq.store(tip.seq, Ordering::Relaxed);
+            self.publish_size();
         }
         for waiting in self.waiting.drain(..) {
             let _ = waiting.send(());
         }
         self.batch_from = None;
-        self.tell_durable();
+        self.publish_durable();
         self.shared.batch_done.notify_waiters();
     }
 }

@@ -1,5 +1,5 @@
 //! What the writer does once something could not be written: keeps the batch, has the log mended where
-//! it is damaged, opens the store again and writes what is stuck; counts what is lost, and tells it
+//! it is damaged, opens the store again and writes what is stuck; counts what is lost, and reports it
 //! when it can.
 
 use std::path::PathBuf;
@@ -52,18 +52,19 @@ impl WriterState {
         }
     }
 
-    /// Puts on record what could not be recorded; false if there is nothing to tell.
-    pub(super) fn tell_lost(&mut self) -> bool {
-        let Some(lost) = self.shared.ledger.untold(self.shared.lost.load(Ordering::Relaxed)) else {
+    /// Puts on record what could not be recorded; false if there is nothing to report.
+    pub(super) fn report_lost(&mut self) -> bool {
+        let Some(lost) = self.shared.ledger.unreported(self.shared.lost.load(Ordering::Relaxed))
+        else {
             return false;
         };
         tracing::warn!("the activity log is not whole: {lost}");
         let now = (self.shared.clock)();
         self.appender.push(&lost.draft(now).into(), now);
-        // In one batch, so that it is told once.
+        // In one batch, so that it is reported once.
         let total = lost.total.to_be_bytes().to_vec();
         self.appender.also(|batch| batch.put(Space::State, keys::LOST, total));
-        self.shared.ledger.told(lost.total);
+        self.shared.ledger.reported(lost.total);
         self.shared.count_lost();
         true
     }
@@ -126,11 +127,11 @@ impl WriterState {
         let begun = self.disk_begins();
         let result = self.write_stuck();
         self.disk_ended(begun);
-        let Some((mark, records, room)) = result? else { return Ok(()) };
-        self.shared.durable_seq.store(mark.seq, Ordering::Relaxed);
+        let Some((tip, records, room)) = result? else { return Ok(()) };
+        self.shared.durable_seq.store(tip.seq, Ordering::Relaxed);
         self.stuck = None;
         self.batch_from = None;
-        self.tell_durable();
+        self.publish_durable();
         self.wrote(records, room);
         self.is_back();
         Ok(())
@@ -147,8 +148,8 @@ impl WriterState {
     /// A table was found damaged: nothing is written before the log is mended.
     pub(super) fn suspect(&mut self, file: PathBuf) {
         if self.stuck.is_none() {
-            let mark = self.appender.mark();
-            let prepared = Prepared { batch: Batch::default(), mark, records: 0, bytes: 0 };
+            let tip = self.appender.tip();
+            let prepared = Prepared { batch: Batch::default(), tip, records: 0, bytes: 0 };
             let why = "it is not what was written".into();
             self.fail(prepared, 0, &StoreError::Damaged { file, why }, Stage::Write);
         }
@@ -185,10 +186,10 @@ impl WriterState {
         let view = View::new(store.snapshot())?;
         let mut appender = Appender::resume(&view, Redactor::new(&self.shared.config.redact_keys))?;
         let Some(Stuck { prepared, room, .. }) = &self.stuck else { return Ok(false) };
-        let (Prepared { batch, mark, records, .. }, room) = (prepared.clone(), *room);
+        let (Prepared { batch, tip, records, .. }, room) = (prepared.clone(), *room);
         let first = view.first();
-        let end = appender.mark();
-        let is_there = view.hash(mark.seq)? == Some(mark.hash);
+        let end = appender.tip();
+        let is_there = view.hash(tip.seq)? == Some(tip.hash);
         drop(view);
         self.shared.ledger.reopen(&self.dir)?;
         self.first = first;
@@ -217,13 +218,13 @@ impl WriterState {
         let next = View::new(store.snapshot())?.next();
         if next == stuck.prepared.first() {
             store.commit(stuck.prepared.batch.clone())?;
-        } else if next != stuck.prepared.mark.seq + 1 {
+        } else if next != stuck.prepared.tip.seq + 1 {
             let why = format!("record {next} is lost");
             return Err(StoreError::Io(std::io::Error::other(why)));
         }
         store.sync()?;
-        self.head.write(stuck.prepared.mark)?;
-        Ok(Some((stuck.prepared.mark, stuck.prepared.records, stuck.room)))
+        self.head.write(stuck.prepared.tip)?;
+        Ok(Some((stuck.prepared.tip, stuck.prepared.records, stuck.room)))
     }
 }
 

@@ -1,5 +1,5 @@
-//! The writer's state, and what it does with it whatever happens: say how far the log is, and be seen
-//! waiting for the disk.
+//! The writer's state, and what its parts share: publishing how far the log is, and doing work on the
+//! disk in such a way that others see how long it takes.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -83,8 +83,8 @@ impl WriterState {
         self.shared.micros(Instant::now())
     }
 
-    /// Tells replies how far the log is.
-    pub(super) fn tell_durable(&self) {
+    /// Publishes to replies how far the log is.
+    pub(super) fn publish_durable(&self) {
         let until = self.batch_from.unwrap_or(self.queue_from);
         self.shared.durable_until.store(until, Ordering::Release);
     }
@@ -93,13 +93,13 @@ impl WriterState {
         self.shared.written.fetch_add(records, Ordering::Relaxed);
         self.shared.room.add_permits(room);
         // A batch may hold marks alone, before there is any record.
-        let kept = (self.appender.mark().seq + 1).saturating_sub(self.first);
+        let kept = (self.appender.tip().seq + 1).saturating_sub(self.first);
         let most = self.shared.config.max_records;
         if most > 0 && kept > most + (most / SLACK).max(SLACK) {
-            // It looks every minute anyway: waking it too often costs nothing but its look.
+            // It runs every minute anyway: waking it too often costs nothing but its check.
             self.shared.pruner.get().map(thread::Thread::unpark).unwrap_or_default();
         }
-        if self.shared.live.wrote(self.appender.mark().seq) {
+        if self.shared.live.wrote(self.appender.tip().seq) {
             self.shared.readers.wake();
         }
     }
@@ -137,7 +137,7 @@ impl WriterState {
         }
     }
 
-    pub(super) fn tell_size(&mut self) {
+    pub(super) fn publish_size(&mut self) {
         if self.sized.elapsed() >= SIZE_EVERY
             && let Some(store) = self.shared.store.load().as_ref()
         {
