@@ -8,7 +8,6 @@ pub mod client;
 pub mod direct;
 pub mod dispatch;
 pub mod dropped_members;
-pub mod era;
 mod exchange;
 pub mod log_routing;
 pub mod memory_budget;
@@ -17,6 +16,7 @@ pub mod passthrough;
 mod relay;
 pub mod reply;
 pub mod retrieve;
+pub mod settings;
 pub mod shutdown;
 pub mod validation_pool;
 
@@ -28,10 +28,10 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::activity::Activity;
-use crate::catalog::snapshot::Catalog;
-use crate::intent;
+use crate::catalog::Catalog;
 use crate::proxy::busy_poll::BusyPoll;
 use crate::proxy::reply::Running;
+use crate::proxy::settings::{CurrentSettings, SettingsReader, SettingsSwap};
 use crate::proxy::shutdown::Ending;
 use crate::schema::judge::JudgeScratch;
 use crate::telemetry::{Calls, Tally};
@@ -51,20 +51,8 @@ pub struct Proxy {
     pub log_routing: log_routing::LogRouting,
     /// Where every outcome goes.
     pub activity: Activity,
-    /// Config section `intent_declaration`.
-    pub intent: intent::Settings,
-    /// `tools_limit`: results of `retrieve_tools` without a limit of their own.
-    pub tools_limit: usize,
-    /// `offered_era`: what a client is told that asks which revisions there are.
-    pub offered_era: era::Offered,
-    /// Bytes kept of a call's arguments (`activity.max_payload_bytes`).
-    pub max_payload_bytes: usize,
-    /// Bytes kept of an answer (`activity.max_response_bytes`).
-    pub max_response_bytes: usize,
-    /// What strict holds, over all calls.
-    pub held: memory_budget::MemoryBudget,
-    /// What warn has forwarded and not judged yet.
-    pub judging_budget: memory_budget::MemoryBudget,
+    /// What the config decides of requests. A request asks its worker for it.
+    pub settings: SettingsSwap,
     /// What was warned of that stays behind.
     pub dropped_members: Arc<dropped_members::DroppedMembers>,
     /// Where large documents are judged, so that they starve no other call.
@@ -88,6 +76,7 @@ pub struct Worker {
     pub busy_poll: BusyPoll,
     /// Whether its calls are cut off.
     pub ending: Ending,
+    settings: SettingsReader,
     /// Where its calls are counted.
     pub(crate) tally: Tally,
     /// Calls whose reply has gone and whose record has not.
@@ -114,6 +103,7 @@ impl Worker {
     pub fn new(proxy: Arc<Proxy>) -> Self {
         Self {
             tally: proxy.calls.tally(),
+            settings: proxy.settings.reader(),
             proxy,
             pool: Rc::new(Pool::new()),
             scratch: RefCell::new(JudgeScratch::new()),
@@ -122,6 +112,12 @@ impl Worker {
             deferred: Cell::new(0),
             settled: Notify::new(),
         }
+    }
+
+    /// The settings of this moment.
+    #[must_use]
+    pub fn settings(&self) -> CurrentSettings {
+        self.settings.current()
     }
 
     /// Does what is left of a call after its reply has gone.

@@ -16,13 +16,10 @@
 pub mod answer;
 mod attempts;
 pub mod call;
-pub mod capabilities;
-pub mod clock;
 mod confidential;
 mod config;
 mod connect;
 mod connection;
-pub mod deadline;
 mod dual_stream;
 mod endpoint;
 mod error;
@@ -32,6 +29,7 @@ mod lifecycle;
 mod listen;
 mod notification_router;
 pub mod oauth;
+pub mod outgoing;
 pub mod pace;
 mod peer;
 pub mod pending;
@@ -52,11 +50,10 @@ pub mod supervisor;
 
 pub use answer::{Answer, AnswerPart};
 pub use call::Upstream;
-pub use capabilities::{
-    CallExtras, Changes, ClientCapabilities, Era, OutgoingRequest, ServerCapabilities, Told,
-};
 pub use config::{Config, Mistake, Protocol};
 pub use error::{CallError, Cause, Sent, Undelivered};
+pub use notification_router::{Changes, Told};
+pub use outgoing::{CallExtras, OutgoingRequest};
 
 /// The target of logs that quote what servers say, whole and as often as they say it, and the codes
 /// of logins: nothing of it is to be logged but errors.

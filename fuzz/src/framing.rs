@@ -4,8 +4,8 @@
 //! Input: a byte for the size of the pieces, then what came over the connection.
 
 use bytes::{Bytes, BytesMut};
-use mcpproxy::wire::http1::post::Start;
-use mcpproxy::wire::http1::{FramedBody, FramingFault, MAX_HEADERS, ResponseHead};
+use mcpproxy::io::http1::post::Start;
+use mcpproxy::io::http1::{FramedBody, FramingFault, MAX_HEADERS, ResponseHead};
 
 const PATHS: [&str; 2] = ["/mcp", "/mcp/all"];
 const LIMIT: usize = 512;

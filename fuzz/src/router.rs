@@ -11,13 +11,14 @@ use std::sync::Arc;
 use arbitrary::{Result, Unstructured};
 use bytes::Bytes;
 use mcpproxy::config::{self, Flags};
+use mcpproxy::mcp::capabilities::ClientCapabilities;
+use mcpproxy::mcp::revisions::Era;
 use mcpproxy::proxy::Worker;
 use mcpproxy::proxy::client::{Client, Endpoint};
 use mcpproxy::proxy::dispatch::{self, Channel, Incoming, Peer, Reaction};
 use mcpproxy::proxy::params::ParamHeaders;
 use mcpproxy::proxy::reply::{Piece, Running};
 use mcpproxy::server::App;
-use mcpproxy::upstream::{ClientCapabilities, Era};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::runtime::Runtime;
@@ -43,7 +44,7 @@ impl Stage {
         let folder = std::env::temp_dir().join(format!("mcpproxy-fuzz-{}", std::process::id()));
         let flags = Flags { data_dir: Some(folder), ..Flags::default() };
         let (config, _) = config::parse("{}", &|_| None, &flags).expect("an empty config is one");
-        let app = App::start(config, mcpproxy::telemetry::Lines::default()).expect("it starts");
+        let app = App::start(config, mcpproxy::telemetry::LogLines::default()).expect("it starts");
         let worker = Rc::new(Worker::new(Arc::clone(&app.shared().proxy)));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         Self { worker, runtime: runtime.expect("a runtime"), _app: app }

@@ -27,7 +27,7 @@ use self::state::{Stage, WriterState};
 use super::append::Appender;
 use super::clock;
 use super::lost;
-use super::recover::{self, Opened};
+use super::recover::{self, OpenLog};
 use super::redact::Redactor;
 use super::shared::{Shared, WriterCommand};
 use super::store::StoreError;
@@ -59,7 +59,7 @@ pub(super) fn start(
     shared: Arc<Shared>,
     messages: Receiver<WriterCommand>,
 ) -> Result<JoinHandle<Result<(), StoreError>>, StoreError> {
-    let Opened { lock, store, mut head } = recover::open(dir)?;
+    let OpenLog { lock, store, mut head } = recover::open(dir)?;
     let view = View::new(store.snapshot())?;
     let mut appender = Appender::resume(&view, Redactor::new(&shared.config.redact_keys))?;
     let left = unfinished::settle(&store, &mut appender)?;

@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::Config;
-use super::problem::{Findings, KeyPath, Step};
-use super::reading::{read_quietly, unknown_key};
+use super::findings::Findings;
+use super::known_keys::unknown_key;
+use super::problem::{KeyPath, Step};
+use super::reading::read_quietly;
 use crate::catalog::ServerSettings;
+use crate::mcp::revisions::Revision;
 use crate::tool::Approval;
 use crate::upstream;
 
@@ -25,14 +27,6 @@ pub struct Server {
     pub tools: ServerSettings,
     /// Where the entry stands in the file.
     pub(super) at: KeyPath,
-}
-
-impl Config {
-    /// All that must not come back in a server's words: what one is given, another may say.
-    pub fn secrets(&self) -> impl Iterator<Item = String> {
-        let of_servers = self.servers.iter().flat_map(|server| server.upstream.secrets());
-        of_servers.chain([self.key().to_owned()])
-    }
 }
 
 /// The key of the root that servers stand under.
@@ -152,8 +146,11 @@ fn server(path: KeyPath, name: &str, block: Value, findings: &mut Findings<'_>) 
         }
     }
     if block.get("protocol").and_then(Value::as_str) == Some("sse") {
-        let problem = "the HTTP+SSE transport of 2024-11-05 is not spoken: the url is taken for \
-                       streamable HTTP, write \"http\" or \"streamable-http\"";
+        let problem = format!(
+            "the HTTP+SSE transport of {} is not spoken: the url is taken for streamable HTTP, \
+             write \"http\" or \"streamable-http\"",
+            Revision::November2024.name()
+        );
         findings.warn(&path.key("protocol"), problem);
     }
     let block = Value::Object(block);

@@ -1,9 +1,15 @@
 //! The config as a whole: defaults, what is wrong with one, and how file, environment and flags add
 //! up.
 
+use std::path::Path;
+
+use super::findings::MAX_PROBLEMS;
+use super::known_keys::KNOWN_KEYS;
 use super::*;
-use crate::config::reading::KNOWN_KEYS;
+use crate::activity;
+use crate::intent;
 use crate::intent::Requirement;
+use crate::mcp::revisions::Offered;
 use crate::output::{Mode, Policy};
 use crate::schema;
 
@@ -174,7 +180,7 @@ fn problems_without_end_are_bounded() {
     let many: Vec<String> = (0..5000).map(|at| format!("\"s{at}\": 1")).collect();
     let text = format!("{{\"mcpServers\": {{{}}}}}", many.join(","));
     let refused = parse(&text, &home, &Flags::default()).unwrap_err();
-    assert_eq!(refused.len(), problem::MAX_PROBLEMS);
+    assert_eq!(refused.len(), MAX_PROBLEMS);
 }
 
 #[test]
@@ -347,4 +353,28 @@ fn the_catalog_knows_the_enabled_servers() {
 fn the_key_is_not_shown() {
     let (config, _) = parsed(r#"{"api_key": "0123456789abcdef0123456789abcdef"}"#);
     assert!(!format!("{config:?}").contains("0123456789"));
+}
+
+#[test]
+fn what_requests_are_decided_by_is_what_the_config_says() {
+    let (config, warnings) = parsed(
+        r#"{"api_key": "0123456789abcdef0123456789abcdef", "require_mcp_auth": true, "tools_limit": 7,
+            "offered_era": "legacy", "intent_declaration": {"operation_type": "inferred"},
+            "activity": {"max_payload_bytes": 2048, "max_response_bytes": 3072},
+            "output_validation": {"max_held_bytes": 1000000, "max_held_total_bytes": 2000000},
+            "allowed_hosts": ["proxy.example"]}"#,
+    );
+    assert_eq!(warnings, [""; 0]);
+    let settings = config.settings().unwrap();
+    let access = &settings.access;
+    assert_eq!((&*access.api_key, access.require_mcp_auth), (config.key(), true));
+    let host = |name: &'static str| {
+        let headers = [(http::header::HOST, http::HeaderValue::from_static(name))];
+        access.host_check.check(&headers.into_iter().collect(), None).is_ok()
+    };
+    assert!(host("proxy.example") && !host("localhost"));
+    assert_eq!((settings.tools_limit, settings.offered_era), (7, Offered::Legacy));
+    assert_eq!(settings.intent.operation_type, Requirement::Inferred);
+    assert_eq!((settings.max_payload_bytes, settings.max_response_bytes), (2048, 3072));
+    assert_eq!((settings.held.limit(), settings.judging_budget.limit()), (2_000_000, 2_000_000));
 }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use thiserror::Error;
 use tokio::sync::{Semaphore, broadcast, watch};
 
-use crate::catalog::snapshot::Notice;
+use crate::catalog::Notice;
 use crate::downstream::in_flight::{InFlight, Owner};
 use crate::downstream::replay::ReplayStreams;
 use crate::downstream::session_key::SessionKey;
@@ -369,14 +369,15 @@ impl Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::upstream::{ClientCapabilities, Era};
+    use crate::mcp::capabilities::ClientCapabilities;
+    use crate::mcp::revisions::Era;
 
     fn opening(n: u128) -> Opening {
         let id = fresh_id(n.to_be_bytes());
         let client =
             Client::new(id, "ide", "2025-11-25", Era::Legacy, ClientCapabilities::default());
         let (key, source) = (SessionKey::default(), Source::Loopback);
-        Opening { client, endpoint: Endpoint::Search, principal, source }
+        Opening { client, endpoint: Endpoint::Search, key, source }
     }
 
     /// Opens one in which something is asked.

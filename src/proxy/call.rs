@@ -12,8 +12,10 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 
 use crate::activity::record::{Decision, Policy, Raw, Source, Status, Type, Verdict};
-use crate::catalog::snapshot::compiling;
+use crate::catalog::compiling;
 use crate::intent::{self, CallArguments, Denial, Operation, Permit, Warning};
+use crate::io::clock;
+use crate::mcp::revisions::Era;
 use crate::output::{AnswerMember, Mode};
 use crate::proxy::call_record::{CallRecord, Rejection};
 use crate::proxy::client::Client;
@@ -24,7 +26,7 @@ use crate::proxy::relay::Relay;
 use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply};
 use crate::proxy::{Worker, log_routing, retrieve};
 use crate::tool::{OutputSchema, Tool, ToolName};
-use crate::upstream::{Answer, CallExtras, Era, clock};
+use crate::upstream::{Answer, CallExtras};
 use crate::wire::splice::Splice;
 
 /// How long a call waits for a server's first set of tools after a start, within its time.
@@ -149,7 +151,8 @@ pub async fn retrieve_tools(
     call_record.name("", "retrieve_tools");
     call_record.keep(Raw::Arguments, &raw);
     worker.proxy.upstreams.nudge();
-    let found = retrieve::retrieve(&raw, &worker.proxy.catalog.load(), worker.proxy.tools_limit);
+    let found =
+        retrieve::retrieve(&raw, &worker.proxy.catalog.load(), worker.settings().tools_limit);
     let (status, error, piece) = match found {
         Ok(result) => {
             let result = match era {
@@ -227,9 +230,10 @@ async fn prepare(
     if let Some(stated) = read.intent.record() {
         call_record.keep(Raw::Intent, stated.as_bytes());
     }
+    let settings = worker.settings();
     // The words before the tool: a bad intent is told even about a tool that does not exist.
     read.intent
-        .check(variant, &proxy.intent)
+        .check(variant, &settings.intent)
         .map_err(|error| call_record.deny(&Denial::Intent(error)))?;
     call_record.operation(Some(variant));
     let known = proxy.catalog.load().named(server, tool).cloned();
@@ -237,7 +241,7 @@ async fn prepare(
         Some(tool) => tool,
         None => find(worker, &read.tool(), call_record.began()).await?,
     };
-    let permit = intent::authorize(variant, &read.intent, tool, &proxy.intent)
+    let permit = intent::authorize(variant, &read.intent, tool, &settings.intent)
         .map_err(|denial| call_record.deny(&denial))?;
     note_warnings(call_record, &permit);
     Ok((permit, read.arguments))

@@ -10,14 +10,16 @@ use bytes::Bytes;
 use crate::activity::Slot;
 use crate::activity::record::{Decision, Draft, Entry, Policy, Raw, Status, Text, Type, Verdict};
 use crate::intent::{Denial, DenialKind, Operation};
+use crate::io::clock;
 use crate::proxy::Worker;
 use crate::proxy::call::Caller;
 use crate::proxy::reply::{Piece, Refusal, RefusalKind, Reply};
 use crate::proxy::shutdown::{CUT_OFF, Ending};
 use crate::telemetry::Tally;
-use crate::telemetry::calls::{self, Outcome, Took};
+use crate::telemetry::call_metrics::{self as calls, Outcome, Took};
 use crate::tool::ToolName;
-use crate::upstream::{CallError, Upstream, clock};
+use crate::tool::server_id::ServerId;
+use crate::upstream::{CallError, Upstream};
 
 /// Why a call ends before an upstream has answered.
 pub(super) struct Rejection {
@@ -50,8 +52,8 @@ pub(super) struct CallRecord {
     began: Instant,
     /// When the request went out.
     sent: Option<Instant>,
-    /// The place in the config of the server it went to.
-    server: Option<usize>,
+    /// The server it went to.
+    server: Option<ServerId>,
     /// When the answer had come, or failed to.
     pub(super) answered: Option<Instant>,
     /// Tells whether a call that is dropped was given up by its client.
@@ -90,10 +92,9 @@ impl CallRecord {
         draft.set(Text::ClientName, caller.client_name());
         draft.set(Text::RequestId, &String::from_utf8_lossy(&caller.request_id));
         draft.variant = variant;
-        let limits = Limits {
-            payload: worker.proxy.max_payload_bytes,
-            response: worker.proxy.max_response_bytes,
-        };
+        let settings = worker.settings();
+        let limits =
+            Limits { payload: settings.max_payload_bytes, response: settings.max_response_bytes };
         let ends = (reply, &worker.ending);
         Ok(Self::with((slot, entry), began, limits, ends, worker.tally.clone()))
     }
@@ -128,7 +129,7 @@ impl CallRecord {
     /// The request goes out to that server at `now`.
     pub(super) fn sends(&mut self, upstream: &Upstream, now: Instant) {
         self.sent = Some(now);
-        self.server = Some(upstream.number());
+        self.server = Some(upstream.id());
     }
 
     /// Counts why the call has no answer of an upstream.
@@ -332,7 +333,7 @@ mod tests {
     async fn fr_a5_a_call_that_is_dropped_while_its_answer_is_judged_leaves_a_decision() {
         for judging in [true, false] {
             let (reply, ending) = (Reply::default(), Ending::default());
-            let calls = calls::Calls::new(0);
+            let calls = calls::Calls::default();
             let (mut call_record, activity, writer, _folder) = open(&reply, &ending, &calls).await;
             let unjudged =
                 || Decision::new(Verdict::Warning, Policy::OutputValidation, "not judged");
@@ -354,7 +355,7 @@ mod tests {
     async fn a_call_that_is_dropped_says_by_whom() {
         for (cut, text) in [(true, "mcpproxy is shutting down"), (false, "the client went away")] {
             let (reply, ending) = (Reply::default(), Ending::default());
-            let calls = calls::Calls::new(0);
+            let calls = calls::Calls::default();
             let (call_record, activity, writer, _folder) = open(&reply, &ending, &calls).await;
             if cut {
                 ending.cut_off();

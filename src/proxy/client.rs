@@ -14,9 +14,10 @@ use bytes::Bytes;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
+use crate::mcp::capabilities::ClientCapabilities;
+use crate::mcp::revisions::{Era, Revision};
 use crate::proxy::dropped_members::DroppedMembers;
-use crate::upstream::{ClientCapabilities, Era};
-use crate::wire::shapes::Revision;
+use crate::tool::server_id::ServerId;
 
 /// Requests one client may have open at once, over all its calls.
 pub const MAX_ASKED: usize = 64;
@@ -39,30 +40,6 @@ pub enum Endpoint {
     Search,
     /// `/mcp/all`: every upstream tool under a name of its own.
     All,
-}
-
-/// A client's declared capabilities, as far as they are of use here.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Declared(pub ClientCapabilities);
-
-impl<'de> Deserialize<'de> for Declared {
-    /// Reads `ClientCapabilities`: what is there is declared.
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        struct Members {
-            sampling: Option<Empty>,
-            elicitation: Option<Empty>,
-            roots: Option<Empty>,
-        }
-        #[derive(Deserialize)]
-        struct Empty {}
-        let Members { sampling, elicitation, roots } = Members::deserialize(deserializer)?;
-        Ok(Self(ClientCapabilities {
-            sampling: sampling.is_some(),
-            elicitation: elicitation.is_some(),
-            roots: roots.is_some(),
-        }))
-    }
 }
 
 /// Severity of a log message (RFC 5424), least first.
@@ -102,7 +79,7 @@ pub struct Client {
     chose_level: AtomicBool,
     /// Where it listens outside of its calls, while it does.
     aside: Mutex<Option<mpsc::Sender<Bytes>>>,
-    /// Which servers it has used, by number, of the first 64.
+    /// Which servers it has used, a bit for each id below 64.
     used: AtomicU64,
     /// Kept by whoever has to know it after the client has gone.
     active: Arc<Active>,
@@ -256,9 +233,9 @@ impl Client {
         &self.active
     }
 
-    /// True when it uses the server of this number for the first time. May be true again.
-    pub(super) fn first_uses(&self, number: usize) -> bool {
-        let bit = u32::try_from(number).ok().and_then(|number| 1_u64.checked_shl(number));
+    /// True when it uses that server for the first time. May be true again.
+    pub(super) fn first_uses(&self, server: ServerId) -> bool {
+        let bit = u32::try_from(server.index()).ok().and_then(|at| 1_u64.checked_shl(at));
         match bit {
             Some(bit) if self.used.load(Ordering::Relaxed) & bit != 0 => false,
             Some(bit) => self.used.fetch_or(bit, Ordering::Relaxed) & bit == 0,
@@ -381,21 +358,6 @@ mod tests {
             assert!(client.wants(Level::Warning) && client.wants(Level::Error));
             assert!(!client.wants(Level::Notice));
         }
-    }
-
-    #[test]
-    fn capabilities_are_declared_by_being_there() {
-        let client_capabilities =
-            |json: &str| serde_json::from_str::<Declared>(json).ok().map(|it| it.0);
-        let all = ClientCapabilities { sampling: true, elicitation: true, roots: true };
-        let declared = r#"{"roots":{"listChanged":true},"sampling":{},"elicitation":{"url":{}}}"#;
-        assert_eq!(client_capabilities(declared), Some(all));
-        assert_eq!(
-            client_capabilities(r#"{"experimental":{}}"#),
-            Some(ClientCapabilities::default())
-        );
-        assert_eq!(client_capabilities("7"), None);
-        assert_eq!(client_capabilities(r#"{"roots":7}"#), None);
     }
 
     #[test]

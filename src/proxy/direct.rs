@@ -11,10 +11,11 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use crate::activity::record::{Raw, Status, Type};
+use crate::catalog::ToolSet;
 use crate::catalog::exposed;
 use crate::catalog::listing::{self, Start};
-use crate::catalog::snapshot::ToolSet;
 use crate::intent::{self, Operation, Permit, Requirement, Stated};
+use crate::mcp::jsonrpc::Code;
 use crate::output::AnswerMember;
 use crate::proxy::Worker;
 use crate::proxy::call::{self, Caller};
@@ -25,7 +26,6 @@ use crate::proxy::passthrough::list_cache::{FRESH_MS, LIST_WAIT};
 use crate::proxy::reply::{Aborted, Piece, RefusalKind, Reply, Running};
 use crate::tool::{Tool, ToolName};
 use crate::upstream::CallExtras;
-use crate::wire::jsonrpc::Code;
 
 /// `tool_variant` in the record of such a call.
 pub const VARIANT: &str = "direct";
@@ -92,7 +92,6 @@ async fn prepare(
     call_record: &mut CallRecord,
     Named { name, arguments, headers }: &Named,
 ) -> Result<Permit, Rejection> {
-    let proxy = &worker.proxy;
     call_record.name("", &dispatch::shown(name));
     call_record.keep(Raw::Arguments, arguments);
     if !arguments.starts_with(b"{") {
@@ -109,7 +108,8 @@ async fn prepare(
     }
     let operation = Operation::recommended(tool.capability);
     call_record.operation(Some(operation));
-    let settings = intent::Settings { operation_type: Requirement::Inferred, ..proxy.intent };
+    let settings =
+        intent::Settings { operation_type: Requirement::Inferred, ..worker.settings().intent };
     let permit = intent::authorize(operation, &Stated::parse(&[]), tool, &settings)
         .map_err(|denial| call_record.deny(&denial))?;
     call::note_warnings(call_record, &permit);

@@ -15,6 +15,8 @@ use bytes::Bytes;
 use crate::activity::Durability;
 use crate::activity::record::{self, Decision, Status};
 use crate::intent::Permit;
+use crate::io::clock;
+use crate::mcp::revisions::Era;
 use crate::output::{
     AnswerFault, AnswerMember, Failure, Finding, InspectedMessage, Inspector, Mode, Policy,
     Required, Treatment,
@@ -28,7 +30,7 @@ use crate::proxy::{Worker, dispatch, memory_budget};
 use crate::schema::compile::Schema;
 use crate::schema::judge::Verdict;
 use crate::tool::{OutputSchema, ToolName};
-use crate::upstream::{Answer, AnswerPart, CallError, Era, clock};
+use crate::upstream::{Answer, AnswerPart, CallError};
 use crate::wire::splice::Splice;
 
 /// Bytes gathered before a streamed answer goes on although more is at hand.
@@ -58,7 +60,7 @@ impl Subject {
 
     fn treatment(&self) -> Treatment {
         match self {
-            Self::Tool(permit) => Treatment::of(permit.tool()),
+            Self::Tool(permit) => permit.tool().treatment(),
             Self::Other(..) => Treatment::Forward,
         }
     }
@@ -160,9 +162,9 @@ impl Exchange {
         let share = match treatment {
             Treatment::Forward => None,
             Treatment::ForwardAndJudge => {
-                Some(worker.proxy.judging_budget.share(&subject.name().server))
+                Some(worker.settings().judging_budget.share(&subject.name().server))
             }
-            Treatment::Hold => Some(worker.proxy.held.share(&subject.name().server)),
+            Treatment::Hold => Some(worker.settings().held.share(&subject.name().server)),
         };
         Self {
             worker,

@@ -6,17 +6,20 @@
 //! way uses it, whoever did within [`PRESENT`], and whoever listens and ever did. Calls pay for
 //! this with a note of the time; the table is for a client's first call to a server.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use serde::Deserialize;
 
+use crate::mcp::capabilities::ClientCapabilities;
+use crate::mcp::revisions::Era;
 use crate::proxy::client::{Active, Client, Level};
 use crate::proxy::dropped_members::DroppedMembers;
 use crate::proxy::relay;
 use crate::upstream::supervisor::Supervisor;
-use crate::upstream::{ClientCapabilities, Era, Told, Upstream};
+use crate::upstream::{Told, Upstream};
 
 /// How long after its last call a client may still be meant.
 pub const PRESENT: Duration = Duration::from_secs(60);
@@ -25,9 +28,9 @@ pub const MAX_USERS: usize = 1024;
 /// How long a server with more of them tells nobody.
 pub const CROWDED: Duration = Duration::from_secs(3600);
 
-/// The users of every server.
+/// The users of every server, by its name.
 #[derive(Debug)]
-pub struct LogRouting(Vec<Arc<LogRoute>>);
+pub struct LogRouting(HashMap<Arc<str>, Arc<LogRoute>>);
 
 /// The users of one server.
 #[derive(Debug, Default)]
@@ -63,7 +66,7 @@ impl LogRouting {
             });
             let told = Arc::clone(&route);
             upstream.log_to(move |message| told.tell(message, Instant::now()));
-            route
+            (Arc::clone(upstream.name()), route)
         };
         Self(upstreams.iter().map(listening).collect())
     }
@@ -71,8 +74,8 @@ impl LogRouting {
     /// A call of `client` goes to `upstream` now.
     pub fn enter(&self, upstream: &Upstream, client: &Arc<Client>, now: Instant) {
         client.was_active(now);
-        if client.first_uses(upstream.number())
-            && let Some(route) = self.0.get(upstream.number())
+        if client.first_uses(upstream.id())
+            && let Some(route) = self.0.get(upstream.name())
         {
             route.enter(client, now);
         }

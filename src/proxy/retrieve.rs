@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use utoipa::openapi::{RefOr, Schema};
 
 use super::builtin::USAGE_INSTRUCTIONS;
-use crate::activity::show::words;
+use crate::activity::record::words;
 use crate::catalog::Snapshot;
 use crate::intent::Operation;
 use crate::json::members::{members, string};

@@ -14,12 +14,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
-use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use super::connection;
 use super::connection_limit::ConnectionSlot;
-use super::{CUT_GRACE, DRAIN_TIMEOUT, Hurry, Shared, connection};
+use super::runtime::local_runtime;
+use super::shared::Shared;
+use super::shutdown::{CUT_GRACE, DRAIN_TIMEOUT, Hurry};
 use crate::proxy::Worker;
 
 /// Sockets on their way to one worker.
@@ -39,7 +41,7 @@ pub(super) struct WorkerThread {
 #[derive(Debug)]
 pub(super) struct Arrived {
     pub(super) socket: StdStream,
-    pub(super) place: ConnectionSlot,
+    pub(super) slot: ConnectionSlot,
 }
 
 impl WorkerThread {
@@ -60,9 +62,15 @@ impl WorkerThread {
             })?;
         Ok(Self { sockets, connections, thread })
     }
-}
 
-impl WorkerThread {
+    /// One with so many connections whose queue is the test's own.
+    #[cfg(test)]
+    pub(super) fn without_a_thread(connections: usize) -> (Self, mpsc::Receiver<Arrived>) {
+        let (sockets, queue) = mpsc::channel(SOCKET_QUEUE);
+        let connections = Arc::new(AtomicUsize::new(connections));
+        (Self { sockets, connections, thread: std::thread::spawn(|| {}) }, queue)
+    }
+
     /// Waits for the worker to end, until the deadline. It keeps to [`DRAIN_TIMEOUT`] by itself.
     pub(super) fn finish(self, deadline: Instant) {
         drop(self.sockets);
@@ -75,15 +83,6 @@ impl WorkerThread {
             tracing::error!("a worker thread panicked");
         }
     }
-}
-
-/// A runtime for one thread, whose tasks need not be `Send`.
-///
-/// # Errors
-///
-/// When the system gives no event queue.
-pub fn local_runtime() -> io::Result<tokio::runtime::LocalRuntime> {
-    Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
 }
 
 /// What tells a worker to end: to let calls finish, and not to wait for them.
@@ -115,7 +114,7 @@ async fn work(
             _ = connections.join_next(), if !connections.is_empty() => continue,
             _ = draining.wait_for(|draining| *draining) => None,
         };
-        let Some(Arrived { socket, place }) = arrived else { break };
+        let Some(Arrived { socket, slot }) = arrived else { break };
         let socket = match TcpStream::from_std(socket) {
             Ok(socket) => socket,
             Err(error) => {
@@ -127,15 +126,15 @@ async fn work(
         let (shared, worker, counted) =
             (Arc::clone(&shared), Rc::clone(&worker), Arc::clone(&counted));
         let drain = drain.clone();
-        let (places, number) = place.name();
+        let (slots, number) = slot.name();
         let ending = worker.ending.clone();
         let task = connections.spawn_local(ending.attend(async move {
             let _open = Open(counted);
-            if let Err(error) = connection(shared, worker, socket, &place, drain).await {
+            if let Err(error) = connection::serve(shared, worker, socket, &slot, drain).await {
                 tracing::debug!(%error, "a connection ended badly");
             }
         }));
-        ConnectionSlot::served_by(&places, number, task);
+        ConnectionSlot::served_by(&slots, number, task);
     }
     let finished = {
         let mut rest = pin!(async {

@@ -11,13 +11,13 @@ use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::call::{Carrier, Upstream};
-use super::capabilities::Era;
-use super::deadline::Allowance;
 use super::dual_stream::DualStreamCall;
 use super::error::{CallError, Cause, Sent};
 use super::http::{self, Cursor, HttpExchange, Pool, Resuming, Session};
 use super::stdio;
 use super::supervisor::Control;
+use crate::io::deadline::Allowance;
+use crate::mcp::revisions::Era;
 
 /// A piece of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -16,14 +16,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, mpsc, watch};
 
 use super::answer::{Answer, AnswerSource, Cancel, HttpSource};
 use super::attempts::Attempts;
-use super::capabilities::{
-    CallExtras, Changes, ClientCapabilities, Era, OutgoingRequest, ServerCapabilities, Told,
-};
-use super::deadline::Allowance;
 use super::dual_stream::{DualStreamCall, SendState};
 use super::error::{CallError, Cause, Sent, Undelivered};
 use super::http::{self, Limits, Pool, Session};
-use super::notification_router::{self, NotificationRouter, ServerEvents};
+use super::notification_router::{self, Changes, NotificationRouter, ServerEvents, Told};
+use super::outgoing::{CallExtras, OutgoingRequest};
 use super::peer::Peer;
 use super::request::{Fields, Params};
 use super::request_ids;
@@ -31,6 +28,10 @@ use super::stdio::ChildLink;
 use super::subscriptions::{Followed, Subscriptions};
 use super::supervisor::{Control, ServerState};
 use crate::intent::Permit;
+use crate::io::deadline::Allowance;
+use crate::mcp::capabilities::{ClientCapabilities, ServerCapabilities};
+use crate::mcp::revisions::Era;
+use crate::tool::server_id::ServerId;
 
 /// Longest wait for the head of an answer that is heard: beyond every other limit.
 const HEAD_LIMIT: Duration = Duration::from_secs(24 * 3600);
@@ -44,7 +45,7 @@ const UNTELLABLE: &[u8] = br#"{"code":-32603,"message":"the server's error holds
 pub struct Upstream {
     pub(super) name: Arc<str>,
     pub(super) peer: Arc<Peer>,
-    pub(super) number: usize,
+    pub(super) id: ServerId,
     pub(super) call_timeout: Duration,
     /// Permits, and how many there are in all.
     pub(super) slots: Option<(Arc<Semaphore>, usize)>,
@@ -104,10 +105,10 @@ impl Upstream {
         self.call_timeout
     }
 
-    /// Its place in the config, from 0.
+    /// Its identity, which is that of its name.
     #[must_use]
-    pub fn number(&self) -> usize {
-        self.number
+    pub fn id(&self) -> ServerId {
+        self.id
     }
 
     /// How it is now.

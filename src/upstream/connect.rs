@@ -16,9 +16,7 @@ use tokio_rustls::TlsConnector;
 
 use super::answer::AnswerPart;
 use super::call::Carrier;
-use super::capabilities::Era;
 use super::config::Target;
-use super::deadline::Allowance;
 use super::endpoint::{Endpoint, tls_connector};
 use super::error::Cause;
 use super::http::Session;
@@ -34,6 +32,8 @@ use super::request::Params;
 use super::request_ids;
 use super::session::{self, HttpTransport};
 use super::stdio::{self, ChildLink, LIFECYCLE_MESSAGES};
+use crate::io::deadline::Allowance;
+use crate::mcp::revisions::Era;
 use crate::wire::lines;
 
 /// Time the lifecycle has to say goodbye.

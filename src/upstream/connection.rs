@@ -18,13 +18,13 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use super::deadline::Deadline;
 use super::endpoint::Endpoint;
 use super::error::{Cause, Human};
 use super::peer::Peer;
 use super::request::Slices;
-use crate::wire::buffer_pool::BufferPool;
-use crate::wire::http1::{self, ResponseHead};
+use crate::io::buffer_pool::BufferPool;
+use crate::io::deadline::Deadline;
+use crate::io::http1::{self, ResponseHead};
 
 /// Most time for resolving, connecting and the TLS handshake together.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

@@ -17,9 +17,9 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::answer::{AnswerPart, HttpSource};
-use super::deadline::{Allowance, Deadline};
 use super::error::{Cause, Sent};
 use super::notification_router::Registration;
+use crate::io::deadline::{Allowance, Deadline};
 
 /// Sends the request; the head of its answer has come when it is done.
 pub(super) type Sending = Pin<Box<dyn Future<Output = Outcome>>>;

@@ -22,12 +22,12 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::clock;
 use super::connection::{Connection, HttpRequest, Quiet, SendError};
-use super::deadline::Allowance;
 use super::error::{Cause, Sent};
 use super::peer::Peer;
-use crate::wire::http1::ResponseHead;
+use crate::io::clock;
+use crate::io::deadline::Allowance;
+use crate::io::http1::ResponseHead;
 use crate::wire::sse;
 
 mod resume;

@@ -25,13 +25,15 @@ use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
 use super::call::About;
-use super::capabilities::{Era, ServerCapabilities};
 use super::error::{Cause, Human};
 use super::peer::Peer;
 use super::probe::Start;
 use super::request::Params;
 use super::stdio::ChildLink;
 use crate::catalog::discovered::DiscoveredTool;
+use crate::mcp::capabilities::ServerCapabilities;
+use crate::mcp::jsonrpc::Code;
+use crate::mcp::revisions::Era;
 
 /// Most pages of a list of tools.
 const MAX_PAGES: usize = 1000;
@@ -240,9 +242,6 @@ struct RpcError {
     message: String,
 }
 
-/// JSON-RPC: no such method.
-const METHOD_NOT_FOUND: i64 = -32601;
-
 /// Whether headers repeat parts of a request to a server: what its tools say of them counts there,
 /// and nowhere else (MCP 2026-07-28 §Schema Extension).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -289,7 +288,7 @@ where
         let list = match (page.result, page.error) {
             (Some(list), _) => list,
             (None, Some(error))
-                if error.code == METHOD_NOT_FOUND || !greeting.about.offers.tools =>
+                if error.code == Code::MethodNotFound as i64 || !greeting.about.offers.tools =>
             {
                 return Ok(Vec::new());
             }

@@ -12,8 +12,6 @@ use serde_json::json;
 
 use super::answer::AnswerPart;
 use super::call::Upstream;
-use super::capabilities::{Era, ServerCapabilities};
-use super::deadline::Allowance;
 use super::error::Cause;
 use super::http::{self, Limits};
 use super::inbound::ChangedList;
@@ -22,6 +20,9 @@ use super::request_ids;
 use super::session::{STREAM_SILENCE, Shared, next_message};
 use super::stdio::ChildLink;
 use super::subscriptions::{Followed, Subscriptions};
+use crate::io::deadline::Allowance;
+use crate::mcp::capabilities::ServerCapabilities;
+use crate::mcp::revisions::Era;
 
 /// First wait before a stream that ended is opened again, and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));

@@ -25,7 +25,6 @@ use tokio_rustls::TlsConnector;
 
 use super::attempts::Ended;
 use super::call::{Carrier, Live, Upstream};
-use super::capabilities::Era;
 use super::config::{Config, Target};
 use super::connect::{
     ConnectFailure, ConnectOptions, GOODBYE_LIMIT, ServerConnection, establish, fetch, respond,
@@ -42,7 +41,8 @@ use super::status::Status;
 use super::stdio;
 use super::subscriptions;
 use super::supervisor::Control;
-use crate::catalog::snapshot::{Catalog, Change};
+use crate::catalog::{Catalog, Change};
+use crate::mcp::revisions::Era;
 
 /// First wait after a failed attempt.
 const MIN_BACKOFF: Duration = Duration::from_millis(500);

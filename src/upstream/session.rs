@@ -19,17 +19,18 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::capabilities::{Era, Told};
 use super::error::Cause;
 use super::http::{self, Event, HttpExchange, Limits, Session};
 use super::inbound::{self, Destination};
 use super::lifecycle::{Unsent, decode, encode};
-use super::notification_router::{NotificationRouter, ServerEvents};
+use super::notification_router::{NotificationRouter, ServerEvents, Told};
 use super::peer::Peer;
 use super::probe;
-use super::request::{MODERN_VERSION, Params};
+use super::request::Params;
 use super::sse_only;
 use super::stdio::LIFECYCLE_MESSAGES;
+use crate::mcp::headers;
+use crate::mcp::revisions::{Era, MODERN};
 
 /// Most bytes of one message for the lifecycle.
 const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
@@ -99,7 +100,7 @@ impl Shared {
 
     /// The server is modern: every message names the revision.
     pub(super) fn set_modern(&self) {
-        self.session.lock().unwrap_or_else(PoisonError::into_inner).negotiated(MODERN_VERSION);
+        self.session.lock().unwrap_or_else(PoisonError::into_inner).negotiated(MODERN);
     }
 
     /// Tells the supervisor that the server cannot be reached any more.
@@ -164,14 +165,14 @@ impl Shared {
             JsonRpcMessage::Notification(it)
                 if matches!(it.notification, ClientNotification::InitializedNotification(_))
         );
-        let lines: &[u8] = match probe {
+        let lines = match probe {
             Some(_) => {
-                session.negotiated(MODERN_VERSION);
-                b"mcp-method: server/discover\r\n"
+                session.negotiated(MODERN);
+                format!("{}: server/discover\r\n", headers::METHOD)
             }
-            None => b"",
+            None => String::new(),
         };
-        let request = session.post(lines, (encode(&item)?, Default::default()));
+        let request = session.post(lines.as_bytes(), (encode(&item)?, Default::default()));
         let (connection, head) = http::send(&session, &request, self.limits())
             .await
             .map_err(|refused| Unsent(refused.cause))?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::status::{Status, Transport};
-use crate::catalog::snapshot::Change;
+use crate::catalog::Change;
 
 /// A server's state, for readiness, lists and records.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -17,15 +17,15 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-use super::capabilities::{ClientCapabilities, Told};
-use super::deadline::Allowance;
 use super::error::{Cause, Sent};
 use super::inbound::{self, Destination};
-use super::notification_router::ServerEvents;
+use super::notification_router::{ServerEvents, Told};
 use super::peer::Peer;
 use super::pending::{self, Pending, Unasked};
 use super::request_ids;
 use super::response_matcher::{MessageRoute, ResponseMatcher};
+use crate::io::deadline::Allowance;
+use crate::mcp::capabilities::ClientCapabilities;
 use crate::wire::lines::{self, MAX_LINE_BYTES};
 
 mod call;

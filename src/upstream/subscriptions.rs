@@ -10,9 +10,9 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::call::{Carrier, Upstream};
-use super::capabilities::Era;
 use super::connect::fetch;
 use super::request::Params;
+use crate::mcp::revisions::Era;
 
 /// Most bytes of a server's answer, in which nothing is.
 const MAX_BYTES: usize = 64 * 1024;

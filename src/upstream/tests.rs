@@ -25,15 +25,17 @@ use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 
 use super::Config;
-use super::capabilities::{CallExtras, ClientCapabilities, Era, OutgoingRequest};
 use super::http::Pool;
+use super::outgoing::{CallExtras, OutgoingRequest};
 use super::reaper::Reaper;
 use super::supervisor::{
     Answer, AnswerPart, CallError, Event, ServerState, Status, Supervisor, Upstream,
 };
+use crate::catalog::Catalog;
 use crate::catalog::settings::Settings;
-use crate::catalog::snapshot::Catalog;
 use crate::intent::{self, Operation, Permit, Stated};
+use crate::mcp::capabilities::ClientCapabilities;
+use crate::mcp::revisions::Era;
 use crate::secrets::Secrets;
 use crate::tool::ToolName;
 

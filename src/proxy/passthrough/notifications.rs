@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::sync::broadcast::error::RecvError;
 
+use crate::catalog::Notice;
 use crate::catalog::exposed;
-use crate::catalog::snapshot::Notice;
 use crate::proxy::Proxy;
 use crate::upstream::Upstream;
 use crate::upstream::pace::Pace;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use http::HeaderValue;
 
 use super::{Framing, HttpExchange, Limits, Session, fresh};
-use crate::upstream::deadline::Allowance;
+use crate::io::deadline::Allowance;
 use crate::upstream::error::Cause;
 
 /// Most times that one answer's stream is taken up again.

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::{ChildLink, Line, Piece, cancelled};
+use crate::io::deadline::{Allowance, Deadline};
 use crate::upstream::answer::AnswerPart;
-use crate::upstream::deadline::{Allowance, Deadline};
 use crate::upstream::error::{Cause, Human};
 use crate::upstream::http::STALL_LIMIT;
 

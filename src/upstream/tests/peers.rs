@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::upstream::deadline::Allowance;
+use crate::io::deadline::Allowance;
 use crate::upstream::error::Cause;
 use crate::upstream::lifecycle::{self, PipeTransport};
 use crate::upstream::probe::{Probed, Start};

@@ -10,7 +10,7 @@ use tokio::sync::mpsc as queues;
 use super::fake::{Fake, Say, legacy};
 use super::stdio::SERVER;
 use super::*;
-use crate::upstream::deadline::Allowance;
+use crate::io::deadline::Allowance;
 use crate::upstream::peer::LOG_BURST;
 use crate::upstream::pending;
 use crate::upstream::stdio::{self as pipes, ChildLink};

@@ -1,0 +1,10 @@
+//! What reading and writing needs on either side, whoever the peer is: the time, deadlines, memory to read into, and
+//! the framing of HTTP/1.1.
+//!
+//! Knows nothing of MCP but the header that HTTP repeats a session's id in.
+
+pub mod buffer_pool;
+pub mod clock;
+pub mod deadline;
+pub mod http1;
+pub mod write_timeout;
