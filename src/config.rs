@@ -23,7 +23,7 @@ pub mod servers;
 mod values;
 
 pub use self::parse::{Flags, parse};
-pub use self::sections::{ApiKey, Engine, Level, LogFormat, Logging, OutputValidation};
+pub use self::sections::{ApiKey, EngineName, LogFormat, LogLevel, Logging, OutputValidation};
 pub use self::values::Config;
 
 #[cfg(test)]

@@ -14,6 +14,7 @@
 
 mod accept;
 mod app;
+mod app_state;
 mod audit_events;
 mod audit_log;
 mod connection;
@@ -25,14 +26,13 @@ mod idle_connections;
 mod offline_log;
 mod route;
 mod runtime;
-mod shared;
 mod shutdown;
 mod signals;
 mod tracked_socket;
 mod worker_thread;
 
 pub use self::app::{App, Server, StartError};
+pub use self::app_state::AppState;
 pub use self::runtime::local_runtime;
-pub use self::shared::Shared;
 pub use self::shutdown::{CUT_GRACE, DRAIN_TIMEOUT, Hurry};
 pub use self::signals::{Signals, ended_by_signal, outlive_terminal};

@@ -10,7 +10,7 @@ use nix::unistd::{AccessFlags, access};
 
 use super::findings::Findings;
 use super::parse::{Parsed, wrong};
-use super::servers::Server;
+use super::servers::ServerEntry;
 use super::values::Config;
 use crate::upstream::Mistake;
 
@@ -29,7 +29,7 @@ pub(super) fn check_machine(parsed: &mut Parsed<'_>, env: &dyn Fn(&str) -> Optio
 }
 
 fn check_server(
-    server: &Server,
+    server: &ServerEntry,
     env: &dyn Fn(&str) -> Option<String>,
     findings: &mut Findings<'_>,
 ) {

@@ -12,7 +12,7 @@ use super::problem::{KeyPath, Problem, Severity};
 /// Most problems of one config that are collected; what comes after them is most often the same.
 pub(super) const MAX_PROBLEMS: usize = 200;
 
-/// What was found so far in one document.
+/// The problems found so far in one document.
 #[derive(Debug)]
 pub(super) struct Findings<'t> {
     document: ConfigDocument<'t>,
@@ -63,7 +63,7 @@ impl<'t> Findings<'t> {
         self.add_at_key(Severity::Warning, &written, text);
     }
 
-    /// Something that stands in no file.
+    /// Adds a problem of a flag or an environment variable.
     pub(super) fn add_outside(&mut self, problem: Problem) {
         self.push(problem);
     }
@@ -80,12 +80,12 @@ impl<'t> Findings<'t> {
         self.problems.iter().any(|problem| problem.severity == Severity::Error)
     }
 
-    /// Whether no more is to be looked for.
+    /// Whether [`MAX_PROBLEMS`] are collected, so that the search can stop.
     pub(super) fn is_full(&self) -> bool {
         self.problems.len() >= MAX_PROBLEMS
     }
 
-    /// Everything, in the order of the file; what stands in none comes first.
+    /// All problems in the order of the file; those of no file come first.
     pub(super) fn finish(mut self, file: Option<&Path>) -> Vec<Problem> {
         for problem in &mut self.problems {
             if problem.place.is_some() {

@@ -1,9 +1,9 @@
 //! The names of all keys of the file, and the guess at what a misspelt one was meant to be.
 
 use super::findings::Findings;
-use super::problem::{KeyPath, Step};
+use super::problem::{KeyPath, PathStep};
 
-/// Keys of the file, wherever they stand: for the guess at what an unknown one was meant to be.
+/// All keys, of whatever section.
 pub(super) const KNOWN_KEYS: &[&str] = &[
     "listen",
     "data_dir",
@@ -69,8 +69,8 @@ pub(super) const KNOWN_KEYS: &[&str] = &[
 /// Warns of the key at `path`, and names the known one that is most like it.
 pub(super) fn unknown_key(path: &KeyPath, findings: &mut Findings<'_>) {
     let key = match path.0.last() {
-        Some(Step::Key(key)) => key.to_lowercase(),
-        Some(Step::Element(_)) | None => String::new(),
+        Some(PathStep::Key(key)) => key.to_lowercase(),
+        Some(PathStep::Element(_)) | None => String::new(),
     };
     let distance = |known: &str| {
         let known = known.to_lowercase();

@@ -32,7 +32,7 @@ pub struct Flags {
     pub data_dir: Option<PathBuf>,
     /// `--log-level`
     pub log_level: Option<String>,
-    /// Nobody's choice: this program itself, where it is one that can be [`Config::reaper`].
+    /// This program itself, where it can be [`Config::reaper`]; set by the program, not by its user.
     pub reaper: Option<PathBuf>,
 }
 
@@ -61,12 +61,12 @@ const DEFAULT_LISTEN_ADDRESS: SocketAddr =
 const DEFAULT_DATA_DIR: &str = "~/.mcpproxy";
 const DEFAULT_TOOLS_LIMIT: usize = 15;
 
-/// What a text comes down to: the config with defaults for what is wrong, and what was found.
+/// A text as it was read: the config, with defaults in place of what is wrong, and the problems.
 #[derive(Debug)]
 pub(super) struct Parsed<'t> {
     pub(super) config: Config,
     pub(super) findings: Findings<'t>,
-    /// Who named the data folder: a key, a flag, an environment variable.
+    /// The key, flag or environment variable that set the data folder.
     pub(super) data_dir_key: &'static str,
 }
 
@@ -97,7 +97,7 @@ pub fn parse(
     parse_all(text, env, flags).finish(None)
 }
 
-/// Reads on where something is wrong, with the default in its place.
+/// Reads the whole text, also past errors: what is wrong has its default in the result.
 pub(super) fn parse_all<'t>(
     text: &'t str,
     env: &impl Fn(&str) -> Option<String>,
@@ -188,7 +188,7 @@ pub(super) fn parse_all<'t>(
     Parsed { config, findings, data_dir_key }
 }
 
-/// Tells of `key`, which is one of the file, an environment variable or a flag.
+/// Reports a problem of `key`, which is one of the file, an environment variable or a flag.
 pub(super) fn wrong(findings: &mut Findings<'_>, key: &str, problem: impl std::fmt::Display) {
     match key.starts_with("--") || key.starts_with("MCPPROXY_") {
         true => findings.add_outside(Problem::outside(key, problem)),

@@ -20,14 +20,14 @@ impl fmt::Display for Place {
 
 /// One step from a value to one in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum PathStep {
     Key(String),
     Element(usize),
 }
 
 /// Where a value stands, from the root: `mcpServers.github.args[0]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KeyPath(pub(super) Vec<Step>);
+pub struct KeyPath(pub(super) Vec<PathStep>);
 
 impl KeyPath {
     /// The path of a key of the root.
@@ -37,16 +37,16 @@ impl KeyPath {
 
     /// The path of a key below this one.
     pub(super) fn key(&self, key: &str) -> Self {
-        self.join([Step::Key(key.to_owned())])
+        self.join([PathStep::Key(key.to_owned())])
     }
 
     /// The path of an element below this one.
     pub(super) fn element(&self, at: usize) -> Self {
-        self.join([Step::Element(at)])
+        self.join([PathStep::Element(at)])
     }
 
     /// This path and more steps.
-    pub(super) fn join(&self, steps: impl IntoIterator<Item = Step>) -> Self {
+    pub(super) fn join(&self, steps: impl IntoIterator<Item = PathStep>) -> Self {
         Self(self.0.iter().cloned().chain(steps).collect())
     }
 }
@@ -55,9 +55,9 @@ impl fmt::Display for KeyPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, step) in self.0.iter().enumerate() {
             match step {
-                Step::Key(key) if at == 0 => f.write_str(key)?,
-                Step::Key(key) => write!(f, ".{key}")?,
-                Step::Element(element) => write!(f, "[{element}]")?,
+                PathStep::Key(key) if at == 0 => f.write_str(key)?,
+                PathStep::Key(key) => write!(f, ".{key}")?,
+                PathStep::Element(element) => write!(f, "[{element}]")?,
             }
         }
         Ok(())

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::findings::Findings;
 use super::known_keys::unknown_key;
-use super::problem::{KeyPath, Step};
+use super::problem::{KeyPath, PathStep};
 
 /// Reads one section; keys that it does not know become warnings.
 pub(super) fn read<T: DeserializeOwned + Default>(
@@ -31,7 +31,7 @@ pub(super) fn read_quietly<T: DeserializeOwned + Default>(
     value: &Value,
     at: &KeyPath,
     findings: &mut Findings<'_>,
-) -> (T, Vec<Vec<Step>>) {
+) -> (T, Vec<Vec<PathStep>>) {
     let mut rest = None;
     loop {
         let value = rest.as_ref().unwrap_or(value);
@@ -53,15 +53,15 @@ pub(super) fn read_quietly<T: DeserializeOwned + Default>(
     }
 }
 
-fn step(segment: &serde_path_to_error::Segment) -> Option<Step> {
+fn step(segment: &serde_path_to_error::Segment) -> Option<PathStep> {
     match segment {
-        serde_path_to_error::Segment::Seq { index } => Some(Step::Element(*index)),
-        serde_path_to_error::Segment::Map { key } => Some(Step::Key(key.clone())),
+        serde_path_to_error::Segment::Seq { index } => Some(PathStep::Element(*index)),
+        serde_path_to_error::Segment::Map { key } => Some(PathStep::Key(key.clone())),
         serde_path_to_error::Segment::Enum { .. } | serde_path_to_error::Segment::Unknown => None,
     }
 }
 
-fn steps_of(path: &serde_ignored::Path<'_>) -> Vec<Step> {
+fn steps_of(path: &serde_ignored::Path<'_>) -> Vec<PathStep> {
     use serde_ignored::Path;
     let below = |parent, step| {
         let mut steps = steps_of(parent);
@@ -70,8 +70,8 @@ fn steps_of(path: &serde_ignored::Path<'_>) -> Vec<Step> {
     };
     match path {
         Path::Root => Vec::new(),
-        Path::Seq { parent, index } => below(parent, Step::Element(*index)),
-        Path::Map { parent, key } => below(parent, Step::Key(key.clone())),
+        Path::Seq { parent, index } => below(parent, PathStep::Element(*index)),
+        Path::Map { parent, key } => below(parent, PathStep::Key(key.clone())),
         Path::Some { parent }
         | Path::NewtypeStruct { parent }
         | Path::NewtypeVariant { parent } => steps_of(parent),
@@ -79,17 +79,17 @@ fn steps_of(path: &serde_ignored::Path<'_>) -> Vec<Step> {
 }
 
 /// Takes the value at `steps` out. False if there is none.
-fn remove(value: &mut Value, steps: &[Step]) -> bool {
+fn remove(value: &mut Value, steps: &[PathStep]) -> bool {
     match (value, steps) {
-        (Value::Object(map), [Step::Key(key)]) => map.remove(key).is_some(),
-        (Value::Array(list), [Step::Element(at)]) if *at < list.len() => {
+        (Value::Object(map), [PathStep::Key(key)]) => map.remove(key).is_some(),
+        (Value::Array(list), [PathStep::Element(at)]) if *at < list.len() => {
             list.remove(*at);
             true
         }
-        (Value::Object(map), [Step::Key(key), rest @ ..]) => {
+        (Value::Object(map), [PathStep::Key(key), rest @ ..]) => {
             map.get_mut(key).is_some_and(|value| remove(value, rest))
         }
-        (Value::Array(list), [Step::Element(at), rest @ ..]) => {
+        (Value::Array(list), [PathStep::Element(at), rest @ ..]) => {
             list.get_mut(*at).is_some_and(|value| remove(value, rest))
         }
         (_, _) => false,

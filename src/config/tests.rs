@@ -39,7 +39,7 @@ fn an_empty_config_is_a_working_config() {
         assert!(config.servers.is_empty());
         assert!(config.intent.strict_server_validation);
         assert_eq!(config.intent.operation_type, Requirement::Required);
-        assert_eq!(config.logging, Logging { level: Level::Info, format: LogFormat::Text });
+        assert_eq!(config.logging, Logging { level: LogLevel::Info, format: LogFormat::Text });
     }
 }
 
@@ -72,7 +72,7 @@ fn a_section_keeps_the_defaults_it_does_not_state() {
     );
     assert_eq!(config.output.schemas().engine, schema::compile::Engine::Boon);
     assert!(config.intent.strict_server_validation);
-    assert_eq!(config.logging, Logging { level: Level::Info, format: LogFormat::Json });
+    assert_eq!(config.logging, Logging { level: LogLevel::Info, format: LogFormat::Json });
 }
 
 #[test]
@@ -258,15 +258,15 @@ fn flag_beats_environment_beats_file() {
         (config.listen.port(), config.data_dir, key, config.logging.level)
     };
     let none = Flags::default();
-    assert_eq!(shown(&home, &none), (1, "/file".into(), "f".into(), Level::Warn));
-    assert_eq!(shown(&env, &none), (2, "/home/me/env".into(), "e".into(), Level::Warn));
+    assert_eq!(shown(&home, &none), (1, "/file".into(), "f".into(), LogLevel::Warn));
+    assert_eq!(shown(&env, &none), (2, "/home/me/env".into(), "e".into(), LogLevel::Warn));
     let flags = Flags {
         listen: Some("127.0.0.1:3".into()),
         data_dir: Some("/flag".into()),
         log_level: Some("debug".into()),
         reaper: None,
     };
-    assert_eq!(shown(&env, &flags), (3, "/flag".into(), "e".into(), Level::Debug));
+    assert_eq!(shown(&env, &flags), (3, "/flag".into(), "e".into(), LogLevel::Debug));
     let bad = Flags { listen: Some("x".into()), ..Flags::default() };
     let error = parse("", &home, &bad).unwrap_err()[0].to_string();
     assert!(error.starts_with("--listen: "), "{error}");

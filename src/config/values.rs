@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::sections::{ApiKey, Logging, OutputValidation};
-use super::servers::Server;
+use super::servers::ServerEntry;
 use crate::activity;
 use crate::catalog::{self, ServerSettings};
 use crate::intent;
 use crate::mcp::revisions::Offered;
-use crate::policy::Access;
+use crate::policy::AccessSettings;
 use crate::policy::host_check::{BadEntry, HostCheck};
 use crate::proxy::memory_budget;
 use crate::proxy::settings::Settings;
@@ -32,10 +32,10 @@ pub struct Config {
     /// Origins that requests may come from; empty: the loopback names.
     pub allowed_origins: Vec<String>,
     /// The upstreams, enabled or not, in the order of their names.
-    pub servers: Vec<Server>,
+    pub servers: Vec<ServerEntry>,
     /// Results of `retrieve_tools` that states no limit of its own, 1 to 100.
     pub tools_limit: usize,
-    /// What a client is told that asks which revisions there are.
+    /// The revisions that a client is offered that asks for them.
     pub offered_era: Offered,
     /// `intent_declaration`
     pub intent: intent::Settings,
@@ -45,7 +45,7 @@ pub struct Config {
     pub activity: activity::Config,
     /// `logging`
     pub logging: Logging,
-    /// The program that ends the servers' processes should this one be killed; none: nobody does.
+    /// The program that ends the servers' processes if this one is killed; `None`: they stay.
     pub reaper: Option<PathBuf>,
 }
 
@@ -82,7 +82,7 @@ impl Config {
     /// An entry of `allowed_hosts` or `allowed_origins` that was not read by [`parse`](super::parse()).
     pub fn settings(&self) -> Result<Settings, BadEntry> {
         Ok(Settings {
-            access: Access {
+            access: AccessSettings {
                 api_key: self.key().into(),
                 require_mcp_auth: self.require_mcp_auth,
                 host_check: HostCheck::new(&self.allowed_hosts, &self.allowed_origins)?,
@@ -97,7 +97,7 @@ impl Config {
         })
     }
 
-    /// The room for answers that strict holds.
+    /// The memory budget of answers that strict holds.
     fn held(&self) -> memory_budget::MemoryBudget {
         let OutputValidation { max_held_total_bytes: total, max_held_bytes, .. } = self.output;
         let enabled = self.servers.iter().filter(|server| server.upstream.enabled);
@@ -107,13 +107,14 @@ impl Config {
         memory_budget::MemoryBudget::new(total, share, names)
     }
 
-    /// The room for answers that warn has yet to judge: all servers have it in common.
+    /// The memory budget of answers that warn has yet to judge: one for all servers.
     fn judging_budget(&self) -> memory_budget::MemoryBudget {
         let total = memory_budget::MAX_JUDGING_BYTES.min(self.output.max_held_total_bytes);
         memory_budget::MemoryBudget::new(total, 0, [])
     }
 
-    /// All that must not come back in a server's words: what one is given, another may say.
+    /// All values that must not be repeated in a server's words. What one server is given, another may
+    /// repeat.
     pub fn secrets(&self) -> impl Iterator<Item = String> {
         let of_servers = self.servers.iter().flat_map(|server| server.upstream.secrets());
         of_servers.chain([self.key().to_owned()])

@@ -21,13 +21,13 @@ use arc_swap::{ArcSwap, Cache};
 use super::memory_budget::MemoryBudget;
 use crate::intent;
 use crate::mcp::revisions::Offered;
-use crate::policy::Access;
+use crate::policy::AccessSettings;
 
 /// What requests are decided by.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Who may come in.
-    pub access: Access,
+    pub access: AccessSettings,
     /// Config section `intent_declaration`.
     pub intent: intent::Settings,
     /// `tools_limit`: results of `retrieve_tools` that states no limit of its own.
@@ -65,7 +65,7 @@ impl SettingsSwap {
     #[must_use]
     pub fn reader(&self) -> SettingsReader {
         let current = CurrentSettings(Rc::new(self.0.load_full()));
-        SettingsReader(RefCell::new((Cache::new(Arc::clone(&self.0)), current)))
+        SettingsReader(RefCell::new(Seen { cache: Cache::new(Arc::clone(&self.0)), current }))
     }
 }
 
@@ -76,13 +76,19 @@ impl fmt::Debug for SettingsSwap {
 }
 
 /// What one thread reads the settings through.
-pub struct SettingsReader(RefCell<(Cache<Arc<ArcSwap<Settings>>, Arc<Settings>>, CurrentSettings)>);
+pub struct SettingsReader(RefCell<Seen>);
+
+/// What a thread has seen of the swap: `current` is made of the latest value of `cache`.
+struct Seen {
+    cache: Cache<Arc<ArcSwap<Settings>>, Arc<Settings>>,
+    current: CurrentSettings,
+}
 
 impl SettingsReader {
     /// The settings of this moment.
     #[must_use]
     pub fn current(&self) -> CurrentSettings {
-        let (cache, current) = &mut *self.0.borrow_mut();
+        let Seen { cache, current } = &mut *self.0.borrow_mut();
         let latest = cache.load();
         if !Arc::ptr_eq(latest, &current.0) {
             *current = CurrentSettings(Rc::new(Arc::clone(latest)));
@@ -128,7 +134,7 @@ mod tests {
 
     fn settings(tools_limit: usize) -> Settings {
         Settings {
-            access: Access {
+            access: AccessSettings {
                 api_key: "the-key-of-the-test".into(),
                 require_mcp_auth: false,
                 host_check: HostCheck::new(&[], &[]).unwrap(),

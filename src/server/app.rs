@@ -14,9 +14,9 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use super::accept::{accept, max_connections};
+use super::app_state::AppState;
 use super::connection_limit::ConnectionSlots;
 use super::runtime::{self, cores};
-use super::shared::Shared;
 use super::shutdown::{CHILDREN_TIMEOUT, DRAIN_TIMEOUT, Hurry, WORKER_GRACE};
 use super::signals::Signals;
 use super::worker_thread::{Ends, WorkerThread};
@@ -60,7 +60,7 @@ pub enum StartError {
 /// A proxy whose parts are open, with or without a listener.
 #[derive(Debug)]
 pub struct App {
-    shared: Arc<Shared>,
+    shared: Arc<AppState>,
     control: Runtime,
     writer: Writer,
     drain: watch::Sender<bool>,
@@ -133,7 +133,7 @@ impl App {
         let started = Instant::now();
         let (drain, ending) = watch::channel(false);
         let sessions = Arc::new(Sessions::default());
-        let shared = Shared {
+        let shared = AppState {
             proxy,
             api: api::State {
                 started,
@@ -150,9 +150,9 @@ impl App {
         Ok(Self { shared, control, writer, drain, hurry, max_connections, following })
     }
 
-    /// What requests are answered from.
+    /// The state that requests are answered from.
     #[must_use]
-    pub fn shared(&self) -> &Arc<Shared> {
+    pub fn shared(&self) -> &Arc<AppState> {
         &self.shared
     }
 
@@ -216,19 +216,19 @@ impl App {
 }
 
 impl Server {
-    /// Where it listens.
+    /// The address that it listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What requests are answered from.
+    /// The state that requests are answered from.
     #[must_use]
-    pub fn shared(&self) -> &Arc<Shared> {
+    pub fn shared(&self) -> &Arc<AppState> {
         &self.app.shared
     }
 
-    /// From now on signals are heard, and end nothing by themselves.
+    /// From now on signals are awaited, and end nothing by themselves.
     ///
     /// # Errors
     ///
@@ -356,7 +356,8 @@ mod tests {
         }
         let settings = |key: &str| {
             let settings = config.settings().unwrap();
-            let access = crate::policy::Access { api_key: key.into(), ..settings.access.clone() };
+            let access =
+                crate::policy::AccessSettings { api_key: key.into(), ..settings.access.clone() };
             Settings { access, ..settings }
         };
         server.shared().proxy.settings.replace(settings("fedcba9876543210fedcba9876543210"));

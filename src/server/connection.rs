@@ -19,10 +19,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
+use super::app_state::AppState;
 use super::connection_limit::ConnectionSlot;
 use super::fast_path::{End, FastPath, HEADER_TIMEOUT};
 use super::route::route;
-use super::shared::Shared;
 use super::tracked_socket::{TrackedBody, TrackedSocket};
 use crate::api;
 use crate::downstream::http::{self as mcp, ClientConnection};
@@ -43,7 +43,7 @@ const MAX_HEAD_BYTES: usize = 64 * 1024;
 ///
 /// What broke it; its client has gone, or is given up.
 pub(super) async fn serve(
-    shared: Arc<Shared>,
+    shared: Arc<AppState>,
     worker: Rc<Worker>,
     socket: TcpStream,
     slot: &ConnectionSlot,
@@ -92,7 +92,7 @@ pub(super) async fn serve(
 
 /// The hot path: messages are answered without hyper until something else comes.
 async fn fast_path(
-    shared: &Shared,
+    shared: &AppState,
     worker: &Rc<Worker>,
     connection: &ClientConnection,
     socket: &mut WriteTimeout<TrackedSocket<TcpStream>>,
@@ -101,8 +101,9 @@ async fn fast_path(
     let admit = |head: &Parts| {
         let settings = worker.settings();
         let access = &settings.access;
-        let has_key = !access.require_mcp_auth || api::admits(access, &head.headers, &head.uri);
-        let admitted = has_key && access.host_check.check(&head.headers, None).is_ok();
+        // A head that is the same again has the same principal.
+        connection.principal.replace(api::mcp_principal(access, &head.headers, &head.uri)?);
+        let admitted = access.host_check.check(&head.headers, None).is_ok();
         admitted.then_some(settings)
     };
     // Who was admitted under other settings is looked at again.

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use http::{Request, Response};
 
-use super::shared::Shared;
+use super::app_state::AppState;
 use crate::api;
 use crate::downstream::body::Body;
 use crate::downstream::http::{self as mcp, ClientConnection};
@@ -13,7 +13,7 @@ use crate::proxy::Worker;
 
 /// Answers one HTTP request.
 pub(super) async fn route<B>(
-    shared: &Shared,
+    shared: &AppState,
     worker: &Rc<Worker>,
     connection: &ClientConnection,
     request: Request<B>,
@@ -35,9 +35,10 @@ where
             api::ConnectionInfo { local: connection.came_to.get(), source: connection.source };
         return api::handle(&shared.api, worker, info, request).await;
     }
-    if access.require_mcp_auth && !api::admits(access, request.headers(), request.uri()) {
+    let Some(principal) = api::mcp_principal(access, request.headers(), request.uri()) else {
         return api::unauthorized();
-    }
+    };
+    connection.principal.replace(principal);
     let (head, body) = request.into_parts();
     mcp::handle(worker, &shared.sessions, connection, shared.now_ms(), &head, body).await
 }

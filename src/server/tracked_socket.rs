@@ -1,7 +1,7 @@
-//! A client's socket that tells whether its connection is in use, so that an idle one can make room.
+//! A client's socket that keeps the [`IdleState`] of its connection, so that an idle one can make room.
 //!
-//! Bytes that come begin a request. That it is over, whoever answers says: the hot path when it
-//! waits for the next, hyper by way of [`Exchanges`], once the last byte of an answer is written.
+//! The first bytes of a request make it busy. It is idle again when the fast path waits for the next
+//! request, or, with hyper, when the last byte of the last open [`Exchange`] is flushed.
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};

@@ -1,8 +1,7 @@
 //! A worker: a thread with a runtime of its own, and the connections that it serves.
 //!
-//! Owns its life: it serves what it is handed, lets calls finish when the server ends, and cuts off
-//! those that do not. Which worker a connection goes to is [`super::accept`]'s business, what a
-//! request leads to the floors' below.
+//! It serves the connections it is given, lets calls finish when the server ends, and cuts off those
+//! that do not. `accept` chooses the worker of a connection.
 
 use std::io;
 use std::net::TcpStream as StdStream;
@@ -17,10 +16,10 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use super::app_state::AppState;
 use super::connection;
 use super::connection_limit::ConnectionSlot;
 use super::runtime::local_runtime;
-use super::shared::Shared;
 use super::shutdown::{CUT_GRACE, DRAIN_TIMEOUT, Hurry};
 use crate::proxy::Worker;
 
@@ -29,7 +28,7 @@ const SOCKET_QUEUE: usize = 256;
 /// How often a worker closes connections to upstreams that were idle for too long.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A worker thread: where its sockets go in, and how busy it is.
+/// A worker thread: the queue of its sockets, and the number of its connections.
 #[derive(Debug)]
 pub(super) struct WorkerThread {
     pub(super) sockets: mpsc::Sender<Arrived>,
@@ -45,7 +44,7 @@ pub(super) struct Arrived {
 }
 
 impl WorkerThread {
-    pub(super) fn start(shared: Arc<Shared>, number: usize, ends: Ends) -> io::Result<Self> {
+    pub(super) fn start(shared: Arc<AppState>, number: usize, ends: Ends) -> io::Result<Self> {
         let (sockets, queue) = mpsc::channel(SOCKET_QUEUE);
         let connections = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&connections);
@@ -85,7 +84,7 @@ impl WorkerThread {
     }
 }
 
-/// What tells a worker to end: to let calls finish, and not to wait for them.
+/// The two stages of a worker's end: calls may finish; they are not waited for.
 pub(super) struct Ends {
     pub(super) drain: watch::Receiver<bool>,
     pub(super) hurry: Hurry,
@@ -93,7 +92,7 @@ pub(super) struct Ends {
 
 /// One worker's life: serve connections until told to drain, then let them finish.
 async fn work(
-    shared: Arc<Shared>,
+    shared: Arc<AppState>,
     mut queue: mpsc::Receiver<Arrived>,
     counted: Arc<AtomicUsize>,
     Ends { drain, hurry }: Ends,

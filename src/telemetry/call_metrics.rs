@@ -1,4 +1,5 @@
-//! What became of calls: counted by each worker for itself, and read by whoever shows or exports it.
+//! Metrics of calls: each worker counts in memory of its own; whoever shows or exports them adds the
+//! workers' up.
 //!
 //! ```text
 //! worker ── Tally ──▶ its own sheet ─┐
@@ -6,8 +7,8 @@
 //! ```
 //!
 //! A call is counted by a few additions to memory that no other thread writes: no lock, no atomic
-//! step, and no allocation once its server was called before. What a call is and when it ends is not
-//! known here.
+//! read-modify-write, and no allocation once its server was called before. What a call is and when it
+//! ends is `proxy`'s.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -189,7 +190,7 @@ impl Counts {
     }
 }
 
-/// Where one worker counts. Stays on its thread: no other may write there.
+/// The counters of one worker. It stays on its thread, since no other may write them.
 #[derive(Clone, Debug)]
 #[expect(clippy::redundant_allocation, reason = "each call has one, made without an atomic step")]
 pub struct Tally(Rc<Arc<Sheet>>);
@@ -226,8 +227,8 @@ fn count(counters: &[Counter], at: usize) {
 }
 
 impl Calls {
-    /// Where one more worker counts. What it counted stays when it ends: for threads, of which there
-    /// are few.
+    /// The counters of one more worker. They are kept when the worker ends, so that the number of calls
+    /// of this is bounded by that of threads.
     #[must_use]
     pub fn tally(&self) -> Tally {
         let sheet = Arc::<Sheet>::default();
@@ -235,13 +236,13 @@ impl Calls {
         Tally(Rc::new(sheet))
     }
 
-    /// What was counted until now. Calls that end meanwhile may be in some numbers and not in others.
+    /// The sums until now. Calls that end meanwhile may be in some numbers and not in others.
     #[must_use]
     pub fn read(&self) -> Totals {
         let sheets = self.sheets.lock();
         let mut totals = Totals::default();
         for sheet in sheets.iter() {
-            // Those that ended first: none is under way less than once.
+            // Ended calls are read before begun ones, so that the difference is never negative.
             totals.all.add(&sheet.all);
             totals.begun += sheet.begun.get();
             add(&mut totals.refusals, &sheet.refusals);
@@ -258,7 +259,7 @@ fn add(sums: &mut [u64], counters: &[Counter]) {
     sums.iter_mut().zip(counters).for_each(|(sum, counter)| *sum += counter.get());
 }
 
-/// What all workers counted.
+/// The sums over all workers.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
     begun: u64,
@@ -283,13 +284,13 @@ impl Totals {
         self.servers.get(&server.index()).cloned().unwrap_or_default()
     }
 
-    /// How many calls were refused so.
+    /// Number of calls that were refused for that reason.
     #[must_use]
     pub fn refused(&self, why: Refusal) -> u64 {
         self.refusals.get(why as usize).copied().unwrap_or_default()
     }
 
-    /// How often that was decided.
+    /// Number of such decisions.
     #[must_use]
     pub fn decided(&self, what: Decision) -> u64 {
         self.decisions.get(what as usize).copied().unwrap_or_default()
@@ -316,13 +317,13 @@ impl Sums {
         self.upstream.add(&counts.upstream);
     }
 
-    /// How many calls ended.
+    /// Number of calls that ended.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.outcomes.iter().sum()
     }
 
-    /// How many ended so.
+    /// Number of calls that ended so.
     #[must_use]
     pub fn of(&self, outcome: Outcome) -> u64 {
         self.outcomes.get(outcome as usize).copied().unwrap_or_default()

@@ -1,7 +1,7 @@
 //! Lines of the log on their way to where they are read: a bounded queue and a thread that writes.
 //!
-//! Whoever logs neither waits for the reader of the log nor fails with it. A line that finds no
-//! room, or that cannot be written, is counted. What the lines say is not known here.
+//! Logging neither waits for the reader of stderr nor fails with it. A line for which the queue has no
+//! room, or that cannot be written, is lost and counted.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ use parking_lot::{Condvar, Mutex};
 /// Most bytes of lines that wait to be written.
 const QUEUE_BYTES: usize = 128 * 1024;
 
-/// Where lines go. Clones share it; the default one has no reader and counts what it is given.
+/// The queue. Clones share it; the default one has no reader, so that every line is lost.
 #[derive(Clone, Debug, Default)]
 pub struct LogLines(Arc<Shared>);
 

@@ -1,4 +1,4 @@
-//! What every request may need, shared by all workers.
+//! The state of the program that requests are answered from, shared by all workers.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use crate::proxy::Proxy;
 
 /// What every request may need, shared by all workers.
 #[derive(Debug)]
-pub struct Shared {
+pub struct AppState {
     /// The pipeline.
     pub proxy: Arc<Proxy>,
     /// Sessions of `/mcp`.
@@ -21,7 +21,7 @@ pub struct Shared {
     pub started: Instant,
 }
 
-impl Shared {
+impl AppState {
     pub(super) fn now_ms(&self) -> u64 {
         let since = clock::lately().saturating_duration_since(self.started);
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
