@@ -1,6 +1,10 @@
 //! What the activity log costs a call, and what its writer does with a record.
 
+use std::collections::VecDeque;
+use std::fs;
 use std::hint::black_box;
+use std::path::Path;
+use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use mcpproxy::activity::append::Appender;
@@ -99,6 +103,8 @@ fn activity(c: &mut Criterion) {
         group.finish();
     }
 
+    marks(c, &runtime, &dir.path().join("marks"));
+
     let mut group = c.benchmark_group("activity/writer");
     group.throughput(Throughput::Elements(1));
     if let Ok(store) = Store::open(&dir.path().join("empty"))
@@ -132,6 +138,66 @@ fn activity(c: &mut Criterion) {
         b.iter(|| redactor.payload(black_box(response)).1)
     });
     group.finish();
+}
+
+/// CPU time of a call's side and of the log's thread, for calls that leave a mark and for such that do
+/// not; so many are under way at a time. What the mark costs is the difference.
+fn marks(c: &mut Criterion, runtime: &tokio::runtime::Runtime, dir: &Path) {
+    const UNDER_WAY: usize = 32;
+    let Ok((activity, writer)) = Activity::open(dir, Config::default()) else { return };
+    let calls = |iterations: u64, operation: Operation| {
+        runtime.block_on(async {
+            let mut under_way = VecDeque::with_capacity(UNDER_WAY + 1);
+            for _ in 0..iterations {
+                let mut entry = entry("request-1");
+                entry.draft.operation = Some(operation);
+                let Ok(mut slot) = activity.reserve().await else { continue };
+                let _ = slot.begin(&mut entry).await;
+                under_way.push_back((slot, entry));
+                if under_way.len() > UNDER_WAY
+                    && let Some((slot, entry)) = under_way.pop_front()
+                {
+                    let _ = slot.submit_before_reply(entry).await;
+                }
+            }
+        });
+        let _ = activity.flush();
+    };
+    let mut group = c.benchmark_group("activity/mark");
+    group.throughput(Throughput::Elements(1));
+    let whose = [
+        ("the call's side", std::process::id().to_string()),
+        ("the log's thread", task("activity").unwrap_or_default()),
+    ];
+    for (side, task) in whose {
+        for (mark, operation) in [("without", Operation::Read), ("with", Operation::Write)] {
+            group.bench_function(format!("{side}, {mark}"), |b| {
+                b.iter_custom(|iterations| {
+                    let before = cpu_time(&task);
+                    calls(iterations, operation);
+                    cpu_time(&task).saturating_sub(before)
+                })
+            });
+        }
+    }
+    drop(writer);
+    group.finish();
+}
+
+/// This process's thread of this name.
+fn task(name: &str) -> Option<String> {
+    let mut tasks = fs::read_dir("/proc/self/task").ok()?.flatten();
+    let task = tasks.find(|task| {
+        fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim_end() == name)
+    })?;
+    task.file_name().into_string().ok()
+}
+
+/// What a thread of this process has run so far.
+fn cpu_time(task: &str) -> Duration {
+    let text = fs::read_to_string(format!("/proc/self/task/{task}/schedstat")).unwrap_or_default();
+    let nanos = text.split(' ').next().and_then(|nanos| nanos.parse().ok());
+    Duration::from_nanos(nanos.unwrap_or_default())
 }
 
 /// The heads of answers that have no secret, as nearly all have none.

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use super::begun::{self, Begun};
 use super::chain_tip::ChainTip;
 use super::codec::{self, BlockBuilder, HeadRef, PayloadRef};
+use super::keys;
 use super::pack::Packer;
 use super::record::{
     Decision, Draft, Entry, Hash, Id, MAX_METADATA_BYTES, NodeId, Raw, Status, Text, Type, Verdict,
@@ -29,7 +30,7 @@ pub struct Prepared {
     /// What to write.
     pub batch: Batch,
     /// The last record in it.
-    pub mark: ChainTip,
+    pub tip: ChainTip,
     /// How many records it holds.
     pub records: u64,
     /// How many bytes of heads and bodies it holds.
@@ -40,7 +41,7 @@ impl Prepared {
     /// The first record in it.
     #[must_use]
     pub fn first(&self) -> u64 {
-        self.mark.seq + 1 - self.records
+        self.tip.seq + 1 - self.records
     }
 }
 
@@ -97,7 +98,7 @@ impl Appender {
 
     /// The last record given out; number 0 is before the first.
     #[must_use]
-    pub fn mark(&self) -> ChainTip {
+    pub fn tip(&self) -> ChainTip {
         ChainTip { seq: self.next - 1, hash: self.last }
     }
 
@@ -241,7 +242,7 @@ impl Appender {
         }
         let batch = std::mem::take(&mut self.batch);
         let (records, bytes) = (std::mem::take(&mut self.records), std::mem::take(&mut self.bytes));
-        Some(Prepared { batch, mark: self.mark(), records, bytes })
+        Some(Prepared { batch, tip: self.tip(), records, bytes })
     }
 
     fn encode_body_of(&mut self, draft: &Draft) {
@@ -312,51 +313,6 @@ pub(super) fn finish_segment(segment: &Builder, number: u64, batch: &mut Batch) 
         batch.put(Space::Stats, keys::bucket(bucket, number), stats.encode());
     }
     batch.put(Space::Segments, keys::number(number), segment.bounds().encode());
-}
-
-/// The keys of the store.
-pub mod keys {
-    /// The first record that is kept, in the state keyspace.
-    pub const FIRST: &[u8] = b"first";
-    /// The ranges of records that are lost, in the state keyspace: pairs of the first and last number.
-    pub const GAPS: &[u8] = b"gaps";
-    /// How many of the records that could not be recorded the log has told, in the state keyspace.
-    pub const LOST: &[u8] = b"lost";
-
-    /// What the keys of marks begin with, in the state keyspace.
-    const BEGUN: &[u8] = b"begun";
-    /// One past the last key of a mark.
-    pub const BEGUN_END: &[u8] = b"beguo";
-
-    /// The mark of the call with this ticket.
-    #[must_use]
-    pub fn begun(ticket: u64) -> Vec<u8> {
-        [BEGUN, &ticket.to_be_bytes()].concat()
-    }
-
-    /// The ticket of a mark.
-    #[must_use]
-    pub fn ticket(key: &[u8]) -> Option<u64> {
-        key.strip_prefix(BEGUN)?.try_into().ok().map(u64::from_be_bytes)
-    }
-
-    /// A sequence number, or a segment.
-    #[must_use]
-    pub fn number(number: u64) -> Vec<u8> {
-        number.to_be_bytes().to_vec()
-    }
-
-    /// The postings of a bucket of terms in a segment.
-    #[must_use]
-    pub fn postings(bucket: [u8; 2], segment: u64) -> Vec<u8> {
-        [&bucket[..], &segment.to_be_bytes()].concat()
-    }
-
-    /// A bucket's counters from a segment.
-    #[must_use]
-    pub fn bucket(bucket: u64, segment: u64) -> Vec<u8> {
-        [bucket.to_be_bytes(), segment.to_be_bytes()].concat()
-    }
 }
 
 /// The head of a draft's record.

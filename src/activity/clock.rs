@@ -5,13 +5,14 @@
 //! once it has lasted for [`LASTING_MS`] by a clock that cannot be set; until then time goes on from
 //! where it was. A clock that is set back is believed at once: it makes nothing older.
 
-use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::time::{ClockId, clock_gettime};
+use parking_lot::Mutex;
 
 /// How long a jump ahead has to last.
 pub(super) const LASTING_MS: u64 = 3600 * 1000;
-/// Further ahead than this, within one look, is a jump.
+/// Further ahead than this, between two readings, is a jump.
 const JUMP_MS: u64 = 5 * 60 * 1000;
 
 /// A clock that takes its time with jumps.
@@ -73,7 +74,18 @@ pub(super) fn believing(
     steady: impl Fn() -> u64 + Send + Sync + 'static,
 ) -> impl Fn() -> u64 + Send + Sync + 'static {
     let belief = Mutex::new(Belief::new(wall(), steady()));
-    move || belief.lock().unwrap_or_else(PoisonError::into_inner).at(wall(), steady())
+    move || belief.lock().at(wall(), steady())
+}
+
+/// Microseconds since 1970, by the system's clock.
+pub(super) fn unix_micros() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Milliseconds since 1970, by the system's clock.
+pub(super) fn unix_millis() -> u64 {
+    unix_micros() / 1000
 }
 
 /// Milliseconds since some moment, by a clock that nobody sets; it goes on while the machine sleeps.
@@ -82,8 +94,8 @@ pub(super) fn steady_millis() -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// When a log was opened, and what it then ended with: before a process has run for a while, it
-/// has only the log to tell whether the clock is right.
+/// When a log was opened, and what it then ended with: before a process has run for a while, only
+/// the log says whether the clock is right.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opened {
     /// The clock then.

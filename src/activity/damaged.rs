@@ -1,7 +1,7 @@
 //! A view of a damaged log, for verification and salvage: it uses nothing that is derived from the
 //! records, and passes over what is damaged.
 
-use super::append::keys;
+use super::keys;
 use super::store::{Space, StoreError, StoreSnapshot};
 use super::view::{Block, View, number};
 

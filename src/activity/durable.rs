@@ -12,11 +12,13 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use super::config::{Config, Durability, OnFailure};
-use super::handle::{NotAdmitted, Slot};
-use super::record::{Entry, Operation};
-use super::shared::{Shared, WriterCommand};
-use super::writer::OVERRUN;
+use super::error::NotAdmitted;
+use super::shared::Shared;
+
+/// Where the oldest entry that is not durable may be older than this, replies wait until their own
+/// is. Above what the writer's gathering makes of it, and below the 50 ms that are promised (ACT-3) by
+/// what a thread that wants a core is commonly kept waiting for one.
+const OVERRUN: Duration = Duration::from_millis(35);
 
 /// How long a reply, or a call that is to be sent, waits for a log that is behind.
 const WAIT_LIMIT: Duration = Duration::from_secs(10);
@@ -41,87 +43,6 @@ impl Durable {
     /// [`NotAdmitted::Failed`] if it may be lost, [`NotAdmitted::Full`] if that takes too long.
     pub async fn wait(self) -> Result<(), NotAdmitted> {
         self.shared.durable(self.done).await
-    }
-}
-
-impl Slot {
-    /// Whether the log is so far behind at `now` that a reply has to wait for its record (ACT-3).
-    #[must_use]
-    pub fn is_behind(&self, now: Instant) -> bool {
-        self.shared.overruns(now)
-    }
-
-    /// Marks a call that is about to go out, so that it is known of even if this process ends before
-    /// the call does (ACT-1). What `entry` holds is handed over, and what comes of the call is to be
-    /// added to what is then left of it. A call that only reads leaves no mark but by `mark_reads`.
-    /// With `before_send` it waits until the mark is durable.
-    ///
-    /// # Errors
-    ///
-    /// [`NotAdmitted`]: the call must not be sent.
-    pub async fn begin(&mut self, entry: &mut Box<Entry>) -> Result<(), NotAdmitted> {
-        let Config { durability, on_failure, mark_reads, .. } = self.shared.config;
-        let marks = match entry.draft.operation {
-            Some(Operation::Write | Operation::Destructive) => true,
-            Some(Operation::Read) | None => mark_reads,
-        };
-        if !marks {
-            return Ok(());
-        }
-        let durable = match durability {
-            Durability::Grouped | Durability::BeforeReply => {
-                self.mark(entry, None);
-                return Ok(());
-            }
-            Durability::BeforeSend => {
-                let (sender, done) = oneshot::channel();
-                self.mark(entry, Some(sender));
-                Durable { shared: Arc::clone(&self.shared), done }
-            }
-        };
-        match (durable.wait().await, on_failure) {
-            (Err(refused), OnFailure::Refuse) => Err(refused),
-            (Ok(()), _) | (Err(_), OnFailure::Continue) => Ok(()),
-        }
-    }
-
-    /// Marks a call whose reply may have left and whose entry takes longer, like [`Self::begin`], if it
-    /// has left.
-    pub fn record_is_late(&mut self, entry: &mut Box<Entry>) {
-        if self.epoch.is_some() {
-            self.mark(entry, None);
-        }
-    }
-
-    /// Hands over what is known of a call that has not ended, once. There is a place for it in the
-    /// queue only for a call that has one.
-    fn mark(&mut self, entry: &mut Box<Entry>, done: Option<oneshot::Sender<()>>) {
-        if !self.counted || self.ticket.is_some() {
-            return;
-        }
-        let ticket = self.shared.tickets.fetch_add(1, Ordering::Relaxed);
-        self.ticket = Some(ticket);
-        let rest = entry.draft.rest().into();
-        let entry = std::mem::replace(entry, rest);
-        self.send(WriterCommand::Begun { ticket, entry, done });
-    }
-
-    /// Hands the entry over, and waits as long as the last chunk of the reply has to (ACT-3), if it
-    /// has not left. To be called right before it leaves; costs a look at the clock where all is well.
-    ///
-    /// # Errors
-    ///
-    /// [`NotAdmitted`] if the record may be lost.
-    pub async fn submit_before_reply(mut self, entry: Box<Entry>) -> Result<(), NotAdmitted> {
-        let has_left = self.epoch.is_some();
-        let durable = self.hand_over(entry);
-        self.leave_epoch();
-        match durable {
-            Some(durable) => durable.wait().await?,
-            None if has_left => {}
-            None => self.shared.clear_to_reply().await,
-        }
-        Ok(())
     }
 }
 

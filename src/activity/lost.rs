@@ -1,5 +1,5 @@
 //! What could not be recorded (ACT-2): counted in a file of its own beside the store, since it is the
-//! store that failed, and told by a record of the type `gap` once there is one again.
+//! store that failed, and reported by a record of the type `gap` once there is one again.
 //!
 //! ```text
 //! calls ── add ─▶ Shared::lost ── save ─▶ <dir>/lost ── at the next open, or when the store is back ─▶ gap record
@@ -7,14 +7,15 @@
 //!
 //! The file is written a few times a second while the log cannot be. Besides what is lost for certain
 //! it holds how many entries wait in memory, which are lost if the process is killed. How much the
-//! log has told lies in the log itself, in the batch of the record that tells it.
+//! log has reported lies in the log itself, in the batch of the record that reports it.
 
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::Mutex;
 
 use super::alternating_file::{AlternatingFile, FileKind};
-use super::append::keys;
 use super::gap::Unrecorded;
+use super::keys;
 use super::store::{Space, StoreError};
 use super::view::{self, View};
 
@@ -33,7 +34,7 @@ pub struct LossTally {
     /// Entries that were only in memory when this was written, calls under way among them: lost too,
     /// if the process ended then.
     pub waiting: u64,
-    /// When the first of those was lost that the log had not told then, milliseconds since 1970.
+    /// When the first of those was lost that the log had not reported then, milliseconds since 1970.
     pub from_ms: u64,
     /// And the last.
     pub to_ms: u64,
@@ -57,13 +58,13 @@ impl LossTally {
         ))
     }
 
-    /// What of it the log has not told, of which it told `told`.
+    /// What of it the log has not reported, if it has reported `reported` of them.
     #[must_use]
-    pub fn untold(&self, told: u64) -> Option<Unrecorded> {
-        let records = (self.total + self.waiting).saturating_sub(told);
+    pub fn unreported(&self, reported: u64) -> Option<Unrecorded> {
+        let records = (self.total + self.waiting).saturating_sub(reported);
         (records > 0).then(|| Unrecorded {
             records,
-            at_least: self.total.saturating_sub(told),
+            at_least: self.total.saturating_sub(reported),
             total: self.total + self.waiting,
             from_ms: self.from_ms,
             to_ms: self.to_ms,
@@ -99,12 +100,12 @@ impl LossTally {
     }
 }
 
-/// How many of those that are lost the log has told.
+/// How many of those that are lost the log has reported.
 ///
 /// # Errors
 ///
 /// [`StoreError`] if it cannot be read.
-pub(super) fn told(view: &View) -> Result<u64, StoreError> {
+pub(super) fn reported(view: &View) -> Result<u64, StoreError> {
     match view.snapshot.get(Space::State, keys::LOST)? {
         Some(bytes) => view::number(&view.snapshot, Space::State, keys::LOST, &bytes),
         None => Ok(0),
@@ -131,11 +132,11 @@ pub(super) struct Ledger {
     file: Mutex<Option<CountFile>>,
 }
 
-/// What is known of the time in which entries were lost that the log has not told yet.
+/// What is known of the time in which entries were lost that the log has not reported yet.
 #[derive(Clone, Debug, Default)]
 struct Outage {
-    /// How many of those that are lost the log has told.
-    told: u64,
+    /// How many of those that are lost the log has reported.
+    reported: u64,
     /// How many of those that it has not may have been recorded after all.
     doubt: u64,
     /// How many were lost, or waited, when it was last looked.
@@ -150,30 +151,31 @@ struct CountFile {
     places: AlternatingFile<BYTES>,
     number: u64,
     written: LossTally,
-    /// A failure is told once, until it is over.
+    /// A failure is logged once, until it is over.
     has_failed: bool,
 }
 
 impl Ledger {
-    /// Opens the file in `dir`, of which the log has told `told`; how many are lost.
+    /// Opens the file in `dir`, of which the log has reported `reported`; returns how many are lost.
     ///
     /// # Errors
     ///
     /// [`StoreError::Io`].
-    pub(super) fn open(&self, dir: &Path, told: u64) -> Result<u64, StoreError> {
+    pub(super) fn open(&self, dir: &Path, reported: u64) -> Result<u64, StoreError> {
         let (places, found) = AlternatingFile::open(dir, KIND)?;
         let newest = found.newest();
         if newest.is_none() && found.torn {
             tracing::error!(
                 file = %places.path().display(),
-                "the count of lost records is damaged: it goes on with what the log has told"
+                "the count of lost records is damaged: it goes on with what the log has reported"
             );
         }
         let (number, tally) = newest.map(|bytes| LossTally::decode(&bytes)).unwrap_or_default();
-        let lost = (tally.total + tally.waiting).max(told);
+        let lost = (tally.total + tally.waiting).max(reported);
         let LossTally { waiting: doubt, from_ms, to_ms, ref cause, .. } = tally;
-        *self.outage() = Outage { told, doubt, seen: lost, from_ms, to_ms, cause: cause.clone() };
-        *lock(&self.file) = Some(CountFile { places, number, written: tally, has_failed: false });
+        *self.outage.lock() =
+            Outage { reported, doubt, seen: lost, from_ms, to_ms, cause: cause.clone() };
+        *self.file.lock() = Some(CountFile { places, number, written: tally, has_failed: false });
         Ok(lost)
     }
 
@@ -184,7 +186,7 @@ impl Ledger {
     /// [`StoreError::Io`].
     pub(super) fn reopen(&self, dir: &Path) -> Result<(), StoreError> {
         let (places, _) = AlternatingFile::open(dir, KIND)?;
-        if let Some(file) = lock(&self.file).as_mut() {
+        if let Some(file) = self.file.lock().as_mut() {
             file.places = places;
         }
         Ok(())
@@ -192,34 +194,34 @@ impl Ledger {
 
     /// The log cannot be written from now on; `lost` are lost already.
     pub(super) fn begin(&self, cause: &str, lost: u64, now_ms: u64) {
-        let mut outage = self.outage();
-        if outage.told >= lost {
+        let mut outage = self.outage.lock();
+        if outage.reported >= lost {
             (outage.from_ms, outage.to_ms) = (now_ms, now_ms);
         }
         let cut = cause.floor_char_boundary(CAUSE_BYTES);
         outage.cause = cause.get(..cut).unwrap_or_default().to_owned();
     }
 
-    /// What is lost and not told, of `lost` in all.
-    pub(super) fn untold(&self, lost: u64) -> Option<Unrecorded> {
-        let outage = self.outage();
-        self::tally(&outage, lost, 0).untold(outage.told)
+    /// What is lost and not reported, of `lost` in all.
+    pub(super) fn unreported(&self, lost: u64) -> Option<Unrecorded> {
+        let outage = self.outage.lock();
+        self::tally(&outage, lost, 0).unreported(outage.reported)
     }
 
-    /// The log has told what is lost up to `total`.
-    pub(super) fn told(&self, total: u64) {
-        let mut outage = self.outage();
-        (outage.told, outage.doubt) = (total, 0);
+    /// The log has reported what is lost up to `total`.
+    pub(super) fn reported(&self, total: u64) {
+        let mut outage = self.outage.lock();
+        (outage.reported, outage.doubt) = (total, 0);
     }
 
     /// Writes the file if it says something else: `lost` are lost, `waiting` would be if the process
     /// ended now. While the log cannot be written `now_ms` is when the last was lost. A failure is
-    /// told in the log: then memory alone knows.
+    /// logged: then the count is in memory alone.
     pub(super) fn save(&self, lost: u64, waiting: u64, now_ms: Option<u64>) {
-        let mut file = lock(&self.file);
+        let mut file = self.file.lock();
         let Some(file) = file.as_mut() else { return };
         let tally = {
-            let mut outage = self.outage();
+            let mut outage = self.outage.lock();
             if let Some(now_ms) = now_ms.filter(|_| lost + waiting > outage.seen) {
                 outage.to_ms = now_ms.max(outage.from_ms);
             }
@@ -240,14 +242,6 @@ impl Ledger {
             Err(_) => {}
         }
     }
-
-    fn outage(&self) -> MutexGuard<'_, Outage> {
-        lock(&self.outage)
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn tally(outage: &Outage, lost: u64, waiting: u64) -> LossTally {
@@ -261,29 +255,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_lost_is_known_to_the_next_process_until_the_log_has_told_it() {
+    fn what_was_lost_is_known_to_the_next_process_until_the_log_has_reported_it() {
         let dir = tempfile::tempdir().unwrap();
         let ledger = Ledger::default();
         assert_eq!(ledger.open(dir.path(), 0).unwrap(), 0);
-        assert_eq!(ledger.untold(0), None);
+        assert_eq!(ledger.unreported(0), None);
         ledger.begin("no space", 0, 100);
         ledger.save(7, 3, Some(200));
         // Killed here: the three may or may not have been recorded.
         let next = Ledger::default();
         assert_eq!(next.open(dir.path(), 0).unwrap(), 10);
-        let untold = next.untold(10).unwrap();
-        assert_eq!((untold.records, untold.at_least, untold.total), (10, 7, 10));
-        assert_eq!((untold.from_ms, untold.to_ms, &*untold.cause), (100, 200, "no space"));
-        assert_eq!(LossTally::read(dir.path()).unwrap().0.untold(0), Some(untold));
-        next.told(10);
-        assert_eq!(next.untold(10), None);
+        let unreported = next.unreported(10).unwrap();
+        assert_eq!((unreported.records, unreported.at_least, unreported.total), (10, 7, 10));
+        assert_eq!(
+            (unreported.from_ms, unreported.to_ms, &*unreported.cause),
+            (100, 200, "no space")
+        );
+        assert_eq!(LossTally::read(dir.path()).unwrap().0.unreported(0), Some(unreported));
+        next.reported(10);
+        assert_eq!(next.unreported(10), None);
         next.save(10, 0, None);
         // The next outage has its own times.
         next.begin("no memory", 10, 300);
         next.save(12, 0, Some(400));
-        let untold = LossTally::read(dir.path()).unwrap().0.untold(10).unwrap();
-        assert_eq!((untold.records, untold.at_least, untold.total), (2, 2, 12));
-        assert_eq!((untold.from_ms, untold.to_ms, &*untold.cause), (300, 400, "no memory"));
+        let unreported = LossTally::read(dir.path()).unwrap().0.unreported(10).unwrap();
+        assert_eq!((unreported.records, unreported.at_least, unreported.total), (2, 2, 12));
+        assert_eq!(
+            (unreported.from_ms, unreported.to_ms, &*unreported.cause),
+            (300, 400, "no memory")
+        );
     }
 
     #[test]

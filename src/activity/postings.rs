@@ -2,8 +2,8 @@
 //!
 //! Times are not indexed; `view` compares them with each segment's bounds.
 
-use super::append::keys;
 use super::bytes::DecodeError;
+use super::keys;
 use super::query::{Filter, Term};
 use super::segment::Bitmap;
 use super::store::{Rows, Space, StoreError, StoreSnapshot};

@@ -1,11 +1,12 @@
 //! Which calls a query has to wait for: those whose reply ended before it, and no other (ACT-5).
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often a query looks for the calls it waits for.
+use parking_lot::Mutex;
+
+/// How often a query checks whether the calls it waits for have left.
 const QUERY_POLL: Duration = Duration::from_micros(100);
 
 /// Counts the calls whose reply has ended but whose entry is yet to come. Two counters in turn:
@@ -43,7 +44,7 @@ impl ReadBarrier {
 
     /// Waits until every call that entered before has left. False if it took too long.
     pub(super) fn wait(&self, deadline: Instant) -> bool {
-        let _turn = self.turning.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.turning.lock();
         let old = self.current.fetch_add(1, Ordering::SeqCst);
         while self.counter(old).load(Ordering::SeqCst) > 0 {
             if Instant::now() >= deadline {

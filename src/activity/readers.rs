@@ -6,54 +6,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{self, Receiver, SyncSender};
-use std::sync::{Mutex, OnceLock, PoisonError};
-use std::thread::{self, Thread};
+use std::thread;
 
 use tokio::sync::oneshot;
 
-use super::handle::{Activity, QueryError};
-use super::live::Render;
+use super::error::QueryError;
+use super::handle::Activity;
 use crate::os::priority;
-
-/// Jobs that wait for the thread. Each reader has one at most; there is room beside for those whose
-/// readers have gone meanwhile, which cost nothing.
-const JOBS: usize = 512;
-
-type Job = Box<dyn FnOnce(&Activity) + Send>;
-
-/// The way to the thread.
-pub(super) struct Readers {
-    jobs: SyncSender<Job>,
-    /// The other end, until the thread takes it.
-    queue: Mutex<Option<Receiver<Job>>>,
-    thread: OnceLock<Thread>,
-    /// How records are rendered for live readers, once there is one.
-    pub(super) render: OnceLock<Render>,
-}
-
-impl Default for Readers {
-    fn default() -> Self {
-        let (jobs, queue) = mpsc::sync_channel(JOBS);
-        let (queue, thread) = (Mutex::new(Some(queue)), OnceLock::new());
-        Self { jobs, queue, thread, render: OnceLock::new() }
-    }
-}
-
-impl Readers {
-    /// The thread that will [serve](Activity::serve_readers) is this.
-    pub(super) fn served_by(&self, thread: Thread) {
-        let _ = self.thread.set(thread);
-        // It may have looked before it was known.
-        self.wake();
-    }
-
-    pub(super) fn wake(&self) {
-        if let Some(thread) = self.thread.get() {
-            thread.unpark();
-        }
-    }
-}
 
 impl Activity {
     /// Does `work`, a small portion of a longer reading, when its turn comes; and not at all if
@@ -67,14 +26,15 @@ impl Activity {
         work: impl FnOnce(&Self) -> T + Send + 'static,
     ) -> Result<T, QueryError> {
         let (answer, answered) = oneshot::channel();
-        let job = Box::new(move |activity: &Self| {
+        let activity = self.clone();
+        let job = Box::new(move || {
             if !answer.is_closed() {
-                let _ = answer.send(work(activity));
+                let _ = answer.send(work(&activity));
             }
         });
-        let readers = &self.shared.readers;
-        readers.jobs.try_send(job).map_err(|_| QueryError::Busy)?;
-        readers.wake();
+        if !self.shared.readers.add(job) {
+            return Err(QueryError::Busy);
+        }
         answered.await.map_err(|_| QueryError::Busy)
     }
 
@@ -82,17 +42,15 @@ impl Activity {
     pub(super) fn serve_readers(&self) {
         priority::lower();
         let shared = &self.shared;
-        let queue = shared.readers.queue.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(queue) = queue else { return };
+        let Some(queue) = shared.readers.take() else { return };
         while !shared.is_closed.load(Ordering::Acquire) {
             let feeds = shared.readers.render.get().is_some_and(|render| {
                 // A record that cannot be rendered must not end the thread; the next may do.
                 catch_unwind(AssertUnwindSafe(|| self.feed(*render))).unwrap_or(false)
             });
-            let job = queue.try_recv();
-            match job {
+            match queue.try_recv() {
                 // Whoever waits for a job that failed learns it by its answer's end.
-                Ok(job) => drop(catch_unwind(AssertUnwindSafe(|| job(self)))),
+                Ok(job) => drop(catch_unwind(AssertUnwindSafe(job))),
                 Err(_) if feeds => {}
                 Err(_) => thread::park(),
             }
@@ -102,6 +60,8 @@ impl Activity {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
     use crate::activity::Config;
 

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::append::Appender;
-use super::begun;
 use super::chain_tip::{self, ChainTip, ChainTipFile};
 use super::copy::Copy;
 use super::file_checksums::{self, ChecksumFinding, Depth};
@@ -22,6 +21,7 @@ use super::rebuild;
 use super::record::Hash;
 use super::redact::Redactor;
 use super::store::{DB, Store, StoreError, journals};
+use super::unfinished;
 use super::view::View;
 use crate::os::private;
 
@@ -63,7 +63,7 @@ pub(super) fn read(dir: &Path, scratch: &Path) -> Result<Reading, StoreError> {
         check_end(dir, reading.mark, &view)?;
         if view.marks().next().is_some() {
             // As the next start will do in the log itself.
-            begun::settle(&store, &mut Appender::resume(&view, Redactor::default())?)?;
+            unfinished::settle(&store, &mut Appender::resume(&view, Redactor::default())?)?;
         }
         Ok(store)
     });

@@ -6,8 +6,8 @@
 //! removed, a segment at a time, and their tables are given back whole. The last table may hold
 //! removed records until it goes, too; a small log is rewritten instead, so that they are gone.
 
-use super::append::keys;
 use super::config::Config;
+use super::keys;
 use super::record::{Draft, Hash, Id, Raw, Source, Status, Type};
 use super::segment::{self, Builder};
 use super::store::{Batch, Space, Store, StoreError};

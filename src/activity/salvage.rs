@@ -10,10 +10,11 @@ use std::fs::{self, File};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use super::append::{Appender, keys};
+use super::append::Appender;
 use super::copy::{self, Copy};
 use super::folder;
 use super::gap::Gap;
+use super::keys;
 use super::lock::Lock;
 use super::lost;
 use super::node;
@@ -269,7 +270,7 @@ fn keep(
         appender.also(|batch| batch.put(Space::State, key, value));
     }
     let (mut kept, mut gaps, mut known, mut end) = (0, Vec::new(), Vec::new(), None);
-    let mut told = lost::told(&view).unwrap_or_default();
+    let mut told = lost::reported(&view).unwrap_or_default();
     let mut result = Ok(());
     verify::walk(&view, |step| {
         match step {

@@ -1,24 +1,26 @@
 //! What calls, queries, the writer and the pruner share, and what the writer is sent.
 //!
-//! Counters and a queue; what they mean is decided in `handle`, `durable` and `writer`.
+//! Counters and a queue; what they mean is decided in `slot`, `durable` and `writer`.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::mpsc::{self, Receiver, SendError, Sender};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, oneshot};
 
 use super::clock::Opened;
 use super::config::Config;
-use super::live::Hub;
+use super::in_flight::CallsInFlight;
+use super::live_feed::LiveFeed;
 use super::lost::Ledger;
 use super::read_barrier::ReadBarrier;
-use super::readers::Readers;
+use super::read_jobs::ReadJobs;
 use super::record::{Entry, MAX_ERROR_BYTES, MAX_METADATA_BYTES};
 use super::retention::Cut;
 use super::store::Store;
@@ -29,23 +31,18 @@ use super::store::Store;
 /// given, and the rest for decisions.
 const ENTRY_BYTES: usize = MAX_ERROR_BYTES + 2 * MAX_METADATA_BYTES + 6144 + 2560;
 
+/// A wait of the writer for the disk that is longer than this is logged.
+pub(super) const SLOW_DISK: Duration = Duration::from_secs(1);
+
 /// What the writer is sent.
 pub(super) enum WriterCommand {
-    /// A call begins.
-    Begun {
-        /// What its entry is found by when it ends.
-        ticket: u64,
-        /// All of the entry that is known.
-        entry: Box<Entry>,
-        /// Who waits for the mark to be durable.
-        done: Option<oneshot::Sender<()>>,
-    },
+    /// Answer when the marks of all calls that have begun are durable.
+    Mark(oneshot::Sender<()>),
     /// Write this.
     Entry {
-        /// What to write; boxed, since the queue's blocks are made of the largest message. Of a call
-        /// that has begun, what came of it.
+        /// What to write; boxed, since the queue's blocks are made of the largest message.
         entry: Box<Entry>,
-        /// That of a call that has begun.
+        /// The mark that goes when the entry is written.
         ticket: Option<u64>,
         /// Who waits for it to be durable.
         done: Option<oneshot::Sender<()>>,
@@ -77,8 +74,8 @@ pub(super) struct Shared {
     pub(super) room: CachePadded<Semaphore>,
     pub(super) capacity: usize,
     pub(super) queue: Sender<WriterCommand>,
-    /// Of the calls that leave a mark when they begin; each takes one here.
-    pub(super) tickets: CachePadded<AtomicU64>,
+    /// The calls under way that leave a mark.
+    pub(super) in_flight: CallsInFlight,
     /// The writer's thread, to be woken.
     pub(super) thread: OnceLock<Thread>,
     /// True while the writer sleeps until it is woken: all that was submitted is durable.
@@ -126,8 +123,8 @@ pub(super) struct Shared {
     pub(super) scrubber: OnceLock<Thread>,
     pub(super) pruner: OnceLock<Thread>,
     pub(super) read_barrier: ReadBarrier,
-    pub(super) live: Hub,
-    pub(super) readers: Readers,
+    pub(super) live: LiveFeed,
+    pub(super) readers: ReadJobs,
 }
 
 impl Shared {
@@ -143,7 +140,7 @@ impl Shared {
             capacity,
             config,
             queue,
-            tickets: CachePadded::new(AtomicU64::new(0)),
+            in_flight: CallsInFlight::default(),
             thread: OnceLock::new(),
             // Until the writer begins, nothing is submitted.
             asleep: AtomicBool::new(true),
@@ -172,8 +169,8 @@ impl Shared {
             scrubber: OnceLock::new(),
             pruner: OnceLock::new(),
             read_barrier: ReadBarrier::default(),
-            live: Hub::default(),
-            readers: Readers::default(),
+            live: LiveFeed::default(),
+            readers: ReadJobs::default(),
         });
         (shared, messages)
     }
@@ -234,7 +231,7 @@ impl Shared {
         }
     }
 
-    /// Ends the sleep, for whoever does so first: from now on the writer is waited for, also before
+    /// Ends the sleep; true for the first to do so. From now on replies wait for the writer, also before
     /// it gets a core.
     pub(super) fn rouse(&self) -> bool {
         let slept = self.durable_until.load(Ordering::SeqCst);

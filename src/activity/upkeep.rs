@@ -2,13 +2,13 @@
 //! are looked at.
 
 use std::path::PathBuf;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::handle::{Activity, QUERY_TIMEOUT, QueryError};
+use super::error::QueryError;
+use super::handle::{Activity, QUERY_TIMEOUT};
 use super::mend;
 use super::retention;
 use super::shared::WriterCommand;
@@ -48,7 +48,7 @@ impl Activity {
     }
 
     fn prune_now(&self) -> Result<u64, QueryError> {
-        let _turn = self.shared.pruning.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.shared.pruning.lock();
         let Some(store) = self.shared.store.load().as_ref().clone() else { return Ok(0) };
         let view = View::new(store.snapshot())?;
         let now = (self.shared.clock)();

@@ -185,7 +185,7 @@ fn verify_copy(
     let store = Store::open(copy)?;
     let mut report = verify(&View::new(store.snapshot())?, reading.mark, progress)?;
     let (tally, is_whole) = LossTally::read(copy)?;
-    report.unrecorded.extend(tally.untold(lost::told(&View::new(store.snapshot())?)?));
+    report.unrecorded.extend(tally.unreported(lost::reported(&View::new(store.snapshot())?)?));
     if !is_whole {
         report.notes.push("the count of lost records is damaged".into());
     }

@@ -9,9 +9,9 @@ use std::ops::{ControlFlow, Range};
 
 use bytes::Bytes;
 
-use super::append::keys;
 use super::bytes::{DecodeError, Reader};
 use super::codec::{self, HeadBlock, HeadRef};
+use super::keys;
 use super::pack::unpack;
 use super::postings::Postings;
 use super::query::{Filter, From, Listing, Page, Payloads};

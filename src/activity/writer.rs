@@ -11,27 +11,27 @@
 //!
 //! It does not know calls, only entries; who may send them is `handle`'s affair.
 
+mod batch;
 mod failing;
+mod state;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::mpsc::Receiver;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
-
-use self::failing::{Stage, Stuck};
-use super::append::{Appender, Prepared, keys};
-use super::begun::{self, Unfinished};
-use super::chain_tip::{ChainTip, ChainTipFile};
+use self::batch::Found;
+use self::state::{Stage, WriterState};
+use super::append::Appender;
 use super::clock;
 use super::lost;
-use super::recover::{self, Lock, OpenLog};
+use super::recover::{self, OpenLog};
 use super::redact::Redactor;
 use super::shared::{Shared, WriterCommand};
-use super::store::{Batch, Space, Store, StoreError};
+use super::store::StoreError;
+use super::unfinished;
 use super::view::View;
 
 /// How long after the first of them entries are durable where all is well: so long they are
@@ -50,22 +50,8 @@ const WRITE_EARLY: u64 = 8000;
 /// What was submitted is encoded so often meanwhile: in small portions, that no core is taken from
 /// calls for long, and while it is still in the caches.
 const STEP: Duration = Duration::from_millis(4);
-/// Where the oldest entry that is not durable may be older than this, replies wait until their own
-/// is. Above what [`GATHER`] makes of it, and below the 50 ms that are promised (ACT-3) by what a
-/// thread that wants a core is commonly kept waiting for one.
-pub(super) const OVERRUN: Duration = Duration::from_millis(35);
 /// How long the thread gathers in vain before it sleeps until it is woken.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
-/// A batch is closed at so many records.
-const BATCH_RECORDS: u64 = 8192;
-/// A batch is closed at so many bytes.
-const BATCH_BYTES: usize = 8 << 20;
-/// How often the size of the log is asked for.
-const SIZE_EVERY: Duration = Duration::from_secs(1);
-/// What the writer waits for the disk longer than this is told in the log.
-pub(super) const SLOW_DISK: Duration = Duration::from_secs(1);
-/// Records beyond `max_records`, and parts of it, before the pruner is woken.
-const SLACK: u64 = 64;
 
 /// Opens the log in `dir` and starts its thread.
 pub(super) fn start(
@@ -76,27 +62,26 @@ pub(super) fn start(
     let OpenLog { lock, store, mut head } = recover::open(dir)?;
     let view = View::new(store.snapshot())?;
     let mut appender = Appender::resume(&view, Redactor::new(&shared.config.redact_keys))?;
-    let left = begun::settle(&store, &mut appender)?;
-    let mark = appender.mark();
+    let left = unfinished::settle(&store, &mut appender)?;
+    let tip = appender.tip();
     if left.calls > 0 {
-        head.write(mark)?;
+        head.write(tip)?;
         tracing::warn!(
             calls = left.calls,
             "calls were under way when the process before this one ended: they are on record as unknown"
         );
     }
-    shared.tickets.store(left.next_ticket, Ordering::Relaxed);
     let began = shared.micros(Instant::now());
     shared.durable_until.store(began, Ordering::SeqCst);
     shared.asleep.store(false, Ordering::SeqCst);
     let _ = shared.opened.set(clock::Opened { at: (shared.clock)(), end: view.end()?.stored_ms });
-    shared.lost.store(shared.ledger.open(dir, lost::told(&view)?)?, Ordering::Relaxed);
+    shared.lost.store(shared.ledger.open(dir, lost::reported(&view)?)?, Ordering::Relaxed);
     shared.send(WriterCommand::Lost);
-    shared.durable_seq.store(mark.seq, Ordering::Relaxed);
-    shared.live.wrote(mark.seq);
+    shared.durable_seq.store(tip.seq, Ordering::Relaxed);
+    shared.live.wrote(tip.seq);
     shared.disk_bytes.store(store.disk_bytes(), Ordering::Relaxed);
     shared.store.store(Arc::new(Some(store)));
-    let run = Run {
+    let run = WriterState {
         shared,
         dir: dir.to_path_buf(),
         lock: Some(lock),
@@ -104,7 +89,7 @@ pub(super) fn start(
         appender,
         head,
         first: view.first(),
-        in_flight: Unfinished::default(),
+        next_ticket: left.next_ticket,
         room: 0,
         waiting: Vec::new(),
         unsynced: None,
@@ -119,50 +104,6 @@ pub(super) fn start(
     Ok(thread::Builder::new().name("activity".into()).spawn(move || run.run())?)
 }
 
-/// The thread's state.
-struct Run {
-    shared: Arc<Shared>,
-    dir: PathBuf,
-    /// `None` only while the log is mended.
-    lock: Option<Lock>,
-    messages: Receiver<WriterCommand>,
-    appender: Appender,
-    head: ChainTipFile,
-    /// The first record that is kept.
-    first: u64,
-    /// The calls that have begun and not ended.
-    in_flight: Unfinished,
-    /// The room of the entries in the batch under way.
-    room: usize,
-    /// Who waits for the batch under way to be durable.
-    waiting: Vec<oneshot::Sender<()>>,
-    /// What is written but not durable.
-    unsynced: Option<ChainTip>,
-    /// What could not be written.
-    stuck: Option<Stuck>,
-    /// What is in the queue came later than this, in microseconds since `base`: when it was last
-    /// seen empty, mostly.
-    queue_from: u64,
-    /// Whether a [`WriterCommand::Behind`] is in the queue.
-    sent_behind: bool,
-    /// The same moment of what was taken out of it and is not durable; `None` for nothing.
-    batch_from: Option<u64>,
-    /// The longest that a commit took of late, or that this thread was kept waiting for a core.
-    hindered: Duration,
-    /// When the size of the log was last asked for.
-    sized: Instant,
-    closing: bool,
-}
-
-/// What a round found in the queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
-    Nothing,
-    Some,
-    /// A whole batch: there is more.
-    Full,
-}
-
 /// However the thread ends, nobody waits for it any longer.
 struct Gone(Arc<Shared>);
 
@@ -171,11 +112,11 @@ impl Drop for Gone {
         self.0.is_closed.store(true, Ordering::Release);
         self.0.room.close();
         self.0.batch_done.notify_waiters();
-        self.0.live.ring();
+        self.0.live.wake_readers();
     }
 }
 
-impl Run {
+impl WriterState {
     fn run(mut self) -> Result<(), StoreError> {
         let _gone = Gone(Arc::clone(&self.shared));
         let mut idle_since = Instant::now();
@@ -201,16 +142,6 @@ impl Run {
         self.shared.save_lost(0);
         self.shared.store.store(Arc::new(None));
         result.and_then(|()| recover::close(&self.dir))
-    }
-
-    fn now(&self) -> u64 {
-        self.shared.micros(Instant::now())
-    }
-
-    /// Tells replies how far the log is.
-    fn tell_durable(&self) {
-        let until = self.batch_from.unwrap_or(self.queue_from);
-        self.shared.durable_until.store(until, Ordering::Release);
     }
 
     /// Takes entries in for a moment, unless someone waits for them or there is no more room.
@@ -247,13 +178,14 @@ impl Run {
         self.shared.asleep.store(true, Ordering::SeqCst);
         // Either the sender sees the flag, or this last look sees what was sent.
         fence(Ordering::SeqCst);
-        if self.take_in() == Found::Nothing && !self.closing {
+        let is_idle = self.take_in() == Found::Nothing && !self.shared.in_flight.has_unmarked();
+        if is_idle && !self.closing {
             thread::park();
             self.shared.rouse();
             self.queue_from = self.shared.durable_until.load(Ordering::SeqCst);
         } else {
             self.shared.asleep.store(false, Ordering::SeqCst);
-            self.tell_durable();
+            self.publish_durable();
         }
     }
 
@@ -261,7 +193,7 @@ impl Run {
     fn round(&mut self) -> Found {
         let found = self.take_in();
         let start = Instant::now();
-        let any = self.appender.pending() > 0 || self.in_flight.unmarked_bytes() > 0;
+        let any = self.appender.pending() > 0 || self.shared.in_flight.has_unmarked();
         self.write();
         self.sync();
         let took = if any { start.elapsed() } else { Duration::ZERO };
@@ -269,182 +201,24 @@ impl Run {
         if found == Found::Nothing && any { Found::Some } else { found }
     }
 
-    /// Makes the batch longer by what is in the queue, up to a whole one.
-    fn take_in(&mut self) -> Found {
-        let mut found = Found::Nothing;
-        let mut looked = Some(self.now());
-        while self.stuck.is_none() {
-            let Ok(message) = self.messages.try_recv() else {
-                match looked {
-                    Some(moment) => {
-                        self.queue_from = moment;
-                        break;
+    /// Writes what was submitted before the end.
+    fn finish(&mut self) -> Result<(), StoreError> {
+        loop {
+            if let Some(stuck) = &self.stuck {
+                let result = match stuck.stage {
+                    Stage::Write => self.reopen(),
+                    Stage::Sync => {
+                        Err(StoreError::Io(std::io::Error::other(self.shared.failure_text())))
                     }
-                    // What comes after the last message is to be known to come after this.
-                    None => {
-                        looked = Some(self.now());
-                        continue;
-                    }
-                }
-            };
-            looked = None;
-            self.batch_from.get_or_insert(self.queue_from);
-            match message {
-                WriterCommand::Begun { ticket, entry, done } => {
-                    self.in_flight.begin(ticket, entry);
-                    self.waiting.extend(done);
-                }
-                WriterCommand::Entry { entry, ticket, done, counted } => {
-                    let entry = match ticket {
-                        Some(ticket) => self.in_flight.end(ticket, entry, &mut self.appender),
-                        None => entry,
-                    };
-                    self.appender.push(&entry, (self.shared.clock)());
-                    self.waiting.extend(done);
-                    self.room += usize::from(counted);
-                }
-                WriterCommand::Barrier(answer) => {
-                    self.write();
-                    let _ = answer.send(());
-                }
-                WriterCommand::Flush(answer) => {
-                    self.write();
-                    self.sync();
-                    let _ = answer.send(());
-                }
-                WriterCommand::Cut(cut, answer) => {
-                    let now = (self.shared.clock)();
-                    self.appender.push(&cut.draft(now).into(), now);
-                    self.appender.also(|batch| batch.put(Space::State, keys::FIRST, cut.value()));
-                    self.write();
-                    self.first = cut.first;
-                    let _ = answer.send(());
-                }
-                WriterCommand::Lost => {
-                    self.tell_lost();
-                }
-                WriterCommand::Damaged(table) => {
-                    self.write();
-                    self.sync();
-                    self.suspect(table);
-                }
-                WriterCommand::Close => self.closing = true,
-                WriterCommand::Behind(moment) => {
-                    (self.queue_from, self.sent_behind) = (moment, false);
+                };
+                if let Err(error) = result {
+                    self.count_lost();
+                    return Err(error);
                 }
             }
-            found = Found::Some;
-            let bytes = self.appender.pending_bytes() + self.in_flight.unmarked_bytes();
-            if self.appender.pending() >= BATCH_RECORDS || bytes >= BATCH_BYTES {
-                found = Found::Full;
-                // The queue may not be seen empty for long.
-                if !std::mem::replace(&mut self.sent_behind, true) {
-                    self.shared.send(WriterCommand::Behind(self.now()));
-                }
-                break;
+            if self.round() == Found::Nothing && self.stuck.is_none() && !self.report_lost() {
+                return Ok(());
             }
-        }
-        self.tell_durable();
-        found
-    }
-
-    /// Writes the batch that was made.
-    fn write(&mut self) {
-        if self.in_flight.unmarked_bytes() > 0 {
-            self.in_flight.mark(&mut self.appender, (self.shared.clock)());
-        }
-        let Some(prepared) = self.appender.take() else { return };
-        let room = std::mem::take(&mut self.room);
-        let result = self.on_disk(|store, _| store.commit(prepared.batch.clone()));
-        match result {
-            Ok(()) => {
-                self.unsynced = Some(prepared.mark);
-                self.wrote(prepared.records, room);
-            }
-            Err(error) => self.fail(prepared, room, &error, Stage::Write),
-        }
-    }
-
-    fn wrote(&mut self, records: u64, room: usize) {
-        self.shared.written.fetch_add(records, Ordering::Relaxed);
-        self.shared.room.add_permits(room);
-        // A batch may hold marks alone, before there is any record.
-        let kept = (self.appender.mark().seq + 1).saturating_sub(self.first);
-        let most = self.shared.config.max_records;
-        if most > 0 && kept > most + (most / SLACK).max(SLACK) {
-            // It looks every minute anyway: waking it too often costs nothing but its look.
-            self.shared.pruner.get().map(thread::Thread::unpark).unwrap_or_default();
-        }
-        if self.shared.live.wrote(self.appender.mark().seq) {
-            self.shared.readers.wake();
-        }
-    }
-
-    /// Makes durable what was written, and moves the head.
-    fn sync(&mut self) {
-        if self.stuck.is_some() {
-            return;
-        }
-        if let Some(mark) = self.unsynced.take() {
-            let result = self.on_disk(|store, head| {
-                store.sync()?;
-                head.write(mark)
-            });
-            if let Err(error) = result {
-                let prepared = Prepared { batch: Batch::default(), mark, records: 0, bytes: 0 };
-                self.fail(prepared, 0, &error, Stage::Sync);
-                return;
-            }
-            self.shared.durable_seq.store(mark.seq, Ordering::Relaxed);
-            self.tell_size();
-        }
-        for waiting in self.waiting.drain(..) {
-            let _ = waiting.send(());
-        }
-        self.batch_from = None;
-        self.tell_durable();
-        self.shared.batch_done.notify_waiters();
-    }
-
-    /// Does something on the disk; how long that takes can be seen from outside.
-    fn on_disk<T>(
-        &mut self,
-        work: impl FnOnce(&Store, &mut ChainTipFile) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
-        let begun = self.disk_begins();
-        let result = match self.shared.store.load().as_ref() {
-            Some(store) => work(store, &mut self.head),
-            None => Err(StoreError::Io(std::io::Error::other("the store is closed"))),
-        };
-        self.disk_ended(begun);
-        result
-    }
-
-    fn disk_begins(&self) -> Instant {
-        let now = Instant::now();
-        self.shared.disk_since.store(self.shared.micros(now), Ordering::Release);
-        now
-    }
-
-    fn disk_ended(&self, begun: Instant) {
-        let took = begun.elapsed();
-        self.shared.disk_since.store(0, Ordering::Release);
-        self.shared.disk_longest.fetch_max(took.as_micros() as u64, Ordering::Relaxed);
-        let was_stalled = self.shared.is_stalled.swap(false, Ordering::AcqRel);
-        if was_stalled || took > SLOW_DISK {
-            tracing::warn!(?took, "the activity log waited for the disk");
-        }
-        if was_stalled {
-            self.shared.send(WriterCommand::Lost);
-        }
-    }
-
-    fn tell_size(&mut self) {
-        if self.sized.elapsed() >= SIZE_EVERY
-            && let Some(store) = self.shared.store.load().as_ref()
-        {
-            self.shared.disk_bytes.store(store.disk_bytes(), Ordering::Relaxed);
-            self.sized = Instant::now();
         }
     }
 }

@@ -234,3 +234,35 @@ fn act_9_salvage_keeps_the_marks() {
     assert!(after.verify(|_, _| {}).unwrap().is_sound());
     writer.close().unwrap();
 }
+
+#[test]
+fn act_1_calls_that_end_while_marks_are_written_are_on_record_once() {
+    const CALLS: usize = 100;
+    let dir = tempfile::tempdir().unwrap();
+    let (activity, writer) = open(dir.path());
+    std::thread::scope(|scope| {
+        let workers = [0, 1, 2].map(|worker| {
+            let activity = &activity;
+            scope.spawn(move || {
+                let mut under_way = None;
+                for n in 0..CALLS {
+                    let next = begun(activity, &format!("{worker}-{n}"));
+                    under_way.replace(next).into_iter().for_each(end);
+                }
+                under_way.into_iter().for_each(end);
+            })
+        });
+        // Each flush marks what is in flight.
+        while !workers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            activity.flush().unwrap();
+        }
+    });
+    writer.close().unwrap();
+    drop(activity);
+    let (activity, writer) = open(dir.path());
+    let calls = Filter { kinds: vec![CALL], statuses: vec![Status::Success], ..Filter::default() };
+    assert_eq!(activity.count(&calls).unwrap(), 3 * CALLS as u64);
+    let all = 2 * 3 * CALLS as u64;
+    assert_eq!(activity.count(&Filter::default()).unwrap(), all, "no call is unknown");
+    writer.close().unwrap();
+}

@@ -66,7 +66,7 @@ fn act_6_the_oldest_beyond_the_count_go_and_the_chain_still_verifies() {
 
 #[test]
 fn act_6_a_first_record_moved_without_a_retention_record_is_found() {
-    use mcpproxy::activity::append::keys;
+    use mcpproxy::activity::keys;
     use mcpproxy::activity::store::{Batch, Space, Store};
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().join("log");

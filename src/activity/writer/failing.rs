@@ -1,5 +1,5 @@
 //! What the writer does once something could not be written: keeps the batch, has the log mended where
-//! it is damaged, opens the store again and writes what is stuck; counts what is lost, and tells it
+//! it is damaged, opens the store again and writes what is stuck; counts what is lost, and reports it
 //! when it can.
 
 use std::path::PathBuf;
@@ -8,10 +8,11 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Found, Run};
-use crate::activity::append::{Appender, Prepared, keys};
+use super::state::{Stage, Stuck, WriterState};
+use crate::activity::append::{Appender, Prepared};
 use crate::activity::chain_tip::ChainTip;
 use crate::activity::codec;
+use crate::activity::keys;
 use crate::activity::mend::{self, Mended};
 use crate::activity::pack::unpack;
 use crate::activity::recover::{self, Lock, OpenLog};
@@ -26,86 +27,44 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How often a failed log is asked whether it is to be closed.
 const CLOSE_POLL: Duration = Duration::from_millis(50);
 
-/// A batch that could not be written.
-pub(super) struct Stuck {
-    pub(super) prepared: Prepared,
-    /// The room of its entries.
-    room: usize,
-    since: Instant,
-    stage: Stage,
-    /// The log may be damaged: it was not the system that refused.
-    suspect: bool,
-    /// It was looked at since: nothing is damaged, or nothing can be mended.
-    is_looked_at: bool,
-}
-
-/// Where it failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
-    /// Writing: it can be tried again.
-    Write,
-    /// Syncing: it cannot.
-    Sync,
-}
-
-impl Run {
-    /// Writes what was submitted before the end.
-    pub(super) fn finish(&mut self) -> Result<(), StoreError> {
-        loop {
-            if let Some(stuck) = &self.stuck {
-                let result = match stuck.stage {
-                    Stage::Write => self.reopen(),
-                    Stage::Sync => {
-                        Err(StoreError::Io(std::io::Error::other(self.shared.failure_text())))
-                    }
-                };
-                if let Err(error) = result {
-                    self.count_lost();
-                    return Err(error);
-                }
-            }
-            if self.round() == Found::Nothing && self.stuck.is_none() && !self.tell_lost() {
-                return Ok(());
-            }
-        }
-    }
-
+impl WriterState {
     /// Counts what is stuck, and what is in the queue, as lost.
-    fn count_lost(&mut self) {
+    pub(super) fn count_lost(&mut self) {
         let stuck = self.stuck.take().map_or(0, |stuck| stuck.prepared.records);
         self.shared.lost.fetch_add(stuck, Ordering::Relaxed);
         self.lose_queued();
     }
 
     /// Takes out of the queue what will not be written any more. Who waits for an answer gets none.
-    fn lose_queued(&mut self) {
+    pub(super) fn lose_queued(&mut self) {
         while let Ok(message) = self.messages.try_recv() {
             match message {
-                WriterCommand::Entry { ticket, counted, .. } => {
-                    ticket.into_iter().for_each(|ticket| self.in_flight.lose(ticket));
+                // A mark that is in the store stays: what came of the call is not on record.
+                WriterCommand::Entry { counted, .. } => {
                     self.shared.lost.fetch_add(1, Ordering::Relaxed);
                     self.shared.room.add_permits(usize::from(counted));
                 }
                 WriterCommand::Close => self.closing = true,
                 WriterCommand::Barrier(_) | WriterCommand::Flush(_) | WriterCommand::Cut(..) => {}
-                WriterCommand::Begun { .. } | WriterCommand::Lost | WriterCommand::Damaged(_) => {}
+                WriterCommand::Mark(_) | WriterCommand::Lost | WriterCommand::Damaged(_) => {}
                 WriterCommand::Behind(_) => self.sent_behind = false,
             }
         }
     }
 
-    /// Puts on record what could not be recorded; false if there is nothing to tell.
-    pub(super) fn tell_lost(&mut self) -> bool {
-        let Some(lost) = self.shared.ledger.untold(self.shared.lost.load(Ordering::Relaxed)) else {
+    /// Puts on record what could not be recorded; false if there is nothing to report.
+    pub(super) fn report_lost(&mut self) -> bool {
+        let Some(lost) = self.shared.ledger.unreported(self.shared.lost.load(Ordering::Relaxed))
+        else {
             return false;
         };
         tracing::warn!("the activity log is not whole: {lost}");
         let now = (self.shared.clock)();
         self.appender.push(&lost.draft(now).into(), now);
-        // In one batch, so that it is told once.
+        // In one batch, so that it is reported once.
         let total = lost.total.to_be_bytes().to_vec();
         self.appender.also(|batch| batch.put(Space::State, keys::LOST, total));
-        self.shared.ledger.told(lost.total);
+        self.shared.ledger.reported(lost.total);
         self.shared.count_lost();
         true
     }
@@ -158,7 +117,7 @@ impl Run {
     }
 
     /// Opens the store again and writes what is stuck, if it is not there already.
-    fn reopen(&mut self) -> Result<(), StoreError> {
+    pub(super) fn reopen(&mut self) -> Result<(), StoreError> {
         if self.stuck.as_ref().is_some_and(|stuck| stuck.suspect) && self.mend()? {
             return Ok(());
         }
@@ -168,17 +127,17 @@ impl Run {
         let begun = self.disk_begins();
         let result = self.write_stuck();
         self.disk_ended(begun);
-        let Some((mark, records, room)) = result? else { return Ok(()) };
-        self.shared.durable_seq.store(mark.seq, Ordering::Relaxed);
+        let Some((tip, records, room)) = result? else { return Ok(()) };
+        self.shared.durable_seq.store(tip.seq, Ordering::Relaxed);
         self.stuck = None;
         self.batch_from = None;
-        self.tell_durable();
+        self.publish_durable();
         self.wrote(records, room);
         self.is_back();
         Ok(())
     }
 
-    fn is_back(&self) {
+    pub(super) fn is_back(&self) {
         self.shared.failure.store(Arc::new(None));
         self.shared.is_failed.store(false, Ordering::Release);
         tracing::info!("the activity log can be written again");
@@ -189,15 +148,15 @@ impl Run {
     /// A table was found damaged: nothing is written before the log is mended.
     pub(super) fn suspect(&mut self, file: PathBuf) {
         if self.stuck.is_none() {
-            let mark = self.appender.mark();
-            let prepared = Prepared { batch: Batch::default(), mark, records: 0, bytes: 0 };
+            let tip = self.appender.tip();
+            let prepared = Prepared { batch: Batch::default(), tip, records: 0, bytes: 0 };
             let why = "it is not what was written".into();
             self.fail(prepared, 0, &StoreError::Damaged { file, why }, Stage::Write);
         }
     }
 
     /// Has the log mended, and goes on with what could be kept; false if nothing is damaged.
-    fn mend(&mut self) -> Result<bool, StoreError> {
+    pub(super) fn mend(&mut self) -> Result<bool, StoreError> {
         self.shared.store.store(Arc::new(None));
         self.lock = None;
         let mended = mend::mend(&self.dir, (self.shared.clock)());
@@ -227,10 +186,10 @@ impl Run {
         let view = View::new(store.snapshot())?;
         let mut appender = Appender::resume(&view, Redactor::new(&self.shared.config.redact_keys))?;
         let Some(Stuck { prepared, room, .. }) = &self.stuck else { return Ok(false) };
-        let (Prepared { batch, mark, records, .. }, room) = (prepared.clone(), *room);
+        let (Prepared { batch, tip, records, .. }, room) = (prepared.clone(), *room);
         let first = view.first();
-        let end = appender.mark();
-        let is_there = view.hash(mark.seq)? == Some(mark.hash);
+        let end = appender.tip();
+        let is_there = view.hash(tip.seq)? == Some(tip.hash);
         drop(view);
         self.shared.ledger.reopen(&self.dir)?;
         self.first = first;
@@ -250,7 +209,7 @@ impl Run {
         Ok(true)
     }
 
-    fn write_stuck(&mut self) -> Result<Option<(ChainTip, u64, usize)>, StoreError> {
+    pub(super) fn write_stuck(&mut self) -> Result<Option<(ChainTip, u64, usize)>, StoreError> {
         let Some(stuck) = &self.stuck else { return Ok(None) };
         self.shared.store.store(Arc::new(None));
         let store = Store::open(&self.dir).map_err(still_read)?;
@@ -259,13 +218,13 @@ impl Run {
         let next = View::new(store.snapshot())?.next();
         if next == stuck.prepared.first() {
             store.commit(stuck.prepared.batch.clone())?;
-        } else if next != stuck.prepared.mark.seq + 1 {
+        } else if next != stuck.prepared.tip.seq + 1 {
             let why = format!("record {next} is lost");
             return Err(StoreError::Io(std::io::Error::other(why)));
         }
         store.sync()?;
-        self.head.write(stuck.prepared.mark)?;
-        Ok(Some((stuck.prepared.mark, stuck.prepared.records, stuck.room)))
+        self.head.write(stuck.prepared.tip)?;
+        Ok(Some((stuck.prepared.tip, stuck.prepared.records, stuck.room)))
     }
 }
 
