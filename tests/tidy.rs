@@ -81,6 +81,7 @@ const PURE: &[&str] = &[
     "src/secrets",
     "src/activity/record.rs",
     "src/activity/query.rs",
+    "src/upstream/inbound",
     "src/upstream/pending.rs",
     "src/proxy/era.rs",
 ];

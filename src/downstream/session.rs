@@ -376,7 +376,7 @@ mod tests {
         let client =
             Client::new(id, "ide", "2025-11-25", Era::Legacy, ClientCapabilities::default());
         let (key, source) = (SessionKey::default(), Source::Loopback);
-        Opening { client, endpoint: Endpoint::Search, principal, source }
+        Opening { client, endpoint: Endpoint::Search, key, source }
     }
 
     /// Opens one in which something is asked.

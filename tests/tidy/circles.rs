@@ -29,7 +29,6 @@ const KNOTTED: &[&str] = &[
     "server",
     "telemetry",
     "tool",
-    "upstream",
     "wire",
 ];
 

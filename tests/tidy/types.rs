@@ -9,16 +9,16 @@ use super::{code, first_word, walk};
 const TWICE: &[(&str, &str)] = &[
     (
         "a part's own, said with its module: `activity::Config`, `intent::Settings`",
-        "Config Engine Event Failure Level Reason Settings Shape",
+        "Config Engine Failure Level Reason Settings Shape",
     ),
     (
         "twins, the same of two framings, transports or faces, each said with its module",
         "Decoder Endpoint Error Exchange Form Item Known Line Lines Reply Server Session Shared Unreadable Upstream",
     ),
-    ("a command as it is typed, beside what it asks for", "Activity Call Command Filters"),
+    ("a command as it is typed, beside what it asks for", "Activity Command Filters"),
     (
         "one thing at two stages: as written and as read, as kept and as shown",
-        "Body Document Filter Live Member Members Page Pattern Target Text View",
+        "Body Document Filter Member Members Page Pattern Target Text View",
     ),
     (
         "small words of one file each, used there and by its parent",

@@ -16,7 +16,7 @@ use crate::io::http1::ResponseHead;
 use crate::upstream::connection::HttpRequest;
 use crate::upstream::endpoint::Endpoint;
 use crate::upstream::error::Cause;
-use crate::upstream::oauth::{Asked, Challenge};
+use crate::upstream::oauth::{Challenge, Challenges};
 use crate::upstream::peer::Peer;
 use crate::upstream::request::{MODERN_VERSION, Slices};
 use crate::wire::headers;
@@ -37,7 +37,7 @@ pub(in crate::upstream) struct Session {
     /// Whether it carries the token of a login.
     logged_in: bool,
     /// Who hears what the server asks of its login, where it can have one.
-    asked: Option<Arc<Asked>>,
+    asked: Option<Arc<Challenges>>,
 }
 
 impl fmt::Debug for Session {
@@ -103,7 +103,7 @@ impl Session {
     }
 
     /// From now on, `asked` hears what the server asks of its login.
-    pub(in crate::upstream) fn heard_by(&mut self, asked: Arc<Asked>) {
+    pub(in crate::upstream) fn heard_by(&mut self, asked: Arc<Challenges>) {
         self.asked = Some(asked);
     }
 
