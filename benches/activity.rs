@@ -9,7 +9,7 @@ use mcpproxy::activity::redact::Redactor;
 use mcpproxy::activity::store::Store;
 use mcpproxy::activity::view::View;
 use mcpproxy::activity::{
-    Activity, Config, Draft, Entry, Filter, Operation, Page, Raw, Source, Status, Text, Type,
+    Activity, Config, Draft, Entry, Filter, Operation, Page, Raw, Slot, Source, Status, Text, Type,
 };
 
 const ARGUMENTS: &str = r#"{"owner":"octo","repo":"hello","title":"It is broken","body":"Steps: \"open\", then close."}"#;
@@ -30,6 +30,13 @@ fn entry(request_id: &str) -> Box<Entry> {
     draft.keep(Raw::Intent, br#"{"operation_type":"write"}"#, 4096);
     draft.append(Raw::Response, RESPONSE.as_bytes(), 1024);
     draft.into()
+}
+
+/// A place in the log that holds the mark of the entry's call.
+async fn marked(activity: &Activity, entry: &mut Box<Entry>) -> Option<Slot> {
+    let mut slot = activity.reserve().await.ok()?;
+    slot.begin(entry).await.ok()?;
+    Some(slot)
 }
 
 fn activity(c: &mut Criterion) {
@@ -54,15 +61,13 @@ fn activity(c: &mut Criterion) {
                 BatchSize::SmallInput,
             );
         });
-        // What it costs more that the call leaves a mark: the difference to the one before.
+        // The difference to the one before is the cost of the mark.
         group.bench_function("reserve, begin, submit", |b| {
             b.iter_batched(
                 || entry("request-1"),
                 |mut entry| {
                     runtime.block_on(async {
-                        if let Ok(mut slot) = activity.reserve().await
-                            && slot.begin(&mut entry).await.is_ok()
-                        {
+                        if let Some(slot) = marked(&activity, &mut entry).await {
                             slot.submit(entry);
                         }
                     });
@@ -75,9 +80,7 @@ fn activity(c: &mut Criterion) {
                 || entry("request-1"),
                 |mut entry| {
                     runtime.block_on(async {
-                        if let Ok(mut slot) = activity.reserve().await
-                            && slot.begin(&mut entry).await.is_ok()
-                        {
+                        if let Some(slot) = marked(&activity, &mut entry).await {
                             let _ = slot.submit_before_reply(entry).await;
                         }
                     });

@@ -9,10 +9,10 @@ use std::hint::black_box;
 use bytes::{Buf, Bytes};
 use criterion::{BenchmarkGroup, Criterion, Throughput, measurement::WallTime};
 use mcpproxy::activity::record::{Draft, Raw, Source, Status, Type};
+use mcpproxy::mcp::jsonrpc;
 use mcpproxy::output::{Finding, Inspector, MissingContent, Policy, Treatment};
 use mcpproxy::schema::compile::{Schema, Settings, compile};
 use mcpproxy::schema::judge::{JudgeScratch, Verdict};
-use mcpproxy::wire::jsonrpc;
 use mcpproxy::wire::splice::Splice;
 use serde_json::Value;
 

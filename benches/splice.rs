@@ -9,8 +9,8 @@ use std::hint::black_box;
 
 use bytes::{Buf, Bytes};
 use criterion::{BenchmarkGroup, Criterion, Throughput, measurement::WallTime};
+use mcpproxy::mcp::jsonrpc;
 use mcpproxy::output::{Inspector, Policy, Treatment};
-use mcpproxy::wire::jsonrpc;
 use mcpproxy::wire::splice::Splice;
 use serde_json::Value;
 

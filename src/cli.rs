@@ -1,29 +1,27 @@
 //! The command line: parses what was typed, runs it, and turns the outcome into an exit code.
 //!
-//! Thin on purpose: a command's file knows what it does, `backend` where its answers come from,
-//! `output` how things look. Nothing here decides about a call.
+//! `args` has the commands and flags, `commands` a file for each command, `backend` asks a proxy for
+//! what a command shows, `output` prints it. Nothing here decides about a call.
 
-mod activity;
 mod args;
 mod backend;
 mod bridge;
-mod call;
-mod config;
-mod demo;
-mod demo_upstream;
-mod failure;
-mod http;
-mod log;
-mod login;
+mod commands;
+mod error;
+mod exit_code;
+mod http_client;
+mod identity;
+mod json_pointer;
+mod load_config;
+mod logging;
 mod output;
-mod pages;
-mod parse;
-mod running;
-mod scratch;
-mod serve;
-mod stdio;
+mod pagination;
+mod running_proxy;
+mod start_proxy;
+mod table;
+mod temporary_folder;
 mod terminal_safe;
-mod tools;
+mod value_parsers;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -32,9 +30,9 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
-use args::{Cli, Command, Format};
-use backend::Needs;
-use failure::Failure;
+use args::{Cli, Format};
+use error::CommandError;
+use exit_code::Exit;
 use output::Output;
 
 use crate::upstream::reaper;
@@ -52,7 +50,7 @@ pub fn run() -> ExitCode {
         Err(error) => return misused(&error, &typed),
     };
     let output = Output::new(&cli.global);
-    match dispatch(cli, &output) {
+    match commands::run(cli, &output) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             report(&failure, output.format == Format::Json);
@@ -61,43 +59,10 @@ pub fn run() -> ExitCode {
     }
 }
 
-fn dispatch(cli: Cli, output: &Output) -> Result<(), Failure> {
-    let global = &cli.global;
-    match cli.command {
-        Command::Serve(serve) => serve::http(global, &serve),
-        Command::Stdio => stdio::run(global),
-        Command::Demo => demo::run(global),
-        Command::DemoUpstream => demo_upstream::run().map_err(Failure::failed),
-        Command::Config(command) => config::run(&command, global, output),
-        Command::Completions(wanted) => {
-            let mut script = Vec::new();
-            let mut command = Cli::command();
-            clap_complete::generate(wanted.shell, &mut command, "mcpproxy", &mut script);
-            output::write(&script)
-        }
-        Command::Call(call) => backend::with(global, Needs::Calls, async |backend| {
-            call::run(&call, backend, output).await
-        }),
-        Command::Tools(tools) => backend::with(global, Needs::Catalog, async |backend| {
-            tools::run(&tools, backend, output).await
-        }),
-        Command::Upstream(args::Upstream::List) => {
-            backend::with(global, Needs::Catalog, async |backend| {
-                tools::upstreams(backend, output).await
-            })
-        }
-        Command::Upstream(args::Upstream::Login { name, open, timeout }) => {
-            login::log_in(global, output, &name, open, timeout)
-        }
-        Command::Upstream(args::Upstream::Logout { name }) => login::log_out(global, output, &name),
-        Command::Activity(activity) => activity::run(&activity, global, output),
-    }
-}
-
 /// Answers a command line that cannot be parsed, or asks for help.
 fn misused(error: &clap::Error, typed: &[OsString]) -> ExitCode {
     if error.use_stderr() && wants_json(typed, std::env::var("MCPPROXY_OUTPUT").ok()) {
-        report(&Failure::usage(what_is_wrong(&error.to_string())), true);
+        report(&CommandError::usage(what_is_wrong(&error.to_string())), true);
     } else if error.kind() == ErrorKind::MissingSubcommand && typed.len() < 2 {
         // Variables in the environment make clap believe that something was typed.
         let _ = write!(std::io::stderr(), "{}", Cli::command().render_help());
@@ -106,7 +71,7 @@ fn misused(error: &clap::Error, typed: &[OsString]) -> ExitCode {
         let _ = error.print();
     }
     match error.use_stderr() {
-        true => ExitCode::from(failure::Exit::Usage as u8),
+        true => ExitCode::from(Exit::Usage as u8),
         false => ExitCode::SUCCESS,
     }
 }
@@ -126,7 +91,7 @@ fn wants_json(typed: &[OsString], environment: Option<String>) -> bool {
         || environment.as_deref() == Some("json")
 }
 
-fn report(failure: &Failure, json: bool) {
+fn report(failure: &CommandError, json: bool) {
     // A closed stderr cannot be reported anywhere.
     let _ = writeln!(std::io::stderr(), "{}", failure.line(json));
 }
@@ -138,7 +103,7 @@ mod tests {
     #[test]
     fn a_broken_line_is_told_in_one() {
         let error = Cli::try_parse_from(["mcpproxy", "call", "tool-read"]).unwrap_err();
-        let failure = Failure::usage(what_is_wrong(&error.to_string()));
+        let failure = CommandError::usage(what_is_wrong(&error.to_string()));
         let told = "the following required arguments were not provided: <SERVER:TOOL>";
         assert_eq!(failure.message, told);
     }

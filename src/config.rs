@@ -33,7 +33,7 @@ use crate::activity;
 use crate::catalog::{self, ServerSettings};
 use crate::downstream::host_check::HostCheck;
 use crate::intent;
-use crate::proxy::era::Offered;
+use crate::mcp::revisions::Offered;
 use crate::proxy::memory_budget;
 use crate::proxy::retrieve::MAX_LIMIT;
 

@@ -8,7 +8,6 @@ pub mod client;
 pub mod direct;
 pub mod dispatch;
 pub mod dropped_members;
-pub mod era;
 mod exchange;
 pub mod log_routing;
 pub mod memory_budget;
@@ -30,6 +29,7 @@ use tokio::task::JoinHandle;
 use crate::activity::Activity;
 use crate::catalog::snapshot::Catalog;
 use crate::intent;
+use crate::mcp::revisions::Offered;
 use crate::proxy::busy_poll::BusyPoll;
 use crate::proxy::reply::Running;
 use crate::proxy::shutdown::Ending;
@@ -56,7 +56,7 @@ pub struct Proxy {
     /// `tools_limit`: results of `retrieve_tools` without a limit of their own.
     pub tools_limit: usize,
     /// `offered_era`: what a client is told that asks which revisions there are.
-    pub offered_era: era::Offered,
+    pub offered_era: Offered,
     /// Bytes kept of a call's arguments (`activity.max_payload_bytes`).
     pub max_payload_bytes: usize,
     /// Bytes kept of an answer (`activity.max_response_bytes`).

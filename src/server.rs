@@ -260,8 +260,10 @@ impl App {
         let patience = if hurry.exit_code().is_some() { Duration::ZERO } else { CHILDREN_TIMEOUT };
         let deadline = Instant::now() + patience;
         control.block_on(shared.proxy.upstreams.shutdown(deadline));
-        let stop = Draft::new(Type::SystemStop, Source::Internal, Status::Success);
-        shared.proxy.activity.note(stop);
+        if !writer.only_reads() {
+            let stop = Draft::new(Type::SystemStop, Source::Internal, Status::Success);
+            shared.proxy.activity.note(stop);
+        }
         control.shutdown_timeout(Duration::from_secs(1));
         writer.close()
     }
@@ -372,8 +374,9 @@ where
         return page;
     }
     if !mcp::PATHS.contains(&request.uri().path()) {
-        let way = api::Way { came_to: connection.came_to.get(), source: connection.source };
-        return api::handle(&shared.api, worker, way, request).await;
+        let info =
+            api::ConnectionInfo { local: connection.came_to.get(), source: connection.source };
+        return api::handle(&shared.api, worker, info, request).await;
     }
     if shared.require_mcp_auth && !shared.api.admits(request.headers(), request.uri()) {
         return api::unauthorized();

@@ -21,7 +21,6 @@
 pub mod answer;
 mod backoff;
 mod call;
-pub mod capabilities;
 mod carrier;
 mod confidential;
 mod config;
@@ -39,6 +38,7 @@ mod lifecycle;
 mod listen;
 mod notification_router;
 pub mod oauth;
+pub mod outgoing;
 pub mod pace;
 mod peer;
 pub mod pending;
@@ -58,12 +58,11 @@ mod subscriptions;
 pub mod supervisor;
 
 pub use answer::{Answer, AnswerPart};
-pub use capabilities::{
-    CallExtras, Changes, ClientCapabilities, Era, OutgoingRequest, ServerCapabilities, Told,
-};
 pub use config::{Config, Mistake, Protocol};
 pub use error::{CallError, Cause, Sent, Undelivered};
 pub use handle::{RESPOND_WAIT, Upstream};
+pub use notification_router::{Changes, Told};
+pub use outgoing::{CallExtras, OutgoingRequest};
 
 /// The target of logs that quote what servers say, whole and as often as they say it, and the codes
 /// of logins: nothing of it is to be logged but errors.

@@ -1,10 +1,7 @@
-//! The wire: envelopes, framings and splices, all on `Bytes`.
+//! The wire: how messages are framed (events, lines), and splices of them, all on `Bytes`.
 //!
 //! Pure: no socket, no clock. What a face or an upstream reads or writes passes through here.
 
-pub mod headers;
-pub mod jsonrpc;
 pub mod lines;
-pub mod shapes;
 pub mod splice;
 pub mod sse;

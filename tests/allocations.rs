@@ -6,10 +6,10 @@ mod common;
 
 use bytes::Bytes;
 use mcpproxy::activity::{Draft, Entry, Raw, Source, Status, Text, Type};
+use mcpproxy::mcp::jsonrpc;
 use mcpproxy::output::{Finding, Inspector, MissingContent, Policy, Required, Treatment};
 use mcpproxy::schema::compile::{Settings, compile};
 use mcpproxy::schema::judge::{JudgeScratch, Verdict};
-use mcpproxy::wire::jsonrpc;
 use mcpproxy::wire::splice::Splice;
 
 /// The slice of the document.

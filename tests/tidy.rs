@@ -25,7 +25,8 @@ const FLOORS: &[&[&str]] = &[
 
 /// The few that may look sideways, and why.
 const SIDEWAYS: &[(&str, &str)] = &[
-    ("wire", "json"),       // an envelope's members are read as slices of its text
+    ("mcp", "json"),        // a message's members are read as slices of its text
+    ("io", "mcp"),          // an answer's head keeps the session's id
     ("tool", "schema"),     // a tool holds its compiled schema
     ("tool", "output"),     // and the policy for its answers
     ("intent", "tool"),     // the gate looks at the tool
@@ -63,8 +64,8 @@ const HTTP: &[&str] = &[
     "src/api/",
     "src/api.rs",
     "src/server.rs",
-    "src/cli/http.rs",
-    "src/cli/bridge/link.rs",
+    "src/cli/http_client.rs",
+    "src/cli/identity.rs",
     "src/upstream/oauth/client.rs",
 ];
 
@@ -72,6 +73,7 @@ const HTTP: &[&str] = &[
 const PURE: &[&str] = &[
     "src/json",
     "src/wire",
+    "src/mcp",
     "src/io/http1",
     "src/io/buffer_pool.rs",
     "src/tool",
@@ -83,7 +85,6 @@ const PURE: &[&str] = &[
     "src/activity/query.rs",
     "src/upstream/inbound",
     "src/upstream/pending.rs",
-    "src/proxy/era.rs",
 ];
 
 /// What pure code does not use.
@@ -97,6 +98,21 @@ const IMPURE: &[&str] = &[
     "Instant::now",
     "SystemTime::now",
     "getrandom",
+];
+
+/// What `mcp::revisions` and `mcp::headers` have names for.
+const PROTOCOL_WORDS: &[&str] = &[
+    "2024-11-05",
+    "2025-03-26",
+    "2025-06-18",
+    "2025-11-25",
+    "2026-07-28",
+    "\"mcp-session-id",
+    "\"mcp-protocol-version",
+    "\"mcp-method",
+    "\"mcp-name",
+    "\"mcp-param-",
+    "\"last-event-id",
 ];
 
 /// Most lines of a file whose header gives no reason (a line `//! Size: …`).
@@ -212,6 +228,7 @@ fn check(path: &str, text: &str) -> Vec<String> {
         found.extend(floors(path, text));
         found.extend(purity(path, text));
         found.extend(unsafe_code(path, text));
+        found.extend(protocol_words(path, text));
     }
     found
 }
@@ -435,6 +452,21 @@ fn unsafe_code(path: &str, text: &str) -> Vec<String> {
         .collect()
 }
 
+/// Revisions and headers of the protocol that are spelled outside of their home; tests may spell them.
+fn protocol_words(path: &str, text: &str) -> Vec<String> {
+    let is_for_tests = path.contains("/tests/") || path.ends_with("/tests.rs");
+    if !path.starts_with("src/") || path.starts_with("src/mcp") || is_for_tests {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for (number, line) in code(text).take_while(|(_, line)| !line.starts_with("#[cfg(test)]")) {
+        for word in PROTOCOL_WORDS.iter().filter(|word| line.contains(**word)) {
+            found.push(format!("line {number}: {word} is spelled in src/mcp/ alone"));
+        }
+    }
+    found
+}
+
 #[cfg(test)]
 mod checkers {
     //! Each checker sees what it is for, and nothing else.
@@ -452,6 +484,8 @@ mod checkers {
         for (path, line, bad) in [
             ("src/json/scan.rs", "use crate::json::span::Span;", 0),
             ("src/json/scan.rs", "use crate::wire::sse;", 1),
+            ("src/mcp/shapes.rs", "use crate::io::clock;", 1),
+            ("src/downstream/http.rs", "use crate::server::X;", 1),
             ("src/json/scan.rs", "use crate::tool::Tool;", 1),
             ("src/tool.rs", "use crate::json::span::Span;", 0),
             ("src/tool.rs", "use crate::output::Policy;", 0),
@@ -494,6 +528,21 @@ mod checkers {
             ("src/catalog/snapshot.rs", "tracing::warn!(\"x\");", 0),
             ("src/json/tape.rs", "let x = unsafe { y() };", 1),
             ("src/json/scan/avx2.rs", "let x = unsafe { y() };", 0),
+        ] {
+            assert_eq!(problems(path, line), bad, "{path}: {line}");
+        }
+    }
+
+    #[test]
+    fn words_of_the_protocol_are_at_home() {
+        for (path, line, bad) in [
+            ("src/downstream/legacy.rs", "const BATCHES: &str = \"2025-03-26\";", 1),
+            ("src/downstream/legacy.rs", "headers.get(\"mcp-session-id\")", 1),
+            ("src/downstream/legacy.rs", "// MCP 2025-03-26 has batches", 0),
+            ("src/downstream/legacy.rs", "#[cfg(test)]\nconst OLD: &str = \"2025-03-26\";", 0),
+            ("src/upstream/tests/eras.rs", "const OLD: &str = \"2025-03-26\";", 0),
+            ("src/mcp/revisions.rs", "const OLD: &str = \"2025-03-26\";", 0),
+            ("tests/e2e/main.rs", "const OLD: &str = \"2025-03-26\";", 0),
         ] {
             assert_eq!(problems(path, line), bad, "{path}: {line}");
         }

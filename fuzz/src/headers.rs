@@ -5,7 +5,7 @@
 //! a letter: `r` the rest as it is, `b` the rest in base64, `s` the body's value with spaces around
 //! it, `e` the same in base64.
 
-use mcpproxy::wire::headers::{Form, HeaderMismatch, NAME, agree, decode, encode};
+use mcpproxy::mcp::headers::{Form, HeaderMismatch, NAME, agree, decode, encode};
 
 const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 

@@ -10,14 +10,15 @@ use std::sync::Arc;
 use arbitrary::{Arbitrary, Result, Unstructured};
 use bytes::Bytes;
 use mcpproxy::json::tape::{Scratch, check_unique};
+use mcpproxy::mcp::capabilities::ClientCapabilities;
+use mcpproxy::mcp::message::Response;
+use mcpproxy::mcp::revisions::{Era, Revision};
+use mcpproxy::mcp::shapes::{self, Left, MemberRefused};
 use mcpproxy::proxy::client::Client;
 use mcpproxy::proxy::params::{self, CallParams};
 use mcpproxy::proxy::passthrough::Forward;
 use mcpproxy::proxy::passthrough::address::{self, AddressedRequest};
 use mcpproxy::upstream::request::{Fields, Params};
-use mcpproxy::upstream::{ClientCapabilities, Era};
-use mcpproxy::wire::jsonrpc::Response;
-use mcpproxy::wire::shapes::{self, Left, MemberRefused, Revision};
 use serde_json::value::RawValue;
 
 use super::envelope::Members;

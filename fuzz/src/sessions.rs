@@ -7,13 +7,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use mcpproxy::downstream::principal::Principal;
 use mcpproxy::downstream::session::{
     EVICTED, IDLE_MS, MAX_SESSIONS, Opening, Session, Sessions, fresh_id,
 };
+use mcpproxy::downstream::session_key::SessionKey;
 use mcpproxy::downstream::source::Source;
+use mcpproxy::mcp::capabilities::ClientCapabilities;
+use mcpproxy::mcp::revisions::Era;
 use mcpproxy::proxy::client::{Client, Endpoint, MAX_ASKED, Question};
-use mcpproxy::upstream::{ClientCapabilities, Era};
 
 const VERSION: &str = "2025-11-25";
 /// Operations of one run.
@@ -80,8 +81,8 @@ impl Run {
         let id = fresh_id(self.opened.to_be_bytes());
         let client = Client::new(id, "fuzz", VERSION, Era::Legacy, ClientCapabilities::default());
         let endpoint = Endpoint::Search;
-        let (principal, source) = (Principal::default(), Source::default());
-        let opening = Opening { client, endpoint, principal, source };
+        let (key, source) = (SessionKey::default(), Source::default());
+        let opening = Opening { client, endpoint, key, source };
         let opened = self.sessions.open(opening, self.now_ms);
         if self.table.len() >= MAX_SESSIONS {
             self.sweep();

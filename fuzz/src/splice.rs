@@ -9,14 +9,13 @@ use std::io::IoSlice;
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use bytes::{Buf, Bytes};
-use mcpproxy::{
-    json::scan,
-    output::{
-        AnswerFault, AnswerMember, Finding, InspectedMessage, Inspector, MissingContent, Mode,
-        Policy, Required, Treatment,
-    },
-    wire::{jsonrpc, splice::Splice},
+use mcpproxy::json::scan;
+use mcpproxy::mcp::jsonrpc;
+use mcpproxy::output::{
+    AnswerFault, AnswerMember, Finding, InspectedMessage, Inspector, MissingContent, Mode, Policy,
+    Required, Treatment,
 };
+use mcpproxy::wire::splice::Splice;
 
 use super::{
     envelope::Members,

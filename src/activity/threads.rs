@@ -47,6 +47,12 @@ impl Writer {
         self.end()
     }
 
+    /// Whether the log is only read ([`Activity::read`]): there is no thread that writes then.
+    #[must_use]
+    pub fn only_reads(&self) -> bool {
+        self.reading.is_some()
+    }
+
     /// Starts a thread that does `work` until the log is closed.
     pub(super) fn help(&mut self, name: &str, work: fn(&Activity)) -> Result<Thread, StoreError> {
         let activity = self.activity.clone();

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use http::StatusCode;
 use jiff::Timestamp;
 use serde::Serialize;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::{IntoParams, IntoResponses, ToSchema};
 
-use super::answer::{Failure, Success, encode};
-use super::query::{BadQuery, Query};
+use super::query_parameters::{BadQuery, Query};
+use super::response::{ApiError, Success, encode};
 use crate::activity::{
     Activity, Filter, From, Id, Operation, Page, Payloads, Period, QueryError, Record, Report,
     Status, Summary, Type,
@@ -22,7 +22,7 @@ const MAX_OFFSET: u64 = 1_000_000_000_000;
 /// Which records are meant: those that fit all that is given, hence without any all of them.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(super) struct Filters {
+pub(super) struct FilterParameters {
     /// Some of the types, with commas.
     #[param(inline, rename = "type", style = Form, explode = false, required = false, min_items = 1)]
     kinds: Vec<Type>,
@@ -55,7 +55,7 @@ pub(super) struct Filters {
 /// Which page of them.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(super) struct Paging {
+pub(super) struct PageParameters {
     /// Most records in the page.
     #[param(value_type = u64, required = false, minimum = 1, maximum = 100, default = 50)]
     limit: usize,
@@ -77,10 +77,23 @@ pub(super) struct Paging {
 /// What a summary covers.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(super) struct Covered {
+pub(super) struct SummaryParameters {
     /// The span of time up to now; a day if it is not given.
     #[param(inline, required = false)]
     period: Period,
+}
+
+/// Why the log gives no answer.
+#[derive(IntoResponses)]
+#[expect(dead_code, reason = "only described: `ask` makes them")]
+enum LogFailures {
+    #[response(status = 500, description = "The log cannot be read")]
+    Unreadable,
+    #[response(
+        status = 503,
+        description = "Records on their way to the log did not arrive in time"
+    )]
+    Late,
 }
 
 /// Lists records, newest first.
@@ -89,16 +102,15 @@ pub(super) struct Covered {
     path = "/api/v1/activity",
     tag = "activity",
     operation_id = "listActivity",
-    params(Filters, Paging),
+    params(FilterParameters, PageParameters),
     responses(
         (status = 200, description = "A page of records", body = Success<Listing>),
-        (status = 500, description = "The log cannot be read"),
-        (status = 503, description = "Records on their way to the log did not arrive in time"),
+        LogFailures,
     )
 )]
-pub(super) async fn list(worker: &Worker, mut query: Query) -> Result<Bytes, Failure> {
-    let filter = Filters::read(&mut query)?.filter();
-    let paging = Paging::read(&mut query)?;
+pub(super) async fn list(worker: &Worker, mut query: Query) -> Result<Bytes, ApiError> {
+    let filter = FilterParameters::read(&mut query)?.filter();
+    let paging = PageParameters::read(&mut query)?;
     let (with_total, page) = (paging.with_total, paging.page()?);
     query.finish()?;
     ask(worker, move |activity| {
@@ -129,13 +141,12 @@ pub(super) async fn list(worker: &Worker, mut query: Query) -> Result<Bytes, Fai
     responses(
         (status = 200, description = "The record", body = Success<Detail>),
         (status = 404, description = "There is no such record, or no longer"),
-        (status = 500, description = "The log cannot be read"),
-        (status = 503, description = "Records on their way to the log did not arrive in time"),
+        LogFailures,
     )
 )]
-pub(super) async fn record(worker: &Worker, query: Query, id: &str) -> Result<Bytes, Failure> {
+pub(super) async fn record(worker: &Worker, query: Query, id: &str) -> Result<Bytes, ApiError> {
     query.finish()?;
-    let missing = || Failure::new(StatusCode::NOT_FOUND, "Activity not found");
+    let missing = || ApiError::new(StatusCode::NOT_FOUND, "Activity not found");
     let id = Id::parse(id).ok_or_else(missing)?;
     let found = ask(worker, move |activity| {
         let record = activity.get(id)?;
@@ -150,19 +161,18 @@ pub(super) async fn record(worker: &Worker, query: Query, id: &str) -> Result<By
     path = "/api/v1/activity/summary",
     tag = "activity",
     operation_id = "summarizeActivity",
-    params(Covered),
+    params(SummaryParameters),
     responses(
         (status = 200, description = "The summary", body = Success<Summary>),
-        (status = 500, description = "The log cannot be read"),
-        (status = 503, description = "Records on their way to the log did not arrive in time"),
+        LogFailures,
     )
 )]
 pub(super) async fn summary(
     worker: &Worker,
     mut query: Query,
     now: SystemTime,
-) -> Result<Bytes, Failure> {
-    let Covered { period } = Covered::read(&mut query)?;
+) -> Result<Bytes, ApiError> {
+    let SummaryParameters { period } = SummaryParameters::read(&mut query)?;
     query.finish()?;
     let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
@@ -179,11 +189,10 @@ pub(super) async fn summary(
     operation_id = "verifyActivity",
     responses(
         (status = 200, description = "What was found", body = Success<Report>),
-        (status = 500, description = "The log cannot be read"),
-        (status = 503, description = "Records on their way to the log did not arrive in time"),
+        LogFailures,
     )
 )]
-pub(super) async fn verify(worker: &Worker, query: Query) -> Result<Bytes, Failure> {
+pub(super) async fn verify(worker: &Worker, query: Query) -> Result<Bytes, ApiError> {
     query.finish()?;
     ask(worker, |activity| Ok(encode(&activity.verify(|_, _| {})?))).await
 }
@@ -210,25 +219,29 @@ struct Detail<'a> {
     activity: &'a Record,
 }
 
-/// Asks the log on a thread that may wait.
+/// Runs a query of the log on a thread that may block.
+///
+/// # Errors
+///
+/// 503 if records on their way to the log do not arrive in time, 500 if the log cannot be read.
 pub(super) async fn ask<T: Send + 'static>(
     worker: &Worker,
     question: impl FnOnce(&Activity) -> Result<T, QueryError> + Send + 'static,
-) -> Result<T, Failure> {
+) -> Result<T, ApiError> {
     let activity = worker.proxy.activity.clone();
     match tokio::task::spawn_blocking(move || question(&activity)).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error @ QueryError::Busy)) => {
-            Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, error))
+            Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, error))
         }
         Ok(Err(error @ QueryError::Store(_))) => {
-            Err(Failure::new(StatusCode::INTERNAL_SERVER_ERROR, error))
+            Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error))
         }
-        Err(error) => Err(Failure::new(StatusCode::INTERNAL_SERVER_ERROR, error)),
+        Err(error) => Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error)),
     }
 }
 
-impl Filters {
+impl FilterParameters {
     pub(super) fn read(query: &mut Query) -> Result<Self, BadQuery> {
         let filters = Self {
             kinds: query.words("type", Type::ALL)?,
@@ -264,7 +277,7 @@ impl Filters {
     }
 }
 
-impl Paging {
+impl PageParameters {
     fn read(query: &mut Query) -> Result<Self, BadQuery> {
         Ok(Self {
             limit: query.limit()?,
@@ -292,7 +305,7 @@ impl Paging {
     }
 }
 
-impl Covered {
+impl SummaryParameters {
     fn read(query: &mut Query) -> Result<Self, BadQuery> {
         Ok(Self { period: query.word("period", Period::ALL)?.unwrap_or(Period::Day) })
     }
@@ -318,7 +331,7 @@ mod tests {
                    &session_id=s&request_id=r&start_time=2026-01-01T00:00:00Z\
                    &end_time=2026-01-01T00:00:00.5Z";
         let mut given = query(raw);
-        let filter = Filters::read(&mut given).unwrap().filter();
+        let filter = FilterParameters::read(&mut given).unwrap().filter();
         given.finish().unwrap();
         assert_eq!(
             filter,
@@ -338,7 +351,7 @@ mod tests {
 
     #[test]
     fn fr_040_bad_values_say_what_is_allowed() {
-        let error = |raw| Filters::read(&mut query(raw)).unwrap_err().to_string();
+        let error = |raw| FilterParameters::read(&mut query(raw)).unwrap_err().to_string();
         assert_eq!(
             error("intent_type=delete"),
             "Invalid intent_type 'delete': must be read, write, or destructive"
@@ -350,7 +363,7 @@ mod tests {
         // A nanosecond apart, the second in another zone.
         let range = |start: &str| {
             let end = "2026-01-01T01:00:00%2B01:00";
-            Filters::read(&mut query(&format!("start_time={start}&end_time={end}")))
+            FilterParameters::read(&mut query(&format!("start_time={start}&end_time={end}")))
         };
         assert_eq!(
             range("2026-01-01T00:00:00.000000001Z").unwrap_err().to_string(),
@@ -362,7 +375,7 @@ mod tests {
     #[test]
     fn act_5_pages_begin_by_cursor_or_offset() {
         let id = Id::new(1, 2, crate::activity::record::NodeId([0; 16]));
-        let of = |raw: &str| Paging::read(&mut query(raw)).and_then(Paging::page);
+        let of = |raw: &str| PageParameters::read(&mut query(raw)).and_then(PageParameters::page);
         assert_eq!(of("").unwrap(), Page::default());
         assert_eq!(of(&format!("cursor={id}")).unwrap().from, From::After(id));
         assert_eq!(of("offset=7&limit=100").unwrap().from, From::Offset(7));

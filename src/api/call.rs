@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
-use super::answer::{self, Success};
+use super::response::{self, Success};
 use crate::activity::record::Source;
 use crate::downstream::body::{Body, Streamed};
 use crate::intent::{NO_CALL_TOOL, Operation, Requirement};
@@ -229,11 +229,11 @@ async fn respond(worker: &Rc<Worker>, mut running: Running, request_id: &str) ->
             Piece::Notification(_) | Piece::Request(_) => {}
             Piece::Whole(AnswerMember::Result, result) => {
                 worker.defer(running);
-                return answer::success(result, request_id);
+                return response::success(result, request_id);
             }
             Piece::Begin(AnswerMember::Result) => {
-                let streamed = Streamed::new(running.into(), answer::HEAD, answer::TAIL);
-                return answer::json(StatusCode::OK, Body::Call(Box::new(streamed)), request_id);
+                let streamed = Streamed::new(running.into(), response::HEAD, response::TAIL);
+                return response::json(StatusCode::OK, Body::Call(Box::new(streamed)), request_id);
             }
             Piece::Whole(AnswerMember::Error, error) => {
                 worker.defer(running);
@@ -248,7 +248,7 @@ async fn respond(worker: &Rc<Worker>, mut running: Running, request_id: &str) ->
             Piece::Data(_) => return internal("no head", request_id),
             Piece::Refused(refusal) => {
                 worker.defer(running);
-                return answer::error(status(refusal.kind), &refusal.text, request_id);
+                return response::error(status(refusal.kind), &refusal.text, request_id);
             }
         }
     }
@@ -278,12 +278,12 @@ fn upstream_error(mut error: Splice, request_id: &str) -> Response<Body> {
         Ok(ErrorBody { message }) => message,
         Err(_) => String::from_utf8_lossy(&error).into_owned(),
     };
-    answer::error(StatusCode::BAD_GATEWAY, &text, request_id)
+    response::error(StatusCode::BAD_GATEWAY, &text, request_id)
 }
 
 fn internal(what: &str, request_id: &str) -> Response<Body> {
     let text = format!("Internal error: {what}");
-    answer::error(StatusCode::INTERNAL_SERVER_ERROR, &text, request_id)
+    response::error(StatusCode::INTERNAL_SERVER_ERROR, &text, request_id)
 }
 
 fn status(kind: RefusalKind) -> StatusCode {

@@ -1,13 +1,12 @@
 //! `/events`: every record as it is stored, as server-sent events (ACT-7).
 //!
 //! Records are rendered once for all readers, by a thread of low priority (`activity::live`), and
-//! each reader takes them as it can. One that was away says which record it saw last
+//! each reader is sent them at its own pace. One that reconnects names the record it saw last
 //! (`Last-Event-ID`), and one that falls behind catches up from the log, portion by portion; both
-//! get every record once, in order. One that takes nothing for too long is cut off, with a last
-//! event that says why and after which record to resume. There are no filters here.
+//! get every record once, in order. One that leaves what it was sent unread for too long is cut off,
+//! with a last event that says why and after which record to resume. There are no filters here.
 //!
-//! All readers together are written so many bytes a second, so that what they take of the workers is
-//! bounded too.
+//! The bytes a second that all readers together are sent are bounded, and with them the workers' time.
 
 use std::time::{Duration, Instant};
 
@@ -17,31 +16,31 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use tokio::sync::watch;
 
-use super::State;
 use super::activity;
-use super::answer::{self, Failure};
-use super::query::Query;
-use super::readers::{self, Purpose, ReaderPace, ReaderSlot};
+use super::query_parameters::Query;
+use super::reader_limits::{self, Purpose, ReaderPace, ReaderSlot};
+use super::response::{self, ApiError};
+use super::state::State;
 use crate::activity::{
     Activity, Filter, Id, Live, LiveEvent, Page, Payloads, Portion, QueryError, Record,
 };
 use crate::downstream::body::Body;
 use crate::downstream::source::Source;
+use crate::mcp::headers;
 use crate::proxy::Worker;
-use crate::wire::headers;
 
 /// How often a stream without records shows that it is alive.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 /// A client that lost the stream comes back after this long, in milliseconds.
 const RETRY_MS: u64 = 1000;
-/// Bytes a second that all readers together are given: what a worker writes in some hundredths of
-/// its time. The log's own pace is below it for one reader, and each of many gets its part.
+/// Bytes a second that all readers together are sent: a few hundredths of what one worker can write.
+/// A single reader never reaches it, as the log's own rate is lower; many share it equally.
 const SHARED_BYTES_PER_SECOND: u64 = 32 << 20;
 
 /// The record a client saw last.
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static(headers::LAST_EVENT_ID);
 
-/// Where a stream is.
+/// One reader's stream.
 struct Events {
     activity: Activity,
     live: Live,
@@ -49,9 +48,9 @@ struct Events {
     /// The last record sent, or seen before.
     last: Option<Id>,
     pace: ReaderPace,
-    /// Its part of the bytes is used up until then.
+    /// Its share of the bytes is used up until then.
     rests_until: Option<Instant>,
-    /// Its last words were sent.
+    /// The last event was sent.
     over: bool,
     _place: Option<ReaderSlot>,
 }
@@ -93,7 +92,7 @@ pub(super) async fn events(
     query: Query,
     headers: &HeaderMap,
     request_id: &str,
-) -> Result<Response<Body>, Failure> {
+) -> Result<Response<Body>, ApiError> {
     query.finish()?;
     let seen = match headers.get(&LAST_EVENT_ID) {
         None => None,
@@ -107,7 +106,7 @@ pub(super) async fn events(
         Ok((view.next().saturating_sub(1), newest.map(|record| record.id)))
     })
     .await?;
-    // A number beyond the end is another log's: then it begins with what comes.
+    // A number beyond the end is of another log: the stream then begins with what is stored from now on.
     let last = seen.filter(|seen| seen.seq() <= end).or(newest);
     let activity = worker.proxy.activity.clone();
     let events = Events {
@@ -120,7 +119,7 @@ pub(super) async fn events(
         over: false,
         _place: Some(place),
     };
-    // Whoever loses the stream before its first event has something to resume after, too.
+    // A client that loses the stream before its first event needs an id to resume after, too.
     let id = |id: Id| format!("id: {id}\n");
     let begin = last.map(id).unwrap_or_default();
     let hello = format!("retry: {RETRY_MS}\n{begin}: the log ends at record {end}\n\n");
@@ -131,7 +130,7 @@ pub(super) async fn events(
         };
         Some((Ok(chunk), (None, events)))
     });
-    let mut response = answer::json(StatusCode::OK, Body::Stream(Box::pin(chunks)), request_id);
+    let mut response = response::json(StatusCode::OK, Body::Stream(Box::pin(chunks)), request_id);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -139,10 +138,10 @@ pub(super) async fn events(
     Ok(response)
 }
 
-/// What a look at the log brought.
+/// What one read of the log has found.
 struct Caught {
     portion: Portion,
-    /// The last record looked at.
+    /// The number of the last record that was read, whether it is sent or not.
     last: u64,
     /// The first and last of those that retention removed before.
     removed: Option<(u64, u64)>,
@@ -155,7 +154,7 @@ impl Events {
             return None;
         }
         if let Some(waited) = self.pace.asks(Instant::now()) {
-            return Some(self.cut_off(&readers::too_slow(waited)));
+            return Some(self.cut_off(&reader_limits::too_slow(waited)));
         }
         let mut ending = self.ending.clone();
         let chunk = tokio::select! {
@@ -198,7 +197,7 @@ impl Events {
     async fn catch_up(&mut self) -> Result<Bytes, QueryError> {
         let seq = self.live.seq();
         let caught = self.activity.aside(move |activity| catch(activity, seq)).await??;
-        // Where numbers are lost there is nothing to be read; the next one may be there.
+        // Behind lost numbers nothing is found: go on with the next number.
         self.live.has_read(caught.last.max(seq + 1));
         self.last = caught.portion.last().or(self.last);
         let Some((first, last)) = caught.removed else {
@@ -210,10 +209,10 @@ impl Events {
         Ok(told.into())
     }
 
-    /// The last event: why it ends, and where to go on.
+    /// The last event: why the stream ends, and after which record to resume.
     fn cut_off(&mut self, reason: &str) -> Bytes {
         self.over = true;
-        format!("event: cut-off\ndata: {}\n\n", readers::last_words(reason, self.last)).into()
+        format!("event: cut-off\ndata: {}\n\n", reader_limits::last_words(reason, self.last)).into()
     }
 }
 
@@ -225,14 +224,14 @@ fn catch(activity: &Activity, seq: u64) -> Result<Caught, QueryError> {
     Ok(Caught { portion: Portion::of(&records, event), last, removed })
 }
 
-fn unknown_id() -> Failure {
-    Failure::new(StatusCode::BAD_REQUEST, "Invalid Last-Event-ID: must be the id of a record")
+fn unknown_id() -> ApiError {
+    ApiError::new(StatusCode::BAD_REQUEST, "Invalid Last-Event-ID: must be the id of a record")
 }
 
 /// A record as an event.
 fn event(record: &Record, out: &mut Vec<u8>) {
     out.extend_from_slice(format!("id: {}\nevent: activity\ndata: ", record.id).as_bytes());
-    readers::one_line(record, out);
+    reader_limits::one_line(record, out);
     out.extend_from_slice(b"\n\n");
 }
 
@@ -319,7 +318,7 @@ mod tests {
         let mut events = events(&activity, &ending);
         note(&activity, 1).await;
         assert_eq!(seqs(&events.next().await.unwrap()).len(), 1);
-        let long_ago = Instant::now().checked_sub(readers::PATIENCE + Duration::from_secs(2));
+        let long_ago = Instant::now().checked_sub(reader_limits::PATIENCE + Duration::from_secs(2));
         events.pace.gives(long_ago.unwrap());
         let last = events.next().await.unwrap();
         let text = std::str::from_utf8(&last).unwrap();

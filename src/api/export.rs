@@ -1,10 +1,10 @@
 //! `/api/v1/activity/export`: every record a filter means, oldest first, as NDJSON or CSV (ACT-7).
 //!
 //! One small page of records is in memory at a time, read by a thread of low priority when the client
-//! has taken the one before it; a slow client holds no thread, and nothing of the store. An export
-//! ends with the last record there was when it began. It breaks off where retention removes what it
-//! has not read yet, and where its client takes nothing for too long; its last line then says why,
-//! and another export goes on `after` the last record that came.
+//! has read the one before it; a slow client occupies no thread, and nothing of the store. An export
+//! ends with the record that was the last when it began. It breaks off where retention removes what it
+//! has not read yet, and where its client leaves what it was sent unread for too long; its last line
+//! then says why, and another export goes on `after` the last record that came.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -17,11 +17,11 @@ use serde_json::value::RawValue;
 use thiserror::Error;
 use utoipa::{IntoParams, ToSchema};
 
-use super::State;
-use super::activity::{self, Filters};
-use super::answer::{self, Failure};
-use super::query::{BadQuery, Query};
-use super::readers::{self, Purpose, ReaderPace, ReaderSlot};
+use super::activity::{self, FilterParameters};
+use super::query_parameters::{BadQuery, Query};
+use super::reader_limits::{self, Purpose, ReaderPace, ReaderSlot};
+use super::response::{self, ApiError};
+use super::state::State;
 use crate::activity::{Activity, Filter, Id, QueryError, StoreError};
 use crate::downstream::body::Body;
 use crate::downstream::source::Source;
@@ -95,7 +95,7 @@ impl Format {
     /// The last line of an export that breaks off: why, and the record to go on after.
     fn last_words(self, why: &str, sent: Option<Id>) -> Bytes {
         match self {
-            Self::Json => format!("{}\n", readers::last_words(why, sent)).into(),
+            Self::Json => format!("{}\n", reader_limits::last_words(why, sent)).into(),
             Self::Csv => {
                 let after = sent.map(|id| format!("; resume with after={id}")).unwrap_or_default();
                 let mut out = Vec::new();
@@ -113,25 +113,26 @@ impl Format {
     }
 }
 
-/// Where an export is.
+/// An export on its way.
 struct Export {
     activity: Activity,
     filter: Filter,
     format: Format,
-    /// The last record looked at.
+    /// The number of the last record that was read, whether it is exported or not.
     seq: u64,
-    /// The last record sent, or the one it goes on after.
+    /// The last record sent, or the one that the export goes on after.
     sent: Option<Id>,
-    /// The last record that is exported.
+    /// The number of the last record to export.
     last: u64,
     /// Whether the header line is still to come.
     begins: bool,
 }
 
-/// What is left to do of an export.
+/// What an export does next.
 enum Stage {
+    /// Send the next page.
     InFlight(Box<Export>, ReaderPace, ReaderSlot),
-    /// It was told why; that the answer is not whole, its end says.
+    /// The last line has said why; fail the body, so that the client sees an incomplete response.
     Broken(String),
 }
 
@@ -140,14 +141,14 @@ impl Stage {
         let (export, mut pace, place) = match self {
             Self::InFlight(export, pace, place) => (export, pace, place),
             Self::Broken(why) => {
-                // What is written when the body fails is lost where it has not left yet.
+                // A body that fails discards what has not been written to the socket yet: the last line.
                 tokio::time::sleep(LAST_WORDS_LIMIT).await;
                 return Err(Aborted(format!("export: {why}")));
             }
         };
         let (sent, format) = (export.sent, export.format);
         let read = match pace.asks(Instant::now()) {
-            Some(waited) => Err(Broken::Slow(readers::too_slow(waited))),
+            Some(waited) => Err(Broken::Slow(reader_limits::too_slow(waited))),
             None => export.read().await,
         };
         pace.gives(Instant::now());
@@ -165,7 +166,7 @@ impl Stage {
 /// How an export is written.
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub(super) struct Written {
+pub(super) struct ExportParameters {
     /// A JSON object on each line, which is also the default, or a header line and a line for each
     /// record.
     #[param(inline, required = false)]
@@ -190,7 +191,7 @@ pub(super) struct Written {
     path = "/api/v1/activity/export",
     tag = "activity",
     operation_id = "exportActivity",
-    params(Filters, Written),
+    params(FilterParameters, ExportParameters),
     responses(
         (
             status = 200,
@@ -213,9 +214,9 @@ pub(super) async fn export(
     source: Source,
     mut query: Query,
     id: &str,
-) -> Result<Response<Body>, Failure> {
-    let Written { format, after } = Written::read(&mut query)?;
-    let filter = Filters::read(&mut query)?.filter();
+) -> Result<Response<Body>, ApiError> {
+    let ExportParameters { format, after } = ExportParameters::read(&mut query)?;
+    let filter = FilterParameters::read(&mut query)?.filter();
     query.finish()?;
     let place = state.readers.enter(Purpose::Export, source)?;
     let (first, last, is_known) = activity::ask(worker, move |activity| {
@@ -232,7 +233,7 @@ pub(super) async fn export(
     .await?;
     if !is_known {
         let text = "The record of 'after' is not in the log, or no longer: export anew";
-        return Err(Failure::new(StatusCode::NOT_FOUND, text));
+        return Err(ApiError::new(StatusCode::NOT_FOUND, text));
     }
     let seq = after.map_or(first - 1, Id::seq);
     let begins = after.is_none();
@@ -240,14 +241,14 @@ pub(super) async fn export(
     let export = Export { activity, filter, format, seq, sent: after, last, begins };
     let way = Stage::InFlight(Box::new(export), ReaderPace::default(), place);
     let pages = stream::try_unfold(way, async |stage| stage.next().await);
-    let mut response = answer::json(StatusCode::OK, Body::Stream(Box::pin(pages)), id);
+    let mut response = response::json(StatusCode::OK, Body::Stream(Box::pin(pages)), id);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(format.media_type()));
     headers.insert(CONTENT_DISPOSITION, HeaderValue::from_static(format.file()));
     Ok(response)
 }
 
-impl Written {
+impl ExportParameters {
     fn read(query: &mut Query) -> Result<Self, BadQuery> {
         let format = query.word("format", &FORMATS)?.unwrap_or(Format::Json);
         let after = query.text("after")?;
@@ -300,12 +301,12 @@ impl Export {
         for record in &records {
             match self.format {
                 Format::Json => {
-                    readers::one_line(record, &mut bytes);
+                    reader_limits::one_line(record, &mut bytes);
                     bytes.push(b'\n');
                 }
                 Format::Csv => {
                     json.clear();
-                    readers::one_line(record, &mut json);
+                    reader_limits::one_line(record, &mut json);
                     row(&mut bytes, &json);
                 }
             }

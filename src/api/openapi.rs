@@ -18,9 +18,9 @@ use utoipa::openapi::{
 };
 use utoipa::{Modify, OpenApi as _};
 
-use super::answer::{self, Error, Failure};
-use super::query::Query;
-use super::{activity, auth, call, catalog, events, export, proof, route, status};
+use super::query_parameters::Query;
+use super::response::{self, ApiError, ErrorEnvelope};
+use super::{activity, auth, call, events, export, health, proof, routes, servers, status, tools};
 use crate::downstream::body::Body;
 
 /// Describes this interface.
@@ -31,10 +31,10 @@ use crate::downstream::body::Body;
     operation_id = "getDescription",
     responses((status = 200, description = "This document", body = Object))
 )]
-pub(super) fn document(query: Query, id: &str) -> Result<Response<Body>, Failure> {
-    static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| answer::encode(&openapi()));
+pub(super) fn document(query: Query, id: &str) -> Result<Response<Body>, ApiError> {
+    static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| response::encode(&openapi()));
     query.finish()?;
-    Ok(answer::json(StatusCode::OK, Body::from(DOCUMENT.clone()), id))
+    Ok(response::json(StatusCode::OK, Body::from(DOCUMENT.clone()), id))
 }
 
 /// The whole description.
@@ -50,10 +50,10 @@ pub(super) fn openapi() -> OpenApi {
     servers((url = "/")),
     paths(
         activity::list, activity::record, activity::summary, activity::verify, export::export,
-        events::events, catalog::servers, catalog::tools, catalog::tool, call::call,
-        status::status, catalog::alive, catalog::ready, proof::answer, document,
+        events::events, servers::servers, tools::tools, tools::tool, call::call,
+        status::status, health::alive, health::ready, proof::answer, document,
     ),
-    components(schemas(Error)),
+    components(schemas(ErrorEnvelope)),
     tags(
         (name = "activity", description = "The log of calls and decisions"),
         (name = "tools", description = "The catalog, and calls"),
@@ -101,7 +101,7 @@ impl Modify for Common {
         }
         for (path, item) in &mut openapi.paths.paths {
             for operation in [&mut item.get, &mut item.post].into_iter().flatten() {
-                complete(operation, route::needs_key(path));
+                complete(operation, routes::needs_key(path));
             }
         }
     }

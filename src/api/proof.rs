@@ -12,8 +12,8 @@ use http::StatusCode;
 use serde::Serialize;
 use utoipa::{IntoParams, ToSchema};
 
-use super::answer::{Failure, Success, encode};
-use super::query::{BadQuery, Query};
+use super::query_parameters::{BadQuery, Query};
+use super::response::{ApiError, Success, encode};
 
 /// Where a proof is asked for.
 pub const PATH: &str = "/proof";
@@ -46,7 +46,7 @@ pub fn target(nonce: &[u8; NONCE_BYTES]) -> String {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "only described: `answer` reads it")]
-pub(super) struct Asked {
+pub(super) struct ProofParameters {
     /// 32 random bytes, as 64 hex digits.
     #[param(min_length = 64, max_length = 64, pattern = "^[0-9a-f]{64}$")]
     nonce: String,
@@ -65,7 +65,7 @@ pub(super) struct Proof {
     path = "/proof",
     tag = "health",
     operation_id = "getProof",
-    params(Asked),
+    params(ProofParameters),
     responses(
         (status = 200, description = "The proof", body = Success<Proof>),
         (status = 400, description = "The nonce is missing or malformed, or another parameter is given"),
@@ -76,7 +76,7 @@ pub(super) fn answer(
     api_key: &str,
     came_to: Option<SocketAddr>,
     mut query: Query,
-) -> Result<Bytes, Failure> {
+) -> Result<Bytes, ApiError> {
     let nonce = query.text("nonce")?.unwrap_or_default();
     query.finish()?;
     let nonce = blake3::Hash::from_hex(&nonce).map_err(|_| BadQuery::Invalid {
@@ -85,7 +85,7 @@ pub(super) fn answer(
         expected: format!("{NONCE_BYTES} bytes as hex digits"),
     })?;
     let Some(came_to) = came_to.filter(|_| !api_key.is_empty()) else {
-        return Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "There is nothing to prove"));
+        return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "There is nothing to prove"));
     };
     let proof = of(api_key, nonce.as_bytes(), came_to);
     Ok(encode(&Proof { proof: proof.to_hex().to_string() }))

@@ -1,5 +1,5 @@
-//! `/api/v1/status`: how the proxy is, in numbers and in what is wrong. Each number is read where it is
-//! kept; none is kept here.
+//! `/api/v1/status`: the proxy's numbers and its faults. Each number is read where it is kept; none is
+//! kept here.
 
 use std::sync::atomic::Ordering;
 
@@ -7,9 +7,9 @@ use bytes::Bytes;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::State;
-use super::answer::{Failure, Success, encode};
-use super::query::Query;
+use super::query_parameters::Query;
+use super::response::{ApiError, Success, encode};
+use super::state::State;
 use crate::activity::Health;
 use crate::proxy::{Worker, memory_budget};
 use crate::telemetry::calls::{Decision, Outcome, Refusal, Sums, Totals};
@@ -25,7 +25,7 @@ use crate::upstream::supervisor::{ServerState, Status};
     operation_id = "getStatus",
     responses((status = 200, description = "How the proxy is", body = Success<Overview>))
 )]
-pub(super) fn status(state: &State, worker: &Worker, query: Query) -> Result<Bytes, Failure> {
+pub(super) fn status(state: &State, worker: &Worker, query: Query) -> Result<Bytes, ApiError> {
     query.finish()?;
     let proxy = &worker.proxy;
     let states = proxy.upstreams.states();
@@ -182,7 +182,7 @@ impl From<&memory_budget::MemoryBudget> for Room {
 #[derive(Serialize, ToSchema)]
 struct Calls {
     #[serde(flatten)]
-    counted: Counted,
+    counted: CallCounts,
     /// Those under way.
     in_flight: u64,
     refusals: Refusals,
@@ -191,8 +191,7 @@ struct Calls {
 
 /// Calls that ended since the start.
 #[derive(Serialize, ToSchema)]
-#[schema(as = CallCounts)]
-pub(super) struct Counted {
+pub(super) struct CallCounts {
     total: u64,
     success: u64,
     /// Those that failed, upstream or on the way.
@@ -224,7 +223,7 @@ impl From<&Durations> for Percentiles {
     }
 }
 
-impl From<&Sums> for Counted {
+impl From<&Sums> for CallCounts {
     fn from(sums: &Sums) -> Self {
         Self {
             total: sums.count(),

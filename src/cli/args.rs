@@ -3,6 +3,7 @@
 //! Owns the words and nothing else. What a flag means is decided by the command's own file; a test
 //! below holds every command to an example.
 
+mod activity;
 mod upstream;
 
 use std::ffi::OsString;
@@ -11,10 +12,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-pub(super) use upstream::Upstream;
-
-/// Default number of records in `activity list`.
-const LIST_LIMIT: u32 = 50;
+pub(super) use activity::{ActivityCommand, ActivityExport, ActivityFilters, ActivityList};
+pub(super) use upstream::UpstreamCommand;
 
 /// mcpproxy stands between AI agents and MCP servers: it decides which calls may go out, checks
 /// what comes back, hands on the servers' own bytes, and records every decision.
@@ -117,7 +116,7 @@ Agents connect to http://127.0.0.1:8080/mcp. An empty or missing config is a wor
 Ctrl-C lets calls in flight finish (20 seconds), flushes the activity log and stops every child
 process; a second one does not wait (exit 130). SIGTERM and the end of the terminal do as Ctrl-C;
 SIGHUP otherwise changes nothing: the config is read at the start.")]
-    Serve(Serve),
+    Serve(ServeArgs),
     /// Speak MCP over stdin and stdout, for clients that start a command
     #[command(after_help = "\
 Examples:
@@ -139,7 +138,7 @@ Examples:
 
 The command states the intent: tool-read is refused on a tool its server marks destructive."
     )]
-    Call(Call),
+    Call(CallCommand),
     /// Search, list and inspect the tools of all upstream servers
     #[command(
         subcommand,
@@ -149,7 +148,7 @@ Examples:
   mcpproxy tools list
   mcpproxy tools show github:create_issue"
     )]
-    Tools(Tools),
+    Tools(ToolsCommand),
     /// What went through the proxy and what was decided
     #[command(
         subcommand,
@@ -160,7 +159,7 @@ Examples:
   mcpproxy activity summary --period 7d
   mcpproxy activity watch"
     )]
-    Activity(Activity),
+    Activity(ActivityCommand),
     /// The MCP servers behind the proxy
     #[command(
         subcommand,
@@ -169,7 +168,7 @@ Examples:
   mcpproxy upstream list
   mcpproxy upstream login github"
     )]
-    Upstream(Upstream),
+    Upstream(UpstreamCommand),
     /// Check the config, or say where it is
     #[command(
         subcommand,
@@ -178,7 +177,7 @@ Examples:
   mcpproxy config check
   mcpproxy config path"
     )]
-    Config(Config),
+    Config(ConfigCommand),
     /// Five calls with five different fates: no config, no network, nothing left behind
     #[command(after_help = "\
 Examples:
@@ -194,14 +193,14 @@ Examples:
   mcpproxy completions bash > ~/.local/share/bash-completion/completions/mcpproxy
   mcpproxy completions zsh > ~/.zfunc/_mcpproxy
   mcpproxy completions fish > ~/.config/fish/completions/mcpproxy.fish")]
-    Completions(Completions),
+    Completions(CompletionsArgs),
     /// The demo's MCP server, spoken over stdio
     #[command(hide = true, after_help = "Examples:\n  mcpproxy demo-upstream")]
     DemoUpstream,
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Serve {
+pub(super) struct ServeArgs {
     /// Address to listen on [default: 127.0.0.1:8080]
     #[arg(short, long, value_name = "HOST:PORT")]
     pub(super) listen: Option<String>,
@@ -211,7 +210,7 @@ pub(super) struct Serve {
 }
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Call {
+pub(super) enum CallCommand {
     /// Call a tool that only reads
     #[command(
         name = "tool-read",
@@ -278,12 +277,12 @@ pub(super) struct CallArgs {
     #[arg(long, value_name = "WORD")]
     pub(super) sensitivity: Option<String>,
     /// Give up after this long, like 30s or 2m [default: the server's call_timeout]
-    #[arg(long, value_name = "DURATION", value_parser = super::parse::timeout)]
+    #[arg(long, value_name = "DURATION", value_parser = super::value_parsers::timeout)]
     pub(super) timeout: Option<std::time::Duration>,
 }
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Tools {
+pub(super) enum ToolsCommand {
     /// Find tools in plain words, best first
     #[command(after_help = "\
 Examples:
@@ -318,87 +317,6 @@ Examples:
     },
 }
 
-#[derive(Debug, Subcommand)]
-pub(super) enum Activity {
-    /// The latest records, newest first
-    #[command(after_help = "\
-Examples:
-  mcpproxy activity list
-  mcpproxy activity list --status blocked,rejected --since 2h
-  mcpproxy activity list --intent-type destructive --server github -n 200
-  mcpproxy activity list --type policy_decision -o json
-
-Newest first, by the time that is shown: when a record was stored, in UTC. --since and --until go
-by when a call began. Filters combine; several words in one filter are separated by commas.")]
-    List(ActivityList),
-    /// One record in full: intent, verdict, arguments, answer
-    #[command(after_help = "\
-Examples:
-  mcpproxy activity show 01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2
-  mcpproxy activity show 01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2 -o yaml")]
-    Show {
-        /// The record's id, from `activity list`
-        #[arg(value_name = "ID")]
-        id: String,
-    },
-    /// Counts by outcome and intent, top servers and tools, latencies
-    #[command(after_help = "\
-Examples:
-  mcpproxy activity summary
-  mcpproxy activity summary --period 30d -o json")]
-    Summary {
-        /// How far back: 1h, 24h, 7d or 30d
-        #[arg(long, default_value = "24h", value_parser = ["1h", "24h", "7d", "30d"], hide_possible_values = true)]
-        period: String,
-    },
-    /// Every record a filter means, oldest first, into a file
-    #[command(after_help = "\
-Examples:
-  mcpproxy activity export --output activity.ndjson
-  mcpproxy activity export --output blocked.csv --format csv --status blocked --since 24h
-  mcpproxy activity export --output - --type tool_call
-
-Behind `export`, --output is the file, '-' for stdout; -o and --json say how the outcome is printed.
-json is one object per line. In csv, a text that a spreadsheet would take for a formula has a ' in
-front. The file appears under its name once it is whole.")]
-    Export(ActivityExport),
-    /// Records as they are stored, until Ctrl-C
-    #[command(after_help = "\
-Examples:
-  mcpproxy activity watch
-  mcpproxy activity watch --json
-
-With json, each record is one line; with yaml, one document.")]
-    Watch {
-        /// Plain words instead of icons
-        #[arg(long)]
-        no_icons: bool,
-    },
-    /// Check the chain of hashes and name the first record altered, missing or out of place
-    #[command(after_help = "\
-Examples:
-  mcpproxy activity verify
-  mcpproxy activity verify --json
-
-Exit code 1 if the log is not as it was written. With no proxy running the files are checked too,
-on a copy. Someone who can rewrite the whole store and its head can forge both: keep a copy of the
-head elsewhere if that matters.")]
-    Verify,
-}
-
-/// What `activity export` writes, and where to.
-#[derive(Debug, Args)]
-pub(super) struct ActivityExport {
-    /// The file, '-' for stdout (the same as --output FILE)
-    #[arg(long, value_name = "FILE")]
-    pub(super) file: PathBuf,
-    /// json (one object per line) or csv
-    #[arg(long, default_value = "json", value_parser = ["json", "csv"], hide_possible_values = true)]
-    pub(super) format: String,
-    #[command(flatten)]
-    pub(super) filters: Filters,
-}
-
 /// Reads `--output FILE` behind `activity export` as `--file FILE`: everywhere else `--output` is
 /// the form of what is printed.
 pub(super) fn with_export_file(typed: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
@@ -418,52 +336,8 @@ pub(super) fn with_export_file(typed: impl IntoIterator<Item = OsString>) -> Vec
     typed.into_iter().map(rewrite).collect()
 }
 
-/// Which records are meant.
-#[derive(Debug, Args)]
-pub(super) struct Filters {
-    /// tool_call, policy_decision, server_change, …
-    #[arg(long = "type", value_name = "TYPE")]
-    pub(super) kind: Option<String>,
-    /// Upstream server
-    #[arg(long, value_name = "NAME")]
-    pub(super) server: Option<String>,
-    /// Tool, without the server's name
-    #[arg(long, value_name = "NAME")]
-    pub(super) tool: Option<String>,
-    /// success, error, blocked, rejected, warning or unknown
-    #[arg(long, value_name = "STATUS")]
-    pub(super) status: Option<String>,
-    /// read, write or destructive
-    #[arg(long, value_name = "TYPE")]
-    pub(super) intent_type: Option<String>,
-    /// MCP session
-    #[arg(long, value_name = "ID")]
-    pub(super) session: Option<String>,
-    /// HTTP or MCP request
-    #[arg(long, value_name = "ID")]
-    pub(super) request_id: Option<String>,
-    /// Not before: RFC 3339, or how long ago, like 2h
-    #[arg(long, value_name = "TIME")]
-    pub(super) since: Option<String>,
-    /// Not after: RFC 3339, or how long ago, like 30m
-    #[arg(long, value_name = "TIME")]
-    pub(super) until: Option<String>,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct ActivityList {
-    #[command(flatten)]
-    pub(super) filters: Filters,
-    /// At most this many records, up to 10000
-    #[arg(short = 'n', long, default_value_t = LIST_LIMIT, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub(super) limit: u32,
-    /// Plain words instead of icons
-    #[arg(long)]
-    pub(super) no_icons: bool,
-}
-
 #[derive(Debug, Subcommand)]
-pub(super) enum Config {
+pub(super) enum ConfigCommand {
     /// Read the config, look for what it names, and tell every error and warning with its place
     #[command(after_help = "\
 Examples:
@@ -483,7 +357,7 @@ Examples:
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Completions {
+pub(super) struct CompletionsArgs {
     /// bash, elvish, fish, powershell or zsh
     #[arg(value_enum, hide_possible_values = true)]
     pub(super) shell: Shell,
@@ -557,7 +431,9 @@ mod tests {
         let parse = |line: &str| {
             let cli = Cli::try_parse_from(with_export_file(line.split(' ').map(OsString::from)));
             let cli = cli.unwrap_or_else(|error| panic!("{line}: {error}"));
-            let Command::Activity(Activity::Export(export)) = cli.command else { panic!("{line}") };
+            let Command::Activity(ActivityCommand::Export(export)) = cli.command else {
+                panic!("{line}")
+            };
             (cli.global.output, export.file)
         };
         let file = PathBuf::from("a.csv");
@@ -578,7 +454,7 @@ mod tests {
     #[test]
     fn fr_026_both_spellings_of_a_call_mean_the_same() {
         let parse = |line: &[&str]| match Cli::try_parse_from(line).unwrap().command {
-            Command::Call(Call::Read(args)) => (args.tool.or(args.tool_name), args.args),
+            Command::Call(CallCommand::Read(args)) => (args.tool.or(args.tool_name), args.args),
             other => panic!("{other:?}"),
         };
         let short = ["mcpproxy", "call", "tool-read", "a:b", "--args", "{\"x\":1}"];

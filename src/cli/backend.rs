@@ -1,4 +1,4 @@
-//! Where a command's answers come from: the proxy that runs, or one opened for this command.
+//! The proxy that a command asks: the one that runs, or one opened for this command.
 //!
 //! Both speak the same REST, so that a command cannot tell them apart: there is one set of
 //! handlers, one pipeline and one JSON (FR-A2).
@@ -11,17 +11,17 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use futures_util::{Stream, StreamExt, TryStreamExt};
 use http::{Method, Request, Response, StatusCode};
-use http_body::Body as HttpBody;
 use http_body_util::{BodyExt, Full};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::args::Global;
-use super::failure::{Exit, Failure};
-use super::http::{HttpAnswer, HttpClient, Unanswered, hint};
-use super::scratch::ScratchFolder;
-use super::{config, log, running, serve};
+use super::error::CommandError;
+use super::exit_code::Exit;
+use super::http_client::{HttpAnswer, HttpClient, RequestError, hint};
+use super::temporary_folder::TemporaryFolder;
+use super::{load_config, logging, running_proxy, start_proxy};
 use crate::api::{self, SOURCE};
 use crate::downstream::body::Body;
 use crate::proxy::Worker;
@@ -30,10 +30,10 @@ use crate::server::{self, App, Shared};
 /// Longest wait for the servers of a proxy opened for one command.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often it is looked whether they have come up.
+/// How often their state is polled meanwhile.
 const SETTLE_STEP: Duration = Duration::from_millis(20);
 
-/// What stands for itself in a path segment or a query value.
+/// What is percent-encoded in a path segment or a query value.
 const ESCAPED: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b':');
 
@@ -71,28 +71,26 @@ pub(super) enum Needs {
 pub(super) fn with(
     global: &Global,
     needs: Needs,
-    command: impl AsyncFnOnce(&Backend) -> Result<(), Failure>,
-) -> Result<(), Failure> {
-    let loaded = config::load(global, None)?;
-    let log = log::start(global.log_level.as_deref().unwrap_or("error"), log::Shape::Text);
-    config::warn(&loaded);
-    let runtime = server::local_runtime().map_err(Failure::failed)?;
-    if let Some(client) = runtime.block_on(running::find(&loaded.config)) {
+    command: impl AsyncFnOnce(&Backend) -> Result<(), CommandError>,
+) -> Result<(), CommandError> {
+    let (loaded, log) = load_config::load_with_log(global)?;
+    let runtime = server::local_runtime().map_err(CommandError::failed)?;
+    if let Some(client) = runtime.block_on(running_proxy::find(&loaded.config)) {
         return runtime.block_on(command(&Backend::Remote(client)));
     }
     let mut scratch = None;
     let app = match needs {
         Needs::Running => {
-            let nobody = Unanswered::NobodyThere(loaded.config.listen.to_string());
+            let nobody = RequestError::NobodyListens(loaded.config.listen.to_string());
             return Err(unreachable(&nobody));
         }
         Needs::Activity => {
-            let scratch = scratch.insert(ScratchFolder::watched("read")?);
+            let scratch = scratch.insert(TemporaryFolder::watched("read")?);
             App::read(loaded.config, scratch.path(), log.lines())
         }
         Needs::Catalog | Needs::Calls => App::start(loaded.config, log.lines()),
     };
-    let app = app.map_err(|error| serve::not_started(&error))?;
+    let app = app.map_err(|error| start_proxy::not_started(&error))?;
     let local = Local::new(&app);
     let done = runtime.block_on(async {
         if needs == Needs::Catalog {
@@ -103,7 +101,7 @@ pub(super) fn with(
         worker.settled().await;
         done
     });
-    let closed = app.close().map_err(|error| serve::store(&error));
+    let closed = app.close().map_err(|error| start_proxy::store(&error));
     done.and(closed)
 }
 
@@ -122,7 +120,9 @@ impl Local {
             }
         };
         if tokio::time::timeout(SETTLE_TIMEOUT, settled).await.is_err() {
-            log::say(format_args!("warning: not all servers answered within {SETTLE_TIMEOUT:?}"));
+            logging::say(format_args!(
+                "warning: not all servers answered within {SETTLE_TIMEOUT:?}"
+            ));
         }
     }
 
@@ -131,9 +131,9 @@ impl Local {
         method: Method,
         target: &str,
         body: Bytes,
-    ) -> Result<Response<Body>, Failure> {
+    ) -> Result<Response<Body>, CommandError> {
         let request = Request::builder().method(method).uri(target).header(SOURCE, "cli");
-        let request = request.body(Full::new(body)).map_err(Failure::failed)?;
+        let request = request.body(Full::new(body)).map_err(CommandError::failed)?;
         Ok(api::handle_own(&self.shared.api, &self.worker, request).await)
     }
 
@@ -142,60 +142,65 @@ impl Local {
         method: Method,
         target: &str,
         body: Bytes,
-    ) -> Result<HttpAnswer, Failure> {
+    ) -> Result<HttpAnswer, CommandError> {
         let (parts, body) = self.send(method, target, body).await?.into_parts();
-        let body = body.collect().await.map_err(Failure::failed)?.to_bytes();
+        let body = body.collect().await.map_err(CommandError::failed)?.to_bytes();
         Ok(HttpAnswer { status: parts.status, headers: parts.headers, body })
     }
 }
 
 impl Backend {
     /// GET; `data` of the answer, byte for byte.
-    pub(super) async fn get(&self, target: &str) -> Result<Data, Failure> {
+    pub(super) async fn get(&self, target: &str) -> Result<Data, CommandError> {
         self.request(Method::GET, target, Bytes::new()).await
     }
 
     /// POST; `data` of the answer, byte for byte.
-    pub(super) async fn post(&self, target: &str, body: String) -> Result<Data, Failure> {
+    pub(super) async fn post(&self, target: &str, body: String) -> Result<Data, CommandError> {
         self.request(Method::POST, target, body.into()).await
     }
 
-    /// GET of what comes in time, such as an export or the live events: the chunks of its body. Of
-    /// events only those after the one of that id, if one is given.
+    /// GET of a body that is read as it is made, such as an export or the live events. Of events only
+    /// those after the one with the id `after`, if it is given.
     pub(super) async fn stream(
         &self,
         target: &str,
         after: Option<&str>,
-    ) -> Result<Chunks, Failure> {
-        let (parts, mut body, place) = match self {
+    ) -> Result<Chunks, CommandError> {
+        let (status, headers, mut body, place) = match self {
             Self::Remote(client) => {
-                let response =
+                let reply =
                     client.stream(target, after).await.map_err(|error| unreachable(&error))?;
-                let (parts, body) = response.into_parts();
-                (parts, chunks(body), client.authority())
+                let (status, headers) = (reply.status(), reply.headers().clone());
+                (status, headers, chunks(reply.chunks()), client.authority())
             }
             Self::Local(local) => {
                 let response = local.send(Method::GET, target, Bytes::new()).await?;
                 let (parts, body) = response.into_parts();
-                (parts, chunks(body), "the proxy")
+                (parts.status, parts.headers, chunks(body.into_data_stream()), "the proxy")
             }
         };
-        if parts.status == StatusCode::OK {
+        if status == StatusCode::OK {
             return Ok(body);
         }
         let mut text = Vec::new();
         while let Some(chunk) = body.try_next().await? {
             text.extend_from_slice(&chunk);
         }
-        let answer = HttpAnswer { status: parts.status, headers: parts.headers, body: text.into() };
+        let answer = HttpAnswer { status, headers, body: text.into() };
         match unwrap(answer, place, Exit::Usage) {
-            Ok(_) => Err(Failure::failed(format!("{place} answers {}", parts.status))),
+            Ok(_) => Err(CommandError::failed(format!("{place} answers {status}"))),
             Err(failure) => Err(failure),
         }
     }
 
-    async fn request(&self, method: Method, target: &str, body: Bytes) -> Result<Data, Failure> {
-        // What a question is asked with comes from flags alone.
+    async fn request(
+        &self,
+        method: Method,
+        target: &str,
+        body: Bytes,
+    ) -> Result<Data, CommandError> {
+        // The parameters of a GET come from flags alone, so that a bad one is bad usage.
         let refused = if method == Method::GET { Exit::Usage } else { Exit::Failed };
         match self {
             Self::Remote(client) => {
@@ -210,16 +215,16 @@ impl Backend {
 }
 
 /// A body as it comes; an error breaks it off.
-pub(super) type Chunks = Pin<Box<dyn Stream<Item = Result<Bytes, Failure>>>>;
+pub(super) type Chunks = Pin<Box<dyn Stream<Item = Result<Bytes, CommandError>>>>;
 
-fn chunks<B>(body: B) -> Chunks
+fn chunks<D, E>(body: impl Stream<Item = Result<D, E>> + 'static) -> Chunks
 where
-    B: HttpBody + 'static,
-    B::Error: std::fmt::Display,
+    D: Buf + 'static,
+    E: std::fmt::Display + 'static,
 {
-    let whole = |mut data: B::Data| data.copy_to_bytes(data.remaining());
-    let broken = |error| Failure::failed(format!("the answer broke off: {error}"));
-    Box::pin(body.into_data_stream().map(move |data| data.map(whole).map_err(broken)))
+    let whole = |mut data: D| data.copy_to_bytes(data.remaining());
+    let broken = |error| CommandError::failed(format!("the answer broke off: {error}"));
+    Box::pin(body.map(move |data| data.map(whole).map_err(broken)))
 }
 
 /// The `data` member of an answer, its bytes as they came.
@@ -228,8 +233,8 @@ pub(super) struct Data(Bytes);
 
 impl Data {
     /// The JSON text.
-    pub(super) fn json(&self) -> Result<&str, Failure> {
-        std::str::from_utf8(&self.0).map_err(|_| Failure::failed("the answer is not UTF-8"))
+    pub(super) fn json(&self) -> Result<&str, CommandError> {
+        std::str::from_utf8(&self.0).map_err(|_| CommandError::failed("the answer is not UTF-8"))
     }
 }
 
@@ -260,10 +265,10 @@ struct RestEnvelope<'a> {
 }
 
 /// Opens the envelope of an answer; `refused` is how the command ends on a 400.
-fn unwrap(answer: HttpAnswer, place: &str, refused: Exit) -> Result<Data, Failure> {
+fn unwrap(answer: HttpAnswer, place: &str, refused: Exit) -> Result<Data, CommandError> {
     let stranger = || {
         let status = answer.status;
-        Failure::new(
+        CommandError::new(
             Exit::Unreachable,
             format!("{place} answers, but not as mcpproxy does ({status}): is the port another's?"),
         )
@@ -275,7 +280,7 @@ fn unwrap(answer: HttpAnswer, place: &str, refused: Exit) -> Result<Data, Failur
         (false, _, Some(error)) => {
             let exit =
                 if answer.status == StatusCode::BAD_REQUEST { refused } else { Exit::Failed };
-            let mut failure = Failure::new(exit, format!("{error}{}", hint(answer.status)));
+            let mut failure = CommandError::new(exit, format!("{error}{}", hint(answer.status)));
             failure.request_id = envelope.request_id;
             Err(failure)
         }
@@ -283,16 +288,16 @@ fn unwrap(answer: HttpAnswer, place: &str, refused: Exit) -> Result<Data, Failur
     }
 }
 
-fn unreachable(error: &Unanswered) -> Failure {
+fn unreachable(error: &RequestError) -> CommandError {
     let hint = match error {
-        Unanswered::NobodyThere(_) => ": start it with `mcpproxy serve`",
-        Unanswered::Stranger(..) => {
+        RequestError::NobodyListens(_) => ": start it with `mcpproxy serve`",
+        RequestError::Stranger(..) => {
             " (is it mcpproxy with another key? use its config with -c, or set MCPPROXY_API_KEY; \
              through a forwarded port it cannot be told: ask where it listens)"
         }
-        Unanswered::Broken(..) => "",
+        RequestError::NotSent(..) | RequestError::Broken(..) => "",
     };
-    Failure::new(Exit::Unreachable, format!("{error}{hint}"))
+    CommandError::new(Exit::Unreachable, format!("{error}{hint}"))
 }
 
 #[cfg(test)]

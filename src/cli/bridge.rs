@@ -6,15 +6,16 @@
 //! record are the server's, so that a call is the same whichever way it came (FR-A2).
 //!
 //! ```text
-//! stdin ─ Message ─┬─ request ─▶ a task: POST ─▶ JSON | events ─┐
-//!                  ├─ initialize, notification: POST, in order  ├─▶ Line ─▶ stdout
+//! stdin ─ message ─┬─ request ─▶ a task: POST ─▶ JSON | events ─┐
+//!                  ├─ initialize, notification: POST, in order  ├─▶ line ─▶ stdout
 //!                  └─ end: drain ─▶ DELETE      GET stream ─────┘
 //! ```
 
-mod link;
-mod message;
-mod reading;
-mod session;
+mod agreement;
+mod client_message;
+mod reply_messages;
+mod server_session;
+mod server_stream;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -22,22 +23,19 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 
-use self::link::{Failed, Link, Reply};
-use self::message::{ClientMessage, ClientMessageKind};
-use self::reading::{Gathering, Line, Room};
-use self::session::Session;
-use super::http::hint;
+use self::client_message::{ClientMessage, ClientMessageKind};
+use self::reply_messages::ServerMessage;
+use self::server_session::{DeliveryError, ServerSession, refusal, refused};
+use super::http_client::{HttpClient, HttpReply};
 use crate::downstream::lines::Lines;
+use crate::mcp::headers::SESSION_ID;
+use crate::mcp::jsonrpc::{self, Code};
 use crate::proxy::shutdown::CUT_OFF;
 use crate::server::DRAIN_TIMEOUT;
-use crate::wire::headers::SESSION_ID;
-use crate::wire::jsonrpc::{self, Code};
 
 /// Requests of the client under way at once; further lines wait in the pipe.
 const MAX_REQUESTS: usize = 256;
@@ -45,38 +43,23 @@ const MAX_REQUESTS: usize = 256;
 const MAX_ANSWERS: usize = 64;
 /// Messages waiting for the client to read them.
 const OUT_QUEUE: usize = 64;
-/// A server that was restarted has this long to listen again before a request fails.
-const RESTART_WAIT: Duration = Duration::from_secs(3);
-/// How often it is tried meanwhile.
-const RESTART_STEP: Duration = Duration::from_millis(100);
 /// A notification is waited for this long, since what follows must not overtake it.
 const ONE_WAY_LIMIT: Duration = Duration::from_secs(10);
-/// Most bytes of a refusal that are read.
-const MAX_REFUSAL_BYTES: usize = 64 * 1024;
-
 /// Carries one client's messages until its input ends, then lets what is under way finish, at most
 /// [`DRAIN_TIMEOUT`].
 ///
 /// # Errors
 ///
 /// When a pipe fails.
-pub(super) async fn run<R, W>(
-    authority: &str,
-    api_key: &str,
-    input: R,
-    output: W,
-) -> std::io::Result<()>
+pub(super) async fn run<R, W>(server: HttpClient, input: R, output: W) -> std::io::Result<()>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin + 'static,
 {
-    let link = Link::new(authority, api_key).map_err(std::io::Error::other)?;
     let (out, queue) = mpsc::channel(OUT_QUEUE);
     let writer = tokio::task::spawn_local(write(output, queue));
     let bridge = Rc::new(Bridge {
-        link: Rc::new(link),
-        session: Session::default(),
-        room: Room::default(),
+        server: Rc::new(ServerSession::new(server)),
         out,
         in_flight: RefCell::default(),
         answers: RefCell::default(),
@@ -102,10 +85,8 @@ where
 
 /// One client and the server it is carried to.
 struct Bridge {
-    link: Rc<Link>,
-    session: Session,
-    room: Room,
-    out: mpsc::Sender<Line>,
+    server: Rc<ServerSession>,
+    out: mpsc::Sender<ServerMessage>,
     /// The requests under way, by their raw ids.
     in_flight: RefCell<HashMap<Bytes, InFlight>>,
     /// Answers of the client on their way: nothing that follows waits for them, since a server may
@@ -145,7 +126,7 @@ impl Bridge {
             }
             ClientMessageKind::Initialize(_) => {
                 self.stop_stream();
-                self.session.forget();
+                self.server.forget();
                 self.answer(message).await;
             }
             ClientMessageKind::Cancelled(id) if self.closes(id) => {}
@@ -172,7 +153,7 @@ impl Bridge {
     /// Sends a message to which nothing comes back, within [`ONE_WAY_LIMIT`].
     async fn tell_in_time(self: Rc<Self>, message: ClientMessage) {
         let sent = tokio::time::timeout(ONE_WAY_LIMIT, self.tell(&message)).await;
-        match sent.unwrap_or(Err(Failed::Broken("no answer in time".to_owned()))) {
+        match sent.unwrap_or(Err(DeliveryError::Late)) {
             Ok(()) if message.kind == ClientMessageKind::Initialized => self.open_stream(),
             Ok(()) => {}
             Err(error) => tracing::warn!("a notification or an answer did not arrive: {error}"),
@@ -191,11 +172,11 @@ impl Bridge {
     }
 
     /// Sends a message to which nothing comes back, unless it is not one.
-    async fn tell(self: &Rc<Self>, message: &ClientMessage) -> Result<(), Failed> {
-        let reply = self.post(message).await?;
+    async fn tell(self: &Rc<Self>, message: &ClientMessage) -> Result<(), DeliveryError> {
+        let reply = self.server.post(message).await?;
         let status = reply.status();
-        let refusal = collect(reply, MAX_REFUSAL_BYTES).await?;
-        if message::is_message(&refusal) {
+        let refusal = refusal(reply).await?;
+        if client_message::is_message(&refusal) {
             self.say(refusal).await;
         } else if !status.is_success() {
             tracing::warn!("the server refused a message: {}", refused(status, &refusal));
@@ -205,7 +186,7 @@ impl Bridge {
 
     /// Sends a request and hands on what comes back; whatever happens, the client is answered.
     async fn answer(self: &Rc<Self>, message: ClientMessage) {
-        let (told, failed) = match self.post(&message).await {
+        let (told, failed) = match self.server.post(&message).await {
             Ok(reply) => self.hand_on(&message, reply).await,
             Err(error) => (false, Some(format!("{}: {error}", self.gone()))),
         };
@@ -222,103 +203,68 @@ impl Bridge {
         }
     }
 
-    /// Posts a message in its session, which is made anew where the server has forgotten it.
-    async fn post(self: &Rc<Self>, message: &ClientMessage) -> Result<Reply, Failed> {
-        let mut again = false;
-        loop {
-            let mut headers = self.session.headers();
-            if let Some(modern) = &message.modern {
-                headers.clone_from(modern);
-            }
-            if matches!(message.kind, ClientMessageKind::Initialize(_)) {
-                headers.clear();
-            }
-            let used = headers.get(SESSION_ID).cloned();
-            let reply = self.send(Method::POST, headers, message.body.clone()).await?;
-            match used {
-                // The server certainly did nothing with it.
-                Some(stale) if reply.status() == StatusCode::NOT_FOUND && !again => {
-                    collect(reply, MAX_REFUSAL_BYTES).await?;
-                    self.remake(&stale).await?;
-                    again = true;
-                }
-                Some(_) | None => return Ok(reply),
-            }
-        }
-    }
-
-    /// One exchange; a server that is being restarted is waited for a little.
-    async fn send(
-        &self,
-        method: Method,
-        mut headers: HeaderMap,
-        body: Bytes,
-    ) -> Result<Reply, Failed> {
-        let accept = match method {
-            Method::GET => "text/event-stream",
-            _ => "application/json, text/event-stream",
-        };
-        headers.insert(ACCEPT, HeaderValue::from_static(accept));
-        if method == Method::POST {
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        }
-        let give_up = tokio::time::Instant::now() + RESTART_WAIT;
-        loop {
-            let sent = self.link.send(method.clone(), "/mcp", headers.clone(), body.clone()).await;
-            match sent {
-                Err(Failed::NotSent(_)) if tokio::time::Instant::now() < give_up => {
-                    tokio::time::sleep(RESTART_STEP).await;
-                }
-                sent => return sent,
-            }
-        }
-    }
-
     /// Hands on the messages of a reply. Whether the client has its answer, and what went wrong.
-    async fn hand_on(&self, message: &ClientMessage, mut reply: Reply) -> (bool, Option<String>) {
+    async fn hand_on(
+        &self,
+        message: &ClientMessage,
+        mut reply: HttpReply,
+    ) -> (bool, Option<String>) {
         let status = reply.status();
         if !status.is_success() {
-            return match collect(reply, MAX_REFUSAL_BYTES).await {
-                Ok(body) if message::is_message(&body) => {
+            return match refusal(reply).await {
+                Ok(body) if client_message::is_message(&body) => {
                     self.say(body).await;
                     (true, None)
                 }
                 Ok(body) => (false, Some(refused(status, &body))),
-                Err(error) => (false, Some(format!("{}: {error}", self.gone()))),
+                Err(error) => (false, Some(format!("{}: {}", self.gone(), error.cause()))),
             };
         }
         let opens = matches!(message.kind, ClientMessageKind::Initialize(_));
-        let id = reply.header(SESSION_ID).cloned();
-        let mut gathering = Gathering::of(&self.room, &reply);
-        let events = gathering.is_events();
+        let id = reply.headers().get(SESSION_ID).cloned();
+        let mut messages = self.server.messages(&reply);
+        let events = messages.is_events();
         let mut told = false;
         loop {
-            let line = match gathering.next(&mut reply).await {
-                Ok(Some(line)) => line,
+            let said = match messages.next(&mut reply).await {
+                Ok(Some(said)) => said,
                 Ok(None) => break,
                 Err(error) => return (told, Some(format!("{}: {error}", self.gone()))),
             };
             // A whole body is the answer; among events the answer is one of several messages.
-            told = told || !events || message::is_response(&line.joined());
+            told = told || !events || client_message::is_response(&said.joined());
             if opens && told {
-                let version = message::settled_version(&line.joined());
-                self.session.begin(message.body.clone(), id.clone(), version);
+                let version = client_message::settled_version(&said.joined());
+                self.server.begin(message.body.clone(), id.clone(), version);
             }
             // The client is gone when nobody takes it; there is no one to tell.
-            let _ = self.out.send(line).await;
+            let _ = self.out.send(said).await;
         }
         reply.finish();
-        let silent = || format!("mcpproxy at {} did not answer", self.link.authority);
+        let silent = || format!("mcpproxy at {} did not answer", self.server.authority());
         (told, (!told && !message.ids().is_empty()).then(silent))
+    }
+
+    /// Opens the server's own stream, in place of the one before.
+    fn open_stream(&self) {
+        self.stop_stream();
+        let follow = server_stream::follow(Rc::clone(&self.server), self.out.clone());
+        *self.stream.borrow_mut() = Some(tokio::task::spawn_local(follow).abort_handle());
+    }
+
+    fn stop_stream(&self) {
+        if let Some(task) = self.stream.borrow_mut().take() {
+            task.abort();
+        }
     }
 
     /// Writes a message of our own, or a short one of the server's.
     async fn say(&self, message: Bytes) {
-        let _ = self.out.send(Line::from(message)).await;
+        let _ = self.out.send(ServerMessage::from(message)).await;
     }
 
     fn gone(&self) -> String {
-        format!("mcpproxy at {} went away before it answered", self.link.authority)
+        format!("mcpproxy at {} went away before it answered", self.server.authority())
     }
 
     /// Lets the requests under way finish, then says goodbye.
@@ -341,41 +287,16 @@ impl Bridge {
                 self.say(jsonrpc::error(Some(&id), Code::Internal, CUT_OFF)).await;
             }
         }
-        self.farewell().await;
+        self.server.end().await;
     }
-}
-
-/// Reads a short body whole.
-async fn collect(mut reply: Reply, limit: usize) -> Result<Bytes, Failed> {
-    let mut body = Vec::new();
-    while let Some(data) = reply.next().await {
-        let data = data?;
-        if body.len() + data.len() > limit {
-            return Ok(Bytes::from(body));
-        }
-        body.extend_from_slice(&data);
-    }
-    reply.finish();
-    Ok(Bytes::from(body))
-}
-
-/// What a refusal says, in one line.
-fn refused(status: StatusCode, body: &[u8]) -> String {
-    #[derive(serde::Deserialize)]
-    struct ErrorBody {
-        error: String,
-    }
-    let said = serde_json::from_slice::<ErrorBody>(body).map(|envelope| envelope.error);
-    let said = said.unwrap_or_else(|_| String::from_utf8_lossy(body).trim().to_owned());
-    format!("mcpproxy answered HTTP {}: {said}{}", status.as_u16(), hint(status))
 }
 
 async fn write<W: AsyncWrite + Unpin>(
     mut output: W,
-    mut queue: mpsc::Receiver<Line>,
+    mut queue: mpsc::Receiver<ServerMessage>,
 ) -> std::io::Result<()> {
-    while let Some(line) = queue.recv().await {
-        for part in line.parts() {
+    while let Some(message) = queue.recv().await {
+        for part in message.parts() {
             output.write_all(part).await?;
         }
         output.write_all(b"\n").await?;

@@ -11,6 +11,7 @@ use super::Config;
 use super::problem::{Findings, KeyPath, Step};
 use super::reading::{read_quietly, unknown_key};
 use crate::catalog::ServerSettings;
+use crate::mcp::revisions::Revision;
 use crate::tool::Approval;
 use crate::upstream;
 
@@ -152,8 +153,11 @@ fn server(path: KeyPath, name: &str, block: Value, findings: &mut Findings<'_>) 
         }
     }
     if block.get("protocol").and_then(Value::as_str) == Some("sse") {
-        let problem = "the HTTP+SSE transport of 2024-11-05 is not spoken: the url is taken for \
-                       streamable HTTP, write \"http\" or \"streamable-http\"";
+        let problem = format!(
+            "the HTTP+SSE transport of {} is not spoken: the url is taken for streamable HTTP, \
+             write \"http\" or \"streamable-http\"",
+            Revision::November2024.name()
+        );
         findings.warn(&path.key("protocol"), problem);
     }
     let block = Value::Object(block);

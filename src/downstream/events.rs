@@ -18,12 +18,12 @@ use crate::downstream::body::Body;
 use crate::downstream::in_flight::{Taken, Watched};
 use crate::downstream::replay::{EventId, MAX_BYTES, Next, StreamKind};
 use crate::downstream::session::Session;
+use crate::mcp::headers;
+use crate::mcp::jsonrpc::{self, Code};
+use crate::mcp::revisions::Era;
 use crate::proxy::Worker;
 use crate::proxy::dispatch;
 use crate::proxy::reply::{Aborted, Piece};
-use crate::upstream::Era;
-use crate::wire::headers;
-use crate::wire::jsonrpc::{self, Code};
 use crate::wire::sse::Encoder;
 
 /// How often a stream without events shows that it is alive.

@@ -25,14 +25,14 @@ use crate::downstream::legacy::{self, SESSION_ID};
 use crate::downstream::modern;
 use crate::downstream::session::{Session, Sessions};
 use crate::downstream::source::Source;
+use crate::mcp::headers;
+use crate::mcp::jsonrpc::{self, Code};
+use crate::mcp::revisions::{Era, MODERN};
 use crate::output::AnswerMember;
 use crate::proxy::Worker;
 use crate::proxy::client::Endpoint;
-use crate::proxy::dispatch::{self, Channel, MODERN};
+use crate::proxy::dispatch::{self, Channel};
 use crate::proxy::reply::{Piece, RefusalKind};
-use crate::upstream::Era;
-use crate::wire::headers;
-use crate::wire::jsonrpc::{self, Code};
 use crate::wire::splice::Splice;
 
 /// Where MCP is spoken: our four tools, and every upstream tool under a name of its own.
@@ -266,7 +266,7 @@ pub(super) async fn reply(
 /// The status of an upstream's answer. What its client must declare first is refused as if it were
 /// our own to say (MCP 2026-07-28 §Error Codes); its other errors are between it and us.
 fn status_of(era: Era, member: AnswerMember, value: &Splice) -> StatusCode {
-    const MISSING_CAPABILITY: i64 = -32021;
+    const MISSING_CAPABILITY: i64 = Code::MissingCapability as i64;
     #[derive(serde::Deserialize)]
     struct Error {
         code: i64,

@@ -19,22 +19,19 @@ use crate::downstream::listen;
 use crate::downstream::replay::{EventId, StreamKind};
 use crate::downstream::session::{Opening, Session, Sessions, fresh_id};
 use crate::downstream::session_key::SessionKey;
+use crate::mcp::capabilities::ClientCapabilities;
+use crate::mcp::headers;
+use crate::mcp::jsonrpc::{self, Code};
+use crate::mcp::revisions::{Era, LEGACY, MODERN, NEWEST_LEGACY};
 use crate::proxy::Worker;
 use crate::proxy::client::Client;
-use crate::proxy::dispatch::{
-    self, Channel, Incoming, Initialize, MODERN, Peer, Reaction, Received, VERSIONS,
-};
+use crate::proxy::dispatch::{self, Channel, Incoming, Initialize, Peer, Reaction, Received};
 use crate::proxy::reply::{Aborted, Piece};
-use crate::upstream::{ClientCapabilities, Era};
-use crate::wire::headers;
-use crate::wire::jsonrpc::{self, Code};
 
 /// Carries the session's id.
 pub(super) const SESSION_ID: HeaderName = HeaderName::from_static(headers::SESSION_ID);
 /// Carries the id of the last event that the client saw.
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static(headers::LAST_EVENT_ID);
-/// The revision that has batches.
-pub(super) const BATCHES: &str = "2025-03-26";
 /// Messages of one batch.
 const MAX_BATCH: usize = 64;
 
@@ -46,7 +43,7 @@ pub(super) async fn post(post: &Post<'_>, body: Bytes) -> Response<Body> {
     let batch = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
     if batch
         && let Ok(session) = find(post)
-        && session.client.version == BATCHES
+        && session.client.revision().has_batches()
     {
         return many(post, &session, &body).await;
     }
@@ -112,8 +109,7 @@ fn refuse(code: StatusCode, id: Option<&[u8]>, text: &str) -> Response<Body> {
 
 /// A client that has not introduced itself.
 pub(super) fn anonymous_client(session_id: &str) -> Client {
-    let [newest, ..] = VERSIONS;
-    Client::new(session_id.into(), "", newest, Era::Legacy, ClientCapabilities::default())
+    Client::new(session_id.into(), "", NEWEST_LEGACY, Era::Legacy, ClientCapabilities::default())
 }
 
 fn initialize(post: &Post<'_>, received: Received) -> Response<Body> {
@@ -182,7 +178,7 @@ fn find(post: &Post<'_>) -> Result<Arc<Session>, NoSession> {
     let mut versions = head.headers.get_all(&PROTOCOL_VERSION).iter();
     match (versions.next().map(HeaderValue::as_bytes), versions.next()) {
         (None, _) => {}
-        (Some(version), None) if VERSIONS.iter().any(|known| known.as_bytes() == version) => {}
+        (Some(version), None) if LEGACY.iter().any(|known| known.as_bytes() == version) => {}
         (Some(_), _) => return Err((StatusCode::BAD_REQUEST, "Unsupported MCP-Protocol-Version")),
     }
     connection.belongs.set(true);

@@ -18,12 +18,14 @@ use crate::downstream::body::Body;
 use crate::downstream::events::{self, COMMENT, KEEP_ALIVE};
 use crate::downstream::replay::{EventId, Next, StreamKind};
 use crate::downstream::session::{Session, Sessions};
+use crate::mcp::jsonrpc;
+use crate::mcp::meta::SUBSCRIPTION_KEY;
+use crate::mcp::revisions::Revision;
 use crate::proxy::Worker;
 use crate::proxy::client::{Client, Endpoint};
 use crate::proxy::dispatch::{self, Filter, Peer};
 use crate::proxy::passthrough::watch::Watch;
 use crate::proxy::reply::Aborted;
-use crate::wire::jsonrpc;
 use crate::wire::sse::Encoder;
 
 /// Resources one `subscriptions/listen` may name.
@@ -96,13 +98,13 @@ pub(super) fn standing(
     });
     // An event without data gives the client the id to come back with; earlier revisions do not
     // know it (MCP 2025-11-25 §Listening).
-    let hello = match session.client.version {
-        "2025-11-25" if known.is_none() => {
-            let id = EventId { kind: StreamKind::Standing, stream, event: 0 };
-            let id = Encoder::id(&id.to_string());
-            [&id[..], b"data: \n\n"].concat().into()
-        }
-        _ => COMMENT,
+    let begins = known.is_none() && session.client.revision() == Revision::November2025;
+    let hello = if begins {
+        let id = EventId { kind: StreamKind::Standing, stream, event: 0 };
+        let id = Encoder::id(&id.to_string());
+        [&id[..], b"data: \n\n"].concat().into()
+    } else {
+        COMMENT
     };
     let state = Standing {
         worker: Rc::clone(worker),
@@ -308,7 +310,7 @@ impl Subscription {
     /// Which subscription it is about (MCP 2026-07-28 §Receiving Notifications).
     fn meta(&self) -> Value {
         let id: Value = serde_json::from_slice(&self.id).unwrap_or_default();
-        json!({"io.modelcontextprotocol/subscriptionId": id})
+        json!({ SUBSCRIPTION_KEY: id })
     }
 
     fn farewell(&self) -> Bytes {

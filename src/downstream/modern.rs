@@ -17,22 +17,20 @@ use crate::downstream::http::{PROTOCOL_VERSION, Post, json, plain, reply, status
 use crate::downstream::legacy;
 use crate::downstream::listen::{self, Subscription};
 use crate::json::members::string;
+use crate::mcp::capabilities::ClientCapabilities;
+use crate::mcp::headers::{self, Form, HeaderMismatch, METHOD, NAME};
+use crate::mcp::jsonrpc::{self, Code};
+use crate::mcp::meta::{CAPABILITIES_KEY, VERSION_KEY};
+use crate::mcp::revisions::{Era, LEGACY, MODERN};
 use crate::proxy::Worker;
-use crate::proxy::client::{Client, Declared, Endpoint, Level};
+use crate::proxy::client::{Client, Endpoint, Level};
 use crate::proxy::dispatch::{
-    self, Channel, ClientInfo, Incoming, MODERN, Peer, Reaction, Received, VERSIONS, supported,
+    self, Channel, ClientInfo, Incoming, Peer, Reaction, Received, supported,
 };
 use crate::proxy::params::ParamHeaders;
-use crate::upstream::Era;
-use crate::wire::headers::{self, Form, HeaderMismatch, METHOD, NAME};
-use crate::wire::jsonrpc::{self, Code};
 
 /// What a client says of itself is remembered up to this size.
 const MAX_KNOWN_BYTES: usize = 4096;
-
-/// What a request must say of its sender (MCP 2026-07-28 §Per-request protocol fields).
-const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
-const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
 
 /// A client that spoke before on a connection: what it said, and who that is.
 #[derive(Debug)]
@@ -120,9 +118,11 @@ impl<'a> Params<'a> {
             return Err(Refused::Version(version.into_owned()));
         }
         let declared = self.meta.capabilities.and_then(|raw| {
-            serde_json::from_str::<Declared>(raw.get()).ok().filter(|_| raw.get().starts_with('{'))
+            serde_json::from_str::<ClientCapabilities>(raw.get())
+                .ok()
+                .filter(|_| raw.get().starts_with('{'))
         });
-        let Declared(client_capabilities) = declared.ok_or_else(|| missing(CAPABILITIES_KEY))?;
+        let client_capabilities = declared.ok_or_else(|| missing(CAPABILITIES_KEY))?;
         let info =
             self.meta.info.and_then(|raw| serde_json::from_str::<ClientInfo>(raw.get()).ok());
         let name = info.map(|info| info.name).unwrap_or_default();
@@ -217,9 +217,8 @@ fn is_modern(post: &Post<'_>, received: &Received) -> bool {
         return false;
     }
     let version = post.head.headers.get(&PROTOCOL_VERSION);
-    let unknown = version.is_some_and(|version| {
-        !VERSIONS.iter().any(|known| known.as_bytes() == version.as_bytes())
-    });
+    let unknown = version
+        .is_some_and(|version| !LEGACY.iter().any(|known| known.as_bytes() == version.as_bytes()));
     let said = Params::read(received).is_ok_and(|params| params.meta.version.is_some());
     unknown || said || is_modern_method(method)
 }
@@ -298,7 +297,7 @@ fn admit(post: &Post<'_>, received: &Received) -> Result<Arc<Client>, Refused> {
             "",
             MODERN,
             Era::Modern,
-            crate::upstream::ClientCapabilities::default(),
+            ClientCapabilities::default(),
         )));
     }
     let params = Params::read(received)?;

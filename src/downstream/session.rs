@@ -369,7 +369,8 @@ impl Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::upstream::{ClientCapabilities, Era};
+    use crate::mcp::capabilities::ClientCapabilities;
+    use crate::mcp::revisions::Era;
 
     fn opening(n: u128) -> Opening {
         let id = fresh_id(n.to_be_bytes());

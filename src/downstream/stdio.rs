@@ -14,16 +14,17 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::downstream::in_flight::{InFlight, Owner, Taken, Watched};
-use crate::downstream::legacy::{BATCHES, anonymous_client};
+use crate::downstream::legacy::anonymous_client;
 use crate::downstream::lines::Lines;
 use crate::downstream::listen::{self, Subscription};
 use crate::downstream::modern;
+use crate::mcp::jsonrpc::{self, Code};
+use crate::mcp::message::Response;
+use crate::mcp::revisions::Era;
 use crate::proxy::Worker;
 use crate::proxy::client::{Client, Endpoint, Level};
 use crate::proxy::dispatch::{self, Channel, Incoming, Initialize, Peer, Reaction};
 use crate::proxy::reply::{Piece, Running};
-use crate::upstream::Era;
-use crate::wire::jsonrpc::{self, Code, Response};
 use crate::wire::lines::one_line;
 use crate::wire::splice::Splice;
 
@@ -99,7 +100,7 @@ struct Pipe {
 impl Pipe {
     async fn take_line(&mut self, line: Bytes) {
         if line.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[')
-            && self.client.version == BATCHES
+            && self.client.revision().has_batches()
         {
             return self.take_batch(&line).await;
         }

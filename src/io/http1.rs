@@ -13,6 +13,8 @@ use std::ops::ControlFlow;
 use bytes::{Buf, Bytes, BytesMut};
 use thiserror::Error;
 
+use crate::mcp::headers;
+
 /// Most bytes of a head.
 pub const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Most header lines of a head.
@@ -163,7 +165,9 @@ impl ResponseHead {
                 16 if is("content-encoding") => {
                     head.content_encoding = Some(bytes.slice_ref(line.value));
                 }
-                14 if is("mcp-session-id") => head.session_id = Some(bytes.slice_ref(line.value)),
+                14 if is(headers::SESSION_ID) => {
+                    head.session_id = Some(bytes.slice_ref(line.value))
+                }
                 16 if is("www-authenticate") => {
                     head.authenticate = Some(bytes.slice_ref(line.value));
                 }

@@ -15,6 +15,7 @@ use crate::activity::record::{Decision, Policy, Raw, Source, Status, Type, Verdi
 use crate::catalog::snapshot::compiling;
 use crate::intent::{self, CallArguments, Denial, Operation, Permit, Warning};
 use crate::io::clock;
+use crate::mcp::revisions::Era;
 use crate::output::{AnswerMember, Mode};
 use crate::proxy::call_record::{CallRecord, Rejection};
 use crate::proxy::client::Client;
@@ -25,7 +26,7 @@ use crate::proxy::relay::Relay;
 use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply};
 use crate::proxy::{Worker, log_routing, retrieve};
 use crate::tool::{OutputSchema, Tool, ToolName};
-use crate::upstream::{Answer, CallExtras, Era};
+use crate::upstream::{Answer, CallExtras};
 use crate::wire::splice::Splice;
 
 /// How long a call waits for a server's first set of tools after a start, within its time.

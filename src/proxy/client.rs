@@ -14,9 +14,9 @@ use bytes::Bytes;
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
+use crate::mcp::capabilities::ClientCapabilities;
+use crate::mcp::revisions::{Era, Revision};
 use crate::proxy::dropped_members::DroppedMembers;
-use crate::upstream::{ClientCapabilities, Era};
-use crate::wire::shapes::Revision;
 
 /// Requests one client may have open at once, over all its calls.
 pub const MAX_ASKED: usize = 64;
@@ -39,30 +39,6 @@ pub enum Endpoint {
     Search,
     /// `/mcp/all`: every upstream tool under a name of its own.
     All,
-}
-
-/// A client's declared capabilities, as far as they are of use here.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Declared(pub ClientCapabilities);
-
-impl<'de> Deserialize<'de> for Declared {
-    /// Reads `ClientCapabilities`: what is there is declared.
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        struct Members {
-            sampling: Option<Empty>,
-            elicitation: Option<Empty>,
-            roots: Option<Empty>,
-        }
-        #[derive(Deserialize)]
-        struct Empty {}
-        let Members { sampling, elicitation, roots } = Members::deserialize(deserializer)?;
-        Ok(Self(ClientCapabilities {
-            sampling: sampling.is_some(),
-            elicitation: elicitation.is_some(),
-            roots: roots.is_some(),
-        }))
-    }
 }
 
 /// Severity of a log message (RFC 5424), least first.
@@ -381,21 +357,6 @@ mod tests {
             assert!(client.wants(Level::Warning) && client.wants(Level::Error));
             assert!(!client.wants(Level::Notice));
         }
-    }
-
-    #[test]
-    fn capabilities_are_declared_by_being_there() {
-        let client_capabilities =
-            |json: &str| serde_json::from_str::<Declared>(json).ok().map(|it| it.0);
-        let all = ClientCapabilities { sampling: true, elicitation: true, roots: true };
-        let declared = r#"{"roots":{"listChanged":true},"sampling":{},"elicitation":{"url":{}}}"#;
-        assert_eq!(client_capabilities(declared), Some(all));
-        assert_eq!(
-            client_capabilities(r#"{"experimental":{}}"#),
-            Some(ClientCapabilities::default())
-        );
-        assert_eq!(client_capabilities("7"), None);
-        assert_eq!(client_capabilities(r#"{"roots":7}"#), None);
     }
 
     #[test]

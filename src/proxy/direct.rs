@@ -15,6 +15,7 @@ use crate::catalog::exposed;
 use crate::catalog::listing::{self, Start};
 use crate::catalog::snapshot::ToolSet;
 use crate::intent::{self, Operation, Permit, Requirement, Stated};
+use crate::mcp::jsonrpc::Code;
 use crate::output::AnswerMember;
 use crate::proxy::Worker;
 use crate::proxy::call::{self, Caller};
@@ -25,7 +26,6 @@ use crate::proxy::passthrough::list_cache::{FRESH_MS, LIST_WAIT};
 use crate::proxy::reply::{Aborted, Piece, RefusalKind, Reply, Running};
 use crate::tool::{Tool, ToolName};
 use crate::upstream::CallExtras;
-use crate::wire::jsonrpc::Code;
 
 /// `tool_variant` in the record of such a call.
 pub const VARIANT: &str = "direct";

@@ -15,23 +15,20 @@ use serde_json::{Value, json};
 use crate::activity::record::Source;
 use crate::intent::{NO_CALL_TOOL, Operation};
 use crate::json::tape::{self, TapeFault};
+use crate::mcp::capabilities::ClientCapabilities;
+use crate::mcp::jsonrpc::{self, Code};
+use crate::mcp::message::{Message, Request, Response};
+use crate::mcp::meta::SERVER_KEY;
+use crate::mcp::revisions::{Era, LEGACY, NEWEST_LEGACY};
+use crate::mcp::shapes::Left;
 use crate::output::AnswerMember;
 use crate::proxy::call::{self, Caller, Given};
-use crate::proxy::client::{Client, Declared, Endpoint, Level, Question};
+use crate::proxy::client::{Client, Endpoint, Level, Question};
 use crate::proxy::params::{self, CallParams, ParamHeaders};
 use crate::proxy::passthrough::{self, Forward, List};
 use crate::proxy::reply::{Refusal, RefusalKind, Running};
 use crate::proxy::retrieve::RETRIEVE_TOOLS;
-use crate::proxy::{Worker, builtin, direct, era};
-use crate::upstream::{ClientCapabilities, Era};
-use crate::wire::jsonrpc::{self, Code, Message, Request, Response};
-use crate::wire::shapes::Left;
-
-/// Protocol revisions served with `initialize`, newest first.
-pub const VERSIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
-
-/// The protocol revision served without sessions.
-pub const MODERN: &str = "2026-07-28";
+use crate::proxy::{Worker, builtin, direct};
 
 /// How long a client may keep a list of what is ours alone, in milliseconds.
 const OWN_LIST_TTL_MS: u64 = 300_000;
@@ -300,7 +297,7 @@ struct InitializeParams {
     #[serde(default)]
     client_info: ClientInfo,
     #[serde(default)]
-    capabilities: Declared,
+    capabilities: ClientCapabilities,
 }
 
 /// `clientInfo`, as far as it is of use.
@@ -319,9 +316,10 @@ fn initialize(worker: &Worker, peer: &Peer, id: &Bytes, params: &Bytes) -> React
         }
     };
     // A revision we do not serve is answered with the newest we do (MCP 2025-11-25 §Lifecycle).
-    let [newest, ..] = VERSIONS;
-    let version =
-        VERSIONS.into_iter().find(|known| **known == params.protocol_version).unwrap_or(newest);
+    let version = LEGACY
+        .into_iter()
+        .find(|known| **known == params.protocol_version)
+        .unwrap_or(NEWEST_LEGACY);
     let result = json!({
         "protocolVersion": version,
         "capabilities": capabilities(worker, peer),
@@ -331,7 +329,7 @@ fn initialize(worker: &Worker, peer: &Peer, id: &Bytes, params: &Bytes) -> React
     Reaction::Initialize(Initialize {
         version,
         client_name: params.client_info.name,
-        client_capabilities: params.capabilities.0,
+        client_capabilities: params.capabilities,
         answer: jsonrpc::response(id, result.to_string().as_bytes()),
     })
 }
@@ -350,7 +348,7 @@ fn discover(worker: &Worker, peer: &Peer, id: &Bytes) -> Reaction {
 /// The revisions that a client is told of, newest first.
 #[must_use]
 pub fn supported(worker: &Worker) -> Vec<&'static str> {
-    era::revisions(worker.proxy.offered_era)
+    worker.proxy.offered_era.revisions()
 }
 
 /// What there is to be had, for `initialize` and `server/discover`.
@@ -433,7 +431,7 @@ pub fn own_members(era: Era, caching: Caching) -> String {
         Caching::No => String::new(),
         Caching::Milliseconds(ttl) => format!(r#""ttlMs":{ttl},"cacheScope":"private","#),
     };
-    let meta = format!(r#""_meta":{{"io.modelcontextprotocol/serverInfo":{by}}}"#);
+    let meta = format!(r#""_meta":{{"{SERVER_KEY}":{by}}}"#);
     format!(r#""resultType":"complete",{kept}{meta}"#)
 }
 

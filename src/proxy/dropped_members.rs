@@ -6,8 +6,8 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
+use crate::mcp::shapes::{Left, MemberRefused};
 use crate::proxy::client::Client;
-use crate::wire::shapes::{Left, MemberRefused};
 
 /// Most pairs of a sender and a member that are warned of: in one session, and outside of all.
 pub const MAX_TOLD: usize = 1024;
@@ -64,7 +64,8 @@ impl DroppedMembers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::upstream::{ClientCapabilities, Era};
+    use crate::mcp::capabilities::ClientCapabilities;
+    use crate::mcp::revisions::Era;
 
     #[test]
     fn each_is_told_once_and_the_table_is_bounded() {

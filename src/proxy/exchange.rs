@@ -16,6 +16,7 @@ use crate::activity::Durability;
 use crate::activity::record::{self, Decision, Status};
 use crate::intent::Permit;
 use crate::io::clock;
+use crate::mcp::revisions::Era;
 use crate::output::{
     AnswerFault, AnswerMember, Failure, Finding, InspectedMessage, Inspector, Mode, Policy,
     Required, Treatment,
@@ -29,7 +30,7 @@ use crate::proxy::{Worker, dispatch, memory_budget};
 use crate::schema::compile::Schema;
 use crate::schema::judge::Verdict;
 use crate::tool::{OutputSchema, ToolName};
-use crate::upstream::{Answer, AnswerPart, CallError, Era};
+use crate::upstream::{Answer, AnswerPart, CallError};
 use crate::wire::splice::Splice;
 
 /// Bytes gathered before a streamed answer goes on although more is at hand.

@@ -12,11 +12,13 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use serde::Deserialize;
 
+use crate::mcp::capabilities::ClientCapabilities;
+use crate::mcp::revisions::Era;
 use crate::proxy::client::{Active, Client, Level};
 use crate::proxy::dropped_members::DroppedMembers;
 use crate::proxy::relay;
 use crate::upstream::supervisor::Supervisor;
-use crate::upstream::{ClientCapabilities, Era, Told, Upstream};
+use crate::upstream::{Told, Upstream};
 
 /// How long after its last call a client may still be meant.
 pub const PRESENT: Duration = Duration::from_secs(60);

@@ -8,12 +8,14 @@ use bytes::Bytes;
 use thiserror::Error;
 
 use crate::json::members::{members, string};
+use crate::mcp::capabilities::ClientCapabilities;
+use crate::mcp::headers::{self, HeaderMismatch, PARAM_PREFIX};
+use crate::mcp::message::Response;
+use crate::mcp::revisions::Revision;
+use crate::mcp::shapes::{self, Found, Left, MemberRefused};
 use crate::proxy::client::Client;
 use crate::tool::parameter_headers::ParameterHeaders;
-use crate::upstream::{CallExtras, ClientCapabilities};
-use crate::wire::headers::{self, HeaderMismatch, PARAM_PREFIX};
-use crate::wire::jsonrpc::Response;
-use crate::wire::shapes::{self, Found, Left, MemberRefused, Revision};
+use crate::upstream::CallExtras;
 
 /// `params` of `tools/call`.
 #[derive(Clone, Debug)]

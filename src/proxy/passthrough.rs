@@ -25,6 +25,9 @@ use crate::activity::record::{Raw, Status, Type};
 use crate::catalog::exposed;
 use crate::catalog::listing::{self, Start};
 use crate::io::clock;
+use crate::mcp::capabilities::{ClientCapabilities, ServerCapabilities};
+use crate::mcp::jsonrpc::Code;
+use crate::mcp::revisions::{Era, Revision};
 use crate::output::{AnswerMember, Required};
 use crate::proxy::Worker;
 use crate::proxy::call::Caller;
@@ -36,11 +39,7 @@ use crate::proxy::params::progress_token;
 use crate::proxy::relay::Relay;
 use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply, Running};
 use crate::tool::ToolName;
-use crate::upstream::{
-    Answer, ClientCapabilities, Era, OutgoingRequest, ServerCapabilities, Upstream,
-};
-use crate::wire::jsonrpc::Code;
-use crate::wire::shapes::Revision;
+use crate::upstream::{Answer, OutgoingRequest, Upstream};
 use crate::wire::splice::Splice;
 
 pub use crate::catalog::offered::List;

@@ -12,13 +12,13 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::mcp::jsonrpc::{Code, Envelope};
+use crate::mcp::revisions::{Era, Revision};
+use crate::mcp::shapes::{self, Edit, Left};
 use crate::proxy::client::{Client, Level, Question};
 use crate::proxy::dispatch::Channel;
 use crate::proxy::dropped_members::DroppedMembers;
 use crate::proxy::reply::Piece;
-use crate::upstream::Era;
-use crate::wire::jsonrpc::{Code, Envelope};
-use crate::wire::shapes::{self, Edit, Left, Revision};
 
 /// Where what comes before an answer goes.
 pub(super) struct Relay {
@@ -269,7 +269,7 @@ fn notification(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::upstream::ClientCapabilities;
+    use crate::mcp::capabilities::ClientCapabilities;
 
     const ALL: ClientCapabilities =
         ClientCapabilities { sampling: true, elicitation: true, roots: true };

@@ -2,7 +2,7 @@
 //! Parameters): which they are, and what a call says in them.
 //!
 //! Owns the rules for the annotation `x-mcp-header` of an input schema, read once when a tool is
-//! discovered. [`crate::wire::headers`] encodes and compares the values; sending and checking the
+//! discovered. [`crate::mcp::headers`] encodes and compares the values; sending and checking the
 //! headers is left to the callers.
 
 use std::borrow::Cow;
@@ -13,8 +13,8 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 
 use crate::json::members::{members, string};
+use crate::mcp::headers::{Form, PARAM_PREFIX, decimal};
 use crate::schema::SUBSCHEMA_KEYWORDS;
-use crate::wire::headers::{Form, PARAM_PREFIX, decimal};
 
 const ANNOTATION: &str = "x-mcp-header";
 

@@ -12,18 +12,20 @@ use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::answer::{Answer, AnswerSource, Cancel, DualStreamCall, HttpSource, SendState};
-use super::capabilities::{CallExtras, ClientCapabilities, Era, OutgoingRequest};
 use super::carrier::{Carrier, LiveConnection};
 use super::control::Control;
 use super::error::{CallError, Cause, Sent};
 use super::handle::Upstream;
 use super::http::{self, Limits, Pool};
 use super::notification_router;
+use super::outgoing::{CallExtras, OutgoingRequest};
 use super::request::{Fields, Params};
 use super::request_ids;
 use super::stdio;
 use crate::intent::Permit;
 use crate::io::deadline::Allowance;
+use crate::mcp::capabilities::ClientCapabilities;
+use crate::mcp::revisions::Era;
 
 /// Longest wait for the head of an answer that is heard: beyond every other limit.
 const HEAD_LIMIT: Duration = Duration::from_secs(24 * 3600);

@@ -7,7 +7,6 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::answer::AnswerPart;
-use super::capabilities::Era;
 use super::error::Cause;
 use super::http::{self, Session};
 use super::notification_router::NotificationRouter;
@@ -15,6 +14,7 @@ use super::request::Params;
 use super::request_ids;
 use super::stdio::{self, ChildLink};
 use crate::io::deadline::Allowance;
+use crate::mcp::revisions::Era;
 use crate::wire::lines;
 
 /// A connection that calls may use.

@@ -13,7 +13,6 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio_rustls::TlsConnector;
 
-use super::capabilities::Era;
 use super::carrier::Carrier;
 use super::config::Target;
 use super::endpoint::{Endpoint, tls_connector};
@@ -28,6 +27,7 @@ use super::probe::{Probed, Start};
 use super::process::{self, LastWords, Process};
 use super::reaper::Reaper;
 use super::stdio::{self, ChildLink, LIFECYCLE_MESSAGES};
+use crate::mcp::revisions::Era;
 
 /// Time the lifecycle has to say goodbye.
 pub(super) const GOODBYE_LIMIT: Duration = Duration::from_secs(3);

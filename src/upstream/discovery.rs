@@ -14,6 +14,7 @@ use super::lifecycle::Greeting;
 use super::peer::Peer;
 use super::request::Params;
 use crate::catalog::discovered::DiscoveredTool;
+use crate::mcp::jsonrpc::Code;
 
 /// Most pages of a list of tools.
 const MAX_PAGES: usize = 1000;
@@ -45,9 +46,6 @@ struct RpcError {
     #[serde(default)]
     message: String,
 }
-
-/// JSON-RPC: no such method.
-const METHOD_NOT_FOUND: i64 = -32601;
 
 /// Whether headers repeat parts of a request to a server: what its tools say of them counts there,
 /// and nowhere else (MCP 2026-07-28 §Schema Extension).
@@ -95,7 +93,7 @@ where
         let list = match (page.result, page.error) {
             (Some(list), _) => list,
             (None, Some(error))
-                if error.code == METHOD_NOT_FOUND || !greeting.about.offers.tools =>
+                if error.code == Code::MethodNotFound as i64 || !greeting.about.offers.tools =>
             {
                 return Ok(Vec::new());
             }
@@ -158,10 +156,10 @@ fn tool_name(peer: &Peer, raw: &RawValue) -> Arc<str> {
 mod tests {
     use parking_lot::Mutex;
 
-    use super::super::capabilities::ServerCapabilities;
     use super::super::request::Fields;
     use super::super::status::About;
     use super::*;
+    use crate::mcp::capabilities::ServerCapabilities;
 
     /// Discovers from given pages; returns names or the error, and the params that were asked.
     async fn discovered(pages: &[&str]) -> (Result<Vec<String>, String>, Vec<String>) {

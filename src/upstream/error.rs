@@ -7,6 +7,11 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::mcp::revisions::Revision;
+
+/// The revision whose HTTP transport is not spoken.
+const FIRST: &str = Revision::November2024.name();
+
 /// Whether any byte of the request may have reached the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sent {
@@ -162,7 +167,7 @@ pub enum Cause {
     },
     /// The server speaks the first HTTP transport alone.
     #[error(
-        "the server speaks only the HTTP+SSE transport of 2024-11-05, which is not supported: use \
+        "the server speaks only the HTTP+SSE transport of {FIRST}, which is not supported: use \
          the URL of its streamable HTTP endpoint (often /mcp instead of /sse), update the server, \
          or start it as a command over stdio"
     )]

@@ -12,15 +12,17 @@ use serde::de::IgnoredAny;
 use tokio::sync::{Semaphore, broadcast, mpsc, watch};
 
 use super::backoff::Wishes;
-use super::capabilities::{Changes, Era, ServerCapabilities, Told};
 use super::carrier::LiveConnection;
 use super::control::Control;
 use super::error::Undelivered;
 use super::notification_router::ServerEvents;
+use super::notification_router::{Changes, Told};
 use super::peer::Peer;
 use super::state::StateCell;
 use super::status::{ServerState, Transport};
 use super::subscriptions::Subscriptions;
+use crate::mcp::capabilities::ServerCapabilities;
+use crate::mcp::revisions::Era;
 
 /// Longest wait of a client's answer for its way to the server that asked.
 pub const RESPOND_WAIT: Duration = Duration::from_secs(5);

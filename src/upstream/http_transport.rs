@@ -19,17 +19,17 @@ use rmcp::transport::Transport;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::capabilities::Told;
 use super::error::Cause;
 use super::http::{self, HttpExchange, Limits, Session};
 use super::inbound::{self, Destination};
 use super::lifecycle::{Unsent, decode, encode};
+use super::notification_router::Told;
 use super::notification_router::{NotificationRouter, ServerEvents};
 use super::peer::Peer;
 use super::probe;
-use super::request::MODERN_VERSION;
 use super::sse_only;
 use super::stdio::LIFECYCLE_MESSAGES;
+use crate::mcp::revisions::MODERN;
 
 /// Most bytes of one message for the lifecycle.
 const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
@@ -99,7 +99,7 @@ impl Shared {
 
     /// The server is modern: every message names the revision.
     pub(super) fn set_modern(&self) {
-        self.session.lock().negotiated(MODERN_VERSION);
+        self.session.lock().negotiated(MODERN);
     }
 
     /// Tells the supervisor that the server cannot be reached any more.
@@ -166,7 +166,7 @@ impl Shared {
         );
         let lines: &[u8] = match probe {
             Some(_) => {
-                session.negotiated(MODERN_VERSION);
+                session.negotiated(MODERN);
                 b"mcp-method: server/discover\r\n"
             }
             None => b"",

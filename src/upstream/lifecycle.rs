@@ -20,12 +20,13 @@ use rmcp::transport::Transport;
 use rmcp::{ClientHandler, RoleClient as Role};
 use tokio::sync::mpsc;
 
-use super::capabilities::{Era, ServerCapabilities};
 use super::error::{Cause, Human};
 use super::peer::Peer;
 use super::probe::Start;
 use super::status::About;
 use super::stdio::ChildLink;
+use crate::mcp::capabilities::ServerCapabilities;
+use crate::mcp::revisions::Era;
 
 /// A running lifecycle.
 pub(super) type Service = RunningService<RoleClient, Handler>;

@@ -11,7 +11,6 @@ use serde::de::IgnoredAny;
 use serde_json::json;
 
 use super::answer::AnswerPart;
-use super::capabilities::{Era, ServerCapabilities};
 use super::error::Cause;
 use super::handle::Upstream;
 use super::http::{self, Limits};
@@ -22,6 +21,8 @@ use super::request_ids;
 use super::stdio::{self, ChildLink};
 use super::subscriptions::{Followed, WantedResources};
 use crate::io::deadline::Allowance;
+use crate::mcp::capabilities::ServerCapabilities;
+use crate::mcp::revisions::Era;
 
 /// First wait before a stream that ended is opened again, and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));

@@ -12,13 +12,33 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, broadcast, mpsc, watch};
 
-use super::capabilities::{Changes, ClientCapabilities, Told};
 use super::inbound::{self, ChangedList, Destination};
+use crate::mcp::capabilities::ClientCapabilities;
 
 /// Messages that wait for a call beside its own stream.
 pub(super) const HEARD_MESSAGES: usize = 32;
 /// Changed resources that wait for a slow follower; it learns that it missed some.
 const UPDATES: usize = 256;
+
+/// How often a server's lists have changed, as far as it tells. Of tools the catalog tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// `notifications/resources/list_changed`, and each new connection.
+    pub resources: u64,
+    /// `notifications/prompts/list_changed`, and each new connection.
+    pub prompts: u64,
+}
+
+/// What became of a log message that names no call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// Whoever it is for has it, or does not want it.
+    Already,
+    /// One client alone uses the server: the call in flight can tell it, if there is but one.
+    ByItsCall,
+    /// It could be about several clients, or about none.
+    Nobody,
+}
 
 type Reader = Box<dyn Fn(&Bytes) -> Told + Send + Sync>;
 

@@ -20,7 +20,7 @@ use rmcp::transport::Transport;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::capabilities::Era;
+use crate::mcp::revisions::Era;
 
 /// Longest wait for the answer to the probe: most servers, also those that an installer fetches
 /// first, have started by then. One that is slower loses nothing: its late answer is understood,

@@ -8,35 +8,21 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::capabilities::{ClientCapabilities, Era};
 use super::pending;
 use crate::json::members::{Member, members};
+use crate::mcp::capabilities::ClientCapabilities;
+use crate::mcp::headers;
+use crate::mcp::meta::{
+    CAPABILITIES_KEY, CLIENT_KEY, EVERYTHING, LOG_LEVEL_KEY, NO_CAPABILITIES, OURS, PROGRESS_KEY,
+    VERSION_KEY,
+};
+use crate::mcp::revisions::Era;
 use crate::tool::parameter_headers::ParameterHeaders;
-use crate::wire::headers;
 use crate::wire::lines::one_line;
-
-/// The modern revision that we speak.
-pub(super) const MODERN_VERSION: &str = "2026-07-28";
 
 /// Arguments up to this size are copied into one buffer with the envelope: one write of one slice
 /// costs less than three slices do.
 const COPY_BYTES: usize = 4096;
-
-const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
-const CLIENT_KEY: &str = "io.modelcontextprotocol/clientInfo";
-const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
-const LOG_LEVEL_KEY: &str = "io.modelcontextprotocol/logLevel";
-const PROGRESS_KEY: &str = "progressToken";
-
-/// What each request to a modern server says of us (MCP 2026-07-28 §General fields).
-const OURS: &str = concat!(
-    r#""io.modelcontextprotocol/protocolVersion":"2026-07-28","#,
-    r#""io.modelcontextprotocol/clientInfo":{"name":"mcpproxy","version":""#,
-    env!("CARGO_PKG_VERSION"),
-    r#""}"#
-);
-/// What can be asked of us where no client stands behind a request, or one that cannot be asked.
-const NO_CAPABILITIES: &str = r#","io.modelcontextprotocol/clientCapabilities":{}"#;
 
 /// A request, but for its id.
 #[derive(Debug)]
@@ -64,9 +50,6 @@ pub enum Fields {
     /// A raw object without `_meta`.
     Object(Bytes),
 }
-
-/// What our own requests say to a modern server, so that it hides nothing from its lists.
-const EVERYTHING: &[u8] = br#"{"io.modelcontextprotocol/clientCapabilities":{"sampling":{},"elicitation":{},"roots":{}}}"#;
 
 impl Params {
     /// A request of our own.
@@ -268,6 +251,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::mcp::revisions::MODERN;
 
     fn text(slices: &[Bytes; 3]) -> String {
         String::from_utf8(slices.concat()).unwrap()
@@ -338,7 +322,7 @@ mod tests {
             assert_eq!(
                 modern["params"]["_meta"],
                 json!({
-                    VERSION_KEY: MODERN_VERSION,
+                    VERSION_KEY: MODERN,
                     CLIENT_KEY: {"name": "mcpproxy", "version": env!("CARGO_PKG_VERSION")},
                     CAPABILITIES_KEY: capabilities,
                 })
@@ -364,7 +348,7 @@ mod tests {
         });
         assert_eq!(legacy["params"]["_meta"], rest);
         let mut expected = rest;
-        expected[VERSION_KEY] = MODERN_VERSION.into();
+        expected[VERSION_KEY] = MODERN.into();
         expected[CLIENT_KEY] = json!({"name": "mcpproxy", "version": env!("CARGO_PKG_VERSION")});
         expected[CAPABILITIES_KEY] = json!({"elicitation": {}});
         expected[LOG_LEVEL_KEY] = "debug".into();
@@ -378,7 +362,7 @@ mod tests {
             params.meta = Some(Bytes::from(meta));
             let [legacy, modern] = both(&params);
             assert_eq!(legacy["params"].get("_meta"), None, "{meta}");
-            assert_eq!(modern["params"]["_meta"][VERSION_KEY], MODERN_VERSION, "{meta}");
+            assert_eq!(modern["params"]["_meta"][VERSION_KEY], MODERN, "{meta}");
         }
     }
 

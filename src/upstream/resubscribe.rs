@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::capabilities::Era;
 use super::handle::Upstream;
 use super::request::Params;
+use crate::mcp::revisions::Era;
 
 /// Most bytes of a server's answer, in which nothing is.
 const MAX_BYTES: usize = 64 * 1024;

@@ -15,7 +15,6 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
 use super::backoff::{Backoff, Ended, STABLE};
-use super::capabilities::Era;
 use super::carrier::{Carrier, LiveConnection};
 use super::config::{Config, Target};
 use super::connect::{ConnectFailure, ConnectOptions, GOODBYE_LIMIT, ServerConnection, establish};
@@ -33,6 +32,7 @@ use super::resubscribe;
 use super::state::{Discovered, Forbidden, UpstreamState};
 use super::status::Event;
 use crate::catalog::snapshot::{Catalog, Change};
+use crate::mcp::revisions::Era;
 
 /// Cancellations over HTTP that are being sent at a time; more are lost.
 const CANCELLING: usize = 16;

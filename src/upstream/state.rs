@@ -415,10 +415,10 @@ impl StateCell {
 mod tests {
     use std::time::Duration;
 
-    use super::super::capabilities::Era;
     use super::super::carrier::Carrier;
     use super::super::stdio::ChildLink;
     use super::*;
+    use crate::mcp::revisions::Era;
 
     fn live(generation: u64) -> Arc<LiveConnection> {
         let (link, _queue) = ChildLink::new(Arc::default(), Arc::default());

@@ -5,8 +5,9 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::capabilities::{Era, ServerCapabilities};
 use crate::catalog::snapshot::Change;
+use crate::mcp::capabilities::ServerCapabilities;
+use crate::mcp::revisions::Era;
 
 /// How a server is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, utoipa::ToSchema)]

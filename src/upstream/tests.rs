@@ -26,8 +26,8 @@ use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 
 use super::Config;
-use super::capabilities::{CallExtras, ClientCapabilities, Era, OutgoingRequest};
 use super::http::Pool;
+use super::outgoing::{CallExtras, OutgoingRequest};
 use super::reaper::Reaper;
 use super::supervisor::{
     Answer, AnswerPart, CallError, Event, ServerState, Status, Supervisor, Upstream,
@@ -35,6 +35,8 @@ use super::supervisor::{
 use crate::catalog::settings::Settings;
 use crate::catalog::snapshot::Catalog;
 use crate::intent::{self, Operation, Permit, Stated};
+use crate::mcp::capabilities::ClientCapabilities;
+use crate::mcp::revisions::Era;
 use crate::secrets::Secrets;
 use crate::tool::ToolName;
 

@@ -55,7 +55,7 @@ fn reads_and_changes_nothing(folder: &Path) {
     let before = tree(&data);
     let run = |args: &[&str]| {
         let output = Output::of(&mut reading(folder, temporary.path(), args));
-        assert_eq!(output.code, Some(0), "{args:?}: {}", output.stderr);
+        assert_eq!((output.code, &*output.stderr), (Some(0), ""), "{args:?}");
         let after = tree(&data);
         let names: Vec<_> = before.keys().collect();
         assert_eq!(after.keys().collect::<Vec<_>>(), names, "{args:?}");

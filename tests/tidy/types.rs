@@ -9,20 +9,20 @@ use super::{code, first_word, walk};
 const TWICE: &[(&str, &str)] = &[
     (
         "a part's own, said with its module: `activity::Config`, `intent::Settings`",
-        "Config Engine Failure Level Reason Settings Shape",
+        "Config Engine Level Reason Settings",
     ),
     (
         "twins, the same of two framings, transports or faces, each said with its module",
-        "Decoder Endpoint Error Exchange Form Item Known Line Lines Reply Server Session Shared Unreadable Upstream",
+        "Decoder Endpoint Exchange Form Item Known Line Lines Reply Server Session Shared Unreadable",
     ),
-    ("a command as it is typed, beside what it asks for", "Activity Command Filters"),
+    ("a command of ours as it is typed, beside one that a text quotes", "Command"),
     (
         "one thing at two stages: as written and as read, as kept and as shown",
         "Body Document Filter Member Members Page Pattern Target Text View",
     ),
     (
         "small words of one file each, used there and by its parent",
-        "Asked Found Next Opened Peer Start Step",
+        "Found Next Opened Peer Start Step",
     ),
 ];
 

@@ -3,7 +3,7 @@
 use clap::Subcommand;
 
 #[derive(Debug, Subcommand)]
-pub(in crate::cli) enum Upstream {
+pub(in crate::cli) enum UpstreamCommand {
     /// Each server's state, number of tools, and what is wrong with it
     #[command(after_help = "\
 Examples:
@@ -27,7 +27,7 @@ proxy; a running proxy takes them up by itself.")]
         #[arg(long)]
         open: bool,
         /// Give up after this long
-        #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = crate::cli::parse::timeout)]
+        #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = crate::cli::value_parsers::timeout)]
         timeout: std::time::Duration,
     },
     /// Forget the tokens of a login

@@ -11,7 +11,8 @@ use thiserror::Error;
 use super::Forward;
 use crate::catalog::exposed;
 use crate::json::members::{Member, members, string};
-use crate::wire::shapes::{self, Left, MemberRefused, Revision, Shape};
+use crate::mcp::revisions::Revision;
+use crate::mcp::shapes::{self, Left, MemberRefused, Shape};
 
 /// The hop's own member of every params object.
 const META: &str = "_meta";

@@ -18,9 +18,11 @@ use super::subscribers::Subscribers;
 use crate::catalog::exposed;
 use crate::catalog::listing::{Listed, PAGE_ELEMENTS, Start};
 use crate::catalog::offered::{List, Page};
+use crate::mcp::capabilities::ClientCapabilities;
+use crate::mcp::jsonrpc::Code;
 use crate::output::{AnswerMember, InspectedMessage, Inspector, Policy, Treatment};
 use crate::proxy::Worker;
-use crate::upstream::{Answer, AnswerPart, ClientCapabilities, OutgoingRequest, Upstream};
+use crate::upstream::{Answer, AnswerPart, OutgoingRequest, Upstream};
 
 /// How long a list that was read is good for, in milliseconds.
 pub const FRESH_MS: u64 = 60_000;
@@ -44,9 +46,6 @@ const MAX_LIST_BYTES: usize = 32 * 1024 * 1024;
 const MAX_CURSOR_BYTES: usize = 64 * 1024;
 /// Malformed elements of one list that are told one by one.
 const MAX_TOLD: usize = 10;
-
-/// JSON-RPC: no such method.
-const METHOD_NOT_FOUND: i64 = -32601;
 
 /// What was read of every server.
 #[derive(Debug, Default)]
@@ -345,5 +344,6 @@ fn is_unknown(error: &[u8]) -> bool {
     struct RpcError {
         code: i64,
     }
-    serde_json::from_slice::<RpcError>(error).is_ok_and(|error| error.code == METHOD_NOT_FOUND)
+    serde_json::from_slice::<RpcError>(error)
+        .is_ok_and(|error| error.code == Code::MethodNotFound as i64)
 }

@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use crate::catalog::exposed;
+use crate::mcp::capabilities::ClientCapabilities;
+use crate::mcp::revisions::Era;
 use crate::proxy::Proxy;
 use crate::proxy::client::Client;
-use crate::upstream::{ClientCapabilities, Era};
 
 /// The resources of one subscription; none of them is wanted any more when this is dropped.
 #[derive(Debug)]

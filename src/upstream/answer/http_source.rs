@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::part::AnswerPart;
 use crate::io::deadline::Allowance;
-use crate::upstream::capabilities::Era;
+use crate::mcp::revisions::Era;
 use crate::upstream::carrier::Carrier;
 use crate::upstream::control::Control;
 use crate::upstream::error::{Cause, Sent};

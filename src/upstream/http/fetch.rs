@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::exchange::{BodyEvent, HttpExchange, Limits};
 use super::send::{fresh, send};
 use super::session::Session;
-use crate::upstream::capabilities::Era;
+use crate::mcp::revisions::Era;
 use crate::upstream::error::Cause;
 use crate::upstream::request::Params;
 

@@ -13,13 +13,14 @@ use http::header::{
 };
 
 use crate::io::http1::ResponseHead;
+use crate::mcp::headers;
+use crate::mcp::revisions::MODERN;
 use crate::upstream::connection::HttpRequest;
 use crate::upstream::endpoint::Endpoint;
 use crate::upstream::error::Cause;
 use crate::upstream::oauth::{Challenge, Challenges};
 use crate::upstream::peer::Peer;
-use crate::upstream::request::{MODERN_VERSION, Slices};
-use crate::wire::headers;
+use crate::upstream::request::Slices;
 
 const SESSION_ID: HeaderName = HeaderName::from_static(headers::SESSION_ID);
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static(headers::PROTOCOL_VERSION);
@@ -131,8 +132,7 @@ impl Session {
 
     /// What the server is expected to know of us.
     pub(in crate::upstream) fn standing(&self) -> SessionKind {
-        let modern =
-            self.headers.get(PROTOCOL_VERSION).is_some_and(|version| version == MODERN_VERSION);
+        let modern = self.headers.get(PROTOCOL_VERSION).is_some_and(|version| version == MODERN);
         match (self.has_id(), modern) {
             (_, true) => SessionKind::Modern,
             (true, false) => SessionKind::Session,

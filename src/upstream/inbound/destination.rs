@@ -10,9 +10,9 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::upstream::capabilities::ClientCapabilities;
+use crate::mcp::capabilities::ClientCapabilities;
+use crate::mcp::jsonrpc::{self, Code, Envelope};
 use crate::upstream::pending;
-use crate::wire::jsonrpc::{self, Code, Envelope};
 
 /// Longest id of a server's request, in bytes as written.
 const MAX_ID_BYTES: usize = 1024;

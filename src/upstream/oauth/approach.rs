@@ -12,12 +12,10 @@ use serde_json::json;
 use url::Url;
 
 use super::client::LoginClient;
-use crate::upstream::capabilities::Era;
-use crate::upstream::request::{MODERN_VERSION, Params};
-use crate::wire::headers;
+use crate::mcp::headers;
+use crate::mcp::revisions::{Era, MODERN, NEWEST_LEGACY};
+use crate::upstream::request::Params;
 
-/// The legacy revision that is offered.
-const LEGACY_VERSION: &str = "2025-11-25";
 const LIST: &str = "tools/list";
 const READY: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
@@ -39,7 +37,7 @@ pub(super) async fn approach(
 ) -> Result<Answered, String> {
     let approach = Approach { client, url, headers };
     let us = json!({"name": env!("CARGO_PKG_NAME"), "version": env!("CARGO_PKG_VERSION")});
-    let params = json!({"protocolVersion": LEGACY_VERSION, "capabilities": {}, "clientInfo": us});
+    let params = json!({"protocolVersion": NEWEST_LEGACY, "capabilities": {}, "clientInfo": us});
     let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params});
     let first = approach.post(hello.to_string().into_bytes(), &[]).await?;
     let status = first.status;
@@ -81,7 +79,7 @@ impl Approach<'_> {
                 return found;
             }
         }
-        let modern = [(headers::PROTOCOL_VERSION, MODERN_VERSION), (headers::METHOD, LIST)];
+        let modern = [(headers::PROTOCOL_VERSION, MODERN), (headers::METHOD, LIST)];
         asked(list(Era::Modern), &modern).await
     }
 

@@ -11,7 +11,7 @@ use tokio::sync::mpsc::error::TrySendError;
 
 use super::queue::{CallPiece, Spill};
 use crate::io::deadline::Allowance;
-use crate::upstream::capabilities::ClientCapabilities;
+use crate::mcp::capabilities::ClientCapabilities;
 use crate::upstream::error::Cause;
 use crate::upstream::notification_router::ServerEvents;
 use crate::upstream::peer::Peer;

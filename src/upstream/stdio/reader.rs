@@ -14,9 +14,10 @@ use tokio::sync::mpsc;
 use super::backpressure::{self, Handed};
 use super::link::{ChildLink, Line};
 use super::queue::{CallPiece, has_room};
-use crate::upstream::capabilities::{ClientCapabilities, Told};
+use crate::mcp::capabilities::ClientCapabilities;
 use crate::upstream::error::Cause;
 use crate::upstream::inbound::{self, Destination, MessageRoute, ResponseMatcher};
+use crate::upstream::notification_router::Told;
 use crate::upstream::pending::Unasked;
 use crate::wire::lines::{self, MAX_LINE_BYTES};
 

@@ -1,0 +1,123 @@
+//! `/healthz` and `/readyz`, for probes: they need no key, and say less without one.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use http::{Response, StatusCode};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::response::{self, encode};
+use super::servers::ServerView;
+use crate::activity::Standing;
+use crate::downstream::body::Body;
+use crate::proxy::Worker;
+use crate::upstream::supervisor::Status;
+
+/// Tells that the proxy is alive, and whether its log is.
+#[utoipa::path(
+    get,
+    path = "/healthz",
+    tag = "health",
+    operation_id = "getHealth",
+    responses((status = 200, description = "Alive", body = Alive))
+)]
+pub(super) fn alive(worker: &Rc<Worker>, request_id: &str) -> Response<Body> {
+    let health = worker.proxy.activity.health();
+    let body = encode(&Alive {
+        status: if health.state == Standing::Ok { Vitality::Ok } else { Vitality::Degraded },
+        activity: LogHealth { failed: health.failed.is_some(), lost: health.lost },
+    });
+    response::json(StatusCode::OK, Body::from(body), request_id)
+}
+
+/// Tells whether every enabled server was discovered, or has failed once, whether one can be used,
+/// and whether calls are refused because the log cannot be written. Without the key, names and states
+/// alone.
+#[utoipa::path(
+    get,
+    path = "/readyz",
+    tag = "health",
+    operation_id = "getReadiness",
+    responses(
+        (status = 200, description = "Every server was heard or has failed", body = Readiness),
+        (
+            status = 503,
+            description = "A server is still awaited, or calls are refused: the log cannot be written",
+            body = Readiness,
+        ),
+    )
+)]
+pub(super) fn ready(worker: &Rc<Worker>, admitted: bool, request_id: &str) -> Response<Body> {
+    let upstreams = &worker.proxy.upstreams;
+    let health = worker.proxy.activity.health();
+    let settled = upstreams.settled() && health.state != Standing::Failed;
+    let status = if settled { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let servers = upstreams.states().into_iter().map(|state| match admitted {
+        true => Readied::Whole(Box::new(state.into())),
+        false => Readied::State(NameAndState { name: state.name, state: state.status }),
+    });
+    let activity = LogState { state: health.state, reason: health.failed.filter(|_| admitted) };
+    let (ready, servers) = (settled && upstreams.usable(), servers.collect());
+    let body = Readiness { ready, activity, servers };
+    response::json(status, Body::from(encode(&body)), request_id)
+}
+
+#[derive(Serialize, ToSchema)]
+struct Alive {
+    status: Vitality,
+    activity: LogHealth,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum Vitality {
+    Ok,
+    /// The log cannot be written (ACT-2).
+    Degraded,
+}
+
+#[derive(Serialize, ToSchema)]
+struct LogHealth {
+    /// True when it cannot be written.
+    failed: bool,
+    /// Entries that could not be recorded, since the log was begun.
+    lost: u64,
+}
+
+#[derive(Serialize, ToSchema)]
+struct Readiness {
+    /// True once none is awaited and, unless none is enabled, at least one is connected, as long as
+    /// calls are not refused because the log cannot be written.
+    ready: bool,
+    activity: LogState,
+    servers: Vec<Readied>,
+}
+
+/// The activity log.
+#[derive(Serialize, ToSchema)]
+struct LogState {
+    state: Standing,
+    /// Why it cannot be written; with the key only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, nullable = false)]
+    reason: Option<String>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+enum Readied {
+    /// With the key.
+    Whole(Box<ServerView>),
+    /// Without.
+    State(NameAndState),
+}
+
+#[derive(Serialize, ToSchema)]
+// Says in the description that nothing else is told, so that the two forms can be told apart.
+#[serde(deny_unknown_fields)]
+struct NameAndState {
+    #[schema(value_type = String)]
+    name: Arc<str>,
+    state: Status,
+}

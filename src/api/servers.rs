@@ -1,0 +1,87 @@
+//! `/api/v1/servers`: the upstream servers, their state, and what became of the calls to them.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::query_parameters::Query;
+use super::response::{ApiError, Success, encode};
+use super::status::CallCounts;
+use crate::proxy::Worker;
+use crate::upstream::supervisor::{ServerState, Status, Transport};
+
+/// Lists the upstream servers and their state.
+#[utoipa::path(
+    get,
+    path = "/api/v1/servers",
+    tag = "state",
+    operation_id = "listServers",
+    responses((status = 200, description = "All servers of the config", body = Success<Servers>))
+)]
+pub(super) fn servers(worker: &Worker, query: Query) -> Result<Bytes, ApiError> {
+    query.finish()?;
+    let counted = worker.proxy.calls.read().servers;
+    let states = worker.proxy.upstreams.states().into_iter();
+    let servers = states
+        .zip(&counted)
+        .map(|(state, sums)| CountedServer { server: state.into(), calls: sums.into() });
+    Ok(encode(&Servers { servers: servers.collect() }))
+}
+
+#[derive(Serialize, ToSchema)]
+struct Servers {
+    servers: Vec<CountedServer>,
+}
+
+/// A server, and what became of the calls to it.
+#[derive(Serialize, ToSchema)]
+struct CountedServer {
+    #[serde(flatten)]
+    server: ServerView,
+    calls: CallCounts,
+}
+
+/// One upstream server as it is shown.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Server)]
+pub(super) struct ServerView {
+    #[schema(value_type = String)]
+    name: Arc<str>,
+    state: Status,
+    protocol: Transport,
+    /// Tools it offers.
+    tools: usize,
+    /// What is wrong; empty if nothing is.
+    #[schema(value_type = String)]
+    reason: Arc<str>,
+    /// When its state last changed.
+    #[schema(format = DateTime)]
+    since: String,
+    /// The protocol revision agreed on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, nullable = false)]
+    protocol_version: Option<Arc<str>>,
+    /// What it calls itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, nullable = false)]
+    server_info: Option<Arc<str>>,
+}
+
+impl From<ServerState> for ServerView {
+    fn from(state: ServerState) -> Self {
+        let since = Timestamp::try_from(state.since).unwrap_or(Timestamp::UNIX_EPOCH);
+        Self {
+            name: state.name,
+            state: state.status,
+            protocol: state.transport,
+            tools: state.tools,
+            reason: state.reason,
+            since: format!("{since:.3}"),
+            protocol_version: state.protocol_version,
+            server_info: state.server_info,
+        }
+    }
+}

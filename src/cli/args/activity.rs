@@ -1,0 +1,133 @@
+//! `mcpproxy activity …` as it is typed.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+/// Default number of records in `activity list`.
+const LIST_LIMIT: u32 = 50;
+
+#[derive(Debug, Subcommand)]
+pub(in crate::cli) enum ActivityCommand {
+    /// The latest records, newest first
+    #[command(after_help = "\
+Examples:
+  mcpproxy activity list
+  mcpproxy activity list --status blocked,rejected --since 2h
+  mcpproxy activity list --intent-type destructive --server github -n 200
+  mcpproxy activity list --type policy_decision -o json
+
+Newest first, by the time that is shown: when a record was stored, in UTC. --since and --until go
+by when a call began. ActivityFilters combine; several words in one filter are separated by commas.")]
+    List(ActivityList),
+    /// One record in full: intent, verdict, arguments, answer
+    #[command(after_help = "\
+Examples:
+  mcpproxy activity show 01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2
+  mcpproxy activity show 01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2 -o yaml")]
+    Show {
+        /// The record's id, from `activity list`
+        #[arg(value_name = "ID")]
+        id: String,
+    },
+    /// Counts by outcome and intent, top servers and tools, latencies
+    #[command(after_help = "\
+Examples:
+  mcpproxy activity summary
+  mcpproxy activity summary --period 30d -o json")]
+    Summary {
+        /// How far back: 1h, 24h, 7d or 30d
+        #[arg(long, default_value = "24h", value_parser = ["1h", "24h", "7d", "30d"], hide_possible_values = true)]
+        period: String,
+    },
+    /// Every record a filter means, oldest first, into a file
+    #[command(after_help = "\
+Examples:
+  mcpproxy activity export --output activity.ndjson
+  mcpproxy activity export --output blocked.csv --format csv --status blocked --since 24h
+  mcpproxy activity export --output - --type tool_call
+
+Behind `export`, --output is the file, '-' for stdout; -o and --json say how the outcome is printed.
+json is one object per line. In csv, a text that a spreadsheet would take for a formula has a ' in
+front. The file appears under its name once it is whole.")]
+    Export(ActivityExport),
+    /// Records as they are stored, until Ctrl-C
+    #[command(after_help = "\
+Examples:
+  mcpproxy activity watch
+  mcpproxy activity watch --json
+
+With json, each record is one line; with yaml, one document.")]
+    Watch {
+        /// Plain words instead of icons
+        #[arg(long)]
+        no_icons: bool,
+    },
+    /// Check the chain of hashes and name the first record altered, missing or out of place
+    #[command(after_help = "\
+Examples:
+  mcpproxy activity verify
+  mcpproxy activity verify --json
+
+Exit code 1 if the log is not as it was written. With no proxy running the files are checked too,
+on a copy. Someone who can rewrite the whole store and its head can forge both: keep a copy of the
+head elsewhere if that matters.")]
+    Verify,
+}
+
+/// What `activity export` writes, and where to.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ActivityExport {
+    /// The file, '-' for stdout (the same as --output FILE)
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) file: PathBuf,
+    /// json (one object per line) or csv
+    #[arg(long, default_value = "json", value_parser = ["json", "csv"], hide_possible_values = true)]
+    pub(in crate::cli) format: String,
+    #[command(flatten)]
+    pub(in crate::cli) filters: ActivityFilters,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ActivityList {
+    #[command(flatten)]
+    pub(in crate::cli) filters: ActivityFilters,
+    /// At most this many records, up to 10000
+    #[arg(short = 'n', long, default_value_t = LIST_LIMIT, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(in crate::cli) limit: u32,
+    /// Plain words instead of icons
+    #[arg(long)]
+    pub(in crate::cli) no_icons: bool,
+}
+
+/// Which records are meant.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ActivityFilters {
+    /// tool_call, policy_decision, server_change, …
+    #[arg(long = "type", value_name = "TYPE")]
+    pub(in crate::cli) kind: Option<String>,
+    /// Upstream server
+    #[arg(long, value_name = "NAME")]
+    pub(in crate::cli) server: Option<String>,
+    /// Tool, without the server's name
+    #[arg(long, value_name = "NAME")]
+    pub(in crate::cli) tool: Option<String>,
+    /// success, error, blocked, rejected, warning or unknown
+    #[arg(long, value_name = "STATUS")]
+    pub(in crate::cli) status: Option<String>,
+    /// read, write or destructive
+    #[arg(long, value_name = "TYPE")]
+    pub(in crate::cli) intent_type: Option<String>,
+    /// MCP session
+    #[arg(long, value_name = "ID")]
+    pub(in crate::cli) session: Option<String>,
+    /// HTTP or MCP request
+    #[arg(long, value_name = "ID")]
+    pub(in crate::cli) request_id: Option<String>,
+    /// Not before: RFC 3339, or how long ago, like 2h
+    #[arg(long, value_name = "TIME")]
+    pub(in crate::cli) since: Option<String>,
+    /// Not after: RFC 3339, or how long ago, like 30m
+    #[arg(long, value_name = "TIME")]
+    pub(in crate::cli) until: Option<String>,
+}

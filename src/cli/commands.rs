@@ -1,0 +1,38 @@
+//! The commands, a file for each: what it asks for, and what it prints.
+
+mod activity;
+mod call;
+mod completions;
+mod config;
+mod demo;
+mod login;
+mod serve;
+mod stdio;
+mod tools;
+mod upstream;
+
+use super::args::{Cli, Command};
+use super::backend::{self, Needs};
+use super::error::CommandError;
+use super::output::Output;
+
+/// Runs the command that was typed.
+pub(super) fn run(cli: Cli, output: &Output) -> Result<(), CommandError> {
+    let global = &cli.global;
+    match cli.command {
+        Command::Serve(flags) => serve::run(global, &flags),
+        Command::Stdio => stdio::run(global),
+        Command::Demo => demo::run(global),
+        Command::DemoUpstream => demo::serve_upstream().map_err(CommandError::failed),
+        Command::Config(command) => config::run(&command, global, output),
+        Command::Completions(flags) => completions::run(&flags),
+        Command::Call(command) => backend::with(global, Needs::Calls, async |backend| {
+            call::run(&command, backend, output).await
+        }),
+        Command::Tools(command) => backend::with(global, Needs::Catalog, async |backend| {
+            tools::run(&command, backend, output).await
+        }),
+        Command::Upstream(command) => upstream::run(command, global, output),
+        Command::Activity(command) => activity::run(&command, global, output),
+    }
+}

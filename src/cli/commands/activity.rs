@@ -1,0 +1,53 @@
+//! `mcpproxy activity …`: what went through and what was decided, for people.
+
+mod export;
+mod export_lines;
+mod filters;
+mod list;
+mod progress;
+mod retry;
+mod row;
+mod show;
+mod summary;
+mod verify;
+mod watch;
+
+use crate::cli::args::{ActivityCommand, Global};
+use crate::cli::backend::{self, Needs, target};
+use crate::cli::error::CommandError;
+use crate::cli::output::Output;
+
+pub(super) use row::{Intents, row};
+
+/// Runs one of the commands.
+pub(super) fn run(
+    command: &ActivityCommand,
+    global: &Global,
+    output: &Output,
+) -> Result<(), CommandError> {
+    let ask = Needs::Activity;
+    match command {
+        ActivityCommand::List(flags) => {
+            backend::with(global, ask, async |backend| list::run(flags, backend, output).await)
+        }
+        ActivityCommand::Show { id } => backend::with(global, ask, async |backend| {
+            let record = backend.get(&target(&["activity", id], &[])).await?;
+            output.print(record.json()?, show::show)
+        }),
+        ActivityCommand::Summary { period } => backend::with(global, ask, async |backend| {
+            let query = [("period", Some(period.as_str()))];
+            let summary = backend.get(&target(&["activity", "summary"], &query)).await?;
+            output.print(summary.json()?, summary::draw)
+        }),
+        ActivityCommand::Export(flags) => {
+            backend::with(global, ask, async |backend| export::run(flags, backend, output).await)
+        }
+        ActivityCommand::Watch { no_icons } => {
+            let intents = Intents::of(output, *no_icons);
+            backend::with(global, Needs::Running, async |backend| {
+                watch::run(backend, output, intents).await
+            })
+        }
+        ActivityCommand::Verify => verify::run(global, output),
+    }
+}

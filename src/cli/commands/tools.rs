@@ -1,0 +1,119 @@
+//! `mcpproxy tools …`: the catalog as the proxy sees it.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use crate::cli::args::ToolsCommand;
+use crate::cli::backend::{Backend, Data, target};
+use crate::cli::error::CommandError;
+use crate::cli::json_pointer::{list, text};
+use crate::cli::output::Output;
+use crate::cli::pagination;
+use crate::cli::table::{cell, cut};
+use crate::cli::terminal_safe::{clean, line, quoted};
+
+/// Most characters of a description in a list.
+const DESCRIPTION_CHARS: usize = 70;
+
+/// Searches, lists or shows tools.
+pub(super) async fn run(
+    command: &ToolsCommand,
+    backend: &Backend,
+    output: &Output,
+) -> Result<(), CommandError> {
+    match command {
+        ToolsCommand::Search { query, limit } => {
+            let (query, limit) = (query.join(" "), limit.to_string());
+            let query = [("q", Some(query.as_str())), ("limit", Some(limit.as_str()))];
+            let found = backend.get(&target(&["tools"], &query)).await?;
+            output.print(found.json()?, |found| table(found, output))
+        }
+        ToolsCommand::List { server } => {
+            let query = [("server", server.as_deref())];
+            let all = pagination::all(backend, "tools", &query, u32::MAX).await?;
+            output.print(&all, |all| table(all, output))
+        }
+        ToolsCommand::Show { name } => {
+            let tool: Data = backend.get(&target(&["tools", name], &[])).await?;
+            output.print(tool.json()?, show)
+        }
+    }
+}
+
+fn table(found: &Value, output: &Output) -> String {
+    let tools = list(found, "/tools");
+    if tools.is_empty() {
+        return "No tools found. `mcpproxy upstream list` shows which servers are connected."
+            .to_owned();
+    }
+    let rows = tools.iter().map(|tool| {
+        vec![
+            cell(&text(tool, "/name")),
+            cell(&text(tool, "/call_with")),
+            cut(&cell(&text(tool, "/description")), DESCRIPTION_CHARS),
+        ]
+    });
+    output.table(&["TOOL", "CALL WITH", "DESCRIPTION"], rows, &[0])
+}
+
+fn show(data: &Value) -> String {
+    let tool = data.get("tool").unwrap_or(data);
+    let mut shown = String::new();
+    let name = text(tool, "/name");
+    let command = text(tool, "/call_with").replace("call_tool_", "tool-");
+    let _ = writeln!(shown, "{}\n", line(&name));
+    if !text(tool, "/description").is_empty() {
+        let _ = writeln!(shown, "{}\n", clean(&text(tool, "/description")));
+    }
+    let _ = match quoted(&name) {
+        Some(name) => {
+            let command = clean(&command);
+            writeln!(shown, "Call it with   mcpproxy call {command} {name} --args '{{…}}'")
+        }
+        None => writeln!(
+            shown,
+            "Call it        by no command: its name has characters that are not seen"
+        ),
+    };
+    for (label, pointer) in [("Annotations", "/annotations"), ("Capability", "/capability")] {
+        if tool.pointer(pointer).is_some() {
+            let _ = writeln!(shown, "{label:<14} {}", clean(&text(tool, pointer)));
+        }
+    }
+    for (label, pointer) in [("Input schema", "/inputSchema"), ("Output schema", "/outputSchema")] {
+        if let Some(schema) = tool.pointer(pointer) {
+            let pretty = serde_json::to_string_pretty(schema).unwrap_or_default();
+            let _ = writeln!(shown, "\n{label}\n{}", clean(&pretty));
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn show_names_the_command_to_use() {
+        let data = serde_json::json!({"tool": {
+            "name": "gh:delete_repo", "description": "Deletes", "inputSchema": {"type": "object"},
+            "annotations": {"destructiveHint": true}, "call_with": "call_tool_destructive",
+        }});
+        let shown = show(&data);
+        assert!(shown.contains("mcpproxy call tool-destructive gh:delete_repo"), "{shown}");
+        assert!(shown.contains("{\"destructiveHint\":true}"), "{shown}");
+    }
+
+    #[test]
+    fn show_suggests_no_command_that_does_something_else() {
+        let shown = |name: &str| {
+            show(&serde_json::json!({"tool": {"name": name, "call_with": "call_tool_read"}}))
+        };
+        let quoted = shown("s:x; rm -rf ~ #");
+        assert!(quoted.contains("mcpproxy call tool-read 's:x; rm -rf ~ #' --args"), "{quoted}");
+        let hidden = shown("s:read\u{200b}\u{e0041}\nCall it with   rm");
+        assert!(hidden.starts_with("s:read\\u{200b}\\u{e0041}\\u{a}Call it"), "{hidden}");
+        assert!(!hidden.contains("mcpproxy call"), "{hidden}");
+    }
+}
