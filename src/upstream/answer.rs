@@ -1,8 +1,8 @@
 //! The answer to a request: messages as they come, whichever transport carries them.
 //!
 //! What happens when an answer is dropped is its transport's: `http_source`, `dual_stream`, and
-//! [`super::stdio`]. It deliberately does not read the messages: whoever
-//! does must check that a response's id is [`Answer::id`], so that nobody gets another's bytes.
+//! [`super::stdio`]. It deliberately does not read the messages: whoever does must check that a
+//! response's id is [`Answer::id`], so that nobody gets another's bytes.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -29,6 +29,7 @@ use super::peer::Peer;
 use super::probe;
 use super::sse_only;
 use super::stdio::LIFECYCLE_MESSAGES;
+use crate::mcp::headers;
 use crate::mcp::revisions::MODERN;
 
 /// Most bytes of one message for the lifecycle.
@@ -164,14 +165,14 @@ impl Shared {
             JsonRpcMessage::Notification(it)
                 if matches!(it.notification, ClientNotification::InitializedNotification(_))
         );
-        let lines: &[u8] = match probe {
+        let lines = match probe {
             Some(_) => {
                 session.negotiated(MODERN);
-                b"mcp-method: server/discover\r\n"
+                format!("{}: server/discover\r\n", headers::METHOD)
             }
-            None => b"",
+            None => String::new(),
         };
-        let request = session.post(lines, (encode(&item)?, Default::default()));
+        let request = session.post(lines.as_bytes(), (encode(&item)?, Default::default()));
         let (connection, head) = http::send(&session, &request, self.limits())
             .await
             .map_err(|refused| Unsent(refused.cause))?;
