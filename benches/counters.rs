@@ -5,12 +5,17 @@ use std::time::Duration;
 
 use criterion::Criterion;
 use mcpproxy::telemetry::Calls;
-use mcpproxy::telemetry::calls::{Outcome, Took};
+use mcpproxy::telemetry::call_metrics::{Outcome, Took};
+use mcpproxy::tool::server_id::{ServerId, ServerIds};
 
 fn main() {
     let mut criterion = Criterion::default().configure_from_args();
-    let calls = Calls::new(200);
+    let (calls, mut ids) = (Calls::default(), ServerIds::default());
+    let servers: Vec<ServerId> = (0..200).map(|at| ids.assign(&format!("s{at}").into())).collect();
     let tally = calls.tally();
+    for server in &servers {
+        tally.ended(Some(*server), Outcome::Success, Took::default());
+    }
     let mut us = 0;
     criterion.bench_function("counters/call", |bencher| {
         bencher.iter(|| {
@@ -18,7 +23,11 @@ fn main() {
             let total = black_box(Duration::from_micros(us + 40));
             let upstream = Some(black_box(Duration::from_micros(us)));
             tally.began();
-            tally.ended(black_box(Some(7)), Outcome::Success, Took { total, upstream });
+            tally.ended(
+                black_box(servers.get(7).copied()),
+                Outcome::Success,
+                Took { total, upstream },
+            );
         });
     });
     criterion.bench_function("counters/read 200 servers", |bencher| bencher.iter(|| calls.read()));

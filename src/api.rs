@@ -26,6 +26,7 @@ mod state;
 mod status;
 mod tools;
 
+pub use auth::mcp_principal;
 pub use call::SOURCE;
 pub use reader_limits::ReaderSlots;
 pub use router::{handle, handle_own, refuse, unauthorized};

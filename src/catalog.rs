@@ -1,19 +1,269 @@
 //! The catalog: which tools exist, what they may do, how they are found.
 //!
 //! Tools come in as an upstream's discovery found them, one server's whole set at a time, and go
-//! out as one immutable [`snapshot::Snapshot`]. Who discovers and who calls is not known here.
+//! out as one immutable [`Snapshot`]. [`Catalog`] is what a running proxy has of it: sets are taken up
+//! (`replacing`), put in force (`published`), written to disk (`saving`) and compiled (`compiling`), none
+//! waiting for another's disk or large schema. Who discovers and who calls is not known here.
 
+use std::num::NonZero;
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use tokio::sync::{Semaphore, broadcast};
+
+use self::blocking::{BlockingWork, Panicked};
+use self::compiling::{Compiler, Late};
+use self::published::Published;
+use self::replacing::{Replaced, replace};
+use self::saving::{Saving, UnsavedSet};
+use self::search::Lexicon;
+use self::turns::{Turns, Undone};
+use crate::tool::{Tool, ToolName};
+
+mod blocking;
+pub mod change;
+pub mod compiling;
 pub mod difference;
 pub mod discovered;
 pub mod exposed;
 pub mod listing;
+pub mod notice;
 pub mod offered;
 pub mod persist;
+mod published;
+mod replacing;
+mod saving;
 pub mod search;
 pub mod settings;
 pub mod snapshot;
-mod synonyms;
+mod turns;
 
+pub use change::Change;
 pub use discovered::DiscoveredTool;
+pub use notice::Notice;
 pub use settings::{PolicyOverride, ServerSettings, Settings};
-pub use snapshot::{Catalog, Change, Snapshot, ToolSet};
+pub use snapshot::{Snapshot, ToolSet};
+
+/// Notices kept for a listener that is behind; one further behind learns that it missed some.
+const NOTICES: usize = 256;
+
+/// The catalog of a running proxy.
+#[derive(Debug)]
+pub struct Catalog {
+    settings: Settings,
+    compiler: Compiler,
+    lexicon: Arc<Lexicon>,
+    published: Published,
+    /// Held while the next snapshot is made from the last.
+    writing: Mutex<()>,
+    saving: Arc<Saving>,
+    /// Sets that wait to be taken up: 200 servers that answer at once are few snapshots, and not 200
+    /// threads with a heap each.
+    arriving: Arc<Turns<Vec<DiscoveredTool>, Taken>>,
+    /// Small schemas that were left for later are compiled by as many threads as there are cores,
+    /// large ones by one.
+    small: Arc<Semaphore>,
+    large: Arc<Semaphore>,
+    threads: BlockingWork,
+    notices: broadcast::Sender<Notice>,
+}
+
+/// A set whose tools are shown, and what is still to be done for it.
+struct Taken {
+    change: Change,
+    late: Vec<Late>,
+    unsaved: Option<UnsavedSet>,
+}
+
+impl Catalog {
+    /// An empty catalog: every configured server is awaited.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        let lexicon = Arc::new(Lexicon::default());
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        Self {
+            compiler: Compiler::new(settings.schemas),
+            published: Published::new(Snapshot::awaiting(settings.servers.keys(), &lexicon)),
+            lexicon,
+            writing: Mutex::new(()),
+            saving: Arc::new(Saving::new(settings.folder.clone())),
+            settings,
+            arriving: Arc::default(),
+            small: Arc::new(Semaphore::new(cores)),
+            large: Arc::new(Semaphore::new(1)),
+            threads: BlockingWork::default(),
+            notices: broadcast::Sender::new(NOTICES),
+        }
+    }
+
+    /// The snapshot of this moment.
+    #[must_use]
+    pub fn load(&self) -> Arc<Snapshot> {
+        self.published.load()
+    }
+
+    /// What clients may want to be told, from now on.
+    #[must_use]
+    pub fn notices(&self) -> broadcast::Receiver<Notice> {
+        self.notices.subscribe()
+    }
+
+    /// Tells whoever listens.
+    pub fn notify(&self, notice: Notice) {
+        // Nobody listens: nobody misses it.
+        let _ = self.notices.send(notice);
+    }
+
+    /// Waits until the set of tools is another than when this was last waited for: whoever waits
+    /// decides when clients are told.
+    pub async fn changed(&self) {
+        self.published.changed().await;
+    }
+
+    /// The tool of that name, as soon as its server's first set is there, from disk or from the
+    /// server; `None` if that has no such tool, or is not there by `deadline`.
+    pub async fn wait_for(&self, name: &ToolName, deadline: Instant) -> Option<Arc<Tool>> {
+        self.published.wait_for(name, deadline).await
+    }
+
+    /// Waits until the output schema of `tool` is compiled; false if it is not by `deadline`.
+    pub async fn compiled(&self, tool: &Tool, deadline: Instant) -> bool {
+        self.published.compiled(tool, deadline).await
+    }
+
+    /// Takes up the sets on disk (FR-A1); for each server that had one, or whose file cannot be
+    /// used, what that changed. Blocks on the disk, and until every schema is compiled; the tools
+    /// are there before that.
+    pub fn restore(&self) -> Vec<(Arc<str>, Change)> {
+        let Some(folder) = self.saving.folder() else { return Vec::new() };
+        let mut sets = Vec::new();
+        let mut changes = Vec::new();
+        for server in self.settings.servers.keys() {
+            match persist::read(folder, server) {
+                Ok(None) => {}
+                Ok(Some(tools)) => sets.push((&**server, tools)),
+                Err(error) => {
+                    let path = persist::path(folder, server);
+                    let disk = Some(format!("{} {error}", path.display()));
+                    changes.push((Arc::clone(server), Change { disk, ..Change::default() }));
+                }
+            }
+        }
+        let sets: Vec<_> = sets.iter().map(|(server, tools)| (*server, tools.as_slice())).collect();
+        let (replaced, late) = self.replace(&sets, ToolSet::Restored);
+        changes.extend(replaced);
+        self.compile(late, &mut changes);
+        changes
+    }
+
+    /// Makes `tools` the whole set of `server`, and writes it to disk if it is another than before.
+    /// A server that is not configured changes nothing. Blocks on the disk, and until every schema
+    /// is compiled; the tools are there before that.
+    pub fn replace_server(&self, server: &str, tools: Vec<DiscoveredTool>) -> Change {
+        let (mut changes, late) = self.replace(&[(server, &tools)], ToolSet::Discovered);
+        let Some((server, change)) = changes.first_mut() else { return Change::default() };
+        if let Some(set) = self.saving.unsaved(server, tools) {
+            change.disk = self.saving.write(vec![(Arc::clone(server), set)]).pop().flatten();
+        }
+        self.compile(late, &mut changes);
+        changes.pop().map(|(_, change)| change).unwrap_or_default()
+    }
+
+    /// Makes `tools` the whole set of `server`, and writes it to disk if it is another than there.
+    /// A server that is not configured changes nothing. The tools are there before this ends, which
+    /// it does when every schema is compiled. What was begun is done even if this is dropped.
+    ///
+    /// # Errors
+    /// Says in one line why the set was not taken up.
+    pub async fn take_up(
+        self: &Arc<Self>,
+        server: &Arc<str>,
+        tools: Vec<DiscoveredTool>,
+    ) -> Result<Change, String> {
+        let catalog = Arc::clone(self);
+        let work = move |sets: Vec<_>| catalog.show(sets);
+        let taken = self.arriving.done(&self.threads, server, tools, work).await;
+        let Taken { mut change, late, unsaved } =
+            taken.map_err(|Undone| "its tools cannot be taken up".to_owned())?;
+        if let Some(set) = unsaved {
+            change.disk = self.saving.save(&self.threads, server, set).await;
+        }
+        let (small, large) = late.into_iter().partition(Late::is_small);
+        let change = self.compile_by(&self.small, server, small, change).await?;
+        self.compile_by(&self.large, server, large, change).await
+    }
+
+    /// Waits until what was begun has ended, whoever asked for it: sets that are taken up or written,
+    /// schemas that are compiled. At most until `deadline`.
+    pub async fn close(&self, deadline: Instant) {
+        // What has not ended by then ends with the process.
+        let _ = tokio::time::timeout_at(deadline.into(), self.threads.ended()).await;
+    }
+
+    /// Shows the tools of some servers, in one snapshot.
+    fn show(&self, sets: Vec<(Arc<str>, Vec<DiscoveredTool>)>) -> Vec<Taken> {
+        let all: Vec<_> =
+            sets.iter().map(|(server, tools)| (&**server, tools.as_slice())).collect();
+        let (changes, late) = self.replace(&all, ToolSet::Discovered);
+        // In the order of the sets.
+        let (mut changes, mut late) = (changes.into_iter().peekable(), late.into_iter().peekable());
+        let taken = sets.into_iter().map(|(server, tools)| {
+            let change = changes.next_if(|(changed, _)| *changed == server);
+            let change = change.map(|(_, change)| change).unwrap_or_default();
+            let late = std::iter::from_fn(|| late.next_if(|late| late.tool.server == server));
+            let late = late.collect();
+            Taken { change, late, unsaved: self.saving.unsaved(&server, tools) }
+        });
+        taken.collect()
+    }
+
+    /// Puts the next snapshot in force: each set replaces that of its server, if that is configured.
+    /// What takes long to compile is left for later.
+    fn replace(
+        &self,
+        sets: &[(&str, &[DiscoveredTool])],
+        origin: ToolSet,
+    ) -> (Vec<(Arc<str>, Change)>, Vec<Late>) {
+        // Before others have to wait.
+        let ready = self.compiler.ready(&self.load(), sets);
+        let _writing = self.writing.lock();
+        let last = self.load();
+        let Replaced { next, differs, changes, late, unsaved } =
+            replace(&self.settings, &self.lexicon, &last, sets, ready, origin);
+        unsaved.iter().for_each(|server| self.saving.is_newer(server));
+        self.published.swap(next, differs);
+        (changes, late)
+    }
+
+    /// Compiles what was left for later, on this thread.
+    fn compile(&self, late: Vec<Late>, changes: &mut [(Arc<str>, Change)]) {
+        self.compiler.compile(late, changes, || self.published.schema_settled());
+    }
+
+    /// Compiles what was left for later, when it is its turn.
+    async fn compile_by(
+        self: &Arc<Self>,
+        turn: &Arc<Semaphore>,
+        server: &Arc<str>,
+        late: Vec<Late>,
+        change: Change,
+    ) -> Result<Change, String> {
+        if late.is_empty() {
+            return Ok(change);
+        }
+        let turn = Arc::clone(turn).acquire_owned().await.map_err(|error| error.to_string())?;
+        let (catalog, server) = (Arc::clone(self), Arc::clone(server));
+        let compiled = self.threads.run(move || {
+            let _turn = turn;
+            let mut changes = [(server, change)];
+            catalog.compile(late, &mut changes);
+            let [(_, change)] = changes;
+            change
+        });
+        compiled.await.map_err(|Panicked| "its schemas cannot be compiled".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests;

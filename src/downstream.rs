@@ -2,7 +2,6 @@
 
 pub mod body;
 mod events;
-pub mod host_check;
 pub mod http;
 pub mod in_flight;
 mod legacy;

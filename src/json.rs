@@ -3,6 +3,7 @@
 //! Owns everything that reads JSON text without building a document tree.
 //! Deliberately knows nothing of MCP beyond the member names that the scanner finds.
 
+pub(crate) mod cursor;
 pub mod fold;
 pub mod members;
 mod plain;

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! Bytes → Request{id, params: Span} → Call{tool, args: Span, intent}
-//!  → Permit{Arc<Tool>, warnings} | Denial         only a Permit opens the upstream door
+//!  → Permit{principal, access, warnings} | Denial  only a Permit opens the upstream door
 //!  → Upstream::call(Permit, args) → chunks
 //!  → Inspector: Hold | Forward, then Verdict
 //!  → Splice{our envelope, original slices} → body
@@ -14,7 +14,7 @@
 //! The floors, lowest first; a file imports its own folder and lower floors only:
 //!
 //! 1. bytes and the protocol, pure: [`json`], [`wire`], [`mcp`]; what the system gives: [`io`](mod@io), [`os`]
-//! 2. domain, pure: [`tool`], [`intent`], [`schema`], [`output`], [`secrets`]
+//! 2. domain, pure: [`tool`], [`intent`], [`policy`], [`schema`], [`output`], [`secrets`]
 //! 3. state: [`catalog`], [`activity`], [`telemetry`]
 //! 4. upstream I/O: [`upstream`]
 //! 5. [`proxy`]

@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::json::scan::{Breach, Guard};
 use crate::schema::violation::Violation;
-use crate::tool::{OutputSchema, Tool};
 
 pub use ending::Required;
 pub use inspector::{AnswerFault, AnswerMember, InspectedMessage, Inspector};
@@ -96,20 +95,6 @@ pub enum Treatment {
     ForwardAndJudge,
     /// They wait for the verdict.
     Hold,
-}
-
-impl Treatment {
-    /// How answers of `tool` are treated.
-    #[must_use]
-    pub fn of(tool: &Tool) -> Self {
-        match (tool.schema.now(), tool.policy.mode) {
-            (OutputSchema::Absent | OutputSchema::Unusable(_), _) | (_, Mode::Off) => Self::Forward,
-            (OutputSchema::Compiled(_) | OutputSchema::Compiling(_), Mode::Warn) => {
-                Self::ForwardAndJudge
-            }
-            (OutputSchema::Compiled(_) | OutputSchema::Compiling(_), Mode::Strict) => Self::Hold,
-        }
-    }
 }
 
 /// What is to be done about a whole result.

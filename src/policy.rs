@@ -1,8 +1,28 @@
-//! Who may call what: the identity behind a request, and the decision whether it goes on. Pure.
+//! Who may ask what of which server: the identity behind a request, and the decision whether it goes on. Pure.
 //!
-//! What a decision is about (intent, tools) is asked of their own rooms. What follows from it (a record, a
-//! reply) is the caller's.
+//! [`admit`] decides about every request to a server, by whichever door it came, and nothing else makes a
+//! [`Permit`]. What a decision is about (intent, tools) is asked of their own rooms. What follows from it (a
+//! record, a reply) is the caller's.
+//!
+//! Before a request is read, the API key and the names of hosts and origins are checked by the faces
+//! ([`AccessSettings`], [`host_check`]).
+//!
+//! A new check is a function from an [`Access`] to a [`Warning`] or a [`Denial`] in a file of its own, asked in
+//! its place in [`admit`].
 
+mod access;
+mod access_settings;
+mod admission;
+mod approval;
+mod denial;
+pub mod host_check;
+mod intent_matrix;
 mod principal;
 
+pub use access::{
+    Access, COMPLETION_COMPLETE, PROMPTS_GET, Reference, ResourceRequest, ToolAccess,
+};
+pub use access_settings::AccessSettings;
+pub use admission::{Admission, PendingApproval, Permit, admit};
+pub use denial::{Denial, DenialKind, Mismatch, Warning};
 pub use principal::Principal;

@@ -9,9 +9,12 @@ mod dialect;
 mod form;
 mod formats;
 pub mod judge;
+mod meter;
 mod pattern;
 mod reference;
-pub mod tape_json;
+mod remotes;
+mod settings;
+mod tape_json;
 pub mod unusable;
 pub mod violation;
 

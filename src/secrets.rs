@@ -1,5 +1,5 @@
-//! The exact values that must not come back: those that the config holds as secret, the tokens of
-//! logins, our own key.
+//! Masking of secrets in foreign text: of the values that the config holds as secret, of the tokens of
+//! logins, of our own key.
 //!
 //! Owns how a value is found in foreign text, in the encodings that programs use, and what replaces
 //! it. It matches exact values only: text that has the form of a credential is redacted by
@@ -9,12 +9,13 @@ use std::borrow::Cow;
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use arc_swap::ArcSwap;
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
+use parking_lot::Mutex;
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_encode};
 
 /// What stands where a secret stood.
@@ -73,7 +74,7 @@ impl Secrets {
 
     /// These are secret from now on, until [`MAX_LEARNT`] others have come after them.
     pub fn learn<'a>(&self, values: impl IntoIterator<Item = &'a str>) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         let mut is_new = false;
         for value in values.into_iter().filter(|it| it.len() >= MIN_BYTES) {
             if !known.fixed.contains(value) && !known.learnt.iter().any(|it| it == value) {
@@ -398,6 +399,6 @@ mod tests {
         secrets.learn(more.iter().map(String::as_str));
         assert_eq!(masked(&secrets, "token-0"), "token-0");
         assert_eq!(masked(&secrets, "fixed-secret token-256!"), "[redacted] [redacted]");
-        assert_eq!(secrets.known.lock().unwrap().learnt.len(), MAX_LEARNT);
+        assert_eq!(secrets.known.lock().learnt.len(), MAX_LEARNT);
     }
 }

@@ -1,12 +1,12 @@
-//! What the proxy tells of itself: lines of the log, and counters of its calls.
+//! Metrics of calls, and the lines of the log.
 //!
-//! The one home of what is counted: what shows it (`/api/v1/status`, and exporters to come) reads
-//! [`Calls::read`], and the counters of other parts (held bytes, the activity log) from their homes.
+//! Whatever shows metrics (`/api/v1/status`, and exporters to come) reads [`Calls::read`], and the
+//! numbers of other parts (held bytes, the activity log) where those parts keep them.
 
-pub mod calls;
+pub mod call_metrics;
 mod counter;
 pub mod histogram;
-mod lines;
+mod log_lines;
 
-pub use calls::{Calls, Tally};
-pub use lines::Lines;
+pub use call_metrics::{Calls, Tally};
+pub use log_lines::LogLines;

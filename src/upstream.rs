@@ -1,7 +1,7 @@
 //! Upstream: the MCP servers behind the proxy.
 //!
 //! Owns the connection to each server, its lifecycle, and the bytes of a call both ways. A call
-//! needs a [`Permit`](crate::intent::Permit). The answer comes as the server's own bytes, message
+//! needs a [`Permit`](crate::policy::Permit). The answer comes as the server's own bytes, message
 //! by message; what is in them is deliberately not read here beyond what routing needs. A second
 //! process, the [`reaper`], ends the children should this one be killed.
 //!
@@ -62,7 +62,7 @@ pub use config::{Config, Mistake, Protocol};
 pub use error::{CallError, Cause, Sent, Undelivered};
 pub use handle::{RESPOND_WAIT, Upstream};
 pub use notification_router::{Changes, Told};
-pub use outgoing::{CallExtras, OutgoingRequest};
+pub use outgoing::CallExtras;
 
 /// The target of logs that quote what servers say, whole and as often as they say it, and the codes
 /// of logins: nothing of it is to be logged but errors.

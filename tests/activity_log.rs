@@ -16,6 +16,8 @@ mod retention;
 mod support;
 #[path = "activity_log/tamper.rs"]
 mod tamper;
+#[path = "activity_log/versions.rs"]
+mod versions;
 #[path = "activity_log/window.rs"]
 mod window;
 #[path = "activity_log/writing.rs"]

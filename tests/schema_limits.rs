@@ -8,7 +8,7 @@
 use bytes::Bytes;
 use mcpproxy::schema::compile::{Engine, Schema, Settings, Unusable, compile};
 use mcpproxy::schema::judge::{JudgeScratch, Verdict};
-use mcpproxy::schema::violation::Reason;
+use mcpproxy::schema::violation::ViolationReason;
 use serde_json::{Map, Value, json};
 
 const ENGINES: [Engine; 2] = [Engine::Tape, Engine::Boon];
@@ -25,7 +25,7 @@ fn unusable(schema: &Value) -> Unusable {
 }
 
 /// Why `document` is refused; nothing when it conforms.
-fn refusal(schema: &Schema, document: &str) -> Option<Reason> {
+fn refusal(schema: &Schema, document: &str) -> Option<ViolationReason> {
     let document = [Bytes::copy_from_slice(document.as_bytes())];
     match schema.judge(&document, &mut JudgeScratch::new()).verdict {
         Verdict::Conforms => None,
@@ -156,7 +156,11 @@ fn alternatives_that_multiply_through_the_document_are_stopped() {
     let schema = chain(25, |next| json!({ "properties": { "a": next }, "required": ["a"] }));
     let document = format!("{}\"x\"{}", "{\"a\":".repeat(25), "}".repeat(25));
     for engine in ENGINES {
-        assert_eq!(refusal(&usable(&schema, engine), &document), Some(Reason::Steps), "{engine:?}");
+        assert_eq!(
+            refusal(&usable(&schema, engine), &document),
+            Some(ViolationReason::Steps),
+            "{engine:?}"
+        );
     }
 }
 
@@ -187,7 +191,10 @@ fn long_chains_of_references_fit_a_small_stack_or_are_unusable() {
         };
         for engine in ENGINES {
             assert_eq!(refusal(&usable(&chain(190), engine), "1"), None);
-            assert_eq!(refusal(&usable(&chain(190), engine), "\"x\""), Some(Reason::Schema));
+            assert_eq!(
+                refusal(&usable(&chain(190), engine), "\"x\""),
+                Some(ViolationReason::Schema)
+            );
         }
         assert!(matches!(unusable(&chain(210)), Unusable::Nesting { .. }));
         assert!(matches!(unusable(&chain(9_000)), Unusable::Nesting { .. }));
@@ -247,13 +254,13 @@ fn a_recursive_schema_over_the_deepest_document_fits_a_small_stack() {
                 assert_eq!(refusal(&schema, &nest(depth, "1")), None, "{depth}");
                 assert_eq!(
                     refusal(&schema, &nest(depth, "\"x\"")),
-                    Some(Reason::Schema),
+                    Some(ViolationReason::Schema),
                     "{depth}"
                 );
             }
-            assert_eq!(refusal(&schema, &nest(120, "1")), Some(Reason::Nesting));
+            assert_eq!(refusal(&schema, &nest(120, "1")), Some(ViolationReason::Nesting));
             let too_deep = refusal(&schema, &nest(128, "1"));
-            assert!(matches!(too_deep, Some(Reason::Document(_))), "{too_deep:?}");
+            assert!(matches!(too_deep, Some(ViolationReason::Document(_))), "{too_deep:?}");
         }
     });
 }
@@ -268,7 +275,7 @@ fn schema_and_document_that_nest_too_deep_together_are_stopped() {
         let schema = usable(&json!({ "additionalProperties": next }), Engine::Tape);
         let nest = |depth: usize| format!("{}1{}", "{\"a\":".repeat(depth), "}".repeat(depth));
         assert_eq!(refusal(&schema, &nest(10)), None);
-        assert_eq!(refusal(&schema, &nest(100)), Some(Reason::Nesting));
+        assert_eq!(refusal(&schema, &nest(100)), Some(ViolationReason::Nesting));
     });
 }
 
@@ -290,7 +297,7 @@ fn hostile_strings_do_not_stall_nested_quantifiers() {
             let schema = usable(&json!({ "pattern": pattern }), engine);
             let reason = refusal(&schema, &hostile);
             assert!(
-                matches!(reason, Some(Reason::Schema | Reason::Steps)),
+                matches!(reason, Some(ViolationReason::Schema | ViolationReason::Steps)),
                 "{pattern}: {reason:?}"
             );
         }
@@ -302,7 +309,7 @@ fn hostile_names_do_not_stall_nested_quantifiers() {
     let schema = json!({ "patternProperties": { "(?=.*x)(a|aa)+y": false } });
     let document = format!("{{\"{}!\":1}}", "a".repeat(100_000));
     for engine in ENGINES {
-        assert_eq!(refusal(&usable(&schema, engine), &document), Some(Reason::Steps));
+        assert_eq!(refusal(&usable(&schema, engine), &document), Some(ViolationReason::Steps));
     }
 }
 
@@ -311,7 +318,7 @@ fn backtracking_that_gives_up_is_no_verdict_of_the_schema() {
     let schema = usable(&json!({ "pattern": "^(a|aa)+(?<!b)$" }), Engine::Tape);
     assert_eq!(refusal(&schema, &format!("\"{}\"", "a".repeat(10))), None);
     let gives_up = refusal(&schema, &format!("\"{}!\"", "a".repeat(40)));
-    assert_eq!(gives_up, Some(Reason::Steps));
+    assert_eq!(gives_up, Some(ViolationReason::Steps));
 }
 
 #[test]
@@ -332,7 +339,7 @@ fn items_made_to_collide_use_up_the_steps() {
     let document = format!("[{}]", bracketings(10).join(","));
     for engine in ENGINES {
         let schema = usable(&json!({ "uniqueItems": true }), engine);
-        assert_eq!(refusal(&schema, &document), Some(Reason::Steps));
+        assert_eq!(refusal(&schema, &document), Some(ViolationReason::Steps));
     }
 }
 
@@ -437,8 +444,8 @@ fn a_pattern_without_a_small_automaton_pays_for_its_states() {
     ] {
         for engine in ENGINES {
             let schema = usable(&schema, engine);
-            assert_ne!(refusal(&schema, &text(600)), Some(Reason::Steps));
-            assert_eq!(refusal(&schema, &text(100_000)), Some(Reason::Steps));
+            assert_ne!(refusal(&schema, &text(600)), Some(ViolationReason::Steps));
+            assert_eq!(refusal(&schema, &text(100_000)), Some(ViolationReason::Steps));
         }
     }
     for names in [
@@ -449,7 +456,7 @@ fn a_pattern_without_a_small_automaton_pays_for_its_states() {
             let schema = usable(&names, engine);
             assert_eq!(refusal(&schema, &format!("{{{}:1}}", text(600))), None);
             let long = format!("{{{}:1}}", text(100_000));
-            assert_eq!(refusal(&schema, &long), Some(Reason::Steps));
+            assert_eq!(refusal(&schema, &long), Some(ViolationReason::Steps));
         }
     }
 }
@@ -472,7 +479,7 @@ fn many_patterns_for_many_names_use_up_the_steps() {
         json!({ "propertyNames": { "not": { "anyOf": alternatives } } }),
     ] {
         for engine in ENGINES {
-            assert_eq!(refusal(&usable(&schema, engine), &document), Some(Reason::Steps));
+            assert_eq!(refusal(&usable(&schema, engine), &document), Some(ViolationReason::Steps));
         }
     }
 }
@@ -524,8 +531,8 @@ fn thirty_thousand_names_under_look_ahead_are_judged() {
         let schema = usable(&schema, Engine::Tape);
         assert!(schema.judged_by_tape_alone());
         assert_eq!(refusal(&schema, &members("1")), None, "{pattern}");
-        assert_eq!(refusal(&schema, &members("\"x\"")), Some(Reason::Schema), "{pattern}");
-        assert_eq!(refusal(&schema, "{\"x-$\":1}"), Some(Reason::Schema), "{pattern}");
+        assert_eq!(refusal(&schema, &members("\"x\"")), Some(ViolationReason::Schema), "{pattern}");
+        assert_eq!(refusal(&schema, "{\"x-$\":1}"), Some(ViolationReason::Schema), "{pattern}");
     }
 }
 
@@ -536,7 +543,7 @@ fn hostile_names_under_look_ahead_use_up_the_steps_or_are_quick() {
     let slow = "^(?=(a[ab]{1,400}b){3}[c-z])a";
     let schema = usable(&json!({ "patternProperties": { slow: false } }), Engine::Tape);
     assert_eq!(refusal(&schema, &name(100)), None);
-    assert_eq!(refusal(&schema, &name(100_000)), Some(Reason::Steps));
+    assert_eq!(refusal(&schema, &name(100_000)), Some(ViolationReason::Steps));
     for pattern in ["^(?=(a|aa)+$)(?!(a*)*b)(a+)+$", "^(?!.*(?:a|aa)+b)(?:a+)+$"] {
         let schema = usable(&json!({ "patternProperties": { pattern: false } }), Engine::Tape);
         assert_eq!(refusal(&schema, &name(100_000)), None, "{pattern}");
@@ -585,7 +592,7 @@ fn a_schema_of_very_many_subschemas_is_judged_by_the_tape_alone() {
         assert!(schema.judged_by_tape_alone());
         assert_eq!(refusal(&schema, "{\"g499\":{\"f48\":\"abc\"}}"), None);
         let found = refusal(&schema, "{\"g499\":{\"f48\":\"abcd\"}}");
-        assert_eq!(found, Some(Reason::Schema));
+        assert_eq!(found, Some(ViolationReason::Schema));
     }
     assert!(!usable(&groups(2), Engine::Tape).judged_by_tape_alone());
 }

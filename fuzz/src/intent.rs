@@ -6,9 +6,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use mcpproxy::intent::{CallArguments, Operation, Requirement, Settings, authorize};
+use mcpproxy::intent::{CallArguments, Operation, Requirement, Settings};
 use mcpproxy::json::tape::{self, Scratch};
 use mcpproxy::output::Policy;
+use mcpproxy::policy::{Access, Admission, Denial, Principal, ToolAccess, admit};
 use mcpproxy::tool::{
     Annotations, Capability, CapabilityOverride, OutputSchema, Rules, SideEffect, StatedBy, Tool,
 };
@@ -53,10 +54,19 @@ pub fn run(data: &[u8]) {
     let tool = tool(call.tool(), annotations, &rules);
 
     let stated = call.intent.operation();
-    let [strictly, loosely] = [required, inferred]
-        .map(|settings| authorize(variant, &call.intent, Arc::clone(&tool), &settings));
+    let admitted = |settings: &Settings| {
+        let intent = call.intent.check(variant, settings)?;
+        let access = ToolAccess::declared(Arc::clone(&tool), &intent);
+        match admit(&Principal::Anonymous, Access::Tool(access), settings) {
+            Admission::Permit(permit) => Ok(permit),
+            Admission::Pending(never) => match never {},
+            Admission::Denial(denial) => Err::<_, Denial>(denial),
+        }
+    };
+    let (strictly, loosely) = (admitted(&required), admitted(&inferred));
     if let Ok(permit) = &strictly {
-        assert_eq!((permit.operation(), stated), (variant, Some(variant)));
+        let Access::Tool(access) = permit.access() else { panic!("a tool was asked for") };
+        assert_eq!((access.operation(), stated), (variant, Some(variant)));
         assert!(loosely.is_ok(), "inferring is never stricter");
     }
     if stated.is_some_and(|stated| stated != variant) {

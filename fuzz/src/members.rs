@@ -14,7 +14,7 @@ use mcpproxy::mcp::capabilities::ClientCapabilities;
 use mcpproxy::mcp::message::Response;
 use mcpproxy::mcp::revisions::{Era, Revision};
 use mcpproxy::mcp::shapes::{self, Left, MemberRefused};
-use mcpproxy::proxy::client::Client;
+use mcpproxy::policy::ResourceRequest;
 use mcpproxy::proxy::params::{self, CallParams};
 use mcpproxy::proxy::passthrough::Forward;
 use mcpproxy::proxy::passthrough::address::{self, AddressedRequest};
@@ -25,8 +25,13 @@ use super::envelope::Members;
 
 const VERSIONS: [&str; 5] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"];
 
-const FORWARDS: [Forward; 5] =
-    [Forward::Read, Forward::Subscribe, Forward::Unsubscribe, Forward::Prompt, Forward::Complete];
+const FORWARDS: [Forward; 5] = [
+    Forward::Resource(ResourceRequest::Read),
+    Forward::Resource(ResourceRequest::Subscribe),
+    Forward::Resource(ResourceRequest::Unsubscribe),
+    Forward::Prompt,
+    Forward::Completion,
+];
 
 /// What servers send to clients.
 const SENT_BACK: [&str; 6] = [
@@ -124,13 +129,11 @@ pub fn run(data: &[u8]) {
     let revision = Revision::of(version);
     let text = if switches & 1 == 0 { text.to_vec() } else { grow(text) };
     let era = if switches & 2 == 0 { Era::Legacy } else { Era::Modern };
-    let client =
-        Client::new("s".into(), "fuzz", version, Era::Legacy, ClientCapabilities::default());
     match which % 16 {
         0..=5 => called(revision, era, text),
         6..=10 => forwarded(FORWARDS[usize::from(which % 16 - 6)], revision, era, text),
         11..=13 => told(revision, switches & 4 != 0, &text),
-        _ => answered(&client, SENT_BACK[usize::from(switches / 16) % 3], text),
+        _ => answered(revision, SENT_BACK[usize::from(switches / 16) % 3], text),
     }
 }
 
@@ -176,9 +179,9 @@ fn forwarded(forward: Forward, revision: Revision, era: Era, text: Vec<u8>) {
     let line = agreed(&sent, method, revision);
     let params = members_of(line.get("params").expect("they are sent"));
     let word = match forward {
-        Forward::Read | Forward::Subscribe | Forward::Unsubscribe => string(&params, "uri"),
+        Forward::Resource(_) => string(&params, "uri"),
         Forward::Prompt => string(&params, "name"),
-        Forward::Complete => {
+        Forward::Completion => {
             let reference = members_of(params.get("ref").expect("it is sent"));
             let (name, uri) = (string(&reference, "name"), string(&reference, "uri"));
             assert!(name.is_none() != uri.is_none(), "of one kind alone");
@@ -214,7 +217,7 @@ fn told(revision: Revision, asks: bool, text: &[u8]) {
 }
 
 /// A client's answer to a server.
-fn answered(client: &Client, method: &str, text: Vec<u8>) {
+fn answered(revision: Revision, method: &str, text: Vec<u8>) {
     let Ok(text) = String::from_utf8(text) else { return };
     if check_unique(text.as_bytes(), 100, &mut Scratch::new()).is_err() {
         return;
@@ -222,7 +225,7 @@ fn answered(client: &Client, method: &str, text: Vec<u8>) {
     for member in ["result", "error"] {
         let response =
             Response { id: None, outcome: format!("\"{member}\":{}", text.trim_ascii()).into() };
-        let outcome = match params::outcome(method, client, &response, &mut Left::default()) {
+        let outcome = match params::outcome(method, revision, &response, &mut Left::default()) {
             Ok(outcome) => outcome,
             Err(refused) => {
                 justified(&refused, text.as_bytes());
@@ -230,7 +233,7 @@ fn answered(client: &Client, method: &str, text: Vec<u8>) {
             }
         };
         let sent = [b"{\"jsonrpc\":\"2.0\",\"id\":7,", &*outcome, b"}"].concat();
-        let line = agreed(&sent, method, client.revision());
+        let line = agreed(&sent, method, revision);
         assert!(line.get(member).is_some());
     }
 }

@@ -127,6 +127,7 @@ fn head<'a>(from: &mut Unstructured<'a>) -> Result<HeadRef<'a>> {
         stored_ms: <_>::arbitrary(from)?,
         kind: *from.choose(Type::ALL)?,
         source: *from.choose(Source::ALL)?,
+        principal: <_>::arbitrary(from)?,
         status: *from.choose(Status::ALL)?,
         operation: Option::<u8>::arbitrary(from)?
             .map(|pick| Operation::ALL[usize::from(pick) % Operation::ALL.len()]),

@@ -6,8 +6,8 @@
 use mcpproxy::{
     json::fold::is_variant,
     json::scan::{
-        Ambiguity, Breach, Closed, Doubt, Guard, MAX_KEYS, Member, MessageKind, ScanError,
-        ScanFault, ScanLimits, ScannedMessage, ScannedPart,
+        Ambiguity, Breach, Closed, Doubt, Guard, MAX_KEYS, MessageKind, ScanError, ScanFault,
+        ScanLimits, ScannedMember, ScannedMessage, ScannedPart,
     },
     json::span::Span,
 };
@@ -32,7 +32,7 @@ struct Reader<'a> {
     limits: ScanLimits,
     envelope: ScannedMessage,
     /// Decoded keys; true for those of `result`.
-    keys: Vec<(bool, Member, Vec<u8>)>,
+    keys: Vec<(bool, ScannedMember, Vec<u8>)>,
 }
 
 type Read<T = ()> = Result<T, ScanFault>;
@@ -84,7 +84,7 @@ impl Reader<'_> {
         }
     }
 
-    fn key(&mut self, in_result: bool) -> Read<Member> {
+    fn key(&mut self, in_result: bool) -> Read<ScannedMember> {
         let start = self.at as u64;
         self.expect(b'"')?;
         let (name, lone) = self.name()?;
@@ -92,44 +92,45 @@ impl Reader<'_> {
             self.doubt(Doubt::LoneSurrogate, start);
         }
         let member = match (in_result, &*name) {
-            (false, b"jsonrpc") => Member::Jsonrpc,
-            (false, b"id") => Member::Id,
-            (false, b"result") => Member::Result,
-            (false, b"error") => Member::Error,
-            (false, b"method") => Member::Method,
-            (false, b"params") => Member::Params,
-            (true, b"content") => Member::Content,
-            (true, b"structuredContent") => Member::StructuredContent,
-            (true, b"isError") => Member::IsError,
-            (true, b"resultType") => Member::ResultType,
-            (true, b"_meta") => Member::Meta,
-            (true, b"ttlMs") => Member::TtlMs,
-            (true, b"cacheScope") => Member::CacheScope,
-            _ => Member::Other,
+            (false, b"jsonrpc") => ScannedMember::Jsonrpc,
+            (false, b"id") => ScannedMember::Id,
+            (false, b"result") => ScannedMember::Result,
+            (false, b"error") => ScannedMember::Error,
+            (false, b"method") => ScannedMember::Method,
+            (false, b"params") => ScannedMember::Params,
+            (true, b"content") => ScannedMember::Content,
+            (true, b"structuredContent") => ScannedMember::StructuredContent,
+            (true, b"isError") => ScannedMember::IsError,
+            (true, b"resultType") => ScannedMember::ResultType,
+            (true, b"_meta") => ScannedMember::Meta,
+            (true, b"ttlMs") => ScannedMember::TtlMs,
+            (true, b"cacheScope") => ScannedMember::CacheScope,
+            _ => ScannedMember::Other,
         };
-        if in_result && member == Member::Other {
+        if in_result && member == ScannedMember::Other {
             let meant = str::from_utf8(&name).ok().and_then(variant);
             meant.into_iter().for_each(|meant| self.doubt(Doubt::Variant(meant), start));
         }
         let entry = (in_result, member, name);
         if self.keys.contains(&entry) {
-            if !in_result && member != Member::Other {
+            if !in_result && member != ScannedMember::Other {
                 self.at -= 1;
                 return Err(ScanFault::Duplicate(member));
             }
             self.doubt(Doubt::Duplicate(member), start);
-            return Ok(Member::Other);
+            return Ok(ScannedMember::Other);
         }
-        let others = self.keys.iter().filter(|(_, member, _)| *member == Member::Other).count();
-        if member == Member::Other && others == MAX_KEYS {
+        let others =
+            self.keys.iter().filter(|(_, member, _)| *member == ScannedMember::Other).count();
+        if member == ScannedMember::Other && others == MAX_KEYS {
             self.doubt(Doubt::TooManyKeys, start);
         } else {
             self.keys.push(entry);
         }
         let kind = match member {
-            Member::Result => MessageKind::Result,
-            Member::Error => MessageKind::Error,
-            Member::Method => MessageKind::Method,
+            ScannedMember::Result => MessageKind::Result,
+            ScannedMember::Error => MessageKind::Error,
+            ScannedMember::Method => MessageKind::Method,
             _ => return Ok(member),
         };
         if self.envelope.kind.is_some() {
@@ -220,7 +221,7 @@ impl Reader<'_> {
         }
     }
 
-    fn member(&mut self, member: Member) -> Read {
+    fn member(&mut self, member: ScannedMember) -> Read {
         let start = self.at;
         let first = self.peek()?;
         if !matches!(first, b'"' | b'{' | b'[' | b't' | b'f' | b'n' | b'-' | b'0'..=b'9') {
@@ -228,32 +229,32 @@ impl Reader<'_> {
         }
         let open = Some(ScannedPart { start: start as u64, end: None });
         match member {
-            Member::Id if matches!(first, b'{' | b'[' | b't' | b'f') => {
+            ScannedMember::Id if matches!(first, b'{' | b'[' | b't' | b'f') => {
                 return Err(ScanFault::WrongType(member));
             }
-            Member::Method if first != b'"' => return Err(ScanFault::WrongType(member)),
-            Member::IsError if !matches!(first, b't' | b'f') => {
+            ScannedMember::Method if first != b'"' => return Err(ScanFault::WrongType(member)),
+            ScannedMember::IsError if !matches!(first, b't' | b'f') => {
                 self.doubt(Doubt::IsErrorNotBoolean, start as u64);
                 self.value()?;
                 return Ok(());
             }
-            Member::Result if first == b'{' => {
+            ScannedMember::Result if first == b'{' => {
                 self.envelope.body = open;
                 self.members(true)?;
             }
-            Member::StructuredContent => {
+            ScannedMember::StructuredContent => {
                 self.envelope.structured = open;
                 self.structured()?;
             }
-            Member::Result | Member::Error => {
+            ScannedMember::Result | ScannedMember::Error => {
                 self.envelope.body = open;
                 self.value()?;
             }
-            Member::Params => {
+            ScannedMember::Params => {
                 self.envelope.params = open;
                 self.value()?;
             }
-            Member::Content => {
+            ScannedMember::Content => {
                 self.envelope.content = open;
                 self.value()?;
             }
@@ -264,16 +265,19 @@ impl Reader<'_> {
         let span = Span::new(start as u64, self.at as u64);
         let part = Some(ScannedPart { start: span.start, end: Some(span.end) });
         match member {
-            Member::Id => self.envelope.id = Some(span),
-            Member::Method => self.envelope.method = Some(span),
-            Member::ResultType => self.envelope.result_type = Some(span),
-            Member::IsError => self.envelope.is_error = Some(first == b't'),
-            Member::Result | Member::Error => self.envelope.body = part,
-            Member::Params => self.envelope.params = part,
-            Member::Content => self.envelope.content = part,
-            Member::StructuredContent => self.envelope.structured = part,
-            Member::Jsonrpc | Member::Meta | Member::TtlMs | Member::CacheScope | Member::Other => {
-            }
+            ScannedMember::Id => self.envelope.id = Some(span),
+            ScannedMember::Method => self.envelope.method = Some(span),
+            ScannedMember::ResultType => self.envelope.result_type = Some(span),
+            ScannedMember::IsError => self.envelope.is_error = Some(first == b't'),
+            ScannedMember::Result | ScannedMember::Error => self.envelope.body = part,
+            ScannedMember::Params => self.envelope.params = part,
+            ScannedMember::Content => self.envelope.content = part,
+            ScannedMember::StructuredContent => self.envelope.structured = part,
+            ScannedMember::Jsonrpc
+            | ScannedMember::Meta
+            | ScannedMember::TtlMs
+            | ScannedMember::CacheScope
+            | ScannedMember::Other => {}
         }
         Ok(())
     }
@@ -424,8 +428,12 @@ impl Reader<'_> {
 }
 
 /// The member that decides what becomes of a result and is mistaken for `name`.
-pub fn variant(name: &str) -> Option<Member> {
-    let decisive =
-        [Member::Content, Member::StructuredContent, Member::IsError, Member::ResultType];
+pub fn variant(name: &str) -> Option<ScannedMember> {
+    let decisive = [
+        ScannedMember::Content,
+        ScannedMember::StructuredContent,
+        ScannedMember::IsError,
+        ScannedMember::ResultType,
+    ];
     decisive.into_iter().find(|known| is_variant(name, &known.to_string()))
 }

@@ -13,11 +13,15 @@ use bytes::Bytes;
 use mcpproxy::config::{self, Flags};
 use mcpproxy::mcp::capabilities::ClientCapabilities;
 use mcpproxy::mcp::revisions::Era;
+use mcpproxy::policy::Principal;
 use mcpproxy::proxy::Worker;
-use mcpproxy::proxy::client::{Client, Endpoint};
-use mcpproxy::proxy::dispatch::{self, Channel, Incoming, Peer, Reaction};
+use mcpproxy::proxy::caller::{Channel, Endpoint, Peer};
+use mcpproxy::proxy::client::Client;
+use mcpproxy::proxy::incoming::{self, Incoming};
 use mcpproxy::proxy::params::ParamHeaders;
+use mcpproxy::proxy::reaction::Reaction;
 use mcpproxy::proxy::reply::{Piece, Running};
+use mcpproxy::proxy::{dispatch, render};
 use mcpproxy::server::App;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -44,7 +48,7 @@ impl Stage {
         let folder = std::env::temp_dir().join(format!("mcpproxy-fuzz-{}", std::process::id()));
         let flags = Flags { data_dir: Some(folder), ..Flags::default() };
         let (config, _) = config::parse("{}", &|_| None, &flags).expect("an empty config is one");
-        let app = App::start(config, mcpproxy::telemetry::Lines::default()).expect("it starts");
+        let app = App::start(config, mcpproxy::telemetry::LogLines::default()).expect("it starts");
         let worker = Rc::new(Worker::new(Arc::clone(&app.shared().proxy)));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         Self { worker, runtime: runtime.expect("a runtime"), _app: app }
@@ -72,6 +76,7 @@ fn peer(switches: u8) -> Peer {
         ClientCapabilities { sampling: bit(3), elicitation: bit(4), roots: bit(5) };
     Peer {
         client: Arc::new(Client::new("s".into(), "fuzz", version, era, client_capabilities)),
+        principal: if bit(4) { Principal::Admin } else { Principal::Anonymous },
         endpoint: if bit(1) { Endpoint::All } else { Endpoint::Search },
         channel: if bit(2) { Channel::Stream } else { Channel::Answer },
         headers: bit(6).then(ParamHeaders::default),
@@ -80,7 +85,7 @@ fn peer(switches: u8) -> Peer {
 
 fn react(stage: &Stage, peer: &Peer, message: &[u8]) {
     let members = serde_json::from_slice::<Members<'_>>(message).ok();
-    let received = match dispatch::read(&stage.worker, &Bytes::copy_from_slice(message)) {
+    let received = match incoming::read(&stage.worker, &Bytes::copy_from_slice(message)) {
         Ok(Incoming::Request(received)) => received,
         Ok(Incoming::Response(response)) => {
             let members = members.expect("a response is an object");
@@ -133,14 +138,14 @@ fn complete(stage: &Stage, era: Era, id: &str, mut running: Running) {
                 Piece::Data(_) => assert!(begun),
                 Piece::Whole(member, value) => {
                     answers += 1;
-                    let mut whole = dispatch::head(id.as_bytes(), member).to_vec();
+                    let mut whole = render::head(id.as_bytes(), member).to_vec();
                     value.parts().for_each(|part| whole.extend_from_slice(part));
                     whole.push(b'}');
                     assert_answers(&whole, id, false);
                 }
                 Piece::Refused(refusal) => {
                     answers += 1;
-                    let answer = dispatch::refused(era, id.as_bytes(), &refusal);
+                    let answer = refusal.mcp_response(era, id.as_bytes());
                     assert!(is_response(&answer, id), "{answer:?}");
                 }
             }

@@ -14,7 +14,9 @@ use mcpproxy::downstream::session_key::SessionKey;
 use mcpproxy::downstream::source::Source;
 use mcpproxy::mcp::capabilities::ClientCapabilities;
 use mcpproxy::mcp::revisions::Era;
-use mcpproxy::proxy::client::{Client, Endpoint, MAX_ASKED, Question};
+use mcpproxy::policy::Principal;
+use mcpproxy::proxy::caller::Endpoint;
+use mcpproxy::proxy::client::{Client, MAX_ASKED, Question};
 
 const VERSION: &str = "2025-11-25";
 /// Operations of one run.
@@ -81,8 +83,8 @@ impl Run {
         let id = fresh_id(self.opened.to_be_bytes());
         let client = Client::new(id, "fuzz", VERSION, Era::Legacy, ClientCapabilities::default());
         let endpoint = Endpoint::Search;
-        let (key, source) = (SessionKey::default(), Source::default());
-        let opening = Opening { client, endpoint, key, source };
+        let (principal, key) = (Principal::Anonymous, SessionKey::default());
+        let opening = Opening { client, endpoint, principal, key, source: Source::default() };
         let opened = self.sessions.open(opening, self.now_ms);
         if self.table.len() >= MAX_SESSIONS {
             self.sweep();

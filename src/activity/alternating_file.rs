@@ -1,9 +1,9 @@
 //! A small file that is always whole: two places are written in turn, each with a check of its own,
 //! so that a torn write spoils one of them at most.
 //!
-//! A place holds `N` bytes of whoever keeps the file. The first eight of them are a number that
-//! grows with each write: the place with the larger one counts. It protects nothing against someone
-//! who rewrites the file.
+//! A place holds `N` bytes of the file's owner. The first eight of them are a number that grows with
+//! each write: the place with the larger one is valid. This does not protect against someone who
+//! rewrites the file.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -16,7 +16,7 @@ const STRIDE: usize = 512;
 const MAGIC_BYTES: usize = 8;
 const CHECK_BYTES: usize = 16;
 
-/// Which file it is.
+/// The name and the magic number of a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FileKind {
     /// Its name in the log's folder.
@@ -25,9 +25,9 @@ pub(super) struct FileKind {
     pub(super) magic: [u8; MAGIC_BYTES],
 }
 
-/// What is in the file.
+/// The contents of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Found<const N: usize> {
+pub(super) struct SlotContents<const N: usize> {
     /// The places that are whole.
     pub(super) places: [Option<[u8; N]>; 2],
     /// True when something in it is neither a place nor empty: a write torn by a crash, or an
@@ -44,7 +44,7 @@ pub(super) struct AlternatingFile<const N: usize> {
     next: usize,
 }
 
-impl<const N: usize> Found<N> {
+impl<const N: usize> SlotContents<N> {
     /// The newest whole place.
     pub(super) fn newest(&self) -> Option<[u8; N]> {
         self.places.into_iter().flatten().max_by_key(number)
@@ -60,7 +60,7 @@ impl<const N: usize> AlternatingFile<N> {
     /// # Errors
     ///
     /// The file system's.
-    pub(super) fn open(dir: &Path, kind: FileKind) -> io::Result<(Self, Found<N>)> {
+    pub(super) fn open(dir: &Path, kind: FileKind) -> io::Result<(Self, SlotContents<N>)> {
         let path = dir.join(kind.name);
         let mut file =
             private::options().read(true).write(true).create(true).truncate(false).open(&path)?;
@@ -87,11 +87,11 @@ impl<const N: usize> AlternatingFile<N> {
     /// # Errors
     ///
     /// The file system's.
-    pub(super) fn read(dir: &Path, kind: FileKind) -> io::Result<Found<N>> {
+    pub(super) fn read(dir: &Path, kind: FileKind) -> io::Result<SlotContents<N>> {
         match std::fs::read(dir.join(kind.name)) {
             Ok(bytes) => Ok(Self::parse(&bytes, kind)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Ok(Found { places: [None; 2], torn: false })
+                Ok(SlotContents { places: [None; 2], torn: false })
             }
             Err(error) => Err(error),
         }
@@ -115,7 +115,7 @@ impl<const N: usize> AlternatingFile<N> {
         &self.path
     }
 
-    fn parse(bytes: &[u8], kind: FileKind) -> Found<N> {
+    fn parse(bytes: &[u8], kind: FileKind) -> SlotContents<N> {
         let place = |at: usize| bytes.get(at..at + Self::PLACE_BYTES).unwrap_or_default();
         let raw = [place(0), place(STRIDE)];
         let places = raw.map(|place| decode(place, kind));
@@ -125,7 +125,7 @@ impl<const N: usize> AlternatingFile<N> {
         let torn = !length
             || !empty(between)
             || raw.iter().zip(&places).any(|(raw, place)| place.is_none() && !empty(raw));
-        Found { places, torn }
+        SlotContents { places, torn }
     }
 }
 
@@ -133,7 +133,7 @@ fn empty(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0)
 }
 
-/// What makes one place newer than the other.
+/// The number that grows with each write.
 fn number<const N: usize>(place: &[u8; N]) -> u64 {
     place.first_chunk().map_or(0, |number| u64::from_be_bytes(*number))
 }

@@ -205,17 +205,19 @@ impl Appender {
         self.add(&head);
     }
 
-    /// Adds a record that was in a log before, as it was.
+    /// Adds a record that was in a log before, byte for byte: its version decides its hash.
     ///
     /// # Errors
     ///
     /// [`codec::DecodeError`] if it is not whole.
     pub fn push_raw(&mut self, head: &[u8], body: &[u8]) -> Result<(), codec::DecodeError> {
-        let head = codec::decode_head(head)?;
-        self.stored_ms = self.stored_ms.max(head.stored_ms);
-        self.body.clear();
-        self.body.extend_from_slice(body);
-        self.add(&head);
+        let decoded = codec::decode_head(head)?;
+        self.stored_ms = self.stored_ms.max(decoded.stored_ms);
+        for (buffer, bytes) in [(&mut self.head, head), (&mut self.body, body)] {
+            buffer.clear();
+            buffer.extend_from_slice(bytes);
+        }
+        self.add_encoded(&decoded);
         Ok(())
     }
 
@@ -257,9 +259,14 @@ impl Appender {
 
     /// Adds the record of `head` and `self.body`.
     fn add(&mut self, head: &HeadRef<'_>) -> Id {
-        let seq = self.next;
         self.head.clear();
         codec::encode_head(head, &mut self.head);
+        self.add_encoded(head)
+    }
+
+    /// Adds the record of `self.head`, which is `head` encoded, and `self.body`.
+    fn add_encoded(&mut self, head: &HeadRef<'_>) -> Id {
+        let seq = self.next;
         let hash = codec::chain(self.last, self.node, seq, &self.head, &self.body);
         let block = &mut self.block;
         let before = block.bytes();
@@ -363,6 +370,7 @@ fn head_of<'a>(
         stored_ms,
         kind: draft.kind,
         source: draft.source,
+        principal: draft.text(Text::Principal),
         status: draft.status,
         operation: draft.operation,
         server: draft.text(Text::Server),

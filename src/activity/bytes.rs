@@ -1,10 +1,11 @@
-//! Numbers, texts and payloads as bytes: what `codec`, `segment` and `stats` are written with. Pure.
+//! Numbers, texts and payloads as bytes: the primitives that `codec`, `segment`, `stats` and `begun`
+//! are written with. Pure.
 
 use thiserror::Error;
 
-use super::record::Payload;
+use super::record::PayloadRef;
 
-/// The version written today, of blocks and of records.
+/// The version written today of blocks, bodies, and what is derived from records.
 pub const VERSION: u8 = 1;
 
 /// Why bytes are not what was written.
@@ -16,42 +17,12 @@ pub enum DecodeError {
     /// There are bytes after the end.
     #[error("has bytes after its end")]
     Trailing,
-    /// A version that this program does not know.
+    /// Its version is not known to this program.
     #[error("has unknown version {0}")]
     Version(u8),
-    /// A number or code that cannot be.
+    /// It holds a number, code or text that is never written.
     #[error("has an impossible value")]
     Value,
-}
-
-/// A payload whose bytes are borrowed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PayloadRef<'a> {
-    /// The bytes that were kept.
-    pub bytes: &'a [u8],
-    /// How many bytes there were.
-    pub total: u64,
-}
-
-impl<'a> PayloadRef<'a> {
-    /// At most the first `limit` bytes of a whole.
-    #[must_use]
-    pub fn cut(whole: &'a [u8], limit: usize) -> Self {
-        let bytes = whole.get(..limit).unwrap_or(whole);
-        Self { bytes, total: whole.len() as u64 }
-    }
-
-    /// True when not all bytes were kept.
-    #[must_use]
-    pub fn is_cut(self) -> bool {
-        self.total > self.bytes.len() as u64
-    }
-
-    /// A payload of its own.
-    #[must_use]
-    pub fn to_owned(self) -> Payload {
-        Payload::from_head(self.bytes.into(), self.total)
-    }
 }
 
 /// Appends a number, seven bits a byte.
@@ -75,7 +46,7 @@ pub fn put_payload(out: &mut Vec<u8>, payload: PayloadRef<'_>) {
     put_bytes(out, payload.bytes);
 }
 
-/// Makes small numbers of small signed ones.
+/// Maps signed numbers to unsigned ones, small ones to small ones.
 #[must_use]
 pub fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64

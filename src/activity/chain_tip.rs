@@ -1,12 +1,12 @@
 //! The end of the chain, kept apart from the store: the last durable record's number and hash.
 //!
 //! A store that ends before it is missing records (ACT-4): recovery after a crash, or after
-//! someone cut the journal, cannot hide that. It protects nothing against someone who rewrites store
-//! and head together.
+//! someone cut the journal, cannot hide that. It does not protect against someone who
+//! rewrites store and head together.
 
 use std::path::Path;
 
-use super::alternating_file::{AlternatingFile, FileKind, Found};
+use super::alternating_file::{AlternatingFile, FileKind, SlotContents};
 use super::record::Hash;
 use super::store::StoreError;
 
@@ -25,7 +25,7 @@ pub struct ChainTip {
     pub hash: Hash,
 }
 
-/// What the file says.
+/// The contents of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TipReading {
     /// The newest whole mark.
@@ -56,8 +56,8 @@ impl TipReading {
     }
 }
 
-impl From<Found<MARK_BYTES>> for TipReading {
-    fn from(found: Found<MARK_BYTES>) -> Self {
+impl From<SlotContents<MARK_BYTES>> for TipReading {
+    fn from(found: SlotContents<MARK_BYTES>) -> Self {
         Self { mark: found.newest().and_then(|bytes| decode(&bytes)), torn: found.torn }
     }
 }

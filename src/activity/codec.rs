@@ -8,8 +8,15 @@
 //! ```
 //!
 //! Processors have instructions for SHA-256, and BLAKE3 is fast on large inputs alone: a record's
-//! content enters the chain by its digest. With a head of version 1 it entered as it is. A head of
-//! version 3 is one of version 2 that has the status `unknown`.
+//! content enters the chain by its digest.
+//!
+//! | version of a head | what differs from the next one |
+//! |---|---|
+//! | 1 | the content enters the chain as it is; no status `unknown` |
+//! | 2 | no status `unknown` |
+//! | 3 | the status is `unknown` |
+//! | 2, 3 | no principal; no `resource_read`, `prompt_get`, `completion` |
+//! | 4 | written today |
 //!
 //! Blocks are packed where they are stored (`pack`). Every layout starts with a version byte; a
 //! version that is not known is an error, never a guess. What is derived from records (index,
@@ -17,73 +24,31 @@
 
 use ring::digest;
 
-pub use super::bytes::{DecodeError, PayloadRef, VERSION};
+pub use super::bytes::{DecodeError, VERSION};
 use super::bytes::{Reader, put_bytes, put_payload, put_varint, unzigzag, zigzag};
-use super::record::{Body, Hash, Head, Id, NodeId, Operation, Record, Source, Status, Type};
+use super::record::{Body, Hash, Id, NodeId, Operation, Record, Source, Status, Type};
+pub use super::record::{HeadRef, PayloadRef};
 
-/// The version written today, of heads: it says how the record is hashed.
-const HEAD_VERSION: u8 = 2;
-/// The same with a status that versions of this program before it do not know.
-const UNKNOWN_VERSION: u8 = 3;
+/// The version written today, of heads: it says which fields there are and how the record is hashed.
+const HEAD_VERSION: u8 = 4;
+/// The version of heads whose content enters the chain as it is.
+const UNDIGESTED: u8 = 1;
+/// The version before there was the status `unknown`.
+const WITHOUT_UNKNOWN: u8 = 2;
+/// That version with the status `unknown`.
+const ONLY_UNKNOWN: u8 = 3;
+
+/// Principals that take one byte: the place in this list. Only the end of it may grow.
+const COMMON_PRINCIPALS: [&str; 3] = ["", "anonymous", "admin"];
+/// In the place of that byte: the principal's id follows as a text.
+const OTHER_PRINCIPAL: u8 = u8::MAX;
 /// What a block takes at most beside its records.
 const HEADER_BYTES: usize = 1 + 8 + 32 + 2;
-
-/// A head whose texts are borrowed: what is encoded, and what filters and counters look at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the fields are those of `Head`")]
-pub struct HeadRef<'a> {
-    pub stored_ms: u64,
-    pub kind: Type,
-    pub source: Source,
-    pub status: Status,
-    pub operation: Option<Operation>,
-    pub server: &'a str,
-    pub tool: &'a str,
-    pub error: &'a str,
-    pub started: u64,
-    pub duration_us: u64,
-    pub overhead_us: u64,
-    pub response_bytes: u64,
-    pub session_id: &'a str,
-    pub request_id: &'a str,
-    pub parent: Option<Id>,
-    pub intent: PayloadRef<'a>,
-    pub variant: &'a str,
-    pub client_name: &'a str,
-}
-
-impl HeadRef<'_> {
-    /// A head of its own.
-    #[must_use]
-    pub fn to_owned(&self) -> Head {
-        Head {
-            stored_ms: self.stored_ms,
-            kind: self.kind,
-            source: self.source,
-            status: self.status,
-            operation: self.operation,
-            server: self.server.into(),
-            tool: self.tool.into(),
-            error: self.error.into(),
-            started: self.started,
-            duration_us: self.duration_us,
-            overhead_us: self.overhead_us,
-            response_bytes: self.response_bytes,
-            session_id: self.session_id.into(),
-            request_id: self.request_id.into(),
-            parent: self.parent,
-            intent: self.intent.to_owned(),
-            variant: self.variant.into(),
-            client_name: self.client_name.into(),
-        }
-    }
-}
 
 /// Appends a head.
 pub fn encode_head(head: &HeadRef<'_>, out: &mut Vec<u8>) {
     let operation = head.operation.map_or(0, Operation::code);
-    let version = if head.status == Status::Unknown { UNKNOWN_VERSION } else { HEAD_VERSION };
-    out.extend([version, head.kind.code(), head.source.code(), head.status.code(), operation]);
+    out.extend([HEAD_VERSION, head.kind.code(), head.source.code(), head.status.code(), operation]);
     put_varint(out, head.stored_ms);
     put_varint(out, zigzag(head.started.wrapping_sub(head.stored_ms.wrapping_mul(1000)) as i64));
     put_varint(out, head.duration_us);
@@ -107,7 +72,38 @@ pub fn encode_head(head: &HeadRef<'_>, out: &mut Vec<u8>) {
     ] {
         put_bytes(out, text.as_bytes());
     }
+    put_principal(out, head.principal);
     put_payload(out, head.intent);
+}
+
+fn put_principal(out: &mut Vec<u8>, principal: &str) {
+    let common = (0..).zip(COMMON_PRINCIPALS).find(|(_, common)| *common == principal);
+    match common {
+        Some((code, _)) => out.push(code),
+        None => {
+            out.push(OTHER_PRINCIPAL);
+            put_bytes(out, principal.as_bytes());
+        }
+    }
+}
+
+fn principal<'a>(reader: &mut Reader<'a>) -> Result<&'a str, DecodeError> {
+    let code = reader.byte()?;
+    if code != OTHER_PRINCIPAL {
+        return COMMON_PRINCIPALS.get(usize::from(code)).copied().ok_or(DecodeError::Value);
+    }
+    let principal = reader.text()?;
+    if COMMON_PRINCIPALS.contains(&principal) { Err(DecodeError::Value) } else { Ok(principal) }
+}
+
+/// True if a head of that version can be of this type and have this status.
+fn is_of_version(version: u8, kind: Type, status: Status) -> bool {
+    let is_new = matches!(kind, Type::ResourceRead | Type::PromptGet | Type::Completion);
+    match version {
+        UNDIGESTED | WITHOUT_UNKNOWN => !is_new && status != Status::Unknown,
+        ONLY_UNKNOWN => !is_new && status == Status::Unknown,
+        _ => true,
+    }
 }
 
 /// Reads a head that fills `bytes`.
@@ -118,13 +114,13 @@ pub fn encode_head(head: &HeadRef<'_>, out: &mut Vec<u8>) {
 pub fn decode_head(bytes: &[u8]) -> Result<HeadRef<'_>, DecodeError> {
     let mut reader = Reader(bytes);
     let version = match reader.byte()? {
-        version @ (VERSION | HEAD_VERSION | UNKNOWN_VERSION) => version,
+        version @ (UNDIGESTED | WITHOUT_UNKNOWN | ONLY_UNKNOWN | HEAD_VERSION) => version,
         other => return Err(DecodeError::Version(other)),
     };
     let kind = Type::from_code(reader.byte()?).ok_or(DecodeError::Value)?;
     let source = Source::from_code(reader.byte()?).ok_or(DecodeError::Value)?;
     let status = Status::from_code(reader.byte()?).ok_or(DecodeError::Value)?;
-    if (status == Status::Unknown) != (version == UNKNOWN_VERSION) {
+    if !is_of_version(version, kind, status) {
         return Err(DecodeError::Value);
     }
     let operation = match reader.byte()? {
@@ -159,6 +155,7 @@ pub fn decode_head(bytes: &[u8]) -> Result<HeadRef<'_>, DecodeError> {
         parent,
         variant: reader.text()?,
         client_name: reader.text()?,
+        principal: if version == HEAD_VERSION { principal(&mut reader)? } else { "" },
         intent: reader.payload()?,
     };
     reader.end()?;
@@ -199,7 +196,7 @@ pub fn chain(prev: Hash, node: NodeId, seq: u64, head: &[u8], body: &[u8]) -> Ha
     let mut hasher = blake3::Hasher::new();
     hasher.update(&prev.0).update(&node.0).update(&seq.to_be_bytes());
     let head_length = (head.len() as u32).to_be_bytes();
-    if head.first() == Some(&VERSION) {
+    if head.first() == Some(&UNDIGESTED) {
         hasher.update(&head_length).update(head).update(body);
     } else {
         let mut content = digest::Context::new(&digest::SHA256);
@@ -259,13 +256,13 @@ impl BlockBuilder {
         self.first
     }
 
-    /// How many records were added.
+    /// The number of records in the block under construction.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// How many bytes they take.
+    /// The bytes that they take in the block.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.heads.len() + self.bodies.len()
@@ -353,12 +350,14 @@ mod tests {
 
     use super::*;
     use crate::activity::record::Payload;
+    use crate::policy::Principal;
 
     fn head() -> HeadRef<'static> {
         HeadRef {
             stored_ms: 1_767_225_600_000,
             kind: Type::ToolCall,
             source: Source::Mcp,
+            principal: "token:ci",
             status: Status::Success,
             operation: Some(Operation::Write),
             server: "github",
@@ -393,13 +392,41 @@ mod tests {
     }
 
     #[test]
-    fn act_1_a_head_of_unknown_outcome_has_a_version_that_older_programs_refuse_by_name() {
-        let unknown = HeadRef { status: Status::Unknown, ..head() };
+    fn act_1_every_status_and_type_comes_back_and_none_is_in_a_version_that_had_it_not() {
         let mut bytes = Vec::new();
-        encode_head(&unknown, &mut bytes);
-        assert_eq!((bytes[0], decode_head(&bytes)), (UNKNOWN_VERSION, Ok(unknown)));
-        bytes[0] = HEAD_VERSION;
-        assert_eq!(decode_head(&bytes), Err(DecodeError::Value));
+        for kind in Type::ALL {
+            for status in Status::ALL {
+                let head = HeadRef { kind: *kind, status: *status, principal: "", ..head() };
+                bytes.clear();
+                encode_head(&head, &mut bytes);
+                assert_eq!((bytes[0], decode_head(&bytes)), (HEAD_VERSION, Ok(head)));
+                let at = bytes.len() - head.intent.bytes.len() - 4;
+                assert_eq!(bytes.remove(at), 0, "the principal");
+                let is_new = [Type::ResourceRead, Type::PromptGet, Type::Completion].contains(kind);
+                for version in [UNDIGESTED, WITHOUT_UNKNOWN, ONLY_UNKNOWN] {
+                    bytes[0] = version;
+                    let is_there =
+                        !is_new && (*status == Status::Unknown) == (version == ONLY_UNKNOWN);
+                    let expected = if is_there { Ok(head) } else { Err(DecodeError::Value) };
+                    assert_eq!(decode_head(&bytes), expected, "{version} {kind} {status}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_principal_comes_back_and_a_common_one_takes_one_byte() {
+        let length = |principal| {
+            let head = HeadRef { principal, ..head() };
+            let mut bytes = Vec::new();
+            encode_head(&head, &mut bytes);
+            assert_eq!(decode_head(&bytes), Ok(head));
+            bytes.len()
+        };
+        let common = [Principal::Anonymous, Principal::Admin];
+        assert_eq!(COMMON_PRINCIPALS[1..], common.each_ref().map(Principal::id));
+        assert!(COMMON_PRINCIPALS.into_iter().all(|principal| length(principal) == length("")));
+        assert_eq!(length("token:ci"), length("") + 1 + "token:ci".len());
     }
 
     #[test]
@@ -431,20 +458,26 @@ mod tests {
 
     #[test]
     fn every_version_is_read_as_it_was_written() {
+        let old = HeadRef { principal: "", ..head() };
         let versions = [
-            include_str!("../../tests/data/activity/v1.txt"),
-            include_str!("../../tests/data/activity/v2.txt"),
+            (include_str!("../../tests/data/activity/v1.txt"), old),
+            (include_str!("../../tests/data/activity/v2.txt"), old),
+            (
+                include_str!("../../tests/data/activity/v3.txt"),
+                HeadRef { status: Status::Unknown, ..old },
+            ),
+            (include_str!("../../tests/data/activity/v4.txt"), head()),
         ];
-        versions.into_iter().for_each(is_read);
+        versions.into_iter().for_each(|(text, head)| is_read(text, &head));
     }
 
     #[track_caller]
-    fn is_read(text: &str) {
+    fn is_read(text: &str, head: &HeadRef<'_>) {
         let fixtures = fixtures(text);
         let [(_, bytes), (_, body), (_, heads), (_, bodies), (_, hash)] = &fixtures[..] else {
             panic!("{fixtures:?}")
         };
-        assert_eq!(decode_head(bytes), Ok(head()));
+        assert_eq!(decode_head(bytes), Ok(*head));
         let expected = Body {
             arguments: PayloadRef::cut(br#"{"a":1}"#, 100).to_owned(),
             response: PayloadRef::cut(b"answer", 3).to_owned(),

@@ -1,5 +1,5 @@
-//! A copy of a log's folder, to be opened in its place: opening a log writes to it, and reading one
-//! is to change nothing (ACT-4).
+//! A copy of a log's folder, which is opened in its place: opening a log writes to it, and reading a
+//! log must not change it (ACT-4).
 //!
 //! Tables, which are never changed once written, are linked. The rest is small: journals are
 //! copied without the zeros that they are preallocated with.
@@ -9,14 +9,14 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use super::recover;
-use super::store::StoreError;
+use super::folder;
+use super::store::{StoreError, journals};
 use crate::os::private;
 
 /// The folders of tables.
 const TABLES: &str = "tables";
 
-/// A copy of a folder, removed when it is done with.
+/// A copy of a folder, removed when it is dropped.
 #[derive(Debug)]
 pub(super) struct Copy {
     path: PathBuf,
@@ -35,13 +35,13 @@ impl Copy {
         Ok(copy)
     }
 
-    /// Makes an empty folder beside the log's, removed when it is done with.
+    /// Makes an empty folder beside the log's, removed when it is dropped.
     pub(super) fn scratch(dir: &Path) -> Result<Self, StoreError> {
         let mut name = dir.file_name().unwrap_or_default().to_os_string();
         name.push(format!(".scratch-{}", std::process::id()));
         let scratch = Self { path: dir.with_file_name(name) };
-        // One that was killed may have had our number.
-        recover::remove(&scratch.path)?;
+        // A process with the same id may have been killed here.
+        folder::remove(&scratch.path)?;
         private::new_folder(&scratch.path)?;
         Ok(scratch)
     }
@@ -64,7 +64,7 @@ impl Copy {
         &self.path
     }
 
-    /// Names the file of the original where a file of the copy is damaged.
+    /// The error with the file of the original in the place of that of the copy.
     pub(super) fn as_original(&self, dir: &Path, error: StoreError) -> StoreError {
         match error {
             StoreError::Damaged { file, why } => {
@@ -90,7 +90,7 @@ impl Drop for Copy {
 ///
 /// Those of reading and writing.
 pub(super) fn again(dir: &Path, path: &Path) -> Result<(), StoreError> {
-    recover::remove(path)?;
+    folder::remove(path)?;
     copy_folder(dir, path, |from, to| fs::hard_link(from, to))
 }
 
@@ -102,7 +102,7 @@ fn copy_folder(from: &Path, to: &Path, link: Link) -> Result<(), StoreError> {
         if entry.file_type()?.is_dir() {
             copy_folder(&source, &target, link)?;
         } else if !from.ends_with(TABLES) || link(&source, &target).is_err() {
-            recover::copy_sparse(&source, &target)?;
+            journals::copy_sparse(&source, &target)?;
         }
     }
     Ok(())

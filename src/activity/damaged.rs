@@ -1,16 +1,15 @@
-//! Reading a log of which parts cannot be read, for verification and salvage: nothing is taken from
-//! what is derived, and what is damaged is passed over.
+//! A view of a damaged log, for verification and salvage: it uses nothing that is derived from the
+//! records, and passes over what is damaged.
 
 use super::append::keys;
 use super::store::{Space, StoreError, StoreSnapshot};
 use super::view::{Block, View, number};
 
-/// How far behind a damaged place every number is tried.
+/// So many numbers behind a damaged place are tried one by one.
 const PATIENT_RECORDS: u64 = 1024;
 
 impl View {
-    /// Looks at the snapshot of a log of which parts cannot be read: nothing is known of its end,
-    /// and nothing is taken from what is derived.
+    /// A view of the snapshot of a damaged log. Its end is not known, and what is derived is not used.
     ///
     /// # Errors
     ///
@@ -23,9 +22,9 @@ impl View {
         Ok(Self { snapshot, first, next: u64::MAX, unsealed: 0, gaps: Vec::new() })
     }
 
-    /// The first block behind one that cannot be read, which holds the record `seq`; `None` if there
-    /// is none. Looks at every place for a while, then in longer and longer steps: what lies between
-    /// two damaged places far apart may be passed over.
+    /// The first readable block behind the unreadable one that holds record `seq`; `None` if there is
+    /// none. Tries [`PATIENT_RECORDS`] numbers one by one, then in steps that double: blocks between two
+    /// damaged places may be missed where these are far apart.
     ///
     /// # Errors
     ///

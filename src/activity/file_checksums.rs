@@ -1,9 +1,8 @@
-//! Checksums of the files of a closed log, in its file `seal`: what each was when it was last
-//! closed.
+//! Checksums of all files of a closed log, in its file `seal`.
 //!
-//! The store's checksums and the chain cover records; they do not cover every byte of the store's
-//! own bookkeeping. A closed log does not change, so its files are hashed once, when it is
-//! closed. Opening it takes the seal away; after a crash there is none, and the chain has to do.
+//! The store's checksums and the chain cover the records, but not every byte of the store's own
+//! bookkeeping. A closed log does not change, so its files are hashed once, when it is closed. Opening
+//! the log removes the file; after a crash there is none, and the chain alone is checked.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -16,10 +15,11 @@ use crate::os::private;
 const NAME: &str = "seal";
 const NAME_NEW: &str = "seal.new";
 const READ_BYTES: usize = 1 << 20;
-/// The folders whose files are never changed once written: too many to read at each start.
+/// Files in folders of this name are never changed once written; they are too many to read at each
+/// start.
 const TABLES: &str = "tables";
 
-/// The files beside the store that a log of an earlier version does not have.
+/// Files beside the store that a log of an earlier version does not have.
 const LATER: [&str; 2] = [super::lost::NAME, super::node::NAME];
 
 /// Which files are compared.
@@ -31,14 +31,14 @@ pub enum Depth {
     Full,
 }
 
-/// What a seal says about the files.
+/// What a comparison of the files with their checksums found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChecksumFinding {
-    /// The log was not closed, or never written.
-    NoSeal,
-    /// The files are what they were.
+    /// There are no checksums: the log was not closed, or never written.
+    NotClosed,
+    /// No file has changed.
     Whole,
-    /// These are not: altered, missing, or not there before.
+    /// Files that were altered, removed or added.
     Altered(Vec<PathBuf>),
 }
 
@@ -62,17 +62,17 @@ pub fn write(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Compares the files of the log in `dir` with its seal.
+/// Compares the files of the log in `dir` with their checksums.
 ///
 /// # Errors
 ///
-/// [`StoreError::Damaged`] if the seal itself is not whole; [`StoreError::Io`].
+/// [`StoreError::Damaged`] if the checksums are damaged themselves; [`StoreError::Io`].
 pub fn check(dir: &Path, depth: Depth) -> Result<ChecksumFinding, StoreError> {
     let path = dir.join(NAME);
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Ok(ChecksumFinding::NoSeal);
+            return Ok(ChecksumFinding::NotClosed);
         }
         Err(error) if error.kind() == io::ErrorKind::InvalidData => String::new(),
         Err(error) => return Err(error.into()),
@@ -85,10 +85,10 @@ pub fn check(dir: &Path, depth: Depth) -> Result<ChecksumFinding, StoreError> {
         return Err(damaged());
     }
     let mut altered = Vec::new();
-    let mut sealed = Vec::new();
+    let mut listed = Vec::new();
     for line in body.lines() {
         let Some(name) = line.splitn(3, ' ').nth(2) else { continue };
-        sealed.push(name);
+        listed.push(name);
         let path = dir.join(name);
         if depth == Depth::Quick && is_table(&path) && path.try_exists()? {
             continue;
@@ -102,19 +102,19 @@ pub fn check(dir: &Path, depth: Depth) -> Result<ChecksumFinding, StoreError> {
             altered.push(path);
         }
     }
-    // A log that a version before this one closed has files beside the store that it does not know.
-    let known = |name: &str| sealed.contains(&name) || LATER.contains(&name);
+    // The checksums of an earlier version do not list these.
+    let known = |name: &str| listed.contains(&name) || LATER.contains(&name);
     let added = files(dir)?.into_iter().filter(|(name, _)| !known(name));
     altered.extend(added.map(|(_, path)| path));
     Ok(if altered.is_empty() { ChecksumFinding::Whole } else { ChecksumFinding::Altered(altered) })
 }
 
-/// Takes the seal away, durably, before the log changes.
+/// Removes the checksums, durably, before the log changes.
 ///
 /// # Errors
 ///
 /// Those of removing it.
-pub fn take_away(dir: &Path) -> io::Result<()> {
+pub fn remove(dir: &Path) -> io::Result<()> {
     match fs::remove_file(dir.join(NAME)) {
         Ok(()) => File::open(dir)?.sync_all(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seal_tells_what_was_altered_added_or_lost() {
+    fn checksums_find_what_was_altered_added_or_lost() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         let tables = dir.join(DB).join(TABLES);
@@ -178,7 +178,7 @@ mod tests {
         put(&head, "head");
         put(&log, "log");
         put(&table, "table");
-        assert_eq!(check(dir, Depth::Full).unwrap(), ChecksumFinding::NoSeal);
+        assert_eq!(check(dir, Depth::Full).unwrap(), ChecksumFinding::NotClosed);
         write(dir).unwrap();
         assert_eq!(check(dir, Depth::Full).unwrap(), ChecksumFinding::Whole);
 
@@ -207,7 +207,7 @@ mod tests {
             fs::write(&seal, bytes).unwrap();
             assert!(matches!(check(dir, Depth::Full), Err(StoreError::Damaged { .. })), "{at}");
         }
-        take_away(dir).unwrap();
-        assert_eq!(check(dir, Depth::Full).unwrap(), ChecksumFinding::NoSeal);
+        remove(dir).unwrap();
+        assert_eq!(check(dir, Depth::Full).unwrap(), ChecksumFinding::NotClosed);
     }
 }

@@ -1,16 +1,16 @@
-//! Gaps: records that are lost, and the record that says so (ACT-2, ACT-9). Pure.
+//! Lost records, and the record of the type `gap` that names them (ACT-2, ACT-9). Pure.
 //!
-//! Lost records that had numbers leave a hole in the chain: the record that says so names the hole
-//! and the hash that the record behind it follows, so that the chain is verified on both sides. Those
-//! that could not be recorded while the log could not be written never had numbers: the record that
-//! says so stands where they would, and names how many, from when to when, and why.
+//! There are two kinds. [`Gap`]: records that had numbers and are damaged. They leave a hole in the
+//! chain; the record names the hole and the hash that the next record follows, so that the chain is
+//! verified on both sides. [`Unrecorded`]: calls that went on while the log could not be written. They
+//! never had numbers; the record stands in their place, with their number, time and cause.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::record::{Body, Draft, Hash, Raw, Source, Status, Text, Type};
 
-/// Records that are lost, with their numbers.
+/// A range of records that are lost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Gap {
     /// The first of them.
@@ -28,13 +28,13 @@ impl Gap {
         Self { first_lost_seq, last_lost_seq, follows_hash: follows.to_string() }
     }
 
-    /// How many records are lost.
+    /// The number of records that are lost.
     #[must_use]
     pub fn records(&self) -> u64 {
         (self.last_lost_seq + 1).saturating_sub(self.first_lost_seq)
     }
 
-    /// The record that says so, and why.
+    /// The record that names the gap, and why.
     #[must_use]
     pub fn draft(&self, why: &str, now_ms: u64) -> Draft {
         let Self { first_lost_seq, last_lost_seq, .. } = self;
@@ -42,23 +42,23 @@ impl Gap {
         draft(self, &text, now_ms)
     }
 
-    /// What a record of the type `gap` says.
+    /// Reads it from the body of its record; `None` if the record is about something else.
     #[must_use]
     pub fn read(body: &Body) -> Option<Self> {
         serde_json::from_slice(body.metadata.bytes()).ok()
     }
 }
 
-/// Records that never were in the log: it could not be written, and calls went on.
+/// Calls that are not on record: the log could not be written, and they went on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Unrecorded {
-    /// How many of them, at most.
+    /// Their number, at most.
     #[serde(rename = "records_lost")]
     pub records: u64,
-    /// How many of them for certain. It is less where the process was killed meanwhile: what it had
-    /// in memory then may have been written just before.
+    /// Their number, at least. It is less than `records` where the process was killed meanwhile: what it
+    /// had in memory then may have been written just before.
     pub at_least: u64,
-    /// How many there were since the log was begun, these included.
+    /// The number of all since the log was begun, these included.
     pub total: u64,
     /// When the log could no longer be written.
     #[serde(with = "time", rename = "from")]
@@ -73,20 +73,20 @@ pub struct Unrecorded {
 }
 
 impl Unrecorded {
-    /// The record that says so.
+    /// The record that names them.
     #[must_use]
     pub fn draft(&self, now_ms: u64) -> Draft {
         draft(self, &self.to_string(), now_ms)
     }
 
-    /// What a record of the type `gap` says.
+    /// Reads it from the body of its record; `None` if the record is about something else.
     #[must_use]
     pub fn read(body: &Body) -> Option<Self> {
         serde_json::from_slice(body.metadata.bytes()).ok()
     }
 }
 
-/// A record of the type `gap` that says `what`, in words and as its metadata.
+/// A record of the type `gap`, with `what` as its metadata and in words.
 fn draft(what: &impl Serialize, words: &str, now_ms: u64) -> Draft {
     let mut draft = Draft::new(Type::Gap, Source::Internal, Status::Error);
     draft.started = now_ms.saturating_mul(1000);

@@ -1,33 +1,25 @@
-//! Mending a log of which tables are damaged, while its process goes on: what is derived is made anew
-//! in its place; what is not, by salvage, which keeps every record that is as it was written and
-//! moves the damaged log aside.
+//! Mending a log with damaged tables while the process goes on. Tables of what is derived from records
+//! are made anew (`rebuild`); damaged records are left behind by a salvage, which keeps all that are
+//! intact (`salvage`).
 //!
-//! fjall compacts a damaged table never, and gives up each time it tries: without this the log would
-//! take nothing any more. Damage that nobody reads is found by a scrub, before a compaction meets it.
+//! fjall's compaction stops for good at a damaged table, so that without mending the log would accept
+//! no more writes. A scrub finds damage in tables that are seldom read, before a compaction does.
 
-use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use super::append;
-use super::copy::Copy;
-use super::recover::Lock;
+use super::lock::Lock;
+use super::rebuild;
 use super::salvage::{self, Salvaged};
-use super::segment::{self, Builder, SegmentBounds};
-use super::store::{Batch, DB, Fresh, Part, Store, StoreError, TableFile};
-use super::view::View;
-use crate::os::private;
+use super::store::{Store, StoreError, TableFile};
 
-/// The file that says that what is derived is not whole, for as long as it is being made.
-const MARKER: &str = "rebuilding";
-/// How long after the start tables are read for the first time, and how long after the end of that
-/// again.
+/// When tables are first read after the start, and again after the end of each round.
 pub(super) const SCRUB_AFTER: Duration = Duration::from_secs(10 * 60);
 pub(super) const SCRUB_EVERY: Duration = Duration::from_secs(24 * 3600);
-/// How long apart tables are read because something that was read is damaged.
+/// The least time between rounds that are started early because damage was met.
 pub(super) const SCRUB_AGAIN: Duration = Duration::from_secs(60);
-/// The pause after each megabyte, so that calls do not notice.
+/// The pause after each megabyte, which keeps the disk free for calls.
 pub(super) const SCRUB_PAUSE: Duration = Duration::from_millis(250);
 
 /// What was done.
@@ -35,9 +27,9 @@ pub(super) const SCRUB_PAUSE: Duration = Duration::from_millis(250);
 pub(super) enum Mended {
     /// No table is damaged.
     Sound,
-    /// What is derived was made anew, as this table was damaged.
+    /// What is derived was made anew; the table that was damaged.
     Derived(PathBuf),
-    /// Records were damaged.
+    /// Records were damaged, and the log was salvaged.
     Salvaged(Salvaged),
 }
 
@@ -45,8 +37,9 @@ pub(super) enum Mended {
 ///
 /// # Errors
 ///
-/// [`StoreError::Locked`] if it is in use, [`StoreError::Io`] if the disk refuses; the log is then as
-/// it was, or the next attempt goes on. [`StoreError::Damaged`] if no record could be kept.
+/// [`StoreError::Locked`] if it is in use, [`StoreError::Io`] if the disk fails; the log is then
+/// unchanged, or the next attempt ends what was begun. [`StoreError::Damaged`] if no record could be
+/// kept.
 pub(super) fn mend(dir: &Path, now_ms: u64) -> Result<Mended, StoreError> {
     let derived = {
         let _lock = Lock::take(dir)?;
@@ -54,15 +47,14 @@ pub(super) fn mend(dir: &Path, now_ms: u64) -> Result<Mended, StoreError> {
             Ok(tables) if tables.is_empty() => return Ok(Mended::Sound),
             Ok(tables) if !tables.iter().all(TableFile::is_derived) => None,
             Ok(tables) => tables.into_iter().next().map(|table| table.path),
-            // Which keyspace it is cannot be told: it may be one of those.
+            // The error does not name the keyspace: it may be a derived one.
             Err(StoreError::Damaged { file, .. }) => Some(file),
             Err(error) => return Err(error),
         }
     };
     if let Some(file) = derived {
         let _lock = Lock::take(dir)?;
-        mark(dir)?;
-        match rebuild(dir) {
+        match rebuild::rebuild(dir) {
             Ok(()) => return Ok(Mended::Derived(file)),
             Err(StoreError::Damaged { .. }) => {}
             Err(error) => return Err(error),
@@ -71,47 +63,8 @@ pub(super) fn mend(dir: &Path, now_ms: u64) -> Result<Mended, StoreError> {
     Ok(salvage::salvage_some(dir, now_ms)?.map_or(Mended::Sound, Mended::Salvaged))
 }
 
-/// Ends what a process that was killed has begun in `dir`.
-///
-/// # Errors
-///
-/// [`StoreError`].
-pub(super) fn go_on(dir: &Path) -> Result<(), StoreError> {
-    if dir.join(MARKER).try_exists()? { rebuild(dir) } else { Ok(()) }
-}
-
-fn mark(dir: &Path) -> Result<(), StoreError> {
-    private::create(&dir.join(MARKER))?.sync_all()?;
-    Ok(File::open(dir)?.sync_all()?)
-}
-
-/// Makes what is derived anew from the records.
-fn rebuild(dir: &Path) -> Result<(), StoreError> {
-    let store = {
-        let scratch = Copy::scratch(dir)?;
-        // Whose it is lies in a part that is not taken.
-        let fresh = Fresh::create(scratch.path(), super::record::NodeId([0; 16]))?;
-        fresh.put(Part::Derived, &dir.join(DB))?;
-        Store::open(dir)?
-    };
-    let view = View::new(store.snapshot())?;
-    let whole = segment::of(view.first() - 1 + segment::RECORDS - 1)..segment::of(view.next());
-    for number in whole {
-        let mut derived = Builder::default();
-        view.derive(number, &mut derived)?;
-        if derived.bounds() != SegmentBounds::NONE {
-            let mut batch = Batch::default();
-            append::finish_segment(&derived, number, &mut batch);
-            store.commit(batch)?;
-        }
-    }
-    store.sync()?;
-    fs::remove_file(dir.join(MARKER))?;
-    Ok(File::open(dir)?.sync_all()?)
-}
-
-/// Reads `tables`, with a pause after each megabyte; the first that is damaged. Ends early once
-/// `goes_on` says no.
+/// Reads `tables`, with a pause after each megabyte, and returns the first that is damaged. Ends early
+/// once `goes_on` is false.
 pub(super) fn scrub(
     tables: Vec<TableFile>,
     pause: Duration,

@@ -1,7 +1,7 @@
-//! Whose log it is, in a file of its own beside the store: ids and hashes are made with it, so that
-//! the records could not be verified without it where the store has lost it.
+//! The node id of a log, in a file of its own beside the store: ids and hashes depend on it, so that
+//! records could not be verified where the store has lost it.
 //!
-//! A log that a version before this one made gets the file when it is opened.
+//! A log of an earlier version gets the file when it is opened.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -67,7 +67,7 @@ pub(super) fn agree(dir: &Path, node: NodeId) -> Result<(), StoreError> {
     }
 }
 
-/// The number in hexadecimal, and its hash.
+/// The id in hexadecimal, and its hash.
 fn encode(node: NodeId) -> Vec<u8> {
     let hex: String = node.0.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{hex} {}\n", Hash(*blake3::hash(hex.as_bytes()).as_bytes())).into_bytes()

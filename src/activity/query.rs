@@ -25,6 +25,8 @@ pub struct Filter {
     pub sessions: Vec<String>,
     /// The request.
     pub requests: Vec<String>,
+    /// On whose behalf, by the id of the principal.
+    pub principals: Vec<String>,
     /// Began at this moment or later, microseconds since 1970.
     pub since: Option<u64>,
     /// Began at this moment or earlier, microseconds since 1970.
@@ -48,6 +50,7 @@ impl Filter {
             && named(&self.tools, head.tool)
             && named(&self.sessions, head.session_id)
             && named(&self.requests, head.request_id)
+            && named(&self.principals, head.principal)
             && self.covers(head.started, head.started)
     }
 
@@ -82,6 +85,7 @@ impl Filter {
             names(RecordField::Tool, &self.tools),
             names(RecordField::Session, &self.sessions),
             names(RecordField::Request, &self.requests),
+            names(RecordField::Principal, &self.principals),
         ];
         all.into_iter().filter(|terms: &Vec<_>| !terms.is_empty()).collect()
     }
@@ -105,6 +109,8 @@ pub enum RecordField {
     Session = 6,
     /// [`Filter::requests`]
     Request = 7,
+    /// [`Filter::principals`]
+    Principal = 8,
 }
 
 /// A value of a field, as the index knows it: 64 bits of a hash. Two values that share them are
@@ -158,6 +164,7 @@ impl Term {
             (RecordField::Tool, head.tool),
             (RecordField::Session, head.session_id),
             (RecordField::Request, head.request_id),
+            (RecordField::Principal, head.principal),
         ] {
             if !name.is_empty() {
                 each(Self::new(field, name.as_bytes()));
@@ -225,6 +232,7 @@ mod tests {
             stored_ms: started / 1000,
             kind: Type::ToolCall,
             source: Source::Mcp,
+            principal: "anonymous",
             status: Status::Success,
             operation: Some(Operation::Read),
             server,
@@ -260,6 +268,10 @@ mod tests {
         assert!(!other.matches(&head("a", 10)));
         let none = Filter { requests: vec!["x".into()], ..Filter::default() };
         assert!(!none.matches(&head("a", 10)));
+        for (principal, is_meant) in [("anonymous", true), ("admin", false), ("anon", false)] {
+            let filter = Filter { principals: vec![principal.into()], ..Filter::default() };
+            assert_eq!(filter.matches(&head("a", 10)), is_meant, "{principal}");
+        }
     }
 
     #[test]
@@ -271,12 +283,13 @@ mod tests {
             tools: vec!["tool".into()],
             operations: vec![Operation::Read],
             sessions: vec!["session".into()],
+            principals: vec!["anonymous".into()],
             ..Filter::default()
         };
         assert!(filter.matches(&head("a", 0)));
         let mut terms = Vec::new();
         Term::of(&head("a", 0), |term| terms.push(term));
-        assert_eq!(filter.terms().len(), 6);
+        assert_eq!(filter.terms().len(), 7);
         assert!(filter.terms().iter().flatten().all(|term| terms.contains(term)));
     }
 }

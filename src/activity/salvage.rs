@@ -1,9 +1,10 @@
 //! Salvage (ACT-9): moves a damaged log aside, never deletes it, and begins a new one with every
-//! record that is as it was written.
+//! record that is intact.
 //!
-//! The records keep their numbers, ids and hashes, so the new log verifies; what is lost between
-//! them is said by range in records of its own. The new log is made beside the old one and takes its
-//! place when it is whole: whoever is killed meanwhile leaves the old one as it was.
+//! The records keep their bytes, and with them numbers, ids and hashes, so the new log verifies; ranges
+//! that are lost between them are named by records of the type `gap`. The new log is made beside the old
+//! one and takes its place when it is whole: a process that is killed meanwhile leaves the old one
+//! unchanged.
 
 use std::fs::{self, File};
 use std::ops::ControlFlow;
@@ -11,47 +12,50 @@ use std::path::{Path, PathBuf};
 
 use super::append::{Appender, keys};
 use super::copy::{self, Copy};
+use super::folder;
 use super::gap::Gap;
+use super::lock::Lock;
 use super::lost;
 use super::node;
 use super::record::{Draft, NodeId, Source, Status, Text, Type};
-use super::recover::{self, Lock};
+use super::recover;
 use super::redact::Redactor;
-use super::store::{Batch, DB, Fresh, Part, Space, Store, StoreError};
-use super::verify::{self, Report, Step};
+use super::store::{Batch, DB, Fresh, Part, Space, Store, StoreError, journals};
+use super::verify::{self, ChainStep, Report};
 use super::view::{LogEnd, View};
 use crate::os::private;
 
 /// Records written at a time.
 const BATCH_RECORDS: u64 = 4096;
-/// Gaps that get a record of their own; of a log with more, the rest is left where it is.
+/// The most gaps that get a record; the walk ends at the next one, and the rest stays in the log that
+/// is moved aside.
 const MOST_GAPS: usize = 1000;
 
 /// What was done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Salvaged {
-    /// Where the damaged log is now.
+    /// The folder of the damaged log now.
     pub aside: PathBuf,
-    /// How many records the new log begins with.
+    /// The number of records that the new log begins with.
     pub kept: u64,
-    /// How many records between them are lost.
+    /// The number of records that are lost between them.
     pub lost: u64,
     /// What was wrong with the old one.
     pub why: String,
 }
 
-/// Moves the log in `dir` aside and keeps what can be read. A log that is sound is left alone:
-/// then there is nothing to tell.
+/// Moves the log in `dir` aside and keeps what can be read. Returns `None` for a sound log, which is
+/// left alone.
 ///
 /// # Errors
 ///
-/// [`StoreError::Locked`] if it is in use; [`StoreError::Io`] if the disk refuses: the log is then
-/// where it was.
+/// [`StoreError::Locked`] if it is in use, [`StoreError::Io`] if the disk fails; the log is then where
+/// it was.
 pub fn salvage(dir: &Path, now_ms: u64) -> Result<Option<Salvaged>, StoreError> {
     private::apart(|| go_on(dir, now_ms, 0))
 }
 
-/// The same where nobody has asked for it: of which nothing can be kept, the log stays where it is.
+/// The same without an operator: a log of which nothing can be kept stays where it is.
 ///
 /// # Errors
 ///
@@ -60,12 +64,12 @@ pub(super) fn salvage_some(dir: &Path, now_ms: u64) -> Result<Option<Salvaged>, 
     private::apart(|| go_on(dir, now_ms, 1))
 }
 
-/// Keeps what can be read, if that is `least` records or more.
+/// Salvages the log if at least `least` of its records are kept.
 fn go_on(dir: &Path, now_ms: u64, least: u64) -> Result<Option<Salvaged>, StoreError> {
     let Some(why) = damage(dir)? else { return Ok(None) };
     let lock = Lock::take(dir)?;
-    let (aside, new) = (free_name(dir)?, recover::replacement(dir));
-    recover::remove(&new)?;
+    let (aside, new) = (folder::aside(dir)?, folder::replacement(dir));
+    folder::remove(&new)?;
     private::new_folder(&new)?;
     let (kept, lost) = {
         let copy = Copy::beside(dir)?;
@@ -75,18 +79,18 @@ fn go_on(dir: &Path, now_ms: u64, least: u64) -> Result<Option<Salvaged>, StoreE
         }
     };
     if kept < least {
-        recover::remove(&new)?;
+        folder::remove(&new)?;
         let why = format!("{why}; nothing of it can be read");
         return Err(StoreError::Damaged { file: dir.join(DB), why });
     }
     lost::copy(dir, &new)?;
     fs::rename(dir, &aside)?;
-    recover::replace(dir)?;
+    folder::replace(dir)?;
     drop(lock);
     Ok(Some(Salvaged { aside, kept, lost, why }))
 }
 
-/// What is wrong with a log, if anything is: it cannot be opened, or not everything is in it.
+/// What is wrong with a log, if anything is.
 fn damage(dir: &Path) -> Result<Option<String>, StoreError> {
     let found = recover::open(dir).map(drop).and_then(|()| {
         let scratch = Copy::scratch(dir)?;
@@ -104,20 +108,7 @@ fn damage(dir: &Path) -> Result<Option<String>, StoreError> {
     }
 }
 
-/// The first name beside the folder that is free.
-fn free_name(dir: &Path) -> Result<PathBuf, StoreError> {
-    let name = dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let mut number = 1;
-    loop {
-        let aside = dir.with_file_name(format!("{name}.damaged-{number}"));
-        if !aside.try_exists()? {
-            return Ok(aside);
-        }
-        number += 1;
-    }
-}
-
-/// What is taken from an empty log, one set after the other until the rest can be opened. What is
+/// Parts that an empty log stands in for, one set after the other until the rest can be opened. What is
 /// derived is made anew in any case.
 const WITHOUT: [&[Part]; 3] =
     [&[Part::Derived], &[Part::Derived, Part::Meta], &[Part::Derived, Part::Meta, Part::State]];
@@ -125,8 +116,8 @@ const WITHOUT: [&[Part]; 3] =
 /// Opens the copy of the log in `dir` without what is derived from records, else without the store's
 /// own bookkeeping, else with its journals up to the first place that is damaged.
 ///
-/// The store takes a journal that ends anywhere, as after a crash, and refuses one that goes on
-/// behind a damaged place. So the longest piece that it takes ends at that place.
+/// The store accepts a journal that ends anywhere, as after a crash, and refuses one with more behind a
+/// damaged place. So the longest piece that it accepts ends at that place.
 fn open_what_can_be(dir: &Path, copy: &Path) -> Result<Option<Store>, StoreError> {
     if !copy.join(DB).try_exists()? {
         return Ok(None);
@@ -134,7 +125,7 @@ fn open_what_can_be(dir: &Path, copy: &Path) -> Result<Option<Store>, StoreError
     let node = node::read(dir).ok().flatten();
     let scratch = Copy::scratch(dir)?;
     let fresh = Fresh::create(scratch.path(), node.unwrap_or(NodeId([0; 16])))?;
-    // Only who knows whose log it is can verify it without its state.
+    // Without its state the log can be verified only if its node is known.
     let levels = WITHOUT.get(..if node.is_some() { 3 } else { 2 }).unwrap_or_default();
     for parts in levels {
         copy::again(dir, copy)?;
@@ -151,9 +142,9 @@ fn open_what_can_be(dir: &Path, copy: &Path) -> Result<Option<Store>, StoreError
     Ok(None)
 }
 
-/// Opens what there is without some parts; `None` if the rest is damaged, too.
+/// Opens the copy without some parts; `None` if the rest is damaged, too.
 fn open_without(copy: &Path, parts: &[Part], fresh: &Fresh) -> Result<Option<Store>, StoreError> {
-    let opened = Store::open_without(copy, parts, fresh).and_then(|store| {
+    let opened = fresh.open_without(copy, parts).and_then(|store| {
         if parts.contains(&Part::State) {
             find_first(&store)?;
         }
@@ -163,21 +154,21 @@ fn open_without(copy: &Path, parts: &[Part], fresh: &Fresh) -> Result<Option<Sto
     match opened {
         Ok(store) => Ok(Some(store)),
         Err(StoreError::Damaged { .. }) => Ok(None),
-        // What only the store says is damage; what the system says is none.
+        // An error without a code of the system comes from the store's own checks.
         Err(StoreError::Io(error)) if error.raw_os_error().is_none() => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Finds the first kept record of a log that has lost its state: the last record of the type
-/// `retention` names it.
+/// Restores the number of the first kept record in a log that has lost its state: the last record of
+/// the type `retention` names it.
 fn find_first(store: &Store) -> Result<(), StoreError> {
     if store.snapshot().get(Space::State, keys::FIRST)?.is_some() {
         return Ok(());
     }
     let mut first = None;
     verify::walk(&View::of_damaged(store.snapshot())?, |step| {
-        if let Step::Record { head, body, .. } = step
+        if let ChainStep::Record { head, body, .. } = step
             && verify::kind(head) == Some(Type::Retention)
         {
             first = verify::kept_from(body).or(first);
@@ -203,8 +194,8 @@ fn open_journals(
         refresh(dir, copy, journals)?;
         open(copy)
     };
-    for journal in recover::journals(&dir.join(DB))? {
-        let used = recover::used(&fs::read(&journal)?) as u64;
+    for journal in journals::all(&dir.join(DB))? {
+        let used = journals::used(&fs::read(&journal)?) as u64;
         let with = |length: u64| {
             let mut journals = whole.clone();
             journals.push((journal.clone(), length));
@@ -230,10 +221,10 @@ fn open_journals(
     opens(&whole)
 }
 
-/// Makes the copy new, with no other journals than these, cut to these lengths.
+/// Makes the copy anew, with these journals alone, cut to these lengths.
 fn refresh(dir: &Path, copy: &Path, journals: &[(PathBuf, u64)]) -> Result<(), StoreError> {
     copy::again(dir, copy)?;
-    for path in recover::journals(&copy.join(DB))? {
+    for path in journals::all(&copy.join(DB))? {
         let kept = journals.iter().find(|(journal, _)| journal.file_name() == path.file_name());
         match kept {
             Some((_, length)) => File::options().write(true).open(&path)?.set_len(*length)?,
@@ -243,7 +234,7 @@ fn refresh(dir: &Path, copy: &Path, journals: &[(PathBuf, u64)]) -> Result<(), S
     Ok(())
 }
 
-/// Adds a gap; one that begins where the last ends is part of it.
+/// Adds a gap, joined with the last one where they touch.
 fn join(gaps: &mut Vec<(Gap, String)>, gap: Gap, why: String) {
     match gaps.last_mut() {
         Some((last, _)) if last.last_lost_seq + 1 == gap.first_lost_seq => {
@@ -254,8 +245,8 @@ fn join(gaps: &mut Vec<(Gap, String)>, gap: Gap, why: String) {
     }
 }
 
-/// Writes what is as it was written to a new log; how many records that is, and how many between
-/// them are lost.
+/// Writes the intact records to a new log. Returns their number, and the number of those that are lost
+/// between them.
 fn keep(
     old: &Store,
     new: &Path,
@@ -273,7 +264,7 @@ fn keep(
         let first = [&view.first().to_be_bytes()[..], &before.0].concat();
         batch.put(Space::State, keys::FIRST, first);
     });
-    // Calls that were under way are as they were; what cannot be read of them is lost.
+    // The marks of calls under way are copied; those that cannot be read are lost.
     for (key, value) in view.marks().map_while(Result::ok) {
         appender.also(|batch| batch.put(Space::State, key, value));
     }
@@ -282,14 +273,14 @@ fn keep(
     let mut result = Ok(());
     verify::walk(&view, |step| {
         match step {
-            Step::Record { head, body, .. } => {
+            ChainStep::Record { head, body, .. } => {
                 if verify::kind(head) == Some(Type::Gap) {
                     known.extend(verify::gap(body));
                     told = told.max(verify::unrecorded(body).map_or(0, |it| it.total));
                 }
                 kept += u64::from(appender.push_raw(head, body).is_ok());
             }
-            Step::Hole(hole) => match (hole.gap(), hole.behind) {
+            ChainStep::Hole(hole) => match (hole.gap(), hole.behind) {
                 (Some(gap), Some((next, follows))) if gaps.len() < MOST_GAPS => {
                     appender.skip(next, follows);
                     join(&mut gaps, gap, hole.broken.why);
@@ -315,7 +306,7 @@ fn keep(
         batch.put(Space::State, keys::GAPS, ranges);
         batch.put(Space::State, keys::LOST, told.to_be_bytes().to_vec());
     });
-    // Of those that were lost before, the log speaks already.
+    // Earlier gaps are named by records that were kept.
     for (gap, why) in gaps.iter().filter(|(gap, _)| !known.contains(gap)) {
         appender.push(&gap.draft(why, now_ms).into(), now_ms);
     }

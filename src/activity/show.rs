@@ -1,11 +1,10 @@
-//! How a record is shown: the JSON of the contract, wherever it appears. Pure.
+//! The JSON of a record, the same in all faces, and its OpenAPI description. Pure.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::value::RawValue;
-use utoipa::openapi::schema::{ObjectBuilder, Type as SchemaType};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
@@ -32,6 +31,10 @@ struct Members<'a> {
     #[serde(rename = "type")]
     kind: Type,
     source: Source,
+    /// The principal on whose behalf it is: `anonymous` or `admin`. Empty for what the proxy did by
+    /// itself, and in records of versions that did not keep it.
+    #[schema(value_type = String)]
+    principal: &'a str,
     /// The upstream server, or empty.
     #[schema(value_type = String)]
     server_name: &'a str,
@@ -66,7 +69,7 @@ struct Members<'a> {
     error_message: &'a str,
     #[schema(minimum = 0)]
     duration_ms: f64,
-    /// What of the duration was the proxy's own.
+    /// The proxy's own share of the duration.
     overhead_us: u64,
     /// When it began.
     #[schema(value_type = String, format = DateTime)]
@@ -100,6 +103,7 @@ impl<'a> Members<'a> {
             hash: Shown(record.hash),
             kind: head.kind,
             source: head.source,
+            principal: &head.principal,
             server_name: &head.server,
             tool_name: &head.tool,
             arguments: body.map(|body| Json(&body.arguments)),
@@ -140,11 +144,6 @@ impl ToSchema for Record {
     }
 }
 
-/// The description of a value that is one of these words.
-pub(crate) fn words(words: impl IntoIterator<Item = &'static str>) -> RefOr<Schema> {
-    ObjectBuilder::new().schema_type(SchemaType::String).enum_values(Some(words)).into()
-}
-
 /// A moment, microseconds since 1970, shown as RFC 3339 with milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timestamp(pub u64);
@@ -159,7 +158,7 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// Serialises as what it displays.
+/// Serialises as its `Display` text.
 struct Shown<T>(T);
 
 impl<T: fmt::Display> Serialize for Shown<T> {
@@ -225,8 +224,7 @@ impl Serialize for Metadata<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::activity::bytes::PayloadRef;
-    use crate::activity::record::{Body, Head, Operation};
+    use crate::activity::record::{Body, Head, Operation, PayloadRef};
 
     #[test]
     fn act_1_a_record_is_shown_as_the_contract_says() {
@@ -241,6 +239,7 @@ mod tests {
                 stored_ms: 1_767_225_600_000,
                 kind: Type::ToolCall,
                 source: Source::Mcp,
+                principal: "admin".into(),
                 status: Status::Success,
                 operation: Some(Operation::Write),
                 server: "github".into(),
@@ -265,6 +264,6 @@ mod tests {
         };
         let json = serde_json::to_string(&record).unwrap();
         assert!(json.contains(r#""arguments":{"b":1,"a":1.0},"response":"he","response_truncated":true,"response_bytes":10802,"status":"success","error_message":"","duration_ms":12.304,"overhead_us":41,"timestamp":"2026-01-01T00:00:00.000Z","session_id":"s","request_id":"r","parent_id":"","intent":{"operation_type":"write"},"metadata":{"tool_variant":"call_tool_write","intent":{"operation_type":"write"},"client_name":"cursor","note":"x"}"#), "{json}");
-        assert!(json.contains(r#""type":"tool_call","source":"mcp","server_name":"github","tool_name":"create_issue""#), "{json}");
+        assert!(json.contains(r#""type":"tool_call","source":"mcp","principal":"admin","server_name":"github","tool_name":"create_issue""#), "{json}");
     }
 }

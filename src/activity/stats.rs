@@ -14,8 +14,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use super::bytes::{DecodeError, Reader, VERSION, put_bytes, put_varint};
 use super::codec::HeadRef;
-use super::record::{Operation, Status, Type};
-use super::show;
+use super::record::{Operation, Status, Type, words};
 
 /// The width of a bucket, in microseconds.
 pub const BUCKET_US: u64 = 300 * 1_000_000;
@@ -53,6 +52,9 @@ impl Stats {
                 return;
             }
             Type::InternalToolCall
+            | Type::ResourceRead
+            | Type::PromptGet
+            | Type::Completion
             | Type::ServerChange
             | Type::CatalogChange
             | Type::Approval
@@ -308,7 +310,7 @@ impl Serialize for Period {
 
 impl PartialSchema for Period {
     fn schema() -> RefOr<Schema> {
-        show::words(Self::ALL.iter().map(|it| it.as_str()))
+        words(Self::ALL.iter().map(|it| it.as_str()))
     }
 }
 
@@ -407,6 +409,7 @@ mod tests {
             stored_ms: 0,
             kind: Type::ToolCall,
             source: Source::Mcp,
+            principal: "",
             status,
             operation,
             server: "github",

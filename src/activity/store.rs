@@ -8,11 +8,17 @@
 //! ```
 //!
 //! Knows keys and values as bytes; what they mean is decided by `codec`, `segment`, `append` and
-//! `view`. Only this file, and those of its folder, name fjall.
+//! `view`. In `activity`, fjall is named here and in this folder alone.
 
-mod faults;
-mod making;
+mod batch;
+mod database;
+mod error;
+mod fresh;
+pub(super) mod journals;
+mod space;
+mod table;
 
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -20,140 +26,36 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fjall::{AbstractTree, Database, Keyspace, PersistMode, Readable};
-use thiserror::Error;
 
-use self::faults::read_error;
-pub use self::faults::{TableFile, newest_journal};
-pub use self::making::{Fresh, Part};
-use self::making::{create, keyspaces, open_db};
+pub use self::batch::Batch;
+use self::database::{check_folders, keyspaces, open_db};
+pub use self::error::StoreError;
+use self::error::{read_error, write_error};
+pub use self::fresh::{Fresh, Part};
+pub use self::space::Space;
+pub use self::table::TableFile;
 use super::bytes::DecodeError;
 use super::node;
 use super::record::NodeId;
+use crate::os::private;
 
 /// The database's folder in the log's folder.
 pub const DB: &str = "db";
+/// The folder in which a database is made.
+const DB_NEW: &str = "db.new";
+/// The format of keys and values, kept in the state.
 const FORMAT: u8 = 1;
 
-/// Full memtables of a keyspace with which a write waits until one is a table. fjall waits too, from
+/// With more full memtables in a keyspace a write waits until one is a table. fjall waits too, from
 /// 4 on, but without a bound: for ever where its own thread has given up.
-const MOST_SEALED: usize = 2;
-/// Runs of a keyspace's first level with which a write waits for compaction. fjall slows writes down
+const MAX_FULL_MEMTABLES: usize = 2;
+/// With more runs in a keyspace's first level a write waits for compaction. fjall slows writes down
 /// from 20 on and waits from 30 on, again without a bound.
-const MOST_RUNS: usize = 24;
+const MAX_RUNS: usize = 24;
 /// How long a write or a compaction waits for fjall's thread in all.
 const STALL_LIMIT: Duration = Duration::from_secs(10);
-/// How often it is looked whether the thread is done.
+/// The time between two looks at whether the thread is done.
 const STALL_POLL: Duration = Duration::from_millis(5);
-
-/// A keyspace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Space {
-    /// First sequence number → block of heads.
-    Heads,
-    /// First sequence number → block of bodies.
-    Bodies,
-    /// Term, segment → posting; full segments only.
-    Index,
-    /// Segment → bounds; full segments only.
-    Segments,
-    /// Bucket, segment → counters; full segments only.
-    Stats,
-    /// What there is one of: format, node, first record.
-    State,
-}
-
-impl Space {
-    const ALL: [Self; 6] =
-        [Self::Heads, Self::Bodies, Self::Index, Self::Segments, Self::Stats, Self::State];
-
-    /// Those that can be made anew from the records.
-    const DERIVED: [Self; 3] = [Self::Index, Self::Segments, Self::Stats];
-
-    /// The name of its folder: keyspaces are numbered in the order in which they are made, which is
-    /// that of [`Self::ALL`]. The first number is that of fjall's own.
-    const fn folder(self) -> &'static str {
-        match self {
-            Self::Heads => "1",
-            Self::Bodies => "2",
-            Self::Index => "3",
-            Self::Segments => "4",
-            Self::Stats => "5",
-            Self::State => "6",
-        }
-    }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Heads => "heads",
-            Self::Bodies => "bodies",
-            Self::Index => "index",
-            Self::Segments => "segments",
-            Self::Stats => "stats",
-            Self::State => "state",
-        }
-    }
-}
-
-/// Why the log cannot be opened, read or written.
-#[derive(Debug, Error)]
-pub enum StoreError {
-    /// Another process has it open.
-    #[error("the activity log is in use by another process")]
-    Locked,
-    /// It is not what was written (ACT-9).
-    #[error("the activity log is damaged: {}: {why}", file.display())]
-    Damaged {
-        /// The file, or the folder where it is not known better.
-        file: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// The disk refused.
-    #[error("the activity log cannot be used: {0}")]
-    Io(#[from] io::Error),
-}
-
-/// Writes that are done all or not at all.
-#[derive(Clone, Debug, Default)]
-pub struct Batch {
-    writes: Vec<(Space, Bytes, Option<Bytes>)>,
-}
-
-impl Batch {
-    /// Sets a key.
-    pub fn put(&mut self, space: Space, key: impl Into<Bytes>, value: impl Into<Bytes>) {
-        self.writes.push((space, key.into(), Some(value.into())));
-    }
-
-    /// Removes a key.
-    pub fn remove(&mut self, space: Space, key: impl Into<Bytes>) {
-        self.writes.push((space, key.into(), None));
-    }
-
-    /// The blocks of records that it writes, heads and bodies, in order.
-    pub(super) fn blocks(&self) -> Vec<(Bytes, Bytes)> {
-        let of = |space| self.writes.iter().filter(move |write| write.0 == space);
-        let pairs = of(Space::Heads).zip(of(Space::Bodies));
-        pairs.filter_map(|(heads, bodies)| Some((heads.2.clone()?, bodies.2.clone()?))).collect()
-    }
-
-    /// Adds what another batch writes in one keyspace.
-    pub(super) fn take_from(&mut self, other: Self, space: Space) {
-        self.writes.extend(other.writes.into_iter().filter(|write| write.0 == space));
-    }
-
-    /// True when there is nothing to write.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.writes.is_empty()
-    }
-
-    /// How many writes.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.writes.len()
-    }
-}
 
 /// An open log. Clones share it.
 #[derive(Clone)]
@@ -181,7 +83,7 @@ impl Store {
         if !path.try_exists()? {
             let mut node = [0; 16];
             getrandom::fill(&mut node).map_err(|error| io::Error::other(error.to_string()))?;
-            create(dir, node::read(dir)?.unwrap_or(NodeId(node)))?;
+            Self::create(dir, node::read(dir)?.unwrap_or(NodeId(node)))?;
         }
         Self::open_existing(path)
     }
@@ -192,26 +94,36 @@ impl Store {
     ///
     /// [`StoreError`].
     pub fn open_as(dir: &Path, node: NodeId) -> Result<Self, StoreError> {
-        create(dir, node)?;
+        Self::create(dir, node)?;
         Self::open_existing(dir.join(DB))
     }
 
-    /// Opens the log in `dir` with some parts of it as in an empty log: for reading the records where
-    /// the rest is damaged. Those parts are removed.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError`].
-    pub fn open_without(dir: &Path, parts: &[Part], fresh: &Fresh) -> Result<Self, StoreError> {
-        let path = dir.join(DB);
-        for part in parts {
-            fresh.put(*part, &path)?;
+    /// Makes an empty log under another name and renames it when it is whole, so that a crash leaves
+    /// either nothing or a log.
+    fn create(dir: &Path, node: NodeId) -> Result<(), StoreError> {
+        let path = dir.join(DB_NEW);
+        private::folder(dir)?;
+        if path.try_exists()? {
+            fs::remove_dir_all(&path)?;
         }
-        Self::open_existing(path)
+        {
+            let db = open_db(&path)?;
+            let spaces = keyspaces(&db, &path)?;
+            let store = Self { db, spaces, node, path: path.clone() };
+            let mut batch = Batch::default();
+            batch.put(Space::State, "format", vec![FORMAT]);
+            batch.put(Space::State, "node", node.0.to_vec());
+            store.commit(batch)?;
+            store.sync()?;
+            // From a table it can be read even if the journals are damaged.
+            store.flush(store.space(Space::State))?;
+        }
+        fs::rename(&path, dir.join(DB))?;
+        Ok(fs::File::open(dir)?.sync_all()?)
     }
 
     fn open_existing(path: PathBuf) -> Result<Self, StoreError> {
-        making::check_folders(&path)?;
+        check_folders(&path)?;
         let db = open_db(&path)?;
         let names = db.list_keyspace_names();
         if let Some(lost) =
@@ -252,8 +164,8 @@ impl Store {
     /// [`StoreError::Io`]; the store then takes no more writes until it is opened again.
     pub fn commit(&self, batch: Batch) -> Result<(), StoreError> {
         let has_room = |space: &Keyspace| {
-            space.tree.sealed_memtable_count() <= MOST_SEALED
-                && space.tree.l0_run_count() <= MOST_RUNS
+            space.tree.sealed_memtable_count() <= MAX_FULL_MEMTABLES
+                && space.tree.l0_run_count() <= MAX_RUNS
         };
         self.wait_until(|| self.spaces.iter().all(has_room))?;
         let mut out = fjall::OwnedWriteBatch::with_capacity(self.db.clone(), batch.writes.len());
@@ -263,8 +175,8 @@ impl Store {
                 None => out.remove(self.space(space), key),
             }
         }
-        out.commit().map_err(|error| self.write_error(error))?;
-        self.db.persist(PersistMode::Buffer).map_err(|error| self.write_error(error))
+        out.commit().map_err(|error| self.failed_write(error))?;
+        self.db.persist(PersistMode::Buffer).map_err(|error| self.failed_write(error))
     }
 
     /// Makes durable what was written.
@@ -273,7 +185,7 @@ impl Store {
     ///
     /// [`StoreError::Io`]; the store then takes no more writes until it is opened again.
     pub fn sync(&self) -> Result<(), StoreError> {
-        self.db.persist(PersistMode::SyncData).map_err(|error| self.write_error(error))
+        self.db.persist(PersistMode::SyncData).map_err(|error| self.failed_write(error))
     }
 
     /// The log as it is now.
@@ -316,9 +228,8 @@ impl Store {
         all.collect()
     }
 
-    /// Reads every table whole, and names those that are not what was written: of which a block, the
-    /// index, the filter or anything else is damaged. Such a table stops the store for good once it is
-    /// compacted. What is not yet in tables is not looked at.
+    /// Reads every table whole, and returns those with damage anywhere. Such a table stops the store for
+    /// good once it is compacted. What is not yet in tables is not checked.
     ///
     /// # Errors
     ///
@@ -350,7 +261,7 @@ impl Store {
             .map_err(|error| read_error(&self.path, error.into()))
     }
 
-    /// Rewrites the tables of `space` so that removed keys take no more room.
+    /// Rewrites the tables of `space`, which frees the room of removed keys.
     ///
     /// # Errors
     ///
@@ -358,12 +269,12 @@ impl Store {
     pub fn compact(&self, space: Space) -> Result<(), StoreError> {
         let keyspace = self.space(space);
         self.flush(keyspace)?;
-        keyspace.major_compact().map_err(|error| self.write_error(error))
+        keyspace.major_compact().map_err(|error| self.failed_write(error))
     }
 
     /// Makes a table of what a keyspace has in memory.
     fn flush(&self, keyspace: &Keyspace) -> Result<(), StoreError> {
-        keyspace.rotate_memtable().map_err(|error| self.write_error(error))?;
+        keyspace.rotate_memtable().map_err(|error| self.failed_write(error))?;
         self.wait_until(|| keyspace.tree.sealed_memtable_count() == 0)
     }
 
@@ -376,7 +287,7 @@ impl Store {
         let deadline = Instant::now() + STALL_LIMIT;
         while !is_done() {
             // Fails once the thread has given up.
-            self.db.persist(PersistMode::Buffer).map_err(|error| self.write_error(error))?;
+            self.db.persist(PersistMode::Buffer).map_err(|error| self.failed_write(error))?;
             if Instant::now() > deadline {
                 let why = format!("its tables were not written within {STALL_LIMIT:?}");
                 return Err(io::Error::new(io::ErrorKind::TimedOut, why).into());
@@ -386,8 +297,8 @@ impl Store {
         Ok(())
     }
 
-    fn write_error(&self, error: fjall::Error) -> StoreError {
-        faults::write_error(&self.path, error)
+    fn failed_write(&self, error: fjall::Error) -> StoreError {
+        write_error(&self.path, error)
     }
 
     fn space(&self, space: Space) -> &Keyspace {
@@ -439,7 +350,7 @@ impl StoreSnapshot {
         Rows { rows, path: self.store.path.clone() }
     }
 
-    /// A value that does not decode: the place in the store, and what is wrong.
+    /// The error for a value that does not decode.
     #[must_use]
     pub fn damaged(&self, space: Space, key: &[u8], error: DecodeError) -> StoreError {
         let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();

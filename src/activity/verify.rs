@@ -1,10 +1,10 @@
 //! Verification (ACT-4): walks the chain and names the first record that is altered, missing or
-//! out of place.
+//! out of place. *Intact* is a record that is as it was written.
 //!
-//! A folder is verified on a copy, so that recovery repairs nothing away; tables are read whole. A
-//! running log is verified on a snapshot, which says nothing
-//! about bytes on disk that are still in memory. The chain has no key: who can rewrite the whole
-//! store and its head can forge it.
+//! A folder is verified on a copy, so that the store's recovery cannot repair anything away, and its
+//! tables are read whole. A running log is verified on a snapshot: damage on disk of what the store
+//! still has in memory is not found. The chain has no key: whoever can rewrite the whole store and its
+//! head can forge it.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -19,44 +19,43 @@ use super::codec;
 use super::copy::Copy;
 use super::file_checksums::{self, ChecksumFinding, Depth};
 use super::gap::{Gap, Unrecorded};
+use super::lock::Lock;
 use super::lost::{self, LossTally};
 use super::record::{Hash, Type};
-use super::recover::{self, Lock};
-use super::store::{DB, Store, StoreError};
+use super::store::{DB, Store, StoreError, journals};
 use super::view::{Block, View};
 
-/// Holes that are looked at: a log with more is beyond counting.
+/// Holes after which a verification ends.
 const MOST_HOLES: usize = 1000;
-/// Records that say what could not be written which are told of.
+/// The most entries of [`Report::unrecorded`] that are read from the log.
 const MOST_OUTAGES: usize = 1000;
-/// How often progress is told, in records.
+/// Progress is reported after so many records.
 const PROGRESS_RECORDS: u64 = 4096;
 
 /// What a verification found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// How many records were checked.
+    /// The number of records that were checked.
     pub records: u64,
     /// The first of them.
     pub first: u64,
     /// The last of them.
     pub last: u64,
-    /// The first record that is not as it was written.
+    /// The first record that is not intact, in a hole that the log itself does not name.
     pub broken: Option<Broken>,
-    /// Records of which the log itself says that they are lost.
+    /// Ranges of records that the log itself names as lost.
     pub gaps: Vec<Gap>,
-    /// Records that could not be written, as the log itself says, or is to say; the oldest of them, if
-    /// that was often.
+    /// Records that could not be written, as the log itself says or will say at the next start; of
+    /// more than 1000 such entries the oldest.
     pub unrecorded: Vec<Unrecorded>,
-    /// The files that are not what they were when the log was closed, and the tables that are not
-    /// what was written.
+    /// Files that have changed since the log was closed, and tables that are not what was written.
     pub altered: Vec<PathBuf>,
-    /// What else is worth knowing: what a crash left, and the like.
+    /// Other findings, such as what a crash left behind. They are no faults.
     pub notes: Vec<String>,
 }
 
 impl Report {
-    /// True when every record, and every file that is known, is as it was written.
+    /// True when all records are intact, and no file has changed.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.broken.is_none() && self.altered.is_empty()
@@ -66,27 +65,27 @@ impl Report {
 /// What a verification found.
 #[derive(serde::Serialize, ToSchema)]
 struct Members<'a> {
-    /// True when every record, and every file that is known, is as it was written.
+    /// True when all records are intact, and no file has changed.
     sound: bool,
-    /// How many records were checked.
+    /// The number of records that were checked.
     records: u64,
     /// The sequence number of the first of them.
     first: u64,
     /// And of the last.
     last: u64,
-    /// The first record that is not as it was written.
+    /// The first record that is not intact, in a hole that the log itself does not name.
     #[schema(required, value_type = Option<Broken>)]
     broken: &'a Option<Broken>,
-    /// Records of which the log itself says that they are lost.
+    /// Ranges of records that the log itself names as lost.
     gaps: &'a [Gap],
-    /// Records that could not be written, as the log itself says, or is to say; the oldest of them, if
-    /// that was often.
+    /// Records that could not be written, as the log itself says or will say at the next start; of
+    /// more than 1000 such entries the oldest.
     unrecorded: &'a [Unrecorded],
-    /// Files that are not what they were when the log was closed, and tables that are not what was
-    /// written; of a running log none.
+    /// Files that have changed since the log was closed, and tables that are not what was written. Empty
+    /// for a running log.
     #[schema(value_type = Vec<String>)]
     altered: &'a [PathBuf],
-    /// What else is worth knowing.
+    /// Other findings. They are no faults.
     notes: &'a [String],
 }
 
@@ -113,14 +112,14 @@ impl ToSchema for Report {
     }
 }
 
-/// A record that is not as it was written.
+/// A record that is not intact.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, ToSchema)]
 pub struct Broken {
     /// Its sequence number.
     pub seq: u64,
     /// What is wrong with it.
     pub fault: Fault,
-    /// More words.
+    /// The details, for people.
     pub why: String,
 }
 
@@ -142,12 +141,13 @@ pub enum Fault {
     OutOfPlace,
 }
 
-/// Verifies the log in `dir`, which nobody may have open, on a copy below `scratch`; nothing in
-/// `dir` changes. `progress` is told how many of how many records are done.
+/// Verifies the log in `dir` on a copy below `scratch`; nothing in `dir` changes. `progress` gets the
+/// number of records checked, and of all.
 ///
 /// # Errors
 ///
-/// [`StoreError::Damaged`] where the store cannot be read at all: that, too, is a finding.
+/// [`StoreError::Locked`] while a writer has it open. [`StoreError::Damaged`] where the store cannot be
+/// read at all, which is a finding, too.
 pub fn folder(
     dir: &Path,
     scratch: &Path,
@@ -155,7 +155,7 @@ pub fn folder(
 ) -> Result<Report, StoreError> {
     let _lock = Lock::share(dir)?;
     let altered = match file_checksums::check(dir, Depth::Full)? {
-        ChecksumFinding::Whole | ChecksumFinding::NoSeal => Vec::new(),
+        ChecksumFinding::Whole | ChecksumFinding::NotClosed => Vec::new(),
         ChecksumFinding::Altered(files) => files,
     };
     let copy = Copy::below(scratch, dir)?;
@@ -180,7 +180,7 @@ fn verify_copy(
             Some(_) => Err(StoreError::Damaged { file: dir.join(DB), why }),
         };
     }
-    let before = recover::journals(&copy.join(DB))?;
+    let before = journals::all(&copy.join(DB))?;
     let before: Vec<_> = before.iter().map(|path| used_bytes(path)).collect::<Result<_, _>>()?;
     let store = Store::open(copy)?;
     let mut report = verify(&View::new(store.snapshot())?, reading.mark, progress)?;
@@ -204,7 +204,7 @@ fn verify_copy(
     if reading.torn {
         report.notes.push("the head file holds a mark that is not whole".into());
     }
-    for (journal, before) in recover::journals(&copy.join(DB))?.iter().zip(before) {
+    for (journal, before) in journals::all(&copy.join(DB))?.iter().zip(before) {
         let after = used_bytes(journal)?;
         if after < before {
             let name = journal.file_name().unwrap_or_default().display();
@@ -216,7 +216,7 @@ fn verify_copy(
     Ok(report)
 }
 
-/// Verifies a log at one moment, against the head it must reach.
+/// Verifies a log at one moment. It must reach the end of the chain that `mark` names.
 ///
 /// # Errors
 ///
@@ -232,8 +232,8 @@ pub fn verify(
     let mut holes = Vec::new();
     walk(view, |step| {
         let (seq, head, body) = match step {
-            Step::Record { seq, head, body } => (seq, head, body),
-            Step::Hole(hole) => {
+            ChainStep::Record { seq, head, body } => (seq, head, body),
+            ChainStep::Hole(hole) => {
                 holes.push(hole);
                 let too_many = holes.len() >= MOST_HOLES;
                 return if too_many { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
@@ -255,7 +255,7 @@ pub fn verify(
         }
         ControlFlow::Continue(())
     })?;
-    // A hole that the log itself speaks of is no news.
+    // Holes that the log itself names are reported as gaps.
     let known = |hole: &Hole| hole.gap().is_some_and(|gap| report.gaps.contains(&gap));
     report.broken = holes.into_iter().find(|hole| !known(hole)).map(|hole| hole.broken);
     if report.broken.is_some() {
@@ -281,17 +281,17 @@ pub fn verify(
     Ok(report)
 }
 
-/// Records that are not as they were written, between two that are, or at the end.
+/// A range of records that are not intact, between two that are or at the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hole {
-    /// The first record that is not as it was written, and what is wrong with it.
+    /// The first record of the range, and what is wrong with it.
     pub broken: Broken,
-    /// The next one that can be read, and the hash it follows; `None` if there is none.
+    /// The next record that can be read, and the hash it follows; `None` at the end of the log.
     pub behind: Option<(u64, Hash)>,
 }
 
 impl Hole {
-    /// The record that must stand in the log if this is known; of the end there is none.
+    /// The gap that a record of the log must name for the hole to be known; `None` at the end.
     #[must_use]
     pub fn gap(&self) -> Option<Gap> {
         let (next, follows) = self.behind?;
@@ -299,10 +299,10 @@ impl Hole {
     }
 }
 
-/// What a walk comes by.
+/// What a walk along the chain comes to next.
 #[derive(Debug)]
-pub enum Step<'a> {
-    /// A record that is as it was written.
+pub enum ChainStep<'a> {
+    /// An intact record.
     Record {
         /// Its number.
         seq: u64,
@@ -311,7 +311,7 @@ pub enum Step<'a> {
         /// Its body, encoded.
         body: &'a [u8],
     },
-    /// Records that are not.
+    /// A range of records that are not intact.
     Hole(Hole),
 }
 
@@ -322,7 +322,7 @@ pub enum Step<'a> {
 /// [`StoreError`] where the disk refuses, or the log's beginning cannot be read.
 pub fn walk(
     view: &View,
-    mut each: impl FnMut(Step<'_>) -> ControlFlow<()>,
+    mut each: impl FnMut(ChainStep<'_>) -> ControlFlow<()>,
 ) -> Result<(), StoreError> {
     let mut last = view.before_first()?;
     let mut next = view.first();
@@ -347,7 +347,7 @@ pub fn walk(
                 let broken = Broken::new(next, Fault::Missing, "there is a gap");
                 let behind = Some((block.layout.first, block.layout.prev));
                 (next, last) = (block.layout.first, block.layout.prev);
-                if each(Step::Hole(Hole { broken, behind })).is_break() {
+                if each(ChainStep::Hole(Hole { broken, behind })).is_break() {
                     return Ok(());
                 }
             }
@@ -360,7 +360,7 @@ pub fn walk(
         let Some(broken) = found else { return Ok(()) };
         let behind = view.readable_after(next)?;
         let behind = behind.map(|block| (block.layout.first, block.layout.prev));
-        if each(Step::Hole(Hole { broken, behind })).is_break() {
+        if each(ChainStep::Hole(Hole { broken, behind })).is_break() {
             return Ok(());
         }
         match behind {
@@ -371,7 +371,7 @@ pub fn walk(
     Ok(())
 }
 
-/// What keeps the record `seq` from being read, unless that is the disk itself.
+/// The fault of record `seq`, which cannot be read because of damage; any other error is passed on.
 fn unreadable(seq: u64, error: StoreError) -> Result<Broken, StoreError> {
     match error {
         StoreError::Damaged { .. } => Ok(Broken::new(seq, Fault::Altered, &error.to_string())),
@@ -379,13 +379,13 @@ fn unreadable(seq: u64, error: StoreError) -> Result<Broken, StoreError> {
     }
 }
 
-/// Hands out the records of one block; the first that is not as it was written.
+/// Passes the intact records of one block to `each`. Returns the first that is not intact.
 fn walk_block(
     view: &View,
     block: &Block,
     next: &mut u64,
     last: &mut Hash,
-    each: &mut impl FnMut(Step<'_>) -> ControlFlow<()>,
+    each: &mut impl FnMut(ChainStep<'_>) -> ControlFlow<()>,
 ) -> Result<Option<Broken>, StoreError> {
     let broken = |seq, fault, why: &str| Ok(Some(Broken::new(seq, fault, why)));
     let bodies = match view.bodies(block) {
@@ -411,7 +411,7 @@ fn walk_block(
         if !whole || codec::chain(*last, view.node(), seq, head, body) != hash {
             return broken(seq, Fault::Altered, "its hash does not fit");
         }
-        if each(Step::Record { seq, head, body }).is_break() {
+        if each(ChainStep::Record { seq, head, body }).is_break() {
             return Ok(None);
         }
         (*last, *next) = (hash, seq + 1);
@@ -419,23 +419,23 @@ fn walk_block(
     Ok(None)
 }
 
-/// What a record is about.
+/// The type of a record.
 pub(super) fn kind(head: &[u8]) -> Option<Type> {
     codec::decode_head(head).ok().map(|head| head.kind)
 }
 
-/// What the body of a record of the type `gap` says about a hole, if it does.
+/// The hole that a record of the type `gap` names, if it names one.
 pub(super) fn gap(body: &[u8]) -> Option<Gap> {
     Gap::read(&codec::decode_body(body).ok()?)
 }
 
-/// What the body of a record of the type `gap` says about what could not be written, if it does.
+/// What could not be written, if the record of the type `gap` is about that.
 pub(super) fn unrecorded(body: &[u8]) -> Option<Unrecorded> {
     Unrecorded::read(&codec::decode_body(body).ok()?)
 }
 
-/// What the body of a record of the type `retention` says about the first kept record: its number,
-/// and the hash that it follows.
+/// The number of the first kept record, and the hash it follows, from the body of a record of the type
+/// `retention`.
 pub(super) fn kept_from(body: &[u8]) -> Option<(u64, Hash)> {
     let body = codec::decode_body(body).ok()?;
     let metadata: serde_json::Value = serde_json::from_slice(body.metadata.bytes()).ok()?;
@@ -444,5 +444,5 @@ pub(super) fn kept_from(body: &[u8]) -> Option<(u64, Hash)> {
 }
 
 fn used_bytes(path: &Path) -> Result<usize, StoreError> {
-    Ok(recover::used(&fs::read(path)?))
+    Ok(journals::used(&fs::read(path)?))
 }

@@ -28,7 +28,7 @@ use super::begun::{self, Unfinished};
 use super::chain_tip::{ChainTip, ChainTipFile};
 use super::clock;
 use super::lost;
-use super::recover::{self, Lock, Opened};
+use super::recover::{self, Lock, OpenLog};
 use super::redact::Redactor;
 use super::shared::{Shared, WriterCommand};
 use super::store::{Batch, Space, Store, StoreError};
@@ -73,7 +73,7 @@ pub(super) fn start(
     shared: Arc<Shared>,
     messages: Receiver<WriterCommand>,
 ) -> Result<JoinHandle<Result<(), StoreError>>, StoreError> {
-    let Opened { lock, store, mut head } = recover::open(dir)?;
+    let OpenLog { lock, store, mut head } = recover::open(dir)?;
     let view = View::new(store.snapshot())?;
     let mut appender = Appender::resume(&view, Redactor::new(&shared.config.redact_keys))?;
     let left = begun::settle(&store, &mut appender)?;

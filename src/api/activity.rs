@@ -44,6 +44,9 @@ pub(super) struct FilterParameters {
     /// The request's id.
     #[param(nullable = false, min_length = 1, max_length = 1024)]
     request_id: Option<String>,
+    /// The id of the principal on whose behalf it is: `anonymous`, `admin`.
+    #[param(nullable = false, min_length = 1, max_length = 1024)]
+    principal: Option<String>,
     /// Records that began then or later.
     #[param(value_type = Option<String>, nullable = false, format = DateTime)]
     start_time: Option<Timestamp>,
@@ -251,6 +254,7 @@ impl FilterParameters {
             operations: query.words("intent_type", &Operation::ALL)?,
             session_id: query.text("session_id")?,
             request_id: query.text("request_id")?,
+            principal: query.text("principal")?,
             start_time: query.time("start_time")?,
             end_time: query.time("end_time")?,
         };
@@ -271,6 +275,7 @@ impl FilterParameters {
             operations: self.operations,
             sessions: self.session_id.into_iter().collect(),
             requests: self.request_id.into_iter().collect(),
+            principals: self.principal.into_iter().collect(),
             since: self.start_time.map(micros),
             until: self.end_time.map(micros),
         }
@@ -328,7 +333,7 @@ mod tests {
     #[test]
     fn fr_038_every_filter_is_read() {
         let raw = "type=tool_call,policy_decision&status=blocked&server=gh&tool=x&intent_type=write\
-                   &session_id=s&request_id=r&start_time=2026-01-01T00:00:00Z\
+                   &session_id=s&request_id=r&principal=p&start_time=2026-01-01T00:00:00Z\
                    &end_time=2026-01-01T00:00:00.5Z";
         let mut given = query(raw);
         let filter = FilterParameters::read(&mut given).unwrap().filter();
@@ -343,6 +348,7 @@ mod tests {
                 operations: vec![Operation::Write],
                 sessions: vec!["s".into()],
                 requests: vec!["r".into()],
+                principals: vec!["p".into()],
                 since: Some(1_767_225_600_000_000),
                 until: Some(1_767_225_600_500_000),
             }

@@ -1,9 +1,11 @@
-//! The API key: where a request may carry it, and the comparison that leaks no time. Pure.
+//! Who makes a request, by the API key: where a request may carry it, and the comparison that leaks no time. Pure.
 
-use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use http::{HeaderMap, Uri};
 use percent_encoding::percent_decode_str;
 use subtle::ConstantTimeEq;
+
+use crate::policy::{AccessSettings, Principal};
 
 /// The header that carries a key.
 pub(super) const HEADER: &str = "x-api-key";
@@ -11,9 +13,32 @@ pub(super) const HEADER: &str = "x-api-key";
 /// The query parameter that carries a key.
 pub(super) const QUERY_PARAMETER: &str = "apikey";
 
+/// On whose behalf a request is made: the admin's, when it carries the API key.
+#[must_use]
+pub fn principal(access: &AccessSettings, headers: &HeaderMap, target: &Uri) -> Principal {
+    if knows_key(headers, target.query(), &access.api_key) {
+        Principal::Admin
+    } else {
+        Principal::Anonymous
+    }
+}
+
+/// On whose behalf a request to `/mcp` is made; `None` for one that must carry the key and does not.
+#[must_use]
+pub fn mcp_principal(
+    access: &AccessSettings,
+    headers: &HeaderMap,
+    target: &Uri,
+) -> Option<Principal> {
+    match principal(access, headers, target) {
+        Principal::Anonymous if access.require_mcp_auth => None,
+        principal @ (Principal::Anonymous | Principal::Admin) => Some(principal),
+    }
+}
+
 /// True when one of the places a key may stand in holds `key`: `X-API-Key`,
 /// `Authorization: Bearer`, `?apikey=`. An empty `key` lets nobody in.
-pub(super) fn knows_key(headers: &HeaderMap, query: Option<&str>, key: &str) -> bool {
+fn knows_key(headers: &HeaderMap, query: Option<&str>, key: &str) -> bool {
     let own = headers.get_all(HEADER).iter().map(http::HeaderValue::as_bytes);
     let bearer = headers.get_all(AUTHORIZATION).iter().filter_map(|value| {
         let (scheme, token) = value.as_bytes().split_at_checked("bearer ".len())?;

@@ -17,9 +17,12 @@ use crate::activity::record::Source;
 use crate::downstream::body::{Body, Streamed};
 use crate::intent::{NO_CALL_TOOL, Operation, Requirement};
 use crate::output::AnswerMember;
-use crate::proxy::call::{self, Caller, Given};
-use crate::proxy::reply::{Piece, Refusal, RefusalKind, Running};
-use crate::proxy::{Worker, builtin, dispatch};
+use crate::policy::Principal;
+use crate::proxy::call::{self, Given};
+use crate::proxy::caller::Caller;
+use crate::proxy::refusal::{Refusal, RefusalKind};
+use crate::proxy::reply::{Piece, Running};
+use crate::proxy::{Worker, builtin, incoming, render};
 use crate::upstream::CallExtras;
 use crate::wire::splice::Splice;
 
@@ -54,13 +57,14 @@ const MAX_ERROR_BYTES: usize = 64 * 1024;
 )]
 pub(super) async fn call(
     worker: &Rc<Worker>,
+    principal: Principal,
     headers: &HeaderMap,
     request_id: &str,
     body: Bytes,
 ) -> Response<Body> {
-    let caller = caller(headers, request_id);
+    let caller = caller(principal, headers, request_id);
     let ours = Rc::clone(worker);
-    let running = match dispatch::check(worker, &body)
+    let running = match incoming::check(worker, &body)
         .map_err(Unreadable::Body)
         .and_then(|()| Request::read(&body))
     {
@@ -69,11 +73,11 @@ pub(super) async fn call(
         }),
         Err(Unreadable::NoSuchTool { name, text }) => {
             let refusal = Refusal { kind: RefusalKind::Unknown, text };
-            Running::new(|reply| call::unreadable(ours, caller, name, refusal, reply))
+            Running::new(|reply| call::refuse(ours, caller, name, refusal, reply))
         }
         Err(Unreadable::Body(text)) => {
             let refusal = Refusal { kind: RefusalKind::Unreadable, text };
-            Running::new(|reply| call::unreadable(ours, caller, String::new(), refusal, reply))
+            Running::new(|reply| call::refuse(ours, caller, String::new(), refusal, reply))
         }
     };
     respond(worker, running, request_id).await
@@ -186,7 +190,7 @@ impl Request {
         let parts: Parts<'_> = serde_json::from_slice(body)
             .map_err(|error| Unreadable::Body(format!("Invalid request body: {error}")))?;
         let variant = Operation::of_tool(&parts.tool_name).ok_or_else(|| {
-            let name = dispatch::shown(&parts.tool_name);
+            let name = render::shown(&parts.tool_name);
             let text = match &*parts.tool_name {
                 "call_tool" => NO_CALL_TOOL.to_owned(),
                 _ => format!(
@@ -204,7 +208,7 @@ impl Request {
     }
 }
 
-fn caller(headers: &HeaderMap, request_id: &str) -> Caller {
+fn caller(principal: Principal, headers: &HeaderMap, request_id: &str) -> Caller {
     let source = match headers.get(SOURCE).map(http::HeaderValue::as_bytes) {
         Some(b"cli") => Source::Cli,
         Some(_) | None => Source::Api,
@@ -212,6 +216,7 @@ fn caller(headers: &HeaderMap, request_id: &str) -> Caller {
     let client = headers.get(USER_AGENT).and_then(|name| name.to_str().ok()).unwrap_or_default();
     Caller {
         source,
+        principal,
         request_id: Bytes::copy_from_slice(request_id.as_bytes()),
         name: client.into(),
         client: None,
@@ -248,7 +253,7 @@ async fn respond(worker: &Rc<Worker>, mut running: Running, request_id: &str) ->
             Piece::Data(_) => return internal("no head", request_id),
             Piece::Refused(refusal) => {
                 worker.defer(running);
-                return response::error(status(refusal.kind), &refusal.text, request_id);
+                return response::error(refusal.kind.rest_status(), &refusal.text, request_id);
             }
         }
     }
@@ -284,18 +289,6 @@ fn upstream_error(mut error: Splice, request_id: &str) -> Response<Body> {
 fn internal(what: &str, request_id: &str) -> Response<Body> {
     let text = format!("Internal error: {what}");
     response::error(StatusCode::INTERNAL_SERVER_ERROR, &text, request_id)
-}
-
-fn status(kind: RefusalKind) -> StatusCode {
-    match kind {
-        RefusalKind::Unreadable | RefusalKind::Headers | RefusalKind::Intent => {
-            StatusCode::BAD_REQUEST
-        }
-        RefusalKind::Gate => StatusCode::FORBIDDEN,
-        RefusalKind::Unknown => StatusCode::NOT_FOUND,
-        RefusalKind::Upstream | RefusalKind::Failed => StatusCode::BAD_GATEWAY,
-        RefusalKind::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-    }
 }
 
 #[cfg(test)]

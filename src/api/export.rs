@@ -35,7 +35,7 @@ const LAST_WORDS_LIMIT: Duration = Duration::from_millis(250);
 const FORMATS: [Format; 2] = [Format::Json, Format::Csv];
 
 /// The columns of the CSV: every member of a record, in its order.
-const COLUMNS: [&str; 25] = [
+const COLUMNS: [&str; 26] = [
     "id",
     "seq",
     "node",
@@ -43,6 +43,7 @@ const COLUMNS: [&str; 25] = [
     "hash",
     "type",
     "source",
+    "principal",
     "server_name",
     "tool_name",
     "arguments",
@@ -367,7 +368,7 @@ mod tests {
         let row = cells(
             r#"{"id":"01X","seq":7,"arguments":{"b":1.50,"a":"x, y"},"response":"say \"hi\"\nnow","metadata":{}}"#,
         );
-        let expected = "01X,7,,,,,,,,\"{\"\"b\"\":1.50,\"\"a\"\":\"\"x, y\"\"}\",,,\
+        let expected = "01X,7,,,,,,,,,\"{\"\"b\"\":1.50,\"\"a\"\":\"\"x, y\"\"}\",,,\
                         \"say \"\"hi\"\"\nnow\",,,,,,,,,,,,{}\r\n";
         assert_eq!(row, expected);
         assert_eq!(cells(r#"{"arguments":null}"#), ",".repeat(COLUMNS.len() - 1) + "\r\n");

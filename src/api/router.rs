@@ -8,6 +8,7 @@ use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use http_body::Body as HttpBody;
 
+use super::auth;
 use super::query_parameters::Query;
 use super::response::{self, ApiError};
 use super::routes::{self, Route};
@@ -17,6 +18,7 @@ use super::{
 };
 use crate::downstream::body::Body;
 use crate::downstream::http::collect;
+use crate::policy::Principal;
 use crate::proxy::Worker;
 
 /// Answers one request to anything but `/mcp`.
@@ -30,12 +32,13 @@ where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let admitted = state.admits(request.headers(), request.uri());
-    respond(state, worker, connection, request, admitted).await
+    let access = &worker.settings().access;
+    let principal = auth::principal(access, request.headers(), request.uri());
+    respond(state, worker, connection, request, principal).await
 }
 
-/// Answers one request of our own process, which needs no key: the command line asks this way where
-/// no server runs.
+/// Answers one request of our own process, on behalf of the admin: the command line, which
+/// has read the key, asks this way where no server runs.
 pub async fn handle_own<B>(
     state: &State,
     worker: &Rc<Worker>,
@@ -45,7 +48,7 @@ where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    respond(state, worker, ConnectionInfo::default(), request, true).await
+    respond(state, worker, ConnectionInfo::default(), request, Principal::Admin).await
 }
 
 async fn respond<B>(
@@ -53,7 +56,7 @@ async fn respond<B>(
     worker: &Rc<Worker>,
     connection: ConnectionInfo,
     request: Request<B>,
-    admitted: bool,
+    principal: Principal,
 ) -> Response<Body>
 where
     B: HttpBody<Data = Bytes>,
@@ -62,7 +65,7 @@ where
     let id = request_id::of(request.headers());
     let (parts, body) = request.into_parts();
     let path = parts.uri.path();
-    if !admitted && routes::needs_key(path) {
+    if principal == Principal::Anonymous && routes::needs_key(path) {
         return response::error(StatusCode::UNAUTHORIZED, UNAUTHORIZED, &id);
     }
     let answered = match routes::find(path) {
@@ -71,7 +74,7 @@ where
             return response::wrong_method(route.allowed(), &id);
         }
         Some(meant) => {
-            perform(state, worker, (connection, admitted), &parts, body, meant, &id).await
+            perform(state, worker, (connection, principal), &parts, body, meant, &id).await
         }
     };
     answered.unwrap_or_else(|failure| failure.response(&id))
@@ -81,7 +84,7 @@ where
 async fn perform<B>(
     state: &State,
     worker: &Rc<Worker>,
-    (connection, admitted): (ConnectionInfo, bool),
+    (connection, principal): (ConnectionInfo, Principal),
     parts: &Parts,
     body: B,
     (route, segment): (Route, &str),
@@ -95,8 +98,8 @@ where
     let data = match route {
         // Probes add query parameters of their own: these two ignore them.
         Route::Health => return Ok(health::alive(worker, id)),
-        Route::Readiness => return Ok(health::ready(worker, admitted, id)),
-        Route::Proof => proof::answer(&state.api_key, connection.local, query?),
+        Route::Readiness => return Ok(health::ready(worker, principal == Principal::Admin, id)),
+        Route::Proof => proof::answer(&worker.settings().access.api_key, connection.local, query?),
         Route::Events => {
             return events::events(state, worker, connection.source, query?, &parts.headers, id)
                 .await;
@@ -109,7 +112,7 @@ where
             let body = collect(body)
                 .await
                 .map_err(|refused| ApiError::new(refused.status(), format!("The {refused}")))?;
-            return Ok(call::call(worker, &parts.headers, id, body).await);
+            return Ok(call::call(worker, principal, &parts.headers, id, body).await);
         }
         Route::OpenApi => return openapi::document(query?, id),
         Route::ActivityList => activity::list(worker, query?).await,

@@ -23,11 +23,11 @@ use crate::upstream::supervisor::{ServerState, Status, Transport};
 )]
 pub(super) fn servers(worker: &Worker, query: Query) -> Result<Bytes, ApiError> {
     query.finish()?;
-    let counted = worker.proxy.calls.read().servers;
-    let states = worker.proxy.upstreams.states().into_iter();
-    let servers = states
-        .zip(&counted)
-        .map(|(state, sums)| CountedServer { server: state.into(), calls: sums.into() });
+    let counted = worker.proxy.calls.read();
+    let servers = worker.proxy.upstreams.iter().map(|upstream| CountedServer {
+        server: upstream.state().into(),
+        calls: (&counted.of_server(upstream.id())).into(),
+    });
     Ok(encode(&Servers { servers: servers.collect() }))
 }
 

@@ -5,40 +5,28 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use http::{HeaderMap, Uri};
 use tokio::sync::watch;
 
-use super::auth;
 use super::reader_limits::ReaderSlots;
 use crate::downstream::session::Sessions;
 use crate::downstream::source::Source;
-use crate::telemetry::Lines;
+use crate::telemetry::LogLines;
 
 /// What the REST interface needs beside the proxy.
 #[derive(Debug)]
 pub struct State {
-    /// The key that admits a request; an empty one admits none.
-    pub api_key: Box<str>,
     /// When the server started.
     pub started: Instant,
     /// Becomes true when the server shuts down, which ends streams that have no end of their own.
     pub ending: watch::Receiver<bool>,
     /// The lines on their way to stderr, of which lost ones are counted.
-    pub lines: Lines,
+    pub lines: LogLines,
     /// Places for clients that follow the activity log, or export it.
     pub readers: ReaderSlots,
     /// Sessions of MCP clients.
     pub sessions: Arc<Sessions>,
     /// How many client connections each worker has; set once the workers run.
     pub connections: OnceLock<Box<[Arc<AtomicUsize>]>>,
-}
-
-impl State {
-    /// True if the request carries the API key.
-    #[must_use]
-    pub fn admits(&self, headers: &HeaderMap, target: &Uri) -> bool {
-        auth::knows_key(headers, target.query(), &self.api_key)
-    }
 }
 
 /// Both ends of the connection that a request came on.

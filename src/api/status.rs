@@ -12,7 +12,7 @@ use super::response::{ApiError, Success, encode};
 use super::state::State;
 use crate::activity::Health;
 use crate::proxy::{Worker, memory_budget};
-use crate::telemetry::calls::{Decision, Outcome, Refusal, Sums, Totals};
+use crate::telemetry::call_metrics::{Decision, Outcome, Refusal, Sums, Totals};
 use crate::telemetry::histogram::Durations;
 use crate::tool::OutputSchema;
 use crate::upstream::supervisor::{ServerState, Status};
@@ -27,7 +27,7 @@ use crate::upstream::supervisor::{ServerState, Status};
 )]
 pub(super) fn status(state: &State, worker: &Worker, query: Query) -> Result<Bytes, ApiError> {
     query.finish()?;
-    let proxy = &worker.proxy;
+    let (proxy, settings) = (&worker.proxy, worker.settings());
     let states = proxy.upstreams.states();
     let connected = states.iter().filter(|state| state.status == Status::Connected).count();
     let activity = proxy.activity.health();
@@ -43,8 +43,8 @@ pub(super) fn status(state: &State, worker: &Worker, query: Query) -> Result<Byt
         load: Load {
             sessions: state.sessions.count(),
             connections: connections.map(|open| open.load(Ordering::Relaxed)).sum(),
-            held: (&proxy.held).into(),
-            behind: (&proxy.judging_budget).into(),
+            held: (&settings.held).into(),
+            behind: (&settings.judging_budget).into(),
         },
         schemas: schemas(worker),
         activity,

@@ -22,7 +22,7 @@ pub struct Difference {
     pub tool: Arc<str>,
     /// Each member that is another: its name, the value before, the value now. Long texts are cut.
     pub members: Vec<(&'static str, Value, Value)>,
-    /// How many of the first members are hints, or what the gate makes of them.
+    /// The number of the first members that are hints, or what the gate makes of them.
     trusted: usize,
 }
 

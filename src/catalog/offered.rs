@@ -55,7 +55,7 @@ impl List {
 
 /// A page as its server wrote it.
 #[derive(Debug, Default)]
-pub struct Page {
+pub struct OfferedPage {
     /// The well-formed elements, in the server's order.
     pub elements: Vec<Listed>,
     /// Why each of the others was left out: one line that names it.
@@ -76,7 +76,7 @@ struct Fields<'a> {
     next_cursor: Option<String>,
 }
 
-impl Page {
+impl OfferedPage {
     /// Reads the result that `server` gave to a request for `list`.
     ///
     /// # Errors
@@ -163,8 +163,8 @@ fn shown(word: &str) -> String {
 mod tests {
     use super::*;
 
-    fn page(list: List, result: &str) -> Page {
-        Page::parse("s", list, result.as_bytes()).unwrap()
+    fn page(list: List, result: &str) -> OfferedPage {
+        OfferedPage::parse("s", list, result.as_bytes()).unwrap()
     }
 
     fn only(list: List, element: &str) -> (String, String) {
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(next(r#"{"prompts":[],"nextCursor":"p\"2"}"#).as_deref(), Some("p\"2"));
         assert_eq!(next(r#"{"nextCursor":null,"ttlMs":1}"#), None);
         for bad in ["[]", "", r#"{"prompts":{}}"#, r#"{"prompts":[],"nextCursor":7}"#] {
-            assert!(Page::parse("s", List::Prompts, bad.as_bytes()).is_err(), "{bad}");
+            assert!(OfferedPage::parse("s", List::Prompts, bad.as_bytes()).is_err(), "{bad}");
         }
     }
 }

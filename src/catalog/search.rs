@@ -9,21 +9,21 @@
 //! one number each. What depends on all tools, how rare a word is and how long an average tool, is
 //! put in when a query is answered, so that the ranking is that of an index built whole.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use bm25::{DefaultTokenizer, Language, Tokenizer as _};
+use self::lexicon::plain;
 
-use super::synonyms::SYNONYMS;
-
+mod lexicon;
 mod segment;
+mod synonyms;
 
 #[cfg(test)]
 mod samples;
 #[cfg(test)]
 mod whole;
 
+pub use lexicon::Lexicon;
 pub use segment::Segment;
 
 /// BM25's saturation and length normalisation.
@@ -101,7 +101,7 @@ impl Index {
     /// means it once; a synonym is as rare as all its group together, or else the rarest one of
     /// `show`, `list`, `read` would outweigh the others.
     fn one_word(&self, stem: &str, word: &mut OneWord) {
-        for synonym in self.lexicon.synonyms.get(stem).into_iter().flatten() {
+        for synonym in self.lexicon.synonyms(stem) {
             for (at, worth) in self.postings(synonym) {
                 word.is_worth(at, worth);
             }
@@ -166,70 +166,6 @@ impl OneWord {
         let worth = &mut self.worth;
         self.tools.drain(..).filter_map(|tool| Some((tool, std::mem::take(worth.get_mut(tool)?))))
     }
-}
-
-/// From words to stems: the same for every index.
-pub struct Lexicon {
-    tokenizer: DefaultTokenizer,
-    /// For each stem, the others of its groups.
-    synonyms: HashMap<String, Vec<String>>,
-}
-
-impl fmt::Debug for Lexicon {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lexicon({} stems with synonyms)", self.synonyms.len())
-    }
-}
-
-impl Default for Lexicon {
-    fn default() -> Self {
-        let tokenizer = DefaultTokenizer::new(Language::English);
-        let mut lexicon = Self { tokenizer, synonyms: HashMap::new() };
-        for group in SYNONYMS {
-            let stems = lexicon.stems(&group.join(" "));
-            for stem in &stems {
-                let others = stems.iter().filter(|other| *other != stem).cloned();
-                lexicon.synonyms.entry(stem.clone()).or_default().extend(others);
-            }
-        }
-        lexicon
-    }
-}
-
-impl Lexicon {
-    /// The stems of a text.
-    fn stems(&self, text: &str) -> Vec<String> {
-        split_identifiers(text).split_whitespace().flat_map(|word| self.word(word)).collect()
-    }
-
-    /// The stems of one word: none for a stop word, several where it is written in another script.
-    fn word(&self, word: &str) -> Vec<String> {
-        self.tokenizer.tokenize(word)
-    }
-}
-
-/// `snake_case`, `kebab-case`, `camelCase` and `HTTPCase` as separate words.
-fn split_identifiers(text: &str) -> String {
-    let mut split = String::with_capacity(text.len() + text.len() / 8);
-    let mut before = ' ';
-    let mut chars = text.chars().peekable();
-    while let Some(c) = chars.next() {
-        let hump = c.is_uppercase()
-            && (before.is_lowercase()
-                || before.is_numeric()
-                || (before.is_uppercase() && chars.peek().is_some_and(|next| next.is_lowercase())));
-        if hump {
-            split.push(' ');
-        }
-        split.push(if c.is_alphanumeric() || c == '\'' { c } else { ' ' });
-        before = c;
-    }
-    split
-}
-
-/// An identifier or a query as lower-case words.
-fn plain(text: &str) -> String {
-    split_identifiers(text.trim()).to_lowercase()
 }
 
 #[cfg(test)]
@@ -354,18 +290,5 @@ mod tests {
         }
         assert!(names(&super::tests::snapshot(&[]), "file", 9).is_empty());
         assert_eq!(names(&snapshot, &"file ".repeat(100_000), 2).len(), 2);
-    }
-
-    #[test]
-    fn identifiers_are_split() {
-        for (text, split) in [
-            ("deleteRepo", "delete Repo"),
-            ("delete_repo-now", "delete repo now"),
-            ("HTTPServer", "HTTP Server"),
-            ("parseURL", "parse URL"),
-            ("file2Text", "file2 Text"),
-        ] {
-            assert_eq!(split_identifiers(text), split);
-        }
     }
 }

@@ -1,53 +1,40 @@
-//! The set of tools: immutable, swapped whole, read without a lock.
+//! The tools of one moment: immutable, read without a lock, and sharing with the snapshot before what
+//! did not change.
 //!
-//! Owns what a snapshot is and what the catalog of a running proxy is made of. How the next snapshot
-//! comes from the last is in `replacing`, whose turn it is to make one in `arriving`. Every call
-//! reads the snapshot of its moment, never what the agent saw at discovery.
+//! How one is made of the last is in [`super::replacing`], which one is in force in
+//! [`super::published`].
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use arc_swap::ArcSwap;
-use tokio::sync::{Notify, broadcast, watch};
-
-use self::arriving::Arriving;
-use self::compiling::Compiler;
-use super::difference::Difference;
 use super::listing::{Listed, Start};
 use super::search::{Index, Lexicon, Segment};
-use super::settings::Settings;
 use crate::tool::{Tool, ToolName};
-
-mod arriving;
-pub mod compiling;
-mod replacing;
-mod turns;
 
 /// All tools of one moment. What did not change is shared with the snapshot before.
 #[derive(Debug)]
 pub struct Snapshot {
     /// In the order of their names.
-    tools: Arc<[Arc<Tool>]>,
+    pub(super) tools: Arc<[Arc<Tool>]>,
     /// The same tools in the order of their exposed names.
-    direct: Arc<[Direct]>,
-    servers: BTreeMap<Arc<str>, Known>,
-    index: Arc<Index>,
+    pub(super) direct: Arc<[DirectTool]>,
+    pub(super) servers: BTreeMap<Arc<str>, KnownServer>,
+    pub(super) index: Arc<Index>,
 }
 
 /// What is known of a server.
 #[derive(Clone, Debug)]
-struct Known {
-    set: ToolSet,
+pub(super) struct KnownServer {
+    pub(super) set: ToolSet,
     /// The words of its tools.
-    words: Arc<Segment>,
+    pub(super) words: Arc<Segment>,
 }
 
 /// A tool and how `/mcp/all` lists it.
 #[derive(Clone, Debug)]
-struct Direct {
-    listed: Arc<Listed>,
-    tool: Arc<Tool>,
+pub(super) struct DirectTool {
+    pub(super) listed: Arc<Listed>,
+    pub(super) tool: Arc<Tool>,
 }
 
 /// Where the tools of a server come from.
@@ -62,6 +49,20 @@ pub enum ToolSet {
 }
 
 impl Snapshot {
+    /// No tools yet: each of `servers` is awaited.
+    pub(super) fn awaiting<'a>(
+        servers: impl Iterator<Item = &'a Arc<str>>,
+        lexicon: &Arc<Lexicon>,
+    ) -> Self {
+        let awaited = KnownServer { set: ToolSet::Awaited, words: Arc::default() };
+        Self {
+            servers: servers.map(|name| (Arc::clone(name), awaited.clone())).collect(),
+            tools: Arc::default(),
+            direct: Arc::default(),
+            index: Arc::new(Index::of(Arc::clone(lexicon), [])),
+        }
+    }
+
     /// The tool of that name.
     #[must_use]
     pub fn tool(&self, name: &ToolName) -> Option<&Arc<Tool>> {
@@ -101,7 +102,7 @@ impl Snapshot {
         start.rest(&self.direct, |direct| &direct.listed.key).iter().map(|direct| &*direct.listed)
     }
 
-    fn find_direct(&self, exposed: &str) -> Option<&Direct> {
+    pub(super) fn find_direct(&self, exposed: &str) -> Option<&DirectTool> {
         let at = self.direct.binary_search_by(|direct| (*direct.listed.key).cmp(exposed)).ok()?;
         self.direct.get(at)
     }
@@ -109,6 +110,12 @@ impl Snapshot {
     /// Every configured server, and where its tools come from.
     pub fn servers(&self) -> impl Iterator<Item = (&Arc<str>, ToolSet)> {
         self.servers.iter().map(|(name, known)| (name, known.set))
+    }
+
+    /// Where the tools of `server` come from; `None` if it is not configured.
+    #[must_use]
+    pub fn set_of(&self, server: &str) -> Option<ToolSet> {
+        self.servers.get(server).map(|known| known.set)
     }
 
     /// True for a configured server.
@@ -126,142 +133,3 @@ impl Snapshot {
         found.take(limit).collect()
     }
 }
-
-/// What replacing a server's set did; for log and record.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Change {
-    /// Names of tools that are new.
-    pub added: Vec<Arc<str>>,
-    /// Names of tools that are gone.
-    pub removed: Vec<Arc<str>>,
-    /// Names of tools whose definition is another.
-    pub changed: Vec<Arc<str>>,
-    /// What is another about each of them.
-    pub differences: Vec<Difference>,
-    /// Output schemas, new or changed, that cannot be used, and why (FR-A9).
-    pub unusable: Vec<(ToolName, Arc<str>)>,
-    /// Tools that were listed again under a name that was taken; the first counts.
-    pub duplicates: Vec<Box<str>>,
-    /// Why the set was not written to disk, or not read from it.
-    pub disk: Option<String>,
-}
-
-impl Change {
-    /// True if there is nothing to tell.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
-    fn tools_differ(&self) -> bool {
-        !(self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty())
-    }
-}
-
-/// The catalog of a running proxy.
-#[derive(Debug)]
-pub struct Catalog {
-    settings: Settings,
-    compiler: Compiler,
-    current: ArcSwap<Snapshot>,
-    lexicon: Arc<Lexicon>,
-    /// Held while the next snapshot is made from the last.
-    writing: Mutex<()>,
-    /// Servers whose sets on disk are not those that are known.
-    unwritten: Mutex<BTreeSet<Arc<str>>>,
-    arriving: Arriving,
-    swaps: watch::Sender<()>,
-    /// The set of tools is another than when clients were last told.
-    changed: Notify,
-    notices: broadcast::Sender<Notice>,
-}
-
-/// Notices kept for a listener that is behind; one further behind is told so.
-const NOTICES: usize = 256;
-
-/// Something that clients may want to be told.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Notice {
-    /// The set of tools is another.
-    Tools,
-    /// The set of prompts is another.
-    Prompts,
-    /// The set of resources or templates is another.
-    Resources,
-    /// The resource of that URI, as clients know it, has changed.
-    Updated(Arc<str>),
-}
-
-impl Catalog {
-    /// An empty catalog: every configured server is awaited.
-    #[must_use]
-    pub fn new(settings: Settings) -> Self {
-        let lexicon = Arc::new(Lexicon::default());
-        let awaited = Known { set: ToolSet::Awaited, words: Arc::default() };
-        let servers = settings.servers.keys().map(|name| (Arc::clone(name), awaited.clone()));
-        let empty = Snapshot {
-            servers: servers.collect(),
-            tools: Arc::default(),
-            direct: Arc::default(),
-            index: Arc::new(Index::of(Arc::clone(&lexicon), [])),
-        };
-        Self {
-            compiler: Compiler::new(settings.schemas),
-            settings,
-            current: ArcSwap::from_pointee(empty),
-            lexicon,
-            writing: Mutex::new(()),
-            unwritten: Mutex::default(),
-            arriving: Arriving::default(),
-            swaps: watch::Sender::new(()),
-            changed: Notify::new(),
-            notices: broadcast::Sender::new(NOTICES),
-        }
-    }
-
-    /// The snapshot of this moment.
-    #[must_use]
-    pub fn load(&self) -> Arc<Snapshot> {
-        self.current.load_full()
-    }
-
-    /// What clients may want to be told, from now on.
-    #[must_use]
-    pub fn notices(&self) -> broadcast::Receiver<Notice> {
-        self.notices.subscribe()
-    }
-
-    /// Waits until the set of tools is another than when this was last waited for: whoever waits
-    /// decides when clients are told.
-    pub async fn changed(&self) {
-        self.changed.notified().await;
-    }
-
-    /// Tells whoever listens.
-    pub fn notify(&self, notice: Notice) {
-        // Nobody listens: nobody misses it.
-        let _ = self.notices.send(notice);
-    }
-
-    /// The tool of that name, as soon as its server's first set is there, from disk or from the
-    /// server; `None` if that has no such tool, or is not there by `deadline`.
-    pub async fn wait_for(&self, name: &ToolName, deadline: Instant) -> Option<Arc<Tool>> {
-        let mut swaps = self.swaps.subscribe();
-        let settled = async {
-            loop {
-                let snapshot = self.load();
-                match snapshot.servers.get(&name.server).map(|known| known.set) {
-                    Some(ToolSet::Restored | ToolSet::Discovered) => {
-                        return snapshot.tool(name).cloned();
-                    }
-                    None => return None,
-                    Some(ToolSet::Awaited) => swaps.changed().await.ok()?,
-                }
-            }
-        };
-        tokio::time::timeout_at(deadline.into(), settled).await.ok().flatten()
-    }
-}
-
-#[cfg(test)]
-mod tests;

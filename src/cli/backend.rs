@@ -25,7 +25,7 @@ use super::{load_config, logging, running_proxy, start_proxy};
 use crate::api::{self, SOURCE};
 use crate::downstream::body::Body;
 use crate::proxy::Worker;
-use crate::server::{self, App, Shared};
+use crate::server::{self, App, AppState};
 
 /// Longest wait for the servers of a proxy opened for one command.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -49,7 +49,7 @@ pub(super) enum Backend {
 /// A proxy in this process, without a listener.
 #[derive(Debug)]
 pub(super) struct Local {
-    shared: Arc<Shared>,
+    shared: Arc<AppState>,
     worker: Rc<Worker>,
 }
 

@@ -13,7 +13,7 @@ use tracing_subscriber::EnvFilter;
 use super::args::Global;
 use super::terminal_safe::Visible;
 use crate::config::LogFormat;
-use crate::telemetry::Lines;
+use crate::telemetry::LogLines;
 use crate::upstream::TALKATIVE;
 
 /// Most time that the end of a command waits for stderr to be read.
@@ -21,11 +21,11 @@ const FINISH_LIMIT: Duration = Duration::from_secs(1);
 
 /// The log of a command; dropped, it is written to its end.
 #[derive(Debug)]
-pub(super) struct Log(Lines);
+pub(super) struct Log(LogLines);
 
 impl Log {
     /// Where its lines go.
-    pub(super) fn lines(&self) -> Lines {
+    pub(super) fn lines(&self) -> LogLines {
         self.0.clone()
     }
 }
@@ -44,7 +44,7 @@ pub(super) fn start(level: &str, format: LogFormat) -> Log {
     // any level.
     let filter = EnvFilter::new(format!("{libraries},mcpproxy={level},{TALKATIVE}=error"));
     // Without a thread or a stderr there is no log, and what it would say is counted.
-    let lines = stderr().and_then(Lines::to).unwrap_or_default();
+    let lines = stderr().and_then(LogLines::to).unwrap_or_default();
     let writer = lines.clone();
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -8,17 +8,18 @@ use std::path::Path;
 
 use nix::unistd::{AccessFlags, access};
 
-use super::problem::Findings;
-use super::servers::Server;
-use super::{Config, Parsed, wrong};
+use super::findings::Findings;
+use super::parse::{Parsed, wrong};
+use super::servers::ServerEntry;
+use super::values::Config;
 use crate::upstream::Mistake;
 
-/// Adds what is found to what was read. Of a server that is disabled it is a warning.
-pub(super) fn look(parsed: &mut Parsed<'_>, env: &dyn Fn(&str) -> Option<String>) {
+/// Adds the problems that are found to those of the text. Those of a disabled server are warnings.
+pub(super) fn check_machine(parsed: &mut Parsed<'_>, env: &dyn Fn(&str) -> Option<String>) {
     let Parsed { config, findings, data_dir_key } = parsed;
     let Config { servers, data_dir, .. } = config;
     for server in servers {
-        look_at(server, env, findings);
+        check_server(server, env, findings);
     }
     if !data_dir.as_os_str().is_empty()
         && let Some(problem) = unusable(data_dir)
@@ -27,7 +28,11 @@ pub(super) fn look(parsed: &mut Parsed<'_>, env: &dyn Fn(&str) -> Option<String>
     }
 }
 
-fn look_at(server: &Server, env: &dyn Fn(&str) -> Option<String>, findings: &mut Findings<'_>) {
+fn check_server(
+    server: &ServerEntry,
+    env: &dyn Fn(&str) -> Option<String>,
+    findings: &mut Findings<'_>,
+) {
     // A key with an error counts as absent; do not report it as missing as well.
     let half_read = findings.is_wrong(&server.at, &["command", "url", "protocol"]);
     for Mistake { keys, problem, is_form } in server.upstream.mistakes(env) {

@@ -9,7 +9,7 @@ use jsonc_parser::common::Ranged;
 use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
 use serde_json::{Map, Value};
 
-use super::problem::{KeyPath, Place, Problem, Severity, Step};
+use super::problem::{KeyPath, PathStep, Place, Problem, Severity};
 
 /// What VS Code allows in its own files, and nothing else.
 const FORM: ParseOptions = ParseOptions {
@@ -79,14 +79,14 @@ impl<'t> ConfigDocument<'t> {
                 Some(_) => None,
             };
             let found = match (step, node) {
-                (Step::Key(key), _) => {
+                (PathStep::Key(key), _) => {
                     let property = object.and_then(|it| it.get(key));
                     property.map(|it| (Some(it.start()), &it.value))
                 }
-                (Step::Element(at), Some(Node::Array(array))) => {
+                (PathStep::Element(at), Some(Node::Array(array))) => {
                     array.elements.get(*at).map(|it| (None, it))
                 }
-                (Step::Element(_), _) => None,
+                (PathStep::Element(_), _) => None,
             };
             let Some((key, found)) = found else { break };
             (node, at) = (Some(found), start(key, found));

@@ -1,7 +1,7 @@
 //! The config file on disk: where it is, who may read it, and the API key that is put into it.
 //!
 //! A key is made at the first start and written into the text as it stands: the operator's order,
-//! indentation and odd spacing stay. What the text means is [`super::parse`]'s.
+//! indentation and odd spacing stay. What the text means is `parse`'s.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -9,9 +9,12 @@ use std::path::{Path, PathBuf};
 
 use jsonc_parser::common::Ranged;
 
+use super::check;
 use super::document::ConfigDocument;
+use super::parse::{Flags, Parsed, expand_home, parse_all};
 use super::problem::{Problem, Severity};
-use super::{ApiKey, Config, Flags, Parsed, check, parse_all};
+use super::sections::ApiKey;
+use super::values::Config;
 use crate::os::private;
 
 /// Most bytes of a config file.
@@ -33,7 +36,7 @@ pub struct Loaded {
     pub config: Config,
     /// The file, there or not.
     pub path: PathBuf,
-    /// What is odd about it.
+    /// Its warnings.
     pub warnings: Vec<Problem>,
     /// The text of the file; `None` without one.
     text: Option<String>,
@@ -53,8 +56,8 @@ impl Config {
         load(path, env, flags, |_| {})
     }
 
-    /// The same, and looks whether this machine has what the config names: a server that cannot
-    /// run is an error, too.
+    /// The same, and checks that this machine has what the config names: a server that cannot run is
+    /// an error, too.
     ///
     /// # Errors
     /// Those of [`Self::load`], and everything that is missing.
@@ -63,7 +66,7 @@ impl Config {
         env: &impl Fn(&str) -> Option<String>,
         flags: &Flags,
     ) -> Result<Loaded, Vec<Problem>> {
-        load(path, env, flags, |parsed| check::look(parsed, env))
+        load(path, env, flags, |parsed| check::check_machine(parsed, env))
     }
 }
 
@@ -71,7 +74,7 @@ fn load(
     path: Option<&Path>,
     env: &impl Fn(&str) -> Option<String>,
     flags: &Flags,
-    look: impl FnOnce(&mut Parsed<'_>),
+    check: impl FnOnce(&mut Parsed<'_>),
 ) -> Result<Loaded, Vec<Problem>> {
     let path = locate(path, env).map_err(|problem| vec![problem])?;
     let mut of_file = Vec::new();
@@ -92,7 +95,7 @@ fn load(
         }
     };
     let mut parsed = parse_all(text.as_deref().unwrap_or_default(), env, flags);
-    look(&mut parsed);
+    check(&mut parsed);
     match parsed.finish(Some(&path)) {
         Ok((config, warnings)) => {
             of_file.extend(warnings);
@@ -148,17 +151,6 @@ pub fn locate(
             "HOME is not set, so the default file cannot be found: name one",
         )
     })
-}
-
-/// `path` with a leading `~` replaced; `None` if that leads nowhere.
-pub(super) fn expand_home(path: &Path, env: &impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
-    match path.strip_prefix("~") {
-        Err(_) => Some(path.to_owned()),
-        Ok(rest) => {
-            let home = env("HOME").filter(|home| !home.is_empty())?;
-            Some(Path::new(&home).join(rest))
-        }
-    }
 }
 
 fn read(path: &Path) -> io::Result<(String, u32)> {

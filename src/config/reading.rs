@@ -1,12 +1,14 @@
-//! One section from its JSON value: everything that is wrong in it, where, and which keys nobody
-//! knows.
+//! One section from its JSON value: everything that is wrong in it, where, and which of its keys are not
+//! known.
 
 use std::fmt;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::problem::{Findings, KeyPath, Step};
+use super::findings::Findings;
+use super::known_keys::unknown_key;
+use super::problem::{KeyPath, PathStep};
 
 /// Reads one section; keys that it does not know become warnings.
 pub(super) fn read<T: DeserializeOwned + Default>(
@@ -29,7 +31,7 @@ pub(super) fn read_quietly<T: DeserializeOwned + Default>(
     value: &Value,
     at: &KeyPath,
     findings: &mut Findings<'_>,
-) -> (T, Vec<Vec<Step>>) {
+) -> (T, Vec<Vec<PathStep>>) {
     let mut rest = None;
     loop {
         let value = rest.as_ref().unwrap_or(value);
@@ -51,15 +53,15 @@ pub(super) fn read_quietly<T: DeserializeOwned + Default>(
     }
 }
 
-fn step(segment: &serde_path_to_error::Segment) -> Option<Step> {
+fn step(segment: &serde_path_to_error::Segment) -> Option<PathStep> {
     match segment {
-        serde_path_to_error::Segment::Seq { index } => Some(Step::Element(*index)),
-        serde_path_to_error::Segment::Map { key } => Some(Step::Key(key.clone())),
+        serde_path_to_error::Segment::Seq { index } => Some(PathStep::Element(*index)),
+        serde_path_to_error::Segment::Map { key } => Some(PathStep::Key(key.clone())),
         serde_path_to_error::Segment::Enum { .. } | serde_path_to_error::Segment::Unknown => None,
     }
 }
 
-fn steps_of(path: &serde_ignored::Path<'_>) -> Vec<Step> {
+fn steps_of(path: &serde_ignored::Path<'_>) -> Vec<PathStep> {
     use serde_ignored::Path;
     let below = |parent, step| {
         let mut steps = steps_of(parent);
@@ -68,8 +70,8 @@ fn steps_of(path: &serde_ignored::Path<'_>) -> Vec<Step> {
     };
     match path {
         Path::Root => Vec::new(),
-        Path::Seq { parent, index } => below(parent, Step::Element(*index)),
-        Path::Map { parent, key } => below(parent, Step::Key(key.clone())),
+        Path::Seq { parent, index } => below(parent, PathStep::Element(*index)),
+        Path::Map { parent, key } => below(parent, PathStep::Key(key.clone())),
         Path::Some { parent }
         | Path::NewtypeStruct { parent }
         | Path::NewtypeVariant { parent } => steps_of(parent),
@@ -77,17 +79,17 @@ fn steps_of(path: &serde_ignored::Path<'_>) -> Vec<Step> {
 }
 
 /// Takes the value at `steps` out. False if there is none.
-fn remove(value: &mut Value, steps: &[Step]) -> bool {
+fn remove(value: &mut Value, steps: &[PathStep]) -> bool {
     match (value, steps) {
-        (Value::Object(map), [Step::Key(key)]) => map.remove(key).is_some(),
-        (Value::Array(list), [Step::Element(at)]) if *at < list.len() => {
+        (Value::Object(map), [PathStep::Key(key)]) => map.remove(key).is_some(),
+        (Value::Array(list), [PathStep::Element(at)]) if *at < list.len() => {
             list.remove(*at);
             true
         }
-        (Value::Object(map), [Step::Key(key), rest @ ..]) => {
+        (Value::Object(map), [PathStep::Key(key), rest @ ..]) => {
             map.get_mut(key).is_some_and(|value| remove(value, rest))
         }
-        (Value::Array(list), [Step::Element(at), rest @ ..]) => {
+        (Value::Array(list), [PathStep::Element(at), rest @ ..]) => {
             list.get_mut(*at).is_some_and(|value| remove(value, rest))
         }
         (_, _) => false,
@@ -110,85 +112,6 @@ fn plain(error: &impl fmt::Display) -> String {
         Some((theirs, plain)) => text.replacen(theirs, plain, 1),
         None => text,
     }
-}
-
-/// Keys of the file, wherever they stand: for the guess at what an unknown one was meant to be.
-pub(super) const KNOWN_KEYS: &[&str] = &[
-    "listen",
-    "data_dir",
-    "api_key",
-    "require_mcp_auth",
-    "allowed_hosts",
-    "allowed_origins",
-    "mcpServers",
-    "tools_limit",
-    "offered_era",
-    "intent_declaration",
-    "output_validation",
-    "activity",
-    "logging",
-    "strict_server_validation",
-    "operation_type",
-    "mode",
-    "max_bytes",
-    "max_depth",
-    "missing_structured_content",
-    "assert_formats",
-    "max_held_bytes",
-    "max_held_total_bytes",
-    "held_share_bytes",
-    "engine",
-    "retention_days",
-    "max_records",
-    "max_size_mb",
-    "max_payload_bytes",
-    "max_response_bytes",
-    "durability",
-    "on_failure",
-    "redact_keys",
-    "queue_records",
-    "queue_bytes",
-    "level",
-    "format",
-    "oauth",
-    "client_id",
-    "client_secret",
-    "scopes",
-    "command",
-    "args",
-    "env",
-    "cwd",
-    "url",
-    "headers",
-    "enabled",
-    "protocol",
-    "init_timeout",
-    "call_timeout",
-    "enabled_tools",
-    "disabled_tools",
-    "capabilities",
-    "max_concurrent",
-    "side_effect",
-    "parallel_safe",
-    "approval",
-    "idempotent",
-    "tools",
-];
-
-/// Warns of the key at `path`, and names the known one that is most like it.
-pub(super) fn unknown_key(path: &KeyPath, findings: &mut Findings<'_>) {
-    let key = match path.0.last() {
-        Some(Step::Key(key)) => key.to_lowercase(),
-        Some(Step::Element(_)) | None => String::new(),
-    };
-    let distance = |known: &str| {
-        let known = known.to_lowercase();
-        // A part of a name plainly means it.
-        if key.len() > 3 && known.contains(&key) { 1 } else { strsim::osa_distance(&known, &key) }
-    };
-    let nearest = KNOWN_KEYS.iter().map(|known| (distance(known), *known)).min();
-    let close = nearest.filter(|(distance, _)| *distance <= (key.len() / 3).max(1));
-    findings.unknown(path, close.map(|(_, known)| known));
 }
 
 /// `value` if it is within its bounds.

@@ -1,7 +1,7 @@
 //! The sections and values of the config that belong to no other part.
 //!
-//! Owns their defaults and bounds, which are checked as they are read. What they lead to is decided
-//! where they are used.
+//! Owns their defaults and bounds, which are checked as they are read. The parts that use them decide
+//! what follows from them.
 
 use std::fmt;
 
@@ -64,17 +64,17 @@ pub struct OutputValidation {
     pub max_held_bytes: u64,
     /// Most bytes held over all calls.
     pub max_held_total_bytes: u64,
-    /// How much of it each server has for itself; half of it divided between them, at most
-    /// `max_held_bytes` each, where it is not said.
+    /// Bytes of it that are reserved for each server; if not set, half of it divided between the
+    /// enabled servers, at most `max_held_bytes` each.
     pub held_share_bytes: Option<u64>,
-    /// Which engine has the word.
-    pub engine: Engine,
+    /// Which engine decides.
+    pub engine: EngineName,
 }
 
 /// The names of [`schema::compile::Engine`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Engine {
+pub enum EngineName {
     /// The tape pass, then boon.
     #[default]
     Tape,
@@ -97,7 +97,7 @@ impl Default for OutputValidation {
             max_held_bytes: policy.max_held_bytes,
             max_held_total_bytes: MAX_HELD_TOTAL_BYTES,
             held_share_bytes: None,
-            engine: Engine::Tape,
+            engine: EngineName::Tape,
         }
     }
 }
@@ -115,13 +115,13 @@ impl OutputValidation {
         }
     }
 
-    /// How schemas are meant.
+    /// How output schemas are compiled.
     #[must_use]
     pub fn schemas(&self) -> schema::compile::Settings {
         schema::compile::Settings {
             engine: match self.engine {
-                Engine::Tape => schema::compile::Engine::Tape,
-                Engine::Boon => schema::compile::Engine::Boon,
+                EngineName::Tape => schema::compile::Engine::Tape,
+                EngineName::Boon => schema::compile::Engine::Boon,
             },
             assert_formats: self.assert_formats,
         }
@@ -133,7 +133,7 @@ impl OutputValidation {
 #[serde(default)]
 pub struct Logging {
     /// The least that is logged.
-    pub level: Level,
+    pub level: LogLevel,
     /// For people or for programs.
     pub format: LogFormat,
 }
@@ -142,7 +142,7 @@ pub struct Logging {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "each is its name")]
-pub enum Level {
+pub enum LogLevel {
     Error,
     Warn,
     #[default]
@@ -151,7 +151,7 @@ pub enum Level {
     Trace,
 }
 
-impl Level {
+impl LogLevel {
     /// Its name.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::Config;
-use super::problem::{Findings, KeyPath, Step};
-use super::reading::{read_quietly, unknown_key};
+use super::findings::Findings;
+use super::known_keys::unknown_key;
+use super::problem::{KeyPath, PathStep};
+use super::reading::read_quietly;
 use crate::catalog::ServerSettings;
 use crate::mcp::revisions::Revision;
 use crate::tool::Approval;
@@ -17,7 +18,7 @@ use crate::upstream;
 
 /// One entry of `mcpServers`.
 #[derive(Clone, Debug)]
-pub struct Server {
+pub struct ServerEntry {
     /// Its name; without a colon.
     pub name: Arc<str>,
     /// How it is reached.
@@ -26,14 +27,6 @@ pub struct Server {
     pub tools: ServerSettings,
     /// Where the entry stands in the file.
     pub(super) at: KeyPath,
-}
-
-impl Config {
-    /// All that must not come back in a server's words: what one is given, another may say.
-    pub fn secrets(&self) -> impl Iterator<Item = String> {
-        let of_servers = self.servers.iter().flat_map(|server| server.upstream.secrets());
-        of_servers.chain([self.key().to_owned()])
-    }
 }
 
 /// The key of the root that servers stand under.
@@ -86,7 +79,7 @@ const OTHER_NAMES: [(&str, &str); 10] = [
 ];
 
 /// Reads either form, in the order of names.
-pub(super) fn read(value: Value, findings: &mut Findings<'_>) -> Vec<Server> {
+pub(super) fn read(value: Value, findings: &mut Findings<'_>) -> Vec<ServerEntry> {
     let at = KeyPath::root(KEY);
     let blocks: Vec<(KeyPath, String, Value)> = match value {
         Value::Object(map) => {
@@ -101,7 +94,7 @@ pub(super) fn read(value: Value, findings: &mut Findings<'_>) -> Vec<Server> {
             return Vec::new();
         }
     };
-    let mut servers: Vec<Server> = Vec::with_capacity(blocks.len());
+    let mut servers: Vec<ServerEntry> = Vec::with_capacity(blocks.len());
     for (path, name, block) in blocks {
         if servers.iter().any(|server| *server.name == *name) {
             findings.error(&path, format_args!("duplicate server name '{name}'"));
@@ -127,7 +120,12 @@ fn named(
     None
 }
 
-fn server(path: KeyPath, name: &str, block: Value, findings: &mut Findings<'_>) -> Option<Server> {
+fn server(
+    path: KeyPath,
+    name: &str,
+    block: Value,
+    findings: &mut Findings<'_>,
+) -> Option<ServerEntry> {
     if name.is_empty() || name.contains(':') {
         let problem = format!("a server's name must not be empty or contain ':', '{name}' does");
         findings.wrong_key(&path, problem);
@@ -164,15 +162,15 @@ fn server(path: KeyPath, name: &str, block: Value, findings: &mut Findings<'_>) 
     let (upstream, not_upstream) = read_quietly::<upstream::Config>(&block, &path, findings);
     let (tools, not_tools) = read_quietly::<ServerSettings>(&block, &path, findings);
     // A key of the block is unknown if neither part knows it; the deeper ones are of one part.
-    let deep = |steps: &&Vec<Step>| steps.len() > 1;
+    let deep = |steps: &&Vec<PathStep>| steps.len() > 1;
     let unknown = not_tools.iter().filter(|it| deep(it) || not_upstream.contains(it));
     for steps in unknown.chain(not_upstream.iter().filter(deep)) {
-        if !matches!(&steps[..], [Step::Key(key)] if IGNORED.contains(&key.as_str())) {
+        if !matches!(&steps[..], [PathStep::Key(key)] if IGNORED.contains(&key.as_str())) {
             unknown_key(&path.join(steps.iter().cloned()), findings);
         }
     }
     warn_of_what_comes_later(&path, &tools, findings);
-    Some(Server { name: name.into(), upstream, tools, at: path })
+    Some(ServerEntry { name: name.into(), upstream, tools, at: path })
 }
 
 fn adopt_other_names(block: &mut Map<String, Value>, path: &KeyPath, findings: &mut Findings<'_>) {
@@ -210,7 +208,7 @@ mod tests {
     use crate::config::document::ConfigDocument;
     use serde_json::json;
 
-    fn servers(value: Value) -> Result<(Vec<Server>, Vec<String>), String> {
+    fn servers(value: Value) -> Result<(Vec<ServerEntry>, Vec<String>), String> {
         let text = value.to_string();
         let mut findings =
             Findings::new(ConfigDocument::parse(&text, &mut Vec::new()).0, Vec::new());
@@ -259,7 +257,7 @@ mod tests {
         let [claude, cline, cursor, gemini, go, vscode, windsurf] = servers.as_slice() else {
             panic!()
         };
-        let protocol = |server: &Server| server.upstream.protocol;
+        let protocol = |server: &ServerEntry| server.upstream.protocol;
         assert_eq!(protocol(claude), upstream::Protocol::Stdio);
         assert_eq!(protocol(cline), upstream::Protocol::Stdio);
         assert_eq!(protocol(cursor), upstream::Protocol::StreamableHttp);

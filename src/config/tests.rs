@@ -1,9 +1,15 @@
 //! The config as a whole: defaults, what is wrong with one, and how file, environment and flags add
 //! up.
 
+use std::path::Path;
+
+use super::findings::MAX_PROBLEMS;
+use super::known_keys::KNOWN_KEYS;
 use super::*;
-use crate::config::reading::KNOWN_KEYS;
+use crate::activity;
+use crate::intent;
 use crate::intent::Requirement;
+use crate::mcp::revisions::Offered;
 use crate::output::{Mode, Policy};
 use crate::schema;
 
@@ -33,7 +39,7 @@ fn an_empty_config_is_a_working_config() {
         assert!(config.servers.is_empty());
         assert!(config.intent.strict_server_validation);
         assert_eq!(config.intent.operation_type, Requirement::Required);
-        assert_eq!(config.logging, Logging { level: Level::Info, format: LogFormat::Text });
+        assert_eq!(config.logging, Logging { level: LogLevel::Info, format: LogFormat::Text });
     }
 }
 
@@ -66,7 +72,7 @@ fn a_section_keeps_the_defaults_it_does_not_state() {
     );
     assert_eq!(config.output.schemas().engine, schema::compile::Engine::Boon);
     assert!(config.intent.strict_server_validation);
-    assert_eq!(config.logging, Logging { level: Level::Info, format: LogFormat::Json });
+    assert_eq!(config.logging, Logging { level: LogLevel::Info, format: LogFormat::Json });
 }
 
 #[test]
@@ -174,7 +180,7 @@ fn problems_without_end_are_bounded() {
     let many: Vec<String> = (0..5000).map(|at| format!("\"s{at}\": 1")).collect();
     let text = format!("{{\"mcpServers\": {{{}}}}}", many.join(","));
     let refused = parse(&text, &home, &Flags::default()).unwrap_err();
-    assert_eq!(refused.len(), problem::MAX_PROBLEMS);
+    assert_eq!(refused.len(), MAX_PROBLEMS);
 }
 
 #[test]
@@ -252,15 +258,15 @@ fn flag_beats_environment_beats_file() {
         (config.listen.port(), config.data_dir, key, config.logging.level)
     };
     let none = Flags::default();
-    assert_eq!(shown(&home, &none), (1, "/file".into(), "f".into(), Level::Warn));
-    assert_eq!(shown(&env, &none), (2, "/home/me/env".into(), "e".into(), Level::Warn));
+    assert_eq!(shown(&home, &none), (1, "/file".into(), "f".into(), LogLevel::Warn));
+    assert_eq!(shown(&env, &none), (2, "/home/me/env".into(), "e".into(), LogLevel::Warn));
     let flags = Flags {
         listen: Some("127.0.0.1:3".into()),
         data_dir: Some("/flag".into()),
         log_level: Some("debug".into()),
         reaper: None,
     };
-    assert_eq!(shown(&env, &flags), (3, "/flag".into(), "e".into(), Level::Debug));
+    assert_eq!(shown(&env, &flags), (3, "/flag".into(), "e".into(), LogLevel::Debug));
     let bad = Flags { listen: Some("x".into()), ..Flags::default() };
     let error = parse("", &home, &bad).unwrap_err()[0].to_string();
     assert!(error.starts_with("--listen: "), "{error}");
@@ -347,4 +353,28 @@ fn the_catalog_knows_the_enabled_servers() {
 fn the_key_is_not_shown() {
     let (config, _) = parsed(r#"{"api_key": "0123456789abcdef0123456789abcdef"}"#);
     assert!(!format!("{config:?}").contains("0123456789"));
+}
+
+#[test]
+fn what_requests_are_decided_by_is_what_the_config_says() {
+    let (config, warnings) = parsed(
+        r#"{"api_key": "0123456789abcdef0123456789abcdef", "require_mcp_auth": true, "tools_limit": 7,
+            "offered_era": "legacy", "intent_declaration": {"operation_type": "inferred"},
+            "activity": {"max_payload_bytes": 2048, "max_response_bytes": 3072},
+            "output_validation": {"max_held_bytes": 1000000, "max_held_total_bytes": 2000000},
+            "allowed_hosts": ["proxy.example"]}"#,
+    );
+    assert_eq!(warnings, [""; 0]);
+    let settings = config.settings().unwrap();
+    let access = &settings.access;
+    assert_eq!((&*access.api_key, access.require_mcp_auth), (config.key(), true));
+    let host = |name: &'static str| {
+        let headers = [(http::header::HOST, http::HeaderValue::from_static(name))];
+        access.host_check.check(&headers.into_iter().collect(), None).is_ok()
+    };
+    assert!(host("proxy.example") && !host("localhost"));
+    assert_eq!((settings.tools_limit, settings.offered_era), (7, Offered::Legacy));
+    assert_eq!(settings.intent.operation_type, Requirement::Inferred);
+    assert_eq!((settings.max_payload_bytes, settings.max_response_bytes), (2048, 3072));
+    assert_eq!((settings.held.limit(), settings.judging_budget.limit()), (2_000_000, 2_000_000));
 }

@@ -22,7 +22,7 @@ use crate::mcp::headers;
 use crate::mcp::jsonrpc::{self, Code};
 use crate::mcp::revisions::Era;
 use crate::proxy::Worker;
-use crate::proxy::dispatch;
+use crate::proxy::render;
 use crate::proxy::reply::{Aborted, Piece};
 use crate::wire::sse::Encoder;
 
@@ -228,7 +228,7 @@ impl Framer {
             Piece::Begin(member) => {
                 self.start(out);
                 self.inside = true;
-                self.data(dispatch::head(&self.id, member), out);
+                self.data(render::head(&self.id, member), out);
                 Was::Middle
             }
             Piece::Data(data) => {
@@ -237,14 +237,14 @@ impl Framer {
             }
             Piece::Whole(member, value) => {
                 self.start(out);
-                self.data(dispatch::head(&self.id, member), out);
+                self.data(render::head(&self.id, member), out);
                 value.into_iter().for_each(|part| self.data(part, out));
                 self.data(jsonrpc::TAIL, out);
                 self.end(out);
                 Was::Last
             }
             Piece::Refused(refusal) => {
-                self.whole(dispatch::refused(self.era, &self.id, &refusal), out);
+                self.whole(refusal.mcp_response(self.era, &self.id), out);
                 Was::Last
             }
         }

@@ -29,10 +29,11 @@ use crate::mcp::headers;
 use crate::mcp::jsonrpc::{self, Code};
 use crate::mcp::revisions::{Era, MODERN};
 use crate::output::AnswerMember;
+use crate::policy::Principal;
 use crate::proxy::Worker;
-use crate::proxy::client::Endpoint;
-use crate::proxy::dispatch::{self, Channel};
-use crate::proxy::reply::{Piece, RefusalKind};
+use crate::proxy::caller::{Channel, Endpoint};
+use crate::proxy::render;
+use crate::proxy::reply::Piece;
 use crate::wire::splice::Splice;
 
 /// Where MCP is spoken: our four tools, and every upstream tool under a name of its own.
@@ -61,6 +62,8 @@ pub struct ClientConnection {
     pub came_to: Cell<Option<SocketAddr>>,
     /// Where it comes from.
     pub source: Source,
+    /// On whose behalf the present request is made, as its head proves; set before the request is answered.
+    pub principal: RefCell<Principal>,
     /// The session last used, so that the shared table is not asked for each call.
     pub(super) session: RefCell<Option<Arc<Session>>>,
     /// The modern client that spoke last, so that one who says the same again costs less.
@@ -89,6 +92,8 @@ pub(super) struct Post<'a> {
     pub(super) head: &'a Parts,
     pub(super) endpoint: Endpoint,
     pub(super) channel: Channel,
+    /// As the head proves.
+    pub(super) principal: Principal,
 }
 
 /// What a head says of a request, whoever its session is.
@@ -191,7 +196,8 @@ impl<'a> Post<'a> {
         Reading { endpoint, media, .. }: Reading,
     ) -> Self {
         let channel = if media.event_stream { Channel::Stream } else { Channel::Answer };
-        Self { worker, sessions, connection, now_ms, head, endpoint, channel }
+        let principal = connection.principal.borrow().clone();
+        Self { worker, sessions, connection, now_ms, head, endpoint, channel, principal }
     }
 
     async fn answer(&self, era: Option<Era>, body: Bytes) -> Response<Body> {
@@ -231,7 +237,7 @@ pub(super) async fn reply(
         }
         Taken::Piece(Piece::Whole(member, mut splice)) => {
             let status = status_of(era, member, &splice);
-            splice.push_front(dispatch::head(id, member));
+            splice.push_front(render::head(id, member));
             splice.push(jsonrpc::TAIL);
             // What is left (judging in warn) is done once the answer is on its way.
             if let Some(rest) = call.rest() {
@@ -240,21 +246,11 @@ pub(super) async fn reply(
             json(status, Body::from(splice))
         }
         Taken::Piece(Piece::Begin(member)) => {
-            let streamed = Streamed::new(call, dispatch::head(id, member), jsonrpc::TAIL);
+            let streamed = Streamed::new(call, render::head(id, member), jsonrpc::TAIL);
             json(StatusCode::OK, Body::Call(Box::new(streamed)))
         }
         Taken::Piece(Piece::Refused(refusal)) => {
-            let status = match refusal.kind {
-                RefusalKind::Headers => StatusCode::BAD_REQUEST,
-                RefusalKind::Unreadable
-                | RefusalKind::Intent
-                | RefusalKind::Gate
-                | RefusalKind::Unknown
-                | RefusalKind::Upstream
-                | RefusalKind::Failed
-                | RefusalKind::Unavailable => StatusCode::OK,
-            };
-            json(status, Body::from(dispatch::refused(era, id, &refusal)))
+            json(refusal.kind.mcp_status(), Body::from(refusal.mcp_response(era, id)))
         }
         Taken::Piece(Piece::Data(_)) => failed("Internal error: no head"),
         Taken::Over | Taken::Broken(_) => failed("Internal error: no reply"),

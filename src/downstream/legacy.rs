@@ -23,10 +23,14 @@ use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::headers;
 use crate::mcp::jsonrpc::{self, Code};
 use crate::mcp::revisions::{Era, LEGACY, MODERN, NEWEST_LEGACY};
+use crate::policy::Principal;
 use crate::proxy::Worker;
+use crate::proxy::caller::{Channel, Peer};
 use crate::proxy::client::Client;
-use crate::proxy::dispatch::{self, Channel, Incoming, Initialize, Peer, Reaction, Received};
+use crate::proxy::incoming::{self, Incoming, Received};
+use crate::proxy::reaction::{Initialize, Reaction};
 use crate::proxy::reply::{Aborted, Piece};
+use crate::proxy::{dispatch, render};
 
 /// Carries the session's id.
 pub(super) const SESSION_ID: HeaderName = HeaderName::from_static(headers::SESSION_ID);
@@ -47,7 +51,7 @@ pub(super) async fn post(post: &Post<'_>, body: Bytes) -> Response<Body> {
     {
         return many(post, &session, &body).await;
     }
-    match dispatch::read(post.worker, &body) {
+    match incoming::read(post.worker, &body) {
         Ok(incoming) => one(post, incoming).await,
         Err(error) => json(StatusCode::BAD_REQUEST, Body::from(error)),
     }
@@ -63,7 +67,7 @@ pub(super) async fn one(post: &Post<'_>, incoming: Incoming) -> Response<Body> {
         Incoming::Response(response) => {
             return match find(post) {
                 Ok(session) => {
-                    match dispatch::respond(post.worker, &session.client, response).await {
+                    match incoming::respond(post.worker, &session.client, response).await {
                         Ok(()) => status(StatusCode::ACCEPTED),
                         Err(error) => json(StatusCode::BAD_REQUEST, Body::from(error)),
                     }
@@ -100,7 +104,12 @@ pub(super) async fn one(post: &Post<'_>, incoming: Incoming) -> Response<Body> {
 
 fn peer(post: &Post<'_>, session: &Session, channel: Channel) -> Peer {
     let client = Arc::clone(&session.client);
-    Peer { client, endpoint: post.endpoint, channel, headers: None }
+    // Whoever opened it, for as long as the request still proves as much.
+    let principal = match *session.principal() == post.principal {
+        true => post.principal.clone(),
+        false => Principal::Anonymous,
+    };
+    Peer { client, principal, endpoint: post.endpoint, channel, headers: None }
 }
 
 fn refuse(code: StatusCode, id: Option<&[u8]>, text: &str) -> Response<Body> {
@@ -114,8 +123,8 @@ pub(super) fn anonymous_client(session_id: &str) -> Client {
 
 fn initialize(post: &Post<'_>, received: Received) -> Response<Body> {
     let client = Arc::new(anonymous_client(""));
-    let channel = Channel::Answer;
-    let peer = Peer { client, endpoint: post.endpoint, channel, headers: None };
+    let (principal, channel) = (post.principal.clone(), Channel::Answer);
+    let peer = Peer { client, principal, endpoint: post.endpoint, channel, headers: None };
     match dispatch::dispatch(post.worker, &peer, received) {
         Reaction::Initialize(accepted) => open(post, accepted),
         Reaction::Answer(answer) | Reaction::Error(_, answer) => {
@@ -141,6 +150,7 @@ fn open(post: &Post<'_>, accepted: Initialize) -> Response<Body> {
             client_capabilities,
         ),
         endpoint: post.endpoint,
+        principal: post.principal.clone(),
         key: SessionKey::of(post.head),
         source: post.connection.source,
     };
@@ -286,7 +296,7 @@ enum Item {
 /// ended, so that a batch of large answers needs no more memory than one.
 async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) -> Response<Body> {
     let invalid = |text: &str| refuse(StatusCode::BAD_REQUEST, None, text);
-    if let Err(problem) = dispatch::check(post.worker, body) {
+    if let Err(problem) = incoming::check(post.worker, body) {
         return invalid(&problem);
     }
     let Some(messages) = jsonrpc::batch(body) else { return invalid("Invalid Request: no batch") };
@@ -297,13 +307,13 @@ async fn many(post: &Post<'_>, session: &Arc<Session>, body: &Bytes) -> Response
     let peer = peer(post, session, Channel::Answer);
     let mut items = VecDeque::new();
     for message in messages {
-        let received = match dispatch::read(post.worker, &message) {
+        let received = match incoming::read(post.worker, &message) {
             Err(error) => {
                 items.push_back(Item::Ready(error));
                 continue;
             }
             Ok(Incoming::Response(response)) => {
-                let answered = dispatch::respond(post.worker, &session.client, response).await;
+                let answered = incoming::respond(post.worker, &session.client, response).await;
                 items.extend(answered.err().map(Item::Ready));
                 continue;
             }
@@ -372,7 +382,7 @@ impl Batch {
                     let over = match call.next().await {
                         Taken::Piece(Piece::Notification(_) | Piece::Request(_)) => false,
                         Taken::Piece(Piece::Begin(member)) => {
-                            self.out.extend(first(dispatch::head(id, member)));
+                            self.out.extend(first(render::head(id, member)));
                             self.begun = true;
                             false
                         }
@@ -381,13 +391,13 @@ impl Batch {
                             false
                         }
                         Taken::Piece(Piece::Whole(member, value)) => {
-                            self.out.extend(first(dispatch::head(id, member)));
+                            self.out.extend(first(render::head(id, member)));
                             self.out.extend(value);
                             self.out.push_back(jsonrpc::TAIL);
                             true
                         }
                         Taken::Piece(Piece::Refused(refusal)) => {
-                            let answer = dispatch::refused(Era::Legacy, id, &refusal);
+                            let answer = refusal.mcp_response(Era::Legacy, id);
                             self.out.extend(first(answer));
                             true
                         }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, broadcast, mpsc, watch};
 
-use crate::catalog::snapshot::Notice;
+use crate::catalog::Notice;
 use crate::downstream::body::Body;
 use crate::downstream::events::{self, COMMENT, KEEP_ALIVE};
 use crate::downstream::replay::{EventId, Next, StreamKind};
@@ -22,9 +22,11 @@ use crate::mcp::jsonrpc;
 use crate::mcp::meta::SUBSCRIPTION_KEY;
 use crate::mcp::revisions::Revision;
 use crate::proxy::Worker;
-use crate::proxy::client::{Client, Endpoint};
-use crate::proxy::dispatch::{self, Filter, Peer};
+use crate::proxy::caller::{Endpoint, Peer};
+use crate::proxy::client::Client;
+use crate::proxy::dispatch;
 use crate::proxy::passthrough::watch::Watch;
+use crate::proxy::reaction::NotificationFilter;
 use crate::proxy::reply::Aborted;
 use crate::wire::sse::Encoder;
 
@@ -228,7 +230,7 @@ async fn next_event(
 pub(super) struct Subscription {
     /// The raw id of the request, which names the subscription.
     id: Bytes,
-    filter: Filter,
+    filter: NotificationFilter,
     watch: Watch,
     receiver: broadcast::Receiver<Notice>,
     out: VecDeque<Bytes>,
@@ -242,14 +244,14 @@ impl Subscription {
         worker: &Worker,
         peer: &Peer,
         id: Bytes,
-        filter: Filter,
+        filter: NotificationFilter,
         draining: watch::Receiver<bool>,
     ) -> Self {
         let mut filter = honoured(filter, &dispatch::capabilities(worker, peer));
         // Before anything is wanted: what is told at once is told to this one too.
         let receiver = worker.proxy.catalog.notices();
         let uris = std::mem::take(&mut filter.resource_subscriptions);
-        let watch = Watch::begin(&worker.proxy, uris);
+        let watch = Watch::begin(worker, &peer.principal, uris);
         filter.resource_subscriptions = watch.uris().to_vec();
         let out = VecDeque::new();
         let mut this = Self { id, filter, watch, receiver, out, draining, over: false };
@@ -320,7 +322,7 @@ impl Subscription {
 }
 
 /// What of a filter can come true here.
-fn honoured(mut filter: Filter, capabilities: &Value) -> Filter {
+fn honoured(mut filter: NotificationFilter, capabilities: &Value) -> NotificationFilter {
     let has = |path: &str| capabilities.pointer(path) == Some(&Value::Bool(true));
     filter.tools_list_changed &= has("/tools/listChanged");
     filter.prompts_list_changed &= has("/prompts/listChanged");
@@ -354,7 +356,7 @@ mod tests {
 
     #[test]
     fn only_what_can_come_true_is_acknowledged() {
-        let all = Filter {
+        let all = NotificationFilter {
             tools_list_changed: true,
             prompts_list_changed: true,
             resources_list_changed: true,
@@ -362,10 +364,14 @@ mod tests {
         };
         assert_eq!(
             honoured(all.clone(), &json!({"tools": {"listChanged": false}})),
-            Filter::default()
+            NotificationFilter::default()
         );
         let some = json!({"tools": {"listChanged": true}, "resources": {"subscribe": true}});
-        let expected = Filter { prompts_list_changed: false, resources_list_changed: false, ..all };
+        let expected = NotificationFilter {
+            prompts_list_changed: false,
+            resources_list_changed: false,
+            ..all
+        };
         assert_eq!(honoured(expected.clone(), &some), expected);
     }
 }

@@ -23,11 +23,13 @@ use crate::mcp::jsonrpc::{self, Code};
 use crate::mcp::meta::{CAPABILITIES_KEY, VERSION_KEY};
 use crate::mcp::revisions::{Era, LEGACY, MODERN};
 use crate::proxy::Worker;
-use crate::proxy::client::{Client, Endpoint, Level};
-use crate::proxy::dispatch::{
-    self, Channel, ClientInfo, Incoming, Peer, Reaction, Received, supported,
-};
+use crate::proxy::caller::{Channel, Endpoint, Peer};
+use crate::proxy::client::{Client, Level};
+use crate::proxy::dispatch::{self, ClientInfo, supported};
+use crate::proxy::incoming::{self, Incoming, Received};
 use crate::proxy::params::ParamHeaders;
+use crate::proxy::reaction::Reaction;
+use crate::proxy::render;
 
 /// What a client says of itself is remembered up to this size.
 const MAX_KNOWN_BYTES: usize = 4096;
@@ -61,7 +63,7 @@ impl Refused {
             Self::Meta(_) => jsonrpc::error(id, Code::InvalidParams, &text),
             Self::Headers(_) => jsonrpc::error(id, Code::HeaderMismatch, &text),
             Self::Version(requested) => {
-                let requested = dispatch::shown(requested);
+                let requested = render::shown(requested);
                 let data = json!({"supported": supported(worker), "requested": requested});
                 jsonrpc::error_with(id, Code::UnsupportedVersion, &text, &data)
             }
@@ -200,7 +202,7 @@ fn is_modern_method(method: &str) -> bool {
 
 /// Answers a POST whose headers do not tell its era.
 pub(super) async fn post_of_either_era(post: &Post<'_>, body: Bytes) -> Response<Body> {
-    let incoming = match dispatch::read(post.worker, &body) {
+    let incoming = match incoming::read(post.worker, &body) {
         Ok(incoming) => incoming,
         Err(error) => return json(StatusCode::BAD_REQUEST, Body::from(error)),
     };
@@ -232,7 +234,7 @@ fn is_initialize(received: &Received) -> bool {
 
 /// Answers a POST whose headers say that it is of this era.
 pub(super) async fn post(post: &Post<'_>, body: Bytes) -> Response<Body> {
-    match dispatch::read(post.worker, &body) {
+    match incoming::read(post.worker, &body) {
         Ok(Incoming::Request(received)) if is_initialize(&received) => {
             // It is what it is, whatever revision its header names.
             legacy::one(post, Incoming::Request(received)).await
@@ -263,7 +265,8 @@ async fn request(post: &Post<'_>, received: Received) -> Response<Body> {
     let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
     // The tools of ours have no parameters that headers repeat.
     let headers = (post.endpoint == Endpoint::All).then(|| ParamHeaders::pick(headers));
-    let peer = Peer { client, endpoint: post.endpoint, channel: post.channel, headers };
+    let (principal, channel) = (post.principal.clone(), post.channel);
+    let peer = Peer { client, principal, endpoint: post.endpoint, channel, headers };
     match dispatch::dispatch(post.worker, &peer, received) {
         Reaction::Answer(answer) => json(StatusCode::OK, Body::from(answer)),
         Reaction::Error(Code::MethodNotFound, answer) => {

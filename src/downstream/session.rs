@@ -13,12 +13,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use thiserror::Error;
 use tokio::sync::{Semaphore, broadcast, watch};
 
-use crate::catalog::snapshot::Notice;
+use crate::catalog::Notice;
 use crate::downstream::in_flight::{InFlight, Owner};
 use crate::downstream::replay::ReplayStreams;
 use crate::downstream::session_key::SessionKey;
 use crate::downstream::source::Source;
-use crate::proxy::client::{Client, Endpoint};
+use crate::policy::Principal;
+use crate::proxy::caller::Endpoint;
+use crate::proxy::client::Client;
 
 /// Most sessions alive at once.
 pub const MAX_SESSIONS: usize = 10_000;
@@ -60,6 +62,7 @@ pub struct Session {
     source: Source,
     /// Something was asked in it.
     used: AtomicBool,
+    principal: Principal,
     key: SessionKey,
     connections: Mutex<Vec<Weak<InFlight>>>,
     used_ms: AtomicU64,
@@ -92,11 +95,17 @@ impl Session {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// True if whoever brings `headers` may use it: a session that was opened with an API key is
+    /// True if whoever brings `head` may use it: a session that was opened with an API key is
     /// used with the same one.
     #[must_use]
     pub fn belongs_to(&self, head: &http::request::Parts) -> bool {
         self.key.is(head)
+    }
+
+    /// On whose behalf everything in it is asked: of whoever opened it.
+    #[must_use]
+    pub fn principal(&self) -> &Principal {
+        &self.principal
     }
 
     /// Whose its calls are.
@@ -188,6 +197,8 @@ pub struct Opening {
     /// Where.
     pub endpoint: Endpoint,
     /// On whose behalf.
+    pub principal: Principal,
+    /// What it was opened with, and is used with from then on.
     pub key: SessionKey,
     /// From where.
     pub source: Source,
@@ -207,7 +218,7 @@ impl Sessions {
     /// [`TooManySessions`] when [`MAX_SESSIONS`], or the address's share of them, are in use and none of them
     /// is idle.
     pub fn open(&self, opening: Opening, now_ms: u64) -> Result<Arc<Session>, TooManySessions> {
-        let Opening { client, endpoint, key, source } = opening;
+        let Opening { client, endpoint, principal, key, source } = opening;
         self.make_room(source, now_ms)?;
         let session = Arc::new(Session {
             client: Arc::new(client),
@@ -218,6 +229,7 @@ impl Sessions {
             source,
             used: AtomicBool::new(false),
             owner: Owner::session(self.opened.fetch_add(1, Ordering::Relaxed)),
+            principal,
             key,
             connections: Mutex::default(),
             used_ms: AtomicU64::new(now_ms),
@@ -377,7 +389,7 @@ mod tests {
         let client =
             Client::new(id, "ide", "2025-11-25", Era::Legacy, ClientCapabilities::default());
         let (key, source) = (SessionKey::default(), Source::Loopback);
-        Opening { client, endpoint: Endpoint::Search, key, source }
+        Opening { client, endpoint: Endpoint::Search, principal: Principal::Anonymous, key, source }
     }
 
     /// Opens one in which something is asked.

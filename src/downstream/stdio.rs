@@ -21,10 +21,14 @@ use crate::downstream::modern;
 use crate::mcp::jsonrpc::{self, Code};
 use crate::mcp::message::Response;
 use crate::mcp::revisions::Era;
+use crate::policy::Principal;
 use crate::proxy::Worker;
-use crate::proxy::client::{Client, Endpoint, Level};
-use crate::proxy::dispatch::{self, Channel, Incoming, Initialize, Peer, Reaction};
+use crate::proxy::caller::{Channel, Endpoint, Peer};
+use crate::proxy::client::{Client, Level};
+use crate::proxy::incoming::{self, Incoming};
+use crate::proxy::reaction::{Initialize, Reaction};
 use crate::proxy::reply::{Piece, Running};
+use crate::proxy::{dispatch, render};
 use crate::wire::lines::one_line;
 use crate::wire::splice::Splice;
 
@@ -121,7 +125,7 @@ impl Pipe {
     }
 
     async fn take(&mut self, line: Bytes) {
-        let received = match dispatch::read(&self.worker, &line) {
+        let received = match incoming::read(&self.worker, &line) {
             Ok(Incoming::Request(received)) => received,
             Ok(Incoming::Response(response)) => return self.respond(response).await,
             Err(error) => return self.send(error).await,
@@ -135,8 +139,14 @@ impl Pipe {
             }
         };
         let era = client.era;
-        let peer =
-            Peer { client, endpoint: Endpoint::Search, channel: Channel::Stream, headers: None };
+        let peer = Peer {
+            client,
+            // Whoever holds a pipe's other end has shown no key.
+            principal: Principal::Anonymous,
+            endpoint: Endpoint::Search,
+            channel: Channel::Stream,
+            headers: None,
+        };
         match dispatch::dispatch(&self.worker, &peer, received) {
             Reaction::Noted => {}
             Reaction::Cancel(id) => {
@@ -175,7 +185,7 @@ impl Pipe {
         let (worker, client) = (Rc::clone(&self.worker), Arc::clone(&self.client));
         let replies = self.replies.clone();
         self.answers.spawn_local(async move {
-            if let Err(error) = dispatch::respond(&worker, &client, response).await {
+            if let Err(error) = incoming::respond(&worker, &client, response).await {
                 let _ = replies.send(Splice::from(error)).await;
             }
         });
@@ -256,10 +266,10 @@ async fn complete(
             Taken::Piece(Piece::Notification(before) | Piece::Request(before)) => {
                 let _ = replies.send(Splice::from(one_line(before))).await;
             }
-            Taken::Piece(Piece::Begin(member)) => message.push(dispatch::head(id, member)),
+            Taken::Piece(Piece::Begin(member)) => message.push(render::head(id, member)),
             Taken::Piece(Piece::Data(data)) => message.extend(data.into_iter().map(one_line)),
             Taken::Piece(Piece::Whole(member, value)) => {
-                message.push(dispatch::head(id, member));
+                message.push(render::head(id, member));
                 message.extend(value.into_iter().map(one_line));
                 message.push(jsonrpc::TAIL);
                 let _ = replies.send(message).await;
@@ -269,7 +279,7 @@ async fn complete(
                 return None;
             }
             Taken::Piece(Piece::Refused(refusal)) => {
-                return Some(Splice::from(dispatch::refused(era, id, &refusal)));
+                return Some(Splice::from(refusal.mcp_response(era, id)));
             }
             // Nothing of it has been written, so the client can still be told.
             Taken::Broken(aborted) => return broken(&aborted.to_string()),

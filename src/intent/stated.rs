@@ -8,7 +8,8 @@ use std::borrow::Cow;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
-use super::{Operation, Requirement, Settings};
+use super::operation::Operation;
+use super::settings::{Requirement, Settings};
 use crate::json::members::{members, string};
 
 /// Most characters (Unicode scalar values) of a reason (FR-010).
@@ -43,15 +44,32 @@ impl Sensitivity {
     }
 }
 
-/// An intent that was checked against the variant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Intent {
-    /// What the call may do.
-    pub operation: Operation,
-    /// What it touches, if stated.
-    pub sensitivity: Option<Sensitivity>,
-    /// Why, if stated.
-    pub reason: Option<String>,
+/// An intent that agrees with its call tool. Only [`Stated::check`] makes one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Intent<'a> {
+    operation: Operation,
+    sensitivity: Option<Sensitivity>,
+    reason: Option<&'a str>,
+}
+
+impl<'a> Intent<'a> {
+    /// What the call may do: as stated, and as its call tool has it.
+    #[must_use]
+    pub fn operation(&self) -> Operation {
+        self.operation
+    }
+
+    /// How sensitive the data is that it touches, if stated.
+    #[must_use]
+    pub fn sensitivity(&self) -> Option<Sensitivity> {
+        self.sensitivity
+    }
+
+    /// Why, if stated: at most [`MAX_REASON_CHARS`] characters.
+    #[must_use]
+    pub fn reason(&self) -> Option<&'a str> {
+        self.reason
+    }
 }
 
 /// Why an intent is refused. The texts are a contract.
@@ -178,7 +196,11 @@ impl<'a> Stated<'a> {
     ///
     /// # Errors
     /// The first thing that is wrong with it.
-    pub fn check(&self, variant: Operation, settings: &Settings) -> Result<Intent, IntentError> {
+    pub fn check(
+        &self,
+        variant: Operation,
+        settings: &Settings,
+    ) -> Result<Intent<'_>, IntentError> {
         let words = self.words.as_ref().map_err(Clone::clone)?;
         let stated = match (&words.operation_type, settings.operation_type) {
             (Some(word), Requirement::Required | Requirement::Inferred) => {
@@ -204,11 +226,7 @@ impl<'a> Stated<'a> {
         if stated != variant {
             return Err(IntentError::Mismatch { variant, stated });
         }
-        Ok(Intent {
-            operation: stated,
-            sensitivity,
-            reason: words.reason.as_deref().map(str::to_owned),
-        })
+        Ok(Intent { operation: stated, sensitivity, reason: words.reason.as_deref() })
     }
 }
 
@@ -331,7 +349,7 @@ mod tests {
             let expected = Intent {
                 operation: Operation::Read,
                 sensitivity: Some(Sensitivity::Private),
-                reason: Some("r".into()),
+                reason: Some("r"),
             };
             assert_eq!(stated.check(Operation::Read, &REQUIRED), Ok(expected), "{json}");
             assert_eq!(stated.operation(), Some(Operation::Read));

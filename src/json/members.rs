@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use thiserror::Error;
 
-use super::scan::{container_len, string_run};
+use super::cursor::{Spelling, TextCursor};
 
 /// The text is no object, or breaks off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -32,20 +32,24 @@ pub struct Members<'a> {
 /// # Errors
 /// When it is something else.
 pub fn members(text: &str) -> Result<Members<'_>, NotAnObject> {
-    let at = blank(text.as_bytes(), 0);
-    match text.as_bytes().get(at) {
-        Some(b'{') => Ok(Members { text, at: at + 1, first: true }),
-        Some(_) | None => Err(NotAnObject),
+    let mut cursor = TextCursor::new(text.as_bytes());
+    cursor.skip_space();
+    match cursor.take(b'{') {
+        true => Ok(Members { text, at: cursor.position(), first: true }),
+        false => Err(NotAnObject),
     }
 }
 
 /// The text of a JSON string; `None` if the value is not one, or not a valid one.
 #[must_use]
 pub fn string(value: &str) -> Option<Cow<'_, str>> {
-    let Quoted { end, plain } = quoted(value.as_bytes(), 0).filter(|it| it.end == value.len())?;
-    match plain {
-        true => value.get(1..end - 1).map(Cow::Borrowed),
-        false => serde_json::from_str(value).ok().map(Cow::Owned),
+    let mut cursor = TextCursor::new(value.as_bytes());
+    let string = cursor.string().filter(|string| string.closed && cursor.is_at_end())?;
+    match string.spelling {
+        Spelling::Plain => value.get(1..value.len() - 1).map(Cow::Borrowed),
+        Spelling::ShortEscapes | Spelling::Other => {
+            serde_json::from_str(value).ok().map(Cow::Owned)
+        }
     }
 }
 
@@ -66,81 +70,40 @@ impl<'a> Iterator for Members<'a> {
 
 impl<'a> Members<'a> {
     fn read(&mut self) -> Result<Option<Member<'a>>, NotAnObject> {
-        let bytes = self.text.as_bytes();
-        let mut at = blank(bytes, self.at);
-        match bytes.get(at) {
+        let mut cursor = TextCursor::at(self.text.as_bytes(), self.at);
+        cursor.skip_space();
+        match cursor.peek() {
             Some(b'}') => {
-                let rest = blank(bytes, at + 1);
-                return if rest == bytes.len() { Ok(None) } else { Err(NotAnObject) };
+                cursor.skip(1);
+                cursor.skip_space();
+                return if cursor.is_at_end() { Ok(None) } else { Err(NotAnObject) };
             }
-            Some(b',') if !self.first => at = blank(bytes, at + 1),
+            Some(b',') if !self.first => {
+                cursor.skip(1);
+                cursor.skip_space();
+            }
             Some(_) if self.first => {}
             Some(_) | None => return Err(NotAnObject),
         }
         self.first = false;
-        let Quoted { end, plain } = quoted(bytes, at).ok_or(NotAnObject)?;
-        let name = match plain {
-            true => self.text.get(at + 1..end - 1).map(Cow::Borrowed),
-            false => self.text.get(at..end).and_then(string),
+        let start = cursor.position();
+        let name = cursor.string().filter(|name| name.closed).ok_or(NotAnObject)?;
+        let end = cursor.position();
+        let name = match name.spelling {
+            Spelling::Plain => self.text.get(start + 1..end - 1).map(Cow::Borrowed),
+            Spelling::ShortEscapes | Spelling::Other => self.text.get(start..end).and_then(string),
         };
         let name = name.ok_or(NotAnObject)?;
-        at = blank(bytes, end);
-        if bytes.get(at) != Some(&b':') {
+        cursor.skip_space();
+        if !cursor.take(b':') {
             return Err(NotAnObject);
         }
-        at = blank(bytes, at + 1);
-        let end = end_of_value(bytes, at).ok_or(NotAnObject)?;
-        self.at = end;
-        let value = self.text.get(at..end).ok_or(NotAnObject)?;
+        cursor.skip_space();
+        let start = cursor.position();
+        cursor.value().ok_or(NotAnObject)?;
+        self.at = cursor.position();
+        let value = self.text.get(start..self.at).ok_or(NotAnObject)?;
         Ok(Some((name, value)))
-    }
-}
-
-/// Where the white space at `at` ends.
-pub(super) fn blank(bytes: &[u8], mut at: usize) -> usize {
-    while matches!(bytes.get(at), Some(b' ' | b'\t' | b'\n' | b'\r')) {
-        at += 1;
-    }
-    at
-}
-
-/// A string's place in the text.
-struct Quoted {
-    /// Behind its closing quote.
-    end: usize,
-    /// True if it stands there as it is: no escape, no control character.
-    plain: bool,
-}
-
-/// Reads over the string that begins at `at`.
-fn quoted(bytes: &[u8], mut at: usize) -> Option<Quoted> {
-    if bytes.get(at) != Some(&b'"') {
-        return None;
-    }
-    at += 1;
-    let mut plain = true;
-    loop {
-        at += string_run(bytes.get(at..)?);
-        match bytes.get(at)? {
-            b'"' => return Some(Quoted { end: at + 1, plain }),
-            b'\\' => at += 2,
-            _ => at += 1,
-        }
-        plain = false;
-    }
-}
-
-/// Where the value that begins at `at` ends.
-fn end_of_value(bytes: &[u8], at: usize) -> Option<usize> {
-    match bytes.get(at)? {
-        b'"' => quoted(bytes, at).map(|quoted| quoted.end),
-        b'{' | b'[' => Some(at + container_len(bytes.get(at..)?)?),
-        b',' | b'}' | b']' | b':' => None,
-        _ => {
-            let ends =
-                |byte: &u8| matches!(byte, b',' | b'}' | b']' | b' ' | b'\t' | b'\n' | b'\r');
-            Some(at + bytes.get(at..)?.iter().position(ends)?)
-        }
     }
 }
 

@@ -4,8 +4,7 @@
 //! Invariant: what [`is_plain`] accepts, the tape accepts as well; a test compares the two. A
 //! document that is not accepted may still be sound: the tape decides, and names what is wrong.
 
-use super::members::blank;
-use super::scan::string_run;
+use super::cursor::{Spelling, TextCursor};
 
 /// Longer documents are read by vectors, and quicker so.
 const MAX_BYTES: usize = 4096;
@@ -52,99 +51,101 @@ fn read(text: &[u8], max_depth: usize) -> Option<()> {
     let mut open = [Open::default(); MAX_OPEN];
     let mut keys = Keys { keys: [&[]; MAX_KEYS], count: 0 };
     let mut depth = 0;
-    let mut at = blank(text, 0);
+    let mut cursor = TextCursor::new(text);
+    cursor.skip_space();
     loop {
         // Here begins a value.
-        at = match *text.get(at)? {
-            b'"' => string(text, at + 1)?,
+        match cursor.peek()? {
+            b'"' => {
+                cursor.string().filter(|it| it.closed && it.spelling <= Spelling::ShortEscapes)?;
+            }
             opener @ (b'{' | b'[') => {
-                let inside = blank(text, at + 1);
+                cursor.skip(1);
+                cursor.skip_space();
                 if depth == max_depth {
                     return None;
                 }
-                if matches!((opener, *text.get(inside)?), (b'{', b'}') | (b'[', b']')) {
-                    inside + 1
+                if matches!((opener, cursor.peek()?), (b'{', b'}') | (b'[', b']')) {
+                    cursor.skip(1);
                 } else {
                     let container = Open { is_object: opener == b'{', first: keys.count };
                     *open.get_mut(depth)? = container;
                     depth += 1;
-                    at = next(text, inside, container, &mut keys)?;
+                    next(&mut cursor, container, &mut keys)?;
                     continue;
                 }
             }
-            b't' => word(text, at, b"true")?,
-            b'f' => word(text, at, b"false")?,
-            b'n' => word(text, at, b"null")?,
-            _ => number(text, at)?,
-        };
+            b't' => word(&mut cursor, b"true")?,
+            b'f' => word(&mut cursor, b"false")?,
+            b'n' => word(&mut cursor, b"null")?,
+            _ => number(&mut cursor)?,
+        }
         // Here it has ended, and what it ends may as well.
-        at = loop {
-            at = blank(text, at);
+        loop {
+            cursor.skip_space();
             let Some(container) = depth.checked_sub(1).and_then(|inmost| open.get(inmost)) else {
-                return (at == text.len()).then_some(());
+                return cursor.is_at_end().then_some(());
             };
-            match (*text.get(at)?, container.is_object) {
-                (b',', _) => break next(text, blank(text, at + 1), *container, &mut keys)?,
+            match (cursor.peek()?, container.is_object) {
+                (b',', _) => {
+                    cursor.skip(1);
+                    cursor.skip_space();
+                    next(&mut cursor, *container, &mut keys)?;
+                    break;
+                }
                 (b'}', true) | (b']', false) => {
                     keys.count = container.first;
                     depth -= 1;
-                    at += 1;
+                    cursor.skip(1);
                 }
                 _ => return None,
             }
-        };
-    }
-}
-
-/// Where the container's next value begins; in an object, reads its key.
-fn next<'a>(text: &'a [u8], at: usize, container: Open, keys: &mut Keys<'a>) -> Option<usize> {
-    if !container.is_object {
-        return Some(at);
-    }
-    let name = text.get(at..)?.strip_prefix(b"\"")?;
-    let (name, rest) = name.split_at_checked(string_run(name))?;
-    // An escape may spell a key in another way.
-    if rest.first() != Some(&b'"') {
-        return None;
-    }
-    keys.add(container.first, name)?;
-    let at = blank(text, at + name.len() + 2);
-    (text.get(at) == Some(&b':')).then(|| blank(text, at + 1))
-}
-
-/// Where the string ends whose inside begins at `at`.
-fn string(text: &[u8], mut at: usize) -> Option<usize> {
-    loop {
-        at += string_run(text.get(at..)?);
-        match (text.get(at)?, text.get(at + 1)) {
-            (b'"', _) => return Some(at + 1),
-            (b'\\', Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't')) => at += 2,
-            _ => return None,
         }
     }
 }
 
-fn word(text: &[u8], at: usize, word: &[u8]) -> Option<usize> {
-    text.get(at..)?.starts_with(word).then_some(at + word.len())
-}
-
-/// Where the number ends that begins at `at`. One with an exponent is not plain.
-fn number(text: &[u8], at: usize) -> Option<usize> {
-    let at = at + usize::from(text.get(at) == Some(&b'-'));
-    let whole = digits(text, at)?;
-    if text.get(at) == Some(&b'0') && whole > 1 {
+/// Goes to where the container's next value begins; in an object, reads its key.
+fn next<'a>(cursor: &mut TextCursor<'a>, container: Open, keys: &mut Keys<'a>) -> Option<()> {
+    if !container.is_object {
+        return Some(());
+    }
+    let name = cursor.string()?;
+    // An escape may spell a key in another way.
+    if !name.closed || name.spelling != Spelling::Plain {
         return None;
     }
-    let end = match text.get(at + whole) {
-        Some(b'.') => at + whole + 1 + digits(text, at + whole + 1)?,
-        Some(_) | None => at + whole,
-    };
-    (!matches!(text.get(end), Some(b'e' | b'E'))).then_some(end)
+    keys.add(container.first, name.inner)?;
+    cursor.skip_space();
+    if !cursor.take(b':') {
+        return None;
+    }
+    cursor.skip_space();
+    Some(())
 }
 
-/// The number of digits at `at`; `None` without one, or with more than `MAX_DIGITS`.
-fn digits(text: &[u8], at: usize) -> Option<usize> {
-    let count = text.get(at..)?.iter().take_while(|byte| byte.is_ascii_digit()).count();
+/// Reads over `word`.
+fn word(cursor: &mut TextCursor<'_>, word: &[u8]) -> Option<()> {
+    cursor.rest().starts_with(word).then(|| cursor.skip(word.len()))
+}
+
+/// Reads over a number. One with an exponent is not plain.
+fn number(cursor: &mut TextCursor<'_>) -> Option<()> {
+    cursor.take(b'-');
+    let leads_with_zero = cursor.peek() == Some(b'0');
+    let whole = digits(cursor)?;
+    if leads_with_zero && whole > 1 {
+        return None;
+    }
+    if cursor.take(b'.') {
+        digits(cursor)?;
+    }
+    (!matches!(cursor.peek(), Some(b'e' | b'E'))).then_some(())
+}
+
+/// Reads over digits, and counts them; `None` without one, or with more than `MAX_DIGITS`.
+fn digits(cursor: &mut TextCursor<'_>) -> Option<usize> {
+    let count = cursor.rest().iter().take_while(|byte| byte.is_ascii_digit()).count();
+    cursor.skip(count);
     (1..=MAX_DIGITS).contains(&count).then_some(count)
 }
 

@@ -6,7 +6,7 @@
 //! a server states neither how long its answer is valid nor for whom. Knows nothing of requests and
 //! transports.
 
-use crate::json::scan::{Closed, Member};
+use crate::json::scan::{Closed, ScannedMember};
 
 /// What the asker's revision requires of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,18 +25,18 @@ impl Required {
     pub(super) fn ending(
         self,
         closed: Closed,
-        has: impl Fn(Member) -> bool,
+        has: impl Fn(ScannedMember) -> bool,
     ) -> Option<&'static [u8]> {
         let caching = match self {
             Self::Nothing => return None,
             Self::Type => false,
             Self::TypeAndCaching => true,
         };
-        if has(Member::ResultType) {
+        if has(ScannedMember::ResultType) {
             return None;
         }
-        let ttl = caching && !has(Member::TtlMs);
-        let scope = caching && !has(Member::CacheScope);
+        let ttl = caching && !has(ScannedMember::TtlMs);
+        let scope = caching && !has(ScannedMember::CacheScope);
         let ending: &[u8] = match (ttl, scope) {
             (false, false) => br#","resultType":"complete"}"#,
             (true, false) => br#","resultType":"complete","ttlMs":0}"#,

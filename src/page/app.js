@@ -14,9 +14,12 @@ const STATUSES = ['success', 'error', 'blocked', 'rejected', 'unknown'];
 const INTENTS = ['read', 'write', 'destructive'];
 const TYPES = {
   tool_call: 'tool call', policy_decision: 'decision', internal_tool_call: 'own tool',
+  resource_read: 'resource', prompt_get: 'prompt', completion: 'completion', gap: 'gap',
   server_change: 'server', catalog_change: 'catalog', approval: 'approval',
   config_change: 'config', retention: 'retention', system_start: 'start', system_stop: 'stop',
 };
+
+const CALLS = ['tool_call', 'internal_tool_call', 'resource_read', 'prompt_get', 'completion'];
 
 const $ = (id) => document.getElementById(id);
 
@@ -276,6 +279,7 @@ function fits(activity, filter) {
     && equal(filter.intent_type, activity.intent?.operation_type)
     && (!filter.server || filter.server === activity.server_name)
     && (!filter.tool || filter.tool === activity.tool_name)
+    && (!filter.principal || filter.principal === activity.principal)
     && (!filter.session_id || filter.session_id === activity.session_id);
 }
 
@@ -366,7 +370,7 @@ const record = {
 
 /** What was decided about a call: the records that name it as their parent, begun with it. */
 async function decisions(activity) {
-  if (!['tool_call', 'internal_tool_call'].includes(activity.type)) return [];
+  if (!CALLS.includes(activity.type)) return [];
   const from = new Date(activity.timestamp).getTime();
   const { data } = await ask('activity', {
     type: 'policy_decision', server: activity.server_name, tool: activity.tool_name,
@@ -384,6 +388,8 @@ function details(activity, exact, about) {
   const heading = (text) => el('h3', {}, text);
   const called = activity.duration_ms > 0;
   const parent = activity.parent_id && el('a', { href: `#activity/${encodeURIComponent(activity.parent_id)}` }, 'the call');
+  const principal = activity.principal && [activity.principal, ' ',
+    el('button', { type: 'button', click: () => only('principal', activity.principal) }, 'only this')];
   const session = activity.session_id && [el('span', { class: 'mono' }, activity.session_id), ' ',
     el('button', { type: 'button', click: () => only('session_id', activity.session_id) }, 'only this')];
   return [
@@ -413,7 +419,7 @@ function details(activity, exact, about) {
     ...(activity.type !== 'policy_decision' && Object.keys(more).length ? block('More', more) : []),
 
     heading('Where it belongs'),
-    pairs(['about', parent], ['client', client], ['source', activity.source], ['session', session],
+    pairs(['about', parent], ['principal', principal], ['client', client], ['source', activity.source], ['session', session],
       ['request', activity.request_id], ['id', el('span', { class: 'mono' }, activity.id)], ['number', activity.seq]),
     el('details', {}, el('summary', {}, 'Whole record'), el('pre', { tabindex: 0 }, JSON.stringify(exact, null, 2))),
   ];

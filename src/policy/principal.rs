@@ -6,7 +6,7 @@ pub enum Principal {
     /// Nobody said who they are: the loopback without a key, a pipe.
     #[default]
     Anonymous,
-    /// Whoever has the API key.
+    /// The holder of the API key.
     Admin,
 }
 

@@ -12,11 +12,6 @@ use crate::intent::stated::MAX_REASON_CHARS;
 use crate::intent::{Operation, Requirement};
 use crate::tool::{Annotations, Capability};
 
-/// What an agent is to do with what it found (FR-024); also the server's `instructions`.
-pub const USAGE_INSTRUCTIONS: &str = "Use call_tool_read for read-only operations, \
-     call_tool_write for modifications, call_tool_destructive for deletions. Intent must match \
-     tool variant.";
-
 /// The result of `tools/list`: one JSON object in one line.
 #[must_use]
 pub fn tools_list(requirement: Requirement, tools_limit: usize) -> String {

@@ -1,8 +1,8 @@
 //! Keeps a worker's thread awake for a moment after anything happens to one of its calls.
 //!
-//! A thread that sleeps is woken by whoever writes to its socket, which costs both sides more than
+//! A thread that sleeps is woken by the peer that writes to its socket, which costs both sides more than
 //! a call needs of the processor: where calls come one by one, most of their time is waking up. So
-//! the thread looks again for a moment before it sleeps, and lets every other thread go first.
+//! the thread polls again for a moment before it sleeps, and lets every other thread run first.
 //! Where many calls are open the next event is never far, and sleeping in between gives the others
 //! their turn. Who runs this, and for how long a worker lives, is the server's affair.
 

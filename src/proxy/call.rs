@@ -1,8 +1,7 @@
-//! One call of an upstream's tool, from its arguments to its record.
+//! Calls by the call tools: from the arguments to what was permitted, and out.
 //!
-//! [`call`] reads like the list in `lib.rs`. Every outcome leaves by `CallRecord`, which writes the
-//! record even if the client goes away in the middle (ACT-1). Deliberately ignorant of HTTP and
-//! stdio: a face takes the pieces of the reply and dresses them.
+//! Reads like the list in `lib.rs`. Deliberately ignorant of HTTP and stdio: a face takes the pieces of the reply and
+//! dresses them. Record and reply are [`recorded`]'s.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,51 +10,25 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use crate::activity::record::{Decision, Policy, Raw, Source, Status, Type, Verdict};
-use crate::catalog::snapshot::compiling;
-use crate::intent::{self, CallArguments, Denial, Operation, Permit, Warning};
-use crate::io::clock;
+use super::call_record::{RecordKind, Rejection};
+use super::caller::Caller;
+use super::recorded::{OnRecord, ReplySource, recorded, rejected};
+use super::refusal::{Refusal, RefusalKind};
+use super::render::{self, Caching};
+use super::reply::{Aborted, Reply};
+use super::retrieve::{self, RETRIEVE_TOOLS};
+use super::worker::Worker;
+use crate::activity::record::{Raw, Status};
+use crate::catalog::compiling;
+use crate::intent::{CallArguments, Operation};
 use crate::mcp::revisions::Era;
-use crate::output::{AnswerMember, Mode};
-use crate::proxy::call_record::{CallRecord, Rejection};
-use crate::proxy::client::Client;
-use crate::proxy::dispatch::{self, Caching, Channel};
-use crate::proxy::exchange::{Exchange, Subject};
-use crate::proxy::params::progress_token;
-use crate::proxy::relay::Relay;
-use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply};
-use crate::proxy::{Worker, log_routing, retrieve};
+use crate::output::Mode;
+use crate::policy::{Access, Denial, Permit, ToolAccess};
 use crate::tool::{OutputSchema, Tool, ToolName};
-use crate::upstream::{Answer, CallExtras};
-use crate::wire::splice::Splice;
+use crate::upstream::CallExtras;
 
 /// How long a call waits for a server's first set of tools after a start, within its time.
 const CATALOG_WAIT: Duration = Duration::from_secs(30);
-
-/// Who calls.
-#[derive(Clone, Debug)]
-pub struct Caller {
-    /// The door they came in by.
-    pub source: Source,
-    /// The request's id.
-    pub request_id: Bytes,
-    /// The name of one who is no `client`, or empty.
-    pub name: Box<str>,
-    /// Who can be told and asked something before the answer, if anyone can.
-    pub client: Option<(Arc<Client>, Channel)>,
-}
-
-impl Caller {
-    /// The MCP session, or empty.
-    pub(super) fn session_id(&self) -> &str {
-        self.client.as_ref().map_or("", |(client, _)| &client.session_id)
-    }
-
-    /// The client's own name, or empty.
-    pub(super) fn client_name(&self) -> &str {
-        self.client.as_ref().map_or(&self.name, |(client, _)| &client.name)
-    }
-}
 
 /// What a call tool is given.
 #[derive(Debug)]
@@ -71,61 +44,19 @@ pub struct Given {
 /// # Errors
 ///
 /// [`Aborted`] when the answer broke off after its first byte had gone on.
-pub async fn call(
+pub fn call(
     worker: Rc<Worker>,
     caller: Caller,
     variant: Operation,
     given: Given,
     beside: CallExtras,
     reply: Reply,
-) -> Result<(), Aborted> {
-    let mut call_record =
-        match CallRecord::open(&worker, Type::ToolCall, &caller, variant.variant(), &reply).await {
-            Ok(call_record) => call_record,
-            Err(refusal) => {
-                reply.put(Piece::Refused(refusal));
-                return Ok(());
-            }
-        };
-    let prepared = prepare(&worker, &mut call_record, variant, &given).await;
-    run(worker, call_record, caller.client, prepared, beside, reply).await
-}
-
-/// Sends a call that was prepared, or tells why it was not, and sees it through.
-pub(super) async fn run(
-    worker: Rc<Worker>,
-    mut call_record: CallRecord,
-    client: Option<(Arc<Client>, Channel)>,
-    prepared: Result<(Permit, Bytes), Rejection>,
-    beside: CallExtras,
-    reply: Reply,
-) -> Result<(), Aborted> {
-    let token = beside.meta.as_ref().and_then(progress_token);
-    // What comes from no client counts as one of its own, as long as it takes.
-    let anonymous = client.is_none().then(log_routing::anonymous);
-    let user = client.as_ref().map(|(client, _)| client).or(anonymous.as_ref());
-    let sent = match prepared {
-        Ok((permit, arguments)) => {
-            send(&worker, &mut call_record, user, permit, arguments, beside).await
-        }
-        Err(stop) => Err(stop),
-    };
-    match sent {
-        Ok((permit, answer)) => {
-            let relay = Relay::new(client, token);
-            let exchange =
-                Exchange::new(worker, Subject::Tool(permit), answer, call_record, relay, reply);
-            let ended = exchange.run().await;
-            if let Some(anonymous) = anonymous {
-                anonymous.was_active(clock::lately());
-            }
-            ended
-        }
-        Err(stop) => {
-            call_record.stop(stop).await;
-            Ok(())
-        }
-    }
+) -> impl Future<Output = Result<(), Aborted>> {
+    let kind = RecordKind::ToolCall(variant.variant());
+    recorded(worker, caller, kind, reply, async move |mut on: OnRecord<'_>| {
+        let (permit, arguments) = prepare(&mut on, variant, &given).await?;
+        send(on, permit, arguments, beside).await
+    })
 }
 
 /// Answers `retrieve_tools` (FR-021..024).
@@ -133,50 +64,30 @@ pub(super) async fn run(
 /// # Errors
 ///
 /// None; the type is that of every call.
-pub async fn retrieve_tools(
+pub fn retrieve_tools(
     worker: Rc<Worker>,
     caller: Caller,
     raw: Bytes,
     reply: Reply,
-) -> Result<(), Aborted> {
-    let era = caller.client.as_ref().map_or(Era::Legacy, |(client, _)| client.era);
-    let mut call_record =
-        match CallRecord::open(&worker, Type::InternalToolCall, &caller, "", &reply).await {
-            Ok(call_record) => call_record,
-            Err(refusal) => {
-                reply.put(Piece::Refused(refusal));
-                return Ok(());
+) -> impl Future<Output = Result<(), Aborted>> {
+    recorded(worker, caller, RecordKind::OwnTool, reply, async move |on: OnRecord<'_>| {
+        let OnRecord { worker, caller, record, .. } = on;
+        record.name("", RETRIEVE_TOOLS);
+        record.keep(Raw::Arguments, &raw);
+        let proxy = &worker.proxy;
+        proxy.upstreams.nudge();
+        let found = retrieve::retrieve(&raw, &proxy.catalog.load(), worker.settings().tools_limit);
+        let result = found.map_err(|error| unreadable(error.to_string()))?;
+        let result = match caller.era() {
+            Era::Legacy => result,
+            Era::Modern => {
+                let result = String::from_utf8_lossy(&result);
+                render::own_result(Era::Modern, &result, Caching::No).into_owned().into()
             }
         };
-    call_record.name("", "retrieve_tools");
-    call_record.keep(Raw::Arguments, &raw);
-    worker.proxy.upstreams.nudge();
-    let found = retrieve::retrieve(&raw, &worker.proxy.catalog.load(), worker.proxy.tools_limit);
-    let (status, error, piece) = match found {
-        Ok(result) => {
-            let result = match era {
-                Era::Legacy => result,
-                Era::Modern => {
-                    let result = String::from_utf8_lossy(&result);
-                    dispatch::own_result(era, &result, Caching::No).into_owned().into()
-                }
-            };
-            call_record.note_response(&result);
-            (
-                Status::Success,
-                String::new(),
-                Piece::Whole(AnswerMember::Result, Splice::from(result)),
-            )
-        }
-        Err(text) => {
-            let refusal = Refusal { kind: RefusalKind::Unreadable, text: text.to_string() };
-            call_record.refused(refusal.kind);
-            (Status::Rejected, refusal.text.clone(), Piece::Refused(refusal))
-        }
-    };
-    call_record.close(status, &error).await;
-    reply.put(piece);
-    Ok(())
+        record.note_response(&result);
+        Ok(ReplySource::Own(result))
+    })
 }
 
 /// Records a call that cannot be read or names no tool of ours, and refuses it. `tool` is what it
@@ -185,77 +96,55 @@ pub async fn retrieve_tools(
 /// # Errors
 ///
 /// None; the type is that of every call.
-pub async fn unreadable(
+pub fn refuse(
     worker: Rc<Worker>,
     caller: Caller,
     tool: String,
     refusal: Refusal,
     reply: Reply,
-) -> Result<(), Aborted> {
-    let refusal = match CallRecord::open(&worker, Type::ToolCall, &caller, "", &reply).await {
-        Ok(mut call_record) => {
-            call_record.name("", &tool);
-            call_record.refused(refusal.kind);
-            call_record.close(Status::Rejected, &refusal.text).await;
-            refusal
-        }
-        Err(unavailable) => unavailable,
-    };
-    reply.put(Piece::Refused(refusal));
-    Ok(())
+) -> impl Future<Output = Result<(), Aborted>> {
+    rejected(worker, caller, tool, refusal, reply)
 }
 
-/// Reads the arguments, finds the tool, asks the gate.
+fn unreadable(text: String) -> Rejection {
+    Rejection::new(Status::Rejected, RefusalKind::Unreadable, text)
+}
+
+/// Reads the arguments, finds the tool, asks whether it may be called.
 async fn prepare(
-    worker: &Worker,
-    call_record: &mut CallRecord,
+    on: &mut OnRecord<'_>,
     variant: Operation,
     Given { arguments, intent }: &Given,
 ) -> Result<(Permit, Bytes), Rejection> {
-    let proxy = &worker.proxy;
+    let (worker, proxy) = (on.worker, &on.worker.proxy);
     let read = CallArguments::parse(
         arguments,
         intent.as_deref().map(RawValue::get),
         worker.scratch.borrow_mut().tape(),
     );
     let read = read.map_err(|error| {
-        call_record.keep(Raw::Arguments, arguments);
-        Rejection::new(Status::Rejected, RefusalKind::Unreadable, error.to_string())
+        on.record.keep(Raw::Arguments, arguments);
+        unreadable(error.to_string())
     })?;
     let (server, tool) = ToolName::split(&read.name).unwrap_or_default();
-    call_record.name(server, tool);
-    call_record.keep(Raw::Arguments, &read.arguments);
-    call_record.operation(read.intent.operation());
+    on.record.name(server, tool);
+    on.record.keep(Raw::Arguments, &read.arguments);
+    on.record.operation(read.intent.operation());
     if let Some(stated) = read.intent.record() {
-        call_record.keep(Raw::Intent, stated.as_bytes());
+        on.record.keep(Raw::Intent, stated.as_bytes());
     }
-    // The words before the tool: a bad intent is told even about a tool that does not exist.
-    read.intent
-        .check(variant, &proxy.intent)
-        .map_err(|error| call_record.deny(&Denial::Intent(error)))?;
-    call_record.operation(Some(variant));
+    let settings = worker.settings();
+    // The intent before the tool: a bad intent is reported even where the tool does not exist.
+    let intent = read.intent.check(variant, &settings.intent);
+    let intent = intent.map_err(|error| on.record.deny(&Denial::Intent(error)))?;
+    on.record.operation(Some(variant));
     let known = proxy.catalog.load().named(server, tool).cloned();
     let tool = match known {
         Some(tool) => tool,
-        None => find(worker, &read.tool(), call_record.began()).await?,
+        None => find(worker, &read.tool(), on.record.began()).await?,
     };
-    let permit = intent::authorize(variant, &read.intent, tool, &proxy.intent)
-        .map_err(|denial| call_record.deny(&denial))?;
-    note_warnings(call_record, &permit);
+    let permit = on.admit(Access::Tool(ToolAccess::declared(tool, &intent)))?;
     Ok((permit, read.arguments))
-}
-
-/// Logs and records what is remarkable about a call that goes out (ACT-1).
-pub(super) fn note_warnings(call_record: &mut CallRecord, permit: &Permit) {
-    let name = &permit.tool().name;
-    for warning in permit.warnings() {
-        tracing::warn!(server = %name.server, tool = %name.tool, "{warning}");
-        let policy = match warning {
-            Warning::Mismatch(_) | Warning::WriteOnReadOnly { .. } => Policy::Intent,
-            Warning::ApprovalSuggested(_) => Policy::Capability,
-        };
-        call_record.decide(Decision::new(Verdict::Warning, policy, warning.to_string()));
-    }
 }
 
 /// The tool of that name, waiting for its server's first set, and for a server that is away: it may
@@ -295,9 +184,7 @@ pub(super) async fn find(
         })
     };
     let found = worker.ending.unless_cut(finding).await;
-    found.unwrap_or_else(|| {
-        Err(Rejection::cut_off(&name.server, &name.tool, RefusalKind::Unavailable))
-    })
+    found.unwrap_or_else(|| Err(Rejection::cut_off(&name.server, &name.tool)))
 }
 
 /// Waits for the tool's output schema where answers are judged by it: nothing that should be
@@ -319,40 +206,24 @@ async fn compiled(worker: &Worker, tool: &Tool, until: Instant) -> Result<(), Re
     Err(Rejection::new(Status::Error, RefusalKind::Upstream, text))
 }
 
-async fn send(
-    worker: &Worker,
-    call_record: &mut CallRecord,
-    user: Option<&Arc<Client>>,
+/// Sends a call that was permitted, once its answer can be judged and the log has its mark.
+pub(super) async fn send(
+    on: OnRecord<'_>,
     permit: Permit,
     arguments: Bytes,
     beside: CallExtras,
-) -> Result<(Permit, Answer), Rejection> {
-    let server = &permit.tool().name.server;
-    let Some(upstream) = worker.proxy.upstreams.get(server) else {
+) -> Result<ReplySource, Rejection> {
+    let access = permit.access();
+    let server = access.server();
+    let Some(upstream) = on.worker.proxy.upstreams.get(server) else {
         let text = format!("Server '{server}' not found");
         return Err(Rejection::new(Status::Error, RefusalKind::Unknown, text));
     };
-    let began = call_record.began();
-    let cut = || Rejection::cut_off(server, &permit.tool().name.tool, RefusalKind::Unavailable);
-    let compiled = compiled(worker, permit.tool(), began + upstream.call_timeout());
-    worker.ending.unless_cut(compiled).await.ok_or_else(cut)??;
-    call_record.begin(&permit.tool().name).await?;
-    let now = clock::now();
-    call_record.sends(upstream, now);
-    if let Some(user) = user {
-        worker.proxy.log_routing.enter(upstream, user, now);
+    if let Some(tool) = access.tool() {
+        let until = on.record.began() + upstream.call_timeout();
+        let compiled = on.worker.ending.unless_cut(compiled(on.worker, tool, until)).await;
+        compiled.ok_or_else(|| Rejection::cut_off(server, access.label()))??;
+        on.record.begin(&tool.name).await?;
     }
-    let answer = upstream.call(&worker.pool, &permit, arguments, beside, began);
-    match worker.ending.unless_cut(answer).await {
-        None => Err(cut()),
-        Some(Ok(answer)) => Ok((permit, answer)),
-        Some(Err(error)) => {
-            let now = clock::now();
-            call_record.answered = Some(now);
-            if let Some(user) = user {
-                user.was_active(now);
-            }
-            Err(Rejection::upstream(&error))
-        }
-    }
+    on.send(upstream, permit, arguments, beside).await
 }

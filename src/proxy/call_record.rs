@@ -1,26 +1,82 @@
-//! The one way out of a call: whatever happens to it, its record is written (ACT-1, ACT-2).
+//! The record of a request while it runs: whatever happens to it, the record is written (ACT-1, ACT-2).
 //!
-//! Owns the draft of the record while the call runs, and hands it to the log when the call ends,
-//! also when nobody waits for it any more.
+//! Owns the draft and its place in the log, and hands it over when the request ends, also when nobody waits for it any
+//! more. The tracing span of the request is filled in here as well.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use tracing::Span;
 
+use super::caller::Caller;
+use super::passthrough::forward::Forward;
+use super::refusal::{Refusal, RefusalKind};
+use super::reply::{Piece, Reply};
+use super::shutdown::{CUT_OFF, Ending};
+use super::worker::Worker;
 use crate::activity::Slot;
 use crate::activity::record::{Decision, Draft, Entry, Policy, Raw, Status, Text, Type, Verdict};
-use crate::intent::{Denial, DenialKind, Operation};
+use crate::intent::Operation;
 use crate::io::clock;
-use crate::proxy::Worker;
-use crate::proxy::call::Caller;
-use crate::proxy::reply::{Piece, Refusal, RefusalKind, Reply};
-use crate::proxy::shutdown::{CUT_OFF, Ending};
+use crate::policy::{Denial, DenialKind, ResourceRequest, Warning};
 use crate::telemetry::Tally;
-use crate::telemetry::calls::{self, Outcome, Took};
+use crate::telemetry::call_metrics::{self as calls, Outcome, Took};
 use crate::tool::ToolName;
+use crate::tool::server_id::ServerId;
 use crate::upstream::{CallError, Upstream};
 
-/// Why a call ends before an upstream has answered.
+/// What a record is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RecordKind {
+    /// A call of a tool, or what was meant as one: by which call tool, empty where that is not known.
+    ToolCall(&'static str),
+    /// A call of a tool of ours.
+    OwnTool,
+    /// A request about what servers offer beside tools.
+    Forward(Forward),
+}
+
+impl RecordKind {
+    fn record_type(self) -> Type {
+        match self {
+            Self::ToolCall(_) => Type::ToolCall,
+            Self::Forward(Forward::Resource(ResourceRequest::Read)) => Type::ResourceRead,
+            Self::Forward(Forward::Prompt) => Type::PromptGet,
+            Self::Forward(Forward::Completion) => Type::Completion,
+            Self::OwnTool
+            | Self::Forward(Forward::Resource(
+                ResourceRequest::Subscribe | ResourceRequest::Unsubscribe,
+            )) => Type::InternalToolCall,
+        }
+    }
+
+    /// `tool_variant` in the record.
+    pub(super) fn variant(self) -> &'static str {
+        match self {
+            Self::ToolCall(variant) => variant,
+            Self::OwnTool | Self::Forward(_) => "",
+        }
+    }
+
+    /// The kind of a refusal as the client gets it: only a tool's result can hold the reason of a failure.
+    pub(super) fn refusal(self, kind: RefusalKind) -> RefusalKind {
+        match (self, kind) {
+            (Self::ToolCall(_) | Self::OwnTool, kind)
+            | (Self::Forward(_), kind @ (RefusalKind::Unreadable | RefusalKind::Headers)) => kind,
+            (
+                Self::Forward(_),
+                RefusalKind::Intent
+                | RefusalKind::Gate
+                | RefusalKind::Unknown
+                | RefusalKind::Upstream
+                | RefusalKind::Failed
+                | RefusalKind::Unavailable,
+            ) => RefusalKind::Failed,
+        }
+    }
+}
+
+/// Why a request ends before an upstream has answered.
 pub(super) struct Rejection {
     pub(super) status: Status,
     pub(super) refusal: Refusal,
@@ -36,13 +92,16 @@ impl Rejection {
     }
 
     /// The proxy is ending, and does not wait for the call any longer.
-    pub(super) fn cut_off(server: &str, what: &str, kind: RefusalKind) -> Self {
-        Self::new(Status::Error, kind, format!("{server}: {what}: {CUT_OFF}"))
+    pub(super) fn cut_off(server: &str, what: &str) -> Self {
+        let text = format!("{server}: {what}: {CUT_OFF}");
+        Self::new(Status::Error, RefusalKind::Unavailable, text)
     }
 }
 
-/// The one way out of a call: whatever happens to it, its record is written.
+/// The record of a request under way, which is written when this is closed or dropped.
 pub(super) struct CallRecord {
+    kind: RecordKind,
+    span: Span,
     /// The record and its place in the log; `None` once it is handed over.
     record: Option<(Slot, Box<Entry>)>,
     limits: Limits,
@@ -51,8 +110,8 @@ pub(super) struct CallRecord {
     began: Instant,
     /// When the request went out.
     sent: Option<Instant>,
-    /// The place in the config of the server it went to.
-    server: Option<usize>,
+    /// The server it went to.
+    server: Option<ServerId>,
     /// When the answer had come, or failed to.
     pub(super) answered: Option<Instant>,
     /// Tells whether a call that is dropped was given up by its client.
@@ -70,37 +129,41 @@ struct Limits {
 }
 
 impl CallRecord {
-    /// Makes room for the call's record before anything is sent (ACT-2).
+    /// Makes room for the record of a request before anything is sent (ACT-2). What is learned of the request is
+    /// noted in `span` as well.
     pub(super) async fn open(
         worker: &Worker,
-        kind: Type,
+        kind: RecordKind,
         caller: &Caller,
-        variant: &'static str,
         reply: &Reply,
+        span: Span,
     ) -> Result<Self, Refusal> {
         let began = clock::now();
         let slot = worker.proxy.activity.reserve().await.map_err(|refused| {
             worker.tally.refused(calls::Refusal::Unavailable);
-            Refusal { kind: RefusalKind::Unavailable, text: refused.to_string() }
+            let kind = kind.refusal(RefusalKind::Unavailable);
+            Refusal { kind, text: refused.to_string() }
         })?;
-        let mut entry: Box<Entry> = Draft::new(kind, caller.source, Status::Error).into();
+        let mut entry: Box<Entry> =
+            Draft::new(kind.record_type(), caller.source, Status::Error).into();
         let draft = &mut entry.draft;
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         draft.started = u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX);
+        draft.set(Text::Principal, caller.principal.id());
         draft.set(Text::SessionId, caller.session_id());
         draft.set(Text::ClientName, caller.client_name());
         draft.set(Text::RequestId, &String::from_utf8_lossy(&caller.request_id));
-        draft.variant = variant;
-        let limits = Limits {
-            payload: worker.proxy.max_payload_bytes,
-            response: worker.proxy.max_response_bytes,
-        };
+        draft.variant = kind.variant();
+        let settings = worker.settings();
+        let limits =
+            Limits { payload: settings.max_payload_bytes, response: settings.max_response_bytes };
         let ends = (reply, &worker.ending);
-        Ok(Self::with((slot, entry), began, limits, ends, worker.tally.clone()))
+        Ok(Self::with((slot, entry), (kind, span), began, limits, ends, worker.tally.clone()))
     }
 
     fn with(
         record: (Slot, Box<Entry>),
+        (kind, span): (RecordKind, Span),
         began: Instant,
         limits: Limits,
         (reply, ending): (&Reply, &Ending),
@@ -108,6 +171,8 @@ impl CallRecord {
     ) -> Self {
         tally.began();
         Self {
+            kind,
+            span,
             record: Some(record),
             limits,
             unjudged: None,
@@ -121,6 +186,16 @@ impl CallRecord {
         }
     }
 
+    /// What it is of.
+    pub(super) fn kind(&self) -> RecordKind {
+        self.kind
+    }
+
+    /// The span of the request, for what goes on without its task.
+    pub(super) fn span(&self) -> &Span {
+        &self.span
+    }
+
     /// When the call began: its time counts from here.
     pub(super) fn began(&self) -> Instant {
         self.began
@@ -129,10 +204,10 @@ impl CallRecord {
     /// The request goes out to that server at `now`.
     pub(super) fn sends(&mut self, upstream: &Upstream, now: Instant) {
         self.sent = Some(now);
-        self.server = Some(upstream.number());
+        self.server = Some(upstream.id());
     }
 
-    /// Counts why the call has no answer of an upstream.
+    /// Counts why the request has no answer of an upstream.
     pub(super) fn refused(&self, kind: RefusalKind) {
         self.tally.refused(match kind {
             RefusalKind::Unreadable => calls::Refusal::Unreadable,
@@ -148,6 +223,9 @@ impl CallRecord {
 
     /// Notes which tool is called, or what else.
     pub(super) fn name(&mut self, server: &str, tool: &str) {
+        if !server.is_empty() {
+            self.span.record("server", server).record("tool", tool);
+        }
         if let Some((_, entry)) = &mut self.record {
             entry.draft.set(Text::Server, server);
             entry.draft.set(Text::Tool, tool);
@@ -183,7 +261,19 @@ impl CallRecord {
         }
     }
 
-    /// Records a refusal by the gate: the call rejected, and one decision (ACT-1).
+    /// Logs and records what is remarkable about a request that goes out (ACT-1).
+    pub(super) fn warn(&mut self, server: &str, tool: &str, warnings: &[Warning]) {
+        for warning in warnings {
+            tracing::warn!(%server, %tool, "{warning}");
+            let policy = match warning {
+                Warning::Mismatch(_) | Warning::WriteOnReadOnly { .. } => Policy::Intent,
+                Warning::ApprovalSuggested(_) => Policy::Capability,
+            };
+            self.decide(Decision::new(Verdict::Warning, policy, warning.to_string()));
+        }
+    }
+
+    /// Records a refusal by policy: the request rejected, and one decision (ACT-1).
     pub(super) fn deny(&mut self, denial: &Denial) -> Rejection {
         let text = denial.to_string();
         let (policy, kind) = match denial.kind() {
@@ -234,11 +324,13 @@ impl CallRecord {
         }
     }
 
-    /// Ends a call before an upstream has answered: the record, then the refusal.
-    pub(super) async fn stop(mut self, stop: Rejection) {
-        self.refused(stop.refusal.kind);
-        self.close(stop.status, &stop.refusal.text).await;
-        self.reply.put(Piece::Refused(stop.refusal));
+    /// Ends a request before an upstream has answered: the record, then the refusal.
+    pub(super) async fn reject(mut self, rejection: Rejection) {
+        let Rejection { status, refusal: Refusal { kind, text } } = rejection;
+        let kind = self.kind.refusal(kind);
+        self.refused(kind);
+        self.close(status, &text).await;
+        self.reply.put(Piece::Refused(Refusal { kind, text }));
     }
 
     /// Takes the record out, complete, of a call that ended at `now`.
@@ -251,6 +343,7 @@ impl CallRecord {
             (None, _) => None,
         };
         self.tally.ended(self.server, outcome(status), Took { total, upstream });
+        self.span.record("outcome", status.as_str()).record("duration_us", micros(total));
         let draft = &mut entry.draft;
         draft.status = status;
         draft.set(Text::Error, error);
@@ -312,7 +405,7 @@ mod tests {
     use super::*;
     use crate::activity::{Activity, Config, Filter, Page, Source, Writer};
 
-    /// An exit on a log of its own.
+    /// A record in a log of its own.
     async fn open(
         reply: &Reply,
         ending: &Ending,
@@ -323,9 +416,10 @@ mod tests {
         let slot = activity.reserve().await.unwrap();
         let draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Error);
         let limits = Limits::default();
+        let of = (RecordKind::ToolCall(""), Span::none());
         let record = (slot, draft.into());
         let call_record =
-            CallRecord::with(record, Instant::now(), limits, (reply, ending), calls.tally());
+            CallRecord::with(record, of, Instant::now(), limits, (reply, ending), calls.tally());
         (call_record, activity, writer, folder)
     }
 
@@ -333,7 +427,7 @@ mod tests {
     async fn fr_a5_a_call_that_is_dropped_while_its_answer_is_judged_leaves_a_decision() {
         for judging in [true, false] {
             let (reply, ending) = (Reply::default(), Ending::default());
-            let calls = calls::Calls::new(0);
+            let calls = calls::Calls::default();
             let (mut call_record, activity, writer, _folder) = open(&reply, &ending, &calls).await;
             let unjudged =
                 || Decision::new(Verdict::Warning, Policy::OutputValidation, "not judged");
@@ -355,7 +449,7 @@ mod tests {
     async fn a_call_that_is_dropped_says_by_whom() {
         for (cut, text) in [(true, "mcpproxy is shutting down"), (false, "the client went away")] {
             let (reply, ending) = (Reply::default(), Ending::default());
-            let calls = calls::Calls::new(0);
+            let calls = calls::Calls::default();
             let (call_record, activity, writer, _folder) = open(&reply, &ending, &calls).await;
             if cut {
                 ending.cut_off();

@@ -1,4 +1,4 @@
-//! Who is at the other end: what a client declared, and what it is being asked.
+//! A client: what it declared, which messages it receives, and which requests of servers it has yet to answer.
 //!
 //! One [`Client`] stands for a session of the initialize-based revisions, for a pipe, or for one
 //! request of the stateless revision. Owns the table of requests that upstreams sent to it and that
@@ -7,20 +7,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use serde::Deserialize;
 use tokio::sync::mpsc;
 
+use super::dropped_members::DroppedMembers;
 use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::revisions::{Era, Revision};
-use crate::proxy::dropped_members::DroppedMembers;
+use crate::mcp::shapes::Left;
+use crate::tool::server_id::ServerId;
 
 /// Requests one client may have open at once, over all its calls.
 pub const MAX_ASKED: usize = 64;
-/// Resources one client may be told of.
+/// Most resources that one client may subscribe to.
 pub const MAX_SUBSCRIPTIONS: usize = 256;
 /// Longest client name kept, in bytes.
 pub const MAX_CLIENT_NAME_BYTES: usize = 128;
@@ -30,16 +33,6 @@ pub const MAX_ASIDE: usize = 32;
 
 /// Where [`Client::was_active`] counts from.
 static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
-
-/// Which set of tools a request is about.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Endpoint {
-    /// `/mcp`: our four tools.
-    #[default]
-    Search,
-    /// `/mcp/all`: every upstream tool under a name of its own.
-    All,
-}
 
 /// Severity of a log message (RFC 5424), least first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -78,15 +71,15 @@ pub struct Client {
     chose_level: AtomicBool,
     /// Where it listens outside of its calls, while it does.
     aside: Mutex<Option<mpsc::Sender<Bytes>>>,
-    /// Which servers it has used, by number, of the first 64.
+    /// Which servers it has used, a bit for each id below 64.
     used: AtomicU64,
-    /// Kept by whoever has to know it after the client has gone.
+    /// When it last used a server; shared with [`LogRouting`](super::log_routing), which needs it after the client has gone.
     active: Arc<Active>,
     asked: Mutex<Asked>,
     /// URIs, as the client knows them.
     subscriptions: Mutex<BTreeSet<Arc<str>>>,
     /// What was warned of that it said and that stays behind, in a session.
-    pub(super) dropped_members: DroppedMembers,
+    dropped_members: DroppedMembers,
 }
 
 /// When a client last used a server.
@@ -135,7 +128,7 @@ impl Client {
 }
 
 impl Client {
-    /// A client that is told log messages of every level in the legacy era, none in the modern.
+    /// A client that receives log messages of every level in the legacy era, none in the modern.
     #[must_use]
     pub fn new(
         session_id: Arc<str>,
@@ -175,7 +168,7 @@ impl Client {
         Revision::of(self.version)
     }
 
-    /// Sets the least level it is told from now on.
+    /// Sets the least level of log messages that it receives from now on.
     pub fn set_level(&self, level: Level) {
         self.level.store(level as u8, Ordering::Relaxed);
         self.chose_level.store(true, Ordering::Relaxed);
@@ -192,26 +185,33 @@ impl Client {
     #[must_use]
     pub fn listen(&self) -> mpsc::Receiver<Bytes> {
         let (sender, aside) = mpsc::channel(MAX_ASIDE);
-        *self.aside.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+        *self.aside.lock() = Some(sender);
         aside
     }
 
     /// Whether it listens outside of its calls.
     #[must_use]
     pub fn listens(&self) -> bool {
-        let aside = self.aside.lock().unwrap_or_else(PoisonError::into_inner);
+        let aside = self.aside.lock();
         aside.as_ref().is_some_and(|sender| !sender.is_closed())
     }
 
     /// Says something to it beside any answer; lost if it does not listen, or not fast enough.
     pub fn tell_aside(&self, message: Bytes) {
-        let aside = self.aside.lock().unwrap_or_else(PoisonError::into_inner);
+        let aside = self.aside.lock();
         if let Some(sender) = &*aside
             && sender.try_send(message).is_err()
         {
             let session = &self.session_id;
             tracing::debug!(%session, "a message beside any answer was not taken");
         }
+    }
+
+    /// Warns of members of its message `method` that stay behind. `shared` remembers what clients without a session
+    /// said, who are known by the name that they give themselves.
+    pub fn warn_of_dropped(&self, shared: &DroppedMembers, method: &str, left: &Left) {
+        let told = if self.session_id.is_empty() { shared } else { &self.dropped_members };
+        told.of_client(&self.name, &self.session_id, method, left);
     }
 
     /// It uses a server, or just did.
@@ -232,9 +232,9 @@ impl Client {
         &self.active
     }
 
-    /// True when it uses the server of this number for the first time. May be true again.
-    pub(super) fn first_uses(&self, number: usize) -> bool {
-        let bit = u32::try_from(number).ok().and_then(|number| 1_u64.checked_shl(number));
+    /// True when it uses that server for the first time. May be true again.
+    pub(super) fn first_uses(&self, server: ServerId) -> bool {
+        let bit = u32::try_from(server.index()).ok().and_then(|at| 1_u64.checked_shl(at));
         match bit {
             Some(bit) if self.used.load(Ordering::Relaxed) & bit != 0 => false,
             Some(bit) => self.used.fetch_or(bit, Ordering::Relaxed) & bit == 0,
@@ -248,7 +248,7 @@ impl Client {
         level as u8 >= self.level.load(Ordering::Relaxed)
     }
 
-    /// The client wants to be told of a resource's updates; false while it has
+    /// Subscribes the client to a resource's updates; false, and nothing is done, while it has
     /// [`MAX_SUBSCRIPTIONS`].
     pub fn subscribe(&self, uri: &str) -> bool {
         let mut subscriptions = self.subscriptions();
@@ -264,20 +264,20 @@ impl Client {
         self.subscriptions().remove(uri);
     }
 
-    /// Whether it wants to be told of that resource.
+    /// Whether it is subscribed to that resource.
     #[must_use]
     pub fn is_subscribed(&self, uri: &str) -> bool {
         self.subscriptions().contains(uri)
     }
 
     fn subscriptions(&self) -> MutexGuard<'_, BTreeSet<Arc<str>>> {
-        self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.subscriptions.lock()
     }
 
     /// Takes a question down; the id to ask it under, or `None` while [`MAX_ASKED`] are open.
     #[must_use]
     pub fn ask(&self, question: Question) -> Option<u64> {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asked = self.asked.lock();
         if asked.open.len() >= MAX_ASKED {
             return None;
         }
@@ -291,7 +291,7 @@ impl Client {
     /// that raw id.
     #[must_use]
     pub fn is_asked(&self, id: u64, server: &str, generation: u64, raw_id: &[u8]) -> bool {
-        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let asked = self.asked.lock();
         asked.open.get(&id).is_some_and(|open| {
             *open.server == *server && open.generation == generation && open.raw_id == raw_id
         })
@@ -300,7 +300,7 @@ impl Client {
     /// Takes a question away, because it was answered or its call is over. `None` for an id under
     /// which this client was asked nothing, or not any more.
     pub fn answered(&self, id: u64) -> Option<Question> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner).open.remove(&id)
+        self.asked.lock().open.remove(&id)
     }
 }
 
@@ -370,5 +370,24 @@ mod tests {
             client_capabilities,
         );
         assert_eq!(&*client.name, "é".repeat(64));
+    }
+
+    #[test]
+    fn what_a_session_says_is_remembered_by_itself_and_what_others_say_by_all() {
+        let shared = DroppedMembers::default();
+        let mut left = Left::default();
+        left.push("", "x");
+        let client = |session: &str| {
+            let offered = ClientCapabilities::default();
+            Client::new(session.into(), "n", "2025-11-25", Era::Legacy, offered)
+        };
+        for session in ["one", "two"] {
+            let client = client(session);
+            client.warn_of_dropped(&shared, "m", &left);
+            assert_eq!((client.dropped_members.len(), shared.len()), (1, 0));
+        }
+        let client = client("");
+        client.warn_of_dropped(&shared, "m", &left);
+        assert_eq!((client.dropped_members.len(), shared.len()), (0, 1));
     }
 }

@@ -4,10 +4,10 @@
 //! the messages. Bounded: where there is no room for another name, nothing more is said.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+
+use parking_lot::Mutex;
 
 use crate::mcp::shapes::{Left, MemberRefused};
-use crate::proxy::client::Client;
 
 /// Most pairs of a sender and a member that are warned of: in one session, and outside of all.
 pub const MAX_TOLD: usize = 1024;
@@ -24,20 +24,23 @@ enum Sender {
 }
 
 impl DroppedMembers {
+    /// How many pairs it remembers.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.lock().len()
+    }
+
     /// True for what `sender` says for the first time.
     fn is_new(&self, sender: Sender, method: &str, what: &str) -> bool {
         let said = format!("{method} {what}").into_boxed_str();
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.0.lock();
         told.len() < MAX_TOLD && told.insert((sender, said))
     }
 
-    /// Warns of members of a client's message. `self` is for clients without a session, who are
-    /// known by the name that they give themselves.
-    pub fn of_client(&self, client: &Client, method: &str, left: &Left) {
-        let told = if client.session_id.is_empty() { self } else { &client.dropped_members };
+    /// Warns of members of a message of the client of that name.
+    pub fn of_client(&self, client: &str, session: &str, method: &str, left: &Left) {
         for member in left.names() {
-            if told.is_new(Sender::Client((&*client.name).into()), method, member) {
-                let (session, client) = (&client.session_id, &client.name);
+            if self.is_new(Sender::Client(client.into()), method, member) {
                 tracing::warn!(%client, %session, method, ?member, "a client's member stays behind");
             }
         }
@@ -64,8 +67,6 @@ impl DroppedMembers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mcp::capabilities::ClientCapabilities;
-    use crate::mcp::revisions::Era;
 
     #[test]
     fn each_is_told_once_and_the_table_is_bounded() {
@@ -78,29 +79,5 @@ mod tests {
         assert!(told.is_new(Sender::Server("a".into()), "m", "x"), "no client");
         let fresh = (0..2 * MAX_TOLD).filter(|n| new("a", "m", &n.to_string())).count();
         assert_eq!(fresh, MAX_TOLD - 4);
-    }
-
-    #[test]
-    fn a_session_is_told_by_itself_and_all_without_one_by_name() {
-        let shared = DroppedMembers::default();
-        let mut left = Left::default();
-        left.push("", "x");
-        let client = |session: &str| {
-            Client::new(
-                session.into(),
-                "n",
-                "2025-11-25",
-                Era::Legacy,
-                ClientCapabilities::default(),
-            )
-        };
-        for session in ["one", "two"] {
-            let client = client(session);
-            shared.of_client(&client, "m", &left);
-            assert!(!client.dropped_members.is_new(Sender::Client("n".into()), "m", "x"));
-        }
-        assert!(shared.0.lock().unwrap().is_empty());
-        shared.of_client(&client(""), "m", &left);
-        assert!(!shared.is_new(Sender::Client("n".into()), "m", "x"));
     }
 }

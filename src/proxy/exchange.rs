@@ -11,25 +11,27 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tracing::Instrument;
 
 use crate::activity::Durability;
 use crate::activity::record::{self, Decision, Status};
-use crate::intent::Permit;
 use crate::io::clock;
 use crate::mcp::revisions::Era;
 use crate::output::{
     AnswerFault, AnswerMember, Failure, Finding, InspectedMessage, Inspector, Mode, Policy,
     Required, Treatment,
 };
+use crate::policy::{Access, Permit, ResourceRequest};
 use crate::proxy::call_record::CallRecord;
-use crate::proxy::passthrough::Forward;
+use crate::proxy::refusal::{Refusal, RefusalKind};
 use crate::proxy::relay::{Asked, Relay, Step};
-use crate::proxy::reply::{Aborted, Piece, Refusal, RefusalKind, Reply};
+use crate::proxy::reply::{Aborted, Piece, Reply};
 use crate::proxy::shutdown::CUT_OFF;
-use crate::proxy::{Worker, dispatch, memory_budget};
+use crate::proxy::worker::Worker;
+use crate::proxy::{memory_budget, render};
 use crate::schema::compile::Schema;
 use crate::schema::judge::Verdict;
-use crate::tool::{OutputSchema, ToolName};
+use crate::tool::OutputSchema;
 use crate::upstream::{Answer, AnswerPart, CallError};
 use crate::wire::splice::Splice;
 
@@ -42,62 +44,10 @@ const MAX_FOREIGN: u32 = 16;
 /// How long a server that asked its client may take until it goes on: a person may have to answer.
 const ASKED_LIMIT: Duration = Duration::from_secs(600);
 
-/// What an answer is an answer to.
-pub(super) enum Subject {
-    /// A tool's call.
-    Tool(Permit),
-    /// Any other request of a server, named for messages: nothing of its answer is judged.
-    Other(Forward, ToolName),
-}
-
-impl Subject {
-    fn name(&self) -> &ToolName {
-        match self {
-            Self::Tool(permit) => &permit.tool().name,
-            Self::Other(_, name) => name,
-        }
-    }
-
-    fn treatment(&self) -> Treatment {
-        match self {
-            Self::Tool(permit) => Treatment::of(permit.tool()),
-            Self::Other(..) => Treatment::Forward,
-        }
-    }
-
-    fn policy(&self) -> Policy {
-        match self {
-            Self::Tool(permit) => permit.tool().policy,
-            Self::Other(..) => Policy::default(),
-        }
-    }
-
-    fn schema(&self) -> Option<&Arc<Schema>> {
-        match self {
-            Self::Tool(permit) => match permit.tool().schema.now() {
-                OutputSchema::Compiled(schema) => Some(schema),
-                OutputSchema::Absent | OutputSchema::Unusable(_) | OutputSchema::Compiling(_) => {
-                    None
-                }
-            },
-            Self::Other(..) => None,
-        }
-    }
-
-    /// What its result must say to a client of this era.
-    fn required(&self, era: Era) -> Required {
-        match (era, self) {
-            (Era::Legacy, _) => Required::Nothing,
-            (Era::Modern, Self::Tool(_)) => Required::Type,
-            (Era::Modern, Self::Other(forward, _)) => forward.required(),
-        }
-    }
-}
-
 /// An answer on its way from an upstream to a reply.
 pub(super) struct Exchange {
     worker: Rc<Worker>,
-    subject: Subject,
+    permit: Permit,
     /// `None` once the answer is whole, or strict has closed it.
     answer: Option<Answer>,
     inspector: Inspector,
@@ -149,26 +99,27 @@ async fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
 impl Exchange {
     pub(super) fn new(
         worker: Rc<Worker>,
-        subject: Subject,
+        permit: Permit,
         answer: Answer,
         call_record: CallRecord,
         relay: Relay,
         reply: Reply,
     ) -> Self {
-        let treatment = subject.treatment();
+        let treatment = permit.access().tool().map_or(Treatment::Forward, |tool| tool.treatment());
+        let policy = policy(&permit);
         let hash_key = worker.proxy.hash_key;
-        let inspector = Inspector::new(treatment, &subject.policy(), answer.id(), hash_key);
+        let inspector = Inspector::new(treatment, &policy, answer.id(), hash_key);
         let waiting = Splice::new();
         let share = match treatment {
             Treatment::Forward => None,
             Treatment::ForwardAndJudge => {
-                Some(worker.proxy.judging_budget.share(&subject.name().server))
+                Some(worker.settings().judging_budget.share(permit.access().server()))
             }
-            Treatment::Hold => Some(worker.proxy.held.share(&subject.name().server)),
+            Treatment::Hold => Some(worker.settings().held.share(permit.access().server())),
         };
         Self {
             worker,
-            subject,
+            permit,
             answer: Some(answer),
             inspector,
             treatment,
@@ -271,7 +222,7 @@ impl Exchange {
                 Treatment::Hold => self.hold(&slice).await?,
             }
             // What is on record and what is judged is the server's alone.
-            match self.inspector.ending(self.subject.required(self.relay.era())) {
+            match self.inspector.ending(required(&self.permit, self.relay.era())) {
                 None => self.waiting.push(slice),
                 Some(ending) => self.waiting.push_ending(slice, ending),
             }
@@ -291,7 +242,7 @@ impl Exchange {
     /// A JSON-RPC error is the server's words, not a tool's result: it goes on as it came, but for
     /// the values that the config holds as secret.
     fn mask_error(&mut self) {
-        let server = &self.subject.name().server;
+        let server = self.permit.access().server();
         let parts: Vec<Bytes> = std::mem::take(&mut self.waiting).into_iter().collect();
         let mut error = joined(parts);
         if let Some(upstream) = self.worker.proxy.upstreams.get(server)
@@ -305,8 +256,8 @@ impl Exchange {
 
     /// An answer came under an id that nobody asked for.
     fn foreign(&mut self) -> Result<(), Broken> {
-        let name = self.subject.name();
-        let upstream = self.worker.proxy.upstreams.get(&name.server);
+        let name = self.permit.access();
+        let upstream = self.worker.proxy.upstreams.get(name.server());
         if upstream.is_none_or(|upstream| upstream.may_log()) {
             tracing::warn!(tool = %name, "an answer to an id nobody asked for");
         }
@@ -324,7 +275,7 @@ impl Exchange {
     async fn relay(&mut self, message: &Bytes) {
         let Some(answer) = &self.answer else { return };
         let (id, generation) = (answer.id(), answer.generation());
-        let server = &self.subject.name().server;
+        let server = self.permit.access().server();
         let asked = Asked { server, generation, told: &self.worker.proxy.dropped_members };
         match self.relay.take(message, id, &asked) {
             Step::Tell(piece) => {
@@ -378,7 +329,7 @@ impl Exchange {
 
     /// Strict: accounts for a slice that waits, and stops at the first certain breach.
     async fn hold(&mut self, slice: &Bytes) -> Result<(), Broken> {
-        let limit = self.subject.policy().max_held_bytes;
+        let limit = policy(&self.permit).max_held_bytes;
         if (self.waiting.len() + slice.len()) as u64 > limit {
             return Err(Broken::Blocked(Failure::held(limit)));
         }
@@ -430,12 +381,13 @@ impl Exchange {
         if !record_first {
             self.call_record.replied();
         }
+        let span = self.call_record.span().clone();
         let judging = async move {
             self.judge_for_the_record().await;
             self.call_record.close(status, "").await;
         };
         if room || worker.may_defer() {
-            let judged = worker.keep(judging);
+            let judged = worker.keep(judging.instrument(span));
             if record_first {
                 // Its failure would be the record's, which leaves by its own exit.
                 let _ = judged.await;
@@ -484,11 +436,11 @@ impl Exchange {
 
     /// What stands against the whole result, if anything does.
     async fn verdict(&mut self) -> Option<Failure> {
-        match self.inspector.finding(self.subject.policy().missing) {
+        match self.inspector.finding(policy(&self.permit).missing) {
             Finding::Passes => None,
             Finding::Fails(failure) => Some(failure),
             Finding::AskTheSchema => {
-                let Some(schema) = self.subject.schema() else { return Some(Failure::unjudged()) };
+                let Some(schema) = schema(&self.permit) else { return Some(Failure::unjudged()) };
                 let document = self.inspector.take_document();
                 let judged = match self.worker.judge_quickly(schema, &document) {
                     Some(judgement) => Some(judgement),
@@ -500,7 +452,7 @@ impl Exchange {
                 let Some(judgement) = judged else { return Some(Failure::unjudged()) };
                 if judgement.disagreement {
                     let hash = schema.hash();
-                    tracing::warn!(tool = %self.subject.name(), schema = %hash, "the engines disagree");
+                    tracing::warn!(tool = %self.permit.access(), schema = %hash, "the engines disagree");
                     self.worker.proxy.validation_pool.count_disagreement();
                 }
                 match judgement.verdict {
@@ -513,34 +465,29 @@ impl Exchange {
 
     fn record_warning(&mut self, verdict: Option<Failure>) {
         if let Some(failure) = verdict {
-            let name = self.subject.name();
+            let name = self.permit.access();
             let place = &failure.schema_path;
             tracing::warn!(tool = %name, %place, "the answer violates its schema");
             self.call_record.decide(decision(record::Verdict::Warning, Mode::Warn, &failure));
         }
     }
 
-    /// Strict refuses: the upstream's answer is closed, the agent is told why.
+    /// Strict mode blocks the answer: the upstream's answer is closed, the client gets the reason.
     async fn block(&mut self, failure: &Failure) {
-        let name = self.subject.name().clone();
-        tracing::warn!(tool = %name, place = %failure.schema_path, "the answer was blocked");
+        tracing::warn!(tool = %self.permit.access(), place = %failure.schema_path, "the answer was blocked");
         drop(self.answer.take());
         let text = failure.agent_text();
         self.call_record.decide(decision(record::Verdict::Blocked, Mode::Strict, failure));
         self.call_record.close(Status::Blocked, &text).await;
-        let result = dispatch::error_result(self.relay.era(), &text);
+        let result = render::error_result(self.relay.era(), &text);
         self.reply.put(Piece::Whole(AnswerMember::Result, Splice::from(result)));
     }
 
-    /// The upstream failed in the middle of its answer, or we do not wait for the rest; a tool's
-    /// call is refused as of that kind.
+    /// The upstream failed in the middle of its answer, or we do not wait for the rest.
     async fn fail(&mut self, cause: &str, kind: RefusalKind) -> Result<(), Aborted> {
-        let name = self.subject.name();
-        let text = format!("{}: {}: {cause}", name.server, name.tool);
-        let kind = match self.subject {
-            Subject::Tool(_) => kind,
-            Subject::Other(..) => RefusalKind::Failed,
-        };
+        let access = self.permit.access();
+        let text = format!("{}: {}: {cause}", access.server(), access.label());
+        let kind = self.call_record.kind().refusal(kind);
         if !self.begun {
             self.call_record.refused(kind);
         }
@@ -568,5 +515,38 @@ fn joined(parts: Vec<Bytes>) -> Bytes {
         Ok([only]) => only,
         // A notification that came in pieces: small (`MAX_OUTSIDE_BYTES`), and handed on whole.
         Err(parts) => parts.concat().into(),
+    }
+}
+
+/// How its answer is bounded and judged.
+fn policy(permit: &Permit) -> Policy {
+    permit.access().tool().map(|tool| tool.policy).unwrap_or_default()
+}
+
+/// What its answer is judged by, if by anything.
+fn schema(permit: &Permit) -> Option<&Arc<Schema>> {
+    match permit.access().tool()?.schema.now() {
+        OutputSchema::Compiled(schema) => Some(schema),
+        OutputSchema::Absent | OutputSchema::Unusable(_) | OutputSchema::Compiling(_) => None,
+    }
+}
+
+/// What its result must say to a client of this era.
+fn required(permit: &Permit, era: Era) -> Required {
+    match (era, permit.access()) {
+        (Era::Legacy, _) => Required::Nothing,
+        (Era::Modern, Access::Resource { request: ResourceRequest::Read, .. }) => {
+            Required::TypeAndCaching
+        }
+        (
+            Era::Modern,
+            Access::Tool(_)
+            | Access::Resource {
+                request: ResourceRequest::Subscribe | ResourceRequest::Unsubscribe,
+                ..
+            }
+            | Access::Prompt { .. }
+            | Access::Completion { .. },
+        ) => Required::Type,
     }
 }

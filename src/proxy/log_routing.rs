@@ -1,15 +1,16 @@
-//! Who uses a server, and whom what it says outside of any answer can be told.
+//! Log messages that name no call: which client may receive them.
 //!
 //! A log message on a server's own stream names no call, and may come after the answer to the call
-//! that it is about. So it is told to a client only while no other one uses that server; of two,
-//! none is guessed, since a guess could show one client's data to another. Whoever has a call under
-//! way uses it, whoever did within [`PRESENT`], and whoever listens and ever did. Calls pay for
-//! this with a note of the time; the table is for a client's first call to a server.
+//! that it is about. So a client receives it only while no other one uses that server; of two,
+//! none is guessed, since a guess could show one client's data to another. A client uses a server while it
+//! has a call in flight, for [`PRESENT`] after the last one, and as long as it listens if it ever called it. Each call
+//! notes the time; the table is entered by a client's first call to a server.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use serde::Deserialize;
 
 use crate::mcp::capabilities::ClientCapabilities;
@@ -27,9 +28,9 @@ pub const MAX_USERS: usize = 1024;
 /// How long a server with more of them tells nobody.
 pub const CROWDED: Duration = Duration::from_secs(3600);
 
-/// The users of every server.
+/// The users of every server, by its name.
 #[derive(Debug)]
-pub struct LogRouting(Vec<Arc<LogRoute>>);
+pub struct LogRouting(HashMap<Arc<str>, Arc<LogRoute>>);
 
 /// The users of one server.
 #[derive(Debug, Default)]
@@ -65,7 +66,7 @@ impl LogRouting {
             });
             let told = Arc::clone(&route);
             upstream.log_to(move |message| told.tell(message, Instant::now()));
-            route
+            (Arc::clone(upstream.name()), route)
         };
         Self(upstreams.iter().map(listening).collect())
     }
@@ -73,8 +74,8 @@ impl LogRouting {
     /// A call of `client` goes to `upstream` now.
     pub fn enter(&self, upstream: &Upstream, client: &Arc<Client>, now: Instant) {
         client.was_active(now);
-        if client.first_uses(upstream.number())
-            && let Some(route) = self.0.get(upstream.number())
+        if client.first_uses(upstream.id())
+            && let Some(route) = self.0.get(upstream.name())
         {
             route.enter(client, now);
         }
@@ -89,7 +90,7 @@ pub fn anonymous() -> Arc<Client> {
 
 impl LogRoute {
     fn enter(&self, client: &Arc<Client>, now: Instant) {
-        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut users = self.users.lock();
         if users.crowded.is_some_and(|until| now < until) {
             return;
         }
@@ -110,7 +111,7 @@ impl LogRoute {
 
     /// Tells a log message that names no call to the one client that it can be about.
     fn tell(&self, message: &Bytes, now: Instant) -> Told {
-        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut users = self.users.lock();
         if users.crowded.is_some_and(|until| now < until) {
             return Told::Nobody;
         }
@@ -249,7 +250,7 @@ mod tests {
         let (route, now) = (LogRoute::default(), Instant::now());
         let crowd: Vec<_> = (0..=MAX_USERS).map(|_| Client::of_test()).collect();
         crowd.iter().for_each(|client| used_by(&route, client, now));
-        assert_eq!(route.users.lock().unwrap().all.len(), MAX_USERS);
+        assert_eq!(route.users.lock().all.len(), MAX_USERS);
         crowd.iter().for_each(|client| client.leave());
         drop(crowd);
         let ours = Client::of_test();

@@ -15,11 +15,12 @@
 //! must wait touches anything heavier.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
+use parking_lot::{Mutex, MutexGuard};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
@@ -65,7 +66,7 @@ struct Part {
     used: CachePadded<AtomicU64>,
 }
 
-/// One server's part, and its line. The first one is of whoever has none.
+/// One server's part, and its queue. The first is for servers that are not in the config.
 #[derive(Debug)]
 struct Room {
     own: Part,
@@ -169,7 +170,7 @@ impl Room {
     }
 
     fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+        self.line.lock()
     }
 
     /// What its calls hold.

@@ -1,6 +1,6 @@
 //! The parameters of `tools/call`, as slices of the request, and the headers that repeat some.
 //!
-//! Deliberately reads one object deep: what the arguments are is the affair of whoever calls.
+//! Deliberately reads one object deep: what the arguments mean is the caller's business.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,6 @@ use crate::mcp::headers::{self, HeaderMismatch, PARAM_PREFIX};
 use crate::mcp::message::Response;
 use crate::mcp::revisions::Revision;
 use crate::mcp::shapes::{self, Found, Left, MemberRefused};
-use crate::proxy::client::Client;
 use crate::tool::parameter_headers::ParameterHeaders;
 use crate::upstream::CallExtras;
 
@@ -48,7 +47,7 @@ pub enum Unreadable {
 
 impl<'a> CallParams<'a> {
     /// Reads `params`, which were found to be valid JSON without a duplicate key, by the client's
-    /// `revision`; `takes` is what can be asked of the client.
+    /// `revision`; `client_capabilities` is what can be asked of the client.
     ///
     /// # Errors
     /// [`Unreadable`].
@@ -114,7 +113,7 @@ fn push_member(
 /// [`MemberRefused`].
 pub fn outcome(
     method: &str,
-    client: &Client,
+    revision: Revision,
     response: &Response,
     left: &mut Left,
 ) -> Result<Bytes, MemberRefused> {
@@ -122,7 +121,7 @@ pub fn outcome(
     for (member, shape) in [("result", shapes::result(method)), ("error", Some(shapes::error()))] {
         let value = text.strip_prefix(&*format!("\"{member}\":"));
         if let (Some(value), Some(shape)) = (value, shape) {
-            let sent = shapes::sift_value(shape, client.revision(), "", value, left)?;
+            let sent = shapes::sift_value(shape, revision, "", value, left)?;
             return Ok(format!("\"{member}\":{sent}").into());
         }
     }

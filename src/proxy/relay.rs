@@ -1,6 +1,6 @@
 //! What an upstream says before its answer, turned into what its client may have.
 //!
-//! A client is told of its own calls only: progress under the token it gave, log messages it asked
+//! A client receives what belongs to its own calls only: progress under the token it gave, log messages it asked
 //! for, and requests it declared that it can answer, under ids of its own. Everything else ends
 //! here, members that such a message does not have among them; the values of the others are the
 //! server's own bytes, but for a token or an id that is replaced.
@@ -15,8 +15,8 @@ use serde_json::value::RawValue;
 use crate::mcp::jsonrpc::{Code, Envelope};
 use crate::mcp::revisions::{Era, Revision};
 use crate::mcp::shapes::{self, Edit, Left};
+use crate::proxy::caller::Channel;
 use crate::proxy::client::{Client, Level, Question};
-use crate::proxy::dispatch::Channel;
 use crate::proxy::dropped_members::DroppedMembers;
 use crate::proxy::reply::Piece;
 
@@ -234,7 +234,7 @@ fn respond(message: &Bytes, raw: &RawValue, payload: Bytes) -> Step {
     Step::Respond(message.slice_ref(raw.get().as_bytes()), payload)
 }
 
-/// A log message as `client` is told it; `None` if two readers could read it differently.
+/// A log message in the form that `client` receives; `None` if two readers could read it differently.
 pub(super) fn log_message(
     message: &Bytes,
     client: &Client,

@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use thiserror::Error;
 
+use super::refusal::Refusal;
 use crate::output::AnswerMember;
 use crate::wire::splice::Splice;
 
@@ -33,38 +34,6 @@ pub enum Piece {
     Data(Splice),
     /// There is no answer: what each face makes of it is its own affair.
     Refused(Refusal),
-}
-
-/// Why a call has no answer of an upstream.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{text}")]
-pub struct Refusal {
-    /// Which kind, so that a face can choose its status.
-    pub kind: RefusalKind,
-    /// One line that names server, tool and limit.
-    pub text: String,
-}
-
-/// The kinds of [`Refusal`], by who is to blame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RefusalKind {
-    /// The parameters cannot be read.
-    Unreadable,
-    /// The headers do not repeat the parameters as the tool's schema has it.
-    Headers,
-    /// The intent is missing, malformed or differs from the variant.
-    Intent,
-    /// The annotations or the operator's capability stand against it.
-    Gate,
-    /// No such server or tool.
-    Unknown,
-    /// The upstream failed.
-    Upstream,
-    /// A request that is no call of a tool cannot be answered, whoever is to blame.
-    Failed,
-    /// The activity log cannot take the call's record (ACT-2), or the proxy is ending and does not
-    /// wait for the call.
-    Unavailable,
 }
 
 /// The reply broke off after its first byte; the face must not end it as if it were whole.
@@ -89,7 +58,7 @@ impl Reply {
     /// Puts a piece down and waits until it was taken.
     pub async fn send(&self, piece: Piece) {
         self.put(piece);
-        // No waker: whoever takes the piece polls the call again.
+        // No waker: the face that takes the piece polls the call again.
         poll_fn(
             |_| if self.shared.slot.borrow().is_some() { Poll::Pending } else { Poll::Ready(()) },
         )
@@ -117,7 +86,7 @@ type Call = Pin<Box<dyn Future<Output = Result<(), Aborted>>>>;
 /// The face's side: a call under way. Dropping it cancels the call.
 pub struct Running {
     call: Option<Call>,
-    /// How the call ended, until it is told.
+    /// How the call ended, until [`Running::poll_piece`] has returned it.
     aborted: Option<Aborted>,
     reply: Reply,
 }

@@ -11,8 +11,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use utoipa::openapi::{RefOr, Schema};
 
-use super::builtin::USAGE_INSTRUCTIONS;
-use crate::activity::show::words;
+use crate::activity::record::words;
 use crate::catalog::Snapshot;
 use crate::intent::Operation;
 use crate::json::members::{members, string};
@@ -20,6 +19,11 @@ use crate::tool::{Capability, Tool};
 
 /// The tool's name.
 pub const RETRIEVE_TOOLS: &str = "retrieve_tools";
+
+/// What an agent is to do with what it found (FR-024); also the server's `instructions`.
+pub const USAGE_INSTRUCTIONS: &str = "Use call_tool_read for read-only operations, \
+     call_tool_write for modifications, call_tool_destructive for deletions. Intent must match \
+     tool variant.";
 
 /// The bounds of `limit`, and of `tools_limit` in the config: 1 to this.
 pub const MAX_LIMIT: usize = 100;

@@ -1,16 +1,15 @@
-//! Where documents are judged: on the worker while it is a matter of a millisecond, beside the
-//! workers where it takes longer, so that it delays no other call.
+//! Threads beside the workers that validate documents: what takes longer than about a millisecond is validated
+//! here, so that it delays no other call.
 //!
-//! Threads beside the workers are bounded in number, and large documents take no seat of small
-//! ones.
+//! They are bounded in number, and large documents take no seat of small ones.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-use crate::proxy::Worker;
 use crate::schema::compile::Schema;
 use crate::schema::judge::{JudgeScratch, Judgement};
 
@@ -53,7 +52,11 @@ impl ValidationPool {
     }
 
     /// Judges `document` on another thread; `None` when the judge itself failed.
-    async fn judge(&self, schema: Arc<Schema>, document: Vec<Bytes>) -> Option<Judgement> {
+    pub(super) async fn judge(
+        &self,
+        schema: Arc<Schema>,
+        document: Vec<Bytes>,
+    ) -> Option<Judgement> {
         let seats = if is_large(&document) { &self.large } else { &self.small };
         // The semaphores are never closed, so a seat always comes.
         let seat = Arc::clone(seats).acquire_owned().await.ok();
@@ -61,35 +64,17 @@ impl ValidationPool {
         let judged = self.runtime.spawn_blocking(move || {
             // Held until the work is done, even if its caller has gone.
             let _seat = seat;
-            let taken = scratches.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let taken = scratches.lock().pop();
             let mut scratch = taken.unwrap_or_default();
             let judgement = schema.judge(&document, &mut scratch);
-            scratches.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
+            scratches.lock().push(scratch);
             judgement
         });
         judged.await.ok()
     }
 }
 
-impl Worker {
-    /// Judges `document` here; `None` where that takes too long.
-    pub(super) fn judge_quickly(&self, schema: &Schema, document: &[Bytes]) -> Option<Judgement> {
-        if is_large(document) {
-            return None;
-        }
-        schema.judge_quickly(document, &mut self.scratch.borrow_mut())
-    }
-
-    /// Judges `document` beside the workers; `None` when the judge itself failed.
-    pub(super) async fn judge(
-        &self,
-        schema: &Arc<Schema>,
-        document: Vec<Bytes>,
-    ) -> Option<Judgement> {
-        self.proxy.validation_pool.judge(Arc::clone(schema), document).await
-    }
-}
-
-fn is_large(document: &[Bytes]) -> bool {
+/// Whether reading `document` takes too long for the calls of one thread to wait.
+pub(super) fn is_large(document: &[Bytes]) -> bool {
     document.iter().map(Bytes::len).sum::<usize>() > LARGE_DOCUMENT_BYTES
 }

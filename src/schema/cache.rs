@@ -4,7 +4,9 @@
 //! the catalog is built, off the call path.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::compile::{Schema, SchemaHash, Settings, Unusable, compile};
 
@@ -21,7 +23,7 @@ pub struct Cache {
 #[derive(Debug, Default)]
 struct Known {
     schemas: HashMap<SchemaHash, Weak<Schema>>,
-    /// How many were in use when that was last looked for.
+    /// Schemas in use at the last sweep.
     used: usize,
 }
 
@@ -88,7 +90,7 @@ impl Cache {
     }
 
     fn known_now(&self) -> MutexGuard<'_, Known> {
-        self.schemas.lock().unwrap_or_else(PoisonError::into_inner)
+        self.schemas.lock()
     }
 }
 

@@ -3,22 +3,26 @@
 //! Owns dialects, bounds, and how both engines are set up so that they mean the same. Deliberately
 //! fetches nothing: a reference that leaves the schema and the standard meta-schemas is a reason.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use boon::{CompileError, Compiler, Draft, SchemaIndex, Schemas};
 use jsonschema::{PatternOptions, Validator};
 use serde_json::Value;
 use url::Url;
 
-use super::bounds::{Bounds, Cost, Graph, Lost, MAX_PLACES, WalkLimits};
+use super::bounds::{Bounds, Cost, Graph, Lost, MAX_PLACES, WalkLimits, follow};
 use super::dialect::{self, identifier};
-use super::form::{Form, prepare};
+use super::form::{ReachedSchema, prepare};
 use super::formats;
-use super::pattern::{self, BACKTRACK_MAX, PROGRAM_MAX};
-use super::tape_json::{Names, TapeJson};
+use super::meter::{BACKTRACK_MAX, NameCost};
+use super::pattern::{self, PROGRAM_MAX};
+pub use super::remotes::Remotes;
+pub use super::settings::{Engine, SchemaHash, Settings};
+use super::tape_json::TapeJson;
 pub use super::unusable::Unusable;
+use super::unusable::{EXPLANATION_MAX, one_line};
 use super::violation::cut;
 use crate::json::tape::{self, Scratch, TapeFault};
 
@@ -33,69 +37,6 @@ pub const STACK: usize = 16 << 20;
 /// quarters of a compiled schema's memory, is not kept.
 const RESTING_BYTES: usize = 4 << 10;
 
-/// Bytes of an engine's explanation that go into an [`Unusable`].
-pub(super) const EXPLANATION_MAX: usize = 300;
-
-/// Which engine decides (`output_validation.engine`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Engine {
-    /// The tape pass accepts, boon judges what it does not accept.
-    #[default]
-    Tape,
-    /// boon judges every document.
-    Boon,
-}
-
-/// Settings that change what a schema means.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Settings {
-    /// Which engine decides.
-    pub engine: Engine,
-    /// Whether `format` is asserted, instead of being an annotation.
-    pub assert_formats: bool,
-}
-
-/// The identity of a compiled schema: hash of its text and of the [`Settings`].
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SchemaHash([u8; 32]);
-
-impl SchemaHash {
-    /// The hash of `raw` under `settings`.
-    #[must_use]
-    pub fn of(raw: &[u8], settings: &Settings) -> Self {
-        let engine = match settings.engine {
-            Engine::Tape => 0,
-            Engine::Boon => 1,
-        };
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&[engine, u8::from(settings.assert_formats)]);
-        hasher.update(raw);
-        Self(hasher.finalize().into())
-    }
-
-    /// The bytes of the hash.
-    #[must_use]
-    pub fn as_bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
-}
-
-impl fmt::Display for SchemaHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for SchemaHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-/// Documents that references may lead to, by URI. Empty outside of tests.
-#[derive(Clone, Debug, Default)]
-pub struct Remotes(pub Arc<HashMap<String, Value>>);
-
 /// A compiled schema.
 pub struct Schema {
     pub(super) hash: SchemaHash,
@@ -106,7 +47,7 @@ pub struct Schema {
     /// References come back to themselves on one value: boon decides what that means.
     pub(super) circular: bool,
     /// What names cost.
-    pub(super) names: Names,
+    pub(super) names: NameCost,
     /// Steps for each byte of text under the slowest pattern; none where all are quick.
     pub(super) steps_per_byte: u64,
 }
@@ -195,15 +136,15 @@ pub fn compile_with(
     let base = Url::parse(BASE).map_err(|error| Unusable::Invalid(error.to_string()))?;
     let id = identifier(draft);
     let limits = WalkLimits { subschemas: bounds.subschemas, targets: bounds.targets };
-    let graph = Graph::new(&value, &base, id, limits);
+    let graph = follow(&value, &base, id, limits);
     let subschemas = check_extent(&graph, bounds)?;
-    let Form { schema: form, dialects } = if remotes.0.is_empty() {
+    let ReachedSchema { schema: form, dialects } = if remotes.0.is_empty() {
         if let Some(lost) = graph.lost() {
             return Err(not_found(lost));
         }
-        Form::of(&value, graph.reached(), id)
+        ReachedSchema::of(&value, graph.reached(), id)
     } else {
-        Form { schema: value.clone(), dialects: Vec::new() }
+        ReachedSchema { schema: value.clone(), dialects: Vec::new() }
     };
     if let Some(other) = dialect::mixed(&dialects, id) {
         return Err(Unusable::MixedDialects(cut(other, EXPLANATION_MAX).to_owned()));
@@ -301,7 +242,7 @@ struct Patterns<'a> {
     /// Steps for each byte of text under the slowest of those that are linear.
     slow: u64,
     /// What all of them cost for each name of an object.
-    names: Names,
+    names: NameCost,
 }
 
 /// Checks that the patterns are bounded.
@@ -310,7 +251,7 @@ fn check_patterns<'a>(graph: &Graph<'a>, bounds: &Bounds) -> Result<Patterns<'a>
     const TIERS: [usize; 4] = [4 << 10, 16 << 10, 128 << 10, PROGRAM_MAX];
     let mut patterns: Vec<_> = graph.patterns().collect();
     patterns.sort_unstable();
-    let mut found = Patterns { beyond_boon: HashSet::new(), slow: 0, names: Names::default() };
+    let mut found = Patterns { beyond_boon: HashSet::new(), slow: 0, names: NameCost::default() };
     let (mut visits, mut per_byte, mut backtracks) = (graph.name_visits(), 0_u64, false);
     let mut program = 0;
     for alike in patterns.chunk_by(|a, b| a.0 == b.0) {
@@ -352,7 +293,7 @@ fn check_patterns<'a>(graph: &Graph<'a>, bounds: &Bounds) -> Result<Patterns<'a>
             return Err(Unusable::PatternsTooLarge { limit: bounds.pattern_program });
         }
     }
-    found.names = Names::new(visits, per_byte, backtracks);
+    found.names = NameCost::new(visits, per_byte, backtracks);
     Ok(found)
 }
 
@@ -424,31 +365,9 @@ fn build_tape(
         let engine = PatternOptions::regex().size_limit(PROGRAM_MAX).dfa_size_limit(PROGRAM_MAX);
         options.with_pattern_options(engine)
     };
-    let patterns = pattern::Built::default();
+    let patterns = pattern::PatternCache::default();
     options = options.with_keyword("pattern", move |_, value, _| patterns.keyword(value));
     options.build(schema).map_err(|error| Unusable::Invalid(one_line(&error.masked())))
-}
-
-impl boon::UrlLoader for Remotes {
-    fn load(&self, url: &str) -> Result<Value, Box<dyn std::error::Error>> {
-        self.0.get(url).cloned().ok_or_else(|| "nothing is fetched".into())
-    }
-}
-
-impl jsonschema::Retrieve for Remotes {
-    fn retrieve(
-        &self,
-        uri: &jsonschema::Uri<String>,
-    ) -> Result<Value, Box<dyn std::error::Error + Send + Sync>> {
-        let url = uri.as_str().trim_end_matches('#');
-        self.0.get(url).cloned().ok_or_else(|| "nothing is fetched".into())
-    }
-}
-
-fn one_line(error: &dyn fmt::Display) -> String {
-    let text = error.to_string();
-    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    cut(&line, EXPLANATION_MAX).to_owned()
 }
 
 #[cfg(test)]
@@ -575,18 +494,5 @@ mod tests {
         let draft7 = r#"{"$schema":"http://json-schema.org/draft-07/schema#","pattern":"^(?!a)"}"#;
         assert!(alone(draft7));
         assert!(matches!(reason(r#"{"pattern":"^(?!a)","type":"strin"}"#), Unusable::Invalid(_)));
-    }
-
-    #[test]
-    fn the_hash_tells_text_and_settings_apart() {
-        let plain = Settings::default();
-        let asserting = Settings { assert_formats: true, ..plain };
-        let by_boon = Settings { engine: Engine::Boon, ..plain };
-        let hash = |raw: &str, settings| SchemaHash::of(raw.as_bytes(), settings);
-        assert_eq!(hash("true", &plain), hash("true", &plain));
-        assert_ne!(hash("true", &plain), hash("true ", &plain));
-        assert_ne!(hash("true", &plain), hash("true", &asserting));
-        assert_ne!(hash("true", &plain), hash("true", &by_boon));
-        assert_eq!(hash("true", &plain).to_string().len(), 64);
     }
 }

@@ -3,7 +3,8 @@
 use boon::Draft;
 use serde_json::Value;
 
-use super::compile::{EXPLANATION_MAX, Remotes, Unusable};
+use super::remotes::Remotes;
+use super::unusable::{EXPLANATION_MAX, Unusable};
 use super::violation::cut;
 
 /// The dialect of the schema's root; the newest where only a remote could tell.

@@ -87,14 +87,14 @@ impl Holds {
 }
 
 /// A schema as the engines are given it.
-pub(super) struct Form {
+pub(super) struct ReachedSchema {
     /// The schema.
     pub(super) schema: Value,
     /// Every `$schema` in it that is a keyword.
     pub(super) dialects: Vec<String>,
 }
 
-impl Form {
+impl ReachedSchema {
     /// What of `schema` is among `reached` or leads there. `id` is the keyword by which its
     /// dialect identifies a resource. The nesting of schemas bounds the recursion.
     pub(super) fn of(schema: &Value, reached: &HashSet<*const Value>, id: &str) -> Self {

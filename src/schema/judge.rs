@@ -10,7 +10,8 @@ use simd_json::Node;
 
 use super::bounds::NESTING;
 use super::compile::{BASE, Engine, Schema};
-use super::tape_json::{Meter, TapeJson, View};
+use super::meter::Meter;
+use super::tape_json::{MeteredDocument, TapeJson};
 use super::violation::Violation;
 use crate::json::tape::{self, Document, MAX_DEPTH, OpenContainers, TapeFault};
 
@@ -180,7 +181,7 @@ impl Schema {
         }
         meter.start(budget.steps, self.names);
         let accepted = {
-            let view = View { document, meter };
+            let view = MeteredDocument { document, meter };
             self.tape.is_valid(view.root())
         };
         if meter.exhausted() {
@@ -205,7 +206,7 @@ impl Schema {
             return Pass::Done(Verdict::Conforms);
         }
         meter.start(budget.steps, self.names);
-        Pass::Done(Verdict::Violates(words(&self.tape, View { document, meter })))
+        Pass::Done(Verdict::Violates(words(&self.tape, MeteredDocument { document, meter })))
     }
 
     fn ask_boon(&self, document: &[Bytes], opinion: Option<bool>) -> Judgement {
@@ -262,7 +263,7 @@ impl Schema {
 }
 
 /// The tape engine's words for a refusal.
-fn words(engine: &Validator<TapeJson>, view: View<'_>) -> Violation {
+fn words(engine: &Validator<TapeJson>, view: MeteredDocument<'_>) -> Violation {
     use jsonschema::error::ValidationErrorKind::{BacktrackLimitExceeded, RegexEngineFailure};
     match engine.validate(view.root()) {
         Err(error)
@@ -281,7 +282,7 @@ fn words(engine: &Validator<TapeJson>, view: View<'_>) -> Violation {
 #[cfg(test)]
 mod tests {
     use super::super::compile::{Settings, compile};
-    use super::super::violation::{AGENT_MAX, RECORD_MAX, Reason};
+    use super::super::violation::{AGENT_MAX, RECORD_MAX, ViolationReason};
     use super::*;
 
     fn judge_as(engine: Engine, schema: &str, document: &str) -> Judgement {
@@ -339,7 +340,7 @@ mod tests {
     fn a_violation_names_the_place_in_schema_and_document() {
         let schema = r#"{"properties":{"user":{"properties":{"age":{"type":"integer"}}}}}"#;
         let violation = violation(schema, r#"{"user":{"age":"secret"}}"#);
-        assert_eq!(violation.reason, Reason::Schema);
+        assert_eq!(violation.reason, ViolationReason::Schema);
         assert_eq!(violation.instance_path, "/user/age");
         assert_eq!(violation.schema_path, "/properties/user/properties/age/type");
         assert_eq!(violation.keyword, "type");

@@ -9,29 +9,25 @@
 
 use std::collections::HashMap;
 use std::fmt::Display;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use jsonschema::json::Node;
 use jsonschema::{Keyword, PatternOptions, ValidationError, Validator};
+use parking_lot::Mutex;
 use regex_automata::Input;
 use regex_automata::dfa::{Automaton as _, StartKind, dense};
 use regex_automata::nfa::thompson::{self, NFA};
 use regex_automata::util::primitives::StateID;
 use serde_json::{Value, json};
 
+use super::meter::{BACKTRACK_MAX, backtracking_steps};
 use super::tape_json::{TapeJson, TapeNode};
 
 /// Compiled size of one regular expression, in bytes.
 pub(super) const PROGRAM_MAX: usize = 1 << 20;
 
-/// How often one match may go back in an engine that backtracks.
-pub(super) const BACKTRACK_MAX: usize = 1_000;
-
 /// Visits to a name in the time in which the backtracking engine starts.
 const VISITS_TO_START: u64 = 6;
-
-/// Bytes that a backtracking engine reads in one step.
-const BYTES_PER_STEP: u64 = 16;
 
 /// Bytes that a pattern's deterministic automaton may take, and as many while it is made, for the
 /// pattern to be quick: the engine has room for a few times as much, and needs no other then.
@@ -108,15 +104,8 @@ fn capturing(pattern: &str) -> bool {
     })
 }
 
-/// The worst case of a backtracking match against `len` bytes, in steps: from each start, and at
-/// each step back, it may read the whole text.
-pub(super) fn backtracking_steps(len: usize) -> u64 {
-    let len = len as u64;
-    len.saturating_mul(BACKTRACK_MAX as u64 + len) / BYTES_PER_STEP
-}
-
 /// `pattern`, taken apart.
-pub(super) struct Pattern {
+pub(super) struct CompiledPattern {
     /// What has to match, or must not.
     parts: Vec<Part>,
 }
@@ -140,26 +129,26 @@ enum Engine {
 
 /// A schema's patterns, each built once however often it stands there.
 #[derive(Clone, Default)]
-pub(super) struct Built(Arc<Mutex<HashMap<String, Arc<Pattern>>>>);
+pub(super) struct PatternCache(Arc<Mutex<HashMap<String, Arc<CompiledPattern>>>>);
 
-impl Built {
+impl PatternCache {
     /// What jsonschema calls for each `pattern` of the schema.
     pub(super) fn keyword<'a>(
         &self,
         value: &'a Value,
     ) -> Result<Box<dyn for<'i> Keyword<'i, TapeJson>>, ValidationError<'a>> {
         let text = value.as_str().ok_or_else(|| ValidationError::custom("pattern is no string"))?;
-        let mut built = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut built = self.0.lock();
         if let Some(known) = built.get(text) {
             return Ok(Box::new(Arc::clone(known)));
         }
-        let pattern = Arc::new(Pattern::new(text)?);
+        let pattern = Arc::new(CompiledPattern::new(text)?);
         built.insert(text.to_owned(), Arc::clone(&pattern));
         Ok(Box::new(pattern))
     }
 }
 
-impl Pattern {
+impl CompiledPattern {
     fn new(pattern: &str) -> Result<Self, ValidationError<'static>> {
         let split = split(pattern).map(|parts| {
             let part = |(expected, part): &(bool, String)| {
@@ -178,7 +167,7 @@ impl Pattern {
     }
 }
 
-impl<'i> Keyword<'i, TapeJson> for Arc<Pattern> {
+impl<'i> Keyword<'i, TapeJson> for Arc<CompiledPattern> {
     fn validate(&self, instance: TapeNode<'i>) -> Result<(), ValidationError<'i>> {
         if self.is_valid(instance) { Ok(()) } else { Err(ValidationError::custom("no match")) }
     }
@@ -370,7 +359,8 @@ fn builds<T, E: Display>(built: &Result<T, E>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tape_json::{Meter, View};
+    use super::super::meter::Meter;
+    use super::super::tape_json::MeteredDocument;
     use super::*;
     use crate::json::tape::lone_string;
 
@@ -482,7 +472,7 @@ mod tests {
             let meter = Meter::default();
             for text in texts {
                 let node = [simd_json::Node::String(text)];
-                let view = View { document: lone_string(&node), meter: &meter };
+                let view = MeteredDocument { document: lone_string(&node), meter: &meter };
                 let found = engine.matches(view.root(), text);
                 assert_eq!(found, Some(expected.is_valid(&json!(text))), "{pattern:?} {text:?}");
             }

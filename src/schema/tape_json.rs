@@ -1,10 +1,9 @@
 //! The borrowed tape as jsonschema reads it: its `Json` traits, every access metered.
 //!
-//! Owns what an access costs and which numbers the tape cannot represent exactly. Allocates nothing
-//! before a verdict, and builds no tree of the document.
+//! Owns what is metered and which numbers the tape cannot represent exactly. Allocates nothing before a
+//! verdict, and builds no tree of the document.
 
 use std::borrow::Cow;
-use std::cell::{Cell, RefCell};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use jsonschema::JsonType;
@@ -12,15 +11,11 @@ use jsonschema::json::{Array, Json, Node, NodeIdentity, Object};
 use serde_json::Value;
 use simd_json::{Node as Raw, StaticNode};
 
-pub use self::number::TapeNumber;
-use self::number::{Digits, number};
-use super::pattern::backtracking_steps;
+use self::number::{Digits, TapeNumber, number};
+use super::meter::{BYTES_PER_STEP, Meter};
 use crate::json::tape::{Document, Name, lone_string};
 
 mod number;
-
-/// Bytes of a string whose reading costs one step.
-const BYTES_PER_STEP: u64 = 16;
 
 /// Arrays up to this length are checked for equal items pair by pair.
 const FEW_ITEMS: usize = 8;
@@ -28,59 +23,9 @@ const FEW_ITEMS: usize = 8;
 /// The representation: a simd-json tape.
 pub enum TapeJson {}
 
-/// Counts the steps of one evaluation and remembers what the tape could not decide by itself.
-///
-/// Once the steps are used up, every container reads as empty and every scalar as null: an
-/// evaluation cannot be interrupted, but so it ends soon. Its result is then discarded.
-#[derive(Debug)]
-pub struct Meter {
-    /// At most zero once they are used up; signed, so that taking one is a single instruction.
-    left: Cell<i64>,
-    names: Names,
-    values: bool,
-    inexact: Cell<bool>,
-    order: RefCell<Vec<(u64, u32)>>,
-}
-
-/// What reading the name of a member costs in addition.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Names {
-    /// Visits and matches that each name can get.
-    pub visits: u64,
-    /// Steps for each byte of a name, for patterns that are not quick.
-    pub steps_per_byte: u64,
-    /// Some pattern may be run by an engine that backtracks.
-    pub backtrack: bool,
-}
-
-impl Names {
-    /// Steps for one of the visits, with a match.
-    const STEPS_PER_VISIT: u64 = 4;
-
-    /// Most visits, and most steps for each byte: more than any evaluation may take, and little
-    /// enough that no name overflows the sum.
-    const MOST: u64 = 1 << 31;
-
-    /// What names cost.
-    pub fn new(visits: u64, steps_per_byte: u64, backtrack: bool) -> Self {
-        Self {
-            visits: visits.min(Self::MOST),
-            steps_per_byte: steps_per_byte.min(Self::MOST),
-            backtrack,
-        }
-    }
-
-    fn steps(self, name: &str) -> u64 {
-        let len = name.len() as u64;
-        let visit = Self::STEPS_PER_VISIT + len / BYTES_PER_STEP;
-        let again = if self.backtrack { backtracking_steps(name.len()) } else { 0 };
-        self.visits * visit + self.steps_per_byte * len + again
-    }
-}
-
 /// A document and the meter that runs while it is looked at.
 #[derive(Clone, Copy)]
-pub struct View<'a> {
+pub(super) struct MeteredDocument<'a> {
     /// What is looked at.
     pub document: Document<'a>,
     /// Counts the accesses.
@@ -91,79 +36,13 @@ pub struct View<'a> {
 #[derive(Clone, Copy)]
 pub struct TapeNode<'a> {
     at: u32,
-    view: &'a View<'a>,
+    view: &'a MeteredDocument<'a>,
 }
 
-impl Meter {
-    /// Resets the meter to `steps`; each name read costs what `names` states in addition, since
-    /// engines read names without the meter. Errors are made without the value they concern, which
-    /// is never shown.
-    pub fn start(&mut self, steps: u64, names: Names) {
-        self.left.set(i64::try_from(steps).unwrap_or(i64::MAX));
-        self.names = names;
-        self.values = false;
-        self.inexact.set(false);
-    }
-
-    /// Spends `steps`; false once they are used up.
-    pub fn spend(&self, steps: u64) -> bool {
-        let left = self.left.get().saturating_sub_unsigned(steps).max(-1);
-        self.left.set(left);
-        left > 0
-    }
-
-    /// Spends one step. No evaluation takes so many more that it comes around.
-    fn step(&self) -> bool {
-        let left = self.left.get().wrapping_sub(1);
-        self.left.set(left);
-        left > 0
-    }
-
-    /// Uses everything up.
-    pub fn exhaust(&self) {
-        self.left.set(0);
-    }
-
-    /// True once the steps are used up.
-    #[must_use]
-    pub fn exhausted(&self) -> bool {
-        self.left.get() <= 0
-    }
-
-    fn mark_inexact(&self) {
-        self.inexact.set(true);
-    }
-
-    /// Steps that are left.
-    #[must_use]
-    pub fn left(&self) -> u64 {
-        u64::try_from(self.left.get()).unwrap_or(0)
-    }
-
-    /// True when a number at or beyond 2^53 was compared by size: the engines round differently
-    /// there, so boon has to be asked.
-    #[must_use]
-    pub fn inexact(&self) -> bool {
-        self.inexact.get()
-    }
-}
-
-impl Default for Meter {
-    fn default() -> Self {
-        Self {
-            left: Cell::new(i64::MAX),
-            names: Names::default(),
-            values: true,
-            inexact: Cell::new(false),
-            order: RefCell::default(),
-        }
-    }
-}
-
-impl<'a> View<'a> {
+impl<'a> MeteredDocument<'a> {
     /// The document's one value.
     #[must_use]
-    pub fn root(&'a self) -> TapeNode<'a> {
+    pub(super) fn root(&'a self) -> TapeNode<'a> {
         TapeNode { at: 0, view: self }
     }
 }
@@ -211,7 +90,7 @@ impl Json for TapeJson {
         f: impl FnOnce(TapeNode<'_>) -> T,
     ) -> T {
         let node = [Raw::String(string)];
-        f(View { document: lone_string(&node), meter: buffer }.root())
+        f(MeteredDocument { document: lone_string(&node), meter: buffer }.root())
     }
 }
 
@@ -303,7 +182,7 @@ impl<'a> Node<'a, TapeJson> for TapeNode<'a> {
     }
 
     fn to_value(&self) -> Cow<'a, Value> {
-        if !self.view.meter.values {
+        if !self.view.meter.makes_values {
             return Cow::Owned(Value::Null);
         }
         Cow::Owned(match self.look() {
@@ -339,7 +218,7 @@ pub struct TapeObject<'a> {
 }
 
 /// The members of an object, in the document's order.
-pub struct Members<'a> {
+pub struct TapeMembers<'a> {
     key: TapeNode<'a>,
     left: usize,
 }
@@ -347,7 +226,7 @@ pub struct Members<'a> {
 impl<'a> Object<'a, TapeJson> for TapeObject<'a> {
     type Node = TapeNode<'a>;
     type MemberName = &'a str;
-    type MembersIter = Members<'a>;
+    type MembersIter = TapeMembers<'a>;
 
     fn len(&self) -> usize {
         self.len
@@ -361,19 +240,19 @@ impl<'a> Object<'a, TapeJson> for TapeObject<'a> {
         Some(self.node.sibling(value))
     }
 
-    fn members(&self) -> Members<'a> {
-        Members { key: self.node.sibling(self.node.at + 1), left: self.len }
+    fn members(&self) -> TapeMembers<'a> {
+        TapeMembers { key: self.node.sibling(self.node.at + 1), left: self.len }
     }
 }
 
-impl<'a> Iterator for Members<'a> {
+impl<'a> Iterator for TapeMembers<'a> {
     type Item = (&'a str, TapeNode<'a>);
 
     fn next(&mut self) -> Option<Self::Item> {
         self.left = self.left.checked_sub(1)?;
         let meter = self.key.view.meter;
         let Raw::String(name) = self.key.view.document.node(self.key.at) else { return None };
-        if !meter.spend(meter.names.steps(name).saturating_add(1)) {
+        if !meter.spend(meter.name_steps(name).saturating_add(1)) {
             return None;
         }
         let value = self.key.sibling(self.key.at + 1);
@@ -452,7 +331,7 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// How many characters `text` has: all bytes but those that continue one. Counted in bytes, so
+/// The number of characters of `text`: all bytes but those that continue one. Counted in bytes, so
 /// that a vector holds many counters at once, over as much as a byte can count.
 fn characters(text: &str) -> u64 {
     const COUNTED_AT_ONCE: usize = 240;
@@ -529,7 +408,9 @@ mod tests {
     fn with<R>(json: &str, look: impl FnOnce(TapeNode<'_>) -> R) -> R {
         let meter = Meter::default();
         Scratch::new()
-            .read([json.as_bytes()], |document| look(View { document, meter: &meter }.root()))
+            .read([json.as_bytes()], |document| {
+                look(MeteredDocument { document, meter: &meter }.root())
+            })
             .unwrap()
     }
 

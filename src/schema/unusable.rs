@@ -2,9 +2,15 @@
 //!
 //! Owns the words. Deliberately finds nothing out.
 
+use std::fmt;
+
 use thiserror::Error;
 
+use super::violation::cut;
 use crate::json::tape::TapeFault;
+
+/// Bytes of an engine's explanation that go into an [`Unusable`].
+pub(super) const EXPLANATION_MAX: usize = 300;
 
 /// Why a schema cannot be used: one clear line each (FR-A9).
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -130,4 +136,11 @@ pub enum Unusable {
 
 fn or_endlessly(visits: u64) -> String {
     if visits == u64::MAX { "endlessly many".to_owned() } else { visits.to_string() }
+}
+
+/// An engine's error as one line of at most [`EXPLANATION_MAX`] bytes.
+pub(super) fn one_line(error: &dyn fmt::Display) -> String {
+    let text = error.to_string();
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    cut(&line, EXPLANATION_MAX).to_owned()
 }

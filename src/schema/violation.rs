@@ -25,7 +25,7 @@ const PATH_MAX: usize = 1024;
 
 /// What kind of violation it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum ViolationReason {
     /// The document does not conform to the schema.
     Schema,
     /// The document is not one that every parser reads alike.
@@ -37,7 +37,7 @@ pub enum Reason {
     Nesting,
 }
 
-impl Reason {
+impl ViolationReason {
     /// The word for it in records and counters.
     #[must_use]
     pub fn code(&self) -> &'static str {
@@ -74,7 +74,7 @@ impl Reason {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// What kind of violation it is.
-    pub reason: Reason,
+    pub reason: ViolationReason,
     /// JSON pointer into the document, for the record only: its names are the document's.
     pub instance_path: String,
     /// JSON pointer into the schema, from its root or from the URI it starts with.
@@ -109,7 +109,7 @@ impl Violation {
         }
         Self {
             agent: format!("the document {fault}"),
-            reason: Reason::Document(fault),
+            reason: ViolationReason::Document(fault),
             instance_path,
             schema_path: String::new(),
             keyword: String::new(),
@@ -118,15 +118,18 @@ impl Violation {
     }
 
     pub(super) fn of_steps() -> Self {
-        Self::of_guard(Reason::Steps, "judging the document takes more steps than are allowed")
+        Self::of_guard(
+            ViolationReason::Steps,
+            "judging the document takes more steps than are allowed",
+        )
     }
 
     pub(super) fn of_nesting() -> Self {
         let text = "schema and document together nest deeper than is allowed";
-        Self::of_guard(Reason::Nesting, text)
+        Self::of_guard(ViolationReason::Nesting, text)
     }
 
-    fn of_guard(reason: Reason, text: &str) -> Self {
+    fn of_guard(reason: ViolationReason, text: &str) -> Self {
         Self {
             reason,
             instance_path: String::new(),
@@ -164,7 +167,7 @@ impl Violation {
         let mut instance_path = Bounded::new(PATH_MAX);
         let _ = write!(instance_path, "{}", first.instance_location);
         Self {
-            reason: Reason::Schema,
+            reason: ViolationReason::Schema,
             instance_path: instance_path.text,
             schema_path,
             keyword,
@@ -186,7 +189,7 @@ impl Violation {
         let _ = write!(record, "at '{instance_path}': {}", agent.text);
         let _ = tape_names(&mut record, error.kind());
         Self {
-            reason: Reason::Schema,
+            reason: ViolationReason::Schema,
             instance_path,
             schema_path,
             keyword,

@@ -33,13 +33,13 @@ pub(super) fn max_connections(workers: usize, servers: usize) -> usize {
 pub(super) async fn accept(
     listener: TcpListener,
     worker_threads: Arc<Vec<WorkerThread>>,
-    places: Arc<ConnectionSlots>,
+    slots: Arc<ConnectionSlots>,
 ) {
-    if places.most < MAX_CONNECTIONS {
+    if slots.limit < MAX_CONNECTIONS {
         let limit = descriptors::limit();
         tracing::warn!(
             "{limit} file descriptors (ulimit -n) are enough for {} connections at once",
-            places.most
+            slots.limit
         );
     }
     let mut refusals = Refusals::default();
@@ -55,12 +55,12 @@ pub(super) async fn accept(
                 if wait.is_first() {
                     tracing::warn!(%error, "cannot accept connections for now");
                 }
-                places.make_room();
+                slots.make_room();
                 tokio::time::sleep(wait.next()).await;
                 continue;
             }
         };
-        let Some(place) = places.take(Source::of(peer.ip())).await else {
+        let Some(slot) = slots.take(Source::of(peer.ip())).await else {
             if let Some(count) = refusals.add(Instant::now()) {
                 tracing::warn!(
                     "all places for connections are in use, over all or from {}: {count} more were \
@@ -70,19 +70,21 @@ pub(super) async fn accept(
             }
             continue;
         };
-        let busy =
-            |worker_thread: &&WorkerThread| worker_thread.connections.load(Ordering::Relaxed);
-        let alive =
-            worker_threads.iter().filter(|worker_thread| !worker_thread.sockets.is_closed());
-        let Some(worker_thread) = alive.min_by_key(busy) else { return };
+        let Some(worker_thread) = least_busy(&worker_threads) else { return };
         let handed = socket.set_nodelay(true).and_then(|()| socket.into_std());
         if let Ok(socket) = handed {
             worker_thread.connections.fetch_add(1, Ordering::Relaxed);
-            if worker_thread.sockets.send(Arrived { socket, place }).await.is_err() {
+            if worker_thread.sockets.send(Arrived { socket, slot }).await.is_err() {
                 worker_thread.connections.fetch_sub(1, Ordering::Relaxed);
             }
         }
     }
+}
+
+/// The worker with the fewest connections, of those that still serve.
+fn least_busy(worker_threads: &[WorkerThread]) -> Option<&WorkerThread> {
+    let alive = worker_threads.iter().filter(|worker_thread| !worker_thread.sockets.is_closed());
+    alive.min_by_key(|worker_thread| worker_thread.connections.load(Ordering::Relaxed))
 }
 
 /// True for what is wrong with the connection that came, not with us.
@@ -132,7 +134,70 @@ impl Refusals {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpStream;
+    use tokio::sync::mpsc::Receiver;
+
     use super::*;
+
+    fn workers<const N: usize>(
+        connections: [usize; N],
+    ) -> (Vec<WorkerThread>, Vec<Receiver<Arrived>>) {
+        connections.into_iter().map(WorkerThread::without_a_thread).unzip()
+    }
+
+    #[test]
+    fn the_worker_with_the_fewest_connections_is_chosen_of_those_that_serve() {
+        let (workers, mut queues) = workers([3, 1, 0]);
+        let chosen =
+            || least_busy(&workers).map(|worker| worker.connections.load(Ordering::Relaxed));
+        assert_eq!(chosen(), Some(0));
+        queues.pop();
+        assert_eq!(chosen(), Some(1), "the idlest has ended");
+        workers[1].connections.store(4, Ordering::Relaxed);
+        assert_eq!(chosen(), Some(3));
+        queues.clear();
+        assert_eq!(chosen(), None);
+    }
+
+    #[test]
+    fn connections_are_handed_out_up_to_the_limit_and_a_slot_is_used_again() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let (workers, mut queues) = workers([5, 0]);
+            let workers = Arc::new(workers);
+            let accepting =
+                tokio::spawn(accept(listener, Arc::clone(&workers), ConnectionSlots::new(1)));
+            let _first = TcpStream::connect(address).await.unwrap();
+            let arrived = queues[1].recv().await.unwrap();
+            assert!(arrived.slot.idle.set_busy());
+            assert_eq!(workers[1].connections.load(Ordering::Relaxed), 1);
+            let mut second = TcpStream::connect(address).await.unwrap();
+            assert_eq!(second.read(&mut [0]).await.unwrap(), 0, "it is turned away");
+            drop(arrived);
+            let _third = TcpStream::connect(address).await.unwrap();
+            queues[1].recv().await.unwrap();
+            assert!(queues[0].try_recv().is_err(), "the busy worker has none");
+            queues.clear();
+            let _fourth = TcpStream::connect(address).await.unwrap();
+            accepting.await.unwrap();
+        });
+    }
+
+    #[test]
+    fn what_is_wrong_with_one_connection_is_not_wrong_with_the_listener() {
+        for (kind, of_one) in [
+            (io::ErrorKind::ConnectionAborted, true),
+            (io::ErrorKind::ConnectionReset, true),
+            (io::ErrorKind::Other, false),
+            (io::ErrorKind::OutOfMemory, false),
+        ] {
+            assert_eq!(is_of_one_connection(&kind.into()), of_one, "{kind}");
+        }
+        assert!(!is_of_one_connection(&io::Error::from_raw_os_error(nix::libc::EMFILE)));
+    }
 
     #[test]
     fn without_descriptors_it_waits_longer_each_time() {

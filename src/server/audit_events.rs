@@ -7,8 +7,8 @@ use std::sync::Arc;
 use serde_json::json;
 
 use crate::activity::record::{Draft, Entry, MAX_METADATA_BYTES, Raw, Source, Status, Text, Type};
+use crate::catalog::Change;
 use crate::catalog::difference::Difference;
-use crate::catalog::snapshot::Change;
 use crate::tool::ToolName;
 use crate::upstream::supervisor::{Event, ServerState, Status as ServerStatus};
 
@@ -122,6 +122,8 @@ fn keep_metadata(draft: &mut Draft, json: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::{Catalog, DiscoveredTool, ServerSettings, Settings};
+    use crate::upstream::supervisor::Transport;
 
     #[test]
     fn fr_a9_each_unusable_schema_is_one_warning() {
@@ -143,5 +145,93 @@ mod tests {
     #[test]
     fn an_unchanged_set_leaves_no_record() {
         assert!(catalog_changes(&"github".into(), &Change::default()).is_empty());
+    }
+
+    fn metadata(draft: &Draft) -> String {
+        String::from_utf8(draft.payload(Raw::Metadata).bytes.to_vec()).unwrap()
+    }
+
+    fn state(status: ServerStatus) -> ServerState {
+        ServerState {
+            name: "github".into(),
+            transport: Transport::Stdio,
+            status,
+            reason: "it ended".into(),
+            tools: 3,
+            since: std::time::SystemTime::UNIX_EPOCH,
+            protocol_version: Some("2025-11-25".into()),
+            server_info: None,
+            settled: true,
+        }
+    }
+
+    #[test]
+    fn a_servers_state_is_one_record_and_its_reason_an_error_only_where_it_failed() {
+        for (status, expected, error) in [
+            (ServerStatus::Connected, Status::Success, ""),
+            (ServerStatus::Connecting, Status::Success, ""),
+            (ServerStatus::Disabled, Status::Success, ""),
+            (ServerStatus::Failed, Status::Error, "it ended"),
+        ] {
+            let entries = entries(&Event::Server(state(status)));
+            let [entry] = entries.as_slice() else { panic!("{entries:?}") };
+            let draft = &entry.draft;
+            assert_eq!((draft.kind, draft.status), (Type::ServerChange, expected), "{status:?}");
+            assert_eq!((draft.text(Text::Server), draft.text(Text::Error)), ("github", error));
+            let metadata: serde_json::Value = serde_json::from_str(&metadata(draft)).unwrap();
+            let told = json!({
+                "status": status.as_str(), "transport": "stdio", "tools": 3,
+                "protocol_version": "2025-11-25", "server_info": null,
+            });
+            assert_eq!(metadata, told);
+        }
+    }
+
+    /// What a server's second list changes of its first, in which each tool has that `more`.
+    fn relisted(tools: usize, before: &str, now: &str) -> Change {
+        let listed = |more: &str| {
+            let tool = |at| format!(r#"{{"name":"t{at}","inputSchema":{{}}{more}}}"#);
+            let parse = |json: String| DiscoveredTool::parse(serde_json::from_str(&json).unwrap());
+            (0..tools).map(|at| parse(tool(at)).unwrap()).collect::<Vec<_>>()
+        };
+        let servers = [(Arc::from("github"), ServerSettings::default())];
+        let settings = Settings { servers: servers.into(), ..Settings::default() };
+        let catalog = Catalog::new(settings);
+        catalog.replace_server("github", listed(before));
+        catalog.replace_server("github", listed(now))
+    }
+
+    #[test]
+    fn a_hint_that_is_another_is_a_warning_of_its_own() {
+        let read_only = r#","annotations":{"readOnlyHint":true}"#;
+        let entries = catalog_changes(&"github".into(), &relisted(1, "", read_only));
+        let [set, tool] = entries.as_slice() else { panic!("{entries:?}") };
+        assert_eq!(set.draft.status, Status::Success);
+        assert_eq!((tool.draft.status, tool.draft.text(Text::Tool)), (Status::Warning, "t0"));
+        assert!(tool.draft.text(Text::Error).contains("readOnlyHint"), "{tool:?}");
+        assert!(metadata(&tool.draft).contains("readOnlyHint"));
+        let words = r#","description":"new words""#;
+        assert_eq!(catalog_changes(&"github".into(), &relisted(1, "", words)).len(), 1);
+    }
+
+    #[test]
+    fn differences_that_have_no_room_are_counted_and_names_follow_them() {
+        let words = format!(r#","description":"{}""#, "w".repeat(400));
+        let entries = catalog_changes(&"github".into(), &relisted(2000, "", &words));
+        let text = metadata(&entries[0].draft);
+        assert!(text.len() <= MAX_METADATA_BYTES, "{}", text.len());
+        let kept = text.matches(r#""members":"#).count();
+        assert!(kept > 0 && kept * 400 <= MAX_DIFFERENCES_BYTES, "{kept}");
+        assert!(text.contains(&format!(r#""differences_left_out":{}"#, 2000 - kept)), "{kept}");
+        assert!(text.contains(r#""changed":["t0","#));
+    }
+
+    #[test]
+    fn a_set_that_could_not_be_written_is_a_warning_with_its_cause() {
+        let change = Change { disk: Some("no space left".into()), ..Change::default() };
+        let entries = catalog_changes(&"github".into(), &change);
+        let [entry] = entries.as_slice() else { panic!("{entries:?}") };
+        let told = (entry.draft.status, entry.draft.text(Text::Error));
+        assert_eq!(told, (Status::Warning, "no space left"));
     }
 }

@@ -1,37 +1,16 @@
-//! The control plane: its runtime, the upstreams that are set going on it, and what happens to them
-//! as records.
+//! The control plane: the upstreams that are set going on it, and what happens to them as records.
 
-use std::io;
 use std::sync::Arc;
 
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 
-use super::{audit_events, audit_log, cores};
+use super::{audit_events, audit_log};
 use crate::activity::Activity;
-use crate::catalog::snapshot::Catalog;
+use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::secrets::Secrets;
 use crate::upstream::reaper::Reaper;
 use crate::upstream::supervisor::{Event, Supervisor};
-
-/// Threads for what blocks, beside one for each core, on which large answers are judged: logins and
-/// sets of tools on disk, compiling. Hundreds of servers at once would be hundreds of heaps, and no
-/// faster.
-const BLOCKING_THREADS: usize = 8;
-
-/// The control plane's runtime.
-///
-/// # Errors
-///
-/// When the system gives no thread or no event queue.
-pub(super) fn runtime() -> io::Result<Runtime> {
-    Builder::new_multi_thread()
-        .worker_threads(1)
-        .max_blocking_threads(BLOCKING_THREADS + cores())
-        .thread_name("control")
-        .enable_all()
-        .build()
-}
 
 /// Takes up the tools known from earlier, beside the upstreams (FR-A1).
 pub(super) fn restore(catalog: &Arc<Catalog>, activity: &Activity, control: &Runtime) {
@@ -61,4 +40,39 @@ pub(super) fn supervise(
     let secrets = Arc::new(Secrets::new(config.secrets()));
     let reaper = Reaper::new(config.reaper.clone());
     Supervisor::start(servers, reaper, catalog, secrets, noted, control.handle())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::config::{self, Flags};
+    use crate::server::runtime;
+    use crate::upstream::supervisor::Status;
+
+    #[test]
+    fn every_server_of_the_config_is_there_under_its_own_identity() {
+        let folder = tempfile::tempdir().unwrap();
+        let flags = Flags { data_dir: Some(folder.path().into()), ..Flags::default() };
+        let text = r#"{"mcpServers": {
+            "off": {"command": "x", "enabled": false},
+            "gone": {"command": "/nowhere/to/be/found"}
+        }}"#;
+        let (config, _) = config::parse(text, &|_| None, &flags).unwrap();
+        let (activity, writer) =
+            Activity::open(&config.activity_folder(), config.activity.clone()).unwrap();
+        let (control, catalog) =
+            (runtime::control().unwrap(), Arc::new(Catalog::new(config.catalog())));
+        let upstreams = supervise(&config, &catalog, &activity, &control);
+        control.block_on(upstreams.get("gone").unwrap().settled());
+        let states = upstreams.states();
+        let told: Vec<_> = states.iter().map(|state| (&*state.name, state.status)).collect();
+        assert_eq!(told, [("gone", Status::Failed), ("off", Status::Disabled)]);
+        let ids = ["gone", "off", "neither"].map(|name| upstreams.id(name));
+        assert!(ids[0].is_some() && ids[1].is_some() && ids[0] != ids[1] && ids[2].is_none());
+        assert_eq!(ids[0], upstreams.get("gone").map(|upstream| upstream.id()));
+        control.block_on(upstreams.shutdown(Instant::now() + Duration::from_secs(5)));
+        writer.close().unwrap();
+    }
 }

@@ -22,11 +22,9 @@ use http::request::Parts;
 use http::{Response, StatusCode};
 use http_body::Body as _;
 use jiff::Timestamp;
-use tokio::io::{AsyncReadExt, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::watch;
 
-use super::HEADER_TIMEOUT;
 use super::tracked_socket::TrackedSocket;
 use crate::downstream::body::Body;
 use crate::downstream::http::{BODY_TIMEOUT, MAX_BODY_BYTES, NoBody, PATHS, UNNAMED_TYPE, no_body};
@@ -37,6 +35,8 @@ use crate::io::http1::post::{PostHead, Start};
 use crate::io::write_timeout::WriteTimeout;
 use crate::wire::splice::Splice;
 
+/// A client has this long to send a request's head.
+pub(super) const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a connection may be idle between requests.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 /// Bytes of a head; a longer one is hyper's to refuse.
@@ -79,8 +79,8 @@ enum Came {
 }
 
 /// A connection of a client who posts messages.
-pub(super) struct FastPath<'a> {
-    socket: &'a mut WriteTimeout<TrackedSocket<TcpStream>>,
+pub(super) struct FastPath<'a, S> {
+    socket: &'a mut WriteTimeout<TrackedSocket<S>>,
     /// Read and not taken yet.
     input: BytesMut,
     /// Heads are written here; its memory is used again once they have gone.
@@ -117,9 +117,9 @@ impl Draining {
     }
 }
 
-impl<'a> FastPath<'a> {
+impl<'a, S: AsyncRead + AsyncWrite + Unpin> FastPath<'a, S> {
     pub(super) fn new(
-        socket: &'a mut WriteTimeout<TrackedSocket<TcpStream>>,
+        socket: &'a mut WriteTimeout<TrackedSocket<S>>,
         drain: watch::Receiver<bool>,
     ) -> Self {
         Self {
@@ -132,18 +132,19 @@ impl<'a> FastPath<'a> {
         }
     }
 
-    /// Serves until the connection ends or a request is not for us. `admit` looks at a head when
-    /// it is not the same as the one before; what it does not admit, hyper's service refuses.
-    /// `answer` makes the reply of a request, and is told whether its head is the same as the one
-    /// before; it is dropped when the client goes away.
-    pub(super) async fn serve(
+    /// Serves until the connection ends or a request is not for us. `admit` reads a head that is not
+    /// the same as the one before, or whose admission no longer `holds`; what it does not admit,
+    /// hyper's service refuses. `answer` makes the reply of a request; its second argument is true if
+    /// the head is the one before, admitted as that was. It is dropped when the client goes away.
+    pub(super) async fn serve<A>(
         mut self,
-        admit: impl Fn(&Parts) -> bool,
+        admit: impl Fn(&Parts) -> Option<A>,
+        holds: impl Fn(&A) -> bool,
         answer: impl AsyncFn(&Parts, bool, Bytes) -> Response<Body>,
     ) -> io::Result<End> {
-        let mut last: Option<Box<PostHead>> = None;
+        let mut last: Option<(Box<PostHead>, A)> = None;
         loop {
-            let Some((post, repeated)) = self.head(&mut last, &admit).await? else {
+            let Some((post, repeated)) = self.head(&mut last, &admit, &holds).await? else {
                 let other = !self.input.is_empty();
                 return Ok(if other { End::Other(self.input.freeze()) } else { End::Closed });
             };
@@ -164,30 +165,36 @@ impl<'a> FastPath<'a> {
         }
     }
 
-    /// Waits for the next head, which becomes `last`, and says whether it was that already. `None` when the connection has ended, or when
-    /// the head is not for us and stays in `input`.
-    async fn head<'b>(
+    /// Waits for the next head, which becomes `last`; true if it was that already. `None` when the
+    /// connection has ended, or when the head is not for us and stays in `input`.
+    async fn head<'b, A>(
         &mut self,
-        last: &'b mut Option<Box<PostHead>>,
-        admit: impl Fn(&Parts) -> bool,
+        last: &'b mut Option<(Box<PostHead>, A)>,
+        admit: impl Fn(&Parts) -> Option<A>,
+        holds: impl Fn(&A) -> bool,
     ) -> io::Result<Option<(&'b PostHead, bool)>> {
         let mut deadline = None;
         loop {
             let idle = self.input.is_empty();
             if !idle {
-                if last.as_ref().is_some_and(|last| self.input.starts_with(&last.head)) {
-                    return Ok(last.as_deref().map(|post| (post, true)));
+                let is_last = |(post, admitted): &(Box<PostHead>, A)| {
+                    self.input.starts_with(&post.head) && holds(admitted)
+                };
+                if last.as_ref().is_some_and(is_last) {
+                    return Ok(last.as_ref().map(|(post, _)| (&**post, true)));
                 }
                 match Start::read(&self.input, &PATHS, MAX_HEAD_BYTES) {
-                    Start::Post(post) if post.length <= MAX_BODY_BYTES && admit(&post.parts) => {
-                        return Ok(Some((last.insert(post), false)));
+                    Start::Post(post) if post.length <= MAX_BODY_BYTES => {
+                        let Some(admitted) = admit(&post.parts) else { return Ok(None) };
+                        let (post, _) = last.insert((post, admitted));
+                        return Ok(Some((post, false)));
                     }
                     Start::Post(_) | Start::Other => return Ok(None),
                     Start::More => {}
                 }
             }
             if idle {
-                self.socket.get_ref().idle(clock::lately());
+                self.socket.get_ref().set_idle(clock::lately());
             }
             let limit = if idle { IDLE_TIMEOUT } else { HEADER_TIMEOUT };
             let now = || if idle { clock::lately() } else { clock::now() };
@@ -379,8 +386,8 @@ impl<'a> FastPath<'a> {
     }
 }
 
-fn poll_read(
-    socket: &mut WriteTimeout<TrackedSocket<TcpStream>>,
+fn poll_read<S: AsyncRead + Unpin>(
+    socket: &mut WriteTimeout<TrackedSocket<S>>,
     input: &mut BytesMut,
     most: usize,
     cx: &mut Context<'_>,
@@ -417,3 +424,6 @@ impl Date {
         &self.text
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -84,6 +84,33 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_is_made_for_its_owner_and_a_file_is_none() {
+        let home = tempfile::tempdir().unwrap();
+        let data = home.path().join("a/b");
+        open(&data).unwrap();
+        assert_eq!(fs::metadata(&data).unwrap().permissions().mode() & 0o777, 0o700);
+        let file = data.join("file");
+        fs::write(&file, "").unwrap();
+        assert!(open(&file).is_err());
+    }
+
+    #[test]
+    fn the_operators_own_folder_keeps_its_rights_and_links_are_not_followed() {
+        let home = tempfile::tempdir().unwrap();
+        let (data, theirs) = (home.path().join("data"), home.path().join("theirs"));
+        for folder in [&data, &theirs] {
+            fs::create_dir(folder).unwrap();
+            fs::set_permissions(folder, Permissions::from_mode(0o755)).unwrap();
+        }
+        std::os::unix::fs::symlink(&theirs, data.join("activity")).unwrap();
+        open(&data).unwrap();
+        for folder in [&data, &theirs] {
+            let mode = fs::metadata(folder).unwrap().permissions().mode() & 0o777;
+            assert_eq!(mode, 0o755, "{}", folder.display());
+        }
+    }
+
+    #[test]
     fn a_path_is_one_word_for_a_shell() {
         assert_eq!(quoted(Path::new("/a b/it's")), r"'/a b/it'\''s'");
     }

@@ -2,12 +2,11 @@
 
 use std::path::Path;
 
-use super::{App, StartError};
+use super::app::{App, StartError};
 use crate::activity::Activity;
 use crate::catalog;
 use crate::config::Config;
-use crate::downstream::host_check::HostCheck;
-use crate::telemetry::Lines;
+use crate::telemetry::LogLines;
 
 impl App {
     /// Opens a proxy without upstreams that answers questions about the log, from a copy in
@@ -16,11 +15,11 @@ impl App {
     /// # Errors
     ///
     /// [`StartError`].
-    pub fn read(mut config: Config, scratch: &Path, lines: Lines) -> Result<Self, StartError> {
+    pub fn read(mut config: Config, scratch: &Path, lines: LogLines) -> Result<Self, StartError> {
         config.servers.clear();
-        let host_check = HostCheck::new(&config.allowed_hosts, &config.allowed_origins)?;
+        let settings = config.settings()?;
         let log = Activity::read(&config.activity_folder(), scratch, config.activity.clone())?;
         let catalog = catalog::Settings { folder: None, ..config.catalog() };
-        Self::assemble(config, host_check, log, catalog, lines)
+        Self::assemble(&config, settings, log, catalog, lines)
     }
 }

@@ -1,7 +1,7 @@
-//! A client's socket that tells whether its connection is in use, so that an idle one can make room.
+//! A client's socket that keeps the [`IdleState`] of its connection, so that an idle one can make room.
 //!
-//! Bytes that come begin a request. That it is over, whoever answers says: the hot path when it
-//! waits for the next, hyper by way of [`Exchanges`], once the last byte of an answer is written.
+//! The first bytes of a request make it busy. It is idle again when the fast path waits for the next
+//! request, or, with hyper, when the last byte of the last open [`Exchange`] is flushed.
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};
@@ -14,7 +14,7 @@ use std::time::Instant;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::connection_limit::Presence;
+use super::idle_connections::IdleState;
 use crate::downstream::body::Body;
 use crate::io::clock;
 use crate::proxy::reply::Aborted;
@@ -24,18 +24,18 @@ use crate::wire::splice::Splice;
 #[derive(Debug)]
 pub(super) struct TrackedSocket<S> {
     stream: S,
-    presence: Arc<Presence>,
+    idle: Arc<IdleState>,
     exchanges: Exchanges,
 }
 
 impl<S> TrackedSocket<S> {
-    pub(super) fn new(stream: S, presence: Arc<Presence>) -> Self {
-        Self { stream, presence, exchanges: Exchanges::default() }
+    pub(super) fn new(stream: S, idle: Arc<IdleState>) -> Self {
+        Self { stream, idle, exchanges: Exchanges::default() }
     }
 
     /// Nothing of a request has come, and nothing of an answer is left.
-    pub(super) fn idle(&self, now: Instant) {
-        self.presence.idle(now);
+    pub(super) fn set_idle(&self, now: Instant) {
+        self.idle.set_idle(now);
     }
 
     /// What counts the answers under way.
@@ -52,7 +52,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for TrackedSocket<S> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
-        if buffer.filled().len() > before && !self.presence.busy() {
+        if buffer.filled().len() > before && !self.idle.set_busy() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         Poll::Ready(Ok(()))
@@ -83,7 +83,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TrackedSocket<S> {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
         if self.exchanges.are_over() {
-            self.presence.idle(clock::now());
+            self.idle.set_idle(clock::now());
         }
         Poll::Ready(Ok(()))
     }
@@ -159,5 +159,73 @@ impl HttpBody for TrackedBody {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+    use super::*;
+
+    fn run<T>(test: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(test)
+    }
+
+    fn pair() -> (TrackedSocket<DuplexStream>, Arc<IdleState>, DuplexStream) {
+        let (ours, theirs) = duplex(64);
+        let now = Instant::now();
+        let idle = Arc::new(IdleState::new(now, now));
+        (TrackedSocket::new(ours, Arc::clone(&idle)), idle, theirs)
+    }
+
+    #[test]
+    fn a_connection_is_busy_from_the_first_byte_until_the_answer_has_left() {
+        run(async {
+            let (mut socket, idle, mut client) = pair();
+            client.write_all(b"r").await.unwrap();
+            socket.read_u8().await.unwrap();
+            assert_eq!(idle.idle_since(), None);
+            let body = TrackedBody::new(Body::Empty, socket.exchanges().begin());
+            socket.write_all(b"answer").await.unwrap();
+            socket.flush().await.unwrap();
+            assert_eq!(idle.idle_since(), None, "its body is not taken whole");
+            drop(body);
+            assert_eq!(idle.idle_since(), None, "its end has not left");
+            socket.flush().await.unwrap();
+            assert!(idle.idle_since().is_some());
+        });
+    }
+
+    #[test]
+    fn of_several_answers_the_last_one_counts() {
+        run(async {
+            let (mut socket, idle, _client) = pair();
+            assert!(idle.set_busy());
+            let exchanges = socket.exchanges();
+            let (first, second) = (exchanges.begin(), exchanges.begin());
+            drop(first);
+            socket.flush().await.unwrap();
+            assert_eq!(idle.idle_since(), None);
+            drop(second);
+            socket.flush().await.unwrap();
+            assert!(idle.idle_since().is_some());
+            assert!(idle.set_busy());
+            socket.flush().await.unwrap();
+            assert_eq!(idle.idle_since(), None, "no answer has ended since");
+        });
+    }
+
+    #[test]
+    fn nothing_is_read_on_a_retired_connection_but_its_end() {
+        run(async {
+            let (mut socket, idle, mut client) = pair();
+            assert!(idle.retire(idle.idle_since().unwrap()));
+            client.write_all(b"l").await.unwrap();
+            let error = socket.read_u8().await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
+            drop(client);
+            assert_eq!(socket.read(&mut [0]).await.unwrap(), 0);
+        });
     }
 }

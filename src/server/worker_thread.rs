@@ -1,8 +1,7 @@
 //! A worker: a thread with a runtime of its own, and the connections that it serves.
 //!
-//! Owns its life: it serves what it is handed, lets calls finish when the server ends, and cuts off
-//! those that do not. Which worker a connection goes to is [`super::accept`]'s business, what a
-//! request leads to the floors' below.
+//! It serves the connections it is given, lets calls finish when the server ends, and cuts off those
+//! that do not. `accept` chooses the worker of a connection.
 
 use std::io;
 use std::net::TcpStream as StdStream;
@@ -14,12 +13,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
-use tokio::runtime::{Builder, LocalOptions};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use super::app_state::AppState;
+use super::connection;
 use super::connection_limit::ConnectionSlot;
-use super::{CUT_GRACE, DRAIN_TIMEOUT, Hurry, Shared, connection};
+use super::runtime::local_runtime;
+use super::shutdown::{CUT_GRACE, DRAIN_TIMEOUT, Hurry};
 use crate::proxy::Worker;
 
 /// Sockets on their way to one worker.
@@ -27,7 +28,7 @@ const SOCKET_QUEUE: usize = 256;
 /// How often a worker closes connections to upstreams that were idle for too long.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A worker thread: where its sockets go in, and how busy it is.
+/// A worker thread: the queue of its sockets, and the number of its connections.
 #[derive(Debug)]
 pub(super) struct WorkerThread {
     pub(super) sockets: mpsc::Sender<Arrived>,
@@ -39,11 +40,11 @@ pub(super) struct WorkerThread {
 #[derive(Debug)]
 pub(super) struct Arrived {
     pub(super) socket: StdStream,
-    pub(super) place: ConnectionSlot,
+    pub(super) slot: ConnectionSlot,
 }
 
 impl WorkerThread {
-    pub(super) fn start(shared: Arc<Shared>, number: usize, ends: Ends) -> io::Result<Self> {
+    pub(super) fn start(shared: Arc<AppState>, number: usize, ends: Ends) -> io::Result<Self> {
         let (sockets, queue) = mpsc::channel(SOCKET_QUEUE);
         let connections = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&connections);
@@ -60,9 +61,15 @@ impl WorkerThread {
             })?;
         Ok(Self { sockets, connections, thread })
     }
-}
 
-impl WorkerThread {
+    /// One with so many connections whose queue is the test's own.
+    #[cfg(test)]
+    pub(super) fn without_a_thread(connections: usize) -> (Self, mpsc::Receiver<Arrived>) {
+        let (sockets, queue) = mpsc::channel(SOCKET_QUEUE);
+        let connections = Arc::new(AtomicUsize::new(connections));
+        (Self { sockets, connections, thread: std::thread::spawn(|| {}) }, queue)
+    }
+
     /// Waits for the worker to end, until the deadline. It keeps to [`DRAIN_TIMEOUT`] by itself.
     pub(super) fn finish(self, deadline: Instant) {
         drop(self.sockets);
@@ -77,16 +84,7 @@ impl WorkerThread {
     }
 }
 
-/// A runtime for one thread, whose tasks need not be `Send`.
-///
-/// # Errors
-///
-/// When the system gives no event queue.
-pub fn local_runtime() -> io::Result<tokio::runtime::LocalRuntime> {
-    Builder::new_current_thread().enable_all().build_local(LocalOptions::default())
-}
-
-/// What tells a worker to end: to let calls finish, and not to wait for them.
+/// The two stages of a worker's end: calls may finish; they are not waited for.
 pub(super) struct Ends {
     pub(super) drain: watch::Receiver<bool>,
     pub(super) hurry: Hurry,
@@ -94,7 +92,7 @@ pub(super) struct Ends {
 
 /// One worker's life: serve connections until told to drain, then let them finish.
 async fn work(
-    shared: Arc<Shared>,
+    shared: Arc<AppState>,
     mut queue: mpsc::Receiver<Arrived>,
     counted: Arc<AtomicUsize>,
     Ends { drain, hurry }: Ends,
@@ -115,7 +113,7 @@ async fn work(
             _ = connections.join_next(), if !connections.is_empty() => continue,
             _ = draining.wait_for(|draining| *draining) => None,
         };
-        let Some(Arrived { socket, place }) = arrived else { break };
+        let Some(Arrived { socket, slot }) = arrived else { break };
         let socket = match TcpStream::from_std(socket) {
             Ok(socket) => socket,
             Err(error) => {
@@ -127,15 +125,15 @@ async fn work(
         let (shared, worker, counted) =
             (Arc::clone(&shared), Rc::clone(&worker), Arc::clone(&counted));
         let drain = drain.clone();
-        let (places, number) = place.name();
+        let (slots, number) = slot.name();
         let ending = worker.ending.clone();
         let task = connections.spawn_local(ending.attend(async move {
             let _open = Open(counted);
-            if let Err(error) = connection(shared, worker, socket, &place, drain).await {
+            if let Err(error) = connection::serve(shared, worker, socket, &slot, drain).await {
                 tracing::debug!(%error, "a connection ended badly");
             }
         }));
-        ConnectionSlot::served_by(&places, number, task);
+        ConnectionSlot::served_by(&slots, number, task);
     }
     let finished = {
         let mut rest = pin!(async {

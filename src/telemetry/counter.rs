@@ -1,4 +1,4 @@
-//! A number that one thread counts up and others read.
+//! A counter that one thread increments and others read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

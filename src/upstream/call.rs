@@ -18,21 +18,22 @@ use super::error::{CallError, Cause, Sent};
 use super::handle::Upstream;
 use super::http::{self, Limits, Pool};
 use super::notification_router;
-use super::outgoing::{CallExtras, OutgoingRequest};
+use super::outgoing::CallExtras;
 use super::request::{Fields, Params};
 use super::request_ids;
 use super::stdio;
-use crate::intent::Permit;
+use crate::catalog::offered::List;
 use crate::io::deadline::Allowance;
 use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::revisions::Era;
+use crate::policy::{Access, Permit};
 
 /// Longest wait for the head of an answer that is heard: beyond every other limit.
 const HEAD_LIMIT: Duration = Duration::from_secs(24 * 3600);
 impl Upstream {
-    /// Sends a call. `arguments` is a JSON object as the agent wrote it, and goes out byte for
-    /// byte, but for raw line ends between tokens, which a line-framed transport cannot carry. What
-    /// stands `beside` them goes with it.
+    /// Sends what was permitted. `body` is a JSON object: of a tool's call the arguments as the agent wrote them,
+    /// which go out byte for byte, but for raw line ends between tokens, which a line-framed transport cannot
+    /// carry; of any other request the whole params without `_meta`. What stands `beside` it goes with it.
     ///
     /// `call_timeout` counts from when the call `began` until the first byte of the answer, with
     /// all that comes before it: a place under `max_concurrent`, a server that is connecting or
@@ -47,34 +48,47 @@ impl Upstream {
         self: &Arc<Self>,
         pool: &Rc<Pool>,
         permit: &Permit,
-        arguments: Bytes,
+        body: Bytes,
         beside: CallExtras,
         began: Instant,
     ) -> Result<Answer, CallError> {
-        let tool = &permit.tool().name.tool;
         let CallExtras { meta, members, client_capabilities } = beside;
-        let parameter_headers = permit.tool().parameter_headers.clone();
-        let fields = Fields::Call { arguments, members, parameter_headers };
-        let params = Params { method: "tools/call", name: Some(tool.clone()), meta, fields };
-        self.request(pool, params, client_capabilities, tool.clone(), began).await
+        let access = permit.access();
+        let method = access.method();
+        let (what, name, fields) = match access {
+            Access::Tool(call) => {
+                let name = &call.tool().name.tool;
+                let parameter_headers = call.tool().parameter_headers.clone();
+                let fields = Fields::Call { arguments: body, members, parameter_headers };
+                (name.clone(), Some(name.clone()), fields)
+            }
+            Access::Resource { uri, .. } => {
+                (method.into(), Some(Arc::from(&**uri)), Fields::Object(body))
+            }
+            Access::Prompt { name, .. } => {
+                (method.into(), Some(Arc::from(&**name)), Fields::Object(body))
+            }
+            Access::Completion { .. } => (method.into(), None, Fields::Object(body)),
+        };
+        let params = Params { method, name, meta, fields };
+        self.request(pool, params, client_capabilities, what, began).await
     }
 
-    /// Sends any other request; its answer comes verbatim, like that of a call. The waits are
-    /// those of [`Self::call`], and its errors name the method in the place of the tool.
+    /// Asks for a page of one of its lists, on nobody's behalf: `params` is a JSON object. The waits are those of
+    /// [`Self::call`], and its errors name the method in the place of the tool.
     ///
     /// # Errors
     /// As [`Self::call`].
-    pub async fn ask(
+    pub async fn list(
         self: &Arc<Self>,
         pool: &Rc<Pool>,
-        ask: OutgoingRequest<'_>,
+        list: List,
+        params: Bytes,
         began: Instant,
     ) -> Result<Answer, CallError> {
-        let OutgoingRequest { method, name, params, meta, client_capabilities } = ask;
-        debug_assert_ne!(method, "tools/call", "a tool is called with a permit");
-        let name = name.map(Arc::from);
-        let params = Params { method, name, meta, fields: Fields::Object(params) };
-        self.request(pool, params, client_capabilities, method.into(), began).await
+        let method = list.method();
+        let params = Params { method, name: None, meta: None, fields: Fields::Object(params) };
+        self.request(pool, params, ClientCapabilities::default(), method.into(), began).await
     }
 
     async fn request(

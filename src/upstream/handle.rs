@@ -23,6 +23,7 @@ use super::status::{ServerState, Transport};
 use super::subscriptions::Subscriptions;
 use crate::mcp::capabilities::ServerCapabilities;
 use crate::mcp::revisions::Era;
+use crate::tool::server_id::ServerId;
 
 /// Longest wait of a client's answer for its way to the server that asked.
 pub const RESPOND_WAIT: Duration = Duration::from_secs(5);
@@ -34,7 +35,7 @@ const UNTELLABLE: &[u8] = br#"{"code":-32603,"message":"the server's error holds
 pub struct Upstream {
     pub(super) name: Arc<str>,
     pub(super) peer: Arc<Peer>,
-    pub(super) number: usize,
+    pub(super) id: ServerId,
     pub(super) transport: Transport,
     pub(super) call_timeout: Duration,
     /// Permits, and how many there are in all.
@@ -67,10 +68,10 @@ impl Upstream {
         self.call_timeout
     }
 
-    /// Its place in the config, from 0.
+    /// Its identity, which is that of its name.
     #[must_use]
-    pub fn number(&self) -> usize {
-        self.number
+    pub fn id(&self) -> ServerId {
+        self.id
     }
 
     /// How it is now.

@@ -1,4 +1,4 @@
-//! What goes out to a server beside a tool and its arguments, and requests that call no tool. Pure values.
+//! What goes out to a server beside what is asked of it. Pure values.
 //!
 //! How a request travels is the business of [`super::call`].
 
@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::mcp::capabilities::ClientCapabilities;
 
-/// What a call carries beside its tool and arguments.
+/// What a request carries beside what is asked.
 #[derive(Clone, Debug, Default)]
 pub struct CallExtras {
     /// The client's `_meta`, as it wrote it. A `progressToken` in it is replaced by the id under
@@ -14,25 +14,9 @@ pub struct CallExtras {
     /// keys of a modern client's own hop are replaced by ours, but for its capabilities and log
     /// level, which a modern server gets as the client said them.
     pub meta: Option<Bytes>,
-    /// Further members of `params`, as raw JSON `"key":value` joined by commas, or nothing:
+    /// Further members of a tool's `params`, as raw JSON `"key":value` joined by commas, or nothing:
     /// `inputResponses`, `requestState`.
     pub members: Bytes,
-    /// What its client can be asked.
-    pub client_capabilities: ClientCapabilities,
-}
-
-/// A request that is no call of a tool.
-#[derive(Clone, Debug)]
-pub struct OutgoingRequest<'a> {
-    /// The method, as the server knows it. `tools/call` needs a permit and has
-    /// [`Upstream::call`](super::Upstream::call).
-    pub method: &'static str,
-    /// What the header `Mcp-Name` repeats of `params`: a prompt's name, a resource's URI.
-    pub name: Option<&'a str>,
-    /// The raw `params` object, without `_meta`.
-    pub params: Bytes,
-    /// As in [`CallExtras::meta`].
-    pub meta: Option<Bytes>,
     /// What its client can be asked.
     pub client_capabilities: ClientCapabilities,
 }

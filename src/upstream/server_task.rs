@@ -31,7 +31,7 @@ use super::request::cancelled;
 use super::resubscribe;
 use super::state::{Discovered, Forbidden, UpstreamState};
 use super::status::Event;
-use crate::catalog::snapshot::{Catalog, Change};
+use crate::catalog::{Catalog, Change};
 use crate::mcp::revisions::Era;
 
 /// Cancellations over HTTP that are being sent at a time; more are lost.

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::catalog::snapshot::Change;
+use crate::catalog::Change;
 use crate::mcp::capabilities::ServerCapabilities;
 use crate::mcp::revisions::Era;
 

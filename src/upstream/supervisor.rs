@@ -26,8 +26,9 @@ use super::server_task::ServerTask;
 use super::state::{StateCell, UpstreamState};
 pub use super::status::{Event, ServerState, Status, Transport};
 use super::subscriptions::Subscriptions;
-use crate::catalog::snapshot::Catalog;
+use crate::catalog::Catalog;
 use crate::secrets::Secrets;
+use crate::tool::server_id::{ServerId, ServerIds};
 
 /// A call that has longer has no limit, and none that could be added to a clock.
 const MAX_CALL_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -41,6 +42,7 @@ pub struct Supervisor {
     order: Vec<Arc<Upstream>>,
     reaper: Arc<Reaper>,
     stop: watch::Sender<Option<tokio::time::Instant>>,
+    ids: ServerIds,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -71,10 +73,13 @@ impl Supervisor {
             order: Vec::new(),
             reaper: Arc::clone(&reaper),
             stop,
+            ids: ServerIds::default(),
             tasks: Mutex::default(),
         };
         let mut tasks = Vec::new();
-        for (number, (name, config)) in configs.into_iter().enumerate() {
+        let mut ids = ServerIds::default();
+        for (name, config) in configs {
+            let id = ids.assign(&name);
             let (control, controls) = mpsc::channel(CONTROL_MESSAGES);
             let target = config.target(&|name| std::env::var(name).ok());
             let transport = match &target {
@@ -85,7 +90,7 @@ impl Supervisor {
             let upstream = Arc::new(Upstream {
                 peer: Arc::new(Peer::new(name.clone(), secrets.clone())),
                 name: name.clone(),
-                number,
+                id,
                 transport,
                 call_timeout: config.call_timeout.min(MAX_CALL_TIMEOUT),
                 slots: config
@@ -106,7 +111,7 @@ impl Supervisor {
                 login: oauth::LoginTokens::of(&upstream.peer, &config, &target, &tls),
                 upstream,
                 config,
-                key: number as u64,
+                key: id.index() as u64,
                 catalog: catalog.clone(),
                 events: events.clone(),
                 tls: tls.clone(),
@@ -129,6 +134,7 @@ impl Supervisor {
                 }
             }));
         }
+        supervisor.ids = ids;
         supervisor.tasks = Mutex::new(tasks);
         supervisor
     }
@@ -137,6 +143,12 @@ impl Supervisor {
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<Upstream>> {
         self.servers.get(name)
+    }
+
+    /// The identity of the server of that name.
+    #[must_use]
+    pub fn id(&self, name: &str) -> Option<ServerId> {
+        self.ids.get(name)
     }
 
     /// Every server, in the order of the config.

@@ -27,21 +27,30 @@ use tokio::runtime::Handle;
 
 use super::Config;
 use super::http::Pool;
-use super::outgoing::{CallExtras, OutgoingRequest};
+use super::outgoing::CallExtras;
 use super::reaper::Reaper;
 use super::supervisor::{
     Answer, AnswerPart, CallError, Event, ServerState, Status, Supervisor, Upstream,
 };
+use crate::catalog::Catalog;
 use crate::catalog::settings::Settings;
-use crate::catalog::snapshot::Catalog;
-use crate::intent::{self, Operation, Permit, Stated};
+use crate::intent::{self, Operation, Stated};
 use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::revisions::Era;
+use crate::policy::{Access, Admission, Permit, Principal, ResourceRequest, ToolAccess, admit};
 use crate::secrets::Secrets;
 use crate::tool::ToolName;
 
 /// Longest time that anything in these tests may take.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Leave for `access`, as a proxy gives it that has nothing against it.
+fn permitted(access: Access) -> Permit {
+    match admit(&Principal::Anonymous, access, &intent::Settings::default()) {
+        Admission::Permit(permit) => permit,
+        refused @ (Admission::Pending(_) | Admission::Denial(_)) => panic!("{refused:?}"),
+    }
+}
 
 /// A proxy's lower half: catalog, supervisor, one worker's pool.
 struct Bench {
@@ -100,13 +109,14 @@ impl Bench {
         let name = ToolName::parse(name).unwrap();
         let tool = self.catalog.load().tool(&name).expect("a discovered tool").clone();
         let stated = Stated::parse(&[("intent".into(), r#"{"operation_type":"destructive"}"#)]);
-        intent::authorize(Operation::Destructive, &stated, tool, &intent::Settings::default())
-            .unwrap()
+        let settings = intent::Settings::default();
+        let intent = stated.check(Operation::Destructive, &settings).unwrap();
+        permitted(Access::Tool(ToolAccess::declared(tool, &intent)))
     }
 
     async fn begin(&self, name: &str, arguments: &str) -> Result<Answer, CallError> {
         let permit = self.permit(name);
-        let upstream = self.upstream(&permit.tool().name.server);
+        let upstream = self.upstream(permit.access().server());
         let arguments = Bytes::copy_from_slice(arguments.as_bytes());
         let call =
             upstream.call(&self.pool, &permit, arguments, CallExtras::default(), Instant::now());
@@ -116,7 +126,7 @@ impl Bench {
     /// A call with what its client sent beside the arguments.
     async fn begin_with(&self, name: &str, beside: CallExtras) -> Result<Answer, CallError> {
         let permit = self.permit(name);
-        let upstream = self.upstream(&permit.tool().name.server);
+        let upstream = self.upstream(permit.access().server());
         let arguments = Bytes::from_static(b"{}");
         within(upstream.call(&self.pool, &permit, arguments, beside, Instant::now())).await
     }

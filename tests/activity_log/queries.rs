@@ -79,6 +79,9 @@ fn filters() -> Vec<Filter> {
         Filter { sessions: names(&["session-7"]), ..none() },
         Filter { sessions: names(&["session-7"]), servers: names(&["files"]), ..none() },
         Filter { requests: names(&["request-5", "request-3299", "request-1500"]), ..none() },
+        Filter { principals: names(&["anonymous"]), ..none() },
+        Filter { principals: names(&["token:ci", "admin"]), servers: names(&["time"]), ..none() },
+        Filter { principals: names(&["token:other"]), ..none() },
         Filter { since: at(1000), until: at(1200), ..none() },
         Filter { since: at(3250), ..none() },
         Filter { until: at(20), kinds: vec![Type::ToolCall], ..none() },
@@ -100,6 +103,7 @@ fn matches(filter: &Filter, record: &Record) -> bool {
         && named(&filter.tools, &head.tool)
         && named(&filter.sessions, &head.session_id)
         && named(&filter.requests, &head.request_id)
+        && named(&filter.principals, &head.principal)
         && filter.since.is_none_or(|it| it <= head.started)
         && filter.until.is_none_or(|it| head.started <= it)
 }

@@ -45,6 +45,7 @@ pub(crate) fn call(n: u64) -> Entry {
     draft.duration_us = 1000 + n;
     draft.set(Text::SessionId, &format!("session-{}", n / 100));
     draft.set(Text::RequestId, &format!("request-{n}"));
+    draft.set(Text::Principal, ["anonymous", "", "admin", "token:ci"][(n % 11 % 4) as usize]);
     draft.operation = [None, Some(Operation::Read), Some(Operation::Write)][(n % 3) as usize];
     draft.keep(Raw::Intent, br#"{"operation_type":"read"}"#, 8192);
     draft.variant = "call_tool_read";

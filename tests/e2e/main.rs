@@ -11,6 +11,7 @@ mod bridge;
 mod cli;
 mod config;
 mod direct;
+mod doors;
 mod harness;
 mod intent;
 mod login;

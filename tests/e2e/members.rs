@@ -247,7 +247,8 @@ fn what_other_methods_do_not_have_stays_behind_and_the_record_holds_what_was_sen
                 )),
                 "{got}"
             );
-            let record = &client.records(&proxy, "type=internal_tool_call")[0];
+            let types = "type=resource_read,prompt_get,completion,internal_tool_call";
+            let record = &client.records(&proxy, types)[0];
             assert_eq!(record["tool_name"], method);
             assert_eq!(record["arguments"], parsed(sent.replace('S', server).as_bytes()));
         }

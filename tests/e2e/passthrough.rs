@@ -201,22 +201,23 @@ fn act_1_what_goes_on_is_on_record() {
     client.ask_raw("resources/read", r#"{"uri":"mcpproxy://http/missing:x"}"#);
     client.ask_raw("prompts/get", r#"{"name":"nobody__x"}"#);
     client.ask_raw("prompts/list", "{}");
-    let records = client.records(proxy(), "type=internal_tool_call");
+    let records = client.records(proxy(), "");
     let told: Vec<_> = records
         .iter()
-        .map(|r| ["tool_name", "server_name", "status"].map(|key| r[key].as_str().unwrap()))
+        .map(|r| ["type", "tool_name", "server_name", "status"].map(|key| r[key].as_str().unwrap()))
         .collect();
     assert_eq!(
         told,
         [
-            ["prompts/get", "", "rejected"],
-            ["resources/read", "http", "error"],
-            ["resources/read", "http", "success"],
+            ["prompt_get", "prompts/get", "", "rejected"],
+            ["resource_read", "resources/read", "http", "error"],
+            ["resource_read", "resources/read", "http", "success"],
         ]
     );
     assert_eq!(records[2]["arguments"]["uri"], "test://shared", "what was sent");
     assert!(records[2]["response"].as_str().unwrap().contains("contents"), "{}", records[2]);
     assert!(client.records(proxy(), "type=tool_call").is_empty());
+    assert_eq!(client.records(proxy(), "type=resource_read,prompt_get").len(), 3);
 }
 
 /// Reads a session's stream of events until one holds `text`; all that was read.

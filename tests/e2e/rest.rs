@@ -210,6 +210,7 @@ fn fr_038_to_039_the_log_is_listed_filtered_and_paged() {
         "hash",
         "type",
         "source",
+        "principal",
         "server_name",
         "tool_name",
         "arguments",

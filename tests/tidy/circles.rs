@@ -14,20 +14,7 @@ use super::walk;
 const CIRCLES: &[(&[&str], &str)] = &[];
 
 /// Rooms that are not untied yet.
-const KNOTTED: &[&str] = &[
-    "activity",
-    "catalog",
-    "config",
-    "downstream",
-    "intent",
-    "json",
-    "output",
-    "proxy",
-    "schema",
-    "server",
-    "telemetry",
-    "tool",
-];
+const KNOTTED: &[&str] = &["activity", "downstream", "intent", "proxy"];
 
 /// Re-exports are followed this far.
 const MAX_HOPS: usize = 8;

@@ -1,14 +1,20 @@
-//! What a call hands over when it is done: a few numbers, and one buffer with all that was copied.
+//! The draft of a record, as a call fills it in: a few numbers, and one buffer with all texts and
+//! payloads. Pure.
 //!
-//! Made on the call's thread, read and freed on the writer's: it shares nothing, no name either,
-//! since a count that many threads change costs more than the name's bytes, and it is one
-//! allocation to free far from where it was made.
+//! A draft is made on the call's thread, and read and freed on the writer's. So it shares nothing, not
+//! even names (a reference count that many threads change costs more than copying a name), and has one
+//! allocation, since freeing memory of another thread is expensive.
 
-use super::{MAX_ERROR_BYTES, MAX_METADATA_BYTES, MAX_NAME_BYTES, Operation, Source, Status, Type};
-use crate::activity::bytes::PayloadRef;
+use super::{Operation, PayloadRef, Source, Status, Type};
 
-/// Room that is made before there is anything: for all of most calls, as they are recorded unless
-/// the configuration says otherwise.
+/// Longest error message that is kept, in bytes.
+pub const MAX_ERROR_BYTES: usize = 2048;
+/// Longest name (server, tool, session, request, client, principal) that is kept, in bytes.
+pub const MAX_NAME_BYTES: usize = 256;
+/// Longest stated intent, or other metadata, that is kept, in bytes.
+pub const MAX_METADATA_BYTES: usize = 8192;
+
+/// The buffer's first capacity: with the default settings enough for most calls.
 const TEXT_BYTES: usize = 2048;
 
 /// The texts of a draft. Those that were not set are empty.
@@ -26,23 +32,29 @@ pub enum Text {
     RequestId,
     /// The client's name.
     ClientName,
+    /// The id of the principal on whose behalf it is (`Principal::id`); not set for what the proxy does
+    /// by itself.
+    Principal,
 }
 
 impl Text {
-    const COUNT: usize = 6;
+    const COUNT: usize = 7;
 
-    /// Bytes that are kept of it.
+    /// The most bytes that are kept of it.
     #[must_use]
     pub const fn limit(self) -> usize {
         match self {
             Self::Error => MAX_ERROR_BYTES,
-            Self::Server | Self::Tool | Self::SessionId | Self::RequestId | Self::ClientName => {
-                MAX_NAME_BYTES
-            }
+            Self::Server
+            | Self::Tool
+            | Self::SessionId
+            | Self::RequestId
+            | Self::ClientName
+            | Self::Principal => MAX_NAME_BYTES,
         }
     }
 
-    /// As much of a text as is kept, cut between characters.
+    /// The head of a text that is kept, cut between characters.
     #[must_use]
     pub fn cut(self, text: &str) -> &str {
         text.get(..text.floor_char_boundary(self.limit())).unwrap_or(text)
@@ -65,7 +77,7 @@ pub enum Raw {
 impl Raw {
     const COUNT: usize = 4;
 
-    /// Bytes that are kept of it, whatever the configuration allows.
+    /// The most bytes that are kept of it, whatever the configuration allows.
     const fn most(self) -> usize {
         match self {
             Self::Arguments | Self::Response => usize::MAX,
@@ -74,13 +86,13 @@ impl Raw {
     }
 }
 
-/// What a call hands over when it is done. Redaction, encoding, ids and hashes are the writer's
-/// work, off the call's path.
+/// What is known of a call so far. Redaction, encoding, ids and hashes are the writer's work, off the
+/// call's path.
 #[derive(Clone, Debug)]
 pub struct Draft {
     /// What it is about.
     pub kind: Type,
-    /// The door it came in by.
+    /// The face it came in by.
     pub source: Source,
     /// How it ended.
     pub status: Status,
@@ -90,11 +102,11 @@ pub struct Draft {
     pub started: u64,
     /// How long it took, in microseconds.
     pub duration_us: u64,
-    /// What of that was ours, in microseconds.
+    /// The proxy's own share of that, in microseconds.
     pub overhead_us: u64,
     /// The call tool that was used, or empty.
     pub variant: &'static str,
-    /// All texts and payloads, in the order in which they came; what was replaced is still there.
+    /// All texts and payloads in the order in which they were set; those that were replaced stay.
     bytes: Vec<u8>,
     texts: [Span; Text::COUNT],
     payloads: [(Span, u64); Raw::COUNT],
@@ -108,7 +120,7 @@ struct Span {
 }
 
 impl Draft {
-    /// A draft with everything empty but what it is about. Allocates nothing.
+    /// A draft with all texts and payloads empty. Allocates nothing.
     #[must_use]
     pub fn new(kind: Type, source: Source, status: Status) -> Self {
         Self {
@@ -126,7 +138,7 @@ impl Draft {
         }
     }
 
-    /// Copies a text, in the place of what was there. Cut at [`Text::limit`].
+    /// Sets a text, cut at [`Text::limit`].
     pub fn set(&mut self, which: Text, text: &str) {
         let span = self.copy(which.cut(text).as_bytes(), TEXT_BYTES);
         if let Some(place) = self.texts.get_mut(which as usize) {
@@ -134,15 +146,15 @@ impl Draft {
         }
     }
 
-    /// A text, as far as it was kept.
+    /// The kept part of a text.
     #[must_use]
     pub fn text(&self, which: Text) -> &str {
         let span = self.texts.get(which as usize).copied().unwrap_or_default();
         std::str::from_utf8(self.slice(span)).unwrap_or_default()
     }
 
-    /// Copies the first `limit` bytes of a payload, in the place of what was there; of intents and
-    /// metadata [`MAX_METADATA_BYTES`] at most.
+    /// Sets a payload and keeps its first `limit` bytes; of intents and metadata at most
+    /// [`MAX_METADATA_BYTES`].
     pub fn keep(&mut self, which: Raw, payload: &[u8], limit: usize) {
         if let Some(place) = self.payloads.get_mut(which as usize) {
             *place = Default::default();
@@ -150,18 +162,18 @@ impl Draft {
         self.append(which, payload, limit);
     }
 
-    /// Goes on with a payload that comes in pieces. `limit` counts for the whole.
+    /// Appends a piece to a payload. `limit` is for the whole.
     pub fn append(&mut self, which: Raw, piece: &[u8], limit: usize) {
         let (mut span, total) = self.payloads.get(which as usize).copied().unwrap_or_default();
         let room = limit.min(which.most()).saturating_sub(span.len());
         let head = piece.get(..room).unwrap_or(piece);
         if !head.is_empty() {
             if span.end != self.bytes.len() {
-                // Something else came in between, which calls do not do: it goes on behind that.
+                // Something else was set in between, which calls do not do: the payload moves behind it.
                 let before = self.slice(span).to_vec();
                 span = self.copy(&before, 0);
             }
-            // Many small pieces are not to be moved for each of them.
+            // Room for as much again, so that many small pieces do not move the buffer each time.
             let ahead = span.len().min(room);
             span.end = self.copy(head, ahead).end;
         }
@@ -170,14 +182,14 @@ impl Draft {
         }
     }
 
-    /// A payload, as far as it was kept.
+    /// The kept part of a payload.
     #[must_use]
     pub fn payload(&self, which: Raw) -> PayloadRef<'_> {
         let (span, total) = self.payloads.get(which as usize).copied().unwrap_or_default();
         PayloadRef { bytes: self.slice(span), total }
     }
 
-    /// An empty draft about the same, for what comes of a call once this one was handed over.
+    /// An empty draft about the same call, for its outcome once this one was handed over.
     #[must_use]
     pub fn rest(&self) -> Self {
         Self {
@@ -188,7 +200,7 @@ impl Draft {
         }
     }
 
-    /// Adds what came of the call.
+    /// Adds the outcome, which `rest` holds.
     pub fn end(&mut self, rest: &Self) {
         self.status = rest.status;
         self.duration_us = rest.duration_us;
@@ -203,15 +215,15 @@ impl Draft {
         }
     }
 
-    /// The bytes of its texts and payloads.
+    /// The length of its buffer, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Copies bytes to the end. Where there is no room, it makes what they need, or `ahead` if that
-    /// is more, never twice of what is there: a draft whose parts are given once takes no more
-    /// memory than its place in the queue counts for it (`shared::room`).
+    /// Copies bytes to the end of the buffer, which grows by their length or by `ahead`, whichever is
+    /// more, and is never doubled: a draft whose parts are set once takes no more memory than the queue
+    /// counts for it (`shared::ENTRY_BYTES`).
     fn copy(&mut self, bytes: &[u8], ahead: usize) -> Span {
         let start = self.bytes.len();
         if self.bytes.capacity() - start < bytes.len() {
@@ -236,8 +248,15 @@ impl Span {
 mod tests {
     use super::*;
 
-    const TEXTS: [Text; Text::COUNT] =
-        [Text::Server, Text::Tool, Text::Error, Text::SessionId, Text::RequestId, Text::ClientName];
+    const TEXTS: [Text; Text::COUNT] = [
+        Text::Server,
+        Text::Tool,
+        Text::Error,
+        Text::SessionId,
+        Text::RequestId,
+        Text::ClientName,
+        Text::Principal,
+    ];
     const PAYLOADS: [Raw; Raw::COUNT] = [Raw::Arguments, Raw::Response, Raw::Intent, Raw::Metadata];
 
     fn draft() -> Draft {
@@ -325,8 +344,9 @@ mod tests {
         let known = |draft: &mut Draft| {
             draft.operation = Some(Operation::Write);
             (draft.started, draft.variant) = (7, "call_tool_write");
-            [Text::Server, Text::Tool, Text::SessionId, Text::RequestId, Text::ClientName]
+            TEXTS
                 .iter()
+                .filter(|text| **text != Text::Error)
                 .for_each(|text| draft.set(*text, &format!("{text:?}")));
             draft.keep(Raw::Arguments, &[1; 3000], 100);
             draft.keep(Raw::Intent, b"intent", 100);

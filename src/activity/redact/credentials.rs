@@ -1,5 +1,5 @@
-//! Credentials that are known by how they look, wherever they stand: by their beginning, as a
-//! private key, as a JWT; and the sets of bytes that words are made of. Pure.
+//! Credentials that are recognised anywhere by their form: by their beginning, as a private key, as a
+//! JWT; and the sets of bytes that words are made of. Pure.
 //!
 //! JSON in base64 is recognised here, and read by its caller.
 
@@ -8,8 +8,8 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use base64::engine::{DecodePaddingMode, Engine};
 use memchr::memmem;
 
+use super::json_fragment::span;
 use super::table::{PREFIXES, Prefix};
-use crate::activity::fragment::span;
 
 /// How JSON begins in base64: a brace or a bracket, then a quote, white space, or another.
 pub(super) const BASE64_JSON: &[&str] =
@@ -23,9 +23,9 @@ const BASE64_LINE: usize = 60;
 /// The first line of a private key is no longer.
 const MAX_PEM_HEAD: usize = 64;
 
-/// What a word begins with.
+/// Where a credential lies in the text that begins with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct CredentialSpan {
     /// So much of the text is no secret, or says only what follows.
     pub(super) stays: usize,
     /// Where the credential ends.
@@ -33,19 +33,22 @@ pub(super) struct Found {
 }
 
 /// The credential that `text` begins with; where it was `cut`, also as much of one as there is.
-pub(super) fn find(text: &[u8], cut: bool) -> Option<Found> {
+pub(super) fn find(text: &[u8], cut: bool) -> Option<CredentialSpan> {
     // The first letter decides nearly always.
     let first = *text.first()?;
     if let Some(known) = starting_with(first).find(|known| begins(text, known, cut)) {
         let end = span(text, is_token);
-        return Some(Found { stays: if known.stays { known.starts.len() } else { 0 }, end });
+        return Some(CredentialSpan {
+            stays: if known.stays { known.starts.len() } else { 0 },
+            end,
+        });
     }
     let end = match first {
         b'-' => private_key(text),
         b'e' => jwt(text, cut),
         _ => None,
     };
-    end.map(|end| Found { stays: 0, end })
+    end.map(|end| CredentialSpan { stays: 0, end })
 }
 
 /// The known beginnings with that first letter.

@@ -1,6 +1,6 @@
 //! Which keys hold secrets, whatever their case and separators. Pure.
 //!
-//! It looks at names only; what follows a key, and whether that is a value, is for its callers.
+//! Only names are compared; what follows a key, and whether that is a value, is up to the callers.
 
 use super::table::{HARMLESS, KEYS, MODIFIERS, Whole};
 
@@ -11,7 +11,7 @@ const MAX_MODIFIERS: usize = 3;
 /// Letters of a key's end that are looked at first.
 const TAIL: usize = 3;
 
-/// Knows the built-in keys and those of the configuration.
+/// The built-in keys and those of the configuration.
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
     /// Built-in endings, folded.

@@ -1,6 +1,6 @@
 //! Passwords on command lines: which options take one, in a text or in a list of arguments. Pure.
 //!
-//! A long option tells by its name. A short one means something else to each program, so the
+//! A long option is known by its name. A short one means something else to each program, so the
 //! program's name is looked for, or a user's name beside it.
 
 use super::credentials::is_word;
@@ -56,23 +56,23 @@ pub(super) fn is_user(name: &[u8]) -> bool {
     USERS.iter().any(|user| user.strip_prefix(b"--") == Some(name))
 }
 
-/// What an option says of what comes after it.
+/// What the value after an option is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum OptionValue {
     /// Nothing.
     #[default]
     Any,
     /// A secret.
     Secret,
-    /// A password, or a port, or a path: by how it looks.
+    /// A password unless it has the form of a port or a path.
     Password,
     /// A user's name, and perhaps a password.
     User,
-    /// The option's own letters but the first so many are a secret.
+    /// In the option itself: all but its first bytes, so many, are a secret.
     Attached(usize),
 }
 
-impl Next {
+impl OptionValue {
     /// True if what comes after the option is secret. Where `cut`, the value may go on.
     pub(super) fn takes(self, value: &[u8], cut: bool) -> bool {
         match self {
@@ -140,25 +140,25 @@ impl Command {
     }
 
     /// What `option` says of what comes after it.
-    pub(super) fn next(self, option: &[u8], keys: &Keys) -> Next {
-        let Some(name) = option.strip_prefix(b"-") else { return Next::Any };
+    pub(super) fn next(self, option: &[u8], keys: &Keys) -> OptionValue {
+        let Some(name) = option.strip_prefix(b"-") else { return OptionValue::Any };
         if let Some(long) = name.strip_prefix(b"-") {
             let harmless = NO_SECRET.iter().any(|begin| long.starts_with(begin));
             return match keys.is_sensitive(long) && !harmless {
-                true => Next::Secret,
-                false if USERS.contains(&option) => Next::User,
-                false => Next::Any,
+                true => OptionValue::Secret,
+                false if USERS.contains(&option) => OptionValue::User,
+                false => OptionValue::Any,
             };
         }
-        let Some((letter, rest)) = name.split_first() else { return Next::Any };
+        let Some((letter, rest)) = name.split_first() else { return OptionValue::Any };
         let known = self.letters.contains(letter);
         match (known, rest.is_empty()) {
-            (true, true) => Next::Secret,
-            _ if keys.is_sensitive(name) => Next::Secret,
-            (true, false) => Next::Attached(2),
-            (false, true) if *letter == b'p' && (self.user || !self.word) => Next::Password,
-            (false, true) if *letter == b'u' => Next::User,
-            (false, _) => Next::Any,
+            (true, true) => OptionValue::Secret,
+            _ if keys.is_sensitive(name) => OptionValue::Secret,
+            (true, false) => OptionValue::Attached(2),
+            (false, true) if *letter == b'p' && (self.user || !self.word) => OptionValue::Password,
+            (false, true) if *letter == b'u' => OptionValue::User,
+            (false, _) => OptionValue::Any,
         }
     }
 }

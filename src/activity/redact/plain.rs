@@ -9,11 +9,11 @@ use std::ops::Range;
 use memchr::{memchr, memmem, memrchr};
 
 use super::credentials::{self, base64_json, is_token, is_word};
-use super::keys::fold;
-use super::level::Level;
-use super::options::{Command, Next};
-use super::{MAX_DEPTH, REDACTED, Redactor};
-use crate::activity::fragment::{span, split_string};
+use super::json_context::JsonContext;
+use super::json_fragment::{span, split_string};
+use super::keys::{Keys, fold};
+use super::options::{Command, OptionValue};
+use crate::secrets::MASKED;
 
 /// A word after `Bearer` or `Basic` that has a digit, or is so long, is a credential.
 const SCHEME_BYTES: usize = 24;
@@ -35,17 +35,17 @@ pub(super) enum Before {
     Value,
 }
 
-/// A text that is read from front to back.
-pub(super) struct Text<'a> {
+/// A text, or a part of one, that is read from front to back.
+pub(super) struct ScrubInput<'a> {
     /// All of it.
     pub(super) bytes: &'a [u8],
-    /// True if it goes on, and we do not know how.
+    /// True if its end was cut off.
     pub(super) cut: bool,
-    /// How many texts it lies within.
+    /// The number of strings that it is nested in.
     pub(super) depth: u32,
 }
 
-impl<'a> Text<'a> {
+impl<'a> ScrubInput<'a> {
     /// What stands from `at` on.
     pub(super) fn from(&self, at: usize) -> &'a [u8] {
         self.bytes.get(at..).unwrap_or_default()
@@ -68,21 +68,31 @@ impl<'a> Text<'a> {
 /// What is taken out: all from its start, where what was looked at ends, to its end.
 type Taken = Range<usize>;
 
-impl Redactor {
+/// Takes secrets out of what is no JSON.
+#[derive(Clone, Copy)]
+pub(super) struct WordScrubber<'k> {
+    /// Which keys hold secrets.
+    pub(super) keys: &'k Keys,
+    /// Says of JSON that stood in base64 whether it holds a secret. The caller's, since JSON is not
+    /// read here.
+    pub(super) holds_secret: &'k dyn Fn(&ScrubInput<'_>) -> bool,
+}
+
+impl WordScrubber<'_> {
     /// Appends what of `text` lies in `range`, without secrets. Returns where it stopped, which
     /// may be further on, and what the end says of a string that follows.
-    pub(super) fn scrub_plain(
+    pub(super) fn scrub(
         &self,
-        text: &Text<'_>,
+        text: &ScrubInput<'_>,
         range: Range<usize>,
-        level: &mut Level,
+        context: &mut JsonContext,
         out: &mut Vec<u8>,
     ) -> (usize, Before) {
         // What stays is appended in runs, not word by word: all before `kept` is in `out`.
         let (mut at, mut kept, end) = (range.start, range.start, range.end);
         loop {
             let gap = span(text.part(at..end), |byte| !is_word(byte));
-            level.pass(text.part(at..at + gap));
+            context.pass(text.part(at..at + gap));
             let word_at = at + gap;
             if word_at >= end {
                 out.extend_from_slice(text.part(kept..end));
@@ -104,7 +114,7 @@ impl Redactor {
                 None => {}
                 Some(Ok(taken)) => {
                     out.extend_from_slice(text.part(kept..taken.start));
-                    out.extend_from_slice(REDACTED.as_bytes());
+                    out.extend_from_slice(MASKED.as_bytes());
                     (at, kept) = (taken.end, taken.end);
                     if at > end {
                         return (at, Before::Any);
@@ -119,7 +129,7 @@ impl Redactor {
     }
 
     /// What a word takes out by itself, or by what stands before it.
-    fn special(&self, text: &Text<'_>, word: Range<usize>) -> Option<Result<Taken, Before>> {
+    fn special(&self, text: &ScrubInput<'_>, word: Range<usize>) -> Option<Result<Taken, Before>> {
         let rest = text.from(word.start);
         let before = word.start.checked_sub(1).and_then(|at| text.bytes.get(at));
         match before {
@@ -140,13 +150,8 @@ impl Redactor {
         }
         if let Some((decoded, end)) = base64_json(rest, text.cut) {
             let secret = decoded.is_none_or(|decoded| {
-                let inner = Text { bytes: &decoded, cut: false, depth: text.depth + 1 };
-                let mut out = Vec::with_capacity(decoded.len());
-                let deep = inner.depth > MAX_DEPTH;
-                deep || {
-                    self.scrub(&inner, &mut out);
-                    out != decoded
-                }
+                let depth = text.depth + 1;
+                (self.holds_secret)(&ScrubInput { bytes: &decoded, cut: false, depth })
             });
             if secret {
                 return Some(Ok(word.start..word.start + end));
@@ -165,7 +170,7 @@ impl Redactor {
     /// The value of an option: `--password X`, `curl -u name:X`, `mysql -pX`.
     fn option(
         &self,
-        text: &Text<'_>,
+        text: &ScrubInput<'_>,
         word: Range<usize>,
         before: Option<&u8>,
     ) -> Option<Result<Taken, Before>> {
@@ -175,13 +180,13 @@ impl Redactor {
         }
         let option = text.part(word.clone());
         let next = match option.starts_with(b"--") {
-            true => Command::default().next(option, &self.keys),
-            false => Command::before(text.part(0..word.start)).next(option, &self.keys),
+            true => Command::default().next(option, self.keys),
+            false => Command::before(text.part(0..word.start)).next(option, self.keys),
         };
         let (value, attached) = match next {
-            Next::Any => return None,
-            Next::Attached(stays) => (word.start + stays, true),
-            Next::Secret | Next::Password | Next::User => {
+            OptionValue::Any => return None,
+            OptionValue::Attached(stays) => (word.start + stays, true),
+            OptionValue::Secret | OptionValue::Password | OptionValue::User => {
                 let space = span(text.from(word.end), |byte| matches!(byte, b' ' | b'\t'));
                 (word.end + space, false)
             }
@@ -204,7 +209,7 @@ impl Redactor {
     }
 
     /// What an attribute's name says of the string after it. `None` unless one follows.
-    fn before_quote(&self, text: &Text<'_>, word: &[u8], value: usize) -> Option<Before> {
+    fn before_quote(&self, text: &ScrubInput<'_>, word: &[u8], value: usize) -> Option<Before> {
         if text.bytes.get(value) != Some(&b'"') {
             return None;
         }
@@ -217,17 +222,22 @@ impl Redactor {
     }
 
     /// True if what is assigned to the word is secret.
-    fn is_secret_word(&self, text: &Text<'_>, at: usize, word: &[u8]) -> bool {
+    fn is_secret_word(&self, text: &ScrubInput<'_>, at: usize, word: &[u8]) -> bool {
         let before = at.checked_sub(1).and_then(|at| text.bytes.get(at));
         let query = matches!(before, Some(b'?' | b'&' | b';'));
-        // Tests that passed are told so.
+        // The output of tests.
         let passed = word == b"PASS" && text.bytes.get(at + 4) == Some(&b':');
         (self.keys.is_sensitive(word) && !passed)
             || (query && matches!(&*fold(word), b"signature" | b"hmac"))
     }
 
     /// The value after a sensitive key and `=` or `:`, which begins at `value`.
-    fn assigned(&self, text: &Text<'_>, key: usize, value: usize) -> Option<Result<Taken, Before>> {
+    fn assigned(
+        &self,
+        text: &ScrubInput<'_>,
+        key: usize,
+        value: usize,
+    ) -> Option<Result<Taken, Before>> {
         let line = text.line_start(key);
         let before = text.part(line..key);
         let leads = before.strip_prefix(b"export ").unwrap_or(before);
@@ -280,7 +290,7 @@ impl Redactor {
     }
 
     /// The text of an XML element whose name, which begins at `name`, is that of a secret.
-    fn element(&self, text: &Text<'_>, name: usize) -> Option<Taken> {
+    fn element(&self, text: &ScrubInput<'_>, name: usize) -> Option<Taken> {
         let len = span(text.from(name), is_element_name);
         let full = text.part(name..name + len);
         let local = full.rsplit(|byte| *byte == b':').next().unwrap_or_default();
@@ -318,7 +328,7 @@ pub(super) fn is_element_name(byte: u8) -> bool {
 
 /// What follows `=` or `:` after a word that ends where `range` begins, and spaces. A word in
 /// quotes, in brackets, or that stands out, may be a key as well.
-fn assignment(text: &Text<'_>, range: Range<usize>) -> Option<usize> {
+fn assignment(text: &ScrubInput<'_>, range: Range<usize>) -> Option<usize> {
     let end = range.end;
     let skip = |at: usize, holds: fn(u8) -> bool| at + span(text.part(at..end), holds);
     let closers = |byte| matches!(byte, b'\'' | b'`' | b'*' | b']' | b')');
@@ -354,7 +364,7 @@ fn is_key(text: &[u8]) -> bool {
 
 /// Where the block of YAML ends whose head begins at `value`: all lines that stand further in
 /// than the line at `line`.
-fn block(text: &Text<'_>, line: usize, value: usize) -> Option<usize> {
+fn block(text: &ScrubInput<'_>, line: usize, value: usize) -> Option<usize> {
     let head_end = text.line_end(value);
     let head = text.part(value + 1..head_end).trim_ascii();
     if !head.iter().all(|byte| matches!(byte, b'+' | b'-' | b'0'..=b'9')) {
@@ -377,7 +387,7 @@ fn block(text: &Text<'_>, line: usize, value: usize) -> Option<usize> {
 }
 
 /// The secret in `user:password@` or `token@` after `://`.
-fn user_info(text: &Text<'_>, at: usize) -> Option<Taken> {
+fn user_info(text: &ScrubInput<'_>, at: usize) -> Option<Taken> {
     let rest = text.from(at);
     let authority = rest.get(..span(rest, |byte| !is_end(byte) && byte != b'/')).unwrap_or(rest);
     let query = authority.iter().position(|byte| matches!(byte, b'?' | b'#' | b'\\'));
@@ -388,7 +398,7 @@ fn user_info(text: &Text<'_>, at: usize) -> Option<Taken> {
         port.is_some_and(|port| !port.is_empty() && port.iter().all(u8::is_ascii_digit))
     };
     let Some(sign) = memrchr(b'@', authority) else {
-        // What was cut off may have told.
+        // The `@` may have been cut off.
         let open = text.cut && authority.len() == rest.len() && query.is_none();
         return (open && !authority.is_empty()).then_some(at..at + authority.len());
     };
@@ -417,7 +427,7 @@ fn user_info(text: &Text<'_>, at: usize) -> Option<Taken> {
 }
 
 /// The credential after `Bearer` or `Basic`, which ends at `at`.
-fn scheme(text: &Text<'_>, at: usize) -> Option<Taken> {
+fn scheme(text: &ScrubInput<'_>, at: usize) -> Option<Taken> {
     let space = span(text.from(at), |byte| byte == b' ');
     let start = at + space;
     let len = span(text.from(start), is_token);
@@ -428,7 +438,7 @@ fn scheme(text: &Text<'_>, at: usize) -> Option<Taken> {
 }
 
 /// What the statement of a password holds: `PASSWORD 'x'`, `IDENTIFIED BY 'x'`.
-fn quoted_password(text: &Text<'_>, word: Range<usize>) -> Option<Taken> {
+fn quoted_password(text: &ScrubInput<'_>, word: Range<usize>) -> Option<Taken> {
     let rest = text.from(word.end);
     let space = span(rest, |byte| byte == b' ');
     if space == 0 || rest.get(space) != Some(&b'\'') {

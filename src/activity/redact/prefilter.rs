@@ -1,13 +1,13 @@
-//! A quick look at a text: may there be anything to take out at all? Pure.
+//! The prefilter: passes texts in which there is nothing to take out. Pure.
 //!
-//! Nearly no payload has a secret, and reading one as JSON in strings of JSON takes many times as
-//! long as looking for words. So the words are looked for first, in the text as it lies there,
-//! escapes and all. It errs on one side only: a text that [`Prefilter::is_clean`] passes is one
-//! that the long way leaves as it is; a test compares the two. It takes nothing out itself.
+//! Nearly no payload has a secret, and reading one as JSON in strings of JSON (`scrub`) takes many times
+//! as long as searching for words. So the words are searched for first, in the raw text, escapes
+//! included. Invariant: a text that [`Prefilter::is_clean`] passes is one that `scrub` leaves unchanged;
+//! a test compares the two. The converse need not hold.
 //!
 //! Decoding a string drops backslashes and turns `\n` and the like into control characters, which
-//! no key has. What else it may do (`\u0077` for a letter, a broken escape for nothing) is not
-//! looked into: such a text is not clean.
+//! no key has. Other escapes (`\u0077` for a letter, a broken escape for nothing) are not decoded: a text
+//! with one is not clean.
 
 use std::cell::RefCell;
 use std::iter;
@@ -17,17 +17,17 @@ use aho_corasick::{AhoCorasick, MatchKind};
 use memchr::{memchr_iter, memmem};
 
 use super::credentials::{BASE64_JSON, BASE64_LEAST, begins, is_token, is_word, starting_with};
+use super::json_fragment::span;
 use super::keys::{Keys, is_separator};
 use super::options::{LETTERS, is_user};
 use super::plain::{is_element_name, is_end};
 use super::table::PREFIXES;
-use crate::activity::fragment::span;
 use crate::json::scan::{Table, has_unusual_escape, translate};
 
-/// What is no key but takes out what follows it, and what is one but also a line of a PEM file:
-/// wherever they stand, the text is not clean.
+/// Words with which a text is never clean: no keys, but what follows them may be secret; and one that is
+/// a key but also a line of a PEM file.
 const ALWAYS: [&[u8]; 4] = [b"bearer", b"basic", b"privatekey", b"identifiedby"];
-/// Every built-in key has one of these in it: fewer words are found more quickly.
+/// Every built-in key contains one of these: searching for few words is faster.
 const IN_KEYS: &[&str] = &[
     "pass",
     "pwd",
@@ -49,20 +49,20 @@ const IN_KEYS: &[&str] = &[
     "sig",
     "hmac",
 ];
-/// So many bytes before what was found belong to the key.
+/// A key is looked for in so many bytes before the word.
 const KEY_BYTES: usize = 64;
-/// More words that turn out to be no keys than this: the long way is as quick.
+/// After so many words that turn out to be no keys, `scrub` is as fast.
 const MAX_FINDS: usize = 128;
-/// So many backslashes in a row are strings in strings in strings.
+/// A text with so many backslashes in a row, strings in strings in strings, is not clean.
 const MANY_BACKSLASHES: usize = 8;
-/// How a value begins whose name stands beside it.
+/// How the last word begins of every key whose value is named by another member.
 const VALUE: &[u8] = b"val";
 /// No credential of known shape is shorter.
 const RUN_LEAST: usize = 15;
 /// Credentials are looked for by so many of their first bytes, or all of their beginning.
 const STEM: usize = 4;
 
-/// Knows the words that secrets are found by.
+/// The words that secrets are found by.
 #[derive(Clone, Debug)]
 pub(super) struct Prefilter {
     /// Words that keys hold, as [`FOLDED`] leaves them; those of [`ALWAYS`] come first.
@@ -74,8 +74,8 @@ pub(super) struct Prefilter {
 }
 
 impl Prefilter {
-    /// `None` where a key of the configuration could be written so that it is not found, or hides
-    /// one that it begins with.
+    /// `None` where the text of a configured key may be written in a way that is not found, or hides a
+    /// key that it begins with.
     pub(super) fn new(keys: &Keys) -> Option<Self> {
         let plain =
             |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b':' | b'=');
@@ -92,8 +92,7 @@ impl Prefilter {
         })
     }
 
-    /// True if nothing in the text is to be taken out, an [`open_authority`] aside; false if it is
-    /// not known.
+    /// True only if nothing in the text is to be taken out, an [`open_authority`] aside.
     pub(super) fn is_clean(&self, text: &[u8], cut: bool, keys: &Keys) -> bool {
         has_plain_escapes(text)
             && translate(text, &FOLDED, &mut self.folded.borrow_mut()).is_some_and(|folded| {
@@ -356,8 +355,10 @@ const FOLDED: Table = {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::Redactor;
+    use super::super::plain::ScrubInput;
+    use super::super::scrub::Scrubber;
     use super::super::table::Prefix;
-    use super::super::{Redactor, Text};
     use super::*;
 
     /// What hostile and honest texts are made of.
@@ -500,12 +501,12 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(4096))]
 
         #[test]
-        fn act_8_what_is_passed_quickly_is_what_the_long_way_leaves(text in texts(), cut: bool) {
+        fn act_8_what_the_prefilter_passes_is_what_scrubbing_leaves(text in texts(), cut: bool) {
             let out = REDACTOR.with(|redactor| {
                 let open = cut && open_authority(&text).is_some();
                 (!open && redactor.prefilter.as_ref().unwrap().is_clean(&text, cut, &redactor.keys)).then(|| {
                     let mut out = Vec::new();
-                    redactor.scrub(&Text { bytes: &text, cut, depth: 0 }, &mut out);
+                    Scrubber::new(&redactor.keys).scrub(&ScrubInput { bytes: &text, cut, depth: 0 }, &mut out);
                     out
                 })
             });
@@ -516,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_secret_is_mostly_passed_quickly() {
+    fn the_prefilter_passes_most_texts_without_a_secret() {
         let keys = Keys::new(&[]);
         let prefilter = Prefilter::new(&keys).unwrap();
         let plain = serde_json::json!({

@@ -1,5 +1,5 @@
 //! The shapes that secrets are known by: one table in three parts, with what must be taken out,
-//! what stays beside it, and what looks like it and must stay. Pure data.
+//! what stays beside it, and what resembles it and must stay. Pure data.
 //!
 //! [`KEYS`] and [`PREFIXES`] are what redaction works by. [`FORMS`] are the places in a text that
 //! take more than a list to recognise; their rows are examples that every change must keep. Tests
@@ -10,7 +10,7 @@
 //! vendor's name near any string of a length, and all are meant for files at rest, where a
 //! mebibyte in a second is quick.
 //!
-//! Size: a table.
+//! Size: one table, whose rows are compared with each other.
 
 /// Whether a key must be the whole name, or its end is enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

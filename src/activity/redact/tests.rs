@@ -7,16 +7,16 @@ use super::*;
 
 const SECRET: &str = "zq9hunterzq9hunter";
 
-/// Cut: as much of a secret as may be left, since as little tells nothing.
+/// So many bytes of a secret may be left where a text was cut: too few to matter.
 const HEAD: usize = 3;
 
 thread_local! {
     static REDACTOR: Redactor = Redactor::new(&["licence_no".into()]);
-    /// The same without the quick look.
+    /// The same without the prefilter.
     static LONG: Redactor = Redactor { prefilter: None, ..Redactor::new(&["licence_no".into()]) };
 }
 
-/// The first `limit` bytes of a text, redacted; the quick look and the long way agree.
+/// The first `limit` bytes of a text, redacted; with and without the prefilter alike.
 #[track_caller]
 fn redact_cut(text: &str, limit: usize) -> String {
     let payload = PayloadRef::cut(text.as_bytes(), limit);

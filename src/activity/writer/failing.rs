@@ -14,7 +14,7 @@ use crate::activity::chain_tip::ChainTip;
 use crate::activity::codec;
 use crate::activity::mend::{self, Mended};
 use crate::activity::pack::unpack;
-use crate::activity::recover::{self, Lock, Opened};
+use crate::activity::recover::{self, Lock, OpenLog};
 use crate::activity::redact::Redactor;
 use crate::activity::salvage::Salvaged;
 use crate::activity::shared::WriterCommand;
@@ -206,7 +206,7 @@ impl Run {
             (stuck.suspect, stuck.is_looked_at) = (false, true);
         }
         let mended = mended.map_err(still_read)?;
-        let Opened { lock, store, head } = recover::open(&self.dir).map_err(still_read)?;
+        let OpenLog { lock, store, head } = recover::open(&self.dir).map_err(still_read)?;
         (self.lock, self.head) = (Some(lock), head);
         match &mended {
             Mended::Sound => {

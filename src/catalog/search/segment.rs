@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Lexicon, plain, split_identifiers};
+use super::lexicon::{Lexicon, plain, split_identifiers};
 use crate::tool::Tool;
 
 /// What one occurrence of a word counts, by where it stands. A name says in two words what a
@@ -48,7 +48,7 @@ impl Segment {
         let mut words = Words::new(lexicon);
         let (mut names, mut lengths, mut all) = (Vec::new(), Vec::new(), Vec::new());
         for (at, tool) in (0u32..).zip(tools) {
-            let document = Document::of(tool, &mut words);
+            let document = ToolWords::of(tool, &mut words);
             names.push(plain(&tool.name.tool).into());
             lengths.push(document.length);
             all.extend(document.weights.into_iter().map(|(stem, weight)| (stem, at, weight)));
@@ -94,13 +94,13 @@ impl Segment {
 
 /// The words of one tool.
 #[derive(Default)]
-pub(super) struct Document {
+pub(super) struct ToolWords {
     /// By stem.
     pub(super) weights: HashMap<u32, f32>,
     pub(super) length: f32,
 }
 
-impl Document {
+impl ToolWords {
     pub(super) fn of(tool: &Tool, words: &mut Words<'_>) -> Self {
         let mut document = Self::default();
         document.add(words, &tool.name.tool, NAME);

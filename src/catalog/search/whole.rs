@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::segment::{Document, Words};
-use super::{B, EXACT_NAME, HALF_SCORE, K1, Lexicon, MAX_QUERY_WORDS, STAND_IN, SYNONYM, plain};
+use super::lexicon::{Lexicon, plain};
+use super::segment::{ToolWords, Words};
+use super::{B, EXACT_NAME, HALF_SCORE, K1, MAX_QUERY_WORDS, STAND_IN, SYNONYM};
 use crate::tool::Tool;
 
 pub(super) struct WholeIndex<'a> {
@@ -17,7 +18,7 @@ pub(super) struct WholeIndex<'a> {
 impl<'a> WholeIndex<'a> {
     pub(super) fn build(lexicon: &'a Lexicon, tools: &[Arc<Tool>]) -> Self {
         let mut words = Words::new(lexicon);
-        let documents: Vec<_> = tools.iter().map(|tool| Document::of(tool, &mut words)).collect();
+        let documents: Vec<_> = tools.iter().map(|tool| ToolWords::of(tool, &mut words)).collect();
         let total: f32 = documents.iter().map(|document| document.length).sum();
         let average = (total / documents.len().max(1) as f32).max(1.0);
         let mut postings = vec![Vec::new(); words.stems.len()];
@@ -54,7 +55,7 @@ impl<'a> WholeIndex<'a> {
 
     fn one_word(&self, stem: &str) -> HashMap<u32, f32> {
         let own = self.postings.get(stem).map(|list| &**list).unwrap_or_default();
-        let synonyms = self.lexicon.synonyms.get(stem).into_iter().flatten();
+        let synonyms = self.lexicon.synonyms(stem);
         let mut scores: HashMap<u32, f32> = HashMap::new();
         for (at, worth) in synonyms.filter_map(|synonym| self.postings.get(&**synonym)).flatten() {
             let best = scores.entry(*at).or_default();

@@ -103,7 +103,7 @@ pub(in crate::cli) struct ActivityList {
 /// Which records are meant.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct ActivityFilters {
-    /// tool_call, policy_decision, server_change, …
+    /// tool_call, policy_decision, resource_read, prompt_get, completion, server_change, …
     #[arg(long = "type", value_name = "TYPE")]
     pub(in crate::cli) kind: Option<String>,
     /// Upstream server
@@ -124,6 +124,9 @@ pub(in crate::cli) struct ActivityFilters {
     /// HTTP or MCP request
     #[arg(long, value_name = "ID")]
     pub(in crate::cli) request_id: Option<String>,
+    /// On whose behalf: anonymous, admin
+    #[arg(long, value_name = "ID")]
+    pub(in crate::cli) principal: Option<String>,
     /// Not before: RFC 3339, or how long ago, like 2h
     #[arg(long, value_name = "TIME")]
     pub(in crate::cli) since: Option<String>,

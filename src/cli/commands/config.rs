@@ -12,7 +12,7 @@ use crate::cli::output::Output;
 use crate::cli::terminal_safe::clean;
 use crate::config::Config;
 use crate::config::file::{Loaded, locate};
-use crate::config::servers::Server;
+use crate::config::servers::ServerEntry;
 
 /// Checks the config, or names its file.
 pub(super) fn run(
@@ -40,7 +40,7 @@ fn report(loaded: &Loaded) -> serde_json::Value {
     let config = &loaded.config;
     let warnings: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
     let server =
-        |server: &Server| json!({"name": &*server.name, "enabled": server.upstream.enabled});
+        |server: &ServerEntry| json!({"name": &*server.name, "enabled": server.upstream.enabled});
     let servers: Vec<_> = config.servers.iter().map(server).collect();
     json!({
         "path": loaded.path.display().to_string(),

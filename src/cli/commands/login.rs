@@ -17,7 +17,7 @@ use crate::cli::logging;
 use crate::cli::output::Output;
 use crate::cli::terminal_safe::clean;
 use crate::config::Config;
-use crate::config::servers::Server;
+use crate::config::servers::ServerEntry;
 use crate::server;
 use crate::upstream::oauth::{self, LoginError, TokenStore};
 
@@ -77,7 +77,7 @@ pub(super) fn log_out(global: &Global, output: &Output, name: &str) -> Result<()
     })
 }
 
-fn find<'a>(config: &'a Config, name: &str) -> Result<&'a Server, CommandError> {
+fn find<'a>(config: &'a Config, name: &str) -> Result<&'a ServerEntry, CommandError> {
     let found = config.servers.iter().find(|server| &*server.name == name);
     found.ok_or_else(|| {
         let names: Vec<&str> = config.servers.iter().map(|server| &*server.name).collect();

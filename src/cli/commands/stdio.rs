@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::downstream;
 use crate::proxy::Worker;
 use crate::server::{self, App, CUT_GRACE, DRAIN_TIMEOUT, Hurry, StartError};
-use crate::telemetry::Lines;
+use crate::telemetry::LogLines;
 
 /// Serves one client over stdin and stdout until it closes its end.
 pub(super) fn run(global: &Global) -> Result<(), CommandError> {
@@ -72,7 +72,7 @@ pub(super) fn run(global: &Global) -> Result<(), CommandError> {
 fn alone(
     runtime: &tokio::runtime::LocalRuntime,
     config: Config,
-    log: Lines,
+    log: LogLines,
 ) -> Result<io::Result<()>, CommandError> {
     let app = App::start(config, log).map_err(|error| match error {
         StartError::Activity(StoreError::Locked) => {

@@ -1,7 +1,6 @@
 //! The kernel for x86-64 with AVX2, carry-less multiply, popcount and BMI.
 //!
-//! Owns the only unsafe code of the crate: vector instructions that not every machine has, and
-//! unaligned vector loads. A value of [`Avx2`] proves that this machine has the instructions;
+//! Owns vector instructions that not every machine has, and unaligned vector loads. A value of [`Avx2`] proves that this machine has the instructions;
 //! every load is from an array at least as long as what it reads. No pointer is kept or written.
 #![expect(unsafe_code, reason = "vector intrinsics; the safety argument stands above each use")]
 

@@ -4,7 +4,7 @@
 //! detected, and different keys are taken for equal once in 2^40 messages with as many keys as are
 //! kept. At most `MAX_KEYS` are kept; past that a new key is `Novelty::Full`.
 
-use super::report::Member;
+use super::report::ScannedMember;
 
 /// Unknown keys that are kept without an allocation.
 const INLINE_KEYS: usize = 16;
@@ -22,7 +22,7 @@ pub(super) struct SeenKeys {
     more: Vec<u64>,
 }
 
-/// What [`Seen`] says of a key.
+/// What [`SeenKeys`] says of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Novelty {
     New,
@@ -34,7 +34,7 @@ pub(super) enum Novelty {
 
 impl SeenKeys {
     /// Notes a known name.
-    pub(super) fn known(&mut self, member: Member) -> Novelty {
+    pub(super) fn known(&mut self, member: ScannedMember) -> Novelty {
         let bit = 1 << member as u16;
         let novelty = if self.known & bit == 0 { Novelty::New } else { Novelty::Repeated };
         self.known |= bit;
@@ -42,7 +42,7 @@ impl SeenKeys {
     }
 
     /// Whether a known name was noted.
-    pub(super) fn has(&self, member: Member) -> bool {
+    pub(super) fn has(&self, member: ScannedMember) -> bool {
         self.known & (1 << member as u16) != 0
     }
 
@@ -83,8 +83,8 @@ mod tests {
     #[test]
     fn known_names_do_not_mix() {
         let mut seen = SeenKeys::default();
-        assert_eq!(seen.known(Member::IsError), Novelty::New);
-        assert_eq!(seen.known(Member::Id), Novelty::New);
-        assert_eq!(seen.known(Member::IsError), Novelty::Repeated);
+        assert_eq!(seen.known(ScannedMember::IsError), Novelty::New);
+        assert_eq!(seen.known(ScannedMember::Id), Novelty::New);
+        assert_eq!(seen.known(ScannedMember::IsError), Novelty::Repeated);
     }
 }

@@ -7,7 +7,7 @@
 use std::hash::{DefaultHasher, Hasher};
 
 use super::{
-    report::{Member, ScanFault},
+    report::{ScanFault, ScannedMember},
     swar,
 };
 use crate::json::fold;
@@ -252,22 +252,22 @@ impl KeyReader {
 }
 
 /// The members of a result that decide what becomes of it, or are what is judged.
-const DECISIVE: [(&str, Member); 4] = [
-    ("content", Member::Content),
-    ("structuredContent", Member::StructuredContent),
-    ("isError", Member::IsError),
-    ("resultType", Member::ResultType),
+const DECISIVE: [(&str, ScannedMember); 4] = [
+    ("content", ScannedMember::Content),
+    ("structuredContent", ScannedMember::StructuredContent),
+    ("isError", ScannedMember::IsError),
+    ("resultType", ScannedMember::ResultType),
 ];
 
 /// The decisive member that `name`, which is none of them, is to a reader that ignores case.
-pub(super) fn variant(name: &[u8]) -> Option<Member> {
+pub(super) fn variant(name: &[u8]) -> Option<ScannedMember> {
     // Their first letters, and the first bytes of what folds to one of these.
     match name.first()? {
         b'c' | b'C' | b's' | b'S' | b'i' | b'I' | b'r' | b'R' | 0x80.. => {}
         _ => return None,
     }
     let name = std::str::from_utf8(name).ok()?;
-    let is_meant = |(known, _): &&(&str, Member)| fold::same(known, name);
+    let is_meant = |(known, _): &&(&str, ScannedMember)| fold::same(known, name);
     DECISIVE.iter().find(is_meant).map(|(_, member)| *member)
 }
 
@@ -323,14 +323,14 @@ mod tests {
     #[test]
     fn variants_of_what_decides_are_known_and_nothing_else() {
         for (name, meant) in [
-            ("Content", Some(Member::Content)),
-            ("STRUCTUREDCONTENT", Some(Member::StructuredContent)),
-            ("structuredcontent", Some(Member::StructuredContent)),
-            ("\u{17f}tructuredContent", Some(Member::StructuredContent)),
-            ("\u{fb06}ructuredContent", Some(Member::StructuredContent)),
-            ("iserror", Some(Member::IsError)),
-            ("\u{130}\u{17f}Error", Some(Member::IsError)),
-            ("ResultType", Some(Member::ResultType)),
+            ("Content", Some(ScannedMember::Content)),
+            ("STRUCTUREDCONTENT", Some(ScannedMember::StructuredContent)),
+            ("structuredcontent", Some(ScannedMember::StructuredContent)),
+            ("\u{17f}tructuredContent", Some(ScannedMember::StructuredContent)),
+            ("\u{fb06}ructuredContent", Some(ScannedMember::StructuredContent)),
+            ("iserror", Some(ScannedMember::IsError)),
+            ("\u{130}\u{17f}Error", Some(ScannedMember::IsError)),
+            ("ResultType", Some(ScannedMember::ResultType)),
             ("contents", None),
             ("is_error", None),
             ("_Meta", None),

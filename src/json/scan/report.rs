@@ -49,7 +49,7 @@ pub struct ScannedMessage {
     pub ambiguity: Option<Ambiguity>,
 }
 
-/// What a message is, by the member that says so.
+/// The kind of a message, which one of its members decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageKind {
     /// A response that carries a `result`.
@@ -133,13 +133,13 @@ pub struct Ambiguity {
 pub enum Doubt {
     /// A member of `result` (or a top-level one that means nothing to us) stands twice.
     #[error("duplicate key {0}")]
-    Duplicate(Member),
+    Duplicate(ScannedMember),
     /// `isError` is neither `true` nor `false`.
     #[error("isError is not a boolean")]
     IsErrorNotBoolean,
     /// A key of `result` is not this one, but to a reader that ignores case.
     #[error("a key that differs from {0} only by case")]
-    Variant(Member),
+    Variant(ScannedMember),
     /// A key has an escaped surrogate without its other half.
     #[error("lone surrogate in a key")]
     LoneSurrogate,
@@ -151,7 +151,7 @@ pub enum Doubt {
 
 /// The member names the scanner knows: those of a message, and those of a tool result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Member {
+pub enum ScannedMember {
     /// `jsonrpc` of a message.
     Jsonrpc,
     /// `id` of a message.
@@ -182,7 +182,7 @@ pub enum Member {
     Other,
 }
 
-impl Member {
+impl ScannedMember {
     /// The kind of message that has this member.
     pub(super) fn kind(self) -> Option<MessageKind> {
         match self {
@@ -204,7 +204,7 @@ impl Member {
     }
 }
 
-impl std::fmt::Display for Member {
+impl std::fmt::Display for ScannedMember {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Jsonrpc => "jsonrpc",
@@ -270,11 +270,11 @@ pub enum ScanFault {
     Number,
     /// A top-level member that the protocol defines stands twice.
     #[error("duplicate member {0}")]
-    Duplicate(Member),
+    Duplicate(ScannedMember),
     /// The message has two of `result`, `error` and `method`.
     #[error("message has more than one of result, error and method")]
     Conflict,
     /// `id` is neither string, number nor null, or `method` is no string.
     #[error("member {0} has the wrong type")]
-    WrongType(Member),
+    WrongType(ScannedMember),
 }

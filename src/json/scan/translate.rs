@@ -3,11 +3,7 @@
 
 use memchr::memchr;
 
-/// What each ASCII byte becomes; 0 where it is left out. Other bytes stay as they are.
-pub type Table = [u8; 128];
-
-/// Bytes written at a time, of which those that count may be fewer.
-pub(super) const STRIDE: usize = 64;
+use super::table::{STRIDE, Table};
 
 /// Writes `text`, mapped by `table`, to `out` and returns what was written. `out` grows to the
 /// length of the longest text it is used for, and is not cleared. Never `None`, unless there is a
@@ -18,7 +14,7 @@ pub fn translate<'a>(text: &[u8], table: &Table, out: &'a mut Vec<u8>) -> Option
         out.resize(text.len() + STRIDE, 0);
     }
     #[cfg(target_arch = "x86_64")]
-    let len = match super::avx512::Avx512Vbmi::detect() {
+    let len = match super::vbmi::Avx512Vbmi::detect() {
         Some(vbmi) => vbmi.translate(text, table, out),
         None => portable(text, table, out),
     };
@@ -32,7 +28,7 @@ pub fn translate<'a>(text: &[u8], table: &Table, out: &'a mut Vec<u8>) -> Option
 #[must_use]
 pub fn has_unusual_escape(text: &[u8]) -> bool {
     #[cfg(target_arch = "x86_64")]
-    if let Some(vbmi) = super::avx512::Avx512Vbmi::detect() {
+    if let Some(vbmi) = super::vbmi::Avx512Vbmi::detect() {
         return vbmi.has_unusual_escape(text, &USUAL);
     }
     portable_unusual(text)

@@ -4,7 +4,7 @@
 
 use thiserror::Error;
 
-use super::MAX_DEPTH;
+use super::nodes::MAX_DEPTH;
 
 /// Why bytes are not a document that every parser reads alike
 /// ([verdicts](crate::reference::requirements#verdicts)).

@@ -6,7 +6,8 @@ use std::cmp::Ordering;
 
 use simd_json::Node;
 
-use super::{TapeFault, after, key_at, pointer};
+use super::fault::TapeFault;
+use super::nodes::{after, key_at, pointer};
 
 /// Objects with more members than this have their keys sorted.
 pub(super) const NARROW: usize = 16;

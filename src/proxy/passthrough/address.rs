@@ -4,15 +4,17 @@
 //! Pure. Where a name leads is not known here.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use thiserror::Error;
 
-use super::Forward;
+use super::forward::Forward;
 use crate::catalog::exposed;
 use crate::json::members::{Member, members, string};
 use crate::mcp::revisions::Revision;
 use crate::mcp::shapes::{self, Left, MemberRefused, Shape};
+use crate::policy::{Access, Reference};
 
 /// The hop's own member of every params object.
 const META: &str = "_meta";
@@ -99,11 +101,9 @@ impl<'a> AddressedRequest<'a> {
         let mut left = Left::default();
         shapes::sift(shape(forward), revision, text, &[], &mut left)?;
         let (word, path, other, target): (_, _, _, fn(String) -> Target) = match forward {
-            Forward::Read | Forward::Subscribe | Forward::Unsubscribe => {
-                (find(&members, "uri"), "uri", None, Target::Uri)
-            }
+            Forward::Resource(_) => (find(&members, "uri"), "uri", None, Target::Uri),
             Forward::Prompt => (find(&members, "name"), "name", None, Target::Prompt),
-            Forward::Complete => {
+            Forward::Completion => {
                 let reference = collect(find(&members, "ref").unwrap_or_default());
                 let reference = reference.ok_or(Unreadable::Reference)?;
                 let within = |name| find(&reference, name);
@@ -132,14 +132,19 @@ impl<'a> AddressedRequest<'a> {
         &self.target
     }
 
-    /// What the header `Mcp-Name` repeats, when the target is called `own`.
+    /// What is asked of `server`, which calls the target `own`.
     #[must_use]
-    pub fn header<'b>(&self, own: &'b str) -> Option<&'b str> {
-        match self.forward {
-            Forward::Read | Forward::Subscribe | Forward::Unsubscribe | Forward::Prompt => {
-                Some(own)
+    pub fn access(&self, server: Arc<str>, own: &str) -> Access {
+        let own = own.into();
+        match (self.forward, &self.target) {
+            (Forward::Resource(request), _) => Access::Resource { server, uri: own, request },
+            (Forward::Prompt, _) => Access::Prompt { server, name: own },
+            (Forward::Completion, Target::Prompt(_)) => {
+                Access::Completion { server, of: Reference::Prompt(own) }
             }
-            Forward::Complete => None,
+            (Forward::Completion, Target::Uri(_)) => {
+                Access::Completion { server, of: Reference::Resource(own) }
+            }
         }
     }
 
@@ -185,12 +190,16 @@ fn find<'a>(members: &[Member<'a>], name: &str) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::ResourceRequest;
+
+    const READ: Forward = Forward::Resource(ResourceRequest::Read);
+    const SUBSCRIBE: Forward = Forward::Resource(ResourceRequest::Subscribe);
 
     #[test]
     fn only_the_word_is_replaced_and_meta_is_apart() {
         for (forward, params, target, own, expected) in [
             (
-                Forward::Read,
+                READ,
                 r#"{ "x":1.0e5 ,"_meta":{"a":[ ]},"uri" : "mcpproxy://s/a\u0062:c", "requestState":"\u0041"}"#,
                 Target::Uri("mcpproxy://s/ab:c".into()),
                 "ab:\"\n",
@@ -204,14 +213,14 @@ mod tests {
                 r#"{"name":"p","arguments":{"name" : "s__p"}}"#,
             ),
             (
-                Forward::Complete,
+                Forward::Completion,
                 r#"{"argument":{"name":"n","value":""},"ref":{ "name":"s__p", "type":"ref/prompt","title":1.0,"uri":"x:y"},"context":{}}"#,
                 Target::Prompt("s__p".into()),
                 "p",
                 r#"{"argument":{"name":"n","value":""},"ref":{"name":"p","type":"ref/prompt","title":1.0},"context":{}}"#,
             ),
             (
-                Forward::Complete,
+                Forward::Completion,
                 r#"{"ref":{"type":"ref/resource","uri":"mcpproxy://s/a:{b}","name":"x"}}"#,
                 Target::Uri("mcpproxy://s/a:{b}".into()),
                 "a:{b}",
@@ -222,36 +231,55 @@ mod tests {
             let request = AddressedRequest::read(forward, Revision::NEWEST, &params).unwrap();
             assert_eq!(*request.target(), target);
             assert_eq!(request.params(own), expected);
-            let meta = (forward == Forward::Read).then_some(r#"{"a":[ ]}"#);
+            let meta = (forward == READ).then_some(r#"{"a":[ ]}"#);
             assert_eq!(request.meta(&params).as_deref(), meta.map(str::as_bytes));
-            assert_eq!(request.header(own).is_none(), forward == Forward::Complete);
+            let access = request.access("srv".into(), own);
+            assert_eq!((access.method(), &**access.server()), (forward.method(), "srv"));
+            let named = match access {
+                Access::Resource { uri, .. } => Target::Uri(uri.into()),
+                Access::Prompt { name, .. } => Target::Prompt(name.into()),
+                Access::Completion { of: Reference::Prompt(name), .. } => {
+                    Target::Prompt(name.into())
+                }
+                Access::Completion { of: Reference::Resource(uri), .. } => Target::Uri(uri.into()),
+                Access::Tool(_) => panic!("no tool is called"),
+            };
+            let renamed = match target {
+                Target::Uri(_) => Target::Uri(own.to_owned()),
+                Target::Prompt(_) => Target::Prompt(own.to_owned()),
+            };
+            assert_eq!(named, renamed, "as its server calls it");
         }
     }
 
     #[test]
     fn what_names_nothing_is_refused() {
         for (forward, params, why) in [
-            (Forward::Read, "{}", Unreadable::Word("uri")),
-            (Forward::Read, "[]", Unreadable::Params),
-            (Forward::Subscribe, r#"{"uri":7}"#, Unreadable::Word("uri")),
+            (READ, "{}", Unreadable::Word("uri")),
+            (READ, "[]", Unreadable::Params),
+            (SUBSCRIBE, r#"{"uri":7}"#, Unreadable::Word("uri")),
             (Forward::Prompt, r#"{"name":null}"#, Unreadable::Word("name")),
             (Forward::Prompt, r#"{"name":"x","_meta":7}"#, Unreadable::Meta),
-            (Forward::Complete, "{}", Unreadable::Reference),
-            (Forward::Complete, r#"{"ref":"x"}"#, Unreadable::Reference),
-            (Forward::Complete, r#"{"ref":{"type":"x","name":"y"}}"#, Unreadable::Kind),
+            (Forward::Completion, "{}", Unreadable::Reference),
+            (Forward::Completion, r#"{"ref":"x"}"#, Unreadable::Reference),
+            (Forward::Completion, r#"{"ref":{"type":"x","name":"y"}}"#, Unreadable::Kind),
             (
-                Forward::Complete,
+                Forward::Completion,
                 r#"{"ref":{"type":"ref/prompt","uri":"y"}}"#,
                 Unreadable::Word("ref.name"),
             ),
-            (Forward::Complete, r#"{"ref":{"type":"ref/resource"}}"#, Unreadable::Word("ref.uri")),
             (
-                Forward::Complete,
+                Forward::Completion,
+                r#"{"ref":{"type":"ref/resource"}}"#,
+                Unreadable::Word("ref.uri"),
+            ),
+            (
+                Forward::Completion,
                 r#"{"ref":{"type":"ref/prompt","name":"x","Name":"y"}}"#,
                 Unreadable::Refused(MemberRefused::variant("ref", "Name", "name")),
             ),
             (
-                Forward::Read,
+                READ,
                 r#"{"uri":"x","\u0055RI":"y"}"#,
                 Unreadable::Refused(MemberRefused::variant("", "URI", "uri")),
             ),

@@ -1,9 +1,9 @@
-//! What upstreams tell of their lists and resources, on its way to whoever listens.
+//! Notifications of upstreams about their lists and resources, on their way to clients.
 //!
 //! Owns the translation: which change of a server is which change of ours, under which URI clients
 //! know a resource, and how often clients are told. A server that tells of changes all the time is
 //! handed on ever more seldom ([`Pace`]), and changes of many servers at once are one to clients.
-//! Whom it is told, the faces decide.
+//! Which client receives them, the faces decide.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::sync::broadcast::error::RecvError;
 
+use crate::catalog::Notice;
+use crate::catalog::Notice;
 use crate::catalog::exposed;
-use crate::catalog::snapshot::Notice;
-use crate::proxy::Proxy;
+use crate::proxy::state::Proxy;
 use crate::upstream::Upstream;
 use crate::upstream::pace::Pace;
 

@@ -1,11 +1,13 @@
-//! Who wants to be told of which resource.
+//! Which clients are subscribed to which resource.
 //!
 //! A server knows one subscriber, us, whose subscription many clients share: it ends with the last
 //! of them. A client that goes away takes its own with it; what its server tells after that is told
 //! to nobody.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
 
 use crate::proxy::client::Client;
 
@@ -28,7 +30,7 @@ impl Subscribers {
         uri: &str,
         client: &Arc<Client>,
     ) -> Result<(), TooManySubscriptions> {
-        let mut resources = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut resources = self.0.lock();
         if resources.len() >= MAX_RESOURCES && !resources.contains_key(uri) {
             resources.retain(|uri, clients| !only_living(uri, clients).is_empty());
             if resources.len() >= MAX_RESOURCES {
@@ -45,9 +47,9 @@ impl Subscribers {
         Ok(())
     }
 
-    /// Whether anybody wants to be told of it.
+    /// Whether any client is subscribed to it.
     pub(super) fn any(&self, uri: &str) -> bool {
-        let mut resources = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut resources = self.0.lock();
         let any = resources.get_mut(uri).is_some_and(|left| !only_living(uri, left).is_empty());
         if !any {
             resources.remove(uri);
@@ -58,7 +60,7 @@ impl Subscribers {
     /// Takes a client away; true if nobody is left.
     pub(super) fn leave(&self, uri: &str, client: &Client) -> bool {
         client.unsubscribe(uri);
-        let mut resources = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut resources = self.0.lock();
         let last = resources.get_mut(uri).is_none_or(|left| only_living(uri, left).is_empty());
         if last {
             resources.remove(uri);

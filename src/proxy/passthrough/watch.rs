@@ -1,31 +1,40 @@
-//! The resources that one subscription of a modern client is told of (MCP 2026-07-28
+//! The resources of one subscription of a modern client (MCP 2026-07-28
 //! §Subscriptions): they are wanted of their servers as long as it lasts.
 
 use std::sync::Arc;
 
 use crate::catalog::exposed;
+use crate::intent;
 use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::revisions::Era;
-use crate::proxy::Proxy;
+use crate::policy::{Access, Admission, Principal, ResourceRequest, admit};
 use crate::proxy::client::Client;
+use crate::proxy::state::Proxy;
+use crate::proxy::worker::Worker;
 
 /// The resources of one subscription; none of them is wanted any more when this is dropped.
 #[derive(Debug)]
 pub struct Watch {
     proxy: Arc<Proxy>,
-    /// Stands for the subscription among those who are told.
+    /// Stands for the subscription among the subscribers.
     subscriber: Arc<Client>,
     uris: Vec<String>,
 }
 
 impl Watch {
-    /// Begins to watch those of `uris` that lead to a server that tells of changes.
+    /// Begins to watch those of `uris` that lead to a server that tells of changes, and that `principal` may
+    /// subscribe to.
     #[must_use]
-    pub fn begin(proxy: &Arc<Proxy>, uris: Vec<String>) -> Self {
+    pub fn begin(worker: &Worker, principal: &Principal, uris: Vec<String>) -> Self {
+        let settings = worker.settings();
         let subscriber = Client::new("".into(), "", "", Era::Modern, ClientCapabilities::default());
-        let mut watch =
-            Self { proxy: Arc::clone(proxy), subscriber: Arc::new(subscriber), uris: Vec::new() };
-        watch.uris = uris.into_iter().filter(|uri| watch.enter(uri)).collect();
+        let mut watch = Self {
+            proxy: Arc::clone(&worker.proxy),
+            subscriber: Arc::new(subscriber),
+            uris: Vec::new(),
+        };
+        watch.uris =
+            uris.into_iter().filter(|uri| watch.enter(principal, &settings.intent, uri)).collect();
         watch
     }
 
@@ -35,9 +44,19 @@ impl Watch {
         &self.uris
     }
 
-    fn enter(&self, uri: &str) -> bool {
+    fn enter(&self, principal: &Principal, settings: &intent::Settings, uri: &str) -> bool {
         let Some((server, own)) = exposed::split_uri(uri) else { return false };
         let Some(upstream) = self.proxy.upstreams.get(&server) else { return false };
+        let access = Access::Resource {
+            server: Arc::clone(upstream.name()),
+            uri: own.into(),
+            request: ResourceRequest::Subscribe,
+        };
+        match admit(principal, access, settings) {
+            Admission::Permit(_) => {}
+            Admission::Pending(never) => match never {},
+            Admission::Denial(_) => return false,
+        }
         let tells = upstream.offers().resource_updates || !upstream.state().settled;
         let entered =
             tells && self.proxy.list_cache.subscribers.enter(uri, &self.subscriber).is_ok();

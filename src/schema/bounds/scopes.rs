@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::Graph;
+use super::graph::Graph;
 
 /// Where a way enters a resource.
 struct Entry {
@@ -89,12 +89,12 @@ mod tests {
     use serde_json::{Value, json};
     use url::Url;
 
-    use super::super::{Graph, WalkLimits};
+    use super::super::walk::{WalkLimits, follow};
 
     fn compiled(schema: &Value) -> u64 {
         let base = Url::parse("json-schema:///").unwrap();
         let limits = WalkLimits { subschemas: 10_000, targets: 10_000 };
-        Graph::new(schema, &base, "$id", limits).compiled(100_000)
+        follow(schema, &base, "$id", limits).compiled(100_000)
     }
 
     #[test]

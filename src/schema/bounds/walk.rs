@@ -13,7 +13,7 @@ use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 use url::Url;
 
-use super::{Graph, Lost, Sub};
+use super::graph::{Graph, Lost, Sub};
 use crate::schema::form::{Holds, holds};
 use crate::schema::reference::{REFERENCES, encoded};
 
@@ -88,13 +88,10 @@ pub struct WalkLimits {
     pub targets: usize,
 }
 
-/// The graph of `root`, whose resources are identified by `id`, within `limits`.
-pub(super) fn follow<'a>(
-    root: &'a Value,
-    base: &Url,
-    id: &'static str,
-    limits: WalkLimits,
-) -> Graph<'a> {
+/// The graph of `root`, followed within `limits`. `id` is the keyword by which its dialect identifies a
+/// resource.
+#[must_use]
+pub fn follow<'a>(root: &'a Value, base: &Url, id: &'static str, limits: WalkLimits) -> Graph<'a> {
     let mut names = Names {
         id,
         resources: HashMap::new(),

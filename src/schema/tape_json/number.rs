@@ -8,7 +8,7 @@ use jsonschema::json::JsonNumber;
 use serde_json::Number;
 use simd_json::{Node as Raw, StaticNode};
 
-use super::Meter;
+use crate::schema::meter::Meter;
 
 /// From here on a double no longer tells neighbouring integers apart.
 const EXACT: u64 = 1 << 53;

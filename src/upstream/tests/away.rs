@@ -132,7 +132,7 @@ const TIME: Duration = Duration::from_secs(60);
 /// A call that began some time ago; its error.
 async fn late(bench: &Bench, name: &str, beside: CallExtras) -> String {
     let permit = bench.permit(name);
-    let upstream = bench.upstream(&permit.tool().name.server);
+    let upstream = bench.upstream(permit.access().server());
     let began = (Instant::now() + LEFT).checked_sub(TIME).unwrap();
     let call = async {
         let arguments = Bytes::from_static(b"{}");

@@ -303,15 +303,19 @@ async fn any_request_is_asked_and_answered_verbatim() {
         let bench = server.bench();
         bench.connected("web").await;
         let upstream = bench.upstream("web");
-        let ask = |method| OutgoingRequest {
-            method,
-            name: Some("file:///ü"),
-            params: Bytes::from_static(br#"{"uri":"file:///\u00fc"}"#),
-            meta: None,
-            client_capabilities: ClientCapabilities::default(),
+        let (server_name, uri) = (Arc::<str>::from("web"), Box::<str>::from("file:///ü"));
+        let request = ResourceRequest::Read;
+        let read = permitted(Access::Resource {
+            server: Arc::clone(&server_name),
+            uri: uri.clone(),
+            request,
+        });
+        let params = Bytes::from_static(br#"{"uri":"file:///\u00fc"}"#);
+        let ask = |permit| {
+            let beside = CallExtras::default();
+            upstream.call(&bench.pool, permit, params.clone(), beside, Instant::now())
         };
-        let mut answer =
-            within(upstream.ask(&bench.pool, ask("resources/read"), Instant::now())).await.unwrap();
+        let mut answer = within(ask(&read)).await.unwrap();
         let id = answer.id();
         let message = next_message(&mut answer).await.unwrap().unwrap();
         assert!(message.contains(&format!("\"id\":{id},")) && message.contains("\"z\":1"));
@@ -320,8 +324,8 @@ async fn any_request_is_asked_and_answered_verbatim() {
         let name = (era == Era::Modern).then_some("=?base64?ZmlsZTovLy/DvA==?=");
         assert_eq!(read.header("mcp-name").as_deref(), name);
         // What a server does not know is its own answer.
-        let mut answer =
-            within(upstream.ask(&bench.pool, ask("prompts/get"), Instant::now())).await.unwrap();
+        let prompt = permitted(Access::Prompt { server: server_name, name: uri });
+        let mut answer = within(ask(&prompt)).await.unwrap();
         assert!(next_message(&mut answer).await.unwrap().unwrap().contains("-32601"));
         bench.stop().await;
     }

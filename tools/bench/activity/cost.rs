@@ -153,6 +153,7 @@ fn encode(entry: &Entry, head: &mut Vec<u8>, body: &mut Vec<u8>) {
             stored_ms: draft.started / 1000,
             kind: draft.kind,
             source: draft.source,
+            principal: draft.text(Text::Principal),
             status: draft.status,
             operation: draft.operation,
             server: draft.text(Text::Server),

@@ -32,6 +32,7 @@ pub(super) fn filters<'a>(
         ("intent_type", flags.intent_type.as_deref()),
         ("session_id", flags.session.as_deref()),
         ("request_id", flags.request_id.as_deref()),
+        ("principal", flags.principal.as_deref()),
         ("start_time", since),
         ("end_time", until),
     ]

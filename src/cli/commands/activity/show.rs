@@ -8,13 +8,14 @@ use super::row::stored;
 use crate::cli::terminal_safe::clean;
 
 /// The members that are shown first, in this order; the rest follows.
-const FIRST: [&str; 11] = [
+const FIRST: [&str; 12] = [
     "id",
     "type",
     "began",
     "stored",
     "server_name",
     "tool_name",
+    "principal",
     "status",
     "error_message",
     "intent",

@@ -1,0 +1,237 @@
+//! The text of a config as one checked value: how file, environment and flags add up (flag beats environment
+//! beats file), and the keys of the file that are no part's own.
+//!
+//! Pure. Each part owns its own section, with its defaults and bounds.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::Deserializer;
+use serde_json::{Map, Value};
+
+use super::document::ConfigDocument;
+use super::findings::Findings;
+use super::problem::{KeyPath, Problem};
+use super::reading::{read, within};
+use super::sections::{ApiKey, Logging, OutputValidation};
+use super::values::Config;
+use super::{key_aliases, servers};
+use crate::activity;
+use crate::intent;
+use crate::mcp::revisions::Offered;
+use crate::policy::host_check::HostCheck;
+use crate::proxy::retrieve::MAX_LIMIT;
+
+/// What the command line adds. A flag beats the environment, which beats the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// `--listen`
+    pub listen: Option<String>,
+    /// `--data-dir`
+    pub data_dir: Option<PathBuf>,
+    /// `--log-level`
+    pub log_level: Option<String>,
+    /// This program itself, where it can be [`Config::reaper`]; set by the program, not by its user.
+    pub reaper: Option<PathBuf>,
+}
+
+/// The keys of the file that are no part's own, as typed.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct TopLevel {
+    listen: Option<String>,
+    data_dir: Option<String>,
+    api_key: Option<String>,
+    require_mcp_auth: bool,
+    allowed_hosts: Vec<String>,
+    allowed_origins: Vec<String>,
+    #[serde(deserialize_with = "tools_limit")]
+    tools_limit: Option<usize>,
+    offered_era: Offered,
+    intent_declaration: intent::Settings,
+    output_validation: OutputValidation,
+    activity: activity::Config,
+    logging: Logging,
+}
+
+const DEFAULT_LISTEN: &str = "127.0.0.1:8080";
+const DEFAULT_LISTEN_ADDRESS: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8080);
+const DEFAULT_DATA_DIR: &str = "~/.mcpproxy";
+const DEFAULT_TOOLS_LIMIT: usize = 15;
+
+/// A text as it was read: the config, with defaults in place of what is wrong, and the problems.
+#[derive(Debug)]
+pub(super) struct Parsed<'t> {
+    pub(super) config: Config,
+    pub(super) findings: Findings<'t>,
+    /// The key, flag or environment variable that set the data folder.
+    pub(super) data_dir_key: &'static str,
+}
+
+impl Parsed<'_> {
+    /// The config and its warnings, with the name of the file they are in.
+    ///
+    /// # Errors
+    /// Everything that was found, if an error is among it. Nothing is started with half a config.
+    pub(super) fn finish(
+        self,
+        file: Option<&Path>,
+    ) -> Result<(Config, Vec<Problem>), Vec<Problem>> {
+        let refused = self.findings.any_error();
+        let problems = self.findings.finish(file);
+        if refused { Err(problems) } else { Ok((self.config, problems)) }
+    }
+}
+
+/// Reads the text of a config file, a blank one included, and adds environment and flags.
+///
+/// # Errors
+/// Everything that is wrong, with the warnings.
+pub fn parse(
+    text: &str,
+    env: &impl Fn(&str) -> Option<String>,
+    flags: &Flags,
+) -> Result<(Config, Vec<Problem>), Vec<Problem>> {
+    parse_all(text, env, flags).finish(None)
+}
+
+/// Reads the whole text, also past errors: what is wrong has its default in the result.
+pub(super) fn parse_all<'t>(
+    text: &'t str,
+    env: &impl Fn(&str) -> Option<String>,
+    flags: &Flags,
+) -> Parsed<'t> {
+    let mut problems = Vec::new();
+    let (document, mut root) = ConfigDocument::parse(text, &mut problems);
+    let mut findings = Findings::new(document, problems);
+    key_aliases::adopt_other_names(&mut root, &mut findings);
+    let servers = root.remove(servers::KEY).unwrap_or_else(|| Value::Object(Map::new()));
+    let servers = servers::read(servers, &mut findings);
+    let top: TopLevel = read(&Value::Object(root), &KeyPath::default(), &mut findings);
+    check_allowed(&top, &mut findings);
+    let variable =
+        |name: &'static str| env(name).filter(|value| !value.is_empty()).map(|v| (name, v));
+
+    let (key, text) = flags
+        .listen
+        .clone()
+        .map(|value| ("--listen", value))
+        .or_else(|| variable("MCPPROXY_LISTEN"))
+        .or(top.listen.map(|value| ("listen", value)))
+        .unwrap_or(("listen", DEFAULT_LISTEN.to_owned()));
+    let listen = address(&text).unwrap_or_else(|problem| {
+        wrong(&mut findings, key, problem);
+        DEFAULT_LISTEN_ADDRESS
+    });
+    if !listen.ip().is_loopback() && !top.require_mcp_auth {
+        let problem = format!(
+            "{listen} can be reached from other machines: set require_mcp_auth to true, or listen \
+             on 127.0.0.1"
+        );
+        wrong(&mut findings, key, problem);
+    }
+    let (key, data_dir) = variable("MCPPROXY_DATA_DIR")
+        .or(top.data_dir.map(|value| ("data_dir", value)))
+        .unwrap_or(("data_dir", DEFAULT_DATA_DIR.to_owned()));
+    let data_dir_key = if flags.data_dir.is_some() { "--data-dir" } else { key };
+    let data_dir = match &flags.data_dir {
+        Some(folder) => folder.clone(),
+        None => expand_home(Path::new(&data_dir), env).unwrap_or_else(|| {
+            wrong(&mut findings, key, "HOME is not set, so '~' leads nowhere: name a whole path");
+            PathBuf::new()
+        }),
+    };
+    let api_key = variable("MCPPROXY_API_KEY")
+        .or(top.api_key.filter(|key| !key.is_empty()).map(|key| ("api_key", key)));
+    let api_key = api_key.and_then(|(path, key)| {
+        ApiKey::new(key).map_err(|problem| wrong(&mut findings, path, problem)).ok()
+    });
+    let mut logging = top.logging;
+    if let Some(level) = &flags.log_level {
+        match serde_json::from_value(Value::from(level.as_str())) {
+            Ok(level) => logging.level = level,
+            Err(error) => findings.add_outside(Problem::outside("--log-level", error)),
+        }
+    }
+    let output = top.output_validation;
+    if output.max_held_bytes > output.max_held_total_bytes {
+        let path = KeyPath::root("output_validation").key("max_held_total_bytes");
+        findings.error(&path, "must not be less than max_held_bytes");
+    }
+    let enabled = servers.iter().filter(|server| server.upstream.enabled).count() as u64;
+    if let Some(share) = output.held_share_bytes
+        && share.saturating_mul(enabled) > output.max_held_total_bytes
+    {
+        let path = KeyPath::root("output_validation").key("held_share_bytes");
+        let problem =
+            format_args!("{enabled} servers with so much each need more than max_held_total_bytes");
+        findings.error(&path, problem);
+    }
+    let config = Config {
+        reaper: flags.reaper.clone(),
+        listen,
+        data_dir,
+        api_key,
+        require_mcp_auth: top.require_mcp_auth,
+        allowed_hosts: top.allowed_hosts,
+        allowed_origins: top.allowed_origins,
+        servers,
+        tools_limit: top.tools_limit.unwrap_or(DEFAULT_TOOLS_LIMIT),
+        offered_era: top.offered_era,
+        intent: top.intent_declaration,
+        output,
+        activity: top.activity,
+        logging,
+    };
+    Parsed { config, findings, data_dir_key }
+}
+
+/// Reports a problem of `key`, which is one of the file, an environment variable or a flag.
+pub(super) fn wrong(findings: &mut Findings<'_>, key: &str, problem: impl std::fmt::Display) {
+    match key.starts_with("--") || key.starts_with("MCPPROXY_") {
+        true => findings.add_outside(Problem::outside(key, problem)),
+        false => findings.error(&KeyPath::root(key), problem),
+    }
+}
+
+/// The entries of `allowed_hosts` and `allowed_origins`, each by itself.
+fn check_allowed(top: &TopLevel, findings: &mut Findings<'_>) {
+    for (at, host) in top.allowed_hosts.iter().enumerate() {
+        if let Err(bad) = HostCheck::new(std::slice::from_ref(host), &[]) {
+            findings.error(&KeyPath::root("allowed_hosts").element(at), bad.problem());
+        }
+    }
+    for (at, origin) in top.allowed_origins.iter().enumerate() {
+        if let Err(bad) = HostCheck::new(&[], std::slice::from_ref(origin)) {
+            findings.error(&KeyPath::root("allowed_origins").element(at), bad.problem());
+        }
+    }
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let expanded = match text.rsplit_once(':') {
+        Some(("localhost", port)) => format!("127.0.0.1:{port}"),
+        Some(("" | "*", port)) => format!("0.0.0.0:{port}"),
+        Some(_) | None => text.to_owned(),
+    };
+    expanded
+        .parse()
+        .map_err(|_| format!("'{text}' is no address and port: write it like \"{DEFAULT_LISTEN}\""))
+}
+
+fn tools_limit<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<usize>, D::Error> {
+    within(usize::deserialize(deserializer)?, &(1..=MAX_LIMIT)).map(Some)
+}
+
+/// `path` with a leading `~` replaced; `None` if that leads nowhere.
+pub(super) fn expand_home(path: &Path, env: &impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
+    match path.strip_prefix("~") {
+        Err(_) => Some(path.to_owned()),
+        Ok(rest) => {
+            let home = env("HOME").filter(|home| !home.is_empty())?;
+            Some(Path::new(&home).join(rest))
+        }
+    }
+}

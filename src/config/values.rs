@@ -1,0 +1,122 @@
+//! Everything that the operator decides, as one checked value, and what each part of the proxy is made of.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::sections::{ApiKey, Logging, OutputValidation};
+use super::servers::ServerEntry;
+use crate::activity;
+use crate::catalog::{self, ServerSettings};
+use crate::intent;
+use crate::mcp::revisions::Offered;
+use crate::policy::AccessSettings;
+use crate::policy::host_check::{BadEntry, HostCheck};
+use crate::proxy::memory_budget;
+use crate::proxy::settings::Settings;
+
+/// Everything the operator decides, checked.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where the HTTP faces listen.
+    pub listen: SocketAddr,
+    /// Where catalog, activity and logins are kept.
+    pub data_dir: PathBuf,
+    /// What `/api/v1` and `/events` ask for; `None` until one is made.
+    pub api_key: Option<ApiKey>,
+    /// Whether `/mcp` asks for the key too.
+    pub require_mcp_auth: bool,
+    /// Hosts that requests may name; empty: the loopback names.
+    pub allowed_hosts: Vec<String>,
+    /// Origins that requests may come from; empty: the loopback names.
+    pub allowed_origins: Vec<String>,
+    /// The upstreams, enabled or not, in the order of their names.
+    pub servers: Vec<ServerEntry>,
+    /// Results of `retrieve_tools` that states no limit of its own, 1 to 100.
+    pub tools_limit: usize,
+    /// The revisions that a client is offered that asks for them.
+    pub offered_era: Offered,
+    /// `intent_declaration`
+    pub intent: intent::Settings,
+    /// `output_validation`
+    pub output: OutputValidation,
+    /// `activity`
+    pub activity: activity::Config,
+    /// `logging`
+    pub logging: Logging,
+    /// The program that ends the servers' processes if this one is killed; `None`: they stay.
+    pub reaper: Option<PathBuf>,
+}
+
+impl Config {
+    /// The API key; empty until one is made.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        self.api_key.as_ref().map_or("", |key| key.expose())
+    }
+
+    /// Where the activity log is: `data_dir/activity`.
+    #[must_use]
+    pub fn activity_folder(&self) -> PathBuf {
+        self.data_dir.join("activity")
+    }
+
+    /// What the catalog needs: the enabled servers, and `data_dir/catalog`.
+    #[must_use]
+    pub fn catalog(&self) -> catalog::Settings {
+        let enabled = self.servers.iter().filter(|server| server.upstream.enabled);
+        let settings = enabled.map(|server| (Arc::clone(&server.name), server.tools.clone()));
+        catalog::Settings {
+            policy: self.output.policy(),
+            schemas: self.output.schemas(),
+            servers: settings.collect::<BTreeMap<_, ServerSettings>>(),
+            folder: Some(self.data_dir.join("catalog")),
+        }
+    }
+
+    /// What requests are decided by.
+    ///
+    /// # Errors
+    ///
+    /// An entry of `allowed_hosts` or `allowed_origins` that was not read by [`parse`](super::parse()).
+    pub fn settings(&self) -> Result<Settings, BadEntry> {
+        Ok(Settings {
+            access: AccessSettings {
+                api_key: self.key().into(),
+                require_mcp_auth: self.require_mcp_auth,
+                host_check: HostCheck::new(&self.allowed_hosts, &self.allowed_origins)?,
+            },
+            intent: self.intent,
+            tools_limit: self.tools_limit,
+            offered_era: self.offered_era,
+            max_payload_bytes: self.activity.max_payload_bytes,
+            max_response_bytes: self.activity.max_response_bytes,
+            held: self.held(),
+            judging_budget: self.judging_budget(),
+        })
+    }
+
+    /// The memory budget of answers that strict holds.
+    fn held(&self) -> memory_budget::MemoryBudget {
+        let OutputValidation { max_held_total_bytes: total, max_held_bytes, .. } = self.output;
+        let enabled = self.servers.iter().filter(|server| server.upstream.enabled);
+        let names: Vec<Arc<str>> = enabled.map(|server| Arc::clone(&server.name)).collect();
+        let usual = || memory_budget::usual_share(total, names.len(), max_held_bytes);
+        let share = self.output.held_share_bytes.unwrap_or_else(usual);
+        memory_budget::MemoryBudget::new(total, share, names)
+    }
+
+    /// The memory budget of answers that warn has yet to judge: one for all servers.
+    fn judging_budget(&self) -> memory_budget::MemoryBudget {
+        let total = memory_budget::MAX_JUDGING_BYTES.min(self.output.max_held_total_bytes);
+        memory_budget::MemoryBudget::new(total, 0, [])
+    }
+
+    /// All values that must not be repeated in a server's words. What one server is given, another may
+    /// repeat.
+    pub fn secrets(&self) -> impl Iterator<Item = String> {
+        let of_servers = self.servers.iter().flat_map(|server| server.upstream.secrets());
+        of_servers.chain([self.key().to_owned()])
+    }
+}

@@ -1,0 +1,369 @@
+//! Who may speak to us from a browser: the `Host` and `Origin` checks in front of every endpoint.
+//!
+//! Pure: headers in, permission or a refusal out. It keeps foreign web pages (DNS rebinding,
+//! cross-site requests) away from a proxy on loopback. It deliberately knows nothing of API keys:
+//! those are a second lock, not a substitute.
+
+use http::header::{HOST, ORIGIN};
+use http::uri::Authority;
+use http::{HeaderMap, HeaderName, StatusCode};
+
+/// The names a proxy on loopback answers to, with any port.
+pub const LOOPBACK_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
+
+/// Most bytes of a refused value that are repeated in the refusal.
+const SHOWN_BYTES: usize = 100;
+
+/// The allowed hosts and origins, parsed once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostCheck {
+    hosts: Vec<HostPort>,
+    origins: Vec<AllowedOrigin>,
+}
+
+/// An entry of `allowed_hosts` or `allowed_origins` that cannot be understood.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: '{entry}' is not {expected}")]
+pub struct BadEntry {
+    key: &'static str,
+    entry: String,
+    expected: &'static str,
+}
+
+impl BadEntry {
+    /// What is wrong with it, without the key's name.
+    #[must_use]
+    pub fn problem(&self) -> String {
+        format!("'{}' is not {}", self.entry, self.expected)
+    }
+}
+
+/// Why a request is refused before anything else is looked at.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HostRefused {
+    /// No `Host` and no authority in the request line.
+    #[error("Host header is missing")]
+    NoHost,
+    /// The header stands more than once.
+    #[error("{0} header is given more than once")]
+    Duplicate(HeaderName),
+    /// A host that is none of ours, or not a plain `name[:port]`.
+    #[error("Host '{0}' is not allowed (see allowed_hosts in the config)")]
+    Host(String),
+    /// A web page of someone else, `null`, or not a plain `scheme://name[:port]`.
+    #[error("Origin '{0}' is not allowed (see allowed_origins in the config)")]
+    Origin(String),
+}
+
+impl HostRefused {
+    /// 400 for what is not HTTP as it should be, 403 for a stranger.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        match self {
+            Self::NoHost | Self::Duplicate(_) => StatusCode::BAD_REQUEST,
+            Self::Host(_) | Self::Origin(_) => StatusCode::FORBIDDEN,
+        }
+    }
+}
+
+impl HostCheck {
+    /// Parses the config's lists. An empty list means the loopback names.
+    ///
+    /// A host is `name` (any port) or `name:port`. An origin is a host (`http` and `https`), or
+    /// `scheme://name[:port]`, which must then match exactly.
+    ///
+    /// # Errors
+    /// The first entry that is neither.
+    pub fn new(allowed_hosts: &[String], allowed_origins: &[String]) -> Result<Self, BadEntry> {
+        let host = |entry: &str| {
+            HostPort::parse(entry).ok_or_else(|| BadEntry {
+                key: "allowed_hosts",
+                entry: entry.to_owned(),
+                expected: "a host name, or a host name with a port",
+            })
+        };
+        let origin = |entry: &str| {
+            AllowedOrigin::parse(entry).ok_or_else(|| BadEntry {
+                key: "allowed_origins",
+                entry: entry.to_owned(),
+                expected: "a host name, or an origin like https://app.example.com",
+            })
+        };
+        Ok(Self {
+            hosts: or_loopback(allowed_hosts).map(host).collect::<Result<_, _>>()?,
+            origins: or_loopback(allowed_origins).map(origin).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Checks one request. `authority` is that of an absolute request target, which must be
+    /// allowed beside the `Host` header, not instead of it.
+    ///
+    /// # Errors
+    /// The first thing that is wrong; [`HostRefused::status`] is the answer's status.
+    pub fn check(
+        &self,
+        headers: &HeaderMap,
+        authority: Option<&Authority>,
+    ) -> Result<(), HostRefused> {
+        let host = only(headers, HOST)?;
+        if host.is_none() && authority.is_none() {
+            return Err(HostRefused::NoHost);
+        }
+        for name in [host, authority.map(|name| name.as_str().as_bytes())].into_iter().flatten() {
+            let known = std::str::from_utf8(name).ok().and_then(HostPort::parse);
+            if !known.is_some_and(|name| self.hosts.iter().any(|host| host.covers(&name))) {
+                return Err(HostRefused::Host(shown(name)));
+            }
+        }
+        let Some(origin) = only(headers, ORIGIN)? else { return Ok(()) };
+        let known = std::str::from_utf8(origin).ok().and_then(Origin::parse);
+        match known.is_some_and(|origin| self.origins.iter().any(|one| one.covers(&origin))) {
+            true => Ok(()),
+            false => Err(HostRefused::Origin(shown(origin))),
+        }
+    }
+}
+
+/// `name[:port]`, lower case; without a port in the config it covers any.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct HostPort {
+    name: String,
+    port: Option<u16>,
+}
+
+impl HostPort {
+    /// Strict on purpose: no user info, no trailing dot, no white space, no empty port.
+    fn parse(text: &str) -> Option<Self> {
+        let end = match text.strip_prefix('[') {
+            Some(rest) => rest.find(']')? + 2,
+            None => text.find(':').unwrap_or(text.len()),
+        };
+        let (name, port) = (text.get(..end)?, text.get(end..)?);
+        let port = match port.strip_prefix(':') {
+            Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+                Some(digits.parse().ok()?)
+            }
+            Some(_) => return None,
+            None if port.is_empty() => None,
+            None => return None,
+        };
+        let plain = match name.strip_prefix('[').and_then(|name| name.strip_suffix(']')) {
+            Some(inner) => inner.parse::<std::net::Ipv6Addr>().is_ok(),
+            None => {
+                !name.is_empty()
+                    && !name.ends_with('.')
+                    && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b))
+            }
+        };
+        plain.then(|| Self { name: name.to_ascii_lowercase(), port })
+    }
+
+    fn covers(&self, other: &Self) -> bool {
+        self.name == other.name && (self.port.is_none() || self.port == other.port)
+    }
+}
+
+/// `scheme://name[:port]` as a browser sends it; `null` is not one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Origin {
+    scheme: String,
+    host: HostPort,
+}
+
+impl Origin {
+    fn parse(text: &str) -> Option<Self> {
+        let (scheme, host) = text.split_once("://")?;
+        let scheme = scheme.to_ascii_lowercase();
+        let plain = |b: u8| b.is_ascii_alphanumeric() || b"+-.".contains(&b);
+        if scheme.is_empty() || !scheme.bytes().all(plain) {
+            return None;
+        }
+        let mut host = HostPort::parse(host)?;
+        host.port = host.port.or(match scheme.as_str() {
+            "http" => Some(80),
+            "https" => Some(443),
+            _ => None,
+        });
+        Some(Self { scheme, host })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum AllowedOrigin {
+    /// This host by `http` or `https`.
+    Host(HostPort),
+    /// This origin alone.
+    Exact(Origin),
+}
+
+impl AllowedOrigin {
+    fn parse(text: &str) -> Option<Self> {
+        match text.contains("://") {
+            true => Origin::parse(text).map(Self::Exact),
+            false => HostPort::parse(text).map(Self::Host),
+        }
+    }
+
+    fn covers(&self, origin: &Origin) -> bool {
+        match self {
+            Self::Host(host) => {
+                matches!(origin.scheme.as_str(), "http" | "https") && host.covers(&origin.host)
+            }
+            Self::Exact(exact) => exact == origin,
+        }
+    }
+}
+
+fn or_loopback(list: &[String]) -> impl Iterator<Item = &str> {
+    let names: &[&str] = if list.is_empty() { &LOOPBACK_NAMES } else { &[] };
+    list.iter().map(String::as_str).chain(names.iter().copied())
+}
+
+/// The header's one value; two of them are two readings of one request.
+fn only(headers: &HeaderMap, name: HeaderName) -> Result<Option<&[u8]>, HostRefused> {
+    let mut values = headers.get_all(&name).iter();
+    let first = values.next();
+    if values.next().is_some() {
+        return Err(HostRefused::Duplicate(name));
+    }
+    Ok(first.map(|value| value.as_bytes()))
+}
+
+fn shown(value: &[u8]) -> String {
+    let cut = value.get(..SHOWN_BYTES).unwrap_or(value);
+    String::from_utf8_lossy(cut).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn default_guard() -> HostCheck {
+        HostCheck::new(&[], &[]).unwrap()
+    }
+
+    fn headers(pairs: &[(&str, &str)]) -> HeaderMap {
+        let pair = |(name, value): &(&str, &str)| {
+            (name.parse::<HeaderName>().unwrap(), value.parse().unwrap())
+        };
+        let mut map = HeaderMap::new();
+        pairs.iter().map(pair).for_each(|(name, value)| {
+            map.append(name, value);
+        });
+        map
+    }
+
+    fn check(guard: &HostCheck, pairs: &[(&str, &str)]) -> Result<(), HostRefused> {
+        guard.check(&headers(pairs), None)
+    }
+
+    #[test]
+    fn loopback_names_pass_with_any_port_and_case() {
+        for host in ["localhost", "localhost:8080", "127.0.0.1:1", "[::1]:65535", "LOCALHOST:80"] {
+            assert_eq!(check(&default_guard(), &[("host", host)]), Ok(()), "{host}");
+        }
+    }
+
+    #[test]
+    fn foreign_and_disguised_hosts_are_refused() {
+        for host in [
+            "evil.com",
+            "evil.com:8080",
+            "localhost.evil.com",
+            "127.0.0.1.nip.io",
+            "localhost.",
+            "localhost.:8080",
+            "user@localhost",
+            "localhost@evil.com",
+            "localhost:8080@evil.com",
+            "localhost:",
+            "localhost:+80",
+            "localhost:99999",
+            "localhost 8080",
+            "127.1",
+            "0.0.0.0",
+            "[::1",
+            "[::1]8080",
+            "[::ffff:127.0.0.1]",
+            "[localhost]",
+            "http://localhost",
+            "",
+        ] {
+            let refused = check(&default_guard(), &[("host", host)]);
+            assert_eq!(refused, Err(HostRefused::Host(host.to_owned())), "{host}");
+        }
+    }
+
+    #[test]
+    fn a_request_names_its_host_once() {
+        let two = [("host", "localhost"), ("host", "localhost")];
+        assert_eq!(check(&default_guard(), &two), Err(HostRefused::Duplicate(HOST)));
+        assert_eq!(check(&default_guard(), &[]), Err(HostRefused::NoHost));
+        assert_eq!(HostRefused::NoHost.status(), StatusCode::BAD_REQUEST);
+    }
+
+    #[test]
+    fn an_absolute_target_is_checked_beside_the_header() {
+        let guard = default_guard();
+        let (evil, good) =
+            (Authority::from_static("evil.com"), Authority::from_static("localhost:1"));
+        let ours = headers(&[("host", "localhost")]);
+        assert_eq!(guard.check(&ours, Some(&evil)), Err(HostRefused::Host("evil.com".into())));
+        assert_eq!(guard.check(&ours, Some(&good)), Ok(()));
+        assert_eq!(guard.check(&HeaderMap::new(), Some(&good)), Ok(()));
+        let theirs = headers(&[("host", "evil.com")]);
+        assert_eq!(guard.check(&theirs, Some(&good)), Err(HostRefused::Host("evil.com".into())));
+    }
+
+    #[test]
+    fn origins_are_absent_or_ours() {
+        let guard = default_guard();
+        let origin = |value| check(&guard, &[("host", "localhost"), ("origin", value)]);
+        for good in ["http://localhost:8080", "https://127.0.0.1", "http://[::1]:3"] {
+            assert_eq!(origin(good), Ok(()), "{good}");
+        }
+        for bad in [
+            "null",
+            "http://evil.com",
+            "http://localhost.evil.com",
+            "http://localhost.",
+            "http://localhost@evil.com",
+            "http://user@localhost",
+            "file://localhost",
+            "http://localhost/path",
+            "localhost",
+            "",
+        ] {
+            assert_eq!(origin(bad), Err(HostRefused::Origin(bad.to_owned())), "{bad}");
+            assert_eq!(HostRefused::Origin(bad.to_owned()).status(), StatusCode::FORBIDDEN);
+        }
+        let two = [("host", "localhost"), ("origin", "http://localhost"), ("origin", "null")];
+        assert_eq!(check(&guard, &two), Err(HostRefused::Duplicate(ORIGIN)));
+    }
+
+    #[test]
+    fn the_operators_lists_replace_the_loopback_names() {
+        let hosts = ["proxy.lan:8080".to_owned()];
+        let origins = ["https://app.lan".to_owned(), "tool.lan".to_owned()];
+        let guard = HostCheck::new(&hosts, &origins).unwrap();
+        assert!(check(&guard, &[("host", "proxy.lan:8080")]).is_ok());
+        assert!(check(&guard, &[("host", "proxy.lan:8081")]).is_err());
+        assert!(check(&guard, &[("host", "localhost")]).is_err());
+        let from = |origin| check(&guard, &[("host", "proxy.lan:8080"), ("origin", origin)]);
+        assert!(from("https://app.lan").is_ok());
+        assert!(from("https://app.lan:443").is_ok());
+        assert!(from("http://app.lan").is_err());
+        assert!(from("http://tool.lan:1234").is_ok());
+    }
+
+    #[test]
+    fn a_bad_entry_is_named() {
+        let bad = HostCheck::new(&["http://x/".to_owned()], &[]).unwrap_err();
+        assert_eq!(
+            bad.to_string(),
+            "allowed_hosts: 'http://x/' is not a host name, or a host name with a port"
+        );
+        let bad = HostCheck::new(&[], &["null:".to_owned()]).unwrap_err();
+        assert!(bad.to_string().starts_with("allowed_origins: 'null:'"), "{bad}");
+    }
+}

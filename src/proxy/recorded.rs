@@ -1,0 +1,183 @@
+//! The one way to carry out a request: on record from its beginning to its end, under one tracing span.
+//!
+//! [`recorded`] makes room in the log, has the request worked on, and ends record and reply by what came of it. Every
+//! request to a server is admitted and sent by [`OnRecord`], whatever it asks for.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tracing::field::Empty;
+use tracing::{Instrument, Span};
+
+use super::call_record::{CallRecord, RecordKind, Rejection};
+use super::caller::Caller;
+use super::client::Client;
+use super::exchange::Exchange;
+use super::log_routing;
+use super::params::progress_token;
+use super::refusal::Refusal;
+use super::relay::Relay;
+use super::reply::{Aborted, Piece, Reply};
+use super::worker::Worker;
+use crate::activity::record::Status;
+use crate::io::clock;
+use crate::output::AnswerMember;
+use crate::policy::{self, Access, Admission, Permit};
+use crate::upstream::{Answer, CallExtras, Upstream};
+use crate::wire::splice::Splice;
+
+/// A request that is being worked on.
+pub(super) struct OnRecord<'a> {
+    pub(super) worker: &'a Worker,
+    pub(super) caller: &'a Caller,
+    /// Who counts as the user of the servers that are asked.
+    user: Option<&'a Arc<Client>>,
+    pub(super) record: &'a mut CallRecord,
+}
+
+/// Where the reply to a request comes from, if it was not rejected.
+pub(super) enum ReplySource {
+    /// A result of our own.
+    Own(Bytes),
+    /// A server answers.
+    Server {
+        /// What was permitted.
+        permit: Permit,
+        /// The answer on its way.
+        answer: Answer,
+        /// The client's own progress token, raw.
+        token: Option<Bytes>,
+    },
+}
+
+/// Has a request worked on by `work`, and sees what comes of it through: the one place that opens a record, and from
+/// which all of them are closed.
+///
+/// # Errors
+/// [`Aborted`] when the answer broke off after its first byte had gone on.
+pub(super) fn recorded<W>(
+    worker: Rc<Worker>,
+    caller: Caller,
+    kind: RecordKind,
+    reply: Reply,
+    work: W,
+) -> impl Future<Output = Result<(), Aborted>>
+where
+    W: AsyncFnOnce(OnRecord<'_>) -> Result<ReplySource, Rejection>,
+{
+    let span = span(&caller, kind);
+    let of = span.clone();
+    let carried_out = async move {
+        let mut record = match CallRecord::open(&worker, kind, &caller, &reply, of).await {
+            Ok(record) => record,
+            Err(refusal) => {
+                reply.put(Piece::Refused(refusal));
+                return Ok(());
+            }
+        };
+        // What comes from no client counts as one of its own, as long as it takes.
+        let anonymous = caller.client.is_none().then(log_routing::anonymous);
+        let user = caller.client.as_ref().map(|(client, _)| client).or(anonymous.as_ref());
+        let on = OnRecord { worker: &worker, caller: &caller, user, record: &mut record };
+        match work(on).await {
+            Ok(ReplySource::Server { permit, answer, token }) => {
+                let relay = Relay::new(caller.client, token);
+                let ended = Exchange::new(worker, permit, answer, record, relay, reply).run().await;
+                if let Some(anonymous) = anonymous {
+                    anonymous.was_active(clock::lately());
+                }
+                ended
+            }
+            Ok(ReplySource::Own(result)) => {
+                record.close(Status::Success, "").await;
+                reply.put(Piece::Whole(AnswerMember::Result, Splice::from(result)));
+                Ok(())
+            }
+            Err(rejection) => {
+                record.reject(rejection).await;
+                Ok(())
+            }
+        }
+    };
+    carried_out.instrument(span)
+}
+
+/// Records a request that is refused before it is looked at, as a call of `tool`, empty if that is not known.
+///
+/// # Errors
+/// None; the type is that of every request.
+pub(super) fn rejected(
+    worker: Rc<Worker>,
+    caller: Caller,
+    tool: String,
+    refusal: Refusal,
+    reply: Reply,
+) -> impl Future<Output = Result<(), Aborted>> {
+    let kind = RecordKind::ToolCall("");
+    recorded(worker, caller, kind, reply, async move |on: OnRecord<'_>| {
+        on.record.name("", &tool);
+        Err(Rejection { status: Status::Rejected, refusal })
+    })
+}
+
+/// The span of a request. Off by default, and then it costs the look at one word; no payload is ever in it.
+fn span(caller: &Caller, kind: RecordKind) -> Span {
+    tracing::debug_span!(
+        "call",
+        request_id = &*String::from_utf8_lossy(&caller.request_id),
+        session_id = caller.session_id(),
+        principal = caller.principal.id(),
+        variant = kind.variant(),
+        server = Empty,
+        tool = Empty,
+        outcome = Empty,
+        duration_us = Empty,
+    )
+}
+
+impl OnRecord<'_> {
+    /// Asks whether the request may have `access`; what is remarkable about it, or refuses it, is on record.
+    pub(super) fn admit(&mut self, access: Access) -> Result<Permit, Rejection> {
+        let settings = self.worker.settings();
+        match policy::admit(&self.caller.principal, access, &settings.intent) {
+            Admission::Permit(permit) => {
+                let access = permit.access();
+                self.record.warn(access.server(), access.label(), permit.warnings());
+                Ok(permit)
+            }
+            Admission::Pending(never) => match never {},
+            Admission::Denial(denial) => Err(self.record.deny(&denial)),
+        }
+    }
+
+    /// Sends what was permitted, with `body` as [`Upstream::call`] takes it.
+    pub(super) async fn send(
+        self,
+        upstream: &Arc<Upstream>,
+        permit: Permit,
+        body: Bytes,
+        beside: CallExtras,
+    ) -> Result<ReplySource, Rejection> {
+        let Self { worker, user, record, .. } = self;
+        let now = clock::now();
+        record.sends(upstream, now);
+        if let Some(user) = user {
+            worker.proxy.log_routing.enter(upstream, user, now);
+        }
+        let token = beside.meta.as_ref().and_then(progress_token);
+        let answer = upstream.call(&worker.pool, &permit, body, beside, record.began());
+        match worker.ending.unless_cut(answer).await {
+            None => Err(Rejection::cut_off(upstream.name(), permit.access().label())),
+            Some(Ok(answer)) => Ok(ReplySource::Server { permit, answer, token }),
+            Some(Err(error)) => {
+                let now = clock::now();
+                record.answered = Some(now);
+                if let Some(user) = user {
+                    user.was_active(now);
+                }
+                Err(Rejection::upstream(&error))
+            }
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The reply to a refused call: the kinds of refusals, and what each face makes of them
+//! ([contracts](crate::reference::contracts#errors)).
+
+use bytes::Bytes;
+use http::StatusCode;
+use thiserror::Error;
+
+use super::render::error_result;
+use crate::mcp::jsonrpc::{self, Code};
+use crate::mcp::revisions::Era;
+
+/// Why a call has no answer of an upstream.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{text}")]
+pub struct Refusal {
+    /// Which kind, so that a face can choose its status.
+    pub kind: RefusalKind,
+    /// One line that names server, tool and limit.
+    pub text: String,
+}
+
+/// The kinds of [`Refusal`], by who is to blame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalKind {
+    /// The parameters cannot be read.
+    Unreadable,
+    /// The headers do not repeat the parameters as the tool's schema has it.
+    Headers,
+    /// The intent is missing, malformed or differs from the variant.
+    Intent,
+    /// The annotations or the operator's capability stand against it.
+    Gate,
+    /// No such server or tool.
+    Unknown,
+    /// The upstream failed.
+    Upstream,
+    /// A request that calls no tool cannot be answered: of these, client and server errors are not told apart.
+    Failed,
+    /// The activity log cannot take the call's record (ACT-2), or the proxy is ending and does not
+    /// wait for the call.
+    Unavailable,
+}
+
+impl Refusal {
+    /// The response over MCP to the request of this raw id: unreadable parameters and headers that disagree with them
+    /// are a JSON-RPC error, everything else a tool result, from which the agent can correct itself.
+    #[must_use]
+    pub fn mcp_response(&self, era: Era, id: &[u8]) -> Bytes {
+        let error = |code| jsonrpc::error(Some(id), code, &self.text);
+        match self.kind {
+            RefusalKind::Unreadable => error(Code::InvalidParams),
+            RefusalKind::Headers => error(Code::HeaderMismatch),
+            RefusalKind::Failed => error(Code::Internal),
+            RefusalKind::Intent
+            | RefusalKind::Gate
+            | RefusalKind::Unknown
+            | RefusalKind::Upstream
+            | RefusalKind::Unavailable => jsonrpc::response(id, &error_result(era, &self.text)),
+        }
+    }
+}
+
+impl RefusalKind {
+    /// The status under which [`Refusal::mcp_response`] goes over HTTP.
+    #[must_use]
+    pub fn mcp_status(self) -> StatusCode {
+        match self {
+            Self::Headers => StatusCode::BAD_REQUEST,
+            Self::Unreadable
+            | Self::Intent
+            | Self::Gate
+            | Self::Unknown
+            | Self::Upstream
+            | Self::Failed
+            | Self::Unavailable => StatusCode::OK,
+        }
+    }
+
+    /// The status over REST, where the text is the error's.
+    #[must_use]
+    pub fn rest_status(self) -> StatusCode {
+        match self {
+            Self::Unreadable | Self::Headers | Self::Intent => StatusCode::BAD_REQUEST,
+            Self::Gate => StatusCode::FORBIDDEN,
+            Self::Unknown => StatusCode::NOT_FOUND,
+            Self::Upstream | Self::Failed => StatusCode::BAD_GATEWAY,
+            Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! What all calls share: the catalog, the servers, the log and the settings.
+
+use std::sync::Arc;
+
+use super::dropped_members::DroppedMembers;
+use super::log_routing::LogRouting;
+use super::passthrough::list_cache::ListCache;
+use super::settings::SettingsSwap;
+use super::validation_pool::ValidationPool;
+use crate::activity::Activity;
+use crate::catalog::Catalog;
+use crate::telemetry::Calls;
+use crate::upstream::supervisor::Supervisor;
+
+/// What all calls share. Nothing in it is locked for the length of a call.
+#[derive(Debug)]
+pub struct Proxy {
+    /// Which tools exist.
+    pub catalog: Arc<Catalog>,
+    /// The servers behind them.
+    pub upstreams: Supervisor,
+    /// What they list beside tools.
+    pub list_cache: ListCache,
+    /// Which clients use them, and so get their log messages.
+    pub log_routing: LogRouting,
+    /// Where every outcome goes.
+    pub activity: Activity,
+    /// What the config decides of requests. A request asks its worker for it.
+    pub settings: SettingsSwap,
+    /// What was warned of that stays behind.
+    pub dropped_members: Arc<DroppedMembers>,
+    /// Where large documents are validated, so that they delay no other call.
+    pub validation_pool: ValidationPool,
+    /// What became of calls, in numbers.
+    pub calls: Calls,
+    /// Random per process: hostile keys are hashed under it.
+    pub hash_key: u64,
+}

@@ -1,0 +1,369 @@
+//! A proxy from start to end: its parts are opened, it listens, and all of it ends in order.
+//!
+//! Which parts there are, and what each is made of, stands here and nowhere else.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+use super::accept::{accept, max_connections};
+use super::app_state::AppState;
+use super::connection_limit::ConnectionSlots;
+use super::runtime::{self, cores};
+use super::shutdown::{CHILDREN_TIMEOUT, DRAIN_TIMEOUT, Hurry, WORKER_GRACE};
+use super::signals::Signals;
+use super::worker_thread::{Ends, WorkerThread};
+use super::{control, folder};
+use crate::activity::record::{Draft, Source, Status, Type};
+use crate::activity::{Activity, StoreError, Writer};
+use crate::api;
+use crate::catalog::{self, Catalog};
+use crate::config::Config;
+use crate::downstream::session::Sessions;
+use crate::os::descriptors;
+use crate::policy::host_check::BadEntry;
+use crate::proxy::dropped_members::DroppedMembers;
+use crate::proxy::settings::{Settings, SettingsSwap};
+use crate::proxy::validation_pool::ValidationPool;
+use crate::proxy::{Proxy, log_routing, passthrough};
+use crate::telemetry::{Calls, LogLines};
+
+/// Why a proxy cannot start. Nothing is left half-started.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The data folder cannot be used.
+    #[error("the data folder {} cannot be used: {error}", folder.display())]
+    Folder {
+        /// `data_dir`
+        folder: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The activity log is in use, damaged or unreadable.
+    #[error(transparent)]
+    Activity(#[from] StoreError),
+    /// `allowed_hosts` or `allowed_origins`.
+    #[error(transparent)]
+    HostCheck(#[from] BadEntry),
+    /// The system gives no thread, no event queue or no randomness.
+    #[error("the system refused what every server needs: {0}")]
+    System(#[from] io::Error),
+}
+
+/// A proxy whose parts are open, with or without a listener.
+#[derive(Debug)]
+pub struct App {
+    shared: Arc<AppState>,
+    control: Runtime,
+    writer: Writer,
+    drain: watch::Sender<bool>,
+    hurry: Hurry,
+    /// Connections that clients may have open at once.
+    max_connections: usize,
+    /// Passes the upstreams' notifications on.
+    following: tokio::task::JoinHandle<()>,
+}
+
+/// A proxy that listens.
+#[derive(Debug)]
+pub struct Server {
+    app: App,
+    address: SocketAddr,
+    worker_threads: Arc<Vec<WorkerThread>>,
+    accepting: tokio::task::JoinHandle<()>,
+}
+
+impl App {
+    /// Opens the parts of a proxy and starts its upstreams; waits for none of them. `lines` are those
+    /// of the log, whose losses `/api/v1/status` shows.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`].
+    pub fn start(config: Config, lines: LogLines) -> Result<Self, StartError> {
+        let settings = config.settings()?;
+        let folder = &config.data_dir;
+        folder::open(folder)
+            .map_err(|error| StartError::Folder { folder: folder.clone(), error })?;
+        // Before the log, which opens as many files as it may.
+        descriptors::raise();
+        let log = Activity::open(&config.activity_folder(), config.activity.clone())?;
+        log.0.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success));
+        let catalog = config.catalog();
+        Self::assemble(&config, settings, log, catalog, lines)
+    }
+
+    pub(super) fn assemble(
+        config: &Config,
+        settings: Settings,
+        (activity, writer): (Activity, Writer),
+        catalog: catalog::Settings,
+        lines: LogLines,
+    ) -> Result<Self, StartError> {
+        let servers = config.servers.iter().filter(|server| server.upstream.enabled).count();
+        let max_connections = max_connections(cores(), servers);
+        let control = runtime::control()?;
+        let catalog = Arc::new(Catalog::new(catalog));
+        control::restore(&catalog, &activity, &control);
+        let upstreams = control::supervise(config, &catalog, &activity, &control);
+        let mut seed = [0; 8];
+        getrandom::fill(&mut seed).map_err(io::Error::from)?;
+        let dropped_members = Arc::new(DroppedMembers::default());
+        let proxy = Proxy {
+            catalog,
+            log_routing: log_routing::LogRouting::of(&upstreams, &dropped_members),
+            dropped_members,
+            upstreams,
+            settings: SettingsSwap::new(settings),
+            activity,
+            list_cache: passthrough::list_cache::ListCache::default(),
+            validation_pool: ValidationPool::new(control.handle().clone(), cores()),
+            calls: Calls::default(),
+            hash_key: u64::from_ne_bytes(seed),
+        };
+        let proxy = Arc::new(proxy);
+        let following = control.spawn(passthrough::notifications::follow(Arc::clone(&proxy)));
+        let started = Instant::now();
+        let (drain, ending) = watch::channel(false);
+        let sessions = Arc::new(Sessions::default());
+        let shared = AppState {
+            proxy,
+            api: api::State {
+                started,
+                ending,
+                lines,
+                readers: api::ReaderSlots::default(),
+                sessions: Arc::clone(&sessions),
+                connections: OnceLock::new(),
+            },
+            sessions,
+            started,
+        };
+        let (shared, hurry) = (Arc::new(shared), Hurry::default());
+        Ok(Self { shared, control, writer, drain, hurry, max_connections, following })
+    }
+
+    /// The state that requests are answered from.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<AppState> {
+        &self.shared
+    }
+
+    /// From now on a further signal cuts the shutdown short.
+    #[must_use]
+    pub fn hurries(&self) -> Hurry {
+        let proxy = Arc::clone(&self.shared.proxy);
+        self.hurry.watch(move || proxy.upstreams.kill());
+        self.hurry.clone()
+    }
+
+    /// Starts to serve HTTP on a listener.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError::System`]; the parts are closed again.
+    pub fn serve(self, listener: StdListener) -> Result<Server, StartError> {
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let worker_threads = (0..cores())
+            .map(|number| {
+                let ends = Ends { drain: self.drain.subscribe(), hurry: self.hurry.clone() };
+                WorkerThread::start(Arc::clone(&self.shared), number, ends)
+            })
+            .collect::<io::Result<Vec<_>>>()?;
+        let open = worker_threads
+            .iter()
+            .map(|worker_thread| Arc::clone(&worker_thread.connections))
+            .collect();
+        // It listens once.
+        let _ = self.shared.api.connections.set(open);
+        let worker_threads = Arc::new(worker_threads);
+        let listener = {
+            let _control = self.control.enter();
+            TcpListener::from_std(listener)?
+        };
+        let slots = ConnectionSlots::new(self.max_connections);
+        let accepting = self.control.spawn(accept(listener, Arc::clone(&worker_threads), slots));
+        Ok(Server { app: self, address, worker_threads, accepting })
+    }
+
+    /// Ends the upstreams with their children, writes what is left of the log, and closes.
+    ///
+    /// # Errors
+    ///
+    /// When records could not be written.
+    pub fn close(self) -> Result<(), StoreError> {
+        let Self { shared, control, writer, drain: _, hurry, max_connections: _, following } = self;
+        following.abort();
+        let patience = if hurry.exit_code().is_some() { Duration::ZERO } else { CHILDREN_TIMEOUT };
+        let deadline = Instant::now() + patience;
+        control.block_on(shared.proxy.upstreams.shutdown(deadline));
+        control.block_on(shared.proxy.catalog.close(deadline));
+        if !writer.only_reads() {
+            let stop = Draft::new(Type::SystemStop, Source::Internal, Status::Success);
+            shared.proxy.activity.note(stop);
+        }
+        control.shutdown_timeout(Duration::from_secs(1));
+        writer.close()
+    }
+}
+
+impl Server {
+    /// The address that it listens on.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The state that requests are answered from.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<AppState> {
+        &self.app.shared
+    }
+
+    /// From now on signals are awaited, and end nothing by themselves.
+    ///
+    /// # Errors
+    ///
+    /// When the system does not let them be awaited.
+    pub fn signals(&self) -> Result<Signals, StartError> {
+        let _control = self.app.control.enter();
+        Ok(Signals::listen()?)
+    }
+
+    /// Serves until SIGINT, SIGTERM or the end of its terminal, then [closes](Self::close). The
+    /// exit code, if that was hurried.
+    ///
+    /// # Errors
+    ///
+    /// When records could not be written.
+    pub fn run(self, signals: Signals) -> Result<Option<u8>, StartError> {
+        self.app.control.block_on(signals.told_to_end());
+        let hurry = self.app.hurries();
+        self.close()?;
+        Ok(hurry.exit_code())
+    }
+
+    /// Lets calls in flight finish, at most [`DRAIN_TIMEOUT`], and ends everything.
+    ///
+    /// # Errors
+    ///
+    /// When records could not be written.
+    pub fn close(self) -> Result<(), StoreError> {
+        let Self { app, address: _, worker_threads, accepting } = self;
+        accepting.abort();
+        app.drain.send_replace(true);
+        app.shared.sessions.drain();
+        let deadline = Instant::now() + DRAIN_TIMEOUT + WORKER_GRACE;
+        app.control.block_on(async {
+            // The task holds the threads, and with them the ends of the sockets' queues.
+            let _ = accepting.await;
+        });
+        for worker_thread in Arc::into_inner(worker_threads).into_iter().flatten() {
+            worker_thread.finish(deadline);
+        }
+        app.close()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::TcpStream;
+
+    use super::*;
+    use crate::config::{self, Flags};
+    use crate::proxy::settings::Settings;
+
+    const KEY: &str = "0123456789abcdef0123456789abcdef";
+
+    fn config(folder: &std::path::Path) -> Config {
+        let flags = Flags { data_dir: Some(folder.into()), ..Flags::default() };
+        let text = format!(r#"{{"api_key": "{KEY}", "require_mcp_auth": true}}"#);
+        config::parse(&text, &|_| None, &flags).unwrap().0
+    }
+
+    fn serve(config: Config) -> Server {
+        let listener = StdListener::bind("127.0.0.1:0").unwrap();
+        App::start(config, LogLines::default()).unwrap().serve(listener).unwrap()
+    }
+
+    /// Sends one request and reads its answer, whose status is returned.
+    fn ask(stream: &TcpStream, request: &str) -> u16 {
+        (&mut &*stream).write_all(request.as_bytes()).unwrap();
+        let mut reader = BufReader::new(stream);
+        let (mut head, mut line) = (String::new(), String::new());
+        while reader.read_line(&mut line).unwrap() > 2 {
+            head += &std::mem::take(&mut line).to_lowercase();
+        }
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+        let mut body = vec![0; length.trim().parse().unwrap()];
+        reader.read_exact(&mut body).unwrap();
+        head.split(' ').nth(1).unwrap().parse().unwrap()
+    }
+
+    fn get(path: &str, host: &str, key: &str) -> String {
+        format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nx-api-key: {key}\r\n\r\n")
+    }
+
+    fn post(key: &str) -> String {
+        let body = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}"#;
+        let length = body.len();
+        format!(
+            "POST /mcp HTTP/1.1\r\nhost: localhost\r\nx-api-key: {key}\r\ncontent-type: application/json\r\n\
+             accept: application/json, text/event-stream\r\ncontent-length: {length}\r\n\r\n{body}"
+        )
+    }
+
+    #[test]
+    fn every_door_has_its_locks_and_what_is_closed_can_be_opened_again() {
+        let folder = tempfile::tempdir().unwrap();
+        for _ in 0..2 {
+            let server = serve(config(folder.path()));
+            for (request, status) in [
+                (get("/healthz", "localhost", ""), 200),
+                (get("/healthz", "evil.example", ""), 403),
+                (get("/api/v1/status", "localhost", ""), 401),
+                (get("/api/v1/status", "localhost", KEY), 200),
+                (get("/api/v1/status", "evil.example", KEY), 403),
+                (post(""), 401),
+                (post(KEY), 200),
+            ] {
+                let stream = TcpStream::connect(server.address()).unwrap();
+                assert_eq!(ask(&stream, &request), status, "{request}");
+            }
+            server.close().unwrap();
+        }
+    }
+
+    #[test]
+    fn settings_that_are_swapped_count_for_the_next_request_of_an_open_connection() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(folder.path());
+        let server = serve(config.clone());
+        let streams = [(), ()].map(|()| TcpStream::connect(server.address()).unwrap());
+        let [messages, rest] = &streams;
+        let status = get("/api/v1/status", "localhost", KEY);
+        for _ in 0..2 {
+            assert_eq!((ask(messages, &post(KEY)), ask(rest, &status)), (200, 200));
+        }
+        let settings = |key: &str| {
+            let settings = config.settings().unwrap();
+            let access =
+                crate::policy::AccessSettings { api_key: key.into(), ..settings.access.clone() };
+            Settings { access, ..settings }
+        };
+        server.shared().proxy.settings.replace(settings("fedcba9876543210fedcba9876543210"));
+        assert_eq!((ask(messages, &post(KEY)), ask(rest, &status)), (401, 401));
+        server.shared().proxy.settings.replace(settings(KEY));
+        assert_eq!((ask(messages, &post(KEY)), ask(rest, &status)), (200, 200));
+        server.close().unwrap();
+    }
+}

@@ -1,0 +1,118 @@
+//! A client's connection: the fast path first, then hyper for the rest of its life.
+//!
+//! Owns the limits of a connection's heads and waits. What a request leads to is `route`'s.
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Request;
+use http::request::Parts;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+use super::app_state::AppState;
+use super::connection_limit::ConnectionSlot;
+use super::fast_path::{End, FastPath, HEADER_TIMEOUT};
+use super::route::route;
+use super::tracked_socket::{TrackedBody, TrackedSocket};
+use crate::api;
+use crate::downstream::http::{self as mcp, ClientConnection};
+use crate::io::write_timeout::WriteTimeout;
+use crate::proxy::Worker;
+use crate::proxy::settings::CurrentSettings;
+
+/// A client that takes nothing of its reply for so long is given up.
+const CLIENT_STALL_LIMIT: Duration = Duration::from_secs(60);
+/// Most header lines of one request.
+const MAX_HEADERS: usize = 100;
+/// Most bytes of a request's head, and of what is read ahead of its body.
+const MAX_HEAD_BYTES: usize = 64 * 1024;
+
+/// Serves a connection until it ends, or the server does.
+///
+/// # Errors
+///
+/// What broke it; its client has gone, or is given up.
+pub(super) async fn serve(
+    shared: Arc<AppState>,
+    worker: Rc<Worker>,
+    socket: TcpStream,
+    slot: &ConnectionSlot,
+    mut drain: watch::Receiver<bool>,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let remembered = Rc::new(ClientConnection::from(slot.source));
+    let came_to = socket.local_addr().ok();
+    let socket = TrackedSocket::new(socket, Arc::clone(&slot.idle));
+    let exchanges = socket.exchanges();
+    let mut socket = WriteTimeout::new(socket, CLIENT_STALL_LIMIT);
+    match fast_path(&shared, &worker, &remembered, &mut socket, drain.clone()).await? {
+        End::Closed => return Ok(()),
+        End::Other(ahead) => socket.unread(ahead),
+    }
+    remembered.came_to.set(came_to);
+    let seen = Rc::clone(&remembered);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (shared, worker) = (Arc::clone(&shared), Rc::clone(&worker));
+        let remembered = Rc::clone(&remembered);
+        remembered.used.set(true);
+        let exchange = exchanges.begin();
+        async move {
+            let mut answer = route(&shared, &worker, &remembered, request).await;
+            mcp::name_type(&mut answer);
+            Ok::<_, Infallible>(answer.map(|body| TrackedBody::new(body, exchange)))
+        }
+    });
+    let mut served = pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEADER_TIMEOUT)
+            .max_headers(MAX_HEADERS)
+            .max_buf_size(MAX_HEAD_BYTES)
+            .serve_connection(TokioIo::new(socket), service)
+    );
+    tokio::select! {
+        ended = served.as_mut() => return Ok(ended?),
+        _ = drain.wait_for(|draining| *draining) => served.as_mut().graceful_shutdown(),
+    }
+    if !seen.used.get() {
+        // No request has come whole: there is nothing to finish.
+        return Ok(());
+    }
+    Ok(served.await?)
+}
+
+/// The hot path: messages are answered without hyper until something else comes.
+async fn fast_path(
+    shared: &AppState,
+    worker: &Rc<Worker>,
+    connection: &ClientConnection,
+    socket: &mut WriteTimeout<TrackedSocket<TcpStream>>,
+    drain: watch::Receiver<bool>,
+) -> io::Result<End> {
+    let admit = |head: &Parts| {
+        let settings = worker.settings();
+        let access = &settings.access;
+        // A head that is the same again has the same principal.
+        connection.principal.replace(api::mcp_principal(access, &head.headers, &head.uri)?);
+        let admitted = access.host_check.check(&head.headers, None).is_ok();
+        admitted.then_some(settings)
+    };
+    // Who was admitted under other settings is looked at again.
+    let holds = |admitted: &CurrentSettings| worker.settings().is(admitted);
+    let answer = async |head: &Parts, repeated: bool, body: Bytes| {
+        connection.used.set(true);
+        let _open = worker.busy_poll.open();
+        let (sessions, now_ms) = (&shared.sessions, shared.now_ms());
+        mcp::handle_whole(worker, sessions, connection, now_ms, head, repeated, body).await
+    };
+    FastPath::new(socket, drain).serve(admit, holds, answer).await
+}

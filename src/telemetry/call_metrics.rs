@@ -1,0 +1,395 @@
+//! Metrics of calls: each worker counts in memory of its own; whoever shows or exports them adds the
+//! workers' up.
+//!
+//! ```text
+//! worker ── Tally ──▶ its own sheet ─┐
+//! worker ── Tally ──▶ its own sheet ─┴─ Calls::read ──▶ Totals
+//! ```
+//!
+//! A call is counted by a few additions to memory that no other thread writes: no lock, no atomic
+//! read-modify-write, and no allocation once its server was called before. What a call is and when it
+//! ends is `proxy`'s.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::counter::Counter;
+use super::histogram::{Durations, Histogram};
+use crate::tool::server_id::ServerId;
+
+/// Makes an enum whose values are counted.
+macro_rules! counted {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident $text:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name { $($(#[$vdoc])* $variant),+ }
+
+        impl $name {
+            /// Every value.
+            pub const ALL: [Self; [$($text),+].len()] = [$(Self::$variant),+];
+
+            /// Its name.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text),+ }
+            }
+        }
+    };
+}
+
+counted! {
+    /// How a call ended.
+    Outcome {
+        /// It was answered.
+        Success "success",
+        /// It failed, upstream or on the way.
+        Error "error",
+        /// Its answer was not let in.
+        Blocked "blocked",
+        /// It was not let out.
+        Rejected "rejected",
+    }
+}
+
+counted! {
+    /// Why a call has no answer of an upstream.
+    Refusal {
+        /// It cannot be read.
+        Unreadable "unreadable",
+        /// Its headers say something else than its arguments.
+        Headers "headers",
+        /// Its intent is missing, malformed or another than the variant.
+        Intent "intent",
+        /// Annotations or capability stand against it.
+        Gate "gate",
+        /// There is no such server or tool.
+        Unknown "unknown",
+        /// The upstream failed.
+        Upstream "upstream",
+        /// It is no call of a tool and cannot be answered.
+        Failed "failed",
+        /// The activity log takes no record.
+        Unavailable "unavailable",
+    }
+}
+
+counted! {
+    /// A decision that left a record of its own: what was decided, and by which policy.
+    Decision {
+        /// An answer was blocked.
+        OutputBlocked "output_validation_blocked",
+        /// An answer was warned of.
+        OutputWarned "output_validation_warning",
+        /// A call was blocked for its intent.
+        IntentBlocked "intent_blocked",
+        /// A call was warned of for its intent.
+        IntentWarned "intent_warning",
+        /// A call was blocked for its tool's capability.
+        CapabilityBlocked "capability_blocked",
+        /// A call was warned of for its tool's capability.
+        CapabilityWarned "capability_warning",
+    }
+}
+
+/// How long a call took.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Took {
+    /// In all.
+    pub total: Duration,
+    /// Of that its upstream, if it was sent.
+    pub upstream: Option<Duration>,
+}
+
+/// The calls of all workers.
+#[derive(Default)]
+pub struct Calls {
+    sheets: Mutex<Vec<Arc<Sheet>>>,
+}
+
+impl fmt::Debug for Calls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Calls").finish_non_exhaustive()
+    }
+}
+
+/// Servers whose counts lie together in memory.
+const BLOCK: usize = 64;
+/// Blocks of one worker.
+const BLOCKS: usize = 64;
+/// Servers that are counted one by one. Calls to those with a later id are counted among all calls alone.
+pub const MAX_SERVERS: usize = BLOCK * BLOCKS;
+
+/// The counts of one worker by server, each made when its server is first called.
+#[derive(Debug)]
+struct ByServer([OnceLock<Box<ServerBlock>>; BLOCKS]);
+
+#[derive(Debug)]
+struct ServerBlock([OnceLock<Box<Counts>>; BLOCK]);
+
+impl Default for ByServer {
+    fn default() -> Self {
+        Self([const { OnceLock::new() }; BLOCKS])
+    }
+}
+
+impl Default for ServerBlock {
+    fn default() -> Self {
+        Self([const { OnceLock::new() }; BLOCK])
+    }
+}
+
+impl ByServer {
+    fn of(&self, server: ServerId) -> Option<&Counts> {
+        let (block, at) = (server.index() / BLOCK, server.index() % BLOCK);
+        let block = self.0.get(block)?.get_or_init(Box::default);
+        Some(block.0.get(at)?.get_or_init(Box::default))
+    }
+
+    /// Those that were called, by the index of their ids.
+    fn iter(&self) -> impl Iterator<Item = (usize, &Counts)> {
+        let blocks = self.0.iter().enumerate();
+        blocks.flat_map(|(block, of_block)| {
+            let counts = of_block.get().into_iter().flat_map(|it| it.0.iter().enumerate());
+            counts.filter_map(move |(at, counts)| Some((block * BLOCK + at, &**counts.get()?)))
+        })
+    }
+}
+
+/// What one worker counts; no other thread writes it.
+#[derive(Debug, Default)]
+struct Sheet {
+    begun: Counter,
+    refusals: [Counter; Refusal::ALL.len()],
+    decisions: [Counter; Decision::ALL.len()],
+    all: Counts,
+    servers: ByServer,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    outcomes: [Counter; Outcome::ALL.len()],
+    total: Histogram,
+    /// What the proxy added.
+    added: Histogram,
+    upstream: Histogram,
+}
+
+impl Counts {
+    fn ended(&self, outcome: Outcome, took: Took) {
+        count(&self.outcomes, outcome as usize);
+        self.total.add(took.total);
+        self.added.add(took.total.saturating_sub(took.upstream.unwrap_or_default()));
+        if let Some(upstream) = took.upstream {
+            self.upstream.add(upstream);
+        }
+    }
+}
+
+/// The counters of one worker. It stays on its thread, since no other may write them.
+#[derive(Clone, Debug)]
+#[expect(clippy::redundant_allocation, reason = "each call has one, made without an atomic step")]
+pub struct Tally(Rc<Arc<Sheet>>);
+
+impl Tally {
+    /// A call has come.
+    pub fn began(&self) {
+        self.0.begun.add(1);
+    }
+
+    /// A call that had begun has ended; `server` is the one it was sent to.
+    pub fn ended(&self, server: Option<ServerId>, outcome: Outcome, took: Took) {
+        self.0.all.ended(outcome, took);
+        if let Some(counts) = server.and_then(|server| self.0.servers.of(server)) {
+            counts.ended(outcome, took);
+        }
+    }
+
+    /// A call was refused.
+    pub fn refused(&self, why: Refusal) {
+        count(&self.0.refusals, why as usize);
+    }
+
+    /// Something was decided.
+    pub fn decided(&self, what: Decision) {
+        count(&self.0.decisions, what as usize);
+    }
+}
+
+fn count(counters: &[Counter], at: usize) {
+    if let Some(counter) = counters.get(at) {
+        counter.add(1);
+    }
+}
+
+impl Calls {
+    /// The counters of one more worker. They are kept when the worker ends, so that the number of calls
+    /// of this is bounded by that of threads.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        let sheet = Arc::<Sheet>::default();
+        self.sheets.lock().push(Arc::clone(&sheet));
+        Tally(Rc::new(sheet))
+    }
+
+    /// The sums until now. Calls that end meanwhile may be in some numbers and not in others.
+    #[must_use]
+    pub fn read(&self) -> Totals {
+        let sheets = self.sheets.lock();
+        let mut totals = Totals::default();
+        for sheet in sheets.iter() {
+            // Ended calls are read before begun ones, so that the difference is never negative.
+            totals.all.add(&sheet.all);
+            totals.begun += sheet.begun.get();
+            add(&mut totals.refusals, &sheet.refusals);
+            add(&mut totals.decisions, &sheet.decisions);
+            for (server, counts) in sheet.servers.iter() {
+                totals.servers.entry(server).or_default().add(counts);
+            }
+        }
+        totals
+    }
+}
+
+fn add(sums: &mut [u64], counters: &[Counter]) {
+    sums.iter_mut().zip(counters).for_each(|(sum, counter)| *sum += counter.get());
+}
+
+/// The sums over all workers.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    begun: u64,
+    refusals: [u64; Refusal::ALL.len()],
+    decisions: [u64; Decision::ALL.len()],
+    /// All calls.
+    pub all: Sums,
+    /// Those that were sent, by the index of their server's id.
+    servers: BTreeMap<usize, Sums>,
+}
+
+impl Totals {
+    /// Calls under way.
+    #[must_use]
+    pub fn in_flight(&self) -> u64 {
+        self.begun.saturating_sub(self.all.count())
+    }
+
+    /// Those that were sent to that server.
+    #[must_use]
+    pub fn of_server(&self, server: ServerId) -> Sums {
+        self.servers.get(&server.index()).cloned().unwrap_or_default()
+    }
+
+    /// Number of calls that were refused for that reason.
+    #[must_use]
+    pub fn refused(&self, why: Refusal) -> u64 {
+        self.refusals.get(why as usize).copied().unwrap_or_default()
+    }
+
+    /// Number of such decisions.
+    #[must_use]
+    pub fn decided(&self, what: Decision) -> u64 {
+        self.decisions.get(what as usize).copied().unwrap_or_default()
+    }
+}
+
+/// Outcomes and durations of calls.
+#[derive(Clone, Debug, Default)]
+pub struct Sums {
+    outcomes: [u64; Outcome::ALL.len()],
+    /// In all.
+    pub total: Durations,
+    /// What the proxy added.
+    pub added: Durations,
+    /// What upstreams took.
+    pub upstream: Durations,
+}
+
+impl Sums {
+    fn add(&mut self, counts: &Counts) {
+        add(&mut self.outcomes, &counts.outcomes);
+        self.total.add(&counts.total);
+        self.added.add(&counts.added);
+        self.upstream.add(&counts.upstream);
+    }
+
+    /// Number of calls that ended.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.outcomes.iter().sum()
+    }
+
+    /// Number of calls that ended so.
+    #[must_use]
+    pub fn of(&self, outcome: Outcome) -> u64 {
+        self.outcomes.get(outcome as usize).copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tool::server_id::ServerIds;
+
+    #[test]
+    fn what_several_threads_count_is_read_together() {
+        let mut ids = ServerIds::default();
+        let calls = Calls::default();
+        let [idle, busy] = ["idle", "busy"].map(|name| ids.assign(&name.into()));
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let tally = calls.tally();
+                    for us in 0..1000 {
+                        let (total, upstream) = (
+                            Duration::from_micros(us + 50),
+                            (us > 0).then(|| Duration::from_micros(us)),
+                        );
+                        tally.began();
+                        tally.ended(
+                            upstream.map(|_| busy),
+                            Outcome::Success,
+                            Took { total, upstream },
+                        );
+                    }
+                    tally.began();
+                    tally.refused(Refusal::Gate);
+                    tally.decided(Decision::IntentBlocked);
+                });
+            }
+        });
+        let totals = calls.read();
+        assert_eq!((totals.all.count(), totals.in_flight()), (3000, 3));
+        let (idle, busy) = (totals.of_server(idle), totals.of_server(busy));
+        assert_eq!((idle.count(), busy.count()), (0, 2997));
+        assert_eq!(totals.all.of(Outcome::Success), 3000);
+        let refused = Refusal::ALL.map(|why| totals.refused(why));
+        assert_eq!((refused.iter().sum(), totals.refused(Refusal::Gate)), (3, 3));
+        let decided = Decision::ALL.map(|what| totals.decided(what));
+        assert_eq!((decided.iter().sum(), totals.decided(Decision::IntentBlocked)), (3, 3));
+        assert!(busy.added.percentile(99).unwrap().abs_diff(50) <= 4);
+        assert!(busy.upstream.percentile(50).unwrap().abs_diff(500) <= 32);
+        assert_eq!(idle.total.percentile(50), None);
+    }
+
+    #[test]
+    fn counts_are_of_a_name_and_past_the_bound_of_all_alone() {
+        let (calls, mut ids) = (Calls::default(), ServerIds::default());
+        let servers: Vec<ServerId> =
+            (0..=MAX_SERVERS).map(|at| ids.assign(&at.to_string().into())).collect();
+        let tally = calls.tally();
+        let counted = [0, BLOCK - 1, BLOCK, MAX_SERVERS - 1, MAX_SERVERS];
+        for at in counted {
+            tally.began();
+            tally.ended(Some(servers[at]), Outcome::Error, Took::default());
+        }
+        let totals = calls.read();
+        let of = |at: usize| totals.of_server(servers[at]).of(Outcome::Error);
+        assert_eq!(counted.map(of), [1, 1, 1, 1, 0]);
+        assert_eq!((of(1), totals.all.of(Outcome::Error)), (0, 5));
+    }
+}
