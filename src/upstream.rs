@@ -8,22 +8,31 @@
 //! ```text
 //!            workers (one thread each)            │        control runtime
 //!  Upstream::call ─ http::Pool ─ Connection ──────┼──────────────▶ server (HTTP)
-//!        │                                        │  supervisor ─ lifecycle ─▶ the same server
+//!        │                                        │  ServerTask ─ connect, lifecycle ─▶ the same
 //!        └──── stdio::ChildLink: queue ───────────┼─▶ writer ─▶ child
-//!              channel of the call ◀──────────────┼── reader ◀─ child
+//!              queue of the call ◀────────────────┼── reader ◀─ child
 //! ```
+//!
+//! Read from below: what a message says ([`request`], `inbound`, [`pending`]), what carries it
+//! ([`http`], [`stdio`], then `carrier`), the one `state` of a server, the passive `handle` that
+//! shares it, and on top of that side by side the calls (`call`, [`answer`], `reconnect`) and the
+//! task that makes connections (`connect`, `server_task`, [`supervisor`]).
 
 pub mod answer;
-mod attempts;
-pub mod call;
+mod backoff;
+mod call;
+mod carrier;
 mod confidential;
 mod config;
 mod connect;
 mod connection;
-mod dual_stream;
+mod control;
+mod discovery;
 mod endpoint;
 mod error;
+mod handle;
 pub mod http;
+mod http_transport;
 mod inbound;
 mod lifecycle;
 mod listen;
@@ -36,11 +45,11 @@ pub mod pending;
 mod probe;
 mod process;
 pub mod reaper;
+mod reconnect;
 pub mod request;
 mod request_ids;
-mod response_matcher;
+mod resubscribe;
 mod server_task;
-mod session;
 mod sse_only;
 mod state;
 mod status;
@@ -49,9 +58,9 @@ mod subscriptions;
 pub mod supervisor;
 
 pub use answer::{Answer, AnswerPart};
-pub use call::Upstream;
 pub use config::{Config, Mistake, Protocol};
 pub use error::{CallError, Cause, Sent, Undelivered};
+pub use handle::{RESPOND_WAIT, Upstream};
 pub use notification_router::{Changes, Told};
 pub use outgoing::CallExtras;
 

@@ -96,6 +96,7 @@ const PURE: &[&str] = &[
     "src/activity/segment.rs",
     "src/activity/show.rs",
     "src/activity/stats",
+    "src/upstream/inbound",
     "src/upstream/pending.rs",
 ];
 

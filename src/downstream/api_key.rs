@@ -17,7 +17,7 @@ pub const QUERY_PARAMETER: &str = "apikey";
 
 /// On whose behalf a request is made: the admin's, when it carries the API key.
 #[must_use]
-pub(super) fn principal(access: &AccessSettings, headers: &HeaderMap, target: &Uri) -> Principal {
+pub fn principal(access: &AccessSettings, headers: &HeaderMap, target: &Uri) -> Principal {
     if knows_key(headers, target.query(), &access.api_key) {
         Principal::Admin
     } else {

@@ -1,4 +1,4 @@
-//! An initialized connection to one server: making it, asking beside the calls, ending it.
+//! An initialized connection to one server: making it, and ending it.
 //!
 //! Owns what belongs to a connection besides the carrier of its messages: the running lifecycle,
 //! and for a child its process and the tasks on its pipes. When to connect is the supervisor's
@@ -6,20 +6,18 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio_rustls::TlsConnector;
 
-use super::answer::AnswerPart;
-use super::call::Carrier;
+use super::carrier::Carrier;
 use super::config::Target;
 use super::endpoint::{Endpoint, tls_connector};
-use super::error::Cause;
 use super::http::Session;
+use super::http_transport::{self, HttpTransport};
 use super::lifecycle::{self, Greeting, PipeTransport, Service};
 use super::listen;
 use super::notification_router::{NotificationRouter, ServerEvents};
@@ -28,13 +26,8 @@ use super::peer::Peer;
 use super::probe::{Probed, Start};
 use super::process::{self, LastWords, Process};
 use super::reaper::Reaper;
-use super::request::Params;
-use super::request_ids;
-use super::session::{self, HttpTransport};
 use super::stdio::{self, ChildLink, LIFECYCLE_MESSAGES};
-use crate::io::deadline::Allowance;
 use crate::mcp::revisions::Era;
-use crate::wire::lines;
 
 /// Time the lifecycle has to say goodbye.
 pub(super) const GOODBYE_LIMIT: Duration = Duration::from_secs(3);
@@ -292,7 +285,7 @@ pub(super) struct ServerConnection {
     losses: mpsc::Receiver<Arc<str>>,
     child: Option<Child>,
     /// The token it goes with, and whose session to tell of another.
-    login: Option<(Arc<session::Shared>, Bearer)>,
+    login: Option<(Arc<http_transport::Shared>, Bearer)>,
 }
 
 impl ServerConnection {
@@ -358,7 +351,7 @@ impl Child {
         if !self.stderr.is_finished() {
             let _ = tokio::time::timeout_at(deadline, &mut self.stderr).await;
         }
-        let words = self.last_words.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let words = self.last_words.lock().clone();
         let reason = exit.unwrap_or(reason);
         if words.is_empty() { reason } else { format!("{reason}; its last words: {words}") }
     }
@@ -370,47 +363,4 @@ impl Child {
         self.stderr.abort();
         self.tasks.shutdown().await;
     }
-}
-
-/// Sends a client's answer to the server that asked; `id` and `outcome` are raw.
-pub(super) async fn respond(carrier: Carrier, id: Bytes, outcome: Bytes, limit: Duration) {
-    let json = [br#"{"jsonrpc":"2.0","id":"#, &*id, b",", &*outcome, b"}"].concat();
-    match carrier {
-        Carrier::Http(session) => session::notify(&session, json.into()).await,
-        Carrier::Stdio(link) => {
-            // Without a connection there is nobody to tell.
-            let _ = link.send(lines::one_line(json.into()).into(), limit).await;
-        }
-    }
-}
-
-/// One request beside the calls: the response's bytes, at most `room`.
-pub(super) async fn fetch(
-    carrier: &Carrier,
-    params: Params,
-    era: Era,
-    limit: Duration,
-    room: usize,
-) -> Result<Vec<u8>, Cause> {
-    let link = match carrier {
-        Carrier::Http(session) => {
-            return session::fetch(session, request_ids::fresh(), params, era, limit, room).await;
-        }
-        Carrier::Stdio(link) => link,
-    };
-    let mut call = link
-        .call(|id| params.line(id, era), Allowance::now(limit), None)
-        .await
-        .map_err(|(cause, _)| cause)?;
-    let mut message = Vec::new();
-    while let Some(part) = call.next().await? {
-        match part {
-            AnswerPart::End => return Ok(message),
-            AnswerPart::Data(data) if message.len() + data.len() > room => {
-                return Err(Cause::TooLong { limit: room });
-            }
-            AnswerPart::Data(data) => message.extend_from_slice(&data),
-        }
-    }
-    Err(Cause::NoAnswerAtAll { reason: "".into() })
 }

@@ -11,15 +11,15 @@ use serde::de::IgnoredAny;
 use serde_json::json;
 
 use super::answer::AnswerPart;
-use super::call::Upstream;
 use super::error::Cause;
+use super::handle::Upstream;
 use super::http::{self, Limits};
+use super::http_transport::{STREAM_SILENCE, Shared};
 use super::inbound::ChangedList;
 use super::request::Params;
 use super::request_ids;
-use super::session::{STREAM_SILENCE, Shared, next_message};
-use super::stdio::ChildLink;
-use super::subscriptions::{Followed, Subscriptions};
+use super::stdio::{self, ChildLink};
+use super::subscriptions::{Followed, WantedResources};
 use crate::io::deadline::Allowance;
 use crate::mcp::capabilities::ServerCapabilities;
 use crate::mcp::revisions::Era;
@@ -90,20 +90,20 @@ pub(super) async fn follow(upstream: Arc<Upstream>, line: Line, offers: ServerCa
 /// Follows single resources, as long as the connection lives: those that clients want. Another set
 /// of them is another stream.
 pub(super) async fn follow_resources(upstream: Arc<Upstream>, line: Line) {
-    let mut subscriptions = upstream.subscriptions.subscribe();
-    let uris = |subscriptions: &Subscriptions| subscriptions.keys().cloned().collect::<Vec<_>>();
+    let mut wanted = upstream.subscriptions.wanted.subscribe();
+    let uris = |wanted: &WantedResources| wanted.keys().cloned().collect::<Vec<_>>();
     // Of these a change may have been told to nobody, on the connection before too.
-    let mut missed = uris(&subscriptions.borrow());
+    let mut missed = uris(&wanted.borrow());
     let mut pauses = Pauses(RETRY.0);
     loop {
-        let now = uris(&subscriptions.borrow_and_update());
-        upstream.followed.send_replace(Followed::None);
+        let now = uris(&wanted.borrow_and_update());
+        upstream.subscriptions.followed.send_replace(Followed::None);
         let notifications = json!({"resourceSubscriptions": now});
         let params = json!({"notifications": notifications}).to_string();
         let began = Instant::now();
         let stands = || {
             missed.iter().for_each(|uri| upstream.server_events.updated(uri));
-            upstream.followed.send_replace(Followed::These(now.clone()));
+            upstream.subscriptions.followed.send_replace(Followed::These(now.clone()));
         };
         let listening = async {
             match now.is_empty() {
@@ -113,7 +113,7 @@ pub(super) async fn follow_resources(upstream: Arc<Upstream>, line: Line) {
         };
         let end = tokio::select! {
             end = listening => end,
-            changed = subscriptions.changed() => match changed {
+            changed = wanted.changed() => match changed {
                 Ok(()) => {
                     missed = now;
                     continue;
@@ -125,12 +125,12 @@ pub(super) async fn follow_resources(upstream: Arc<Upstream>, line: Line) {
             End::Over => missed = now,
             End::Refused => {
                 tracing::debug!(server = %upstream.name, "a server does not tell of resources");
-                upstream.followed.send_replace(Followed::Refused);
+                upstream.subscriptions.followed.send_replace(Followed::Refused);
                 return;
             }
             End::Gone => return,
         }
-        upstream.followed.send_replace(Followed::None);
+        upstream.subscriptions.followed.send_replace(Followed::None);
         pauses.after(began).await;
     }
 }
@@ -183,7 +183,7 @@ async fn over_http(shared: &Arc<Shared>, params: &str, stands: impl FnOnce()) ->
     };
     let mut stands = Some(stands);
     loop {
-        match next_message(&mut stream, MAX_MESSAGE_BYTES).await {
+        match http::next_message(&mut stream, MAX_MESSAGE_BYTES).await {
             Ok(Some(message)) => match outcome(&message) {
                 None => {
                     // The first message is the acknowledgement.
@@ -203,8 +203,8 @@ async fn over_http(shared: &Arc<Shared>, params: &str, stands: impl FnOnce()) ->
 /// What is told on the pipe is routed by its reader; here only the end is waited for.
 async fn over_stdio(link: &Arc<ChildLink>, params: &str, stands: impl FnOnce()) -> End {
     let params = request(params);
-    let Ok(mut call) =
-        link.call(|id| params.line(id, Era::Modern), Allowance::now(FOR_EVER), None).await
+    let line = |id| params.line(id, Era::Modern);
+    let Ok(mut call) = stdio::StdioCall::begin(link, line, Allowance::now(FOR_EVER), None).await
     else {
         return End::Gone;
     };

@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, broadcast, mpsc, watch};
 
 use super::inbound::{self, ChangedList, Destination};
@@ -155,7 +156,7 @@ impl NotificationRouter {
     }
 
     fn calls(&self) -> MutexGuard<'_, HashMap<u64, Waiter>> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+        self.calls.lock()
     }
 }
 

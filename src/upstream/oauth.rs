@@ -7,9 +7,9 @@
 //! ours sends as its own authorization never comes near here.
 //!
 //! ```text
-//! mcpproxy upstream login ─▶ flow ─▶ store ◀── guard ─▶ the server's session
-//!                             │  callback        │ renewed before it ends, or when refused
-//!                             └──── client ──────┘
+//! mcpproxy upstream login ─▶ login ─▶ store ◀─ login_tokens ─▶ the server's session
+//!                              │ callback        │ renewal before they end, or when refused
+//!                              └──── client ─────┘
 //! ```
 
 mod approach;
@@ -17,43 +17,17 @@ mod authority;
 mod callback;
 mod challenge;
 mod client;
-mod flow;
+mod login;
+mod login_error;
 mod login_tokens;
+mod renewal;
+mod settings;
 mod store;
+mod token_response;
 
-pub(super) use challenge::{Asked, Challenge};
-pub use flow::{LoggedIn, LoginError, login};
+pub(super) use challenge::{Challenge, Challenges, needs_login};
+pub use login::{LoggedIn, login};
+pub use login_error::LoginError;
 pub(super) use login_tokens::{Bearer, Heeded, LoginTokens, Renewal, challenged, changed, renewal};
+pub use settings::Settings;
 pub use store::{TokenStore, TokenStoreError};
-
-use serde::Deserialize;
-
-/// `oauth` of a server's entry: for authorization servers where clients cannot register
-/// themselves. `Debug` shows no secret.
-#[derive(Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct Settings {
-    /// The client that was registered by hand.
-    pub client_id: Option<String>,
-    /// Its secret, if it has one. `${env:NAME}` is filled in.
-    pub client_secret: Option<String>,
-    /// Who registered it: at no other authorization server are the two used. Absent: whoever they
-    /// were used at first.
-    pub issuer: Option<String>,
-    /// Where the client describes itself, an https URL that is its id at authorization servers
-    /// which read such descriptions; at others it registers itself.
-    pub client_metadata_url: Option<String>,
-    /// What to ask for; absent: what the server asks for.
-    pub scopes: Vec<String>,
-}
-
-impl std::fmt::Debug for Settings {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Settings").field("client_id", &self.client_id).finish_non_exhaustive()
-    }
-}
-
-/// What a server without a valid login is told to do.
-pub(super) fn needs_login(server: &str) -> String {
-    format!("needs login: run mcpproxy upstream login {server}")
-}

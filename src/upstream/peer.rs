@@ -3,9 +3,10 @@
 //! Owns the edge at which foreign text enters: words of a server's are quoted by [`Peer::quote`],
 //! without the config's secrets, or not at all. And how many lines of log it may cause.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::secrets::Secrets;
@@ -105,7 +106,7 @@ impl Bucket {
     }
 
     fn take(&self, now: Instant) -> bool {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let paid = state.paid.map_or(now, |paid| paid.max(now)) + self.interval;
         if paid > now + self.interval * self.burst {
             state.missed += 1;
@@ -116,7 +117,7 @@ impl Bucket {
     }
 
     fn missed(&self) -> u64 {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         std::mem::take(&mut state.missed)
     }
 }

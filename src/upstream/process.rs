@@ -1,27 +1,27 @@
 //! A child process and everything it starts: one process group, and what has left it, gone when it
 //! is to be gone.
 //!
-//! Owns starting, draining stderr, and stopping. What is said over the pipes is not known here. Who
+//! Owns starting and stopping. What is said over the pipes is not known here. Who
 //! ends it when this process is killed is [`super::reaper`].
 
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use process_wrap::tokio::{ChildWrapper, CommandWrap, ProcessGroup};
-use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::peer::Peer;
 use super::reaper::Reaper;
 use crate::os::marked;
-use crate::wire::lines::{Decoder, Item};
+
+mod stderr;
+
+pub(super) use stderr::{LastWords, drain_stderr};
 
 /// Time a child has to end by itself once its input is closed.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
@@ -31,8 +31,6 @@ const TERM_GRACE: Duration = Duration::from_secs(2);
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// Most times that it is looked for.
 const SEARCHES: u32 = 25;
-/// Most bytes of a line on stderr that are kept.
-const STDERR_LINE_BYTES: u64 = 4096;
 
 /// How often what has left the group is looked for: every process there is is looked at.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(200);
@@ -162,69 +160,5 @@ impl Drop for Process {
             self.signal(Signal::SIGKILL);
             self.reaper.leave(self.group);
         }
-    }
-}
-
-/// The last words of a child on stderr.
-pub(super) type LastWords = Arc<Mutex<Arc<str>>>;
-
-/// Reads stderr to its end, always, whatever comes: lines go to the log at debug, the last one is
-/// kept for the reason of a failure.
-pub(super) async fn drain_stderr(
-    peer: Arc<Peer>,
-    mut stderr: impl AsyncRead + Unpin,
-    last: LastWords,
-) {
-    let mut buffer = BytesMut::with_capacity(8 * 1024);
-    let mut lines = Decoder::new(STDERR_LINE_BYTES);
-    let mut line = Vec::new();
-    loop {
-        buffer.reserve(4 * 1024);
-        if !matches!(stderr.read_buf(&mut buffer).await, Ok(1..)) {
-            return;
-        }
-        lines.push(buffer.split().freeze());
-        loop {
-            match lines.next_item() {
-                Ok(Some(Item::Data(part))) => line.extend_from_slice(&part),
-                Ok(None) => break,
-                // Of a line that is too long the beginning is enough.
-                whole @ (Ok(Some(Item::End)) | Err(_)) => {
-                    let words = peer.secrets.quote_cut(&line, whole.is_err());
-                    line.clear();
-                    if peer.may_log_stderr() {
-                        tracing::debug!(server = %peer.name, line = %words, "stderr");
-                    }
-                    if !words.is_empty() {
-                        *last.lock().unwrap_or_else(PoisonError::into_inner) = words;
-                    }
-                }
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::secrets::Secrets;
-
-    #[tokio::test]
-    async fn a_flood_on_stderr_is_read_to_its_end() {
-        let last = LastWords::default();
-        let mut flood = vec![b'x'; 3_000_000];
-        flood.extend_from_slice(b"\nlast words\x07\n\n");
-        drain_stderr(Arc::default(), flood.as_slice(), last.clone()).await;
-        assert_eq!(&**last.lock().unwrap(), "last words");
-    }
-
-    #[tokio::test]
-    async fn of_a_line_that_is_too_long_no_half_of_a_secret_is_kept() {
-        let secrets = Arc::new(Secrets::new(["s3cr3t-token".to_owned()]));
-        let peer = Arc::new(Peer::new("s".into(), secrets));
-        let last = LastWords::default();
-        let rest = [b'x'; STDERR_LINE_BYTES as usize + 1];
-        drain_stderr(peer, b"bad s3cr3t-t".chain(&rest[..]), last.clone()).await;
-        assert_eq!(&**last.lock().unwrap(), "bad [redacted]");
     }
 }

@@ -21,11 +21,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::unistd::Pid;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::os::marked;
 
@@ -123,7 +123,7 @@ impl Reaper {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Tells the reaper; one that has ended is replaced, and told everything.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::pending;
 use crate::json::members::{Member, members};
 use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::headers;
@@ -234,6 +235,15 @@ fn push_string(out: &mut Vec<u8>, text: &str) {
         }
     }
     out.push(b'"');
+}
+
+/// The notification that nobody waits for a request any more.
+pub(super) fn cancelled(id: u64) -> Vec<u8> {
+    debug_assert!(pending::is_ours(id));
+    format!(
+        r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id},"reason":"nobody waits for the answer any more"}}}}"#
+    )
+    .into_bytes()
 }
 
 #[cfg(test)]

@@ -1,60 +1,46 @@
 //! The task of one server: an attempt, the connection that comes of it, and the next attempt.
 //!
-//! Owns the server's state and what is done beside the calls while it is connected: discovery,
-//! cancellations, the answers of clients, the renewal of its token. All servers together are
-//! [`super::supervisor`]'s.
-//!
-//! ```text
-//!            ┌──────────────── attempt failed ────────────────┐
-//!            ▼                                                │
-//!         Failed ── backoff, or a call ───▶ Connecting ── initialized, tools listed ──▶ Connected
-//!                                               ▲                                          │
-//! Disabled (for good)                           └──────── connection or session lost ──────┘
-//! ```
+//! Alone makes the transitions of the server's state ([`super::state`], where the diagram is), and
+//! does what is done beside the calls while it is connected: discovery, cancellations, the answers
+//! of clients, the renewal of its token. All servers together are [`super::supervisor`]'s.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use backon::{BackoffBuilder, ExponentialBuilder};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
-use super::attempts::Ended;
-use super::call::{Carrier, Live, Upstream};
+use super::backoff::{Backoff, Ended, STABLE};
+use super::carrier::{Carrier, LiveConnection};
 use super::config::{Config, Target};
-use super::connect::{
-    ConnectFailure, ConnectOptions, GOODBYE_LIMIT, ServerConnection, establish, fetch, respond,
-};
-use super::lifecycle::{self, Headers};
+use super::connect::{ConnectFailure, ConnectOptions, GOODBYE_LIMIT, ServerConnection, establish};
+use super::control::Control;
+use super::discovery::{self, Headers};
+use super::handle::Upstream;
+use super::http;
 use super::listen;
 use super::oauth::{self, Heeded, Renewal};
 use super::pace::{Pace, SELDOM};
 use super::probe::Start;
 use super::reaper::Reaper;
-use super::session;
-use super::state::Event;
-use super::status::Status;
-use super::stdio;
-use super::subscriptions;
-use super::supervisor::Control;
+use super::request::cancelled;
+use super::resubscribe;
+use super::state::{Discovered, Forbidden, UpstreamState};
+use super::status::Event;
 use crate::catalog::{Catalog, Change};
 use crate::mcp::revisions::Era;
 
-/// First wait after a failed attempt.
-const MIN_BACKOFF: Duration = Duration::from_millis(500);
-/// Longest wait between attempts that nobody calls for, before the jitter, which may double it.
-const MAX_BACKOFF: Duration = Duration::from_secs(30);
-/// A connection that lived this long was a good one: the next attempt is made at once.
-const STABLE: Duration = Duration::from_secs(30);
 /// Cancellations over HTTP that are being sent at a time; more are lost.
 const CANCELLING: usize = 16;
 /// Answers of clients that are being sent at a time; more are lost.
 const RESPONDING: usize = 64;
 
+/// Why there is no server any more when the proxy ends.
+const SHUTTING_DOWN: &str = "the proxy is shutting down";
 /// Why a connection ends whose token is no good any more.
 const REFUSED: &str = "its token was refused";
 
@@ -93,18 +79,12 @@ impl ServerTask {
         mut controls: mpsc::Receiver<Control>,
         mut stopping: Stopping,
     ) {
-        let backoff = ExponentialBuilder::new()
-            .with_min_delay(MIN_BACKOFF)
-            .with_max_delay(MAX_BACKOFF)
-            .without_max_times()
-            .with_jitter();
-        let mut delays = backoff.build();
-        let mut delay = None;
+        let mut backoff = Backoff::new();
         let mut start = Start::Probe;
         loop {
             let began = Instant::now();
             self.generation += 1;
-            self.upstream.attempts.begin(self.generation);
+            self.step(|state| state.begin(self.generation, began));
             let place = ConnectOptions {
                 peer: &self.upstream.peer,
                 key: self.key,
@@ -120,7 +100,7 @@ impl ServerTask {
                 _ = stopped(&mut stopping) => None,
                 connected = connecting => Some(connected),
             };
-            let (failed, starts) = match connected {
+            let due = match connected {
                 None => break,
                 Some(Err(ConnectFailure { reason, next, starts })) => {
                     start = next;
@@ -128,7 +108,11 @@ impl ServerTask {
                         Heeded::Lacks(notice) => notice.to_string(),
                         Heeded::Refused | Heeded::Nothing => reason,
                     };
-                    (Some(reason), starts)
+                    let ended = Ended { began, starts, failed: true };
+                    let due = ended.due(Instant::now(), backoff.wait());
+                    self.tell_failure(&reason);
+                    self.step(|state| state.fail(&reason, due));
+                    due
                 }
                 Some(Ok(mut connection)) => {
                     // Remembered of a legacy server, which may not like to be probed. A modern one
@@ -139,71 +123,63 @@ impl ServerTask {
                     };
                     let (end, worked) =
                         self.serve(&mut connection, &mut controls, &mut stopping).await;
-                    self.upstream.live.store(None);
                     if worked {
                         self.failed = None;
                     }
-                    connection.forsake(match &end {
-                        End::Stop(_) => "it was stopped".into(),
-                        End::Lost(reason) => reason.clone(),
-                        End::Refused => REFUSED.into(),
-                    });
-                    match end {
+                    let reason: Arc<str> = match &end {
                         End::Stop(deadline) => {
-                            connection.close(deadline).await;
+                            self.step(|state| state.stop(SHUTTING_DOWN));
+                            connection.forsake("it was stopped".into());
+                            connection.close(*deadline).await;
                             break;
                         }
-                        End::Lost(_) | End::Refused => {
-                            let reason = match &end {
-                                End::Lost(reason) => reason,
-                                End::Refused | End::Stop(_) => REFUSED,
-                            };
-                            // Calls wait for the next attempt, if this connection ever worked.
-                            if worked {
-                                self.set(Status::Connecting, &format!("reconnecting: {reason}"));
-                            }
-                            let stable = worked && began.elapsed() >= STABLE;
-                            if let (true, Some(login)) = (stable, &self.login) {
-                                login.held();
-                            }
-                            let renewable =
-                                matches!(end, End::Refused) && self.renewable(&connection);
-                            connection.close(tokio::time::Instant::now() + GOODBYE_LIMIT).await;
-                            if stable {
-                                (delays, delay) = (backoff.build(), None);
-                            }
-                            if stable || renewable {
-                                continue;
-                            }
-                            ((!worked).then(|| reason.to_string()), 1)
-                        }
+                        End::Lost(reason) => Arc::clone(reason),
+                        End::Refused => REFUSED.into(),
+                    };
+                    // Calls wait for the next attempt, if this connection ever worked.
+                    self.step(|state| state.lose(&reason));
+                    connection.forsake(Arc::clone(&reason));
+                    let stable = worked && began.elapsed() >= STABLE;
+                    if let (true, Some(login)) = (stable, &self.login) {
+                        login.held();
                     }
+                    let renewable = matches!(end, End::Refused) && self.renewable(&connection);
+                    connection.close(tokio::time::Instant::now() + GOODBYE_LIMIT).await;
+                    if stable {
+                        backoff = Backoff::new();
+                    }
+                    if stable || renewable {
+                        continue;
+                    }
+                    let ended = Ended { began, starts: 1, failed: !worked };
+                    let due = ended.due(Instant::now(), backoff.wait());
+                    if !worked {
+                        self.tell_failure(&reason);
+                    }
+                    self.step(|state| state.rest(&reason, due));
+                    due
                 }
             };
-            if let Some(reason) = &failed {
-                self.fail(reason);
-            }
-            let ended = Ended { began, starts, failed: failed.is_some() };
-            let wait = *delay.get_or_insert_with(|| delays.next().unwrap_or(MAX_BACKOFF));
             tokio::select! {
                 biased;
                 _ = stopped(&mut stopping) => break,
-                // What calls cause makes no wait longer.
-                called = self.upstream.attempts.rest(self.generation, ended, wait) => {
+                called = self.upstream.wishes.rest(self.generation, due) => {
                     if !called {
-                        delay = None;
+                        backoff.waited();
                     }
                 }
-                () = oauth::changed(self.login.as_ref()) => {
-                    (delays, delay) = (backoff.build(), None);
-                }
+                () = oauth::changed(self.login.as_ref()) => backoff = Backoff::new(),
             }
             // Reports about connections that are gone.
             while controls.try_recv().is_ok() {}
         }
-        self.upstream.live.store(None);
-        self.set(Status::Failed, "the proxy is shutting down");
-        self.upstream.attempts.end();
+        self.step(|state| state.stop(SHUTTING_DOWN));
+    }
+
+    /// The entry names no server: nothing is tried.
+    pub(super) fn refuse(&mut self, reason: &str) {
+        self.tell_failure(reason);
+        self.step(|state| state.stop(reason));
     }
 
     /// Keeps a connection until it ends; tells whether it ever worked.
@@ -214,8 +190,8 @@ impl ServerTask {
         stopping: &mut Stopping,
     ) -> (End, bool) {
         let (generation, about) = (self.generation, connection.greeting.about);
-        self.upstream.about.store(Arc::new(about));
-        self.publish(connection);
+        let live = self.live(connection);
+        self.step(|state| state.reach(live, about));
         self.upstream.server_events.reconnected();
         let mut following = JoinSet::new();
         let upstream = || self.upstream.clone();
@@ -229,7 +205,7 @@ impl ServerTask {
             }
             (Era::Legacy, true) => {
                 let limit = self.config.init_timeout;
-                following.spawn(subscriptions::keep(upstream(), generation, limit));
+                following.spawn(resubscribe::keep(upstream(), generation, limit));
             }
             (Era::Legacy, false) => {}
         }
@@ -267,7 +243,7 @@ impl ServerTask {
                         return (End::Refused, worked);
                     }
                     if discovery.is_none() {
-                        self.connected();
+                        self.notice();
                     }
                 }
                 control = controls.recv() => match control {
@@ -281,7 +257,7 @@ impl ServerTask {
                         {
                             let session = session.clone();
                             cancelling.spawn(async move {
-                                session::notify(&session, stdio::cancelled(id).into()).await;
+                                http::notify(&session, cancelled(id).into()).await;
                             });
                         }
                     }
@@ -306,10 +282,11 @@ impl ServerTask {
                 renewed = &mut renewal => match renewed {
                     Renewal::Bearer(bearer) => {
                         connection.log_in(bearer);
-                        self.publish(connection);
+                        let live = self.live(connection);
+                        self.step(|state| state.renew(live));
                         renewal = oauth::renewal(login, connection.bearer());
                         if discovery.is_none() {
-                            self.connected();
+                            self.notice();
                         }
                     }
                     Renewal::Gone(reason) => return (End::Lost(reason.into()), worked),
@@ -318,16 +295,14 @@ impl ServerTask {
         }
     }
 
-    /// Lets calls use a connection.
-    fn publish(&self, connection: &ServerConnection) {
-        let live = Live {
+    /// A connection as calls use it.
+    fn live(&self, connection: &ServerConnection) -> Arc<LiveConnection> {
+        Arc::new(LiveConnection {
             generation: self.generation,
             era: connection.greeting.about.era,
             link: connection.carrier.clone(),
             router: connection.router.clone(),
-        };
-        self.upstream.live.store(Some(Arc::new(live)));
-        self.upstream.attempts.succeed();
+        })
     }
 
     /// Takes up what the server has asked of its login.
@@ -345,10 +320,15 @@ impl ServerTask {
         refused.is_some_and(|(login, bearer)| login.refuse(&bearer))
     }
 
-    /// It can be used, though its login may lack something.
-    fn connected(&self) {
-        let notice = self.login.as_ref().map(oauth::LoginTokens::notice).unwrap_or_default();
-        self.set(Status::Connected, &notice);
+    /// What its login lacks though it can be used; empty if nothing.
+    fn lacking(&self) -> Arc<str> {
+        self.login.as_ref().map(oauth::LoginTokens::notice).unwrap_or_default()
+    }
+
+    /// It is connected, and its login may lack something else than before.
+    fn notice(&self) {
+        let lacking = self.lacking();
+        self.step(|state| state.notice(lacking));
     }
 
     /// Sends a client's answer on its way.
@@ -358,7 +338,7 @@ impl ServerTask {
             tracing::warn!(server = %self.upstream.name, limit = RESPONDING, "a client's answer is lost: too many are being sent");
             return;
         }
-        responding.spawn(respond(carrier.clone(), id, outcome, self.config.init_timeout));
+        responding.spawn(carrier.clone().respond(id, outcome, self.config.init_timeout));
     }
 
     /// Reads the list of tools and puts it into the catalog.
@@ -371,12 +351,12 @@ impl ServerTask {
             // What was said until now is heard by this look.
             let _ = upstream.server_events.tools.notified().now_or_never();
             let era = greeting.about.era;
-            let fetch = |params, room| fetch(&carrier, params, era, limit, room);
+            let fetch = |params, room| carrier.fetch(params, era, limit, room);
             let headers = match (&carrier, era) {
                 (Carrier::Http(_), Era::Modern) => Headers::Repeat,
                 (Carrier::Http(_), Era::Legacy) | (Carrier::Stdio(_), _) => Headers::SayNothing,
             };
-            let tools = lifecycle::discover(&upstream.peer, &greeting, headers, fetch).await?;
+            let tools = discovery::discover(&upstream.peer, &greeting, headers, fetch).await?;
             catalog.take_up(&upstream.name, tools).await
         })
     }
@@ -384,12 +364,12 @@ impl ServerTask {
     fn discovered(&self, connection: &ServerConnection, change: Change) {
         let tools = self.catalog.load().tools_of(&self.upstream.name).len();
         let greeting = &connection.greeting;
-        self.upstream.state.send_modify(|state| {
-            state.tools = tools;
-            state.settled = true;
-            state.protocol_version.clone_from(&greeting.protocol_version);
-            state.server_info.clone_from(&greeting.server_info);
-        });
+        let found = Discovered {
+            tools,
+            protocol_version: greeting.protocol_version.clone(),
+            server_info: greeting.server_info.clone(),
+            notice: self.lacking(),
+        };
         for name in &change.duplicates {
             if self.upstream.peer.may_log() {
                 tracing::warn!(server = %self.upstream.name, tool = %name, "a tool is listed twice; the first counts");
@@ -397,11 +377,11 @@ impl ServerTask {
         }
         tracing::info!(server = %self.upstream.name, tools, "discovered");
         (self.events)(Event::Catalog { server: self.upstream.name.clone(), change });
-        self.connected();
+        self.step(|state| state.discover(found));
     }
 
-    /// The same failure is told once, then by its count, ever more seldom.
-    pub(super) fn fail(&mut self, reason: &str) {
+    /// Logs why it cannot be used: the same reason once, then its count, ever more seldom.
+    fn tell_failure(&mut self, reason: &str) {
         let server = &self.upstream.name;
         match &mut self.failed {
             Some((last, times)) if last == reason => {
@@ -418,22 +398,17 @@ impl ServerTask {
                 self.failed = Some((reason.to_owned(), 1));
             }
         }
-        self.set(Status::Failed, reason);
     }
 
-    fn set(&self, status: Status, reason: &str) {
-        let changed = self.upstream.state.send_if_modified(|state| {
-            let changed = state.status != status || *state.reason != *reason;
-            if state.status != status {
-                state.since = SystemTime::now();
+    /// Makes a transition, and tells of it if what is shown is another now.
+    fn step(&self, transition: impl FnOnce(&mut UpstreamState) -> Result<(), Forbidden>) {
+        match self.upstream.state.make(transition) {
+            Ok(true) => (self.events)(Event::Server(self.upstream.state())),
+            Ok(false) => {}
+            Err(forbidden) => {
+                debug_assert!(false, "{forbidden}");
+                tracing::error!(server = %self.upstream.name, %forbidden, "a server's state is as before");
             }
-            state.status = status;
-            state.reason = reason.into();
-            state.settled |= status == Status::Failed;
-            changed
-        });
-        if changed {
-            (self.events)(Event::Server(self.upstream.state()));
         }
     }
 }

@@ -1,27 +1,21 @@
-//! The resources of a server whose changes clients want to be told of, and how the server knows.
+//! The resources of a server whose changes clients want to be told of.
 //!
-//! A legacy server is asked for each of them, on each new connection again; a modern one by the
-//! filter of a subscription ([`super::listen`]). Which client wants what is not known here.
+//! A legacy server is asked for each of them, on each new connection again ([`super::resubscribe`]);
+//! a modern one by the filter of a subscription ([`super::listen`]). Which client wants what is not
+//! known here.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::json;
+use tokio::sync::watch;
 
-use super::call::{Carrier, Upstream};
-use super::connect::fetch;
-use super::request::Params;
-use crate::mcp::revisions::Era;
-
-/// Most bytes of a server's answer, in which nothing is.
-const MAX_BYTES: usize = 64 * 1024;
 /// Longest wait until a modern server's subscription stands.
 const FOLLOW_LIMIT: Duration = Duration::from_secs(10);
 
 /// By the URI that the server knows: the connection over which a legacy server was asked, 0 for
 /// none.
-pub(super) type Subscriptions = BTreeMap<Arc<str>, u64>;
+pub(super) type WantedResources = BTreeMap<Arc<str>, u64>;
 
 /// How a modern server tells of single resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,12 +29,36 @@ pub(super) enum Followed {
     Refused,
 }
 
-impl Upstream {
-    /// Wants a resource of a modern server and waits until its subscription holds that too, bounded
+/// What one server is to tell of.
+#[derive(Debug, Default)]
+pub(super) struct Subscriptions {
+    pub(super) wanted: watch::Sender<WantedResources>,
+    /// Which of them a modern server's subscription holds.
+    pub(super) followed: watch::Sender<Followed>,
+}
+
+impl Subscriptions {
+    /// Adds a resource. `asked` is the connection over which the server was asked already, if it
+    /// was.
+    pub(super) fn add(&self, uri: &str, asked: Option<u64>) {
+        self.wanted.send_if_modified(|wanted| match (wanted.get_mut(uri), asked) {
+            (Some(known), Some(asked)) => {
+                *known = asked;
+                false
+            }
+            (Some(_), None) => false,
+            (None, asked) => {
+                wanted.insert(uri.into(), asked.unwrap_or_default());
+                true
+            }
+        });
+    }
+
+    /// Adds a resource of a modern server and waits until its subscription holds that too, bounded
     /// by `FOLLOW_LIMIT`; false if it does not.
-    pub async fn subscribe_and_wait(&self, uri: &str) -> bool {
+    pub(super) async fn add_and_wait(&self, uri: &str) -> bool {
         let mut followed = self.followed.subscribe();
-        self.subscribe(uri, None);
+        self.add(uri, None);
         let settled = followed.wait_for(|now| match now {
             Followed::None => false,
             Followed::These(uris) => uris.iter().any(|known| &**known == uri),
@@ -52,87 +70,11 @@ impl Upstream {
         }
     }
 
-    /// The server is to tell of this resource's changes, also after the next connection. `asked`
-    /// is the connection over which it was asked already, if it was.
-    pub fn subscribe(&self, uri: &str, asked: Option<u64>) {
-        self.subscriptions.send_if_modified(|subscriptions| {
-            match (subscriptions.get_mut(uri), asked) {
-                (Some(known), Some(asked)) => {
-                    *known = asked;
-                    false
-                }
-                (Some(_), None) => false,
-                (None, asked) => {
-                    subscriptions.insert(uri.into(), asked.unwrap_or_default());
-                    true
-                }
-            }
-        });
+    pub(super) fn remove(&self, uri: &str) {
+        self.wanted.send_if_modified(|wanted| wanted.remove(uri).is_some());
     }
 
-    /// Nobody wants to be told of it any more.
-    pub fn unsubscribe(&self, uri: &str) {
-        self.subscriptions.send_if_modified(|subscriptions| subscriptions.remove(uri).is_some());
-    }
-
-    /// What is wanted.
-    #[must_use]
-    pub fn subscriptions(&self) -> Vec<Arc<str>> {
-        self.subscriptions.borrow().keys().cloned().collect()
-    }
-}
-
-/// Keeps a legacy server's subscriptions to what is wanted, on one connection.
-pub(super) async fn keep(upstream: Arc<Upstream>, generation: u64, limit: Duration) {
-    let mut changed = upstream.subscriptions.subscribe();
-    let mut asked = BTreeSet::new();
-    loop {
-        let (missing, gone) = {
-            let subscriptions = changed.borrow_and_update();
-            let missing = subscriptions.iter().filter(|(_, over)| **over != generation);
-            let missing: Vec<_> = missing.map(|(uri, over)| (Arc::clone(uri), *over)).collect();
-            let gone = |uri: &&Arc<str>| !subscriptions.contains_key(*uri);
-            (missing, asked.iter().filter(gone).cloned().collect::<Vec<_>>())
-        };
-        for uri in gone {
-            asked.remove(&uri);
-            tell(&upstream, "resources/unsubscribe", generation, &uri, limit).await;
-        }
-        for (uri, before) in missing {
-            upstream.subscriptions.send_if_modified(|subscriptions| {
-                if let Some(over) = subscriptions.get_mut(&uri) {
-                    *over = generation;
-                }
-                false
-            });
-            tell(&upstream, "resources/subscribe", generation, &uri, limit).await;
-            if before != 0 {
-                // What it was while there was no connection, nobody knows.
-                upstream.server_events.updated(&uri);
-            }
-            asked.insert(uri);
-        }
-        if changed.changed().await.is_err() {
-            return;
-        }
-    }
-}
-
-async fn tell(
-    upstream: &Upstream,
-    method: &'static str,
-    generation: u64,
-    uri: &str,
-    limit: Duration,
-) {
-    let carrier: Carrier = match upstream.live.load().as_deref() {
-        Some(live) if live.generation == generation => live.link.clone(),
-        Some(_) | None => return,
-    };
-    let params = Params::of(method, json!({"uri": uri}).to_string().into());
-    if let Err(cause) = fetch(&carrier, params, Era::Legacy, limit, MAX_BYTES).await
-        && upstream.peer.may_log()
-    {
-        tracing::debug!(server = %upstream.name, method, %cause, "a server could not be told");
+    pub(super) fn uris(&self) -> Vec<Arc<str>> {
+        self.wanted.borrow().keys().cloned().collect()
     }
 }

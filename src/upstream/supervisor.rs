@@ -6,26 +6,26 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
-use arc_swap::{ArcSwap, ArcSwapOption};
-use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
 pub use super::answer::{Answer, AnswerPart};
-use super::attempts::Attempts;
-pub use super::call::Upstream;
+use super::backoff::Wishes;
 use super::config::{Config, Target};
 pub use super::error::{CallError, Cause, Sent};
+pub use super::handle::Upstream;
 use super::oauth;
 use super::peer::Peer;
 use super::reaper::Reaper;
 use super::server_task::ServerTask;
-pub use super::state::{Event, ServerState};
-pub use super::status::{Status, Transport};
+use super::state::{StateCell, UpstreamState};
+pub use super::status::{Event, ServerState, Status, Transport};
+use super::subscriptions::Subscriptions;
 use crate::catalog::Catalog;
 use crate::secrets::Secrets;
 use crate::tool::server_id::{ServerId, ServerIds};
@@ -34,17 +34,6 @@ use crate::tool::server_id::{ServerId, ServerIds};
 const MAX_CALL_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Reports and cancellations waiting for a server's task.
 const CONTROL_MESSAGES: usize = 256;
-
-/// What a call tells the task of its server.
-#[derive(Debug)]
-pub(super) enum Control {
-    /// The connection is no good any more.
-    Lost { generation: u64, reason: Arc<str> },
-    /// Nobody waits for this HTTP call any more.
-    Cancel { generation: u64, id: u64 },
-    /// A client answers what the server asked.
-    Respond { generation: u64, id: Bytes, outcome: Bytes },
-}
 
 /// All servers and their tasks.
 pub struct Supervisor {
@@ -93,44 +82,32 @@ impl Supervisor {
             let id = ids.assign(&name);
             let (control, controls) = mpsc::channel(CONTROL_MESSAGES);
             let target = config.target(&|name| std::env::var(name).ok());
-            let state = ServerState {
-                name: name.clone(),
-                transport: match &target {
-                    Ok(Target::Stdio { .. }) => Transport::Stdio,
-                    Ok(Target::Http { .. }) => Transport::StreamableHttp,
-                    Err(_) => Transport::Unknown,
-                },
-                status: if config.enabled { Status::Connecting } else { Status::Disabled },
-                reason: if config.enabled { "" } else { "disabled in the config" }.into(),
-                tools: 0,
-                since: SystemTime::now(),
-                protocol_version: None,
-                server_info: None,
-                settled: !config.enabled,
+            let transport = match &target {
+                Ok(Target::Stdio { .. }) => Transport::Stdio,
+                Ok(Target::Http { .. }) => Transport::StreamableHttp,
+                Err(_) => Transport::Unknown,
             };
             let upstream = Arc::new(Upstream {
                 peer: Arc::new(Peer::new(name.clone(), secrets.clone())),
                 name: name.clone(),
                 id,
+                transport,
                 call_timeout: config.call_timeout.min(MAX_CALL_TIMEOUT),
                 slots: config
                     .max_concurrent
                     .map(|limit| (Arc::new(Semaphore::new(limit.get())), limit.get())),
-                live: ArcSwapOption::empty(),
-                attempts: Attempts::new(config.enabled),
-                state: watch::Sender::new(state),
+                state: StateCell::new(UpstreamState::new(config.enabled)),
+                wishes: Wishes::default(),
                 control,
-                about: ArcSwap::default(),
                 server_events: Arc::default(),
-                subscriptions: watch::Sender::default(),
-                followed: watch::Sender::default(),
+                subscriptions: Subscriptions::default(),
             });
             supervisor.servers.insert(name, upstream.clone());
             supervisor.order.push(upstream.clone());
             if !config.enabled {
                 continue;
             }
-            let mut keeper = ServerTask {
+            let mut task = ServerTask {
                 login: oauth::LoginTokens::of(&upstream.peer, &config, &target, &tls),
                 upstream,
                 config,
@@ -143,19 +120,16 @@ impl Supervisor {
                 failed: None,
             };
             let stopping = stopping.clone();
-            let peer = keeper.upstream.peer.clone();
+            let peer = task.upstream.peer.clone();
             tasks.push(runtime.spawn(async move {
-                let kept = async {
+                let running = async {
                     match target {
-                        Ok(target) => keeper.run(&target, controls, stopping).await,
-                        Err(invalid) => {
-                            keeper.fail(&invalid.to_string());
-                            keeper.upstream.attempts.end();
-                        }
+                        Ok(target) => task.run(&target, controls, stopping).await,
+                        Err(invalid) => task.refuse(&invalid.to_string()),
                     }
                 };
                 tokio::select! {
-                    () = kept => {}
+                    () = running => {}
                     () = peer.tell_missed() => {}
                 }
             }));
@@ -197,13 +171,13 @@ impl Supervisor {
     /// True once every enabled server was discovered or has failed once.
     #[must_use]
     pub fn settled(&self) -> bool {
-        self.order.iter().all(|upstream| upstream.state.borrow().settled)
+        self.order.iter().all(|upstream| upstream.state.load().is_settled())
     }
 
     /// True while an enabled server is connected, and where none is enabled.
     #[must_use]
     pub fn usable(&self) -> bool {
-        let mut enabled = self.order.iter().map(|upstream| upstream.state.borrow().status);
+        let mut enabled = self.order.iter().map(|upstream| upstream.state.load().status());
         let mut none = true;
         enabled.any(|status| {
             none &= status == Status::Disabled;
@@ -215,7 +189,7 @@ impl Supervisor {
     /// it does not long after `deadline` at the latest.
     pub async fn shutdown(&self, deadline: Instant) {
         self.stop.send_replace(Some(tokio::time::Instant::from_std(deadline)));
-        let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        let tasks = std::mem::take(&mut *self.tasks.lock());
         for task in tasks {
             if let Err(error) = task.await {
                 tracing::error!(%error, "a server's task ended badly");

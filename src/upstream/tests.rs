@@ -15,10 +15,11 @@ mod unasked;
 
 use std::future::Future;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::TcpStream;
@@ -84,7 +85,7 @@ impl Bench {
             Reaper::new(None),
             catalog.clone(),
             secrets,
-            move |event| log.lock().unwrap().push(event),
+            move |event| log.lock().push(event),
             &Handle::current(),
         );
         Self { catalog, supervisor, pool: Rc::new(Pool::new()), events }
@@ -97,8 +98,7 @@ impl Bench {
     /// Waits until a server's state is as asked.
     async fn until(&self, name: &str, what: impl Fn(&ServerState) -> bool) -> ServerState {
         let upstream = self.upstream(name);
-        let mut state = upstream.state.subscribe();
-        within(state.wait_for(|state| what(state))).await.unwrap().clone()
+        within(upstream.state.wait_for(|_| Some(upstream.state()).filter(&what))).await
     }
 
     async fn connected(&self, name: &str) -> ServerState {
@@ -209,7 +209,7 @@ async fn a_server_without_an_address_fails_and_says_why() {
         bench.upstream("bad").reached(Instant::now() + PATIENCE).await.unwrap_err(),
         "bad: the server is not connected: neither command nor url is given"
     );
-    assert!(matches!(&bench.events.lock().unwrap()[..], [Event::Server(_)]));
+    assert!(matches!(&bench.events.lock()[..], [Event::Server(_)]));
     bench.stop().await;
 }
 

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::harness::{HttpStub, Proxy, stub_stdio, until};
+use crate::harness::{Connection, Events, HttpStub, Proxy, stub_stdio, until};
 
 const SERVERS: usize = 100;
 const TOOLS: usize = 5;
@@ -83,4 +83,42 @@ fn a_server_that_says_all_the_time_that_its_tools_changed_is_listed_ever_more_se
     assert_eq!(proxy.log().matches(TOLD).count(), 1, "{}", proxy.log());
     let records = proxy.activity("type=catalog_change&server=storm");
     assert!(records.len() as u64 <= lists + 1, "{} records of {lists} lists", records.len());
+}
+
+#[test]
+fn clients_are_told_ever_more_seldom_of_a_list_that_changes_all_the_time() {
+    const TOLD: &str =
+        "it says all the time that its resources have changed: clients are told ever more seldom";
+    // Told at once, and after 0.5, 1, 2, 4, 8, 16 and 30 seconds: no more in the minute after.
+    const MOST: usize = 8;
+    let proxy = Proxy::start(json!({
+        "storm": stub_stdio(&["--restless", "--offers", "--only", "stats"]),
+    }));
+    let mut client = proxy.client();
+    let mut stream = Connection::open(proxy.port);
+    let headers = [("Mcp-Session-Id", &*client.session), ("Accept", "text/event-stream")];
+    stream.send("GET", "/mcp", &headers, b"");
+    let mut events = Events::of(stream);
+    until("the log tells of it", || proxy.log().contains(TOLD).then_some(()));
+    // What is told after all of that: the change of a resource that was subscribed to.
+    let shared = json!({"uri": "mcpproxy://storm/test://shared"});
+    for _ in 0..3 {
+        assert_eq!(client.ask("resources/subscribe", shared.clone())["result"], json!({}));
+    }
+    let (mut resources, mut prompts) = (0, 0);
+    loop {
+        let event = events.next().expect("the stream stands");
+        match event.data.as_str() {
+            data if data.contains("notifications/resources/updated") => break,
+            data if data.contains("notifications/resources/list_changed") => resources += 1,
+            data if data.contains("notifications/prompts/list_changed") => prompts += 1,
+            _ => {}
+        }
+    }
+    assert!(resources <= MOST && prompts <= MOST, "{resources} and {prompts} times");
+    while resources == 0 {
+        let event = events.next().expect("the stream stands");
+        resources += usize::from(event.data.contains("notifications/resources/list_changed"));
+    }
+    assert_eq!(proxy.log().matches(TOLD).count(), 1, "{}", proxy.log());
 }

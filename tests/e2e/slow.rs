@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::harness::{Client, HttpStub, PATIENCE, Proxy, error_text, stub_stdio, until};
+use crate::harness::{
+    Client, Connection, Events, HttpStub, PATIENCE, Proxy, error_text, stub_stdio, until,
+};
 
 /// Between two bytes. Far shorter than any limit for a whole head or body.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -115,6 +117,49 @@ fn a_client_that_does_not_read_what_is_too_much_to_keep_loses_its_own_answer_alo
     assert!(why.starts_with("s: text: the answer was taken too slowly: "), "{why}");
     let mut next = proxy.client();
     assert_eq!(next.read("s:read_item", json!({}))["structuredContent"]["value"], 7);
+}
+
+#[test]
+fn a_client_that_answers_its_server_slowly_keeps_no_other_call_of_the_same_child_waiting() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {"elicitation": {}},
+        "clientInfo": {"name": "slow", "version": "1"}}});
+    let opened = proxy.request("POST", "/mcp", &[], hello.to_string().as_bytes());
+    let session = opened.header("mcp-session-id").expect("a session");
+    let arguments = json!({"name": "s:ask", "args": {"ask": "elicitation/create"},
+        "intent": {"operation_type": "read"}});
+    let call = json!({"jsonrpc": "2.0", "id": "c", "method": "tools/call",
+        "params": {"name": "call_tool_read", "arguments": arguments}});
+    let mut asking = Connection::open(proxy.port);
+    asking.send("POST", "/mcp", &[("Mcp-Session-Id", session)], call.to_string().as_bytes());
+    let mut events = Events::of(asking);
+    let id = events.message()["id"].clone();
+    let mut other = proxy.client();
+    let mut works = |size: usize| {
+        // Lines of the same pipe, behind the one that asks: small, and larger than any buffer.
+        assert_eq!(other.read("s:read_item", json!({}))["structuredContent"]["value"], 7);
+        let text = other.read_raw("s:text", json!({"size": size}));
+        assert!(text.whole && text.body.len() > size, "{} bytes", text.body.len());
+    };
+    works(1 << 20);
+    let result = json!({"action": "accept", "content": {}});
+    let answer = json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string();
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n\
+         Accept: application/json, text/event-stream\r\nMcp-Session-Id: {session}\r\n\
+         Content-Length: {}\r\n\r\n",
+        answer.len()
+    );
+    let (begun, rest) = answer.split_at(answer.len() / 2);
+    let mut slow = Connection::open(proxy.port);
+    slow.raw(format!("{head}{begun}").as_bytes());
+    (0..5).for_each(|_| works(1 << 20));
+    slow.raw(rest.as_bytes());
+    assert_eq!(slow.response().status, 202);
+    let told = events.message();
+    assert_eq!(told["result"]["structuredContent"]["answered"], result, "{told}");
+    works(1);
 }
 
 #[test]

@@ -9,15 +9,15 @@ use super::{code, first_word, walk};
 const TWICE: &[(&str, &str)] = &[
     (
         "a part's own, said with its module: `activity::Config`, `intent::Settings`",
-        "Config Event Settings",
+        "Config Settings",
     ),
     (
         "twins, the same of two framings, transports or faces, each said with its module",
         "Decoder Endpoint Exchange Item Line Session Shared Unreadable",
     ),
     ("a command of ours as it is typed, beside one that a text quotes", "Command"),
-    ("one thing at two stages: as written and as read, as kept and as shown", "Body Live Target"),
-    ("small words of one file each, used there and by its parent", "Asked Peer Start"),
+    ("one thing at two stages: as written and as read, as kept and as shown", "Body Target"),
+    ("small words of one file each, used there and by its parent", "Peer Start"),
 ];
 
 /// The types that `text` makes known outside of its module.

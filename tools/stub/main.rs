@@ -17,7 +17,8 @@
 //!   --only A,B,…         offer only these tools
 //!   --own N              offer N tools instead that no other server has (`own.rs`); over HTTP each
 //!                        path is a server of its own
-//!   --restless           change a tool in each list; over stdio also say all the time that they changed
+//!   --restless           change a tool in each list; over stdio also say all the time that they
+//!                        changed, and with `--offers` the other lists
 //!   --offers             also offer resources, templates, prompts and completions (`offers.rs`)
 //!   --many N             N more resources and prompts
 //!   --behaviour NAME     behave so (see below) …

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::{env, thread};
 
 use crate::behaviour::{Behaviour, DEAF};
-use crate::tools::LIST_CHANGED;
+use crate::tools::{LIST_CHANGED, OFFERS_CHANGED};
 use crate::{Message, Pace, Reply, Stub};
 
 const FLOOD_LINES: usize = 8 * 1024;
@@ -24,7 +24,7 @@ pub(crate) fn run(stub: &Stub) -> io::Result<()> {
     let server = format!("/{}", process::id());
     thread::scope(|scope| {
         if stub.options.restless {
-            scope.spawn(storm);
+            scope.spawn(|| storm(stub.options.offers));
         }
         let mut lines = io::stdin().lock();
         let mut line = Vec::new();
@@ -45,12 +45,15 @@ pub(crate) fn run(stub: &Stub) -> io::Result<()> {
     })
 }
 
-/// Says some thousand times a second that the tools have changed.
-fn storm() -> io::Result<()> {
+/// Says some thousand times a second that the tools have changed, and what else is offered.
+fn storm(offers: bool) -> io::Result<()> {
+    let others = if offers { &OFFERS_CHANGED[..] } else { &[] };
     loop {
         let mut out = io::stdout().lock();
         for _ in 0..STORM_LINES {
-            line(&mut out, LIST_CHANGED.as_bytes(), Pace::default())?;
+            for list in [LIST_CHANGED].iter().chain(others) {
+                line(&mut out, list.as_bytes(), Pace::default())?;
+            }
         }
         drop(out);
         thread::sleep(STORM_PAUSE);

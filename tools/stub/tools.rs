@@ -19,6 +19,11 @@ pub(crate) const RPC_ERROR: &str =
     r#"{"code":-32050,"message":"the stub refuses","data":{"why":"asked to","n":1.50}}"#;
 pub(crate) const LIST_CHANGED: &str =
     r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
+/// The same of what is offered beside tools.
+pub(crate) const OFFERS_CHANGED: [&str; 2] = [
+    r#"{"jsonrpc":"2.0","method":"notifications/resources/list_changed"}"#,
+    r#"{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}"#,
+];
 
 const MIB: usize = 1 << 20;
 /// What a caller can ask for at most.

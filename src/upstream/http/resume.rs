@@ -7,11 +7,13 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use http::HeaderValue;
 
-use super::{Framing, HttpExchange, Limits, Session, fresh};
+use super::exchange::{HttpExchange, Limits};
+use super::send::fresh;
+use super::session::Session;
 use crate::io::deadline::Allowance;
 use crate::upstream::error::Cause;
 
@@ -40,34 +42,28 @@ type Resumed = Result<(HttpExchange, Box<Cursor>), Cause>;
 /// A stream that is being taken up again.
 pub(in crate::upstream) struct Resuming {
     attempts: Pin<Box<dyn Future<Output = Resumed>>>,
-    /// When its next message must have begun, and after which silence that is.
-    deadline: Instant,
-    limit: Duration,
+    /// The time that its next message has to begin in.
+    time: Allowance,
 }
 
-impl HttpExchange {
-    /// How far the stream, which has ended, had come; `before` is how far when it was taken up.
-    /// None for what cannot be taken up again: a stream without an event's id.
-    pub(in crate::upstream) fn cursor(&self, before: Option<Box<Cursor>>) -> Option<Box<Cursor>> {
-        let Framing::Events { decoder, .. } = &self.framing else { return None };
+impl Cursor {
+    /// How far `stream`, which has ended, had come; `before` is how far when it was taken up. None
+    /// for what cannot be taken up again: a stream without an event's id.
+    pub(in crate::upstream) fn of(
+        stream: &HttpExchange,
+        before: Option<Box<Self>>,
+    ) -> Option<Box<Self>> {
+        let last_id = stream.last_id()?;
         let mut cursor = match before {
             Some(cursor) => cursor,
-            None if decoder.last_id().is_empty() => return None,
+            None if last_id.is_empty() => return None,
             None => Box::default(),
         };
-        if !decoder.last_id().is_empty() {
-            cursor.id = decoder.last_id().to_vec();
+        if !last_id.is_empty() {
+            cursor.id = last_id;
         }
-        cursor.retry = decoder.retry().map(Duration::from_millis).or(cursor.retry);
+        cursor.retry = stream.retry().map(Duration::from_millis).or(cursor.retry);
         HeaderValue::from_bytes(&cursor.id).is_ok().then_some(cursor)
-    }
-
-    /// Whether nothing of a message was lost if the stream broke here, and it has event ids.
-    pub(super) fn ended_between_events(&self) -> bool {
-        match &self.framing {
-            Framing::Events { decoder, .. } => !self.inside && !decoder.last_id().is_empty(),
-            Framing::Json | Framing::Fixed(_) => false,
-        }
     }
 }
 
@@ -79,28 +75,25 @@ impl Resuming {
         cursor: Box<Cursor>,
         session: impl Fn() -> Option<Arc<Session>> + 'static,
     ) -> Self {
-        let limit = ended.limits.answer;
-        let deadline = ended.deadline.unwrap_or_else(|| Instant::now() + limit);
-        let attempts = Box::pin(attempts(cursor, limit, session));
-        Self { attempts, deadline, limit }
+        let time = ended.wait();
+        Self { attempts: Box::pin(attempts(cursor, time.whole, session)), time }
     }
 
     /// The stream and how far it had come. Safe to drop and ask again.
     pub(in crate::upstream) async fn resumed(&mut self) -> Resumed {
-        match tokio::time::timeout_at(self.deadline.into(), &mut self.attempts).await {
+        match tokio::time::timeout_at(self.time.until.into(), &mut self.attempts).await {
             Ok(Ok((mut stream, cursor))) => {
-                stream.limits.answer = self.limit;
-                stream.deadline = Some(self.deadline);
+                stream.wait_until(self.time);
                 Ok((stream, cursor))
             }
             Ok(Err(cause)) => Err(cause),
-            Err(_) => Err(Cause::NoAnswer { limit: self.limit }),
+            Err(_) => Err(Cause::NoAnswer { limit: self.time.whole }),
         }
     }
 
     /// Its next message has to begin in what is left of that time.
     pub(in crate::upstream) fn wait_until(&mut self, time: Allowance) {
-        (self.deadline, self.limit) = (time.until, time.whole);
+        self.time = time;
     }
 }
 

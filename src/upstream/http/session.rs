@@ -18,7 +18,7 @@ use crate::mcp::revisions::MODERN;
 use crate::upstream::connection::HttpRequest;
 use crate::upstream::endpoint::Endpoint;
 use crate::upstream::error::Cause;
-use crate::upstream::oauth::{Asked, Challenge};
+use crate::upstream::oauth::{Challenge, Challenges};
 use crate::upstream::peer::Peer;
 use crate::upstream::request::Slices;
 
@@ -38,7 +38,7 @@ pub(in crate::upstream) struct Session {
     /// Whether it carries the token of a login.
     logged_in: bool,
     /// Who hears what the server asks of its login, where it can have one.
-    asked: Option<Arc<Asked>>,
+    asked: Option<Arc<Challenges>>,
 }
 
 impl fmt::Debug for Session {
@@ -104,7 +104,7 @@ impl Session {
     }
 
     /// From now on, `asked` hears what the server asks of its login.
-    pub(in crate::upstream) fn heard_by(&mut self, asked: Arc<Asked>) {
+    pub(in crate::upstream) fn heard_by(&mut self, asked: Arc<Challenges>) {
         self.asked = Some(asked);
     }
 

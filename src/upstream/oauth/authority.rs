@@ -14,7 +14,7 @@ use url::Url;
 
 use super::approach::Answered;
 use super::client::{AddressPolicy, LoginClient};
-use super::flow::{LoginError, unusable};
+use super::login_error::{LoginError, unusable};
 
 /// Takes the protocol's steps for the server at `url`.
 pub(super) async fn manager(

@@ -5,14 +5,13 @@
 //! the challenge here; the server's own task takes it up, since only it renews tokens and tells
 //! the server's state.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use http::HeaderValue;
+use parking_lot::{Mutex, MutexGuard};
 use rmcp::transport::auth::WWWAuthenticateParams;
 use tokio::sync::Notify;
 use url::Url;
-
-use super::needs_login;
 
 /// Most scopes of one challenge that are read.
 const MAX_SCOPES: usize = 64;
@@ -74,7 +73,7 @@ pub(super) fn union(scopes: impl IntoIterator<Item = String>) -> Vec<String> {
 /// What one server asks of its login. Written by whoever sends it requests, and only when it
 /// challenges one.
 #[derive(Debug)]
-pub(in crate::upstream) struct Asked {
+pub(in crate::upstream) struct Challenges {
     server: Arc<str>,
     state: Mutex<State>,
     told: Notify,
@@ -86,7 +85,7 @@ struct State {
     notice: Arc<str>,
 }
 
-impl Asked {
+impl Challenges {
     pub(super) fn new(server: Arc<str>) -> Self {
         Self { server, state: Mutex::default(), told: Notify::new() }
     }
@@ -128,11 +127,16 @@ impl Asked {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
-/// What a server that asks for further scopes is told to do.
+/// What the operator of a server without a valid login has to do.
+pub(in crate::upstream) fn needs_login(server: &str) -> String {
+    format!("needs login: run mcpproxy upstream login {server}")
+}
+
+/// The same of a server that asks for further scopes.
 pub(super) fn needs_scopes(server: &str, scopes: &[String]) -> String {
     match scopes {
         [] => "its login is not good for this, and it does not say what would be".to_owned(),
@@ -183,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_refused_token_outweighs_a_scope() {
-        let asked = Asked::new("s".into());
+        let asked = Challenges::new("s".into());
         let told = asked.tell(Challenge::Scopes(vec!["a".into()]));
         assert_eq!(&*told, "needs login with scope a: run mcpproxy upstream login s");
         let refused = Challenge::Token(Some(HeaderValue::from_static("Bearer t1")));

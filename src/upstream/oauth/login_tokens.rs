@@ -5,16 +5,17 @@
 //! by the file it changes.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::HeaderValue;
+use parking_lot::{Mutex, MutexGuard};
 use tokio_rustls::TlsConnector;
 
-use super::challenge::{Asked, Challenge, needs_scopes, union};
-use super::flow::{NotRenewed, moved, renew, seconds};
-use super::needs_login;
+use super::challenge::{Challenge, Challenges, needs_login, needs_scopes, union};
+use super::renewal::{NotRenewed, moved, renew};
 use super::store::{Grant, Stamp, TokenStore};
+use super::token_response::seconds;
 use crate::upstream::config::{Config, Invalid, Target};
 use crate::upstream::peer::Peer;
 
@@ -40,7 +41,7 @@ pub(in crate::upstream) struct LoginTokens {
     url: String,
     store: TokenStore,
     tls: Arc<OnceLock<TlsConnector>>,
-    asked: Arc<Asked>,
+    asked: Arc<Challenges>,
     refused: Arc<Mutex<Refused>>,
 }
 
@@ -159,12 +160,12 @@ impl LoginTokens {
     ) -> Self {
         // As the login has written it.
         let url = url::Url::parse(url).map_or_else(|_| url.to_owned(), |url| url.to_string());
-        let asked = Arc::new(Asked::new(peer.name.clone()));
+        let asked = Arc::new(Challenges::new(peer.name.clone()));
         Self { peer, url, store, tls, asked, refused: Arc::default() }
     }
 
     /// Where the server's challenges are left.
-    pub(in crate::upstream) fn asked(&self) -> &Arc<Asked> {
+    pub(in crate::upstream) fn asked(&self) -> &Arc<Challenges> {
         &self.asked
     }
 
@@ -237,7 +238,7 @@ impl LoginTokens {
     }
 
     fn refused(&self) -> MutexGuard<'_, Refused> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+        self.refused.lock()
     }
 
     /// The token to go with, renewed if it is about to end or was refused; `None` if there was no

@@ -11,18 +11,22 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use super::{ChildLink, Line, Piece, cancelled};
+use super::link::{ChildLink, Line, Waiter};
+use super::queue::{self, CallPiece};
 use crate::io::deadline::{Allowance, Deadline};
+use crate::mcp::capabilities::ClientCapabilities;
 use crate::upstream::answer::AnswerPart;
-use crate::upstream::error::{Cause, Human};
+use crate::upstream::error::{Cause, Human, Sent};
 use crate::upstream::http::STALL_LIMIT;
+use crate::upstream::request::cancelled;
+use crate::upstream::request_ids;
 
 /// One call: its pieces as they come. Dropped before its end, it is cancelled.
 #[derive(Debug)]
-pub(in crate::upstream) struct Call {
+pub(in crate::upstream) struct StdioCall {
     link: Arc<ChildLink>,
     id: u64,
-    pieces: mpsc::Receiver<Piece>,
+    pieces: mpsc::Receiver<CallPiece>,
     limit: Duration,
     timer: Deadline,
     /// When the present wait ends; that of a wait after the first is set when it begins.
@@ -44,22 +48,47 @@ enum State {
     Over,
 }
 
-impl Call {
+impl StdioCall {
+    /// Queues a request; `line` makes it for its id. It has that time until the first byte of its
+    /// answer, with the wait for room in the queue.
+    pub(in crate::upstream) async fn begin(
+        link: &Arc<ChildLink>,
+        line: impl FnOnce(u64) -> [Bytes; 3],
+        time: Allowance,
+        client_capabilities: Option<ClientCapabilities>,
+    ) -> Result<Self, (Cause, Sent)> {
+        let (sender, pieces) = queue::channel();
+        let id = link
+            .waiting()
+            .enter(Waiter { sender, client_capabilities, written: false }, request_ids::fresh)
+            .map_err(|full| (Cause::NotConnected { reason: full.to_string().into() }, Sent::No))?;
+        let mut call = Self::new(link.clone(), id, pieces, time);
+        // The reader may be waiting for another call, and may wait less long from now on.
+        link.spill.stir();
+        // Looked at after entering: whoever ends the link sets this first and clears the table
+        // then, so no call is left behind.
+        if let Some(reason) = link.ended.get() {
+            return Err((Cause::NotConnected { reason: reason.clone() }, Sent::No));
+        }
+        match link.queue(Line { parts: line(id), call: Some(id) }, time).await {
+            Ok(()) => {
+                call.state = State::Waiting;
+                Ok(call)
+            }
+            Err(cause) => Err((cause, Sent::No)),
+        }
+    }
+
     /// A call that is not on its way yet; its answer has to begin in that time.
-    pub(super) fn new(
+    fn new(
         link: Arc<ChildLink>,
         id: u64,
-        pieces: mpsc::Receiver<Piece>,
+        pieces: mpsc::Receiver<CallPiece>,
         time: Allowance,
     ) -> Self {
         let garbage = link.garbage.load(Ordering::Relaxed);
         let (timer, deadline, state) = (Deadline::default(), Some(time.until), State::Unsent);
         Self { link, id, pieces, limit: time.whole, timer, deadline, state, garbage }
-    }
-
-    /// It is on its way: from now on it is cancelled if it is dropped.
-    pub(super) fn queued(&mut self) {
-        self.state = State::Waiting;
     }
 
     pub(in crate::upstream) fn id(&self) -> u64 {
@@ -89,27 +118,27 @@ impl Call {
         let piece = poll_fn(|cx| self.poll_piece(cx)).await;
         self.deadline = None;
         match piece {
-            Some(Piece::Data(data)) => {
+            Some(CallPiece::Data(data)) => {
                 self.state = State::Inside;
                 Ok(Some(AnswerPart::Data(data)))
             }
-            Some(Piece::Spilled(mut spilled)) => {
+            Some(CallPiece::Spilled(mut spilled)) => {
                 self.state = State::Inside;
                 Ok(Some(AnswerPart::Data(std::mem::take(&mut spilled.data))))
             }
-            Some(Piece::Last(data)) if data.is_empty() => {
+            Some(CallPiece::Last(data)) if data.is_empty() => {
                 self.state = State::Over;
                 Ok(Some(AnswerPart::End))
             }
-            Some(Piece::Last(data)) => {
+            Some(CallPiece::Last(data)) => {
                 self.state = State::LastTaken;
                 Ok(Some(AnswerPart::Data(data)))
             }
-            Some(Piece::Message(message)) => {
+            Some(CallPiece::Message(message)) => {
                 self.state = State::MessageTaken;
                 Ok(Some(AnswerPart::Data(message)))
             }
-            Some(Piece::Failed(cause)) => Err(self.fail(cause)),
+            Some(CallPiece::Failed(cause)) => Err(self.fail(cause)),
             None => {
                 let cause = match (self.link.ended.get(), self.state) {
                     (Some(reason), State::Inside) => Cause::CutOff { reason: reason.clone() },
@@ -123,7 +152,7 @@ impl Call {
     }
 
     /// The next piece; a wait that ran out is one too.
-    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Piece>> {
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<CallPiece>> {
         if let Poll::Ready(piece) = self.pieces.poll_recv(cx) {
             self.link.spill.stir();
             return Poll::Ready(piece);
@@ -133,7 +162,7 @@ impl Call {
         let deadline = *self.deadline.get_or_insert_with(|| Instant::now() + limit);
         ready!(self.timer.poll_until(cx, deadline));
         let garbage = self.link.garbage.load(Ordering::Relaxed) - self.garbage;
-        Poll::Ready(Some(Piece::Failed(match (inside, garbage) {
+        Poll::Ready(Some(CallPiece::Failed(match (inside, garbage) {
             (true, _) => Cause::Stalled { limit },
             (false, 0) => Cause::NoAnswer { limit },
             (false, lines) => Cause::Unreadable {
@@ -164,7 +193,7 @@ impl Call {
     }
 }
 
-impl Drop for Call {
+impl Drop for StdioCall {
     fn drop(&mut self) {
         self.link.waiting().leave(self.id);
         if matches!(self.state, State::Waiting | State::MessageTaken | State::Inside) {

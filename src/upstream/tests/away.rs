@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::fake::{Fake, Say, Seen, legacy, modern};
 use super::stdio::SERVER;
 use super::*;
-use crate::upstream::attempts::{Attempts, Ended, PAUSE};
+use crate::upstream::backoff::{Ended, PAUSE, Wishes};
 
 /// A wait that no test can sit out: what ends it was a call.
 const NEVER: Duration = Duration::from_secs(24 * 3600);
@@ -54,25 +54,23 @@ fn lines(file: &Path) -> usize {
 
 #[tokio::test]
 async fn a_call_ends_the_longest_wait_and_one_attempt_serves_all_calls() {
-    let attempts = Attempts::new(true);
+    let wishes = Wishes::default();
     let began = Instant::now();
     let ended = Ended { began, starts: 1, failed: true };
-    attempts.begin(1);
+    let due = |ended: Ended, delay| ended.due(Instant::now(), delay);
     // Nobody called: it is made when it is due.
-    assert!(!attempts.rest(1, ended, Duration::from_millis(1)).await);
+    assert!(!wishes.rest(1, due(ended, Duration::from_millis(1))).await);
     for starts in [1, 2] {
         let attempt = u64::from(starts) + 1;
-        attempts.begin(attempt);
         let before = Instant::now();
-        let rest = attempts.rest(attempt, Ended { starts, ..ended }, NEVER);
-        let calls = async { (0..50).for_each(|_| attempts.wish(attempt + 1)) };
+        let rest = wishes.rest(attempt, due(Ended { starts, ..ended }, NEVER));
+        let calls = async { (0..50).for_each(|_| wishes.wish(attempt + 1)) };
         let (called, ()) = within(async { tokio::join!(rest, calls) }).await;
         assert!(called);
         assert!(before.elapsed() >= PAUSE * starts, "a start a second");
     }
     // All fifty are served by the one: what they wished for wakes nothing any more.
-    attempts.begin(4);
-    assert!(!attempts.rest(4, ended, Duration::from_millis(1)).await);
+    assert!(!wishes.rest(4, due(ended, Duration::from_millis(1))).await);
 }
 
 #[tokio::test]

@@ -232,7 +232,7 @@ async fn a_modern_call_is_cancelled_by_closing_its_stream_alone() {
     let (sender, events) = Say::events();
     let stream = Mutex::new(Some(events));
     let server = Fake::start(move |seen| match seen.method() {
-        "tools/call" => stream.lock().unwrap().take().unwrap_or(Say::Nothing),
+        "tools/call" => stream.lock().take().unwrap_or(Say::Nothing),
         _ => modern(seen),
     })
     .await;
@@ -264,7 +264,7 @@ async fn changes_of_a_modern_server_come_by_its_subscription() {
     let stream = Mutex::new(Some(events));
     let listed = Arc::new(AtomicUsize::new(0));
     let server = Fake::start(move |seen| match seen.method() {
-        "subscriptions/listen" => stream.lock().unwrap().take().unwrap_or(Say::Nothing),
+        "subscriptions/listen" => stream.lock().take().unwrap_or(Say::Nothing),
         "tools/list" => {
             let n = listed.fetch_add(1, Ordering::Relaxed);
             Say::result(seen, json!({"resultType": "complete", "tools": [{"name": format!("t{n}"), "inputSchema": {}}]}))
@@ -288,8 +288,7 @@ async fn changes_of_a_modern_server_come_by_its_subscription() {
     }
     within(changes.wait_for(|now| now.resources > before.resources)).await.unwrap();
     let second = ToolName::parse("web:t1").unwrap();
-    let mut state = bench.upstream("web").state.subscribe();
-    within(state.wait_for(|_| bench.catalog.load().tool(&second).is_some())).await.unwrap();
+    bench.until("web", |_| bench.catalog.load().tool(&second).is_some()).await;
     bench.stop().await;
 }
 
@@ -371,7 +370,7 @@ async fn a_child_that_ends_at_the_probe_is_started_again_without_one() {
     let bench = child("exit 1", INITIALIZED, "30s");
     let state = bench.connected("sh").await;
     assert_eq!(state.protocol_version.as_deref(), Some("2024-11-05"));
-    assert!(bench.events.lock().unwrap().iter().all(|event| !matches!(
+    assert!(bench.events.lock().iter().all(|event| !matches!(
         event,
         Event::Server(state) if state.status == Status::Failed
     )));
@@ -394,7 +393,7 @@ async fn a_modern_child_that_starts_slowly_is_not_called_failed() {
     assert_eq!(state.protocol_version.as_deref(), Some("2026-07-28"));
     let failed =
         |event: &Event| matches!(event, Event::Server(state) if state.status == Status::Failed);
-    assert!(!bench.events.lock().unwrap().iter().any(failed));
+    assert!(!bench.events.lock().iter().any(failed));
     bench.stop().await;
 }
 

@@ -60,7 +60,7 @@ impl Server {
     /// Waits until the log is as asked.
     async fn until(&self, what: impl Fn(&Log) -> bool) {
         let mut news = self.news.subscribe();
-        within(news.wait_for(|()| what(&self.log.lock().unwrap()))).await.unwrap();
+        within(news.wait_for(|()| what(&self.log.lock()))).await.unwrap();
     }
 
     async fn start() -> Self {
@@ -70,11 +70,11 @@ impl Server {
         let it = server.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                it.log.lock().unwrap().connections += 1;
+                it.log.lock().connections += 1;
                 let it = it.clone();
                 tokio::spawn(async move {
                     let _ = it.speak(stream).await;
-                    it.log.lock().unwrap().closed += 1;
+                    it.log.lock().closed += 1;
                     it.news.send_replace(());
                 });
             }
@@ -88,11 +88,11 @@ impl Server {
 
     fn script(&self, bytes: impl Into<String>, then: Then) {
         let script = Script { bytes: bytes.into(), then, piecewise: false };
-        self.log.lock().unwrap().scripts.push_back(script);
+        self.log.lock().scripts.push_back(script);
     }
 
     fn requests(&self, containing: &str) -> Vec<(String, String)> {
-        let log = self.log.lock().unwrap();
+        let log = self.log.lock();
         log.requests.iter().filter(|(_, body)| body.contains(containing)).cloned().collect()
     }
 
@@ -101,7 +101,7 @@ impl Server {
         let mut stream = BufReader::new(stream);
         while let Some((head, body)) = next_request(&mut stream).await? {
             let body = String::from_utf8(body).unwrap();
-            self.log.lock().unwrap().requests.push((head.clone(), body.clone()));
+            self.log.lock().requests.push((head.clone(), body.clone()));
             self.news.send_replace(());
             let value: serde_json::Value = serde_json::from_str(&body).unwrap_or_default();
             let id = value["id"].as_u64().unwrap_or_default();
@@ -121,7 +121,7 @@ impl Server {
                     .to_string(),
                 ),
                 Some("tools/call") => {
-                    let script = self.log.lock().unwrap().scripts.pop_front();
+                    let script = self.log.lock().scripts.pop_front();
                     let script = script.unwrap_or(Script {
                         bytes: json_answer(&result(id, "unscripted")),
                         then: Then::Keep,
@@ -228,9 +228,7 @@ async fn a_call_carries_the_session_and_the_agents_own_bytes() {
         assert!(head.lines().any(|it| it == line), "{line} is missing in {head}");
     }
     bench.stop().await;
-    assert!(
-        server.log.lock().unwrap().requests.iter().any(|(head, _)| head.starts_with("DELETE "))
-    );
+    assert!(server.log.lock().requests.iter().any(|(head, _)| head.starts_with("DELETE ")));
 }
 
 #[tokio::test]
@@ -238,13 +236,13 @@ async fn a_connection_is_used_again_and_its_order_is_kept() {
     let server = Server::start().await;
     let bench = server.bench();
     bench.connected("web").await;
-    let before = server.log.lock().unwrap().connections;
+    let before = server.log.lock().connections;
     for n in 0..20 {
         server.script(scripted_json(&n.to_string()), Then::Keep);
         let messages = bench.call("web:t", "{}").await.unwrap();
         assert!(messages[0].contains(&format!("\"{n}\"")));
     }
-    assert_eq!(server.log.lock().unwrap().connections - before, 1);
+    assert_eq!(server.log.lock().connections - before, 1);
     assert_eq!(bench.pool.idle(), 1);
     bench.stop().await;
 }
@@ -269,7 +267,7 @@ async fn a_connection_closed_while_idle_is_replaced_unseen() {
     bench.connected("web").await;
     for n in 0..5 {
         server.script(scripted_json("x"), Then::CloseLater);
-        let closed = server.log.lock().unwrap().closed;
+        let closed = server.log.lock().closed;
         bench.call("web:t", "{}").await.unwrap();
         assert_eq!(bench.pool.idle(), 1, "call {n}");
         server.close.notify_one();
@@ -301,7 +299,7 @@ async fn an_event_stream_is_the_same_wherever_it_is_cut() {
             format!("{length:x}\r\n{event}\r\n")
         });
         let bytes = format!("{EVENTS}{}0\r\n\r\n", events.concat());
-        server.log.lock().unwrap().scripts.push_back(Script { bytes, then: Then::Keep, piecewise });
+        server.log.lock().scripts.push_back(Script { bytes, then: Then::Keep, piecewise });
         let mut answer = bench.begin("web:t", "{}").await.unwrap();
         let id = answer.id();
         assert_eq!(next_message(&mut answer).await.unwrap().unwrap(), progress);
@@ -320,7 +318,7 @@ async fn the_rest_of_an_event_stream_is_drained_and_its_connection_used_again() 
     let server = Server::start().await;
     let bench = server.bench();
     bench.connected("web").await;
-    let before = server.log.lock().unwrap().connections;
+    let before = server.log.lock().connections;
     for _ in 0..10 {
         let event = "data: {\"id\":1}\n\n";
         server.script(format!("{EVENTS}{}0\r\n\r\n", chunk(event)), Then::Keep);
@@ -328,7 +326,7 @@ async fn the_rest_of_an_event_stream_is_drained_and_its_connection_used_again() 
         assert_eq!(next_message(&mut answer).await.unwrap().unwrap(), "{\"id\":1}");
         answer.finish();
     }
-    assert_eq!(server.log.lock().unwrap().connections - before, 1);
+    assert_eq!(server.log.lock().connections - before, 1);
     bench.stop().await;
 }
 

@@ -135,7 +135,7 @@ async fn what_is_said_in_a_calls_own_stream_reaches_it_and_the_answer_goes_back(
     let (sender, events) = Say::events();
     let stream = Mutex::new(Some(events));
     let server = Fake::start(move |seen| match seen.method() {
-        "tools/call" => stream.lock().unwrap().take().unwrap(),
+        "tools/call" => stream.lock().take().unwrap(),
         _ => legacy(seen),
     })
     .await;
@@ -169,7 +169,7 @@ async fn streaming(on_call: impl Fn(&Seen) -> Say + Send + Sync + 'static) -> (F
     let server = Fake::start(move |seen| match (seen.verb.as_str(), seen.method()) {
         ("GET", _) => {
             let (sender, events) = Say::events();
-            opened.lock().unwrap().push(sender);
+            opened.lock().push(sender);
             events
         }
         (_, "tools/call") => on_call(seen),
@@ -180,7 +180,7 @@ async fn streaming(on_call: impl Fn(&Seen) -> Say + Send + Sync + 'static) -> (F
 }
 
 fn say(streams: &Streams, message: &str) {
-    streams.lock().unwrap().last().unwrap().send(message.to_owned()).unwrap();
+    streams.lock().last().unwrap().send(message.to_owned()).unwrap();
 }
 
 #[tokio::test]
@@ -266,7 +266,7 @@ async fn a_call_in_flight_outlives_the_session_that_another_lost() {
     let lost = Arc::new(AtomicBool::new(true));
     let gone = lost.clone();
     let (server, _streams) = streaming(move |seen| {
-        if let Some(stream) = stream.lock().unwrap().take() {
+        if let Some(stream) = stream.lock().take() {
             return stream;
         }
         if gone.swap(false, Ordering::Relaxed) {

@@ -93,10 +93,10 @@ async fn talk(versions: &'static [ProtocolVersion], start: Start) -> (String, Ve
 async fn collect(link: &Arc<ChildLink>, params: &Params, era: Era) -> Result<Vec<String>, Cause> {
     let line = |id| params.line(id, era);
     let client_capabilities = Some(ClientCapabilities::default());
-    let mut call = link
-        .call(line, Allowance::now(PATIENCE), client_capabilities)
-        .await
-        .map_err(|(cause, _)| cause)?;
+    let mut call =
+        stdio::StdioCall::begin(link, line, Allowance::now(PATIENCE), client_capabilities)
+            .await
+            .map_err(|(cause, _)| cause)?;
     let (mut messages, mut message) = (Vec::new(), Vec::new());
     while let Some(part) = within(call.next()).await? {
         match part {

@@ -13,9 +13,9 @@ async fn polled(
 ) -> Fake {
     let called = Mutex::new(Value::Null);
     Fake::start(move |seen| match (seen.verb.as_str(), seen.header("last-event-id")) {
-        ("GET", Some(id)) => then(&id, &called.lock().unwrap()),
+        ("GET", Some(id)) => then(&id, &called.lock()),
         _ if seen.method() == "tools/call" => {
-            *called.lock().unwrap() = seen.body["id"].clone();
+            *called.lock() = seen.body["id"].clone();
             first(seen)
         }
         _ => legacy(seen),

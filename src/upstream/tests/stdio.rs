@@ -297,7 +297,6 @@ async fn list_changed_is_followed() {
         done"#]}}));
     bench.connected("sh").await;
     let third = ToolName::parse("sh:t3").unwrap();
-    let mut state = bench.upstream("sh").state.subscribe();
-    within(state.wait_for(|_| bench.catalog.load().tool(&third).is_some())).await.unwrap();
+    bench.until("sh", |_| bench.catalog.load().tool(&third).is_some()).await;
     bench.stop().await;
 }

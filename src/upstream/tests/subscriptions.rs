@@ -76,7 +76,7 @@ async fn a_modern_server_is_told_by_the_filter_of_a_subscription() {
             let method = "notifications/subscriptions/acknowledged";
             let hello = json!({"method": method, "params": {"notifications": filter}});
             sender.send(hello.to_string()).unwrap();
-            opened.lock().unwrap().push((filter, sender));
+            opened.lock().push((filter, sender));
             events
         }
         _ => modern(seen),
@@ -95,7 +95,7 @@ async fn a_modern_server_is_told_by_the_filter_of_a_subscription() {
     until(json!(["a:b"])).await;
     let told = json!({"method": "notifications/resources/updated", "params": {"uri": "a:b"}});
     let tell = |uris: Value| {
-        let streams = streams.lock().unwrap();
+        let streams = streams.lock();
         let (_, stream) = streams.iter().find(|(found, _)| *found == filter(uris.clone())).unwrap();
         stream.send(told.to_string()).unwrap();
     };

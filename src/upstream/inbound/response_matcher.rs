@@ -7,16 +7,16 @@
 
 use bytes::Bytes;
 
-use super::pending;
 use crate::json::scan::{MessageKind, ScanLimits, Scanner};
 use crate::json::span::Span;
+use crate::upstream::pending;
 
 /// Longest number that can be one of our ids.
 const ID_BYTES: u64 = 14;
 
 /// Where a message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MessageRoute {
+pub(in crate::upstream) enum MessageRoute {
     /// It answers the call with this id.
     Call(u64),
     /// It answers no call of ours, but is a JSON object: the lifecycle's business.
@@ -27,19 +27,19 @@ pub(super) enum MessageRoute {
 
 /// The reader of one message's envelope.
 #[derive(Debug)]
-pub(super) struct ResponseMatcher {
+pub(in crate::upstream) struct ResponseMatcher {
     scanner: Scanner,
 }
 
 impl ResponseMatcher {
     /// A reader at the start of a message; `seed` as in [`Scanner::new`].
-    pub(super) fn new(seed: u64) -> Self {
+    pub(in crate::upstream) fn new(seed: u64) -> Self {
         Self { scanner: Scanner::new(ScanLimits::NONE, seed) }
     }
 
     /// Reads the last of the message's chunks so far, the others having been read. Returns the
     /// route once it is known.
-    pub(super) fn feed(&mut self, chunks: &[Bytes]) -> Option<MessageRoute> {
+    pub(in crate::upstream) fn feed(&mut self, chunks: &[Bytes]) -> Option<MessageRoute> {
         let broken = self.scanner.feed(chunks.last()?).is_err();
         let envelope = self.scanner.envelope();
         let route = match (envelope.kind, envelope.id) {
@@ -60,7 +60,7 @@ impl ResponseMatcher {
     }
 
     /// The route of a message that is complete and had none so far.
-    pub(super) fn end(&self) -> MessageRoute {
+    pub(in crate::upstream) fn end(&self) -> MessageRoute {
         if self.scanner.finish().is_ok() { MessageRoute::Lifecycle } else { MessageRoute::Garbage }
     }
 }

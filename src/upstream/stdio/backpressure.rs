@@ -1,4 +1,5 @@
-//! Handing an answer on to a call that may take it slowly, while others wait behind it in the pipe.
+//! Back-pressure: an answer is handed on to a call that may take it slowly, while others wait behind
+//! it in the pipe.
 //!
 //! ```text
 //! nobody else waits:  CALL_PIECES wait for the call, then the pipe does, NOT_TAKEN_LIMIT a piece
@@ -11,23 +12,16 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
+use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{Notify, mpsc};
 
-use super::{ChildLink, Piece};
+use super::link::ChildLink;
+use super::queue::{CallPiece, SPILL_PIECES, Spill, has_room, queued};
 use crate::upstream::error::Cause;
 
-/// Pieces of an answer, of at most [`READ_BYTES`](super::READ_BYTES) each, that wait for their call
-/// while nobody waits behind it.
-pub const CALL_PIECES: usize = 32;
-/// The same while somebody does: 16 MiB.
-const SPILL_PIECES: usize = 256;
-/// Bytes that wait beyond [`CALL_PIECES`] for all calls of a server: 64 MiB.
-const SPILL_BYTES: usize = 64 << 20;
 /// Longest time that a call may take nothing of its answer while nobody waits behind it.
 const NOT_TAKEN_LIMIT: Duration = Duration::from_secs(5);
 /// How long one answer may keep other calls waiting in all.
@@ -35,60 +29,6 @@ const HOLD_UP_LIMIT: Duration = Duration::from_secs(1);
 /// What each piece that is taken gives of that time back: a call that takes 13 MB a second is not
 /// the slow one.
 const PIECE_TIME: Duration = Duration::from_millis(5);
-
-/// A call's queue. There is a place beside for the word that it was cut off.
-pub(super) fn channel() -> (mpsc::Sender<Piece>, mpsc::Receiver<Piece>) {
-    mpsc::channel(SPILL_PIECES + 1)
-}
-
-/// True while no more waits for a call than usual.
-pub(super) fn has_room(sender: &mpsc::Sender<Piece>) -> bool {
-    queued(sender) < CALL_PIECES
-}
-
-fn queued(sender: &mpsc::Sender<Piece>) -> usize {
-    sender.max_capacity().saturating_sub(sender.capacity())
-}
-
-/// What waits for slow calls of a server, and the reader that waits for them.
-#[derive(Debug, Default)]
-pub(super) struct Spill {
-    bytes: AtomicUsize,
-    /// The reader waits.
-    waits: AtomicBool,
-    stirred: Notify,
-}
-
-impl Spill {
-    /// Something was taken, or somebody new waits: has the reader look again, if it waits.
-    pub(super) fn stir(&self) {
-        // Either this sees that it waits, or it sees what was done before.
-        fence(Ordering::SeqCst);
-        if self.waits.load(Ordering::Relaxed) {
-            self.stirred.notify_one();
-        }
-    }
-
-    /// Room for a piece beyond what usually waits.
-    fn take(self: &Arc<Self>, data: &Bytes) -> bool {
-        let fits = |bytes: usize| Some(bytes + data.len()).filter(|sum| *sum <= SPILL_BYTES);
-        self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
-    }
-}
-
-/// A piece beyond what usually waits; its room is given back with it.
-#[derive(Debug)]
-pub(super) struct Spilled {
-    pub(super) data: Bytes,
-    bytes: usize,
-    spill: Arc<Spill>,
-}
-
-impl Drop for Spilled {
-    fn drop(&mut self) {
-        self.spill.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
 
 /// How it went.
 #[derive(Debug)]
@@ -103,8 +43,8 @@ pub(super) enum Handed {
 /// Hands a piece to its call. `held_up` counts for how long this answer has kept others waiting.
 pub(super) async fn hand(
     link: &ChildLink,
-    sender: &mpsc::Sender<Piece>,
-    piece: Piece,
+    sender: &mpsc::Sender<CallPiece>,
+    piece: CallPiece,
     held_up: &mut Duration,
 ) -> Handed {
     if has_room(sender) {
@@ -159,22 +99,25 @@ pub(super) async fn hand(
 }
 
 /// The piece as one beyond the usual, if there is room for it.
-fn spilled(spill: &Arc<Spill>, piece: &mut Option<Piece>) -> Option<Piece> {
+fn spilled(spill: &Arc<Spill>, piece: &mut Option<CallPiece>) -> Option<CallPiece> {
     match piece.take()? {
-        Piece::Data(data) if spill.take(&data) => {
-            let bytes = data.len();
-            Some(Piece::Spilled(Spilled { data, bytes, spill: Arc::clone(spill) }))
-        }
+        CallPiece::Data(data) => match spill.take(data) {
+            Ok(spilled) => Some(CallPiece::Spilled(spilled)),
+            Err(data) => {
+                *piece = Some(CallPiece::Data(data));
+                None
+            }
+        },
         // The end of an answer is one piece at most.
-        last @ (Piece::Last(_) | Piece::Failed(_)) => Some(last),
-        other @ (Piece::Data(_) | Piece::Spilled(_) | Piece::Message(_)) => {
+        last @ (CallPiece::Last(_) | CallPiece::Failed(_)) => Some(last),
+        other @ (CallPiece::Spilled(_) | CallPiece::Message(_)) => {
             *piece = Some(other);
             None
         }
     }
 }
 
-fn put(sender: &mpsc::Sender<Piece>, piece: Piece) -> Handed {
+fn put(sender: &mpsc::Sender<CallPiece>, piece: CallPiece) -> Handed {
     match sender.try_send(piece) {
         Ok(()) => Handed::Taken,
         // There is room: only the reader puts answers in.

@@ -6,31 +6,31 @@
 //! one unseen, and goes on asking for a stream of a session that is gone.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use rmcp::RoleClient as Role;
 use rmcp::model::{ClientNotification, ClientRequest, JsonRpcMessage, RequestId, ServerResult};
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
-use serde::Deserialize;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::error::Cause;
-use super::http::{self, Event, HttpExchange, Limits, Session};
+use super::http::{self, HttpExchange, Limits, Session};
 use super::inbound::{self, Destination};
 use super::lifecycle::{Unsent, decode, encode};
-use super::notification_router::{NotificationRouter, ServerEvents, Told};
+use super::notification_router::Told;
+use super::notification_router::{NotificationRouter, ServerEvents};
 use super::peer::Peer;
 use super::probe;
-use super::request::Params;
 use super::sse_only;
 use super::stdio::LIFECYCLE_MESSAGES;
 use crate::mcp::headers;
-use crate::mcp::revisions::{Era, MODERN};
+use crate::mcp::revisions::MODERN;
 
 /// Most bytes of one message for the lifecycle.
 const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
@@ -95,12 +95,12 @@ impl HttpTransport {
 impl Shared {
     /// The session as it is now.
     pub(super) fn session(&self) -> Session {
-        self.session.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.session.lock().clone()
     }
 
     /// The server is modern: every message names the revision.
     pub(super) fn set_modern(&self) {
-        self.session.lock().unwrap_or_else(PoisonError::into_inner).negotiated(MODERN);
+        self.session.lock().negotiated(MODERN);
     }
 
     /// Tells the supervisor that the server cannot be reached any more.
@@ -110,7 +110,7 @@ impl Shared {
 
     /// The session from now on, with another token.
     pub(super) fn log_in(&self, bearer: ::http::HeaderValue) -> Session {
-        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut session = self.session.lock();
         session.log_in(bearer);
         session.clone()
     }
@@ -125,7 +125,7 @@ impl Shared {
     }
 
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tasks = self.tasks.lock();
         while tasks.try_join_next().is_some() {}
         if tasks.len() < TASKS {
             tasks.spawn(task);
@@ -180,7 +180,7 @@ impl Shared {
             self.unauthorized.store(true, Ordering::Relaxed);
         }
         if let (Some(id), None) = (&head.session_id, probe) {
-            self.session.lock().unwrap_or_else(PoisonError::into_inner).begin(id);
+            self.session.lock().begin(id);
         }
         match http::accept(&session, connection, &head, self.limits()).await {
             Ok(exchange) if wants_answer => self.deliver_all(exchange).await?,
@@ -204,7 +204,7 @@ impl Shared {
     /// Reads an answer to its end, handing its messages on.
     async fn deliver_all(self: &Arc<Self>, mut exchange: HttpExchange) -> Result<(), Unsent> {
         while let Some(message) =
-            next_message(&mut exchange, MAX_MESSAGE_BYTES).await.map_err(Unsent)?
+            http::next_message(&mut exchange, MAX_MESSAGE_BYTES).await.map_err(Unsent)?
         {
             if self.deliver(message) {
                 break;
@@ -242,7 +242,7 @@ impl Shared {
 
     fn reply(&self, json: Bytes) {
         let session = self.session();
-        self.spawn(async move { notify(&session, json).await });
+        self.spawn(async move { http::notify(&session, json).await });
     }
 
     fn hand_to_lifecycle(&self, message: &[u8]) -> bool {
@@ -250,10 +250,7 @@ impl Shared {
         if let JsonRpcMessage::Response(response) = &message
             && let ServerResult::InitializeResult(result) = &response.result
         {
-            self.session
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .negotiated(result.protocol_version.as_str());
+            self.session.lock().negotiated(result.protocol_version.as_str());
         }
         let is_answer = matches!(message, JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_));
         if self.out.try_send(message).is_err() {
@@ -307,7 +304,7 @@ async fn listen(shared: Arc<Shared>) {
             }
         };
         loop {
-            match next_message(&mut stream, MAX_MESSAGE_BYTES).await {
+            match http::next_message(&mut stream, MAX_MESSAGE_BYTES).await {
                 Ok(Some(message)) => {
                     shared.deliver(message);
                 }
@@ -325,63 +322,6 @@ async fn listen(shared: Arc<Shared>) {
         }
         tokio::time::sleep(retry.clamp(STREAM_RETRY, MAX_STREAM_RETRY)).await;
     }
-}
-
-/// The next whole message, at most `limit` bytes of it.
-pub(super) async fn next_message(
-    exchange: &mut HttpExchange,
-    limit: usize,
-) -> Result<Option<Vec<u8>>, Cause> {
-    let mut message = Vec::new();
-    while let Some(event) = exchange.next().await? {
-        match event {
-            Event::End => return Ok(Some(message)),
-            Event::Data(data) if message.len() + data.len() > limit => {
-                return Err(Cause::TooLong { limit });
-            }
-            Event::Data(data) => message.extend_from_slice(&data),
-        }
-    }
-    Ok(None)
-}
-
-/// Sends a request beside the lifecycle and returns the response's bytes, at most `room`.
-pub(super) async fn fetch(
-    session: &Session,
-    id: u64,
-    params: Params,
-    era: Era,
-    limit: Duration,
-    room: usize,
-) -> Result<Vec<u8>, Cause> {
-    #[derive(Deserialize)]
-    struct Envelope {
-        id: Option<serde_json::Number>,
-        method: Option<serde::de::IgnoredAny>,
-    }
-    let limits = Limits::now(limit);
-    let request = session.post(&params.lines(era), params.body(id, era));
-    let mut exchange =
-        http::fresh(session, &request, limits).await.map_err(|refused| refused.cause)?;
-    while let Some(message) = next_message(&mut exchange, room).await? {
-        let envelope = serde_json::from_slice::<Envelope>(&message).map_err(|error| {
-            Cause::Unreadable { reason: session.peer().quote(error.to_string()) }
-        })?;
-        if envelope.method.is_none() && envelope.id.is_none_or(|found| found.as_u64() == Some(id)) {
-            return Ok(message);
-        }
-    }
-    Err(Cause::NoAnswerAtAll { reason: "its stream held no response".into() })
-}
-
-/// Sends a notification beside the lifecycle; whether it arrives is not waited for long.
-pub(super) async fn notify(session: &Session, json: Bytes) {
-    let request = session.post(b"", (json.into(), Default::default()));
-    let _ = tokio::time::timeout(
-        FAREWELL_LIMIT,
-        http::send(session, &request, Limits::now(FAREWELL_LIMIT)),
-    )
-    .await;
 }
 
 impl Transport<Role> for HttpTransport {
@@ -403,8 +343,7 @@ impl Transport<Role> for HttpTransport {
     }
 
     async fn close(&mut self) -> Result<(), Unsent> {
-        let tasks =
-            std::mem::take(&mut *self.shared.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        let tasks = std::mem::take(&mut *self.shared.tasks.lock());
         drop(tasks);
         let session = self.shared.session();
         if session.has_id() {

@@ -4,7 +4,7 @@
 //! A server of the revisions with sessions may ask, or tell of progress, on the session's GET
 //! stream, even before it has begun to answer. So such a call is sent while its answer is waited
 //! for, and both streams are heard. Which messages are for this call,
-//! [`super::notification_router`] knows. Calls that ask for nothing of the kind are not made this
+//! [`crate::upstream::notification_router`] knows. Calls that ask for nothing of the kind are not made this
 //! way and pay nothing for it.
 
 use std::cell::Cell;
@@ -16,19 +16,20 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use super::answer::{AnswerPart, HttpSource};
-use super::error::{Cause, Sent};
-use super::notification_router::Registration;
+use super::http_source::HttpSource;
+use super::part::AnswerPart;
 use crate::io::deadline::{Allowance, Deadline};
+use crate::upstream::error::{Cause, Sent};
+use crate::upstream::notification_router::Registration;
 
 /// Sends the request; the head of its answer has come when it is done.
-pub(super) type Sending = Pin<Box<dyn Future<Output = Outcome>>>;
+pub(in crate::upstream) type Sending = Pin<Box<dyn Future<Output = Outcome>>>;
 /// What comes of sending it.
 type Outcome = Result<(Box<HttpSource>, Attempt), (Cause, Sent)>;
 
 /// What is known of a call while it is being sent.
 #[derive(Debug, Default)]
-pub(super) struct SendState {
+pub(in crate::upstream) struct SendState {
     /// The connection it goes over: a new one if the session was lost.
     generation: Cell<u64>,
     /// Whether it may have been sent over it; it is not while it waits for a connection.
@@ -37,7 +38,11 @@ pub(super) struct SendState {
 
 impl SendState {
     /// The call goes over this connection now.
-    pub(super) fn attempt(self: &Rc<Self>, generation: u64, place: Registration) -> Attempt {
+    pub(in crate::upstream) fn attempt(
+        self: &Rc<Self>,
+        generation: u64,
+        place: Registration,
+    ) -> Attempt {
         self.generation.set(generation);
         self.sent.set(true);
         Attempt { _place: place, send_state: self.clone() }
@@ -45,7 +50,7 @@ impl SendState {
 }
 
 /// A call on its way over one connection, where it is reached until this is dropped.
-pub(super) struct Attempt {
+pub(in crate::upstream) struct Attempt {
     _place: Registration,
     send_state: Rc<SendState>,
 }
@@ -57,7 +62,7 @@ impl Drop for Attempt {
 }
 
 /// The call and what was said to it.
-pub(super) struct DualStreamCall {
+pub(in crate::upstream) struct DualStreamCall {
     id: u64,
     send_state: Rc<SendState>,
     messages: mpsc::Receiver<Bytes>,
@@ -92,7 +97,7 @@ enum Step {
 }
 
 impl DualStreamCall {
-    pub(super) fn new(
+    pub(in crate::upstream) fn new(
         id: u64,
         send_state: Rc<SendState>,
         messages: mpsc::Receiver<Bytes>,
@@ -111,16 +116,16 @@ impl DualStreamCall {
         }
     }
 
-    pub(super) fn id(&self) -> u64 {
+    pub(in crate::upstream) fn id(&self) -> u64 {
         self.id
     }
 
-    pub(super) fn generation(&self) -> u64 {
+    pub(in crate::upstream) fn generation(&self) -> u64 {
         self.send_state.generation.get()
     }
 
     /// The next piece. Safe to drop and ask again.
-    pub(super) async fn next(&mut self) -> Result<Option<AnswerPart>, (Cause, Sent)> {
+    pub(in crate::upstream) async fn next(&mut self) -> Result<Option<AnswerPart>, (Cause, Sent)> {
         if self.last == Last::Beside {
             self.last = Last::Whole;
             return Ok(Some(AnswerPart::End));
@@ -175,7 +180,7 @@ impl DualStreamCall {
     }
 
     /// Its next message has to begin in this time.
-    pub(super) fn wait_until(&mut self, time: Allowance) {
+    pub(in crate::upstream) fn wait_until(&mut self, time: Allowance) {
         self.time = time;
         if let Phase::Streaming { source, .. } = &mut self.phase {
             source.wait_until(time);
@@ -183,14 +188,14 @@ impl DualStreamCall {
     }
 
     /// Its connection is not used again.
-    pub(super) fn distrust(&mut self) {
+    pub(in crate::upstream) fn distrust(&mut self) {
         if let Phase::Streaming { source, .. } = &mut self.phase {
             source.trusted = false;
         }
     }
 
     /// The response has ended.
-    pub(super) fn done(&mut self) {
+    pub(in crate::upstream) fn done(&mut self) {
         if let Phase::Streaming { source, .. } = &mut self.phase {
             source.done();
         }

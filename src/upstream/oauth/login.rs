@@ -1,27 +1,24 @@
-//! One login, from the server's challenge to tokens on disk, and their renewal.
+//! One login, from the server's challenge to tokens on disk.
 //!
 //! rmcp takes the protocol's steps. Who may log in for a server is [`super::authority`]'s, what a
 //! server asks for [`super::approach`]'s and [`super::challenge`]'s business.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use http::HeaderValue;
 use rmcp::transport::auth::{
     AuthError, AuthorizationManager, AuthorizationMetadata, AuthorizationRequest,
-    AuthorizationSession, CredentialStore, InMemoryCredentialStore, OAuthClientConfig,
-    OAuthTokenResponse, StoredCredentials,
+    AuthorizationSession, OAuthClientConfig,
 };
-use serde::Deserialize;
-use thiserror::Error;
-use tokio_rustls::TlsConnector;
 use url::Url;
 
 use super::approach::approach;
 use super::callback::{Callback, Returned};
 use super::client::{AddressPolicy, LoginClient};
-use super::store::{Grant, TokenStore, TokenStoreError};
+use super::login_error::{LoginError, unusable, words};
+use super::store::{Grant, TokenStore};
+use super::token_response::take;
 use super::{authority, challenge};
 use crate::secrets::Secrets;
 use crate::upstream::config::{Config, Target};
@@ -29,46 +26,6 @@ use crate::upstream::peer::Peer;
 
 /// Our name at authorization servers.
 const CLIENT_NAME: &str = "mcpproxy";
-
-/// Why a login failed. Each is one line and quotes no secret.
-#[derive(Debug, Error)]
-pub enum LoginError {
-    /// The entry names no server that can be logged in with.
-    #[error("{0}")]
-    Config(String),
-    /// The server answers without.
-    #[error("it does not ask for a login: it answers HTTP {0} without one")]
-    NotAsked(u16),
-    /// The server cannot be asked.
-    #[error("it cannot be reached: {0}")]
-    Unreachable(String),
-    /// Who logs in is not, or not safely, published.
-    #[error("its login cannot be used: {0}")]
-    Unusable(String),
-    /// The person, or the authorization server, said no.
-    #[error("nothing was granted: {0}")]
-    Denied(String),
-    /// Nobody came back.
-    #[error("nobody logged in within {0:?}")]
-    Late(Duration),
-    /// The tokens cannot be kept.
-    #[error("the tokens cannot be kept: {0}")]
-    Store(#[from] TokenStoreError),
-}
-
-impl LoginError {
-    /// Without what must not be told, and in one bounded line.
-    fn quoted(self, peer: &Peer) -> Self {
-        let quote = |text: String| peer.quote(text).to_string();
-        match self {
-            Self::Config(text) => Self::Config(quote(text)),
-            Self::Unreachable(text) => Self::Unreachable(quote(text)),
-            Self::Unusable(text) => Self::Unusable(quote(text)),
-            Self::Denied(text) => Self::Denied(quote(text)),
-            Self::NotAsked(_) | Self::Late(_) | Self::Store(_) => self,
-        }
-    }
-}
 
 /// What a login led to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -311,110 +268,4 @@ fn query(url: &Url, name: &str) -> Result<String, LoginError> {
     value
         .map(|(_, value)| value.into_owned())
         .ok_or_else(|| LoginError::Unusable(format!("the login's URL has no {name}")))
-}
-
-/// Why tokens could not be renewed.
-#[derive(Debug)]
-pub(super) enum NotRenewed {
-    /// The authorization server will not, or there is nothing to renew with.
-    Refused,
-    /// It could not be asked; it may be another time.
-    Failed(String),
-}
-
-/// Renews the tokens of a grant.
-pub(super) async fn renew(
-    grant: &Grant,
-    tls: &Arc<OnceLock<TlsConnector>>,
-) -> Result<Grant, NotRenewed> {
-    let Some(refresh_token) = &grant.refresh_token else { return Err(NotRenewed::Refused) };
-    let failed = |error: &dyn std::fmt::Display| NotRenewed::Failed(error.to_string());
-    let url = Url::parse(&grant.url).map_err(|error| failed(&error))?;
-    let client = Arc::new(LoginClient::new(AddressPolicy::new(&url), Arc::clone(tls)));
-    // What tokens are asked for is named after the manager's own URL.
-    let mut manager =
-        AuthorizationManager::new_with_oauth_http_client(grant.resource.as_str(), client)
-            .await
-            .map_err(|error| failed(&error))?;
-    let now = serde_json::json!({
-        "access_token": grant.access_token, "token_type": "bearer",
-        "refresh_token": refresh_token,
-    });
-    let now = serde_json::from_value(now).map_err(|error| failed(&error))?;
-    let (id, scopes) = (grant.client_id.clone(), grant.scopes.clone());
-    let stored = StoredCredentials::new(id.clone(), Some(now), scopes, Some(grant.received_at));
-    let credentials = InMemoryCredentialStore::new();
-    credentials.save(stored).await.map_err(|error| failed(&error))?;
-    manager.set_credential_store(credentials);
-    manager.set_metadata(grant.metadata.clone());
-    let mut client = OAuthClientConfig::new(id, grant.resource.as_str());
-    if let Some(secret) = &grant.client_secret {
-        client = client.with_client_secret(secret);
-    }
-    manager.configure_client(client).map_err(|error| failed(&error))?;
-    match manager.refresh_token().await {
-        Ok(response) => take(grant.clone(), &response).map_err(NotRenewed::Failed),
-        Err(AuthError::TokenRefreshRejected(_) | AuthError::AuthorizationRequired) => {
-            Err(NotRenewed::Refused)
-        }
-        Err(error) => Err(NotRenewed::Failed(words(&error))),
-    }
-}
-
-/// Whether the server names another authorization server now than the one that gave the grant. It
-/// counts as not moved where that cannot be found out.
-pub(super) async fn moved(grant: &Grant, tls: &Arc<OnceLock<TlsConnector>>) -> bool {
-    let Ok(url) = Url::parse(&grant.url) else { return false };
-    let client = LoginClient::new(AddressPolicy::new(&url), Arc::clone(tls));
-    let Ok(manager) = authority::manager(&url, client).await else { return false };
-    let issuer = authority::published(&manager).await.and_then(|metadata| metadata.issuer);
-    issuer.is_some() && issuer != grant.metadata.issuer
-}
-
-/// Takes the tokens out of a response.
-fn take(mut grant: Grant, response: &OAuthTokenResponse) -> Result<Grant, String> {
-    #[derive(Deserialize)]
-    struct Tokens {
-        access_token: String,
-        token_type: String,
-        expires_in: Option<u64>,
-        refresh_token: Option<String>,
-        scope: Option<String>,
-    }
-    let tokens = serde_json::to_value(response).and_then(serde_json::from_value::<Tokens>);
-    let tokens = tokens.map_err(|_| "it gave tokens that cannot be read".to_owned())?;
-    if !tokens.token_type.eq_ignore_ascii_case("bearer") {
-        return Err("it gave a token that is no bearer token".to_owned());
-    }
-    if HeaderValue::from_str(&tokens.access_token).is_err() || tokens.access_token.is_empty() {
-        return Err("it gave a token that no header can carry".to_owned());
-    }
-    grant.received_at = seconds();
-    grant.expires_at = tokens.expires_in.map(|left| grant.received_at.saturating_add(left));
-    grant.access_token = tokens.access_token;
-    grant.refresh_token = tokens.refresh_token.or(grant.refresh_token);
-    if let Some(scope) = tokens.scope {
-        grant.scopes = scope.split_whitespace().map(str::to_owned).collect();
-    }
-    Ok(grant)
-}
-
-/// Seconds since 1970.
-pub(super) fn seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
-}
-
-pub(super) fn unusable(error: AuthError) -> LoginError {
-    LoginError::Unusable(words(&error))
-}
-
-/// An error and its causes, to be quoted by whoever tells it.
-fn words(error: &AuthError) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
-    text
 }
