@@ -10,7 +10,7 @@ use thiserror::Error;
 use crate::json::members::{members, string};
 use crate::mcp::jsonrpc::Code;
 use crate::mcp::revisions::Revision;
-use crate::mcp::shapes::{self, Found, MemberRefused};
+use crate::mcp::shapes::{self, MemberMatch, MemberRefused};
 
 /// Longest id accepted from a client, in bytes as written.
 pub const MAX_ID_BYTES: usize = 256;
@@ -102,8 +102,8 @@ impl Message {
                 // A name that differs only by case would change the message for a reader that
                 // ignores case.
                 other => match shapes::find(shapes::ENVELOPE, Revision::NEWEST, other) {
-                    Found::Variant(known) => return Err(Unreadable::variant(other, known)),
-                    Found::Known(_) | Found::Unknown => continue,
+                    MemberMatch::Variant(known) => return Err(Unreadable::variant(other, known)),
+                    MemberMatch::Known(_) | MemberMatch::Unknown => continue,
                 },
             };
             if slot.replace(value).is_some() {

@@ -11,7 +11,7 @@ mod shape;
 mod sift;
 mod table;
 
-pub use self::shape::{Found, Known, Shape, find};
+pub use self::shape::{Known, MemberMatch, Shape, find};
 pub use self::sift::{
     Edit, Left, MAX_NAME_CHARS, MemberRefused, check_free, knows, message, sift, sift_value,
 };

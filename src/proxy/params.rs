@@ -12,7 +12,7 @@ use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::headers::{self, HeaderMismatch, PARAM_PREFIX};
 use crate::mcp::message::Response;
 use crate::mcp::revisions::Revision;
-use crate::mcp::shapes::{self, Found, Left, MemberRefused};
+use crate::mcp::shapes::{self, Left, MemberMatch, MemberRefused};
 use crate::tool::parameter_headers::ParameterHeaders;
 use crate::upstream::CallExtras;
 
@@ -95,9 +95,9 @@ fn push_member(
     left: &mut Left,
 ) -> Result<(), MemberRefused> {
     match shapes::find(shapes::TOOLS_CALL, revision, name) {
-        Found::Variant(known) => return Err(MemberRefused::variant("", name, known)),
-        Found::Unknown => left.push("", name),
-        Found::Known(shape) => {
+        MemberMatch::Variant(known) => return Err(MemberRefused::variant("", name, known)),
+        MemberMatch::Unknown => left.push("", name),
+        MemberMatch::Known(shape) => {
             let comma = if others.is_empty() { "" } else { "," };
             let value = shapes::sift_value(shape, revision, name, value, left)?;
             others.extend([comma, "\"", name, "\":", &value]);

@@ -29,7 +29,7 @@ pub struct Known {
 
 /// What a name is among the members that an object has.
 #[derive(Clone, Copy, Debug)]
-pub enum Found {
+pub enum MemberMatch {
     /// One of them.
     Known(Shape),
     /// None of them, but for a reader that ignores case.
@@ -40,14 +40,14 @@ pub enum Found {
 
 /// Looks a name up.
 #[must_use]
-pub fn find(known: &'static [Known], revision: Revision, name: &str) -> Found {
+pub fn find(known: &'static [Known], revision: Revision, name: &str) -> MemberMatch {
     let has = |it: &Known| it.since <= revision && revision <= it.until;
     if let Some(found) = known.iter().find(|it| it.name == name) {
-        return if has(found) { Found::Known(found.shape) } else { Found::Unknown };
+        return if has(found) { MemberMatch::Known(found.shape) } else { MemberMatch::Unknown };
     }
     // One of another revision as well: the other side may speak that.
     match known.iter().find(|it| fold::same(it.name, name)) {
-        Some(variant) => Found::Variant(variant.name),
-        None => Found::Unknown,
+        Some(variant) => MemberMatch::Variant(variant.name),
+        None => MemberMatch::Unknown,
     }
 }

@@ -12,7 +12,7 @@ use crate::json::fold;
 use crate::json::members::{Member, Members, members};
 use crate::mcp::jsonrpc::Envelope;
 use crate::mcp::revisions::Revision;
-use crate::mcp::shapes::shape::{Found, Known, Shape, find};
+use crate::mcp::shapes::shape::{Known, MemberMatch, Shape, find};
 use crate::mcp::shapes::table::{REQUEST, params};
 
 /// Names kept of the members of one message that stayed behind.
@@ -26,7 +26,7 @@ const FEW_KEYS: usize = 16;
 #[must_use]
 pub fn knows(method: &str, revision: Revision, name: &str) -> bool {
     match params(method) {
-        Some(Shape::Object(known)) => matches!(find(known, revision, name), Found::Known(_)),
+        Some(Shape::Object(known)) => matches!(find(known, revision, name), MemberMatch::Known(_)),
         Some(Shape::Verbatim | Shape::Free(_) | Shape::Each(_)) | None => false,
     }
 }
@@ -189,9 +189,11 @@ impl Sieve<'_> {
         for member in read(text)? {
             let (name, value) = member.map_err(|_| MemberRefused::NotAnObject)?;
             let shape = match find(known, self.revision, &name) {
-                Found::Known(shape) => shape,
-                Found::Variant(known) => return Err(MemberRefused::variant(path, &name, known)),
-                Found::Unknown => {
+                MemberMatch::Known(shape) => shape,
+                MemberMatch::Variant(known) => {
+                    return Err(MemberRefused::variant(path, &name, known));
+                }
+                MemberMatch::Unknown => {
                     self.left.push(path, &name);
                     continue;
                 }
