@@ -366,11 +366,11 @@ fn what_requests_are_decided_by_is_what_the_config_says() {
     );
     assert_eq!(warnings, [""; 0]);
     let settings = config.settings().unwrap();
-    let access = &settings.access;
-    assert_eq!((&*access.api_key, access.require_mcp_auth), (config.key(), true));
+    let auth = &settings.http_auth;
+    assert_eq!((&*auth.api_key, auth.require_mcp_auth), (config.key(), true));
     let host = |name: &'static str| {
         let headers = [(http::header::HOST, http::HeaderValue::from_static(name))];
-        access.host_check.check(&headers.into_iter().collect(), None).is_ok()
+        auth.host_check.check(&headers.into_iter().collect(), None).is_ok()
     };
     assert!(host("proxy.example") && !host("localhost"));
     assert_eq!((settings.tools_limit, settings.offered_era), (7, Offered::Legacy));
