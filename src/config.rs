@@ -1,6 +1,7 @@
 //! The config: what the operator wrote, checked whole before anything starts.
 //!
-//! Each part of the proxy owns its own section, its defaults and its bounds. Reading a text is [`parse()`], pure;
+//! Each part of the proxy owns its own section, its defaults and its bounds; the keys of no part are fields in
+//! `parse`. Reading a text is [`parse()`], pure;
 //! the file is [`file::Loaded`]; what only this machine can tell is looked for by `check`. Values from
 //! `${env:NAME}` are filled in where a server is started, since a missing one stops that server alone.
 //!
@@ -14,7 +15,7 @@ mod document;
 pub mod file;
 mod findings;
 mod key_aliases;
-mod known_keys;
+mod misspelt_keys;
 mod parse;
 pub mod problem;
 mod reading;

@@ -1,14 +1,14 @@
 //! The policy for answers: modes, limits, findings, and their descriptions for record and agent.
 //!
-//! The [`inspector`] follows an answer as it arrives. The caller has the schema evaluated, since
+//! The [`inspector`] follows an answer as it arrives, under the limits of `guard`. The caller has the schema evaluated, since
 //! evaluating a large document needs scheduling, and this floor is pure.
 
 mod ending;
+mod guard;
 pub mod inspector;
 
 use serde::{Deserialize, Serialize};
 
-use crate::json::scan::{Breach, Guard};
 use crate::schema::violation::Violation;
 
 pub use ending::Required;
@@ -156,14 +156,6 @@ impl Failure {
     #[must_use]
     pub fn given_up() -> Self {
         Self::plain("the call ended before its answer was judged".into(), None)
-    }
-
-    pub(crate) fn guard(breach: &Breach) -> Self {
-        let (text, name) = match breach.guard {
-            Guard::Bytes => ("structuredContent is larger than max_bytes", "max_bytes"),
-            Guard::Depth => ("structuredContent nests deeper than max_depth", "max_depth"),
-        };
-        Self::plain(format!("{text} {}", breach.limit), Some(name))
     }
 
     pub(crate) fn missing() -> Self {

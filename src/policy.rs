@@ -5,24 +5,24 @@
 //! record, a reply) is the caller's.
 //!
 //! Before a request is read, the API key and the names of hosts and origins are checked by the faces
-//! ([`AccessSettings`], [`host_check`]).
+//! ([`HttpAuth`], [`host_check`]).
 //!
 //! A new check is a function from an [`Access`] to a [`Warning`] or a [`Denial`] in a file of its own, asked in
 //! its place in [`admit`].
 
 mod access;
-mod access_settings;
 mod admission;
 mod approval;
 mod denial;
 pub mod host_check;
+mod http_auth;
 mod intent_matrix;
 mod principal;
 
 pub use access::{
     Access, COMPLETION_COMPLETE, PROMPTS_GET, Reference, ResourceRequest, ToolAccess,
 };
-pub use access_settings::AccessSettings;
 pub use admission::{Admission, PendingApproval, Permit, admit};
 pub use denial::{Denial, DenialKind, Mismatch, Warning};
+pub use http_auth::HttpAuth;
 pub use principal::Principal;

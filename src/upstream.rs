@@ -15,10 +15,11 @@
 //!
 //! Read from below: what a message says ([`request`], `inbound`, [`pending`]), what carries it
 //! ([`http`], [`stdio`], then `carrier`), the one `state` of a server, the passive `handle` that
-//! shares it, and on top of that side by side the calls (`call`, [`answer`], `reconnect`) and the
+//! shares it, and on top of that side by side the calls (`call`, [`answer`], `away`) and the
 //! task that makes connections (`connect`, `server_task`, [`supervisor`]).
 
 pub mod answer;
+mod away;
 mod backoff;
 mod call;
 mod carrier;
@@ -45,7 +46,6 @@ pub mod pending;
 mod probe;
 mod process;
 pub mod reaper;
-mod reconnect;
 pub mod request;
 mod request_ids;
 mod resubscribe;

@@ -1,11 +1,8 @@
-//! Calls that have begun and not ended: the mark that each leaves in the store, and the record that
-//! becomes of it should the process end first (ACT-1).
+//! The mark that a call leaves in the store while it is under way, as bytes: what it says, how it is encoded, and
+//! what the record says that becomes of it should the process end first (ACT-1).
 //!
-//! ```text
-//! begin ──▶ unmarked ── a batch is written ──▶ marked ── the call ends ──▶ its record, no mark
-//!              │                                  │
-//!              └─ the call ends: no mark at all   └─ the process ends: a record, status unknown
-//! ```
+//! Which calls have one, and when, is `in_flight`'s; `unfinished` makes records of the marks that are left when the
+//! log is opened.
 //!
 //! A mark lies apart from the chain, in the state keyspace, under its call's ticket. It comes and goes
 //! in the batches of records, so that there is always either the mark or the record. What a mark says

@@ -12,6 +12,8 @@
 //! A mark comes and goes in the batches of records, so that there is always either the mark or the
 //! record. It lies apart from the chain, in the state keyspace, under its call's ticket.
 //!
+//! What a mark says is `begun`'s; what is made at the next start of those that are left, `unfinished`'s.
+//!
 //! There are no more calls here than there is room for in the log: each has a slot that is counted.
 
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,7 +1,7 @@
 //! What live readers share: the records stored last, rendered once and kept within a bound.
 //!
 //! The writer says how far it has written, the readers' thread adds portions, and readers take what
-//! they have not had. Readers take no lock: what is recent is replaced as a whole.
+//! they have not had. That thread's part, reading the log and rendering, is `live`. Readers take no lock: what is recent is replaced as a whole.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

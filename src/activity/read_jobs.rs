@@ -1,4 +1,5 @@
-//! The way to the thread that reads the log for readers: a bounded queue of jobs.
+//! The way to the thread that reads the log for readers: a bounded queue of jobs. The
+//! thread itself is `readers`.
 
 use std::sync::OnceLock;
 use std::sync::mpsc::{self, Receiver, SyncSender};

@@ -2,7 +2,7 @@
 //! portion at a time, so that a hundred readers take no more of the processor than one, and none
 //! of what calls need.
 //!
-//! What is read, and for whom, the jobs say. Questions that a person waits for are not asked here.
+//! What is read, and for whom, the jobs say; they come through the queue in `read_jobs`. Questions that a person waits for are not asked here.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;

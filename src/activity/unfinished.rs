@@ -1,5 +1,6 @@
 //! Calls that were under way when an earlier process ended: of the mark of each (`begun`) becomes its
-//! record when the log is opened (ACT-1).
+//! record when the log is opened (ACT-1). While this process runs, `in_flight` knows its
+//! calls.
 
 use super::append::Appender;
 use super::begun::Begun;

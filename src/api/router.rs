@@ -32,8 +32,8 @@ where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let access = &worker.settings().access;
-    let principal = api_key::principal(access, request.headers(), request.uri());
+    let auth = &worker.settings().http_auth;
+    let principal = api_key::principal(auth, request.headers(), request.uri());
     respond(state, worker, connection, request, principal).await
 }
 
@@ -99,7 +99,9 @@ where
         // Probes add query parameters of their own: these two ignore them.
         Route::Health => return Ok(health::alive(worker, id)),
         Route::Readiness => return Ok(health::ready(worker, principal == Principal::Admin, id)),
-        Route::Proof => proof::answer(&worker.settings().access.api_key, connection.local, query?),
+        Route::Proof => {
+            proof::answer(&worker.settings().http_auth.api_key, connection.local, query?)
+        }
         Route::Events => {
             return events::events(state, worker, connection.source, query?, &parts.headers, id)
                 .await;

@@ -39,7 +39,7 @@ pub struct Flags {
 /// The keys of the file that are no part's own, as typed.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct TopLevel {
+pub(super) struct TopLevel {
     listen: Option<String>,
     data_dir: Option<String>,
     api_key: Option<String>,

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::findings::Findings;
-use super::known_keys::unknown_key;
+use super::misspelt_keys::unknown_key;
 use super::problem::{KeyPath, PathStep};
 
 /// Reads one section; keys that it does not know become warnings.

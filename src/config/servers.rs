@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::findings::Findings;
-use super::known_keys::unknown_key;
+use super::misspelt_keys::unknown_key;
 use super::problem::{KeyPath, PathStep};
 use super::reading::read_quietly;
 use crate::catalog::ServerSettings;

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use super::findings::MAX_PROBLEMS;
-use super::known_keys::KNOWN_KEYS;
+use super::misspelt_keys::KNOWN_KEYS;
 use super::*;
 use crate::activity;
 use crate::intent;
@@ -299,7 +299,8 @@ fn every_known_key_is_a_key() {
             "approval": "auto", "idempotent": true}},
         "output_validation": {"mode": "off", "max_bytes": 1, "max_depth": 1,
             "missing_structured_content": "block", "max_held_bytes": 1, "tools": {}},
-        "oauth": {"client_id": "", "client_secret": "", "scopes": []}}"#;
+        "oauth": {"client_id": "", "client_secret": "", "issuer": "",
+            "client_metadata_url": "https://c.example/id", "scopes": []}}"#;
     let text = format!(
         r#"{{"listen": "127.0.0.1:1", "data_dir": "/d", "api_key": "", "require_mcp_auth": false,
             "allowed_hosts": [], "allowed_origins": [], "mcpServers": {{"s": {server}}},
@@ -307,7 +308,7 @@ fn every_known_key_is_a_key() {
             "operation_type": "required"}}, "output_validation": {{"assert_formats": true,
             "max_held_total_bytes": 99999999999, "held_share_bytes": 1, "engine": "boon"}}, "activity": {{
             "retention_days": 1, "max_records": 1, "max_size_mb": 1, "max_payload_bytes": 1,
-            "max_response_bytes": 1, "durability": "grouped", "on_failure": "refuse",
+            "max_response_bytes": 1, "durability": "grouped", "mark_reads": true, "on_failure": "refuse",
             "redact_keys": [], "queue_records": 1, "queue_bytes": 1}},
             "logging": {{"level": "info", "format": "text"}}}}"#
     );
@@ -366,11 +367,11 @@ fn what_requests_are_decided_by_is_what_the_config_says() {
     );
     assert_eq!(warnings, [""; 0]);
     let settings = config.settings().unwrap();
-    let access = &settings.access;
-    assert_eq!((&*access.api_key, access.require_mcp_auth), (config.key(), true));
+    let auth = &settings.http_auth;
+    assert_eq!((&*auth.api_key, auth.require_mcp_auth), (config.key(), true));
     let host = |name: &'static str| {
         let headers = [(http::header::HOST, http::HeaderValue::from_static(name))];
-        access.host_check.check(&headers.into_iter().collect(), None).is_ok()
+        auth.host_check.check(&headers.into_iter().collect(), None).is_ok()
     };
     assert!(host("proxy.example") && !host("localhost"));
     assert_eq!((settings.tools_limit, settings.offered_era), (7, Offered::Legacy));

@@ -11,7 +11,7 @@ use crate::activity;
 use crate::catalog::{self, ServerSettings};
 use crate::intent;
 use crate::mcp::revisions::Offered;
-use crate::policy::AccessSettings;
+use crate::policy::HttpAuth;
 use crate::policy::host_check::{BadEntry, HostCheck};
 use crate::proxy::memory_budget;
 use crate::proxy::settings::Settings;
@@ -82,7 +82,7 @@ impl Config {
     /// An entry of `allowed_hosts` or `allowed_origins` that was not read by [`parse`](super::parse()).
     pub fn settings(&self) -> Result<Settings, BadEntry> {
         Ok(Settings {
-            access: AccessSettings {
+            http_auth: HttpAuth {
                 api_key: self.key().into(),
                 require_mcp_auth: self.require_mcp_auth,
                 host_check: HostCheck::new(&self.allowed_hosts, &self.allowed_origins)?,

@@ -7,7 +7,7 @@ use http::{HeaderMap, Uri};
 use percent_encoding::percent_decode_str;
 use subtle::ConstantTimeEq;
 
-use crate::policy::{AccessSettings, Principal};
+use crate::policy::{HttpAuth, Principal};
 
 /// The header that carries a key.
 pub const HEADER: &str = "x-api-key";
@@ -17,8 +17,8 @@ pub const QUERY_PARAMETER: &str = "apikey";
 
 /// On whose behalf a request is made: the admin's, when it carries the API key.
 #[must_use]
-pub fn principal(access: &AccessSettings, headers: &HeaderMap, target: &Uri) -> Principal {
-    if knows_key(headers, target.query(), &access.api_key) {
+pub fn principal(auth: &HttpAuth, headers: &HeaderMap, target: &Uri) -> Principal {
+    if knows_key(headers, target.query(), &auth.api_key) {
         Principal::Admin
     } else {
         Principal::Anonymous
@@ -27,13 +27,9 @@ pub fn principal(access: &AccessSettings, headers: &HeaderMap, target: &Uri) -> 
 
 /// On whose behalf a request to `/mcp` is made; `None` for one that must carry the key and does not.
 #[must_use]
-pub fn mcp_principal(
-    access: &AccessSettings,
-    headers: &HeaderMap,
-    target: &Uri,
-) -> Option<Principal> {
-    match principal(access, headers, target) {
-        Principal::Anonymous if access.require_mcp_auth => None,
+pub fn mcp_principal(auth: &HttpAuth, headers: &HeaderMap, target: &Uri) -> Option<Principal> {
+    match principal(auth, headers, target) {
+        Principal::Anonymous if auth.require_mcp_auth => None,
         principal @ (Principal::Anonymous | Principal::Admin) => Some(principal),
     }
 }

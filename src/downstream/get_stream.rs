@@ -16,7 +16,6 @@ use crate::downstream::replay::{EventId, Next, StreamKind};
 use crate::downstream::response::too_many_streams;
 use crate::downstream::session::Session;
 use crate::downstream::session_table::{Sessions, StreamPermits};
-use crate::mcp::revisions::Revision;
 use crate::proxy::Worker;
 use crate::wire::sse::Encoder;
 
@@ -36,10 +35,7 @@ pub(super) fn standing(
         let stream = session.streams.begin(StreamKind::Standing);
         (stream, session.streams.attach(StreamKind::Standing, stream).unwrap_or_default(), 0)
     });
-    // An event without data gives the client the id to come back with; earlier revisions do not
-    // know it (MCP 2025-11-25 §Listening).
-    let begins = known.is_none() && session.client.revision() == Revision::November2025;
-    let hello = if begins {
+    let hello = if known.is_none() && session.client.revision().primes_event_streams() {
         let id = EventId { kind: StreamKind::Standing, stream, event: 0 };
         let id = Encoder::id(&id.to_string());
         [&id[..], b"data: \n\n"].concat().into()

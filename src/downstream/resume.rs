@@ -1,7 +1,8 @@
 //! Resume of a reply's event stream that broke (`Last-Event-ID`; MCP 2025-11-25 §Resumability).
 //!
 //! The events are kept in [`replay`](super::replay); the stream of a client's GET goes on in
-//! [`get_stream`](super::get_stream).
+//! [`get_stream`](super::get_stream). The other side, our taking up a stream of an upstream, is
+//! `upstream::http::resume`.
 
 use std::sync::Arc;
 

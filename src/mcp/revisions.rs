@@ -1,6 +1,7 @@
 //! The revisions of the protocol: the list of them, the two eras they fall into, and which a client is told of.
 //!
-//! No other file names one. What a client is *told* of decides nothing: what states a revision itself is served so,
+//! A revision decides something elsewhere only by a question to [`Revision`] or its [`Era`]; which members its
+//! messages have is in [`shapes`](super::shapes). What a client is *told* of decides nothing: what states a revision itself is served so,
 //! whatever it was told. Pure.
 
 use serde::Deserialize;
@@ -63,6 +64,13 @@ impl Revision {
     #[must_use]
     pub fn has_batches(self) -> bool {
         self == Self::March2025
+    }
+
+    /// Whether an event stream begins with an event that has an id and no data, which gives the client
+    /// the id to come back with (MCP 2025-11-25 §Listening); clients of earlier revisions do not know it.
+    #[must_use]
+    pub fn primes_event_streams(self) -> bool {
+        self == Self::November2025
     }
 }
 

@@ -1,18 +1,19 @@
 //! Watches one call's answer as its chunks arrive: what is forwarded, what is kept for the judge.
 //!
 //! The [`Inspector`] hands back the slices of `result` that may go on. It never builds a document
-//! of them. Guards are decided while the bytes arrive (FR-A6).
+//! of them. Guards ([`guard`]) are decided while the bytes arrive (FR-A6).
 
 use std::fmt;
 
 use bytes::Bytes;
 
-use super::{Failure, Finding, MissingContent, Policy, Required, Treatment};
+use super::{Failure, Finding, MissingContent, Policy, Required, Treatment, guard};
 use crate::json::scan::{MessageKind, ScanError, ScanLimits, Scanner};
 use crate::json::span::Span;
 
 /// Most bytes of a message outside its `result`: the envelope, or a whole notification.
 pub const MAX_OUTSIDE_BYTES: usize = 1024 * 1024;
+
 /// Why an answer cannot be used; the upstream is to blame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AnswerFault {
@@ -83,12 +84,7 @@ impl Inspector {
     /// `hash_key` is random per process: keys of hostile answers are hashed under it.
     #[must_use]
     pub fn new(treatment: Treatment, policy: &Policy, id: u64, hash_key: u64) -> Self {
-        let limits = match treatment {
-            Treatment::Forward => ScanLimits::NONE,
-            Treatment::ForwardAndJudge | Treatment::Hold => {
-                ScanLimits { max_bytes: policy.max_bytes, max_depth: policy.max_depth }
-            }
-        };
+        let limits = guard::limits(treatment, policy);
         Self {
             treatment,
             limits,
@@ -187,12 +183,10 @@ impl Inspector {
         self.scanner.envelope().is_error == Some(true)
     }
 
-    /// The breach of a guard, once nothing can lift it: it is [final](crate::reference::requirements#verdicts)
-    /// unless `isError: true` was seen before.
+    /// The breach of a guard, once nothing can lift it.
     #[must_use]
     pub fn breach(&self) -> Option<Failure> {
-        let breach = self.scanner.envelope().breach?;
-        (!breach.after_is_error_true).then(|| Failure::guard(&breach))
+        self.scanner.envelope().breach.as_ref().and_then(guard::failure)
     }
 
     /// What is to be done about a whole `result`, when nothing is left to arrive.

@@ -21,13 +21,13 @@ use arc_swap::{ArcSwap, Cache};
 use super::memory_budget::MemoryBudget;
 use crate::intent;
 use crate::mcp::revisions::Offered;
-use crate::policy::AccessSettings;
+use crate::policy::HttpAuth;
 
 /// What requests are decided by.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Who may come in.
-    pub access: AccessSettings,
+    /// What lets an HTTP request in.
+    pub http_auth: HttpAuth,
     /// Config section `intent_declaration`.
     pub intent: intent::Settings,
     /// `tools_limit`: results of `retrieve_tools` that states no limit of its own.
@@ -134,7 +134,7 @@ mod tests {
 
     fn settings(tools_limit: usize) -> Settings {
         Settings {
-            access: AccessSettings {
+            http_auth: HttpAuth {
                 api_key: "the-key-of-the-test".into(),
                 require_mcp_auth: false,
                 host_check: HostCheck::new(&[], &[]).unwrap(),

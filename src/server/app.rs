@@ -356,9 +356,9 @@ mod tests {
         }
         let settings = |key: &str| {
             let settings = config.settings().unwrap();
-            let access =
-                crate::policy::AccessSettings { api_key: key.into(), ..settings.access.clone() };
-            Settings { access, ..settings }
+            let http_auth =
+                crate::policy::HttpAuth { api_key: key.into(), ..settings.http_auth.clone() };
+            Settings { http_auth, ..settings }
         };
         server.shared().proxy.settings.replace(settings("fedcba9876543210fedcba9876543210"));
         assert_eq!((ask(messages, &post(KEY)), ask(rest, &status)), (401, 401));

@@ -100,10 +100,10 @@ async fn fast_path(
 ) -> io::Result<End> {
     let admit = |head: &Parts| {
         let settings = worker.settings();
-        let access = &settings.access;
+        let auth = &settings.http_auth;
         // A head that is the same again has the same principal.
-        connection.principal.replace(api_key::mcp_principal(access, &head.headers, &head.uri)?);
-        let admitted = access.host_check.check(&head.headers, None).is_ok();
+        connection.principal.replace(api_key::mcp_principal(auth, &head.headers, &head.uri)?);
+        let admitted = auth.host_check.check(&head.headers, None).is_ok();
         admitted.then_some(settings)
     };
     // Who was admitted under other settings is looked at again.

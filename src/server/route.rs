@@ -24,8 +24,8 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let settings = worker.settings();
-    let access = &settings.access;
-    if let Err(refused) = access.host_check.check(request.headers(), request.uri().authority()) {
+    let auth = &settings.http_auth;
+    if let Err(refused) = auth.host_check.check(request.headers(), request.uri().authority()) {
         return api::refuse(refused.status(), &refused.to_string());
     }
     if let Some(page) = page::answer(&request) {
@@ -36,7 +36,7 @@ where
             api::ConnectionInfo { local: connection.came_to.get(), source: connection.source };
         return api::handle(&shared.api, worker, info, request).await;
     }
-    let Some(principal) = api_key::mcp_principal(access, request.headers(), request.uri()) else {
+    let Some(principal) = api_key::mcp_principal(auth, request.headers(), request.uri()) else {
         return api::unauthorized();
     };
     connection.principal.replace(principal);

@@ -24,7 +24,7 @@ use crate::mcp::revisions::Era;
 
 /// Longest wait for the answer to the probe: most servers, also those that an installer fetches
 /// first, have started by then. One that is slower loses nothing: its late answer is understood,
-/// and it is begun with anew. But below [`CONNECT_WAIT`](super::reconnect::CONNECT_WAIT), for the sake
+/// and it is begun with anew. But below [`CONNECT_WAIT`](super::away::CONNECT_WAIT), for the sake
 /// of servers that are mute to what they do not know.
 pub(super) const PROBE_LIMIT: Duration = Duration::from_secs(8);
 
@@ -328,7 +328,7 @@ mod tests {
         {
             assert_eq!(limit(start, all), probe, "{start:?} {all}");
         }
-        assert!(PROBE_LIMIT < crate::upstream::reconnect::CONNECT_WAIT);
+        assert!(PROBE_LIMIT < crate::upstream::away::CONNECT_WAIT);
     }
 
     #[tokio::test]

@@ -1,4 +1,5 @@
-//! The words of the protocol have one home: revisions and headers are spelled in `src/mcp` alone.
+//! The words of the protocol have one home: revisions and headers are spelled, and revisions compared, in
+//! `src/mcp` alone.
 
 use std::path::Path;
 
@@ -17,6 +18,11 @@ const PROTOCOL_WORDS: &[&str] = &[
     "\"mcp-name",
     "\"mcp-param-",
     "\"last-event-id",
+    // What differs between revisions is a question to `Revision`.
+    "== Revision::",
+    "!= Revision::",
+    "< Revision::",
+    ">= Revision::",
 ];
 
 /// Revisions and headers of the protocol that are spelled outside of their home; tests may spell them.

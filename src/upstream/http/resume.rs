@@ -3,7 +3,8 @@
 //!
 //! A server may close a stream at any time and be polled instead. What it said before its last
 //! event's id is not said again, and the request itself is never repeated. Bounded by the limit of
-//! the message that is waited for, and by [`MAX_RESUMES`].
+//! the message that is waited for, and by [`MAX_RESUMES`]. The other side, a client that takes up a stream of
+//! ours, is `downstream::resume`.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,8 +1,7 @@
-//! A server that is away when it is called: the call causes its restart or the next attempt to
-//! connect, and waits for it.
+//! A call to a server that is away: what the call may cause (its restart, or the next attempt to
+//! connect), and how long it waits for that.
 //!
-//! Owns what a call may cause and how long it waits. How an attempt is made, and when without a
-//! call, is [`super::server_task`]'s.
+//! How an attempt is made, and when one is made without a call, is [`super::server_task`]'s.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
