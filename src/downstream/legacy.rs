@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn get_and_delete_are_for_sessions_which_the_modern_era_has_not() {
         let session = (SESSION_ID, "x");
-        assert!(has_session(&headers(&[session.clone()])));
+        assert!(has_session(&headers(std::slice::from_ref(&session))));
         assert!(has_session(&headers(&[session.clone(), (PROTOCOL_VERSION, NEWEST_LEGACY)])));
         assert!(!has_session(&headers(&[session, (PROTOCOL_VERSION, MODERN)])));
         assert!(!has_session(&headers(&[])));

@@ -37,6 +37,10 @@ pub(super) struct OnRecord<'a> {
 }
 
 /// Where the reply to a request comes from, if it was not rejected.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is moved once, and a box would be an allocation a call"
+)]
 pub(super) enum ReplySource {
     /// A result of our own.
     Own(Bytes),

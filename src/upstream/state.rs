@@ -431,8 +431,11 @@ mod tests {
         Due { earliest: now, next: now + Duration::from_secs(1) }
     }
 
-    /// Every transition, by the name that [`Forbidden`] gives it.
-    const TRANSITIONS: &[(&str, fn(&mut UpstreamState) -> Transition)] = &[
+    /// A transition with the name that [`Forbidden`] gives it.
+    type Named = (&'static str, fn(&mut UpstreamState) -> Transition);
+
+    /// Every transition.
+    const TRANSITIONS: &[Named] = &[
         ("begin", |state| state.begin(2, Instant::now())),
         ("reach", |state| state.reach(live(2), About::default())),
         ("fail", |state| state.fail("no", due())),
