@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::client::Client;
+use super::client::{ActiveCall, Client};
 use super::params::ParamHeaders;
 use crate::activity::record::Source;
 use crate::mcp::capabilities::ClientCapabilities;
@@ -55,7 +55,7 @@ impl Peer {
         }
     }
 
-    /// Who calls, for a request of this raw id.
+    /// Who calls, for a request of this raw id; the request counts as in flight as long as the caller is kept.
     #[must_use]
     pub fn caller(&self, id: &Bytes) -> Caller {
         let inside = id.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
@@ -64,13 +64,13 @@ impl Peer {
             principal: self.principal.clone(),
             request_id: inside.map_or_else(|| id.clone(), |inside| id.slice_ref(inside)),
             name: Box::default(),
-            client: Some((Arc::clone(&self.client), self.channel)),
+            client: Some((ActiveCall::of(Arc::clone(&self.client)), self.channel)),
         }
     }
 }
 
 /// Who makes a request that goes on record.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Caller {
     /// The door they came in by.
     pub source: Source,
@@ -81,7 +81,7 @@ pub struct Caller {
     /// The name of one who is no `client`, or empty.
     pub name: Box<str>,
     /// Who can be told and asked something before the answer, if anyone can.
-    pub client: Option<(Arc<Client>, Channel)>,
+    pub client: Option<(ActiveCall, Channel)>,
 }
 
 impl Caller {

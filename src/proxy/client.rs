@@ -6,7 +6,8 @@
 //! what another was asked. How messages reach it is the faces' affair.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
@@ -73,7 +74,7 @@ pub struct Client {
     aside: Mutex<Option<mpsc::Sender<Bytes>>>,
     /// Which servers it has used, a bit for each id below 64.
     used: AtomicU64,
-    /// When it last used a server; shared with [`LogRouting`](super::log_routing), which needs it after the client has gone.
+    /// Its use of servers; shared with [`LogRouting`](super::log_routing), which needs it after the client has gone.
     active: Arc<Active>,
     asked: Mutex<Asked>,
     /// URIs, as the client knows them.
@@ -82,19 +83,56 @@ pub struct Client {
     dropped_members: DroppedMembers,
 }
 
-/// When a client last used a server.
+/// Whether a client has calls in flight, and when it last used a server.
 #[derive(Debug, Default)]
-pub(super) struct Active(
+pub(super) struct Active {
     /// In seconds since [`EPOCH`], plus one; 0 for never.
-    AtomicU64,
-);
+    last_use: AtomicU64,
+    /// The [`ActiveCall`]s that exist.
+    in_flight: AtomicU32,
+}
 
 impl Active {
+    /// Whether a call of the client is in flight, at whichever server. Where none is, [`Self::seconds_ago`] asked
+    /// afterwards knows the time that an answered call noted.
+    pub(super) fn has_calls(&self) -> bool {
+        self.in_flight.load(Ordering::Acquire) > 0
+    }
+
     /// Whole seconds since then, at most one too many; none if it never did, or has taken its
     /// leave.
     pub(super) fn seconds_ago(&self, now: Instant) -> Option<u64> {
-        let then = self.0.load(Ordering::Relaxed).checked_sub(1)?;
+        let then = self.last_use.load(Ordering::Relaxed).checked_sub(1)?;
         Some(now.duration_since(*EPOCH).as_secs().saturating_sub(then))
+    }
+}
+
+/// A call of a client that is in flight: counted by its client from when it is made until it is dropped.
+#[derive(Debug)]
+pub struct ActiveCall(Arc<Client>);
+
+impl ActiveCall {
+    /// Counts a call of `client`.
+    #[must_use]
+    pub fn of(client: Arc<Client>) -> Self {
+        client.active.in_flight.fetch_add(1, Ordering::Relaxed);
+        Self(client)
+    }
+}
+
+impl Deref for ActiveCall {
+    type Target = Arc<Client>;
+
+    /// The client whose call it is.
+    fn deref(&self) -> &Arc<Client> {
+        &self.0
+    }
+}
+
+impl Drop for ActiveCall {
+    fn drop(&mut self) {
+        // Pairs with `Active::has_calls`.
+        self.0.active.in_flight.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -218,14 +256,14 @@ impl Client {
     pub fn was_active(&self, now: Instant) {
         let seconds = now.duration_since(*EPOCH).as_secs() + 1;
         // Written once a second, not by each call.
-        if self.active.0.load(Ordering::Relaxed) != seconds {
-            self.active.0.store(seconds, Ordering::Relaxed);
+        if self.active.last_use.load(Ordering::Relaxed) != seconds {
+            self.active.last_use.store(seconds, Ordering::Relaxed);
         }
     }
 
     /// It has ended its session.
     pub fn leave(&self) {
-        self.active.0.store(0, Ordering::Relaxed);
+        self.active.last_use.store(0, Ordering::Relaxed);
     }
 
     pub(super) fn active(&self) -> &Arc<Active> {

@@ -147,13 +147,16 @@ impl User {
 
     /// Whether what the server says now may be about it.
     fn is_present(&self, now: Instant) -> bool {
-        // A session holds its client once, and so does each of its requests under way. A modern
-        // client lives as long as its connection or its request.
-        let uses = |client: &Arc<Client>| match client.era {
-            Era::Legacy => client.listens() || Arc::strong_count(client) > 2,
+        // A legacy client outlives its calls, with its session; a modern one lives as long as its connection or its
+        // request.
+        let stays = |client: &Client| match client.era {
+            Era::Legacy => client.listens(),
             Era::Modern => true,
         };
-        self.was_active(now) || self.client.upgrade().as_ref().is_some_and(uses)
+        // The calls before the time, which an answered call notes while it still counts.
+        self.active.has_calls()
+            || self.was_active(now)
+            || self.client.upgrade().is_some_and(|client| stays(&client))
     }
 }
 
@@ -174,6 +177,10 @@ fn level_of(message: &[u8]) -> Level {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::Principal;
+    use crate::proxy::caller::{Channel, Endpoint, Peer};
+    use crate::proxy::client::ActiveCall;
+    use crate::proxy::relay::Relay;
 
     const LOG: Bytes = Bytes::from_static(
         br#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info"}}"#,
@@ -210,7 +217,7 @@ mod tests {
         let other = Client::of_test();
         used_by(&route, &other, now);
         assert_eq!(route.tell(&LOG, now), Told::Nobody);
-        let in_flight = Arc::clone(&other);
+        let in_flight = ActiveCall::of(Arc::clone(&other));
         assert_eq!(route.tell(&LOG, later), Told::Nobody);
         drop(in_flight);
         assert_eq!(route.tell(&LOG, later), Told::Already);
@@ -232,6 +239,39 @@ mod tests {
         assert_eq!(route.tell(&LOG, later), Told::Nobody);
         drop(call);
         assert_eq!(route.tell(&LOG, later), Told::Already);
+    }
+
+    #[test]
+    fn a_client_uses_a_server_until_the_last_of_its_calls_ends() {
+        let (route, ours, now) = (LogRoute::default(), Client::of_test(), Instant::now());
+        let other = Peer {
+            client: Client::of_test(),
+            principal: Principal::Anonymous,
+            endpoint: Endpoint::Search,
+            channel: Channel::Answer,
+            headers: None,
+        };
+        used_by(&route, &ours, now);
+        used_by(&route, &other.client, now);
+        let later = now + PRESENT + Duration::from_secs(2);
+        ours.was_active(later);
+        let references = [Arc::clone(&other.client), Arc::clone(&other.client)];
+        assert_eq!(route.tell(&LOG, later), Told::ByItsCall, "a reference is no call");
+        let [first, second] = [b"1", b"2"].map(|id| other.caller(&Bytes::from_static(id)));
+        drop(references);
+        assert_eq!(route.tell(&LOG, later), Told::Nobody);
+        drop(first);
+        assert_eq!(route.tell(&LOG, later), Told::Nobody, "the second waits for its answer");
+        let relay = Relay::new(second.client, None);
+        other.client.leave();
+        drop(other);
+        assert_eq!(
+            route.tell(&LOG, later),
+            Told::Nobody,
+            "its answer comes, though the session ended"
+        );
+        drop(relay);
+        assert_eq!(route.tell(&LOG, later), Told::ByItsCall);
     }
 
     #[test]

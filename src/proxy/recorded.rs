@@ -82,7 +82,7 @@ where
         };
         // What comes from no client counts as one of its own, as long as it takes.
         let anonymous = caller.client.is_none().then(log_routing::anonymous);
-        let user = caller.client.as_ref().map(|(client, _)| client).or(anonymous.as_ref());
+        let user = caller.client.as_ref().map(|(client, _)| &**client).or(anonymous.as_ref());
         let on = OnRecord { worker: &worker, caller: &caller, user, record: &mut record };
         match work(on).await {
             Ok(ReplySource::Server { permit, answer, token }) => {

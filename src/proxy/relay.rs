@@ -16,13 +16,14 @@ use crate::mcp::jsonrpc::{Code, Envelope};
 use crate::mcp::revisions::{Era, Revision};
 use crate::mcp::shapes::{self, Edit, Left};
 use crate::proxy::caller::Channel;
-use crate::proxy::client::{Client, Level, Question};
+use crate::proxy::client::{ActiveCall, Client, Level, Question};
 use crate::proxy::dropped_members::DroppedMembers;
 use crate::proxy::reply::Piece;
 
 /// Where what comes before an answer goes.
 pub(super) struct Relay {
-    client: Option<(Arc<Client>, Channel)>,
+    /// Counts as in flight until the answer is through.
+    client: Option<(ActiveCall, Channel)>,
     /// The client's own progress token, raw.
     token: Option<Bytes>,
     /// What the client was asked for this call, and may not have answered.
@@ -63,7 +64,7 @@ struct Params<'a> {
 
 impl Relay {
     /// A relay to `client`, if it can be told anything; `token` is the one its call carried.
-    pub(super) fn new(client: Option<(Arc<Client>, Channel)>, token: Option<Bytes>) -> Self {
+    pub(super) fn new(client: Option<(ActiveCall, Channel)>, token: Option<Bytes>) -> Self {
         Self { client, token, asked: Vec::new(), streams: false }
     }
 
@@ -280,7 +281,7 @@ mod tests {
 
     fn relay(client: &Arc<Client>, channel: Channel, token: Option<&'static str>) -> Relay {
         let token = token.map(|token| Bytes::from_static(token.as_bytes()));
-        Relay::new(Some((Arc::clone(client), channel)), token)
+        Relay::new(Some((ActiveCall::of(Arc::clone(client)), channel)), token)
     }
 
     fn take(relay: &mut Relay, message: &Bytes) -> Step {
