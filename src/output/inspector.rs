@@ -1,7 +1,7 @@
 //! Watches one call's answer as its chunks arrive: what is forwarded, what is kept for the judge.
 //!
 //! The [`Inspector`] hands back the slices of `result` that may go on. It never builds a document
-//! of them. Guards ([`guards`]) are decided while the bytes arrive (FR-A6).
+//! of them. Guards (`guards`) are decided while the bytes arrive (FR-A6).
 
 use std::fmt;
 
