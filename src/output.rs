@@ -1,10 +1,10 @@
 //! The policy for answers: modes, limits, findings, and their descriptions for record and agent.
 //!
-//! The [`inspector`] follows an answer as it arrives, under the limits of `guard`. The caller has the schema evaluated, since
+//! The [`inspector`] follows an answer as it arrives, under the limits of `guards`. The caller has the schema evaluated, since
 //! evaluating a large document needs scheduling, and this floor is pure.
 
 mod ending;
-mod guard;
+mod guards;
 pub mod inspector;
 
 use serde::{Deserialize, Serialize};

@@ -1,13 +1,13 @@
 //! Watches one call's answer as its chunks arrive: what is forwarded, what is kept for the judge.
 //!
 //! The [`Inspector`] hands back the slices of `result` that may go on. It never builds a document
-//! of them. Guards ([`guard`]) are decided while the bytes arrive (FR-A6).
+//! of them. Guards (`guards`) are decided while the bytes arrive (FR-A6).
 
 use std::fmt;
 
 use bytes::Bytes;
 
-use super::{Failure, Finding, MissingContent, Policy, Required, Treatment, guard};
+use super::{Failure, Finding, MissingContent, Policy, Required, Treatment, guards};
 use crate::json::scan::{MessageKind, ScanError, ScanLimits, Scanner};
 use crate::json::span::Span;
 
@@ -84,7 +84,7 @@ impl Inspector {
     /// `hash_key` is random per process: keys of hostile answers are hashed under it.
     #[must_use]
     pub fn new(treatment: Treatment, policy: &Policy, id: u64, hash_key: u64) -> Self {
-        let limits = guard::limits(treatment, policy);
+        let limits = guards::limits(treatment, policy);
         Self {
             treatment,
             limits,
@@ -186,7 +186,7 @@ impl Inspector {
     /// The breach of a guard, once nothing can lift it.
     #[must_use]
     pub fn breach(&self) -> Option<Failure> {
-        self.scanner.envelope().breach.as_ref().and_then(guard::failure)
+        self.scanner.envelope().breach.as_ref().and_then(guards::failure)
     }
 
     /// What is to be done about a whole `result`, when nothing is left to arrive.
