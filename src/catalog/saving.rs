@@ -91,10 +91,7 @@ impl Saving {
             let (number, ((server, _), written)) = (number?, written.next()?);
             match written {
                 Ok(()) => {
-                    let unsaved = &mut self.newest.lock().unsaved;
-                    if unsaved.get(server) == Some(&number) {
-                        unsaved.remove(server);
-                    }
+                    self.is_written(server, number);
                     None
                 }
                 Err(error) => {
@@ -104,6 +101,14 @@ impl Saving {
             }
         });
         outcomes.collect()
+    }
+
+    /// The set of that number is on disk. Its server is saved, unless a newer one was taken up meanwhile.
+    fn is_written(&self, server: &Arc<str>, number: u64) {
+        let unsaved = &mut self.newest.lock().unsaved;
+        if unsaved.get(server) == Some(&number) {
+            unsaved.remove(server);
+        }
     }
 
     /// Writes a set to disk, on one of `threads`; why it is not there, if it is not. Sets that come
@@ -173,6 +178,19 @@ mod tests {
         let new = saving.unsaved("s", set("new")).expect("it is not on disk");
         write(&saving, new);
         assert_eq!(on_disk(folder.path()).as_deref(), Some("new"));
+    }
+
+    #[test]
+    fn a_set_taken_up_while_an_older_one_is_written_is_unsaved() {
+        let folder = tempfile::tempdir().unwrap();
+        let saving = Saving::new(Some(folder.path().to_owned()));
+        let server = Arc::from("s");
+        let old = take_up(&saving, "old");
+        saving.is_newer(&server);
+        saving.is_written(&server, old.number);
+        let new = saving.unsaved("s", set("new")).expect("it is not on disk");
+        saving.is_written(&server, new.number);
+        assert!(saving.unsaved("s", set("new")).is_none());
     }
 
     #[test]

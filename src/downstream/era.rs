@@ -56,6 +56,8 @@ mod tests {
         assert_eq!(of(&[session, (version, "2026-07-28")]), Some(Era::Modern), "it is ignored");
         assert_eq!(of(&[session, (version, "2025-11-25")]), Some(Era::Legacy));
         assert_eq!(of(&[session]), Some(Era::Legacy));
+        let lines = [(version, "2025-11-25"), (version, "2026-07-28")];
+        assert_eq!(of(&lines), Some(Era::Modern), "any line of it");
     }
 
     fn request(method: &'static str, id: Option<&'static str>, meta: bool) -> Request {

@@ -259,7 +259,7 @@ mod tests {
             ),
             (
                 CAPABILITIES_KEY,
-                json!([]),
+                json!([null, null, null]),
                 "Invalid params: _meta must hold io.modelcontextprotocol/clientCapabilities",
             ),
             (
@@ -307,6 +307,11 @@ mod tests {
         let info = |name: &str| json!({VERSION_KEY: MODERN, CAPABILITIES_KEY: {}, "io.modelcontextprotocol/clientInfo": {"name": name}});
         let (short, long) = (said(info("a")), said(info("ab")));
         assert_eq!((&*short.name, &*long.name), ("a", "ab"));
+        // The same text, in the place of another member.
+        said(json!({VERSION_KEY: MODERN, CAPABILITIES_KEY: {}}));
+        let moved = meta(&json!({VERSION_KEY: MODERN, "io.modelcontextprotocol/clientInfo": {}}));
+        let refused = RequestParams::read(&moved).unwrap().known(&mut known).map(drop);
+        assert_eq!(refused, Err(missing(CAPABILITIES_KEY)));
     }
 
     #[test]

@@ -487,6 +487,15 @@ mod tests {
     }
 
     #[test]
+    fn a_renewed_connection_is_the_one_that_calls_use() {
+        for way in [&["begin", "reach"][..], &["begin", "reach", "discover"]] {
+            let (mut state, other) = (after(way), live(2));
+            state.renew(Arc::clone(&other)).unwrap();
+            assert!(Arc::ptr_eq(state.live().unwrap(), &other), "{way:?}");
+        }
+    }
+
+    #[test]
     fn what_is_shown_follows_from_the_state() {
         use Status::{Connected, Connecting, Failed};
         for (way, status, reason, settled, callable) in [
