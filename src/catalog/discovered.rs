@@ -1,7 +1,7 @@
 //! One tool as its server listed it.
 //!
 //! Owns what a well-formed tool is; the server's own bytes are kept beside what was read from
-//! them. What the operator says of the tool is added in [`super::replacing`].
+//! them. What the operator says of the tool is added in `super::replacing`.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! The tools of one moment: immutable, read without a lock, and sharing with the snapshot before what
 //! did not change.
 //!
-//! How one is made of the last is in [`super::replacing`], which one is in force in
-//! [`super::published`].
+//! How one is made of the last is in `super::replacing`, which one is in force in
+//! `super::published`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

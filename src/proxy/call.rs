@@ -1,7 +1,7 @@
 //! Calls by the call tools: from the arguments to what was permitted, and out.
 //!
 //! Reads like the list in `lib.rs`. Deliberately ignorant of HTTP and stdio: a face takes the pieces of the reply and
-//! dresses them. Record and reply are [`recorded`]'s.
+//! dresses them. Record and reply are `recorded`'s.
 
 use std::rc::Rc;
 use std::sync::Arc;

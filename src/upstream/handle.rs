@@ -145,7 +145,7 @@ impl Upstream {
     }
 
     /// Sends a client's answer back to the server that asked. `generation` is that of the
-    /// [`Answer`] in which the request came, `id` the request's own id as the server wrote it,
+    /// `Answer` in which the request came, `id` the request's own id as the server wrote it,
     /// `outcome` the member `"result":…` or `"error":…` as raw JSON. Waits at most
     /// [`RESPOND_WAIT`] for a place in the queue; the sending is not waited for.
     ///

@@ -1,6 +1,6 @@
 //! What goes out to a server beside what is asked of it. Pure values.
 //!
-//! How a request travels is the business of [`super::call`].
+//! How a request travels is the business of `super::call`.
 
 use bytes::Bytes;
 

@@ -1,7 +1,7 @@
 //! Calls to a child process: one message per line, many calls on one pipe.
 //!
 //! An answer is handed on piece by piece as soon as it is known whose it is. What is no answer to a
-//! call goes to the lifecycle, or where [`inbound`](super::inbound) says. Starting and stopping the
+//! call goes to the lifecycle, or where `inbound` says. Starting and stopping the
 //! child is not done here.
 //!
 //! One pipe has one order: what comes behind an answer waits until that has been read. How much of
