@@ -73,11 +73,11 @@ pub(super) async fn call(
         }),
         Err(Unreadable::NoSuchTool { name, text }) => {
             let refusal = Refusal { kind: RefusalKind::Unknown, text };
-            Running::new(|reply| call::refuse(ours, caller, name, refusal, reply))
+            Running::new(|reply| call::rejected(ours, caller, name, refusal, reply))
         }
         Err(Unreadable::Body(text)) => {
             let refusal = Refusal { kind: RefusalKind::Unreadable, text };
-            Running::new(|reply| call::refuse(ours, caller, String::new(), refusal, reply))
+            Running::new(|reply| call::rejected(ours, caller, String::new(), refusal, reply))
         }
     };
     respond(worker, running, request_id).await

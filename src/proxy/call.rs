@@ -12,8 +12,9 @@ use serde_json::value::RawValue;
 
 use super::call_record::{RecordKind, Rejection};
 use super::caller::Caller;
-use super::recorded::{OnRecord, ReplySource, recorded, rejected};
-use super::refusal::{Refusal, RefusalKind};
+pub use super::recorded::rejected;
+use super::recorded::{OnRecord, ReplySource, recorded};
+use super::refusal::RefusalKind;
 use super::render::{self, Caching};
 use super::reply::{Aborted, Reply};
 use super::retrieve::{self, RETRIEVE_TOOLS};
@@ -88,22 +89,6 @@ pub fn retrieve_tools(
         record.note_response(&result);
         Ok(ReplySource::Own(result))
     })
-}
-
-/// Records a call that cannot be read or names no tool of ours, and refuses it. `tool` is what it
-/// named, empty if that is not known.
-///
-/// # Errors
-///
-/// None; the type is that of every call.
-pub fn refuse(
-    worker: Rc<Worker>,
-    caller: Caller,
-    tool: String,
-    refusal: Refusal,
-    reply: Reply,
-) -> impl Future<Output = Result<(), Aborted>> {
-    rejected(worker, caller, tool, refusal, reply)
 }
 
 fn unreadable(text: String) -> Rejection {

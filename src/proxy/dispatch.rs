@@ -252,6 +252,6 @@ fn refuse(worker: &Rc<Worker>, peer: &Peer, id: Bytes, tool: &str, text: String)
     let (worker, caller) = (Rc::clone(worker), peer.caller(&id));
     let tool = render::shown(tool);
     let refusal = Refusal { kind: RefusalKind::Unreadable, text };
-    let running = Running::new(|reply| call::refuse(worker, caller, tool, refusal, reply));
+    let running = Running::new(|reply| call::rejected(worker, caller, tool, refusal, reply));
     Reaction::Call { id, running }
 }

@@ -111,7 +111,7 @@ where
 ///
 /// # Errors
 /// None; the type is that of every request.
-pub(super) fn rejected(
+pub fn rejected(
     worker: Rc<Worker>,
     caller: Caller,
     tool: String,
