@@ -174,6 +174,9 @@ impl ServerTask {
             while controls.try_recv().is_ok() {}
         }
         self.step(|state| state.stop(SHUTTING_DOWN));
+        if let Some(login) = &self.login {
+            login.end(stopped(&mut stopping).await).await;
+        }
     }
 
     /// The entry names no server: nothing is tried.

@@ -1,6 +1,8 @@
 //! Upstreams that ask for a login: the login, what its tokens are used for, and what ends them.
 
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -92,6 +94,24 @@ fn a_token_is_renewed_before_it_ends_and_survives_a_restart() {
         (ways.seen.last() == ways.valid.last().map(|token| format!("Bearer {token}")).as_ref())
             .then_some(())
     });
+    let again = Proxy::unready(json!({"mcpServers": servers(&authority)}), proxy.end()).ready();
+    until_state(&again, "connected");
+    works(&again);
+}
+
+#[test]
+fn a_renewal_under_way_at_the_end_is_kept() {
+    let (authority, proxy) = logged_in(Ways { life: Some(5), ..Ways::default() });
+    authority.ways().hold_refresh = true;
+    let before = authority.ways().renewed;
+    until("it is being renewed", || (authority.ways().renewed > before).then_some(()));
+    proxy.process.signal("TERM");
+    until("it ends", || TcpStream::connect(("127.0.0.1", proxy.port)).err());
+    // Whatever waits for no renewal is over by then.
+    std::thread::sleep(Duration::from_millis(500));
+    let mut ways = authority.ways();
+    (ways.hold_refresh, ways.life) = (false, None);
+    drop(ways);
     let again = Proxy::unready(json!({"mcpServers": servers(&authority)}), proxy.end()).ready();
     until_state(&again, "connected");
     works(&again);

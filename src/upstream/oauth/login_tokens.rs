@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use parking_lot::{Mutex, MutexGuard};
+use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
+use tokio_util::task::TaskTracker;
 
 use super::challenge::{Challenge, Challenges, needs_login, needs_scopes, union};
 use super::renewal::{NotRenewed, moved, renew};
@@ -43,6 +45,9 @@ pub(in crate::upstream) struct LoginTokens {
     tls: Arc<OnceLock<TlsConnector>>,
     asked: Arc<Challenges>,
     refused: Arc<Mutex<Refused>>,
+    /// Renewals under way: whoever waits for one may go away, the authorization server has taken
+    /// the old token by then, and the new one must be kept.
+    renewals: TaskTracker,
 }
 
 /// Tokens of a server that it refused, one after the other.
@@ -161,7 +166,8 @@ impl LoginTokens {
         // As the login has written it.
         let url = url::Url::parse(url).map_or_else(|_| url.to_owned(), |url| url.to_string());
         let asked = Arc::new(Challenges::new(peer.name.clone()));
-        Self { peer, url, store, tls, asked, refused: Arc::default() }
+        let renewals = TaskTracker::new();
+        Self { peer, url, store, tls, asked, refused: Arc::default(), renewals }
     }
 
     /// Where the server's challenges are left.
@@ -257,9 +263,22 @@ impl LoginTokens {
         if !was_refused && bearer.renew_at.is_none_or(|at| seconds() < at) {
             return Ok(Some(bearer));
         }
-        let renewed = self.renew(&bearer, was_refused).await?;
-        self.refused().renewed = Some(renewed.token.clone());
-        Ok(Some(renewed))
+        let this = self.clone();
+        let renewal = async move {
+            let renewed = this.renew(&bearer, was_refused).await?;
+            this.refused().renewed = Some(renewed.token.clone());
+            Ok(renewed)
+        };
+        let renewed = self.renewals.spawn(renewal).await;
+        renewed.map_err(|error| error.to_string()).flatten().map(Some)
+    }
+
+    /// Waits until no renewal is under way, `deadline` at the latest.
+    pub(in crate::upstream) async fn end(&self, deadline: Instant) {
+        self.renewals.close();
+        if timeout_at(deadline, self.renewals.wait()).await.is_err() {
+            tracing::warn!(server = %self.peer.name, "its token was being renewed and is perhaps lost: log in again if it is refused");
+        }
     }
 
     /// Waits until the token of a session is to be replaced.

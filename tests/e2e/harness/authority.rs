@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use base64::Engine;
 use serde_json::{Value, json};
 
-use super::{Connection, Output, PATIENCE};
+use super::{Connection, Output, PATIENCE, until};
 
 /// What it does, and what it has seen.
 #[derive(Default)]
@@ -28,6 +28,8 @@ pub(crate) struct Ways {
     /// `expires_in` of the tokens.
     pub(crate) life: Option<u64>,
     pub(crate) refuse_refresh: bool,
+    /// Tokens are renewed, but nobody is told so yet.
+    pub(crate) hold_refresh: bool,
     /// The server asks for no login, and publishes nothing about one.
     pub(crate) open: bool,
     /// Methods for which it asks for none.
@@ -139,6 +141,9 @@ fn read(stream: &TcpStream) -> Option<Request> {
 fn serve(mut stream: TcpStream, port: u16, ways: &Mutex<Ways>) {
     let Some(request) = read(&stream) else { return };
     let (status, headers, body) = answer(&request, port, &mut ways.lock().expect("sound"));
+    if request.body.contains("grant_type=refresh_token") {
+        until("tokens are told", || (!ways.lock().expect("sound").hold_refresh).then_some(()));
+    }
     let head = format!(
         "HTTP/1.1 {status} X\r\n{headers}Content-Type: application/json\r\nContent-Length: {}\r\n\
          Connection: close\r\n\r\n",
