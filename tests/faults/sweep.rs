@@ -44,6 +44,7 @@ fn wherever_the_disk_fails_nothing_acknowledged_is_lost_and_nothing_hangs() {
     let every = std::env::var(EVERY).ok().map(|every| every.parse::<u64>().unwrap());
     let mut table: BTreeMap<(Phase, Op), BTreeMap<Outcome, u64>> = BTreeMap::new();
     let mut wrong = Vec::new();
+    println!("{:<10} {:<9} outcomes", "phase", "operation");
     for phase in Phase::ALL {
         for op in Op::ALL {
             let (nth, only) = (u64::MAX / 2, "");
@@ -65,11 +66,11 @@ fn wherever_the_disk_fails_nothing_acknowledged_is_lost_and_nothing_hangs() {
                     }
                 }
             }
+            // As it goes: all of it takes hours.
+            if let Some(outcomes) = table.get(&(phase, op)) {
+                println!("{:<10} {:<9} {outcomes:?}", format!("{phase:?}"), format!("{op:?}"));
+            }
         }
-    }
-    println!("{:<10} {:<9} outcomes", "phase", "operation");
-    for ((phase, op), outcomes) in &table {
-        println!("{:<10} {:<9} {outcomes:?}", format!("{phase:?}"), format!("{op:?}"));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
     assert!(table.len() > 20, "too few operations were reached");

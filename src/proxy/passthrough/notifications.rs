@@ -57,18 +57,15 @@ struct List {
 }
 
 impl List {
-    fn changed(&mut self, upstream: &Upstream, which: &'static str) {
+    /// It has changed; whether the operator is to be told that there is no end of that.
+    fn changed(&mut self, now: Instant) -> bool {
         if self.due.is_some() {
-            return;
+            return false;
         }
-        let now = Instant::now();
         let look = self.pace.changed(now);
-        if look.tell {
-            let server = upstream.name();
-            tracing::warn!(%server, "it says all the time that its {which} have changed: clients are told ever more seldom");
-        }
         let after = if look.calm { Duration::ZERO } else { look.after };
         self.due = Some((now + after).into());
+        look.tell
     }
 
     /// Resolves when clients are to hear of it, if they are.
@@ -78,6 +75,14 @@ impl List {
             None => std::future::pending().await,
         }
         self.due = None;
+    }
+}
+
+/// Tells the operator of a server whose lists change all the time, if they are to be told.
+fn tell_restless(upstream: &Upstream, which: &'static str, tell: bool) {
+    if tell {
+        let server = upstream.name();
+        tracing::warn!(%server, "it says all the time that its {which} have changed: clients are told ever more seldom");
     }
 }
 
@@ -98,10 +103,10 @@ async fn one(upstream: &Upstream, proxy: &Proxy, told: &Changed) {
                 let offers = upstream.offers();
                 // A server that comes and goes without any changes no list of ours.
                 if now.resources != known.resources && (offers.resources || before.resources) {
-                    resources.changed(upstream, "resources");
+                    tell_restless(upstream, "resources", resources.changed(Instant::now()));
                 }
                 if now.prompts != known.prompts && (offers.prompts || before.prompts) {
-                    prompts.changed(upstream, "prompts");
+                    tell_restless(upstream, "prompts", prompts.changed(Instant::now()));
                 }
                 (known, before) = (now, offers);
                 // At each connection: whoever has gone without a word wants nothing any more.
@@ -125,5 +130,29 @@ async fn one(upstream: &Upstream, proxy: &Proxy, told: &Changed) {
                 Err(RecvError::Closed) => return,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_that_changes_all_the_time_is_told_of_ever_more_seldom() {
+        let (mut list, start) = (List::default(), Instant::now());
+        let (mut now, mut told, mut restless) = (start, Vec::new(), 0);
+        for _ in 0..10 {
+            restless += usize::from(list.changed(now));
+            let due = list.due;
+            assert!(!list.changed(now), "what comes while it is due is the same change");
+            assert_eq!(list.due, due);
+            now = list.due.take().expect("clients are to hear of it").into_std();
+            told.push((now - start).as_millis());
+        }
+        let waits: Vec<_> = told.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert_eq!(told[0], 0, "the first at once");
+        assert_eq!(waits[..7], [500, 1000, 2000, 4000, 8000, 16_000, 30_000]);
+        assert!(waits[7..].iter().all(|wait| *wait == 30_000), "{waits:?}");
+        assert_eq!(restless, 1);
     }
 }
