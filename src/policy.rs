@@ -7,7 +7,7 @@
 //! Before a request is read, the API key and the names of hosts and origins are checked by the faces
 //! ([`HttpAuth`], [`host_check`]).
 //!
-//! A new check is a function from an [`Access`] to a [`Warning`] or a [`Denial`] in a file of its own, asked in
+//! A new check is a function from an [`AdmissionRequest`] to a [`Warning`] or a [`Denial`] in a file of its own, asked in
 //! its place in [`admit`].
 
 mod access;
@@ -18,11 +18,17 @@ pub mod host_check;
 mod http_auth;
 mod intent_matrix;
 mod principal;
+mod request;
+mod session_facts;
+mod settings;
 
 pub use access::{
     Access, COMPLETION_COMPLETE, PROMPTS_GET, Reference, ResourceRequest, ToolAccess,
 };
 pub use admission::{Admission, PendingApproval, Permit, admit};
-pub use denial::{Denial, DenialKind, Mismatch, Warning};
+pub use denial::{Denial, DenialKind, LimitReached, Mismatch, RuleDenial, Warning};
 pub use http_auth::HttpAuth;
 pub use principal::Principal;
+pub use request::AdmissionRequest;
+pub use session_facts::SessionFacts;
+pub use settings::Settings;

@@ -4,12 +4,15 @@
 //! Input: a byte that picks the tool's hints, the variant and the settings, then `arguments`.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use mcpproxy::intent::{CallArguments, Operation, Requirement, Settings};
 use mcpproxy::json::tape::{self, Scratch};
 use mcpproxy::output::Policy;
-use mcpproxy::policy::{Access, Admission, Denial, Principal, ToolAccess, admit};
+use mcpproxy::policy::{
+    self, Access, Admission, AdmissionRequest, Denial, Principal, SessionFacts, ToolAccess, admit,
+};
 use mcpproxy::tool::{
     Annotations, Capability, CapabilityOverride, OutputSchema, Rules, SideEffect, StatedBy, Tool,
 };
@@ -57,7 +60,16 @@ pub fn run(data: &[u8]) {
     let admitted = |settings: &Settings| {
         let intent = call.intent.check(variant, settings)?;
         let access = ToolAccess::declared(Arc::clone(&tool), &intent);
-        match admit(&Principal::Anonymous, Access::Tool(access), settings) {
+        let request = AdmissionRequest {
+            principal: &Principal::Anonymous,
+            access: Access::Tool(access),
+            arguments: &call.arguments,
+            intent: Some(intent),
+            client: "",
+            session: SessionFacts::default(),
+            now: SystemTime::UNIX_EPOCH,
+        };
+        match admit(request, &policy::Settings { intent: *settings }) {
             Admission::Permit(permit) => Ok(permit),
             Admission::Pending(never) => match never {},
             Admission::Denial(denial) => Err::<_, Denial>(denial),

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
-use super::response::{self, Success};
+use super::response::{self, ApiError, Success};
 use crate::activity::record::Source;
 use crate::downstream::body::{Body, Streamed};
 use crate::intent::{NO_CALL_TOOL, Operation, Requirement};
@@ -72,11 +72,11 @@ pub(super) async fn call(
             call::call(ours, caller, variant, given, CallExtras::default(), reply)
         }),
         Err(Unreadable::NoSuchTool { name, text }) => {
-            let refusal = Refusal { kind: RefusalKind::Unknown, text };
+            let refusal = Refusal::new(RefusalKind::Unknown, text);
             Running::new(|reply| call::rejected(ours, caller, name, refusal, reply))
         }
         Err(Unreadable::Body(text)) => {
-            let refusal = Refusal { kind: RefusalKind::Unreadable, text };
+            let refusal = Refusal::new(RefusalKind::Unreadable, text);
             Running::new(|reply| call::rejected(ours, caller, String::new(), refusal, reply))
         }
     };
@@ -253,7 +253,9 @@ async fn respond(worker: &Rc<Worker>, mut running: Running, request_id: &str) ->
             Piece::Data(_) => return internal("no head", request_id),
             Piece::Refused(refusal) => {
                 worker.defer(running);
-                return response::error(refusal.kind.rest_status(), &refusal.text, request_id);
+                let mut error = ApiError::new(refusal.kind.rest_status(), refusal.text);
+                error.retry_after = refusal.retry_after;
+                return error.response(request_id);
             }
         }
     }

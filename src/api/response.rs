@@ -75,7 +75,10 @@ impl ApiError {
     pub(super) fn response(&self, request_id: &str) -> Response<Body> {
         let mut response = error(self.status, &self.message, request_id);
         if let Some(after) = self.retry_after {
-            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(after.as_secs()));
+            response.headers_mut().insert(
+                RETRY_AFTER,
+                HeaderValue::from(after.as_secs() + u64::from(after.subsec_nanos() > 0)),
+            );
         }
         response
     }

@@ -249,6 +249,8 @@ struct Refusals {
     intent: u64,
     /// Annotations or capability stand against them.
     gate: u64,
+    /// There are too many at a time, or they come too often.
+    limited: u64,
     /// There is no such server or tool.
     unknown: u64,
     /// The upstream failed.
@@ -265,6 +267,11 @@ struct Decisions {
     output_validation: Decided,
     intent: Decided,
     capability: Decided,
+    scope: Decided,
+    catalog: Decided,
+    rules: Decided,
+    limit: Decided,
+    approval: Decided,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -280,6 +287,7 @@ impl From<Totals> for Calls {
             blocked: totals.decided(blocked),
             warning: totals.decided(warned),
         };
+        let blocked = |blocked| Decided { blocked: totals.decided(blocked), warning: 0 };
         Self {
             counted: (&totals.all).into(),
             in_flight: totals.in_flight(),
@@ -288,6 +296,7 @@ impl From<Totals> for Calls {
                 headers: refused(Refusal::Headers),
                 intent: refused(Refusal::Intent),
                 gate: refused(Refusal::Gate),
+                limited: refused(Refusal::Limited),
                 unknown: refused(Refusal::Unknown),
                 upstream: refused(Refusal::Upstream),
                 failed: refused(Refusal::Failed),
@@ -297,6 +306,11 @@ impl From<Totals> for Calls {
                 output_validation: decided(Decision::OutputBlocked, Decision::OutputWarned),
                 intent: decided(Decision::IntentBlocked, Decision::IntentWarned),
                 capability: decided(Decision::CapabilityBlocked, Decision::CapabilityWarned),
+                scope: blocked(Decision::ScopeBlocked),
+                catalog: decided(Decision::CatalogBlocked, Decision::CatalogWarned),
+                rules: decided(Decision::RulesBlocked, Decision::RulesWarned),
+                limit: blocked(Decision::LimitBlocked),
+                approval: blocked(Decision::ApprovalBlocked),
             },
         }
     }

@@ -375,7 +375,7 @@ fn what_requests_are_decided_by_is_what_the_config_says() {
     };
     assert!(host("proxy.example") && !host("localhost"));
     assert_eq!((settings.tools_limit, settings.offered_era), (7, Offered::Legacy));
-    assert_eq!(settings.intent.operation_type, Requirement::Inferred);
+    assert_eq!(settings.policy.intent.operation_type, Requirement::Inferred);
     assert_eq!((settings.max_payload_bytes, settings.max_response_bytes), (2048, 3072));
     assert_eq!((settings.held.limit(), settings.judging_budget.limit()), (2_000_000, 2_000_000));
 }

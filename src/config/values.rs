@@ -11,8 +11,8 @@ use crate::activity;
 use crate::catalog::{self, ServerSettings};
 use crate::intent;
 use crate::mcp::revisions::Offered;
-use crate::policy::HttpAuth;
 use crate::policy::host_check::{BadEntry, HostCheck};
+use crate::policy::{self, HttpAuth};
 use crate::proxy::memory_budget;
 use crate::proxy::settings::Settings;
 
@@ -87,7 +87,7 @@ impl Config {
                 require_mcp_auth: self.require_mcp_auth,
                 host_check: HostCheck::new(&self.allowed_hosts, &self.allowed_origins)?,
             },
-            intent: self.intent,
+            policy: policy::Settings { intent: self.intent },
             tools_limit: self.tools_limit,
             offered_era: self.offered_era,
             max_payload_bytes: self.activity.max_payload_bytes,

@@ -372,7 +372,7 @@ mod tests {
         let whole = Piece::Whole(AnswerMember::Error, Splice::from(Bytes::from_static(b"{}")));
         assert!(framer.piece(whole, &mut out) == Was::Last);
         assert_eq!(text(&mut out), "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"error\":{}}\n\n");
-        let refusal = Refusal { kind: RefusalKind::Failed, text: "no".into() };
+        let refusal = Refusal::new(RefusalKind::Failed, "no".into());
         assert!(framer.piece(Piece::Refused(refusal), &mut out) == Was::Last);
         assert!(text(&mut out).contains(r#""code":-32603"#));
     }

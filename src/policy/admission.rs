@@ -6,8 +6,9 @@
 use super::access::Access;
 use super::denial::{Denial, Warning};
 use super::principal::Principal;
+use super::request::AdmissionRequest;
+use super::settings::Settings;
 use super::{approval, intent_matrix};
-use crate::intent::Settings;
 
 /// What becomes of a request.
 #[derive(Clone, Debug)]
@@ -52,11 +53,12 @@ impl Permit {
     }
 }
 
-/// Decides whether `principal` may have `access` now.
+/// Decides whether a request may go out now.
 #[must_use]
-pub fn admit(principal: &Principal, access: Access, settings: &Settings) -> Admission {
-    match check(&access, settings) {
+pub fn admit(request: AdmissionRequest<'_>, settings: &Settings) -> Admission {
+    match check(&request, settings) {
         Ok(warnings) => {
+            let AdmissionRequest { principal, access, .. } = request;
             Admission::Permit(Permit { principal: principal.clone(), access, warnings })
         }
         Err(denial) => Admission::Denial(denial),
@@ -64,12 +66,12 @@ pub fn admit(principal: &Principal, access: Access, settings: &Settings) -> Admi
 }
 
 /// The checks, in their order.
-fn check(access: &Access, settings: &Settings) -> Result<Vec<Warning>, Denial> {
+fn check(request: &AdmissionRequest<'_>, settings: &Settings) -> Result<Vec<Warning>, Denial> {
     // Takes no memory while nothing is remarkable.
     let mut warnings = Vec::new();
-    match access {
+    match &request.access {
         Access::Tool(call) => {
-            warnings.extend(intent_matrix::check(call, settings)?);
+            warnings.extend(intent_matrix::check(call, &settings.intent)?);
             warnings.extend(approval::check(call.tool())?);
         }
         // They have neither a stated intent nor a capability: what a server offers may be read.
@@ -81,13 +83,14 @@ fn check(access: &Access, settings: &Settings) -> Result<Vec<Warning>, Denial> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::SystemTime;
 
     use serde_json::value::RawValue;
 
     use super::*;
-    use crate::intent::{Operation, Requirement, Stated};
+    use crate::intent::{self, Operation, Requirement, Stated};
     use crate::output::Policy;
-    use crate::policy::{DenialKind, Reference, ResourceRequest, ToolAccess};
+    use crate::policy::{DenialKind, Reference, ResourceRequest, SessionFacts, ToolAccess};
     use crate::tool::{
         Annotations, Capability, CapabilityOverride, OutputSchema, Rules, Tool, ToolName,
     };
@@ -130,6 +133,19 @@ mod tests {
         Stated::parse(&[(name.into(), json.leak())])
     }
 
+    fn decide(principal: &Principal, access: Access, intent: &intent::Settings) -> Admission {
+        let request = AdmissionRequest {
+            principal,
+            access,
+            arguments: b"{}",
+            intent: None,
+            client: "",
+            session: SessionFacts::default(),
+            now: SystemTime::UNIX_EPOCH,
+        };
+        admit(request, &Settings { intent: *intent })
+    }
+
     /// `Ok` holds the warnings, `Err` the denial.
     type Outcome = Result<Vec<String>, (DenialKind, String)>;
 
@@ -147,7 +163,7 @@ mod tests {
         variant: Operation,
         stated: &Stated<'_>,
         tool: &Arc<Tool>,
-        settings: &Settings,
+        settings: &intent::Settings,
     ) -> Outcome {
         let intent = match stated.check(variant, settings) {
             Ok(intent) => intent,
@@ -155,7 +171,7 @@ mod tests {
         };
         let call = ToolAccess::declared(Arc::clone(tool), &intent);
         assert_eq!(call.operation(), variant);
-        told(admit(&Principal::Anonymous, Access::Tool(call), settings))
+        told(decide(&Principal::Anonymous, Access::Tool(call), settings))
     }
 
     #[test]
@@ -196,7 +212,7 @@ mod tests {
             }
         }
         for operation_type in [Requirement::Required, Requirement::Inferred] {
-            let settings = Settings { operation_type, ..Settings::default() };
+            let settings = intent::Settings { operation_type, ..intent::Settings::default() };
             for flat in [true, false] {
                 for (variant, word, annotations, expected) in &rows {
                     let got = outcome(
@@ -221,10 +237,12 @@ mod tests {
                 let tool = tool(annotations, "{}");
                 let missing = stated(None, false);
                 let text = format!("intent parameter is required for {}", variant.variant());
-                let required = outcome(variant, &missing, &tool, &Settings::default());
+                let required = outcome(variant, &missing, &tool, &intent::Settings::default());
                 assert_eq!(required, Err((DenialKind::Intent, text)));
-                let inferred =
-                    Settings { operation_type: Requirement::Inferred, ..Settings::default() };
+                let inferred = intent::Settings {
+                    operation_type: Requirement::Inferred,
+                    ..intent::Settings::default()
+                };
                 assert_eq!(
                     outcome(variant, &missing, &tool, &inferred),
                     outcome(variant, &stated(Some(variant.as_str()), true), &tool, &inferred),
@@ -235,7 +253,8 @@ mod tests {
 
     #[test]
     fn fr_042_without_strict_server_validation_a_mismatch_warns() {
-        let lax = Settings { strict_server_validation: false, ..Settings::default() };
+        let lax =
+            intent::Settings { strict_server_validation: false, ..intent::Settings::default() };
         let read = stated(Some("read"), false);
         let got = outcome(Operation::Read, &read, &tool(DESTRUCTIVE, "{}"), &lax);
         let text = "Tool 'github:delete_repo' is marked destructive by server, use \
@@ -276,7 +295,7 @@ mod tests {
                 variant,
                 &stated(Some(variant.as_str()), true),
                 &tool,
-                &Settings::default(),
+                &intent::Settings::default(),
             );
             let expected = expected.map_err(|text| (DenialKind::Gate, text));
             assert_eq!(got, expected, "{side_effect} {annotations} {variant:?}");
@@ -288,7 +307,7 @@ mod tests {
         let destructive = stated(Some("destructive"), true);
         let of = |approval: &str| {
             let tool = tool(NONE, &format!(r#"{{"*":{{"approval":"{approval}"}}}}"#));
-            outcome(Operation::Destructive, &destructive, &tool, &Settings::default())
+            outcome(Operation::Destructive, &destructive, &tool, &intent::Settings::default())
         };
         let text = "Tool 'github:delete_repo' requires approval, which this version cannot ask for";
         assert_eq!(of("required"), Err((DenialKind::Approval, text.to_owned())));
@@ -301,11 +320,12 @@ mod tests {
     fn cap_5_under_its_own_name_a_tool_does_what_it_is_marked_for() {
         for annotations in [READ_ONLY, DESTRUCTIVE, BOTH, NEITHER, NONE] {
             let call = ToolAccess::direct(tool(annotations, "{}"));
-            let admitted = admit(&Principal::Admin, Access::Tool(call), &Settings::default());
+            let admitted =
+                decide(&Principal::Admin, Access::Tool(call), &intent::Settings::default());
             assert_eq!(told(admitted), Ok(vec![]), "{annotations}");
         }
         let call = ToolAccess::direct(tool(NONE, r#"{"*":{"approval":"required"}}"#));
-        let refused = admit(&Principal::Admin, Access::Tool(call), &Settings::default());
+        let refused = decide(&Principal::Admin, Access::Tool(call), &intent::Settings::default());
         assert!(matches!(refused, Admission::Denial(Denial::Approval(_))));
     }
 
@@ -325,7 +345,7 @@ mod tests {
             ),
             (Access::Tool(ToolAccess::direct(tool(NONE, "{}"))), "github:delete_repo"),
         ] {
-            let admitted = admit(&Principal::Admin, access, &Settings::default());
+            let admitted = decide(&Principal::Admin, access, &intent::Settings::default());
             let Admission::Permit(permit) = admitted else { panic!("{admitted:?}") };
             assert_eq!(permit.access().to_string(), label);
             assert_eq!(*permit.principal(), Principal::Admin);

@@ -1,5 +1,7 @@
 //! Why a request does not go out, and what is remarkable about one that does. The texts are a contract.
 
+use std::time::Duration;
+
 use crate::intent::{IntentError, Operation};
 use crate::tool::{StatedBy, ToolName};
 
@@ -15,6 +17,90 @@ pub enum Denial {
     /// The tool waits for a person (CAP-8).
     #[error("Tool '{0}' requires approval, which this version cannot ask for")]
     Approval(ToolName),
+    /// The principal's token was not made for this.
+    #[error("Token '{token}' does not allow {access}")]
+    Scope {
+        /// The token's name.
+        token: Box<str>,
+        /// What was asked, by kind and name.
+        access: Box<str>,
+    },
+    /// The tool, or a change of it, waits for an operator (pins, scan).
+    #[error("Tool '{0}' is quarantined and waits for approval by an operator")]
+    Quarantined(ToolName),
+    /// A rule forbids it, or none allows it.
+    #[error(transparent)]
+    Rule(#[from] RuleDenial),
+    /// Too much at a time, or too often; later it may go.
+    #[error(transparent)]
+    Limit(#[from] LimitReached),
+}
+
+/// A rule that refuses a request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{access} is not allowed by rule '{rule}'{}{}", if message.is_empty() { "" } else { ": " }, message)]
+pub struct RuleDenial {
+    /// What was asked, by kind and name.
+    pub access: Box<str>,
+    /// The first of the rules that decided.
+    pub rule: Box<str>,
+    /// What the rule has to say to the agent (`@message`), or empty.
+    pub message: Box<str>,
+    /// All rules that decided.
+    pub rules: Vec<Box<str>>,
+}
+
+/// A limit that a request has run into.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LimitReached {
+    /// Calls in a minute.
+    #[error("Too many calls to '{of}': limit {limit} per minute, retry in {}s", seconds(*retry_after))]
+    Rate {
+        /// What is limited.
+        of: Box<str>,
+        /// Calls a minute.
+        limit: u32,
+        /// When the next may go.
+        retry_after: Duration,
+    },
+    /// Calls at a time, and those that wait.
+    #[error("Too many calls to '{of}' at a time: limit {limit}, queue {queue}")]
+    Concurrency {
+        /// What is limited.
+        of: Box<str>,
+        /// Calls at a time.
+        limit: usize,
+        /// Calls that may wait.
+        queue: usize,
+    },
+    /// The server fails all the time.
+    #[error("Server '{server}' is set aside after {failures} failures, next try in {}s", seconds(*retry_after))]
+    Breaker {
+        /// The server's name.
+        server: Box<str>,
+        /// How often it failed in a row.
+        failures: u32,
+        /// When it is tried again.
+        retry_after: Duration,
+    },
+}
+
+impl LimitReached {
+    /// When it may be worth trying again, where that is known.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Rate { retry_after, .. } | Self::Breaker { retry_after, .. } => {
+                Some(*retry_after)
+            }
+            Self::Concurrency { .. } => None,
+        }
+    }
+}
+
+/// Whole seconds, rounded up: whoever waits so long comes not too early.
+fn seconds(duration: Duration) -> u64 {
+    duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }
 
 impl Denial {
@@ -25,6 +111,38 @@ impl Denial {
             Self::Intent(_) => DenialKind::Intent,
             Self::Gate(_) => DenialKind::Gate,
             Self::Approval(_) => DenialKind::Approval,
+            Self::Scope { .. } => DenialKind::Scope,
+            Self::Quarantined(_) => DenialKind::Catalog,
+            Self::Rule(_) => DenialKind::Rules,
+            Self::Limit(_) => DenialKind::Limit,
+        }
+    }
+
+    /// The rules that decided, where rules did.
+    #[must_use]
+    pub fn rules(&self) -> &[Box<str>] {
+        match self {
+            Self::Rule(denial) => &denial.rules,
+            Self::Intent(_)
+            | Self::Gate(_)
+            | Self::Approval(_)
+            | Self::Scope { .. }
+            | Self::Quarantined(_)
+            | Self::Limit(_) => &[],
+        }
+    }
+
+    /// When it may be worth trying again, where that is known.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Limit(limit) => limit.retry_after(),
+            Self::Intent(_)
+            | Self::Gate(_)
+            | Self::Approval(_)
+            | Self::Scope { .. }
+            | Self::Quarantined(_)
+            | Self::Rule(_) => None,
         }
     }
 }
@@ -38,6 +156,14 @@ pub enum DenialKind {
     Gate,
     /// A person is missing: REST 403.
     Approval,
+    /// The principal's token: REST 403.
+    Scope,
+    /// A definition that an operator has to look at: REST 403.
+    Catalog,
+    /// The operator's rules: REST 403.
+    Rules,
+    /// Too much, or too often: REST 429.
+    Limit,
 }
 
 /// What is remarkable about a request that goes out all the same. Its text is for log and record.

@@ -120,7 +120,7 @@ async fn prepare(
     }
     let settings = worker.settings();
     // The intent before the tool: a bad intent is reported even where the tool does not exist.
-    let intent = read.intent.check(variant, &settings.intent);
+    let intent = read.intent.check(variant, &settings.policy.intent);
     let intent = intent.map_err(|error| on.record.deny(&Denial::Intent(error)))?;
     on.record.operation(Some(variant));
     let known = proxy.catalog.load().named(server, tool).cloned();
@@ -128,7 +128,8 @@ async fn prepare(
         Some(tool) => tool,
         None => find(worker, &read.tool(), on.record.began()).await?,
     };
-    let permit = on.admit(Access::Tool(ToolAccess::declared(tool, &intent)))?;
+    let access = Access::Tool(ToolAccess::declared(tool, &intent));
+    let permit = on.admit(access, &read.arguments, Some(intent))?;
     Ok((permit, read.arguments))
 }
 

@@ -67,6 +67,7 @@ impl RecordKind {
                 Self::Forward(_),
                 RefusalKind::Intent
                 | RefusalKind::Gate
+                | RefusalKind::Limited
                 | RefusalKind::Unknown
                 | RefusalKind::Upstream
                 | RefusalKind::Failed
@@ -84,7 +85,7 @@ pub(super) struct Rejection {
 
 impl Rejection {
     pub(super) fn new(status: Status, kind: RefusalKind, text: String) -> Self {
-        Self { status, refusal: Refusal { kind, text } }
+        Self { status, refusal: Refusal::new(kind, text) }
     }
 
     pub(super) fn upstream(error: &CallError) -> Self {
@@ -142,7 +143,7 @@ impl CallRecord {
         let slot = worker.proxy.activity.reserve().await.map_err(|refused| {
             worker.tally.refused(calls::Refusal::Unavailable);
             let kind = kind.refusal(RefusalKind::Unavailable);
-            Refusal { kind, text: refused.to_string() }
+            Refusal::new(kind, refused.to_string())
         })?;
         let mut entry: Box<Entry> =
             Draft::new(kind.record_type(), caller.source, Status::Error).into();
@@ -201,6 +202,12 @@ impl CallRecord {
         self.began
     }
 
+    /// When the call began, by the clock on the wall.
+    pub(super) fn time_of_day(&self) -> SystemTime {
+        let started = self.record.as_ref().map_or(0, |(_, entry)| entry.draft.started);
+        UNIX_EPOCH + Duration::from_micros(started)
+    }
+
     /// The request goes out to that server at `now`.
     pub(super) fn sends(&mut self, upstream: &Upstream, now: Instant) {
         self.sent = Some(now);
@@ -214,6 +221,7 @@ impl CallRecord {
             RefusalKind::Headers => calls::Refusal::Headers,
             RefusalKind::Intent => calls::Refusal::Intent,
             RefusalKind::Gate => calls::Refusal::Gate,
+            RefusalKind::Limited => calls::Refusal::Limited,
             RefusalKind::Unknown => calls::Refusal::Unknown,
             RefusalKind::Upstream => calls::Refusal::Upstream,
             RefusalKind::Failed => calls::Refusal::Failed,
@@ -279,10 +287,18 @@ impl CallRecord {
         let (policy, kind) = match denial.kind() {
             DenialKind::Intent => (Policy::Intent, RefusalKind::Intent),
             DenialKind::Gate => (Policy::Intent, RefusalKind::Gate),
-            DenialKind::Approval => (Policy::Capability, RefusalKind::Gate),
+            DenialKind::Approval => (Policy::Approval, RefusalKind::Gate),
+            DenialKind::Scope => (Policy::Scope, RefusalKind::Gate),
+            DenialKind::Catalog => (Policy::Catalog, RefusalKind::Gate),
+            DenialKind::Rules => (Policy::Rules, RefusalKind::Gate),
+            DenialKind::Limit => (Policy::Limit, RefusalKind::Limited),
         };
-        self.decide(Decision::new(Verdict::Blocked, policy, text.as_str()));
-        Rejection::new(Status::Rejected, kind, text)
+        let mut decision = Decision::new(Verdict::Blocked, policy, text.as_str());
+        decision.rules = denial.rules().to_vec();
+        self.decide(decision);
+        let mut rejection = Rejection::new(Status::Rejected, kind, text);
+        rejection.refusal.retry_after = denial.retry_after();
+        rejection
     }
 
     /// Marks the call, which is about to be sent to `tool`: should this process be killed meanwhile,
@@ -326,11 +342,11 @@ impl CallRecord {
 
     /// Ends a request before an upstream has answered: the record, then the refusal.
     pub(super) async fn reject(mut self, rejection: Rejection) {
-        let Rejection { status, refusal: Refusal { kind, text } } = rejection;
-        let kind = self.kind.refusal(kind);
-        self.refused(kind);
-        self.close(status, &text).await;
-        self.reply.put(Piece::Refused(Refusal { kind, text }));
+        let Rejection { status, mut refusal } = rejection;
+        refusal.kind = self.kind.refusal(refusal.kind);
+        self.refused(refusal.kind);
+        self.close(status, &refusal.text).await;
+        self.reply.put(Piece::Refused(refusal));
     }
 
     /// Takes the record out, complete, of a call that ended at `now`.
@@ -393,6 +409,13 @@ fn counted(decision: &Decision) -> calls::Decision {
         (Policy::Intent, Verdict::Warning) => calls::Decision::IntentWarned,
         (Policy::Capability, Verdict::Blocked) => calls::Decision::CapabilityBlocked,
         (Policy::Capability, Verdict::Warning) => calls::Decision::CapabilityWarned,
+        (Policy::Scope, Verdict::Blocked | Verdict::Warning) => calls::Decision::ScopeBlocked,
+        (Policy::Catalog, Verdict::Blocked) => calls::Decision::CatalogBlocked,
+        (Policy::Catalog, Verdict::Warning) => calls::Decision::CatalogWarned,
+        (Policy::Rules, Verdict::Blocked) => calls::Decision::RulesBlocked,
+        (Policy::Rules, Verdict::Warning) => calls::Decision::RulesWarned,
+        (Policy::Limit, Verdict::Blocked | Verdict::Warning) => calls::Decision::LimitBlocked,
+        (Policy::Approval, Verdict::Blocked | Verdict::Warning) => calls::Decision::ApprovalBlocked,
     }
 }
 

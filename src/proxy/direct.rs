@@ -105,7 +105,7 @@ async fn prepare(
     }
     let access = ToolAccess::direct(tool);
     on.record.operation(Some(access.operation()));
-    on.admit(Access::Tool(access))
+    on.admit(Access::Tool(access), arguments, None)
 }
 
 async fn find(worker: &Worker, name: &str, began: Instant) -> Result<Arc<Tool>, Rejection> {
@@ -127,6 +127,7 @@ async fn find(worker: &Worker, name: &str, began: Instant) -> Result<Arc<Tool>, 
             | RefusalKind::Headers
             | RefusalKind::Intent
             | RefusalKind::Gate
+            | RefusalKind::Limited
             | RefusalKind::Unavailable
             | RefusalKind::Failed => unknown(),
         });

@@ -53,7 +53,8 @@ pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reactio
         },
         ("tools/list", _, Endpoint::Search) => {
             let settings = worker.settings();
-            let tools = builtin::tools_list(settings.intent.operation_type, settings.tools_limit);
+            let tools =
+                builtin::tools_list(settings.policy.intent.operation_type, settings.tools_limit);
             Reaction::Answer(render::own(era, &id, &tools, Caching::Milliseconds(OWN_LIST_TTL_MS)))
         }
         ("tools/list", _, Endpoint::All) => direct::list_tools(worker, peer, &id, &params),
@@ -251,7 +252,7 @@ fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: &Bytes) -> Rea
 fn refuse(worker: &Rc<Worker>, peer: &Peer, id: Bytes, tool: &str, text: String) -> Reaction {
     let (worker, caller) = (Rc::clone(worker), peer.caller(&id));
     let tool = render::shown(tool);
-    let refusal = Refusal { kind: RefusalKind::Unreadable, text };
+    let refusal = Refusal::new(RefusalKind::Unreadable, text);
     let running = Running::new(|reply| call::rejected(worker, caller, tool, refusal, reply));
     Reaction::Call { id, running }
 }

@@ -495,7 +495,7 @@ impl Exchange {
         if self.begun {
             return Err(Aborted(text));
         }
-        self.reply.put(Piece::Refused(Refusal { kind, text }));
+        self.reply.put(Piece::Refused(Refusal::new(kind, text)));
         Ok(())
     }
 }

@@ -21,9 +21,10 @@ use super::relay::Relay;
 use super::reply::{Aborted, Piece, Reply};
 use super::worker::Worker;
 use crate::activity::record::Status;
+use crate::intent::Intent;
 use crate::io::clock;
 use crate::output::AnswerMember;
-use crate::policy::{self, Access, Admission, Permit};
+use crate::policy::{self, Access, Admission, AdmissionRequest, Permit, SessionFacts};
 use crate::upstream::{Answer, CallExtras, Upstream};
 use crate::wire::splice::Splice;
 
@@ -142,9 +143,24 @@ fn span(caller: &Caller, kind: RecordKind) -> Span {
 
 impl OnRecord<'_> {
     /// Asks whether the request may have `access`; what is remarkable about it, or refuses it, is on record.
-    pub(super) fn admit(&mut self, access: Access) -> Result<Permit, Rejection> {
+    /// `arguments` are those that go to the server.
+    pub(super) fn admit(
+        &mut self,
+        access: Access,
+        arguments: &[u8],
+        intent: Option<Intent<'_>>,
+    ) -> Result<Permit, Rejection> {
         let settings = self.worker.settings();
-        match policy::admit(&self.caller.principal, access, &settings.intent) {
+        let request = AdmissionRequest {
+            principal: &self.caller.principal,
+            access,
+            arguments,
+            intent,
+            client: self.caller.client_name(),
+            session: SessionFacts::default(),
+            now: self.record.time_of_day(),
+        };
+        match policy::admit(request, &settings.policy) {
             Admission::Permit(permit) => {
                 let access = permit.access();
                 self.record.warn(access.server(), access.label(), permit.warnings());

@@ -1,6 +1,8 @@
 //! The reply to a refused call: the kinds of refusals, and what each face makes of them
 //! ([contracts](crate::reference::contracts#errors)).
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::StatusCode;
 use thiserror::Error;
@@ -17,6 +19,16 @@ pub struct Refusal {
     pub kind: RefusalKind,
     /// One line that names server, tool and limit.
     pub text: String,
+    /// When it may be worth trying again, where that is known.
+    pub retry_after: Option<Duration>,
+}
+
+impl Refusal {
+    /// One of which it is not known when it may be worth trying again.
+    #[must_use]
+    pub fn new(kind: RefusalKind, text: String) -> Self {
+        Self { kind, text, retry_after: None }
+    }
 }
 
 /// The kinds of [`Refusal`], by who is to blame.
@@ -30,6 +42,8 @@ pub enum RefusalKind {
     Intent,
     /// The annotations or the operator's capability stand against it.
     Gate,
+    /// Too many at a time, or too often.
+    Limited,
     /// No such server or tool.
     Unknown,
     /// The upstream failed.
@@ -53,6 +67,7 @@ impl Refusal {
             RefusalKind::Failed => error(Code::Internal),
             RefusalKind::Intent
             | RefusalKind::Gate
+            | RefusalKind::Limited
             | RefusalKind::Unknown
             | RefusalKind::Upstream
             | RefusalKind::Unavailable => jsonrpc::response(id, &error_result(era, &self.text)),
@@ -69,6 +84,7 @@ impl RefusalKind {
             Self::Unreadable
             | Self::Intent
             | Self::Gate
+            | Self::Limited
             | Self::Unknown
             | Self::Upstream
             | Self::Failed
@@ -82,6 +98,7 @@ impl RefusalKind {
         match self {
             Self::Unreadable | Self::Headers | Self::Intent => StatusCode::BAD_REQUEST,
             Self::Gate => StatusCode::FORBIDDEN,
+            Self::Limited => StatusCode::TOO_MANY_REQUESTS,
             Self::Unknown => StatusCode::NOT_FOUND,
             Self::Upstream | Self::Failed => StatusCode::BAD_GATEWAY,
             Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,

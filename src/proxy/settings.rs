@@ -19,17 +19,16 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Cache};
 
 use super::memory_budget::MemoryBudget;
-use crate::intent;
 use crate::mcp::revisions::Offered;
-use crate::policy::HttpAuth;
+use crate::policy::{self, HttpAuth};
 
 /// What requests are decided by.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// What lets an HTTP request in.
     pub http_auth: HttpAuth,
-    /// Config section `intent_declaration`.
-    pub intent: intent::Settings,
+    /// What admission decides by.
+    pub policy: policy::Settings,
     /// `tools_limit`: results of `retrieve_tools` that states no limit of its own.
     pub tools_limit: usize,
     /// `offered_era`: what a client is told that asks which revisions there are.
@@ -139,7 +138,7 @@ mod tests {
                 require_mcp_auth: false,
                 host_check: HostCheck::new(&[], &[]).unwrap(),
             },
-            intent: intent::Settings::default(),
+            policy: policy::Settings::default(),
             tools_limit,
             offered_era: Offered::Auto,
             max_payload_bytes: 1,

@@ -67,6 +67,8 @@ counted! {
         Intent "intent",
         /// Annotations or capability stand against it.
         Gate "gate",
+        /// There are too many at a time, or they come too often.
+        Limited "limited",
         /// There is no such server or tool.
         Unknown "unknown",
         /// The upstream failed.
@@ -93,6 +95,20 @@ counted! {
         CapabilityBlocked "capability_blocked",
         /// A call was warned of for its tool's capability.
         CapabilityWarned "capability_warning",
+        /// A call was blocked because its principal's token was not made for it.
+        ScopeBlocked "scope_blocked",
+        /// A call was blocked because the tool's definition waits for an operator.
+        CatalogBlocked "catalog_blocked",
+        /// A definition was warned of.
+        CatalogWarned "catalog_warning",
+        /// A call was blocked by a rule.
+        RulesBlocked "rules_blocked",
+        /// A rule would have blocked a call, were it in force.
+        RulesWarned "rules_warning",
+        /// A call was blocked by a limit.
+        LimitBlocked "limit_blocked",
+        /// A call was blocked because nobody agreed to it.
+        ApprovalBlocked "approval_blocked",
     }
 }
 

@@ -37,7 +37,10 @@ use crate::catalog::settings::Settings;
 use crate::intent::{self, Operation, Stated};
 use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::revisions::Era;
-use crate::policy::{Access, Admission, Permit, Principal, ResourceRequest, ToolAccess, admit};
+use crate::policy::{
+    self, Access, Admission, AdmissionRequest, Permit, Principal, ResourceRequest, SessionFacts,
+    ToolAccess, admit,
+};
 use crate::secrets::Secrets;
 use crate::tool::ToolName;
 
@@ -46,7 +49,16 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Leave for `access`, as a proxy gives it that has nothing against it.
 fn permitted(access: Access) -> Permit {
-    match admit(&Principal::Anonymous, access, &intent::Settings::default()) {
+    let request = AdmissionRequest {
+        principal: &Principal::Anonymous,
+        access,
+        arguments: b"",
+        intent: None,
+        client: "",
+        session: SessionFacts::default(),
+        now: std::time::SystemTime::UNIX_EPOCH,
+    };
+    match admit(request, &policy::Settings::default()) {
         Admission::Permit(permit) => permit,
         refused @ (Admission::Pending(_) | Admission::Denial(_)) => panic!("{refused:?}"),
     }

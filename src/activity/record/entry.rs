@@ -20,6 +20,8 @@ pub struct Decision {
     pub schema_path: Box<str>,
     /// The guard that was breached (`bytes`, `depth`, `time`, …), or empty.
     pub guard: &'static str,
+    /// The rules that decided; empty where none did.
+    pub rules: Vec<Box<str>>,
 }
 
 impl Decision {
@@ -34,6 +36,7 @@ impl Decision {
             instance_path: Box::default(),
             schema_path: Box::default(),
             guard: "",
+            rules: Vec::new(),
         }
     }
 }
@@ -75,5 +78,8 @@ pub fn decision_metadata(decision: &Decision) -> Vec<u8> {
     put("instance_path", &decision.instance_path);
     put("schema_path", &decision.schema_path);
     put("guard", decision.guard);
+    if !decision.rules.is_empty() {
+        fields.insert("rules".into(), decision.rules.iter().map(|id| &**id).collect());
+    }
     serde_json::Value::Object(fields).to_string().into_bytes()
 }

@@ -158,6 +158,16 @@ named! {
         Intent = 2 "intent",
         /// The capability that the operator gave the tool.
         Capability = 3 "capability",
+        /// What the principal's token was made for.
+        Scope = 4 "scope",
+        /// Pins and the scan of definitions.
+        Catalog = 5 "catalog",
+        /// The operator's rules.
+        Rules = 6 "rules",
+        /// Limits on how much, and how often.
+        Limit = 7 "limit",
+        /// A person's answer, or that none came.
+        Approval = 8 "approval",
     }
 }
 

@@ -18,6 +18,7 @@ use crate::policy::{Access, Reference};
 
 /// The hop's own member of every params object.
 const META: &str = "_meta";
+const ARGUMENTS: &str = "arguments";
 
 /// The name or URI of a thing, as clients know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +54,7 @@ impl Target {
 pub struct AddressedRequest<'a> {
     text: &'a str,
     meta: Option<&'a str>,
+    arguments: Option<&'a str>,
     revision: Revision,
     /// The path of the member that holds the target's word.
     path: &'static str,
@@ -94,7 +96,7 @@ impl<'a> AddressedRequest<'a> {
     ) -> Result<Self, Unreadable> {
         let text = std::str::from_utf8(params).map_err(|_| Unreadable::Params)?;
         let members = collect(text).ok_or(Unreadable::Params)?;
-        let meta = find(&members, META);
+        let (meta, arguments) = (find(&members, META), find(&members, ARGUMENTS));
         if meta.is_some_and(|meta| !meta.starts_with('{')) {
             return Err(Unreadable::Meta);
         }
@@ -123,7 +125,7 @@ impl<'a> AddressedRequest<'a> {
         }
         let own = string(word.unwrap_or_default()).ok_or(Unreadable::Word(path))?;
         let target = target(own.into_owned());
-        Ok(Self { text, meta, revision, path, other, target, forward, left })
+        Ok(Self { text, meta, arguments, revision, path, other, target, forward, left })
     }
 
     /// What it names.
@@ -146,6 +148,12 @@ impl<'a> AddressedRequest<'a> {
                 Access::Completion { server, of: Reference::Resource(own) }
             }
         }
+    }
+
+    /// The arguments of a prompt, raw; empty where there are none.
+    #[must_use]
+    pub fn arguments(&self) -> &'a [u8] {
+        self.arguments.unwrap_or_default().as_bytes()
     }
 
     /// The params with `own` in the place of the target's word, and without `_meta`. All else that

@@ -2,12 +2,14 @@
 //! §Subscriptions): they are wanted of their servers as long as it lasts.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use crate::catalog::exposed;
-use crate::intent;
 use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::revisions::Era;
-use crate::policy::{Access, Admission, Principal, ResourceRequest, admit};
+use crate::policy::{
+    self, Access, Admission, AdmissionRequest, Principal, ResourceRequest, SessionFacts, admit,
+};
 use crate::proxy::client::Client;
 use crate::proxy::state::Proxy;
 use crate::proxy::worker::Worker;
@@ -34,7 +36,7 @@ impl Watch {
             uris: Vec::new(),
         };
         watch.uris =
-            uris.into_iter().filter(|uri| watch.enter(principal, &settings.intent, uri)).collect();
+            uris.into_iter().filter(|uri| watch.enter(principal, &settings.policy, uri)).collect();
         watch
     }
 
@@ -44,7 +46,7 @@ impl Watch {
         &self.uris
     }
 
-    fn enter(&self, principal: &Principal, settings: &intent::Settings, uri: &str) -> bool {
+    fn enter(&self, principal: &Principal, settings: &policy::Settings, uri: &str) -> bool {
         let Some((server, own)) = exposed::split_uri(uri) else { return false };
         let Some(upstream) = self.proxy.upstreams.get(&server) else { return false };
         let access = Access::Resource {
@@ -52,7 +54,16 @@ impl Watch {
             uri: own.into(),
             request: ResourceRequest::Subscribe,
         };
-        match admit(principal, access, settings) {
+        let request = AdmissionRequest {
+            principal,
+            access,
+            arguments: b"",
+            intent: None,
+            client: "",
+            session: SessionFacts::default(),
+            now: SystemTime::now(),
+        };
+        match admit(request, settings) {
             Admission::Permit(_) => {}
             Admission::Pending(never) => match never {},
             Admission::Denial(_) => return false,
