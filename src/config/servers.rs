@@ -344,10 +344,10 @@ mod tests {
         assert_eq!(
             warnings,
             [
-                unknown("capabilities.t.side_efect", " (did you mean 'side_effect'?)"),
                 unknown("comand", " (did you mean 'command'?)"),
-                unknown("output_validation.tools.t.mod", " (did you mean 'mode'?)"),
                 unknown("zzz", ""),
+                unknown("capabilities.t.side_efect", " (did you mean 'side_effect'?)"),
+                unknown("output_validation.tools.t.mod", " (did you mean 'mode'?)"),
                 unknown("oauth.client_di", " (did you mean 'client_id'?)"),
             ]
         );

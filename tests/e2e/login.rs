@@ -101,7 +101,7 @@ fn a_token_is_renewed_before_it_ends_and_survives_a_restart() {
 
 #[test]
 fn a_renewal_under_way_at_the_end_is_kept() {
-    let (authority, proxy) = logged_in(Ways { life: Some(5), ..Ways::default() });
+    let (authority, mut proxy) = logged_in(Ways { life: Some(5), ..Ways::default() });
     authority.ways().hold_refresh = true;
     let before = authority.ways().renewed;
     until("it is being renewed", || (authority.ways().renewed > before).then_some(()));
@@ -112,7 +112,9 @@ fn a_renewal_under_way_at_the_end_is_kept() {
     let mut ways = authority.ways();
     (ways.hold_refresh, ways.life) = (false, None);
     drop(ways);
-    let again = Proxy::unready(json!({"mcpServers": servers(&authority)}), proxy.end()).ready();
+    assert_eq!(proxy.process.wait(), Some(0), "{}", proxy.log());
+    let folder = std::mem::replace(&mut proxy.folder, tempfile::tempdir().unwrap());
+    let again = Proxy::unready(json!({"mcpServers": servers(&authority)}), folder).ready();
     until_state(&again, "connected");
     works(&again);
 }
