@@ -2,7 +2,7 @@
 //!
 //! Owns routes, parameters and envelopes. What a call leads to is `proxy`'s, what is on record is
 //! `activity`'s; nothing is decided here. `Host` and `Origin` were checked before a request gets
-//! here, and the API key is checked here.
+//! here, and whom its key or token proves. What of this a token's holder may use is said in `routes`.
 //!
 //! A request goes `router` → `routes` (which handler) → the handler's file, which reads
 //! `query_parameters` and answers with a `response`.
@@ -17,15 +17,18 @@ pub mod proof;
 mod query_parameters;
 mod reader_limits;
 mod request_id;
+mod resource_metadata;
 mod response;
 mod router;
 mod routes;
 mod servers;
 mod state;
 mod status;
+mod tokens;
 mod tools;
 
 pub use call::SOURCE;
 pub use reader_limits::ReaderSlots;
 pub use router::{handle, handle_own, refuse, unauthorized};
 pub use state::{ConnectionInfo, State};
+pub use tokens::{shown_change, shown_tokens};

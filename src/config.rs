@@ -10,6 +10,7 @@
 //!                        └─ findings: what is wrong, and where
 //! ```
 
+mod auth;
 mod check;
 mod document;
 pub mod file;

@@ -15,7 +15,7 @@
 //!
 //! 1. bytes and the protocol, pure: [`json`], [`wire`], [`mcp`]; what the system gives: [`io`](mod@io), [`os`]
 //! 2. domain, pure: [`tool`], [`intent`], [`policy`], [`schema`], [`output`], [`secrets`]
-//! 3. state: [`catalog`], [`activity`], [`telemetry`]
+//! 3. state: [`catalog`], [`activity`], [`telemetry`], [`identity`]
 //! 4. upstream I/O: [`upstream`]
 //! 5. [`proxy`]
 //! 6. faces: [`downstream`], [`api`], [`page`]
@@ -32,6 +32,7 @@ pub mod catalog;
 pub mod cli;
 pub mod config;
 pub mod downstream;
+pub mod identity;
 pub mod intent;
 pub mod io;
 pub mod json;

@@ -5,7 +5,9 @@
 //! record, a reply) is the caller's.
 //!
 //! Before a request is read, the API key and the names of hosts and origins are checked by the faces
-//! ([`HttpAuth`], [`host_check`]).
+//! ([`HttpAuth`], [`host_check`]); which tokens there are is `identity`'s.
+//!
+//! What a list may show to whom is asked of [`visible`]: nothing that [`admit`] would refuse for its name alone.
 //!
 //! A new check is a function from an [`AdmissionRequest`] to a [`Warning`] or a [`Denial`] in a file of its own, asked in
 //! its place in [`admit`].
@@ -19,6 +21,7 @@ mod http_auth;
 mod intent_matrix;
 mod principal;
 mod request;
+mod scope;
 mod session_facts;
 mod settings;
 
@@ -28,7 +31,8 @@ pub use access::{
 pub use admission::{Admission, PendingApproval, Permit, admit};
 pub use denial::{Denial, DenialKind, LimitReached, Mismatch, RuleDenial, Warning};
 pub use http_auth::HttpAuth;
-pub use principal::Principal;
+pub use principal::{AgentToken, Principal, Scope, Subject};
 pub use request::AdmissionRequest;
+pub use scope::{ListedThing, sees_all, visible};
 pub use session_facts::SessionFacts;
 pub use settings::Settings;

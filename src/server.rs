@@ -22,6 +22,7 @@ mod connection_limit;
 mod control;
 mod fast_path;
 mod folder;
+mod identity_watch;
 mod idle_connections;
 mod offline_log;
 mod route;

@@ -17,7 +17,7 @@ use std::path::Path;
 const FLOORS: &[&[&str]] = &[
     &["json", "wire", "mcp", "io", "os", "reference"],
     &["tool", "intent", "policy", "schema", "output", "secrets"],
-    &["catalog", "activity", "telemetry"],
+    &["catalog", "activity", "telemetry", "identity"],
     &["upstream"],
     &["proxy"],
     &["downstream", "api", "page"],
@@ -52,6 +52,7 @@ const SEAMS: &[(&str, &[&str])] = &[
     ("hyper", HTTP),
     ("hyper_util", HTTP),
     ("rmcp", &["src/upstream/", "tests/"]),
+    ("jsonwebtoken", &["src/identity/"]),
     ("clap", &["src/cli/", "src/cli.rs"]),
     ("icu_properties", &["src/cli/terminal_safe.rs"]),
     ("shlex", &["src/cli/terminal_safe.rs"]),
@@ -73,6 +74,13 @@ const HTTP: &[&str] = &[
 
 /// Code that is handed time and randomness, and neither waits nor logs.
 const PURE: &[&str] = &[
+    "src/identity/agent_secret.rs",
+    "src/identity/change.rs",
+    "src/identity/algorithm.rs",
+    "src/identity/jwt.rs",
+    "src/identity/key_set.rs",
+    "src/identity/proven.rs",
+    "src/identity/signature.rs",
     "src/json",
     "src/wire",
     "src/mcp",

@@ -31,7 +31,7 @@ struct Members<'a> {
     #[serde(rename = "type")]
     kind: Type,
     source: Source,
-    /// The principal on whose behalf it is: `anonymous` or `admin`. Empty for what the proxy did by
+    /// The principal on whose behalf it is: `anonymous`, `admin`, `token:NAME` or `jwt:SUBJECT`. Empty for what the proxy did by
     /// itself, and in records of versions that did not keep it.
     #[schema(value_type = String)]
     principal: &'a str,

@@ -14,6 +14,7 @@ use crate::activity::{
     Activity, Filter, From, Id, Operation, Page, Payloads, Period, QueryError, Record, Report,
     Status, Summary, Type,
 };
+use crate::policy::Principal;
 use crate::proxy::Worker;
 
 /// Most records that a page can begin after; a log holds fewer.
@@ -44,7 +45,8 @@ pub(super) struct FilterParameters {
     /// The request's id.
     #[param(nullable = false, min_length = 1, max_length = 1024)]
     request_id: Option<String>,
-    /// The id of the principal on whose behalf it is: `anonymous`, `admin`.
+    /// The id of the principal on whose behalf it is: `anonymous`, `admin`, `token:NAME`, `jwt:SUBJECT`. Who is not
+    /// the admin sees its own alone, and is refused those of others (403).
     #[param(nullable = false, min_length = 1, max_length = 1024)]
     principal: Option<String>,
     /// Records that began then or later.
@@ -108,11 +110,23 @@ enum LogFailures {
     params(FilterParameters, PageParameters),
     responses(
         (status = 200, description = "A page of records", body = Success<Listing>),
+        (status = 403, description = "The records are another principal's, or Host or Origin is not allowed"),
         LogFailures,
     )
 )]
-pub(super) async fn list(worker: &Worker, mut query: Query) -> Result<Bytes, ApiError> {
-    let filter = FilterParameters::read(&mut query)?.filter();
+pub(super) async fn list(
+    worker: &Worker,
+    principal: &Principal,
+    mut query: Query,
+) -> Result<Bytes, ApiError> {
+    let mut filter = FilterParameters::read(&mut query)?.filter();
+    if let Some(own) = bound_to(principal) {
+        if filter.principals.iter().any(|asked| asked != own) {
+            let text = format!("'{own}' may see its own records only");
+            return Err(ApiError::new(StatusCode::FORBIDDEN, text));
+        }
+        filter.principals = vec![own.to_owned()];
+    }
     let paging = PageParameters::read(&mut query)?;
     let (with_total, page) = (paging.with_total, paging.page()?);
     query.finish()?;
@@ -147,15 +161,31 @@ pub(super) async fn list(worker: &Worker, mut query: Query) -> Result<Bytes, Api
         LogFailures,
     )
 )]
-pub(super) async fn record(worker: &Worker, query: Query, id: &str) -> Result<Bytes, ApiError> {
+pub(super) async fn record(
+    worker: &Worker,
+    principal: &Principal,
+    query: Query,
+    id: &str,
+) -> Result<Bytes, ApiError> {
     query.finish()?;
     let missing = || ApiError::new(StatusCode::NOT_FOUND, "Activity not found");
     let id = Id::parse(id).ok_or_else(missing)?;
+    let own = bound_to(principal).map(str::to_owned);
     let found = ask(worker, move |activity| {
-        let record = activity.get(id)?;
+        let record = activity
+            .get(id)?
+            .filter(|record| own.as_deref().is_none_or(|own| *record.head.principal == *own));
         Ok(record.map(|record| encode(&Detail { activity: &record })))
     });
     found.await?.ok_or_else(missing)
+}
+
+/// The id that all records have which `principal` may see; `None`: it may see all.
+fn bound_to(principal: &Principal) -> Option<&str> {
+    match principal {
+        Principal::Admin => None,
+        Principal::Anonymous | Principal::Token(_) | Principal::Subject(_) => Some(principal.id()),
+    }
 }
 
 /// Sums up what a period came to, in all and over time.

@@ -19,8 +19,11 @@ use utoipa::openapi::{
 use utoipa::{Modify, OpenApi as _};
 
 use super::query_parameters::Query;
+use super::resource_metadata;
 use super::response::{self, ApiError, ErrorEnvelope};
-use super::{activity, call, events, export, health, proof, routes, servers, status, tools};
+use super::{
+    activity, call, events, export, health, proof, routes, servers, status, tokens, tools,
+};
 use crate::downstream::api_key;
 use crate::downstream::body::Body;
 
@@ -53,10 +56,13 @@ pub(super) fn openapi() -> OpenApi {
         activity::list, activity::record, activity::summary, activity::verify, export::export,
         events::events, servers::servers, tools::tools, tools::tool, call::call,
         status::status, health::alive, health::ready, proof::answer, document,
+        tokens::list, tokens::create, tokens::rotate, tokens::revoke,
+        resource_metadata::answer, resource_metadata::of_mcp, resource_metadata::of_all,
     ),
     components(schemas(ErrorEnvelope)),
     tags(
         (name = "activity", description = "The log of calls and decisions"),
+        (name = "tokens", description = "Agent tokens; these take the API key"),
         (name = "tools", description = "The catalog, and calls"),
         (name = "state", description = "How the proxy and its servers are"),
         (name = "health", description = "For probes, and before a key is sent; they need none"),
@@ -82,7 +88,7 @@ const KEYED: [(StatusCode, &str); 2] = [
         "A parameter is unknown, given twice, malformed or out of range, or two do not go together; \
          or `Host` is missing, or it or `Origin` is given twice",
     ),
-    (StatusCode::UNAUTHORIZED, "The API key is missing, or another"),
+    (StatusCode::UNAUTHORIZED, "The API key or token is missing, unknown or out of force"),
 ];
 
 /// What all handlers have in common.
@@ -101,7 +107,8 @@ impl Modify for Common {
             components.add_security_scheme(name, scheme);
         }
         for (path, item) in &mut openapi.paths.paths {
-            for operation in [&mut item.get, &mut item.post].into_iter().flatten() {
+            for operation in [&mut item.get, &mut item.post, &mut item.delete].into_iter().flatten()
+            {
                 complete(operation, routes::needs_key(path));
             }
         }

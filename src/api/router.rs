@@ -4,8 +4,9 @@ use std::rc::Rc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
+use http::header::WWW_AUTHENTICATE;
 use http::request::Parts;
-use http::{Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Body as HttpBody;
 
 use super::query_parameters::Query;
@@ -13,27 +14,29 @@ use super::response::{self, ApiError};
 use super::routes::{self, Route};
 use super::state::{ConnectionInfo, State};
 use super::{
-    activity, call, events, export, health, openapi, proof, request_id, servers, status, tools,
+    activity, call, events, export, health, openapi, proof, request_id, resource_metadata, servers,
+    status, tokens, tools,
 };
-use crate::downstream::api_key;
+use crate::downstream::api_key::Unproven;
 use crate::downstream::body::Body;
-use crate::downstream::http::collect;
+use crate::downstream::http::{NoBody, collect};
+use crate::identity::Proven;
 use crate::policy::Principal;
 use crate::proxy::Worker;
 
-/// Answers one request to anything but `/mcp`.
+/// Answers one request to anything but `/mcp`, made by whom its head has `proven`.
 pub async fn handle<B>(
     state: &State,
     worker: &Rc<Worker>,
     connection: ConnectionInfo,
     request: Request<B>,
+    proven: Result<Proven, Unproven>,
 ) -> Response<Body>
 where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let auth = &worker.settings().http_auth;
-    let principal = api_key::principal(auth, request.headers(), request.uri());
+    let principal = proven.map(|proven| proven.principal);
     respond(state, worker, connection, request, principal).await
 }
 
@@ -48,7 +51,7 @@ where
     B: HttpBody<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    respond(state, worker, ConnectionInfo::default(), request, Principal::Admin).await
+    respond(state, worker, ConnectionInfo::default(), request, Ok(Principal::Admin)).await
 }
 
 async fn respond<B>(
@@ -56,7 +59,7 @@ async fn respond<B>(
     worker: &Rc<Worker>,
     connection: ConnectionInfo,
     request: Request<B>,
-    principal: Principal,
+    principal: Result<Principal, Unproven>,
 ) -> Response<Body>
 where
     B: HttpBody<Data = Bytes>,
@@ -65,13 +68,23 @@ where
     let id = request_id::of(request.headers());
     let (parts, body) = request.into_parts();
     let path = parts.uri.path();
-    if principal == Principal::Anonymous && routes::needs_key(path) {
-        return response::error(StatusCode::UNAUTHORIZED, UNAUTHORIZED, &id);
-    }
+    let principal = match principal {
+        Ok(Principal::Anonymous) if routes::needs_key(path) => Err(Unproven::Missing),
+        Err(_) if !routes::needs_key(path) => Ok(Principal::Anonymous),
+        principal => principal,
+    };
+    let principal = match principal {
+        Ok(principal) => principal,
+        Err(unproven) => return unauthorized(worker, &parts.headers, path, &unproven),
+    };
     let answered = match routes::find(path) {
         None => Err(ApiError::no_such_path()),
         Some((route, _)) if !route.allows(&parts.method) => {
             return response::wrong_method(route.allowed(), &id);
+        }
+        Some((route, _)) if !route.is_open_to(&principal) => {
+            let text = format!("'{}' may not use {path}: it takes the API key", principal.id());
+            return response::error(StatusCode::FORBIDDEN, &text, &id);
         }
         Some(meant) => {
             perform(state, worker, (connection, principal), &parts, body, meant, &id).await
@@ -111,19 +124,27 @@ where
         }
         Route::Call => {
             query?.finish()?;
-            let body = collect(body)
-                .await
-                .map_err(|refused| ApiError::new(refused.status(), format!("The {refused}")))?;
+            let body = whole(body).await?;
             return Ok(call::call(worker, principal, &parts.headers, id, body).await);
         }
+        Route::ResourceMetadata => {
+            return resource_metadata::answer(worker, &parts.headers, parts.uri.path(), query?, id);
+        }
+        Route::Tokens if parts.method == Method::POST => {
+            query?.finish()?;
+            tokens::create(worker, &principal, &whole(body).await?).await
+        }
+        Route::Tokens => tokens::list(worker, query?).await,
+        Route::TokenRotation => tokens::rotate(worker, &principal, query?, segment).await,
+        Route::Token => tokens::revoke(worker, &principal, query?, segment).await,
         Route::OpenApi => return openapi::document(query?, id),
-        Route::ActivityList => activity::list(worker, query?).await,
-        Route::ActivityRecord => activity::record(worker, query?, segment).await,
+        Route::ActivityList => activity::list(worker, &principal, query?).await,
+        Route::ActivityRecord => activity::record(worker, &principal, query?, segment).await,
         Route::ActivitySummary => activity::summary(worker, query?, SystemTime::now()).await,
         Route::ActivityVerify => activity::verify(worker, query?).await,
         Route::Servers => servers::servers(worker, query?),
-        Route::Tools => tools::tools(worker, query?),
-        Route::Tool => tools::tool(worker, query?, segment),
+        Route::Tools => tools::tools(worker, &principal, query?),
+        Route::Tool => tools::tool(worker, &principal, query?, segment),
         Route::Status => status::status(state, worker, query?),
     };
     Ok(response::success(data?, id))
@@ -135,10 +156,27 @@ pub fn refuse(status: StatusCode, message: &str) -> Response<Body> {
     response::error(status, message, &request_id::fresh())
 }
 
-/// 401: the key is missing, or another.
+/// 401: nothing was proven, for the reason that `unproven` gives. It says where to log in, where one can.
 #[must_use]
-pub fn unauthorized() -> Response<Body> {
-    refuse(StatusCode::UNAUTHORIZED, UNAUTHORIZED)
+pub fn unauthorized(
+    worker: &Worker,
+    headers: &HeaderMap,
+    path: &str,
+    unproven: &Unproven,
+) -> Response<Body> {
+    let mut response = refuse(StatusCode::UNAUTHORIZED, &unproven.to_string());
+    if let Some(challenge) = resource_metadata::challenge(worker, headers, path, unproven) {
+        response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+    }
+    response
 }
 
-const UNAUTHORIZED: &str = "Invalid or missing API key";
+/// A body that has come whole.
+async fn whole<B>(body: B) -> Result<Bytes, ApiError>
+where
+    B: HttpBody<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let refused = |refused: NoBody| ApiError::new(refused.status(), format!("The {refused}"));
+    collect(body).await.map_err(refused)
+}

@@ -1,12 +1,13 @@
 //! Which paths there are, and which methods they take. Pure.
 //!
-//! `router` runs the handler of a [`Route`]; how the route is described stands at its handler. A test
+//! What of them others than the admin may use is said here too. `router` runs the handler of a [`Route`]; how the route is described stands at its handler. A test
 //! below checks that every route is described, and nothing else.
 
 use http::Method;
 
-use super::proof;
 use super::response::ApiError;
+use super::{proof, resource_metadata};
+use crate::policy::Principal;
 
 /// What a request can be for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,10 +27,14 @@ pub(super) enum Route {
     ActivityVerify,
     ActivityExport,
     ActivityRecord,
+    Tokens,
+    Token,
+    TokenRotation,
+    ResourceMetadata,
 }
 
 /// Their paths. A segment in braces stands for any one; whole words are found before it.
-const PATHS: [(&str, Route); 15] = [
+const PATHS: [(&str, Route); 21] = [
     ("/healthz", Route::Health),
     ("/readyz", Route::Readiness),
     (proof::PATH, Route::Proof),
@@ -45,24 +50,61 @@ const PATHS: [(&str, Route); 15] = [
     ("/api/v1/activity/verify", Route::ActivityVerify),
     ("/api/v1/activity/export", Route::ActivityExport),
     ("/api/v1/activity/{id}", Route::ActivityRecord),
+    ("/api/v1/tokens", Route::Tokens),
+    ("/api/v1/tokens/{name}", Route::Token),
+    ("/api/v1/tokens/{name}/rotate", Route::TokenRotation),
+    (resource_metadata::PATH, Route::ResourceMetadata),
+    (resource_metadata::OF_MCP, Route::ResourceMetadata),
+    (resource_metadata::OF_ALL, Route::ResourceMetadata),
 ];
 
 impl Route {
     /// True if it takes the method.
     pub(super) fn allows(self, method: &Method) -> bool {
-        match self.posts() {
-            true => *method == Method::POST,
-            false => matches!(*method, Method::GET | Method::HEAD),
-        }
+        self.allowed().split(", ").any(|allowed| allowed == method.as_str())
     }
 
     /// The methods it takes, as `Allow` lists them.
     pub(super) fn allowed(self) -> &'static str {
-        if self.posts() { "POST" } else { "GET, HEAD" }
+        match self {
+            Self::Call | Self::TokenRotation => "POST",
+            Self::Token => "DELETE",
+            Self::Tokens => "GET, HEAD, POST",
+            Self::Health
+            | Self::Readiness
+            | Self::Proof
+            | Self::Events
+            | Self::OpenApi
+            | Self::Status
+            | Self::Servers
+            | Self::Tools
+            | Self::Tool
+            | Self::ActivityList
+            | Self::ActivitySummary
+            | Self::ActivityVerify
+            | Self::ActivityExport
+            | Self::ActivityRecord
+            | Self::ResourceMetadata => "GET, HEAD",
+        }
     }
 
-    fn posts(self) -> bool {
-        self == Self::Call
+    /// True if `principal` may use it. Who is not the admin may call tools, see those that it may call, and read its
+    /// own records; all else is the operator's.
+    pub(super) fn is_open_to(self, principal: &Principal) -> bool {
+        match (self, principal) {
+            (_, Principal::Admin)
+            | (Self::Health | Self::Readiness | Self::Proof | Self::ResourceMetadata, _) => true,
+            (
+                Self::OpenApi
+                | Self::Tools
+                | Self::Tool
+                | Self::Call
+                | Self::ActivityList
+                | Self::ActivityRecord,
+                Principal::Token(_) | Principal::Subject(_),
+            ) => true,
+            (_, Principal::Anonymous | Principal::Token(_) | Principal::Subject(_)) => false,
+        }
     }
 }
 
@@ -91,15 +133,19 @@ fn fits<'a>(template: &str, path: &'a str) -> Option<&'a str> {
     let Some((before, _)) = template.split_once('{') else {
         return (template == path).then_some("");
     };
-    path.strip_prefix(before).filter(|segment| !segment.contains('/'))
+    let (_, after) = template.split_once('}').unwrap_or_default();
+    let segment = path.strip_prefix(before)?.strip_suffix(after)?;
+    (!segment.contains('/')).then_some(segment)
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::sync::Arc;
 
     use super::*;
     use crate::api::openapi;
+    use crate::policy::{AgentToken, Scope, Subject};
 
     #[test]
     fn paths_lead_where_the_contract_says() {
@@ -111,6 +157,8 @@ mod tests {
             ("/api/v1/tools/call", Route::Call, ""),
             ("/api/v1/tools/a:b", Route::Tool, "a:b"),
             ("/healthz", Route::Health, ""),
+            ("/api/v1/tokens/ci", Route::Token, "ci"),
+            ("/api/v1/tokens/ci/rotate", Route::TokenRotation, "ci"),
         ] {
             assert_eq!(find(path), Some((route, segment)), "{path}");
         }
@@ -122,8 +170,15 @@ mod tests {
     #[test]
     fn only_health_and_proofs_are_told_without_the_key() {
         let open: Vec<_> = PATHS.iter().filter(|(path, _)| !needs_key(path)).collect();
-        let free = [("/healthz", Route::Health), ("/readyz", Route::Readiness)];
-        assert_eq!(open, [&free[0], &free[1], &("/proof", Route::Proof)]);
+        let free = [
+            ("/healthz", Route::Health),
+            ("/readyz", Route::Readiness),
+            ("/proof", Route::Proof),
+            (resource_metadata::PATH, Route::ResourceMetadata),
+            (resource_metadata::OF_MCP, Route::ResourceMetadata),
+            (resource_metadata::OF_ALL, Route::ResourceMetadata),
+        ];
+        assert_eq!(open, free.iter().collect::<Vec<_>>());
         assert!(needs_key("/api/v1/nowhere") && needs_key("/api"));
     }
 
@@ -132,13 +187,37 @@ mod tests {
         let described = openapi::openapi();
         let mut methods = BTreeSet::new();
         for (path, item) in &described.paths.paths {
-            let served = [("GET", &item.get), ("POST", &item.post)];
+            let served = [("GET", &item.get), ("POST", &item.post), ("DELETE", &item.delete)];
             methods.extend(served.iter().filter(|(_, it)| it.is_some()).map(|it| (&**path, it.0)));
-            let others = [&item.put, &item.delete, &item.patch, &item.options, &item.trace];
+            let others = [&item.put, &item.patch, &item.options, &item.trace];
             assert!(others.iter().all(|other| other.is_none()), "{path}");
         }
-        let method = |route: &Route| if route.posts() { "POST" } else { "GET" };
-        let served = PATHS.iter().map(|(path, route)| (*path, method(route)));
+        let served = PATHS.iter().flat_map(|(path, route)| {
+            let allowed = route.allowed().split(", ").filter(|method| *method != "HEAD");
+            allowed.map(|method| (*path, method))
+        });
         assert_eq!(methods, served.collect());
+    }
+
+    #[test]
+    fn a_token_is_no_admin() {
+        let token = Principal::Token(Arc::new(AgentToken::new("ci", 0, Scope::default())));
+        let subject = Principal::Subject(Arc::new(Subject::new("ada", Vec::new())));
+        let open = |principal: &Principal| {
+            let open = PATHS.iter().filter(|(_, route)| route.is_open_to(principal));
+            open.map(|(path, _)| *path).filter(|path| needs_key(path)).collect::<Vec<_>>()
+        };
+        let theirs = [
+            "/api/v1/openapi.json",
+            "/api/v1/tools",
+            "/api/v1/tools/call",
+            "/api/v1/tools/{name}",
+            "/api/v1/activity",
+            "/api/v1/activity/{id}",
+        ];
+        assert_eq!(open(&token), theirs);
+        assert_eq!(open(&subject), theirs);
+        assert!(open(&Principal::Anonymous).is_empty());
+        assert!(PATHS.iter().all(|(_, route)| route.is_open_to(&Principal::Admin)));
     }
 }

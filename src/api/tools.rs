@@ -11,6 +11,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::query_parameters::{BadQuery, Query};
 use super::response::{ApiError, Success, encode};
 use super::routes;
+use crate::policy::{self, ListedThing, Principal};
 use crate::proxy::Worker;
 use crate::proxy::retrieve::Shown;
 use crate::tool::{Tool, ToolName};
@@ -58,14 +59,21 @@ impl ToolParameters {
         (status = 404, description = "There is no such server"),
     )
 )]
-pub(super) fn tools(worker: &Worker, mut query: Query) -> Result<Bytes, ApiError> {
+pub(super) fn tools(
+    worker: &Worker,
+    principal: &Principal,
+    mut query: Query,
+) -> Result<Bytes, ApiError> {
     let ToolParameters { q: words, server, limit, cursor } = ToolParameters::read(&mut query)?;
     query.finish()?;
     let snapshot = worker.proxy.catalog.load();
     if let Some(server) = server.as_deref().filter(|server| !snapshot.server_known(server)) {
         return Err(no_server(server));
     }
-    let of_server = |tool: &Tool| server.as_deref().is_none_or(|name| *tool.name.server == *name);
+    let of_server = |tool: &Tool| {
+        server.as_deref().is_none_or(|name| *tool.name.server == *name)
+            && policy::visible(principal, ListedThing::Tool(tool))
+    };
     let all: Vec<(Arc<Tool>, Option<f32>)> = match &words {
         Some(words) => {
             let found = snapshot.search(words, snapshot.tools().len()).into_iter();
@@ -107,7 +115,12 @@ pub(super) fn tools(worker: &Worker, mut query: Query) -> Result<Bytes, ApiError
         (status = 404, description = "There is no such server, or no such tool"),
     )
 )]
-pub(super) fn tool(worker: &Worker, query: Query, name: &str) -> Result<Bytes, ApiError> {
+pub(super) fn tool(
+    worker: &Worker,
+    principal: &Principal,
+    query: Query,
+    name: &str,
+) -> Result<Bytes, ApiError> {
     query.finish()?;
     let name = routes::decoded(name)?;
     let snapshot = worker.proxy.catalog.load();
@@ -116,7 +129,9 @@ pub(super) fn tool(worker: &Worker, query: Query, name: &str) -> Result<Bytes, A
         return Err(no_server(&name.server));
     }
     let missing = || ApiError::new(StatusCode::NOT_FOUND, format!("Tool '{name}' not found"));
-    let tool = found.as_ref().and_then(|name| snapshot.tool(name)).ok_or_else(missing)?;
+    let tool = found.as_ref().and_then(|name| snapshot.tool(name));
+    let tool = tool.filter(|tool| policy::visible(principal, ListedThing::Tool(tool)));
+    let tool = tool.ok_or_else(missing)?;
     Ok(encode(&OneTool {
         tool: Whole { shown: Shown::of(tool, None), output_schema: tool.output_schema.as_deref() },
     }))

@@ -98,8 +98,10 @@ impl Snapshot {
     }
 
     /// Every tool as `/mcp/all` lists it from `start` on, in the order of the exposed names.
-    pub fn listed(&self, start: &Start) -> impl Iterator<Item = &Listed> {
-        start.rest(&self.direct, |direct| &direct.listed.key).iter().map(|direct| &*direct.listed)
+    /// Each with the tool that it is.
+    pub fn listed(&self, start: &Start) -> impl Iterator<Item = (&Listed, &Tool)> {
+        let rest = start.rest(&self.direct, |direct| &direct.listed.key);
+        rest.iter().map(|direct| (&*direct.listed, &*direct.tool))
     }
 
     pub(super) fn find_direct(&self, exposed: &str) -> Option<&DirectTool> {

@@ -4,6 +4,7 @@
 //! below holds every command to an example.
 
 mod activity;
+mod token;
 mod upstream;
 
 use std::ffi::OsString;
@@ -13,6 +14,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 pub(super) use activity::{ActivityCommand, ActivityExport, ActivityFilters, ActivityList};
+pub(super) use token::{TokenCommand, TokenCreate};
 pub(super) use upstream::UpstreamCommand;
 
 /// mcpproxy stands between AI agents and MCP servers: it decides which calls may go out, checks
@@ -169,6 +171,16 @@ Examples:
   mcpproxy upstream login github"
     )]
     Upstream(UpstreamCommand),
+    /// Tokens for agents: what each may be used for, and until when
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  mcpproxy token create ci --server github --operation read --expires 30d
+  mcpproxy token list
+  mcpproxy token revoke ci"
+    )]
+    Token(TokenCommand),
     /// Check the config, or say where it is
     #[command(
         subcommand,

@@ -194,7 +194,8 @@ impl Backend {
         }
     }
 
-    async fn request(
+    /// Any method; `data` of the answer, byte for byte.
+    pub(super) async fn request(
         &self,
         method: Method,
         target: &str,

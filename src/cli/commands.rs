@@ -8,6 +8,7 @@ mod demo;
 mod login;
 mod serve;
 mod stdio;
+mod token;
 mod tools;
 mod upstream;
 
@@ -33,6 +34,7 @@ pub(super) fn run(cli: Cli, output: &Output) -> Result<(), CommandError> {
             tools::run(&command, backend, output).await
         }),
         Command::Upstream(command) => upstream::run(command, global, output),
+        Command::Token(command) => token::run(command, global, output),
         Command::Activity(command) => activity::run(&command, global, output),
     }
 }

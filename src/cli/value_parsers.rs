@@ -19,6 +19,18 @@ pub(super) fn timeout(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A duration above zero, also in days, like `30d`, `12h` or `90m`.
+pub(super) fn days(text: &str) -> Result<Duration, String> {
+    const DAY: u64 = 24 * 60 * 60;
+    let whole = text.strip_suffix('d').and_then(|days| days.parse::<u64>().ok());
+    match whole.map(|days| days.checked_mul(DAY)) {
+        Some(Some(seconds)) if seconds > 0 => Ok(Duration::from_secs(seconds)),
+        Some(_) => Err("expected a duration above zero, like 30d, 12h or 90m".to_owned()),
+        None => timeout(text)
+            .map_err(|_| "expected a duration above zero, like 30d, 12h or 90m".to_owned()),
+    }
+}
+
 /// A point in time: RFC 3339, or a duration before `now`. Comes back as RFC 3339.
 pub(super) fn moment(flag: &str, text: &str, now: Timestamp) -> Result<String, String> {
     let wrong = || format!("{flag} '{text}': expected RFC 3339 like {now:.0}, or an age like 2h");

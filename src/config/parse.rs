@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde::de::Deserializer;
 use serde_json::{Map, Value};
 
+use super::auth::Auth;
 use super::document::ConfigDocument;
 use super::findings::Findings;
 use super::problem::{KeyPath, Problem};
@@ -52,6 +53,7 @@ pub(super) struct TopLevel {
     intent_declaration: intent::Settings,
     output_validation: OutputValidation,
     activity: activity::Config,
+    auth: Auth,
     logging: Logging,
 }
 
@@ -169,6 +171,7 @@ pub(super) fn parse_all<'t>(
             format_args!("{enabled} servers with so much each need more than max_held_total_bytes");
         findings.error(&path, problem);
     }
+    let jwt = top.auth.jwt.and_then(|jwt| jwt.read(&data_dir, &mut findings));
     let config = Config {
         reaper: flags.reaper.clone(),
         listen,
@@ -183,6 +186,7 @@ pub(super) fn parse_all<'t>(
         intent: top.intent_declaration,
         output,
         activity: top.activity,
+        jwt,
         logging,
     };
     Parsed { config, findings, data_dir_key }

@@ -9,6 +9,7 @@ use super::sections::{ApiKey, Logging, OutputValidation};
 use super::servers::ServerEntry;
 use crate::activity;
 use crate::catalog::{self, ServerSettings};
+use crate::identity;
 use crate::intent;
 use crate::mcp::revisions::Offered;
 use crate::policy::host_check::{BadEntry, HostCheck};
@@ -43,6 +44,8 @@ pub struct Config {
     pub output: OutputValidation,
     /// `activity`
     pub activity: activity::Config,
+    /// `auth.jwt`
+    pub jwt: Option<identity::Settings>,
     /// `logging`
     pub logging: Logging,
     /// The program that ends the servers' processes if this one is killed; `None`: they stay.

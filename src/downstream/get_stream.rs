@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::Response;
@@ -118,6 +119,11 @@ impl Standing {
                 () = tokio::time::sleep(KEEP_ALIVE) => return Some(COMMENT),
                 news = next_event(&self.worker, &self.session, &mut self.source) => news,
             };
+            // Whoever has lost its token gets nothing more.
+            let identity = &self.worker.proxy.identity;
+            if !identity.in_force(session.principal(), SystemTime::now()) {
+                return None;
+            }
             let messages: Vec<Bytes> = match news {
                 ListenEvent::Changes(notices) => notices
                     .iter()

@@ -157,7 +157,7 @@ fn find(post: &Post<'_>) -> Result<Arc<Session>, NoSession> {
     ))?;
     let session = remembered(sessions, connection, id, now_ms).ok_or(UNKNOWN)?;
     // The same answer as for an unknown id, so that it does not reveal which sessions exist.
-    if session.endpoint != endpoint || !session.belongs_to(head) {
+    if session.endpoint != endpoint || !session.belongs_to(head, &post.principal) {
         return Err(UNKNOWN);
     }
     let mut versions = head.headers.get_all(&PROTOCOL_VERSION).iter();

@@ -137,10 +137,15 @@ impl Session {
         !self.is_used() && !self.used.swap(true, Ordering::Relaxed)
     }
 
-    /// True if a request with this head may use it: one that was opened with an API key is used with the same key.
+    /// True if a request with this head, made by `principal`, may use it: whoever opened it may, with the same API key
+    /// if there was one. A token may be another by now, and prove the same principal.
     #[must_use]
-    pub fn belongs_to(&self, head: &http::request::Parts) -> bool {
-        self.key.is(head)
+    pub fn belongs_to(&self, head: &http::request::Parts, principal: &Principal) -> bool {
+        let same_key = match principal {
+            Principal::Anonymous | Principal::Admin => self.key.is(head),
+            Principal::Token(_) | Principal::Subject(_) => true,
+        };
+        *principal == self.principal && same_key
     }
 
     /// The owner of its calls.

@@ -1,6 +1,8 @@
 //! A modern client's `subscriptions/listen`: which changes it is notified of.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::Response;
@@ -13,8 +15,10 @@ use crate::downstream::change_notifications::{changed, notices};
 use crate::downstream::event_stream::{self, COMMENT, KEEP_ALIVE};
 use crate::downstream::response::too_many_streams;
 use crate::downstream::session_table::Sessions;
+use crate::identity::Identity;
 use crate::mcp::jsonrpc;
 use crate::mcp::meta::SUBSCRIPTION_KEY;
+use crate::policy::Principal;
 use crate::proxy::Worker;
 use crate::proxy::caller::Peer;
 use crate::proxy::dispatch;
@@ -35,6 +39,9 @@ pub(super) struct Subscription {
     out: VecDeque<Bytes>,
     draining: watch::Receiver<bool>,
     over: bool,
+    /// On whose behalf, and who says whether that still holds.
+    principal: Principal,
+    identity: Arc<Identity>,
 }
 
 impl Subscription {
@@ -53,7 +60,11 @@ impl Subscription {
         let watch = Watch::begin(worker, &peer.principal, uris);
         filter.resource_subscriptions = watch.uris().to_vec();
         let out = VecDeque::new();
-        let mut this = Self { id, filter, watch, receiver, out, draining, over: false };
+        let principal = peer.principal.clone();
+        let identity = Arc::clone(&worker.proxy.identity);
+        let over = false;
+        let mut this =
+            Self { id, filter, watch, receiver, out, draining, over, principal, identity };
         let agreed = json!({"notifications": this.filter});
         let hello = this.message("subscriptions/acknowledged", agreed);
         this.out.push_back(hello);
@@ -79,10 +90,18 @@ impl Subscription {
                 self.over = true;
                 return Some(self.farewell());
             };
+            if !self.is_in_force() {
+                return None;
+            }
             let messages: Vec<_> =
                 notices.iter().filter_map(|notice| self.notification(notice)).collect();
             self.out.extend(messages);
         }
+    }
+
+    /// False once its principal has lost its token: then it gets nothing more.
+    fn is_in_force(&self) -> bool {
+        self.identity.in_force(&self.principal, SystemTime::now())
     }
 
     fn notification(&self, notice: &Notice) -> Option<Bytes> {
@@ -141,7 +160,7 @@ pub(super) fn subscribed(sessions: &Sessions, subscription: Subscription) -> Res
     event_stream::response(state, async |(subscription, _)| -> Result<Option<Bytes>, Aborted> {
         Ok(tokio::select! {
             message = subscription.next() => message.as_ref().map(event_stream::event),
-            () = tokio::time::sleep(KEEP_ALIVE) => Some(COMMENT),
+            () = tokio::time::sleep(KEEP_ALIVE) => subscription.is_in_force().then_some(COMMENT),
         })
     })
 }

@@ -8,7 +8,7 @@ use super::denial::{Denial, Warning};
 use super::principal::Principal;
 use super::request::AdmissionRequest;
 use super::settings::Settings;
-use super::{approval, intent_matrix};
+use super::{approval, intent_matrix, scope};
 
 /// What becomes of a request.
 #[derive(Clone, Debug)]
@@ -72,10 +72,13 @@ fn check(request: &AdmissionRequest<'_>, settings: &Settings) -> Result<Vec<Warn
     match &request.access {
         Access::Tool(call) => {
             warnings.extend(intent_matrix::check(call, &settings.intent)?);
-            warnings.extend(approval::check(call.tool())?);
         }
         // They have neither a stated intent nor a capability: what a server offers may be read.
         Access::Resource { .. } | Access::Prompt { .. } | Access::Completion { .. } => {}
+    }
+    scope::check(request.principal, &request.access)?;
+    if let Some(tool) = request.access.tool() {
+        warnings.extend(approval::check(tool)?);
     }
     Ok(warnings)
 }

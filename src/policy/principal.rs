@@ -1,5 +1,11 @@
 //! On whose behalf a request is made.
 
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use crate::intent::Operation;
+use crate::tool::Pattern;
+
 /// Who asks, as far as it was proven. It stands in each request and in its record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Principal {
@@ -8,15 +14,140 @@ pub enum Principal {
     Anonymous,
     /// The holder of the API key.
     Admin,
+    /// The holder of an agent token.
+    Token(Arc<AgentToken>),
+    /// Whom an identity provider vouches for by a JWT.
+    Subject(Arc<Subject>),
 }
 
 impl Principal {
-    /// The name in records and filters: stable, and of one word.
+    /// The name in records and filters: stable, and told apart from those of other kinds by what it begins with.
     #[must_use]
     pub fn id(&self) -> &str {
         match self {
             Self::Anonymous => "anonymous",
             Self::Admin => "admin",
+            Self::Token(token) => &token.id,
+            Self::Subject(subject) => &subject.id,
         }
+    }
+
+    /// The groups that it was proven to be in.
+    #[must_use]
+    pub fn groups(&self) -> &[Box<str>] {
+        match self {
+            Self::Anonymous | Self::Admin | Self::Token(_) => &[],
+            Self::Subject(subject) => &subject.groups,
+        }
+    }
+}
+
+/// A token that an operator made for an agent, without what proves it.
+#[derive(Clone, Debug)]
+pub struct AgentToken {
+    id: Box<str>,
+    /// When it was made, in microseconds since 1970: another token of the same name is another principal.
+    made: u64,
+    scope: Scope,
+}
+
+impl AgentToken {
+    /// The token called `name` that was made at `made` (microseconds since 1970) for what is in `scope`.
+    #[must_use]
+    pub fn new(name: &str, made: u64, scope: Scope) -> Self {
+        Self { id: format!("{TOKEN}{name}").into(), made, scope }
+    }
+
+    /// The name that its maker gave it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.id.strip_prefix(TOKEN).unwrap_or(&self.id)
+    }
+
+    /// What it was made for.
+    #[must_use]
+    pub fn scope(&self) -> &Scope {
+        &self.scope
+    }
+}
+
+/// What a token may be used for; an empty list bounds nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scope {
+    /// Servers, by their names in the config.
+    pub servers: Vec<Box<str>>,
+    /// Tools: as `server:tool` where a pattern has a colon, else by the tool's own name. A token with tools and no
+    /// servers is for tools alone: no resource, no prompt.
+    pub tools: Vec<Pattern>,
+    /// Operations. What is no tool is read.
+    pub operations: Vec<Operation>,
+}
+
+/// The same token with a new secret is the same principal.
+impl PartialEq for AgentToken {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id && self.made == other.made
+    }
+}
+
+impl Eq for AgentToken {}
+
+impl Hash for AgentToken {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.id.hash(state);
+    }
+}
+
+/// Whom a JWT is about.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    id: Box<str>,
+    groups: Box<[Box<str>]>,
+}
+
+impl Subject {
+    /// The subject `sub` of an identity provider, in these groups.
+    #[must_use]
+    pub fn new(sub: &str, groups: Vec<Box<str>>) -> Self {
+        Self { id: format!("{SUBJECT}{sub}").into(), groups: groups.into() }
+    }
+}
+
+/// Whoever is in another group since the last JWT is still the same.
+impl PartialEq for Subject {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
+impl Eq for Subject {}
+
+impl Hash for Subject {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.id.hash(state);
+    }
+}
+
+/// What the id of a token begins with.
+const TOKEN: &str = "token:";
+/// What the id of a subject begins with.
+const SUBJECT: &str = "jwt:";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_principal_is_who_it_is_whatever_else_changes() {
+        let token = |made| AgentToken::new("ci", made, Scope::default());
+        assert_eq!(token(1), token(1));
+        assert_ne!(token(1), token(2), "one that was made anew is another");
+        assert_eq!((token(1).name(), &*token(1).id), ("ci", "token:ci"));
+        let subject = |group: &str| Subject::new("ada", vec![group.into()]);
+        assert_eq!(subject("a"), subject("b"));
+        let principal = Principal::Subject(Arc::new(subject("a")));
+        assert_eq!((principal.id(), principal.groups()), ("jwt:ada", &["a".into()][..]));
+        assert_ne!(principal, Principal::Token(Arc::new(token(1))));
+        assert_eq!(Principal::Admin.groups(), &[] as &[Box<str>]);
     }
 }

@@ -77,7 +77,8 @@ pub fn retrieve_tools(
         record.keep(Raw::Arguments, &raw);
         let proxy = &worker.proxy;
         proxy.upstreams.nudge();
-        let found = retrieve::retrieve(&raw, &proxy.catalog.load(), worker.settings().tools_limit);
+        let (snapshot, limit) = (proxy.catalog.load(), worker.settings().tools_limit);
+        let found = retrieve::retrieve(&raw, &snapshot, limit, &caller.principal);
         let result = found.map_err(|error| unreadable(error.to_string()))?;
         let result = match caller.era() {
             Era::Legacy => result,

@@ -122,6 +122,25 @@ pub(super) struct CallRecord {
     tally: Tally,
 }
 
+/// Most bytes of the names of groups in a record.
+const MAX_GROUPS_BYTES: usize = 2048;
+
+/// `metadata` of a record in the name of who is in these groups; those that are too many are counted.
+fn groups_metadata(groups: &[Box<str>]) -> String {
+    let mut room = MAX_GROUPS_BYTES;
+    let fitting = groups.iter().take_while(|group| {
+        let fits = group.len() < room;
+        room = room.saturating_sub(group.len());
+        fits
+    });
+    let kept: Vec<&str> = fitting.map(|group| &**group).collect();
+    match groups.len() - kept.len() {
+        0 => serde_json::json!({ "groups": kept }),
+        left_out => serde_json::json!({ "groups": kept, "groups_left_out": left_out }),
+    }
+    .to_string()
+}
+
 /// Bytes kept of what the client sent, and of the answer.
 #[derive(Clone, Copy, Default)]
 struct Limits {
@@ -151,6 +170,11 @@ impl CallRecord {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         draft.started = u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX);
         draft.set(Text::Principal, caller.principal.id());
+        let groups = caller.principal.groups();
+        if !groups.is_empty() {
+            let metadata = groups_metadata(groups);
+            draft.keep(Raw::Metadata, metadata.as_bytes(), metadata.len());
+        }
         draft.set(Text::SessionId, caller.session_id());
         draft.set(Text::ClientName, caller.client_name());
         draft.set(Text::RequestId, &String::from_utf8_lossy(&caller.request_id));

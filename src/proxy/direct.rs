@@ -27,7 +27,7 @@ use crate::catalog::exposed;
 use crate::catalog::listing::{self, Start};
 use crate::mcp::jsonrpc::Code;
 use crate::output::AnswerMember;
-use crate::policy::{Access, Permit, ToolAccess};
+use crate::policy::{self, Access, ListedThing, Permit, ToolAccess};
 use crate::tool::{Tool, ToolName};
 use crate::upstream::CallExtras;
 
@@ -42,11 +42,17 @@ pub fn list_tools(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, params: &Bytes) 
         Err(bad) => return Reaction::error(id, Code::InvalidParams, &bad.to_string()),
     };
     let (worker, era) = (Rc::clone(worker), peer.client.era);
+    let principal = peer.principal.clone();
     let running = Running::new(|reply| async move {
         worker.proxy.upstreams.nudge();
         first_sets(&worker).await;
         let beside = render::own_members(era, Caching::Milliseconds(FRESH_MS));
-        let page = listing::page(&beside, "tools", worker.proxy.catalog.load().listed(&start));
+        let snapshot = worker.proxy.catalog.load();
+        let visible = snapshot
+            .listed(&start)
+            .filter(|(_, tool)| policy::visible(&principal, ListedThing::Tool(tool)))
+            .map(|(listed, _)| listed);
+        let page = listing::page(&beside, "tools", visible);
         reply.put(Piece::Whole(AnswerMember::Result, page));
         Ok(())
     });

@@ -39,7 +39,7 @@ use crate::mcp::capabilities::{ClientCapabilities, ServerCapabilities};
 use crate::mcp::jsonrpc::Code;
 use crate::mcp::revisions::{Era, Revision};
 use crate::output::AnswerMember;
-use crate::policy::ResourceRequest;
+use crate::policy::{self, ListedThing, ResourceRequest};
 use crate::upstream::{CallExtras, Upstream};
 
 pub use self::forward::Forward;
@@ -77,8 +77,10 @@ pub fn list(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, list: List, params: &B
         Err(bad) => return Reaction::error(id, Code::InvalidParams, &bad.to_string()),
     };
     let (worker, era) = (Rc::clone(worker), peer.client.era);
+    let principal = peer.principal.clone();
     let running = Running::new(|reply| async move {
-        let sets = lists::all(&worker, list).await;
+        let mut sets = lists::all(&worker, list).await;
+        sets.retain(|set| policy::visible(&principal, ListedThing::Other { server: &set.server }));
         let beside = render::own_members(era, Caching::Milliseconds(list_cache::FRESH_MS));
         let elements = lists::merged(&sets, &start);
         let page = listing::page(&beside, list.member(), elements.into_iter());

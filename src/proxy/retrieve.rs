@@ -15,6 +15,7 @@ use crate::activity::record::words;
 use crate::catalog::Snapshot;
 use crate::intent::Operation;
 use crate::json::members::{members, string};
+use crate::policy::{self, ListedThing, Principal};
 use crate::tool::{Capability, Tool};
 
 /// The tool's name.
@@ -119,7 +120,8 @@ struct Found<'a> {
 }
 
 /// Answers a call of `retrieve_tools`: the result, as one JSON object. `raw` is a JSON object in
-/// which the caller has found no duplicate key; `tools_limit` counts where it states no limit.
+/// which the caller has found no duplicate key; `tools_limit` counts where it states no limit. Only what `principal` may
+/// use is found.
 ///
 /// # Errors
 /// What is wrong with the arguments.
@@ -127,9 +129,17 @@ pub fn retrieve(
     raw: &[u8],
     snapshot: &Snapshot,
     tools_limit: usize,
+    principal: &Principal,
 ) -> Result<Bytes, RetrieveError> {
     let arguments = Arguments::parse(raw, tools_limit)?;
-    let found = snapshot.search(&arguments.query, arguments.limit);
+    let found = if policy::sees_all(principal) {
+        snapshot.search(&arguments.query, arguments.limit)
+    } else {
+        let mut found = snapshot.search(&arguments.query, usize::MAX);
+        found.retain(|(tool, _)| policy::visible(principal, ListedThing::Tool(tool)));
+        found.truncate(arguments.limit);
+        found
+    };
     let shown = found.iter().map(|(tool, score)| Shown {
         input_schema: (!arguments.compact).then_some(&tool.input_schema),
         ..Shown::of(tool, Some(*score))
@@ -221,7 +231,8 @@ mod tests {
     }
 
     fn ask(arguments: &str, settings: &str) -> (String, Value) {
-        let raw = retrieve(arguments.as_bytes(), &snapshot(settings), 15).unwrap();
+        let raw =
+            retrieve(arguments.as_bytes(), &snapshot(settings), 15, &Principal::Admin).unwrap();
         let text = String::from_utf8(raw.to_vec()).unwrap();
         let value: Value = serde_json::from_str(&text).unwrap();
         (text, value)
@@ -308,9 +319,13 @@ mod tests {
             (r#"{"query":"x","detail":"all"}"#, E::BadDetail),
             (r#"{"query":"x","qurey":"y"}"#, E::Unknown("qurey".into())),
         ] {
-            let got = retrieve(arguments.as_bytes(), &snapshot("{}"), 15).unwrap_err();
+            let got =
+                retrieve(arguments.as_bytes(), &snapshot("{}"), 15, &Principal::Admin).unwrap_err();
             assert_eq!(got, error, "{arguments}");
         }
-        assert!(retrieve(br#"{"query":"x","limit":100}"#, &snapshot("{}"), 15).is_ok());
+        assert!(
+            retrieve(br#"{"query":"x","limit":100}"#, &snapshot("{}"), 15, &Principal::Admin)
+                .is_ok()
+        );
     }
 }

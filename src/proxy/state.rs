@@ -9,6 +9,7 @@ use super::settings::SettingsSwap;
 use super::validation_pool::ValidationPool;
 use crate::activity::Activity;
 use crate::catalog::Catalog;
+use crate::identity::Identity;
 use crate::telemetry::Calls;
 use crate::upstream::supervisor::Supervisor;
 
@@ -27,6 +28,8 @@ pub struct Proxy {
     pub activity: Activity,
     /// What the config decides of requests. A request asks its worker for it.
     pub settings: SettingsSwap,
+    /// Who there is: the tokens in force. A request asks its worker for it.
+    pub identity: Arc<Identity>,
     /// What was warned of that stays behind.
     pub dropped_members: Arc<DroppedMembers>,
     /// Where large documents are validated, so that they delay no other call.

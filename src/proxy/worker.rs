@@ -14,6 +14,7 @@ use super::settings::{CurrentSettings, SettingsReader};
 use super::shutdown::Ending;
 use super::state::Proxy;
 use super::validation_pool::is_large;
+use crate::identity::{CredentialsReader, CurrentCredentials};
 use crate::schema::compile::Schema;
 use crate::schema::judge::{JudgeScratch, Judgement};
 use crate::telemetry::Tally;
@@ -33,6 +34,7 @@ pub struct Worker {
     /// Whether its calls are cut off.
     pub ending: Ending,
     settings: SettingsReader,
+    credentials: CredentialsReader,
     /// Where its calls are counted.
     pub(crate) tally: Tally,
     /// Calls whose reply has gone and whose record has not.
@@ -60,6 +62,7 @@ impl Worker {
         Self {
             tally: proxy.calls.tally(),
             settings: proxy.settings.reader(),
+            credentials: proxy.identity.reader(),
             proxy,
             pool: Rc::new(Pool::new()),
             scratch: RefCell::new(JudgeScratch::new()),
@@ -74,6 +77,12 @@ impl Worker {
     #[must_use]
     pub fn settings(&self) -> CurrentSettings {
         self.settings.current()
+    }
+
+    /// What requests prove themselves by at this moment.
+    #[must_use]
+    pub fn credentials(&self) -> CurrentCredentials {
+        self.credentials.current()
     }
 
     /// Does what is left of a call after its reply has gone.

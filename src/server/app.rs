@@ -20,13 +20,14 @@ use super::runtime::{self, cores};
 use super::shutdown::{CHILDREN_TIMEOUT, DRAIN_TIMEOUT, Hurry, WORKER_GRACE};
 use super::signals::Signals;
 use super::worker_thread::{Ends, WorkerThread};
-use super::{control, folder};
+use super::{control, folder, identity_watch};
 use crate::activity::record::{Draft, Source, Status, Type};
 use crate::activity::{Activity, StoreError, Writer};
 use crate::api;
 use crate::catalog::{self, Catalog};
 use crate::config::Config;
 use crate::downstream::session_table::Sessions;
+use crate::identity::{Identity, JwtVerifier, TokenFile};
 use crate::os::descriptors;
 use crate::policy::host_check::BadEntry;
 use crate::proxy::dropped_members::DroppedMembers;
@@ -69,6 +70,8 @@ pub struct App {
     max_connections: usize,
     /// Passes the upstreams' notifications on.
     following: tokio::task::JoinHandle<()>,
+    /// Watches the files of tokens and keys, and fetches keys.
+    watching: tokio::task::JoinHandle<()>,
 }
 
 /// A proxy that listens.
@@ -115,11 +118,17 @@ impl App {
         let upstreams = control::supervise(config, &catalog, &activity, &control);
         let mut seed = [0; 8];
         getrandom::fill(&mut seed).map_err(io::Error::from)?;
+        let identity = Arc::new(Identity::new(
+            TokenFile::new(&config.data_dir),
+            config.jwt.clone().map(JwtVerifier::new),
+        ));
+        identity_watch::look(&identity);
         let dropped_members = Arc::new(DroppedMembers::default());
         let proxy = Proxy {
             catalog,
             log_routing: log_routing::LogRouting::of(&upstreams, &dropped_members),
             dropped_members,
+            identity,
             upstreams,
             settings: SettingsSwap::new(settings),
             activity,
@@ -130,6 +139,7 @@ impl App {
         };
         let proxy = Arc::new(proxy);
         let following = control.spawn(passthrough::notifications::follow(Arc::clone(&proxy)));
+        let watching = control.spawn(identity_watch::watch(Arc::clone(&proxy.identity)));
         let started = Instant::now();
         let (drain, ending) = watch::channel(false);
         let sessions = Arc::new(Sessions::default());
@@ -147,7 +157,7 @@ impl App {
             started,
         };
         let (shared, hurry) = (Arc::new(shared), Hurry::default());
-        Ok(Self { shared, control, writer, drain, hurry, max_connections, following })
+        Ok(Self { shared, control, writer, drain, hurry, max_connections, following, watching })
     }
 
     /// The state that requests are answered from.
@@ -200,8 +210,9 @@ impl App {
     ///
     /// When records could not be written.
     pub fn close(self) -> Result<(), StoreError> {
-        let Self { shared, control, writer, drain: _, hurry, max_connections: _, following } = self;
+        let Self { shared, control, writer, hurry, following, watching, .. } = self;
         following.abort();
+        watching.abort();
         let patience = if hurry.exit_code().is_some() { Duration::ZERO } else { CHILDREN_TIMEOUT };
         let deadline = Instant::now() + patience;
         control.block_on(shared.proxy.upstreams.shutdown(deadline));

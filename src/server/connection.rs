@@ -7,7 +7,7 @@ use std::io;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::Request;
@@ -26,6 +26,7 @@ use super::route::route;
 use super::tracked_socket::{TrackedBody, TrackedSocket};
 use crate::downstream::api_key;
 use crate::downstream::http::{self as mcp, ClientConnection};
+use crate::identity::{CurrentCredentials, Proven};
 use crate::io::write_timeout::WriteTimeout;
 use crate::proxy::Worker;
 use crate::proxy::settings::CurrentSettings;
@@ -90,6 +91,13 @@ pub(super) async fn serve(
     Ok(served.await?)
 }
 
+/// What a head was admitted by.
+struct Admitted {
+    settings: CurrentSettings,
+    credentials: CurrentCredentials,
+    proven: Proven,
+}
+
 /// The hot path: messages are answered without hyper until something else comes.
 async fn fast_path(
     shared: &AppState,
@@ -99,15 +107,22 @@ async fn fast_path(
     drain: watch::Receiver<bool>,
 ) -> io::Result<End> {
     let admit = |head: &Parts| {
-        let settings = worker.settings();
+        let (settings, credentials) = (worker.settings(), worker.credentials());
         let auth = &settings.http_auth;
+        let (headers, target) = (&head.headers, &head.uri);
+        let proven =
+            api_key::prove_for_mcp(auth, &credentials, headers, target, SystemTime::now).ok()?;
+        auth.host_check.check(headers, None).ok()?;
         // A head that is the same again has the same principal.
-        connection.principal.replace(api_key::mcp_principal(auth, &head.headers, &head.uri)?);
-        let admitted = auth.host_check.check(&head.headers, None).is_ok();
-        admitted.then_some(settings)
+        connection.principal.replace(proven.principal.clone());
+        Some(Admitted { settings, credentials, proven })
     };
-    // Who was admitted under other settings is looked at again.
-    let holds = |admitted: &CurrentSettings| worker.settings().is(admitted);
+    // Who was admitted by other settings or tokens, or for a time that is up, is looked at again.
+    let holds = |admitted: &Admitted| {
+        worker.settings().is(&admitted.settings)
+            && worker.credentials().is(&admitted.credentials)
+            && admitted.proven.holds(SystemTime::now)
+    };
     let answer = async |head: &Parts, repeated: bool, body: Bytes| {
         connection.used.set(true);
         let _open = worker.busy_poll.open();

@@ -1,12 +1,13 @@
 //! The one door for every face that speaks HTTP: `Host` and `Origin` are checked, then the face is found.
 
 use std::rc::Rc;
+use std::time::SystemTime;
 
 use http::{Request, Response};
 
 use super::app_state::AppState;
 use crate::api;
-use crate::downstream::api_key;
+use crate::downstream::api_key::{self, Unproven};
 use crate::downstream::body::Body;
 use crate::downstream::http::{self as mcp, ClientConnection};
 use crate::page;
@@ -31,15 +32,29 @@ where
     if let Some(page) = page::answer(&request) {
         return page;
     }
-    if !mcp::PATHS.contains(&request.uri().path()) {
+    let is_mcp = mcp::PATHS.contains(&request.uri().path());
+    let prove = if is_mcp { api_key::prove_for_mcp } else { api_key::prove };
+    let ask = || {
+        let (headers, target) = (request.headers(), request.uri());
+        prove(auth, &worker.credentials(), headers, target, SystemTime::now)
+    };
+    let mut proven = ask();
+    if proven.as_ref().is_err_and(Unproven::wants_keys) {
+        // Its issuer may have new keys.
+        worker.proxy.identity.renew_keys().await;
+        proven = ask();
+    }
+    if !is_mcp {
         let info =
             api::ConnectionInfo { local: connection.came_to.get(), source: connection.source };
-        return api::handle(&shared.api, worker, info, request).await;
+        return api::handle(&shared.api, worker, info, request, proven).await;
     }
-    let Some(principal) = api_key::mcp_principal(auth, request.headers(), request.uri()) else {
-        return api::unauthorized();
+    match proven {
+        Ok(proven) => connection.principal.replace(proven.principal),
+        Err(unproven) => {
+            return api::unauthorized(worker, request.headers(), request.uri().path(), &unproven);
+        }
     };
-    connection.principal.replace(principal);
     let (head, body) = request.into_parts();
     mcp::handle(worker, &shared.sessions, connection, shared.now_ms(), &head, body).await
 }

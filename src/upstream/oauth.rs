@@ -17,6 +17,7 @@ mod authority;
 mod callback;
 mod challenge;
 mod client;
+mod key_set;
 mod login;
 mod login_error;
 mod login_tokens;
@@ -26,6 +27,7 @@ mod store;
 mod token_response;
 
 pub(super) use challenge::{Challenge, Challenges, needs_login};
+pub use key_set::{check_key_set_url, fetch_key_set};
 pub use login::{LoggedIn, login};
 pub use login_error::LoginError;
 pub(super) use login_tokens::{Bearer, Heeded, LoginTokens, Renewal, challenged, changed, renewal};

@@ -5,6 +5,7 @@
 
 mod authority;
 mod impostor;
+mod issuer;
 mod pipe;
 mod sse;
 mod upstream;
@@ -21,6 +22,7 @@ use tempfile::TempDir;
 
 pub(crate) use authority::{Authority, Browser, NOBODYS, Ways};
 pub(crate) use impostor::Impostor;
+pub(crate) use issuer::{Issuer, Keys, unix_now};
 pub(crate) use pipe::Pipe;
 pub(crate) use sse::Events;
 pub(crate) use upstream::{HttpStub, server_of_both_eras, stub, stub_stdio};

@@ -13,6 +13,7 @@ mod config;
 mod direct;
 mod doors;
 mod harness;
+mod identity;
 mod intent;
 mod login;
 mod many;

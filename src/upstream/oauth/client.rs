@@ -176,6 +176,14 @@ impl LoginClient {
         Ok(head.into_parts().0)
     }
 
+    /// Sends a request; the whole answer.
+    pub(super) async fn fetch(
+        &self,
+        request: Request<Vec<u8>>,
+    ) -> Result<Response<Vec<u8>>, String> {
+        self.execute(request).await.map_err(|error| error.to_string())
+    }
+
     async fn execute(&self, request: Request<Vec<u8>>) -> Answer {
         let exchange = async {
             let (head, body) = self.head(request, "application/json").await?.into_parts();

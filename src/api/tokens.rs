@@ -1,0 +1,278 @@
+//! `/api/v1/tokens…`: agent tokens are made, listed, renewed and ended. A secret is in one answer and nowhere else.
+//!
+//! Each change is on record as a `config_change`, in the name of the admin.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use http::StatusCode;
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::json;
+use utoipa::ToSchema;
+
+use super::query_parameters::Query;
+use super::response::{ApiError, Success, encode};
+use super::routes;
+use crate::activity::record::{Draft, Raw, Source, Status, Text, Type, words};
+use crate::identity::{
+    KeptToken, NewAgentToken, TokenChange, TokenChangeError, TokenChanged, TokenFileError,
+};
+use crate::intent::Operation;
+use crate::policy::Principal;
+use crate::proxy::Worker;
+
+/// A token as it is listed: all but what proves it.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = AgentToken)]
+struct ShownToken {
+    /// Its name; in records it stands as `token:NAME`.
+    name: String,
+    /// The servers that it is for; none listed: all.
+    servers: Vec<String>,
+    /// The tools that it is for, by name or pattern; none listed: all.
+    tools: Vec<String>,
+    /// The operations that it is for; none listed: all.
+    #[schema(schema_with = operations)]
+    operations: Vec<Operation>,
+    /// When it was made.
+    #[schema(value_type = String, format = DateTime)]
+    created: Timestamp,
+    /// When its time is up; null: never.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    expires: Option<Timestamp>,
+    /// Whether its time is up.
+    expired: bool,
+}
+
+/// All tokens, by name.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ShownTokens {
+    tokens: Vec<ShownToken>,
+}
+
+/// A new secret, which is shown this once.
+#[derive(Serialize, ToSchema)]
+pub struct ShownSecret {
+    /// The token's name.
+    name: String,
+    /// The token itself.
+    token: String,
+    /// When its time is up; null: never.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    expires: Option<Timestamp>,
+}
+
+/// A token that is no more.
+#[derive(Serialize, ToSchema)]
+pub struct ShownRevoked {
+    /// Its name.
+    name: String,
+    /// Always true.
+    revoked: bool,
+}
+
+/// What came of a change, as it is told.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub enum ShownChange {
+    /// A secret was made.
+    Secret(ShownSecret),
+    /// A token was ended.
+    Revoked(ShownRevoked),
+}
+
+/// What a token is to be for; what is left out or empty bounds nothing.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "only described: NewAgentToken is read")]
+struct TokenRequest {
+    /// Its name, of letters, digits, `-`, `_` and `.`.
+    #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    name: String,
+    /// Servers, by their names in the config.
+    #[schema(required = false, max_items = 256)]
+    servers: Vec<String>,
+    /// Tools: `server:tool`, or the tool's own name, with `*` for any run of characters.
+    #[schema(required = false, max_items = 256)]
+    tools: Vec<String>,
+    /// Operations.
+    #[schema(required = false, schema_with = operations)]
+    operations: Vec<Operation>,
+    /// How long it is good for, in seconds; for good, if it is left out.
+    #[schema(required = false, minimum = 1, maximum = 316_224_000)]
+    expires_in: u64,
+}
+
+fn operations() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+    let word = words(Operation::ALL.map(Operation::as_str));
+    utoipa::openapi::schema::ArrayBuilder::new().items(word).max_items(Some(256)).into()
+}
+
+/// Lists the agent tokens, without what proves them.
+#[utoipa::path(
+    get,
+    path = "/api/v1/tokens",
+    tag = "tokens",
+    operation_id = "listTokens",
+    responses(
+        (status = 200, description = "All tokens, by name", body = Success<ShownTokens>),
+        (status = 500, description = "The tokens cannot be read"),
+    )
+)]
+pub(super) async fn list(worker: &Worker, query: Query) -> Result<Bytes, ApiError> {
+    query.finish()?;
+    let identity = std::sync::Arc::clone(&worker.proxy.identity);
+    let kept = tokio::task::spawn_blocking(move || identity.kept()).await.map_err(failed)?;
+    Ok(encode(&shown_tokens(&kept.map_err(failed)?, SystemTime::now())))
+}
+
+/// Makes an agent token.
+#[utoipa::path(
+    post,
+    path = "/api/v1/tokens",
+    tag = "tokens",
+    operation_id = "createToken",
+    request_body(content = TokenRequest, description = "Its name, and what it is for."),
+    responses(
+        (status = 200, description = "The token, this once", body = Success<ShownSecret>),
+        (status = 400, description = "The body or the query cannot be understood"),
+        (status = 408, description = "The body did not come in time"),
+        (status = 409, description = "There is one of that name, or there are too many"),
+        (status = 413, description = "The body is too large"),
+        (status = 500, description = "The tokens cannot be kept"),
+    )
+)]
+pub(super) async fn create(
+    worker: &Worker,
+    principal: &Principal,
+    body: &[u8],
+) -> Result<Bytes, ApiError> {
+    let new: NewAgentToken = serde_json::from_slice(body).map_err(|error| {
+        ApiError::new(StatusCode::BAD_REQUEST, format!("Invalid request body: {error}"))
+    })?;
+    change(worker, principal, "token_created", new.name.clone(), TokenChange::Create(new)).await
+}
+
+/// Gives an agent token a new secret. The one before is out of force at once.
+#[utoipa::path(
+    post,
+    path = "/api/v1/tokens/{name}/rotate",
+    tag = "tokens",
+    operation_id = "rotateToken",
+    params(("name" = String, Path, description = "The token's name")),
+    responses(
+        (status = 200, description = "The token, this once", body = Success<ShownSecret>),
+        (status = 404, description = "There is no such token"),
+        (status = 500, description = "The tokens cannot be kept"),
+    )
+)]
+pub(super) async fn rotate(
+    worker: &Worker,
+    principal: &Principal,
+    query: Query,
+    name: &str,
+) -> Result<Bytes, ApiError> {
+    query.finish()?;
+    let name = routes::decoded(name)?;
+    change(worker, principal, "token_rotated", name.clone(), TokenChange::Rotate(name)).await
+}
+
+/// Ends an agent token. It is out of force at once.
+#[utoipa::path(
+    delete,
+    path = "/api/v1/tokens/{name}",
+    tag = "tokens",
+    operation_id = "revokeToken",
+    params(("name" = String, Path, description = "The token's name")),
+    responses(
+        (status = 200, description = "It is no more", body = Success<ShownRevoked>),
+        (status = 404, description = "There is no such token"),
+        (status = 500, description = "The tokens cannot be kept"),
+    )
+)]
+pub(super) async fn revoke(
+    worker: &Worker,
+    principal: &Principal,
+    query: Query,
+    name: &str,
+) -> Result<Bytes, ApiError> {
+    query.finish()?;
+    let name = routes::decoded(name)?;
+    change(worker, principal, "token_revoked", name.clone(), TokenChange::Revoke(name)).await
+}
+
+/// Carries a change out, on a thread that may block.
+async fn change(
+    worker: &Worker,
+    principal: &Principal,
+    what: &'static str,
+    name: String,
+    change: TokenChange,
+) -> Result<Bytes, ApiError> {
+    let mut random = [0; 32];
+    getrandom::fill(&mut random).map_err(failed)?;
+    let identity = std::sync::Arc::clone(&worker.proxy.identity);
+    let changing =
+        tokio::task::spawn_blocking(move || identity.change(change, random, SystemTime::now()));
+    let changed = changing.await.map_err(failed)?.map_err(|error| {
+        let status = match &error {
+            TokenChangeError::Name(_) | TokenChangeError::List(_) | TokenChangeError::Expires => {
+                StatusCode::BAD_REQUEST
+            }
+            TokenChangeError::Exists(_) | TokenChangeError::Full => StatusCode::CONFLICT,
+            TokenChangeError::Missing(_) => StatusCode::NOT_FOUND,
+            TokenChangeError::File(
+                TokenFileError::Open { .. }
+                | TokenFileError::Broken { .. }
+                | TokenFileError::Io { .. },
+            ) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        ApiError::new(status, error)
+    })?;
+    let mut draft = Draft::new(Type::ConfigChange, Source::Api, Status::Success);
+    draft.set(Text::Principal, principal.id());
+    let metadata = json!({"name": name, "change": what}).to_string();
+    draft.keep(Raw::Metadata, metadata.as_bytes(), metadata.len());
+    worker.proxy.activity.note(draft);
+    Ok(encode(&shown_change(changed)))
+}
+
+fn failed(error: impl std::fmt::Display) -> ApiError {
+    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+}
+
+/// Tokens as they are listed, at that time.
+#[must_use]
+pub fn shown_tokens(kept: &[KeptToken], now: SystemTime) -> ShownTokens {
+    let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let texts = |list: &[Box<str>]| list.iter().map(|text| text.to_string()).collect();
+    let shown = |token: &KeptToken| ShownToken {
+        name: token.name.to_string(),
+        servers: texts(&token.servers),
+        tools: texts(&token.tools),
+        operations: token.operations.clone(),
+        created: timestamp(Duration::from_micros(token.created)),
+        expires: token.expires.map(|seconds| timestamp(Duration::from_secs(seconds))),
+        expired: token.expires.is_some_and(|seconds| now.as_secs() >= seconds),
+    };
+    ShownTokens { tokens: kept.iter().map(shown).collect() }
+}
+
+/// What came of a change, as it is told.
+#[must_use]
+pub fn shown_change(changed: TokenChanged) -> ShownChange {
+    match changed {
+        TokenChanged::Made(made) => ShownChange::Secret(ShownSecret {
+            name: made.name,
+            token: made.secret.expose().to_owned(),
+            expires: made.expires.map(|seconds| timestamp(Duration::from_secs(seconds))),
+        }),
+        TokenChanged::Revoked(name) => ShownChange::Revoked(ShownRevoked { name, revoked: true }),
+    }
+}
+
+/// A time since 1970; the last that can be written, for one beyond it.
+fn timestamp(since: Duration) -> Timestamp {
+    let time = jiff::SignedDuration::try_from(since).ok();
+    time.and_then(|since| Timestamp::UNIX_EPOCH.checked_add(since).ok()).unwrap_or(Timestamp::MAX)
+}

@@ -1,0 +1,137 @@
+//! `mcpproxy token …`: agent tokens.
+//!
+//! A proxy that runs is asked, so that a change is in force at once; without one the file in the data folder is changed,
+//! and the next one finds it.
+
+use std::fmt::Write as _;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use http::Method;
+use serde_json::Value;
+
+use crate::api;
+use crate::cli::args::{Global, TokenCommand, TokenCreate};
+use crate::cli::backend::{Backend, target};
+use crate::cli::error::CommandError;
+use crate::cli::json_pointer::{list, text};
+use crate::cli::output::Output;
+use crate::cli::table::cell;
+use crate::cli::terminal_safe::line;
+use crate::cli::{load_config, running_proxy};
+use crate::identity::{Identity, NewAgentToken, TokenChange, TokenFile};
+use crate::intent::Operation;
+use crate::server;
+
+/// The columns of the list, and where their values stand.
+const TOKEN_COLUMNS: [(&str, &str); 6] = [
+    ("NAME", "/name"),
+    ("SERVERS", "/servers"),
+    ("TOOLS", "/tools"),
+    ("OPERATIONS", "/operations"),
+    ("CREATED", "/created"),
+    ("EXPIRES", "/expires"),
+];
+
+/// Runs one of the commands.
+pub(super) fn run(
+    command: TokenCommand,
+    global: &Global,
+    output: &Output,
+) -> Result<(), CommandError> {
+    let (loaded, _log) = load_config::load_with_log(global)?;
+    let runtime = server::local_runtime().map_err(CommandError::failed)?;
+    let is_list = matches!(command, TokenCommand::List);
+    let json = match runtime.block_on(running_proxy::find(&loaded.config)) {
+        Some(client) => runtime.block_on(ask(&Backend::Remote(client), command))?,
+        None => {
+            let identity = Identity::new(TokenFile::new(&loaded.config.data_dir), None);
+            on_disk(&identity, command)?
+        }
+    };
+    output.print(&json, |answer| if is_list { table(answer, output) } else { told(answer) })
+}
+
+/// Asks the proxy that runs.
+async fn ask(backend: &Backend, command: TokenCommand) -> Result<String, CommandError> {
+    let tokens = target(&["tokens"], &[]);
+    let answer = match command {
+        TokenCommand::List => backend.get(&tokens).await?,
+        TokenCommand::Create(flags) => {
+            let new = serde_json::to_string(&new(flags)).map_err(CommandError::failed)?;
+            backend.post(&tokens, new).await?
+        }
+        TokenCommand::Rotate { name } => {
+            backend.post(&target(&["tokens", &name, "rotate"], &[]), String::new()).await?
+        }
+        TokenCommand::Revoke { name } => {
+            let target = target(&["tokens", &name], &[]);
+            backend.request(Method::DELETE, &target, Bytes::new()).await?
+        }
+    };
+    answer.json().map(str::to_owned)
+}
+
+/// Changes the file.
+fn on_disk(identity: &Identity, command: TokenCommand) -> Result<String, CommandError> {
+    let now = SystemTime::now();
+    let change = match command {
+        TokenCommand::List => {
+            let kept = identity.kept().map_err(CommandError::failed)?;
+            let shown = api::shown_tokens(&kept, now);
+            return serde_json::to_string(&shown).map_err(CommandError::failed);
+        }
+        TokenCommand::Create(flags) => TokenChange::Create(new(flags)),
+        TokenCommand::Rotate { name } => TokenChange::Rotate(name),
+        TokenCommand::Revoke { name } => TokenChange::Revoke(name),
+    };
+    let mut random = [0; 32];
+    getrandom::fill(&mut random).map_err(CommandError::failed)?;
+    let changed = identity.change(change, random, now).map_err(CommandError::failed)?;
+    serde_json::to_string(&api::shown_change(changed)).map_err(CommandError::failed)
+}
+
+fn new(flags: TokenCreate) -> NewAgentToken {
+    let TokenCreate { name, servers, tools, operations, expires } = flags;
+    let operations = operations.iter().filter_map(|word| Operation::from_word(word)).collect();
+    let expires_in = expires.map(|expires| expires.as_secs());
+    NewAgentToken { name, servers, tools, operations, expires_in }
+}
+
+fn table(answer: &Value, output: &Output) -> String {
+    let words = |token: &Value, column: &str| match token.pointer(column) {
+        Some(Value::Array(words)) if words.is_empty() => "all".to_owned(),
+        Some(Value::Array(words)) => {
+            words.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", ")
+        }
+        Some(Value::Null) | None => "never".to_owned(),
+        Some(_) if column == "/expires" && token.pointer("/expired") == Some(&true.into()) => {
+            format!("{} (expired)", text(token, column))
+        }
+        Some(Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_)) => {
+            text(token, column).into_owned()
+        }
+    };
+    let rows: Vec<_> = list(answer, "/tokens")
+        .iter()
+        .map(|token| TOKEN_COLUMNS.map(|(_, column)| cell(&words(token, column))).to_vec())
+        .collect();
+    match rows.is_empty() {
+        true => "No tokens. `mcpproxy token create NAME` makes one.".to_owned(),
+        false => output.table(&TOKEN_COLUMNS.map(|(name, _)| name), rows, &[0]),
+    }
+}
+
+fn told(answer: &Value) -> String {
+    let name = line(&text(answer, "/name")).into_owned();
+    if answer.pointer("/revoked").is_some() {
+        return format!("Token '{name}' is revoked.");
+    }
+    let mut told = format!("{}\n\n", line(&text(answer, "/token")));
+    let _ = write!(told, "This is token '{name}', shown this once. ");
+    let _ = match answer.pointer("/expires") {
+        Some(Value::String(expires)) => write!(told, "It expires at {}.", line(expires)),
+        Some(_) | None => write!(told, "It does not expire."),
+    };
+    told
+}

@@ -1,0 +1,135 @@
+//! Keeps who there is up to date: a changed file of agent tokens or keys is noticed, and keys are fetched.
+//!
+//! One fetch is under way at a time. What cannot be read or fetched is logged, and what was in force
+//! stays.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::identity::{FileStamp, Identity, KeySet, KeySource, MAX_KEY_SET_BYTES, file_stamp};
+use crate::upstream::oauth::fetch_key_set;
+
+/// How often the files are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How old fetched keys become: one that the issuer has withdrawn counts no longer than this.
+const KEYS_FRESH: Duration = Duration::from_secs(15 * 60);
+/// How long the issuer is left alone after it was asked, whatever tokens come.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// Beyond the limit by one byte, so that a file that is too long is told from one that fits.
+const READ_BYTES: u64 = MAX_KEY_SET_BYTES as u64 + 1;
+
+/// Looks at the files once. Blocks.
+pub(super) fn look(identity: &Identity) {
+    match identity.reload_tokens() {
+        Ok(true) => tracing::info!("the agent tokens were read"),
+        Ok(false) => {}
+        Err(error) => tracing::error!(%error, "the agent tokens cannot be read"),
+    }
+}
+
+/// Does so until it is aborted: neither waits for the other.
+pub(super) async fn watch(identity: Arc<Identity>) {
+    tokio::join!(watch_tokens(&identity), watch_keys(&identity));
+}
+
+async fn watch_tokens(identity: &Arc<Identity>) {
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let looked = Arc::clone(identity);
+        // It fails only where the runtime ends.
+        let _ = tokio::task::spawn_blocking(move || look(&looked)).await;
+    }
+}
+
+async fn watch_keys(identity: &Identity) {
+    let source = identity.jwt().map(|jwt| jwt.settings().keys.clone());
+    let mut keys = Keys { source, asked: None, failed: false, seen: None };
+    keys.renew(identity).await;
+    loop {
+        let wanted = tokio::select! {
+            () = identity.keys_wanted() => true,
+            () = tokio::time::sleep(LOOK_EVERY) => false,
+        };
+        if keys.are_due(wanted) {
+            keys.renew(identity).await;
+        }
+        if wanted {
+            identity.keys_asked();
+        }
+    }
+}
+
+/// The keys of the issuer, as far as it was asked for them.
+struct Keys {
+    source: Option<KeySource>,
+    /// When the issuer was asked last.
+    asked: Option<Instant>,
+    failed: bool,
+    /// The file that is in force.
+    seen: Option<FileStamp>,
+}
+
+impl Keys {
+    fn are_due(&self, wanted: bool) -> bool {
+        let age = self.asked.map_or(Duration::MAX, |asked| asked.elapsed());
+        match &self.source {
+            None => false,
+            Some(KeySource::File(_)) => true,
+            Some(KeySource::Url(_)) if wanted || self.failed => age >= ASK_AGAIN,
+            Some(KeySource::Url(_)) => age >= KEYS_FRESH,
+        }
+    }
+
+    async fn renew(&mut self, identity: &Identity) {
+        let read = match &self.source {
+            None => return,
+            Some(KeySource::Url(url)) => {
+                self.asked = Some(Instant::now());
+                fetch_key_set(url).await.map_err(|error| format!("{url}: {error}"))
+            }
+            Some(KeySource::File(file)) => {
+                let (path, seen) = (file.clone(), self.seen);
+                let read = tokio::task::spawn_blocking(move || read_changed(&path, seen)).await;
+                let Ok(Some((stamp, read))) = read else { return };
+                self.seen = stamp;
+                read.map_err(|error| format!("{}: {error}", file.display()))
+            }
+        };
+        let keys = read.and_then(|text| KeySet::parse(&text).map_err(|error| error.to_string()));
+        match keys {
+            Ok(keys) => {
+                self.failed = false;
+                tracing::info!(keys = keys.len(), "the keys of the JWTs' issuer were read");
+                identity.set_keys(&keys);
+            }
+            Err(error) => {
+                self.failed = true;
+                tracing::warn!(
+                    error,
+                    "the keys of the JWTs' issuer cannot be had: those before stay"
+                );
+            }
+        }
+    }
+}
+
+/// What a file holds, and its state; `None` if it is as it was `seen`.
+fn read_changed(
+    path: &Path,
+    seen: Option<FileStamp>,
+) -> Option<(Option<FileStamp>, std::io::Result<Vec<u8>>)> {
+    use std::io::Read;
+    let stamp = file_stamp(path);
+    if stamp.is_some() && stamp == seen {
+        return None;
+    }
+    let read = || {
+        let mut text = Vec::new();
+        std::fs::File::open(path)?.take(READ_BYTES).read_to_end(&mut text)?;
+        Ok(text)
+    };
+    let read = read();
+    // A file that is missing is told once, not each time that it is looked for.
+    (stamp.is_some() || seen.is_some()).then_some((stamp, read))
+}

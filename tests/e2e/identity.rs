@@ -1,0 +1,495 @@
+//! Who asks: agent tokens and what they are for, the JWTs of an identity provider, sessions that are their opener's.
+
+use serde_json::{Value, json};
+
+use crate::harness::{
+    API_KEY, Connection, Issuer, Keys, Output, Proxy, Response, configure, error_text, mcpproxy,
+    stub_stdio, unix_now, until, write_private,
+};
+
+fn servers() -> Value {
+    json!({"a": stub_stdio(&["--offers"]), "b": stub_stdio(&["--offers"])})
+}
+
+/// Makes a token by the command line; the token.
+fn create(proxy: &Proxy, args: &[&str]) -> String {
+    let output = proxy.cli(&[&["token", "create"], args, &["--json"]].concat());
+    assert_eq!(output.code, Some(0), "{}", output.stderr);
+    output.json()["token"].as_str().unwrap().to_owned()
+}
+
+/// A client that sends a token with everything, in a session or in none.
+struct Holder {
+    connection: Connection,
+    bearer: String,
+    session: Option<String>,
+    path: &'static str,
+}
+
+impl Holder {
+    fn new(proxy: &Proxy, token: &str, path: &'static str) -> Self {
+        let connection = Connection::open(proxy.port);
+        Self { connection, bearer: format!("Bearer {token}"), session: None, path }
+    }
+
+    /// One with a session.
+    fn open(proxy: &Proxy, token: &str, path: &'static str) -> Self {
+        let mut holder = Self::new(proxy, token, path);
+        let response = holder.hello();
+        assert_eq!(response.status, 200, "{}", response.text());
+        holder.session = response.header("mcp-session-id").map(str::to_owned);
+        holder
+    }
+
+    fn hello(&mut self) -> Response {
+        self.send(
+            "initialize",
+            json!({"protocolVersion": "2025-11-25", "capabilities": {},
+            "clientInfo": {"name": "e2e", "version": "1"}}),
+        )
+    }
+
+    fn send(&mut self, method: &str, params: Value) -> Response {
+        let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        let mut headers = vec![("Authorization", &*self.bearer), ("Accept", "application/json")];
+        headers.extend(self.session.as_deref().map(|session| ("Mcp-Session-Id", session)));
+        self.connection.send("POST", self.path, &headers, body.to_string().as_bytes());
+        self.connection.response()
+    }
+
+    fn ask(&mut self, method: &str, params: Value) -> Value {
+        let response = self.send(method, params);
+        assert_eq!(response.status, 200, "{}", response.text());
+        response.json()
+    }
+
+    fn call(&mut self, operation: &str, tool: &str) -> Value {
+        let arguments = json!({"name": tool, "intent": {"operation_type": operation}});
+        let name = format!("call_tool_{operation}");
+        self.ask("tools/call", json!({"name": name, "arguments": arguments}))["result"].take()
+    }
+}
+
+fn refused(result: &Value) -> &str {
+    assert_eq!(result["isError"], true, "{result}");
+    error_text(result)
+}
+
+/// The values of `key` in a list of a result.
+fn listed(message: &Value, list: &str, key: &str) -> Vec<String> {
+    let list = message["result"][list].as_array().unwrap_or_else(|| panic!("{message}"));
+    list.iter().map(|it| it[key].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_token_is_for_its_servers_tools_and_operations_by_every_door() {
+    let proxy = Proxy::start(servers());
+    let token = create(&proxy, &["ci", "--server", "a", "--operation", "read", "--expires", "30d"]);
+    assert!(token.starts_with("mcpp_"), "{token}");
+    let mut holder = Holder::open(&proxy, &token, "/mcp");
+    assert_ne!(holder.call("read", "a:read_item")["isError"], true);
+    let text = |tool: &str| format!("Token 'ci' does not allow tool '{tool}'");
+    assert_eq!(refused(&holder.call("read", "b:read_item")), text("b:read_item"));
+    assert_eq!(refused(&holder.call("write", "a:write_item")), text("a:write_item"));
+    assert_eq!(refused(&holder.call("destructive", "a:delete_item")), text("a:delete_item"));
+    // The agent's word does not make a read of it.
+    assert_eq!(refused(&holder.call("read", "a:write_item")), text("a:write_item"));
+    let record = &proxy.activity("type=tool_call&status=rejected")[0];
+    assert_eq!(record["principal"], "token:ci");
+    let decision = &proxy.activity("type=policy_decision&principal=token:ci")[0];
+    assert_eq!(
+        (&decision["status"], &decision["metadata"]["policy"]),
+        (&json!("blocked"), &json!("scope"))
+    );
+    // Resources, prompts, completions.
+    let read = |server: &str| json!({"uri": format!("mcpproxy://{server}/test://shared")});
+    assert!(holder.ask("resources/read", read("a")).get("result").is_some());
+    let told = holder.ask("resources/read", read("b"))["error"]["message"].to_string();
+    assert!(told.contains("Token 'ci' does not allow resource 'test://shared' of 'b'"), "{told}");
+    let told =
+        holder.ask("prompts/get", json!({"name": "b__greet"}))["error"]["message"].to_string();
+    assert!(told.contains("Token 'ci' does not allow prompt 'greet' of 'b'"), "{told}");
+    let subscribed = holder.ask("resources/subscribe", read("b"));
+    assert!(subscribed.get("error").is_some(), "{subscribed}");
+    // Lists.
+    for (method, list, key) in [
+        ("resources/list", "resources", "uri"),
+        ("resources/templates/list", "resourceTemplates", "uriTemplate"),
+        ("prompts/list", "prompts", "name"),
+    ] {
+        let seen = listed(&holder.ask(method, json!({})), list, key);
+        let of_a = |it: &String| it.starts_with("mcpproxy://a/") || it.starts_with("a__");
+        assert!(!seen.is_empty() && seen.iter().all(of_a), "{method}: {seen:?}");
+    }
+    let found = holder.ask(
+        "tools/call",
+        json!({"name": "retrieve_tools", "arguments": {"query": "item", "limit": 100}}),
+    );
+    let found = &found["result"]["structuredContent"]["tools"];
+    let names: Vec<_> =
+        found.as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap()).collect();
+    assert!(names.contains(&"a:read_item") && !names.contains(&"a:write_item"), "{names:?}");
+    assert!(names.iter().all(|name| name.starts_with("a:")), "{names:?}");
+    // The other endpoint.
+    let mut direct = Holder::open(&proxy, &token, "/mcp/all");
+    let seen = listed(&direct.ask("tools/list", json!({})), "tools", "name");
+    assert!(
+        seen.contains(&"a__read_item".to_owned()) && !seen.contains(&"a__delete_item".to_owned())
+    );
+    assert!(seen.iter().all(|name| name.starts_with("a__")), "{seen:?}");
+    let called = direct.ask("tools/call", json!({"name": "b__read_item", "arguments": {}}));
+    assert_eq!(refused(&called["result"]), text("b:read_item"));
+    // REST.
+    let bearer = format!("Bearer {token}");
+    let call = |name: &str| {
+        let body = json!({"tool_name": "call_tool_read", "arguments": {"name": name},
+            "intent": {"operation_type": "read"}});
+        let headers = [("Authorization", &*bearer)];
+        proxy.request("POST", "/api/v1/tools/call", &headers, body.to_string().as_bytes())
+    };
+    assert_eq!(call("a:read_item").status, 200);
+    let forbidden = call("b:read_item");
+    assert_eq!(
+        (forbidden.status, forbidden.json()["error"].as_str()),
+        (403, Some(&*text("b:read_item")))
+    );
+}
+
+#[test]
+fn a_token_is_no_admin_over_rest() {
+    let proxy = Proxy::start(json!({"a": stub_stdio(&[]), "b": stub_stdio(&[])}));
+    let token = create(&proxy, &["ci", "--server", "a"]);
+    let ask =
+        |method: &str, path: &str| proxy.request(method, path, &[("X-API-Key", &*token)], b"");
+    for (method, path) in [
+        ("GET", "/api/v1/tokens"),
+        ("POST", "/api/v1/tokens"),
+        ("DELETE", "/api/v1/tokens/ci"),
+        ("POST", "/api/v1/tokens/ci/rotate"),
+        ("GET", "/api/v1/status"),
+        ("GET", "/api/v1/servers"),
+        ("GET", "/api/v1/activity/summary"),
+        ("GET", "/api/v1/activity/verify"),
+        ("GET", "/api/v1/activity/export"),
+        ("GET", "/events"),
+        ("GET", "/api/v1/activity?principal=admin"),
+    ] {
+        let response = ask(method, path);
+        assert_eq!(response.status, 403, "{method} {path}: {}", response.text());
+        assert!(response.text().contains("token:ci"), "{}", response.text());
+    }
+    let tools = ask("GET", "/api/v1/tools?limit=100").json();
+    let tools = tools["data"]["tools"].as_array().unwrap();
+    assert!(!tools.is_empty() && tools.iter().all(|tool| tool["server"] == "a"));
+    assert_eq!(ask("GET", "/api/v1/tools/a:read_item").status, 200);
+    assert_eq!(ask("GET", "/api/v1/tools/b:read_item").status, 404);
+    // Its own records, and those of nobody else.
+    Holder::open(&proxy, &token, "/mcp").call("read", "a:read_item");
+    proxy.client().read("a:read_item", json!({}));
+    let own = ask("GET", "/api/v1/activity").json();
+    let own = own["data"]["activities"].as_array().unwrap();
+    assert!(!own.is_empty() && own.iter().all(|it| it["principal"] == "token:ci"), "{own:?}");
+    let theirs = &proxy.activity("principal=anonymous&type=tool_call")[0];
+    let id = |record: &Value| format!("/api/v1/activity/{}", record["id"].as_str().unwrap());
+    assert_eq!(ask("GET", &id(&own[0])).status, 200);
+    assert_eq!(ask("GET", &id(theirs)).status, 404);
+    assert_eq!(ask("GET", "/api/v1/openapi.json").status, 200);
+    // The command line filters the same.
+    let listed = proxy.cli(&["activity", "list", "--principal", "token:ci", "--json"]).json();
+    assert_eq!(listed["activities"].as_array().unwrap().len(), own.len());
+}
+
+#[test]
+fn a_token_is_in_force_and_out_of_force_at_once_on_an_open_connection() {
+    let proxy =
+        Proxy::with(json!({"mcpServers": {"a": stub_stdio(&[])}, "require_mcp_auth": true}));
+    let token = create(&proxy, &["ci"]);
+    let mut holder = Holder::open(&proxy, &token, "/mcp");
+    for _ in 0..3 {
+        assert_ne!(holder.call("read", "a:read_item")["isError"], true);
+    }
+    let rotated = proxy.cli(&["token", "rotate", "ci", "--json"]).json();
+    let renewed = rotated["token"].as_str().unwrap();
+    assert_eq!((&rotated["name"], &rotated["expires"]), (&json!("ci"), &json!(null)));
+    let gone = holder.send("tools/list", json!({}));
+    assert_eq!(gone.status, 401);
+    assert_eq!(gone.json()["error"], "Token is unknown, or was revoked");
+    // The session is the principal's, whatever secret proves it.
+    let session = holder.session.take();
+    let mut renewed = Holder { session, ..Holder::new(&proxy, renewed, "/mcp") };
+    assert_ne!(renewed.call("read", "a:read_item")["isError"], true);
+    assert_eq!(proxy.cli(&["token", "revoke", "ci"]).code, Some(0));
+    assert_eq!(renewed.send("tools/list", json!({})).status, 401);
+    assert_eq!(proxy.cli(&["token", "revoke", "ci"]).code, Some(1));
+    let changes = proxy.activity("type=config_change");
+    let of = |it: &Value| it["metadata"]["change"].as_str().unwrap_or_default().to_owned();
+    let made: Vec<_> = changes.iter().filter(|it| it["metadata"]["name"] == "ci").map(of).collect();
+    assert_eq!(made, ["token_revoked", "token_rotated", "token_created"]);
+    assert!(changes.iter().all(|it| !it.to_string().contains("mcpp_")));
+}
+
+#[test]
+fn a_bad_token_is_refused_and_never_taken_for_nobody() {
+    let proxy = Proxy::start(json!({"a": stub_stdio(&[])}));
+    let token = create(&proxy, &["short", "--expires", "1s"]);
+    let lasting = create(&proxy, &["lasting"]);
+    let expired = until("the token expires", || {
+        let response = Holder::new(&proxy, &token, "/mcp").hello();
+        (response.status == 401).then_some(response)
+    });
+    assert_eq!(expired.json()["error"], "Token has expired");
+    let forged = format!(
+        "{}{}",
+        &lasting[..lasting.len() - 1],
+        if lasting.ends_with('A') { 'B' } else { 'A' }
+    );
+    let oversized = format!("mcpp_{}", "x".repeat(20_000));
+    for (token, told) in [
+        (&*forged, "Token is unknown, or was revoked"),
+        ("mcpp_", "Token is malformed"),
+        (&*oversized, "Token is longer than 16384 bytes"),
+    ] {
+        for path in ["/mcp", "/mcp/all"] {
+            let response = Holder::new(&proxy, token, path).hello();
+            assert_eq!((response.status, response.json()["error"].as_str()), (401, Some(told)));
+        }
+        let response = proxy.request("GET", "/api/v1/tools", &[("X-API-Key", token)], b"");
+        assert_eq!((response.status, response.json()["error"].as_str()), (401, Some(told)));
+    }
+    let in_url = proxy.request("GET", &format!("/api/v1/tools?apikey={lasting}"), &[], b"");
+    assert_eq!(in_url.status, 401, "{}", in_url.text());
+    // What is not meant for us proves nothing, and is no reason to refuse.
+    assert_eq!(Holder::new(&proxy, "another's", "/mcp").hello().status, 200);
+    assert!(proxy.activity("principal=anonymous&type=tool_call").is_empty());
+}
+
+#[test]
+fn without_a_proxy_the_file_is_changed_and_a_proxy_notices_one_that_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = json!({"mcpServers": {"a": stub_stdio(&[])}, "require_mcp_auth": true});
+    let path = configure(config.clone(), folder.path());
+    let run = |args: &[&str]| Output::of(mcpproxy().arg("--config").arg(&path).args(args));
+    let made = run(&["token", "create", "ci", "--tool", "read_*", "--json"]);
+    assert_eq!(made.code, Some(0), "{}", made.stderr);
+    let token = made.json()["token"].as_str().unwrap().to_owned();
+    let file = folder.path().join("data/tokens.json");
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(!text.contains(&token[5..]), "only its hash is kept");
+    use std::os::unix::fs::PermissionsExt;
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let listed = run(&["token", "list", "--json"]).json();
+    assert_eq!(listed["tokens"][0]["tools"], json!(["read_*"]));
+    assert!(run(&["token", "list"]).stdout.contains("read_*"));
+    let again = run(&["token", "create", "ci"]);
+    assert_eq!((again.code, again.stderr.contains("'ci' exists already")), (Some(1), true));
+    assert_eq!(run(&["token", "create", "a b"]).code, Some(1));
+    assert_eq!(run(&["token", "create", "x", "--operation", "all"]).code, Some(2));
+    assert_eq!(run(&["token", "create", "x", "--expires", "0d"]).code, Some(2));
+    let proxy = Proxy::unready(config, folder).ready();
+    let mut holder = Holder::open(&proxy, &token, "/mcp");
+    assert_ne!(holder.call("read", "a:read_item")["isError"], true);
+    let file = proxy.folder.path().join("data/tokens.json");
+    // What cannot be read changes nothing; a file that is gone ends all tokens.
+    write_private(&file, "{");
+    until("the log tells", || proxy.log().contains("agent tokens cannot be read").then_some(()));
+    assert_ne!(holder.call("read", "a:read_item")["isError"], true);
+    std::fs::remove_file(&file).unwrap();
+    until("the token is out of force", || {
+        (holder.send("tools/list", json!({})).status == 401).then_some(())
+    });
+}
+
+#[test]
+fn a_session_is_its_openers() {
+    let proxy = Proxy::start(json!({"a": stub_stdio(&[])}));
+    let tokens = ["one", "two"].map(|name| create(&proxy, &[name]));
+    let owner = Holder::open(&proxy, &tokens[0], "/mcp");
+    let nobodys = proxy.client();
+    let ask = |method: &str, session: &str, key: Option<&str>| {
+        let mut headers =
+            vec![("Mcp-Session-Id", session), ("Accept", "text/event-stream, application/json")];
+        headers.extend(key.map(|key| ("X-API-Key", key)));
+        let cancel =
+            br#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#;
+        let body: &[u8] = if method == "POST" { cancel } else { b"" };
+        proxy.request(method, "/mcp", &headers, body)
+    };
+    let session = owner.session.as_deref().unwrap();
+    for method in ["POST", "GET", "DELETE"] {
+        for key in [None, Some(&*tokens[1]), Some(API_KEY)] {
+            let response = ask(method, session, key);
+            assert_eq!(response.status, 404, "{method} {key:?}");
+            let unknown = ask(method, "0123456789abcdef0123456789abcdef", key);
+            assert_eq!(response.text(), unknown.text(), "as an unknown one is");
+        }
+        assert_eq!(ask(method, &nobodys.session, Some(API_KEY)).status, 404);
+        assert_eq!(ask(method, &nobodys.session, Some(&tokens[0])).status, 404);
+    }
+    assert_eq!(ask("POST", session, Some(&tokens[0])).status, 202);
+    assert_eq!(ask("DELETE", session, Some(&tokens[0])).status, 204);
+    // A token of the same name that was made anew is another principal.
+    let owner = Holder::open(&proxy, &tokens[1], "/mcp");
+    proxy.cli(&["token", "revoke", "two"]);
+    let other = create(&proxy, &["two"]);
+    assert_eq!(ask("POST", owner.session.as_deref().unwrap(), Some(&other)).status, 404);
+}
+
+/// A proxy that awaits the issuer's JWTs, once it knows its keys.
+fn with_issuer(issuer: &Issuer) -> Proxy {
+    let proxy = Proxy::with(json!({"mcpServers": {"a": stub_stdio(&[])}, "require_mcp_auth": true,
+        "auth": issuer.auth()}));
+    until("the keys are known", || {
+        let token = issuer.token(&issuer.claims());
+        (Holder::new(&proxy, &token, "/mcp").hello().status == 200).then_some(())
+    });
+    proxy
+}
+
+#[test]
+fn a_jwt_of_the_issuer_is_its_subject_with_its_groups_on_record() {
+    let issuer = Issuer::start();
+    let proxy = with_issuer(&issuer);
+    let mut holder = Holder::open(&proxy, &issuer.token(&issuer.claims()), "/mcp");
+    assert_ne!(holder.call("read", "a:read_item")["isError"], true);
+    let record = &proxy.activity("principal=jwt:ada&type=tool_call")[0];
+    assert_eq!(record["metadata"]["groups"], json!(["dev", "ops"]), "{record}");
+    // Another token of the same subject goes on with the session.
+    let mut claims = issuer.claims();
+    claims["exp"] = json!(unix_now() + 600);
+    let session = holder.session.take();
+    let mut later = Holder { session, ..Holder::new(&proxy, &issuer.token(&claims), "/mcp") };
+    assert_ne!(later.call("read", "a:read_item")["isError"], true);
+    // Another subject does not.
+    claims["sub"] = json!("eve");
+    let session = later.session.take();
+    let mut other = Holder { session, ..Holder::new(&proxy, &issuer.token(&claims), "/mcp") };
+    assert_eq!(other.send("tools/list", json!({})).status, 404);
+    // The API key is still the admin's.
+    assert_eq!(proxy.get("/api/v1/status").status, 200);
+}
+
+#[test]
+fn rfc_9728_a_client_is_told_where_to_log_in() {
+    let issuer = Issuer::start();
+    let proxy = with_issuer(&issuer);
+    let host = format!("127.0.0.1:{}", proxy.port);
+    for path in ["/mcp", "/mcp/all"] {
+        let refused = proxy.request("POST", path, &[("Host", &host)], b"{}");
+        assert_eq!(refused.status, 401);
+        let at = format!("/.well-known/oauth-protected-resource{path}");
+        let challenge = format!("Bearer resource_metadata=\"http://{host}{at}\"");
+        assert_eq!(refused.header("www-authenticate"), Some(&*challenge));
+        let described = proxy.request("GET", &at, &[("Host", &host)], b"");
+        assert_eq!(described.status, 200);
+        let described = described.json();
+        assert_eq!(described["resource"], format!("http://{host}{path}"));
+        assert_eq!(described["authorization_servers"], json!([issuer.url()]));
+    }
+    assert_eq!(proxy.request("GET", "/.well-known/oauth-protected-resource", &[], b"").status, 200);
+    let bad = Holder::new(&proxy, "a.b.c", "/mcp").hello();
+    assert!(bad.header("www-authenticate").unwrap().ends_with("error=\"invalid_token\""));
+    let without = Proxy::start(json!({}));
+    let path = "/.well-known/oauth-protected-resource";
+    assert_eq!(without.request("GET", path, &[], b"").status, 404);
+}
+
+#[test]
+fn a_bad_jwt_is_refused_with_the_reason() {
+    let issuer = Issuer::start();
+    let proxy = with_issuer(&issuer);
+    let with = |name: &str, value: Value| {
+        let mut claims = issuer.claims();
+        claims[name] = value;
+        issuer.token(&claims)
+    };
+    let good = issuer.token(&issuer.claims());
+    let (rest, _) = good.rsplit_once('.').unwrap();
+    let (_, other) = with("sub", json!("eve"))
+        .rsplit_once('.')
+        .map(|(a, b)| (a.to_owned(), b.to_owned()))
+        .unwrap();
+    for (token, told) in [
+        (with("exp", json!(unix_now() - 600)), "JWT: it has expired"),
+        (with("nbf", json!(unix_now() + 600)), "JWT: it is not valid yet"),
+        (with("aud", json!("other")), "JWT: it is for another audience"),
+        (with("iss", json!("https://other.example")), "JWT: it is from another issuer"),
+        (with("exp", json!("soon")), "JWT: claim 'exp' must be a time in seconds"),
+        (issuer.unsigned(&issuer.claims()), "JWT: algorithm 'none' is not allowed"),
+        (format!("{rest}.{other}"), "JWT: its signature is wrong"),
+        ("x".repeat(20_000), "Token is longer than 16384 bytes"),
+        ("mcpp_x".to_owned(), "Token is malformed"),
+        ("no jwt".to_owned(), "Bearer token is no JWT: it has not three parts"),
+    ] {
+        let response = Holder::new(&proxy, &token, "/mcp").hello();
+        assert_eq!((response.status, response.json()["error"].as_str()), (401, Some(told)));
+    }
+    assert!(proxy.activity("type=tool_call").is_empty());
+}
+
+#[test]
+fn new_keys_are_fetched_for_a_token_that_names_one_and_a_bad_endpoint_takes_none_away() {
+    let issuer = Issuer::start();
+    let proxy = with_issuer(&issuer);
+    let old = issuer.token(&issuer.claims());
+    let asked = issuer.asked();
+    // A key that nobody has: the issuer is asked seldom, whatever comes.
+    issuer.rotate("k2");
+    let unknown = issuer.token(&issuer.claims());
+    for keys in [Keys::Body("<html>".to_owned()), Keys::Hang] {
+        issuer.answers(keys);
+        for _ in 0..3 {
+            let response = Holder::new(&proxy, &unknown, "/mcp").hello();
+            let told = "JWT: it is signed with no key of its issuer that is known";
+            assert_eq!((response.status, response.json()["error"].as_str()), (401, Some(told)));
+            assert_eq!(Holder::new(&proxy, &old, "/mcp").hello().status, 200, "the old keys stay");
+        }
+    }
+    assert!(issuer.asked() <= asked + 2, "{} times", issuer.asked() - asked);
+    issuer.answers(Keys::Body(issuer.keys()));
+    until("the new key is known", || {
+        (Holder::new(&proxy, &unknown, "/mcp").hello().status == 200).then_some(())
+    });
+    assert_eq!(Holder::new(&proxy, &old, "/mcp").hello().status, 401, "the old key is withdrawn");
+}
+
+#[test]
+fn an_endpoint_that_hangs_holds_up_no_request_for_good_and_no_other_at_all() {
+    let issuer = Issuer::start();
+    issuer.answers(Keys::Hang);
+    let proxy = Proxy::with(json!({"mcpServers": {"a": stub_stdio(&[])}, "require_mcp_auth": true,
+        "auth": issuer.auth()}));
+    until("the issuer is asked", || (issuer.asked() > 0).then_some(()));
+    let token = issuer.token(&issuer.claims());
+    assert_eq!(Holder::new(&proxy, &token, "/mcp").hello().status, 401);
+    let made = create(&proxy, &["ci"]);
+    assert_eq!(Holder::new(&proxy, &made, "/mcp").hello().status, 200);
+    std::fs::remove_file(proxy.folder.path().join("data/tokens.json")).unwrap();
+    until("files are looked at meanwhile", || {
+        (Holder::new(&proxy, &made, "/mcp").hello().status == 401).then_some(())
+    });
+    assert_eq!(proxy.get("/api/v1/status").status, 200);
+    issuer.answers(Keys::Body(issuer.keys()));
+    until("the keys are known", || {
+        (Holder::new(&proxy, &token, "/mcp").hello().status == 200).then_some(())
+    });
+}
+
+#[test]
+fn keys_of_a_file_are_read_and_read_again() {
+    let issuer = Issuer::start();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("keys.json");
+    std::fs::write(&file, issuer.keys()).unwrap();
+    let proxy = Proxy::with(json!({"require_mcp_auth": true, "auth": {"jwt": {
+        "issuer": issuer.url(), "audience": "mcp", "jwks_file": file}}}));
+    let works =
+        |token: &str| (Holder::new(&proxy, token, "/mcp").hello().status == 200).then_some(());
+    let first = issuer.token(&issuer.claims());
+    until("the keys are read", || works(&first));
+    issuer.rotate("k2");
+    std::fs::write(&file, issuer.keys()).unwrap();
+    let second = issuer.token(&issuer.claims());
+    until("the new keys are read", || works(&second));
+    assert!(works(&first).is_none());
+    assert_eq!(issuer.asked(), 0);
+}
