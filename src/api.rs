@@ -12,6 +12,7 @@ mod call;
 mod events;
 mod export;
 mod health;
+mod metrics;
 mod openapi;
 pub mod proof;
 mod query_parameters;

@@ -20,7 +20,9 @@ use utoipa::{Modify, OpenApi as _};
 
 use super::query_parameters::Query;
 use super::response::{self, ApiError, ErrorEnvelope};
-use super::{activity, call, events, export, health, proof, routes, servers, status, tools};
+use super::{
+    activity, call, events, export, health, metrics, proof, routes, servers, status, tools,
+};
 use crate::downstream::api_key;
 use crate::downstream::body::Body;
 
@@ -52,7 +54,7 @@ pub(super) fn openapi() -> OpenApi {
     paths(
         activity::list, activity::record, activity::summary, activity::verify, export::export,
         events::events, servers::servers, tools::tools, tools::tool, call::call,
-        status::status, health::alive, health::ready, proof::answer, document,
+        status::status, metrics::metrics, health::alive, health::ready, proof::answer, document,
     ),
     components(schemas(ErrorEnvelope)),
     tags(
