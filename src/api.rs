@@ -13,6 +13,7 @@ mod events;
 mod export;
 mod health;
 mod openapi;
+mod policy;
 pub mod proof;
 mod query_parameters;
 mod reader_limits;

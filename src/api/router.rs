@@ -13,7 +13,8 @@ use super::response::{self, ApiError};
 use super::routes::{self, Route};
 use super::state::{ConnectionInfo, State};
 use super::{
-    activity, call, events, export, health, openapi, proof, request_id, servers, status, tools,
+    activity, call, events, export, health, openapi, policy, proof, request_id, servers, status,
+    tools,
 };
 use crate::downstream::api_key;
 use crate::downstream::body::Body;
@@ -115,6 +116,13 @@ where
                 .await
                 .map_err(|refused| ApiError::new(refused.status(), format!("The {refused}")))?;
             return Ok(call::call(worker, principal, &parts.headers, id, body).await);
+        }
+        Route::PolicyExplain => {
+            query?.finish()?;
+            let body = collect(body)
+                .await
+                .map_err(|refused| ApiError::new(refused.status(), format!("The {refused}")))?;
+            policy::explain(worker, &body)
         }
         Route::OpenApi => return openapi::document(query?, id),
         Route::ActivityList => activity::list(worker, query?).await,
