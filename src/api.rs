@@ -14,6 +14,7 @@ mod export;
 mod health;
 mod metrics;
 mod openapi;
+mod policy;
 pub mod proof;
 mod query_parameters;
 mod reader_limits;

@@ -21,7 +21,7 @@ use utoipa::{Modify, OpenApi as _};
 use super::query_parameters::Query;
 use super::response::{self, ApiError, ErrorEnvelope};
 use super::{
-    activity, call, events, export, health, metrics, proof, routes, servers, status, tools,
+    activity, call, events, export, health, metrics, policy, proof, routes, servers, status, tools,
 };
 use crate::downstream::api_key;
 use crate::downstream::body::Body;
@@ -53,13 +53,14 @@ pub(super) fn openapi() -> OpenApi {
     servers((url = "/")),
     paths(
         activity::list, activity::record, activity::summary, activity::verify, export::export,
-        events::events, servers::servers, tools::tools, tools::tool, call::call,
+        events::events, servers::servers, tools::tools, tools::tool, call::call, policy::explain,
         status::status, metrics::metrics, health::alive, health::ready, proof::answer, document,
     ),
     components(schemas(ErrorEnvelope)),
     tags(
         (name = "activity", description = "The log of calls and decisions"),
         (name = "tools", description = "The catalog, and calls"),
+        (name = "policy", description = "The operator's rules"),
         (name = "state", description = "How the proxy and its servers are"),
         (name = "health", description = "For probes, and before a key is sent; they need none"),
     ),

@@ -22,6 +22,7 @@ pub(super) enum Route {
     Tools,
     Call,
     Tool,
+    PolicyExplain,
     ActivityList,
     ActivitySummary,
     ActivityVerify,
@@ -30,7 +31,7 @@ pub(super) enum Route {
 }
 
 /// Their paths. A segment in braces stands for any one; whole words are found before it.
-const PATHS: [(&str, Route); 16] = [
+const PATHS: [(&str, Route); 17] = [
     ("/healthz", Route::Health),
     ("/readyz", Route::Readiness),
     (proof::PATH, Route::Proof),
@@ -42,6 +43,7 @@ const PATHS: [(&str, Route); 16] = [
     ("/api/v1/tools", Route::Tools),
     ("/api/v1/tools/call", Route::Call),
     ("/api/v1/tools/{name}", Route::Tool),
+    ("/api/v1/policy/explain", Route::PolicyExplain),
     ("/api/v1/activity", Route::ActivityList),
     ("/api/v1/activity/summary", Route::ActivitySummary),
     ("/api/v1/activity/verify", Route::ActivityVerify),
@@ -64,7 +66,7 @@ impl Route {
     }
 
     fn posts(self) -> bool {
-        self == Self::Call
+        matches!(self, Self::Call | Self::PolicyExplain)
     }
 }
 

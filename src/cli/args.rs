@@ -4,6 +4,7 @@
 //! below holds every command to an example.
 
 mod activity;
+mod policy;
 mod upstream;
 
 use std::ffi::OsString;
@@ -13,6 +14,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 pub(super) use activity::{ActivityCommand, ActivityExport, ActivityFilters, ActivityList};
+pub(super) use policy::{PolicyCommand, PolicyExplain};
 pub(super) use upstream::UpstreamCommand;
 
 /// mcpproxy stands between AI agents and MCP servers: it decides which calls may go out, checks
@@ -160,6 +162,16 @@ Examples:
   mcpproxy activity watch"
     )]
     Activity(ActivityCommand),
+    /// The operator's rules: check, test, explain, and replay over the log
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  mcpproxy policy check
+  mcpproxy policy explain --as token:ci --tool github:delete_repo
+  mcpproxy policy replay new.cedar --since 30d"
+    )]
+    Policy(PolicyCommand),
     /// The MCP servers behind the proxy
     #[command(
         subcommand,

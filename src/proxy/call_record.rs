@@ -284,11 +284,26 @@ impl CallRecord {
     pub(super) fn warn(&mut self, server: &str, tool: &str, warnings: &[Warning]) {
         for warning in warnings {
             tracing::warn!(%server, %tool, "{warning}");
-            let policy = match warning {
-                Warning::Mismatch(_) | Warning::WriteOnReadOnly { .. } => Policy::Intent,
-                Warning::ApprovalSuggested(_) => Policy::Capability,
+            let (policy, mode, rules) = match warning {
+                Warning::Mismatch(_) | Warning::WriteOnReadOnly { .. } => {
+                    (Policy::Intent, "", &[][..])
+                }
+                Warning::ApprovalSuggested(_) => (Policy::Capability, "", &[][..]),
+                Warning::Shadow(denial) => (Policy::Rules, "shadow", &denial.rules[..]),
             };
-            self.decide(Decision::new(Verdict::Warning, policy, warning.to_string()));
+            let decision = Decision::new(Verdict::Warning, policy, warning.to_string());
+            self.decide(Decision { mode, rules: rules.to_vec(), ..decision });
+        }
+    }
+
+    /// Notes the rules that permit the request, where any had to (ACT-1).
+    pub(super) fn permitted_by(&mut self, rules: &[Box<str>]) {
+        if rules.is_empty() {
+            return;
+        }
+        if let Some((_, entry)) = &mut self.record {
+            let metadata = serde_json::json!({ "rules": rules }).to_string();
+            entry.draft.keep(Raw::Metadata, metadata.as_bytes(), usize::MAX);
         }
     }
 

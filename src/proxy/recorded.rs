@@ -164,6 +164,7 @@ impl OnRecord<'_> {
             Admission::Permit(permit) => {
                 let access = permit.access();
                 self.record.warn(access.server(), access.label(), permit.warnings());
+                self.record.permitted_by(permit.rules());
                 Ok(permit)
             }
             Admission::Pending(never) => match never {},

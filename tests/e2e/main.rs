@@ -30,6 +30,7 @@ mod reading;
 mod requests;
 mod rest;
 mod rug_pull;
+mod rules;
 mod serve;
 mod slow;
 mod status;
