@@ -7,7 +7,7 @@
 //! Before a request is read, the API key and the names of hosts and origins are checked by the faces
 //! ([`HttpAuth`], [`host_check`]); which tokens there are is `identity`'s.
 //!
-//! What a list may show to whom is asked of [`visible`]: nothing that [`admit`] would refuse for its name alone.
+//! The operator's rules (Cedar) are [`rules`]; what a principal is shown in lists is [`visible`].
 //!
 //! A new check is a function from an [`AdmissionRequest`] to a [`Warning`] or a [`Denial`] in a file of its own, asked in
 //! its place in [`admit`].
@@ -21,6 +21,8 @@ mod http_auth;
 mod intent_matrix;
 mod principal;
 mod request;
+mod ruled;
+pub mod rules;
 mod scope;
 mod session_facts;
 mod settings;
@@ -29,10 +31,10 @@ pub use access::{
     Access, COMPLETION_COMPLETE, PROMPTS_GET, Reference, ResourceRequest, ToolAccess,
 };
 pub use admission::{Admission, PendingApproval, Permit, admit};
-pub use denial::{Denial, DenialKind, LimitReached, Mismatch, RuleDenial, Warning};
+pub use denial::{ApprovalDemand, Denial, DenialKind, LimitReached, Mismatch, RuleDenial, Warning};
 pub use http_auth::HttpAuth;
-pub use principal::{AgentToken, Principal, Scope, Subject};
+pub use principal::{AgentToken, JwtSubject, Principal, Scope};
 pub use request::AdmissionRequest;
-pub use scope::{ListedThing, sees_all, visible};
+pub use ruled::{Visibility, visible};
 pub use session_facts::SessionFacts;
 pub use settings::Settings;

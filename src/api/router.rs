@@ -14,8 +14,8 @@ use super::response::{self, ApiError};
 use super::routes::{self, Route};
 use super::state::{ConnectionInfo, State};
 use super::{
-    activity, call, events, export, health, openapi, proof, request_id, resource_metadata, servers,
-    status, tokens, tools,
+    activity, call, events, export, health, metrics, openapi, policy, proof, request_id,
+    resource_metadata, servers, status, tokens, tools,
 };
 use crate::downstream::api_key::Unproven;
 use crate::downstream::body::Body;
@@ -137,6 +137,11 @@ where
         Route::Tokens => tokens::list(worker, query?).await,
         Route::TokenRotation => tokens::rotate(worker, &principal, query?, segment).await,
         Route::Token => tokens::revoke(worker, &principal, query?, segment).await,
+        Route::Metrics => return metrics::metrics(state, worker, query?, id),
+        Route::PolicyExplain => {
+            query?.finish()?;
+            policy::explain(worker, &whole(body).await?)
+        }
         Route::OpenApi => return openapi::document(query?, id),
         Route::ActivityList => activity::list(worker, &principal, query?).await,
         Route::ActivityRecord => activity::record(worker, &principal, query?, segment).await,

@@ -17,11 +17,13 @@ pub(super) enum Route {
     Proof,
     Events,
     OpenApi,
+    Metrics,
     Status,
     Servers,
     Tools,
     Call,
     Tool,
+    PolicyExplain,
     ActivityList,
     ActivitySummary,
     ActivityVerify,
@@ -34,17 +36,19 @@ pub(super) enum Route {
 }
 
 /// Their paths. A segment in braces stands for any one; whole words are found before it.
-const PATHS: [(&str, Route); 21] = [
+const PATHS: [(&str, Route); 23] = [
     ("/healthz", Route::Health),
     ("/readyz", Route::Readiness),
     (proof::PATH, Route::Proof),
     ("/events", Route::Events),
     ("/api/v1/openapi.json", Route::OpenApi),
+    ("/metrics", Route::Metrics),
     ("/api/v1/status", Route::Status),
     ("/api/v1/servers", Route::Servers),
     ("/api/v1/tools", Route::Tools),
     ("/api/v1/tools/call", Route::Call),
     ("/api/v1/tools/{name}", Route::Tool),
+    ("/api/v1/policy/explain", Route::PolicyExplain),
     ("/api/v1/activity", Route::ActivityList),
     ("/api/v1/activity/summary", Route::ActivitySummary),
     ("/api/v1/activity/verify", Route::ActivityVerify),
@@ -67,7 +71,7 @@ impl Route {
     /// The methods it takes, as `Allow` lists them.
     pub(super) fn allowed(self) -> &'static str {
         match self {
-            Self::Call | Self::TokenRotation => "POST",
+            Self::Call | Self::TokenRotation | Self::PolicyExplain => "POST",
             Self::Token => "DELETE",
             Self::Tokens => "GET, HEAD, POST",
             Self::Health
@@ -84,6 +88,7 @@ impl Route {
             | Self::ActivityVerify
             | Self::ActivityExport
             | Self::ActivityRecord
+            | Self::Metrics
             | Self::ResourceMetadata => "GET, HEAD",
         }
     }
@@ -115,7 +120,7 @@ pub(super) fn find(path: &str) -> Option<(Route, &str)> {
 
 /// True for paths that say nothing without the API key, not even whether they exist.
 pub(super) fn needs_key(path: &str) -> bool {
-    path == "/events" || path == "/api" || path.starts_with("/api/")
+    path == "/events" || path == "/metrics" || path == "/api" || path.starts_with("/api/")
 }
 
 /// A path segment, percent-decoded.
@@ -145,7 +150,7 @@ mod tests {
 
     use super::*;
     use crate::api::openapi;
-    use crate::policy::{AgentToken, Scope, Subject};
+    use crate::policy::{AgentToken, JwtSubject, Scope};
 
     #[test]
     fn paths_lead_where_the_contract_says() {
@@ -202,7 +207,7 @@ mod tests {
     #[test]
     fn a_token_is_no_admin() {
         let token = Principal::Token(Arc::new(AgentToken::new("ci", 0, Scope::default())));
-        let subject = Principal::Subject(Arc::new(Subject::new("ada", Vec::new())));
+        let subject = Principal::Subject(Arc::new(JwtSubject::new("ada", Vec::new())));
         let open = |principal: &Principal| {
             let open = PATHS.iter().filter(|(_, route)| route.is_open_to(principal));
             open.map(|(path, _)| *path).filter(|path| needs_key(path)).collect::<Vec<_>>()

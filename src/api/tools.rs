@@ -11,7 +11,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::query_parameters::{BadQuery, Query};
 use super::response::{ApiError, Success, encode};
 use super::routes;
-use crate::policy::{self, ListedThing, Principal};
+use crate::policy::{self, Principal};
 use crate::proxy::Worker;
 use crate::proxy::retrieve::Shown;
 use crate::tool::{Tool, ToolName};
@@ -70,9 +70,10 @@ pub(super) fn tools(
     if let Some(server) = server.as_deref().filter(|server| !snapshot.server_known(server)) {
         return Err(no_server(server));
     }
-    let of_server = |tool: &Tool| {
-        server.as_deref().is_none_or(|name| *tool.name.server == *name)
-            && policy::visible(principal, ListedThing::Tool(tool))
+    let settings = worker.settings();
+    let visible = policy::visible(principal, &settings.policy);
+    let of_server = |tool: &Arc<Tool>| {
+        server.as_deref().is_none_or(|name| *tool.name.server == *name) && visible.tool(tool)
     };
     let all: Vec<(Arc<Tool>, Option<f32>)> = match &words {
         Some(words) => {
@@ -130,7 +131,8 @@ pub(super) fn tool(
     }
     let missing = || ApiError::new(StatusCode::NOT_FOUND, format!("Tool '{name}' not found"));
     let tool = found.as_ref().and_then(|name| snapshot.tool(name));
-    let tool = tool.filter(|tool| policy::visible(principal, ListedThing::Tool(tool)));
+    let settings = worker.settings();
+    let tool = tool.filter(|tool| policy::visible(principal, &settings.policy).tool(tool));
     let tool = tool.ok_or_else(missing)?;
     Ok(encode(&OneTool {
         tool: Whole { shown: Shown::of(tool, None), output_schema: tool.output_schema.as_deref() },

@@ -98,10 +98,14 @@ impl Snapshot {
     }
 
     /// Every tool as `/mcp/all` lists it from `start` on, in the order of the exposed names.
-    /// Each with the tool that it is.
-    pub fn listed(&self, start: &Start) -> impl Iterator<Item = (&Listed, &Tool)> {
+    pub fn listed(&self, start: &Start) -> impl Iterator<Item = &Listed> {
+        start.rest(&self.direct, |direct| &direct.listed.key).iter().map(|direct| &*direct.listed)
+    }
+
+    /// The same, each with its tool.
+    pub fn direct_tools(&self, start: &Start) -> impl Iterator<Item = (&Listed, &Arc<Tool>)> {
         let rest = start.rest(&self.direct, |direct| &direct.listed.key);
-        rest.iter().map(|direct| (&*direct.listed, &*direct.tool))
+        rest.iter().map(|direct| (&*direct.listed, &direct.tool))
     }
 
     pub(super) fn find_direct(&self, exposed: &str) -> Option<&DirectTool> {

@@ -60,7 +60,7 @@ fn every_tool_is_listed_under_its_exposed_name_too() {
     catalog.replace_server("a__b", vec![tool("c", "")]);
     let snapshot = catalog.load();
     let start = Start::default();
-    let listed: Vec<_> = snapshot.listed(&start).map(|(listed, _)| listed).collect();
+    let listed: Vec<_> = snapshot.listed(&start).collect();
     assert_eq!(listed.len(), 3);
     assert!(listed.is_sorted_by_key(|listed| &listed.key));
     let found = |name: &str| snapshot.direct(name).map(|tool| tool.name.to_string());

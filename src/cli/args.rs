@@ -4,6 +4,7 @@
 //! below holds every command to an example.
 
 mod activity;
+mod policy;
 mod token;
 mod upstream;
 
@@ -14,6 +15,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 pub(super) use activity::{ActivityCommand, ActivityExport, ActivityFilters, ActivityList};
+pub(super) use policy::{PolicyCommand, PolicyExplain};
 pub(super) use token::{TokenCommand, TokenCreate};
 pub(super) use upstream::UpstreamCommand;
 
@@ -162,6 +164,16 @@ Examples:
   mcpproxy activity watch"
     )]
     Activity(ActivityCommand),
+    /// The operator's rules: check, test, explain, and replay over the log
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  mcpproxy policy check
+  mcpproxy policy explain --as token:ci --tool github:delete_repo
+  mcpproxy policy replay new.cedar --since 30d"
+    )]
+    Policy(PolicyCommand),
     /// The MCP servers behind the proxy
     #[command(
         subcommand,

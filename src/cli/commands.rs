@@ -6,6 +6,7 @@ mod completions;
 mod config;
 mod demo;
 mod login;
+mod policy;
 mod serve;
 mod stdio;
 mod token;
@@ -35,6 +36,7 @@ pub(super) fn run(cli: Cli, output: &Output) -> Result<(), CommandError> {
         }),
         Command::Upstream(command) => upstream::run(command, global, output),
         Command::Token(command) => token::run(command, global, output),
+        Command::Policy(command) => policy::run(&command, global, output),
         Command::Activity(command) => activity::run(&command, global, output),
     }
 }

@@ -17,7 +17,7 @@ use super::algorithm::Algorithm;
 use super::key_set::KeySet;
 use super::proven::{JwtRefused, MAX_TOKEN_BYTES, Proven, TokenRefused};
 use super::signature;
-use crate::policy::{Principal, Subject};
+use crate::policy::{JwtSubject, Principal};
 
 /// How far the clocks of the issuer and of this machine may differ.
 pub const LEEWAY: Duration = Duration::from_secs(60);
@@ -173,7 +173,7 @@ impl JwtVerifier {
                 "of 1 to 255 bytes, without control characters",
             ));
         }
-        let subject = Subject::new(subject, self.groups(claims)?);
+        let subject = JwtSubject::new(subject, self.groups(claims)?);
         Ok(Proven { principal: Principal::Subject(Arc::new(subject)), from, until: Some(until) })
     }
 

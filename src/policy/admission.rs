@@ -8,7 +8,7 @@ use super::denial::{Denial, Warning};
 use super::principal::Principal;
 use super::request::AdmissionRequest;
 use super::settings::Settings;
-use super::{approval, intent_matrix, scope};
+use super::{approval, intent_matrix, ruled, scope};
 
 /// What becomes of a request.
 #[derive(Clone, Debug)]
@@ -31,6 +31,7 @@ pub struct Permit {
     principal: Principal,
     access: Access,
     warnings: Vec<Warning>,
+    rules: Vec<Box<str>>,
 }
 
 impl Permit {
@@ -51,24 +52,33 @@ impl Permit {
     pub fn warnings(&self) -> &[Warning] {
         &self.warnings
     }
+
+    /// The rules that permit it; empty where none had to.
+    #[must_use]
+    pub fn rules(&self) -> &[Box<str>] {
+        &self.rules
+    }
 }
 
 /// Decides whether a request may go out now.
 #[must_use]
 pub fn admit(request: AdmissionRequest<'_>, settings: &Settings) -> Admission {
     match check(&request, settings) {
-        Ok(warnings) => {
+        Ok((warnings, rules)) => {
             let AdmissionRequest { principal, access, .. } = request;
-            Admission::Permit(Permit { principal: principal.clone(), access, warnings })
+            Admission::Permit(Permit { principal: principal.clone(), access, warnings, rules })
         }
         Err(denial) => Admission::Denial(denial),
     }
 }
 
-/// The checks, in their order.
-fn check(request: &AdmissionRequest<'_>, settings: &Settings) -> Result<Vec<Warning>, Denial> {
-    // Takes no memory while nothing is remarkable.
-    let mut warnings = Vec::new();
+/// The checks, in their order: what is remarkable, and the rules that permit it.
+fn check(
+    request: &AdmissionRequest<'_>,
+    settings: &Settings,
+) -> Result<(Vec<Warning>, Vec<Box<str>>), Denial> {
+    // They take no memory while nothing is remarkable.
+    let (mut warnings, mut permitted_by) = (Vec::new(), Vec::new());
     match &request.access {
         Access::Tool(call) => {
             warnings.extend(intent_matrix::check(call, &settings.intent)?);
@@ -80,7 +90,12 @@ fn check(request: &AdmissionRequest<'_>, settings: &Settings) -> Result<Vec<Warn
     if let Some(tool) = request.access.tool() {
         warnings.extend(approval::check(tool)?);
     }
-    Ok(warnings)
+    if let Some(rules) = &settings.rules {
+        let heard = ruled::check(request, rules)?;
+        warnings.extend(heard.warning);
+        permitted_by = heard.rules;
+    }
+    Ok((warnings, permitted_by))
 }
 
 #[cfg(test)]
@@ -146,7 +161,7 @@ mod tests {
             session: SessionFacts::default(),
             now: SystemTime::UNIX_EPOCH,
         };
-        admit(request, &Settings { intent: *intent })
+        admit(request, &Settings { intent: *intent, ..Settings::default() })
     }
 
     /// `Ok` holds the warnings, `Err` the denial.

@@ -17,7 +17,7 @@ pub enum Principal {
     /// The holder of an agent token.
     Token(Arc<AgentToken>),
     /// Whom an identity provider vouches for by a JWT.
-    Subject(Arc<Subject>),
+    Subject(Arc<JwtSubject>),
 }
 
 impl Principal {
@@ -100,12 +100,12 @@ impl Hash for AgentToken {
 
 /// Whom a JWT is about.
 #[derive(Clone, Debug)]
-pub struct Subject {
+pub struct JwtSubject {
     id: Box<str>,
     groups: Box<[Box<str>]>,
 }
 
-impl Subject {
+impl JwtSubject {
     /// The subject `sub` of an identity provider, in these groups.
     #[must_use]
     pub fn new(sub: &str, groups: Vec<Box<str>>) -> Self {
@@ -114,15 +114,15 @@ impl Subject {
 }
 
 /// Whoever is in another group since the last JWT is still the same.
-impl PartialEq for Subject {
+impl PartialEq for JwtSubject {
     fn eq(&self, other: &Self) -> bool {
         self.id == other.id
     }
 }
 
-impl Eq for Subject {}
+impl Eq for JwtSubject {}
 
-impl Hash for Subject {
+impl Hash for JwtSubject {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.id.hash(state);
     }
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(token(1), token(1));
         assert_ne!(token(1), token(2), "one that was made anew is another");
         assert_eq!((token(1).name(), &*token(1).id), ("ci", "token:ci"));
-        let subject = |group: &str| Subject::new("ada", vec![group.into()]);
+        let subject = |group: &str| JwtSubject::new("ada", vec![group.into()]);
         assert_eq!(subject("a"), subject("b"));
         let principal = Principal::Subject(Arc::new(subject("a")));
         assert_eq!((principal.id(), principal.groups()), ("jwt:ada", &["a".into()][..]));

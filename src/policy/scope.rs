@@ -9,39 +9,11 @@ use super::principal::{AgentToken, Principal, Scope};
 use crate::intent::Operation;
 use crate::tool::{Pattern, Tool, ToolName};
 
-/// Something that can stand in a list that a client asks for.
-#[derive(Clone, Copy, Debug)]
-pub enum ListedThing<'a> {
-    /// A tool.
-    Tool(&'a Tool),
-    /// A resource, a template of resources or a prompt of that server.
-    Other {
-        /// The server's name in the config.
-        server: &'a str,
-    },
-}
-
-/// Whether a list that `principal` asks for may show it: it shows nothing that could not be used.
-#[must_use]
-pub fn visible(principal: &Principal, thing: ListedThing<'_>) -> bool {
-    match (principal, thing) {
-        (Principal::Anonymous | Principal::Admin | Principal::Subject(_), _) => true,
-        (Principal::Token(token), ListedThing::Tool(tool)) => {
-            token.scope().has_tool(&tool.name)
-                && token.scope().has_operation(Operation::recommended(tool.capability))
-        }
-        (Principal::Token(token), ListedThing::Other { server }) => {
-            token.scope().has_offers(server)
-        }
-    }
-}
-
-/// Whether everything is [`visible`] to `principal`.
-#[must_use]
-pub fn sees_all(principal: &Principal) -> bool {
+/// What bounds the principal's lists; `None` where nothing does.
+pub(super) fn of(principal: &Principal) -> Option<&Scope> {
     match principal {
-        Principal::Anonymous | Principal::Admin | Principal::Subject(_) => true,
-        Principal::Token(token) => *token.scope() == Scope::default(),
+        Principal::Anonymous | Principal::Admin | Principal::Subject(_) => None,
+        Principal::Token(token) => Some(token.scope()).filter(|scope| **scope != Scope::default()),
     }
 }
 
@@ -76,6 +48,11 @@ impl Scope {
         }
     }
 
+    /// Whether a list shows the tool: it shows nothing that could not be called.
+    pub(super) fn shows_tool(&self, tool: &Tool) -> bool {
+        self.has_tool(&tool.name) && self.has_operation(Operation::recommended(tool.capability))
+    }
+
     fn has_server(&self, server: &str) -> bool {
         self.servers.is_empty() || self.servers.iter().any(|name| **name == *server)
     }
@@ -93,7 +70,7 @@ impl Scope {
     }
 
     /// Whether it is for what a server offers beside tools.
-    fn has_offers(&self, server: &str) -> bool {
+    pub(super) fn has_offers(&self, server: &str) -> bool {
         let for_tools_alone = self.servers.is_empty() && !self.tools.is_empty();
         !for_tools_alone && self.has_server(server) && self.has_operation(Operation::Read)
     }
@@ -126,7 +103,7 @@ mod tests {
     use super::*;
     use crate::intent::{self, Stated};
     use crate::output::Policy;
-    use crate::policy::ToolAccess;
+    use crate::policy::{Settings, ToolAccess, visible};
     use crate::tool::{Annotations, Capability, OutputSchema, Rules};
 
     const READ_ONLY: &str = r#"{"readOnlyHint":true}"#;
@@ -223,7 +200,7 @@ mod tests {
             ] {
                 let checked = check(&principal, access);
                 assert_eq!(checked.is_ok(), allowed, "{principal:?} {access:?}");
-                assert_eq!(visible(&principal, ListedThing::Other { server: "a" }), allowed);
+                assert_eq!(visible(&principal, &Settings::default()).prompt("a", "p"), allowed);
                 if let Err(denial) = checked {
                     assert_eq!(denial.to_string(), format!("Token 'ci' does not allow {shown}"));
                 }
@@ -243,9 +220,11 @@ mod tests {
             ] {
                 let tool = tool("a:x", annotations);
                 let access = Access::Tool(ToolAccess::direct(Arc::clone(&tool)));
-                let seen = visible(&principal, ListedThing::Tool(&tool));
+                let settings = Settings::default();
+                let visible = visible(&principal, &settings);
+                let seen = visible.tool(&tool);
                 assert_eq!(seen, check(&principal, &access).is_ok(), "{principal:?} {annotations}");
-                assert!(seen || !sees_all(&principal));
+                assert!(seen || !visible.is_all());
             }
         }
     }

@@ -1,5 +1,8 @@
 //! What the config decides of admission.
 
+use std::sync::Arc;
+
+use super::rules::RuleSet;
 use crate::intent;
 
 /// What [`admit`](super::admit) decides by, beside the request.
@@ -7,4 +10,6 @@ use crate::intent;
 pub struct Settings {
     /// Config section `intent_declaration`.
     pub intent: intent::Settings,
+    /// Config section `policy`: the rules in force; `None` where there are none, and everything is allowed.
+    pub rules: Option<Arc<RuleSet>>,
 }

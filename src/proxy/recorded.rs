@@ -164,10 +164,14 @@ impl OnRecord<'_> {
             Admission::Permit(permit) => {
                 let access = permit.access();
                 self.record.warn(access.server(), access.label(), permit.warnings());
+                self.record.permitted_by(permit.rules());
                 Ok(permit)
             }
             Admission::Pending(never) => match never {},
-            Admission::Denial(denial) => Err(self.record.deny(&denial)),
+            Admission::Denial(denial) => {
+                self.record.found(&self.worker.proxy.upstreams);
+                Err(self.record.deny(&denial))
+            }
         }
     }
 
