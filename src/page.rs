@@ -1,4 +1,4 @@
-//! The page at `/ui/`: activity, counts, servers and tools for people to look at.
+//! The page at `/ui/`: activity, calls that wait for approval, counts, servers and tools, for people.
 //!
 //! Owns the files of the page, which are part of the program, and the headers that keep it in its
 //! bounds: it runs its own script only, talks to its own server only, and cannot be framed. It

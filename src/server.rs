@@ -22,6 +22,7 @@ mod connection_limit;
 mod control;
 mod fast_path;
 mod folder;
+mod forgotten;
 mod idle_connections;
 mod offline_log;
 mod route;
@@ -29,6 +30,7 @@ mod runtime;
 mod shutdown;
 mod signals;
 mod tracked_socket;
+mod webhook;
 mod worker_thread;
 
 pub use self::app::{App, Server, StartError};

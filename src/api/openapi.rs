@@ -20,7 +20,9 @@ use utoipa::{Modify, OpenApi as _};
 
 use super::query_parameters::Query;
 use super::response::{self, ApiError, ErrorEnvelope};
-use super::{activity, call, events, export, health, proof, routes, servers, status, tools};
+use super::{
+    activity, approvals, call, events, export, health, proof, routes, servers, status, tools,
+};
 use crate::downstream::api_key;
 use crate::downstream::body::Body;
 
@@ -51,13 +53,14 @@ pub(super) fn openapi() -> OpenApi {
     servers((url = "/")),
     paths(
         activity::list, activity::record, activity::summary, activity::verify, export::export,
-        events::events, servers::servers, tools::tools, tools::tool, call::call,
+        events::events, approvals::list, approvals::one, approvals::answer, servers::servers, tools::tools, tools::tool, call::call,
         status::status, health::alive, health::ready, proof::answer, document,
     ),
     components(schemas(ErrorEnvelope)),
     tags(
         (name = "activity", description = "The log of calls and decisions"),
         (name = "tools", description = "The catalog, and calls"),
+        (name = "approvals", description = "Calls that wait for a person"),
         (name = "state", description = "How the proxy and its servers are"),
         (name = "health", description = "For probes, and before a key is sent; they need none"),
     ),

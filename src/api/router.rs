@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use http_body::Body as HttpBody;
 
 use super::query_parameters::Query;
@@ -13,7 +13,8 @@ use super::response::{self, ApiError};
 use super::routes::{self, Route};
 use super::state::{ConnectionInfo, State};
 use super::{
-    activity, call, events, export, health, openapi, proof, request_id, servers, status, tools,
+    activity, approvals, call, events, export, health, openapi, proof, request_id, servers, status,
+    tools,
 };
 use crate::downstream::api_key;
 use crate::downstream::body::Body;
@@ -111,9 +112,7 @@ where
         }
         Route::Call => {
             query?.finish()?;
-            let body = collect(body)
-                .await
-                .map_err(|refused| ApiError::new(refused.status(), format!("The {refused}")))?;
+            let body = whole(body).await?;
             return Ok(call::call(worker, principal, &parts.headers, id, body).await);
         }
         Route::OpenApi => return openapi::document(query?, id),
@@ -125,8 +124,24 @@ where
         Route::Tools => tools::tools(worker, query?),
         Route::Tool => tools::tool(worker, query?, segment),
         Route::Status => status::status(state, worker, query?),
+        Route::Approvals => approvals::list(worker, &principal, query?),
+        Route::Approval if parts.method == Method::POST => {
+            let (query, body) = (query?, whole(body).await?);
+            approvals::answer(worker, &principal, (&parts.headers, query), segment, &body)
+        }
+        Route::Approval => approvals::one(worker, &principal, query?, segment),
     };
     Ok(response::success(data?, id))
+}
+
+/// The whole body of a request.
+async fn whole<B>(body: B) -> Result<Bytes, ApiError>
+where
+    B: HttpBody<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let body = collect(body).await;
+    body.map_err(|refused| ApiError::new(refused.status(), format!("The {refused}")))
 }
 
 /// A refusal from in front of every face, as JSON.

@@ -26,10 +26,12 @@ pub(super) enum Route {
     ActivityVerify,
     ActivityExport,
     ActivityRecord,
+    Approvals,
+    Approval,
 }
 
 /// Their paths. A segment in braces stands for any one; whole words are found before it.
-const PATHS: [(&str, Route); 15] = [
+const PATHS: [(&str, Route); 17] = [
     ("/healthz", Route::Health),
     ("/readyz", Route::Readiness),
     (proof::PATH, Route::Proof),
@@ -45,24 +47,58 @@ const PATHS: [(&str, Route); 15] = [
     ("/api/v1/activity/verify", Route::ActivityVerify),
     ("/api/v1/activity/export", Route::ActivityExport),
     ("/api/v1/activity/{id}", Route::ActivityRecord),
+    ("/api/v1/approvals", Route::Approvals),
+    ("/api/v1/approvals/{id}", Route::Approval),
 ];
+
+/// Which methods a route takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Takes {
+    Get,
+    Post,
+    Both,
+}
 
 impl Route {
     /// True if it takes the method.
     pub(super) fn allows(self, method: &Method) -> bool {
-        match self.posts() {
-            true => *method == Method::POST,
-            false => matches!(*method, Method::GET | Method::HEAD),
-        }
+        let (get, post) = match self.takes() {
+            Takes::Get => (true, false),
+            Takes::Post => (false, true),
+            Takes::Both => (true, true),
+        };
+        (get && matches!(*method, Method::GET | Method::HEAD)) || (post && *method == Method::POST)
     }
 
     /// The methods it takes, as `Allow` lists them.
     pub(super) fn allowed(self) -> &'static str {
-        if self.posts() { "POST" } else { "GET, HEAD" }
+        match self.takes() {
+            Takes::Get => "GET, HEAD",
+            Takes::Post => "POST",
+            Takes::Both => "GET, HEAD, POST",
+        }
     }
 
-    fn posts(self) -> bool {
-        self == Self::Call
+    fn takes(self) -> Takes {
+        match self {
+            Self::Call => Takes::Post,
+            Self::Approval => Takes::Both,
+            Self::Health
+            | Self::Readiness
+            | Self::Proof
+            | Self::Events
+            | Self::OpenApi
+            | Self::Status
+            | Self::Servers
+            | Self::Tools
+            | Self::Tool
+            | Self::ActivityList
+            | Self::ActivitySummary
+            | Self::ActivityVerify
+            | Self::ActivityExport
+            | Self::ActivityRecord
+            | Self::Approvals => Takes::Get,
+        }
     }
 }
 
@@ -110,6 +146,8 @@ mod tests {
             ("/api/v1/activity/", Route::ActivityRecord, ""),
             ("/api/v1/tools/call", Route::Call, ""),
             ("/api/v1/tools/a:b", Route::Tool, "a:b"),
+            ("/api/v1/approvals", Route::Approvals, ""),
+            ("/api/v1/approvals/0123456789abcdef", Route::Approval, "0123456789abcdef"),
             ("/healthz", Route::Health, ""),
         ] {
             assert_eq!(find(path), Some((route, segment)), "{path}");
@@ -137,8 +175,11 @@ mod tests {
             let others = [&item.put, &item.delete, &item.patch, &item.options, &item.trace];
             assert!(others.iter().all(|other| other.is_none()), "{path}");
         }
-        let method = |route: &Route| if route.posts() { "POST" } else { "GET" };
-        let served = PATHS.iter().map(|(path, route)| (*path, method(route)));
+        let served = PATHS.iter().flat_map(|(path, route)| {
+            let takes = [("GET", Method::GET), ("POST", Method::POST)];
+            let takes = takes.into_iter().filter(|(_, method)| route.allows(method));
+            takes.map(|(name, _)| (*path, name)).collect::<Vec<_>>()
+        });
         assert_eq!(methods, served.collect());
     }
 }

@@ -4,6 +4,7 @@
 //! below holds every command to an example.
 
 mod activity;
+mod approvals;
 mod upstream;
 
 use std::ffi::OsString;
@@ -13,6 +14,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 pub(super) use activity::{ActivityCommand, ActivityExport, ActivityFilters, ActivityList};
+pub(super) use approvals::ApprovalsCommand;
 pub(super) use upstream::UpstreamCommand;
 
 /// mcpproxy stands between AI agents and MCP servers: it decides which calls may go out, checks
@@ -160,6 +162,17 @@ Examples:
   mcpproxy activity watch"
     )]
     Activity(ActivityCommand),
+    /// Calls that wait for a person: look at them, approve or deny them
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  mcpproxy approvals list
+  mcpproxy approvals show 5r8x0q2mzk7w1ahd
+  mcpproxy approvals approve 5r8x0q2mzk7w1ahd --for 1h
+  mcpproxy approvals deny 5r8x0q2mzk7w1ahd"
+    )]
+    Approvals(ApprovalsCommand),
     /// The MCP servers behind the proxy
     #[command(
         subcommand,

@@ -18,6 +18,7 @@ use super::sections::{ApiKey, Logging, OutputValidation};
 use super::values::Config;
 use super::{key_aliases, servers};
 use crate::activity;
+use crate::approvals;
 use crate::intent;
 use crate::mcp::revisions::Offered;
 use crate::policy::host_check::HostCheck;
@@ -51,6 +52,7 @@ pub(super) struct TopLevel {
     offered_era: Offered,
     intent_declaration: intent::Settings,
     output_validation: OutputValidation,
+    approval: approvals::Config,
     activity: activity::Config,
     logging: Logging,
 }
@@ -182,6 +184,7 @@ pub(super) fn parse_all<'t>(
         offered_era: top.offered_era,
         intent: top.intent_declaration,
         output,
+        approval: top.approval,
         activity: top.activity,
         logging,
     };

@@ -20,10 +20,11 @@ use super::runtime::{self, cores};
 use super::shutdown::{CHILDREN_TIMEOUT, DRAIN_TIMEOUT, Hurry, WORKER_GRACE};
 use super::signals::Signals;
 use super::worker_thread::{Ends, WorkerThread};
-use super::{control, folder};
+use super::{control, folder, forgotten, webhook};
 use crate::activity::record::{Draft, Source, Status, Type};
 use crate::activity::{Activity, StoreError, Writer};
 use crate::api;
+use crate::approvals;
 use crate::catalog::{self, Catalog};
 use crate::config::Config;
 use crate::downstream::session_table::Sessions;
@@ -69,6 +70,8 @@ pub struct App {
     max_connections: usize,
     /// Passes the upstreams' notifications on.
     following: tokio::task::JoinHandle<()>,
+    /// Tells the webhook of approvals, where there is one.
+    telling: Option<tokio::task::JoinHandle<()>>,
 }
 
 /// A proxy that listens.
@@ -97,7 +100,9 @@ impl App {
         let log = Activity::open(&config.activity_folder(), config.activity.clone())?;
         log.0.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success));
         let catalog = config.catalog();
-        Self::assemble(&config, settings, log, catalog, lines)
+        let app = Self::assemble(&config, settings, log, catalog, lines)?;
+        forgotten::note(&app.shared.proxy.activity, &app.control);
+        Ok(app)
     }
 
     pub(super) fn assemble(
@@ -115,12 +120,16 @@ impl App {
         let upstreams = control::supervise(config, &catalog, &activity, &control);
         let mut seed = [0; 8];
         getrandom::fill(&mut seed).map_err(io::Error::from)?;
+        let bounds = approvals::Bounds::of_log(config.activity.queue_records);
+        let (told, telling) = webhook::start(config.approval.webhook.clone(), &control);
+        let room = Arc::new(approvals::Room::new(bounds, told));
         let dropped_members = Arc::new(DroppedMembers::default());
         let proxy = Proxy {
             catalog,
             log_routing: log_routing::LogRouting::of(&upstreams, &dropped_members),
             dropped_members,
             upstreams,
+            approvals: room,
             settings: SettingsSwap::new(settings),
             activity,
             list_cache: passthrough::list_cache::ListCache::default(),
@@ -147,7 +156,7 @@ impl App {
             started,
         };
         let (shared, hurry) = (Arc::new(shared), Hurry::default());
-        Ok(Self { shared, control, writer, drain, hurry, max_connections, following })
+        Ok(Self { shared, control, writer, drain, hurry, max_connections, following, telling })
     }
 
     /// The state that requests are answered from.
@@ -171,6 +180,7 @@ impl App {
     /// [`StartError::System`]; the parts are closed again.
     pub fn serve(self, listener: StdListener) -> Result<Server, StartError> {
         listener.set_nonblocking(true)?;
+        self.shared.proxy.approvals.open();
         let address = listener.local_addr()?;
         let worker_threads = (0..cores())
             .map(|number| {
@@ -200,8 +210,12 @@ impl App {
     ///
     /// When records could not be written.
     pub fn close(self) -> Result<(), StoreError> {
-        let Self { shared, control, writer, drain: _, hurry, max_connections: _, following } = self;
+        let Self { shared, control, writer, hurry, following, telling, .. } = self;
         following.abort();
+        shared.proxy.approvals.close();
+        if let Some(telling) = telling {
+            telling.abort();
+        }
         let patience = if hurry.exit_code().is_some() { Duration::ZERO } else { CHILDREN_TIMEOUT };
         let deadline = Instant::now() + patience;
         control.block_on(shared.proxy.upstreams.shutdown(deadline));
@@ -259,6 +273,8 @@ impl Server {
     pub fn close(self) -> Result<(), StoreError> {
         let Self { app, address: _, worker_threads, accepting } = self;
         accepting.abort();
+        // What waits for a person would wait on.
+        app.shared.proxy.approvals.close();
         app.drain.send_replace(true);
         app.shared.sessions.drain();
         let deadline = Instant::now() + DRAIN_TIMEOUT + WORKER_GRACE;

@@ -1,0 +1,39 @@
+//! Leave to send one request.
+
+use super::access::Access;
+use super::denial::Warning;
+use super::principal::Principal;
+
+/// Leave to send one request. Only [`admit`](super::admit) makes one, by itself or of a
+/// [`PendingApproval`](super::PendingApproval), and the upstream asks for one.
+#[derive(Clone, Debug)]
+pub struct Permit {
+    principal: Principal,
+    access: Access,
+    warnings: Vec<Warning>,
+}
+
+impl Permit {
+    /// For what every check has let pass.
+    pub(super) fn new(principal: Principal, access: Access, warnings: Vec<Warning>) -> Self {
+        Self { principal, access, warnings }
+    }
+
+    /// On whose behalf the request goes out.
+    #[must_use]
+    pub fn principal(&self) -> &Principal {
+        &self.principal
+    }
+
+    /// What may be asked, of which server.
+    #[must_use]
+    pub fn access(&self) -> &Access {
+        &self.access
+    }
+
+    /// What is to be logged and recorded about this request, one decision each (ACT-1).
+    #[must_use]
+    pub fn warnings(&self) -> &[Warning] {
+        &self.warnings
+    }
+}
