@@ -24,8 +24,10 @@ pub mod servers;
 mod values;
 
 pub use self::parse::{Flags, parse};
-pub use self::sections::{ApiKey, EngineName, LogFormat, LogLevel, Logging, OutputValidation};
-pub use self::values::Config;
+pub use self::sections::{
+    ApiKey, EngineName, LogFormat, LogLevel, Logging, OutputValidation, PolicySection,
+};
+pub use self::values::{Config, RuleFiles};
 
 #[cfg(test)]
 mod tests;

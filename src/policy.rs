@@ -7,6 +7,8 @@
 //! Before a request is read, the API key and the names of hosts and origins are checked by the faces
 //! ([`HttpAuth`], [`host_check`]).
 //!
+//! The operator's rules (Cedar) are [`rules`]; what a principal is shown in lists is [`visible`].
+//!
 //! A new check is a function from an [`AdmissionRequest`] to a [`Warning`] or a [`Denial`] in a file of its own, asked in
 //! its place in [`admit`].
 
@@ -21,6 +23,8 @@ mod intent_matrix;
 mod permit;
 mod principal;
 mod request;
+mod ruled;
+pub mod rules;
 mod session_facts;
 mod settings;
 
@@ -31,11 +35,13 @@ pub use admission::{Admission, admit};
 pub use approval::{ApprovalSubject, Approved, PendingApproval};
 pub use call_digest::{CallDigest, MAX_ARGUMENTS_BYTES};
 pub use denial::{
-    ApprovalDenial, Denial, DenialKind, LimitReached, Mismatch, NotApproved, RuleDenial, Warning,
+    ApprovalDemand, ApprovalDenial, Denial, DenialKind, LimitReached, Mismatch, NotApproved,
+    RuleDenial, Warning,
 };
 pub use http_auth::HttpAuth;
 pub use permit::Permit;
 pub use principal::Principal;
 pub use request::AdmissionRequest;
+pub use ruled::{Visibility, visible};
 pub use session_facts::SessionFacts;
 pub use settings::Settings;

@@ -9,6 +9,7 @@
 //! app ─┬─ accept ─ connection_limit, idle_connections ─▶ worker_thread ─ connection ─┬─ fast_path ─▶ downstream
 //!      │                                                           └─ route ─▶ downstream, api, page
 //!      ├─ control ─ audit_events ─ audit_log
+//!      ├─ rule_files, rule_watch
 //!      └─ signals ─ shutdown
 //! ```
 
@@ -26,6 +27,8 @@ mod forgotten;
 mod idle_connections;
 mod offline_log;
 mod route;
+pub mod rule_files;
+mod rule_watch;
 mod runtime;
 mod shutdown;
 mod signals;

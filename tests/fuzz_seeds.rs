@@ -21,6 +21,11 @@ fn replay(target: &str, body: fn(&[u8])) {
 }
 
 #[test]
+fn arguments() {
+    replay("arguments", bodies::arguments::run);
+}
+
+#[test]
 fn scan() {
     replay("scan", bodies::scan::run);
 }

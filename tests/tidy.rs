@@ -48,6 +48,7 @@ const SEAMS: &[(&str, &[&str])] = &[
     ("boon", &["src/schema/"]),
     ("jsonschema", &["src/schema/"]),
     ("bm25", &["src/catalog/search/lexicon.rs"]),
+    ("cedar_policy", &["src/policy/rules/"]),
     ("fjall", &["src/activity/store.rs", "src/activity/store/", "src/catalog/persist.rs"]),
     ("hyper", HTTP),
     ("hyper_util", HTTP),

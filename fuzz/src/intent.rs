@@ -69,7 +69,8 @@ pub fn run(data: &[u8]) {
             session: SessionFacts::default(),
             now: SystemTime::UNIX_EPOCH,
         };
-        match admit(request, &policy::Settings { intent: *settings }) {
+        match admit(request, &policy::Settings { intent: *settings, ..policy::Settings::default() })
+        {
             Admission::Permit(permit) => Ok(permit),
             Admission::Pending(never) => match never {},
             Admission::Denial(denial) => Err::<_, Denial>(denial),

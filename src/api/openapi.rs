@@ -21,7 +21,8 @@ use utoipa::{Modify, OpenApi as _};
 use super::query_parameters::Query;
 use super::response::{self, ApiError, ErrorEnvelope};
 use super::{
-    activity, approvals, call, events, export, health, proof, routes, servers, status, tools,
+    activity, approvals, call, events, export, health, metrics, policy, proof, routes, servers,
+    status, tools,
 };
 use crate::downstream::api_key;
 use crate::downstream::body::Body;
@@ -53,14 +54,16 @@ pub(super) fn openapi() -> OpenApi {
     servers((url = "/")),
     paths(
         activity::list, activity::record, activity::summary, activity::verify, export::export,
-        events::events, approvals::list, approvals::one, approvals::answer, servers::servers, tools::tools, tools::tool, call::call,
-        status::status, health::alive, health::ready, proof::answer, document,
+        events::events, approvals::list, approvals::one, approvals::answer, servers::servers, tools::tools,
+        tools::tool, call::call, policy::explain, status::status, metrics::metrics, health::alive,
+        health::ready, proof::answer, document,
     ),
     components(schemas(ErrorEnvelope)),
     tags(
         (name = "activity", description = "The log of calls and decisions"),
         (name = "tools", description = "The catalog, and calls"),
         (name = "approvals", description = "Calls that wait for a person"),
+        (name = "policy", description = "The operator's rules"),
         (name = "state", description = "How the proxy and its servers are"),
         (name = "health", description = "For probes, and before a key is sent; they need none"),
     ),

@@ -13,8 +13,8 @@ use super::response::{self, ApiError};
 use super::routes::{self, Route};
 use super::state::{ConnectionInfo, State};
 use super::{
-    activity, approvals, call, events, export, health, openapi, proof, request_id, servers, status,
-    tools,
+    activity, approvals, call, events, export, health, metrics, openapi, policy, proof, request_id,
+    servers, status, tools,
 };
 use crate::downstream::api_key;
 use crate::downstream::body::Body;
@@ -114,6 +114,12 @@ where
             query?.finish()?;
             let body = whole(body).await?;
             return Ok(call::call(worker, principal, &parts.headers, id, body).await);
+        }
+        Route::Metrics => return metrics::metrics(state, worker, query?, id),
+        Route::PolicyExplain => {
+            query?.finish()?;
+            let body = whole(body).await?;
+            policy::explain(worker, &body)
         }
         Route::OpenApi => return openapi::document(query?, id),
         Route::ActivityList => activity::list(worker, query?).await,

@@ -16,11 +16,13 @@ pub(super) enum Route {
     Proof,
     Events,
     OpenApi,
+    Metrics,
     Status,
     Servers,
     Tools,
     Call,
     Tool,
+    PolicyExplain,
     ActivityList,
     ActivitySummary,
     ActivityVerify,
@@ -31,17 +33,19 @@ pub(super) enum Route {
 }
 
 /// Their paths. A segment in braces stands for any one; whole words are found before it.
-const PATHS: [(&str, Route); 17] = [
+const PATHS: [(&str, Route); 19] = [
     ("/healthz", Route::Health),
     ("/readyz", Route::Readiness),
     (proof::PATH, Route::Proof),
     ("/events", Route::Events),
     ("/api/v1/openapi.json", Route::OpenApi),
+    ("/metrics", Route::Metrics),
     ("/api/v1/status", Route::Status),
     ("/api/v1/servers", Route::Servers),
     ("/api/v1/tools", Route::Tools),
     ("/api/v1/tools/call", Route::Call),
     ("/api/v1/tools/{name}", Route::Tool),
+    ("/api/v1/policy/explain", Route::PolicyExplain),
     ("/api/v1/activity", Route::ActivityList),
     ("/api/v1/activity/summary", Route::ActivitySummary),
     ("/api/v1/activity/verify", Route::ActivityVerify),
@@ -81,9 +85,10 @@ impl Route {
 
     fn takes(self) -> Takes {
         match self {
-            Self::Call => Takes::Post,
+            Self::Call | Self::PolicyExplain => Takes::Post,
             Self::Approval => Takes::Both,
             Self::Health
+            | Self::Metrics
             | Self::Readiness
             | Self::Proof
             | Self::Events
@@ -109,7 +114,7 @@ pub(super) fn find(path: &str) -> Option<(Route, &str)> {
 
 /// True for paths that say nothing without the API key, not even whether they exist.
 pub(super) fn needs_key(path: &str) -> bool {
-    path == "/events" || path == "/api" || path.starts_with("/api/")
+    path == "/events" || path == "/metrics" || path == "/api" || path.starts_with("/api/")
 }
 
 /// A path segment, percent-decoded.

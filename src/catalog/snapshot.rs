@@ -102,6 +102,12 @@ impl Snapshot {
         start.rest(&self.direct, |direct| &direct.listed.key).iter().map(|direct| &*direct.listed)
     }
 
+    /// The same, each with its tool.
+    pub fn direct_tools(&self, start: &Start) -> impl Iterator<Item = (&Listed, &Arc<Tool>)> {
+        let rest = start.rest(&self.direct, |direct| &direct.listed.key);
+        rest.iter().map(|direct| (&*direct.listed, &direct.tool))
+    }
+
     pub(super) fn find_direct(&self, exposed: &str) -> Option<&DirectTool> {
         let at = self.direct.binary_search_by(|direct| (*direct.listed.key).cmp(exposed)).ok()?;
         self.direct.get(at)

@@ -5,6 +5,7 @@
 
 mod activity;
 mod approvals;
+mod policy;
 mod upstream;
 
 use std::ffi::OsString;
@@ -15,6 +16,7 @@ use clap_complete::Shell;
 
 pub(super) use activity::{ActivityCommand, ActivityExport, ActivityFilters, ActivityList};
 pub(super) use approvals::ApprovalsCommand;
+pub(super) use policy::{PolicyCommand, PolicyExplain};
 pub(super) use upstream::UpstreamCommand;
 
 /// mcpproxy stands between AI agents and MCP servers: it decides which calls may go out, checks
@@ -173,6 +175,16 @@ Examples:
   mcpproxy approvals deny 5r8x0q2mzk7w1ahd"
     )]
     Approvals(ApprovalsCommand),
+    /// The operator's rules: check, test, explain, and replay over the log
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  mcpproxy policy check
+  mcpproxy policy explain --as token:ci --tool github:delete_repo
+  mcpproxy policy replay new.cedar --since 30d"
+    )]
+    Policy(PolicyCommand),
     /// The MCP servers behind the proxy
     #[command(
         subcommand,

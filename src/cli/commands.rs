@@ -7,6 +7,7 @@ mod completions;
 mod config;
 mod demo;
 mod login;
+mod policy;
 mod serve;
 mod stdio;
 mod tools;
@@ -34,6 +35,7 @@ pub(super) fn run(cli: Cli, output: &Output) -> Result<(), CommandError> {
             tools::run(&command, backend, output).await
         }),
         Command::Upstream(command) => upstream::run(command, global, output),
+        Command::Policy(command) => policy::run(&command, global, output),
         Command::Activity(command) => activity::run(&command, global, output),
         Command::Approvals(command) => backend::with(global, Needs::Running, async |backend| {
             approvals::run(&command, backend, output).await

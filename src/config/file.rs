@@ -97,7 +97,11 @@ fn load(
     let mut parsed = parse_all(text.as_deref().unwrap_or_default(), env, flags);
     check(&mut parsed);
     match parsed.finish(Some(&path)) {
-        Ok((config, warnings)) => {
+        Ok((mut config, warnings)) => {
+            let folder = path.parent().unwrap_or(Path::new(""));
+            for file in &mut config.rules.files {
+                *file = folder.join(&*file);
+            }
             of_file.extend(warnings);
             Ok(Loaded { config, path, warnings: of_file, text })
         }

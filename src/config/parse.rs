@@ -14,14 +14,15 @@ use super::document::ConfigDocument;
 use super::findings::Findings;
 use super::problem::{KeyPath, Problem};
 use super::reading::{read, within};
-use super::sections::{ApiKey, Logging, OutputValidation};
-use super::values::Config;
+use super::sections::{ApiKey, Logging, OutputValidation, PolicySection};
+use super::values::{Config, RuleFiles};
 use super::{key_aliases, servers};
 use crate::activity;
 use crate::approvals;
 use crate::intent;
 use crate::mcp::revisions::Offered;
 use crate::policy::host_check::HostCheck;
+use crate::policy::rules::RuleOptions;
 use crate::proxy::retrieve::MAX_LIMIT;
 
 /// What the command line adds. A flag beats the environment, which beats the file.
@@ -54,6 +55,7 @@ pub(super) struct TopLevel {
     output_validation: OutputValidation,
     approval: approvals::Config,
     activity: activity::Config,
+    policy: PolicySection,
     logging: Logging,
 }
 
@@ -62,6 +64,8 @@ const DEFAULT_LISTEN_ADDRESS: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8080);
 const DEFAULT_DATA_DIR: &str = "~/.mcpproxy";
 const DEFAULT_TOOLS_LIMIT: usize = 15;
+/// Most files of rules.
+const MAX_RULE_FILES: usize = 64;
 
 /// A text as it was read: the config, with defaults in place of what is wrong, and the problems.
 #[derive(Debug)]
@@ -186,6 +190,7 @@ pub(super) fn parse_all<'t>(
         output,
         approval: top.approval,
         activity: top.activity,
+        rules: rules(&top.policy, env, &mut findings),
         logging,
     };
     Parsed { config, findings, data_dir_key }
@@ -210,6 +215,30 @@ fn check_allowed(top: &TopLevel, findings: &mut Findings<'_>) {
         if let Err(bad) = HostCheck::new(&[], std::slice::from_ref(origin)) {
             findings.error(&KeyPath::root("allowed_origins").element(at), bad.problem());
         }
+    }
+}
+
+/// The section `policy`; its files as they are named, with `~` replaced.
+fn rules(
+    section: &PolicySection,
+    env: &impl Fn(&str) -> Option<String>,
+    findings: &mut Findings<'_>,
+) -> RuleFiles {
+    let at = KeyPath::root("policy").key("files");
+    if section.files.len() > MAX_RULE_FILES {
+        findings.error(&at, format_args!("must be at most {MAX_RULE_FILES} files"));
+    }
+    let mut files = Vec::new();
+    for (index, file) in section.files.iter().take(MAX_RULE_FILES).enumerate() {
+        match expand_home(Path::new(file), env).filter(|_| !file.is_empty()) {
+            Some(file) => files.push(file),
+            None => findings.error(&at.element(index), "names no file: name a whole path"),
+        }
+    }
+    RuleFiles {
+        files,
+        options: RuleOptions { default: section.default, mode: section.mode },
+        presets: section.presets.clone(),
     }
 }
 

@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer};
 use super::reading::within;
 use crate::catalog::settings::MAX_DEPTH;
 use crate::output::{MissingContent, Mode, Policy};
+use crate::policy::rules::{Preset, RulesDefault, RulesMode};
 use crate::schema;
 
 /// Fewest characters of an API key.
@@ -126,6 +127,20 @@ impl OutputValidation {
             assert_formats: self.assert_formats,
         }
     }
+}
+
+/// The section `policy`: which rules there are, and how they are put in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct PolicySection {
+    /// Files of rules, in Cedar.
+    pub files: Vec<String>,
+    /// Where no rule decides.
+    pub default: RulesDefault,
+    /// What a refusal leads to.
+    pub mode: RulesMode,
+    /// Rules that are there to be switched on.
+    pub presets: Vec<Preset>,
 }
 
 /// The section `logging`.

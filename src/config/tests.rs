@@ -312,6 +312,7 @@ fn every_known_key_is_a_key() {
             "redact_keys": [], "queue_records": 1, "queue_bytes": 1}},
             "approval": {{"timeout": "1s", "elicitation": false,
                 "webhook": {{"url": "https://h.example", "secret": "0123456789abcdef"}}}},
+            "policy": {{"files": ["r"], "default": "deny", "mode": "shadow", "presets": ["no-exfiltration"]}},
             "logging": {{"level": "info", "format": "text"}}}}"#
     );
     let (_, warnings) = parsed(&text);
@@ -380,4 +381,19 @@ fn what_requests_are_decided_by_is_what_the_config_says() {
     assert_eq!(settings.policy.intent.operation_type, Requirement::Inferred);
     assert_eq!((settings.max_payload_bytes, settings.max_response_bytes), (2048, 3072));
     assert_eq!((settings.held.limit(), settings.judging_budget.limit()), (2_000_000, 2_000_000));
+}
+
+#[test]
+fn rules_are_named_from_the_configs_folder_and_odd_words_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    std::fs::write(&path, r#"{"policy": {"files": ["a.cedar", "/b.cedar"], "mode": "shadow"}}"#)
+        .unwrap();
+    let loaded = Config::load(Some(&path), &|_| None, &Flags::default()).unwrap();
+    let files = &loaded.config.rules.files;
+    assert_eq!(files, &[folder.path().join("a.cedar"), "/b.cedar".into()]);
+    let text = r#"{"policy": {"files": [""], "default": "maybe", "presets": ["no-fun"]}}"#;
+    let problems = parse(text, &|_| None, &Flags::default()).unwrap_err();
+    let told: Vec<_> = problems.iter().map(|problem| problem.key.as_str()).collect();
+    assert_eq!(told, ["policy.files[0]", "policy.default", "policy.presets[0]"]);
 }

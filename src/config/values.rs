@@ -13,6 +13,7 @@ use crate::catalog::{self, ServerSettings};
 use crate::intent;
 use crate::mcp::revisions::Offered;
 use crate::policy::host_check::{BadEntry, HostCheck};
+use crate::policy::rules::{Preset, RuleOptions, RulesDefault};
 use crate::policy::{self, HttpAuth};
 use crate::proxy::memory_budget;
 use crate::proxy::settings::Settings;
@@ -46,10 +47,33 @@ pub struct Config {
     pub approval: approvals::Config,
     /// `activity`
     pub activity: activity::Config,
+    /// `policy`
+    pub rules: RuleFiles,
     /// `logging`
     pub logging: Logging,
     /// The program that ends the servers' processes if this one is killed; `None`: they stay.
     pub reaper: Option<PathBuf>,
+}
+
+/// Which rules there are, and how they are put in force. What is in the files is read by whoever starts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuleFiles {
+    /// `policy.files`, from the folder of the config file where they are not whole paths.
+    pub files: Vec<PathBuf>,
+    /// `policy.default` and `policy.mode`.
+    pub options: RuleOptions,
+    /// `policy.presets`
+    pub presets: Vec<Preset>,
+}
+
+impl RuleFiles {
+    /// Whether there is anything that could refuse a request.
+    #[must_use]
+    pub fn decide_anything(&self) -> bool {
+        !self.files.is_empty()
+            || !self.presets.is_empty()
+            || self.options.default == RulesDefault::Deny
+    }
 }
 
 impl Config {
@@ -78,7 +102,7 @@ impl Config {
         }
     }
 
-    /// What requests are decided by.
+    /// What requests are decided by, but for the rules: their files are read by whoever starts.
     ///
     /// # Errors
     ///
@@ -90,7 +114,7 @@ impl Config {
                 require_mcp_auth: self.require_mcp_auth,
                 host_check: HostCheck::new(&self.allowed_hosts, &self.allowed_origins)?,
             },
-            policy: policy::Settings { intent: self.intent, rules_version: 0 },
+            policy: policy::Settings { intent: self.intent, ..policy::Settings::default() },
             approval: self.approval.clone(),
             tools_limit: self.tools_limit,
             offered_era: self.offered_era,

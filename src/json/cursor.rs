@@ -42,12 +42,12 @@ impl<'a> TextCursor<'a> {
     }
 
     /// The place in `text` before byte `at`, or its end.
-    pub(super) fn at(text: &'a [u8], at: usize) -> Self {
+    pub(crate) fn at(text: &'a [u8], at: usize) -> Self {
         Self { text, at: at.min(text.len()) }
     }
 
     /// Bytes of the text before this place.
-    pub(super) fn position(&self) -> usize {
+    pub(crate) fn position(&self) -> usize {
         self.at
     }
 
@@ -57,29 +57,29 @@ impl<'a> TextCursor<'a> {
     }
 
     /// True at the text's end.
-    pub(super) fn is_at_end(&self) -> bool {
+    pub(crate) fn is_at_end(&self) -> bool {
         self.at == self.text.len()
     }
 
     /// The next byte; `None` at the end.
-    pub(super) fn peek(&self) -> Option<u8> {
+    pub(crate) fn peek(&self) -> Option<u8> {
         self.text.get(self.at).copied()
     }
 
     /// Goes on by `count` bytes, to the end at most.
-    pub(super) fn skip(&mut self, count: usize) {
+    pub(crate) fn skip(&mut self, count: usize) {
         self.at = self.text.len().min(self.at + count);
     }
 
     /// Reads over `byte` if it is the next one; false if it is not.
-    pub(super) fn take(&mut self, byte: u8) -> bool {
+    pub(crate) fn take(&mut self, byte: u8) -> bool {
         let is_next = self.peek() == Some(byte);
         self.at += usize::from(is_next);
         is_next
     }
 
     /// Reads over the white space of JSON.
-    pub(super) fn skip_space(&mut self) {
+    pub(crate) fn skip_space(&mut self) {
         while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
             self.at += 1;
         }
@@ -119,7 +119,7 @@ impl<'a> TextCursor<'a> {
 
     /// Reads over a value, which is not checked within, and gives its text; `None` if it does not end,
     /// or none begins here.
-    pub(super) fn value(&mut self) -> Option<&'a [u8]> {
+    pub(crate) fn value(&mut self) -> Option<&'a [u8]> {
         let start = self.at;
         match self.peek()? {
             b'"' => {

@@ -5,11 +5,11 @@
 
 use super::access::Access;
 use super::approval::{Asks, PendingApproval};
-use super::denial::{Denial, Warning};
+use super::denial::{ApprovalDemand, Denial, Warning};
 use super::permit::Permit;
 use super::request::AdmissionRequest;
 use super::settings::Settings;
-use super::{approval, intent_matrix};
+use super::{approval, intent_matrix, ruled};
 
 /// What becomes of a request.
 #[derive(Clone, Debug)]
@@ -26,14 +26,15 @@ pub enum Admission {
 #[must_use]
 pub fn admit(request: AdmissionRequest<'_>, settings: &Settings) -> Admission {
     match check(&request, settings) {
-        Ok(Checked { warnings, asks: Asks::Nobody }) => {
+        Ok(Checked { warnings, rules, asks: Asks::Nobody }) => {
             let AdmissionRequest { principal, access, .. } = request;
-            Admission::Permit(Permit::new(principal.clone(), access, warnings))
+            Admission::Permit(Permit::new(principal.clone(), access, warnings, rules))
         }
-        Ok(Checked { warnings, asks: Asks::APerson }) => {
+        Ok(Checked { warnings, rules, asks: Asks::APerson }) => {
             let (principal, access) = (request.principal.clone(), request.access.clone());
-            let permit = Permit::new(principal, access, warnings);
-            match PendingApproval::bind(permit, &request, settings.rules_version) {
+            let permit = Permit::new(principal, access, warnings, rules);
+            let version = settings.rules.as_ref().map_or(&NO_RULES, |rules| rules.version());
+            match PendingApproval::bind(permit, &request, version) {
                 Ok(pending) => Admission::Pending(pending),
                 Err(denial) => Admission::Denial(denial),
             }
@@ -42,17 +43,22 @@ pub fn admit(request: AdmissionRequest<'_>, settings: &Settings) -> Admission {
     }
 }
 
+/// Stands for the version of the rules where there are none.
+const NO_RULES: [u8; 32] = [0; 32];
+
 /// What all checks have let pass.
 struct Checked {
     warnings: Vec<Warning>,
+    /// The rules that permit it, or leave it to a person.
+    rules: Vec<Box<str>>,
     /// A person is asked last: for what is refused anyway, nobody is.
     asks: Asks,
 }
 
 /// The checks, in their order.
 fn check(request: &AdmissionRequest<'_>, settings: &Settings) -> Result<Checked, Denial> {
-    // Takes no memory while nothing is remarkable.
-    let mut warnings = Vec::new();
+    // They take no memory while nothing is remarkable.
+    let (mut warnings, mut decided_by) = (Vec::new(), Vec::new());
     let mut asks = Asks::Nobody;
     match &request.access {
         Access::Tool(call) => {
@@ -64,7 +70,22 @@ fn check(request: &AdmissionRequest<'_>, settings: &Settings) -> Result<Checked,
         // They have neither a stated intent nor a capability: what a server offers may be read.
         Access::Resource { .. } | Access::Prompt { .. } | Access::Completion { .. } => {}
     }
-    Ok(Checked { warnings, asks })
+    if let Some(rules) = &settings.rules {
+        match ruled::check(request, rules) {
+            Ok(heard) => {
+                warnings.extend(heard.warning);
+                decided_by = heard.rules;
+            }
+            Err(denial) => match denial.approval {
+                ApprovalDemand::Asked => {
+                    asks = Asks::APerson;
+                    decided_by = denial.rules;
+                }
+                ApprovalDemand::None => return Err(denial.into()),
+            },
+        }
+    }
+    Ok(Checked { warnings, rules: decided_by, asks })
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ impl PendingApproval {
     pub(super) fn bind(
         permit: Permit,
         request: &AdmissionRequest<'_>,
-        rules_version: u64,
+        rules_version: &[u8; 32],
     ) -> Result<Self, Denial> {
         let access = permit.access();
         let definition = call_digest::definition(access);

@@ -72,7 +72,7 @@ pub(super) fn of(
     request: &AdmissionRequest<'_>,
     access: &Access,
     DefinitionHash(definition): DefinitionHash,
-    rules_version: u64,
+    rules_version: &[u8; 32],
 ) -> Result<CallDigest, ArgumentsTooLong> {
     if request.arguments.len() > MAX_ARGUMENTS_BYTES {
         return Err(ArgumentsTooLong { limit: MAX_ARGUMENTS_BYTES });
@@ -101,7 +101,7 @@ pub(super) fn of(
         }
     }
     part(&mut hasher, definition.as_bytes());
-    part(&mut hasher, &rules_version.to_le_bytes());
+    part(&mut hasher, rules_version);
     match std::str::from_utf8(request.arguments) {
         Ok(text) => value(&mut hasher, text.trim_ascii(), 0),
         Err(_) => as_written(&mut hasher, request.arguments),
@@ -177,7 +177,7 @@ mod tests {
         principal: &Principal,
         name: &str,
         arguments: &[u8],
-        rules_version: u64,
+        rules_version: u8,
     ) -> Result<CallDigest, ArgumentsTooLong> {
         let access = Access::Prompt { server: Arc::from("s"), name: name.into() };
         let request = AdmissionRequest {
@@ -189,7 +189,7 @@ mod tests {
             session: SessionFacts::default(),
             now: SystemTime::UNIX_EPOCH,
         };
-        of(&request, &access, definition(&access), rules_version)
+        of(&request, &access, definition(&access), &[rules_version; 32])
     }
 
     fn digest(arguments: &str) -> CallDigest {

@@ -120,6 +120,18 @@ pub struct RuleDenial {
     pub message: Box<str>,
     /// All rules that decided.
     pub rules: Vec<Box<str>>,
+    /// Whether a person's approval would lift it.
+    pub approval: ApprovalDemand,
+}
+
+/// Whether the rules that refuse a request leave it to a person (`@requires("approval")` on each of them).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ApprovalDemand {
+    /// They refuse, whoever agrees.
+    #[default]
+    None,
+    /// They refuse unless somebody agrees.
+    Asked,
 }
 
 /// A limit that a request has run into.
@@ -252,6 +264,9 @@ pub enum Warning {
         /// Who says that it only reads.
         by: StatedBy,
     },
+    /// The rules refuse it, and only watch (`policy.mode` shadow).
+    #[error("{0}; allowed, because policy.mode is shadow")]
+    Shadow(RuleDenial),
     /// `approval: suggest` (CAP-8).
     #[error("Tool '{0}' suggests approval, and nobody was asked")]
     ApprovalSuggested(ToolName),

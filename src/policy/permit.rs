@@ -11,12 +11,18 @@ pub struct Permit {
     principal: Principal,
     access: Access,
     warnings: Vec<Warning>,
+    rules: Vec<Box<str>>,
 }
 
 impl Permit {
     /// For what every check has let pass.
-    pub(super) fn new(principal: Principal, access: Access, warnings: Vec<Warning>) -> Self {
-        Self { principal, access, warnings }
+    pub(super) fn new(
+        principal: Principal,
+        access: Access,
+        warnings: Vec<Warning>,
+        rules: Vec<Box<str>>,
+    ) -> Self {
+        Self { principal, access, warnings, rules }
     }
 
     /// On whose behalf the request goes out.
@@ -35,5 +41,11 @@ impl Permit {
     #[must_use]
     pub fn warnings(&self) -> &[Warning] {
         &self.warnings
+    }
+
+    /// The rules that permit it, or left it to a person; empty where none had to.
+    #[must_use]
+    pub fn rules(&self) -> &[Box<str>] {
+        &self.rules
     }
 }

@@ -1,5 +1,8 @@
 //! What the config decides of admission.
 
+use std::sync::Arc;
+
+use super::rules::RuleSet;
 use crate::intent;
 
 /// What [`admit`](super::admit) decides by, beside the request.
@@ -7,7 +10,6 @@ use crate::intent;
 pub struct Settings {
     /// Config section `intent_declaration`.
     pub intent: intent::Settings,
-    /// Tells one set of rules from another: an approval counts under the rules that it was asked under. 0 without
-    /// rules.
-    pub rules_version: u64,
+    /// Config section `policy`: the rules in force; `None` where there are none, and everything is allowed.
+    pub rules: Option<Arc<RuleSet>>,
 }

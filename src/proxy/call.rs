@@ -24,7 +24,7 @@ use crate::catalog::compiling;
 use crate::intent::{CallArguments, Operation};
 use crate::mcp::revisions::Era;
 use crate::output::Mode;
-use crate::policy::{Access, Denial, Permit, ToolAccess};
+use crate::policy::{self, Access, Denial, Permit, ToolAccess};
 use crate::tool::{OutputSchema, Tool, ToolName};
 use crate::upstream::CallExtras;
 
@@ -77,7 +77,9 @@ pub fn retrieve_tools(
         record.keep(Raw::Arguments, &raw);
         let proxy = &worker.proxy;
         proxy.upstreams.nudge();
-        let found = retrieve::retrieve(&raw, &proxy.catalog.load(), worker.settings().tools_limit);
+        let settings = worker.settings();
+        let visible = policy::visible(&caller.principal, &settings.policy);
+        let found = retrieve::retrieve(&raw, &proxy.catalog.load(), settings.tools_limit, visible);
         let result = found.map_err(|error| unreadable(error.to_string()))?;
         let result = match caller.era() {
             Era::Legacy => result,

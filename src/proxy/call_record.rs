@@ -25,6 +25,7 @@ use crate::telemetry::Tally;
 use crate::telemetry::call_metrics::{self as calls, Outcome, Took};
 use crate::tool::ToolName;
 use crate::tool::server_id::ServerId;
+use crate::upstream::supervisor::Supervisor;
 use crate::upstream::{CallError, Upstream};
 
 /// What a record is of.
@@ -117,6 +118,8 @@ pub(super) struct CallRecord {
     sent: Option<Instant>,
     /// The server it went to.
     server: Option<ServerId>,
+    /// The server of a tool that was found, or that another request is for: such calls are counted by name.
+    found: Option<ServerId>,
     /// When the answer had come, or failed to.
     pub(super) answered: Option<Instant>,
     /// Tells whether a call that is dropped was given up by its client.
@@ -185,6 +188,7 @@ impl CallRecord {
             waited: Duration::ZERO,
             sent: None,
             server: None,
+            found: None,
             answered: None,
             reply: reply.clone(),
             ending: ending.clone(),
@@ -259,6 +263,13 @@ impl CallRecord {
     pub(super) fn sends(&mut self, upstream: &Upstream, now: Instant) {
         self.sent = Some(now);
         self.server = Some(upstream.id());
+        self.found = self.server;
+    }
+
+    /// What is asked of the server that was named was found, though it is refused.
+    pub(super) fn found(&mut self, upstreams: &Supervisor) {
+        let server = self.record.as_ref().map(|(_, entry)| entry.draft.text(Text::Server));
+        self.found = server.and_then(|server| upstreams.id(server));
     }
 
     /// Counts why the request has no answer of an upstream.
@@ -320,12 +331,24 @@ impl CallRecord {
     pub(super) fn warn(&mut self, server: &str, tool: &str, warnings: &[Warning]) {
         for warning in warnings {
             tracing::warn!(%server, %tool, "{warning}");
-            let policy = match warning {
-                Warning::Mismatch(_) | Warning::WriteOnReadOnly { .. } => Policy::Intent,
-                Warning::ApprovalSuggested(_) => Policy::Capability,
+            let (policy, mode, rules) = match warning {
+                Warning::Mismatch(_) | Warning::WriteOnReadOnly { .. } => {
+                    (Policy::Intent, "", &[][..])
+                }
+                Warning::ApprovalSuggested(_) => (Policy::Capability, "", &[][..]),
+                Warning::Shadow(denial) => (Policy::Rules, "shadow", &denial.rules[..]),
             };
-            self.decide(Decision::new(Verdict::Warning, policy, warning.to_string()));
+            let decision = Decision::new(Verdict::Warning, policy, warning.to_string());
+            self.decide(Decision { mode, rules: rules.to_vec(), ..decision });
         }
+    }
+
+    /// Notes the rules that permit the request, where any had to (ACT-1).
+    pub(super) fn permitted_by(&mut self, rules: &[Box<str>]) {
+        if rules.is_empty() {
+            return;
+        }
+        self.add_metadata("rules", &serde_json::json!(rules).to_string());
     }
 
     /// Records a refusal by policy: the request rejected, and one decision (ACT-1).
@@ -405,11 +428,11 @@ impl CallRecord {
             (Some(sent), None) => Some(now.duration_since(sent)),
             (None, _) => None,
         };
-        self.tally.ended(
-            self.server,
-            outcome(status),
-            Took { total, waited: self.waited, upstream },
-        );
+        let outcome = outcome(status);
+        self.tally.ended(self.server, outcome, Took { total, waited: self.waited, upstream });
+        if let Some(server) = self.found {
+            self.tally.tool(server, entry.draft.text(Text::Tool), entry.draft.variant, outcome);
+        }
         self.span.record("outcome", status.as_str()).record("duration_us", micros(total));
         let draft = &mut entry.draft;
         draft.status = status;

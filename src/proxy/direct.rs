@@ -27,7 +27,7 @@ use crate::catalog::exposed;
 use crate::catalog::listing::{self, Start};
 use crate::mcp::jsonrpc::Code;
 use crate::output::AnswerMember;
-use crate::policy::{Access, Permit, ToolAccess};
+use crate::policy::{self, Access, Permit, ToolAccess};
 use crate::tool::{Tool, ToolName};
 use crate::upstream::CallExtras;
 
@@ -41,12 +41,20 @@ pub fn list_tools(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, params: &Bytes) 
         Ok(start) => start,
         Err(bad) => return Reaction::error(id, Code::InvalidParams, &bad.to_string()),
     };
-    let (worker, era) = (Rc::clone(worker), peer.client.era);
+    let (worker, era, principal) = (Rc::clone(worker), peer.client.era, peer.principal.clone());
     let running = Running::new(|reply| async move {
         worker.proxy.upstreams.nudge();
         first_sets(&worker).await;
         let beside = render::own_members(era, Caching::Milliseconds(FRESH_MS));
-        let page = listing::page(&beside, "tools", worker.proxy.catalog.load().listed(&start));
+        let (snapshot, settings) = (worker.proxy.catalog.load(), worker.settings());
+        let visible = policy::visible(&principal, &settings.policy);
+        let page = match visible.is_all() {
+            true => listing::page(&beside, "tools", snapshot.listed(&start)),
+            false => {
+                let shown = snapshot.direct_tools(&start).filter(|(_, tool)| visible.tool(tool));
+                listing::page(&beside, "tools", shown.map(|(listed, _)| listed))
+            }
+        };
         reply.put(Piece::Whole(AnswerMember::Result, page));
         Ok(())
     });

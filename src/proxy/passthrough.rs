@@ -39,7 +39,7 @@ use crate::mcp::capabilities::{ClientCapabilities, ServerCapabilities};
 use crate::mcp::jsonrpc::Code;
 use crate::mcp::revisions::{Era, Revision};
 use crate::output::AnswerMember;
-use crate::policy::ResourceRequest;
+use crate::policy::{self, ResourceRequest};
 use crate::upstream::{CallExtras, Upstream};
 
 pub use self::forward::Forward;
@@ -76,11 +76,16 @@ pub fn list(worker: &Rc<Worker>, peer: &Peer, id: &Bytes, list: List, params: &B
         Ok(start) => start,
         Err(bad) => return Reaction::error(id, Code::InvalidParams, &bad.to_string()),
     };
-    let (worker, era) = (Rc::clone(worker), peer.client.era);
+    let (worker, era, principal) = (Rc::clone(worker), peer.client.era, peer.principal.clone());
     let running = Running::new(|reply| async move {
         let sets = lists::all(&worker, list).await;
         let beside = render::own_members(era, Caching::Milliseconds(list_cache::FRESH_MS));
-        let elements = lists::merged(&sets, &start);
+        let settings = worker.settings();
+        let visible = policy::visible(&principal, &settings.policy);
+        let elements = lists::merged(&sets, &start, |server, own| match list {
+            List::Resources | List::Templates => visible.resource(server, own),
+            List::Prompts => visible.prompt(server, own),
+        });
         let page = listing::page(&beside, list.member(), elements.into_iter());
         reply.put(Piece::Whole(AnswerMember::Result, page));
         Ok(())

@@ -159,14 +159,19 @@ impl OnRecord<'_> {
     ) -> Result<Permit, Rejection> {
         let permit = match self.decide(access, arguments, intent, self.record.time_of_day()) {
             Admission::Permit(permit) => permit,
-            Admission::Denial(denial) => return Err(self.record.deny(&denial)),
+            Admission::Denial(denial) => {
+                self.record.found(&self.worker.proxy.upstreams);
+                return Err(self.record.deny(&denial));
+            }
             // Rare and large: it is no part of each call's memory.
             Admission::Pending(pending) => {
+                self.record.found(&self.worker.proxy.upstreams);
                 Box::pin(self.approved(pending, arguments, intent, meta)).await?
             }
         };
         let access = permit.access();
         self.record.warn(access.server(), access.label(), permit.warnings());
+        self.record.permitted_by(permit.rules());
         Ok(permit)
     }
 

@@ -15,6 +15,7 @@ use crate::activity::record::words;
 use crate::catalog::Snapshot;
 use crate::intent::Operation;
 use crate::json::members::{members, string};
+use crate::policy::Visibility;
 use crate::tool::{Capability, Tool};
 
 /// The tool's name.
@@ -119,7 +120,8 @@ struct Found<'a> {
 }
 
 /// Answers a call of `retrieve_tools`: the result, as one JSON object. `raw` is a JSON object in
-/// which the caller has found no duplicate key; `tools_limit` counts where it states no limit.
+/// which the caller has found no duplicate key; `tools_limit` counts where it states no limit. Only what is `visible`
+/// is found.
 ///
 /// # Errors
 /// What is wrong with the arguments.
@@ -127,9 +129,23 @@ pub fn retrieve(
     raw: &[u8],
     snapshot: &Snapshot,
     tools_limit: usize,
+    visible: Visibility<'_>,
 ) -> Result<Bytes, RetrieveError> {
     let arguments = Arguments::parse(raw, tools_limit)?;
-    let found = snapshot.search(&arguments.query, arguments.limit);
+    let found = match visible.is_all() {
+        true => snapshot.search(&arguments.query, arguments.limit),
+        false => {
+            let mut found = snapshot.search(&arguments.query, snapshot.tools().len());
+            // Each is asked about until enough are there.
+            let mut shown = 0;
+            found.retain(|(tool, _)| {
+                let shows = shown < arguments.limit && visible.tool(tool);
+                shown += usize::from(shows);
+                shows
+            });
+            found
+        }
+    };
     let shown = found.iter().map(|(tool, score)| Shown {
         input_schema: (!arguments.compact).then_some(&tool.input_schema),
         ..Shown::of(tool, Some(*score))
@@ -209,6 +225,10 @@ mod tests {
     const DELETE: &str = r#"{"name":"delete_repo","title":"Delete","description":"Deletes a repository","inputSchema": {"z" :1.0,"a":{}},"annotations":{"destructiveHint": true,"own":1}}"#;
     const GET: &str = r#"{"name":"get_repo","description":"Gets a repository","inputSchema":{}}"#;
 
+    fn all() -> Visibility<'static> {
+        Visibility::default()
+    }
+
     fn snapshot(settings: &str) -> Arc<Snapshot> {
         let settings: ServerSettings = serde_json::from_str(settings).unwrap();
         let catalog = Catalog::new(Settings {
@@ -221,7 +241,7 @@ mod tests {
     }
 
     fn ask(arguments: &str, settings: &str) -> (String, Value) {
-        let raw = retrieve(arguments.as_bytes(), &snapshot(settings), 15).unwrap();
+        let raw = retrieve(arguments.as_bytes(), &snapshot(settings), 15, all()).unwrap();
         let text = String::from_utf8(raw.to_vec()).unwrap();
         let value: Value = serde_json::from_str(&text).unwrap();
         (text, value)
@@ -308,9 +328,9 @@ mod tests {
             (r#"{"query":"x","detail":"all"}"#, E::BadDetail),
             (r#"{"query":"x","qurey":"y"}"#, E::Unknown("qurey".into())),
         ] {
-            let got = retrieve(arguments.as_bytes(), &snapshot("{}"), 15).unwrap_err();
+            let got = retrieve(arguments.as_bytes(), &snapshot("{}"), 15, all()).unwrap_err();
             assert_eq!(got, error, "{arguments}");
         }
-        assert!(retrieve(br#"{"query":"x","limit":100}"#, &snapshot("{}"), 15).is_ok());
+        assert!(retrieve(br#"{"query":"x","limit":100}"#, &snapshot("{}"), 15, all()).is_ok());
     }
 }

@@ -63,6 +63,12 @@ impl SettingsSwap {
         self.0.store(Arc::new(settings));
     }
 
+    /// The same with a part of them replaced; what others replace at the same time stays replaced. `change` may be asked
+    /// more than once.
+    pub fn update(&self, change: impl Fn(&Settings) -> Settings) {
+        self.0.rcu(|current| change(current));
+    }
+
     /// A reader for one thread.
     #[must_use]
     pub fn reader(&self) -> SettingsReader {
@@ -162,6 +168,21 @@ mod tests {
         assert_eq!((first.tools_limit, reader.current().tools_limit), (1, 2));
         assert!(!first.is(&reader.current()));
         assert_eq!(swap.reader().current().tools_limit, 2, "a reader that comes later");
+    }
+
+    #[test]
+    fn parts_that_are_replaced_at_the_same_time_are_all_replaced() {
+        let swap = SettingsSwap::new(settings(1));
+        let theirs = swap.clone();
+        swap.update(|current| {
+            if current.max_payload_bytes == 1 {
+                let now = theirs.reader().current();
+                theirs.replace(Settings { max_payload_bytes: 7, ..(*now).clone() });
+            }
+            Settings { tools_limit: 9, ..current.clone() }
+        });
+        let now = swap.reader().current();
+        assert_eq!((now.tools_limit, now.max_payload_bytes), (9, 7));
     }
 
     #[test]

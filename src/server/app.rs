@@ -20,7 +20,7 @@ use super::runtime::{self, cores};
 use super::shutdown::{CHILDREN_TIMEOUT, DRAIN_TIMEOUT, Hurry, WORKER_GRACE};
 use super::signals::Signals;
 use super::worker_thread::{Ends, WorkerThread};
-use super::{control, folder, forgotten, webhook};
+use super::{control, folder, forgotten, rule_files, rule_watch, webhook};
 use crate::activity::record::{Draft, Source, Status, Type};
 use crate::activity::{Activity, StoreError, Writer};
 use crate::api;
@@ -30,6 +30,7 @@ use crate::config::Config;
 use crate::downstream::session_table::Sessions;
 use crate::os::descriptors;
 use crate::policy::host_check::BadEntry;
+use crate::policy::rules::RuleProblem;
 use crate::proxy::dropped_members::DroppedMembers;
 use crate::proxy::settings::{Settings, SettingsSwap};
 use crate::proxy::validation_pool::ValidationPool;
@@ -53,6 +54,9 @@ pub enum StartError {
     /// `allowed_hosts` or `allowed_origins`.
     #[error(transparent)]
     HostCheck(#[from] BadEntry),
+    /// Rules that are wrong, each on a line of its own.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Rules(Vec<RuleProblem>),
     /// The system gives no thread, no event queue or no randomness.
     #[error("the system refused what every server needs: {0}")]
     System(#[from] io::Error),
@@ -72,6 +76,8 @@ pub struct App {
     following: tokio::task::JoinHandle<()>,
     /// Tells the webhook of approvals, where there is one.
     telling: Option<tokio::task::JoinHandle<()>>,
+    /// Looks after the files of rules.
+    ruling: Option<tokio::task::JoinHandle<()>>,
 }
 
 /// A proxy that listens.
@@ -91,7 +97,10 @@ impl App {
     ///
     /// [`StartError`].
     pub fn start(config: Config, lines: LogLines) -> Result<Self, StartError> {
-        let settings = config.settings()?;
+        let mut settings = config.settings()?;
+        // Before the tools are known: what names one that is not there is told when they are.
+        let rules = rule_files::load(&config.rules, &rule_files::servers(&config));
+        settings.policy.rules = rules.map_err(StartError::Rules)?.map(Arc::new);
         let folder = &config.data_dir;
         folder::open(folder)
             .map_err(|error| StartError::Folder { folder: folder.clone(), error })?;
@@ -139,6 +148,11 @@ impl App {
         };
         let proxy = Arc::new(proxy);
         let following = control.spawn(passthrough::notifications::follow(Arc::clone(&proxy)));
+        let rules = config.rules.clone();
+        let ruling = (!rules.files.is_empty()).then(|| {
+            let servers = rule_files::servers(config);
+            control.spawn(rule_watch::watch(Arc::clone(&proxy), rules, servers))
+        });
         let started = Instant::now();
         let (drain, ending) = watch::channel(false);
         let sessions = Arc::new(Sessions::default());
@@ -156,7 +170,17 @@ impl App {
             started,
         };
         let (shared, hurry) = (Arc::new(shared), Hurry::default());
-        Ok(Self { shared, control, writer, drain, hurry, max_connections, following, telling })
+        Ok(Self {
+            shared,
+            control,
+            writer,
+            drain,
+            hurry,
+            max_connections,
+            following,
+            telling,
+            ruling,
+        })
     }
 
     /// The state that requests are answered from.
@@ -210,11 +234,14 @@ impl App {
     ///
     /// When records could not be written.
     pub fn close(self) -> Result<(), StoreError> {
-        let Self { shared, control, writer, hurry, following, telling, .. } = self;
+        let Self { shared, control, writer, hurry, following, telling, ruling, .. } = self;
         following.abort();
         shared.proxy.approvals.close();
         if let Some(telling) = telling {
             telling.abort();
+        }
+        if let Some(ruling) = ruling {
+            ruling.abort();
         }
         let patience = if hurry.exit_code().is_some() { Duration::ZERO } else { CHILDREN_TIMEOUT };
         let deadline = Instant::now() + patience;

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::app::{App, StartError};
 use crate::activity::Activity;
 use crate::catalog;
-use crate::config::Config;
+use crate::config::{Config, RuleFiles};
 use crate::telemetry::LogLines;
 
 impl App {
@@ -17,6 +17,7 @@ impl App {
     /// [`StartError`].
     pub fn read(mut config: Config, scratch: &Path, lines: LogLines) -> Result<Self, StartError> {
         config.servers.clear();
+        config.rules = RuleFiles::default();
         let settings = config.settings()?;
         let log = Activity::read(&config.activity_folder(), scratch, config.activity.clone())?;
         let catalog = catalog::Settings { folder: None, ..config.catalog() };

@@ -17,6 +17,7 @@ use crate::cli::backend::{self, Needs, target};
 use crate::cli::error::CommandError;
 use crate::cli::output::Output;
 
+pub(super) use progress::records_bar;
 pub(super) use row::{Intents, row};
 
 /// Runs one of the commands.

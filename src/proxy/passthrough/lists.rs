@@ -45,11 +45,18 @@ pub async fn all(worker: &Worker, list: List) -> Vec<Arc<CachedList>> {
     futures_util::future::join_all(upstreams.map(|upstream| of(worker, upstream, list))).await
 }
 
-/// The elements from `start` on, at least as many as a page holds, in the order of their keys.
+/// The elements from `start` on, at least as many as a page holds, in the order of their keys: those that `shown` lets
+/// be seen, by server and own name.
 #[must_use]
-pub fn merged<'a>(sets: &'a [Arc<CachedList>], start: &Start) -> Vec<&'a Listed> {
+pub fn merged<'a>(
+    sets: &'a [Arc<CachedList>],
+    start: &Start,
+    shown: impl Fn(&str, &str) -> bool,
+) -> Vec<&'a Listed> {
+    let shown = &shown;
     let of_set = |set: &'a Arc<CachedList>| {
-        start.rest(&set.elements, |listed| &listed.key).iter().take(PAGE_ELEMENTS + 1)
+        let rest = start.rest(&set.elements, |listed| &listed.key).iter();
+        rest.filter(move |listed| shown(&set.server, &listed.own)).take(PAGE_ELEMENTS + 1)
     };
     let mut elements: Vec<_> = sets.iter().flat_map(of_set).collect();
     elements.sort_by_key(|listed| &listed.key);

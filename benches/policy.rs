@@ -1,0 +1,115 @@
+//! What the operator's rules cost a call.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use mcpproxy::output::Policy;
+use mcpproxy::policy::SessionFacts;
+use mcpproxy::policy::rules::{
+    RuleAction, RuleOptions, RuleRequest, RuleSet, RuleTarget, RuleText, Subject,
+};
+use mcpproxy::tool::{Annotations, Capability, OutputSchema, Rules, StatedBy, Tool, ToolName};
+use serde_json::value::RawValue;
+
+fn tool(name: &str) -> Option<Arc<Tool>> {
+    let annotations = Annotations::default();
+    Some(Arc::new(Tool {
+        name: ToolName::parse(name)?,
+        title: None,
+        description: "".into(),
+        input_schema: RawValue::from_string(
+            r#"{"type":"object","properties":{"path":{"type":"string"},"mode":{"type":"string"},"size":{"type":"integer"},"tags":{"type":"array","items":{"type":"string"}}}}"#.into(),
+        )
+        .ok()?,
+        output_schema: None,
+        annotations_raw: None,
+        annotations,
+        capability: Capability::effective(annotations, &Rules::default(), "t").0,
+        side_effect_by: StatedBy::Server,
+        schema: OutputSchema::Absent,
+        policy: Policy::default(),
+        parameter_headers: None,
+    }))
+}
+
+/// A kilobyte of arguments.
+fn arguments() -> String {
+    let text = "word ".repeat(40);
+    let more: String =
+        (0..24).map(|at| format!(r#","key_{at}":"value of {at} and more""#)).collect();
+    format!(
+        r#"{{"path":"/home/me/notes.txt","mode":"append","size":42,"tags":["a","b"],"text":"{text}"{more}}}"#
+    )
+}
+
+/// Rules over principal and tool, of which each is about a tool of its own.
+fn plain(count: usize) -> String {
+    (0..count)
+        .map(|at| {
+            format!(
+                "@id(\"plain {at}\") forbid(principal == Agent::\"token:t{at}\", action, resource == Tool::\"s:t{}\");\n",
+                at % 50
+            )
+        })
+        .collect()
+}
+
+/// Rules that look at arguments; the first 20 are about the tool that is called, the others about others.
+fn looking(count: usize) -> String {
+    (0..count)
+        .map(|at| {
+            let tool = if at < 20 { 0 } else { at };
+            let condition = match at % 4 {
+                0 => format!("context.args has path && context.args.path like \"/etc/{at}/*\""),
+                1 => format!("context.args has mode && context.args.mode == \"mode {at}\""),
+                2 => format!("context.args has size && context.args.size > {}", 1000 + at),
+                _ => format!("context.args has tags && context.args.tags.contains(\"secret {at}\")"),
+            };
+            format!(
+                "@id(\"looking {at}\") forbid(principal, action in [Action::\"read\", Action::\"write\", \
+                 Action::\"destructive\"], resource == Tool::\"s:t{tool}\") when {{ {condition} }};\n"
+            )
+        })
+        .collect()
+}
+
+fn policy(c: &mut Criterion) {
+    let Some(tool) = tool("s:t0") else { return };
+    let arguments = arguments();
+    let request = RuleRequest {
+        subject: Subject { id: "token:somebody", groups: &[] },
+        action: RuleAction::Write,
+        target: RuleTarget::Tool(&tool),
+        arguments: arguments.as_bytes(),
+        sensitivity: None,
+        reason: "",
+        client: "bench",
+        session: SessionFacts::default(),
+        now: SystemTime::UNIX_EPOCH,
+    };
+    let mut group = c.benchmark_group("policy");
+    group.measurement_time(Duration::from_secs(2)).sample_size(20);
+    for (name, text) in [
+        ("20 rules over tool and principal", plain(20)),
+        ("1000 rules over tool and principal", plain(1000)),
+        ("20 rules over arguments, 1 KB", looking(20)),
+        ("1000 rules over arguments, 1 KB", looking(1000)),
+    ] {
+        let text = RuleText { file: "bench.cedar".into(), text };
+        match RuleSet::load(&[text], RuleOptions::default(), None) {
+            Ok(rules) => {
+                group.bench_function(name, |b| b.iter(|| rules.decide(black_box(&request))));
+            }
+            Err(problems) => {
+                // A bench that cannot run says why.
+                problems.iter().for_each(|problem| eprintln!("{problem}"));
+            }
+        }
+    }
+    group.finish();
+}
+
+criterion_group!(benches, policy);
+criterion_main!(benches);

@@ -1,0 +1,63 @@
+//! Target `arguments`: arguments are shown to rules only where they are one JSON object, and no two keys of an object are
+//! one name whatever their case.
+//!
+//! Input: the arguments.
+
+use mcpproxy::json::fold;
+use mcpproxy::policy::rules::{MAX_DEPTH, MAX_ELEMENTS, MAX_STRING_BYTES, readable};
+use serde_json::Value;
+
+/// The fuzz target.
+pub fn run(data: &[u8]) {
+    let shown = readable(data);
+    let Ok(value) = serde_json::from_slice::<Value>(data) else {
+        assert!(!shown, "what is no JSON is not shown");
+        return;
+    };
+    // Of two equal keys a tree keeps one: such text comes from no face.
+    if shown {
+        assert!(value.is_object() && mappable(&value, 0));
+    } else if value.is_object() {
+        let again = value.to_string();
+        assert!(again.len() < data.len() || !mappable(&value, 0) || !readable(again.as_bytes()));
+    }
+}
+
+/// What the reference says of values, from the tree.
+fn mappable(value: &Value, depth: usize) -> bool {
+    if depth >= MAX_DEPTH && (value.is_array() || value.is_object()) {
+        return false;
+    }
+    match value {
+        Value::Null => false,
+        Value::Bool(_) => true,
+        Value::Number(number) => number.is_i64(),
+        Value::String(text) => text.len() <= MAX_STRING_BYTES,
+        Value::Array(elements) => {
+            elements.len() <= MAX_ELEMENTS
+                && elements.iter().all(|element| mappable(element, depth + 1))
+                && elements.windows(2).all(|pair| kind(&pair[0]) == kind(&pair[1]))
+        }
+        Value::Object(members) => {
+            let names: Vec<&String> = members.keys().collect();
+            let twins = names
+                .iter()
+                .enumerate()
+                .any(|(at, name)| names[at + 1..].iter().any(|other| fold::same(name, other)));
+            members.len() <= MAX_ELEMENTS
+                && !twins
+                && members.values().all(|member| mappable(member, depth + 1))
+        }
+    }
+}
+
+fn kind(value: &Value) -> u8 {
+    match value {
+        Value::Null => 0,
+        Value::Bool(_) => 1,
+        Value::Number(_) => 2,
+        Value::String(_) => 3,
+        Value::Array(_) => 4,
+        Value::Object(_) => 5,
+    }
+}

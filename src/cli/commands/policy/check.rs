@@ -1,0 +1,59 @@
+//! `mcpproxy policy check`: every problem of rules with its place.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use super::{chosen, seen_tools};
+use crate::cli::args::Global;
+use crate::cli::error::CommandError;
+use crate::cli::json_pointer::{list, text};
+use crate::cli::load_config;
+use crate::cli::output::Output;
+use crate::cli::terminal_safe::clean;
+use crate::policy::rules::{RuleProblem, RuleSet};
+use crate::server::rule_files;
+
+pub(super) fn run(files: &[PathBuf], global: &Global, output: &Output) -> Result<(), CommandError> {
+    let config = load_config::load(global, None)?.config;
+    let (_catalog, known) = seen_tools(&config);
+    let rules = chosen(files, &config);
+    let texts = rule_files::texts(&rules);
+    let set = texts.and_then(|texts| RuleSet::load(&texts, rules.options, Some(&known)));
+    let (count, problems) = match &set {
+        Ok(set) => (set.len(), &[][..]),
+        Err(problems) => (0, problems.as_slice()),
+    };
+    let report = json!({
+        "files": rules.files.len(),
+        "rules": count,
+        "problems": problems.iter().map(shown).collect::<Vec<_>>(),
+    });
+    output.print(&report.to_string(), draw)?;
+    match problems.len() {
+        0 => Ok(()),
+        1 => Err(CommandError::failed("1 problem: the rules are not taken")),
+        count => Err(CommandError::failed(format!("{count} problems: the rules are not taken"))),
+    }
+}
+
+fn shown(problem: &RuleProblem) -> Value {
+    json!({
+        "file": &*problem.file, "line": problem.line, "column": problem.column,
+        "problem": problem.text, "text": problem.to_string(),
+    })
+}
+
+fn draw(report: &Value) -> String {
+    let mut drawn = String::new();
+    let problems = list(report, "/problems");
+    for problem in problems {
+        let _ = writeln!(drawn, "{}", clean(&text(problem, "/text")));
+    }
+    if problems.is_empty() {
+        let [rules, files] = ["/rules", "/files"].map(|at| text(report, at));
+        let _ = writeln!(drawn, "ok: {rules} rules in {files} files");
+    }
+    drawn
+}

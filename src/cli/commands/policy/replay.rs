@@ -1,0 +1,133 @@
+//! `mcpproxy policy replay`: the log's calls put to new rules beside those in force, with a progress bar.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+use futures_util::TryStreamExt;
+use indicatif::ProgressBar;
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::replayed::{Counts, Replay};
+use super::{chosen, loaded, seen_tools};
+use crate::cli::args::Global;
+use crate::cli::backend::{self, Backend, Needs, target};
+use crate::cli::commands::activity::records_bar;
+use crate::cli::error::CommandError;
+use crate::cli::json_pointer::{list, text};
+use crate::cli::output::{self, Output};
+use crate::cli::table::cell;
+use crate::cli::{load_config, value_parsers};
+
+/// Kinds of records that are requests to servers.
+const TYPES: &str = "tool_call,resource_read,prompt_get";
+/// Most bytes of one record.
+const MAX_LINE_BYTES: usize = 64 * 1024 * 1024;
+/// Rows of a table; JSON has all.
+const MAX_ROWS: usize = 50;
+
+pub(super) fn run(
+    files: &[PathBuf],
+    since: &str,
+    global: &Global,
+    output: &Output,
+) -> Result<(), CommandError> {
+    let config = load_config::load(global, None)?.config;
+    let (catalog, known) = seen_tools(&config);
+    let new = loaded(&chosen(files, &config), &known)?;
+    let now = loaded(&config.rules, &known)?;
+    let since = moment(since)?;
+    let mut replay = Replay::new(now, new, catalog.load());
+    backend::with(global, Needs::Activity, async |backend| {
+        let query = [("type", Some(TYPES)), ("start_time", Some(since.as_str()))];
+        let bar = bar(backend, &query).await?;
+        read(backend, &query, &bar, &mut replay).await?;
+        bar.finish_and_clear();
+        output.print(&replay.report(&since).to_string(), |report| draw(report, output))
+    })
+}
+
+/// `--since`, also in days.
+fn moment(text: &str) -> Result<String, CommandError> {
+    let days = text.strip_suffix('d').and_then(|days| days.parse::<u32>().ok());
+    let hours = days.map(|days| format!("{}h", u64::from(days) * 24));
+    let text = hours.as_deref().unwrap_or(text);
+    value_parsers::moment("--since", text, Timestamp::now()).map_err(CommandError::usage)
+}
+
+/// Puts every record that the query means to both sets of rules.
+async fn read(
+    backend: &Backend,
+    query: &[(&str, Option<&str>)],
+    bar: &ProgressBar,
+    replay: &mut Replay,
+) -> Result<(), CommandError> {
+    let mut wanted = query.to_vec();
+    wanted.push(("format", Some("json")));
+    let mut chunks = backend.stream(&target(&["activity", "export"], &wanted), None).await?;
+    let mut rest: Vec<u8> = Vec::new();
+    while let Some(chunk) = chunks.try_next().await? {
+        let mut chunk = &*chunk;
+        while let Some(at) = memchr::memchr(b'\n', chunk) {
+            let (line, after) = chunk.split_at(at);
+            chunk = after.get(1..).unwrap_or_default();
+            if rest.is_empty() {
+                replay.record(line)?;
+            } else {
+                rest.extend_from_slice(line);
+                replay.record(&rest)?;
+                rest.clear();
+            }
+            bar.inc(1);
+        }
+        if rest.len() + chunk.len() > MAX_LINE_BYTES {
+            return Err(CommandError::failed("the log has a record that is too long to be read"));
+        }
+        rest.extend_from_slice(chunk);
+    }
+    match rest.is_empty() {
+        true => Ok(()),
+        false => Err(CommandError::failed("the log broke off within a record: try again")),
+    }
+}
+
+/// A bar as long as there are records, on a terminal; else one that is not seen.
+async fn bar(
+    backend: &Backend,
+    filters: &[(&str, Option<&str>)],
+) -> Result<ProgressBar, CommandError> {
+    if !std::io::stderr().is_terminal() {
+        return Ok(ProgressBar::hidden());
+    }
+    let mut query = filters.to_vec();
+    query.extend(["with_total", "exclude_payloads"].map(|name| (name, Some("true"))));
+    query.push(("limit", Some("1")));
+    let page = backend.get(&target(&["activity"], &query)).await?;
+    let page = output::parse(page.json()?)?;
+    Ok(records_bar(page.pointer("/total").and_then(Value::as_u64).unwrap_or_default()))
+}
+
+fn draw(report: &Value, output: &Output) -> String {
+    let all = list(report, "/by_tool_and_principal");
+    let rows = all.iter().take(MAX_ROWS).map(|row| {
+        let mut cells = vec![cell(&text(row, "/tool")), cell(&text(row, "/principal"))];
+        cells.extend(Counts::NAMES.map(|name| text(row, &format!("/{name}")).into_owned()));
+        let rules: Vec<_> = list(row, "/rules").iter().filter_map(Value::as_str).collect();
+        cells.push(cell(&rules.join(", ")));
+        cells
+    });
+    let header =
+        ["TOOL", "PRINCIPAL", "CALLS", "NEWLY REFUSED", "NEWLY ALLOWED", "UNDECIDABLE", "RULES"];
+    let table = output.table(&header, rows, &[]);
+    let more = match all.len().saturating_sub(MAX_ROWS) {
+        0 => String::new(),
+        more => format!("… and {more} more (-o json has all)\n"),
+    };
+    let [calls, refused, allowed, undecidable] =
+        Counts::NAMES.map(|name| text(report, &format!("/total/{name}")));
+    format!(
+        "{table}{more}{calls} calls since {}: {refused} newly refused, {allowed} newly allowed, \
+         {undecidable} undecidable\n",
+        text(report, "/since")
+    )
+}

@@ -1,0 +1,362 @@
+//! A record of the log put to two sets of rules, and what of it is counted.
+//!
+//! Where a rule asks for what the log does not have (arguments that were cut, redacted or pruned, what went on in the
+//! session, a tool that is gone), the call is undecidable: nothing is guessed.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use crate::activity::redact::REDACTED;
+use crate::catalog::Snapshot;
+use crate::cli::error::CommandError;
+use crate::intent::{Operation, Sensitivity};
+use crate::policy::SessionFacts;
+use crate::policy::rules::{
+    LooksAt, RuleAction, RuleRequest, RuleSet, RuleTarget, Ruling, Subject,
+};
+use crate::proxy::direct;
+
+/// Most tools and principals that are told apart; further ones are counted as one.
+const MAX_PAIRS: usize = 10_000;
+/// Most rules that are named of one tool and principal.
+const MAX_RULES_NAMED: usize = 20;
+/// What stands for further ones.
+const OTHERS: &str = "(others)";
+
+/// A record, as the export writes it.
+#[derive(Deserialize)]
+struct Line<'a> {
+    #[serde(borrow, rename = "type")]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    principal: Cow<'a, str>,
+    #[serde(borrow)]
+    server_name: Cow<'a, str>,
+    #[serde(borrow)]
+    tool_name: Cow<'a, str>,
+    #[serde(borrow)]
+    arguments: Option<&'a RawValue>,
+    #[serde(default)]
+    arguments_truncated: bool,
+    #[serde(borrow)]
+    timestamp: Cow<'a, str>,
+    #[serde(default)]
+    intent: Option<Value>,
+    #[serde(borrow, default)]
+    metadata: Metadata<'a>,
+}
+
+#[derive(Default, Deserialize)]
+struct Metadata<'a> {
+    #[serde(borrow, default)]
+    tool_variant: Cow<'a, str>,
+    #[serde(borrow, default)]
+    client_name: Cow<'a, str>,
+    #[serde(default)]
+    groups: Vec<Box<str>>,
+}
+
+/// How often what was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    calls: u64,
+    newly_refused: u64,
+    newly_allowed: u64,
+    undecidable: u64,
+    /// The new rules that refuse or permit otherwise.
+    rules: BTreeSet<Box<str>>,
+}
+
+impl Counts {
+    /// What is counted, in the order of the columns.
+    pub(super) const NAMES: [&'static str; 4] =
+        ["calls", "newly_refused", "newly_allowed", "undecidable"];
+
+    fn note(&mut self, found: &Found) {
+        self.calls += 1;
+        let rules = match found {
+            Found::Same => return,
+            Found::Undecidable(_) => return self.undecidable += 1,
+            Found::Refused(rules) => {
+                self.newly_refused += 1;
+                rules
+            }
+            Found::Allowed(rules) => {
+                self.newly_allowed += 1;
+                rules
+            }
+        };
+        for rule in rules {
+            if self.rules.len() < MAX_RULES_NAMED {
+                self.rules.insert(rule.clone());
+            }
+        }
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "calls": self.calls, "newly_refused": self.newly_refused,
+            "newly_allowed": self.newly_allowed, "undecidable": self.undecidable,
+            "rules": self.rules,
+        })
+    }
+}
+
+/// What one call comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Found {
+    Same,
+    /// The log does not have what a rule asks for: this.
+    Undecidable(&'static str),
+    Refused(Vec<Box<str>>),
+    Allowed(Vec<Box<str>>),
+}
+
+/// The rules in force and the new ones, and what was counted.
+pub(super) struct Replay {
+    now: RuleSet,
+    new: RuleSet,
+    snapshot: Arc<Snapshot>,
+    total: Counts,
+    by_tool: BTreeMap<String, BTreeMap<String, Counts>>,
+    pairs: usize,
+    reasons: BTreeMap<&'static str, u64>,
+}
+
+impl Replay {
+    pub(super) fn new(now: RuleSet, new: RuleSet, snapshot: Arc<Snapshot>) -> Self {
+        Self {
+            now,
+            new,
+            snapshot,
+            total: Counts::default(),
+            by_tool: BTreeMap::new(),
+            pairs: 0,
+            reasons: BTreeMap::new(),
+        }
+    }
+
+    /// Counts one record.
+    pub(super) fn record(&mut self, line: &[u8]) -> Result<(), CommandError> {
+        let line: Line<'_> = serde_json::from_slice(line).map_err(|error| {
+            CommandError::failed(format!("the log has a record that cannot be read: {error}"))
+        })?;
+        // What never came to a server's name was no request to one.
+        if line.server_name.is_empty() {
+            return Ok(());
+        }
+        let Some(found) = self.found(&line) else { return Ok(()) };
+        if let Found::Undecidable(why) = found {
+            *self.reasons.entry(why).or_default() += 1;
+        }
+        self.total.note(&found);
+        let full = format!("{}:{}", line.server_name, line.tool_name);
+        let known = self.by_tool.get(&full).and_then(|all| all.get(&*line.principal)).is_some();
+        let (tool, principal) = match known || self.pairs < MAX_PAIRS {
+            true => (full, line.principal.into_owned()),
+            false => (OTHERS.to_owned(), OTHERS.to_owned()),
+        };
+        self.pairs += usize::from(!known);
+        self.by_tool.entry(tool).or_default().entry(principal).or_default().note(&found);
+        Ok(())
+    }
+
+    /// `None` for what is no request that rules are asked about.
+    fn found(&self, line: &Line<'_>) -> Option<Found> {
+        let (server, own) = (&*line.server_name, &*line.tool_name);
+        let arguments = line.arguments.map(|raw| raw.get().as_bytes()).unwrap_or_default();
+        let named = |member: &str| -> Option<String> {
+            let arguments: Value = serde_json::from_slice(arguments).ok()?;
+            Some(arguments.get(member)?.as_str()?.to_owned())
+        };
+        let name;
+        let (action, target) = match &*line.kind {
+            "tool_call" => {
+                let tool = self.snapshot.named(server, own);
+                let action = match Operation::of_tool(&line.metadata.tool_variant) {
+                    Some(operation) => operation,
+                    None if line.metadata.tool_variant == direct::VARIANT => match tool {
+                        Some(tool) => Operation::recommended(tool.capability),
+                        None => return Some(Found::Undecidable("tool is gone")),
+                    },
+                    None => return None,
+                };
+                let target = match tool {
+                    Some(tool) => RuleTarget::Tool(tool),
+                    None => RuleTarget::NamedTool { server, tool: own },
+                };
+                (action.into(), target)
+            }
+            "resource_read" => match named("uri") {
+                Some(uri) => {
+                    name = uri;
+                    (RuleAction::ReadResource, RuleTarget::Resource { server, uri: &name })
+                }
+                None => return Some(Found::Undecidable("arguments cut")),
+            },
+            "prompt_get" => match named("name") {
+                Some(prompt) => {
+                    name = prompt;
+                    (RuleAction::GetPrompt, RuleTarget::Prompt { server, name: &name })
+                }
+                None => return Some(Found::Undecidable("arguments cut")),
+            },
+            _ => return None,
+        };
+        let stated = |member: &str| line.intent.as_ref().and_then(|intent| intent.get(member));
+        let sensitivity = stated("data_sensitivity").cloned();
+        let asked = RuleRequest {
+            subject: Subject { id: &line.principal, groups: &line.metadata.groups },
+            action,
+            target,
+            arguments: if arguments.is_empty() { b"{}" } else { arguments },
+            sensitivity: sensitivity.and_then(|it| serde_json::from_value::<Sensitivity>(it).ok()),
+            reason: stated("reason").and_then(Value::as_str).unwrap_or_default(),
+            client: &line.metadata.client_name,
+            session: SessionFacts::default(),
+            now: line
+                .timestamp
+                .parse::<jiff::Timestamp>()
+                .map_or(SystemTime::UNIX_EPOCH, Into::into),
+        };
+        let looks = [&self.now, &self.new].map(|rules| rules.looks_at(&asked));
+        let any = |part: fn(&LooksAt) -> bool| looks.iter().any(part);
+        if any(|looks| looks.arguments) {
+            let why = match line.arguments {
+                None => Some("arguments pruned"),
+                Some(_) if line.arguments_truncated => Some("arguments cut"),
+                Some(raw) if raw.get().contains(REDACTED) => Some("arguments redacted"),
+                Some(_) => None,
+            };
+            if let Some(why) = why {
+                return Some(Found::Undecidable(why));
+            }
+        }
+        if any(|looks| looks.session) {
+            return Some(Found::Undecidable("session not known"));
+        }
+        if any(|looks| looks.capability) && matches!(target, RuleTarget::NamedTool { .. }) {
+            return Some(Found::Undecidable("tool is gone"));
+        }
+        Some(match (self.now.decide(&asked), self.new.decide(&asked)) {
+            (Ruling::Permitted(_), Ruling::Refused(denial)) => Found::Refused(denial.rules),
+            (Ruling::Refused(before), Ruling::Permitted(by)) => {
+                Found::Allowed(if by.is_empty() { before.rules } else { by })
+            }
+            (Ruling::Permitted(_), Ruling::Permitted(_))
+            | (Ruling::Refused(_), Ruling::Refused(_)) => Found::Same,
+        })
+    }
+
+    /// What was counted: what changes most comes first.
+    pub(super) fn report(&self, since: &str) -> Value {
+        let mut rows: Vec<(&str, &str, &Counts)> = Vec::new();
+        for (tool, principals) in &self.by_tool {
+            rows.extend(
+                principals.iter().map(|(principal, counts)| (&**tool, &**principal, counts)),
+            );
+        }
+        rows.sort_by_key(|(tool, principal, counts)| {
+            let changed = counts.newly_refused + counts.newly_allowed;
+            (std::cmp::Reverse((changed, counts.undecidable)), *tool, *principal)
+        });
+        let rows = rows.into_iter().map(|(tool, principal, counts)| {
+            let mut row = counts.json();
+            if let Some(members) = row.as_object_mut() {
+                members.insert("tool".to_owned(), tool.into());
+                members.insert("principal".to_owned(), principal.into());
+            }
+            row
+        });
+        json!({
+            "since": since,
+            "total": self.total.json(),
+            "undecidable_because": self.reasons,
+            "by_tool_and_principal": rows.collect::<Vec<_>>(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::{Catalog, Settings};
+    use crate::policy::rules::{RuleOptions, RuleText};
+
+    fn rules(text: &str) -> RuleSet {
+        let text = RuleText { file: "r".into(), text: text.to_owned() };
+        RuleSet::load(&[text], RuleOptions::default(), None).unwrap()
+    }
+
+    fn replay(now: &str, new: &str, lines: &[Value]) -> Value {
+        let snapshot = Catalog::new(Settings::default()).load();
+        let mut replay = Replay::new(rules(now), rules(new), snapshot);
+        for line in lines {
+            replay.record(line.to_string().as_bytes()).unwrap();
+        }
+        replay.report("then")
+    }
+
+    fn call(principal: &str, tool: &str, arguments: Value) -> Value {
+        json!({
+            "type": "tool_call", "principal": principal, "server_name": "s", "tool_name": tool,
+            "arguments": arguments, "timestamp": "2026-01-01T00:00:00.000Z",
+            "metadata": {"tool_variant": "call_tool_write"},
+        })
+    }
+
+    const BY_PATH: &str = r#"@id("etc") forbid(principal, action == Action::"write", resource == Tool::"s:put")
+        when { context.args.path like "/etc/*" };"#;
+
+    #[test]
+    fn what_changes_is_counted_by_tool_and_principal() {
+        let lines = [
+            call("token:a", "put", json!({"path": "/etc/x"})),
+            call("token:a", "put", json!({"path": "/tmp/x"})),
+            call("token:b", "get", json!({})),
+            json!({"type": "tool_call", "principal": "x", "server_name": "", "tool_name": "",
+                   "timestamp": "", "metadata": {}}),
+        ];
+        let old = r#"@id("no b") forbid(principal == Agent::"token:b", action, resource);"#;
+        let report = replay(old, BY_PATH, &lines);
+        assert_eq!(
+            report["total"],
+            json!({"calls": 3, "newly_refused": 1, "newly_allowed": 1, "undecidable": 0,
+                   "rules": ["etc", "no b"]})
+        );
+        let first = &report["by_tool_and_principal"][0];
+        assert_eq!((&first["tool"], &first["principal"]), (&json!("s:get"), &json!("token:b")));
+        assert_eq!(report["by_tool_and_principal"][1]["calls"], 2);
+    }
+
+    #[test]
+    fn what_the_log_does_not_have_is_not_guessed() {
+        let mut cut = call("a", "put", json!("{\"path\":\"/et"));
+        cut["arguments_truncated"] = json!(true);
+        let mut pruned = call("a", "put", json!({}));
+        pruned.as_object_mut().unwrap().remove("arguments");
+        let redacted = call("a", "put", json!({"path": "/x", "token": REDACTED}));
+        let other = call("a", "other", json!({"token": REDACTED}));
+        let lines = [cut, pruned, redacted, other];
+        let report = replay("", BY_PATH, &lines);
+        assert_eq!(report["total"]["undecidable"], 3, "{report}");
+        assert_eq!(
+            report["undecidable_because"],
+            json!({"arguments cut": 1, "arguments pruned": 1, "arguments redacted": 1})
+        );
+        let session = r#"forbid(principal, action == Action::"write", resource)
+            when { context.session.calls > 1 };"#;
+        let report = replay("", session, &[call("a", "put", json!({}))]);
+        assert_eq!(report["undecidable_because"], json!({"session not known": 1}));
+        let capability = r#"forbid(principal, action == Action::"write", resource)
+            when { context.capability.open_world };"#;
+        let report = replay("", capability, &[call("a", "put", json!({}))]);
+        assert_eq!(report["undecidable_because"], json!({"tool is gone": 1}));
+    }
+}

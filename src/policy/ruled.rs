@@ -1,0 +1,104 @@
+//! The operator's rules, asked about a request or about what is to be listed.
+//!
+//! What rules are and how they add up is in [`rules`](super::rules); here is what of a request they are shown.
+
+use std::sync::Arc;
+
+use super::access::{Access, Reference};
+use super::denial::{RuleDenial, Warning};
+use super::principal::Principal;
+use super::request::AdmissionRequest;
+use super::rules::{RuleAction, RuleRequest, RuleSet, RuleTarget, RulesMode, Ruling, Subject};
+use super::settings::Settings;
+use crate::tool::Tool;
+
+/// What the rules have to say to a request that goes out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Heard {
+    /// The rules that permit it; empty where the default did.
+    pub(super) rules: Vec<Box<str>>,
+    /// That it would be refused, were they not only watching.
+    pub(super) warning: Option<Warning>,
+}
+
+/// Asks the rules.
+///
+/// # Errors
+/// [`RuleDenial`] where they refuse it, and are not only watching.
+pub(super) fn check(request: &AdmissionRequest<'_>, rules: &RuleSet) -> Result<Heard, RuleDenial> {
+    let (action, target) = meant(&request.access);
+    let asked = RuleRequest {
+        subject: subject(request.principal),
+        action,
+        target,
+        arguments: request.arguments,
+        sensitivity: request.intent.and_then(|intent| intent.sensitivity()),
+        reason: request.intent.and_then(|intent| intent.reason()).unwrap_or_default(),
+        client: request.client,
+        session: request.session,
+        now: request.now,
+    };
+    match (rules.decide(&asked), rules.options().mode) {
+        (Ruling::Permitted(rules), _) => Ok(Heard { rules, warning: None }),
+        (Ruling::Refused(denial), RulesMode::Enforce) => Err(denial),
+        (Ruling::Refused(denial), RulesMode::Shadow) => {
+            Ok(Heard { rules: Vec::new(), warning: Some(Warning::Shadow(denial)) })
+        }
+    }
+}
+
+/// The principal as rules know it.
+fn subject(principal: &Principal) -> Subject<'_> {
+    Subject { id: principal.id(), groups: &[] }
+}
+
+fn meant(access: &Access) -> (RuleAction, RuleTarget<'_>) {
+    let resource = |server, uri| (RuleAction::ReadResource, RuleTarget::Resource { server, uri });
+    let prompt = |server, name| (RuleAction::GetPrompt, RuleTarget::Prompt { server, name });
+    match access {
+        Access::Tool(call) => (call.operation().into(), RuleTarget::Tool(call.tool())),
+        Access::Resource { server, uri, request: _ }
+        | Access::Completion { server, of: Reference::Resource(uri) } => resource(server, uri),
+        Access::Prompt { server, name }
+        | Access::Completion { server, of: Reference::Prompt(name) } => prompt(server, name),
+    }
+}
+
+/// What of the lists a principal is shown: what it may ask for, as far as that can be told beforehand.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Visibility<'a> {
+    /// Who looks, and the rules; `None` where everything is shown.
+    ruled: Option<(Subject<'a>, &'a RuleSet)>,
+}
+
+/// What `principal` is shown under these settings.
+#[must_use]
+pub fn visible<'a>(principal: &'a Principal, settings: &'a Settings) -> Visibility<'a> {
+    Visibility { ruled: settings.rules.as_deref().map(|rules| (subject(principal), rules)) }
+}
+
+impl Visibility<'_> {
+    /// Whether everything is shown, so that nothing need be asked.
+    #[must_use]
+    pub fn is_all(&self) -> bool {
+        self.ruled.is_none()
+    }
+
+    /// Whether the tool is shown.
+    #[must_use]
+    pub fn tool(&self, tool: &Arc<Tool>) -> bool {
+        self.ruled.is_none_or(|(who, rules)| rules.shows_tool(who, tool))
+    }
+
+    /// Whether the resource, or template of resources, is shown.
+    #[must_use]
+    pub fn resource(&self, server: &str, uri: &str) -> bool {
+        self.ruled.is_none_or(|(who, rules)| rules.shows_resource(who, server, uri))
+    }
+
+    /// Whether the prompt is shown.
+    #[must_use]
+    pub fn prompt(&self, server: &str, name: &str) -> bool {
+        self.ruled.is_none_or(|(who, rules)| rules.shows_prompt(who, server, name))
+    }
+}

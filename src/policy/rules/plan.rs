@@ -1,0 +1,180 @@
+//! What is known of a request from principal, tool and action alone: the rules that it can meet, those that hold already,
+//! and those that have to be asked with the rest.
+
+use std::sync::Arc;
+
+use cedar_policy::{Effect, EvalResult, eval_expression};
+use serde_json::Value;
+
+use super::context::{self, NoContext};
+use super::entities::Cast;
+use super::input_types::{self, Completeness, Members};
+use super::needs::Needs;
+use super::parsed::ParsedRule;
+use super::problem::in_one_line;
+use super::request::{RuleRequest, RuleTarget};
+
+/// What a condition came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Held {
+    Yes,
+    No,
+    /// It cannot be told, for this reason.
+    Error(String),
+}
+
+/// The rules that hold, and what went wrong.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Holding {
+    pub(super) forbids: Vec<Arc<ParsedRule>>,
+    pub(super) permits: Vec<Arc<ParsedRule>>,
+    /// The first rule that could not be evaluated, and why.
+    pub(super) error: Option<(Arc<ParsedRule>, String)>,
+}
+
+impl Holding {
+    pub(super) fn note(&mut self, rule: &Arc<ParsedRule>, held: Held) {
+        match (held, rule.effect) {
+            (Held::Yes, Effect::Forbid) => self.forbids.push(Arc::clone(rule)),
+            (Held::Yes, Effect::Permit) => self.permits.push(Arc::clone(rule)),
+            (Held::No, _) => {}
+            (Held::Error(why), _) => {
+                self.error.get_or_insert_with(|| (Arc::clone(rule), why));
+            }
+        }
+    }
+}
+
+/// What the rules that a request meets look at, beside principal, tool and action.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LooksAt {
+    /// The arguments.
+    pub arguments: bool,
+    /// What went on in the session before.
+    pub session: bool,
+    /// The tool's capability.
+    pub capability: bool,
+}
+
+/// What principal, tool and action lead to.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// What holds whatever else the request says.
+    pub(super) fixed: Holding,
+    /// Rules that look at the rest of the request.
+    pub(super) open: Vec<Arc<ParsedRule>>,
+    /// What they look at together.
+    needs: Needs,
+    /// What all rules that are met look at.
+    pub(super) looks_at: LooksAt,
+    types: Members,
+    /// `None` where no rule is open, or Cedar does not take the names: then open rules err.
+    cast: Option<Cast>,
+}
+
+impl Plan {
+    /// Of the rules in `all` those that `asked` can meet.
+    pub(super) fn of(all: &[Arc<ParsedRule>], asked: &RuleRequest<'_>) -> Self {
+        let cast = Cast::of(asked.subject, asked.action, asked.target);
+        let fits =
+            |rule: &&Arc<ParsedRule>| rule.scope.fits(asked.subject, asked.action, asked.target);
+        let mut plan = Self {
+            fixed: Holding::default(),
+            open: Vec::new(),
+            needs: Needs::default(),
+            looks_at: LooksAt::default(),
+            types: Members::new(),
+            cast,
+        };
+        for rule in all.iter().filter(fits) {
+            plan.looks_at.arguments |= rule.needs.args.is_some();
+            plan.looks_at.session |= rule.needs.session;
+            plan.looks_at.capability |= rule.needs.capability;
+            if rule.needs.looks_at_request() {
+                plan.needs.add(&rule.needs);
+                plan.open.push(Arc::clone(rule));
+            } else {
+                plan.fixed.note(rule, alone(rule, asked, plan.cast.as_ref()));
+            }
+        }
+        plan.types = types(&plan.needs, asked.target);
+        if plan.open.is_empty() {
+            plan.cast = None;
+        }
+        plan
+    }
+
+    /// What holds of all rules for this request.
+    pub(super) fn holding(&self, asked: &RuleRequest<'_>) -> Holding {
+        let mut holding = self.fixed.clone();
+        if self.open.is_empty() {
+            return holding;
+        }
+        let Some(cast) = &self.cast else {
+            let why = "the names of the request cannot be compared".to_owned();
+            self.blame(&mut holding, why, |_| true);
+            return holding;
+        };
+        let request = match context::request(asked, cast, &self.needs, &self.types) {
+            Ok(request) => request,
+            Err(NoContext::Arguments(unmappable)) => {
+                let why = unmappable.to_string();
+                self.blame(&mut holding, why, |rule| {
+                    rule.needs.args.as_ref().is_some_and(|args| args.covers(&unmappable.path))
+                });
+                return holding;
+            }
+            Err(NoContext::Refused(why)) => {
+                self.blame(&mut holding, in_one_line(&why), |_| true);
+                return holding;
+            }
+        };
+        for rule in &self.open {
+            holding.note(rule, held(rule, &request, cast));
+        }
+        holding
+    }
+
+    /// Notes why the first rule that asks for it has no answer.
+    fn blame(&self, holding: &mut Holding, why: String, asks: impl Fn(&ParsedRule) -> bool) {
+        let first = self.open.iter().find(|rule| asks(rule)).or(self.open.first());
+        if let Some(rule) = first {
+            holding.note(rule, Held::Error(why));
+        }
+    }
+}
+
+/// What one rule comes to, by itself.
+pub(super) fn alone(rule: &ParsedRule, asked: &RuleRequest<'_>, cast: Option<&Cast>) -> Held {
+    if rule.condition.is_none() {
+        return Held::Yes;
+    }
+    let Some(cast) = cast else {
+        return Held::Error("the names of the request cannot be compared".to_owned());
+    };
+    let types = types(&rule.needs, asked.target);
+    match context::request(asked, cast, &rule.needs, &types) {
+        Ok(request) => held(rule, &request, cast),
+        Err(NoContext::Arguments(unmappable)) => Held::Error(unmappable.to_string()),
+        Err(NoContext::Refused(why)) => Held::Error(in_one_line(&why)),
+    }
+}
+
+fn held(rule: &ParsedRule, request: &cedar_policy::Request, cast: &Cast) -> Held {
+    let Some(condition) = &rule.condition else { return Held::Yes };
+    match eval_expression(request, &cast.entities, condition) {
+        Ok(EvalResult::Bool(true)) => Held::Yes,
+        Ok(EvalResult::Bool(false)) => Held::No,
+        Ok(_) => Held::Error("its condition is neither true nor false".to_owned()),
+        Err(error) => Held::Error(in_one_line(&error.to_string())),
+    }
+}
+
+/// The types that the tool's input schema gives to what is looked at.
+fn types(needs: &Needs, target: RuleTarget<'_>) -> Members {
+    let (Some(wanted), RuleTarget::Tool(tool)) = (&needs.args, target) else {
+        return Members::new();
+    };
+    let schema: Value = serde_json::from_str(tool.input_schema.get()).unwrap_or_default();
+    input_types::members(wanted, &[&schema], Completeness::All)
+}

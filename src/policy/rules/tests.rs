@@ -1,0 +1,528 @@
+//! Rules from text to ruling.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use serde_json::value::RawValue;
+
+use super::*;
+use crate::output::Policy;
+use crate::policy::{ApprovalDemand, RuleDenial, SessionFacts};
+use crate::tool::{
+    Annotations, Capability, CapabilityOverride, OutputSchema, Rules, Tool, ToolName,
+};
+
+const SCHEMA: &str = r#"{"type":"object","required":["path"],"properties":{"path":{"type":"string"},
+    "force":{"type":"boolean"},"count":{"type":"integer"},"any":{},
+    "labels":{"type":"array","items":{"type":"string"}},
+    "target":{"type":"object","properties":{"name":{"type":"string"}}}}}"#;
+
+fn tool(name: &str) -> Arc<Tool> {
+    let annotations: Annotations = serde_json::from_str(r#"{"destructiveHint":true}"#).unwrap();
+    let name = ToolName::parse(name).unwrap();
+    let rules: Rules<CapabilityOverride> = Rules::default();
+    let (capability, side_effect_by) = Capability::effective(annotations, &rules, &name.tool);
+    Arc::new(Tool {
+        name,
+        title: None,
+        description: "".into(),
+        input_schema: RawValue::from_string(SCHEMA.into()).unwrap(),
+        output_schema: None,
+        annotations_raw: None,
+        annotations,
+        capability,
+        side_effect_by,
+        schema: OutputSchema::Absent,
+        policy: Policy::default(),
+        parameter_headers: None,
+    })
+}
+
+fn known() -> KnownTools {
+    let tools = ["files:delete", "files:read"].map(tool).to_vec();
+    KnownTools { servers: [("files".into(), Some(tools)), ("late".into(), None)].into() }
+}
+
+fn load(text: &str, default: RulesDefault) -> Result<RuleSet, Vec<String>> {
+    let text = RuleText { file: "dir/r.cedar".into(), text: text.to_owned() };
+    let options = RuleOptions { default, mode: RulesMode::Enforce };
+    let told = |found: Vec<RuleProblem>| found.iter().map(ToString::to_string).collect();
+    RuleSet::load(&[text], options, Some(&known())).map_err(told)
+}
+
+fn rules(text: &str) -> RuleSet {
+    load(text, RulesDefault::Allow).unwrap_or_else(|problems| panic!("{problems:#?}"))
+}
+
+fn asked<'a>(id: &'a str, tool: &'a Arc<Tool>, arguments: &'a str) -> RuleRequest<'a> {
+    RuleRequest {
+        subject: Subject { id, groups: &[] },
+        action: RuleAction::Destructive,
+        target: RuleTarget::Tool(tool),
+        arguments: arguments.as_bytes(),
+        sensitivity: None,
+        reason: "",
+        client: "cursor",
+        session: SessionFacts::default(),
+        now: SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600),
+    }
+}
+
+fn denial(ruling: Ruling) -> RuleDenial {
+    match ruling {
+        Ruling::Refused(denial) => denial,
+        Ruling::Permitted(by) => panic!("permitted by {by:?}"),
+    }
+}
+
+fn permitted(ruling: Ruling) -> Vec<Box<str>> {
+    match ruling {
+        Ruling::Refused(denial) => panic!("{denial}"),
+        Ruling::Permitted(by) => by,
+    }
+}
+
+#[test]
+fn forbid_wins_and_tells_its_message() {
+    let rules = rules(
+        r#"@id("all") permit(principal, action, resource);
+           @id("no etc") @message("system files stay")
+           forbid(principal, action in [Action::"read", Action::"destructive"], resource in Server::"files")
+             when { context.args.path like "/etc/*" };"#,
+    );
+    let delete = tool("files:delete");
+    let by = permitted(rules.decide(&asked("admin", &delete, r#"{"path":"/tmp/x"}"#)));
+    assert_eq!(by, ["all".into()]);
+    let denial = denial(rules.decide(&asked("admin", &delete, r#"{"path":"/etc/passwd"}"#)));
+    assert_eq!(
+        denial.to_string(),
+        "Tool 'files:delete' is not allowed by rule 'no etc': system files stay"
+    );
+    assert_eq!((denial.rules, denial.approval), (vec!["no etc".into()], ApprovalDemand::None));
+}
+
+#[test]
+fn where_no_rule_decides_the_default_does_under_its_own_name() {
+    let delete = tool("files:delete");
+    let request = asked("admin", &delete, "{}");
+    assert_eq!(permitted(rules("").decide(&request)), []);
+    let strict = load(
+        r#"permit(principal == Agent::"token:a", action, resource in Server::"files");"#,
+        RulesDefault::Deny,
+    )
+    .unwrap();
+    let text = denial(strict.decide(&request)).to_string();
+    assert_eq!(text, "Tool 'files:delete' is not allowed by rule 'default': no rule permits it");
+    let by = permitted(strict.decide(&asked("token:a", &delete, "{}")));
+    assert_eq!(by, ["r.cedar:1".into()], "a rule without @id is called by its place");
+}
+
+#[test]
+fn principals_are_in_groups_and_tools_in_servers() {
+    let rules = rules(
+        r#"@id("g") forbid(principal in Group::"interns", action, resource in Server::"files");"#,
+    );
+    let delete = tool("files:delete");
+    let groups: [Box<str>; 2] = ["staff".into(), "interns".into()];
+    let mut request = asked("jwt:ann", &delete, "{}");
+    assert_eq!(permitted(rules.decide(&request)), []);
+    request.subject.groups = &groups;
+    assert_eq!(*denial(rules.decide(&request)).rule, *"g");
+    request.target = RuleTarget::Resource { server: "files", uri: "a:b" };
+    request.action = RuleAction::ReadResource;
+    let text = denial(rules.decide(&request)).to_string();
+    assert_eq!(text, "Resource 'files:a:b' is not allowed by rule 'g'");
+    request.target = RuleTarget::Prompt { server: "other", name: "p" };
+    request.action = RuleAction::GetPrompt;
+    assert_eq!(permitted(rules.decide(&request)), []);
+}
+
+#[test]
+fn a_rule_that_asks_for_what_cannot_be_mapped_refuses() {
+    let delete = tool("files:delete");
+    let calls = r#"action in [Action::"read", Action::"write", Action::"destructive"]"#;
+    let rules = rules(&format!(
+        r#"@id("path") forbid(principal, {calls}, resource in Server::"files") when {{ context.args.path == "/x" }};
+           @id("force") forbid(principal, {calls}, resource == Tool::"files:delete")
+             when {{ context.args has force && context.args.force }};
+           @id("fine") permit(principal, action, resource);"#
+    ));
+    for (arguments, rule, why) in [
+        (r#"{"path":null}"#, "path", "argument 'path' is null"),
+        (
+            r#"{"path":["/x"]}"#,
+            "path",
+            "argument 'path' is of another type than the tool's schema says",
+        ),
+        (
+            r#"{"path":"/y","force":1.5}"#,
+            "force",
+            "argument 'force' is a number that is not whole, or too large",
+        ),
+        (
+            r#"{"path":"/y","Path":"/x"}"#,
+            "path",
+            "the arguments have two keys that differ only by case",
+        ),
+        (
+            r#"{"path":"/y","z":{"a":[{"k":1,"K":2}]}}"#,
+            "path",
+            "the arguments have two keys that differ only by case",
+        ),
+    ] {
+        let denial = denial(rules.decide(&asked("admin", &delete, arguments)));
+        assert_eq!(*denial.rule, *rule, "{arguments}");
+        assert_eq!(*denial.message, format!("it cannot be evaluated: {why}"), "{arguments}");
+    }
+    let missing = denial(rules.decide(&asked("admin", &delete, "{}")));
+    assert!(missing.message.contains("`path`"), "an error of Cedar's is told: {missing}");
+    let good = r#"{"path":"/y","force":false,"other":null,"another":1.5}"#;
+    assert_eq!(permitted(rules.decide(&asked("admin", &delete, good))), ["fine".into()]);
+}
+
+#[test]
+fn confusing_arguments_trouble_no_rule_that_looks_at_none() {
+    let rules = rules(r#"@id("x") forbid(principal == Agent::"admin", action, resource);"#);
+    let delete = tool("files:delete");
+    let arguments = r#"{"path":"/y","Path":"/x"}"#;
+    assert_eq!(permitted(rules.decide(&asked("anonymous", &delete, arguments))), []);
+}
+
+#[test]
+fn an_evaluation_that_errs_refuses_and_says_so() {
+    let rules = rules(
+        r#"@id("overflow") permit(principal, action == Action::"destructive", resource)
+             when { context.args has count && context.args.count + 1 > 0 };"#,
+    );
+    let delete = tool("files:delete");
+    let denial = denial(rules.decide(&asked("admin", &delete, r#"{"count":9223372036854775807}"#)));
+    assert_eq!(*denial.rule, *"overflow");
+    assert!(denial.message.contains("overflow"), "{denial}");
+    let text = r#"{"path":"","count":1}"#;
+    assert_eq!(permitted(rules.decide(&asked("admin", &delete, text))), ["overflow".into()]);
+}
+
+#[test]
+fn cap_8_a_forbid_can_leave_it_to_a_person() {
+    let text = r#"@id("ask") @requires("approval") forbid(principal, action, resource);"#;
+    let delete = tool("files:delete");
+    let request = asked("admin", &delete, "{}");
+    assert_eq!(denial(rules(text).decide(&request)).approval, ApprovalDemand::Asked);
+    let both = format!("{text} @id(\"never\") forbid(principal, action, resource);");
+    assert_eq!(denial(rules(&both).decide(&request)).approval, ApprovalDemand::None);
+}
+
+#[test]
+fn the_rest_of_the_context_can_be_asked_for() {
+    let delete = tool("files:delete");
+    for condition in [
+        r#"context.client == "cursor""#,
+        r#"context.now < datetime("2026-01-02") && context.now >= datetime("2026-01-01")"#,
+    ] {
+        let text = format!("permit(principal, action, resource) when {{ {condition} }};");
+        assert_eq!(permitted(rules(&text).decide(&asked("a", &delete, "{}"))).len(), 1);
+    }
+    for condition in [
+        r#"context.intent.operation_type == "destructive" && context.intent.reason == """#,
+        r#"context.intent.data_sensitivity == "unknown""#,
+        r#"context.capability.side_effect == "destructive" && context.capability.open_world"#,
+        r#"context.capability.approval == "auto" && !context.capability.idempotent"#,
+        r#"context.session.calls == 0 && !context.session.open_world_seen"#,
+        r#"context.args has target && context.args.target has name"#,
+    ] {
+        let text = format!(
+            "permit(principal, action == Action::\"destructive\", resource) when {{ {condition} }};"
+        );
+        let rules = rules(&text);
+        let args = r#"{"target":{"name":"x"}}"#;
+        assert_eq!(permitted(rules.decide(&asked("a", &delete, args))).len(), 1, "{condition}");
+    }
+}
+
+#[test]
+fn the_ready_rule_refuses_what_would_go_out() {
+    let options = RuleOptions::default();
+    let set = RuleSet::load(&[Preset::NoExfiltration.text()], options, Some(&known())).unwrap();
+    let delete = tool("files:delete");
+    let mut request = asked("a", &delete, "{}");
+    assert_eq!(permitted(set.decide(&request)), []);
+    request.session = SessionFacts {
+        max_sensitivity: Some(crate::intent::Sensitivity::Private),
+        open_world_seen: true,
+        calls: 2,
+    };
+    let denial = denial(set.decide(&request));
+    assert_eq!((&*denial.rule, denial.approval), ("no-exfiltration", ApprovalDemand::Asked));
+}
+
+#[test]
+fn a_rule_that_is_wrong_is_refused_with_its_place() {
+    let calls = r#"action == Action::"write""#;
+    let mut unlike = Vec::new();
+    for (text, place, words) in [
+        ("permit(principal, action, resource)", "1:1", "a ';' is missing"),
+        ("// x\n permit(principal, action resource);", "2:27", "unexpected token"),
+        ("permit(principal, action, resource) when { 1 };", "1:44", "expected"),
+        ("permit(principal == User::\"x\", action, resource);", "1:", "User"),
+        ("permit(principal == ?principal, action, resource);", "1:", "template"),
+        ("permit(principal, action == Action::\"call\", resource);", "1:", "call"),
+        (
+            "forbid(principal, action == Action::\"read\", resource == Prompt::\"files:p\");",
+            "1:",
+            "can never match",
+        ),
+        ("forbid(principal, action, resource) when { false };", "1:1", "can never match"),
+        ("forbid(principal == Agent::\"alice\", action, resource);", "1:28", "can never ask"),
+        ("forbid(principal, action, resource == Tool::\"gone:x\");", "1:45", "no such server"),
+        ("forbid(principal, action, resource == Tool::\"files:drop\");", "1:45", "no such tool"),
+        ("forbid(principal, action, resource in Server::\"filse\");", "1:47", "no such server"),
+        (
+            &format!(
+                "forbid(principal, {calls}, resource == Tool::\"files:delete\")\n when {{ context.args.pth == \"x\" }};"
+            ),
+            "2:9",
+            "pth",
+        ),
+        (
+            &format!(
+                "forbid(principal, {calls}, resource in Server::\"files\") when {{ context.args has nothing }};"
+            ),
+            "1:1",
+            "can never match",
+        ),
+        (
+            &format!(
+                "forbid(principal, {calls}, resource in Server::\"files\") when {{ context.args.path > 3 }};"
+            ),
+            "1:82",
+            "expected",
+        ),
+        (
+            &format!(
+                "forbid(principal, {calls}, resource in Server::\"files\") when {{ context.args.force }};"
+            ),
+            "1:82",
+            "force",
+        ),
+        (
+            "@id(\"a\") permit(principal, action, resource); @id(\"a\") forbid(principal, action, resource);",
+            "1:51",
+            "is that of the rule at",
+        ),
+        ("@id(\"default\") permit(principal, action, resource);", "1:5", "policy.default"),
+        (
+            "@requires(\"approval\") permit(principal, action, resource);",
+            "1:1",
+            "belongs on a forbid",
+        ),
+        ("@requires(\"luck\") forbid(principal, action, resource);", "1:1", "is not known"),
+    ] {
+        match load(text, RulesDefault::Allow) {
+            Ok(_) => unlike.push(format!("{text}: no problem is found")),
+            Err(found) => {
+                let first = &found[0];
+                let there = first.starts_with(&format!("dir/r.cedar:{place}"));
+                if !there || !first.contains(words) {
+                    unlike.push(format!("{text}: {first}"));
+                }
+            }
+        }
+    }
+    assert!(unlike.is_empty(), "{}", unlike.join("\n"));
+}
+
+#[test]
+fn what_is_not_known_yet_is_no_mistake() {
+    let rules = rules(
+        r#"forbid(principal, action == Action::"write", resource == Tool::"late:tool")
+             when { context.args has x && context.args.x == 3 && context.args has y && context.args.y.z like "a*" };
+           forbid(principal, action == Action::"write", resource)
+             when { context.args has elsewhere && context.args.elsewhere };"#,
+    );
+    assert_eq!(rules.len(), 2);
+}
+
+#[test]
+fn one_broken_rule_hides_no_problem_of_another() {
+    let text = "permit(;\nforbid(principal, action, resource);\npermit(principal) when;\n";
+    let found = load(text, RulesDefault::Allow).unwrap_err();
+    assert!(found.len() >= 2 && found[0].contains(":1:") && found.last().unwrap().contains(":3:"));
+}
+
+#[test]
+fn ten_megabytes_of_rules_are_refused_unread() {
+    let text = "permit(principal, action, resource);\n".repeat(300_000);
+    let found = load(&text, RulesDefault::Allow).unwrap_err();
+    assert_eq!(found, ["dir/r.cedar: 11100000 bytes of rules, at most 1048576 are read"]);
+    let many: String = (0..=MAX_RULES).map(|_| "permit(principal,action,resource);").collect();
+    let found = load(&many, RulesDefault::Allow).unwrap_err();
+    assert!(found[0].contains("more than 5000 rules"), "{found:?}");
+}
+
+#[test]
+fn lists_show_what_may_be_called() {
+    let (delete, read) = (tool("files:delete"), tool("files:read"));
+    let who = Subject { id: "token:a", groups: &[] };
+    let shown = |rules: &RuleSet| [rules.shows_tool(who, &delete), rules.shows_tool(who, &read)];
+    for (text, default, expected) in [
+        ("", RulesDefault::Allow, [true, true]),
+        ("", RulesDefault::Deny, [false, false]),
+        (
+            r#"forbid(principal, action, resource == Tool::"files:delete");"#,
+            RulesDefault::Allow,
+            [false, true],
+        ),
+        (
+            r#"forbid(principal, action == Action::"list", resource == Tool::"files:delete");"#,
+            RulesDefault::Allow,
+            [false, true],
+        ),
+        (
+            r#"forbid(principal, action == Action::"write", resource);"#,
+            RulesDefault::Allow,
+            [true, true],
+        ),
+        (
+            r#"permit(principal, action == Action::"write", resource == Tool::"files:read");"#,
+            RulesDefault::Deny,
+            [false, true],
+        ),
+        (
+            r#"permit(principal, action == Action::"write", resource == Tool::"files:read") when { context.args.path == "x" };"#,
+            RulesDefault::Deny,
+            [false, true],
+        ),
+        (
+            r#"forbid(principal, action == Action::"write", resource) when { context.args.path == "x" };"#,
+            RulesDefault::Allow,
+            [true, true],
+        ),
+        (
+            r#"permit(principal == Agent::"token:b", action, resource);"#,
+            RulesDefault::Deny,
+            [false, false],
+        ),
+    ] {
+        let rules = load(text, default).unwrap_or_else(|problems| panic!("{problems:#?}"));
+        assert_eq!(shown(&rules), expected, "{text}");
+    }
+    let rules = rules(
+        r#"forbid(principal, action, resource == Resource::"files:a:b");
+                         forbid(principal, action == Action::"get_prompt", resource);"#,
+    );
+    assert!(
+        !rules.shows_resource(who, "files", "a:b") && rules.shows_resource(who, "files", "a:c")
+    );
+    assert!(!rules.shows_prompt(who, "files", "p"));
+}
+
+#[test]
+fn a_decision_is_of_its_own_rules_tool_and_principal() {
+    let first = rules(
+        r#"forbid(principal == Agent::"token:a", action, resource == Tool::"files:delete");"#,
+    );
+    let second = rules("");
+    let (delete, read) = (tool("files:delete"), tool("files:read"));
+    for _ in 0..2 {
+        denial(first.decide(&asked("token:a", &delete, "{}")));
+        permitted(first.decide(&asked("token:b", &delete, "{}")));
+        permitted(first.decide(&asked("token:a", &read, "{}")));
+        permitted(second.decide(&asked("token:a", &delete, "{}")));
+        let mut other = asked("token:a", &delete, "{}");
+        other.action = RuleAction::Read;
+        denial(first.decide(&other));
+    }
+    assert_ne!(first.version(), second.version());
+}
+
+#[test]
+fn each_rule_tells_what_it_saw() {
+    let rules = rules(
+        r#"@id("big") forbid(principal, action == Action::"destructive", resource)
+             when { context.args has count && context.args.count > 10 };
+           @id("other") forbid(principal == Agent::"token:z", action, resource);
+           @id("odd") permit(principal, action == Action::"destructive", resource == Tool::"files:delete")
+             when { context.args.path == context.client };"#,
+    );
+    let delete = tool("files:delete");
+    let explained = rules.explain(&asked("admin", &delete, r#"{"path":"x","count":11}"#));
+    assert_eq!(*denial(explained.ruling).rule, *"big");
+    let told: Vec<_> = explained.rules.iter().map(|it| (&*it.rule, &it.outcome)).collect();
+    assert_eq!(told, [("big", &RuleOutcome::Holds), ("odd", &RuleOutcome::Fails)]);
+    let value = |path: &str, value: &str| (path.to_owned(), Some(value.to_owned()));
+    assert_eq!(explained.rules[0].values, [value("context.args.count", "11")]);
+    assert_eq!(
+        explained.rules[1].values,
+        [value("context.args.path", "\"x\""), value("context.client", "\"cursor\"")]
+    );
+    assert_eq!((explained.rules[1].effect, explained.rules[1].line), ("permit", 4));
+}
+
+/// What scopes and effects add up to here is what Cedar's own authorizer makes of them.
+#[test]
+fn rulings_are_those_of_cedars_authorizer() {
+    use cedar_policy::{
+        Authorizer, Context, Decision, Entities, Entity, EntityUid, PolicySet, Request,
+    };
+    let principals = [
+        "",
+        r#" == Agent::"token:a""#,
+        r#" in Group::"g""#,
+        " is Agent",
+        r#" is Agent in Group::"h""#,
+    ];
+    let actions = ["", r#" == Action::"read""#, r#" in [Action::"read", Action::"write"]"#];
+    let resources = [
+        "",
+        r#" == Tool::"files:read""#,
+        r#" in Server::"files""#,
+        " is Tool",
+        r#" is Tool in Server::"late""#,
+    ];
+    let uid = |text: &str| text.parse::<EntityUid>().unwrap();
+    let (read, delete) = (tool("files:read"), tool("files:delete"));
+    let g: [Box<str>; 1] = ["g".into()];
+    for principal in principals {
+        for action in actions {
+            for resource in resources {
+                let text =
+                    format!("permit(principal{principal}, action{action}, resource{resource});");
+                let ours = load(&text, RulesDefault::Deny).unwrap();
+                let theirs: PolicySet = text.parse().unwrap();
+                for (id, groups) in [("token:a", &g[..]), ("token:b", &[]), ("token:b", &g)] {
+                    for tool in [&read, &delete] {
+                        for action in [RuleAction::Read, RuleAction::Destructive] {
+                            let mut request = asked(id, tool, "{}");
+                            request.subject.groups = groups;
+                            request.action = action;
+                            let agent = uid(&format!("Agent::{id:?}"));
+                            let target = uid(&format!("Tool::\"{}\"", tool.name));
+                            let groups = groups.iter().map(|it| uid(&format!("Group::{it:?}")));
+                            let entities = [
+                                Entity::new_no_attrs(agent.clone(), groups.collect()),
+                                Entity::new_no_attrs(
+                                    target.clone(),
+                                    [uid("Server::\"files\"")].into(),
+                                ),
+                            ];
+                            let entities = Entities::from_entities(entities, None).unwrap();
+                            let action = uid(&format!("Action::{:?}", action.as_str()));
+                            let theirs = Authorizer::new().is_authorized(
+                                &Request::new(agent, action, target, Context::empty(), None)
+                                    .unwrap(),
+                                &theirs,
+                                &entities,
+                            );
+                            let allowed = matches!(ours.decide(&request), Ruling::Permitted(_));
+                            assert_eq!(
+                                allowed,
+                                theirs.decision() == Decision::Allow,
+                                "{text} {id}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

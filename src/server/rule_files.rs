@@ -1,0 +1,79 @@
+//! The files of rules on disk: read whole, bounded, and checked.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::catalog::{Snapshot, ToolSet};
+use crate::config::{Config, RuleFiles};
+use crate::policy::rules::{KnownTools, MAX_FILE_BYTES, RuleProblem, RuleSet, RuleText};
+
+/// Reads one file of rules.
+///
+/// # Errors
+/// It cannot be read, is too long, or is no text.
+pub fn read(path: &Path) -> Result<RuleText, RuleProblem> {
+    let file: Arc<str> = path.display().to_string().into();
+    let wrong = |text: String| RuleProblem::of_file(&file, text);
+    let read = || -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        File::open(path)?.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let bytes = read().map_err(|error| wrong(format!("cannot be read: {error}")))?;
+    if bytes.len() > MAX_FILE_BYTES {
+        return Err(wrong(format!("is longer than {MAX_FILE_BYTES} bytes")));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| wrong("is not UTF-8".to_owned()))?;
+    Ok(RuleText { file, text })
+}
+
+/// The texts of all files and presets.
+///
+/// # Errors
+/// What is wrong with each file.
+pub fn texts(rules: &RuleFiles) -> Result<Vec<RuleText>, Vec<RuleProblem>> {
+    let (mut texts, mut problems) = (Vec::new(), Vec::new());
+    for path in &rules.files {
+        match read(path) {
+            Ok(text) => texts.push(text),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    texts.extend(rules.presets.iter().map(|preset| preset.text()));
+    if problems.is_empty() { Ok(texts) } else { Err(problems) }
+}
+
+/// The rules that the config asks for; `None` where it asks for none.
+///
+/// # Errors
+/// Everything that is wrong with them.
+pub fn load(rules: &RuleFiles, known: &KnownTools) -> Result<Option<RuleSet>, Vec<RuleProblem>> {
+    if !rules.decide_anything() {
+        return Ok(None);
+    }
+    RuleSet::load(&texts(rules)?, rules.options, Some(known)).map(Some)
+}
+
+/// The servers of the config, of which no tool is known yet.
+#[must_use]
+pub fn servers(config: &Config) -> KnownTools {
+    let servers = config.servers.iter().map(|server| (Arc::clone(&server.name), None));
+    KnownTools { servers: servers.collect() }
+}
+
+/// The tools of a moment, beside the servers of which none are known.
+#[must_use]
+pub fn tools(snapshot: &Snapshot, servers: &KnownTools) -> KnownTools {
+    let mut known: BTreeMap<_, _> = servers.servers.clone();
+    for (server, set) in snapshot.servers() {
+        let tools = match set {
+            ToolSet::Awaited => None,
+            ToolSet::Restored | ToolSet::Discovered => Some(snapshot.tools_of(server).to_vec()),
+        };
+        known.insert(Arc::clone(server), tools);
+    }
+    KnownTools { servers: known }
+}

@@ -1,0 +1,121 @@
+//! Rules that change on disk: looked for, checked before the tools of the moment, and put in force as a whole.
+//!
+//! Rules that are wrong leave those in force where they are. So do tools that come or change: what no longer fits them is
+//! logged, and the rules go on refusing what they cannot tell.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::rule_files;
+use crate::activity::record::{Draft, Raw, Source, Status, Text, Type};
+use crate::catalog::Snapshot;
+use crate::config::RuleFiles;
+use crate::policy;
+use crate::policy::rules::{Basis, KnownTools, RuleProblem, RuleSet};
+use crate::proxy::Proxy;
+use crate::proxy::settings::Settings;
+
+/// How often the files are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// Most problems of one look that are logged one by one.
+const MAX_LOGGED: usize = 20;
+
+/// What tells one state of a file from another.
+type Seen = Vec<Option<(u64, u64, i64, i64)>>;
+
+/// Looks after the files until it is dropped.
+pub(super) async fn watch(proxy: Arc<Proxy>, files: RuleFiles, servers: KnownTools) {
+    let mut state = State { seen: look(&files), checked: None, told: Vec::new() };
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let (proxy, files, servers) = (Arc::clone(&proxy), files.clone(), servers.clone());
+        // Files and checks take their time.
+        let looked = tokio::task::spawn_blocking(move || {
+            state.look_again(&proxy, &files, &servers);
+            state
+        });
+        match looked.await {
+            Ok(after) => state = after,
+            Err(error) => {
+                tracing::error!(%error, "changes of the rules are not looked for any more");
+                return;
+            }
+        }
+    }
+}
+
+struct State {
+    seen: Seen,
+    /// The tools that the rules in force were checked before.
+    checked: Option<Arc<Snapshot>>,
+    /// What was told last of the rules in force.
+    told: Vec<RuleProblem>,
+}
+
+impl State {
+    fn look_again(&mut self, proxy: &Proxy, files: &RuleFiles, servers: &KnownTools) {
+        let (now, snapshot) = (look(files), proxy.catalog.load());
+        let other_tools = !self.checked.as_ref().is_some_and(|it| Arc::ptr_eq(it, &snapshot));
+        if now == self.seen && !other_tools {
+            return;
+        }
+        let known = rule_files::tools(&snapshot, servers);
+        if now != self.seen {
+            match rule_files::load(files, &known) {
+                Ok(rules) => {
+                    let count = rules.as_ref().map_or(0, RuleSet::len);
+                    replace(proxy, rules.map(Arc::new));
+                    tracing::info!(rules = count, "the rules have changed, and are in force");
+                    note(proxy, Status::Success, "", count);
+                    self.told.clear();
+                }
+                Err(problems) => {
+                    for problem in problems.iter().take(MAX_LOGGED) {
+                        tracing::error!("{problem}; the rules stay as they were");
+                    }
+                    let first = problems.first().map(ToString::to_string).unwrap_or_default();
+                    note(proxy, Status::Error, &first, problems.len());
+                }
+            }
+            self.seen = now;
+        } else if let Some(rules) = &proxy.settings.reader().current().policy.rules {
+            let problems = rules.problems(Some(&known));
+            if problems != self.told {
+                let news = problems.iter().filter(|it| it.basis == Basis::Catalog);
+                for problem in news.take(MAX_LOGGED) {
+                    tracing::warn!("{problem}; the rule stays in force as it is");
+                }
+                self.told = problems;
+            }
+        }
+        self.checked = Some(snapshot);
+    }
+}
+
+fn replace(proxy: &Proxy, rules: Option<Arc<RuleSet>>) {
+    proxy.settings.update(|now| {
+        let policy = policy::Settings { rules: rules.clone(), ..now.policy.clone() };
+        Settings { policy, ..now.clone() }
+    });
+}
+
+/// Puts a change of the rules on record.
+fn note(proxy: &Proxy, status: Status, error: &str, count: usize) {
+    let mut draft = Draft::new(Type::ConfigChange, Source::Internal, status);
+    draft.set(Text::Error, error);
+    let word = if status == Status::Success { "rules" } else { "problems" };
+    let metadata = format!("{{\"section\":\"policy\",\"{word}\":{count}}}");
+    draft.keep(Raw::Metadata, metadata.as_bytes(), usize::MAX);
+    proxy.activity.note(draft);
+}
+
+fn look(files: &RuleFiles) -> Seen {
+    files.files.iter().map(|file| state_of(file)).collect()
+}
+
+fn state_of(file: &Path) -> Option<(u64, u64, i64, i64)> {
+    let there = std::fs::metadata(file).ok()?;
+    Some((there.ino(), there.len(), there.mtime(), there.mtime_nsec()))
+}
