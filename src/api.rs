@@ -8,6 +8,7 @@
 //! `query_parameters` and answers with a `response`.
 
 mod activity;
+mod approvals;
 mod call;
 mod events;
 mod export;

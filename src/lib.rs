@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! Bytes → Request{id, params: Span} → Call{tool, args: Span, intent}
-//!  → Permit{principal, access, warnings} | Denial  only a Permit opens the upstream door
+//!  → Permit{principal, access, warnings} | Pending | Denial  only a Permit opens the upstream door
 //!  → Upstream::call(Permit, args) → chunks
 //!  → Inspector: Hold | Forward, then Verdict
 //!  → Splice{our envelope, original slices} → body
@@ -15,7 +15,7 @@
 //!
 //! 1. bytes and the protocol, pure: [`json`], [`wire`], [`mcp`]; what the system gives: [`io`](mod@io), [`os`]
 //! 2. domain, pure: [`tool`], [`intent`], [`policy`], [`schema`], [`output`], [`secrets`]
-//! 3. state: [`catalog`], [`activity`], [`telemetry`], [`identity`]
+//! 3. state: [`catalog`], [`activity`], [`approvals`], [`telemetry`], [`identity`]
 //! 4. upstream I/O: [`upstream`]
 //! 5. [`proxy`]
 //! 6. faces: [`downstream`], [`api`], [`page`]
@@ -28,6 +28,7 @@
 
 pub mod activity;
 pub mod api;
+pub mod approvals;
 pub mod catalog;
 pub mod cli;
 pub mod config;

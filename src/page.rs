@@ -1,4 +1,4 @@
-//! The web page at `/ui/`: activity, counts, servers and tools.
+//! The web page at `/ui/`: activity, calls that wait for approval, counts, servers and tools.
 //!
 //! Owns the files of the page, which are compiled in, and the security headers: it runs its own script only, talks to its own server only, and cannot be framed. It
 //! holds no data and needs no key; what its script loads from `/api/v1` and `/events` does.

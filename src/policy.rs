@@ -1,7 +1,7 @@
 //! Who may ask what of which server: the identity behind a request, and the decision whether it goes on. Pure.
 //!
 //! [`admit`] decides about every request to a server, by whichever door it came, and nothing else makes a
-//! [`Permit`]. What a decision is about (intent, tools) is asked of their own rooms. What follows from it (a
+//! [`Permit`]; of a [`PendingApproval`] one is made by the word of the room where approvals wait. What a decision is about (intent, tools) is asked of their own rooms. What follows from it (a
 //! record, a reply) is the caller's.
 //!
 //! Before a request is read, the API key and the names of hosts and origins are checked by the faces
@@ -15,10 +15,12 @@
 mod access;
 mod admission;
 mod approval;
+mod call_digest;
 mod denial;
 pub mod host_check;
 mod http_auth;
 mod intent_matrix;
+mod permit;
 mod principal;
 mod request;
 mod ruled;
@@ -30,9 +32,15 @@ mod settings;
 pub use access::{
     Access, COMPLETION_COMPLETE, PROMPTS_GET, Reference, ResourceRequest, ToolAccess,
 };
-pub use admission::{Admission, PendingApproval, Permit, admit};
-pub use denial::{ApprovalDemand, Denial, DenialKind, LimitReached, Mismatch, RuleDenial, Warning};
+pub use admission::{Admission, admit};
+pub use approval::{ApprovalSubject, Approved, PendingApproval};
+pub use call_digest::{CallDigest, MAX_ARGUMENTS_BYTES};
+pub use denial::{
+    ApprovalDemand, ApprovalDenial, Denial, DenialKind, LimitReached, Mismatch, NotApproved,
+    RuleDenial, Warning,
+};
 pub use http_auth::HttpAuth;
+pub use permit::Permit;
 pub use principal::{AgentToken, JwtSubject, Principal, Scope};
 pub use request::AdmissionRequest;
 pub use ruled::{Visibility, visible};

@@ -2,9 +2,11 @@
 //!
 //! A face reads a message ([`incoming`]) and hands it to [`dispatch`], which starts a request that goes on record
 //! (`recorded`): [`call`] for the call tools, [`direct`] for tools under their own names, [`passthrough`] for
-//! resources, prompts and completions. Each asks [`policy`](crate::policy) and sends what was permitted; an
+//! resources, prompts and completions. Each asks [`policy`](crate::policy), waits for a person where it says so (`approval`), and sends what was
+//! permitted; an
 //! `exchange` sees the answer through, and the [`reply`] goes back to the face.
 
+mod approval;
 pub mod builtin;
 pub mod busy_poll;
 pub mod call;

@@ -23,6 +23,7 @@ mod connection_limit;
 mod control;
 mod fast_path;
 mod folder;
+mod forgotten;
 mod identity_watch;
 mod idle_connections;
 mod offline_log;
@@ -33,6 +34,7 @@ mod runtime;
 mod shutdown;
 mod signals;
 mod tracked_socket;
+mod webhook;
 mod worker_thread;
 
 pub use self::app::{App, Server, StartError};

@@ -59,6 +59,7 @@ pub mod supervisor;
 
 pub use answer::{Answer, AnswerPart};
 pub use config::{Config, Mistake, Protocol};
+pub use endpoint::tls_connector;
 pub use error::{CallError, Cause, Sent, Undelivered};
 pub use handle::{RESPOND_WAIT, Upstream};
 pub use notification_router::{Changes, Told};

@@ -17,7 +17,7 @@ use std::path::Path;
 const FLOORS: &[&[&str]] = &[
     &["json", "wire", "mcp", "io", "os", "reference"],
     &["tool", "intent", "policy", "schema", "output", "secrets"],
-    &["catalog", "activity", "telemetry", "identity"],
+    &["catalog", "activity", "approvals", "telemetry", "identity"],
     &["upstream"],
     &["proxy"],
     &["downstream", "api", "page"],
@@ -58,6 +58,8 @@ const SEAMS: &[(&str, &[&str])] = &[
     ("icu_properties", &["src/cli/terminal_safe.rs"]),
     ("shlex", &["src/cli/terminal_safe.rs"]),
     ("clap_complete", &["src/cli/", "src/cli.rs"]),
+    // Not a crate: the word that a call is approved, which only the room says.
+    ("Approved", &["src/approvals/", "src/policy/approval.rs", "src/policy/admission.rs"]),
 ];
 
 const HTTP: &[&str] = &[
@@ -68,6 +70,7 @@ const HTTP: &[&str] = &[
     "src/api/",
     "src/api.rs",
     "src/server/connection.rs",
+    "src/server/webhook.rs",
     "src/cli/http_client.rs",
     "src/cli/identity.rs",
     "src/upstream/oauth/client.rs",

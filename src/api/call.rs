@@ -231,7 +231,7 @@ async fn respond(worker: &Rc<Worker>, mut running: Running, request_id: &str) ->
         };
         match piece {
             // A plain response has no place for it.
-            Piece::Notification(_) | Piece::Request(_) => {}
+            Piece::Notification(_) | Piece::Request(_) | Piece::Alive => {}
             Piece::Whole(AnswerMember::Result, result) => {
                 worker.defer(running);
                 return response::success(result, request_id);

@@ -188,6 +188,11 @@ fn families(state: &State, worker: &Worker) -> Vec<Family> {
             proxy.catalog.load().tools().len() as f64,
         ),
         Family::gauge(
+            "mcpproxy_approvals_waiting",
+            "Calls that wait for a person",
+            proxy.approvals.count() as f64,
+        ),
+        Family::gauge(
             "mcpproxy_held_bytes",
             "Bytes of answers that strict holds",
             settings.held.used() as f64,

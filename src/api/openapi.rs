@@ -22,8 +22,8 @@ use super::query_parameters::Query;
 use super::resource_metadata;
 use super::response::{self, ApiError, ErrorEnvelope};
 use super::{
-    activity, call, events, export, health, metrics, policy, proof, routes, servers, status,
-    tokens, tools,
+    activity, approvals, call, events, export, health, metrics, policy, proof, routes, servers,
+    status, tokens, tools,
 };
 use crate::downstream::api_key;
 use crate::downstream::body::Body;
@@ -55,8 +55,9 @@ pub(super) fn openapi() -> OpenApi {
     servers((url = "/")),
     paths(
         activity::list, activity::record, activity::summary, activity::verify, export::export,
-        events::events, servers::servers, tools::tools, tools::tool, call::call, policy::explain,
-        status::status, metrics::metrics, health::alive, health::ready, proof::answer, document,
+        events::events, approvals::list, approvals::one, approvals::answer, servers::servers,
+        tools::tools, tools::tool, call::call, policy::explain, status::status, metrics::metrics,
+        health::alive, health::ready, proof::answer, document,
         tokens::list, tokens::create, tokens::rotate, tokens::revoke,
         resource_metadata::answer, resource_metadata::of_mcp, resource_metadata::of_all,
     ),
@@ -65,6 +66,7 @@ pub(super) fn openapi() -> OpenApi {
         (name = "activity", description = "The log of calls and decisions"),
         (name = "tokens", description = "Agent tokens; these take the API key"),
         (name = "tools", description = "The catalog, and calls"),
+        (name = "approvals", description = "Calls that wait for a person"),
         (name = "policy", description = "The operator's rules"),
         (name = "state", description = "How the proxy and its servers are"),
         (name = "health", description = "For probes, and before a key is sent; they need none"),

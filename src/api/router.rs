@@ -14,7 +14,7 @@ use super::response::{self, ApiError};
 use super::routes::{self, Route};
 use super::state::{ConnectionInfo, State};
 use super::{
-    activity, call, events, export, health, metrics, openapi, policy, proof, request_id,
+    activity, approvals, call, events, export, health, metrics, openapi, policy, proof, request_id,
     resource_metadata, servers, status, tokens, tools,
 };
 use crate::downstream::api_key::Unproven;
@@ -151,6 +151,12 @@ where
         Route::Tools => tools::tools(worker, &principal, query?),
         Route::Tool => tools::tool(worker, &principal, query?, segment),
         Route::Status => status::status(state, worker, query?),
+        Route::Approvals => approvals::list(worker, &principal, query?),
+        Route::Approval if parts.method == Method::POST => {
+            let (query, body) = (query?, whole(body).await?);
+            approvals::answer(worker, &principal, (&parts.headers, query), segment, &body)
+        }
+        Route::Approval => approvals::one(worker, &principal, query?, segment),
     };
     Ok(response::success(data?, id))
 }

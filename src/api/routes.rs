@@ -33,10 +33,12 @@ pub(super) enum Route {
     Token,
     TokenRotation,
     ResourceMetadata,
+    Approvals,
+    Approval,
 }
 
 /// Their paths. A segment in braces stands for any one; whole words are found before it.
-const PATHS: [(&str, Route); 23] = [
+const PATHS: [(&str, Route); 25] = [
     ("/healthz", Route::Health),
     ("/readyz", Route::Readiness),
     (proof::PATH, Route::Proof),
@@ -60,6 +62,8 @@ const PATHS: [(&str, Route); 23] = [
     (resource_metadata::PATH, Route::ResourceMetadata),
     (resource_metadata::OF_MCP, Route::ResourceMetadata),
     (resource_metadata::OF_ALL, Route::ResourceMetadata),
+    ("/api/v1/approvals", Route::Approvals),
+    ("/api/v1/approvals/{id}", Route::Approval),
 ];
 
 impl Route {
@@ -73,7 +77,7 @@ impl Route {
         match self {
             Self::Call | Self::TokenRotation | Self::PolicyExplain => "POST",
             Self::Token => "DELETE",
-            Self::Tokens => "GET, HEAD, POST",
+            Self::Tokens | Self::Approval => "GET, HEAD, POST",
             Self::Health
             | Self::Readiness
             | Self::Proof
@@ -88,6 +92,7 @@ impl Route {
             | Self::ActivityVerify
             | Self::ActivityExport
             | Self::ActivityRecord
+            | Self::Approvals
             | Self::Metrics
             | Self::ResourceMetadata => "GET, HEAD",
         }
@@ -161,6 +166,8 @@ mod tests {
             ("/api/v1/activity/", Route::ActivityRecord, ""),
             ("/api/v1/tools/call", Route::Call, ""),
             ("/api/v1/tools/a:b", Route::Tool, "a:b"),
+            ("/api/v1/approvals", Route::Approvals, ""),
+            ("/api/v1/approvals/0123456789abcdef", Route::Approval, "0123456789abcdef"),
             ("/healthz", Route::Health, ""),
             ("/api/v1/tokens/ci", Route::Token, "ci"),
             ("/api/v1/tokens/ci/rotate", Route::TokenRotation, "ci"),

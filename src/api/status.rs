@@ -43,6 +43,7 @@ pub(super) fn status(state: &State, worker: &Worker, query: Query) -> Result<Byt
         load: Load {
             sessions: state.sessions.count(),
             connections: connections.map(|open| open.load(Ordering::Relaxed)).sum(),
+            approvals: proxy.approvals.count(),
             held: (&settings.held).into(),
             behind: (&settings.judging_budget).into(),
         },
@@ -157,6 +158,8 @@ struct Load {
     sessions: usize,
     /// Connections of clients.
     connections: usize,
+    /// Calls that wait for a person.
+    approvals: usize,
     /// Bytes of answers that strict holds.
     held: Room,
     /// Bytes of answers that warn has forwarded and not judged yet.

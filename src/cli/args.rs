@@ -4,6 +4,7 @@
 //! below holds every command to an example.
 
 mod activity;
+mod approvals;
 mod policy;
 mod token;
 mod upstream;
@@ -15,6 +16,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 pub(super) use activity::{ActivityCommand, ActivityExport, ActivityFilters, ActivityList};
+pub(super) use approvals::ApprovalsCommand;
 pub(super) use policy::{PolicyCommand, PolicyExplain};
 pub(super) use token::{TokenCommand, TokenCreate};
 pub(super) use upstream::UpstreamCommand;
@@ -164,6 +166,17 @@ Examples:
   mcpproxy activity watch"
     )]
     Activity(ActivityCommand),
+    /// Calls that wait for a person: look at them, approve or deny them
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  mcpproxy approvals list
+  mcpproxy approvals show 5r8x0q2mzk7w1ahd
+  mcpproxy approvals approve 5r8x0q2mzk7w1ahd --for 1h
+  mcpproxy approvals deny 5r8x0q2mzk7w1ahd"
+    )]
+    Approvals(ApprovalsCommand),
     /// The operator's rules: check, test, explain, and replay over the log
     #[command(
         subcommand,

@@ -1,6 +1,7 @@
 //! The commands, a file for each: what it asks for, and what it prints.
 
 mod activity;
+mod approvals;
 mod call;
 mod completions;
 mod config;
@@ -38,5 +39,8 @@ pub(super) fn run(cli: Cli, output: &Output) -> Result<(), CommandError> {
         Command::Token(command) => token::run(command, global, output),
         Command::Policy(command) => policy::run(&command, global, output),
         Command::Activity(command) => activity::run(&command, global, output),
+        Command::Approvals(command) => backend::with(global, Needs::Running, async |backend| {
+            approvals::run(&command, backend, output).await
+        }),
     }
 }

@@ -19,6 +19,7 @@ use super::sections::{ApiKey, Logging, OutputValidation, PolicySection};
 use super::values::{Config, RuleFiles};
 use super::{key_aliases, servers};
 use crate::activity;
+use crate::approvals;
 use crate::intent;
 use crate::mcp::revisions::Offered;
 use crate::policy::host_check::HostCheck;
@@ -53,6 +54,7 @@ pub(super) struct TopLevel {
     offered_era: Offered,
     intent_declaration: intent::Settings,
     output_validation: OutputValidation,
+    approval: approvals::Config,
     activity: activity::Config,
     auth: Auth,
     policy: PolicySection,
@@ -189,6 +191,7 @@ pub(super) fn parse_all<'t>(
         offered_era: top.offered_era,
         intent: top.intent_declaration,
         output,
+        approval: top.approval,
         activity: top.activity,
         jwt,
         rules: rules(&top.policy, env, &mut findings),

@@ -185,7 +185,7 @@ fn adopt_other_names(block: &mut Map<String, Value>, path: &KeyPath, findings: &
     }
 }
 
-/// CAP-6, CAP-8: what this version does not do, it says.
+/// CAP-6, CAP-8: what this version does not do, it says; and that a suggestion asks nobody.
 fn warn_of_what_comes_later(path: &KeyPath, tools: &ServerSettings, findings: &mut Findings<'_>) {
     for (pattern, rule) in tools.capabilities.iter() {
         let path = path.key("capabilities").key(pattern.as_str());
@@ -193,12 +193,10 @@ fn warn_of_what_comes_later(path: &KeyPath, tools: &ServerSettings, findings: &m
             let problem = "false is not kept yet: calls to the tool may still run side by side";
             findings.warn(&path.key("parallel_safe"), problem);
         }
-        let problem = match rule.approval {
-            Some(Approval::Suggest) => "nobody is asked yet: calls go out with a warning",
-            Some(Approval::Required) => "nobody can be asked yet: calls are refused",
-            Some(Approval::Auto) | None => continue,
-        };
-        findings.warn(&path.key("approval"), problem);
+        if rule.approval == Some(Approval::Suggest) {
+            let problem = "nobody is asked: calls go out with a warning";
+            findings.warn(&path.key("approval"), problem);
+        }
     }
 }
 

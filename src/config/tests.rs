@@ -312,6 +312,8 @@ fn every_known_key_is_a_key() {
             "redact_keys": [], "queue_records": 1, "queue_bytes": 1}},
             "auth": {{"jwt": {{"issuer": "i", "audience": "a", "jwks_url": "https://i.example/jwks", "jwks_file": null,
             "algorithms": ["ES256"], "groups_claim": "groups"}}}},
+            "approval": {{"timeout": "1s", "elicitation": false,
+                "webhook": {{"url": "https://h.example", "secret": "0123456789abcdef"}}}},
             "policy": {{"files": ["r"], "default": "deny", "mode": "shadow", "presets": ["no-exfiltration"]}},
             "logging": {{"level": "info", "format": "text"}}}}"#
     );

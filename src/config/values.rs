@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::sections::{ApiKey, Logging, OutputValidation};
 use super::servers::ServerEntry;
 use crate::activity;
+use crate::approvals;
 use crate::catalog::{self, ServerSettings};
 use crate::identity;
 use crate::intent;
@@ -43,6 +44,8 @@ pub struct Config {
     pub intent: intent::Settings,
     /// `output_validation`
     pub output: OutputValidation,
+    /// `approval`
+    pub approval: approvals::Config,
     /// `activity`
     pub activity: activity::Config,
     /// `auth.jwt`
@@ -115,6 +118,7 @@ impl Config {
                 host_check: HostCheck::new(&self.allowed_hosts, &self.allowed_origins)?,
             },
             policy: policy::Settings { intent: self.intent, ..policy::Settings::default() },
+            approval: self.approval.clone(),
             tools_limit: self.tools_limit,
             offered_era: self.offered_era,
             max_payload_bytes: self.activity.max_payload_bytes,
@@ -144,6 +148,8 @@ impl Config {
     /// repeat.
     pub fn secrets(&self) -> impl Iterator<Item = String> {
         let of_servers = self.servers.iter().flat_map(|server| server.upstream.secrets());
-        of_servers.chain([self.key().to_owned()])
+        let of_webhook =
+            self.approval.webhook.iter().flat_map(|it| [it.url.clone(), it.secret.clone()]);
+        of_servers.chain([self.key().to_owned()]).chain(of_webhook)
     }
 }

@@ -120,7 +120,9 @@ impl Batch {
                 Some(Item::Call(id, call)) => {
                     let first = |head: Bytes| [Bytes::from_static(separator.as_bytes()), head];
                     let over = match call.next().await {
-                        Taken::Piece(Piece::Notification(_) | Piece::Request(_)) => false,
+                        Taken::Piece(Piece::Notification(_) | Piece::Request(_) | Piece::Alive) => {
+                            false
+                        }
                         Taken::Piece(Piece::Begin(member)) => {
                             self.out.extend(first(render::head(id, member)));
                             self.begun = true;

@@ -32,7 +32,7 @@ pub(super) async fn reply(
         json(StatusCode::OK, Body::from(error))
     };
     match call.next().await {
-        Taken::Piece(first @ (Piece::Notification(_) | Piece::Request(_))) => {
+        Taken::Piece(first @ (Piece::Notification(_) | Piece::Request(_) | Piece::Alive)) => {
             ReplyStream::respond(worker, id, era, session, first, call)
         }
         Taken::Piece(Piece::Whole(member, mut splice)) => {

@@ -188,6 +188,10 @@ impl Framer {
                 self.whole(message, out);
                 Was::Middle
             }
+            Piece::Alive => {
+                out.push_back(COMMENT);
+                Was::Middle
+            }
             Piece::Begin(member) => {
                 self.start(out);
                 self.inside = true;

@@ -267,6 +267,8 @@ async fn complete(
             Taken::Piece(Piece::Notification(before) | Piece::Request(before)) => {
                 let _ = replies.send(Splice::from(one_line(before))).await;
             }
+            // A pipe needs no sign of life.
+            Taken::Piece(Piece::Alive) => {}
             Taken::Piece(Piece::Begin(member)) => message.push(render::head(id, member)),
             Taken::Piece(Piece::Data(data)) => message.extend(data.into_iter().map(one_line)),
             Taken::Piece(Piece::Whole(member, value)) => {

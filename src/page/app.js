@@ -104,10 +104,19 @@ function headers(more = {}) {
   return { 'X-API-Key': sessionStorage.getItem(KEY) ?? '', ...more };
 }
 
-async function ask(path, parameters = {}) {
+function ask(path, parameters = {}) {
   const given = Object.entries(parameters).filter(([, value]) => value !== '' && value !== undefined);
   const query = given.length ? `?${new URLSearchParams(given)}` : '';
-  const response = await fetch(`/api/v1/${path}${query}`, { headers: headers(), cache: 'no-store' });
+  return answered(fetch(`/api/v1/${path}${query}`, { headers: headers(), cache: 'no-store' }));
+}
+
+function send(path, body) {
+  const more = { 'Content-Type': 'application/json', 'X-Mcpproxy-Source': 'page' };
+  return answered(fetch(`/api/v1/${path}`, { method: 'POST', headers: headers(more), body: JSON.stringify(body) }));
+}
+
+async function answered(asked) {
+  const response = await asked;
   const text = await response.text();
   if (response.ok) return { data: JSON.parse(text).data, text };
   let words = response.statusText;
@@ -134,6 +143,8 @@ function lock(why = '') {
   live.stop();
   $('rows').replaceChildren();
   $('record').replaceChildren();
+  $('approvals').replaceChildren();
+  $('standing').replaceChildren();
   $('open').hidden = true;
   $('locked').hidden = false;
   $('key-error').textContent = why;
@@ -158,6 +169,7 @@ function start() {
   $('key').value = '';
   list.load();
   live.start();
+  attempt(() => approvals.load());
   attempt(async () => {
     const names = (await ask('servers')).data.servers.map((server) => el('option', { value: server.name }));
     $('server-names').replaceChildren(...names);
@@ -167,7 +179,7 @@ function start() {
 
 // ---- Views
 
-const VIEWS = ['activity', 'counts', 'servers', 'tools'];
+const VIEWS = ['activity', 'approvals', 'counts', 'servers', 'tools'];
 let view = '';
 
 function route() {
@@ -187,6 +199,7 @@ function route() {
 }
 
 function refresh() {
+  attempt(() => approvals.load());
   if (view === 'counts') attempt(counts.load);
   if (view === 'servers') attempt(servers);
   if (view === 'tools' && !$('tools').childElementCount) attempt(() => tools.load());
@@ -542,9 +555,86 @@ const live = {
     try {
       const activity = JSON.parse(data);
       if (activity.id) list.add(activity);
+      if (activity.type === 'approval') approvals.changed();
     } catch { /* another kind of event */ }
   },
 };
+
+// ---- Approvals: calls that wait for a person
+
+const approvals = {
+  asked: 0,
+
+  async load() {
+    const asked = ++this.asked;
+    const { data } = await ask('approvals');
+    if (asked === this.asked) this.show(data);
+  },
+
+  show(data) {
+    const waiting = data.approvals.length;
+    $('waiting').hidden = !waiting;
+    $('waiting').textContent = waiting ? number(waiting) : '';
+    $('none-waits').hidden = waiting > 0;
+    // What is there already stays as it is: nobody's button moves away, and nothing they chose is lost.
+    const before = new Map([...$('approvals').children].map((card) => [card.dataset.id, card]));
+    const cards = data.approvals.map((it) => before.get(it.id) ?? waits(it));
+    if (cards.length !== before.size || cards.some((card) => !card.isConnected)) $('approvals').replaceChildren(...cards);
+    $('standing-part').hidden = !data.standing.length;
+    $('standing').replaceChildren(...data.standing.map(stands));
+  },
+
+  async answer(id, body) {
+    try {
+      await send(`approvals/${encodeURIComponent(id)}`, body);
+    } finally {
+      await this.load();
+    }
+  },
+};
+
+approvals.changed = settled(() => attempt(() => approvals.load()));
+
+/** One call that waits. Its arguments are text, as they will be sent. */
+function waits(it) {
+  const { call } = it;
+  const size = new Blob([call.arguments]).size;
+  const shown = el('pre', { tabindex: 0 }, call.arguments);
+  const all = call.arguments_bytes > size && el('button', { type: 'button', click: (event) => attempt(async () => {
+    const { data } = await ask(`approvals/${encodeURIComponent(it.id)}`);
+    shown.textContent = visible(data.approval.call?.arguments ?? '');
+    event.target.remove();
+  }) }, `Show all ${bytes(call.arguments_bytes)}`);
+  const reach = el('select', { 'aria-label': 'For how long' }, el('option', { value: '' }, 'this call'),
+    el('option', { value: '1h' }, '1 hour, any arguments'),
+    call.session_id && el('option', { value: 'session' }, 'this session, any arguments'));
+  const approve = () => {
+    const sure = !call.destructive && !reach.value;
+    const what = `${it.access}${reach.value ? `, ${reach.selectedOptions[0].textContent}` : ''}`;
+    if (sure || confirm(visible(`Approve the ${call.operation} call of ${what}?`))) {
+      attempt(() => approvals.answer(it.id, { decision: 'approve', digest: call.digest, for: reach.value || null }));
+    }
+  };
+  return el('li', { class: 'card', 'data-id': it.id },
+    el('div', { class: 'line' }, el('h2', {}, el('bdi', {}, it.access)),
+      tag(call.destructive ? 'destructive' : call.operation)),
+    call.reason && el('p', {}, el('bdi', {}, call.reason)), shown, all,
+    pairs(['for', call.principal], ['client', call.client_name], ['since', when(call.since)], ['until', when(call.until)],
+      ['id', el('span', { class: 'mono' }, it.id)]),
+    el('div', { class: 'answer' },
+      el('button', { type: 'button', class: 'primary', click: approve }, 'Approve'), reach,
+      el('button', { type: 'button', class: 'deny',
+        click: () => attempt(() => approvals.answer(it.id, { decision: 'deny' })) }, 'Deny')));
+}
+
+/** An approval that lets calls go without asking. */
+function stands(it) {
+  return el('li', { class: 'card' },
+    el('div', { class: 'line' }, el('h2', {}, el('bdi', {}, it.access)),
+      el('button', { type: 'button', click: () => attempt(() => approvals.answer(it.id, { decision: 'deny' })) }, 'End')),
+    pairs(['for', it.principal], ['session', it.session_id && el('span', { class: 'mono' }, it.session_id)],
+      ['until', when(it.until)], ['given by', `${it.by} over ${it.door}`]));
+}
 
 // ---- Counts
 

@@ -4,8 +4,9 @@
 //! checks stand in [`check`] in the order in which they are made; the first that refuses is the one that is reported.
 
 use super::access::Access;
-use super::denial::{Denial, Warning};
-use super::principal::Principal;
+use super::approval::{Asks, PendingApproval};
+use super::denial::{ApprovalDemand, Denial, Warning};
+use super::permit::Permit;
 use super::request::AdmissionRequest;
 use super::settings::Settings;
 use super::{approval, intent_matrix, ruled, scope};
@@ -21,64 +22,44 @@ pub enum Admission {
     Denial(Denial),
 }
 
-/// A request that waits for a person's approval. Nothing can ask for one yet, so that there is no such value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PendingApproval {}
-
-/// Leave to send one request. Only [`admit`] makes one, and the upstream asks for one.
-#[derive(Clone, Debug)]
-pub struct Permit {
-    principal: Principal,
-    access: Access,
-    warnings: Vec<Warning>,
-    rules: Vec<Box<str>>,
-}
-
-impl Permit {
-    /// On whose behalf the request goes out.
-    #[must_use]
-    pub fn principal(&self) -> &Principal {
-        &self.principal
-    }
-
-    /// What may be asked, of which server.
-    #[must_use]
-    pub fn access(&self) -> &Access {
-        &self.access
-    }
-
-    /// What is to be logged and recorded about this request, one decision each (ACT-1).
-    #[must_use]
-    pub fn warnings(&self) -> &[Warning] {
-        &self.warnings
-    }
-
-    /// The rules that permit it; empty where none had to.
-    #[must_use]
-    pub fn rules(&self) -> &[Box<str>] {
-        &self.rules
-    }
-}
-
 /// Decides whether a request may go out now.
 #[must_use]
 pub fn admit(request: AdmissionRequest<'_>, settings: &Settings) -> Admission {
     match check(&request, settings) {
-        Ok((warnings, rules)) => {
+        Ok(Checked { warnings, rules, asks: Asks::Nobody }) => {
             let AdmissionRequest { principal, access, .. } = request;
-            Admission::Permit(Permit { principal: principal.clone(), access, warnings, rules })
+            Admission::Permit(Permit::new(principal.clone(), access, warnings, rules))
+        }
+        Ok(Checked { warnings, rules, asks: Asks::APerson }) => {
+            let (principal, access) = (request.principal.clone(), request.access.clone());
+            let permit = Permit::new(principal, access, warnings, rules);
+            let version = settings.rules.as_ref().map_or(&NO_RULES, |rules| rules.version());
+            match PendingApproval::bind(permit, &request, version) {
+                Ok(pending) => Admission::Pending(pending),
+                Err(denial) => Admission::Denial(denial),
+            }
         }
         Err(denial) => Admission::Denial(denial),
     }
 }
 
-/// The checks, in their order: what is remarkable, and the rules that permit it.
-fn check(
-    request: &AdmissionRequest<'_>,
-    settings: &Settings,
-) -> Result<(Vec<Warning>, Vec<Box<str>>), Denial> {
+/// Stands for the version of the rules where there are none.
+const NO_RULES: [u8; 32] = [0; 32];
+
+/// What all checks have let pass.
+struct Checked {
+    warnings: Vec<Warning>,
+    /// The rules that permit it, or leave it to a person.
+    rules: Vec<Box<str>>,
+    /// A person is asked last: for what is refused anyway, nobody is.
+    asks: Asks,
+}
+
+/// The checks, in their order.
+fn check(request: &AdmissionRequest<'_>, settings: &Settings) -> Result<Checked, Denial> {
     // They take no memory while nothing is remarkable.
-    let (mut warnings, mut permitted_by) = (Vec::new(), Vec::new());
+    let (mut warnings, mut decided_by) = (Vec::new(), Vec::new());
+    let mut asks = Asks::Nobody;
     match &request.access {
         Access::Tool(call) => {
             warnings.extend(intent_matrix::check(call, &settings.intent)?);
@@ -88,14 +69,26 @@ fn check(
     }
     scope::check(request.principal, &request.access)?;
     if let Some(tool) = request.access.tool() {
-        warnings.extend(approval::check(tool)?);
+        let (asked, warning) = approval::check(tool);
+        asks = asked;
+        warnings.extend(warning);
     }
     if let Some(rules) = &settings.rules {
-        let heard = ruled::check(request, rules)?;
-        warnings.extend(heard.warning);
-        permitted_by = heard.rules;
+        match ruled::check(request, rules) {
+            Ok(heard) => {
+                warnings.extend(heard.warning);
+                decided_by = heard.rules;
+            }
+            Err(denial) => match denial.approval {
+                ApprovalDemand::Asked => {
+                    asks = Asks::APerson;
+                    decided_by = denial.rules;
+                }
+                ApprovalDemand::None => return Err(denial.into()),
+            },
+        }
     }
-    Ok((warnings, permitted_by))
+    Ok(Checked { warnings, rules: decided_by, asks })
 }
 
 #[cfg(test)]
@@ -108,7 +101,9 @@ mod tests {
     use super::*;
     use crate::intent::{self, Operation, Requirement, Stated};
     use crate::output::Policy;
-    use crate::policy::{DenialKind, Reference, ResourceRequest, SessionFacts, ToolAccess};
+    use crate::policy::{
+        Approved, DenialKind, Principal, Reference, ResourceRequest, SessionFacts, ToolAccess,
+    };
     use crate::tool::{
         Annotations, Capability, CapabilityOverride, OutputSchema, Rules, Tool, ToolName,
     };
@@ -172,7 +167,9 @@ mod tests {
             Admission::Permit(permit) => {
                 Ok(permit.warnings().iter().map(ToString::to_string).collect())
             }
-            Admission::Pending(never) => match never {},
+            Admission::Pending(pending) => {
+                Err((DenialKind::Approval, format!("{} waits", pending.access())))
+            }
             Admission::Denial(denial) => Err((denial.kind(), denial.to_string())),
         }
     }
@@ -321,14 +318,14 @@ mod tests {
     }
 
     #[test]
-    fn cap_8_approval_fails_closed() {
+    fn cap_8_what_requires_approval_waits() {
         let destructive = stated(Some("destructive"), true);
         let of = |approval: &str| {
             let tool = tool(NONE, &format!(r#"{{"*":{{"approval":"{approval}"}}}}"#));
             outcome(Operation::Destructive, &destructive, &tool, &intent::Settings::default())
         };
-        let text = "Tool 'github:delete_repo' requires approval, which this version cannot ask for";
-        assert_eq!(of("required"), Err((DenialKind::Approval, text.to_owned())));
+        let waits = "github:delete_repo waits";
+        assert_eq!(of("required"), Err((DenialKind::Approval, waits.to_owned())));
         let text = "Tool 'github:delete_repo' suggests approval, and nobody was asked";
         assert_eq!(of("suggest"), Ok(vec![text.to_owned()]));
         assert_eq!(of("auto"), Ok(vec![]));
@@ -343,8 +340,46 @@ mod tests {
             assert_eq!(told(admitted), Ok(vec![]), "{annotations}");
         }
         let call = ToolAccess::direct(tool(NONE, r#"{"*":{"approval":"required"}}"#));
-        let refused = decide(&Principal::Admin, Access::Tool(call), &intent::Settings::default());
-        assert!(matches!(refused, Admission::Denial(Denial::Approval(_))));
+        let waits = decide(&Principal::Admin, Access::Tool(call), &intent::Settings::default());
+        assert!(matches!(waits, Admission::Pending(_)));
+    }
+
+    fn pending(principal: &Principal, tool: Arc<Tool>) -> PendingApproval {
+        let call = Access::Tool(ToolAccess::direct(tool));
+        match decide(principal, call, &intent::Settings::default()) {
+            Admission::Pending(pending) => pending,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn cap_8_an_approval_lets_go_what_was_approved_and_nothing_else() {
+        let rules = r#"{"*":{"approval":"required"}}"#;
+        let ours = || pending(&Principal::Admin, tool(NONE, rules));
+        let mut changed = Tool::clone(&tool(NONE, rules));
+        changed.description = "deletes more than before".into();
+        let others = || {
+            [pending(&Principal::Anonymous, tool(NONE, rules)), {
+                pending(&Principal::Admin, Arc::new(changed.clone()))
+            }]
+        };
+        for approved in [Approved::Call(ours().digest()), Approved::Standing(ours().subject())] {
+            let permit = ours().permitted_by(&approved).unwrap();
+            assert_eq!(permit.access().to_string(), "github:delete_repo");
+            for other in others() {
+                let denial = other.permitted_by(&approved).unwrap_err();
+                let text = "Tool 'github:delete_repo': what was approved is not what is asked now";
+                assert_eq!((denial.kind(), &*denial.to_string()), (DenialKind::Approval, text));
+            }
+        }
+    }
+
+    #[test]
+    fn cap_8_nobody_is_asked_for_what_is_refused_anyway() {
+        let tool = tool(DESTRUCTIVE, r#"{"*":{"approval":"required"}}"#);
+        let read = stated(Some("read"), true);
+        let got = outcome(Operation::Read, &read, &tool, &intent::Settings::default());
+        assert!(matches!(got, Err((DenialKind::Gate, _))), "{got:?}");
     }
 
     #[test]

@@ -1,18 +1,119 @@
-//! A tool's `approval`: whether a person has to agree first (CAP-8).
+//! A tool's `approval`: whether a person has to agree first (CAP-8), and the request that waits for it.
 //!
-//! Nobody is asked yet: a tool that requires it is refused, one that suggests it is called with a warning.
+//! Who is asked, and how long, is not known here: the room where approvals wait (`approvals`) says [`Approved`], and
+//! only that makes a [`Permit`] of a [`PendingApproval`].
 
-use super::denial::{Denial, Warning};
+use super::access::Access;
+use super::call_digest::{self, ArgumentsTooLong, CallDigest, DefinitionHash};
+use super::denial::{ApprovalDenial, Denial, NotApproved, Warning};
+use super::permit::Permit;
+use super::principal::Principal;
+use super::request::AdmissionRequest;
 use crate::tool::{Approval, Tool};
 
-/// Whether the tool may be called without asking.
-///
-/// # Errors
-/// [`Denial::Approval`] where it requires approval.
-pub(super) fn check(tool: &Tool) -> Result<Option<Warning>, Denial> {
+/// Whom a request has to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asks {
+    /// Nobody.
+    Nobody,
+    /// Somebody who may approve.
+    APerson,
+}
+
+/// What a tool's capability asks for, and what is remarkable about it.
+pub(super) fn check(tool: &Tool) -> (Asks, Option<Warning>) {
     match tool.capability.approval {
-        Approval::Auto => Ok(None),
-        Approval::Suggest => Ok(Some(Warning::ApprovalSuggested(tool.name.clone()))),
-        Approval::Required => Err(Denial::Approval(tool.name.clone())),
+        Approval::Auto => (Asks::Nobody, None),
+        Approval::Suggest => (Asks::Nobody, Some(Warning::ApprovalSuggested(tool.name.clone()))),
+        Approval::Required => (Asks::APerson, None),
+    }
+}
+
+/// A request that every check has let pass, and that waits for a person's approval. It is bound to the exact call.
+#[derive(Clone, Debug)]
+pub struct PendingApproval {
+    permit: Permit,
+    digest: CallDigest,
+    definition: DefinitionHash,
+}
+
+/// For what an approval that stands for a while counts: whoever asks, for this tool as it is now, whatever the
+/// arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApprovalSubject {
+    principal: Principal,
+    access: Box<str>,
+    definition: DefinitionHash,
+}
+
+/// The word of the room that a request is approved. Only the room says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Approved {
+    /// This one call.
+    Call(CallDigest),
+    /// Calls of this kind.
+    Standing(ApprovalSubject),
+}
+
+impl PendingApproval {
+    /// Binds `permit` to the request that it is for.
+    ///
+    /// # Errors
+    /// [`Denial::Approval`]: the arguments are too long for anybody to judge.
+    pub(super) fn bind(
+        permit: Permit,
+        request: &AdmissionRequest<'_>,
+        rules_version: &[u8; 32],
+    ) -> Result<Self, Denial> {
+        let access = permit.access();
+        let definition = call_digest::definition(access);
+        let digest = call_digest::of(request, access, definition, rules_version);
+        let digest = digest.map_err(|ArgumentsTooLong { limit }| {
+            ApprovalDenial::new(access, NotApproved::TooLong { limit })
+        })?;
+        Ok(Self { permit, digest, definition })
+    }
+
+    /// On whose behalf it is asked.
+    #[must_use]
+    pub fn principal(&self) -> &Principal {
+        self.permit.principal()
+    }
+
+    /// What is asked.
+    #[must_use]
+    pub fn access(&self) -> &Access {
+        self.permit.access()
+    }
+
+    /// What stands for the exact call.
+    #[must_use]
+    pub fn digest(&self) -> CallDigest {
+        self.digest
+    }
+
+    /// What an approval that stands for a while would count for.
+    #[must_use]
+    pub fn subject(&self) -> ApprovalSubject {
+        ApprovalSubject {
+            principal: self.principal().clone(),
+            access: self.access().to_string().into(),
+            definition: self.definition,
+        }
+    }
+
+    /// The leave to send it, if it is what was approved.
+    ///
+    /// # Errors
+    /// [`Denial::Approval`]: something else was approved.
+    pub fn permitted_by(self, approved: &Approved) -> Result<Permit, Denial> {
+        let is_it = match approved {
+            Approved::Call(digest) => *digest == self.digest,
+            Approved::Standing(subject) => *subject == self.subject(),
+        };
+        match is_it {
+            true => Ok(self.permit),
+            false => Err(ApprovalDenial::new(self.access(), NotApproved::Changed).into()),
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::access::Access;
 use crate::intent::{IntentError, Operation};
 use crate::tool::{StatedBy, ToolName};
 
@@ -14,9 +15,9 @@ pub enum Denial {
     /// The tool is marked as doing more than the variant allows (FR-015..018, CAP-5).
     #[error(transparent)]
     Gate(#[from] Mismatch),
-    /// The tool waits for a person (CAP-8).
-    #[error("Tool '{0}' requires approval, which this version cannot ask for")]
-    Approval(ToolName),
+    /// A person did not agree (CAP-8).
+    #[error(transparent)]
+    Approval(#[from] ApprovalDenial),
     /// The principal's token was not made for this.
     #[error("Token '{token}' does not allow {access}")]
     Scope {
@@ -34,6 +35,77 @@ pub enum Denial {
     /// Too much at a time, or too often; later it may go.
     #[error(transparent)]
     Limit(#[from] LimitReached),
+}
+
+/// What needs a person's approval, and does not have it (CAP-8).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{access}: {why}")]
+pub struct ApprovalDenial {
+    /// What was asked, by kind and name.
+    pub access: Box<str>,
+    /// Why there is no approval.
+    pub why: NotApproved,
+}
+
+/// Why there is no approval.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotApproved {
+    /// Somebody said no.
+    #[error("approval was denied")]
+    Denied,
+    /// Nobody said anything in time.
+    #[error("approval timed out after {}", short(*.0))]
+    TimedOut(Duration),
+    /// It is not what was approved: its tool, its arguments or the rules are others.
+    #[error("what was approved is not what is asked now")]
+    Changed,
+    /// Nobody can judge so much.
+    #[error("approval cannot be asked for arguments of more than {limit} bytes")]
+    TooLong {
+        /// Most bytes.
+        limit: usize,
+    },
+    /// So many wait already.
+    #[error("approval cannot be asked for: {limit} calls wait for one already")]
+    TooMany {
+        /// Most that may wait.
+        limit: usize,
+    },
+    /// There is no door by which anybody could answer.
+    #[error("approval is required, and nobody can be asked: no `mcpproxy serve` is running")]
+    Nobody,
+    /// The proxy is ending.
+    #[error("approval was not given before mcpproxy shut down")]
+    Ending,
+    /// The system gives no randomness.
+    #[error("approval cannot be asked for now")]
+    Unavailable,
+}
+
+impl ApprovalDenial {
+    /// That `access` is not approved.
+    #[must_use]
+    pub fn new(access: &Access, why: NotApproved) -> Self {
+        let name = match access {
+            Access::Tool(call) => format!("Tool '{}'", call.tool().name),
+            Access::Resource { uri, .. } => format!("Resource '{uri}'"),
+            Access::Prompt { server, name } => format!("Prompt '{server}:{name}'"),
+            Access::Completion { server, .. } => format!("Completion of '{server}'"),
+        };
+        Self { access: name.into(), why }
+    }
+}
+
+/// A duration as it is written in the config: `5m`, `1h30m`, `90s` as `1m30s`.
+fn short(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let parts = [(seconds / 3600, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
+    let parts = parts.into_iter().chain([(u64::from(duration.subsec_millis()), "ms")]);
+    let text: String = parts
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, unit)| format!("{count}{unit}"))
+        .collect();
+    if text.is_empty() { "0s".to_owned() } else { text }
 }
 
 /// A rule that refuses a request.
@@ -210,4 +282,21 @@ pub struct Mismatch {
     pub needed: Operation,
     /// Who marked it.
     pub by: StatedBy,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cap_8_the_texts_are_the_contracts() {
+        let denied = |why| ApprovalDenial { access: "Tool 'X'".into(), why }.to_string();
+        assert_eq!(denied(NotApproved::Denied), "Tool 'X': approval was denied");
+        for (seconds, text) in [(300, "5m"), (90, "1m30s"), (7200, "2h"), (1, "1s"), (0, "0s")] {
+            let timed_out = denied(NotApproved::TimedOut(Duration::from_secs(seconds)));
+            assert_eq!(timed_out, format!("Tool 'X': approval timed out after {text}"));
+        }
+        let short = denied(NotApproved::TimedOut(Duration::from_millis(250)));
+        assert!(short.ends_with("after 250ms"), "{short}");
+    }
 }

@@ -55,7 +55,7 @@ pub fn call(
 ) -> impl Future<Output = Result<(), Aborted>> {
     let kind = RecordKind::ToolCall(variant.variant());
     recorded(worker, caller, kind, reply, async move |mut on: OnRecord<'_>| {
-        let (permit, arguments) = prepare(&mut on, variant, &given).await?;
+        let (permit, arguments) = prepare(&mut on, variant, &given, beside.meta.as_ref()).await?;
         send(on, permit, arguments, beside).await
     })
 }
@@ -102,6 +102,7 @@ async fn prepare(
     on: &mut OnRecord<'_>,
     variant: Operation,
     Given { arguments, intent }: &Given,
+    meta: Option<&Bytes>,
 ) -> Result<(Permit, Bytes), Rejection> {
     let (worker, proxy) = (on.worker, &on.worker.proxy);
     let read = CallArguments::parse(
@@ -131,7 +132,7 @@ async fn prepare(
         None => find(worker, &read.tool(), on.record.began()).await?,
     };
     let access = Access::Tool(ToolAccess::declared(tool, &intent));
-    let permit = on.admit(access, &read.arguments, Some(intent))?;
+    let permit = on.admit(access, &read.arguments, Some(intent), meta).await?;
     Ok((permit, read.arguments))
 }
 

@@ -15,7 +15,9 @@ use super::reply::{Piece, Reply};
 use super::shutdown::{CUT_OFF, Ending};
 use super::worker::Worker;
 use crate::activity::Slot;
-use crate::activity::record::{Decision, Draft, Entry, Policy, Raw, Status, Text, Type, Verdict};
+use crate::activity::record::{
+    Decision, Draft, Entry, MAX_METADATA_BYTES, Policy, Raw, Source, Status, Text, Type, Verdict,
+};
 use crate::intent::Operation;
 use crate::io::clock;
 use crate::policy::{Denial, DenialKind, ResourceRequest, Warning};
@@ -110,6 +112,8 @@ pub(super) struct CallRecord {
     /// The decision that is recorded should the call be dropped now, while its answer is judged.
     pub(super) unjudged: Option<fn() -> Decision>,
     began: Instant,
+    /// How long it has waited for a person, which is nobody's work.
+    waited: Duration,
     /// When the request went out.
     sent: Option<Instant>,
     /// The server it went to.
@@ -205,6 +209,7 @@ impl CallRecord {
             limits,
             unjudged: None,
             began,
+            waited: Duration::ZERO,
             sent: None,
             server: None,
             found: None,
@@ -225,9 +230,51 @@ impl CallRecord {
         &self.span
     }
 
-    /// When the call began: its time counts from here.
+    /// From when on the call's time counts: when it began, less what it has waited for a person since.
     pub(super) fn began(&self) -> Instant {
-        self.began
+        self.began + self.waited
+    }
+
+    /// The call has waited for a person for so long.
+    pub(super) fn has_waited(&mut self, time: Duration) {
+        self.waited += time;
+    }
+
+    /// Where its reply leaves.
+    pub(super) fn reply(&self) -> &Reply {
+        &self.reply
+    }
+
+    /// Adds a member to the call's metadata; `value` is raw JSON. To be called before the call is sent.
+    pub(super) fn add_metadata(&mut self, name: &str, value: &str) {
+        let Some((_, entry)) = &mut self.record else { return };
+        let before = entry.draft.payload(Raw::Metadata);
+        let before = std::str::from_utf8(before.bytes).unwrap_or_default().trim_end();
+        let before = before.strip_suffix('}').unwrap_or("{");
+        let comma = if before.len() > 1 { "," } else { "" };
+        let metadata = format!("{before}{comma}\"{name}\":{value}}}");
+        entry.draft.keep(Raw::Metadata, metadata.as_bytes(), MAX_METADATA_BYTES);
+    }
+
+    /// A record about what happens to the call: of the same server, tool, session and request.
+    pub(super) fn beside(&self, kind: Type) -> Draft {
+        let Some((_, entry)) = &self.record else {
+            return Draft::new(kind, Source::Internal, Status::Error);
+        };
+        let of = &entry.draft;
+        let mut draft = Draft::new(kind, of.source, Status::Success);
+        draft.operation = of.operation;
+        for text in [
+            Text::Principal,
+            Text::Server,
+            Text::Tool,
+            Text::SessionId,
+            Text::ClientName,
+            Text::RequestId,
+        ] {
+            draft.set(text, of.text(text));
+        }
+        draft
     }
 
     /// When the call began, by the clock on the wall.
@@ -325,10 +372,7 @@ impl CallRecord {
         if rules.is_empty() {
             return;
         }
-        if let Some((_, entry)) = &mut self.record {
-            let metadata = serde_json::json!({ "rules": rules }).to_string();
-            entry.draft.keep(Raw::Metadata, metadata.as_bytes(), usize::MAX);
-        }
+        self.add_metadata("rules", &serde_json::json!(rules).to_string());
     }
 
     /// Records a refusal by policy: the request rejected, and one decision (ACT-1).
@@ -409,7 +453,7 @@ impl CallRecord {
             (None, _) => None,
         };
         let outcome = outcome(status);
-        self.tally.ended(self.server, outcome, Took { total, upstream });
+        self.tally.ended(self.server, outcome, Took { total, waited: self.waited, upstream });
         if let Some(server) = self.found {
             self.tally.tool(server, entry.draft.text(Text::Tool), entry.draft.variant, outcome);
         }
@@ -418,7 +462,8 @@ impl CallRecord {
         draft.status = status;
         draft.set(Text::Error, error);
         draft.duration_us = micros(total);
-        draft.overhead_us = micros(total.saturating_sub(upstream.unwrap_or_default()));
+        let others = upstream.unwrap_or_default() + self.waited;
+        draft.overhead_us = micros(total.saturating_sub(others));
         Some((slot, entry))
     }
 }
@@ -480,7 +525,7 @@ fn micros(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::activity::{Activity, Config, Filter, Page, Source, Writer};
+    use crate::activity::{Activity, Config, Filter, Page, Writer};
 
     /// A record in a log of its own.
     async fn open(

@@ -1,7 +1,7 @@
 //! A client: what it declared, which messages it receives, and which requests of servers it has yet to answer.
 //!
 //! One [`Client`] stands for a session of the initialize-based revisions, for a pipe, or for one
-//! request of the stateless revision. Owns the table of requests that upstreams sent to it and that
+//! request of the stateless revision. Owns the table of requests that upstreams, or we, sent to it and that
 //! it has not answered: its answers are looked up there and nowhere else, so no client can answer
 //! what another was asked. How messages reach it is the faces' affair.
 
@@ -143,9 +143,27 @@ struct Asked {
     open: BTreeMap<u64, Question>,
 }
 
+/// A request that a client was sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// An upstream's.
+    Server(ServerQuestion),
+    /// Whether a call of its own may go out.
+    Approval(ApprovalQuestion),
+}
+
+/// The question whether a call may go out (CAP-8).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApprovalQuestion {
+    /// The approval.
+    pub id: Box<str>,
+    /// The principal that calls, and so answers.
+    pub principal: Box<str>,
+}
+
 /// A request of an upstream that a client was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct ServerQuestion {
     /// The upstream that asks.
     pub server: Arc<str>,
     /// What it asks: the method.
@@ -330,9 +348,12 @@ impl Client {
     #[must_use]
     pub fn is_asked(&self, id: u64, server: &str, generation: u64, raw_id: &[u8]) -> bool {
         let asked = self.asked.lock();
-        asked.open.get(&id).is_some_and(|open| {
-            *open.server == *server && open.generation == generation && open.raw_id == raw_id
-        })
+        match asked.open.get(&id) {
+            Some(Question::Server(open)) => {
+                *open.server == *server && open.generation == generation && open.raw_id == raw_id
+            }
+            Some(Question::Approval(_)) | None => false,
+        }
     }
 
     /// Takes a question away, because it was answered or its call is over. `None` for an id under
@@ -352,7 +373,8 @@ mod tests {
 
     fn question(id: &'static str) -> Question {
         let raw_id = Bytes::from_static(id.as_bytes());
-        Question { server: "s".into(), method: "roots/list".into(), generation: 1, raw_id }
+        let (server, method) = ("s".into(), "roots/list".into());
+        Question::Server(ServerQuestion { server, method, generation: 1, raw_id })
     }
 
     #[test]

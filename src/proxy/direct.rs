@@ -87,7 +87,7 @@ fn call(
 ) -> impl Future<Output = Result<(), Aborted>> {
     let kind = RecordKind::ToolCall(VARIANT);
     recorded(worker, caller, kind, reply, async move |mut on: OnRecord<'_>| {
-        let permit = prepare(&mut on, &named).await?;
+        let permit = prepare(&mut on, &named, beside.meta.as_ref()).await?;
         call::send(on, permit, named.arguments, beside).await
     })
 }
@@ -96,6 +96,7 @@ fn call(
 async fn prepare(
     on: &mut OnRecord<'_>,
     Named { name, arguments, headers }: &Named,
+    meta: Option<&Bytes>,
 ) -> Result<Permit, Rejection> {
     on.record.name("", &shown(name));
     on.record.keep(Raw::Arguments, arguments);
@@ -113,7 +114,7 @@ async fn prepare(
     }
     let access = ToolAccess::direct(tool);
     on.record.operation(Some(access.operation()));
-    on.admit(Access::Tool(access), arguments, None)
+    on.admit(Access::Tool(access), arguments, None, meta).await
 }
 
 async fn find(worker: &Worker, name: &str, began: Instant) -> Result<Arc<Tool>, Rejection> {

@@ -5,9 +5,11 @@
 use bytes::Bytes;
 use serde_json::json;
 
-use super::client::{Client, Question};
+use super::client::{ApprovalQuestion, Client, Question, ServerQuestion};
 use super::params;
 use super::worker::Worker;
+use crate::approvals::{Answer, Answerer, Door, Extent, Verdict};
+use crate::json::members::{members, string};
 use crate::json::tape::{self, TapeFault};
 use crate::mcp::jsonrpc::{self, Code};
 use crate::mcp::message::{Message, Request, Response};
@@ -83,7 +85,13 @@ pub async fn respond(worker: &Worker, client: &Client, response: Response) -> Re
         tracing::debug!(session = %client.session_id, "an answer to what was not asked");
         return Ok(());
     };
-    let Question { server, method, generation, raw_id } = question;
+    let ServerQuestion { server, method, generation, raw_id } = match question {
+        Question::Server(question) => question,
+        Question::Approval(question) => {
+            approve(worker, &question, &response);
+            return Ok(());
+        }
+    };
     let Some(upstream) = worker.proxy.upstreams.get(&server) else { return Ok(()) };
     let mut left = Left::default();
     let (outcome, answered) =
@@ -101,6 +109,33 @@ pub async fn respond(worker: &Worker, client: &Client, response: Response) -> Re
         tracing::warn!(%server, %lost, "a client's answer did not reach the server that asked");
     }
     answered
+}
+
+/// Takes what the client's user said to a call of its own: the first answer counts, by whatever door. A dialogue that
+/// was closed without a word, or failed, is no answer: the others may still give one.
+fn approve(worker: &Worker, question: &ApprovalQuestion, response: &Response) {
+    let ApprovalQuestion { id, principal } = question;
+    let Some(verdict) = elicited(&response.outcome) else {
+        tracing::debug!(approval = %id, "the client's user has not answered");
+        return;
+    };
+    let by = Answerer { principal: principal.clone(), door: Door::Elicitation };
+    if let Err(why) = worker.proxy.approvals.answer(id, Answer { verdict, by, seen: None }) {
+        tracing::debug!(approval = %id, %why, "the client's answer does not count");
+    }
+}
+
+/// `action` of the result of `elicitation/create`.
+fn elicited(outcome: &[u8]) -> Option<Verdict> {
+    let text = std::str::from_utf8(outcome).ok()?;
+    let result = text.strip_prefix("\"result\":")?;
+    let mut members = members(result).ok()?.map_while(Result::ok);
+    let (_, action) = members.find(|(name, _)| name == "action")?;
+    match &*string(action)? {
+        "accept" => Some(Verdict::Approve(Extent::Once)),
+        "decline" => Some(Verdict::Deny),
+        _ => None,
+    }
 }
 
 /// The same strictness for a body that is no JSON-RPC message.

@@ -146,7 +146,8 @@ async fn send(
     let (upstream, own) = resolve(worker, request.target()).await.map_err(unreadable)?;
     on.record.name(upstream.name(), forward.method());
     let access = request.access(Arc::clone(upstream.name()), &own);
-    let permit = on.admit(access, request.arguments(), None)?;
+    let meta = request.meta(params);
+    let permit = on.admit(access, request.arguments(), None, meta.as_ref()).await?;
     if let (Some(client), Forward::Resource(asked)) = (client, forward) {
         let subscribers = &worker.proxy.list_cache.subscribers;
         let uri = || exposed::uri(upstream.name(), &own);
@@ -173,8 +174,7 @@ async fn send(
     }
     let sent = request.params(&own);
     on.record.keep(Raw::Arguments, &sent);
-    let beside =
-        CallExtras { meta: request.meta(params), members: Bytes::new(), client_capabilities };
+    let beside = CallExtras { meta, members: Bytes::new(), client_capabilities };
     let outcome = on.send(upstream, permit, sent, beside).await?;
     if let (Forward::Resource(ResourceRequest::Subscribe), ReplySource::Server { answer, .. }) =
         (forward, &outcome)

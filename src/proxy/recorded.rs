@@ -5,11 +5,13 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use tracing::field::Empty;
 use tracing::{Instrument, Span};
 
+use super::approval::{self, WaitingCall};
 use super::call_record::{CallRecord, RecordKind, Rejection};
 use super::caller::Caller;
 use super::client::Client;
@@ -24,7 +26,10 @@ use crate::activity::record::Status;
 use crate::intent::Intent;
 use crate::io::clock;
 use crate::output::AnswerMember;
-use crate::policy::{self, Access, Admission, AdmissionRequest, Permit, SessionFacts};
+use crate::policy::{
+    self, Access, Admission, AdmissionRequest, ApprovalDenial, Denial, NotApproved,
+    PendingApproval, Permit, SessionFacts, ToolAccess,
+};
 use crate::upstream::{Answer, CallExtras, Upstream};
 use crate::wire::splice::Splice;
 
@@ -143,13 +148,40 @@ fn span(caller: &Caller, kind: RecordKind) -> Span {
 
 impl OnRecord<'_> {
     /// Asks whether the request may have `access`; what is remarkable about it, or refuses it, is on record.
-    /// `arguments` are those that go to the server.
-    pub(super) fn admit(
+    /// `arguments` are those that go to the server, `meta` what the client said beside them. Where a person has to
+    /// approve, they are waited for (CAP-8).
+    pub(super) async fn admit(
         &mut self,
         access: Access,
         arguments: &[u8],
         intent: Option<Intent<'_>>,
+        meta: Option<&Bytes>,
     ) -> Result<Permit, Rejection> {
+        let permit = match self.decide(access, arguments, intent, self.record.time_of_day()) {
+            Admission::Permit(permit) => permit,
+            Admission::Denial(denial) => {
+                self.record.found(&self.worker.proxy.upstreams);
+                return Err(self.record.deny(&denial));
+            }
+            // Rare and large: it is no part of each call's memory.
+            Admission::Pending(pending) => {
+                self.record.found(&self.worker.proxy.upstreams);
+                Box::pin(self.approved(pending, arguments, intent, meta)).await?
+            }
+        };
+        let access = permit.access();
+        self.record.warn(access.server(), access.label(), permit.warnings());
+        self.record.permitted_by(permit.rules());
+        Ok(permit)
+    }
+
+    fn decide(
+        &self,
+        access: Access,
+        arguments: &[u8],
+        intent: Option<Intent<'_>>,
+        now: SystemTime,
+    ) -> Admission {
         let settings = self.worker.settings();
         let request = AdmissionRequest {
             principal: &self.caller.principal,
@@ -158,21 +190,44 @@ impl OnRecord<'_> {
             intent,
             client: self.caller.client_name(),
             session: SessionFacts::default(),
-            now: self.record.time_of_day(),
+            now,
         };
-        match policy::admit(request, &settings.policy) {
-            Admission::Permit(permit) => {
-                let access = permit.access();
-                self.record.warn(access.server(), access.label(), permit.warnings());
-                self.record.permitted_by(permit.rules());
-                Ok(permit)
+        policy::admit(request, &settings.policy)
+    }
+
+    /// Waits until a call is approved, and then asks once more: the tool, the rules and the principal may be others
+    /// now. Only what was approved goes out.
+    async fn approved(
+        &mut self,
+        pending: PendingApproval,
+        arguments: &[u8],
+        intent: Option<Intent<'_>>,
+        meta: Option<&Bytes>,
+    ) -> Result<Permit, Rejection> {
+        let access = pending.access().clone();
+        let reason = intent.and_then(|intent| intent.reason()).unwrap_or_default();
+        let call = WaitingCall { arguments, reason, meta };
+        let approved = approval::wait(self.worker, self.caller, self.record, pending, call).await?;
+        let changed =
+            |access: &Access| Denial::from(ApprovalDenial::new(access, NotApproved::Changed));
+        let now = match &access {
+            Access::Tool(call) => {
+                let tool = self.worker.proxy.catalog.load().tool(&call.tool().name).cloned();
+                let Some(tool) = tool else { return Err(self.record.deny(&changed(&access))) };
+                Access::Tool(match intent {
+                    Some(intent) => ToolAccess::declared(tool, &intent),
+                    None => ToolAccess::direct(tool),
+                })
             }
-            Admission::Pending(never) => match never {},
-            Admission::Denial(denial) => {
-                self.record.found(&self.worker.proxy.upstreams);
-                Err(self.record.deny(&denial))
-            }
-        }
+            Access::Resource { .. } | Access::Prompt { .. } | Access::Completion { .. } => access,
+        };
+        let admitted = match self.decide(now, arguments, intent, SystemTime::now()) {
+            // It needs none any more.
+            Admission::Permit(permit) => Ok(permit),
+            Admission::Pending(pending) => pending.permitted_by(&approved),
+            Admission::Denial(denial) => Err(denial),
+        };
+        admitted.map_err(|denial| self.record.deny(&denial))
     }
 
     /// Sends what was permitted, with `body` as [`Upstream::call`] takes it.

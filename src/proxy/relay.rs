@@ -16,7 +16,7 @@ use crate::mcp::jsonrpc::{Code, Envelope};
 use crate::mcp::revisions::{Era, Revision};
 use crate::mcp::shapes::{self, Edit, Left};
 use crate::proxy::caller::Channel;
-use crate::proxy::client::{ActiveCall, Client, Level, Question};
+use crate::proxy::client::{ActiveCall, Client, Level, Question, ServerQuestion};
 use crate::proxy::dropped_members::DroppedMembers;
 use crate::proxy::reply::Piece;
 
@@ -185,8 +185,8 @@ impl Relay {
         }
         let raw_id = message.slice_ref(raw.get().as_bytes());
         let (server, generation) = (Arc::clone(asked.server), asked.generation);
-        let question = Question { server, method: method.into(), generation, raw_id };
-        let Some(id) = client.ask(question) else {
+        let question = ServerQuestion { server, method: method.into(), generation, raw_id };
+        let Some(id) = client.ask(Question::Server(question)) else {
             return refuse(&format!("{method}: the client has too many requests open"));
         };
         let mut left = Left::default();
@@ -339,7 +339,7 @@ mod tests {
         let ask = r#"{"id": "a\"b" ,"method":"roots/list"}"#;
         assert_eq!(told(&mut ours, ask).unwrap(), r#"{"id":0,"method":"roots/list"}"#);
         assert_eq!(told(&mut ours, ask).unwrap(), r#"{"id":1,"method":"roots/list"}"#);
-        let question = client.answered(0).unwrap();
+        let Some(Question::Server(question)) = client.answered(0) else { panic!("not asked") };
         assert_eq!((&*question.server, question.generation), ("srv", 1));
         assert_eq!(question.raw_id, r#""a\"b""#);
         drop(ours);
@@ -385,7 +385,8 @@ mod tests {
             let (id, outcome) = refused(&mut ours, message).unwrap();
             assert!(id == "5" && outcome.contains("-32602") && outcome.contains(why), "{outcome}");
         }
-        assert_eq!(client.answered(0).unwrap().method, "elicitation/create".into());
+        let Some(Question::Server(asked)) = client.answered(0) else { panic!("not asked") };
+        assert_eq!(asked.method, "elicitation/create".into());
         assert_eq!(client.answered(1), None, "who is not asked has nothing to answer");
     }
 

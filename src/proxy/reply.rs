@@ -26,6 +26,8 @@ pub enum Piece {
     ///
     /// [`Client`]: crate::proxy::client::Client
     Request(Bytes),
+    /// Nothing to say, but that the call goes on: the reply becomes a stream, where it can be one.
+    Alive,
     /// The whole value of the answer's member, and the reply is complete.
     Whole(AnswerMember, Splice),
     /// The answer begins; its value follows as [`Piece::Data`] until the reply ends.

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Cache};
 
 use super::memory_budget::MemoryBudget;
+use crate::approvals;
 use crate::mcp::revisions::Offered;
 use crate::policy::{self, HttpAuth};
 
@@ -29,6 +30,8 @@ pub struct Settings {
     pub http_auth: HttpAuth,
     /// What admission decides by.
     pub policy: policy::Settings,
+    /// `approval`: how a person is asked. Its webhook is the assembly's.
+    pub approval: approvals::Config,
     /// `tools_limit`: results of `retrieve_tools` that states no limit of its own.
     pub tools_limit: usize,
     /// `offered_era`: what a client is told that asks which revisions there are.
@@ -145,6 +148,7 @@ mod tests {
                 host_check: HostCheck::new(&[], &[]).unwrap(),
             },
             policy: policy::Settings::default(),
+            approval: approvals::Config::default(),
             tools_limit,
             offered_era: Offered::Auto,
             max_payload_bytes: 1,

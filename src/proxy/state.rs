@@ -8,6 +8,7 @@ use super::passthrough::list_cache::ListCache;
 use super::settings::SettingsSwap;
 use super::validation_pool::ValidationPool;
 use crate::activity::Activity;
+use crate::approvals::Room;
 use crate::catalog::Catalog;
 use crate::identity::Identity;
 use crate::telemetry::Calls;
@@ -24,6 +25,8 @@ pub struct Proxy {
     pub list_cache: ListCache,
     /// Which clients use them, and so get their log messages.
     pub log_routing: LogRouting,
+    /// Where calls wait for a person.
+    pub approvals: Arc<Room>,
     /// Where every outcome goes.
     pub activity: Activity,
     /// What the config decides of requests. A request asks its worker for it.

@@ -20,10 +20,11 @@ use super::runtime::{self, cores};
 use super::shutdown::{CHILDREN_TIMEOUT, DRAIN_TIMEOUT, Hurry, WORKER_GRACE};
 use super::signals::Signals;
 use super::worker_thread::{Ends, WorkerThread};
-use super::{control, folder, identity_watch, rule_files, rule_watch};
+use super::{control, folder, forgotten, identity_watch, rule_files, rule_watch, webhook};
 use crate::activity::record::{Draft, Source, Status, Type};
 use crate::activity::{Activity, StoreError, Writer};
 use crate::api;
+use crate::approvals;
 use crate::catalog::{self, Catalog};
 use crate::config::Config;
 use crate::downstream::session_table::Sessions;
@@ -76,6 +77,8 @@ pub struct App {
     following: tokio::task::JoinHandle<()>,
     /// Watches the files of tokens and keys, and fetches keys.
     watching: tokio::task::JoinHandle<()>,
+    /// Tells the webhook of approvals, where there is one.
+    telling: Option<tokio::task::JoinHandle<()>>,
     /// Looks after the files of rules.
     ruling: Option<tokio::task::JoinHandle<()>>,
 }
@@ -109,7 +112,9 @@ impl App {
         let log = Activity::open(&config.activity_folder(), config.activity.clone())?;
         log.0.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success));
         let catalog = config.catalog();
-        Self::assemble(&config, settings, log, catalog, lines)
+        let app = Self::assemble(&config, settings, log, catalog, lines)?;
+        forgotten::note(&app.shared.proxy.activity, &app.control);
+        Ok(app)
     }
 
     pub(super) fn assemble(
@@ -132,6 +137,9 @@ impl App {
             config.jwt.clone().map(JwtVerifier::new),
         ));
         identity_watch::look(&identity);
+        let bounds = approvals::Bounds::of_log(config.activity.queue_records);
+        let (told, telling) = webhook::start(config.approval.webhook.clone(), &control);
+        let room = Arc::new(approvals::Room::new(bounds, told));
         let dropped_members = Arc::new(DroppedMembers::default());
         let proxy = Proxy {
             catalog,
@@ -139,6 +147,7 @@ impl App {
             dropped_members,
             identity,
             upstreams,
+            approvals: room,
             settings: SettingsSwap::new(settings),
             activity,
             list_cache: passthrough::list_cache::ListCache::default(),
@@ -180,6 +189,7 @@ impl App {
             max_connections,
             following,
             watching,
+            telling,
             ruling,
         })
     }
@@ -205,6 +215,7 @@ impl App {
     /// [`StartError::System`]; the parts are closed again.
     pub fn serve(self, listener: StdListener) -> Result<Server, StartError> {
         listener.set_nonblocking(true)?;
+        self.shared.proxy.approvals.open();
         let address = listener.local_addr()?;
         let worker_threads = (0..cores())
             .map(|number| {
@@ -234,9 +245,14 @@ impl App {
     ///
     /// When records could not be written.
     pub fn close(self) -> Result<(), StoreError> {
-        let Self { shared, control, writer, hurry, following, watching, ruling, .. } = self;
+        let Self { shared, control, writer, hurry, following, watching, telling, ruling, .. } =
+            self;
         following.abort();
         watching.abort();
+        shared.proxy.approvals.close();
+        if let Some(telling) = telling {
+            telling.abort();
+        }
         if let Some(ruling) = ruling {
             ruling.abort();
         }
@@ -297,6 +313,8 @@ impl Server {
     pub fn close(self) -> Result<(), StoreError> {
         let Self { app, address: _, worker_threads, accepting } = self;
         accepting.abort();
+        // What waits for a person would wait on.
+        app.shared.proxy.approvals.close();
         app.drain.send_replace(true);
         app.shared.sessions.drain();
         let deadline = Instant::now() + DRAIN_TIMEOUT + WORKER_GRACE;

@@ -29,6 +29,8 @@ use crate::tool::server_id::ServerId;
 pub struct Took {
     /// In all.
     pub total: Duration,
+    /// Of that a person whose approval was waited for.
+    pub waited: Duration,
     /// Of that its upstream, if it was sent.
     pub upstream: Option<Duration>,
 }
@@ -113,7 +115,8 @@ impl Counts {
     fn ended(&self, outcome: Outcome, took: Took) {
         count(&self.outcomes, outcome as usize);
         self.total.add(took.total);
-        self.added.add(took.total.saturating_sub(took.upstream.unwrap_or_default()));
+        let others = took.upstream.unwrap_or_default() + took.waited;
+        self.added.add(took.total.saturating_sub(others));
         if let Some(upstream) = took.upstream {
             self.upstream.add(upstream);
         }
@@ -296,7 +299,7 @@ mod tests {
                         tally.ended(
                             upstream.map(|_| busy),
                             Outcome::Success,
-                            Took { total, upstream },
+                            Took { total, waited: Duration::ZERO, upstream },
                         );
                     }
                     tally.began();

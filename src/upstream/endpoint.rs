@@ -84,7 +84,8 @@ pub(super) fn readable(url: &str) -> Result<url::Url, String> {
 
 /// TLS as every https upstream uses it: the system's roots, HTTP/1.1. Reads files: not for a
 /// worker's thread.
-pub(super) fn tls_connector() -> TlsConnector {
+#[must_use]
+pub fn tls_connector() -> TlsConnector {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
     for error in found.errors {

@@ -1,5 +1,5 @@
 // Uses the page in a real browser, before the stub as upstream: the key, filters, a record opened
-// with the keyboard, a call that arrives by itself, counts, servers, tools, a phone's width, light
+// with the keyboard, a call that arrives by itself, calls that wait for approval, counts, servers, tools, a phone's width, light
 // and dark. Fails on what is not in the page, on errors in its console, on violations of its policy
 // and on anything it asks of another host. It does not judge how the page looks: the screenshots
 // in target/page are for that.
@@ -143,6 +143,59 @@ async function look(page) {
   await page.keyboard.press('Escape');
   await page.locator('#filters').getByRole('button', { name: 'Clear' }).click();
 
+  step('a call that waits is there by itself, and what an attacker wrote in it stays text');
+  await page.getByRole('link', { name: 'Approvals' }).click();
+  await page.getByText('No call waits for approval.').waitFor();
+  const dialogs = [];
+  let sure = true;
+  page.on('dialog', (dialog) => {
+    dialogs.push(dialog.message());
+    return sure ? dialog.accept() : dialog.dismiss();
+  });
+  const harmless = call('write', 'stub:no_hints', { note: HOSTILE }, HOSTILE);
+  const cards = page.locator('#approvals li');
+  await cards.first().waitFor();
+  assert.equal(await page.locator('#waiting').innerText(), '1');
+  const card = await cards.first().innerText();
+  for (const part of ['stub:no_hints', '<img src=x onerror=', '\\u{202e}']) assert.ok(card.includes(part), part);
+  assert.equal(await cards.locator('img, script').count(), 0);
+  assert.equal(await page.title(), 'mcpproxy');
+  await shot('approvals');
+  await cards.first().getByRole('button', { name: 'Approve' }).click();
+  assert.equal(await harmless, 200);
+  await count(page, '#approvals li', 0);
+  assert.deepEqual(dialogs, [], 'one harmless call needs no second word');
+
+  step('a destructive call is approved with a second word, or denied');
+  const destroys = call('destructive', 'stub:both_hints', { note: 'gone for good' }, 'cleaning up');
+  await cards.first().waitFor();
+  sure = false;
+  await cards.first().getByRole('button', { name: 'Approve' }).click();
+  assert.match(dialogs.pop(), /destructive call of stub:both_hints/);
+  await count(page, '#approvals li', 1);
+  sure = true;
+  await cards.first().getByRole('combobox').selectOption('1h');
+  await cards.first().getByRole('button', { name: 'Approve' }).click();
+  assert.equal(await destroys, 200);
+  assert.match(dialogs.pop(), /1 hour, any arguments/);
+  await page.locator('#standing li').getByText('stub:both_hints').waitFor();
+  await shot('approvals-standing');
+  assert.equal(await call('destructive', 'stub:both_hints', {}, 'goes without asking'), 200);
+  await page.locator('#standing li').getByRole('button', { name: 'End' }).click();
+  await count(page, '#standing li', 0);
+  const denied = call('destructive', 'stub:both_hints', {}, 'asks again');
+  await cards.first().waitFor();
+  await page.setViewportSize({ width: 375, height: 720 });
+  const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+  assert.ok(wide <= 375, `approvals are ${wide} wide`);
+  await shot('phone-approvals');
+  await page.setViewportSize({ width: 1280, height: 860 });
+  await cards.first().getByRole('button', { name: 'Deny' }).click();
+  assert.equal(await denied, 403);
+  await count(page, '#approvals li', 0);
+  assert.equal(await page.locator('#waiting').isVisible(), false);
+  await page.getByRole('link', { name: 'Activity' }).click();
+
   step('counts, as a plot and as numbers');
   await page.getByRole('link', { name: 'Counts' }).click();
   await page.locator('#plot rect.bar.success').first().waitFor();
@@ -269,7 +322,10 @@ function serve() {
     api_key: KEY,
     data_dir: join(folder, 'data'),
     mcpServers: {
-      stub: { command: stub, args: ['stdio'] },
+      stub: {
+        command: stub, args: ['stdio'],
+        capabilities: { no_hints: { approval: 'required' }, both_hints: { approval: 'required' } },
+      },
       absent: { command: join(folder, 'no-such-program') },
     },
     output_validation: { mode: 'strict' },

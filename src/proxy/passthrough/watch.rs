@@ -65,8 +65,8 @@ impl Watch {
         };
         match admit(request, settings) {
             Admission::Permit(_) => {}
-            Admission::Pending(never) => match never {},
-            Admission::Denial(_) => return false,
+            // A filter of resources is no request that could wait.
+            Admission::Pending(_) | Admission::Denial(_) => return false,
         }
         let tells = upstream.offers().resource_updates || !upstream.state().settled;
         let entered =

@@ -1,0 +1,34 @@
+//! Calls that wait for a person: who asks, what for, and what was answered (CAP-8).
+//!
+//! Owns the room where they wait, its bounds, approvals that stand for a while, and the webhook that tells of both.
+//! An approval is bound to the exact call by what [`policy`](crate::policy) says of it, and used up by it. Who calls,
+//! how the client is kept awake and what is on record is `proxy`'s; by which doors people come is the faces'.
+//!
+//! ```text
+//! ask ─▶ waiting ─┬─ approve ─▶ Approved ─▶ the call is admitted once more, and goes out
+//!                 ├─ deny
+//!                 ├─ the time is up, the client has gone, the proxy ends
+//!                 └─▶ decided: remembered for a while, so that a second answer is told of the first
+//! ```
+//!
+//! Nothing is kept on disk: a call ends with its connection, and its approval with it. The record of the wait says
+//! that it began.
+
+mod answer;
+mod asked;
+mod config;
+mod leaves;
+mod room;
+mod shown;
+#[cfg(test)]
+mod tests;
+mod waiting;
+pub mod webhook;
+
+pub use answer::{Answer, Answerer, Decided, Door, Extent, NotAnswered, Outcome, Verdict};
+pub use asked::{ApprovalId, Asked};
+pub use config::{Config, ForHowLong, MAX_STANDING, Webhook};
+pub use leaves::StandingLeave;
+pub use room::{Bounds, Room, Told, View, WaitingView};
+pub use shown::shown;
+pub use waiting::{Entered, Waiting};

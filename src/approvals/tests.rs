@@ -1,0 +1,297 @@
+//! The room as a whole: answers, ends, bounds, and what is left behind.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use serde_json::value::RawValue;
+
+use super::*;
+use crate::intent;
+use crate::output::Policy;
+use crate::policy::{
+    self, Access, Admission, AdmissionRequest, Approved, NotApproved, PendingApproval, Principal,
+    SessionFacts, ToolAccess,
+};
+use crate::tool::{
+    Annotations, Capability, CapabilityOverride, OutputSchema, Rules, Tool, ToolName,
+};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const WIDE: Bounds = Bounds { waiting: 20_000, of_one: 20_000, bytes: usize::MAX };
+
+fn tool(description: &str) -> Arc<Tool> {
+    let rules: Rules<CapabilityOverride> =
+        serde_json::from_str(r#"{"*":{"approval":"required"}}"#).unwrap();
+    let annotations = Annotations::default();
+    let name = ToolName::parse("files:delete").unwrap();
+    let (capability, side_effect_by) = Capability::effective(annotations, &rules, &name.tool);
+    Arc::new(Tool {
+        name,
+        title: None,
+        description: description.into(),
+        input_schema: RawValue::from_string("{}".into()).unwrap(),
+        output_schema: None,
+        annotations_raw: None,
+        annotations,
+        capability,
+        side_effect_by,
+        schema: OutputSchema::Absent,
+        policy: Policy::default(),
+        parameter_headers: None,
+    })
+}
+
+fn pending(description: &str, arguments: &str) -> PendingApproval {
+    let request = AdmissionRequest {
+        principal: &Principal::Anonymous,
+        access: Access::Tool(ToolAccess::direct(tool(description))),
+        arguments: arguments.as_bytes(),
+        intent: None,
+        client: "",
+        session: SessionFacts::default(),
+        now: SystemTime::UNIX_EPOCH,
+    };
+    let settings = policy::Settings { intent: intent::Settings::default(), ..Default::default() };
+    match policy::admit(request, &settings) {
+        Admission::Pending(pending) => pending,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn asked(arguments: &str, session: &str) -> Asked {
+    Asked {
+        pending: pending("", arguments),
+        operation: None,
+        destructive: false,
+        reason: "".into(),
+        arguments: arguments.into(),
+        session: session.into(),
+        client: "".into(),
+        request_id: "".into(),
+    }
+}
+
+fn room(bounds: Bounds) -> Arc<Room> {
+    let room = Arc::new(Room::new(bounds, None));
+    room.open();
+    room
+}
+
+fn enter(room: &Arc<Room>, asked: Asked) -> Waiting {
+    match Waiting::enter(room, asked, MINUTE, false).unwrap() {
+        Entered::Waiting(waiting) => waiting,
+        Entered::Leave { of, .. } => panic!("an approval stands: {of}"),
+    }
+}
+
+fn says(verdict: Verdict) -> Answer {
+    let by = Answerer { principal: "admin".into(), door: Door::Cli };
+    Answer { verdict, by, seen: None }
+}
+
+fn approves(extent: Extent) -> Answer {
+    says(Verdict::Approve(extent))
+}
+
+/// Nothing waits, nothing is counted, nothing stands.
+fn is_empty(room: &Room) -> bool {
+    room.count() == 0 && room.waiting().is_empty() && room.standing().is_empty()
+}
+
+#[tokio::test]
+async fn cap_8_the_first_answer_counts_and_a_second_is_told_so() {
+    let room = room(WIDE);
+    let mut waiting = enter(&room, asked("{}", ""));
+    let id = waiting.id().to_string();
+    let decided = room.answer(&id, says(Verdict::Deny)).unwrap();
+    assert_eq!(decided.outcome.as_str(), "denied");
+    let second = room.answer(&id, approves(Extent::Once)).unwrap_err();
+    let told = format!("Approval {id} is decided already: denied by admin over cli");
+    assert_eq!(second.to_string(), told);
+    let outcome = waiting.outcome().await;
+    assert!(matches!(outcome, Outcome::Denied { .. }), "{outcome:?}");
+    assert_eq!(room.answer("0123456789abcdef", says(Verdict::Deny)), Err(NotAnswered::NotFound));
+    assert!(is_empty(&room));
+}
+
+#[tokio::test]
+async fn cap_8_an_approval_is_for_one_call_and_used_up_by_it() {
+    let room = room(WIDE);
+    let mut first = enter(&room, asked(r#"{"path":"/a"}"#, ""));
+    room.answer(first.id().as_str(), approves(Extent::Once)).unwrap();
+    let Outcome::Approved { approved, .. } = first.outcome().await else { panic!("not approved") };
+    assert!(pending("", r#"{ "path": "/a" }"#).permitted_by(&approved).is_ok());
+    assert!(pending("", r#"{"path":"/b"}"#).permitted_by(&approved).is_err(), "one byte");
+    assert!(pending("new", r#"{"path":"/a"}"#).permitted_by(&approved).is_err(), "another tool");
+    // The same call again asks again.
+    drop(enter(&room, asked(r#"{"path":"/a"}"#, "")));
+    assert!(is_empty(&room));
+}
+
+#[tokio::test]
+async fn cap_8_whoever_has_looked_at_another_call_approves_none() {
+    let room = room(WIDE);
+    let waiting = enter(&room, asked(r#"{"n":1}"#, ""));
+    let of_another = pending("", r#"{"n":2}"#).digest().to_string();
+    let answer = Answer { seen: Some(of_another.into()), ..approves(Extent::Once) };
+    let refused = room.answer(waiting.id().as_str(), answer).unwrap_err();
+    assert!(matches!(refused, NotAnswered::OtherCall(_)));
+    let own = pending("", r#"{"n":1}"#).digest().to_string();
+    let answer = Answer { seen: Some(own.into()), ..approves(Extent::Once) };
+    assert!(room.answer(waiting.id().as_str(), answer).is_ok());
+}
+
+#[tokio::test]
+async fn cap_8_an_approval_can_stand_for_the_tool_as_it_is_and_end_early() {
+    let room = room(WIDE);
+    let first = enter(&room, asked("{}", ""));
+    let id = first.id().to_string();
+    room.answer(&id, approves(Extent::For(MINUTE))).unwrap();
+    let entered = Waiting::enter(&room, asked(r#"{"other":1}"#, "any"), MINUTE, false).unwrap();
+    let Entered::Leave { approved, of } = entered else { panic!("it waits") };
+    assert_eq!(of.as_str(), id);
+    assert!(matches!(approved, Approved::Standing(_)));
+    let mut changed = asked("{}", "");
+    changed.pending = pending("does something else now", "{}");
+    drop(enter(&room, changed));
+    assert_eq!(room.standing().len(), 1);
+    room.answer(&id, says(Verdict::Deny)).unwrap();
+    drop(enter(&room, asked("{}", "")));
+    let again = room.answer(&id, says(Verdict::Deny)).unwrap_err();
+    assert!(matches!(again, NotAnswered::Over { .. }), "{again}");
+    assert!(is_empty(&room));
+}
+
+#[tokio::test]
+async fn cap_8_for_the_session_is_for_that_session_alone() {
+    let room = room(WIDE);
+    let outside = enter(&room, asked("{}", ""));
+    let refused = room.answer(outside.id().as_str(), approves(Extent::Session)).unwrap_err();
+    assert!(matches!(refused, NotAnswered::NoSession(_)));
+    let long = Extent::For(MAX_STANDING + MINUTE);
+    assert_eq!(room.answer(outside.id().as_str(), approves(long)), Err(NotAnswered::TooLong));
+    assert_eq!(room.count(), 1, "it still waits");
+    let inside = enter(&room, asked("{}", "one"));
+    room.answer(inside.id().as_str(), approves(Extent::Session)).unwrap();
+    let enters = |session| Waiting::enter(&room, asked("{}", session), MINUTE, false).unwrap();
+    assert!(matches!(enters("one"), Entered::Leave { .. }));
+    assert!(matches!(enters("two"), Entered::Waiting(_)));
+    assert!(matches!(enters(""), Entered::Waiting(_)));
+}
+
+#[tokio::test]
+async fn cap_8_what_nobody_answers_ends_with_its_time() {
+    let room = room(WIDE);
+    let entered = Waiting::enter(&room, asked("{}", ""), Duration::from_millis(1), false).unwrap();
+    let Entered::Waiting(mut waiting) = entered else { panic!("it does not wait") };
+    let outcome = waiting.outcome().await;
+    assert_eq!(outcome, Outcome::TimedOut { after: Duration::from_millis(1) });
+    let late = room.answer(waiting.id().as_str(), approves(Extent::Once)).unwrap_err();
+    assert!(late.to_string().ends_with("nobody answered in time"), "{late}");
+    assert!(is_empty(&room));
+}
+
+#[tokio::test]
+async fn cap_8_a_call_that_is_not_looked_after_cannot_be_approved_too_late() {
+    let room = room(WIDE);
+    let entered = Waiting::enter(&room, asked("{}", ""), Duration::ZERO, false).unwrap();
+    let Entered::Waiting(mut waiting) = entered else { panic!("it does not wait") };
+    assert!(room.answer(waiting.id().as_str(), approves(Extent::Once)).is_err());
+    assert!(matches!(waiting.outcome().await, Outcome::TimedOut { .. }));
+}
+
+#[tokio::test]
+async fn cap_8_the_end_of_the_proxy_refuses_all_and_nobody_is_asked_where_nobody_listens() {
+    let deaf = Arc::new(Room::new(WIDE, None));
+    let refused = Waiting::enter(&deaf, asked("{}", ""), MINUTE, false).unwrap_err();
+    assert_eq!(refused, NotApproved::Nobody);
+    assert!(Waiting::enter(&deaf, asked("{}", ""), MINUTE, true).is_ok(), "its client can answer");
+    let room = room(WIDE);
+    let mut waiting = enter(&room, asked("{}", ""));
+    room.close();
+    assert_eq!(waiting.outcome().await, Outcome::Ending);
+    let refused = Waiting::enter(&room, asked("{}", ""), MINUTE, true).unwrap_err();
+    assert_eq!(refused, NotApproved::Ending);
+    room.open();
+    assert!(Waiting::enter(&room, asked("{}", ""), MINUTE, true).is_err(), "the end is the end");
+    assert!(is_empty(&room));
+}
+
+#[tokio::test]
+async fn cap_8_ten_thousand_wait_and_nothing_is_left_of_them() {
+    const MANY: usize = 10_000;
+    let room = room(Bounds { waiting: MANY, of_one: MANY, bytes: usize::MAX });
+    let mut all: Vec<Waiting> =
+        (0..MANY).map(|n| enter(&room, asked(&format!("{{\"n\":{n}}}"), ""))).collect();
+    assert_eq!(room.count(), MANY);
+    let refused = Waiting::enter(&room, asked("{}", ""), MINUTE, false).unwrap_err();
+    assert_eq!(refused, NotApproved::TooMany { limit: MANY });
+    for (n, waiting) in all.iter().enumerate() {
+        match n % 3 {
+            0 => drop(room.answer(waiting.id().as_str(), approves(Extent::Once)).unwrap()),
+            1 => drop(room.answer(waiting.id().as_str(), says(Verdict::Deny)).unwrap()),
+            _ => {}
+        }
+    }
+    let (mut approved, mut denied) = (0, 0);
+    for waiting in all.iter_mut().enumerate().filter(|(n, _)| n % 3 < 2).map(|(_, it)| it) {
+        match waiting.outcome().await {
+            Outcome::Approved { .. } => approved += 1,
+            Outcome::Denied { .. } => denied += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((approved, denied), (MANY.div_ceil(3), MANY / 3));
+    assert_eq!(room.count(), MANY - approved - denied);
+    drop(all);
+    assert!(is_empty(&room));
+    assert_eq!(room.kept(), (0, 0, 0), "bytes, ids and principals");
+}
+
+#[tokio::test]
+async fn cap_8_one_principal_does_not_take_all_places_nor_all_memory() {
+    let room = room(Bounds { waiting: 10, of_one: 2, bytes: 100_000 });
+    let first = enter(&room, asked("{}", ""));
+    let _second = enter(&room, asked("{}", ""));
+    let refused = Waiting::enter(&room, asked("{}", ""), MINUTE, false).unwrap_err();
+    assert_eq!(refused, NotApproved::TooMany { limit: 2 });
+    drop(first);
+    let large = format!("{{\"a\":\"{}\"}}", "x".repeat(100_000));
+    let refused = Waiting::enter(&room, asked(&large, ""), MINUTE, false).unwrap_err();
+    assert_eq!(refused, NotApproved::TooMany { limit: 1 });
+    drop(enter(&room, asked("{}", "")));
+}
+
+#[test]
+fn cap_8_two_answers_at_once_are_one() {
+    let room = room(WIDE);
+    for _ in 0..200 {
+        let waiting = enter(&room, asked("{}", ""));
+        let counted: usize = std::thread::scope(|scope| {
+            let answers = [Verdict::Deny, Verdict::Approve(Extent::Once)].map(|verdict| {
+                let (room, id) = (&room, waiting.id());
+                scope.spawn(move || room.answer(id.as_str(), says(verdict)).is_ok())
+            });
+            answers.into_iter().filter_map(|it| it.join().ok()).map(usize::from).sum()
+        });
+        assert_eq!(counted, 1);
+    }
+    assert!(is_empty(&room));
+}
+
+#[tokio::test]
+async fn cap_8_who_listens_hears_of_each_wait_and_of_its_end() {
+    let (sender, mut heard) = tokio::sync::mpsc::channel(3);
+    let room = Arc::new(Room::new(WIDE, Some(sender)));
+    room.open();
+    let first = enter(&room, asked("{}", ""));
+    room.answer(first.id().as_str(), says(Verdict::Deny)).unwrap();
+    drop(first);
+    let second = enter(&room, asked("{}", ""));
+    drop(second);
+    let told: Vec<_> = std::iter::from_fn(|| heard.try_recv().ok())
+        .map(|told| told.outcome.map(|outcome| outcome.as_str()))
+        .collect();
+    assert_eq!(told, [None, Some("denied"), None]);
+    assert_eq!(room.untold(), 1, "nobody waits for who does not listen");
+}

@@ -1,0 +1,587 @@
+//! Calls that wait for a person (CAP-8): every door by which they are answered, and every way that a wait ends.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+
+use serde_json::{Value, json};
+
+use crate::harness::{
+    API_KEY, Client, Connection, Events, Output, Proxy, Response, error_text, mcpproxy, stub_stdio,
+    until,
+};
+
+const KEY: [(&str, &str); 1] = [("X-API-Key", API_KEY)];
+
+/// A proxy whose tools `write_item` and `delete_item` need approval.
+fn proxy_with(approval: Value) -> Proxy {
+    let mut s = stub_stdio(&[]);
+    s["capabilities"] = json!({
+        "write_item": {"approval": "required"}, "delete_item": {"approval": "required"},
+    });
+    Proxy::with(json!({"mcpServers": {"s": s}, "approval": approval}))
+}
+
+fn proxy() -> Proxy {
+    proxy_with(json!({}))
+}
+
+fn waiting(proxy: &Proxy) -> Vec<Value> {
+    proxy.api("approvals")["approvals"].as_array().unwrap().clone()
+}
+
+/// Waits until so many wait; the oldest.
+fn until_waiting(proxy: &Proxy, count: usize) -> Value {
+    until("calls wait", || {
+        let waiting = waiting(proxy);
+        (waiting.len() == count).then(|| waiting[0].clone())
+    })
+}
+
+fn id(approval: &Value) -> String {
+    approval["id"].as_str().unwrap().to_owned()
+}
+
+fn answer(proxy: &Proxy, id: &str, body: &Value) -> Response {
+    let path = format!("/api/v1/approvals/{id}");
+    proxy.request("POST", &path, &KEY, body.to_string().as_bytes())
+}
+
+/// The result of a call whose response is being waited for.
+fn result(client: &mut Client) -> Value {
+    client.connection.response().json()["result"].clone()
+}
+
+fn begin(client: &mut Client) {
+    client.begin("write", "s:write_item", json!({"value": 1}));
+}
+
+fn states(proxy: &Proxy) -> Vec<Value> {
+    let records = proxy.activity("type=approval");
+    records.iter().rev().map(|it| it["metadata"]["state"].clone()).collect()
+}
+
+fn session_stream(proxy: &Proxy, capabilities: Value) -> (String, Connection) {
+    let mut connection = Connection::open(proxy.port);
+    let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": capabilities,
+        "clientInfo": {"name": "asks", "version": "1"}}});
+    connection.send("POST", "/mcp", &[], hello.to_string().as_bytes());
+    let session = connection.response().header("mcp-session-id").unwrap().to_owned();
+    (session, connection)
+}
+
+/// Begins a call of `write_item` over a stream.
+fn streamed(session: &str, mut connection: Connection, meta: &Value) -> Events {
+    let arguments = json!({"name": "s:write_item", "args": {"value": 1},
+        "intent": {"operation_type": "write", "reason": "because"}});
+    let body = json!({"jsonrpc": "2.0", "id": "c", "method": "tools/call", "params": {
+        "name": "call_tool_write", "arguments": arguments, "_meta": meta}});
+    connection.send("POST", "/mcp", &[("Mcp-Session-Id", session)], body.to_string().as_bytes());
+    Events::of(connection)
+}
+
+fn post(proxy: &Proxy, session: &str, body: &Value) -> u16 {
+    let headers = [("Mcp-Session-Id", session)];
+    proxy.request("POST", "/mcp", &headers, body.to_string().as_bytes()).status
+}
+
+#[test]
+fn cap_8_a_call_waits_until_it_is_approved_and_all_of_it_is_on_record() {
+    let proxy = proxy();
+    let mut client = proxy.client();
+    begin(&mut client);
+    let approval = until_waiting(&proxy, 1);
+    let call = &approval["call"];
+    assert_eq!(approval["access"], "s:write_item");
+    assert_eq!(
+        (&call["operation"], &call["arguments"]),
+        (&json!("write"), &json!(r#"{"value":1}"#))
+    );
+    assert_eq!((&call["principal"], &call["destructive"]), (&json!("anonymous"), &json!(false)));
+    assert_eq!(proxy.api("status")["load"]["approvals"], 1);
+    let id = id(&approval);
+    assert_eq!(proxy.api(&format!("approvals/{id}"))["approval"], approval);
+    let body = json!({"decision": "approve", "digest": call["digest"]});
+    let decided = answer(&proxy, &id, &body).json()["data"]["approval"].clone();
+    assert_eq!((&decided["state"], &decided["by"]), (&json!("approved"), &json!("admin")));
+    assert_eq!(result(&mut client)["structuredContent"]["value"], 7);
+    let [record] = &client.records(&proxy, "type=tool_call")[..] else { panic!("one record") };
+    assert_eq!(
+        (&record["status"], &record["metadata"]["approval"]),
+        (&json!("success"), &json!(id))
+    );
+    // The waiting is nobody's work.
+    let took = record["duration_ms"].as_f64().unwrap() * 1000.0;
+    let wait = proxy.activity("type=approval")[0]["duration_ms"].as_f64().unwrap() * 1000.0;
+    assert!(record["overhead_us"].as_f64().unwrap() <= took - wait + 1.0, "{record}");
+    let [ended, waited] = &proxy.activity("type=approval")[..] else { panic!("two records") };
+    assert_eq!(waited["metadata"]["state"], "waiting");
+    assert_eq!(waited["arguments"], json!({"value": 1}));
+    let metadata = json!({"approval": id, "state": "approved", "by": "admin", "door": "api",
+        "for": "once"});
+    for (name, value) in metadata.as_object().unwrap() {
+        assert_eq!(&ended["metadata"][name], value, "{ended}");
+    }
+    for about in [ended, waited] {
+        assert_eq!(
+            (&about["server_name"], &about["tool_name"]),
+            (&json!("s"), &json!("write_item"))
+        );
+        assert_eq!(about["request_id"], record["request_id"]);
+        assert_eq!(about["session_id"], record["session_id"]);
+    }
+    // It was used up.
+    begin(&mut client);
+    until_waiting(&proxy, 1);
+}
+
+#[test]
+fn cap_8_a_call_that_is_denied_says_so_and_the_first_answer_counts() {
+    let proxy = proxy();
+    let mut client = proxy.client();
+    begin(&mut client);
+    let id = id(&until_waiting(&proxy, 1));
+    assert_eq!(answer(&proxy, &id, &json!({"decision": "deny"})).status, 200);
+    let text = "Tool 's:write_item': approval was denied";
+    assert_eq!(error_text(&result(&mut client)), text);
+    let second = answer(&proxy, &id, &json!({"decision": "approve"}));
+    assert_eq!(second.status, 409);
+    let told = format!("Approval {id} is decided already: denied by admin over api");
+    assert_eq!(second.json()["error"], told);
+    assert_eq!(proxy.api(&format!("approvals/{id}"))["approval"]["state"], "denied");
+    let [record] = &client.records(&proxy, "type=tool_call")[..] else { panic!("one record") };
+    assert_eq!((&record["status"], &record["error_message"]), (&json!("rejected"), &json!(text)));
+    let [decision] = &client.records(&proxy, "type=policy_decision")[..] else { panic!("one") };
+    assert_eq!(decision["metadata"]["policy"], "approval");
+    assert_eq!(decision["status"], "blocked");
+    assert_eq!(states(&proxy), ["waiting", "denied"]);
+}
+
+#[test]
+fn cap_8_what_is_gone_unknown_or_misread_is_not_answered() {
+    let proxy = proxy();
+    let mut client = proxy.client();
+    begin(&mut client);
+    let id = id(&until_waiting(&proxy, 1));
+    let approve = json!({"decision": "approve"});
+    assert_eq!(answer(&proxy, "0123456789abcdef", &approve).status, 404);
+    let path = format!("/api/v1/approvals/{id}");
+    for body in [
+        "",
+        "{}",
+        "[]",
+        r#"{"decision":"maybe"}"#,
+        r#"{"decision":"approve","decision":"deny"}"#,
+        r#"{"decision":"approve","for":"ever"}"#,
+        r#"{"decision":"approve","until":"1h"}"#,
+        r#"{"decision":"approve","digest":"00"}"#,
+    ] {
+        assert_eq!(proxy.request("POST", &path, &KEY, body.as_bytes()).status, 400, "{body}");
+    }
+    let other = json!({"decision": "approve", "digest": "0".repeat(64)});
+    assert_eq!(answer(&proxy, &id, &other).status, 409);
+    let long = json!({"decision": "approve", "for": "25h"});
+    assert_eq!(answer(&proxy, &id, &long).status, 409);
+    assert_eq!(proxy.request("POST", &path, &[], approve.to_string().as_bytes()).status, 401);
+    assert_eq!(proxy.request("DELETE", &path, &KEY, b"").status, 405);
+    assert_eq!(waiting(&proxy).len(), 1, "it still waits");
+}
+
+#[test]
+fn cap_8_time_runs_out() {
+    let proxy = proxy_with(json!({"timeout": "200ms"}));
+    let mut client = proxy.client();
+    let refused = client.call("write", "s:write_item", json!({}));
+    assert_eq!(error_text(&refused), "Tool 's:write_item': approval timed out after 200ms");
+    assert_eq!(states(&proxy), ["waiting", "timed_out"]);
+    assert!(waiting(&proxy).is_empty());
+    // Over REST it is refused as what the gate stands against.
+    let arguments = json!({"name": "s:write_item", "intent": {"operation_type": "write"}});
+    let body = json!({"tool_name": "call_tool_write", "arguments": arguments});
+    let response = proxy.request("POST", "/api/v1/tools/call", &KEY, body.to_string().as_bytes());
+    assert_eq!(response.status, 403, "{}", response.text());
+}
+
+#[test]
+fn cap_8_a_client_that_goes_away_or_cancels_withdraws_its_call() {
+    let proxy = proxy();
+    let mut gone = proxy.client();
+    begin(&mut gone);
+    let id = id(&until_waiting(&proxy, 1));
+    drop(gone);
+    until("it is withdrawn", || waiting(&proxy).is_empty().then_some(()));
+    let late = answer(&proxy, &id, &json!({"decision": "approve"}));
+    assert_eq!(late.status, 409);
+    assert!(late.text().contains("the client has gone"), "{}", late.text());
+    let mut client = proxy.client();
+    begin(&mut client);
+    until_waiting(&proxy, 1);
+    let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled",
+        "params": {"requestId": "raw"}});
+    assert_eq!(post(&proxy, &client.session, &cancel), 202);
+    let cancelled = client.connection.response().json();
+    assert_eq!(cancelled["error"]["message"], "the client cancelled the request");
+    until("it is withdrawn", || waiting(&proxy).is_empty().then_some(()));
+    assert_eq!(states(&proxy), ["waiting", "withdrawn", "waiting", "withdrawn"]);
+    let [record] = &client.records(&proxy, "type=tool_call")[..] else { panic!("one record") };
+    assert_eq!(record["error_message"], "the client cancelled the call");
+    assert_eq!(client.read("s:stats", json!({}))["structuredContent"]["calls"], 1, "none was sent");
+}
+
+#[test]
+fn cap_8_an_approval_stands_for_the_session_or_a_while_until_it_is_ended() {
+    let proxy = proxy();
+    let mut client = proxy.client();
+    begin(&mut client);
+    let first = id(&until_waiting(&proxy, 1));
+    let session = json!({"decision": "approve", "for": "session"});
+    assert_eq!(answer(&proxy, &first, &session).status, 200);
+    assert_eq!(result(&mut client)["structuredContent"]["value"], 7);
+    // Other arguments, same tool and session.
+    let again = client.call("write", "s:write_item", json!({"value": 2}));
+    assert_eq!(again["structuredContent"]["value"], 7);
+    let records = client.records(&proxy, "type=tool_call");
+    assert_eq!(records[0]["metadata"]["approval"], json!(first));
+    let standing = proxy.api("approvals")["standing"][0].clone();
+    assert_eq!((&standing["id"], &standing["session_id"]), (&json!(first), &json!(client.session)));
+    let mut other = proxy.client();
+    begin(&mut other);
+    let second = id(&until_waiting(&proxy, 1));
+    let out = proxy.cli(&["approvals", "approve", &second, "--for", "1h"]);
+    assert_eq!(
+        (out.code, out.stdout.trim()),
+        (Some(0), "s:write_item: approved"),
+        "{}",
+        out.stderr
+    );
+    assert_eq!(result(&mut other)["structuredContent"]["value"], 7);
+    let mut third = proxy.client();
+    let goes = third.call("write", "s:write_item", json!({}));
+    assert_eq!(goes["structuredContent"]["value"], 7);
+    // Another tool is another matter.
+    third.begin("destructive", "s:delete_item", json!({}));
+    until_waiting(&proxy, 1);
+    // Ended, it counts no more.
+    assert_eq!(proxy.cli(&["approvals", "deny", &second]).code, Some(0));
+    let mut fourth = proxy.client();
+    begin(&mut fourth);
+    until_waiting(&proxy, 2);
+}
+
+#[test]
+fn cap_8_the_command_line_lists_shows_and_answers() {
+    let proxy = proxy();
+    let out = proxy.cli(&["approvals", "list"]);
+    assert_eq!((out.code, out.stdout.trim()), (Some(0), "No call waits for approval."));
+    let mut client = proxy.client();
+    client.begin("destructive", "s:delete_item", json!({"path": "/a\u{202e}b"}));
+    let id = id(&until_waiting(&proxy, 1));
+    let listed = proxy.cli(&["approvals", "list"]).stdout;
+    assert!(listed.contains(&id) && listed.contains("s:delete_item"), "{listed}");
+    let shown = proxy.cli(&["approvals", "show", &id]).stdout;
+    assert!(shown.contains("destructive") && shown.contains("/a\\u{202e}b"), "{shown}");
+    let json = proxy.cli(&["--json", "approvals", "list"]).json();
+    assert_eq!(json["approvals"][0]["id"], json!(id));
+    assert_eq!(proxy.cli(&["approvals", "approve", &id]).code, Some(0));
+    assert_eq!(result(&mut client)["structuredContent"]["value"], 7);
+    assert_eq!(proxy.activity("type=approval")[0]["metadata"]["door"], "cli");
+    let again = proxy.cli(&["approvals", "deny", &id]);
+    assert_eq!(again.code, Some(1));
+    assert!(again.stderr.contains("approved by admin over cli"), "{}", again.stderr);
+    let unknown = proxy.cli(&["approvals", "show", "0123456789abcdef"]);
+    assert_eq!((unknown.code, unknown.stderr.trim()), (Some(1), "error: Approval not found"));
+}
+
+#[test]
+fn cap_8_without_a_running_proxy_nobody_is_waited_for() {
+    let proxy = proxy();
+    let folder = proxy.end();
+    let config = folder.path().join("config.json");
+    let run = |args: &[&str]| {
+        let mut command = mcpproxy();
+        Output::of(command.arg("--config").arg(&config).args(args))
+    };
+    let call = run(&["call", "tool-write", "s:write_item"]);
+    assert_eq!(call.code, Some(1));
+    assert!(call.stderr.contains("nobody can be asked"), "{}", call.stderr);
+    assert_eq!(run(&["approvals", "list"]).code, Some(3));
+}
+
+#[test]
+fn cap_8_the_end_of_the_proxy_refuses_what_waits_at_once() {
+    let proxy = proxy();
+    let mut client = proxy.client();
+    begin(&mut client);
+    until_waiting(&proxy, 1);
+    let folder = proxy.end();
+    let text = "Tool 's:write_item': approval was not given before mcpproxy shut down";
+    assert_eq!(error_text(&result(&mut client)), text);
+    let config = folder.path().join("config.json");
+    let mut command = mcpproxy();
+    command.arg("--config").arg(config).args(["--json", "activity", "list", "--type", "approval"]);
+    let records = Output::of(&mut command).json();
+    assert_eq!(records["activities"][0]["metadata"]["state"], "ended");
+}
+
+#[test]
+fn cap_8_a_client_that_gave_a_token_hears_that_its_call_waits() {
+    let proxy = proxy();
+    let (session, connection) = session_stream(&proxy, json!({}));
+    let mut events = streamed(&session, connection, &json!({"progressToken": 7}));
+    let progress = events.message();
+    let id = id(&until_waiting(&proxy, 1));
+    assert_eq!(progress["method"], "notifications/progress");
+    assert_eq!(progress["params"]["progressToken"], 7);
+    assert_eq!(progress["params"]["message"], json!(format!("waits for approval {id}")));
+    assert_eq!(answer(&proxy, &id, &json!({"decision": "approve"})).status, 200);
+    assert_eq!(events.message()["result"]["structuredContent"]["value"], 7);
+}
+
+#[test]
+fn cap_8_a_client_without_a_token_gets_a_stream_that_is_alive() {
+    let proxy = proxy();
+    let (session, connection) = session_stream(&proxy, json!({}));
+    // The head of a stream comes though nothing was said.
+    let mut events = streamed(&session, connection, &json!({}));
+    let id = id(&until_waiting(&proxy, 1));
+    assert_eq!(answer(&proxy, &id, &json!({"decision": "deny"})).status, 200);
+    let text = "Tool 's:write_item': approval was denied";
+    assert_eq!(error_text(&events.message()["result"]), text);
+}
+
+#[test]
+fn cap_8_the_client_itself_is_asked_where_it_can_ask_its_user() {
+    let proxy = proxy();
+    for (action, fate) in [("accept", None), ("decline", Some("denied"))] {
+        let (session, connection) = session_stream(&proxy, json!({"elicitation": {}}));
+        let mut events = streamed(&session, connection, &json!({}));
+        let asked = events.message();
+        assert_eq!(asked["method"], "elicitation/create");
+        let message = asked["params"]["message"].as_str().unwrap();
+        for part in ["s:write_item", r#"{"value":1}"#, "because", "write"] {
+            assert!(message.contains(part), "{message}");
+        }
+        let said = json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": action}});
+        assert_eq!(post(&proxy, &session, &said), 202);
+        let result = events.message()["result"].clone();
+        match fate {
+            None => assert_eq!(result["structuredContent"]["value"], 7),
+            Some(_) => assert!(error_text(&result).ends_with("approval was denied")),
+        }
+        let ended = &proxy.activity("type=approval")[0]["metadata"];
+        assert_eq!((&ended["door"], &ended["by"]), (&json!("elicitation"), &json!("anonymous")));
+    }
+}
+
+#[test]
+fn cap_8_another_door_is_first_and_the_client_is_told() {
+    let proxy = proxy();
+    let (session, connection) = session_stream(&proxy, json!({"elicitation": {}}));
+    let mut events = streamed(&session, connection, &json!({}));
+    let asked = events.message();
+    // A dialogue that was closed is no answer.
+    let closed = json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "cancel"}});
+    assert_eq!(post(&proxy, &session, &closed), 202);
+    let first = id(&until_waiting(&proxy, 1));
+    assert_eq!(answer(&proxy, &first, &json!({"decision": "approve"})).status, 200);
+    assert_eq!(events.message()["result"]["structuredContent"]["value"], 7);
+    let (session, connection) = session_stream(&proxy, json!({"elicitation": {}}));
+    let mut events = streamed(&session, connection, &json!({}));
+    let asked = events.message();
+    let second = id(&until_waiting(&proxy, 1));
+    assert_eq!(answer(&proxy, &second, &json!({"decision": "deny"})).status, 200);
+    let cancelled = events.message();
+    assert_eq!(cancelled["method"], "notifications/cancelled");
+    assert_eq!(cancelled["params"]["requestId"], asked["id"]);
+    assert!(error_text(&events.message()["result"]).ends_with("approval was denied"));
+    // Too late.
+    let late = json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "accept"}});
+    assert_eq!(post(&proxy, &session, &late), 202);
+    assert_eq!(states(&proxy), ["waiting", "approved", "waiting", "denied"]);
+}
+
+#[test]
+fn cap_8_an_operator_can_keep_the_client_from_approving_its_own_calls() {
+    let proxy = proxy_with(json!({"elicitation": false}));
+    let (session, connection) = session_stream(&proxy, json!({"elicitation": {}}));
+    let mut events = streamed(&session, connection, &json!({"progressToken": 1}));
+    assert_eq!(events.message()["method"], "notifications/progress");
+    let id = id(&until_waiting(&proxy, 1));
+    assert_eq!(answer(&proxy, &id, &json!({"decision": "deny"})).status, 200);
+    assert!(error_text(&events.message()["result"]).ends_with("approval was denied"));
+}
+
+#[test]
+fn cap_8_more_calls_than_may_wait_are_refused_and_other_calls_go_on() {
+    let mut s = stub_stdio(&[]);
+    s["capabilities"] = json!({"write_item": {"approval": "required"}});
+    // 240 places in the log: 20 calls may wait, 10 of them of one principal.
+    let config = json!({"mcpServers": {"s": s}, "activity": {"queue_records": 240}});
+    let proxy = Proxy::with(config);
+    let mut clients: Vec<Client> = (0..10).map(|_| proxy.client()).collect();
+    clients.iter_mut().for_each(begin);
+    until_waiting(&proxy, 10);
+    let mut one_more = proxy.client();
+    let refused = one_more.call("write", "s:write_item", json!({}));
+    let text = "Tool 's:write_item': approval cannot be asked for: 10 calls wait for one already";
+    assert_eq!(error_text(&refused), text);
+    assert_eq!(one_more.read("s:read_item", json!({}))["structuredContent"]["value"], 7);
+    drop(clients);
+    until("all are withdrawn", || waiting(&proxy).is_empty().then_some(()));
+    assert_eq!(proxy.api("status")["load"]["approvals"], 0);
+    let mut again = proxy.client();
+    begin(&mut again);
+    until_waiting(&proxy, 1);
+}
+
+#[test]
+fn cap_8_tools_under_their_own_names_wait_as_well() {
+    let proxy = proxy();
+    let mut direct = proxy.direct_client();
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+        "params": {"name": "s__delete_item", "arguments": {}}});
+    let headers = [("Accept", "application/json"), ("Mcp-Session-Id", direct.session.as_str())];
+    direct.connection.send("POST", "/mcp/all", &headers, body.to_string().as_bytes());
+    let approval = until_waiting(&proxy, 1);
+    assert_eq!(approval["call"]["destructive"], true);
+    assert_eq!(answer(&proxy, &id(&approval), &json!({"decision": "approve"})).status, 200);
+    assert_eq!(result(&mut direct)["structuredContent"]["value"], 7);
+}
+
+#[test]
+fn cap_8_what_a_killed_proxy_waited_for_is_forgotten_on_record() {
+    let mut proxy = proxy();
+    let mut client = proxy.client();
+    begin(&mut client);
+    let forgotten = id(&until_waiting(&proxy, 1));
+    let mut denied = proxy.client();
+    begin(&mut denied);
+    until_waiting(&proxy, 2);
+    let second = id(&waiting(&proxy)[1]);
+    assert_eq!(answer(&proxy, &second, &json!({"decision": "deny"})).status, 200);
+    assert_eq!(error_text(&result(&mut denied)), "Tool 's:write_item': approval was denied");
+    until("they are on disk", || (states(&proxy).len() == 3).then_some(()));
+    // Records are durable at most 50 ms after; a page of the log shows what is stored, so a verified one is on disk.
+    assert_eq!(proxy.api("activity/verify")["sound"], true);
+    proxy.process.signal("KILL");
+    proxy.process.wait();
+    let folder = std::mem::replace(&mut proxy.folder, tempfile::tempdir().unwrap());
+    let config = std::fs::read_to_string(folder.path().join("config.json")).unwrap();
+    let proxy = Proxy::unready(serde_json::from_str(&config).unwrap(), folder).ready();
+    let record = until("it is told", || {
+        let records = proxy.activity("type=approval&status=error");
+        records.into_iter().find(|it| it["metadata"]["state"] == "forgotten")
+    });
+    assert_eq!(record["metadata"]["approval"], json!(forgotten));
+    assert_eq!(
+        (&record["tool_name"], &record["source"]),
+        (&json!("write_item"), &json!("internal"))
+    );
+    assert!(waiting(&proxy).is_empty());
+    assert_eq!(answer(&proxy, &forgotten, &json!({"decision": "approve"})).status, 404);
+    // Once.
+    let folder = proxy.end();
+    let proxy = Proxy::unready(serde_json::from_str(&config).unwrap(), folder).ready();
+    assert_eq!(states(&proxy).iter().filter(|state| **state == "forgotten").count(), 1);
+}
+
+/// What came to a webhook that refuses the first message once.
+fn hook() -> (u16, std::sync::mpsc::Receiver<(String, Vec<u8>)>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (sender, came) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for (number, stream) in listener.incoming().flatten().enumerate() {
+            let mut reader = BufReader::new(&stream);
+            let (mut head, mut line) = (String::new(), String::new());
+            while reader.read_line(&mut line).unwrap_or(0) > 2 {
+                head += &std::mem::take(&mut line);
+            }
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+            let mut body = vec![0; length.and_then(|it| it.parse().ok()).unwrap_or(0)];
+            if reader.read_exact(&mut body).is_err() {
+                continue;
+            }
+            let status = if number == 0 { "503 Busy" } else { "204 No Content" };
+            let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
+            let _ = (&stream).write_all(answer.as_bytes());
+            let _ = sender.send((head, body));
+        }
+    });
+    (port, came)
+}
+
+#[test]
+fn cap_8_a_webhook_is_told_signed_and_again_if_it_was_busy() {
+    const SECRET: &str = "a-secret-of-the-operator";
+    let (port, came) = hook();
+    let url = format!("http://127.0.0.1:{port}/hooks/private-path?a=b");
+    let proxy = proxy_with(json!({"webhook": {"url": url, "secret": SECRET}}));
+    let mut client = proxy.client();
+    client.begin("write", "s:write_item", json!({"password": "hunter2"}));
+    let approval = until_waiting(&proxy, 1);
+    let next = || came.recv_timeout(crate::harness::PATIENCE).expect("a message");
+    let (_, refused) = next();
+    let (head, body) = next();
+    assert_eq!(refused, body, "the same again");
+    assert!(head.starts_with("POST /hooks/private-path?a=b HTTP/1.1"), "{head}");
+    let header = |name: &str| {
+        let line = head.lines().find_map(|line| line.strip_prefix(&format!("{name}: ")));
+        line.unwrap_or_else(|| panic!("{name}: {head}")).to_owned()
+    };
+    let mut signed = header("x-mcpproxy-timestamp").into_bytes();
+    signed.push(b'.');
+    signed.extend_from_slice(&body);
+    let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, SECRET.as_bytes());
+    let tag: String =
+        ring::hmac::sign(&key, &signed).as_ref().iter().map(|it| format!("{it:02x}")).collect();
+    assert_eq!(header("x-mcpproxy-signature"), format!("v1={tag}"));
+    let told: Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!((&told["event"], &told["id"]), (&json!("approval.waiting"), &approval["id"]));
+    assert_eq!(told["digest"], approval["call"]["digest"]);
+    assert!(!String::from_utf8_lossy(&body).contains("hunter2"), "no arguments");
+    assert_eq!(answer(&proxy, &id(&approval), &json!({"decision": "deny"})).status, 200);
+    let (_, body) = next();
+    let told: Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!((&told["event"], &told["state"]), (&json!("approval.decided"), &json!("denied")));
+    assert_eq!((&told["by"], &told["door"]), (&json!("admin"), &json!("api")));
+    let log = proxy.log();
+    assert!(!log.contains(SECRET) && !log.contains("private-path"), "{log}");
+}
+
+#[test]
+fn cap_8_a_webhook_that_hangs_delays_no_call_and_no_end() {
+    // It takes connections and says nothing.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let hook = json!({"url": url, "secret": "a-secret-of-the-operator"});
+    let proxy = proxy_with(json!({"webhook": hook}));
+    let mut client = proxy.client();
+    for _ in 0..3 {
+        begin(&mut client);
+        let id = id(&until_waiting(&proxy, 1));
+        assert_eq!(answer(&proxy, &id, &json!({"decision": "approve"})).status, 200);
+        assert_eq!(result(&mut client)["structuredContent"]["value"], 7);
+    }
+    proxy.end();
+}
+
+#[test]
+fn cap_8_a_bad_section_is_told_with_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    let secret = "a-secret-of-the-operator";
+    for (section, told) in [
+        (json!({"timeout": "soon"}), "approval.timeout"),
+        (json!({"timeout": "48h"}), "must be 24h at most"),
+        (json!({"webhook": {"url": "http://hooks.example.com", "secret": secret}}), "plain http"),
+        (json!({"webhook": {"url": "https://hooks.example.com"}}), "secret"),
+    ] {
+        let text = json!({"approval": section}).to_string();
+        crate::harness::write_private(&path, &text);
+        let mut command = mcpproxy();
+        let out = Output::of(command.arg("--config").arg(&path).args(["config", "check"]));
+        assert_eq!(out.code, Some(5), "{text}");
+        assert!(out.stderr.contains(told) && !out.stderr.contains(secret), "{}", out.stderr);
+    }
+}
