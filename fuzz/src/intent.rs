@@ -72,7 +72,7 @@ pub fn run(data: &[u8]) {
         match admit(request, &policy::Settings { intent: *settings, ..policy::Settings::default() })
         {
             Admission::Permit(permit) => Ok(permit),
-            Admission::Pending(never) => match never {},
+            Admission::Pending(pending) => panic!("nothing here needs approval: {pending:?}"),
             Admission::Denial(denial) => Err::<_, Denial>(denial),
         }
     };

@@ -130,7 +130,9 @@ fn complete(stage: &Stage, era: Era, id: &str, mut running: Running) {
         let (mut begun, mut answers) = (false, 0);
         while let Some(piece) = running.next().await {
             match piece.expect("nothing is broken off where nothing was sent") {
-                Piece::Notification(_) | Piece::Request(_) => panic!("nobody is there to say it"),
+                Piece::Notification(_) | Piece::Request(_) | Piece::Alive => {
+                    panic!("nobody is there to say it")
+                }
                 Piece::Begin(_) => {
                     begun = true;
                     answers += 1;

@@ -16,7 +16,7 @@ use mcpproxy::mcp::capabilities::ClientCapabilities;
 use mcpproxy::mcp::revisions::Era;
 use mcpproxy::policy::Principal;
 use mcpproxy::proxy::caller::Endpoint;
-use mcpproxy::proxy::client::{Client, MAX_ASKED, Question};
+use mcpproxy::proxy::client::{Client, MAX_ASKED, Question, ServerQuestion};
 
 const VERSION: &str = "2025-11-25";
 /// Operations of one run.
@@ -178,8 +178,8 @@ impl Run {
         let Some(at) = self.picked(pick) else { return };
         let known = &mut self.known[at];
         let raw_id = Bytes::copy_from_slice(&[pick]);
-        let question =
-            Question { server: "s".into(), method: "roots/list".into(), generation: 1, raw_id };
+        let (server, method) = ("s".into(), "roots/list".into());
+        let question = Question::Server(ServerQuestion { server, method, generation: 1, raw_id });
         let id = known.session.client.ask(question.clone());
         assert_eq!(id.is_some(), known.asked.len() < MAX_ASKED);
         if let Some(id) = id {

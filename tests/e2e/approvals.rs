@@ -567,6 +567,29 @@ fn cap_8_a_webhook_that_hangs_delays_no_call_and_no_end() {
 }
 
 #[test]
+fn cap_8_what_a_rule_leaves_to_a_person_waits() {
+    let folder = tempfile::tempdir().unwrap();
+    let rules = folder.path().join("ask.cedar");
+    let text = r#"@id("ask-for-writes") @requires("approval") forbid(principal, action == Action::"write", resource);"#;
+    std::fs::write(&rules, text).unwrap();
+    let config = json!({"mcpServers": {"s": stub_stdio(&[])}, "policy": {"files": [rules]}});
+    let proxy = Proxy::with(config);
+    let mut client = proxy.client();
+    assert_eq!(client.read("s:read_item", json!({}))["structuredContent"]["value"], 7);
+    begin(&mut client);
+    let first = id(&until_waiting(&proxy, 1));
+    assert_eq!(answer(&proxy, &first, &json!({"decision": "approve"})).status, 200);
+    assert_eq!(result(&mut client)["structuredContent"]["value"], 7);
+    let record = client.records(&proxy, "type=tool_call").remove(0);
+    assert_eq!(record["metadata"]["approval"], json!(first));
+    assert_eq!(record["metadata"]["rules"], json!(["ask-for-writes"]));
+    begin(&mut client);
+    let second = id(&until_waiting(&proxy, 1));
+    assert_eq!(answer(&proxy, &second, &json!({"decision": "deny"})).status, 200);
+    assert_eq!(error_text(&result(&mut client)), "Tool 's:write_item': approval was denied");
+}
+
+#[test]
 fn cap_8_a_bad_section_is_told_with_its_place() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.json");
