@@ -80,10 +80,8 @@ const HTTP: &[&str] = &[
 const PURE: &[&str] = &[
     "src/identity/agent_secret.rs",
     "src/identity/change.rs",
-    "src/identity/algorithm.rs",
     "src/identity/jwt.rs",
     "src/identity/key_set.rs",
-    "src/identity/proven.rs",
     "src/identity/signature.rs",
     "src/json",
     "src/wire",

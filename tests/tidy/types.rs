@@ -17,6 +17,7 @@ const TWICE: &[(&str, &str)] = &[
     ),
     ("a command of ours as it is typed, beside one that a text quotes", "Command"),
     ("one thing at two stages: as written and as read, as kept and as shown", "Body Target"),
+    ("what a token is for, beside what a rule can meet", "Scope"),
     ("small words of one file each, used there and by its parent", "Peer Start"),
 ];
 
