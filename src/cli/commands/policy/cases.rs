@@ -159,7 +159,6 @@ fn outcome(
         max_sensitivity: case.session.max_sensitivity,
         open_world_seen: case.session.open_world_seen,
         calls: case.session.calls,
-        ..SessionFacts::default()
     };
     let ruling = set.decide(&RuleRequest {
         subject: Subject { id: &case.principal, groups: &case.groups },
