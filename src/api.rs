@@ -12,6 +12,7 @@ mod call;
 mod events;
 mod export;
 mod health;
+mod metrics;
 mod openapi;
 mod policy;
 pub mod proof;

@@ -21,7 +21,7 @@ use utoipa::{Modify, OpenApi as _};
 use super::query_parameters::Query;
 use super::response::{self, ApiError, ErrorEnvelope};
 use super::{
-    activity, call, events, export, health, policy, proof, routes, servers, status, tools,
+    activity, call, events, export, health, metrics, policy, proof, routes, servers, status, tools,
 };
 use crate::downstream::api_key;
 use crate::downstream::body::Body;
@@ -54,7 +54,7 @@ pub(super) fn openapi() -> OpenApi {
     paths(
         activity::list, activity::record, activity::summary, activity::verify, export::export,
         events::events, servers::servers, tools::tools, tools::tool, call::call, policy::explain,
-        status::status, health::alive, health::ready, proof::answer, document,
+        status::status, metrics::metrics, health::alive, health::ready, proof::answer, document,
     ),
     components(schemas(ErrorEnvelope)),
     tags(

@@ -13,8 +13,8 @@ use super::response::{self, ApiError};
 use super::routes::{self, Route};
 use super::state::{ConnectionInfo, State};
 use super::{
-    activity, call, events, export, health, openapi, policy, proof, request_id, servers, status,
-    tools,
+    activity, call, events, export, health, metrics, openapi, policy, proof, request_id, servers,
+    status, tools,
 };
 use crate::downstream::api_key;
 use crate::downstream::body::Body;
@@ -124,6 +124,7 @@ where
                 .map_err(|refused| ApiError::new(refused.status(), format!("The {refused}")))?;
             policy::explain(worker, &body)
         }
+        Route::Metrics => return metrics::metrics(state, worker, query?, id),
         Route::OpenApi => return openapi::document(query?, id),
         Route::ActivityList => activity::list(worker, query?).await,
         Route::ActivityRecord => activity::record(worker, query?, segment).await,
