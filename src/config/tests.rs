@@ -391,11 +391,12 @@ fn rules_are_named_from_the_configs_folder_and_odd_words_are_told() {
     let path = folder.path().join("config.json");
     std::fs::write(&path, r#"{"policy": {"files": ["a.cedar", "/b.cedar"], "mode": "shadow"}}"#)
         .unwrap();
-    let loaded = Config::load(Some(&path), &|_| None, &Flags::default()).unwrap();
+    let flags = Flags { data_dir: Some("/d".into()), ..Flags::default() };
+    let loaded = Config::load(Some(&path), &|_| None, &flags).unwrap();
     let files = &loaded.config.rules.files;
     assert_eq!(files, &[folder.path().join("a.cedar"), "/b.cedar".into()]);
     let text = r#"{"policy": {"files": [""], "default": "maybe", "presets": ["no-fun"]}}"#;
-    let problems = parse(text, &|_| None, &Flags::default()).unwrap_err();
+    let problems = parse(text, &|_| None, &flags).unwrap_err();
     let told: Vec<_> = problems.iter().map(|problem| problem.key.as_str()).collect();
     assert_eq!(told, ["policy.files[0]", "policy.default", "policy.presets[0]"]);
 }

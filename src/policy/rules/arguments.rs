@@ -9,7 +9,7 @@ use std::fmt;
 use cedar_policy::RestrictedExpression;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::input_types::{InputType, Members};
+use super::input_types::{InputMembers, InputType};
 use super::needs::Wanted;
 use crate::json::cursor::{QuotedString, Spelling, TextCursor};
 use crate::json::fold;
@@ -87,7 +87,7 @@ impl fmt::Display for Unmappable {
 pub(super) fn mapped(
     raw: &[u8],
     wanted: &Wanted,
-    types: &Members,
+    types: &InputMembers,
 ) -> Result<RestrictedExpression, Unmappable> {
     let mut reader = Reader { cursor: TextCursor::new(raw), keys: Vec::new(), path: Vec::new() };
     match reader.arguments(raw.len(), wanted, types) {
@@ -100,7 +100,7 @@ pub(super) fn mapped(
 #[must_use]
 pub fn readable(raw: &[u8]) -> bool {
     let whole = Wanted { whole: true, ..Wanted::default() };
-    mapped(raw, &whole, &Members::new()).is_ok()
+    mapped(raw, &whole, &InputMembers::new()).is_ok()
 }
 
 struct Reader<'a> {
@@ -137,7 +137,7 @@ impl<'a> Reader<'a> {
         &mut self,
         length: usize,
         wanted: &Wanted,
-        types: &Members,
+        types: &InputMembers,
     ) -> Result<RestrictedExpression, Why> {
         if length > MAX_ARGUMENT_BYTES {
             return Err(Why::TooLong);
@@ -158,7 +158,7 @@ impl<'a> Reader<'a> {
     fn object(
         &mut self,
         wanted: &Wanted,
-        types: Option<&Members>,
+        types: Option<&InputMembers>,
         level: usize,
         nesting: usize,
     ) -> Result<Option<RestrictedExpression>, Why> {
@@ -425,7 +425,7 @@ mod tests {
     /// What is mapped as Cedar has it, all of it wanted.
     fn whole_of(raw: &str) -> Result<Context, String> {
         let whole = Wanted { whole: true, ..Wanted::default() };
-        let mapped = mapped(raw.as_bytes(), &whole, &Members::new());
+        let mapped = mapped(raw.as_bytes(), &whole, &InputMembers::new());
         mapped.map(context).map_err(|error| error.to_string())
     }
 
@@ -499,7 +499,7 @@ mod tests {
             format!("{{{many}\"KEY7\":2}}"),
         ] {
             let none = Wanted::default();
-            let refused = mapped(raw.as_bytes(), &none, &Members::new()).unwrap_err();
+            let refused = mapped(raw.as_bytes(), &none, &InputMembers::new()).unwrap_err();
             assert_eq!(refused.why, Why::Twins, "{raw}");
         }
         let apart = r#"{"a":{"x":1},"b":{"X":1}}"#;
@@ -514,7 +514,7 @@ mod tests {
         let inner = Wanted { whole: false, members: [("b".into(), whole.clone())].into() };
         wanted.members = [("a".into(), inner), ("there".into(), Wanted::default())].into();
         let raw = br#"{"a":{"b":1,"c":null},"there":null,"z":[1,"x",1.5]}"#;
-        let record = mapped(raw, &wanted, &Members::new()).unwrap();
+        let record = mapped(raw, &wanted, &InputMembers::new()).unwrap();
         let expected = cedars(r#"{"a":{"b":1},"there":true}"#);
         assert_eq!(context(record).get("args"), expected.get("args"));
     }

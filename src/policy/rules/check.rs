@@ -8,7 +8,7 @@ use cedar_policy::{PolicySet, Schema, ValidationMode, ValidationWarning, Validat
 use serde_json::Value;
 
 use super::entities::{EntityKind, Named};
-use super::input_types::{self, Completeness, GUESSES, Members};
+use super::input_types::{self, Completeness, GUESSES, InputMembers};
 use super::needs::Wanted;
 use super::parsed::ParsedRule;
 use super::problem::{Basis, RuleProblem, in_one_line};
@@ -116,7 +116,7 @@ impl<'k> Checker<'k> {
         &mut self,
         rule: &ParsedRule,
         wanted: &Wanted,
-        members: &Members,
+        members: &InputMembers,
     ) -> Vec<RuleProblem> {
         let unknown = u32::try_from(input_types::unknown(members, wanted)).unwrap_or(u32::MAX);
         let combinations = match unknown {

@@ -4,8 +4,8 @@ use cedar_policy::{Context, Request, RestrictedExpression};
 
 use super::arguments::{self, Unmappable};
 use super::entities::Cast;
-use super::input_types::Members;
-use super::needs::Needs;
+use super::input_types::InputMembers;
+use super::needs::RuleNeeds;
 use super::request::{RuleRequest, RuleTarget};
 use crate::intent::Sensitivity;
 use crate::tool::{Approval, SideEffect, Tool};
@@ -25,8 +25,8 @@ pub(super) enum NoContext {
 pub(super) fn request(
     asked: &RuleRequest<'_>,
     cast: &Cast,
-    needs: &Needs,
-    types: &Members,
+    needs: &RuleNeeds,
+    types: &InputMembers,
 ) -> Result<Request, NoContext> {
     let refused = |error: &dyn std::fmt::Display| NoContext::Refused(error.to_string());
     let mut pairs = Vec::new();

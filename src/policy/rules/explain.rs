@@ -6,10 +6,10 @@ use cedar_policy::{Effect, EvalResult};
 
 use super::context;
 use super::entities::Cast;
-use super::input_types::Members;
-use super::needs::Needs;
+use super::input_types::InputMembers;
+use super::needs::RuleNeeds;
 use super::parsed::ParsedRule;
-use super::plan::{Held, alone};
+use super::plan::{Truth, alone};
 use super::request::RuleRequest;
 use super::ruling::Ruling;
 
@@ -69,9 +69,9 @@ pub(super) fn explain(
             Effect::Forbid => "forbid",
         },
         outcome: match alone(rule, asked, cast.as_ref()) {
-            Held::Yes => RuleOutcome::Holds,
-            Held::No => RuleOutcome::Fails,
-            Held::Error(why) => RuleOutcome::Errs(why),
+            Truth::Yes => RuleOutcome::Holds,
+            Truth::No => RuleOutcome::Fails,
+            Truth::Error(why) => RuleOutcome::Errs(why),
         },
         values: values(&rule.needs, asked, cast.as_ref()),
     });
@@ -80,11 +80,12 @@ pub(super) fn explain(
 
 /// The values of the paths that a rule names.
 fn values(
-    needs: &Needs,
+    needs: &RuleNeeds,
     asked: &RuleRequest<'_>,
     cast: Option<&Cast>,
 ) -> Vec<(String, Option<String>)> {
-    let request = cast.and_then(|cast| context::request(asked, cast, needs, &Members::new()).ok());
+    let request =
+        cast.and_then(|cast| context::request(asked, cast, needs, &InputMembers::new()).ok());
     let context = request.as_ref().and_then(cedar_policy::Request::context);
     let value = |path: &[String]| {
         let (first, rest) = path.split_first()?;

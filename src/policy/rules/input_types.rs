@@ -19,7 +19,7 @@ pub(super) enum InputType {
     Long,
     Bool,
     Set(Box<InputType>),
-    Record(Members),
+    Record(InputMembers),
     /// The schema names no one type.
     Any,
 }
@@ -32,7 +32,7 @@ pub(super) struct InputMember {
 }
 
 /// The members of an object, by name.
-pub(super) type Members = BTreeMap<Box<str>, InputMember>;
+pub(super) type InputMembers = BTreeMap<Box<str>, InputMember>;
 
 /// What is known of the tools that a rule can meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub(super) enum Completeness {
 }
 
 /// The wanted members of the arguments, over all `schemas`: the input schemas of the tools in question.
-pub(super) fn members(wanted: &Wanted, schemas: &[&Value], known: Completeness) -> Members {
+pub(super) fn members(wanted: &Wanted, schemas: &[&Value], known: Completeness) -> InputMembers {
     let objects: Vec<_> = schemas.iter().map(|schema| (*schema, *schema)).collect();
     of_objects(wanted, &objects, known, 0)
 }
@@ -55,7 +55,7 @@ fn of_objects(
     objects: &[(&Value, &Value)],
     known: Completeness,
     level: usize,
-) -> Members {
+) -> InputMembers {
     let mut found = BTreeMap::new();
     let every: Vec<Box<str>> = match wanted.whole {
         true => objects.iter().flat_map(|(schema, _)| names(schema)).collect(),
@@ -185,7 +185,7 @@ fn resolved<'a>(schema: &'a Value, root: &'a Value) -> Option<&'a Value> {
 pub(super) const GUESSES: [&str; 4] = ["String", "Long", "Bool", "Set<String>"];
 
 /// How many values, at whatever depth, are of no known type.
-pub(super) fn unknown(members: &Members, wanted: &Wanted) -> usize {
+pub(super) fn unknown(members: &InputMembers, wanted: &Wanted) -> usize {
     fn of(value: &InputType, wanted: Option<&Wanted>) -> usize {
         match value {
             InputType::String | InputType::Long | InputType::Bool => 0,
@@ -206,7 +206,7 @@ pub(super) fn unknown(members: &Members, wanted: &Wanted) -> usize {
 }
 
 /// Makes every member one that is always there.
-pub(super) fn require(members: &mut Members) {
+pub(super) fn require(members: &mut InputMembers) {
     for member in members.values_mut() {
         member.required = true;
         if let InputType::Record(inner) = &mut member.value {
@@ -217,7 +217,7 @@ pub(super) fn require(members: &mut Members) {
 
 /// The record as Cedar's schema language writes it. Each unknown type takes the next of `guesses`.
 pub(super) fn written(
-    members: &Members,
+    members: &InputMembers,
     wanted: &Wanted,
     guesses: &mut dyn Iterator<Item = &'static str>,
 ) -> String {

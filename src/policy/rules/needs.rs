@@ -56,7 +56,7 @@ impl Wanted {
 
 /// What a condition looks at beside principal, action and resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Needs {
+pub(super) struct RuleNeeds {
     /// `context.args`
     pub(super) args: Option<Wanted>,
     /// `context.intent`
@@ -73,7 +73,7 @@ pub(super) struct Needs {
     pub(super) paths: Vec<Box<[String]>>,
 }
 
-impl Needs {
+impl RuleNeeds {
     /// Reads the `conditions` of a rule's JSON form. `None` if they are nested too deep.
     pub(super) fn of(conditions: &Value) -> Option<Self> {
         let mut needs = Self::default();
@@ -165,10 +165,10 @@ mod tests {
 
     use super::*;
 
-    fn needs(condition: &str) -> Needs {
+    fn needs(condition: &str) -> RuleNeeds {
         let text = format!("permit(principal, action, resource) when {{ {condition} }};");
         let json = Policy::parse(None, text).unwrap().to_json().unwrap();
-        Needs::of(&json["conditions"]).unwrap()
+        RuleNeeds::of(&json["conditions"]).unwrap()
     }
 
     #[test]

@@ -7,7 +7,7 @@ use cedar_policy::ffi::DetailedError;
 use cedar_policy::{Effect, Expression, Policy, PolicyId};
 
 use super::entities::{EntityKind, Named, Scope};
-use super::needs::Needs;
+use super::needs::RuleNeeds;
 use super::problem::{Basis, RuleProblem, in_one_line};
 use super::split::RuleSource;
 use crate::policy::denial::ApprovalDemand;
@@ -36,7 +36,7 @@ pub(super) struct ParsedRule {
     pub(super) scope: Scope,
     /// `None` where it has none: it holds wherever its scope fits.
     pub(super) condition: Option<Expression>,
-    pub(super) needs: Needs,
+    pub(super) needs: RuleNeeds,
     pub(super) policy: Policy,
     text: Box<str>,
 }
@@ -101,7 +101,7 @@ impl ParsedRule {
             }
         };
         let json = parsed.to_json().map_err(|error| wrong(in_one_line(&error.to_string())))?;
-        let needs = json.get("conditions").map_or(Some(Needs::default()), Needs::of);
+        let needs = json.get("conditions").map_or(Some(RuleNeeds::default()), RuleNeeds::of);
         let needs = needs.ok_or_else(|| wrong("the condition is nested too deep".to_owned()))?;
         let condition = parsed.as_ref().non_scope_constraints().cloned().map(Expression::from);
         Ok(Self {

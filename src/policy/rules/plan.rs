@@ -8,15 +8,15 @@ use serde_json::Value;
 
 use super::context::{self, NoContext};
 use super::entities::Cast;
-use super::input_types::{self, Completeness, Members};
-use super::needs::Needs;
+use super::input_types::{self, Completeness, InputMembers};
+use super::needs::RuleNeeds;
 use super::parsed::ParsedRule;
 use super::problem::in_one_line;
 use super::request::{RuleRequest, RuleTarget};
 
 /// What a condition came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Held {
+pub(super) enum Truth {
     Yes,
     No,
     /// It cannot be told, for this reason.
@@ -33,12 +33,12 @@ pub(super) struct Holding {
 }
 
 impl Holding {
-    pub(super) fn note(&mut self, rule: &Arc<ParsedRule>, held: Held) {
+    pub(super) fn note(&mut self, rule: &Arc<ParsedRule>, held: Truth) {
         match (held, rule.effect) {
-            (Held::Yes, Effect::Forbid) => self.forbids.push(Arc::clone(rule)),
-            (Held::Yes, Effect::Permit) => self.permits.push(Arc::clone(rule)),
-            (Held::No, _) => {}
-            (Held::Error(why), _) => {
+            (Truth::Yes, Effect::Forbid) => self.forbids.push(Arc::clone(rule)),
+            (Truth::Yes, Effect::Permit) => self.permits.push(Arc::clone(rule)),
+            (Truth::No, _) => {}
+            (Truth::Error(why), _) => {
                 self.error.get_or_insert_with(|| (Arc::clone(rule), why));
             }
         }
@@ -64,10 +64,10 @@ pub(super) struct Plan {
     /// Rules that look at the rest of the request.
     pub(super) open: Vec<Arc<ParsedRule>>,
     /// What they look at together.
-    needs: Needs,
+    needs: RuleNeeds,
     /// What all rules that are met look at.
     pub(super) looks_at: LooksAt,
-    types: Members,
+    types: InputMembers,
     /// `None` where no rule is open, or Cedar does not take the names: then open rules err.
     cast: Option<Cast>,
 }
@@ -81,9 +81,9 @@ impl Plan {
         let mut plan = Self {
             fixed: Holding::default(),
             open: Vec::new(),
-            needs: Needs::default(),
+            needs: RuleNeeds::default(),
             looks_at: LooksAt::default(),
-            types: Members::new(),
+            types: InputMembers::new(),
             cast,
         };
         for rule in all.iter().filter(fits) {
@@ -139,41 +139,41 @@ impl Plan {
     fn blame(&self, holding: &mut Holding, why: String, asks: impl Fn(&ParsedRule) -> bool) {
         let first = self.open.iter().find(|rule| asks(rule)).or(self.open.first());
         if let Some(rule) = first {
-            holding.note(rule, Held::Error(why));
+            holding.note(rule, Truth::Error(why));
         }
     }
 }
 
 /// What one rule comes to, by itself.
-pub(super) fn alone(rule: &ParsedRule, asked: &RuleRequest<'_>, cast: Option<&Cast>) -> Held {
+pub(super) fn alone(rule: &ParsedRule, asked: &RuleRequest<'_>, cast: Option<&Cast>) -> Truth {
     if rule.condition.is_none() {
-        return Held::Yes;
+        return Truth::Yes;
     }
     let Some(cast) = cast else {
-        return Held::Error("the names of the request cannot be compared".to_owned());
+        return Truth::Error("the names of the request cannot be compared".to_owned());
     };
     let types = types(&rule.needs, asked.target);
     match context::request(asked, cast, &rule.needs, &types) {
         Ok(request) => held(rule, &request, cast),
-        Err(NoContext::Arguments(unmappable)) => Held::Error(unmappable.to_string()),
-        Err(NoContext::Refused(why)) => Held::Error(in_one_line(&why)),
+        Err(NoContext::Arguments(unmappable)) => Truth::Error(unmappable.to_string()),
+        Err(NoContext::Refused(why)) => Truth::Error(in_one_line(&why)),
     }
 }
 
-fn held(rule: &ParsedRule, request: &cedar_policy::Request, cast: &Cast) -> Held {
-    let Some(condition) = &rule.condition else { return Held::Yes };
+fn held(rule: &ParsedRule, request: &cedar_policy::Request, cast: &Cast) -> Truth {
+    let Some(condition) = &rule.condition else { return Truth::Yes };
     match eval_expression(request, &cast.entities, condition) {
-        Ok(EvalResult::Bool(true)) => Held::Yes,
-        Ok(EvalResult::Bool(false)) => Held::No,
-        Ok(_) => Held::Error("its condition is neither true nor false".to_owned()),
-        Err(error) => Held::Error(in_one_line(&error.to_string())),
+        Ok(EvalResult::Bool(true)) => Truth::Yes,
+        Ok(EvalResult::Bool(false)) => Truth::No,
+        Ok(_) => Truth::Error("its condition is neither true nor false".to_owned()),
+        Err(error) => Truth::Error(in_one_line(&error.to_string())),
     }
 }
 
 /// The types that the tool's input schema gives to what is looked at.
-fn types(needs: &Needs, target: RuleTarget<'_>) -> Members {
+fn types(needs: &RuleNeeds, target: RuleTarget<'_>) -> InputMembers {
     let (Some(wanted), RuleTarget::Tool(tool)) = (&needs.args, target) else {
-        return Members::new();
+        return InputMembers::new();
     };
     let schema: Value = serde_json::from_str(tool.input_schema.get()).unwrap_or_default();
     input_types::members(wanted, &[&schema], Completeness::All)

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{chosen, loaded, seen_tools};
+use super::inputs::{chosen, loaded, seen_tools};
 use crate::catalog::Snapshot;
 use crate::cli::args::Global;
 use crate::cli::error::CommandError;

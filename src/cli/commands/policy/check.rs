@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::{chosen, seen_tools};
+use super::inputs::{chosen, seen_tools};
 use crate::cli::args::Global;
 use crate::cli::error::CommandError;
 use crate::cli::json_pointer::{list, text};

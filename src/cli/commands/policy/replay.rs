@@ -8,8 +8,8 @@ use indicatif::ProgressBar;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::inputs::{chosen, loaded, seen_tools};
 use super::replayed::{Counts, Replay};
-use super::{chosen, loaded, seen_tools};
 use crate::cli::args::Global;
 use crate::cli::backend::{self, Backend, Needs, target};
 use crate::cli::commands::activity::records_bar;

@@ -1,0 +1,42 @@
+//! What the commands about rules begin with: the files that are meant, and the tools that are known.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::catalog::Catalog;
+use crate::cli::error::CommandError;
+use crate::config::{Config, RuleFiles};
+use crate::policy::rules::{KnownTools, RuleProblem, RuleSet};
+use crate::server::rule_files;
+
+/// The tools that the proxy has seen last, from disk.
+pub(super) fn seen_tools(config: &Config) -> (Arc<Catalog>, KnownTools) {
+    let catalog = Arc::new(Catalog::new(config.catalog()));
+    // What a file could not give is the proxy's to tell.
+    let _ = catalog.restore();
+    let known = rule_files::tools(&catalog.load(), &rule_files::servers(config));
+    (catalog, known)
+}
+
+/// The rules of these files, or of the config if there are none.
+pub(super) fn chosen(files: &[PathBuf], config: &Config) -> RuleFiles {
+    match files.is_empty() {
+        true => config.rules.clone(),
+        false => {
+            RuleFiles { files: files.to_vec(), options: config.rules.options, presets: Vec::new() }
+        }
+    }
+}
+
+/// Reads and checks them.
+pub(super) fn loaded(rules: &RuleFiles, known: &KnownTools) -> Result<RuleSet, CommandError> {
+    let texts = rule_files::texts(rules);
+    let set = texts.and_then(|texts| RuleSet::load(&texts, rules.options, Some(known)));
+    set.map_err(|problems| refused(&problems))
+}
+
+/// Why rules are not taken, a line each.
+fn refused(problems: &[RuleProblem]) -> CommandError {
+    let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    CommandError::failed(lines.join("\n"))
+}
