@@ -9,6 +9,7 @@
 
 mod activity;
 mod call;
+mod definitions;
 mod events;
 mod export;
 mod health;

@@ -18,6 +18,7 @@ pub mod host_check;
 mod http_auth;
 mod intent_matrix;
 mod principal;
+mod quarantine;
 mod request;
 mod session_facts;
 mod settings;

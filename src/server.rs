@@ -20,6 +20,7 @@ mod audit_log;
 mod connection;
 mod connection_limit;
 mod control;
+mod definition_records;
 mod fast_path;
 mod folder;
 mod idle_connections;

@@ -13,7 +13,8 @@ use super::response::{self, ApiError};
 use super::routes::{self, Route};
 use super::state::{ConnectionInfo, State};
 use super::{
-    activity, call, events, export, health, openapi, proof, request_id, servers, status, tools,
+    activity, call, definitions, events, export, health, openapi, proof, request_id, servers,
+    status, tools,
 };
 use crate::downstream::api_key;
 use crate::downstream::body::Body;
@@ -116,6 +117,13 @@ where
                 .map_err(|refused| ApiError::new(refused.status(), format!("The {refused}")))?;
             return Ok(call::call(worker, principal, &parts.headers, id, body).await);
         }
+        Route::ToolApprove => {
+            query?.finish()?;
+            let body = collect(body)
+                .await
+                .map_err(|refused| ApiError::new(refused.status(), format!("The {refused}")))?;
+            definitions::approve(worker, (&principal, &parts.headers, id), segment, &body).await
+        }
         Route::OpenApi => return openapi::document(query?, id),
         Route::ActivityList => activity::list(worker, query?).await,
         Route::ActivityRecord => activity::record(worker, query?, segment).await,
@@ -124,6 +132,7 @@ where
         Route::Servers => servers::servers(worker, query?),
         Route::Tools => tools::tools(worker, query?),
         Route::Tool => tools::tool(worker, query?, segment),
+        Route::ToolDiff => definitions::diff(worker, query?, segment),
         Route::Status => status::status(state, worker, query?),
     };
     Ok(response::success(data?, id))

@@ -21,6 +21,8 @@ pub(super) enum Route {
     Tools,
     Call,
     Tool,
+    ToolDiff,
+    ToolApprove,
     ActivityList,
     ActivitySummary,
     ActivityVerify,
@@ -29,7 +31,7 @@ pub(super) enum Route {
 }
 
 /// Their paths. A segment in braces stands for any one; whole words are found before it.
-const PATHS: [(&str, Route); 15] = [
+const PATHS: [(&str, Route); 17] = [
     ("/healthz", Route::Health),
     ("/readyz", Route::Readiness),
     (proof::PATH, Route::Proof),
@@ -40,6 +42,8 @@ const PATHS: [(&str, Route); 15] = [
     ("/api/v1/tools", Route::Tools),
     ("/api/v1/tools/call", Route::Call),
     ("/api/v1/tools/{name}", Route::Tool),
+    ("/api/v1/tools/{name}/diff", Route::ToolDiff),
+    ("/api/v1/tools/{name}/approve", Route::ToolApprove),
     ("/api/v1/activity", Route::ActivityList),
     ("/api/v1/activity/summary", Route::ActivitySummary),
     ("/api/v1/activity/verify", Route::ActivityVerify),
@@ -62,7 +66,7 @@ impl Route {
     }
 
     fn posts(self) -> bool {
-        self == Self::Call
+        matches!(self, Self::Call | Self::ToolApprove)
     }
 }
 
@@ -88,10 +92,13 @@ pub(super) fn decoded(segment: &str) -> Result<String, ApiError> {
 
 /// The segment in braces, empty where the template has none; `None` for another path.
 fn fits<'a>(template: &str, path: &'a str) -> Option<&'a str> {
-    let Some((before, _)) = template.split_once('{') else {
+    let braces =
+        template.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?.1)));
+    let Some((before, after)) = braces else {
         return (template == path).then_some("");
     };
-    path.strip_prefix(before).filter(|segment| !segment.contains('/'))
+    let segment = path.strip_prefix(before)?.strip_suffix(after)?;
+    (!segment.contains('/')).then_some(segment)
 }
 
 #[cfg(test)]
@@ -110,6 +117,8 @@ mod tests {
             ("/api/v1/activity/", Route::ActivityRecord, ""),
             ("/api/v1/tools/call", Route::Call, ""),
             ("/api/v1/tools/a:b", Route::Tool, "a:b"),
+            ("/api/v1/tools/a:b/diff", Route::ToolDiff, "a:b"),
+            ("/api/v1/tools/a/approve", Route::ToolApprove, "a"),
             ("/healthz", Route::Health, ""),
         ] {
             assert_eq!(find(path), Some((route, segment)), "{path}");

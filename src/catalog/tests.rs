@@ -161,7 +161,7 @@ fn a_damaged_file_is_told_and_left_behind() {
     let told = changes[0].1.disk.as_ref().unwrap();
     assert!(told.contains(&*file.to_string_lossy()), "{told}");
     assert!(catalog.replace_server("s", vec![tool("x", "")]).disk.is_none());
-    assert_eq!(persist::read(folder.path(), "s").unwrap().unwrap().len(), 1);
+    assert_eq!(persist::read(folder.path(), "s").unwrap().unwrap().tools.len(), 1);
 }
 
 #[tokio::test]

@@ -18,6 +18,7 @@ use super::sections::{ApiKey, Logging, OutputValidation};
 use super::values::Config;
 use super::{key_aliases, servers};
 use crate::activity;
+use crate::catalog::on_change::ReviewSettings;
 use crate::intent;
 use crate::mcp::revisions::Offered;
 use crate::policy::host_check::HostCheck;
@@ -51,6 +52,7 @@ pub(super) struct TopLevel {
     offered_era: Offered,
     intent_declaration: intent::Settings,
     output_validation: OutputValidation,
+    catalog: ReviewSettings,
     activity: activity::Config,
     logging: Logging,
 }
@@ -182,6 +184,7 @@ pub(super) fn parse_all<'t>(
         offered_era: top.offered_era,
         intent: top.intent_declaration,
         output,
+        catalog_review: top.catalog,
         activity: top.activity,
         logging,
     };

@@ -41,6 +41,8 @@ pub struct Config {
     pub intent: intent::Settings,
     /// `output_validation`
     pub output: OutputValidation,
+    /// `catalog`
+    pub catalog_review: catalog::on_change::ReviewSettings,
     /// `activity`
     pub activity: activity::Config,
     /// `logging`
@@ -71,6 +73,7 @@ impl Config {
             policy: self.output.policy(),
             schemas: self.output.schemas(),
             servers: settings.collect::<BTreeMap<_, ServerSettings>>(),
+            review: self.catalog_review,
             folder: Some(self.data_dir.join("catalog")),
         }
     }

@@ -8,7 +8,7 @@ use super::denial::{Denial, Warning};
 use super::principal::Principal;
 use super::request::AdmissionRequest;
 use super::settings::Settings;
-use super::{approval, intent_matrix};
+use super::{approval, intent_matrix, quarantine};
 
 /// What becomes of a request.
 #[derive(Clone, Debug)]
@@ -72,6 +72,7 @@ fn check(request: &AdmissionRequest<'_>, settings: &Settings) -> Result<Vec<Warn
     match &request.access {
         Access::Tool(call) => {
             warnings.extend(intent_matrix::check(call, &settings.intent)?);
+            quarantine::check(call.tool())?;
             warnings.extend(approval::check(call.tool())?);
         }
         // They have neither a stated intent nor a capability: what a server offers may be read.
@@ -92,7 +93,7 @@ mod tests {
     use crate::output::Policy;
     use crate::policy::{DenialKind, Reference, ResourceRequest, SessionFacts, ToolAccess};
     use crate::tool::{
-        Annotations, Capability, CapabilityOverride, OutputSchema, Rules, Tool, ToolName,
+        Annotations, Capability, CapabilityOverride, OutputSchema, Rules, Tool, ToolName, Trust,
     };
 
     const READ_ONLY: &str = r#"{"readOnlyHint":true}"#;
@@ -119,6 +120,7 @@ mod tests {
             schema: OutputSchema::Absent,
             policy: Policy::default(),
             parameter_headers: None,
+            trust: Trust::Given,
         })
     }
 
