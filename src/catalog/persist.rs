@@ -37,6 +37,7 @@ const FILES_AT_ONCE: usize = 64;
 const NAME_HASH_BYTES: usize = 16;
 
 #[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Header {
     version: u32,
     server: Box<str>,

@@ -310,6 +310,8 @@ fn every_known_key_is_a_key() {
             "retention_days": 1, "max_records": 1, "max_size_mb": 1, "max_payload_bytes": 1,
             "max_response_bytes": 1, "durability": "grouped", "mark_reads": true, "on_failure": "refuse",
             "redact_keys": [], "queue_records": 1, "queue_bytes": 1}},
+            "catalog": {{"on_change": {{"text": "accept", "narrowed": "accept", "widened": "warn",
+            "loosened": "warn"}}, "on_new_server": "quarantine", "scan": "off"}},
             "logging": {{"level": "info", "format": "text"}}}}"#
     );
     let (_, warnings) = parsed(&text);

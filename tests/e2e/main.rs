@@ -10,6 +10,7 @@ mod begun;
 mod bridge;
 mod cli;
 mod config;
+mod definitions;
 mod direct;
 mod doors;
 mod harness;

@@ -1,6 +1,9 @@
 //! Whole definitions: what is found where, what is not, and within which bounds.
 
+use super::others::{Names, look};
 use super::*;
+use crate::catalog::search::samples::TOOLS;
+use crate::tool::ToolName;
 
 fn found(name: &str, json: &str) -> Vec<(ScanRule, String)> {
     let scanned = scan(name, json);
@@ -64,4 +67,25 @@ fn what_is_too_large_or_unreadable_is_told_and_findings_are_bounded() {
     assert_eq!(found("x", &many).len(), MAX_FINDINGS);
     let long = format!(r#"{{"{}":"a\u200bb"}}"#, "k".repeat(5000));
     assert!(found("x", &long).iter().all(|(_, place)| place.len() <= MAX_PLACE_BYTES));
+}
+
+/// False positives: what real servers say of their tools is not suspect.
+#[test]
+fn tools_of_real_servers_are_not_suspect() {
+    let name = |server: &str, tool: &str| ToolName { server: server.into(), tool: tool.into() };
+    let tools: Vec<_> = TOOLS
+        .iter()
+        .map(|(server, tool, description, parameters)| {
+            let json = serde_json::json!({"description": description, "inputSchema": {"description": parameters}});
+            (name(server, tool), look(tool), scan(tool, &json.to_string()))
+        })
+        .collect();
+    let names = Names::of(tools.iter().map(|(name, look, _)| (name, &**look)));
+    let mut found = Vec::new();
+    for (name, look, scanned) in &tools {
+        let beside = names.findings(name, look, scanned);
+        let all = scanned.findings.iter().chain(&beside);
+        found.extend(all.map(|finding| format!("{name}: {finding}")));
+    }
+    assert_eq!(found, Vec::<String>::new(), "{} tools", tools.len());
 }
