@@ -13,6 +13,7 @@ mod definitions;
 mod events;
 mod export;
 mod health;
+mod metrics;
 mod openapi;
 pub mod proof;
 mod query_parameters;

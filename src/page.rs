@@ -1,7 +1,6 @@
-//! The page at `/ui/`: activity, counts, servers and tools for people to look at.
+//! The web page at `/ui/`: activity, counts, servers and tools.
 //!
-//! Owns the files of the page, which are part of the program, and the headers that keep it in its
-//! bounds: it runs its own script only, talks to its own server only, and cannot be framed. It
+//! Owns the files of the page, which are compiled in, and the security headers: it runs its own script only, talks to its own server only, and cannot be framed. It
 //! holds no data and needs no key; what its script loads from `/api/v1` and `/events` does.
 
 use bytes::Bytes;
@@ -13,7 +12,7 @@ use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 
 use crate::downstream::body::Body;
 
-/// Where the page is.
+/// The path of the page.
 const ROOT: &str = "/ui/";
 
 /// Records hold text of attackers, so nothing that was not in this file runs: no inline script or
@@ -22,7 +21,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
                       img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
                       require-trusted-types-for 'script'; trusted-types 'none'";
 
-/// What every answer carries.
+/// The headers of every response.
 const HEADERS: [(HeaderName, &str); 5] = [
     (CONTENT_SECURITY_POLICY, POLICY),
     (X_CONTENT_TYPE_OPTIONS, "nosniff"),

@@ -1,4 +1,4 @@
-//! What can be asked of the log: filters, pages, and whether a record is meant. Pure.
+//! Queries of the log: filters, pages, and whether a record matches. Pure.
 //!
 //! Reading query parameters is the faces' work; finding the records is `store`'s.
 
@@ -7,8 +7,8 @@ use std::hash::{Hash, Hasher};
 use super::codec::HeadRef;
 use super::record::{Id, Operation, Record, Status, Type};
 
-/// Which records are meant. An empty list, or `None`, asks for nothing in particular; several
-/// values of one field are alternatives; all fields must hold (ACT-5).
+/// A filter of records. An empty list, or `None`, matches every record; several values of one field
+/// are alternatives; all fields must match (ACT-5).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// What it is about.
@@ -34,7 +34,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// True when this record is meant.
+    /// True if this record matches.
     #[must_use]
     pub fn matches(&self, head: &HeadRef<'_>) -> bool {
         fn one_of<T: PartialEq>(wanted: &[T], value: Option<&T>) -> bool {
@@ -54,21 +54,21 @@ impl Filter {
             && self.covers(head.started, head.started)
     }
 
-    /// True when every moment from `first` to `last` is meant.
+    /// True if the time range covers every moment from `first` to `last`.
     #[must_use]
     pub fn covers(&self, first: u64, last: u64) -> bool {
         self.since.is_none_or(|since| since <= first)
             && self.until.is_none_or(|until| last <= until)
     }
 
-    /// True when some moment from `first` to `last` may be meant.
+    /// True if the time range overlaps `first` to `last`.
     #[must_use]
     pub fn touches(&self, first: u64, last: u64) -> bool {
         self.since.is_none_or(|since| since <= last)
             && self.until.is_none_or(|until| first <= until)
     }
 
-    /// The index terms that are asked for: one list of alternatives for each field.
+    /// The index terms to look up: one list of alternatives for each field.
     #[must_use]
     pub fn terms(&self) -> Vec<Vec<Term>> {
         fn names(field: RecordField, names: &[String]) -> Vec<Term> {
@@ -145,7 +145,7 @@ impl Term {
         [field, first >> 2]
     }
 
-    /// What tells it from the others in its bucket.
+    /// The hash that distinguishes it from the others in its bucket.
     #[must_use]
     pub fn hash(self) -> [u8; 8] {
         let [_, hash @ ..] = self.0;
@@ -173,7 +173,7 @@ impl Term {
     }
 }
 
-/// Where a page begins; records come newest first.
+/// The position at which a page begins; records come newest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum From {
     /// With the newest record.
@@ -181,24 +181,24 @@ pub enum From {
     Newest,
     /// After the record with this id, which may be gone by now.
     After(Id),
-    /// After so many records.
+    /// After this number of records.
     Offset(u64),
 }
 
-/// Whether the large parts are read too.
+/// Whether payloads (arguments and response) are read as well.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Payloads {
-    /// They are.
+    /// They are read.
     #[default]
     Include,
-    /// They are not.
+    /// They are left out.
     Exclude,
 }
 
-/// How much to list.
+/// The size and start of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// At most so many records. The faces keep it within the contract.
+    /// The most records on the page. The faces keep it within the contract.
     pub limit: usize,
     /// Where to begin.
     pub from: From,

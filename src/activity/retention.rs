@@ -1,10 +1,11 @@
 //! Retention (ACT-6): decides which records are too old, too many or too large to be kept, and
 //! clears away what belongs to records that are no longer kept.
 //!
-//! Only a prefix goes. First the writer appends a `retention` record and moves the first kept
-//! record, in one batch: from then on nobody sees the others. Then their index and counters are
-//! removed, a segment at a time, and their tables are given back whole. The last table may hold
-//! removed records until it goes, too; a small log is rewritten instead, so that they are gone.
+//! Only a prefix is removed. First the writer appends a `retention` record and moves the first kept
+//! record, in one batch: from then on no query sees the others. Then their index and counters are
+//! removed, a segment at a time, and their tables are deleted whole. The last table may hold removed
+//! records until it is deleted as well; a small log is rewritten instead, so that nothing of them
+//! stays on disk.
 
 use super::config::Config;
 use super::keys;
@@ -16,10 +17,11 @@ use super::view::View;
 const DAY_MS: u64 = 24 * 3600 * 1000;
 /// A log of at most this size is rewritten when something was removed.
 const REWRITE_BYTES: u64 = 64 << 20;
-/// By how much a size limit is undercut, in parts of it: so that it is not met again at once.
+/// The divisor of a size limit that gives how far below it retention goes, so that it is not reached
+/// again at once.
 const MARGIN: u64 = 16;
 
-/// The records before `first` are to go.
+/// A decision to remove the records before `first`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// The first record that stays.
@@ -28,7 +30,7 @@ pub struct Cut {
     pub id: Id,
     /// The hash it follows.
     pub prev: Hash,
-    /// How many go.
+    /// The number of records to remove.
     pub removed: u64,
     /// Which limit was met.
     pub reason: Reason,
@@ -58,7 +60,7 @@ impl Reason {
 }
 
 impl Cut {
-    /// The record that says what went.
+    /// The `retention` record that tells what was removed.
     #[must_use]
     pub fn draft(&self, now_ms: u64) -> Draft {
         let mut draft = Draft::new(Type::Retention, Source::Internal, Status::Success);
@@ -82,7 +84,7 @@ impl Cut {
     }
 }
 
-/// Which records are to go at `now_ms`, if any.
+/// Decides what is to be removed at `now_ms`, if anything.
 ///
 /// # Errors
 ///
@@ -136,7 +138,7 @@ fn first_stored_since(view: &View, since: u64) -> Result<u64, StoreError> {
     Ok(first.unwrap_or_else(|| segment::start(number + 1).min(view.next())))
 }
 
-/// The first record of what fits into `limit` bytes on disk.
+/// The first record of the suffix that fits into `limit` bytes on disk.
 fn first_within(view: &View, store: &Store, limit: u64) -> Result<u64, StoreError> {
     let used = store.table_bytes();
     if used <= limit {
@@ -158,7 +160,7 @@ fn first_within(view: &View, store: &Store, limit: u64) -> Result<u64, StoreErro
     Ok(segment::start(segment::of(view.next())))
 }
 
-/// Clears one full segment away that is not kept. False if there is none.
+/// Removes one full segment that is no longer kept. False if there is none.
 ///
 /// # Errors
 ///
@@ -183,7 +185,7 @@ pub fn clear_segment(store: &Store) -> Result<bool, StoreError> {
     Ok(true)
 }
 
-/// Gives back the room of records that are not kept.
+/// Frees the disk space of records that are no longer kept.
 ///
 /// # Errors
 ///

@@ -46,14 +46,14 @@ impl Bitmap {
         }
     }
 
-    /// The records of either.
+    /// The union.
     #[must_use]
     pub fn or(mut self, other: Self) -> Self {
         self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a |= b);
         self
     }
 
-    /// The records of both.
+    /// The intersection.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.0.iter_mut().zip(other.0).for_each(|(a, b)| *a &= b);
@@ -81,13 +81,13 @@ impl Bitmap {
         rest
     }
 
-    /// How many.
+    /// The number of records.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 
-    /// None at all.
+    /// True if there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|word| *word == 0)
@@ -161,7 +161,7 @@ fn mask(bits: u32) -> u64 {
     1u64.checked_shl(bits).map_or(u64::MAX, |bit| bit - 1)
 }
 
-/// A full segment in short.
+/// The bounds of a full segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentBounds {
     /// The earliest moment a record began, microseconds since 1970.
@@ -236,7 +236,7 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// Counts a record of `bytes` bytes in.
+    /// Adds a record of `bytes` bytes.
     pub fn add(&mut self, seq: u64, head: &HeadRef<'_>, bytes: usize) {
         let place = (seq % RECORDS) as u16;
         Term::of(head, |term| self.terms.entry(term).or_default().push(place));
@@ -277,7 +277,7 @@ impl Builder {
         self.buckets.iter().filter(|(_, stats)| !stats.is_empty()).map(|(at, stats)| (*at, stats))
     }
 
-    /// The segment in short.
+    /// The bounds of the segment.
     #[must_use]
     pub fn bounds(&self) -> SegmentBounds {
         self.bounds

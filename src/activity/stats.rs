@@ -1,7 +1,7 @@
-//! Counters: what the summary shows, kept for each five minutes so that it is added up, not
-//! searched for. Pure.
+//! Counters of the summary, kept for each bucket of five minutes, so that a summary is a sum and not
+//! a search. Pure.
 //!
-//! The counters of one segment and bucket are written once; adding them up is all there is.
+//! The counters of one segment and bucket are written once and never changed.
 
 mod shown;
 
@@ -18,7 +18,7 @@ use super::record::{Operation, Status, Type, words};
 
 /// The width of a bucket, in microseconds.
 pub const BUCKET_US: u64 = 300 * 1_000_000;
-/// How many servers and tools a summary names.
+/// The most servers and tools that a summary names.
 const TOP: usize = 10;
 
 /// The version of counters among which is the status `unknown`; without it they are written as
@@ -27,7 +27,7 @@ const UNKNOWN_VERSION: u8 = 2;
 /// Statuses in [`VERSION`].
 const STATUSES: usize = Status::ALL.len() - 1;
 
-/// What happened in some span of time.
+/// The counters of a span of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Tool calls by [`Status`], at the place of its code minus one.
@@ -43,7 +43,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Counts a record. Only tool calls and warnings count.
+    /// Adds a record. Only tool calls and warnings are counted.
     pub fn add(&mut self, head: &HeadRef<'_>) {
         match head.kind {
             Type::ToolCall => {}
@@ -76,13 +76,13 @@ impl Stats {
                 tools.insert(head.tool.into(), 1);
             }
         }
-        // How long a call took of which the end is not known, nobody knows either.
+        // The duration of a call whose outcome is unknown is unknown as well.
         if head.status != Status::Unknown {
             self.latency.add(head.duration_us, 1);
         }
     }
 
-    /// Adds up.
+    /// Adds other counters to these.
     pub fn merge(&mut self, other: &Self) {
         self.statuses.iter_mut().zip(other.statuses).for_each(|(a, b)| *a += b);
         self.operations.iter_mut().zip(other.operations).for_each(|(a, b)| *a += b);
@@ -96,7 +96,7 @@ impl Stats {
         self.latency.merge(&other.latency);
     }
 
-    /// Tool calls that ended so.
+    /// Tool calls with this status.
     #[must_use]
     pub fn with_status(&self, status: Status) -> u64 {
         self.statuses.get(usize::from(status.code()) - 1).copied().unwrap_or_default()
@@ -115,7 +115,7 @@ impl Stats {
         self.operations.get(place).copied().unwrap_or_default()
     }
 
-    /// True when nothing was counted.
+    /// True if all counters are zero.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.total() == 0 && self.warnings == 0
@@ -187,7 +187,7 @@ impl Stats {
     }
 }
 
-/// Counts by size on a logarithmic scale: sixteen steps for each doubling, so at most 1/16 off.
+/// A histogram on a logarithmic scale: sixteen steps for each doubling, so the error is at most 1/16.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Histogram(BTreeMap<u16, u64>);
 
@@ -209,14 +209,14 @@ impl Histogram {
         ((u64::from(exponent) << Self::STEP_BITS) + (value >> exponent)) as u16
     }
 
-    /// The middle of the values at a place.
+    /// The middle of the values of a step.
     fn value(place: u16) -> f64 {
         let exponent = (place >> Self::STEP_BITS).saturating_sub(1);
         let low = u64::from(place - (exponent << Self::STEP_BITS)) << exponent;
         low as f64 + ((1u64 << exponent) - 1) as f64 / 2.0
     }
 
-    /// The value that a share `q` of all are at or below.
+    /// The quantile `q`: the value at or below which this share of all values lies.
     fn quantile(&self, q: f64) -> f64 {
         let total: u64 = self.0.values().sum();
         let wanted = ((total as f64 * q).ceil() as u64).max(1);
@@ -237,7 +237,7 @@ fn bump(counts: &mut [u64], place: usize, by: u64) {
     }
 }
 
-/// The spans of time a summary can be asked for.
+/// The periods of a summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Period {
     /// `1h`
@@ -277,7 +277,7 @@ impl Period {
         hours * 3600 * 1_000_000
     }
 
-    /// How many buckets a point over time covers: 5 minutes, 30 minutes, 3 hours, 12 hours.
+    /// The number of buckets of one point of the series: 5 minutes, 30 minutes, 3 hours, 12 hours.
     #[must_use]
     pub const fn step_buckets(self) -> u64 {
         match self {
@@ -316,7 +316,7 @@ impl PartialSchema for Period {
 
 impl ToSchema for Period {}
 
-/// What a period's calls came to, as the contract shows it.
+/// The summary of a period, as the contract shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// Which period.
@@ -327,7 +327,7 @@ pub struct Summary {
     pub end: u64,
     /// What was counted.
     pub stats: Stats,
-    /// The same over time, oldest first: each covers [`Period::step_buckets`] buckets.
+    /// The series over time, oldest first: each point covers [`Period::step_buckets`] buckets.
     pub points: Vec<Point>,
 }
 
@@ -341,7 +341,7 @@ pub struct Point {
 }
 
 impl Point {
-    /// Adds a bucket's counters up.
+    /// Adds the counters of a bucket.
     fn merge(&mut self, stats: &Stats) {
         self.statuses.iter_mut().zip(stats.statuses).for_each(|(a, b)| *a += b);
         self.operations.iter_mut().zip(stats.operations).for_each(|(a, b)| *a += b);
@@ -349,7 +349,7 @@ impl Point {
 }
 
 impl Summary {
-    /// A summary of nothing yet, for a period that ends at `now` (microseconds since 1970).
+    /// An empty summary, for a period that ends at `now` (microseconds since 1970).
     #[must_use]
     pub fn new(period: Period, now: u64) -> Self {
         let first = period.first_bucket(now);
@@ -382,7 +382,7 @@ impl Summary {
         }))
     }
 
-    /// The duration in milliseconds that a share `q` of the calls stayed at or below, to 1/16.
+    /// The quantile `q` of the durations in milliseconds, with an error of at most 1/16.
     #[must_use]
     pub fn latency_ms(&self, q: f64) -> f64 {
         (self.stats.latency.quantile(q) / 1000.0 * 1000.0).round() / 1000.0

@@ -33,7 +33,7 @@ pub struct View {
     pub(super) gaps: Vec<(u64, u64)>,
 }
 
-/// Where the log ends.
+/// The end of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEnd {
     /// The number the next record gets.
@@ -45,7 +45,7 @@ pub struct LogEnd {
 }
 
 impl View {
-    /// Looks at a snapshot.
+    /// A view of a snapshot of the store.
     ///
     /// # Errors
     ///
@@ -88,7 +88,7 @@ impl View {
         self.next
     }
 
-    /// Where the log ends.
+    /// The end of the log.
     ///
     /// # Errors
     ///
@@ -162,13 +162,13 @@ impl View {
         key.map(|key| number(&self.snapshot, Space::Segments, &key, &key)).transpose()
     }
 
-    /// The same moment, with the records that are no longer kept, as far as they are there.
+    /// The same view, with records that retention has removed and that are still on disk.
     #[must_use]
     pub fn with_removed(self) -> Self {
         Self { first: 1, ..self }
     }
 
-    /// The same without what was stored after the record `last`.
+    /// The same view without the records after `last`.
     #[must_use]
     pub fn up_to(self, last: u64) -> Self {
         Self { next: self.next.min(last.saturating_add(1)), ..self }
@@ -230,7 +230,7 @@ impl View {
         Ok(Some(record).filter(|record| record.id == id))
     }
 
-    /// How many records a filter means.
+    /// The number of records that match a filter.
     ///
     /// # Errors
     ///
@@ -244,7 +244,7 @@ impl View {
         Ok(count)
     }
 
-    /// What a period that ends at `now` (microseconds since 1970) came to.
+    /// The summary of a period that ends at `now` (microseconds since 1970).
     ///
     /// # Errors
     ///
@@ -255,7 +255,7 @@ impl View {
         Ok(summary)
     }
 
-    /// Hands out the counters of each bucket from `first` to that of `now`, in parts.
+    /// Passes on the counters of each bucket from `first` to that of `now`, in parts.
     ///
     /// # Errors
     ///
@@ -287,7 +287,7 @@ impl View {
         Ok(())
     }
 
-    /// Counts every kept record of a segment in.
+    /// Adds every kept record of a segment to the counters.
     ///
     /// # Errors
     ///
@@ -322,7 +322,7 @@ impl View {
         all.filter(move |number| kept && !whole.contains(number))
     }
 
-    /// Finds the records of `range` that a filter means, segment by segment, newest first.
+    /// Finds the records of `range` that match a filter, segment by segment, newest first.
     pub(super) fn find(
         &self,
         filter: &Filter,
@@ -370,7 +370,7 @@ impl View {
         Ok(())
     }
 
-    /// The records of a segment that a filter means, found by reading each.
+    /// The records of a segment that match a filter, found by reading each.
     fn scan(&self, number: u64, filter: &Filter) -> Result<Bitmap, StoreError> {
         let mut found = Bitmap::default();
         self.heads_of(number, |seq, head, _| {
@@ -381,7 +381,7 @@ impl View {
         Ok(found)
     }
 
-    /// Hands out every kept record of a segment: number, head, bytes.
+    /// Passes on every kept record of a segment: number, head, bytes.
     ///
     /// # Errors
     ///
@@ -478,7 +478,7 @@ impl View {
         Record::decode(self.node(), seq, prev, hash, head, body).map_err(damaged)
     }
 
-    /// The bodies of a block, if they are there; read once.
+    /// The bodies of a block, if it has any; read once.
     pub(super) fn bodies<'b>(&self, block: &'b Block) -> Result<Option<&'b Bodies>, StoreError> {
         if let Some(bodies) = block.bodies.get() {
             return Ok(Some(bodies));

@@ -26,7 +26,7 @@ use crate::proxy::{Worker, builtin, incoming, render};
 use crate::upstream::CallExtras;
 use crate::wire::splice::Splice;
 
-/// The header by which the command line says who it is.
+/// The header by which the command line identifies itself.
 pub const SOURCE: &str = "x-mcpproxy-source";
 
 /// Most bytes of an upstream's JSON-RPC error that are read for its message.
@@ -147,7 +147,7 @@ impl PartialSchema for Parts<'_> {
     }
 }
 
-/// A schema with other members, or more.
+/// A schema with these members replaced or added.
 fn with(mut schema: Value, members: Value) -> Value {
     if let (Value::Object(schema), Value::Object(members)) = (&mut schema, members) {
         schema.extend(members);
@@ -155,7 +155,7 @@ fn with(mut schema: Value, members: Value) -> Value {
     schema
 }
 
-/// A schema that null fits too.
+/// The schema, or null.
 fn nullable(mut schema: Value) -> Value {
     if let Some(kind) = schema.get_mut("type") {
         *kind = json!([kind, "null"]);
@@ -172,7 +172,7 @@ impl ToSchema for Parts<'_> {
     }
 }
 
-/// A request that can be read.
+/// A request that was read.
 #[derive(Debug)]
 struct Request {
     variant: Operation,
@@ -228,14 +228,14 @@ fn caller(principal: Principal, headers: &HeaderMap, request_id: &str) -> Caller
     }
 }
 
-/// Turns a reply into an answer: whole if it is there at once, else streamed.
+/// Makes the response of a reply: whole if it is complete at once, else streamed.
 async fn respond(worker: &Rc<Worker>, mut running: Running, request_id: &str) -> Response<Body> {
     loop {
         let Some(Ok(piece)) = running.next().await else {
             return internal("no reply", request_id);
         };
         match piece {
-            // There is no place for it in a plain answer.
+            // A plain response has no place for it.
             Piece::Notification(_) | Piece::Request(_) => {}
             Piece::Whole(AnswerMember::Result, result) => {
                 worker.defer(running);

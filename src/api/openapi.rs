@@ -21,7 +21,8 @@ use utoipa::{Modify, OpenApi as _};
 use super::query_parameters::Query;
 use super::response::{self, ApiError, ErrorEnvelope};
 use super::{
-    activity, call, definitions, events, export, health, proof, routes, servers, status, tools,
+    activity, call, definitions, events, export, health, metrics, proof, routes, servers, status,
+    tools,
 };
 use crate::downstream::api_key;
 use crate::downstream::body::Body;
@@ -55,7 +56,7 @@ pub(super) fn openapi() -> OpenApi {
         activity::list, activity::record, activity::summary, activity::verify, export::export,
         events::events, servers::servers, tools::tools, tools::tool, call::call,
         definitions::diff, definitions::approve,
-        status::status, health::alive, health::ready, proof::answer, document,
+        status::status, metrics::metrics, health::alive, health::ready, proof::answer, document,
     ),
     components(schemas(ErrorEnvelope)),
     tags(

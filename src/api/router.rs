@@ -13,8 +13,8 @@ use super::response::{self, ApiError};
 use super::routes::{self, Route};
 use super::state::{ConnectionInfo, State};
 use super::{
-    activity, call, definitions, events, export, health, openapi, proof, request_id, servers,
-    status, tools,
+    activity, call, definitions, events, export, health, metrics, openapi, proof, request_id,
+    servers, status, tools,
 };
 use crate::downstream::api_key;
 use crate::downstream::body::Body;
@@ -124,6 +124,7 @@ where
                 .map_err(|refused| ApiError::new(refused.status(), format!("The {refused}")))?;
             definitions::approve(worker, (&principal, &parts.headers, id), segment, &body).await
         }
+        Route::Metrics => return metrics::metrics(state, worker, query?, id),
         Route::OpenApi => return openapi::document(query?, id),
         Route::ActivityList => activity::list(worker, query?).await,
         Route::ActivityRecord => activity::record(worker, query?, segment).await,

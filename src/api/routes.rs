@@ -16,6 +16,7 @@ pub(super) enum Route {
     Proof,
     Events,
     OpenApi,
+    Metrics,
     Status,
     Servers,
     Tools,
@@ -31,12 +32,13 @@ pub(super) enum Route {
 }
 
 /// Their paths. A segment in braces stands for any one; whole words are found before it.
-const PATHS: [(&str, Route); 17] = [
+const PATHS: [(&str, Route); 18] = [
     ("/healthz", Route::Health),
     ("/readyz", Route::Readiness),
     (proof::PATH, Route::Proof),
     ("/events", Route::Events),
     ("/api/v1/openapi.json", Route::OpenApi),
+    ("/metrics", Route::Metrics),
     ("/api/v1/status", Route::Status),
     ("/api/v1/servers", Route::Servers),
     ("/api/v1/tools", Route::Tools),
@@ -77,7 +79,7 @@ pub(super) fn find(path: &str) -> Option<(Route, &str)> {
 
 /// True for paths that say nothing without the API key, not even whether they exist.
 pub(super) fn needs_key(path: &str) -> bool {
-    path == "/events" || path == "/api" || path.starts_with("/api/")
+    path == "/events" || path == "/metrics" || path == "/api" || path.starts_with("/api/")
 }
 
 /// A path segment, percent-decoded.

@@ -23,6 +23,7 @@ use crate::telemetry::Tally;
 use crate::telemetry::call_metrics::{self as calls, Outcome, Took};
 use crate::tool::ToolName;
 use crate::tool::server_id::ServerId;
+use crate::upstream::supervisor::Supervisor;
 use crate::upstream::{CallError, Upstream};
 
 /// What a record is of.
@@ -113,6 +114,8 @@ pub(super) struct CallRecord {
     sent: Option<Instant>,
     /// The server it went to.
     server: Option<ServerId>,
+    /// The server of a tool that was found, or that another request is for: such calls are counted by name.
+    found: Option<ServerId>,
     /// When the answer had come, or failed to.
     pub(super) answered: Option<Instant>,
     /// Tells whether a call that is dropped was given up by its client.
@@ -180,6 +183,7 @@ impl CallRecord {
             began,
             sent: None,
             server: None,
+            found: None,
             answered: None,
             reply: reply.clone(),
             ending: ending.clone(),
@@ -212,6 +216,13 @@ impl CallRecord {
     pub(super) fn sends(&mut self, upstream: &Upstream, now: Instant) {
         self.sent = Some(now);
         self.server = Some(upstream.id());
+        self.found = self.server;
+    }
+
+    /// What is asked of the server that was named was found, though it is refused.
+    pub(super) fn found(&mut self, upstreams: &Supervisor) {
+        let server = self.record.as_ref().map(|(_, entry)| entry.draft.text(Text::Server));
+        self.found = server.and_then(|server| upstreams.id(server));
     }
 
     /// Counts why the request has no answer of an upstream.
@@ -358,7 +369,11 @@ impl CallRecord {
             (Some(sent), None) => Some(now.duration_since(sent)),
             (None, _) => None,
         };
-        self.tally.ended(self.server, outcome(status), Took { total, upstream });
+        let outcome = outcome(status);
+        self.tally.ended(self.server, outcome, Took { total, upstream });
+        if let Some(server) = self.found {
+            self.tally.tool(server, entry.draft.text(Text::Tool), entry.draft.variant, outcome);
+        }
         self.span.record("outcome", status.as_str()).record("duration_us", micros(total));
         let draft = &mut entry.draft;
         draft.status = status;

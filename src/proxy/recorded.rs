@@ -167,7 +167,10 @@ impl OnRecord<'_> {
                 Ok(permit)
             }
             Admission::Pending(never) => match never {},
-            Admission::Denial(denial) => Err(self.record.deny(&denial)),
+            Admission::Denial(denial) => {
+                self.record.found(&self.worker.proxy.upstreams);
+                Err(self.record.deny(&denial))
+            }
         }
     }
 

@@ -6,8 +6,8 @@
 //! worker ── Tally ──▶ its own sheet ─┴─ Calls::read ──▶ Totals
 //! ```
 //!
-//! A call is counted by a few additions to memory that no other thread writes: no lock, no atomic
-//! read-modify-write, and no allocation once its server was called before. What a call is and when it
+//! A call is counted by a few additions to memory that no other thread writes, and in the table of its tool under a
+//! lock that only a reader of the sums takes beside its worker; without an allocation once its tool was called before. What a call is and when it
 //! ends is `proxy`'s.
 
 use std::collections::BTreeMap;
@@ -18,99 +18,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+pub use super::counted::{Decision, Outcome, Refusal};
 use super::counter::Counter;
 use super::histogram::{Durations, Histogram};
+use super::tool_calls::{NamedSeries, Series, ToolCalls};
 use crate::tool::server_id::ServerId;
-
-/// Makes an enum whose values are counted.
-macro_rules! counted {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident $text:literal),+ $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $name { $($(#[$vdoc])* $variant),+ }
-
-        impl $name {
-            /// Every value.
-            pub const ALL: [Self; [$($text),+].len()] = [$(Self::$variant),+];
-
-            /// Its name.
-            #[must_use]
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $text),+ }
-            }
-        }
-    };
-}
-
-counted! {
-    /// How a call ended.
-    Outcome {
-        /// It was answered.
-        Success "success",
-        /// It failed, upstream or on the way.
-        Error "error",
-        /// Its answer was not let in.
-        Blocked "blocked",
-        /// It was not let out.
-        Rejected "rejected",
-    }
-}
-
-counted! {
-    /// Why a call has no answer of an upstream.
-    Refusal {
-        /// It cannot be read.
-        Unreadable "unreadable",
-        /// Its headers say something else than its arguments.
-        Headers "headers",
-        /// Its intent is missing, malformed or another than the variant.
-        Intent "intent",
-        /// Annotations or capability stand against it.
-        Gate "gate",
-        /// There are too many at a time, or they come too often.
-        Limited "limited",
-        /// There is no such server or tool.
-        Unknown "unknown",
-        /// The upstream failed.
-        Upstream "upstream",
-        /// It is no call of a tool and cannot be answered.
-        Failed "failed",
-        /// The activity log takes no record.
-        Unavailable "unavailable",
-    }
-}
-
-counted! {
-    /// A decision that left a record of its own: what was decided, and by which policy.
-    Decision {
-        /// An answer was blocked.
-        OutputBlocked "output_validation_blocked",
-        /// An answer was warned of.
-        OutputWarned "output_validation_warning",
-        /// A call was blocked for its intent.
-        IntentBlocked "intent_blocked",
-        /// A call was warned of for its intent.
-        IntentWarned "intent_warning",
-        /// A call was blocked for its tool's capability.
-        CapabilityBlocked "capability_blocked",
-        /// A call was warned of for its tool's capability.
-        CapabilityWarned "capability_warning",
-        /// A call was blocked because its principal's token was not made for it.
-        ScopeBlocked "scope_blocked",
-        /// A call was blocked because the tool's definition waits for an operator.
-        CatalogBlocked "catalog_blocked",
-        /// A definition was warned of.
-        CatalogWarned "catalog_warning",
-        /// A call was blocked by a rule.
-        RulesBlocked "rules_blocked",
-        /// A rule would have blocked a call, were it in force.
-        RulesWarned "rules_warning",
-        /// A call was blocked by a limit.
-        LimitBlocked "limit_blocked",
-        /// A call was blocked because nobody agreed to it.
-        ApprovalBlocked "approval_blocked",
-    }
-}
 
 /// How long a call took.
 #[derive(Clone, Copy, Debug, Default)]
@@ -125,6 +37,7 @@ pub struct Took {
 #[derive(Default)]
 pub struct Calls {
     sheets: Mutex<Vec<Arc<Sheet>>>,
+    named: Mutex<NamedSeries>,
 }
 
 impl fmt::Debug for Calls {
@@ -184,6 +97,7 @@ struct Sheet {
     decisions: [Counter; Decision::ALL.len()],
     all: Counts,
     servers: ByServer,
+    tools: ToolCalls,
 }
 
 #[derive(Debug, Default)]
@@ -225,6 +139,11 @@ impl Tally {
         }
     }
 
+    /// A call that had begun has ended; `tool` is one that there is, or the method of a request that calls none.
+    pub fn tool(&self, server: ServerId, tool: &str, variant: &str, outcome: Outcome) {
+        self.0.tools.ended(server, tool, variant, outcome);
+    }
+
     /// A call was refused.
     pub fn refused(&self, why: Refusal) {
         count(&self.0.refusals, why as usize);
@@ -250,6 +169,14 @@ impl Calls {
         let sheet = Arc::<Sheet>::default();
         self.sheets.lock().push(Arc::clone(&sheet));
         Tally(Rc::new(sheet))
+    }
+
+    /// The calls by tool until now, in at most `most` series and one more for each server, variant and outcome.
+    #[must_use]
+    pub fn by_tool(&self, most: usize) -> BTreeMap<Series, u64> {
+        let sheets = self.sheets.lock();
+        let tools: Vec<_> = sheets.iter().map(|sheet| &sheet.tools).collect();
+        self.named.lock().sums(&tools, most)
     }
 
     /// The sums until now. Calls that end meanwhile may be in some numbers and not in others.

@@ -15,44 +15,60 @@ const BUCKETS: usize = (EIGHTHS + EIGHTHS * (MAX_BITS - KEPT_BITS) as u64) as us
 
 /// Durations, written by one thread.
 #[derive(Debug)]
-pub(super) struct Histogram([Counter; BUCKETS]);
+pub(super) struct Histogram {
+    buckets: [Counter; BUCKETS],
+    /// Microseconds.
+    sum: Counter,
+}
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self([const { Counter::new() }; BUCKETS])
+        Self { buckets: [const { Counter::new() }; BUCKETS], sum: Counter::new() }
     }
 }
 
 impl Histogram {
     pub(super) fn add(&self, duration: Duration) {
         let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        if let Some(bucket) = self.0.get(bucket(us)) {
+        if let Some(bucket) = self.buckets.get(bucket(us)) {
             bucket.add(1);
         }
+        self.sum.add(us);
     }
 }
 
 /// Durations of several threads together, as they were at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Durations(Box<[u64; BUCKETS]>);
+pub struct Durations {
+    buckets: Box<[u64; BUCKETS]>,
+    /// Microseconds.
+    sum: u64,
+}
 
 impl Default for Durations {
     fn default() -> Self {
-        Self(Box::new([0; BUCKETS]))
+        Self { buckets: Box::new([0; BUCKETS]), sum: 0 }
     }
 }
 
 impl Durations {
     pub(super) fn add(&mut self, histogram: &Histogram) {
-        for (sum, bucket) in self.0.iter_mut().zip(&histogram.0) {
+        for (sum, bucket) in self.buckets.iter_mut().zip(&histogram.buckets) {
             *sum += bucket.get();
         }
+        self.sum += histogram.sum.get();
     }
 
     /// How many there are.
     #[must_use]
     pub fn count(&self) -> u64 {
-        self.0.iter().sum()
+        self.buckets.iter().sum()
+    }
+
+    /// All of them together, in microseconds.
+    #[must_use]
+    pub fn sum(&self) -> u64 {
+        self.sum
     }
 
     /// What so many of a hundred do not exceed, in microseconds; none if there are none.
@@ -64,13 +80,13 @@ impl Durations {
             seen += count;
             seen >= rank
         };
-        let bucket = self.0.iter().position(reached).filter(|_| rank > 0)?;
+        let bucket = self.buckets.iter().position(reached).filter(|_| rank > 0)?;
         Some(middle(bucket))
     }
 
     /// Every bucket that is not empty: the most microseconds in it, and how many there are.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
-        let all = self.0.iter().enumerate().filter(|(_, count)| **count > 0);
+        let all = self.buckets.iter().enumerate().filter(|(_, count)| **count > 0);
         all.map(|(bucket, count)| (least(bucket + 1) - 1, *count))
     }
 }
@@ -123,7 +139,7 @@ mod tests {
         }
         both.add(&one);
         both.add(&other);
-        assert_eq!(both.count(), 1000);
+        assert_eq!((both.count(), both.sum()), (1000, 500_500));
         for (percent, exact) in [(1, 10), (50, 500), (99, 990), (100, 1000)] {
             let told = both.percentile(percent).unwrap();
             assert!(told.abs_diff(exact) <= exact / 16 + 1, "p{percent}: {told}");

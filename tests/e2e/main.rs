@@ -18,6 +18,7 @@ mod intent;
 mod login;
 mod many;
 mod members;
+mod metrics;
 mod output;
 mod passthrough;
 mod processes;

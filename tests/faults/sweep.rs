@@ -52,7 +52,9 @@ fn wherever_the_disk_fails_nothing_acknowledged_is_lost_and_nothing_hangs() {
             let (reached, kept) = unfailing.count();
             let step = every.unwrap_or_else(|| reached.div_ceil(SHORT)).max(1);
             for error in op.errors() {
-                for nth in (step / 2..reached).step_by(step as usize) {
+                // At least one of each, however few there are.
+                let first = (step / 2).min(reached / 2);
+                for nth in (first..reached).step_by(step as usize) {
                     for times in [1, u64::MAX] {
                         let run = Run { shim: &shim, phase, op, error: *error, nth, times, only };
                         match run.outcome(kept) {

@@ -1,0 +1,344 @@
+//! `/metrics`: the proxy's numbers for Prometheus and what reads its format (OpenMetrics 1.0 text).
+//!
+//! Each number is read where it is kept, at the scrape; none is kept here. The number of series is bounded by
+//! [`MAX_SERIES`] and by the number of servers. Names of servers and tools are in it, so it asks for the API key.
+
+use std::fmt;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Response, StatusCode};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+use super::query_parameters::Query;
+use super::response::{self, ApiError};
+use super::state::State;
+use crate::activity::{Health, Standing};
+use crate::downstream::body::Body;
+use crate::proxy::Worker;
+use crate::telemetry::call_metrics::{Decision, Refusal, Totals};
+use crate::telemetry::histogram::Durations;
+use crate::upstream::supervisor::{Status, Upstream};
+
+/// Series of calls by tool that have the tool's name; the rest are counted under `tool="other"`.
+const MAX_SERIES: usize = 10_000;
+/// The format, and its version.
+const OPEN_METRICS: HeaderValue =
+    HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
+/// The upper bounds of a histogram's buckets, in microseconds: from the proxy's own share to a long call.
+const BOUNDS_US: [u64; 16] = [
+    25,
+    50,
+    100,
+    250,
+    500,
+    1_000,
+    2_500,
+    5_000,
+    10_000,
+    25_000,
+    100_000,
+    250_000,
+    1_000_000,
+    5_000_000,
+    30_000_000,
+    120_000_000,
+];
+
+/// Shows every number as Prometheus reads it.
+#[utoipa::path(
+    get,
+    path = "/metrics",
+    tag = "state",
+    operation_id = "getMetrics",
+    responses((
+        status = 200,
+        description = "OpenMetrics text",
+        body = String,
+        content_type = "application/openmetrics-text",
+    ))
+)]
+pub(super) fn metrics(
+    state: &State,
+    worker: &Worker,
+    query: Query,
+    id: &str,
+) -> Result<Response<Body>, ApiError> {
+    query.finish()?;
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Scrape(families(state, worker))));
+    let mut text = String::new();
+    encode(&mut text, &registry)
+        .map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error))?;
+    let mut response = response::json(StatusCode::OK, Body::from(Bytes::from(text)), id);
+    response.headers_mut().insert(CONTENT_TYPE, OPEN_METRICS);
+    Ok(response)
+}
+
+/// All numbers of one scrape.
+#[derive(Debug)]
+struct Scrape(Vec<Family>);
+
+/// A metric, and its value for each set of labels.
+#[derive(Debug)]
+struct Family {
+    /// Without `_total`, which the format adds to counters.
+    name: &'static str,
+    help: &'static str,
+    samples: Samples,
+}
+
+/// The values of a metric, each with its labels.
+#[derive(Debug)]
+enum Samples {
+    Counters(Vec<(Labels, u64)>),
+    Gauges(Vec<(Labels, f64)>),
+    Histograms(Vec<(Labels, Durations)>),
+}
+
+type Labels = Vec<(&'static str, String)>;
+
+impl Family {
+    fn counters(
+        name: &'static str,
+        help: &'static str,
+        samples: impl IntoIterator<Item = (Labels, u64)>,
+    ) -> Self {
+        Self { name, help, samples: Samples::Counters(samples.into_iter().collect()) }
+    }
+
+    fn gauge(name: &'static str, help: &'static str, value: f64) -> Self {
+        Self { name, help, samples: Samples::Gauges(vec![(Labels::new(), value)]) }
+    }
+}
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        for Family { name, help, samples } in &self.0 {
+            let kind = match samples {
+                Samples::Counters(_) => MetricType::Counter,
+                Samples::Gauges(_) => MetricType::Gauge,
+                Samples::Histograms(_) => MetricType::Histogram,
+            };
+            let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
+            match samples {
+                Samples::Counters(samples) => {
+                    for (labels, count) in samples {
+                        labelled(&mut metric, labels, |metric| {
+                            metric.encode_counter::<NoLabelSet, _, u64>(count, None)
+                        })?;
+                    }
+                }
+                Samples::Gauges(samples) => {
+                    for (labels, value) in samples {
+                        labelled(&mut metric, labels, |metric| metric.encode_gauge(value))?;
+                    }
+                }
+                Samples::Histograms(samples) => {
+                    for (labels, durations) in samples {
+                        let (sum, count) = (seconds(durations.sum()), durations.count());
+                        let buckets = buckets(durations);
+                        labelled(&mut metric, labels, |metric| {
+                            metric.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+                        })?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes one sample. One without labels has no braces either.
+fn labelled(
+    metric: &mut MetricEncoder<'_>,
+    labels: &Labels,
+    write: impl FnOnce(&mut MetricEncoder<'_>) -> fmt::Result,
+) -> fmt::Result {
+    match labels.as_slice() {
+        [] => write(metric),
+        labels => write(&mut metric.encode_family(&labels)?),
+    }
+}
+
+fn families(state: &State, worker: &Worker) -> Vec<Family> {
+    let (proxy, settings) = (&worker.proxy, worker.settings());
+    let totals = proxy.calls.read();
+    let connections = state.connections.get().into_iter().flatten();
+    let connections: usize = connections.map(|open| open.load(Ordering::Relaxed)).sum();
+    let mut families = calls(worker, &totals);
+    families.extend(upstreams(worker, &totals));
+    families.extend(log(&proxy.activity.health()));
+    families.extend([
+        Family::gauge("mcpproxy_calls_in_flight", "Calls under way", totals.in_flight() as f64),
+        Family::gauge(
+            "mcpproxy_sessions",
+            "Open sessions of clients",
+            state.sessions.count() as f64,
+        ),
+        Family::gauge("mcpproxy_connections", "Open connections of clients", connections as f64),
+        Family::gauge(
+            "mcpproxy_tools",
+            "Tools in the catalog",
+            proxy.catalog.load().tools().len() as f64,
+        ),
+        Family::gauge(
+            "mcpproxy_held_bytes",
+            "Bytes of answers that strict holds",
+            settings.held.used() as f64,
+        ),
+        Family::gauge(
+            "mcpproxy_unjudged_bytes",
+            "Bytes of answers that warn has forwarded and not judged yet",
+            settings.judging_budget.used() as f64,
+        ),
+        Family::counters(
+            "mcpproxy_engine_disagreements",
+            "Answers about which the two schema engines disagreed",
+            [(Labels::new(), proxy.validation_pool.disagreements())],
+        ),
+        Family::counters(
+            "mcpproxy_log_lines_lost",
+            "Lines of the log on stderr that could not be written",
+            [(Labels::new(), state.lines.lost())],
+        ),
+        Family {
+            name: "mcpproxy_build_info",
+            help: "The version that runs, with the value 1",
+            samples: Samples::Gauges(vec![(build(), 1.0)]),
+        },
+    ]);
+    families
+}
+
+fn build() -> Labels {
+    let commit = option_env!("MCPPROXY_COMMIT").unwrap_or("unknown");
+    vec![("version", env!("CARGO_PKG_VERSION").to_owned()), ("commit", commit.to_owned())]
+}
+
+/// What became of calls.
+fn calls(worker: &Worker, totals: &Totals) -> Vec<Family> {
+    let upstreams = &worker.proxy.upstreams;
+    let by_tool = worker.proxy.calls.by_tool(MAX_SERIES);
+    let calls = upstreams.iter().flat_map(|upstream| {
+        let (id, of) = (upstream.id(), &by_tool);
+        let series = of.iter().filter(move |(series, _)| series.server == id);
+        series.map(|(series, count)| {
+            let labels = vec![
+                ("server", upstream.name().to_string()),
+                ("tool", series.tool.to_string()),
+                ("variant", series.variant.to_owned()),
+                ("status", series.outcome.as_str().to_owned()),
+            ];
+            (labels, *count)
+        })
+    });
+    let decisions = Decision::ALL.into_iter().map(|decision| {
+        // Their names are those of the policy and of what it decided.
+        let (policy, decided) = decision.as_str().rsplit_once('_').unwrap_or_default();
+        let labels = vec![("policy", policy.to_owned()), ("decision", decided.to_owned())];
+        (labels, totals.decided(decision))
+    });
+    let refusals = Refusal::ALL
+        .into_iter()
+        .map(|why| (vec![("reason", why.as_str().to_owned())], totals.refused(why)));
+    vec![
+        Family::counters("mcpproxy_calls", "Calls of tools and other requests to servers", calls),
+        Family::counters("mcpproxy_decisions", "Decisions on record", decisions),
+        Family::counters("mcpproxy_refusals", "Calls without an answer of a server", refusals),
+    ]
+}
+
+/// How servers are, and how long their calls took.
+fn upstreams(worker: &Worker, totals: &Totals) -> Vec<Family> {
+    let upstreams = &worker.proxy.upstreams;
+    let labels = |upstream: &Upstream| vec![("server", upstream.name().to_string())];
+    let histograms = |of: fn(&crate::telemetry::call_metrics::Sums) -> &Durations| {
+        let each = upstreams
+            .iter()
+            .map(|upstream| (labels(upstream), of(&totals.of_server(upstream.id())).clone()));
+        Samples::Histograms(each.collect())
+    };
+    let up = upstreams.iter().map(|upstream| {
+        let up = upstream.state().status == Status::Connected;
+        (labels(upstream), f64::from(u8::from(up)))
+    });
+    vec![
+        Family {
+            name: "mcpproxy_upstream_up",
+            help: "1 while the server is connected",
+            samples: Samples::Gauges(up.collect()),
+        },
+        Family {
+            name: "mcpproxy_call_duration_seconds",
+            help: "How long calls took that were sent to the server",
+            samples: histograms(|sums| &sums.total),
+        },
+        Family {
+            name: "mcpproxy_overhead_seconds",
+            help: "Of that what the proxy added",
+            samples: histograms(|sums| &sums.added),
+        },
+    ]
+}
+
+/// The activity log.
+fn log(health: &Health) -> [Family; 7] {
+    let written = f64::from(u8::from(health.state == Standing::Ok));
+    [
+        Family::gauge("mcpproxy_activity_up", "1 while the activity log is written", written),
+        Family::counters(
+            "mcpproxy_activity_records",
+            "Records written since the start",
+            [(Labels::new(), health.written)],
+        ),
+        Family::counters(
+            "mcpproxy_activity_lost",
+            "Entries that could not be recorded since the log was begun",
+            [(Labels::new(), health.lost)],
+        ),
+        Family::gauge(
+            "mcpproxy_activity_queue",
+            "Calls under way or waiting to be written",
+            health.queued as f64,
+        ),
+        Family::gauge(
+            "mcpproxy_activity_lag_seconds",
+            "How long the oldest record that is not durable has been on its way",
+            health.lag_ms as f64 / 1e3,
+        ),
+        Family::gauge(
+            "mcpproxy_activity_longest_sync_seconds",
+            "The longest that the disk took for one batch since the start",
+            health.longest_sync_ms as f64 / 1e3,
+        ),
+        Family::gauge(
+            "mcpproxy_activity_bytes",
+            "Bytes of the log on disk",
+            health.disk_bytes as f64,
+        ),
+    ]
+}
+
+/// The count of each bucket with its upper bound in seconds. Ours are finer, and each is counted in the first whose
+/// bound is not below its own.
+fn buckets(durations: &Durations) -> Vec<(f64, u64)> {
+    let mut counts = [0; BOUNDS_US.len() + 1];
+    for (most, count) in durations.buckets() {
+        let at = BOUNDS_US.partition_point(|bound| *bound < most);
+        if let Some(sum) = counts.get_mut(at) {
+            *sum += count;
+        }
+    }
+    let bounds = BOUNDS_US.into_iter().map(seconds).chain([f64::INFINITY]);
+    bounds.zip(counts).collect()
+}
+
+fn seconds(us: u64) -> f64 {
+    us as f64 / 1e6
+}
