@@ -361,7 +361,9 @@ impl Catalog {
         origin: ToolSet,
     ) -> (Vec<(Arc<str>, Change)>, Vec<Late>) {
         // Before others have to wait.
-        let ready = self.compiler.ready(&self.load(), sets);
+        let last = self.load();
+        let reviews = reviewing::reviews(&self.settings.review, &last, sets);
+        let ready = (self.compiler.ready(&last, sets), reviews);
         let _writing = self.writing.lock();
         let last = self.load();
         let Replaced { next, differs, changes, late, unsaved } =

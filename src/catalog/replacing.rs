@@ -12,10 +12,10 @@ use super::compiling::{Late, awaited, same_raw};
 use super::difference::Difference;
 use super::discovered::DiscoveredTool;
 use super::pins::PinHistory;
-use super::reviewing::{TakenSet, Touched, judge, review};
+use super::reviewing::{Reviews, TakenSet, Touched, judge, review};
 use super::search::{Index, Lexicon, Segment};
 use super::settings::{ServerSettings, Settings};
-use super::snapshot::{DirectTool, KnownServer, Snapshot, ToolSet};
+use super::snapshot::{DirectTool, KnownServer, Review, Snapshot, ToolSet};
 use crate::output::Policy;
 use crate::tool::{Capability, OutputSchema, Tool, ToolName, Trust};
 
@@ -33,20 +33,20 @@ pub(super) struct Replaced {
 }
 
 /// Makes the next snapshot of `last`: each set replaces that of its server, if that is configured.
-/// `ready` are the sets' schemas. What takes long to compile is left for later.
+/// `ready` are the sets' schemas, `reviews` what is to be known of their definitions. What takes long to compile is left for later.
 pub(super) fn replace(
     settings: &Settings,
     lexicon: &Arc<Lexicon>,
     last: &Snapshot,
     sets: &[(&str, &[DiscoveredTool])],
-    ready: Vec<Vec<OutputSchema>>,
+    (ready, reviews): (Vec<Vec<OutputSchema>>, Reviews),
     origin: ToolSet,
 ) -> Replaced {
     let mut late = Vec::new();
     let mut unsaved = Vec::new();
     let mut servers = last.servers.clone();
     let mut taken = Vec::new();
-    for ((server, discovered), ready) in sets.iter().zip(ready) {
+    for (((server, discovered), ready), reviews) in sets.iter().zip(ready).zip(reviews) {
         let Some((server, of_server)) = settings.servers.get_key_value(*server) else {
             continue;
         };
@@ -57,7 +57,7 @@ pub(super) fn replace(
             // The server was faster than the disk.
             continue;
         }
-        let discovered = discovered.iter().zip(ready);
+        let discovered = discovered.iter().zip(ready.into_iter().zip(reviews));
         let (tools, change) = next_set(server, of_server, settings, discovered, last, &mut late);
         let (differs, server) = (change.tools_differ(), Arc::clone(server));
         taken.push(TakenSet { server, tools, change, differs, pins: PinHistory::New });
@@ -143,14 +143,15 @@ fn next_set<'a>(
     server: &Arc<str>,
     settings: &ServerSettings,
     all: &Settings,
-    discovered: impl Iterator<Item = (&'a DiscoveredTool, OutputSchema)>,
+    discovered: impl Iterator<Item = (&'a DiscoveredTool, (OutputSchema, Option<Arc<Review>>))>,
     last: &Snapshot,
     late: &mut Vec<Late>,
 ) -> (Vec<DirectTool>, Change) {
     let mut change = Change::default();
     let mut seen = BTreeSet::new();
     let mut tools = Vec::new();
-    for (found, schema) in discovered.filter(|(found, _)| settings.offers(&found.name)) {
+    for (found, (schema, reviewed)) in discovered.filter(|(found, _)| settings.offers(&found.name))
+    {
         if !seen.insert(&*found.name) {
             change.duplicates.push(found.name.clone());
             continue;
@@ -179,7 +180,7 @@ fn next_set<'a>(
         {
             change.unusable.push((tool.name.clone(), Arc::clone(reason)));
         }
-        let review = Arc::new(review(&all.review, found, &listed));
+        let review = reviewed.unwrap_or_else(|| Arc::new(review(&all.review, found, &listed)));
         let (listed, tool, beside) = (Arc::new(listed), Arc::new(tool), Arc::default());
         tools.push(DirectTool { listed, tool, review, beside });
     }

@@ -14,6 +14,25 @@ use super::scan::{self, others};
 use super::snapshot::{DirectTool, KnownServer, Review, Snapshot, ToolSet};
 use crate::tool::{ToolName, Trust};
 
+/// What is to be known of the tools of sets, in their order; `None` for what is as it was.
+pub(super) type Reviews = Vec<Vec<Option<Arc<Review>>>>;
+
+/// What is to be known of the definitions of sets, each as far as it is another than in `last`. This is what takes time,
+/// and is done before others have to wait.
+pub(super) fn reviews(
+    settings: &ReviewSettings,
+    last: &Snapshot,
+    sets: &[(&str, &[DiscoveredTool])],
+) -> Reviews {
+    let one = |server: &str, found: &DiscoveredTool| {
+        let listed = found.listed(server);
+        let known = last.find_direct(&listed.key).is_some_and(|direct| *direct.listed == listed);
+        (!known).then(|| Arc::new(review(settings, found, &listed)))
+    };
+    let sets = sets.iter();
+    sets.map(|(server, set)| set.iter().map(|found| one(server, found)).collect()).collect()
+}
+
 /// What is to be known of a definition that is new.
 pub(super) fn review(settings: &ReviewSettings, found: &DiscoveredTool, listed: &Listed) -> Review {
     let digest = DefinitionDigest::of(listed.json());

@@ -94,7 +94,7 @@ fn a_loosened_tool_is_refused_at_every_door_and_no_agent_sees_its_words() {
     }
     let mut direct = proxy.direct_client();
     let answer = direct.ask("tools/call", json!({"name": "s__added_notes", "arguments": {}}));
-    assert_eq!(error_text(&answer), REFUSED);
+    assert_eq!(error_text(&answer["result"]), REFUSED);
     let call = json!({"tool_name": "call_tool_read", "arguments": {"name": "s:added_notes"},
         "intent": {"operation_type": "read"}});
     let (status, body) = scene.post("tools/call", &call);

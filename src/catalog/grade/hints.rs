@@ -13,7 +13,7 @@
 
 use serde_json::{Map, Value};
 
-use super::Grade;
+use super::kind::Grade;
 
 /// A hint, and how careful its values are: those of `[true, absent, false]`, more is more careful.
 const HINTS: [(&str, [u8; 3]); 4] = [

@@ -5,6 +5,8 @@
 //! is [`Relation::Wider`]. Words for people (`description`, `default`, …) say nothing about documents. Deliberately not
 //! attempted: `oneOf`, `not` and the unevaluated keywords beyond being the same, patterns that are another, references
 //! that lead elsewhere.
+//!
+//! Size: the keywords of all drafts, each compared in its place; they count on one another.
 
 use std::collections::BTreeSet;
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::FindingLevel;
+use super::finding::FindingLevel;
 
 /// Most kinds of characters that are named.
 const MAX_NAMED: usize = 8;

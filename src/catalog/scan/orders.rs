@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use aho_corasick::{AhoCorasick, AhoCorasickBuilder, AhoCorasickKind, MatchKind};
 use unicode_security::skeleton;
 
-use super::FindingLevel;
+use super::finding::FindingLevel;
 
 /// Most orders that are told of one text.
 const MAX_TOLD: usize = 4;
