@@ -104,7 +104,7 @@ fn a_loosened_tool_is_refused_at_every_door_and_no_agent_sees_its_words() {
 
     let found = client.ask(
         "tools/call",
-        json!({"name": "retrieve_tools", "arguments": {"query": "notes SUSPECT"}}),
+        json!({"name": "retrieve_tools", "arguments": {"query": "add tool notes SUSPECT"}}),
     );
     let listed = direct.ask("tools/list", json!({}));
     for told in [found.to_string(), listed.to_string()] {
