@@ -10,6 +10,7 @@
 mod activity;
 mod approvals;
 mod call;
+mod definitions;
 mod events;
 mod export;
 mod health;

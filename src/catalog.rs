@@ -3,9 +3,12 @@
 //! Tools come in as an upstream's discovery found them, one server's whole set at a time, and go
 //! out as one immutable [`Snapshot`]. [`Catalog`] is what a running proxy has of it: sets are taken up
 //! (`replacing`), put in force (`published`), written to disk (`saving`) and compiled (`compiling`), none
-//! waiting for another's disk or large schema. Who discovers and who calls is not known here.
+//! waiting for another's disk or large schema. What a server said of a tool at first is pinned (`pins`); what it says
+//! later is compared with that (`grade`), looked through (`scan`) and judged (`reviewing`). Who discovers and who calls is not known here.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZero;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,6 +17,7 @@ use tokio::sync::{Semaphore, broadcast};
 
 use self::blocking::{BlockingWork, Panicked};
 use self::compiling::{Compiler, Late};
+use self::pins::{PinHistory, ServerPins};
 use self::published::Published;
 use self::replacing::{Replaced, replace};
 use self::saving::{Saving, UnsavedSet};
@@ -21,19 +25,28 @@ use self::search::Lexicon;
 use self::turns::{Turns, Undone};
 use crate::tool::{Tool, ToolName};
 
+pub mod approving;
 mod blocking;
 pub mod change;
 pub mod compiling;
+pub mod definition;
+pub mod definition_diff;
 pub mod difference;
 pub mod discovered;
 pub mod exposed;
+pub mod grade;
 pub mod listing;
 pub mod notice;
 pub mod offered;
+pub mod on_change;
 pub mod persist;
+mod pin_file;
+pub mod pins;
 mod published;
 mod replacing;
+mod reviewing;
 mod saving;
+pub mod scan;
 pub mod search;
 pub mod settings;
 pub mod snapshot;
@@ -43,7 +56,7 @@ pub use change::Change;
 pub use discovered::DiscoveredTool;
 pub use notice::Notice;
 pub use settings::{PolicyOverride, ServerSettings, Settings};
-pub use snapshot::{Snapshot, ToolSet};
+pub use snapshot::{Reviewed, Snapshot, ToolSet};
 
 /// Notices kept for a listener that is behind; one further behind learns that it missed some.
 const NOTICES: usize = 256;
@@ -58,6 +71,11 @@ pub struct Catalog {
     /// Held while the next snapshot is made from the last.
     writing: Mutex<()>,
     saving: Arc<Saving>,
+    /// The servers whose sets and pins on disk were read. Locked while that is done: no set is judged before it is known
+    /// what was pinned.
+    remembered: Mutex<BTreeSet<Arc<str>>>,
+    /// The pins that are on disk. Locked while they are written.
+    pins_on_disk: Mutex<BTreeMap<Arc<str>, Arc<ServerPins>>>,
     /// Sets that wait to be taken up: 200 servers that answer at once are few snapshots, and not 200
     /// threads with a heap each.
     arriving: Arc<Turns<Vec<DiscoveredTool>, Taken>>,
@@ -88,6 +106,8 @@ impl Catalog {
             lexicon,
             writing: Mutex::new(()),
             saving: Arc::new(Saving::new(settings.folder.clone())),
+            remembered: Mutex::default(),
+            pins_on_disk: Mutex::default(),
             settings,
             arriving: Arc::default(),
             small: Arc::new(Semaphore::new(cores)),
@@ -136,35 +156,143 @@ impl Catalog {
     /// used, what that changed. Blocks on the disk, and until every schema is compiled; the tools
     /// are there before that.
     pub fn restore(&self) -> Vec<(Arc<str>, Change)> {
-        let Some(folder) = self.saving.folder() else { return Vec::new() };
-        let mut sets = Vec::new();
-        let mut changes = Vec::new();
-        for server in self.settings.servers.keys() {
-            match persist::read(folder, server) {
+        let servers: Vec<_> = self.settings.servers.keys().cloned().collect();
+        let (mut changes, late) = self.remember(&servers);
+        self.compile(late, &mut changes);
+        changes
+    }
+
+    /// Takes up what is on disk of those of `servers` that it was not yet done for: their pins, and their sets.
+    fn remember(&self, servers: &[Arc<str>]) -> (Vec<(Arc<str>, Change)>, Vec<Late>) {
+        let Some(folder) = self.saving.folder() else { return Default::default() };
+        let mut remembered = self.remembered.lock();
+        let (mut sets, mut changes) = (Vec::new(), Vec::new());
+        let mut histories = BTreeMap::new();
+        for server in servers {
+            if !self.settings.servers.contains_key(server) || !remembered.insert(Arc::clone(server))
+            {
+                continue;
+            }
+            let mut problems = Vec::new();
+            let set = persist::read(folder, server);
+            let unpinned = matches!(&set, Ok(Some(set)) if !set.pinned);
+            let pins = match pin_file::read(folder, server) {
+                Ok(Some(pins)) => {
+                    let pins = Arc::new(pins);
+                    self.pins_on_disk.lock().insert(Arc::clone(server), Arc::clone(&pins));
+                    PinHistory::Known(pins)
+                }
+                Ok(None) if unpinned || matches!(&set, Ok(None)) => PinHistory::New,
+                Ok(None) => {
+                    problems.push(self.lost(server, "is lost"));
+                    PinHistory::Lost
+                }
+                Err(error) => {
+                    problems.push(self.lost(server, &error.to_string()));
+                    PinHistory::Lost
+                }
+            };
+            histories.insert(Arc::clone(server), (pins, unpinned));
+            match set {
                 Ok(None) => {}
-                Ok(Some(tools)) => sets.push((&**server, tools)),
+                Ok(Some(set)) => sets.push((Arc::clone(server), set.tools)),
                 Err(error) => {
                     let path = persist::path(folder, server);
-                    let disk = Some(format!("{} {error}", path.display()));
-                    changes.push((Arc::clone(server), Change { disk, ..Change::default() }));
+                    problems.push(format!("{} {error}", path.display()));
+                }
+            }
+            if !problems.is_empty() {
+                let disk = Some(problems.join("; "));
+                changes.push((Arc::clone(server), Change { disk, ..Change::default() }));
+            }
+        }
+        if histories.is_empty() {
+            return Default::default();
+        }
+        self.adopt(histories);
+        let sets: Vec<_> =
+            sets.iter().map(|(server, tools)| (&**server, tools.as_slice())).collect();
+        let (replaced, late) = self.replace(&sets, ToolSet::Restored);
+        for (server, change) in replaced {
+            match changes.iter_mut().find(|(told, _)| *told == server) {
+                Some((_, told)) => *told = Change { disk: told.disk.take(), ..change },
+                None => changes.push((server, change)),
+            }
+        }
+        if let (Some(problem), Some((_, change))) = (self.write_pins(), changes.first_mut()) {
+            change.disk.get_or_insert(problem);
+        }
+        (changes, late)
+    }
+
+    /// What is told of a server whose pins cannot be read.
+    fn lost(&self, server: &str, why: &str) -> String {
+        let folder = self.saving.folder().unwrap_or(Path::new(""));
+        let path = pin_file::path(folder, server);
+        let follows = match self.settings.review.quarantines() {
+            true => "its tools wait for approval, since it is not known which of them did",
+            false => "its tools are pinned anew",
+        };
+        format!("what was pinned of the server's tools ({}) {why}: {follows}", path.display())
+    }
+
+    /// Notes what was pinned of servers before, unless they have answered already.
+    fn adopt(&self, histories: BTreeMap<Arc<str>, (PinHistory, bool)>) {
+        let _writing = self.writing.lock();
+        let last = self.load();
+        let mut servers = last.servers.clone();
+        for (server, (pins, unpinned)) in histories {
+            if let Some(known) = servers.get_mut(&server) {
+                (known.pins, known.unpinned) = (pins, unpinned);
+            }
+        }
+        let (tools, direct) = (Arc::clone(&last.tools), Arc::clone(&last.direct));
+        let index = Arc::clone(&last.index);
+        self.published.swap(Snapshot { tools, direct, servers, index }, false);
+    }
+
+    /// Writes the pins that are others than on disk; why not, where that fails. Blocks on the disk.
+    fn write_pins(&self) -> Option<String> {
+        let folder = self.saving.folder()?;
+        let mut on_disk = self.pins_on_disk.lock();
+        let mut problem = None;
+        for (server, known) in &self.load().servers {
+            let Some(pins) = known.pins.pins() else { continue };
+            if on_disk.get(server).is_some_and(|there| Arc::ptr_eq(there, pins)) {
+                continue;
+            }
+            match pin_file::write(folder, server, pins) {
+                Ok(()) => {
+                    on_disk.insert(Arc::clone(server), Arc::clone(pins));
+                }
+                Err(error) => {
+                    let path = pin_file::path(folder, server);
+                    problem = Some(format!("{} cannot be written: {error}", path.display()));
                 }
             }
         }
-        let sets: Vec<_> = sets.iter().map(|(server, tools)| (*server, tools.as_slice())).collect();
-        let (replaced, late) = self.replace(&sets, ToolSet::Restored);
-        changes.extend(replaced);
-        self.compile(late, &mut changes);
-        changes
+        problem
+    }
+
+    /// Writes pins, then sets: a set on disk has its pins beside it. Blocks on the disk.
+    fn write(&self, sets: Vec<(Arc<str>, UnsavedSet)>) -> Vec<Option<String>> {
+        match self.write_pins() {
+            None => self.saving.write(sets),
+            problem => vec![problem; sets.len()],
+        }
     }
 
     /// Makes `tools` the whole set of `server`, and writes it to disk if it is another than before.
     /// A server that is not configured changes nothing. Blocks on the disk, and until every schema
     /// is compiled; the tools are there before that.
     pub fn replace_server(&self, server: &str, tools: Vec<DiscoveredTool>) -> Change {
+        let (told, _) = self.remember(&[Arc::from(server)]);
         let (mut changes, late) = self.replace(&[(server, &tools)], ToolSet::Discovered);
         let Some((server, change)) = changes.first_mut() else { return Change::default() };
+        add_problems(told, server, change);
         if let Some(set) = self.saving.unsaved(server, tools) {
-            change.disk = self.saving.write(vec![(Arc::clone(server), set)]).pop().flatten();
+            let problem = self.write(vec![(Arc::clone(server), set)]).pop().flatten();
+            change.disk = problem.or(change.disk.take());
         }
         self.compile(late, &mut changes);
         changes.pop().map(|(_, change)| change).unwrap_or_default()
@@ -187,7 +315,10 @@ impl Catalog {
         let Taken { mut change, late, unsaved } =
             taken.map_err(|Undone| "its tools cannot be taken up".to_owned())?;
         if let Some(set) = unsaved {
-            change.disk = self.saving.save(&self.threads, server, set).await;
+            let catalog = Arc::clone(self);
+            let write = move |sets| catalog.write(sets);
+            let problem = self.saving.save(&self.threads, server, set, write).await;
+            change.disk = problem.or(change.disk.take());
         }
         let (small, large) = late.into_iter().partition(Late::is_small);
         let change = self.compile_by(&self.small, server, small, change).await?;
@@ -203,6 +334,8 @@ impl Catalog {
 
     /// Shows the tools of some servers, in one snapshot.
     fn show(&self, sets: Vec<(Arc<str>, Vec<DiscoveredTool>)>) -> Vec<Taken> {
+        let servers: Vec<_> = sets.iter().map(|(server, _)| Arc::clone(server)).collect();
+        let (mut told, _) = self.remember(&servers);
         let all: Vec<_> =
             sets.iter().map(|(server, tools)| (&**server, tools.as_slice())).collect();
         let (changes, late) = self.replace(&all, ToolSet::Discovered);
@@ -210,7 +343,9 @@ impl Catalog {
         let (mut changes, mut late) = (changes.into_iter().peekable(), late.into_iter().peekable());
         let taken = sets.into_iter().map(|(server, tools)| {
             let change = changes.next_if(|(changed, _)| *changed == server);
-            let change = change.map(|(_, change)| change).unwrap_or_default();
+            let mut change = change.map(|(_, change)| change).unwrap_or_default();
+            let of_server = told.extract_if(.., |(told, _)| *told == server).collect();
+            add_problems(of_server, &server, &mut change);
             let late = std::iter::from_fn(|| late.next_if(|late| late.tool.server == server));
             let late = late.collect();
             Taken { change, late, unsaved: self.saving.unsaved(&server, tools) }
@@ -226,7 +361,9 @@ impl Catalog {
         origin: ToolSet,
     ) -> (Vec<(Arc<str>, Change)>, Vec<Late>) {
         // Before others have to wait.
-        let ready = self.compiler.ready(&self.load(), sets);
+        let last = self.load();
+        let reviews = reviewing::reviews(&self.settings.review, &last, sets);
+        let ready = (self.compiler.ready(&last, sets), reviews);
         let _writing = self.writing.lock();
         let last = self.load();
         let Replaced { next, differs, changes, late, unsaved } =
@@ -262,6 +399,18 @@ impl Catalog {
             change
         });
         compiled.await.map_err(|Panicked| "its schemas cannot be compiled".to_owned())
+    }
+}
+
+/// Adds to a change what else there is to tell of its server.
+fn add_problems(told: Vec<(Arc<str>, Change)>, server: &Arc<str>, change: &mut Change) {
+    for (of, mut told) in told {
+        if of == *server {
+            change.disk = told.disk.or(change.disk.take());
+            change.found.append(&mut told.found);
+            told.pinned.append(&mut change.pinned);
+            change.pinned = told.pinned;
+        }
     }
 }
 

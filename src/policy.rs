@@ -22,6 +22,7 @@ mod http_auth;
 mod intent_matrix;
 mod permit;
 mod principal;
+mod quarantine;
 mod request;
 mod ruled;
 pub mod rules;

@@ -21,6 +21,7 @@ mod audit_log;
 mod connection;
 mod connection_limit;
 mod control;
+mod definition_records;
 mod fast_path;
 mod folder;
 mod forgotten;

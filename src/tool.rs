@@ -46,6 +46,16 @@ impl OutputSchema {
     }
 }
 
+/// Whether what a server says of a tool may be relied on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Trust {
+    /// It is accepted.
+    #[default]
+    Given,
+    /// An operator has to look at it first: no agent sees the tool, and none can call it.
+    Withheld,
+}
+
 /// A tool in the catalog. Immutable; a new discovery makes a new one.
 #[derive(Clone, Debug)]
 pub struct Tool {
@@ -74,9 +84,22 @@ pub struct Tool {
     /// Which of its parameters HTTP headers repeat; `None` if none, or if the schema says it in an
     /// invalid way.
     pub parameter_headers: Option<Arc<ParameterHeaders>>,
+    /// Whether it may be called as it is defined.
+    pub trust: Trust,
 }
 
 impl Tool {
+    /// The same tool, trusted so far. Of one that is not, nothing is read of its parameters: what it says must not reach
+    /// agents in the text of an error either.
+    #[must_use]
+    pub fn trusted(&self, trust: Trust) -> Self {
+        let parameter_headers = match trust {
+            Trust::Given => ParameterHeaders::read(&self.input_schema).ok().flatten().map(Arc::new),
+            Trust::Withheld => None,
+        };
+        Self { parameter_headers, trust, ..self.clone() }
+    }
+
     /// How its answers are treated at present.
     #[must_use]
     pub fn treatment(&self) -> Treatment {

@@ -111,5 +111,6 @@ fn tool(
         schema: OutputSchema::Absent,
         policy: Policy::default(),
         parameter_headers: None,
+        trust: mcpproxy::tool::Trust::Given,
     })
 }

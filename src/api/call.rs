@@ -208,11 +208,16 @@ impl Request {
     }
 }
 
-fn caller(principal: Principal, headers: &HeaderMap, request_id: &str) -> Caller {
-    let source = match headers.get(SOURCE).map(http::HeaderValue::as_bytes) {
+/// The face that a request came in by.
+pub(super) fn source(headers: &HeaderMap) -> Source {
+    match headers.get(SOURCE).map(http::HeaderValue::as_bytes) {
         Some(b"cli") => Source::Cli,
         Some(_) | None => Source::Api,
-    };
+    }
+}
+
+fn caller(principal: Principal, headers: &HeaderMap, request_id: &str) -> Caller {
+    let source = source(headers);
     let client = headers.get(USER_AGENT).and_then(|name| name.to_str().ok()).unwrap_or_default();
     Caller {
         source,

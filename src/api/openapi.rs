@@ -22,8 +22,8 @@ use super::query_parameters::Query;
 use super::resource_metadata;
 use super::response::{self, ApiError, ErrorEnvelope};
 use super::{
-    activity, approvals, call, events, export, health, metrics, policy, proof, routes, servers,
-    status, tokens, tools,
+    activity, approvals, call, definitions, events, export, health, metrics, policy, proof, routes,
+    servers, status, tokens, tools,
 };
 use crate::downstream::api_key;
 use crate::downstream::body::Body;
@@ -58,6 +58,7 @@ pub(super) fn openapi() -> OpenApi {
         events::events, approvals::list, approvals::one, approvals::answer, servers::servers,
         tools::tools, tools::tool, call::call, policy::explain, status::status, metrics::metrics,
         health::alive, health::ready, proof::answer, document,
+        definitions::diff, definitions::approve,
         tokens::list, tokens::create, tokens::rotate, tokens::revoke,
         resource_metadata::answer, resource_metadata::of_mcp, resource_metadata::of_all,
     ),

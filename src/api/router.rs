@@ -14,8 +14,8 @@ use super::response::{self, ApiError};
 use super::routes::{self, Route};
 use super::state::{ConnectionInfo, State};
 use super::{
-    activity, approvals, call, events, export, health, metrics, openapi, policy, proof, request_id,
-    resource_metadata, servers, status, tokens, tools,
+    activity, approvals, call, definitions, events, export, health, metrics, openapi, policy,
+    proof, request_id, resource_metadata, servers, status, tokens, tools,
 };
 use crate::downstream::api_key::Unproven;
 use crate::downstream::body::Body;
@@ -137,6 +137,11 @@ where
         Route::Tokens => tokens::list(worker, query?).await,
         Route::TokenRotation => tokens::rotate(worker, &principal, query?, segment).await,
         Route::Token => tokens::revoke(worker, &principal, query?, segment).await,
+        Route::ToolApprove => {
+            query?.finish()?;
+            let body = whole(body).await?;
+            definitions::approve(worker, (&principal, &parts.headers, id), segment, &body).await
+        }
         Route::Metrics => return metrics::metrics(state, worker, query?, id),
         Route::PolicyExplain => {
             query?.finish()?;
@@ -150,6 +155,7 @@ where
         Route::Servers => servers::servers(worker, query?),
         Route::Tools => tools::tools(worker, &principal, query?),
         Route::Tool => tools::tool(worker, &principal, query?, segment),
+        Route::ToolDiff => definitions::diff(worker, query?, segment),
         Route::Status => status::status(state, worker, query?),
         Route::Approvals => approvals::list(worker, &principal, query?),
         Route::Approval if parts.method == Method::POST => {

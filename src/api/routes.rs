@@ -24,6 +24,8 @@ pub(super) enum Route {
     Call,
     Tool,
     PolicyExplain,
+    ToolDiff,
+    ToolApprove,
     ActivityList,
     ActivitySummary,
     ActivityVerify,
@@ -38,7 +40,7 @@ pub(super) enum Route {
 }
 
 /// Their paths. A segment in braces stands for any one; whole words are found before it.
-const PATHS: [(&str, Route); 25] = [
+const PATHS: [(&str, Route); 27] = [
     ("/healthz", Route::Health),
     ("/readyz", Route::Readiness),
     (proof::PATH, Route::Proof),
@@ -51,6 +53,8 @@ const PATHS: [(&str, Route); 25] = [
     ("/api/v1/tools/call", Route::Call),
     ("/api/v1/tools/{name}", Route::Tool),
     ("/api/v1/policy/explain", Route::PolicyExplain),
+    ("/api/v1/tools/{name}/diff", Route::ToolDiff),
+    ("/api/v1/tools/{name}/approve", Route::ToolApprove),
     ("/api/v1/activity", Route::ActivityList),
     ("/api/v1/activity/summary", Route::ActivitySummary),
     ("/api/v1/activity/verify", Route::ActivityVerify),
@@ -75,7 +79,7 @@ impl Route {
     /// The methods it takes, as `Allow` lists them.
     pub(super) fn allowed(self) -> &'static str {
         match self {
-            Self::Call | Self::TokenRotation | Self::PolicyExplain => "POST",
+            Self::Call | Self::TokenRotation | Self::PolicyExplain | Self::ToolApprove => "POST",
             Self::Token => "DELETE",
             Self::Tokens | Self::Approval => "GET, HEAD, POST",
             Self::Health
@@ -92,6 +96,7 @@ impl Route {
             | Self::ActivityVerify
             | Self::ActivityExport
             | Self::ActivityRecord
+            | Self::ToolDiff
             | Self::Approvals
             | Self::Metrics
             | Self::ResourceMetadata => "GET, HEAD",
@@ -140,10 +145,11 @@ pub(super) fn decoded(segment: &str) -> Result<String, ApiError> {
 
 /// The segment in braces, empty where the template has none; `None` for another path.
 fn fits<'a>(template: &str, path: &'a str) -> Option<&'a str> {
-    let Some((before, _)) = template.split_once('{') else {
+    let braces =
+        template.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?.1)));
+    let Some((before, after)) = braces else {
         return (template == path).then_some("");
     };
-    let (_, after) = template.split_once('}').unwrap_or_default();
     let segment = path.strip_prefix(before)?.strip_suffix(after)?;
     (!segment.contains('/')).then_some(segment)
 }
@@ -168,6 +174,8 @@ mod tests {
             ("/api/v1/tools/a:b", Route::Tool, "a:b"),
             ("/api/v1/approvals", Route::Approvals, ""),
             ("/api/v1/approvals/0123456789abcdef", Route::Approval, "0123456789abcdef"),
+            ("/api/v1/tools/a:b/diff", Route::ToolDiff, "a:b"),
+            ("/api/v1/tools/a/approve", Route::ToolApprove, "a"),
             ("/healthz", Route::Health, ""),
             ("/api/v1/tokens/ci", Route::Token, "ci"),
             ("/api/v1/tokens/ci/rotate", Route::TokenRotation, "ci"),

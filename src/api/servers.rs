@@ -10,7 +10,9 @@ use utoipa::ToSchema;
 use super::query_parameters::Query;
 use super::response::{ApiError, Success, encode};
 use super::status::CallCounts;
+use crate::catalog::Snapshot;
 use crate::proxy::Worker;
+use crate::tool::Trust;
 use crate::upstream::supervisor::{ServerState, Status, Transport};
 
 /// Lists the upstream servers and their state.
@@ -24,8 +26,10 @@ use crate::upstream::supervisor::{ServerState, Status, Transport};
 pub(super) fn servers(worker: &Worker, query: Query) -> Result<Bytes, ApiError> {
     query.finish()?;
     let counted = worker.proxy.calls.read();
+    let snapshot = worker.proxy.catalog.load();
     let servers = worker.proxy.upstreams.iter().map(|upstream| CountedServer {
         server: upstream.state().into(),
+        quarantined: quarantined(&snapshot, upstream.name()),
         calls: (&counted.of_server(upstream.id())).into(),
     });
     Ok(encode(&Servers { servers: servers.collect() }))
@@ -41,7 +45,14 @@ struct Servers {
 struct CountedServer {
     #[serde(flatten)]
     server: ServerView,
+    /// Tools of it whose definition waits for approval.
+    quarantined: usize,
     calls: CallCounts,
+}
+
+fn quarantined(snapshot: &Snapshot, server: &str) -> usize {
+    let tools = snapshot.tools_of(server).iter();
+    tools.filter(|tool| tool.trust == Trust::Withheld).count()
 }
 
 /// One upstream server as it is shown.

@@ -11,10 +11,12 @@ use utoipa::{IntoParams, ToSchema};
 use super::query_parameters::{BadQuery, Query};
 use super::response::{ApiError, Success, encode};
 use super::routes;
+use crate::catalog::Snapshot;
+use crate::catalog::scan::ScanFinding;
 use crate::policy::{self, Principal};
 use crate::proxy::Worker;
 use crate::proxy::retrieve::Shown;
-use crate::tool::{Tool, ToolName};
+use crate::tool::{Tool, ToolName, Trust};
 
 /// Which tools are meant, and which page of them.
 #[derive(Debug, IntoParams)]
@@ -77,7 +79,7 @@ pub(super) fn tools(
     };
     let all: Vec<(Arc<Tool>, Option<f32>)> = match &words {
         Some(words) => {
-            let found = snapshot.search(words, snapshot.tools().len()).into_iter();
+            let found = snapshot.search_all(words).into_iter();
             found.map(|(tool, score)| (tool, Some(score))).collect()
         }
         None => snapshot.tools().iter().map(|tool| (Arc::clone(tool), None)).collect(),
@@ -91,7 +93,7 @@ pub(super) fn tools(
     let (page, rest) = page.split_at(limit.min(page.len()));
     let next = page.last().filter(|_| !rest.is_empty());
     Ok(encode(&Tools {
-        tools: page.iter().map(|(tool, score)| Shown::of(tool, *score)).collect(),
+        tools: page.iter().map(|(tool, score)| Known::of(&snapshot, tool, *score)).collect(),
         query: words.as_deref(),
         total: meant.len(),
         limit,
@@ -135,13 +137,16 @@ pub(super) fn tool(
     let tool = tool.filter(|tool| policy::visible(principal, &settings.policy).tool(tool));
     let tool = tool.ok_or_else(missing)?;
     Ok(encode(&OneTool {
-        tool: Whole { shown: Shown::of(tool, None), output_schema: tool.output_schema.as_deref() },
+        tool: Whole {
+            known: Known::of(&snapshot, tool, None),
+            output_schema: tool.output_schema.as_deref(),
+        },
     }))
 }
 
 #[derive(Serialize, ToSchema)]
 struct Tools<'a> {
-    tools: Vec<Shown<'a>>,
+    tools: Vec<Known<'a>>,
     /// The words searched for, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false)]
@@ -161,12 +166,36 @@ struct OneTool<'a> {
     tool: Whole<'a>,
 }
 
+/// A tool as operators see it: in quarantine or not, and with what the scan says of it.
+#[derive(Serialize, ToSchema)]
+#[schema(as = KnownTool)]
+struct Known<'a> {
+    #[serde(flatten)]
+    shown: Shown<'a>,
+    /// Whether its definition waits for approval: until then no agent sees it, and none can call it.
+    quarantined: bool,
+    /// What the scan found in its definition.
+    findings: Vec<ScanFinding>,
+}
+
+impl<'a> Known<'a> {
+    fn of(snapshot: &Snapshot, tool: &'a Tool, score: Option<f32>) -> Self {
+        let reviewed = snapshot.reviewed(&tool.name);
+        let findings = reviewed.map(|reviewed| reviewed.findings().cloned().collect());
+        Self {
+            shown: Shown::of(tool, score),
+            quarantined: tool.trust == Trust::Withheld,
+            findings: findings.unwrap_or_default(),
+        }
+    }
+}
+
 /// A tool with all its server said of it.
 #[derive(Serialize, ToSchema)]
 #[schema(as = WholeTool)]
 struct Whole<'a> {
     #[serde(flatten)]
-    shown: Shown<'a>,
+    known: Known<'a>,
     /// The server's own bytes, if it gave any.
     #[serde(rename = "outputSchema", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>, nullable = false)]

@@ -13,7 +13,7 @@ use crate::policy::{
     SessionFacts, ToolAccess,
 };
 use crate::tool::{
-    Annotations, Capability, CapabilityOverride, OutputSchema, Rules, Tool, ToolName,
+    Annotations, Capability, CapabilityOverride, OutputSchema, Rules, Tool, ToolName, Trust,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -37,6 +37,7 @@ fn tool(description: &str) -> Arc<Tool> {
         side_effect_by,
         schema: OutputSchema::Absent,
         policy: Policy::default(),
+        trust: Trust::Given,
         parameter_headers: None,
     })
 }

@@ -3,6 +3,9 @@
 use std::sync::Arc;
 
 use super::difference::Difference;
+use super::on_change::ChangeAction;
+use super::pins::PinEvent;
+use super::scan::ScanFinding;
 use crate::tool::ToolName;
 
 /// What replacing a server's set did; for log and record.
@@ -22,13 +25,32 @@ pub struct Change {
     pub duplicates: Vec<Box<str>>,
     /// Why the set was not written to disk, or not read from it.
     pub disk: Option<String>,
+    /// What happened to the pins of tools, by their names.
+    pub pinned: Vec<(Arc<str>, PinEvent)>,
+    /// What the scan found, and was not told before; of tools of whatever server.
+    pub found: Vec<(ToolName, Vec<ScanFinding>)>,
+    /// What was done about tools that were never seen before.
+    pub first_sight: FirstSight,
+}
+
+/// Whether a server is new, and what is done about what is new of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FirstSight {
+    /// The server is known: its new tools widen what it offers.
+    #[default]
+    Known,
+    /// It was never seen.
+    NewServer(ChangeAction),
+    /// Its pins are lost.
+    Lost(ChangeAction),
 }
 
 impl Change {
     /// True if nothing changed and nothing failed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        *self == Self::default()
+        // How a server was known says nothing where nothing happened.
+        *self == Self { first_sight: self.first_sight, ..Self::default() }
     }
 
     /// True if the set of tools is another than before.

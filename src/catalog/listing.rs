@@ -37,6 +37,12 @@ impl Listed {
         Self { key: key.into(), own: own.into(), json }
     }
 
+    /// An element that is kept as it was listed.
+    #[must_use]
+    pub fn stored(key: String, own: &str, json: &str) -> Self {
+        Self { key: key.into(), own: own.into(), json: Bytes::copy_from_slice(json.as_bytes()) }
+    }
+
     /// The element as it is listed.
     #[must_use]
     pub fn json(&self) -> &Bytes {

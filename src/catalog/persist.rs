@@ -7,7 +7,7 @@
 //!
 //! A file is two lines, a header and the tools as their server wrote them:
 //! ```text
-//! {"version":1,"server":"github","blake3":"<hex of the second line>"}
+//! {"version":1,"server":"github","blake3":"<hex of the second line>","pinned":true}
 //! [{"name":…},…]
 //! ```
 //! A file of another version, or damaged, or unreadable is as good as none; the caller warns. What
@@ -28,7 +28,7 @@ use crate::os::private;
 const VERSION: u32 = 1;
 
 /// Most bytes of a file that is read back.
-const MAX_FILE_BYTES: u64 = 256 * 1024 * 1024;
+pub(super) const MAX_FILE_BYTES: u64 = 256 * 1024 * 1024;
 
 /// Files that are open at once while sets are written.
 const FILES_AT_ONCE: usize = 64;
@@ -37,10 +37,23 @@ const FILES_AT_ONCE: usize = 64;
 const NAME_HASH_BYTES: usize = 16;
 
 #[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Header {
     version: u32,
     server: Box<str>,
     blake3: String,
+    /// The set's tools are pinned: there is a file of pins, or it is lost.
+    #[serde(default)]
+    pinned: bool,
+}
+
+/// A set as it is stored.
+#[derive(Debug)]
+pub struct StoredSet {
+    /// Its tools.
+    pub tools: Vec<DiscoveredTool>,
+    /// True if there must be pins beside it: sets of earlier versions have none.
+    pub pinned: bool,
 }
 
 /// Why a file is not used. Names no path: [`path`] does.
@@ -107,6 +120,7 @@ impl Written {
             version: VERSION,
             server: server.into(),
             blake3: blake3::hash(body.as_bytes()).to_hex().to_string(),
+            pinned: true,
         };
         let target = path(folder, server);
         let temporary = target.with_extension("new");
@@ -139,7 +153,7 @@ pub fn remove(folder: &Path, server: &str) -> io::Result<()> {
 ///
 /// # Errors
 /// The file is there and cannot be used.
-pub fn read(folder: &Path, server: &str) -> Result<Option<Vec<DiscoveredTool>>, UnusableFile> {
+pub fn read(folder: &Path, server: &str) -> Result<Option<StoredSet>, UnusableFile> {
     let path = path(folder, server);
     let text = match fs::metadata(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -152,7 +166,7 @@ pub fn read(folder: &Path, server: &str) -> Result<Option<Vec<DiscoveredTool>>, 
     parse(&text, server).map(Some).map_err(UnusableFile::Damaged)
 }
 
-fn parse(text: &str, server: &str) -> Result<Vec<DiscoveredTool>, String> {
+fn parse(text: &str, server: &str) -> Result<StoredSet, String> {
     let (header, body) = text.split_once('\n').ok_or("no header")?;
     let header: Header = serde_json::from_str(header).map_err(|error| error.to_string())?;
     if header.version != VERSION {
@@ -165,7 +179,8 @@ fn parse(text: &str, server: &str) -> Result<Vec<DiscoveredTool>, String> {
         return Err("the hash is wrong".into());
     }
     let elements: Vec<&RawValue> = serde_json::from_str(body).map_err(|error| error.to_string())?;
-    elements.into_iter().map(DiscoveredTool::parse).collect()
+    let tools = elements.into_iter().map(DiscoveredTool::parse).collect::<Result<_, _>>()?;
+    Ok(StoredSet { tools, pinned: header.pinned })
 }
 
 #[cfg(test)]
@@ -182,8 +197,8 @@ mod tests {
         write_all(folder, &[(server.into(), tools.to_vec())]).pop().unwrap()
     }
 
-    fn raw(tools: Option<Vec<DiscoveredTool>>) -> Option<Vec<String>> {
-        tools.map(|tools| tools.iter().map(|tool| tool.raw.get().to_owned()).collect())
+    fn raw(set: Option<StoredSet>) -> Option<Vec<String>> {
+        set.map(|set| set.tools.iter().map(|tool| tool.raw.get().to_owned()).collect())
     }
 
     const A: &str = r#"{"name":"a","inputSchema": {"é":1.0},"_meta":{}}"#;

@@ -4,18 +4,20 @@
 //! Tools, words and schemas that did not change are taken over, so that a change costs what is new
 //! of it, and one pointer for each other tool.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::change::Change;
 use super::compiling::{Late, awaited, same_raw};
 use super::difference::Difference;
 use super::discovered::DiscoveredTool;
+use super::pins::PinHistory;
+use super::reviewing::{Reviews, TakenSet, Touched, judge, review};
 use super::search::{Index, Lexicon, Segment};
 use super::settings::{ServerSettings, Settings};
-use super::snapshot::{DirectTool, KnownServer, Snapshot, ToolSet};
+use super::snapshot::{DirectTool, KnownServer, Review, Snapshot, ToolSet};
 use crate::output::Policy;
-use crate::tool::{Capability, OutputSchema, Tool, ToolName};
+use crate::tool::{Capability, OutputSchema, Tool, ToolName, Trust};
 
 /// The next snapshot, and what is to be done about it.
 pub(super) struct Replaced {
@@ -31,21 +33,20 @@ pub(super) struct Replaced {
 }
 
 /// Makes the next snapshot of `last`: each set replaces that of its server, if that is configured.
-/// `ready` are the sets' schemas. What takes long to compile is left for later.
+/// `ready` are the sets' schemas, `reviews` what is to be known of their definitions. What takes long to compile is left for later.
 pub(super) fn replace(
     settings: &Settings,
     lexicon: &Arc<Lexicon>,
     last: &Snapshot,
     sets: &[(&str, &[DiscoveredTool])],
-    ready: Vec<Vec<OutputSchema>>,
+    (ready, reviews): (Vec<Vec<OutputSchema>>, Reviews),
     origin: ToolSet,
 ) -> Replaced {
     let mut late = Vec::new();
     let mut unsaved = Vec::new();
     let mut servers = last.servers.clone();
-    let (mut fresh, mut changes) = (Vec::new(), Vec::new());
-    let mut differ = BTreeSet::new();
-    for ((server, discovered), ready) in sets.iter().zip(ready) {
+    let mut taken = Vec::new();
+    for (((server, discovered), ready), reviews) in sets.iter().zip(ready).zip(reviews) {
         let Some((server, of_server)) = settings.servers.get_key_value(*server) else {
             continue;
         };
@@ -56,25 +57,53 @@ pub(super) fn replace(
             // The server was faster than the disk.
             continue;
         }
-        let discovered = discovered.iter().zip(ready);
-        let policy = settings.policy;
-        let (mut set, change) = next_set(server, of_server, policy, discovered, last, &mut late);
+        let discovered = discovered.iter().zip(ready.into_iter().zip(reviews));
+        let (tools, change) = next_set(server, of_server, settings, discovered, last, &mut late);
+        let (differs, server) = (change.tools_differ(), Arc::clone(server));
+        taken.push(TakenSet { server, tools, change, differs, pins: PinHistory::New });
+    }
+    let touched = judge(&settings.review, last, &mut taken, origin);
+    let (mut fresh, mut changes) = (Vec::new(), Vec::new());
+    let mut differ = BTreeSet::new();
+    for TakenSet { server, mut tools, change, differs, pins } in taken {
+        let before = servers.get(&server);
         let known = before.filter(|_| !change.tools_differ());
         let words = known.map(|known| Arc::clone(&known.words)).unwrap_or_else(|| {
-            set.sort_by(|a, b| a.tool.name.cmp(&b.tool.name));
-            Arc::new(Segment::of(lexicon, set.iter().map(|direct| &direct.tool)))
+            tools.sort_by(|a, b| a.tool.name.cmp(&b.tool.name));
+            Arc::new(Segment::of(lexicon, tools.iter().map(|direct| &direct.tool)))
         });
-        if change.tools_differ() {
-            differ.insert(Arc::clone(server));
-            fresh.extend(set);
+        if differs {
+            differ.insert(Arc::clone(&server));
+            fresh.extend(tools);
         }
-        if origin == ToolSet::Discovered
-            && (change.tools_differ() || before.is_none_or(|known| known.set == ToolSet::Awaited))
-        {
-            unsaved.push(Arc::clone(server));
+        let old = before.and_then(|known| known.pins.pins());
+        let same_pins = old.zip(pins.pins()).is_some_and(|(old, new)| Arc::ptr_eq(old, new));
+        let written = before
+            .is_some_and(|known| known.set != ToolSet::Awaited && !known.unpinned && same_pins);
+        let unpinned = before.is_some_and(|known| known.unpinned) && origin == ToolSet::Restored;
+        if origin == ToolSet::Discovered && (change.tools_differ() || !written) {
+            unsaved.push(Arc::clone(&server));
         }
-        servers.insert(Arc::clone(server), KnownServer { set: origin, words });
-        changes.push((Arc::clone(server), change));
+        servers.insert(Arc::clone(&server), KnownServer { set: origin, words, pins, unpinned });
+        changes.push((server, change));
+    }
+    for Touched { server, tools, pins } in touched {
+        if let Some(known) = servers.get_mut(&server) {
+            known.pins = pins;
+        }
+        let names: BTreeSet<_> = tools.iter().map(|direct| direct.tool.name.tool.clone()).collect();
+        let of_server = last.direct.iter().filter(|direct| direct.tool.name.server == server);
+        let kept = of_server.filter(|direct| !names.contains(&direct.tool.name.tool));
+        fresh.extend(kept.cloned());
+        fresh.extend(tools);
+        differ.insert(server);
+        // They are written with the sets.
+        unsaved.extend(
+            changes
+                .first()
+                .map(|(server, _)| Arc::clone(server))
+                .filter(|server| origin == ToolSet::Discovered && !unsaved.contains(server)),
+        );
     }
     let next = match differ.is_empty() {
         true => Snapshot {
@@ -86,34 +115,43 @@ pub(super) fn replace(
         false => {
             let kept = last.direct.iter();
             let kept = kept.filter(|direct| !differ.contains(&direct.tool.name.server));
-            let mut direct: Vec<_> = kept.cloned().chain(fresh).collect();
-            let mut tools: Vec<_> = direct.iter().map(|direct| Arc::clone(&direct.tool)).collect();
-            tools.sort_by(|a, b| a.name.cmp(&b.name));
-            direct
-                .sort_by(|a, b| (&a.listed.key, &a.tool.name).cmp(&(&b.listed.key, &b.tool.name)));
-            // Two hashes that are alike, which is not to be expected.
-            direct.dedup_by(|a, b| a.listed.key == b.listed.key);
+            let direct = kept.cloned().chain(fresh).collect();
             let words = servers.values().map(|known| Arc::clone(&known.words));
             let index = Arc::new(Index::of(Arc::clone(lexicon), words));
-            Snapshot { tools: tools.into(), direct: direct.into(), servers, index }
+            assembled(direct, servers, index)
         }
     };
     Replaced { next, differs: !differ.is_empty(), changes, late, unsaved }
+}
+
+/// A snapshot of these tools, whose words `index` has in the order of their names.
+pub(super) fn assembled(
+    mut direct: Vec<DirectTool>,
+    servers: BTreeMap<Arc<str>, KnownServer>,
+    index: Arc<Index>,
+) -> Snapshot {
+    let mut tools: Vec<_> = direct.iter().map(|direct| Arc::clone(&direct.tool)).collect();
+    tools.sort_by(|a, b| a.name.cmp(&b.name));
+    direct.sort_by(|a, b| (&a.listed.key, &a.tool.name).cmp(&(&b.listed.key, &b.tool.name)));
+    // Two hashes that are alike, which is not to be expected.
+    direct.dedup_by(|a, b| a.listed.key == b.listed.key);
+    Snapshot { tools: tools.into(), direct: direct.into(), servers, index }
 }
 
 /// The tools of one server, those that did not change as they were, and what did change.
 fn next_set<'a>(
     server: &Arc<str>,
     settings: &ServerSettings,
-    policy: Policy,
-    discovered: impl Iterator<Item = (&'a DiscoveredTool, OutputSchema)>,
+    all: &Settings,
+    discovered: impl Iterator<Item = (&'a DiscoveredTool, (OutputSchema, Option<Arc<Review>>))>,
     last: &Snapshot,
     late: &mut Vec<Late>,
 ) -> (Vec<DirectTool>, Change) {
     let mut change = Change::default();
     let mut seen = BTreeSet::new();
     let mut tools = Vec::new();
-    for (found, schema) in discovered.filter(|(found, _)| settings.offers(&found.name)) {
+    for (found, (schema, reviewed)) in discovered.filter(|(found, _)| settings.offers(&found.name))
+    {
         if !seen.insert(&*found.name) {
             change.duplicates.push(found.name.clone());
             continue;
@@ -125,7 +163,7 @@ fn next_set<'a>(
             tools.push(direct.clone());
             continue;
         }
-        let tool = build(server, settings, policy, found, schema);
+        let tool = build(server, settings, all.policy, found, schema);
         let before = last.tool(&tool.name);
         let new =
             !before.is_some_and(|before| same_raw(&before.output_schema, &found.output_schema));
@@ -142,7 +180,9 @@ fn next_set<'a>(
         {
             change.unusable.push((tool.name.clone(), Arc::clone(reason)));
         }
-        tools.push(DirectTool { listed: Arc::new(listed), tool: Arc::new(tool) });
+        let review = reviewed.unwrap_or_else(|| Arc::new(review(&all.review, found, &listed)));
+        let (listed, tool, beside) = (Arc::new(listed), Arc::new(tool), Arc::default());
+        tools.push(DirectTool { listed, tool, review, beside });
     }
     let gone = last.tools_of(server).iter().filter(|tool| !seen.contains(&*tool.name.tool));
     change.removed.extend(gone.map(|tool| Arc::clone(&tool.name.tool)));
@@ -171,5 +211,6 @@ fn build(
         schema,
         policy: settings.policy(policy, &found.name),
         parameter_headers: found.parameter_headers.clone().ok().flatten(),
+        trust: Trust::Given,
     }
 }

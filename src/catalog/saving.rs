@@ -111,16 +111,16 @@ impl Saving {
         }
     }
 
-    /// Writes a set to disk, on one of `threads`; why it is not there, if it is not. Sets that come
-    /// while others are written are written together after that.
+    /// Has a set written to disk by `write`, on one of `threads`; why it is not there, if it is not. Sets that
+    /// come while others are written are written together after that.
     pub(super) async fn save(
-        self: &Arc<Self>,
+        &self,
         threads: &BlockingWork,
         server: &Arc<str>,
         set: UnsavedSet,
+        write: impl Fn(Vec<(Arc<str>, UnsavedSet)>) -> Vec<Option<String>> + Send + 'static,
     ) -> Option<String> {
-        let saving = Arc::clone(self);
-        let written = self.turns.done(threads, server, set, move |sets| saving.write(sets));
+        let written = self.turns.done(threads, server, set, write);
         let path = || match &self.folder {
             Some(folder) => persist::path(folder, server).display().to_string(),
             None => String::new(),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     fn on_disk(folder: &Path) -> Option<String> {
-        persist::read(folder, "s").unwrap().map(|tools| tools[0].name.to_string())
+        persist::read(folder, "s").unwrap().map(|set| set.tools[0].name.to_string())
     }
 
     /// Takes up a set, as far as the disk is concerned.

@@ -19,7 +19,7 @@ mod segment;
 mod synonyms;
 
 #[cfg(test)]
-mod samples;
+pub(super) mod samples;
 #[cfg(test)]
 mod whole;
 

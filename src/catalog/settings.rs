@@ -11,6 +11,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 
+use super::on_change::ReviewSettings;
 use crate::output::{MissingContent, Mode, Policy};
 use crate::schema;
 use crate::tool::{CapabilityOverride, Pattern, Rules};
@@ -27,6 +28,8 @@ pub struct Settings {
     pub schemas: schema::compile::Settings,
     /// The configured servers; the catalog knows no others.
     pub servers: BTreeMap<Arc<str>, ServerSettings>,
+    /// What is done about definitions that are new, another, or suspect (config section `catalog`).
+    pub review: ReviewSettings,
     /// Where discovered sets are kept over a restart (FR-A1); `None` keeps them in memory only.
     pub folder: Option<PathBuf>,
 }

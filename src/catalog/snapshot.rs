@@ -7,9 +7,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::definition::DefinitionDigest;
+use super::exposed;
 use super::listing::{Listed, Start};
+use super::pins::{Pin, PinHistory};
+use super::scan::{ScanFinding, Scanned};
 use super::search::{Index, Lexicon, Segment};
-use crate::tool::{Tool, ToolName};
+use crate::tool::{Tool, ToolName, Trust};
 
 /// All tools of one moment. What did not change is shared with the snapshot before.
 #[derive(Debug)]
@@ -28,6 +32,10 @@ pub(super) struct KnownServer {
     pub(super) set: ToolSet,
     /// The words of its tools.
     pub(super) words: Arc<Segment>,
+    /// What is pinned of its tools.
+    pub(super) pins: PinHistory,
+    /// Its set on disk is of a version that knew no pins.
+    pub(super) unpinned: bool,
 }
 
 /// A tool and how `/mcp/all` lists it.
@@ -35,6 +43,47 @@ pub(super) struct KnownServer {
 pub(super) struct DirectTool {
     pub(super) listed: Arc<Listed>,
     pub(super) tool: Arc<Tool>,
+    pub(super) review: Arc<Review>,
+    /// What the scan says of it beside the other tools.
+    pub(super) beside: Arc<[ScanFinding]>,
+}
+
+/// What is to be known of a definition by itself.
+#[derive(Clone, Debug)]
+pub(super) struct Review {
+    pub(super) digest: DefinitionDigest,
+    /// What its name looks like; empty where nothing is scanned.
+    pub(super) look: Box<str>,
+    pub(super) scanned: Scanned,
+}
+
+/// What an operator may want to know of a tool's definition.
+#[derive(Clone, Copy, Debug)]
+pub struct Reviewed<'a> {
+    /// The tool.
+    pub tool: &'a Arc<Tool>,
+    /// The definition as it is listed.
+    pub listed: &'a Arc<Listed>,
+    /// Its identity, which an approval is bound to.
+    pub digest: DefinitionDigest,
+    /// What is pinned of it.
+    pub pin: Option<&'a Pin>,
+    by_itself: &'a [ScanFinding],
+    beside: &'a [ScanFinding],
+}
+
+impl<'a> Reviewed<'a> {
+    /// What the scan says of it.
+    pub fn findings(&self) -> impl Iterator<Item = &'a ScanFinding> + use<'a> {
+        self.by_itself.iter().chain(self.beside)
+    }
+}
+
+impl DirectTool {
+    /// What the scan says of it.
+    pub(super) fn findings(&self) -> Vec<ScanFinding> {
+        self.review.scanned.findings.iter().chain(&*self.beside).cloned().collect()
+    }
 }
 
 /// Where the tools of a server come from.
@@ -54,7 +103,12 @@ impl Snapshot {
         servers: impl Iterator<Item = &'a Arc<str>>,
         lexicon: &Arc<Lexicon>,
     ) -> Self {
-        let awaited = KnownServer { set: ToolSet::Awaited, words: Arc::default() };
+        let awaited = KnownServer {
+            set: ToolSet::Awaited,
+            words: Arc::default(),
+            pins: PinHistory::New,
+            unpinned: false,
+        };
         Self {
             servers: servers.map(|name| (Arc::clone(name), awaited.clone())).collect(),
             tools: Arc::default(),
@@ -97,9 +151,39 @@ impl Snapshot {
         self.find_direct(exposed).map(|direct| &direct.tool)
     }
 
-    /// Every tool as `/mcp/all` lists it from `start` on, in the order of the exposed names.
+    /// Every tool as `/mcp/all` lists it from `start` on, in the order of the exposed names; without those in
+    /// quarantine.
     pub fn listed(&self, start: &Start) -> impl Iterator<Item = &Listed> {
-        start.rest(&self.direct, |direct| &direct.listed.key).iter().map(|direct| &*direct.listed)
+        let rest = start.rest(&self.direct, |direct| &direct.listed.key).iter();
+        let shown = rest.filter(|direct| direct.tool.trust == Trust::Given);
+        shown.map(|direct| &*direct.listed)
+    }
+
+    /// What is to be known of a tool's definition.
+    #[must_use]
+    pub fn reviewed(&self, name: &ToolName) -> Option<Reviewed<'_>> {
+        let direct = self.find_direct(&exposed::name(&name.server, &name.tool))?;
+        (direct.tool.name == *name).then(|| self.reviewed_direct(direct))
+    }
+
+    /// The same of each tool of a server that waits for an operator, in the order of their names.
+    #[must_use]
+    pub fn quarantined(&self, server: &str) -> Vec<Reviewed<'_>> {
+        let held = self.tools_of(server).iter().filter(|tool| tool.trust == Trust::Withheld);
+        held.filter_map(|tool| self.reviewed(&tool.name)).collect()
+    }
+
+    fn reviewed_direct<'a>(&'a self, direct: &'a DirectTool) -> Reviewed<'a> {
+        let known = self.servers.get(&direct.tool.name.server);
+        let pins = known.and_then(|known| known.pins.pins());
+        Reviewed {
+            tool: &direct.tool,
+            listed: &direct.listed,
+            digest: direct.review.digest,
+            pin: pins.and_then(|pins| pins.get(&direct.tool.name.tool)),
+            by_itself: &direct.review.scanned.findings,
+            beside: &direct.beside,
+        }
     }
 
     /// The same, each with its tool.
@@ -131,11 +215,21 @@ impl Snapshot {
     }
 
     /// The tools that fit a plain-language query, best first, at most `limit`; each with a score
-    /// from 0 to 1. Ties are in the order of names.
+    /// from 0 to 1. Ties are in the order of names. Without those in quarantine: this is for agents.
     #[must_use]
     pub fn search(&self, query: &str, limit: usize) -> Vec<(Arc<Tool>, f32)> {
-        let found = self.index.search(query).into_iter();
-        let found = found.filter_map(|(at, score)| Some((Arc::clone(self.tools.get(at)?), score)));
+        let found = self.found(query).filter(|(tool, _)| tool.trust == Trust::Given);
         found.take(limit).collect()
+    }
+
+    /// The same of all tools, in quarantine or not: for operators.
+    #[must_use]
+    pub fn search_all(&self, query: &str) -> Vec<(Arc<Tool>, f32)> {
+        self.found(query).collect()
+    }
+
+    fn found(&self, query: &str) -> impl Iterator<Item = (Arc<Tool>, f32)> + '_ {
+        let found = self.index.search(query).into_iter();
+        found.filter_map(|(at, score)| Some((Arc::clone(self.tools.get(at)?), score)))
     }
 }

@@ -1,9 +1,12 @@
 //! What replacing a set does, and what is there after a restart.
 
 use super::*;
+use crate::catalog::approving::{ApprovalRefused, ApprovalTarget};
+use crate::catalog::definition::DefinitionDigest;
 use crate::catalog::listing::Start;
+use crate::catalog::pins::PinEvent;
 use crate::output::Mode;
-use crate::tool::{OutputSchema, SideEffect};
+use crate::tool::{OutputSchema, SideEffect, Trust};
 
 fn found(json: &str) -> DiscoveredTool {
     DiscoveredTool::parse(serde_json::from_str(json).unwrap()).unwrap()
@@ -161,7 +164,7 @@ fn a_damaged_file_is_told_and_left_behind() {
     let told = changes[0].1.disk.as_ref().unwrap();
     assert!(told.contains(&*file.to_string_lossy()), "{told}");
     assert!(catalog.replace_server("s", vec![tool("x", "")]).disk.is_none());
-    assert_eq!(persist::read(folder.path(), "s").unwrap().unwrap().len(), 1);
+    assert_eq!(persist::read(folder.path(), "s").unwrap().unwrap().tools.len(), 1);
 }
 
 #[tokio::test]
@@ -180,4 +183,146 @@ async fn fr_a1_a_call_waits_for_the_first_set_and_no_longer() {
     catalog.replace_server("s", vec![tool("x", "")]);
     assert!(waiting.await.unwrap().is_some());
     assert!(catalog.wait_for(&name("s:y"), in_an_hour).await.is_none());
+}
+
+const DESTROYS: &str = r#","annotations":{"destructiveHint":true}"#;
+const HARMLESS: &str = r#","annotations":{"readOnlyHint":true}"#;
+
+fn trust(catalog: &Catalog, name: &str) -> Trust {
+    lookup(catalog, name).unwrap().trust
+}
+
+#[test]
+fn a_server_that_is_faster_than_the_disk_is_judged_by_its_pins_all_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = Settings { folder: Some(folder.path().to_owned()), ..settings(&[("s", "{}")]) };
+    Catalog::new(settings.clone()).replace_server("s", vec![tool("x", DESTROYS)]);
+    let catalog = Catalog::new(settings.clone());
+    // Nothing was restored yet.
+    catalog.replace_server("s", vec![tool("x", HARMLESS)]);
+    assert_eq!(trust(&catalog, "s:x"), Trust::Withheld);
+    assert!(catalog.restore().is_empty());
+    // The next start shows the set on disk: what is held there is held.
+    let catalog = Catalog::new(settings.clone());
+    catalog.restore();
+    assert_eq!(trust(&catalog, "s:x"), Trust::Withheld);
+    // The set is lost, and the pins are not.
+    std::fs::remove_file(persist::path(folder.path(), "s")).unwrap();
+    let catalog = Catalog::new(settings);
+    catalog.replace_server("s", vec![tool("x", HARMLESS), tool("y", "")]);
+    assert_eq!((trust(&catalog, "s:x"), trust(&catalog, "s:y")), (Trust::Withheld, Trust::Given));
+}
+
+#[test]
+fn a_crash_between_pins_and_set_lets_nothing_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = Settings { folder: Some(folder.path().to_owned()), ..settings(&[("s", "{}")]) };
+    let catalog = Catalog::new(settings.clone());
+    catalog.replace_server("s", vec![tool("x", DESTROYS)]);
+    let set = std::fs::read(persist::path(folder.path(), "s")).unwrap();
+    catalog.replace_server("s", vec![tool("x", HARMLESS)]);
+    std::fs::write(persist::path(folder.path(), "s"), set).unwrap();
+    let catalog = Catalog::new(settings);
+    catalog.restore();
+    assert_eq!(trust(&catalog, "s:x"), Trust::Given, "the older definition is the accepted one");
+    catalog.replace_server("s", vec![tool("x", HARMLESS)]);
+    assert_eq!(trust(&catalog, "s:x"), Trust::Withheld);
+}
+
+#[test]
+fn a_set_of_a_version_without_pins_is_pinned_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut settings =
+        Settings { folder: Some(folder.path().to_owned()), ..settings(&[("s", "{}")]) };
+    settings.review.on_new_server = on_change::ChangeAction::Quarantine;
+    let file = persist::path(folder.path(), "s");
+    let first = Catalog::new(Settings { review: Default::default(), ..settings.clone() });
+    first.replace_server("s", vec![tool("x", DESTROYS)]);
+    let text = std::fs::read_to_string(&file).unwrap().replace(r#","pinned":true"#, "");
+    std::fs::write(&file, text).unwrap();
+    std::fs::remove_file(pin_file::path(folder.path(), "s")).unwrap();
+    let catalog = Catalog::new(settings.clone());
+    let changes = catalog.restore();
+    assert!(changes.iter().all(|(_, change)| change.disk.is_none()), "{changes:?}");
+    assert_eq!(trust(&catalog, "s:x"), Trust::Given);
+    catalog.replace_server("s", vec![tool("x", DESTROYS)]);
+    assert!(persist::read(folder.path(), "s").unwrap().unwrap().pinned, "from now on there are");
+    std::fs::remove_file(pin_file::path(folder.path(), "s")).unwrap();
+    let catalog = Catalog::new(settings);
+    let told = catalog.restore().remove(0).1.disk.unwrap();
+    assert!(told.contains("is lost"), "{told}");
+    assert_eq!(trust(&catalog, "s:x"), Trust::Withheld);
+}
+
+#[tokio::test]
+async fn an_approval_is_of_what_was_seen_and_of_nothing_else() {
+    let catalog = Arc::new(Catalog::new(settings(&[("s", "{}")])));
+    catalog.replace_server("s", vec![tool("x", DESTROYS), tool("y", DESTROYS), tool("z", "")]);
+    catalog.replace_server("s", vec![tool("x", HARMLESS), tool("y", HARMLESS), tool("z", "")]);
+    let found: Vec<_> =
+        catalog.load().search("x", 10).iter().map(|(tool, _)| tool.name.to_string()).collect();
+    assert_eq!(found, Vec::<String>::new());
+    let listed: Vec<_> =
+        catalog.load().listed(&Start::default()).map(|it| it.own.to_string()).collect();
+    assert_eq!(listed, ["z"]);
+    let named = |name: &str| ApprovalTarget::named(&catalog.load(), name).unwrap();
+    let seen = |target: &ApprovalTarget| target.digest(&target.tools(&catalog.load()));
+    let (one, all) = (named("s:x"), named("s"));
+    let before = seen(&all);
+    let wrong = catalog.approve(one.clone(), DefinitionDigest::of(b"")).await;
+    assert_eq!(wrong, Err(ApprovalRefused::Changed("s:x".into())));
+    catalog.approve(one.clone(), seen(&one)).await.unwrap();
+    assert_eq!((trust(&catalog, "s:x"), trust(&catalog, "s:y")), (Trust::Given, Trust::Withheld));
+    assert_eq!(
+        catalog.approve(all.clone(), before).await,
+        Err(ApprovalRefused::Changed("s".into()))
+    );
+    let approved = catalog.approve(all.clone(), seen(&all)).await.unwrap();
+    assert_eq!(approved.tools[0].0.to_string(), "s:y");
+    assert_eq!(approved.tools.len(), 1);
+    let again = catalog.approve(all.clone(), seen(&all)).await;
+    assert_eq!(again, Err(ApprovalRefused::NothingWaits("s".into())));
+    // The server says the same again: it stays approved.
+    let change =
+        catalog.replace_server("s", vec![tool("x", HARMLESS), tool("y", HARMLESS), tool("z", "")]);
+    assert!(change.is_empty(), "{change:?}");
+    assert_eq!(trust(&catalog, "s:y"), Trust::Given);
+    assert_eq!(catalog.load().listed(&Start::default()).count(), 3);
+}
+
+#[test]
+fn what_imitates_a_tool_is_told_whichever_of_them_came_first() {
+    let imitation = "s\u{435}nd_mail";
+    for first in ["a", "b"] {
+        let catalog = Catalog::new(settings(&[("a", "{}"), ("b", "{}")]));
+        let set = |server: &str| match server {
+            "a" => vec![tool("send_mail", "")],
+            _ => vec![tool(imitation, "")],
+        };
+        let other = if first == "a" { "b" } else { "a" };
+        let mut found = catalog.replace_server(first, set(first)).found;
+        found.extend(catalog.replace_server(other, set(other)).found);
+        let last = &found.last().unwrap();
+        assert_eq!(last.0.to_string(), format!("b:{imitation}"));
+        assert!(last.1.iter().any(|it| it.detail == "looks like 'a:send_mail'"), "{last:?}");
+        assert!(found.iter().all(|(name, _)| *name.server == *"b"));
+        // Told once.
+        assert!(catalog.replace_server("a", set("a")).found.is_empty());
+        assert!(catalog.replace_server("b", set("b")).found.is_empty());
+    }
+}
+
+#[test]
+fn a_server_that_flips_its_definition_all_the_time_changes_nothing_that_is_trusted() {
+    let catalog = Catalog::new(settings(&[("s", "{}")]));
+    catalog.replace_server("s", vec![tool("x", DESTROYS)]);
+    for at in 0..50 {
+        let held = format!(r#"{HARMLESS},"description":"{at}""#);
+        let change = catalog.replace_server("s", vec![tool("x", &held)]);
+        assert!(matches!(change.pinned.as_slice(), [(_, PinEvent::Changed { .. })]), "{change:?}");
+        assert_eq!(trust(&catalog, "s:x"), Trust::Withheld);
+    }
+    let change = catalog.replace_server("s", vec![tool("x", DESTROYS)]);
+    assert_eq!(change.pinned[0].1, PinEvent::TakenBack);
+    assert_eq!(trust(&catalog, "s:x"), Trust::Given);
 }

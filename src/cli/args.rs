@@ -343,6 +343,35 @@ Examples:
         #[arg(long, value_name = "NAME")]
         server: Option<String>,
     },
+    /// What is another about a tool's definition, or about all that wait of a server
+    #[command(after_help = "\
+Examples:
+  mcpproxy tools diff github:create_issue
+  mcpproxy tools diff github --json
+
+What a server wrote is shown with hidden characters made visible. The digest at the end is what
+`tools approve` takes: it stands for exactly what was shown.")]
+    Diff {
+        /// The tool as server:tool, or a server
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+    /// Trust a definition that is in quarantine: a tool's, or all that wait of a server
+    #[command(after_help = "\
+Examples:
+  mcpproxy tools approve github:create_issue
+  mcpproxy tools approve github --digest 5f0c3d2e9b7a48161f5a0e2d7c9b3a64
+
+Without --digest the difference is shown and you are asked, which takes a terminal. If the server
+changes the definition meanwhile, nothing is approved.")]
+    Approve {
+        /// The tool as server:tool, or a server
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// What you have seen: the digest that `tools diff` shows
+        #[arg(long, value_name = "DIGEST")]
+        digest: Option<String>,
+    },
     /// One tool: description, schemas, annotations, and which call command to use
     #[command(after_help = "\
 Examples:

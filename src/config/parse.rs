@@ -20,6 +20,7 @@ use super::values::{Config, RuleFiles};
 use super::{key_aliases, servers};
 use crate::activity;
 use crate::approvals;
+use crate::catalog::on_change::ReviewSettings;
 use crate::intent;
 use crate::mcp::revisions::Offered;
 use crate::policy::host_check::HostCheck;
@@ -55,6 +56,7 @@ pub(super) struct TopLevel {
     intent_declaration: intent::Settings,
     output_validation: OutputValidation,
     approval: approvals::Config,
+    catalog: ReviewSettings,
     activity: activity::Config,
     auth: Auth,
     policy: PolicySection,
@@ -192,6 +194,7 @@ pub(super) fn parse_all<'t>(
         intent: top.intent_declaration,
         output,
         approval: top.approval,
+        catalog_review: top.catalog,
         activity: top.activity,
         jwt,
         rules: rules(&top.policy, env, &mut findings),

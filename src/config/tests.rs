@@ -315,6 +315,8 @@ fn every_known_key_is_a_key() {
             "approval": {{"timeout": "1s", "elicitation": false,
                 "webhook": {{"url": "https://h.example", "secret": "0123456789abcdef"}}}},
             "policy": {{"files": ["r"], "default": "deny", "mode": "shadow", "presets": ["no-exfiltration"]}},
+            "catalog": {{"on_change": {{"text": "accept", "narrowed": "accept", "widened": "warn",
+            "loosened": "warn"}}, "on_new_server": "quarantine", "scan": "off"}},
             "logging": {{"level": "info", "format": "text"}}}}"#
     );
     let (_, warnings) = parsed(&text);

@@ -46,6 +46,8 @@ pub struct Config {
     pub output: OutputValidation,
     /// `approval`
     pub approval: approvals::Config,
+    /// `catalog`
+    pub catalog_review: catalog::on_change::ReviewSettings,
     /// `activity`
     pub activity: activity::Config,
     /// `auth.jwt`
@@ -101,6 +103,7 @@ impl Config {
             policy: self.output.policy(),
             schemas: self.output.schemas(),
             servers: settings.collect::<BTreeMap<_, ServerSettings>>(),
+            review: self.catalog_review,
             folder: Some(self.data_dir.join("catalog")),
         }
     }

@@ -729,7 +729,7 @@ async function servers() {
   const cards = data.servers.map((server) => el('li', { class: 'card' },
     el('div', { class: 'line' }, el('h2', {}, el('bdi', {}, server.name)), tag(server.state)),
     server.reason && el('p', { class: server.state === 'failed' ? 'wrong' : 'quiet' }, server.reason),
-    pairs(['tools', number(server.tools)], ['since', when(server.since)], ['transport', server.protocol],
+    pairs(['tools', number(server.tools)], ['in quarantine', server.quarantined ? number(server.quarantined) : ''], ['since', when(server.since)], ['transport', server.protocol],
       ['MCP', server.protocol_version], ['says it is', server.server_info], ...called(server.calls))));
   $('servers').replaceChildren(...(cards.length ? cards
     : [el('li', { class: 'card' }, 'No server is configured: ', el('code', {}, 'mcpServers'), ' in the config file.')]));
@@ -757,6 +757,10 @@ function tool(it) {
     el('pre', { tabindex: 0 }, JSON.stringify(it.inputSchema, null, 2)));
   return el('li', { class: 'card' },
     el('div', { class: 'line' }, el('h2', {}, el('bdi', {}, it.name)), tag(operation)),
+    it.quarantined && el('p', { class: 'wrong' }, 'Its definition is in quarantine. It waits for ',
+      el('code', {}, 'mcpproxy tools approve'), '.'),
+    it.findings.length > 0 && el('ul', { class: 'quiet' }, it.findings.map((found) =>
+      el('li', {}, `${found.rule} (${found.level}) in ${found.place}: ${found.detail}`))),
     it.description && el('p', { class: 'quiet' }, it.description),
     pairs(['call with', el('code', {}, it.call_with)],
       ['approval', it.capability?.approval === 'auto' ? undefined : it.capability?.approval]), schema);

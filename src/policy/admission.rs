@@ -9,7 +9,7 @@ use super::denial::{ApprovalDemand, Denial, Warning};
 use super::permit::Permit;
 use super::request::AdmissionRequest;
 use super::settings::Settings;
-use super::{approval, intent_matrix, ruled, scope};
+use super::{approval, intent_matrix, quarantine, ruled, scope};
 
 /// What becomes of a request.
 #[derive(Clone, Debug)]
@@ -63,6 +63,7 @@ fn check(request: &AdmissionRequest<'_>, settings: &Settings) -> Result<Checked,
     match &request.access {
         Access::Tool(call) => {
             warnings.extend(intent_matrix::check(call, &settings.intent)?);
+            quarantine::check(call.tool())?;
         }
         // They have neither a stated intent nor a capability: what a server offers may be read.
         Access::Resource { .. } | Access::Prompt { .. } | Access::Completion { .. } => {}
@@ -105,7 +106,7 @@ mod tests {
         Approved, DenialKind, Principal, Reference, ResourceRequest, SessionFacts, ToolAccess,
     };
     use crate::tool::{
-        Annotations, Capability, CapabilityOverride, OutputSchema, Rules, Tool, ToolName,
+        Annotations, Capability, CapabilityOverride, OutputSchema, Rules, Tool, ToolName, Trust,
     };
 
     const READ_ONLY: &str = r#"{"readOnlyHint":true}"#;
@@ -132,6 +133,7 @@ mod tests {
             schema: OutputSchema::Absent,
             policy: Policy::default(),
             parameter_headers: None,
+            trust: Trust::Given,
         })
     }
 

@@ -104,7 +104,7 @@ mod tests {
     use crate::intent::{self, Stated};
     use crate::output::Policy;
     use crate::policy::{Settings, ToolAccess, visible};
-    use crate::tool::{Annotations, Capability, OutputSchema, Rules};
+    use crate::tool::{Annotations, Capability, OutputSchema, Rules, Trust};
 
     const READ_ONLY: &str = r#"{"readOnlyHint":true}"#;
     const UNMARKED: &str = "{}";
@@ -127,6 +127,7 @@ mod tests {
             side_effect_by,
             schema: OutputSchema::Absent,
             policy: Policy::default(),
+            trust: Trust::Given,
             parameter_headers: None,
         })
     }

@@ -6,18 +6,17 @@ use std::sync::Arc;
 
 use serde_json::json;
 
+use super::definition_records;
 use crate::activity::record::{Draft, Entry, MAX_METADATA_BYTES, Raw, Source, Status, Text, Type};
 use crate::catalog::Change;
-use crate::catalog::difference::Difference;
 use crate::tool::ToolName;
 use crate::upstream::supervisor::{Event, ServerState, Status as ServerStatus};
 
 /// Bytes of a record that tell what is another about tools; the rest of it tells which.
 const MAX_DIFFERENCES_BYTES: usize = MAX_METADATA_BYTES / 2;
 
-/// The records an event leaves: one for the server or its set of tools, one for each tool of which
-/// its server now says something else that is relied on, and one for each schema that cannot be
-/// used (FR-A9).
+/// The records an event leaves: one for the server or its set of tools, those of the tools whose definition is new or
+/// another ([`definition_records`]), and one for each schema that cannot be used (FR-A9).
 #[must_use]
 pub(super) fn entries(event: &Event) -> Vec<Entry> {
     match event {
@@ -52,9 +51,9 @@ pub(super) fn catalog_changes(server: &Arc<str>, change: &Change) -> Vec<Entry> 
             json!(change.duplicates),
         ),
     );
-    let trusted = change.differences.iter().filter_map(|it| changed_hints(server, it));
+    let definitions = definition_records::drafts(server, change);
     let unusable = change.unusable.iter().map(|(tool, reason)| unusable_schema(tool, reason));
-    std::iter::once(draft).chain(trusted).chain(unusable).map(Entry::from).collect()
+    std::iter::once(draft).chain(definitions).chain(unusable).map(Entry::from).collect()
 }
 
 /// What is another about the tools that changed, as far as there is room, and for how many there
@@ -70,17 +69,6 @@ fn differences(change: &Change) -> (String, usize) {
     }
     let left_out = change.differences.len() - kept.len();
     (json!(kept).to_string(), left_out)
-}
-
-/// The warning that what a server says of a tool, and is relied on, is another than before.
-fn changed_hints(server: &Arc<str>, difference: &Difference) -> Option<Draft> {
-    let warning = difference.warning()?;
-    let mut draft = Draft::new(Type::CatalogChange, Source::Internal, Status::Warning);
-    draft.set(Text::Server, server);
-    draft.set(Text::Tool, &difference.tool);
-    draft.set(Text::Error, &warning);
-    keep_metadata(&mut draft, &json!({ "members": difference.to_json() }).to_string());
-    Some(draft)
 }
 
 fn unusable_schema(tool: &ToolName, reason: &str) -> Draft {
@@ -211,7 +199,10 @@ mod tests {
         assert!(tool.draft.text(Text::Error).contains("readOnlyHint"), "{tool:?}");
         assert!(metadata(&tool.draft).contains("readOnlyHint"));
         let words = r#","description":"new words""#;
-        assert_eq!(catalog_changes(&"github".into(), &relisted(1, "", words)).len(), 1);
+        let entries = catalog_changes(&"github".into(), &relisted(1, "", words));
+        let [_, tool] = entries.as_slice() else { panic!("{entries:?}") };
+        let told = "its definition changed (text: description); taken over";
+        assert_eq!(tool.draft.text(Text::Error), told);
     }
 
     #[test]

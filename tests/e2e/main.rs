@@ -11,6 +11,7 @@ mod begun;
 mod bridge;
 mod cli;
 mod config;
+mod definitions;
 mod direct;
 mod doors;
 mod harness;

@@ -85,7 +85,7 @@ fn a_server_that_says_all_the_time_that_its_tools_changed_is_listed_ever_more_se
         (result["structuredContent"]["lists"].as_u64().unwrap() > lists).then_some(())
     });
     assert_eq!(proxy.log().matches(TOLD).count(), 1, "{}", proxy.log());
-    let records = proxy.activity("type=catalog_change&server=storm");
+    let records = proxy.activity("type=catalog_change&status=success&server=storm");
     assert!(records.len() as u64 <= lists + 1, "{} records of {lists} lists", records.len());
 }
 

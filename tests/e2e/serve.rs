@@ -163,7 +163,8 @@ fn list_changed_is_followed_over_stdio_and_http() {
         assert_eq!(result["structuredContent"]["value"], 7, "{result}");
         // Discovery is nobody's request, so its record may come a moment after the tool.
         until("the change is on record", || {
-            let changes = proxy.activity(&format!("type=catalog_change&server={server}"));
+            let changes =
+                proxy.activity(&format!("type=catalog_change&status=success&server={server}"));
             (changes[0]["metadata"]["added"] == json!(["added_1"])).then_some(())
         });
     }

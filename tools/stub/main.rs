@@ -15,6 +15,8 @@
 //!   --page N             tools per page of tools/list (0: all on one)
 //!   --malformed          tools/list also holds five malformed tools
 //!   --only A,B,…         offer only these tools
+//!   --tools FILE         also offer the tools of this JSON array, read anew for each list; those
+//!                        whose names begin with `added_` can be called
 //!   --own N              offer N tools instead that no other server has (`own.rs`); over HTTP each
 //!                        path is a server of its own
 //!   --restless           change a tool in each list; over stdio also say all the time that they
@@ -115,6 +117,7 @@ struct Options {
     page: usize,
     malformed: bool,
     only: Option<HashSet<String>>,
+    tools: Option<String>,
     own: usize,
     restless: bool,
     offers: bool,
@@ -133,6 +136,7 @@ impl Options {
             page: 0,
             malformed: false,
             only: None,
+            tools: None,
             own: 0,
             restless: false,
             offers: false,
@@ -169,6 +173,7 @@ impl Options {
                 "--page" => options.page = number(value()?)?,
                 "--malformed" => options.malformed = true,
                 "--only" => options.only = Some(value()?.split(',').map(str::to_owned).collect()),
+                "--tools" => options.tools = Some(value()?),
                 "--own" => options.own = number(value()?)?,
                 "--restless" => options.restless = true,
                 "--offers" => options.offers = true,
@@ -378,6 +383,9 @@ impl Stub {
         let added = self.counts.added.load(Ordering::Relaxed);
         let flipped = self.counts.flipped.load(Ordering::Relaxed);
         let mut tools = tools::listed(self.options.only.as_ref(), added, flipped);
+        let file = self.options.tools.as_ref().and_then(|file| std::fs::read(file).ok());
+        let more: Option<Vec<Value>> = file.and_then(|text| serde_json::from_slice(&text).ok());
+        tools.extend(more.unwrap_or_default());
         if self.options.malformed {
             // In the middle, so that good tools stand on both sides.
             tools.splice(tools.len() / 2..tools.len() / 2, tools::malformed());

@@ -1,7 +1,7 @@
 //! What the ranking is tested with: tools of real servers, and what people ask for.
 
 /// server, tool, description, parameters: as real servers word them.
-pub(super) const TOOLS: &[(&str, &str, &str, &str)] = &[
+pub(in crate::catalog) const TOOLS: &[(&str, &str, &str, &str)] = &[
     (
         "filesystem",
         "read_text_file",

@@ -1,5 +1,7 @@
 //! `mcpproxy tools …`: the catalog as the proxy sees it.
 
+mod definitions;
+
 use std::fmt::Write as _;
 
 use serde_json::Value;
@@ -38,6 +40,10 @@ pub(super) async fn run(
             let tool: Data = backend.get(&target(&["tools", name], &[])).await?;
             output.print(tool.json()?, show)
         }
+        ToolsCommand::Diff { name } => definitions::diff(backend, output, name).await,
+        ToolsCommand::Approve { name, digest } => {
+            definitions::approve(backend, output, name, digest.as_deref()).await
+        }
     }
 }
 
@@ -50,11 +56,26 @@ fn table(found: &Value, output: &Output) -> String {
     let rows = tools.iter().map(|tool| {
         vec![
             cell(&text(tool, "/name")),
-            cell(&text(tool, "/call_with")),
+            match is_quarantined(tool) {
+                true => "(quarantined)".to_owned(),
+                false => cell(&text(tool, "/call_with")),
+            },
             cut(&cell(&text(tool, "/description")), DESCRIPTION_CHARS),
         ]
     });
-    output.table(&["TOOL", "CALL WITH", "DESCRIPTION"], rows, &[0])
+    let mut shown = output.table(&["TOOL", "CALL WITH", "DESCRIPTION"], rows, &[0]);
+    let suspect = tools.iter().filter(|tool| !list(tool, "/findings").is_empty()).count();
+    if suspect > 0 {
+        let _ = writeln!(
+            shown,
+            "\nThe scan found something in {suspect} of them: `mcpproxy tools show NAME`."
+        );
+    }
+    shown
+}
+
+fn is_quarantined(tool: &Value) -> bool {
+    tool.get("quarantined").and_then(Value::as_bool).unwrap_or_default()
 }
 
 fn show(data: &Value) -> String {
@@ -63,6 +84,13 @@ fn show(data: &Value) -> String {
     let name = text(tool, "/name");
     let command = text(tool, "/call_with").replace("call_tool_", "tool-");
     let _ = writeln!(shown, "{}\n", line(&name));
+    if is_quarantined(tool) {
+        let _ = writeln!(
+            shown,
+            "Its definition is in quarantine: `mcpproxy tools diff` shows why, `mcpproxy tools approve` ends it.\n"
+        );
+    }
+    shown.push_str(&definitions::findings(tool));
     if !text(tool, "/description").is_empty() {
         let _ = writeln!(shown, "{}\n", clean(&text(tool, "/description")));
     }

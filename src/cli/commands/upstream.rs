@@ -10,11 +10,12 @@ use crate::cli::table::cell;
 use super::login;
 
 /// The columns of the list, and where their values stand.
-const UPSTREAM_COLUMNS: [(&str, &str); 7] = [
+const UPSTREAM_COLUMNS: [(&str, &str); 8] = [
     ("NAME", "/name"),
     ("STATE", "/state"),
     ("PROTOCOL", "/protocol"),
     ("TOOLS", "/tools"),
+    ("QUARANTINED", "/quarantined"),
     ("CALLS", "/calls/total"),
     ("ERRORS", "/calls/error"),
     ("REASON", "/reason"),

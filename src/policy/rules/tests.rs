@@ -9,7 +9,7 @@ use super::*;
 use crate::output::Policy;
 use crate::policy::{ApprovalDemand, RuleDenial, SessionFacts};
 use crate::tool::{
-    Annotations, Capability, CapabilityOverride, OutputSchema, Rules, Tool, ToolName,
+    Annotations, Capability, CapabilityOverride, OutputSchema, Rules, Tool, ToolName, Trust,
 };
 
 const SCHEMA: &str = r#"{"type":"object","required":["path"],"properties":{"path":{"type":"string"},
@@ -34,6 +34,7 @@ fn tool(name: &str) -> Arc<Tool> {
         side_effect_by,
         schema: OutputSchema::Absent,
         policy: Policy::default(),
+        trust: Trust::Given,
         parameter_headers: None,
     })
 }
