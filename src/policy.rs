@@ -7,6 +7,9 @@
 //! Before a request is read, the API key and the names of hosts and origins are checked by the faces
 //! ([`HttpAuth`], [`host_check`]).
 //!
+//! Last come the [`limits`]: a permit holds the places that its request occupies, and a request for which there is none
+//! free waits ([`Queued`]).
+//!
 //! A new check is a function from an [`AdmissionRequest`] to a [`Warning`] or a [`Denial`] in a file of its own, asked in
 //! its place in [`admit`].
 
@@ -17,6 +20,8 @@ mod denial;
 pub mod host_check;
 mod http_auth;
 mod intent_matrix;
+pub mod limits;
+mod presets;
 mod principal;
 mod request;
 mod session_facts;
@@ -25,10 +30,12 @@ mod settings;
 pub use access::{
     Access, COMPLETION_COMPLETE, PROMPTS_GET, Reference, ResourceRequest, ToolAccess,
 };
-pub use admission::{Admission, PendingApproval, Permit, admit};
-pub use denial::{Denial, DenialKind, LimitReached, Mismatch, RuleDenial, Warning};
+pub use admission::{Admission, PendingApproval, Permit, Queued, admit};
+pub use denial::{Denial, DenialKind, LiftedBy, LimitReached, Mismatch, RuleDenial, Warning};
 pub use http_auth::HttpAuth;
+pub use limits::{BreakerChange, CallLimits, ServerOutcome};
+pub use presets::Preset;
 pub use principal::Principal;
 pub use request::AdmissionRequest;
-pub use session_facts::SessionFacts;
+pub use session_facts::{FactsCell, SessionFacts, WINDOW_SECONDS};
 pub use settings::Settings;

@@ -12,14 +12,18 @@ use crate::output::{Mode, Policy, Treatment};
 use crate::schema::compile::Schema;
 
 mod capability;
+mod exposure;
 mod name;
 pub mod parameter_headers;
 mod rules;
+mod sensitivity;
 pub mod server_id;
 
 pub use capability::{Annotations, Approval, Capability, CapabilityOverride, SideEffect, StatedBy};
+pub use exposure::{Exposure, World};
 pub use name::ToolName;
 pub use rules::{Pattern, Rules};
+pub use sensitivity::{SensitiveHint, Sensitivity};
 
 /// The declared output schema of a tool and what became of it.
 #[derive(Clone, Debug)]
@@ -67,6 +71,8 @@ pub struct Tool {
     pub capability: Capability,
     /// Who stated the effective side effect.
     pub side_effect_by: StatedBy,
+    /// What it deals in: sensitive data, the open world.
+    pub exposure: Exposure,
     /// The schema its answers are judged by.
     pub schema: OutputSchema,
     /// How its answers are judged: mode and limits (FR-A4).

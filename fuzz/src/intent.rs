@@ -14,7 +14,8 @@ use mcpproxy::policy::{
     self, Access, Admission, AdmissionRequest, Denial, Principal, SessionFacts, ToolAccess, admit,
 };
 use mcpproxy::tool::{
-    Annotations, Capability, CapabilityOverride, OutputSchema, Rules, SideEffect, StatedBy, Tool,
+    Annotations, Capability, CapabilityOverride, Exposure, OutputSchema, Rules, SideEffect,
+    StatedBy, Tool,
 };
 use serde_json::value::RawValue;
 
@@ -69,9 +70,11 @@ pub fn run(data: &[u8]) {
             session: SessionFacts::default(),
             now: SystemTime::UNIX_EPOCH,
         };
-        match admit(request, &policy::Settings { intent: *settings }) {
+        let settings = policy::Settings { intent: *settings, ..policy::Settings::default() };
+        match admit(request, &settings) {
             Admission::Permit(permit) => Ok(permit),
             Admission::Pending(never) => match never {},
+            Admission::Queued(queued) => panic!("there are no limits: {queued:?}"),
             Admission::Denial(denial) => Err::<_, Denial>(denial),
         }
     };
@@ -97,6 +100,7 @@ fn tool(
     rules: &Rules<CapabilityOverride>,
 ) -> Arc<Tool> {
     let (capability, side_effect_by) = Capability::effective(annotations, rules, &name.tool);
+    let exposure = Exposure::effective(annotations, rules, &name.tool);
     Arc::new(Tool {
         name,
         title: None,
@@ -107,6 +111,7 @@ fn tool(
         annotations,
         capability,
         side_effect_by,
+        exposure,
         schema: OutputSchema::Absent,
         policy: Policy::default(),
         parameter_headers: None,

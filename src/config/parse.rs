@@ -14,13 +14,14 @@ use super::document::ConfigDocument;
 use super::findings::Findings;
 use super::problem::{KeyPath, Problem};
 use super::reading::{read, within};
-use super::sections::{ApiKey, Logging, OutputValidation};
+use super::sections::{ApiKey, Logging, OutputValidation, PolicySection};
 use super::values::Config;
 use super::{key_aliases, servers};
 use crate::activity;
 use crate::intent;
 use crate::mcp::revisions::Offered;
 use crate::policy::host_check::HostCheck;
+use crate::policy::limits;
 use crate::proxy::retrieve::MAX_LIMIT;
 
 /// What the command line adds. A flag beats the environment, which beats the file.
@@ -50,6 +51,8 @@ pub(super) struct TopLevel {
     tools_limit: Option<usize>,
     offered_era: Offered,
     intent_declaration: intent::Settings,
+    policy: PolicySection,
+    limits: limits::Config,
     output_validation: OutputValidation,
     activity: activity::Config,
     logging: Logging,
@@ -181,6 +184,8 @@ pub(super) fn parse_all<'t>(
         tools_limit: top.tools_limit.unwrap_or(DEFAULT_TOOLS_LIMIT),
         offered_era: top.offered_era,
         intent: top.intent_declaration,
+        policy: top.policy,
+        limits: top.limits,
         output,
         activity: top.activity,
         logging,

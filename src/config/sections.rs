@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer};
 use super::reading::within;
 use crate::catalog::settings::MAX_DEPTH;
 use crate::output::{MissingContent, Mode, Policy};
+use crate::policy::Preset;
 use crate::schema;
 
 /// Fewest characters of an API key.
@@ -126,6 +127,14 @@ impl OutputValidation {
             assert_formats: self.assert_formats,
         }
     }
+}
+
+/// The section `policy`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct PolicySection {
+    /// The ready rules that are on.
+    pub presets: Vec<Preset>,
 }
 
 /// The section `logging`.

@@ -5,14 +5,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::sections::{ApiKey, Logging, OutputValidation};
+use super::sections::{ApiKey, Logging, OutputValidation, PolicySection};
 use super::servers::ServerEntry;
 use crate::activity;
 use crate::catalog::{self, ServerSettings};
 use crate::intent;
 use crate::mcp::revisions::Offered;
 use crate::policy::host_check::{BadEntry, HostCheck};
-use crate::policy::{self, HttpAuth};
+use crate::policy::{self, CallLimits, HttpAuth, limits};
 use crate::proxy::memory_budget;
 use crate::proxy::settings::Settings;
 
@@ -39,6 +39,10 @@ pub struct Config {
     pub offered_era: Offered,
     /// `intent_declaration`
     pub intent: intent::Settings,
+    /// `policy`
+    pub policy: PolicySection,
+    /// `limits`; those of a server are with it.
+    pub limits: limits::Config,
     /// `output_validation`
     pub output: OutputValidation,
     /// `activity`
@@ -87,7 +91,11 @@ impl Config {
                 require_mcp_auth: self.require_mcp_auth,
                 host_check: HostCheck::new(&self.allowed_hosts, &self.allowed_origins)?,
             },
-            policy: policy::Settings { intent: self.intent },
+            policy: policy::Settings {
+                intent: self.intent,
+                presets: self.policy.presets.clone(),
+                limits: Arc::new(self.limits()),
+            },
             tools_limit: self.tools_limit,
             offered_era: self.offered_era,
             max_payload_bytes: self.activity.max_payload_bytes,
@@ -95,6 +103,17 @@ impl Config {
             held: self.held(),
             judging_budget: self.judging_budget(),
         })
+    }
+
+    /// What goes out at a time and how often.
+    fn limits(&self) -> CallLimits {
+        let servers = self.servers.iter().filter(|server| server.upstream.enabled);
+        let of = |server: &ServerEntry| {
+            let upstream = &server.upstream;
+            let concurrent = upstream.limits.concurrent.or(upstream.max_concurrent);
+            (Arc::clone(&server.name), limits::ServerConfig { concurrent, ..upstream.limits })
+        };
+        CallLimits::new(&self.limits, servers.map(of))
     }
 
     /// The memory budget of answers that strict holds.

@@ -3,20 +3,25 @@
 //! Every door asks it: the call tools, `/mcp/all`, REST, the command line, resources, prompts, completions. The
 //! checks stand in [`check`] in the order in which they are made; the first that refuses is the one that is reported.
 
+use std::time::Duration;
+
 use super::access::Access;
 use super::denial::{Denial, Warning};
+use super::limits::{BreakerChange, Entrance, Occupied, Queue, ServerOutcome};
 use super::principal::Principal;
 use super::request::AdmissionRequest;
 use super::settings::Settings;
-use super::{approval, intent_matrix};
+use super::{approval, intent_matrix, presets};
 
 /// What becomes of a request.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum Admission {
     /// It may go out.
     Permit(Permit),
     /// It waits for somebody's decision.
     Pending(PendingApproval),
+    /// It waits for its turn.
+    Queued(Box<Queued>),
     /// It is refused.
     Denial(Denial),
 }
@@ -25,9 +30,26 @@ pub enum Admission {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PendingApproval {}
 
-/// Leave to send one request. Only [`admit`] makes one, and the upstream asks for one.
-#[derive(Clone, Debug)]
+/// Leave to send one request. Only [`admit`] makes one, and the upstream asks for one. It holds what the request
+/// occupies under the limits, and gives it back when it is dropped, however that comes about.
+#[derive(Debug)]
 pub struct Permit {
+    principal: Principal,
+    access: Access,
+    warnings: Vec<Warning>,
+    occupied: Occupied,
+}
+
+/// A request that would go out, had it a place under the limits. It has a place in a queue until it is dropped.
+#[derive(Debug)]
+pub struct Queued {
+    request: Unsettled,
+    queue: Queue,
+}
+
+/// What a permit will be of.
+#[derive(Debug)]
+struct Unsettled {
     principal: Principal,
     access: Access,
     warnings: Vec<Warning>,
@@ -51,6 +73,44 @@ impl Permit {
     pub fn warnings(&self) -> &[Warning] {
         &self.warnings
     }
+
+    /// Gives back what the request occupies: its answer has come, or never will. What came of it is told to the
+    /// server's breaker; `None` where that says nothing about the server.
+    pub fn settle(&mut self, outcome: Option<ServerOutcome>) -> Option<BreakerChange> {
+        match outcome {
+            Some(outcome) => self.occupied.settle(outcome),
+            None => {
+                self.occupied.release();
+                None
+            }
+        }
+    }
+}
+
+impl Queued {
+    /// What is asked, of which server.
+    #[must_use]
+    pub fn access(&self) -> &Access {
+        &self.request.access
+    }
+
+    /// Waits until it may go out. Given up and asked again, it waits at the end of the queue.
+    ///
+    /// # Errors
+    /// It may not, after all.
+    pub async fn come(&mut self) -> Result<Permit, Denial> {
+        let Unsettled { principal, access, warnings } = &self.request;
+        let occupied = self.queue.come(principal, access).await?;
+        let (principal, access, warnings) = (principal.clone(), access.clone(), warnings.clone());
+        Ok(Permit { principal, access, warnings, occupied })
+    }
+
+    /// The refusal of one that has waited so long in vain.
+    #[must_use]
+    pub fn late(&self, waited: Duration) -> Denial {
+        let Unsettled { principal, access, .. } = &self.request;
+        self.queue.late(principal, access, waited).into()
+    }
 }
 
 /// Decides whether a request may go out now.
@@ -59,7 +119,18 @@ pub fn admit(request: AdmissionRequest<'_>, settings: &Settings) -> Admission {
     match check(&request, settings) {
         Ok(warnings) => {
             let AdmissionRequest { principal, access, .. } = request;
-            Admission::Permit(Permit { principal: principal.clone(), access, warnings })
+            // Limits come last: what is refused for another reason takes nothing.
+            match settings.limits.enter(principal, &access) {
+                Ok(Entrance::Free(occupied)) => {
+                    let principal = principal.clone();
+                    Admission::Permit(Permit { principal, access, warnings, occupied })
+                }
+                Ok(Entrance::Queued(queue)) => {
+                    let request = Unsettled { principal: principal.clone(), access, warnings };
+                    Admission::Queued(Box::new(Queued { request, queue }))
+                }
+                Err(limit) => Admission::Denial(limit.into()),
+            }
         }
         Err(denial) => Admission::Denial(denial),
     }
@@ -77,6 +148,7 @@ fn check(request: &AdmissionRequest<'_>, settings: &Settings) -> Result<Vec<Warn
         // They have neither a stated intent nor a capability: what a server offers may be read.
         Access::Resource { .. } | Access::Prompt { .. } | Access::Completion { .. } => {}
     }
+    presets::check(request, &settings.presets)?;
     Ok(warnings)
 }
 
@@ -92,7 +164,7 @@ mod tests {
     use crate::output::Policy;
     use crate::policy::{DenialKind, Reference, ResourceRequest, SessionFacts, ToolAccess};
     use crate::tool::{
-        Annotations, Capability, CapabilityOverride, OutputSchema, Rules, Tool, ToolName,
+        Annotations, Capability, CapabilityOverride, Exposure, OutputSchema, Rules, Tool, ToolName,
     };
 
     const READ_ONLY: &str = r#"{"readOnlyHint":true}"#;
@@ -106,6 +178,7 @@ mod tests {
         let rules: Rules<CapabilityOverride> = serde_json::from_str(rules).unwrap();
         let name = ToolName::parse("github:delete_repo").unwrap();
         let (capability, side_effect_by) = Capability::effective(annotations, &rules, &name.tool);
+        let exposure = Exposure::effective(annotations, &rules, &name.tool);
         Arc::new(Tool {
             name,
             title: None,
@@ -116,6 +189,7 @@ mod tests {
             annotations,
             capability,
             side_effect_by,
+            exposure,
             schema: OutputSchema::Absent,
             policy: Policy::default(),
             parameter_headers: None,
@@ -143,7 +217,7 @@ mod tests {
             session: SessionFacts::default(),
             now: SystemTime::UNIX_EPOCH,
         };
-        admit(request, &Settings { intent: *intent })
+        admit(request, &Settings { intent: *intent, ..Settings::default() })
     }
 
     /// `Ok` holds the warnings, `Err` the denial.
@@ -155,6 +229,7 @@ mod tests {
                 Ok(permit.warnings().iter().map(ToString::to_string).collect())
             }
             Admission::Pending(never) => match never {},
+            Admission::Queued(queued) => panic!("there are no limits: {queued:?}"),
             Admission::Denial(denial) => Err((denial.kind(), denial.to_string())),
         }
     }

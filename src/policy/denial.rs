@@ -48,6 +48,17 @@ pub struct RuleDenial {
     pub message: Box<str>,
     /// All rules that decided.
     pub rules: Vec<Box<str>>,
+    /// Whether a person may let it pass all the same.
+    pub lifted_by: LiftedBy,
+}
+
+/// What lifts a rule's refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LiftedBy {
+    /// Nothing.
+    Nothing,
+    /// A person's approval.
+    Approval,
 }
 
 /// A limit that a request has run into.
@@ -64,7 +75,7 @@ pub enum LimitReached {
         retry_after: Duration,
     },
     /// Calls at a time, and those that wait.
-    #[error("Too many calls to '{of}' at a time: limit {limit}, queue {queue}")]
+    #[error("Too many calls to '{of}' at a time: limit {limit}, queue {queue}{}", vain(*waited))]
     Concurrency {
         /// What is limited.
         of: Box<str>,
@@ -72,6 +83,8 @@ pub enum LimitReached {
         limit: usize,
         /// Calls that may wait.
         queue: usize,
+        /// How long it waited for a place in vain; `None` where the queue was full.
+        waited: Option<Duration>,
     },
     /// The server fails all the time.
     #[error("Server '{server}' is set aside after {failures} failures, next try in {}s", seconds(*retry_after))]
@@ -101,6 +114,16 @@ impl LimitReached {
 /// Whole seconds, rounded up: whoever waits so long comes not too early.
 fn seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
+}
+
+/// What is told of a wait for a place.
+fn vain(waited: Option<Duration>) -> String {
+    let Some(waited) = waited else { return String::new() };
+    let millis = waited.as_millis();
+    match millis {
+        0..1000 => format!("; none was free within {millis}ms"),
+        _ => format!("; none was free within {}s", waited.as_secs()),
+    }
 }
 
 impl Denial {

@@ -129,7 +129,7 @@ async fn prepare(
         None => find(worker, &read.tool(), on.record.began()).await?,
     };
     let access = Access::Tool(ToolAccess::declared(tool, &intent));
-    let permit = on.admit(access, &read.arguments, Some(intent))?;
+    let permit = on.admit(access, &read.arguments, Some(intent)).await?;
     Ok((permit, read.arguments))
 }
 

@@ -109,6 +109,8 @@ pub(super) struct CallRecord {
     /// The decision that is recorded should the call be dropped now, while its answer is judged.
     pub(super) unjudged: Option<fn() -> Decision>,
     began: Instant,
+    /// How long it waited for its turn.
+    waited: Duration,
     /// When the request went out.
     sent: Option<Instant>,
     /// The server it went to.
@@ -178,6 +180,7 @@ impl CallRecord {
             limits,
             unjudged: None,
             began,
+            waited: Duration::ZERO,
             sent: None,
             server: None,
             answered: None,
@@ -259,6 +262,24 @@ impl CallRecord {
         if let Some((_, entry)) = &mut self.record {
             entry.draft.append(Raw::Response, slice, self.limits.response);
         }
+    }
+
+    /// The request has waited so long for its turn (`queued_ms` in the record); it does not count as overhead.
+    pub(super) fn waited(&mut self, waited: Duration) {
+        self.waited += waited;
+        let millis = u64::try_from(self.waited.as_millis()).unwrap_or(u64::MAX);
+        self.note("queued_ms", millis.into());
+    }
+
+    /// Adds a member to the record's metadata.
+    pub(super) fn note(&mut self, key: &str, value: serde_json::Value) {
+        let Some((_, entry)) = &mut self.record else { return };
+        let noted = entry.draft.payload(Raw::Metadata);
+        let mut members: serde_json::Map<_, _> =
+            serde_json::from_slice(noted.bytes).unwrap_or_default();
+        members.insert(key.to_owned(), value);
+        let members = serde_json::Value::Object(members).to_string();
+        entry.draft.keep(Raw::Metadata, members.as_bytes(), usize::MAX);
     }
 
     /// Adds a decision about the call.
@@ -358,13 +379,19 @@ impl CallRecord {
             (Some(sent), None) => Some(now.duration_since(sent)),
             (None, _) => None,
         };
-        self.tally.ended(self.server, outcome(status), Took { total, upstream });
+        self.tally.ended(
+            self.server,
+            outcome(status),
+            Took { total, upstream, waited: self.waited },
+        );
         self.span.record("outcome", status.as_str()).record("duration_us", micros(total));
         let draft = &mut entry.draft;
         draft.status = status;
         draft.set(Text::Error, error);
         draft.duration_us = micros(total);
-        draft.overhead_us = micros(total.saturating_sub(upstream.unwrap_or_default()));
+        // Waiting is the operator's will, not our work.
+        let elsewhere = upstream.unwrap_or_default() + self.waited;
+        draft.overhead_us = micros(total.saturating_sub(elsewhere));
         Some((slot, entry))
     }
 }

@@ -105,7 +105,7 @@ async fn prepare(
     }
     let access = ToolAccess::direct(tool);
     on.record.operation(Some(access.operation()));
-    on.admit(Access::Tool(access), arguments, None)
+    on.admit(Access::Tool(access), arguments, None).await
 }
 
 async fn find(worker: &Worker, name: &str, began: Instant) -> Result<Arc<Tool>, Rejection> {

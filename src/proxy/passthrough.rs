@@ -141,7 +141,7 @@ async fn send(
     let (upstream, own) = resolve(worker, request.target()).await.map_err(unreadable)?;
     on.record.name(upstream.name(), forward.method());
     let access = request.access(Arc::clone(upstream.name()), &own);
-    let permit = on.admit(access, request.arguments(), None)?;
+    let permit = on.admit(access, request.arguments(), None).await?;
     if let (Some(client), Forward::Resource(asked)) = (client, forward) {
         let subscribers = &worker.proxy.list_cache.subscribers;
         let uri = || exposed::uri(upstream.name(), &own);

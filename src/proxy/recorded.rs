@@ -1,10 +1,12 @@
 //! The one way to carry out a request: on record from its beginning to its end, under one tracing span.
 //!
 //! [`recorded`] makes room in the log, has the request worked on, and ends record and reply by what came of it. Every
-//! request to a server is admitted and sent by [`OnRecord`], whatever it asks for.
+//! request to a server is admitted and sent by [`OnRecord`], whatever it asks for: it waits there for its turn where
+//! the limits have it wait, and is sent once more where CAP-7 allows it.
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tracing::field::Empty;
@@ -19,13 +21,15 @@ use super::params::progress_token;
 use super::refusal::Refusal;
 use super::relay::Relay;
 use super::reply::{Aborted, Piece, Reply};
+use super::session_facts::{FactsOf, Rise};
+use super::settling::{Again, settle};
 use super::worker::Worker;
 use crate::activity::record::Status;
 use crate::intent::Intent;
 use crate::io::clock;
 use crate::output::AnswerMember;
-use crate::policy::{self, Access, Admission, AdmissionRequest, Permit, SessionFacts};
-use crate::upstream::{Answer, CallExtras, Upstream};
+use crate::policy::{self, Access, Admission, AdmissionRequest, Permit, Queued, ServerOutcome};
+use crate::upstream::{Answer, CallError, CallExtras, Upstream};
 use crate::wire::splice::Splice;
 
 /// A request that is being worked on.
@@ -35,6 +39,8 @@ pub(super) struct OnRecord<'a> {
     /// Who counts as the user of the servers that are asked.
     user: Option<&'a Arc<Client>>,
     pub(super) record: &'a mut CallRecord,
+    /// What the session will have seen once the answer begins.
+    rise: Option<Rise>,
 }
 
 /// Where the reply to a request comes from, if it was not rejected.
@@ -53,6 +59,10 @@ pub(super) enum ReplySource {
         answer: Answer,
         /// The client's own progress token, raw.
         token: Option<Bytes>,
+        /// How it may be asked once more, should nothing come of it.
+        again: Option<Box<Again>>,
+        /// What the session will have seen once the answer begins.
+        rise: Option<Rise>,
     },
 }
 
@@ -84,11 +94,13 @@ where
         // What comes from no client counts as one of its own, as long as it takes.
         let anonymous = caller.client.is_none().then(log_routing::anonymous);
         let user = caller.client.as_ref().map(|(client, _)| &**client).or(anonymous.as_ref());
-        let on = OnRecord { worker: &worker, caller: &caller, user, record: &mut record };
+        let on =
+            OnRecord { worker: &worker, caller: &caller, user, record: &mut record, rise: None };
         match work(on).await {
-            Ok(ReplySource::Server { permit, answer, token }) => {
+            Ok(ReplySource::Server { permit, answer, token, again, rise }) => {
                 let relay = Relay::new(caller.client, token);
-                let ended = Exchange::new(worker, permit, answer, record, relay, reply).run().await;
+                let asked = (permit, answer, again);
+                let ended = Exchange::new(worker, asked, record, relay, reply, rise).run().await;
                 if let Some(anonymous) = anonymous {
                     anonymous.was_active(clock::lately());
                 }
@@ -144,30 +156,57 @@ fn span(caller: &Caller, kind: RecordKind) -> Span {
 impl OnRecord<'_> {
     /// Asks whether the request may have `access`; what is remarkable about it, or refuses it, is on record.
     /// `arguments` are those that go to the server.
-    pub(super) fn admit(
+    pub(super) async fn admit(
         &mut self,
         access: Access,
         arguments: &[u8],
         intent: Option<Intent<'_>>,
     ) -> Result<Permit, Rejection> {
         let settings = self.worker.settings();
+        let worker = self.worker;
+        let (facts, session) =
+            FactsOf::caller(self.caller, &worker.proxy.session_facts, &worker.facts);
+        let stated = intent.and_then(|intent| intent.sensitivity());
         let request = AdmissionRequest {
             principal: &self.caller.principal,
             access,
             arguments,
             intent,
             client: self.caller.client_name(),
-            session: SessionFacts::default(),
+            session,
             now: self.record.time_of_day(),
         };
-        match policy::admit(request, &settings.policy) {
-            Admission::Permit(permit) => {
-                let access = permit.access();
-                self.record.warn(access.server(), access.label(), permit.warnings());
-                Ok(permit)
-            }
+        let permit = match policy::admit(request, &settings.policy) {
+            Admission::Permit(permit) => permit,
+            Admission::Queued(queued) => Box::pin(self.turn(queued)).await?,
             Admission::Pending(never) => match never {},
-            Admission::Denial(denial) => Err(self.record.deny(&denial)),
+            Admission::Denial(denial) => return Err(self.record.deny(&denial)),
+        };
+        let access = permit.access();
+        self.record.warn(access.server(), access.label(), permit.warnings());
+        facts.permitted(stated);
+        self.rise = access.tool().and_then(|tool| facts.rise(session, tool.exposure));
+        Ok(permit)
+    }
+
+    /// Waits for the turn of a request, as long as its time lasts. One that is dropped meanwhile leaves its queue.
+    async fn turn(&mut self, mut queued: Box<Queued>) -> Result<Permit, Rejection> {
+        let asked = clock::now();
+        let upstream = self.worker.proxy.upstreams.get(queued.access().server());
+        let time = upstream.map_or(Duration::ZERO, |upstream| upstream.call_timeout());
+        let until = self.record.began() + time;
+        let coming = tokio::time::timeout_at(until.into(), queued.come());
+        let come = self.worker.ending.unless_cut(coming).await;
+        let waited = clock::now().saturating_duration_since(asked);
+        self.record.waited(waited);
+        match come {
+            Some(Ok(Ok(permit))) => Ok(permit),
+            Some(Ok(Err(denial))) => Err(self.record.deny(&denial)),
+            Some(Err(_)) => Err(self.record.deny(&queued.late(waited))),
+            None => {
+                let access = queued.access();
+                Err(Rejection::cut_off(access.server(), access.label()))
+            }
         }
     }
 
@@ -175,22 +214,34 @@ impl OnRecord<'_> {
     pub(super) async fn send(
         self,
         upstream: &Arc<Upstream>,
-        permit: Permit,
+        mut permit: Permit,
         body: Bytes,
         beside: CallExtras,
     ) -> Result<ReplySource, Rejection> {
-        let Self { worker, user, record, .. } = self;
+        let Self { worker, user, record, rise, .. } = self;
         let now = clock::now();
         record.sends(upstream, now);
         if let Some(user) = user {
             worker.proxy.log_routing.enter(upstream, user, now);
         }
         let token = beside.meta.as_ref().and_then(progress_token);
+        let mut again = Again::of(&permit, &body, &beside);
         let answer = upstream.call(&worker.pool, &permit, body, beside, record.began());
-        match worker.ending.unless_cut(answer).await {
+        let mut answer = worker.ending.unless_cut(answer).await;
+        if let Some(Err(CallError { cause, .. })) = &answer
+            && cause.is_broken_connection()
+            && let Some(again) = again.take()
+        {
+            let asked = Box::pin(again.ask(worker, upstream, &permit, record, None));
+            answer = worker.ending.unless_cut(asked).await;
+        }
+        match answer {
             None => Err(Rejection::cut_off(upstream.name(), permit.access().label())),
-            Some(Ok(answer)) => Ok(ReplySource::Server { permit, answer, token }),
+            Some(Ok(answer)) => {
+                Ok(ReplySource::Server { permit, answer, token, again: again.map(Box::new), rise })
+            }
             Some(Err(error)) => {
+                settle(&mut permit, error.cause.blames_server().then_some(ServerOutcome::Failed));
                 let now = clock::now();
                 record.answered = Some(now);
                 if let Some(user) = user {

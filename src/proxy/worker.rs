@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::busy_poll::BusyPoll;
 use super::reply::Running;
+use super::session_facts::RememberedFacts;
 use super::settings::{CurrentSettings, SettingsReader};
 use super::shutdown::Ending;
 use super::state::Proxy;
@@ -33,6 +34,8 @@ pub struct Worker {
     /// Whether its calls are cut off.
     pub ending: Ending,
     settings: SettingsReader,
+    /// The facts of clients without a session, as far as it was asked by them.
+    pub(super) facts: RememberedFacts,
     /// Where its calls are counted.
     pub(crate) tally: Tally,
     /// Calls whose reply has gone and whose record has not.
@@ -60,6 +63,7 @@ impl Worker {
         Self {
             tally: proxy.calls.tally(),
             settings: proxy.settings.reader(),
+            facts: RememberedFacts::default(),
             proxy,
             pool: Rc::new(Pool::new()),
             scratch: RefCell::new(JudgeScratch::new()),

@@ -119,6 +119,8 @@ pub struct Took {
     pub total: Duration,
     /// Of that its upstream, if it was sent.
     pub upstream: Option<Duration>,
+    /// Of that it waited for its turn, as the operator's limits have it.
+    pub waited: Duration,
 }
 
 /// The calls of all workers.
@@ -199,7 +201,8 @@ impl Counts {
     fn ended(&self, outcome: Outcome, took: Took) {
         count(&self.outcomes, outcome as usize);
         self.total.add(took.total);
-        self.added.add(took.total.saturating_sub(took.upstream.unwrap_or_default()));
+        let elsewhere = took.upstream.unwrap_or_default() + took.waited;
+        self.added.add(took.total.saturating_sub(elsewhere));
         if let Some(upstream) = took.upstream {
             self.upstream.add(upstream);
         }
@@ -369,7 +372,7 @@ mod tests {
                         tally.ended(
                             upstream.map(|_| busy),
                             Outcome::Success,
-                            Took { total, upstream },
+                            Took { total, upstream, ..Took::default() },
                         );
                     }
                     tally.began();

@@ -6,6 +6,7 @@
 mod authority;
 mod impostor;
 mod pipe;
+mod scripted;
 mod sse;
 mod upstream;
 mod wire;
@@ -22,6 +23,7 @@ use tempfile::TempDir;
 pub(crate) use authority::{Authority, Browser, NOBODYS, Ways};
 pub(crate) use impostor::Impostor;
 pub(crate) use pipe::Pipe;
+pub(crate) use scripted::Scripted;
 pub(crate) use sse::Events;
 pub(crate) use upstream::{HttpStub, server_of_both_eras, stub, stub_stdio};
 pub(crate) use wire::{Client, Connection, Response, error_text, raw_result};

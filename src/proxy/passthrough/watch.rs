@@ -64,7 +64,8 @@ impl Watch {
             now: SystemTime::now(),
         };
         match admit(request, settings) {
-            Admission::Permit(_) => {}
+            // Nothing is sent whose answer would be waited for, so that it needs no place.
+            Admission::Permit(_) | Admission::Queued(_) => {}
             Admission::Pending(never) => match never {},
             Admission::Denial(_) => return false,
         }
