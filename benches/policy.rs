@@ -5,32 +5,20 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use mcpproxy::output::Policy;
 use mcpproxy::policy::SessionFacts;
 use mcpproxy::policy::rules::{
     RuleAction, RuleOptions, RuleRequest, RuleSet, RuleTarget, RuleText, Subject,
 };
-use mcpproxy::tool::{Annotations, Capability, OutputSchema, Rules, StatedBy, Tool, ToolName};
+use mcpproxy::tool::{Annotations, Rules, Tool, ToolName};
 use serde_json::value::RawValue;
 
 fn tool(name: &str) -> Option<Arc<Tool>> {
-    let annotations = Annotations::default();
     Some(Arc::new(Tool {
-        name: ToolName::parse(name)?,
-        title: None,
-        description: "".into(),
         input_schema: RawValue::from_string(
             r#"{"type":"object","properties":{"path":{"type":"string"},"mode":{"type":"string"},"size":{"type":"integer"},"tags":{"type":"array","items":{"type":"string"}}}}"#.into(),
         )
         .ok()?,
-        output_schema: None,
-        annotations_raw: None,
-        annotations,
-        capability: Capability::effective(annotations, &Rules::default(), "t").0,
-        side_effect_by: StatedBy::Server,
-        schema: OutputSchema::Absent,
-        policy: Policy::default(),
-        parameter_headers: None,
+        ..Tool::named(ToolName::parse(name)?, Annotations::default(), &Rules::default())
     }))
 }
 

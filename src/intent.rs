@@ -13,7 +13,9 @@ pub mod stated;
 pub use arguments::{ArgumentError, CallArguments};
 pub use operation::Operation;
 pub use settings::{Requirement, Settings};
-pub use stated::{Intent, IntentError, Sensitivity, Stated};
+pub use stated::{Intent, IntentError, Stated};
+
+pub use crate::tool::Sensitivity;
 
 /// The answer to the tool that this product does not have (FR-004).
 pub const NO_CALL_TOOL: &str = "Tool 'call_tool' not found. Use call_tool_read, call_tool_write, \

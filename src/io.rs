@@ -6,6 +6,7 @@
 pub mod buffer_pool;
 pub mod clock;
 pub mod deadline;
+pub mod gate;
 pub mod http1;
 pub mod line_reader;
 pub mod write_timeout;

@@ -9,6 +9,9 @@
 //!
 //! The operator's rules (Cedar) are [`rules`]; what a principal is shown in lists is [`visible`].
 //!
+//! Last come the [`limits`]: a permit holds the places that its request occupies, and a request for which there is none
+//! free waits ([`Queued`]).
+//!
 //! A new check is a function from an [`AdmissionRequest`] to a [`Warning`] or a [`Denial`] in a file of its own, asked in
 //! its place in [`admit`].
 
@@ -20,6 +23,7 @@ mod denial;
 pub mod host_check;
 mod http_auth;
 mod intent_matrix;
+pub mod limits;
 mod permit;
 mod principal;
 mod quarantine;
@@ -41,9 +45,10 @@ pub use denial::{
     RuleDenial, Warning,
 };
 pub use http_auth::HttpAuth;
-pub use permit::Permit;
+pub use limits::{BreakerChange, CallLimits, ServerOutcome};
+pub use permit::{Leave, Permit, Queued};
 pub use principal::{AgentToken, JwtSubject, Principal, Scope};
 pub use request::AdmissionRequest;
 pub use ruled::{Visibility, visible};
-pub use session_facts::SessionFacts;
+pub use session_facts::{FactsCell, SessionFacts, WINDOW_SECONDS};
 pub use settings::Settings;

@@ -12,14 +12,18 @@ use crate::output::{Mode, Policy, Treatment};
 use crate::schema::compile::Schema;
 
 mod capability;
+mod exposure;
 mod name;
 pub mod parameter_headers;
 mod rules;
+mod sensitivity;
 pub mod server_id;
 
 pub use capability::{Annotations, Approval, Capability, CapabilityOverride, SideEffect, StatedBy};
+pub use exposure::{Exposure, World};
 pub use name::ToolName;
 pub use rules::{Pattern, Rules};
+pub use sensitivity::{SensitiveHint, Sensitivity};
 
 /// The declared output schema of a tool and what became of it.
 #[derive(Clone, Debug)]
@@ -77,6 +81,8 @@ pub struct Tool {
     pub capability: Capability,
     /// Who stated the effective side effect.
     pub side_effect_by: StatedBy,
+    /// What it deals in: sensitive data, the open world.
+    pub exposure: Exposure,
     /// The schema its answers are judged by.
     pub schema: OutputSchema,
     /// How its answers are judged: mode and limits (FR-A4).
@@ -89,6 +95,34 @@ pub struct Tool {
 }
 
 impl Tool {
+    /// A tool of which nothing is known but its name, and what follows from the annotations and the operator's words.
+    #[must_use]
+    pub fn named(
+        name: ToolName,
+        annotations: Annotations,
+        rules: &Rules<CapabilityOverride>,
+    ) -> Self {
+        let (capability, side_effect_by) = Capability::effective(annotations, rules, &name.tool);
+        let exposure = Exposure::effective(annotations, rules, &name.tool);
+        Self {
+            name,
+            title: None,
+            description: "".into(),
+            input_schema: RawValue::from_string("{}".to_owned())
+                .unwrap_or_else(|_| RawValue::NULL.to_owned()),
+            output_schema: None,
+            annotations_raw: None,
+            annotations,
+            capability,
+            side_effect_by,
+            exposure,
+            schema: OutputSchema::Absent,
+            policy: Policy::default(),
+            trust: Trust::Given,
+            parameter_headers: None,
+        }
+    }
+
     /// The same tool, trusted so far. Of one that is not, nothing is read of its parameters: what it says must not reach
     /// agents in the text of an error either.
     #[must_use]

@@ -14,7 +14,8 @@ use mcpproxy::policy::{
     self, Access, Admission, AdmissionRequest, Denial, Principal, SessionFacts, ToolAccess, admit,
 };
 use mcpproxy::tool::{
-    Annotations, Capability, CapabilityOverride, OutputSchema, Rules, SideEffect, StatedBy, Tool,
+    Annotations, Capability, CapabilityOverride, Exposure, OutputSchema, Rules, SideEffect,
+    StatedBy, Tool,
 };
 use serde_json::value::RawValue;
 
@@ -54,7 +55,7 @@ pub fn run(data: &[u8]) {
     let variant = Operation::ALL[usize::from(pick >> 4) % 3];
     let required = Settings { strict_server_validation: bit(6), ..Settings::default() };
     let inferred = Settings { operation_type: Requirement::Inferred, ..required };
-    let tool = tool(call.tool(), annotations, &rules);
+    let tool = Arc::new(Tool::named(call.tool(), annotations, &rules));
 
     let stated = call.intent.operation();
     let admitted = |settings: &Settings| {
@@ -69,10 +70,11 @@ pub fn run(data: &[u8]) {
             session: SessionFacts::default(),
             now: SystemTime::UNIX_EPOCH,
         };
-        match admit(request, &policy::Settings { intent: *settings, ..policy::Settings::default() })
-        {
+        let settings = policy::Settings { intent: *settings, ..policy::Settings::default() };
+        match admit(request, &settings) {
             Admission::Permit(permit) => Ok(permit),
             Admission::Pending(pending) => panic!("nothing here needs approval: {pending:?}"),
+            Admission::Queued(queued) => panic!("there are no limits: {queued:?}"),
             Admission::Denial(denial) => Err::<_, Denial>(denial),
         }
     };
@@ -90,27 +92,4 @@ pub fn run(data: &[u8]) {
     if marked && variant != Operation::Destructive {
         assert!(strictly.is_err() && loosely.is_err(), "marked destructive");
     }
-}
-
-fn tool(
-    name: mcpproxy::tool::ToolName,
-    annotations: Annotations,
-    rules: &Rules<CapabilityOverride>,
-) -> Arc<Tool> {
-    let (capability, side_effect_by) = Capability::effective(annotations, rules, &name.tool);
-    Arc::new(Tool {
-        name,
-        title: None,
-        description: "".into(),
-        input_schema: RawValue::from_string("{}".into()).expect("an object"),
-        output_schema: None,
-        annotations_raw: None,
-        annotations,
-        capability,
-        side_effect_by,
-        schema: OutputSchema::Absent,
-        policy: Policy::default(),
-        parameter_headers: None,
-        trust: mcpproxy::tool::Trust::Given,
-    })
 }

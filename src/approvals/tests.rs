@@ -3,18 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use serde_json::value::RawValue;
-
 use super::*;
 use crate::intent;
-use crate::output::Policy;
 use crate::policy::{
     self, Access, Admission, AdmissionRequest, Approved, NotApproved, PendingApproval, Principal,
     SessionFacts, ToolAccess,
 };
-use crate::tool::{
-    Annotations, Capability, CapabilityOverride, OutputSchema, Rules, Tool, ToolName, Trust,
-};
+use crate::tool::{Annotations, CapabilityOverride, Rules, Tool, ToolName};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const WIDE: Bounds = Bounds { waiting: 20_000, of_one: 20_000, bytes: usize::MAX };
@@ -24,22 +19,7 @@ fn tool(description: &str) -> Arc<Tool> {
         serde_json::from_str(r#"{"*":{"approval":"required"}}"#).unwrap();
     let annotations = Annotations::default();
     let name = ToolName::parse("files:delete").unwrap();
-    let (capability, side_effect_by) = Capability::effective(annotations, &rules, &name.tool);
-    Arc::new(Tool {
-        name,
-        title: None,
-        description: description.into(),
-        input_schema: RawValue::from_string("{}".into()).unwrap(),
-        output_schema: None,
-        annotations_raw: None,
-        annotations,
-        capability,
-        side_effect_by,
-        schema: OutputSchema::Absent,
-        policy: Policy::default(),
-        trust: Trust::Given,
-        parameter_headers: None,
-    })
+    Arc::new(Tool { description: description.into(), ..Tool::named(name, annotations, &rules) })
 }
 
 fn pending(description: &str, arguments: &str) -> PendingApproval {
@@ -121,9 +101,23 @@ async fn cap_8_an_approval_is_for_one_call_and_used_up_by_it() {
     let mut first = enter(&room, asked(r#"{"path":"/a"}"#, ""));
     room.answer(first.id().as_str(), approves(Extent::Once)).unwrap();
     let Outcome::Approved { approved, .. } = first.outcome().await else { panic!("not approved") };
-    assert!(pending("", r#"{ "path": "/a" }"#).permitted_by(&approved).is_ok());
-    assert!(pending("", r#"{"path":"/b"}"#).permitted_by(&approved).is_err(), "one byte");
-    assert!(pending("new", r#"{"path":"/a"}"#).permitted_by(&approved).is_err(), "another tool");
+    assert!(
+        pending("", r#"{ "path": "/a" }"#)
+            .permitted_by(&approved, &policy::Settings::default())
+            .is_ok()
+    );
+    assert!(
+        pending("", r#"{"path":"/b"}"#)
+            .permitted_by(&approved, &policy::Settings::default())
+            .is_err(),
+        "one byte"
+    );
+    assert!(
+        pending("new", r#"{"path":"/a"}"#)
+            .permitted_by(&approved, &policy::Settings::default())
+            .is_err(),
+        "another tool"
+    );
     // The same call again asks again.
     drop(enter(&room, asked(r#"{"path":"/a"}"#, "")));
     assert!(is_empty(&room));

@@ -17,7 +17,7 @@ use super::search::{Index, Lexicon, Segment};
 use super::settings::{ServerSettings, Settings};
 use super::snapshot::{DirectTool, KnownServer, Review, Snapshot, ToolSet};
 use crate::output::Policy;
-use crate::tool::{Capability, OutputSchema, Tool, ToolName, Trust};
+use crate::tool::{Capability, Exposure, OutputSchema, Tool, ToolName, Trust};
 
 /// The next snapshot, and what is to be done about it.
 pub(super) struct Replaced {
@@ -208,6 +208,7 @@ fn build(
         annotations: found.annotations,
         capability,
         side_effect_by,
+        exposure: Exposure::effective(found.annotations, &settings.capabilities, &found.name),
         schema,
         policy: settings.policy(policy, &found.name),
         parameter_headers: found.parameter_headers.clone().ok().flatten(),

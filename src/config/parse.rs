@@ -24,6 +24,7 @@ use crate::catalog::on_change::ReviewSettings;
 use crate::intent;
 use crate::mcp::revisions::Offered;
 use crate::policy::host_check::HostCheck;
+use crate::policy::limits;
 use crate::policy::rules::RuleOptions;
 use crate::proxy::retrieve::MAX_LIMIT;
 
@@ -54,6 +55,7 @@ pub(super) struct TopLevel {
     tools_limit: Option<usize>,
     offered_era: Offered,
     intent_declaration: intent::Settings,
+    limits: limits::Config,
     output_validation: OutputValidation,
     approval: approvals::Config,
     catalog: ReviewSettings,
@@ -192,6 +194,7 @@ pub(super) fn parse_all<'t>(
         tools_limit: top.tools_limit.unwrap_or(DEFAULT_TOOLS_LIMIT),
         offered_era: top.offered_era,
         intent: top.intent_declaration,
+        limits: top.limits,
         output,
         approval: top.approval,
         catalog_review: top.catalog,

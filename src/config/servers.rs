@@ -169,6 +169,9 @@ fn server(
             unknown_key(&path.join(steps.iter().cloned()), findings);
         }
     }
+    if upstream.max_concurrent.is_some() && upstream.limits.concurrent.is_some() {
+        findings.warn(&path.key("max_concurrent"), "limits.concurrent counts, which is the same");
+    }
     warn_of_what_comes_later(&path, &tools, findings);
     Some(ServerEntry { name: name.into(), upstream, tools, at: path })
 }
@@ -185,15 +188,11 @@ fn adopt_other_names(block: &mut Map<String, Value>, path: &KeyPath, findings: &
     }
 }
 
-/// CAP-6, CAP-8: what this version does not do, it says; and that a suggestion asks nobody.
+/// CAP-8: that a suggestion asks nobody.
 fn warn_of_what_comes_later(path: &KeyPath, tools: &ServerSettings, findings: &mut Findings<'_>) {
     for (pattern, rule) in tools.capabilities.iter() {
-        let path = path.key("capabilities").key(pattern.as_str());
-        if rule.parallel_safe == Some(false) {
-            let problem = "false is not kept yet: calls to the tool may still run side by side";
-            findings.warn(&path.key("parallel_safe"), problem);
-        }
         if rule.approval == Some(Approval::Suggest) {
+            let path = path.key("capabilities").key(pattern.as_str());
             let problem = "nobody is asked: calls go out with a warning";
             findings.warn(&path.key("approval"), problem);
         }
@@ -352,15 +351,14 @@ mod tests {
     }
 
     #[test]
-    fn cap_6_and_8_what_is_not_kept_yet_is_told() {
+    fn cap_8_what_is_not_kept_yet_is_told() {
         let (_, warnings) = servers(json!({"s": {"command": "x", "capabilities": {
             "a": {"parallel_safe": false},
             "b": {"approval": "suggest"},
             "c": {"approval": "auto", "parallel_safe": true},
         }}}))
         .unwrap();
-        let [a, b] = warnings.as_slice() else { panic!("{warnings:?}") };
-        assert!(a.starts_with("mcpServers.s.capabilities.a.parallel_safe: "), "{a}");
+        let [b] = warnings.as_slice() else { panic!("{warnings:?}") };
         assert!(b.starts_with("mcpServers.s.capabilities.b.approval: "), "{b}");
     }
 }

@@ -296,7 +296,10 @@ fn every_known_key_is_a_key() {
         "enabled": true, "protocol": "auto", "init_timeout": "1s", "call_timeout": "1s",
         "enabled_tools": [], "disabled_tools": [], "max_concurrent": 1,
         "capabilities": {"*": {"side_effect": "read", "parallel_safe": true,
-            "approval": "auto", "idempotent": true}},
+            "approval": "auto", "idempotent": true, "sensitivity": "private",
+            "open_world": false}},
+        "limits": {"queue": 1, "rate_per_minute": 1,
+            "breaker": {"failures": 5, "open": "30s"}},
         "output_validation": {"mode": "off", "max_bytes": 1, "max_depth": 1,
             "missing_structured_content": "block", "max_held_bytes": 1, "tools": {}},
         "oauth": {"client_id": "", "client_secret": "", "issuer": "",
@@ -304,6 +307,8 @@ fn every_known_key_is_a_key() {
     let text = format!(
         r#"{{"listen": "127.0.0.1:1", "data_dir": "/d", "api_key": "", "require_mcp_auth": false,
             "allowed_hosts": [], "allowed_origins": [], "mcpServers": {{"s": {server}}},
+            "limits": {{"concurrent": 1,
+            "principals": {{"token:*": {{"rate_per_minute": 1}}}}, "tools": {{}}}},
             "tools_limit": 1, "offered_era": "legacy", "intent_declaration": {{"strict_server_validation": true,
             "operation_type": "required"}}, "output_validation": {{"assert_formats": true,
             "max_held_total_bytes": 99999999999, "held_share_bytes": 1, "engine": "boon"}}, "activity": {{

@@ -15,7 +15,7 @@ use crate::intent;
 use crate::mcp::revisions::Offered;
 use crate::policy::host_check::{BadEntry, HostCheck};
 use crate::policy::rules::{Preset, RuleOptions, RulesDefault};
-use crate::policy::{self, HttpAuth};
+use crate::policy::{self, CallLimits, HttpAuth, limits};
 use crate::proxy::memory_budget;
 use crate::proxy::settings::Settings;
 
@@ -42,6 +42,8 @@ pub struct Config {
     pub offered_era: Offered,
     /// `intent_declaration`
     pub intent: intent::Settings,
+    /// `limits`; those of a server are with it.
+    pub limits: limits::Config,
     /// `output_validation`
     pub output: OutputValidation,
     /// `approval`
@@ -120,7 +122,11 @@ impl Config {
                 require_mcp_auth: self.require_mcp_auth,
                 host_check: HostCheck::new(&self.allowed_hosts, &self.allowed_origins)?,
             },
-            policy: policy::Settings { intent: self.intent, ..policy::Settings::default() },
+            policy: policy::Settings {
+                intent: self.intent,
+                limits: Arc::new(self.limits()),
+                ..policy::Settings::default()
+            },
             approval: self.approval.clone(),
             tools_limit: self.tools_limit,
             offered_era: self.offered_era,
@@ -129,6 +135,17 @@ impl Config {
             held: self.held(),
             judging_budget: self.judging_budget(),
         })
+    }
+
+    /// What goes out at a time and how often.
+    fn limits(&self) -> CallLimits {
+        let servers = self.servers.iter().filter(|server| server.upstream.enabled);
+        let of = |server: &ServerEntry| {
+            let upstream = &server.upstream;
+            let concurrent = upstream.limits.concurrent.or(upstream.max_concurrent);
+            (Arc::clone(&server.name), limits::ServerConfig { concurrent, ..upstream.limits })
+        };
+        CallLimits::new(&self.limits, servers.map(of))
     }
 
     /// The memory budget of answers that strict holds.

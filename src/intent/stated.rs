@@ -5,44 +5,19 @@
 
 use std::borrow::Cow;
 
+use serde::Serialize;
 use serde::de::IgnoredAny;
-use serde::{Deserialize, Serialize};
 
 use super::operation::Operation;
 use super::settings::{Requirement, Settings};
 use crate::json::members::{members, string};
+use crate::tool::Sensitivity;
 
 /// Most characters (Unicode scalar values) of a reason (FR-010).
 pub const MAX_REASON_CHARS: usize = 1000;
 
 /// Most characters of the caller's own word that an error repeats.
 const MAX_ECHO_CHARS: usize = 64;
-
-/// `intent.data_sensitivity` (FR-009).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Sensitivity {
-    /// Anyone may see it.
-    Public,
-    /// For the organisation.
-    Internal,
-    /// For few.
-    Private,
-    /// The agent cannot tell.
-    Unknown,
-}
-
-impl Sensitivity {
-    fn from_word(word: &str) -> Option<Self> {
-        Some(match word {
-            "public" => Self::Public,
-            "internal" => Self::Internal,
-            "private" => Self::Private,
-            "unknown" => Self::Unknown,
-            _ => return None,
-        })
-    }
-}
 
 /// An intent that agrees with its call tool. Only [`Stated::check`] makes one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

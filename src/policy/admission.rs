@@ -6,18 +6,20 @@
 use super::access::Access;
 use super::approval::{Asks, PendingApproval};
 use super::denial::{ApprovalDemand, Denial, Warning};
-use super::permit::Permit;
+use super::permit::{Cleared, Leave, Permit, Queued};
 use super::request::AdmissionRequest;
 use super::settings::Settings;
 use super::{approval, intent_matrix, quarantine, ruled, scope};
 
 /// What becomes of a request.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum Admission {
     /// It may go out.
     Permit(Permit),
     /// It waits for somebody's decision.
     Pending(PendingApproval),
+    /// It waits for its turn.
+    Queued(Box<Queued>),
     /// It is refused.
     Denial(Denial),
 }
@@ -28,13 +30,19 @@ pub fn admit(request: AdmissionRequest<'_>, settings: &Settings) -> Admission {
     match check(&request, settings) {
         Ok(Checked { warnings, rules, asks: Asks::Nobody }) => {
             let AdmissionRequest { principal, access, .. } = request;
-            Admission::Permit(Permit::new(principal.clone(), access, warnings, rules))
+            let cleared = Cleared { principal: principal.clone(), access, warnings, rules };
+            // Limits come last: what is refused for another reason takes nothing.
+            match cleared.leave(settings) {
+                Ok(Leave::Permit(permit)) => Admission::Permit(permit),
+                Ok(Leave::Queued(queued)) => Admission::Queued(queued),
+                Err(denial) => Admission::Denial(denial),
+            }
         }
         Ok(Checked { warnings, rules, asks: Asks::APerson }) => {
             let (principal, access) = (request.principal.clone(), request.access.clone());
-            let permit = Permit::new(principal, access, warnings, rules);
+            let cleared = Cleared { principal, access, warnings, rules };
             let version = settings.rules.as_ref().map_or(&NO_RULES, |rules| rules.version());
-            match PendingApproval::bind(permit, &request, version) {
+            match PendingApproval::bind(cleared, &request, version) {
                 Ok(pending) => Admission::Pending(pending),
                 Err(denial) => Admission::Denial(denial),
             }
@@ -97,17 +105,12 @@ mod tests {
     use std::sync::Arc;
     use std::time::SystemTime;
 
-    use serde_json::value::RawValue;
-
     use super::*;
     use crate::intent::{self, Operation, Requirement, Stated};
-    use crate::output::Policy;
     use crate::policy::{
         Approved, DenialKind, Principal, Reference, ResourceRequest, SessionFacts, ToolAccess,
     };
-    use crate::tool::{
-        Annotations, Capability, CapabilityOverride, OutputSchema, Rules, Tool, ToolName, Trust,
-    };
+    use crate::tool::{Annotations, CapabilityOverride, Rules, Tool, ToolName};
 
     const READ_ONLY: &str = r#"{"readOnlyHint":true}"#;
     const DESTRUCTIVE: &str = r#"{"destructiveHint":true}"#;
@@ -119,22 +122,7 @@ mod tests {
         let annotations: Annotations = serde_json::from_str(annotations).unwrap();
         let rules: Rules<CapabilityOverride> = serde_json::from_str(rules).unwrap();
         let name = ToolName::parse("github:delete_repo").unwrap();
-        let (capability, side_effect_by) = Capability::effective(annotations, &rules, &name.tool);
-        Arc::new(Tool {
-            name,
-            title: None,
-            description: "".into(),
-            input_schema: RawValue::from_string("{}".into()).unwrap(),
-            output_schema: None,
-            annotations_raw: None,
-            annotations,
-            capability,
-            side_effect_by,
-            schema: OutputSchema::Absent,
-            policy: Policy::default(),
-            parameter_headers: None,
-            trust: Trust::Given,
-        })
+        Arc::new(Tool::named(name, annotations, &rules))
     }
 
     fn stated(operation: Option<&str>, flat: bool) -> Stated<'static> {
@@ -172,6 +160,7 @@ mod tests {
             Admission::Pending(pending) => {
                 Err((DenialKind::Approval, format!("{} waits", pending.access())))
             }
+            Admission::Queued(queued) => panic!("there are no limits: {queued:?}"),
             Admission::Denial(denial) => Err((denial.kind(), denial.to_string())),
         }
     }
@@ -366,10 +355,13 @@ mod tests {
             }]
         };
         for approved in [Approved::Call(ours().digest()), Approved::Standing(ours().subject())] {
-            let permit = ours().permitted_by(&approved).unwrap();
+            let Ok(Leave::Permit(permit)) = ours().permitted_by(&approved, &Settings::default())
+            else {
+                panic!("there are no limits")
+            };
             assert_eq!(permit.access().to_string(), "github:delete_repo");
             for other in others() {
-                let denial = other.permitted_by(&approved).unwrap_err();
+                let denial = other.permitted_by(&approved, &Settings::default()).unwrap_err();
                 let text = "Tool 'github:delete_repo': what was approved is not what is asked now";
                 assert_eq!((denial.kind(), &*denial.to_string()), (DenialKind::Approval, text));
             }

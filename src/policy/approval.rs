@@ -1,14 +1,15 @@
 //! A tool's `approval`: whether a person has to agree first (CAP-8), and the request that waits for it.
 //!
 //! Who is asked, and how long, is not known here: the room where approvals wait (`approvals`) says [`Approved`], and
-//! only that makes a [`Permit`] of a [`PendingApproval`].
+//! only that makes a [`Permit`](super::Permit) of a [`PendingApproval`].
 
 use super::access::Access;
 use super::call_digest::{self, ArgumentsTooLong, CallDigest, DefinitionHash};
 use super::denial::{ApprovalDenial, Denial, NotApproved, Warning};
-use super::permit::Permit;
+use super::permit::{Cleared, Leave};
 use super::principal::Principal;
 use super::request::AdmissionRequest;
+use super::settings::Settings;
 use crate::tool::{Approval, Tool};
 
 /// Whom a request has to wait for.
@@ -32,7 +33,7 @@ pub(super) fn check(tool: &Tool) -> (Asks, Option<Warning>) {
 /// A request that every check has let pass, and that waits for a person's approval. It is bound to the exact call.
 #[derive(Clone, Debug)]
 pub struct PendingApproval {
-    permit: Permit,
+    cleared: Cleared,
     digest: CallDigest,
     definition: DefinitionHash,
 }
@@ -56,34 +57,34 @@ pub enum Approved {
 }
 
 impl PendingApproval {
-    /// Binds `permit` to the request that it is for.
+    /// Binds what was cleared to the request that it is for.
     ///
     /// # Errors
     /// [`Denial::Approval`]: the arguments are too long for anybody to judge.
     pub(super) fn bind(
-        permit: Permit,
+        cleared: Cleared,
         request: &AdmissionRequest<'_>,
         rules_version: &[u8; 32],
     ) -> Result<Self, Denial> {
-        let access = permit.access();
+        let access = &cleared.access;
         let definition = call_digest::definition(access);
         let digest = call_digest::of(request, access, definition, rules_version);
         let digest = digest.map_err(|ArgumentsTooLong { limit }| {
             ApprovalDenial::new(access, NotApproved::TooLong { limit })
         })?;
-        Ok(Self { permit, digest, definition })
+        Ok(Self { cleared, digest, definition })
     }
 
     /// On whose behalf it is asked.
     #[must_use]
     pub fn principal(&self) -> &Principal {
-        self.permit.principal()
+        &self.cleared.principal
     }
 
     /// What is asked.
     #[must_use]
     pub fn access(&self) -> &Access {
-        self.permit.access()
+        &self.cleared.access
     }
 
     /// What stands for the exact call.
@@ -102,17 +103,17 @@ impl PendingApproval {
         }
     }
 
-    /// The leave to send it, if it is what was approved.
+    /// The leave to send it, if it is what was approved, as the limits have it.
     ///
     /// # Errors
-    /// [`Denial::Approval`]: something else was approved.
-    pub fn permitted_by(self, approved: &Approved) -> Result<Permit, Denial> {
+    /// [`Denial::Approval`]: something else was approved; [`Denial::Limit`].
+    pub fn permitted_by(self, approved: &Approved, settings: &Settings) -> Result<Leave, Denial> {
         let is_it = match approved {
             Approved::Call(digest) => *digest == self.digest,
             Approved::Standing(subject) => *subject == self.subject(),
         };
         match is_it {
-            true => Ok(self.permit),
+            true => self.cleared.leave(settings),
             false => Err(ApprovalDenial::new(self.access(), NotApproved::Changed).into()),
         }
     }

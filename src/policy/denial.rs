@@ -148,7 +148,7 @@ pub enum LimitReached {
         retry_after: Duration,
     },
     /// Calls at a time, and those that wait.
-    #[error("Too many calls to '{of}' at a time: limit {limit}, queue {queue}")]
+    #[error("Too many calls to '{of}' at a time: limit {limit}, queue {queue}{}", vain(*waited))]
     Concurrency {
         /// What is limited.
         of: Box<str>,
@@ -156,6 +156,8 @@ pub enum LimitReached {
         limit: usize,
         /// Calls that may wait.
         queue: usize,
+        /// How long it waited for a place in vain; `None` where the queue was full.
+        waited: Option<Duration>,
     },
     /// The server fails all the time.
     #[error("Server '{server}' is set aside after {failures} failures, next try in {}s", seconds(*retry_after))]
@@ -185,6 +187,16 @@ impl LimitReached {
 /// Whole seconds, rounded up: whoever waits so long comes not too early.
 fn seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
+}
+
+/// What is told of a wait for a place.
+fn vain(waited: Option<Duration>) -> String {
+    let Some(waited) = waited else { return String::new() };
+    let millis = waited.as_millis();
+    match millis {
+        0..1000 => format!("; none was free within {millis}ms"),
+        _ => format!("; none was free within {}s", waited.as_secs()),
+    }
 }
 
 impl Denial {

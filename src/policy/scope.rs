@@ -98,13 +98,10 @@ fn refused(token: &AgentToken, access: &Access) -> Denial {
 mod tests {
     use std::sync::Arc;
 
-    use serde_json::value::RawValue;
-
     use super::*;
     use crate::intent::{self, Stated};
-    use crate::output::Policy;
     use crate::policy::{Settings, ToolAccess, visible};
-    use crate::tool::{Annotations, Capability, OutputSchema, Rules, Trust};
+    use crate::tool::{Annotations, Rules};
 
     const READ_ONLY: &str = r#"{"readOnlyHint":true}"#;
     const UNMARKED: &str = "{}";
@@ -113,23 +110,7 @@ mod tests {
     fn tool(name: &str, annotations: &str) -> Arc<Tool> {
         let annotations: Annotations = serde_json::from_str(annotations).unwrap();
         let name = ToolName::parse(name).unwrap();
-        let (capability, side_effect_by) =
-            Capability::effective(annotations, &Rules::default(), &name.tool);
-        Arc::new(Tool {
-            name,
-            title: None,
-            description: "".into(),
-            input_schema: RawValue::from_string("{}".into()).unwrap(),
-            output_schema: None,
-            annotations_raw: None,
-            annotations,
-            capability,
-            side_effect_by,
-            schema: OutputSchema::Absent,
-            policy: Policy::default(),
-            trust: Trust::Given,
-            parameter_headers: None,
-        })
+        Arc::new(Tool::named(name, annotations, &Rules::default()))
     }
 
     fn token(servers: &[&str], tools: &[&str], operations: &[Operation]) -> Principal {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::limits::CallLimits;
 use super::rules::RuleSet;
 use crate::intent;
 
@@ -12,4 +13,6 @@ pub struct Settings {
     pub intent: intent::Settings,
     /// Config section `policy`: the rules in force; `None` where there are none, and everything is allowed.
     pub rules: Option<Arc<RuleSet>>,
+    /// Config section `limits`, and those of servers.
+    pub limits: Arc<CallLimits>,
 }

@@ -50,6 +50,7 @@ fn annotations(variant: Operation) -> Annotations {
         destructive_hint: (!read_only).then_some(destructive),
         idempotent_hint: None,
         open_world_hint: Some(true),
+        ..Annotations::default()
     }
 }
 

@@ -112,8 +112,10 @@ pub(super) struct CallRecord {
     /// The decision that is recorded should the call be dropped now, while its answer is judged.
     pub(super) unjudged: Option<fn() -> Decision>,
     began: Instant,
-    /// How long it has waited for a person, which is nobody's work.
+    /// How long it has waited for a person or for its turn, which is nobody's work.
     waited: Duration,
+    /// Of that for a person, which does not count as the call's time.
+    waited_for_person: Duration,
     /// When the request went out.
     sent: Option<Instant>,
     /// The server it went to.
@@ -210,6 +212,7 @@ impl CallRecord {
             unjudged: None,
             began,
             waited: Duration::ZERO,
+            waited_for_person: Duration::ZERO,
             sent: None,
             server: None,
             found: None,
@@ -232,12 +235,13 @@ impl CallRecord {
 
     /// From when on the call's time counts: when it began, less what it has waited for a person since.
     pub(super) fn began(&self) -> Instant {
-        self.began + self.waited
+        self.began + self.waited_for_person
     }
 
     /// The call has waited for a person for so long.
     pub(super) fn has_waited(&mut self, time: Duration) {
         self.waited += time;
+        self.waited_for_person += time;
     }
 
     /// Where its reply leaves.
@@ -341,6 +345,12 @@ impl CallRecord {
         if let Some((_, entry)) = &mut self.record {
             entry.draft.append(Raw::Response, slice, self.limits.response);
         }
+    }
+
+    /// The request has waited so long for its turn (`queued_ms` in the record); it does not count as overhead.
+    pub(super) fn waited(&mut self, waited: Duration) {
+        self.waited += waited;
+        self.add_metadata("queued_ms", &waited.as_millis().to_string());
     }
 
     /// Adds a decision about the call.

@@ -20,6 +20,7 @@ use super::dropped_members::DroppedMembers;
 use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::revisions::{Era, Revision};
 use crate::mcp::shapes::Left;
+use crate::policy::FactsCell;
 use crate::tool::server_id::ServerId;
 
 /// Requests one client may have open at once, over all its calls.
@@ -66,6 +67,8 @@ pub struct Client {
     pub era: Era,
     /// What it declared that it can be asked.
     pub client_capabilities: ClientCapabilities,
+    /// What its session has seen; of one outside of a session, nothing is kept here.
+    pub facts: FactsCell,
     /// The least [`Level`] it wants to be told, or [`SILENT`].
     level: AtomicU8,
     /// It said so itself.
@@ -207,6 +210,7 @@ impl Client {
             version,
             era,
             client_capabilities,
+            facts: FactsCell::default(),
             level: level.into(),
             chose_level: AtomicBool::new(false),
             aside: Mutex::default(),

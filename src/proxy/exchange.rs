@@ -21,11 +21,13 @@ use crate::output::{
     AnswerFault, AnswerMember, Failure, Finding, InspectedMessage, Inspector, Mode, Policy,
     Required, Treatment,
 };
-use crate::policy::{Access, Permit, ResourceRequest};
+use crate::policy::{Access, Permit, ResourceRequest, ServerOutcome};
 use crate::proxy::call_record::CallRecord;
 use crate::proxy::refusal::{Refusal, RefusalKind};
 use crate::proxy::relay::{Asked, Relay, Step};
 use crate::proxy::reply::{Aborted, Piece, Reply};
+use crate::proxy::session_facts::Rise;
+use crate::proxy::settling::{Again, settle};
 use crate::proxy::shutdown::CUT_OFF;
 use crate::proxy::worker::Worker;
 use crate::proxy::{memory_budget, render};
@@ -62,6 +64,10 @@ pub(super) struct Exchange {
     share: Option<memory_budget::Share>,
     /// Answers so far to ids that nobody asked for.
     foreign: u32,
+    /// How it is asked once more, while nothing has come.
+    again: Option<Box<Again>>,
+    /// What the session will have seen, until something has come.
+    rise: Option<Rise>,
     /// True once a byte of the answer has gone on.
     begun: bool,
     /// True once a guard's final word is in the record's decisions (warn).
@@ -70,8 +76,8 @@ pub(super) struct Exchange {
 
 /// How an answer ends early.
 enum Broken {
-    /// The upstream is to blame.
-    Upstream(String),
+    /// There is no answer, or not all of it; what that says about the server, if anything.
+    Upstream(String, Option<ServerOutcome>),
     /// Strict refuses it.
     Blocked(Failure),
     /// The proxy is ending.
@@ -80,13 +86,14 @@ enum Broken {
 
 impl From<AnswerFault> for Broken {
     fn from(fault: AnswerFault) -> Self {
-        Self::Upstream(fault.to_string())
+        Self::Upstream(fault.to_string(), Some(ServerOutcome::Failed))
     }
 }
 
 impl From<CallError> for Broken {
     fn from(error: CallError) -> Self {
-        Self::Upstream(error.cause.to_string())
+        let outcome = error.cause.blames_server().then_some(ServerOutcome::Failed);
+        Self::Upstream(error.cause.to_string(), outcome)
     }
 }
 
@@ -99,11 +106,11 @@ async fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
 impl Exchange {
     pub(super) fn new(
         worker: Rc<Worker>,
-        permit: Permit,
-        answer: Answer,
+        (permit, answer, again): (Permit, Answer, Option<Box<Again>>),
         call_record: CallRecord,
         relay: Relay,
         reply: Reply,
+        rise: Option<Rise>,
     ) -> Self {
         let treatment = permit.access().tool().map_or(Treatment::Forward, |tool| tool.treatment());
         let policy = policy(&permit);
@@ -129,6 +136,8 @@ impl Exchange {
             waiting,
             share,
             foreign: 0,
+            again,
+            rise,
             begun: false,
             breached: false,
         }
@@ -152,6 +161,7 @@ impl Exchange {
                     if let Some(answer) = self.answer.take() {
                         answer.finish();
                     }
+                    settle(&mut self.permit, Some(ServerOutcome::Answered));
                     let status = self.status(member);
                     if member == AnswerMember::Error {
                         self.mask_error();
@@ -169,7 +179,8 @@ impl Exchange {
                     Box::pin(self.block(&failure)).await;
                     Ok(())
                 }
-                Err(Broken::Upstream(cause)) => {
+                Err(Broken::Upstream(cause, outcome)) => {
+                    settle(&mut self.permit, outcome);
                     Box::pin(self.fail(&cause, RefusalKind::Upstream)).await
                 }
                 Err(Broken::CutOff) => Box::pin(self.fail(CUT_OFF, RefusalKind::Unavailable)).await,
@@ -188,7 +199,17 @@ impl Exchange {
     /// Takes the answer in, sending on what may go on, until it is whole.
     async fn receive(&mut self) -> Result<AnswerMember, Broken> {
         loop {
-            let part = self.next_part().await?;
+            let part = match self.next_part().await {
+                Ok(part) => part,
+                Err(error) => {
+                    Box::pin(self.ask_again(error)).await?;
+                    continue;
+                }
+            };
+            if let Some(rise) = self.rise.take() {
+                rise.answered();
+            }
+            self.again = None;
             let chunk = match part {
                 Some(AnswerPart::Data(chunk)) => chunk,
                 Some(AnswerPart::End) => match self.inspector.end()? {
@@ -233,7 +254,7 @@ impl Exchange {
     fn gather_error(&mut self, slice: Bytes) -> Result<(), Broken> {
         if self.waiting.len() + slice.len() > MAX_ERROR_BYTES {
             let text = format!("answered with an error of more than {MAX_ERROR_BYTES} bytes");
-            return Err(Broken::Upstream(text));
+            return Err(Broken::Upstream(text, Some(ServerOutcome::Answered)));
         }
         self.waiting.push(slice);
         Ok(())
@@ -295,8 +316,28 @@ impl Exchange {
         }
     }
 
+    /// Asks once more where nothing has come and the connection is to blame (CAP-7).
+    async fn ask_again(&mut self, error: CallError) -> Result<(), Broken> {
+        let unheard = self.answer.as_ref().is_some_and(Answer::is_unheard);
+        if !(unheard && error.cause.is_broken_connection()) {
+            return Err(error.into());
+        }
+        let upstream = self.worker.proxy.upstreams.get(self.permit.access().server());
+        let (Some(again), Some(upstream)) = (self.again.take(), upstream) else {
+            return Err(error.into());
+        };
+        let failed = self.answer.take().map(|answer| answer.generation());
+        let record = &mut self.call_record;
+        let answer = again.ask(&self.worker, upstream, &self.permit, record, failed).await?;
+        let hash_key = self.worker.proxy.hash_key;
+        let policy = policy(&self.permit);
+        self.inspector = Inspector::new(self.treatment, &policy, answer.id(), hash_key);
+        self.answer = Some(answer);
+        Ok(())
+    }
+
     /// The upstream's next part. What waits to go on does so while nothing is at hand.
-    async fn next_part(&mut self) -> Result<Option<AnswerPart>, Broken> {
+    async fn next_part(&mut self) -> Result<Option<AnswerPart>, CallError> {
         let goes_on = self.treatment != Treatment::Hold
             && self.inspector.member() != Some(AnswerMember::Error);
         if goes_on && !self.waiting.is_empty() {
@@ -308,11 +349,11 @@ impl Exchange {
                 self.send_on().await;
             }
             if let Poll::Ready(part) = at_hand {
-                return part.map_err(Broken::from);
+                return part;
             }
         }
         match &mut self.answer {
-            Some(answer) => answer.next().await.map_err(Broken::from),
+            Some(answer) => answer.next().await,
             None => Ok(None),
         }
     }
@@ -339,7 +380,7 @@ impl Exchange {
         // The handle counts as well: an answer may come in very small pieces.
         let Some(share) = &mut self.share else { return Ok(()) };
         let grown = share.grow((slice.len() + size_of::<Bytes>()) as u64).await;
-        grown.map_err(|full| Broken::Upstream(full.to_string()))
+        grown.map_err(|full| Broken::Upstream(full.to_string(), None))
     }
 
     /// The answer is whole: strict judges a result; then it is recorded, and sent on.
@@ -476,6 +517,7 @@ impl Exchange {
     async fn block(&mut self, failure: &Failure) {
         tracing::warn!(tool = %self.permit.access(), place = %failure.schema_path, "the answer was blocked");
         drop(self.answer.take());
+        settle(&mut self.permit, Some(ServerOutcome::Answered));
         let text = failure.agent_text();
         self.call_record.decide(decision(record::Verdict::Blocked, Mode::Strict, failure));
         self.call_record.close(Status::Blocked, &text).await;

@@ -1,11 +1,12 @@
 //! The one way to carry out a request: on record from its beginning to its end, under one tracing span.
 //!
 //! [`recorded`] makes room in the log, has the request worked on, and ends record and reply by what came of it. Every
-//! request to a server is admitted and sent by [`OnRecord`], whatever it asks for.
+//! request to a server is admitted and sent by [`OnRecord`], whatever it asks for: it waits there for its turn where
+//! the limits have it wait, and is sent once more where CAP-7 allows it.
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use tracing::field::Empty;
@@ -21,16 +22,18 @@ use super::params::progress_token;
 use super::refusal::Refusal;
 use super::relay::Relay;
 use super::reply::{Aborted, Piece, Reply};
+use super::session_facts::{FactsOf, Rise};
+use super::settling::{Again, settle};
 use super::worker::Worker;
 use crate::activity::record::Status;
 use crate::intent::Intent;
 use crate::io::clock;
 use crate::output::AnswerMember;
 use crate::policy::{
-    self, Access, Admission, AdmissionRequest, ApprovalDenial, Denial, NotApproved,
-    PendingApproval, Permit, SessionFacts, ToolAccess,
+    self, Access, Admission, AdmissionRequest, ApprovalDenial, Denial, Leave, NotApproved,
+    PendingApproval, Permit, Queued, ServerOutcome, SessionFacts, ToolAccess,
 };
-use crate::upstream::{Answer, CallExtras, Upstream};
+use crate::upstream::{Answer, CallError, CallExtras, Upstream};
 use crate::wire::splice::Splice;
 
 /// A request that is being worked on.
@@ -40,6 +43,8 @@ pub(super) struct OnRecord<'a> {
     /// Who counts as the user of the servers that are asked.
     user: Option<&'a Arc<Client>>,
     pub(super) record: &'a mut CallRecord,
+    /// What the session will have seen once the answer begins.
+    rise: Option<Rise>,
 }
 
 /// Where the reply to a request comes from, if it was not rejected.
@@ -58,6 +63,10 @@ pub(super) enum ReplySource {
         answer: Answer,
         /// The client's own progress token, raw.
         token: Option<Bytes>,
+        /// How it may be asked once more, should nothing come of it.
+        again: Option<Box<Again>>,
+        /// What the session will have seen once the answer begins.
+        rise: Option<Rise>,
     },
 }
 
@@ -89,11 +98,13 @@ where
         // What comes from no client counts as one of its own, as long as it takes.
         let anonymous = caller.client.is_none().then(log_routing::anonymous);
         let user = caller.client.as_ref().map(|(client, _)| &**client).or(anonymous.as_ref());
-        let on = OnRecord { worker: &worker, caller: &caller, user, record: &mut record };
+        let on =
+            OnRecord { worker: &worker, caller: &caller, user, record: &mut record, rise: None };
         match work(on).await {
-            Ok(ReplySource::Server { permit, answer, token }) => {
+            Ok(ReplySource::Server { permit, answer, token, again, rise }) => {
                 let relay = Relay::new(caller.client, token);
-                let ended = Exchange::new(worker, permit, answer, record, relay, reply).run().await;
+                let asked = (permit, answer, again);
+                let ended = Exchange::new(worker, asked, record, relay, reply, rise).run().await;
                 if let Some(anonymous) = anonymous {
                     anonymous.was_active(clock::lately());
                 }
@@ -146,7 +157,7 @@ fn span(caller: &Caller, kind: RecordKind) -> Span {
     )
 }
 
-impl OnRecord<'_> {
+impl<'a> OnRecord<'a> {
     /// Asks whether the request may have `access`; what is remarkable about it, or refuses it, is on record.
     /// `arguments` are those that go to the server, `meta` what the client said beside them. Where a person has to
     /// approve, they are waited for (CAP-8).
@@ -159,6 +170,7 @@ impl OnRecord<'_> {
     ) -> Result<Permit, Rejection> {
         let permit = match self.decide(access, arguments, intent, self.record.time_of_day()) {
             Admission::Permit(permit) => permit,
+            Admission::Queued(queued) => Box::pin(self.turn(queued)).await?,
             Admission::Denial(denial) => {
                 self.record.found(&self.worker.proxy.upstreams);
                 return Err(self.record.deny(&denial));
@@ -172,6 +184,9 @@ impl OnRecord<'_> {
         let access = permit.access();
         self.record.warn(access.server(), access.label(), permit.warnings());
         self.record.permitted_by(permit.rules());
+        let (facts, session) = self.facts();
+        facts.permitted(intent.and_then(|intent| intent.sensitivity()));
+        self.rise = access.tool().and_then(|tool| facts.rise(session, tool.exposure));
         Ok(permit)
     }
 
@@ -189,10 +204,16 @@ impl OnRecord<'_> {
             arguments,
             intent,
             client: self.caller.client_name(),
-            session: SessionFacts::default(),
+            session: self.facts().1,
             now,
         };
         policy::admit(request, &settings.policy)
+    }
+
+    /// What the session has seen, and where that is kept.
+    fn facts(&self) -> (FactsOf<'a>, SessionFacts) {
+        let (worker, caller) = (self.worker, self.caller);
+        FactsOf::caller(caller, &worker.proxy.session_facts, &worker.facts)
     }
 
     /// Waits until a call is approved, and then asks once more: the tool, the rules and the principal may be others
@@ -221,35 +242,75 @@ impl OnRecord<'_> {
             }
             Access::Resource { .. } | Access::Prompt { .. } | Access::Completion { .. } => access,
         };
-        let admitted = match self.decide(now, arguments, intent, SystemTime::now()) {
+        let leave = match self.decide(now, arguments, intent, SystemTime::now()) {
             // It needs none any more.
-            Admission::Permit(permit) => Ok(permit),
-            Admission::Pending(pending) => pending.permitted_by(&approved),
+            Admission::Permit(permit) => Ok(Leave::Permit(permit)),
+            Admission::Queued(queued) => Ok(Leave::Queued(queued)),
+            Admission::Pending(pending) => {
+                pending.permitted_by(&approved, &self.worker.settings().policy)
+            }
             Admission::Denial(denial) => Err(denial),
         };
-        admitted.map_err(|denial| self.record.deny(&denial))
+        match leave {
+            Ok(Leave::Permit(permit)) => Ok(permit),
+            Ok(Leave::Queued(queued)) => self.turn(queued).await,
+            Err(denial) => Err(self.record.deny(&denial)),
+        }
+    }
+
+    /// Waits for the turn of a request, as long as its time lasts. One that is dropped meanwhile leaves its queue.
+    async fn turn(&mut self, mut queued: Box<Queued>) -> Result<Permit, Rejection> {
+        let asked = clock::now();
+        let upstream = self.worker.proxy.upstreams.get(queued.access().server());
+        let time = upstream.map_or(Duration::ZERO, |upstream| upstream.call_timeout());
+        let until = self.record.began() + time;
+        let coming = tokio::time::timeout_at(until.into(), queued.come());
+        let come = self.worker.ending.unless_cut(coming).await;
+        let waited = clock::now().saturating_duration_since(asked);
+        self.record.waited(waited);
+        match come {
+            Some(Ok(Ok(permit))) => Ok(permit),
+            Some(Ok(Err(denial))) => Err(self.record.deny(&denial)),
+            Some(Err(_)) => Err(self.record.deny(&queued.late(waited))),
+            None => {
+                let access = queued.access();
+                Err(Rejection::cut_off(access.server(), access.label()))
+            }
+        }
     }
 
     /// Sends what was permitted, with `body` as [`Upstream::call`] takes it.
     pub(super) async fn send(
         self,
         upstream: &Arc<Upstream>,
-        permit: Permit,
+        mut permit: Permit,
         body: Bytes,
         beside: CallExtras,
     ) -> Result<ReplySource, Rejection> {
-        let Self { worker, user, record, .. } = self;
+        let Self { worker, user, record, rise, .. } = self;
         let now = clock::now();
         record.sends(upstream, now);
         if let Some(user) = user {
             worker.proxy.log_routing.enter(upstream, user, now);
         }
         let token = beside.meta.as_ref().and_then(progress_token);
+        let mut again = Again::of(&permit, &body, &beside);
         let answer = upstream.call(&worker.pool, &permit, body, beside, record.began());
-        match worker.ending.unless_cut(answer).await {
+        let mut answer = worker.ending.unless_cut(answer).await;
+        if let Some(Err(CallError { cause, .. })) = &answer
+            && cause.is_broken_connection()
+            && let Some(again) = again.take()
+        {
+            let asked = Box::pin(again.ask(worker, upstream, &permit, record, None));
+            answer = worker.ending.unless_cut(asked).await;
+        }
+        match answer {
             None => Err(Rejection::cut_off(upstream.name(), permit.access().label())),
-            Some(Ok(answer)) => Ok(ReplySource::Server { permit, answer, token }),
+            Some(Ok(answer)) => {
+                Ok(ReplySource::Server { permit, answer, token, again: again.map(Box::new), rise })
+            }
             Some(Err(error)) => {
+                settle(&mut permit, error.cause.blames_server().then_some(ServerOutcome::Failed));
                 let now = clock::now();
                 record.answered = Some(now);
                 if let Some(user) = user {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::dropped_members::DroppedMembers;
 use super::log_routing::LogRouting;
 use super::passthrough::list_cache::ListCache;
+use super::session_facts::SessionlessFacts;
 use super::settings::SettingsSwap;
 use super::validation_pool::ValidationPool;
 use crate::activity::Activity;
@@ -33,6 +34,8 @@ pub struct Proxy {
     pub settings: SettingsSwap,
     /// Who there is: the tokens in force. A request asks its worker for it.
     pub identity: Arc<Identity>,
+    /// What clients without a session have seen.
+    pub session_facts: SessionlessFacts,
     /// What was warned of that stays behind.
     pub dropped_members: Arc<DroppedMembers>,
     /// Where large documents are validated, so that they delay no other call.

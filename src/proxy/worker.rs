@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::busy_poll::BusyPoll;
 use super::reply::Running;
+use super::session_facts::RememberedFacts;
 use super::settings::{CurrentSettings, SettingsReader};
 use super::shutdown::Ending;
 use super::state::Proxy;
@@ -35,6 +36,8 @@ pub struct Worker {
     pub ending: Ending,
     settings: SettingsReader,
     credentials: CredentialsReader,
+    /// The facts of clients without a session, as far as it was asked by them.
+    pub(super) facts: RememberedFacts,
     /// Where its calls are counted.
     pub(crate) tally: Tally,
     /// Calls whose reply has gone and whose record has not.
@@ -63,6 +66,7 @@ impl Worker {
             tally: proxy.calls.tally(),
             settings: proxy.settings.reader(),
             credentials: proxy.identity.reader(),
+            facts: RememberedFacts::default(),
             proxy,
             pool: Rc::new(Pool::new()),
             scratch: RefCell::new(JudgeScratch::new()),

@@ -33,6 +33,7 @@ use crate::os::descriptors;
 use crate::policy::host_check::BadEntry;
 use crate::policy::rules::RuleProblem;
 use crate::proxy::dropped_members::DroppedMembers;
+use crate::proxy::session_facts::SessionlessFacts;
 use crate::proxy::settings::{Settings, SettingsSwap};
 use crate::proxy::validation_pool::ValidationPool;
 use crate::proxy::{Proxy, log_routing, passthrough};
@@ -149,6 +150,7 @@ impl App {
             upstreams,
             approvals: room,
             settings: SettingsSwap::new(settings),
+            session_facts: SessionlessFacts::default(),
             activity,
             list_cache: passthrough::list_cache::ListCache::default(),
             validation_pool: ValidationPool::new(control.handle().clone(), cores()),

@@ -29,10 +29,10 @@ use crate::tool::server_id::ServerId;
 pub struct Took {
     /// In all.
     pub total: Duration,
-    /// Of that a person whose approval was waited for.
-    pub waited: Duration,
     /// Of that its upstream, if it was sent.
     pub upstream: Option<Duration>,
+    /// Of that it waited for a person's approval, or for its turn as the operator's limits have it.
+    pub waited: Duration,
 }
 
 /// The calls of all workers.
@@ -299,7 +299,7 @@ mod tests {
                         tally.ended(
                             upstream.map(|_| busy),
                             Outcome::Success,
-                            Took { total, waited: Duration::ZERO, upstream },
+                            Took { total, upstream, ..Took::default() },
                         );
                     }
                     tally.began();

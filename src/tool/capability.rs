@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::rules::Rules;
+use super::sensitivity::{SensitiveHint, Sensitivity, lenient, lenient_bool};
 
 /// What a server claims about a tool. Hints that are absent stay absent: the MCP defaults are
 /// deliberately not filled in (FR-020).
@@ -25,6 +26,12 @@ pub struct Annotations {
     /// `openWorldHint`
     #[serde(skip_serializing_if = "Option::is_none")]
     pub open_world_hint: Option<bool>,
+    /// `privateHint` (SEP-1913)
+    #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "lenient_bool")]
+    pub private_hint: Option<bool>,
+    /// `sensitiveHint` (SEP-1913)
+    #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "lenient")]
+    pub sensitive_hint: Option<SensitiveHint>,
 }
 
 /// What a call to the tool may change (CAP-1), from least to most.
@@ -58,11 +65,11 @@ pub enum Approval {
 pub struct Capability {
     /// What a call may change.
     pub side_effect: SideEffect,
-    /// False: calls must run one after another (CAP-6, later).
+    /// False: calls run one after another (CAP-6).
     pub parallel_safe: bool,
     /// Who must agree.
     pub approval: Approval,
-    /// True: a call may be retried once if no byte of its answer arrived (CAP-7, later).
+    /// True: a call is retried once if no byte of its answer arrived (CAP-7).
     pub idempotent: bool,
 }
 
@@ -123,6 +130,12 @@ pub struct CapabilityOverride {
     /// See [`Capability::idempotent`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idempotent: Option<bool>,
+    /// The sensitivity of what the tool gives ([`Exposure`](super::Exposure)).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sensitivity: Option<Sensitivity>,
+    /// Whether it reaches beyond its server ([`Exposure`](super::Exposure)).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub open_world: Option<bool>,
 }
 
 /// Who said what a tool's side effect is: the gate's texts name them (CAP-5).
@@ -156,7 +169,7 @@ mod tests {
             read_only_hint: read,
             destructive_hint: destructive,
             idempotent_hint: idempotent,
-            open_world_hint: None,
+            ..Annotations::default()
         }
     }
 

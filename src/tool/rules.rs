@@ -71,6 +71,12 @@ impl<T> Rules<T> {
         self.0.iter().filter(|(pattern, _)| pattern.matches(name)).map(|(_, rule)| rule)
     }
 
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Every pattern and its rule, the vaguest first.
     pub fn iter(&self) -> impl Iterator<Item = (&Pattern, &T)> {
         self.0.iter().map(|(pattern, rule)| (pattern, rule))

@@ -7,8 +7,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::OwnedSemaphorePermit;
-
 use super::error::{CallError, Cause, Sent};
 use super::handle::Upstream;
 use super::stdio;
@@ -31,7 +29,6 @@ pub struct Answer {
     upstream: Arc<Upstream>,
     /// The tool's name, or another request's method.
     what: Arc<str>,
-    _slot: Option<OwnedSemaphorePermit>,
 }
 
 /// Where it comes from.
@@ -53,9 +50,8 @@ impl Answer {
         generation: u64,
         upstream: Arc<Upstream>,
         what: Arc<str>,
-        slot: Option<OwnedSemaphorePermit>,
     ) -> Self {
-        Self { source, generation, upstream, what, _slot: slot }
+        Self { source, generation, upstream, what }
     }
 
     /// The id under which the call went out, and which its response must carry.
@@ -74,6 +70,17 @@ impl Answer {
         match &self.source {
             AnswerSource::DualStream(call) => call.generation(),
             AnswerSource::Http(_) | AnswerSource::Stdio(_) => self.generation,
+        }
+    }
+
+    /// Whether no byte of its answer has come that its transport knows of: over HTTP not its head either, over a pipe
+    /// not the beginning of a line that could be it (CAP-7).
+    #[must_use]
+    pub fn is_unheard(&self) -> bool {
+        match &self.source {
+            AnswerSource::Http(_) => false,
+            AnswerSource::DualStream(call) => call.is_unheard(),
+            AnswerSource::Stdio(call) => call.is_unheard(),
         }
     }
 

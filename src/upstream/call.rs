@@ -1,15 +1,16 @@
 //! One request to a server, a tool call or any other: on its way out, whichever transport carries
 //! it.
 //!
-//! Owns the waits it may have to do (for a connection, for a place under `max_concurrent`) and the
-//! one case in which it is sent twice. What comes back is [`super::answer`].
+//! Owns the wait it may have to do (for a connection), the one case in which it is sent twice, and how it is sent
+//! [again](Upstream::call_again), which others decide. How many go out at a time is [`policy`](crate::policy)'s. What
+//! comes back is [`super::answer`].
 
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 
 use super::answer::{Answer, AnswerSource, Cancel, DualStreamCall, HttpSource, SendState};
 use super::carrier::{Carrier, LiveConnection};
@@ -30,13 +31,22 @@ use crate::policy::{Access, Permit};
 
 /// Longest wait for the head of an answer that is heard: beyond every other limit.
 const HEAD_LIMIT: Duration = Duration::from_secs(24 * 3600);
+
+/// Which attempt at a request it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attempt {
+    First,
+    /// The other one, on a fresh connection; of a child the one that is younger than this, where that failed.
+    Again(Option<u64>),
+}
+
 impl Upstream {
     /// Sends what was permitted. `body` is a JSON object: of a tool's call the arguments as the agent wrote them,
     /// which go out byte for byte, but for raw line ends between tokens, which a line-framed transport cannot
     /// carry; of any other request the whole params without `_meta`. What stands `beside` it goes with it.
     ///
     /// `call_timeout` counts from when the call `began` until the first byte of the answer, with
-    /// all that comes before it: a place under `max_concurrent`, a server that is connecting or
+    /// all that comes before it: a place under the limits, a server that is connecting or
     /// away (10 seconds at most), a new session, a second attempt. A message that comes before the
     /// answer begins the wait anew; inside a message no gap may be longer than
     /// [`http::STALL_LIMIT`]. Over HTTP it returns when the head of the answer has come, over stdio
@@ -51,6 +61,34 @@ impl Upstream {
         body: Bytes,
         beside: CallExtras,
         began: Instant,
+    ) -> Result<Answer, CallError> {
+        self.attempt(pool, permit, body, beside, began, Attempt::First).await
+    }
+
+    /// Sends it once more, on a fresh connection: it failed before any byte of its answer came (CAP-7). `failed` is
+    /// the connection over which it did, where that is known.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn call_again(
+        self: &Arc<Self>,
+        pool: &Rc<Pool>,
+        permit: &Permit,
+        body: Bytes,
+        beside: CallExtras,
+        (began, failed): (Instant, Option<u64>),
+    ) -> Result<Answer, CallError> {
+        self.attempt(pool, permit, body, beside, began, Attempt::Again(failed)).await
+    }
+
+    async fn attempt(
+        self: &Arc<Self>,
+        pool: &Rc<Pool>,
+        permit: &Permit,
+        body: Bytes,
+        beside: CallExtras,
+        began: Instant,
+        attempt: Attempt,
     ) -> Result<Answer, CallError> {
         let CallExtras { meta, members, client_capabilities } = beside;
         let access = permit.access();
@@ -71,7 +109,7 @@ impl Upstream {
             Access::Completion { .. } => (method.into(), None, Fields::Object(body)),
         };
         let params = Params { method, name, meta, fields };
-        self.request(pool, params, client_capabilities, what, began).await
+        self.request(pool, params, client_capabilities, what, (began, attempt)).await
     }
 
     /// Asks for a page of one of its lists, on nobody's behalf: `params` is a JSON object. The waits are those of
@@ -88,7 +126,8 @@ impl Upstream {
     ) -> Result<Answer, CallError> {
         let method = list.method();
         let params = Params { method, name: None, meta: None, fields: Fields::Object(params) };
-        self.request(pool, params, ClientCapabilities::default(), method.into(), began).await
+        let first = (began, Attempt::First);
+        self.request(pool, params, ClientCapabilities::default(), method.into(), first).await
     }
 
     async fn request(
@@ -97,20 +136,20 @@ impl Upstream {
         params: Params,
         client_capabilities: ClientCapabilities,
         what: Arc<str>,
-        began: Instant,
+        (began, attempt): (Instant, Attempt),
     ) -> Result<Answer, CallError> {
         let time = Allowance::since(began, self.call_timeout);
         let sent = async {
-            let slot = self.slot(time).await.map_err(unsent)?;
-            let live = self.live(time.until).await.map_err(unsent)?;
-            let (source, generation) =
-                self.send(pool, live, params, client_capabilities, time).await?;
-            Ok((source, generation, slot))
+            let mut live = self.live(time.until).await.map_err(unsent)?;
+            if let (Carrier::Stdio(_), Attempt::Again(Some(failed))) = (&live.link, attempt)
+                && live.generation == failed
+            {
+                live = self.successor(failed, time.until).await.map_err(unsent)?;
+            }
+            self.send(pool, live, params, client_capabilities, (time, attempt)).await
         };
         match sent.await {
-            Ok((source, generation, slot)) => {
-                Ok(Answer::new(source, generation, self.clone(), what, slot))
-            }
+            Ok((source, generation)) => Ok(Answer::new(source, generation, self.clone(), what)),
             Err((cause, sent)) => {
                 Err(CallError { server: self.name.clone(), tool: what, cause, sent })
             }
@@ -124,20 +163,21 @@ impl Upstream {
         live: Arc<LiveConnection>,
         params: Params,
         client_capabilities: ClientCapabilities,
-        time: Allowance,
+        (time, attempt): (Allowance, Attempt),
     ) -> Result<(AnswerSource, u64), (Cause, Sent)> {
         let generation = live.generation;
         match &live.link {
             Carrier::Http(_)
                 if live.era == Era::Legacy && params.may_be_told(client_capabilities) =>
             {
-                let call = self.hear(pool, live, params, client_capabilities, time);
+                let call = self.hear(pool, live, params, client_capabilities, (time, attempt));
                 Ok((AnswerSource::DualStream(Box::new(call)), generation))
             }
             Carrier::Http(_) => {
                 let over = |live: &LiveConnection| live.generation;
                 let id = request_ids::fresh();
-                let (source, generation) = self.post(pool, live, &params, id, time, over).await?;
+                let sent = self.post(pool, live, &params, (id, attempt), time, over).await;
+                let (source, generation) = sent?;
                 Ok((AnswerSource::Http(source), generation))
             }
             Carrier::Stdio(link) => {
@@ -166,7 +206,7 @@ impl Upstream {
         live: Arc<LiveConnection>,
         params: Params,
         client_capabilities: ClientCapabilities,
-        time: Allowance,
+        (time, attempt): (Allowance, Attempt),
     ) -> DualStreamCall {
         let (id, send_state) = (request_ids::fresh(), Rc::new(SendState::default()));
         let (sender, messages) = mpsc::channel(notification_router::HEARD_MESSAGES);
@@ -179,7 +219,8 @@ impl Upstream {
                 )
             };
             // How long its head may take is decided where it is heard.
-            upstream.post(&pool, live, &params, id, Allowance::now(HEAD_LIMIT), over).await
+            let time = Allowance::now(HEAD_LIMIT);
+            upstream.post(&pool, live, &params, (id, attempt), time, over).await
         };
         DualStreamCall::new(id, send_state, messages, Box::pin(sending), time)
     }
@@ -191,12 +232,12 @@ impl Upstream {
         pool: &Rc<Pool>,
         live: Arc<LiveConnection>,
         params: &Params,
-        id: u64,
+        request: (u64, Attempt),
         time: Allowance,
         over: impl Fn(&LiveConnection) -> P,
     ) -> Result<(Box<HttpSource>, P), (Cause, Sent)> {
         let place = over(&live);
-        let refused = match self.post_once(pool, &live, params, id, time).await {
+        let refused = match self.post_once(pool, &live, params, request, time).await {
             Ok(source) => return Ok((source, place)),
             Err(refused) => refused,
         };
@@ -206,7 +247,7 @@ impl Upstream {
             // which a call is sent twice.
             let again = self.renewed(live.generation, time.until).await.map_err(unsent)?;
             let place = over(&again);
-            return match self.post_once(pool, &again, params, id, time).await {
+            return match self.post_once(pool, &again, params, request, time).await {
                 Ok(source) => Ok((source, place)),
                 Err(refused) => Err((refused.cause, refused.sent)),
             };
@@ -222,7 +263,7 @@ impl Upstream {
         pool: &Rc<Pool>,
         live: &LiveConnection,
         params: &Params,
-        id: u64,
+        (id, attempt): (u64, Attempt),
         time: Allowance,
     ) -> Result<Box<HttpSource>, http::HttpRefused> {
         let Carrier::Http(session) = &live.link else {
@@ -235,7 +276,11 @@ impl Upstream {
         let upstream = self.clone();
         let mut cancel = Cancel::new(upstream, live.generation, id, armed);
         let request = session.post(&params.lines(live.era), params.body(id, live.era));
-        match http::exchange(session, pool, &request, limits).await {
+        let exchanged = match attempt {
+            Attempt::First => http::exchange(session, pool, &request, limits).await,
+            Attempt::Again(_) => Box::pin(http::fresh(session, &request, limits)).await,
+        };
+        match exchanged {
             Ok(exchange) => {
                 Ok(Box::new(HttpSource::new(exchange, pool.clone(), session.key, cancel)))
             }
@@ -243,17 +288,6 @@ impl Upstream {
                 cancel.failed(&refused.cause, refused.sent);
                 Err(refused)
             }
-        }
-    }
-
-    async fn slot(&self, time: Allowance) -> Result<Option<OwnedSemaphorePermit>, Cause> {
-        let Some((slots, limit)) = &self.slots else { return Ok(None) };
-        if let Ok(slot) = slots.clone().try_acquire_owned() {
-            return Ok(Some(slot));
-        }
-        match tokio::time::timeout_at(time.until.into(), slots.clone().acquire_owned()).await {
-            Ok(Ok(slot)) => Ok(Some(slot)),
-            Ok(Err(_)) | Err(_) => Err(Cause::Busy { limit: *limit, waited: time.whole }),
         }
     }
 

@@ -14,6 +14,7 @@ use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
 use super::oauth;
+use crate::policy::limits;
 
 mod check;
 
@@ -68,8 +69,11 @@ pub struct Config {
     /// before the answer begins it anew.
     #[serde(deserialize_with = "duration")]
     pub call_timeout: Duration,
-    /// Most calls at a time; absent means no limit of ours.
+    /// Most calls at a time: the older name of `limits.concurrent`.
     pub max_concurrent: Option<NonZeroUsize>,
+    /// What goes to it at a time and how often, and when it is set aside. Who asks is held to it before a call
+    /// comes here.
+    pub limits: limits::ServerConfig,
     /// How to log in, where clients cannot register themselves.
     pub oauth: Option<oauth::Settings>,
     /// Where logins are kept; it comes from the whole config, not from the entry. Absent: nowhere.
@@ -91,6 +95,7 @@ impl Default for Config {
             init_timeout: Duration::from_secs(30),
             call_timeout: Duration::from_secs(120),
             max_concurrent: None,
+            limits: limits::ServerConfig::default(),
             oauth: None,
             data_dir: None,
         }

@@ -193,7 +193,12 @@ impl Connection {
                 (Ok(0), _) => String::new(),
                 (Err(error), _) => error.to_string(),
             };
-            return failed(Cause::NoAnswerAtAll { reason: self.peer.quote(reason) });
+            let reason = self.peer.quote(reason);
+            return failed(match self.input.is_empty() {
+                true => Cause::NoAnswerAtAll { reason },
+                // Part of the head has come.
+                false => Cause::CutOff { reason },
+            });
         }
     }
 

@@ -64,14 +64,6 @@ pub enum Cause {
         /// How long the call waited.
         waited: Duration,
     },
-    /// `max_concurrent` calls were running all the time.
-    #[error("{limit} calls are running, which is max_concurrent, and none ended within {}", Human(*waited))]
-    Busy {
-        /// `max_concurrent`.
-        limit: usize,
-        /// How long the call waited.
-        waited: Duration,
-    },
     /// No connection could be made.
     #[error("cannot connect to {host}: {reason}")]
     Connect {
@@ -219,6 +211,41 @@ pub enum Undelivered {
 }
 
 impl Cause {
+    /// Whether the connection broke, or could not be made: a fresh one may do (CAP-7).
+    #[must_use]
+    pub fn is_broken_connection(&self) -> bool {
+        matches!(self, Self::Connect { .. } | Self::NoAnswerAtAll { .. })
+    }
+
+    /// Whether it says that the server is not well, and is not the caller's doing or ours.
+    #[must_use]
+    pub fn blames_server(&self) -> bool {
+        match self {
+            Self::NotConnected { .. }
+            | Self::StillConnecting { .. }
+            | Self::Connect { .. }
+            | Self::NotRead { .. }
+            | Self::NoAnswer { .. }
+            | Self::Stalled { .. }
+            | Self::NoAnswerAtAll { .. }
+            | Self::CutOff { .. }
+            | Self::Http { .. }
+            | Self::ContentType { .. }
+            | Self::Compressed { .. }
+            | Self::AcceptedOnly { .. }
+            | Self::SseOnly
+            | Self::SessionLost { .. }
+            | Self::Unreadable { .. } => true,
+            Self::Status { status, .. } => *status >= 500,
+            Self::Disabled
+            | Self::TooLong { .. }
+            | Self::TooLarge { .. }
+            | Self::NeedsLogin { .. }
+            | Self::NotTaken { .. }
+            | Self::HeldUp { .. } => false,
+        }
+    }
+
     /// Whether the server may be working on the call still, so that it should be cancelled.
     pub(super) fn leaves_call_running(&self) -> bool {
         matches!(

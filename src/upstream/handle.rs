@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde::de::IgnoredAny;
-use tokio::sync::{Semaphore, broadcast, mpsc, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 
 use super::backoff::Wishes;
 use super::carrier::LiveConnection;
@@ -38,8 +38,6 @@ pub struct Upstream {
     pub(super) id: ServerId,
     pub(super) transport: Transport,
     pub(super) call_timeout: Duration,
-    /// Permits, and how many there are in all.
-    pub(super) slots: Option<(Arc<Semaphore>, usize)>,
     pub(super) state: StateCell,
     /// The attempts to connect that calls wish for.
     pub(super) wishes: Wishes,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 pub use super::answer::{Answer, AnswerPart};
@@ -93,9 +93,6 @@ impl Supervisor {
                 id,
                 transport,
                 call_timeout: config.call_timeout.min(MAX_CALL_TIMEOUT),
-                slots: config
-                    .max_concurrent
-                    .map(|limit| (Arc::new(Semaphore::new(limit.get())), limit.get())),
                 state: StateCell::new(UpstreamState::new(config.enabled)),
                 wishes: Wishes::default(),
                 control,

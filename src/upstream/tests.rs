@@ -60,7 +60,9 @@ fn permitted(access: Access) -> Permit {
     };
     match admit(request, &policy::Settings::default()) {
         Admission::Permit(permit) => permit,
-        refused @ (Admission::Pending(_) | Admission::Denial(_)) => panic!("{refused:?}"),
+        refused @ (Admission::Pending(_) | Admission::Queued(_) | Admission::Denial(_)) => {
+            panic!("{refused:?}")
+        }
     }
 }
 

@@ -192,12 +192,16 @@ impl Draft {
     /// An empty draft about the same call, for its outcome once this one was handed over.
     #[must_use]
     pub fn rest(&self) -> Self {
-        Self {
+        let mut rest = Self {
             operation: self.operation,
             started: self.started,
             variant: self.variant,
             ..Self::new(self.kind, self.source, self.status)
-        }
+        };
+        // More may become known, beside what is.
+        let metadata = self.payload(Raw::Metadata);
+        rest.keep(Raw::Metadata, metadata.bytes, usize::MAX);
+        rest
     }
 
     /// Adds the outcome, which `rest` holds.
@@ -206,11 +210,13 @@ impl Draft {
         self.duration_us = rest.duration_us;
         self.overhead_us = rest.overhead_us;
         self.set(Text::Error, rest.text(Text::Error));
-        let response = rest.payload(Raw::Response);
-        if response.total > 0 {
-            let span = self.copy(response.bytes, 0);
-            if let Some(place) = self.payloads.get_mut(Raw::Response as usize) {
-                *place = (span, response.total);
+        for which in [Raw::Response, Raw::Metadata] {
+            let payload = rest.payload(which);
+            if payload.total > 0 {
+                let span = self.copy(payload.bytes, 0);
+                if let Some(place) = self.payloads.get_mut(which as usize) {
+                    *place = (span, payload.total);
+                }
             }
         }
     }
@@ -350,10 +356,13 @@ mod tests {
                 .for_each(|text| draft.set(*text, &format!("{text:?}")));
             draft.keep(Raw::Arguments, &[1; 3000], 100);
             draft.keep(Raw::Intent, b"intent", 100);
+            draft.keep(Raw::Metadata, b"{}", 100);
         };
         let outcome = |draft: &mut Draft| {
             draft.append(Raw::Response, &[2; 3000], 1024);
             draft.set(Text::Error, "error");
+            assert_eq!(draft.payload(Raw::Metadata).bytes, b"{}", "what is known is added to");
+            draft.keep(Raw::Metadata, b"{1}", 100);
             (draft.status, draft.duration_us, draft.overhead_us) = (Status::Blocked, 3, 2);
         };
         let mut whole = draft();

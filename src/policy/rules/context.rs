@@ -8,7 +8,7 @@ use super::input_types::InputMembers;
 use super::needs::RuleNeeds;
 use super::request::{RuleRequest, RuleTarget};
 use crate::intent::Sensitivity;
-use crate::tool::{Approval, SideEffect, Tool};
+use crate::tool::{Approval, SideEffect, Tool, World};
 
 /// What a sensitivity that was not stated is called.
 const UNKNOWN: &str = "unknown";
@@ -105,8 +105,7 @@ fn capability(tool: &Tool) -> Vec<(String, RestrictedExpression)> {
         ("parallel_safe".to_owned(), bool(tool.capability.parallel_safe)),
         ("approval".to_owned(), string(approval)),
         ("idempotent".to_owned(), bool(tool.capability.idempotent)),
-        // A server that says nothing may reach anything.
-        ("open_world".to_owned(), bool(tool.annotations.open_world_hint != Some(false))),
+        ("open_world".to_owned(), bool(tool.exposure.world == World::Open)),
     ]
 }
 

@@ -41,7 +41,8 @@ forbid (principal, action in [Action::\"read\", Action::\"write\", Action::\"des
 when {
   context.capability.open_world
   && context.session.open_world_seen
-  && context.session.max_sensitivity == \"private\"
+  && (context.session.max_sensitivity == \"private\"
+    || context.intent.data_sensitivity == \"private\")
 };
 ";
 

@@ -6,11 +6,8 @@ use std::time::{Duration, SystemTime};
 use serde_json::value::RawValue;
 
 use super::*;
-use crate::output::Policy;
 use crate::policy::{ApprovalDemand, RuleDenial, SessionFacts};
-use crate::tool::{
-    Annotations, Capability, CapabilityOverride, OutputSchema, Rules, Tool, ToolName, Trust,
-};
+use crate::tool::{Annotations, CapabilityOverride, Rules, Tool, ToolName};
 
 const SCHEMA: &str = r#"{"type":"object","required":["path"],"properties":{"path":{"type":"string"},
     "force":{"type":"boolean"},"count":{"type":"integer"},"any":{},
@@ -21,21 +18,9 @@ fn tool(name: &str) -> Arc<Tool> {
     let annotations: Annotations = serde_json::from_str(r#"{"destructiveHint":true}"#).unwrap();
     let name = ToolName::parse(name).unwrap();
     let rules: Rules<CapabilityOverride> = Rules::default();
-    let (capability, side_effect_by) = Capability::effective(annotations, &rules, &name.tool);
     Arc::new(Tool {
-        name,
-        title: None,
-        description: "".into(),
         input_schema: RawValue::from_string(SCHEMA.into()).unwrap(),
-        output_schema: None,
-        annotations_raw: None,
-        annotations,
-        capability,
-        side_effect_by,
-        schema: OutputSchema::Absent,
-        policy: Policy::default(),
-        trust: Trust::Given,
-        parameter_headers: None,
+        ..Tool::named(name, annotations, &rules)
     })
 }
 

@@ -64,8 +64,9 @@ impl Watch {
             now: SystemTime::now(),
         };
         match admit(request, settings) {
-            Admission::Permit(_) => {}
-            // A filter of resources is no request that could wait.
+            // Nothing is sent whose answer would be waited for, so that it needs no place.
+            Admission::Permit(_) | Admission::Queued(_) => {}
+            // A filter of resources is no request that could wait for a person.
             Admission::Pending(_) | Admission::Denial(_) => return false,
         }
         let tells = upstream.offers().resource_updates || !upstream.state().settled;

@@ -72,6 +72,8 @@ pub(in crate::upstream) struct DualStreamCall {
     /// Until the first byte of a message of its own stream.
     time: Allowance,
     timer: Deadline,
+    /// The head of its answer has come.
+    heard: bool,
 }
 
 enum Phase {
@@ -113,11 +115,17 @@ impl DualStreamCall {
             last: Last::Whole,
             time,
             timer: Deadline::default(),
+            heard: false,
         }
     }
 
     pub(in crate::upstream) fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Whether not even the head of its answer has come.
+    pub(in crate::upstream) fn is_unheard(&self) -> bool {
+        !self.heard
     }
 
     pub(in crate::upstream) fn generation(&self) -> u64 {
@@ -135,6 +143,7 @@ impl DualStreamCall {
                 Step::Beside(message) => return Ok(Some(self.beside(message))),
                 Step::Sent(Ok((mut source, attempt))) => {
                     source.wait_until(self.time);
+                    self.heard = true;
                     self.phase = Phase::Streaming { source, _attempt: attempt };
                 }
                 Step::Sent(Err(failed)) => {

@@ -34,6 +34,8 @@ pub(in crate::upstream) struct StdioCall {
     state: State,
     /// Garbage that had come when it was sent.
     garbage: u64,
+    /// Something of its answer has come.
+    heard: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,11 +90,17 @@ impl StdioCall {
     ) -> Self {
         let garbage = link.garbage.load(Ordering::Relaxed);
         let (timer, deadline, state) = (Deadline::default(), Some(time.until), State::Unsent);
-        Self { link, id, pieces, limit: time.whole, timer, deadline, state, garbage }
+        Self { link, id, pieces, limit: time.whole, timer, deadline, state, garbage, heard: false }
     }
 
     pub(in crate::upstream) fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Whether nothing that could be of its answer was read: no piece of it, and no line that broke off before it was
+    /// known whose it is.
+    pub(in crate::upstream) fn is_unheard(&self) -> bool {
+        !self.heard && !self.link.broke_off.load(Ordering::Acquire)
     }
 
     /// From now on a message may take this long to begin.
@@ -117,6 +125,8 @@ impl StdioCall {
         }
         let piece = poll_fn(|cx| self.poll_piece(cx)).await;
         self.deadline = None;
+        self.heard |=
+            matches!(piece, Some(CallPiece::Data(_) | CallPiece::Spilled(_) | CallPiece::Last(_)));
         match piece {
             Some(CallPiece::Data(data)) => {
                 self.state = State::Inside;
@@ -144,7 +154,8 @@ impl StdioCall {
                     (Some(reason), State::Inside) => Cause::CutOff { reason: reason.clone() },
                     (Some(reason), _) => Cause::NoAnswerAtAll { reason: reason.clone() },
                     // The reader has gone, and whoever ends the link is about to say why.
-                    (None, _) => Cause::CutOff { reason: "".into() },
+                    (None, State::Inside) => Cause::CutOff { reason: "".into() },
+                    (None, _) => Cause::NoAnswerAtAll { reason: "".into() },
                 };
                 Err(self.fail(cause))
             }

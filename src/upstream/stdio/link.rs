@@ -1,6 +1,6 @@
 //! One child's pipes as calls see them: who waits for which answer, and the queue to the writer.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -33,6 +33,8 @@ pub(in crate::upstream) struct ChildLink {
     pub(super) ended: OnceLock<Arc<str>>,
     /// Lines so far that were no messages.
     pub(super) garbage: AtomicU64,
+    /// It ended within a line of which it was not known whose it is.
+    pub(super) broke_off: AtomicBool,
     /// What waits for slow calls beyond the usual.
     pub(super) spill: Arc<Spill>,
 }
@@ -69,6 +71,7 @@ impl ChildLink {
             out,
             ended: OnceLock::new(),
             garbage: AtomicU64::new(0),
+            broke_off: AtomicBool::new(false),
             spill: Arc::default(),
         };
         (Arc::new(link), queue)

@@ -44,9 +44,15 @@ pub(in crate::upstream) async fn read(
             buffer.reserve(READ_BYTES);
         }
         match stdout.read_buf(&mut buffer).await {
-            Ok(0) => return "it closed its output".into(),
+            Ok(0) => {
+                reader.breaks_off();
+                return "it closed its output".into();
+            }
             Ok(_) => {}
-            Err(error) => return link.peer.quote(error.to_string()),
+            Err(error) => {
+                reader.breaks_off();
+                return link.peer.quote(error.to_string());
+            }
         }
         lines.push(buffer.split().freeze());
         loop {
@@ -142,6 +148,14 @@ impl Reader<'_> {
                     Unasked::Unknown => self.refuse(Complaint::Unasked),
                 }
             }
+        }
+    }
+
+    /// The pipe ends here. A line that has begun may be the answer to any call.
+    fn breaks_off(&self) {
+        let Incoming { call, held_bytes, skip, .. } = &self.line;
+        if call.is_none() && *held_bytes > 0 && !skip {
+            self.link.broke_off.store(true, Ordering::Release);
         }
     }
 

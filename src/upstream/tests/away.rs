@@ -158,10 +158,8 @@ async fn what_is_left_of_a_calls_time_is_all_that_an_answer_may_take() {
     let bench = Bench::start(json!({
         "old": entry(&old.url), "new": entry(&new.url),
         "sh": {"command": "/bin/sh", "args": ["-c", SERVER, "s", ":", ""], "call_timeout": "60s"},
-        "one": {"command": "/bin/sh", "args": ["-c", SERVER, "s", ":", ""], "call_timeout": "60s",
-            "max_concurrent": 1},
     }));
-    for name in ["old", "new", "sh", "one"] {
+    for name in ["old", "new", "sh"] {
         bench.connected(name).await;
     }
     for (name, beside) in [
@@ -173,10 +171,6 @@ async fn what_is_left_of_a_calls_time_is_all_that_an_answer_may_take() {
         let told = late(&bench, name, beside).await;
         assert!(told.ends_with(": t: no answer within 1m"), "{told}");
     }
-    let running = bench.begin("one:t", "{}").await.unwrap();
-    let told = late(&bench, "one:t", CallExtras::default()).await;
-    assert!(told.contains("max_concurrent"), "{told}");
-    drop(running);
     bench.stop().await;
 }
 

@@ -525,23 +525,6 @@ async fn a_mute_server_costs_its_callers_the_limit_and_nobody_else_anything() {
 }
 
 #[tokio::test]
-async fn max_concurrent_is_kept_and_waited_for() {
-    let server = Server::start().await;
-    let bench = Bench::start(
-        json!({"web": {"url": server.url, "max_concurrent": 1, "call_timeout": "100ms"}}),
-    );
-    bench.connected("web").await;
-    let first = bench.begin("web:t", "{}").await.unwrap();
-    assert_eq!(
-        bench.error("web:t").await,
-        "web: t: 1 calls are running, which is max_concurrent, and none ended within 100ms"
-    );
-    first.finish();
-    assert!(bench.call("web:t", "{}").await.is_ok());
-    bench.stop().await;
-}
-
-#[tokio::test]
 async fn a_server_that_comes_back_is_used_again() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,0 +1,276 @@
+//! The circuit breaker of a server: one that fails all the time is set aside, and tried again by one call.
+//!
+//! ```text
+//!            failures in a row               time is up, one call goes
+//!  Closed ───────────────────────▶ Open ─────────────────────────────▶ Probing
+//!    ▲                              ▲  ▲    went away undecided           │ │
+//!    │                              │  └──────────────────────────────────┤ │
+//!    │                              └─────────────── failed ──────────────┘ │
+//!    └──────────────────────────────── answered ────────────────────────────┘
+//! ```
+//!
+//! What a failure is, the caller says. Calls that began before it opened change nothing any more.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::config::BreakerConfig;
+use crate::policy::denial::LimitReached;
+
+/// What is told of the next try while one is under way.
+const PROBED: Duration = Duration::from_secs(1);
+
+/// The breaker of one server.
+#[derive(Debug)]
+pub(super) struct Breaker {
+    server: Arc<str>,
+    config: BreakerConfig,
+    /// False while it is closed and nothing has failed: then nothing else is looked at.
+    troubled: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Calls go; so many have failed in a row.
+    Closed { failed: u32 },
+    /// None goes until then.
+    Open { until: Instant, failed: u32 },
+    /// One goes, since the time was up.
+    Probing { up: Instant, failed: u32 },
+}
+
+/// What came of a call, as far as its server is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerOutcome {
+    /// The server answered, whatever.
+    Answered,
+    /// The server did not answer, or broke off.
+    Failed,
+}
+
+/// What a call's outcome has changed, for the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BreakerChange {
+    /// The server is set aside.
+    Opened {
+        /// Failures in a row.
+        failures: u32,
+        /// For so long.
+        open: Duration,
+    },
+    /// It is used again.
+    Closed,
+}
+
+/// Leave to go to a server that has a breaker. Dropped without an outcome, it changes nothing.
+#[derive(Debug)]
+pub(super) struct Pass {
+    breaker: Arc<Breaker>,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Ordinary,
+    /// The one call that tries the server.
+    Probe,
+    /// It has told its outcome.
+    Told,
+}
+
+impl Breaker {
+    pub(super) fn new(server: Arc<str>, config: BreakerConfig) -> Self {
+        let state = Mutex::new(State::Closed { failed: 0 });
+        Self { server, config, troubled: AtomicBool::new(false), state }
+    }
+
+    /// Whether a call may go at `now`; nothing changes.
+    pub(super) fn check(&self, now: Instant) -> Result<(), LimitReached> {
+        if !self.troubled.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        match *self.state.lock() {
+            State::Open { until, failed } if now < until => Err(self.refusal(failed, until - now)),
+            State::Probing { failed, .. } => Err(self.refusal(failed, PROBED)),
+            State::Closed { .. } | State::Open { .. } => Ok(()),
+        }
+    }
+
+    /// Lets a call go at `now`; the first after the time is up is the one that tries the server.
+    pub(super) fn pass(self: &Arc<Self>, now: Instant) -> Result<Pass, LimitReached> {
+        let mut kind = Kind::Ordinary;
+        if self.troubled.load(Ordering::Acquire) {
+            let mut state = self.state.lock();
+            match *state {
+                State::Closed { .. } => {}
+                State::Open { until, failed } if now < until => {
+                    return Err(self.refusal(failed, until - now));
+                }
+                State::Open { until: up, failed } => {
+                    *state = State::Probing { up, failed };
+                    kind = Kind::Probe;
+                }
+                State::Probing { failed, .. } => return Err(self.refusal(failed, PROBED)),
+            }
+        }
+        Ok(Pass { breaker: Arc::clone(self), kind })
+    }
+
+    fn refusal(&self, failures: u32, retry_after: Duration) -> LimitReached {
+        LimitReached::Breaker { server: (&*self.server).into(), failures, retry_after }
+    }
+}
+
+impl Pass {
+    /// Tells what came of the call.
+    pub(super) fn told(mut self, outcome: ServerOutcome, now: Instant) -> Option<BreakerChange> {
+        let Self { breaker, kind } = &mut self;
+        let kind = std::mem::replace(kind, Kind::Told);
+        let BreakerConfig { failures, open } = breaker.config;
+        if (kind, outcome) == (Kind::Ordinary, ServerOutcome::Answered)
+            && !breaker.troubled.load(Ordering::Acquire)
+        {
+            return None;
+        }
+        let mut state = breaker.state.lock();
+        let (next, change) = match (*state, kind, outcome) {
+            (State::Closed { failed }, Kind::Ordinary | Kind::Probe, ServerOutcome::Failed) => {
+                let failed = failed.saturating_add(1);
+                if failed < failures {
+                    (State::Closed { failed }, None)
+                } else {
+                    let change = BreakerChange::Opened { failures: failed, open };
+                    (State::Open { until: now + open, failed }, Some(change))
+                }
+            }
+            (State::Closed { .. }, Kind::Ordinary | Kind::Probe, ServerOutcome::Answered) => {
+                (State::Closed { failed: 0 }, None)
+            }
+            (State::Probing { .. }, Kind::Probe, ServerOutcome::Answered) => {
+                (State::Closed { failed: 0 }, Some(BreakerChange::Closed))
+            }
+            (State::Probing { failed, .. }, Kind::Probe, ServerOutcome::Failed) => {
+                let failed = failed.saturating_add(1);
+                let change = BreakerChange::Opened { failures: failed, open };
+                (State::Open { until: now + open, failed }, Some(change))
+            }
+            (same @ (State::Open { .. } | State::Probing { .. }), _, _)
+            | (same @ State::Closed { .. }, Kind::Told, _) => (same, None),
+        };
+        *state = next;
+        breaker.troubled.store(next != State::Closed { failed: 0 }, Ordering::Release);
+        change
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        if self.kind == Kind::Probe {
+            // The call went away before the server was heard: the next one tries it, at once.
+            let mut state = self.breaker.state.lock();
+            if let State::Probing { up, failed } = *state {
+                *state = State::Open { until: up, failed };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPEN: Duration = Duration::from_secs(30);
+
+    struct Server {
+        breaker: Arc<Breaker>,
+        now: Instant,
+    }
+
+    impl Server {
+        fn new(failures: u32) -> Self {
+            let config = BreakerConfig { failures, open: OPEN };
+            let breaker = Arc::new(Breaker::new("s".into(), config));
+            Self { breaker, now: crate::io::clock::now() }
+        }
+
+        fn call(&self, outcome: ServerOutcome) -> Option<BreakerChange> {
+            self.pass().told(outcome, self.now)
+        }
+
+        fn pass(&self) -> Pass {
+            assert_eq!(self.breaker.check(self.now), Ok(()));
+            self.breaker.pass(self.now).unwrap()
+        }
+
+        fn refused(&self) -> String {
+            let refusal = self.breaker.check(self.now).unwrap_err();
+            assert_eq!(self.breaker.pass(self.now).unwrap_err(), refusal);
+            refusal.to_string()
+        }
+    }
+
+    use ServerOutcome::{Answered, Failed};
+
+    #[test]
+    fn it_opens_after_failures_in_a_row_and_one_call_tries_again() {
+        let mut server = Server::new(3);
+        for outcome in [Failed, Failed, Answered, Failed, Failed] {
+            assert_eq!(server.call(outcome), None);
+        }
+        let opened = BreakerChange::Opened { failures: 3, open: OPEN };
+        assert_eq!(server.call(Failed), Some(opened));
+        let text = "Server 's' is set aside after 3 failures, next try in 30s";
+        assert_eq!(server.refused(), text);
+        server.now += OPEN;
+        let probe = server.pass();
+        assert_eq!(server.refused(), text.replace("30s", "1s"));
+        let opened = BreakerChange::Opened { failures: 4, open: OPEN };
+        assert_eq!(probe.told(Failed, server.now), Some(opened));
+        assert!(server.refused().ends_with("after 4 failures, next try in 30s"));
+        server.now += OPEN;
+        assert_eq!(server.call(Answered), Some(BreakerChange::Closed));
+        for outcome in [Failed, Failed, Answered] {
+            assert_eq!(server.call(outcome), None, "it counts anew");
+        }
+        assert!(!server.breaker.troubled.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn a_server_that_flaps_is_not_set_aside() {
+        let server = Server::new(2);
+        for _ in 0..1000 {
+            assert_eq!(server.call(Failed), None);
+            assert_eq!(server.call(Answered), None);
+        }
+    }
+
+    #[test]
+    fn calls_from_before_it_opened_change_nothing() {
+        let mut server = Server::new(1);
+        let (old, older) = (server.pass(), server.pass());
+        assert!(server.call(Failed).is_some());
+        assert_eq!(old.told(Answered, server.now), None);
+        assert!(server.refused().contains("30s"));
+        server.now += OPEN;
+        let probe = server.pass();
+        assert_eq!(older.told(Failed, server.now), None);
+        assert_eq!(probe.told(Answered, server.now), Some(BreakerChange::Closed));
+    }
+
+    #[test]
+    fn a_try_that_goes_away_leaves_the_next_one_to_try() {
+        let mut server = Server::new(1);
+        server.call(Failed);
+        for _ in 0..100 {
+            server.now += OPEN;
+            drop(server.pass());
+        }
+        let probe = server.pass();
+        assert!(server.refused().ends_with("next try in 1s"));
+        assert!(probe.told(Failed, server.now).is_some());
+    }
+}

@@ -1,0 +1,124 @@
+//! What is kept for each of many keys (tools, principals), of which there may be any number: a bounded table.
+//!
+//! A key that is in use stays; one that was idle for [`IDLE`] may go, and loses nothing by it. Where the table is full
+//! of keys in use, those that come new share one entry.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+/// Most keys of a table.
+pub(super) const MAX_KEYS: usize = 16_384;
+/// A key that was not asked for so long may go: every rate is what it was at first by then.
+pub(super) const IDLE: Duration = Duration::from_secs(120);
+/// Keys below which nothing is looked through.
+const FEW: usize = 64;
+/// A full table is looked through this often at most.
+const SWEEP_PAUSE: Duration = Duration::from_secs(1);
+
+/// What is kept for a key.
+pub(super) trait Kept {
+    /// Whether a request occupies something of it, so that it must not be made anew.
+    fn is_held(&self) -> bool;
+}
+
+/// The table.
+#[derive(Debug)]
+pub(super) struct Keyed<T>(Mutex<Table<T>>);
+
+#[derive(Debug)]
+struct Table<T> {
+    entries: HashMap<u64, Slot<T>>,
+    /// How many there are when it is looked through next.
+    full: usize,
+    swept: Option<Instant>,
+    /// What those share that find no room.
+    common: Option<Arc<T>>,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    value: Arc<T>,
+    asked: Instant,
+}
+
+impl<T> Default for Keyed<T> {
+    fn default() -> Self {
+        let table = Table { entries: HashMap::new(), full: FEW, swept: None, common: None };
+        Self(Mutex::new(table))
+    }
+}
+
+impl<T: Kept> Keyed<T> {
+    /// What is kept for `key`, made if need be.
+    pub(super) fn get(&self, key: u64, now: Instant, make: impl FnOnce() -> T) -> Arc<T> {
+        let mut table = self.0.lock();
+        if let Some(slot) = table.entries.get_mut(&key) {
+            slot.asked = now;
+            return Arc::clone(&slot.value);
+        }
+        if table.entries.len() >= table.full {
+            table.sweep(now);
+        }
+        if table.entries.len() >= MAX_KEYS {
+            return Arc::clone(table.common.get_or_insert_with(|| Arc::new(make())));
+        }
+        let value = Arc::new(make());
+        table.entries.insert(key, Slot { value: Arc::clone(&value), asked: now });
+        value
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.lock().entries.len()
+    }
+}
+
+impl<T: Kept> Table<T> {
+    fn sweep(&mut self, now: Instant) {
+        if self.swept.is_some_and(|swept| now.saturating_duration_since(swept) < SWEEP_PAUSE)
+            && self.entries.len() >= MAX_KEYS
+        {
+            return;
+        }
+        self.swept = Some(now);
+        self.entries.retain(|_, slot| {
+            Arc::strong_count(&slot.value) > 1
+                || slot.value.is_held()
+                || now.saturating_duration_since(slot.asked) < IDLE
+        });
+        self.full = (2 * self.entries.len()).clamp(FEW, MAX_KEYS);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::clock;
+
+    impl Kept for u64 {
+        fn is_held(&self) -> bool {
+            *self == 8
+        }
+    }
+
+    #[test]
+    fn idle_keys_go_and_those_in_use_stay() {
+        let (table, start) = (Keyed::<u64>::default(), clock::now());
+        let kept = table.get(7, start, || 7);
+        table.get(8, start, || 8);
+        for key in 100..100 + MAX_KEYS as u64 {
+            table.get(key, start, || key);
+        }
+        assert_eq!(table.len(), MAX_KEYS);
+        let shared = table.get(1, start, || 1);
+        assert!(Arc::ptr_eq(&shared, &table.get(2, start, || 2)), "those without room share one");
+        assert_eq!(table.len(), MAX_KEYS, "it does not grow");
+        let later = start + IDLE + SWEEP_PAUSE;
+        assert_eq!(*table.get(3, later, || 3), 3, "there is room again");
+        assert_eq!(table.len(), 3);
+        assert!(Arc::ptr_eq(&kept, &table.get(7, later, || 9)));
+    }
+}

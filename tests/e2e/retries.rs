@@ -1,0 +1,133 @@
+//! CAP-7 on the wire: what is sent twice, what never is, and what the record says of it.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Client, Proxy, Scripted, error_text};
+
+/// Calls a tool; `told` has a progress token beside it, for which the proxy listens to the server all the while.
+fn call(client: &mut Client, tool: &str, told: bool) -> Value {
+    let intent = json!({"operation_type": "write"});
+    let mut params = json!({"name": "call_tool_write",
+        "arguments": {"name": format!("s:{tool}"), "args": {"n": 1}, "intent": intent}});
+    if told {
+        params["_meta"] = json!({"progressToken": "p"});
+    }
+    client.ask("tools/call", params)["result"].take()
+}
+
+const TOOLS: [&str; 18] = [
+    "idem_unanswered",
+    "idem_in_head",
+    "idem_after_head",
+    "idem_in_body",
+    "idem_fine",
+    "plain_unanswered",
+    "plain_in_head",
+    "plain_after_head",
+    "plain_in_body",
+    "idem_told_unanswered",
+    "idem_told_in_head",
+    "idem_told_after_head",
+    "idem_told_in_body",
+    "plain_told_unanswered",
+    "plain_told_in_head",
+    "plain_told_after_head",
+    "plain_told_in_body",
+    "plain_fine",
+];
+
+#[test]
+fn cap_7_an_idempotent_call_is_made_once_more_if_no_byte_of_its_answer_came() {
+    let server = Scripted::start(&TOOLS);
+    let proxy = Proxy::start(json!({"s": server.entry()}));
+    let mut client = proxy.client();
+    for tool in TOOLS {
+        let result = call(&mut client, tool, tool.contains("told"));
+        let mended = tool.starts_with("idem") && tool.ends_with("unanswered");
+        let fine = mended || tool.ends_with("fine");
+        assert_eq!(result["isError"] != true, fine, "{tool}: {result}");
+        assert_eq!(server.arrived()[tool], 1 + usize::from(mended), "{tool}");
+        let records = proxy.activity(&format!("type=tool_call&tool={tool}"));
+        let [record] = records.as_slice() else { panic!("{tool}: one call, one record") };
+        assert_eq!(record["metadata"]["retried"], if mended { json!(true) } else { Value::Null });
+        assert_eq!(record["status"], if fine { "success" } else { "error" }, "{tool}");
+    }
+}
+
+#[test]
+fn cap_7_a_connection_that_is_closed_before_the_request_is_read_is_made_anew_for_idempotent_calls()
+{
+    for (tool, fine) in [("idem_fine", true), ("plain_fine", false)] {
+        let server = Scripted::start(&TOOLS);
+        let proxy = Proxy::start(json!({"s": server.entry()}));
+        let mut client = proxy.client();
+        server.refuse(1);
+        let result = call(&mut client, tool, false);
+        assert!(!server.refuses(), "the call's connection was the one");
+        assert_eq!(result["isError"] != true, fine, "{result}");
+        assert_eq!(server.arrived().get(tool).copied().unwrap_or(0), usize::from(fine));
+    }
+}
+
+#[test]
+fn cap_7_it_is_made_once_more_and_not_twice() {
+    let server = Scripted::start(&["idem_down"]);
+    let proxy = Proxy::start(json!({"s": server.entry()}));
+    server.set_down(true);
+    for told in [false, true] {
+        let before = server.arrived().get("idem_down").copied().unwrap_or(0);
+        let result = call(&mut proxy.client(), "idem_down", told);
+        assert!(error_text(&result).contains("without an answer"), "{result}");
+        assert_eq!(server.arrived()["idem_down"], before + 2);
+    }
+    let records = proxy.activity("type=tool_call");
+    assert_eq!(records.len(), 2);
+    assert!(records.iter().all(|record| record["metadata"]["retried"] == true));
+}
+
+/// A child that writes down each call that it reads, and ends at the first of each kind.
+const CHILD: &str = r#"
+while IFS= read -r line; do
+  case "$line" in *'"id":'*) id=${line#*'"id":'}; id=${id%%[,\}]*};; esac
+  case "$line" in
+    *'"initialize"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"sh","version":"1"}}}\n' "$id";;
+    *'"tools/list"'*) printf '{"jsonrpc":"2.0","id":%s,"result":{"tools":[' "$id"
+      for kind in true false; do for what in ends half begun; do
+        printf '{"name":"%s_%s","inputSchema":{},"annotations":{"readOnlyHint":false,"destructiveHint":false,"idempotentHint":%s}},' "$what" "$kind" "$kind"
+      done; done
+      printf '{"name":"last","inputSchema":{}}]}}\n';;
+    *'"tools/call"'*)
+      tool=${line#*'"name":"'}; tool=${tool%%\"*}
+      echo x >> "$1/$tool"
+      if [ "$(wc -l < "$1/$tool")" -eq 1 ]; then
+        case "$tool" in
+          half_*) printf '{"jsonrpc":"2.0","id":%s,' "$id";;
+          begun_*) printf '{"result":{"content":[';;
+        esac
+        exit 0
+      fi
+      printf '{"jsonrpc":"2.0","id":%s,"result":{"content":[]}}\n' "$id";;
+    *'"id":'*) printf '{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"?"}}\n' "$id";;
+  esac
+done
+"#;
+
+#[test]
+fn cap_7_over_a_pipe_a_child_that_ends_without_a_byte_of_the_answer_is_asked_once_more() {
+    for what in ["ends", "half", "begun"] {
+        for idempotent in [true, false] {
+            let folder = tempfile::tempdir().unwrap();
+            let args = json!(["-c", CHILD, "sh", folder.path()]);
+            let proxy = Proxy::start(json!({"s": {"command": "/bin/sh", "args": args}}));
+            let tool = format!("{what}_{idempotent}");
+            let result = call(&mut proxy.client(), &tool, false);
+            let mended = idempotent && what == "ends";
+            assert_eq!(result["isError"] != true, mended, "{tool}: {result}");
+            let read = std::fs::read_to_string(folder.path().join(&tool)).unwrap();
+            assert_eq!(read.lines().count(), 1 + usize::from(mended), "{tool}");
+            let records = proxy.activity("type=tool_call");
+            let [record] = records.as_slice() else { panic!("{tool}: one call, one record") };
+            assert_eq!(record["metadata"]["retried"] == true, mended, "{tool}");
+        }
+    }
+}
