@@ -9,15 +9,10 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use mcpproxy::intent::{CallArguments, Operation, Requirement, Settings};
 use mcpproxy::json::tape::{self, Scratch};
-use mcpproxy::output::Policy;
 use mcpproxy::policy::{
     self, Access, Admission, AdmissionRequest, Denial, Principal, SessionFacts, ToolAccess, admit,
 };
-use mcpproxy::tool::{
-    Annotations, Capability, CapabilityOverride, Exposure, OutputSchema, Rules, SideEffect,
-    StatedBy, Tool,
-};
-use serde_json::value::RawValue;
+use mcpproxy::tool::{Annotations, CapabilityOverride, Rules, SideEffect, StatedBy, Tool};
 
 /// The fuzz target.
 pub fn run(data: &[u8]) {

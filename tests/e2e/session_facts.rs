@@ -11,14 +11,17 @@ fn proxy(presets: &Value) -> Proxy {
         "text": {"open_world": false},
         "echo": {"open_world": true},
     });
-    Proxy::with(json!({"mcpServers": {"s": server}, "policy": {"presets": presets}}))
+    let policy = json!({"presets": presets});
+    let approval = json!({"timeout": "1s"});
+    Proxy::with(json!({"mcpServers": {"s": server}, "policy": policy, "approval": approval}))
 }
 
 fn is_fine(result: &Value) -> bool {
     result["isError"] != true
 }
 
-const REFUSED: &str = "Tool 's:echo' is not allowed by rule 'no-exfiltration': ";
+/// Nobody approves here what the rule leaves to a person.
+const REFUSED: &str = "Tool 's:echo': approval timed out after 1s";
 
 #[test]
 fn after_private_data_and_open_world_content_nothing_goes_out_to_the_open_world() {
@@ -35,8 +38,7 @@ fn after_private_data_and_open_world_content_nothing_goes_out_to_the_open_world(
         "another session"
     );
     let decision = &proxy.activity("type=policy_decision")[0];
-    assert_eq!(decision["metadata"]["policy"], "rules");
-    assert_eq!(decision["metadata"]["rules"], json!(["no-exfiltration"]));
+    assert_eq!(decision["metadata"]["policy"], "approval");
     assert_eq!(proxy.activity("type=tool_call&status=rejected").len(), 1);
 }
 
