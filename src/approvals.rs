@@ -25,10 +25,12 @@ mod tests;
 mod waiting;
 pub mod webhook;
 
-pub use answer::{Answer, Answerer, Decided, Door, Extent, NotAnswered, Outcome, Verdict};
-pub use asked::{ApprovalId, Asked};
+pub use answer::{
+    Answerer, ApprovalAnswer, ApprovalVerdict, Decided, Door, Extent, NotAnswered, Outcome,
+};
+pub use asked::{ApprovalId, AskedCall};
 pub use config::{Config, ForHowLong, MAX_STANDING, Webhook};
 pub use leaves::StandingLeave;
-pub use room::{Bounds, Room, Told, View, WaitingView};
+pub use room::{ApprovalNews, KnownApproval, Room, RoomBounds, WaitingView};
 pub use shown::shown;
-pub use waiting::{Entered, Waiting};
+pub use waiting::{Entered, WaitingApproval};

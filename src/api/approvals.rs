@@ -11,8 +11,8 @@ use super::query_parameters::Query;
 use super::response::{ApiError, Success, encode};
 use super::routes;
 use crate::approvals::{
-    Answer, Answerer, Decided, Door, Extent, ForHowLong, NotAnswered, StandingLeave, Verdict, View,
-    WaitingView,
+    Answerer, ApprovalAnswer, ApprovalVerdict, Decided, Door, Extent, ForHowLong, KnownApproval,
+    NotAnswered, StandingLeave, WaitingView,
 };
 use crate::policy::Principal;
 use crate::proxy::{Worker, incoming};
@@ -68,8 +68,8 @@ pub(super) fn one(
     admin(principal)?;
     let id = routes::decoded(segment)?;
     let approval = match worker.proxy.approvals.get(&id) {
-        Some(View::Waiting(view)) => ApprovalView::waiting(&view, usize::MAX),
-        Some(View::Over(decided)) => ApprovalView::over(&decided),
+        Some(KnownApproval::Waiting(view)) => ApprovalView::waiting(&view, usize::MAX),
+        Some(KnownApproval::Over(decided)) => ApprovalView::over(&decided),
         None => return Err(ApiError::new(StatusCode::NOT_FOUND, NotAnswered::NotFound)),
     };
     Ok(encode(&One { approval }))
@@ -112,7 +112,7 @@ pub(super) fn answer(
         .map_err(|error| unreadable(format!("Invalid request body: {error}")))?;
     let (verdict, seen) = request.read().map_err(unreadable)?;
     let by = Answerer { principal: principal.id().into(), door: door(headers) };
-    let answered = worker.proxy.approvals.answer(&id, Answer { verdict, by, seen });
+    let answered = worker.proxy.approvals.answer(&id, ApprovalAnswer { verdict, by, seen });
     let decided = answered.map_err(|why| ApiError::new(status_of(&why), why))?;
     Ok(encode(&One { approval: ApprovalView::over(&decided) }))
 }
@@ -171,7 +171,7 @@ enum Decision {
 }
 
 impl AnswerRequest {
-    fn read(self) -> Result<(Verdict, Option<Box<str>>), String> {
+    fn read(self) -> Result<(ApprovalVerdict, Option<Box<str>>), String> {
         let Self { decision, how_long, digest } = self;
         let is_digest = |text: &str| {
             text.len() == 64 && text.bytes().all(|it| matches!(it, b'0'..=b'9' | b'a'..=b'f'))
@@ -191,9 +191,9 @@ impl AnswerRequest {
             },
         };
         let verdict = match decision {
-            Decision::Approve => Verdict::Approve(extent),
+            Decision::Approve => ApprovalVerdict::Approve(extent),
             // For how long it is not approved, nobody needs to say.
-            Decision::Deny => Verdict::Deny,
+            Decision::Deny => ApprovalVerdict::Deny,
         };
         Ok((verdict, digest.map(String::into_boxed_str)))
     }
@@ -360,7 +360,7 @@ mod tests {
 
     use super::*;
 
-    fn read(body: &str) -> Result<Verdict, String> {
+    fn read(body: &str) -> Result<ApprovalVerdict, String> {
         let request: AnswerRequest = serde_json::from_str(body).map_err(|it| it.to_string())?;
         request.read().map(|(verdict, _)| verdict)
     }
@@ -369,11 +369,14 @@ mod tests {
     fn an_answer_is_read_and_what_is_wrong_is_named() {
         let hour = Extent::For(Duration::from_secs(3600));
         for (body, verdict) in [
-            (r#"{"decision":"approve"}"#, Verdict::Approve(Extent::Once)),
-            (r#"{"decision":"approve","for":null}"#, Verdict::Approve(Extent::Once)),
-            (r#"{"decision":"approve","for":"1h"}"#, Verdict::Approve(hour)),
-            (r#"{"decision":"approve","for":"session"}"#, Verdict::Approve(Extent::Session)),
-            (r#"{"decision":"deny"}"#, Verdict::Deny),
+            (r#"{"decision":"approve"}"#, ApprovalVerdict::Approve(Extent::Once)),
+            (r#"{"decision":"approve","for":null}"#, ApprovalVerdict::Approve(Extent::Once)),
+            (r#"{"decision":"approve","for":"1h"}"#, ApprovalVerdict::Approve(hour)),
+            (
+                r#"{"decision":"approve","for":"session"}"#,
+                ApprovalVerdict::Approve(Extent::Session),
+            ),
+            (r#"{"decision":"deny"}"#, ApprovalVerdict::Deny),
         ] {
             assert_eq!(read(body), Ok(verdict), "{body}");
         }

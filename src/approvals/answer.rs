@@ -56,7 +56,7 @@ pub enum Extent {
 
 /// What is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ApprovalVerdict {
     /// Yes.
     Approve(Extent),
     /// No.
@@ -65,9 +65,9 @@ pub enum Verdict {
 
 /// One answer to one call that waits.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct ApprovalAnswer {
     /// Yes or no.
-    pub verdict: Verdict,
+    pub verdict: ApprovalVerdict,
     /// Who says it.
     pub by: Answerer,
     /// The digest of the call that they have seen, where they say which.

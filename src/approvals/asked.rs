@@ -46,7 +46,7 @@ impl fmt::Display for ApprovalId {
 
 /// A call that needs approval, as it is shown to whoever may give it.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct AskedCall {
     /// What it is bound to.
     pub pending: PendingApproval,
     /// By which operation it is called, where it calls a tool.
@@ -66,7 +66,7 @@ pub struct Asked {
     pub request_id: Box<str>,
 }
 
-impl Asked {
+impl AskedCall {
     /// The bytes that are counted for it.
     pub(super) fn bytes(&self) -> usize {
         let texts = [&self.reason, &self.arguments, &self.session, &self.client, &self.request_id];

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use super::answer::Answerer;
-use super::asked::{ApprovalId, Asked};
+use super::asked::{ApprovalId, AskedCall};
 use crate::policy::{ApprovalSubject, Approved, PendingApproval};
 
 /// Most that stand at once.
@@ -78,7 +78,7 @@ impl Leaves {
     pub(super) fn give(
         &mut self,
         id: &ApprovalId,
-        asked: &Asked,
+        asked: &AskedCall,
         by: &Answerer,
         Reach { session, time }: Reach,
         now: Now,

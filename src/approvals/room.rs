@@ -10,8 +10,8 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
-use super::answer::{Answer, Decided, Extent, NotAnswered, Outcome, Verdict};
-use super::asked::{ApprovalId, Asked};
+use super::answer::{ApprovalAnswer, ApprovalVerdict, Decided, Extent, NotAnswered, Outcome};
+use super::asked::{ApprovalId, AskedCall};
 use super::config::MAX_STANDING;
 use super::leaves::{Leaves, MAX_LEAVES, Now, Reach, StandingLeave};
 use crate::policy::{Approved, NotApproved, PendingApproval, Principal};
@@ -21,7 +21,7 @@ const MAX_DECIDED: usize = 512;
 
 /// How many calls may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct RoomBounds {
     /// In all.
     pub waiting: usize,
     /// On behalf of one principal.
@@ -33,7 +33,7 @@ pub struct Bounds {
 /// Places in the log that one waiting call takes: its own, and those of its two records.
 const PLACES: usize = 3;
 
-impl Bounds {
+impl RoomBounds {
     /// For a log that has places for so many calls: those that wait leave three quarters of them to all others.
     #[must_use]
     pub fn of_log(places: usize) -> Self {
@@ -56,11 +56,11 @@ enum Doors {
 
 /// What the webhook tells of: that a call waits, or that its wait is over.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct ApprovalNews {
     /// Which.
     pub id: ApprovalId,
     /// What is asked.
-    pub asked: Arc<Asked>,
+    pub asked: Arc<AskedCall>,
     /// When the time is up.
     pub until: SystemTime,
     /// When this is told.
@@ -75,7 +75,7 @@ pub struct WaitingView {
     /// Which.
     pub id: ApprovalId,
     /// What is asked.
-    pub asked: Arc<Asked>,
+    pub asked: Arc<AskedCall>,
     /// Since when.
     pub since: SystemTime,
     /// When the time is up.
@@ -84,7 +84,7 @@ pub struct WaitingView {
 
 /// An approval, as it is shown.
 #[derive(Clone, Debug)]
-pub enum View {
+pub enum KnownApproval {
     /// It waits.
     Waiting(WaitingView),
     /// It is over.
@@ -95,8 +95,8 @@ pub enum View {
 #[derive(Debug)]
 pub struct Room {
     state: Mutex<State>,
-    bounds: Bounds,
-    told: Option<mpsc::Sender<Told>>,
+    bounds: RoomBounds,
+    told: Option<mpsc::Sender<ApprovalNews>>,
     untold: AtomicU64,
 }
 
@@ -123,7 +123,7 @@ struct Entry {
 
 /// A place in the room.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct RoomPlace {
     pub(super) number: u64,
     pub(super) id: ApprovalId,
     pub(super) until: SystemTime,
@@ -135,7 +135,7 @@ pub(super) struct Place {
 #[derive(Debug)]
 pub(super) enum Admitted {
     /// It waits.
-    Place(Place),
+    Place(RoomPlace),
     /// An approval stands for it.
     Leave(Approved, ApprovalId),
 }
@@ -147,7 +147,7 @@ fn now() -> Now {
 impl Room {
     /// An empty room by whose doors nobody comes yet; `told` hears of each wait and each end, as far as it keeps up.
     #[must_use]
-    pub fn new(bounds: Bounds, told: Option<mpsc::Sender<Told>>) -> Self {
+    pub fn new(bounds: RoomBounds, told: Option<mpsc::Sender<ApprovalNews>>) -> Self {
         Self { state: Mutex::default(), bounds, told, untold: AtomicU64::new(0) }
     }
 
@@ -194,7 +194,7 @@ impl Room {
     /// Why it cannot wait.
     pub(super) fn admit(
         &self,
-        asked: Asked,
+        asked: AskedCall,
         timeout: Duration,
         asks_itself: bool,
     ) -> Result<Admitted, NotApproved> {
@@ -220,21 +220,21 @@ impl Room {
         state.waiting.insert(number, Entry { view, timeout, deadline, answer: sender });
         drop(state);
         if let Some(WaitingView { id, asked, until, .. }) = told {
-            self.tell(Told { id, asked, until, made: now.instant, outcome: None });
+            self.tell(ApprovalNews { id, asked, until, made: now.instant, outcome: None });
         }
-        Ok(Admitted::Place(Place { number, id, until, deadline, answer }))
+        Ok(Admitted::Place(RoomPlace { number, id, until, deadline, answer }))
     }
 
     /// Answers a call that waits; how that ended it. Denied afterwards, an approval that stands ends.
     ///
     /// # Errors
     /// [`NotAnswered`]; then nothing has changed.
-    pub fn answer(&self, id: &str, answer: Answer) -> Result<Decided, NotAnswered> {
+    pub fn answer(&self, id: &str, answer: ApprovalAnswer) -> Result<Decided, NotAnswered> {
         self.sweep();
         let now = now();
         let mut state = self.state.lock();
         let Some(number) = state.number(id) else { return state.answer_again(id, answer, now) };
-        let Answer { verdict, by, seen } = answer;
+        let ApprovalAnswer { verdict, by, seen } = answer;
         let Some(Entry { view, .. }) = state.waiting.get(&number) else {
             return Err(NotAnswered::NotFound);
         };
@@ -244,8 +244,8 @@ impl Room {
             return Err(NotAnswered::OtherCall(id));
         }
         let outcome = match verdict {
-            Verdict::Deny => Outcome::Denied { by },
-            Verdict::Approve(extent) => {
+            ApprovalVerdict::Deny => Outcome::Denied { by },
+            ApprovalVerdict::Approve(extent) => {
                 if let Some(reach) = reach(extent, &asked, &id)? {
                     if !state.leaves.has_room(now) {
                         return Err(NotAnswered::TooMany(MAX_LEAVES));
@@ -318,13 +318,13 @@ impl Room {
 
     /// The approval of that id, if it waits, or is remembered.
     #[must_use]
-    pub fn get(&self, id: &str) -> Option<View> {
+    pub fn get(&self, id: &str) -> Option<KnownApproval> {
         self.sweep();
         let state = self.state.lock();
         if let Some(entry) = state.number(id).and_then(|number| state.waiting.get(&number)) {
-            return Some(View::Waiting(entry.view.clone()));
+            return Some(KnownApproval::Waiting(entry.view.clone()));
         }
-        state.over(id).cloned().map(View::Over)
+        state.over(id).cloned().map(KnownApproval::Over)
     }
 
     /// What the webhook was not told, because it did not keep up.
@@ -344,11 +344,11 @@ impl Room {
         for Ended { view, outcome } in ended {
             let WaitingView { id, asked, until, .. } = view;
             let made = Instant::now();
-            self.tell(Told { id, asked, until, made, outcome: Some(outcome) });
+            self.tell(ApprovalNews { id, asked, until, made, outcome: Some(outcome) });
         }
     }
 
-    fn tell(&self, told: Told) {
+    fn tell(&self, told: ApprovalNews) {
         if let Some(sender) = &self.told
             && sender.try_send(told).is_err()
         {
@@ -368,7 +368,7 @@ impl State {
     /// Whether there is a door, and a place.
     fn check(
         &self,
-        Bounds { waiting, of_one, .. }: Bounds,
+        RoomBounds { waiting, of_one, .. }: RoomBounds,
         principal: &Principal,
         asks_itself: bool,
     ) -> Result<(), NotApproved> {
@@ -424,16 +424,21 @@ impl State {
     }
 
     /// An answer to what does not wait: the first has counted, but for a late no to what still stands.
-    fn answer_again(&mut self, id: &str, answer: Answer, now: Now) -> Result<Decided, NotAnswered> {
+    fn answer_again(
+        &mut self,
+        id: &str,
+        answer: ApprovalAnswer,
+        now: Now,
+    ) -> Result<Decided, NotAnswered> {
         match answer.verdict {
-            Verdict::Deny => {
+            ApprovalVerdict::Deny => {
                 if let Some(leave) = self.leaves.end(id, now) {
                     let outcome = Outcome::Denied { by: answer.by };
                     let StandingLeave { of: id, access, .. } = leave;
                     return Ok(Decided { id, access, outcome, at: now.time });
                 }
             }
-            Verdict::Approve(_) => {}
+            ApprovalVerdict::Approve(_) => {}
         }
         let decided = self.over(id).cloned().ok_or(NotAnswered::NotFound)?;
         Err(NotAnswered::Over { decided: Box::new(decided) })
@@ -441,7 +446,7 @@ impl State {
 }
 
 /// How far an approval stands; `None` if it counts once.
-fn reach(extent: Extent, asked: &Asked, id: &ApprovalId) -> Result<Option<Reach>, NotAnswered> {
+fn reach(extent: Extent, asked: &AskedCall, id: &ApprovalId) -> Result<Option<Reach>, NotAnswered> {
     let reach = match extent {
         Extent::Once => return Ok(None),
         Extent::For(time) if time > MAX_STANDING => return Err(NotAnswered::TooLong),

@@ -12,7 +12,7 @@ use crate::policy::{
 use crate::tool::{Annotations, CapabilityOverride, Rules, Tool, ToolName};
 
 const MINUTE: Duration = Duration::from_secs(60);
-const WIDE: Bounds = Bounds { waiting: 20_000, of_one: 20_000, bytes: usize::MAX };
+const WIDE: RoomBounds = RoomBounds { waiting: 20_000, of_one: 20_000, bytes: usize::MAX };
 
 fn tool(description: &str) -> Arc<Tool> {
     let rules: Rules<CapabilityOverride> =
@@ -39,8 +39,8 @@ fn pending(description: &str, arguments: &str) -> PendingApproval {
     }
 }
 
-fn asked(arguments: &str, session: &str) -> Asked {
-    Asked {
+fn asked(arguments: &str, session: &str) -> AskedCall {
+    AskedCall {
         pending: pending("", arguments),
         operation: None,
         destructive: false,
@@ -52,26 +52,26 @@ fn asked(arguments: &str, session: &str) -> Asked {
     }
 }
 
-fn room(bounds: Bounds) -> Arc<Room> {
+fn room(bounds: RoomBounds) -> Arc<Room> {
     let room = Arc::new(Room::new(bounds, None));
     room.open();
     room
 }
 
-fn enter(room: &Arc<Room>, asked: Asked) -> Waiting {
-    match Waiting::enter(room, asked, MINUTE, false).unwrap() {
+fn enter(room: &Arc<Room>, asked: AskedCall) -> WaitingApproval {
+    match WaitingApproval::enter(room, asked, MINUTE, false).unwrap() {
         Entered::Waiting(waiting) => waiting,
         Entered::Leave { of, .. } => panic!("an approval stands: {of}"),
     }
 }
 
-fn says(verdict: Verdict) -> Answer {
+fn says(verdict: ApprovalVerdict) -> ApprovalAnswer {
     let by = Answerer { principal: "admin".into(), door: Door::Cli };
-    Answer { verdict, by, seen: None }
+    ApprovalAnswer { verdict, by, seen: None }
 }
 
-fn approves(extent: Extent) -> Answer {
-    says(Verdict::Approve(extent))
+fn approves(extent: Extent) -> ApprovalAnswer {
+    says(ApprovalVerdict::Approve(extent))
 }
 
 /// Nothing waits, nothing is counted, nothing stands.
@@ -84,14 +84,17 @@ async fn cap_8_the_first_answer_counts_and_a_second_is_told_so() {
     let room = room(WIDE);
     let mut waiting = enter(&room, asked("{}", ""));
     let id = waiting.id().to_string();
-    let decided = room.answer(&id, says(Verdict::Deny)).unwrap();
+    let decided = room.answer(&id, says(ApprovalVerdict::Deny)).unwrap();
     assert_eq!(decided.outcome.as_str(), "denied");
     let second = room.answer(&id, approves(Extent::Once)).unwrap_err();
     let told = format!("Approval {id} is decided already: denied by admin over cli");
     assert_eq!(second.to_string(), told);
     let outcome = waiting.outcome().await;
     assert!(matches!(outcome, Outcome::Denied { .. }), "{outcome:?}");
-    assert_eq!(room.answer("0123456789abcdef", says(Verdict::Deny)), Err(NotAnswered::NotFound));
+    assert_eq!(
+        room.answer("0123456789abcdef", says(ApprovalVerdict::Deny)),
+        Err(NotAnswered::NotFound)
+    );
     assert!(is_empty(&room));
 }
 
@@ -128,11 +131,11 @@ async fn cap_8_whoever_has_looked_at_another_call_approves_none() {
     let room = room(WIDE);
     let waiting = enter(&room, asked(r#"{"n":1}"#, ""));
     let of_another = pending("", r#"{"n":2}"#).digest().to_string();
-    let answer = Answer { seen: Some(of_another.into()), ..approves(Extent::Once) };
+    let answer = ApprovalAnswer { seen: Some(of_another.into()), ..approves(Extent::Once) };
     let refused = room.answer(waiting.id().as_str(), answer).unwrap_err();
     assert!(matches!(refused, NotAnswered::OtherCall(_)));
     let own = pending("", r#"{"n":1}"#).digest().to_string();
-    let answer = Answer { seen: Some(own.into()), ..approves(Extent::Once) };
+    let answer = ApprovalAnswer { seen: Some(own.into()), ..approves(Extent::Once) };
     assert!(room.answer(waiting.id().as_str(), answer).is_ok());
 }
 
@@ -142,7 +145,8 @@ async fn cap_8_an_approval_can_stand_for_the_tool_as_it_is_and_end_early() {
     let first = enter(&room, asked("{}", ""));
     let id = first.id().to_string();
     room.answer(&id, approves(Extent::For(MINUTE))).unwrap();
-    let entered = Waiting::enter(&room, asked(r#"{"other":1}"#, "any"), MINUTE, false).unwrap();
+    let entered =
+        WaitingApproval::enter(&room, asked(r#"{"other":1}"#, "any"), MINUTE, false).unwrap();
     let Entered::Leave { approved, of } = entered else { panic!("it waits") };
     assert_eq!(of.as_str(), id);
     assert!(matches!(approved, Approved::Standing(_)));
@@ -150,9 +154,9 @@ async fn cap_8_an_approval_can_stand_for_the_tool_as_it_is_and_end_early() {
     changed.pending = pending("does something else now", "{}");
     drop(enter(&room, changed));
     assert_eq!(room.standing().len(), 1);
-    room.answer(&id, says(Verdict::Deny)).unwrap();
+    room.answer(&id, says(ApprovalVerdict::Deny)).unwrap();
     drop(enter(&room, asked("{}", "")));
-    let again = room.answer(&id, says(Verdict::Deny)).unwrap_err();
+    let again = room.answer(&id, says(ApprovalVerdict::Deny)).unwrap_err();
     assert!(matches!(again, NotAnswered::Over { .. }), "{again}");
     assert!(is_empty(&room));
 }
@@ -168,7 +172,8 @@ async fn cap_8_for_the_session_is_for_that_session_alone() {
     assert_eq!(room.count(), 1, "it still waits");
     let inside = enter(&room, asked("{}", "one"));
     room.answer(inside.id().as_str(), approves(Extent::Session)).unwrap();
-    let enters = |session| Waiting::enter(&room, asked("{}", session), MINUTE, false).unwrap();
+    let enters =
+        |session| WaitingApproval::enter(&room, asked("{}", session), MINUTE, false).unwrap();
     assert!(matches!(enters("one"), Entered::Leave { .. }));
     assert!(matches!(enters("two"), Entered::Waiting(_)));
     assert!(matches!(enters(""), Entered::Waiting(_)));
@@ -177,7 +182,8 @@ async fn cap_8_for_the_session_is_for_that_session_alone() {
 #[tokio::test]
 async fn cap_8_what_nobody_answers_ends_with_its_time() {
     let room = room(WIDE);
-    let entered = Waiting::enter(&room, asked("{}", ""), Duration::from_millis(1), false).unwrap();
+    let entered =
+        WaitingApproval::enter(&room, asked("{}", ""), Duration::from_millis(1), false).unwrap();
     let Entered::Waiting(mut waiting) = entered else { panic!("it does not wait") };
     let outcome = waiting.outcome().await;
     assert_eq!(outcome, Outcome::TimedOut { after: Duration::from_millis(1) });
@@ -189,7 +195,7 @@ async fn cap_8_what_nobody_answers_ends_with_its_time() {
 #[tokio::test]
 async fn cap_8_a_call_that_is_not_looked_after_cannot_be_approved_too_late() {
     let room = room(WIDE);
-    let entered = Waiting::enter(&room, asked("{}", ""), Duration::ZERO, false).unwrap();
+    let entered = WaitingApproval::enter(&room, asked("{}", ""), Duration::ZERO, false).unwrap();
     let Entered::Waiting(mut waiting) = entered else { panic!("it does not wait") };
     assert!(room.answer(waiting.id().as_str(), approves(Extent::Once)).is_err());
     assert!(matches!(waiting.outcome().await, Outcome::TimedOut { .. }));
@@ -198,33 +204,39 @@ async fn cap_8_a_call_that_is_not_looked_after_cannot_be_approved_too_late() {
 #[tokio::test]
 async fn cap_8_the_end_of_the_proxy_refuses_all_and_nobody_is_asked_where_nobody_listens() {
     let deaf = Arc::new(Room::new(WIDE, None));
-    let refused = Waiting::enter(&deaf, asked("{}", ""), MINUTE, false).unwrap_err();
+    let refused = WaitingApproval::enter(&deaf, asked("{}", ""), MINUTE, false).unwrap_err();
     assert_eq!(refused, NotApproved::Nobody);
-    assert!(Waiting::enter(&deaf, asked("{}", ""), MINUTE, true).is_ok(), "its client can answer");
+    assert!(
+        WaitingApproval::enter(&deaf, asked("{}", ""), MINUTE, true).is_ok(),
+        "its client can answer"
+    );
     let room = room(WIDE);
     let mut waiting = enter(&room, asked("{}", ""));
     room.close();
     assert_eq!(waiting.outcome().await, Outcome::Ending);
-    let refused = Waiting::enter(&room, asked("{}", ""), MINUTE, true).unwrap_err();
+    let refused = WaitingApproval::enter(&room, asked("{}", ""), MINUTE, true).unwrap_err();
     assert_eq!(refused, NotApproved::Ending);
     room.open();
-    assert!(Waiting::enter(&room, asked("{}", ""), MINUTE, true).is_err(), "the end is the end");
+    assert!(
+        WaitingApproval::enter(&room, asked("{}", ""), MINUTE, true).is_err(),
+        "the end is the end"
+    );
     assert!(is_empty(&room));
 }
 
 #[tokio::test]
 async fn cap_8_ten_thousand_wait_and_nothing_is_left_of_them() {
     const MANY: usize = 10_000;
-    let room = room(Bounds { waiting: MANY, of_one: MANY, bytes: usize::MAX });
-    let mut all: Vec<Waiting> =
+    let room = room(RoomBounds { waiting: MANY, of_one: MANY, bytes: usize::MAX });
+    let mut all: Vec<WaitingApproval> =
         (0..MANY).map(|n| enter(&room, asked(&format!("{{\"n\":{n}}}"), ""))).collect();
     assert_eq!(room.count(), MANY);
-    let refused = Waiting::enter(&room, asked("{}", ""), MINUTE, false).unwrap_err();
+    let refused = WaitingApproval::enter(&room, asked("{}", ""), MINUTE, false).unwrap_err();
     assert_eq!(refused, NotApproved::TooMany { limit: MANY });
     for (n, waiting) in all.iter().enumerate() {
         match n % 3 {
             0 => drop(room.answer(waiting.id().as_str(), approves(Extent::Once)).unwrap()),
-            1 => drop(room.answer(waiting.id().as_str(), says(Verdict::Deny)).unwrap()),
+            1 => drop(room.answer(waiting.id().as_str(), says(ApprovalVerdict::Deny)).unwrap()),
             _ => {}
         }
     }
@@ -245,14 +257,14 @@ async fn cap_8_ten_thousand_wait_and_nothing_is_left_of_them() {
 
 #[tokio::test]
 async fn cap_8_one_principal_does_not_take_all_places_nor_all_memory() {
-    let room = room(Bounds { waiting: 10, of_one: 2, bytes: 100_000 });
+    let room = room(RoomBounds { waiting: 10, of_one: 2, bytes: 100_000 });
     let first = enter(&room, asked("{}", ""));
     let _second = enter(&room, asked("{}", ""));
-    let refused = Waiting::enter(&room, asked("{}", ""), MINUTE, false).unwrap_err();
+    let refused = WaitingApproval::enter(&room, asked("{}", ""), MINUTE, false).unwrap_err();
     assert_eq!(refused, NotApproved::TooMany { limit: 2 });
     drop(first);
     let large = format!("{{\"a\":\"{}\"}}", "x".repeat(100_000));
-    let refused = Waiting::enter(&room, asked(&large, ""), MINUTE, false).unwrap_err();
+    let refused = WaitingApproval::enter(&room, asked(&large, ""), MINUTE, false).unwrap_err();
     assert_eq!(refused, NotApproved::TooMany { limit: 1 });
     drop(enter(&room, asked("{}", "")));
 }
@@ -263,10 +275,11 @@ fn cap_8_two_answers_at_once_are_one() {
     for _ in 0..200 {
         let waiting = enter(&room, asked("{}", ""));
         let counted: usize = std::thread::scope(|scope| {
-            let answers = [Verdict::Deny, Verdict::Approve(Extent::Once)].map(|verdict| {
-                let (room, id) = (&room, waiting.id());
-                scope.spawn(move || room.answer(id.as_str(), says(verdict)).is_ok())
-            });
+            let answers =
+                [ApprovalVerdict::Deny, ApprovalVerdict::Approve(Extent::Once)].map(|verdict| {
+                    let (room, id) = (&room, waiting.id());
+                    scope.spawn(move || room.answer(id.as_str(), says(verdict)).is_ok())
+                });
             answers.into_iter().filter_map(|it| it.join().ok()).map(usize::from).sum()
         });
         assert_eq!(counted, 1);
@@ -280,7 +293,7 @@ async fn cap_8_who_listens_hears_of_each_wait_and_of_its_end() {
     let room = Arc::new(Room::new(WIDE, Some(sender)));
     room.open();
     let first = enter(&room, asked("{}", ""));
-    room.answer(first.id().as_str(), says(Verdict::Deny)).unwrap();
+    room.answer(first.id().as_str(), says(ApprovalVerdict::Deny)).unwrap();
     drop(first);
     let second = enter(&room, asked("{}", ""));
     drop(second);

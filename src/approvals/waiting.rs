@@ -6,15 +6,15 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::oneshot;
 
 use super::answer::Outcome;
-use super::asked::{ApprovalId, Asked};
-use super::room::{Admitted, Place, Room};
+use super::asked::{ApprovalId, AskedCall};
+use super::room::{Admitted, Room, RoomPlace};
 use crate::policy::{Approved, NotApproved};
 
 /// What becomes of a call that asks for approval.
 #[derive(Debug)]
 pub enum Entered {
     /// It waits.
-    Waiting(Waiting),
+    Waiting(WaitingApproval),
     /// An approval that stands lets it go.
     Leave {
         /// What lets it go.
@@ -26,13 +26,13 @@ pub enum Entered {
 
 /// A call that waits. Dropped before its end, it is withdrawn.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct WaitingApproval {
     room: Arc<Room>,
-    place: Place,
+    place: RoomPlace,
     over: bool,
 }
 
-impl Waiting {
+impl WaitingApproval {
     /// Asks for `asked`, for as long as `timeout`; `asks_itself` says that the client that calls can be asked, whoever
     /// else may be.
     ///
@@ -40,7 +40,7 @@ impl Waiting {
     /// Why it cannot wait.
     pub fn enter(
         room: &Arc<Room>,
-        asked: Asked,
+        asked: AskedCall,
         timeout: Duration,
         asks_itself: bool,
     ) -> Result<Entered, NotApproved> {
@@ -99,7 +99,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingApproval {
     fn drop(&mut self) {
         if !self.over {
             self.room.withdraw(self.place.number);

@@ -10,8 +10,8 @@ use jiff::Timestamp;
 use ring::hmac;
 use serde_json::json;
 
-use super::asked::Asked;
-use super::room::Told;
+use super::asked::AskedCall;
+use super::room::ApprovalNews;
 
 /// Messages that wait to be sent; further ones are lost, and counted.
 pub const QUEUE: usize = 256;
@@ -22,19 +22,20 @@ pub const SIGNATURE: &str = "x-mcpproxy-signature";
 
 /// A message for the webhook.
 #[derive(Clone, Debug)]
-pub struct Message {
+pub struct WebhookMessage {
     /// One JSON object.
     pub body: Bytes,
     /// When it was made.
     pub made: Instant,
 }
 
-impl Message {
+impl WebhookMessage {
     /// What is told of a wait, or of its end.
     #[must_use]
-    pub fn of(told: &Told) -> Self {
-        let Told { id, asked, until, made, outcome } = told;
-        let Asked { pending, operation, destructive, session, client, request_id, .. } = &**asked;
+    pub fn of(told: &ApprovalNews) -> Self {
+        let ApprovalNews { id, asked, until, made, outcome } = told;
+        let AskedCall { pending, operation, destructive, session, client, request_id, .. } =
+            &**asked;
         let access = pending.access();
         let until = Timestamp::try_from(*until).unwrap_or(Timestamp::UNIX_EPOCH);
         let by = outcome.as_ref().and_then(|outcome| outcome.by());

@@ -20,7 +20,7 @@ use super::shutdown::Ending;
 use super::worker::Worker;
 use crate::activity::record::{Draft, MAX_METADATA_BYTES, Raw, Status, Text, Type};
 use crate::activity::{NotAdmitted, Slot};
-use crate::approvals::{Asked, Entered, Extent, Outcome, Waiting, shown};
+use crate::approvals::{AskedCall, Entered, Extent, Outcome, WaitingApproval, shown};
 use crate::intent::Operation;
 use crate::mcp::revisions::Era;
 use crate::policy::{Access, ApprovalDenial, Approved, NotApproved, PendingApproval};
@@ -73,7 +73,7 @@ pub(super) async fn wait(
     let asked = asked(pending, caller, &call);
     let digest = asked.pending.digest();
     let question = question(&asked);
-    let entered = Waiting::enter(room, asked, settings.approval.timeout, asks_itself);
+    let entered = WaitingApproval::enter(room, asked, settings.approval.timeout, asks_itself);
     let waiting = match entered {
         Ok(Entered::Waiting(waiting)) => waiting,
         Ok(Entered::Leave { approved, of }) => {
@@ -146,7 +146,7 @@ fn reader(caller: &Caller, elicitation: bool) -> Reads<'_> {
     }
 }
 
-fn asked(pending: PendingApproval, caller: &Caller, call: &WaitingCall<'_>) -> Asked {
+fn asked(pending: PendingApproval, caller: &Caller, call: &WaitingCall<'_>) -> AskedCall {
     let (operation, destructive) = match pending.access() {
         Access::Tool(tool) => {
             let operation = tool.operation();
@@ -159,7 +159,7 @@ fn asked(pending: PendingApproval, caller: &Caller, call: &WaitingCall<'_>) -> A
             (None, false)
         }
     };
-    Asked {
+    AskedCall {
         pending,
         operation,
         destructive,
@@ -172,8 +172,8 @@ fn asked(pending: PendingApproval, caller: &Caller, call: &WaitingCall<'_>) -> A
 }
 
 /// What the client's user is asked.
-fn question(asked: &Asked) -> String {
-    let Asked { pending, operation, reason, arguments, .. } = asked;
+fn question(asked: &AskedCall) -> String {
+    let AskedCall { pending, operation, reason, arguments, .. } = asked;
     let operation = operation.map_or("", Operation::as_str);
     let mut question = format!(
         "Allow this {operation} call of {}?\nArguments: {}",
@@ -189,7 +189,7 @@ fn question(asked: &Asked) -> String {
 
 /// A wait under way. Dropped before its end, it is withdrawn, which is on record.
 struct Wait {
-    waiting: Waiting,
+    waiting: WaitingApproval,
     /// Where the record of its end goes, and what is known of it already.
     ends: Option<(Slot, Draft)>,
     began: Instant,

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::client::{ApprovalQuestion, Client, Question, ServerQuestion};
 use super::params;
 use super::worker::Worker;
-use crate::approvals::{Answer, Answerer, Door, Extent, Verdict};
+use crate::approvals::{Answerer, ApprovalAnswer, ApprovalVerdict, Door, Extent};
 use crate::json::members::{members, string};
 use crate::json::tape::{self, TapeFault};
 use crate::mcp::jsonrpc::{self, Code};
@@ -120,20 +120,21 @@ fn approve(worker: &Worker, question: &ApprovalQuestion, response: &Response) {
         return;
     };
     let by = Answerer { principal: principal.clone(), door: Door::Elicitation };
-    if let Err(why) = worker.proxy.approvals.answer(id, Answer { verdict, by, seen: None }) {
+    if let Err(why) = worker.proxy.approvals.answer(id, ApprovalAnswer { verdict, by, seen: None })
+    {
         tracing::debug!(approval = %id, %why, "the client's answer does not count");
     }
 }
 
 /// `action` of the result of `elicitation/create`.
-fn elicited(outcome: &[u8]) -> Option<Verdict> {
+fn elicited(outcome: &[u8]) -> Option<ApprovalVerdict> {
     let text = std::str::from_utf8(outcome).ok()?;
     let result = text.strip_prefix("\"result\":")?;
     let mut members = members(result).ok()?.map_while(Result::ok);
     let (_, action) = members.find(|(name, _)| name == "action")?;
     match &*string(action)? {
-        "accept" => Some(Verdict::Approve(Extent::Once)),
-        "decline" => Some(Verdict::Deny),
+        "accept" => Some(ApprovalVerdict::Approve(Extent::Once)),
+        "decline" => Some(ApprovalVerdict::Deny),
         _ => None,
     }
 }

@@ -138,7 +138,7 @@ impl App {
             config.jwt.clone().map(JwtVerifier::new),
         ));
         identity_watch::look(&identity);
-        let bounds = approvals::Bounds::of_log(config.activity.queue_records);
+        let bounds = approvals::RoomBounds::of_log(config.activity.queue_records);
         let (told, telling) = webhook::start(config.approval.webhook.clone(), &control);
         let room = Arc::new(approvals::Room::new(bounds, told));
         let dropped_members = Arc::new(DroppedMembers::default());

@@ -23,8 +23,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 use url::{Host, Url};
 
-use crate::approvals::webhook::{Message, QUEUE, SIGNATURE, TIMESTAMP, signature};
-use crate::approvals::{Told, Webhook};
+use crate::approvals::webhook::{QUEUE, SIGNATURE, TIMESTAMP, WebhookMessage, signature};
+use crate::approvals::{ApprovalNews, Webhook};
 use crate::upstream::tls_connector;
 
 /// Most time for one attempt.
@@ -38,13 +38,13 @@ const MAX_AGE: Duration = Duration::from_secs(120);
 pub(super) fn start(
     webhook: Option<Webhook>,
     control: &Runtime,
-) -> (Option<mpsc::Sender<Told>>, Option<JoinHandle<()>>) {
+) -> (Option<mpsc::Sender<ApprovalNews>>, Option<JoinHandle<()>>) {
     let Some(webhook) = webhook else { return (None, None) };
     let (sender, queue) = mpsc::channel(QUEUE);
     (Some(sender), Some(control.spawn(tell(webhook, queue))))
 }
 
-async fn tell(webhook: Webhook, mut queue: mpsc::Receiver<Told>) {
+async fn tell(webhook: Webhook, mut queue: mpsc::Receiver<ApprovalNews>) {
     // What is wrong with the URL was found when the config was read.
     let Ok(url) = Url::parse(&webhook.url) else { return };
     let tls = match url.scheme() {
@@ -54,7 +54,7 @@ async fn tell(webhook: Webhook, mut queue: mpsc::Receiver<Told>) {
     };
     let hook = Hook { url, secret: webhook.secret.into(), tls };
     while let Some(told) = queue.recv().await {
-        hook.deliver(&Message::of(&told)).await;
+        hook.deliver(&WebhookMessage::of(&told)).await;
     }
 }
 
@@ -76,7 +76,7 @@ enum Attempt {
 
 impl Hook {
     /// Sends a message until it is taken, refused or too old.
-    async fn deliver(&self, message: &Message) {
+    async fn deliver(&self, message: &WebhookMessage) {
         let (least, most) = WAITS;
         let waits = ExponentialBuilder::new()
             .with_min_delay(least)
@@ -104,7 +104,7 @@ impl Hook {
         tracing::warn!(why = %last, "a message to the webhook of approvals is given up");
     }
 
-    async fn attempt(&self, message: &Message) -> Attempt {
+    async fn attempt(&self, message: &WebhookMessage) -> Attempt {
         let status = match tokio::time::timeout(ATTEMPT_TIMEOUT, self.post(message)).await {
             Ok(Ok(status)) => status,
             Ok(Err(why)) => return Attempt::Failed(why),
@@ -121,7 +121,7 @@ impl Hook {
     }
 
     /// Posts a message; the status of the answer, whose body nobody reads.
-    async fn post(&self, message: &Message) -> Result<StatusCode, String> {
+    async fn post(&self, message: &WebhookMessage) -> Result<StatusCode, String> {
         let request = self.request(message)?;
         let port = self.url.port_or_known_default().unwrap_or(443);
         let tcp = match self.url.host() {
@@ -138,7 +138,7 @@ impl Hook {
         exchange(stream, request).await
     }
 
-    fn request(&self, message: &Message) -> Result<Request<Full<bytes::Bytes>>, String> {
+    fn request(&self, message: &WebhookMessage) -> Result<Request<Full<bytes::Bytes>>, String> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let target = match self.url.query() {
             Some(query) => format!("{}?{query}", self.url.path()),

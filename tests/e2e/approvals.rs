@@ -1,3 +1,4 @@
+//! Size: one wait, seen by every door and in each way that it ends.
 //! Calls that wait for a person (CAP-8): every door by which they are answered, and every way that a wait ends.
 
 use std::io::{BufRead, BufReader, Read, Write};

@@ -85,15 +85,13 @@ fn fr_a2_a_direct_call_is_judged_and_recorded_with_its_effective_intent() {
             "no_hints": {"approval": "suggest"},
         }}},
         "output_validation": {"mode": "strict"},
+        "approval": {"timeout": "1s"},
     }));
     let mut client = proxy.direct_client();
     let blocked = call(&mut client, "s__violate", json!({}));
     assert!(error_text(&blocked).starts_with("output schema validation failed: "));
     let refused = call(&mut client, "s__plain", json!({}));
-    assert_eq!(
-        error_text(&refused),
-        "Tool 's:plain' requires approval, which this version cannot ask for"
-    );
+    assert_eq!(error_text(&refused), "Tool 's:plain': approval timed out after 1s");
     for (tool, operation) in [
         ("read_item", "read"),
         ("upsert_item", "write"),

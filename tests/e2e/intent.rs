@@ -394,13 +394,13 @@ fn cap_3_cap_5_an_operators_word_counts_before_the_servers() {
         "plain": {"approval": "required"},
         "no_hints": {"parallel_safe": true},
     });
-    let proxy = Proxy::start(json!({"s": s}));
+    let approval = json!({"timeout": "1s"});
+    let proxy = Proxy::with(json!({"mcpServers": {"s": s}, "approval": approval}));
     let mut client = proxy.client();
     let marked = |tool: &str, word: &str| {
         Some(format!("Tool '{tool}' is marked {word} by operator, use call_tool_{word}"))
     };
-    let approval =
-        Some("Tool 's:plain' requires approval, which this version cannot ask for".to_owned());
+    let approval = Some("Tool 's:plain': approval timed out after 1s".to_owned());
     for (variant, tool, expected) in [
         ("read", READ_ONLY, marked(READ_ONLY, "destructive")),
         ("write", READ_ONLY, marked(READ_ONLY, "destructive")),

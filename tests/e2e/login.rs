@@ -56,16 +56,13 @@ fn a_login_from_the_challenge_to_the_call_and_the_logout() {
     until_state(&proxy, "connected");
 
     // What a client says for itself goes no further.
-    let mut client = proxy.client();
-    let session = client.session.clone();
     let own = format!("Bearer {API_KEY}");
-    let headers = [("Mcp-Session-Id", session.as_str()), ("Authorization", own.as_str())];
-    let arguments =
-        json!({"name": "s:read_item", "args": {}, "intent": {"operation_type": "read"}});
-    let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
-        "params": {"name": "call_tool_read", "arguments": arguments}});
-    client.connection.send("POST", "/mcp", &headers, body.to_string().as_bytes());
-    assert_eq!(client.connection.response().json()["result"]["content"][0]["text"], "seven");
+    let body = json!({"tool_name": "call_tool_read", "arguments": {"name": "s:read_item", "args": {}},
+        "intent": {"operation_type": "read"}});
+    let headers = [("Authorization", own.as_str())];
+    let path = "/api/v1/tools/call";
+    let answer = proxy.request("POST", path, &headers, body.to_string().as_bytes()).json();
+    assert_eq!(answer["data"]["content"][0]["text"], "seven", "{answer}");
     let seen = authority.ways().seen.clone();
     assert!(!seen.is_empty() && seen.iter().all(|header| header == "Bearer access-1"), "{seen:?}");
 

@@ -172,7 +172,10 @@ fn list_changed_is_followed_over_stdio_and_http() {
 
 #[test]
 fn a_child_that_dies_is_started_again() {
-    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    let mut stub = stub_stdio(&[]);
+    // Made once more, it would end the next one as well.
+    stub["capabilities"] = json!({"crash": {"idempotent": false}});
+    let proxy = Proxy::start(json!({"s": stub}));
     let mut client = proxy.client();
     let result = client.read("s:crash", json!({}));
     let text = error_text(&result);

@@ -60,7 +60,10 @@ fn works(client: &mut Client, tool: &str) {
 #[test]
 fn over_stdio_it_dies_and_is_started_again() {
     for tool in ["crash", "drop", "cut"] {
-        let proxy = before(stub_stdio(&[]));
+        let mut stub = stub_stdio(&[]);
+        // Made once more, it would end the next one as well.
+        stub["capabilities"] = json!({tool: {"idempotent": false}});
+        let proxy = before(stub);
         let mut client = proxy.client();
         fails(&proxy, &mut client, tool, &["closed the connection"]);
         // Its list of tools is read beside the call, and then it is connected.
