@@ -140,7 +140,9 @@ fn readyz_stays_200_where_calls_go_on_without_the_log_and_status_says_degraded()
     assert_eq!((status, &body["ready"]), (200, &json!(true)));
     assert_eq!(proxy.call(), 404, "calls go on");
     let health = proxy.get("/healthz").1;
-    assert_eq!((&health["status"], &health["activity"]["lost"]), (&json!("degraded"), &json!(1)));
+    // The call's record; one of the proxy's own may have been on its way as well.
+    let lost = |activity: &Value| activity["lost"].as_u64().is_some_and(|lost| lost >= 1);
+    assert!(health["status"] == "degraded" && lost(&health["activity"]), "{health}");
     let status = &proxy.get("/api/v1/status").1["data"]["activity"];
-    assert_eq!((&status["state"], &status["lost"]), (&json!("degraded"), &json!(1)));
+    assert!(status["state"] == "degraded" && lost(status), "{status}");
 }

@@ -242,7 +242,7 @@ static TABLE: LazyLock<Option<Table>> = LazyLock::new(|| {
     Some(Table { phrases, levels, marks })
 });
 
-/// The orders in a text, each once, with their level; at most [`MAX_TOLD`].
+/// The orders in a text, each once, with their level; at most `MAX_TOLD`.
 #[must_use]
 pub fn orders(text: &str) -> Vec<(FindingLevel, String)> {
     let Some(table) = &*TABLE else { return Vec::new() };
