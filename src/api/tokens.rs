@@ -90,10 +90,10 @@ struct TokenRequest {
     #[schema(pattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
     name: String,
     /// Servers, by their names in the config.
-    #[schema(required = false, max_items = 256)]
+    #[schema(required = false, schema_with = names)]
     servers: Vec<String>,
     /// Tools: `server:tool`, or the tool's own name, with `*` for any run of characters.
-    #[schema(required = false, max_items = 256)]
+    #[schema(required = false, schema_with = names)]
     tools: Vec<String>,
     /// Operations.
     #[schema(required = false, schema_with = operations)]
@@ -101,6 +101,15 @@ struct TokenRequest {
     /// How long it is good for, in seconds; for good, if it is left out.
     #[schema(required = false, minimum = 1, maximum = 316_224_000)]
     expires_in: u64,
+}
+
+/// Names or patterns, as many and as long as a token may have.
+fn names() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+    let name = utoipa::openapi::ObjectBuilder::new()
+        .schema_type(utoipa::openapi::schema::Type::String)
+        .min_length(Some(1))
+        .max_length(Some(256));
+    utoipa::openapi::schema::ArrayBuilder::new().items(name).max_items(Some(256)).into()
 }
 
 fn operations() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {

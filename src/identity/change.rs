@@ -13,8 +13,8 @@ use crate::intent::Operation;
 const MAX_NAME_CHARS: usize = 64;
 /// Most servers, and most patterns, of one token.
 const MAX_LIST: usize = 256;
-/// Most bytes of a server's name or a pattern.
-const MAX_ENTRY_BYTES: usize = 256;
+/// Most characters of a server's name or a pattern.
+const MAX_ENTRY_CHARS: usize = 256;
 /// Longest time of a token: 10 years.
 const MAX_LIFETIME: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
 
@@ -79,7 +79,7 @@ pub enum TokenChangeError {
     )]
     Name(String),
     #[error(
-        "Invalid {0}: at most {MAX_LIST} of at most {MAX_ENTRY_BYTES} bytes each, none of them empty"
+        "Invalid {0}: at most {MAX_LIST} of at most {MAX_ENTRY_CHARS} characters each, none of them empty"
     )]
     List(&'static str),
     #[error("Invalid expires_in: must be from 1 second to 10 years")]
@@ -161,7 +161,7 @@ impl NewAgentToken {
             return Err(TokenChangeError::Name(self.name.chars().take(MAX_NAME_CHARS).collect()));
         }
         for (name, list) in [("servers", &self.servers), ("tools", &self.tools)] {
-            let fits = |entry: &String| (1..=MAX_ENTRY_BYTES).contains(&entry.len());
+            let fits = |entry: &String| (1..=MAX_ENTRY_CHARS).contains(&entry.chars().count());
             if list.len() > MAX_LIST || !list.iter().all(fits) {
                 return Err(TokenChangeError::List(name));
             }
