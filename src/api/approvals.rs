@@ -213,7 +213,7 @@ struct One {
 
 /// A call that waits for a person, or its answer.
 #[derive(Default, Serialize, ToSchema)]
-#[schema(as = Approval)]
+#[schema(as = CallApproval)]
 struct ApprovalView {
     id: String,
     /// `waiting`, `approved`, `denied`, `timed_out`, `withdrawn` (the client has gone) or `ended` (the proxy has).

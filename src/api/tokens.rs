@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use http::StatusCode;
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::ToSchema;
 
@@ -83,7 +83,8 @@ pub enum ShownChange {
 }
 
 /// What a token is to be for; what is left out or empty bounds nothing.
-#[derive(ToSchema)]
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "only described: NewAgentToken is read")]
 struct TokenRequest {
     /// Its name, of letters, digits, `-`, `_` and `.`.

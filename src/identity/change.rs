@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
 
 use super::agent_secret::AgentSecret;
@@ -34,7 +34,7 @@ pub struct NewAgentToken {
     #[serde(default)]
     pub operations: Vec<Operation>,
     /// How long it is good for, in seconds; for good, if it is left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "whole_seconds", skip_serializing_if = "Option::is_none")]
     pub expires_in: Option<u64>,
 }
 
@@ -178,6 +178,19 @@ impl NewAgentToken {
     }
 }
 
+/// Seconds however JSON writes a whole number: `60` and `60.0` are one.
+fn whole_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    /// The largest of which a double tells each whole number from the next: 2^53.
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    let Some(number) = Option::<serde_json::Number>::deserialize(deserializer)? else {
+        return Ok(None);
+    };
+    let whole = |double: &f64| double.fract() == 0.0 && (0.0..=EXACT).contains(double);
+    let seconds =
+        number.as_u64().or_else(|| number.as_f64().filter(whole).map(|double| double as u64));
+    seconds.map(Some).ok_or_else(|| serde::de::Error::custom("expires_in must be whole seconds"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -233,6 +246,14 @@ mod tests {
         for seconds in [0, MAX_LIFETIME.as_secs() + 1] {
             let bad = NewAgentToken { expires_in: Some(seconds), ..new("a") };
             assert!(refused(bad).starts_with("Invalid expires_in"));
+        }
+        for (written, read) in [("60", Some(60)), ("60.0", Some(60)), ("null", None)] {
+            let text = format!(r#"{{"name":"a","expires_in":{written}}}"#);
+            assert_eq!(serde_json::from_str::<NewAgentToken>(&text).unwrap().expires_in, read);
+        }
+        for written in ["1.5", "-1", "1e300", "\"60\""] {
+            let text = format!(r#"{{"name":"a","expires_in":{written}}}"#);
+            assert!(serde_json::from_str::<NewAgentToken>(&text).is_err(), "{written}");
         }
         assert!(tokens.is_empty());
     }
