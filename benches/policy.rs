@@ -1,16 +1,21 @@
-//! What the operator's rules cost a call.
+//! What the operator's rules cost a call, and what it costs to find an agent token among all.
 
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use criterion::{Criterion, criterion_group, criterion_main};
+use mcpproxy::identity::{AgentSecret, KeptToken, MAX_TOKENS, TokenTable};
 use mcpproxy::policy::SessionFacts;
 use mcpproxy::policy::rules::{
     RuleAction, RuleOptions, RuleRequest, RuleSet, RuleTarget, RuleText, Subject,
 };
 use mcpproxy::tool::{Annotations, Rules, Tool, ToolName};
 use serde_json::value::RawValue;
+
+/// The allocator of the product.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn tool(name: &str) -> Option<Arc<Tool>> {
     Some(Arc::new(Tool {
@@ -99,5 +104,32 @@ fn policy(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, policy);
+/// Among as many as there may be, asked for in an order that no cache foresees.
+fn tokens(c: &mut Criterion) {
+    let secrets: Vec<_> = (0..MAX_TOKENS)
+        .map(|at| AgentSecret::new(*blake3::hash(&at.to_le_bytes()).as_bytes()))
+        .collect();
+    let kept = |(at, secret): (usize, &AgentSecret)| KeptToken {
+        name: format!("token{at}").into(),
+        hash: secret.hash(),
+        servers: Vec::new(),
+        tools: Vec::new(),
+        operations: Vec::new(),
+        created: 0,
+        expires: Some(u64::from(u32::MAX)),
+    };
+    let kept: Vec<_> = secrets.iter().enumerate().map(kept).collect();
+    let table = TokenTable::new(&kept);
+    let mut at = 0;
+    let name = format!("a token among {MAX_TOKENS}");
+    c.bench_function(&name, |b| {
+        b.iter(|| {
+            at = (at + 7919) % secrets.len();
+            let secret = secrets.get(at).map(AgentSecret::expose).unwrap_or_default();
+            table.prove(black_box(secret.as_bytes()), SystemTime::UNIX_EPOCH).is_ok()
+        });
+    });
+}
+
+criterion_group!(benches, policy, tokens);
 criterion_main!(benches);

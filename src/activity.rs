@@ -89,12 +89,13 @@ pub mod verify;
 pub mod view;
 mod writer;
 
-pub use config::{Config, Durability, OnFailure};
+pub use config::{Config, Durability, OnFailure, Retention};
 pub use durable::Durable;
 pub use error::{NotAdmitted, QueryError};
+pub use forward_scan::PortionLimit;
 pub use handle::Activity;
 pub use health::{Health, Standing};
-pub use live::Live;
+pub use live::{Live, PORTION};
 pub use live_feed::{LiveEvent, Portion, Render};
 pub use query::{Filter, From, Listing, Page, Payloads};
 pub use record::{

@@ -10,12 +10,15 @@
 mod activity;
 mod approvals;
 mod call;
+mod config;
+pub mod config_door;
 mod definitions;
 mod events;
 mod export;
 mod health;
 mod metrics;
 mod openapi;
+mod page_session;
 mod policy;
 pub mod proof;
 mod query_parameters;

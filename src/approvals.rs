@@ -11,6 +11,10 @@
 //!                 └─▶ decided: remembered for a while, so that a second answer is told of the first
 //! ```
 //!
+//! A client of the stateless revision is asked by the answer to its request, which is over then; the approval stays
+//! open, and the client makes the call again with the answer and a request state that names it (`request_state`,
+//! `repeats`).
+//!
 //! Nothing is kept on disk: a call ends with its connection, and its approval with it. The record of the wait says
 //! that it began.
 
@@ -18,10 +22,13 @@ mod answer;
 mod asked;
 mod config;
 mod leaves;
+mod repeats;
+mod request_state;
 mod room;
 mod shown;
 #[cfg(test)]
 mod tests;
+mod views;
 mod waiting;
 pub mod webhook;
 
@@ -31,6 +38,9 @@ pub use answer::{
 pub use asked::{ApprovalId, AskedCall};
 pub use config::{Config, ForHowLong, MAX_STANDING, Webhook};
 pub use leaves::StandingLeave;
-pub use room::{ApprovalNews, KnownApproval, Room, RoomBounds, WaitingView};
+pub use repeats::{MAX_BESIDE_BYTES, UserSaid};
+pub use request_state::StateRead;
+pub use room::Room;
 pub use shown::shown;
-pub use waiting::{Entered, WaitingApproval};
+pub use views::{ApprovalNews, KnownApproval, RoomBounds, WaitingView};
+pub use waiting::{Entered, Repeated, RepeatedWait, WaitingApproval};

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, broadcast};
 
@@ -35,14 +36,16 @@ pub mod difference;
 pub mod discovered;
 pub mod exposed;
 pub mod grade;
+mod hashed_file;
 pub mod listing;
 pub mod notice;
 pub mod offered;
 pub mod on_change;
 pub mod persist;
-mod pin_file;
+pub mod pin_file;
 pub mod pins;
 mod published;
+pub mod reconfiguring;
 mod replacing;
 mod reviewing;
 mod saving;
@@ -64,7 +67,7 @@ const NOTICES: usize = 256;
 /// The catalog of a running proxy.
 #[derive(Debug)]
 pub struct Catalog {
-    settings: Settings,
+    settings: ArcSwap<Settings>,
     compiler: Compiler,
     lexicon: Arc<Lexicon>,
     published: Published,
@@ -84,6 +87,8 @@ pub struct Catalog {
     small: Arc<Semaphore>,
     large: Arc<Semaphore>,
     threads: BlockingWork,
+    /// Servers whose definitions are to be looked through again, also where they are the same.
+    unscanned: Mutex<BTreeSet<Arc<str>>>,
     notices: broadcast::Sender<Notice>,
 }
 
@@ -108,7 +113,8 @@ impl Catalog {
             saving: Arc::new(Saving::new(settings.folder.clone())),
             remembered: Mutex::default(),
             pins_on_disk: Mutex::default(),
-            settings,
+            settings: ArcSwap::from_pointee(settings),
+            unscanned: Mutex::default(),
             arriving: Arc::default(),
             small: Arc::new(Semaphore::new(cores)),
             large: Arc::new(Semaphore::new(1)),
@@ -156,7 +162,7 @@ impl Catalog {
     /// used, what that changed. Blocks on the disk, and until every schema is compiled; the tools
     /// are there before that.
     pub fn restore(&self) -> Vec<(Arc<str>, Change)> {
-        let servers: Vec<_> = self.settings.servers.keys().cloned().collect();
+        let servers: Vec<_> = self.settings.load().servers.keys().cloned().collect();
         let (mut changes, late) = self.remember(&servers);
         self.compile(late, &mut changes);
         changes
@@ -169,8 +175,8 @@ impl Catalog {
         let (mut sets, mut changes) = (Vec::new(), Vec::new());
         let mut histories = BTreeMap::new();
         for server in servers {
-            if !self.settings.servers.contains_key(server) || !remembered.insert(Arc::clone(server))
-            {
+            let configured = self.settings.load().servers.contains_key(server);
+            if !configured || !remembered.insert(Arc::clone(server)) {
                 continue;
             }
             let mut problems = Vec::new();
@@ -229,7 +235,7 @@ impl Catalog {
     fn lost(&self, server: &str, why: &str) -> String {
         let folder = self.saving.folder().unwrap_or(Path::new(""));
         let path = pin_file::path(folder, server);
-        let follows = match self.settings.review.quarantines() {
+        let follows = match self.settings.load().review.quarantines() {
             true => "its tools wait for approval, since it is not known which of them did",
             false => "its tools are pinned anew",
         };
@@ -360,14 +366,24 @@ impl Catalog {
         sets: &[(&str, &[DiscoveredTool])],
         origin: ToolSet,
     ) -> (Vec<(Arc<str>, Change)>, Vec<Late>) {
-        // Before others have to wait.
-        let last = self.load();
-        let reviews = reviewing::reviews(&self.settings.review, &last, sets);
-        let ready = (self.compiler.ready(&last, sets), reviews);
-        let _writing = self.writing.lock();
+        let (settings, ready, _writing) = loop {
+            // Before others have to wait.
+            let (settings, last) = (self.settings.load_full(), self.load());
+            let again = self.unscanned.lock().clone();
+            let reviews = reviewing::reviews(&settings.review, &last, sets, &again);
+            let ready = (self.compiler.ready(&last, sets), reviews, again);
+            let writing = self.writing.lock();
+            // Seldom: they were changed meanwhile.
+            if Arc::ptr_eq(&settings, &self.settings.load()) {
+                break (settings, ready, writing);
+            }
+        };
         let last = self.load();
         let Replaced { next, differs, changes, late, unsaved } =
-            replace(&self.settings, &self.lexicon, &last, sets, ready, origin);
+            replace(&settings, &self.lexicon, &last, sets, ready, origin);
+        if origin == ToolSet::Discovered {
+            self.unscanned.lock().retain(|server| sets.iter().all(|(set, _)| **set != **server));
+        }
         unsaved.iter().for_each(|server| self.saving.is_newer(server));
         self.published.swap(next, differs);
         (changes, late)

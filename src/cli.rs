@@ -6,7 +6,11 @@
 mod args;
 mod backend;
 mod bridge;
+mod clients;
+mod colours;
 mod commands;
+mod completion;
+mod confirm;
 mod error;
 mod exit_code;
 mod http_client;
@@ -16,11 +20,19 @@ mod load_config;
 mod logging;
 mod output;
 mod pagination;
+mod read_ahead;
+mod reload;
 mod running_proxy;
+mod server_state;
+mod spinner;
 mod start_proxy;
+mod suggest;
 mod table;
 mod temporary_folder;
 mod terminal_safe;
+mod times;
+mod tls_client;
+mod try_servers;
 mod value_parsers;
 
 use std::ffi::OsString;
@@ -43,6 +55,12 @@ pub fn run() -> ExitCode {
     let typed: Vec<OsString> = std::env::args_os().collect();
     if let Some(ended) = reaper::run(&typed) {
         return ended;
+    }
+    match completion::answered(&typed) {
+        Ok(true) => return ExitCode::SUCCESS,
+        Ok(false) => {}
+        // Nothing but completions is on stdout then.
+        Err(_) => return ExitCode::FAILURE,
     }
     let typed = args::with_export_file(typed);
     let cli = match Cli::try_parse_from(&typed) {

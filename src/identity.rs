@@ -1,4 +1,5 @@
-//! Who a request is made by, as far as a token proves it: agent tokens, and the JWTs of an identity provider.
+//! Who a request is made by, as far as a token proves it: agent tokens, and the JWTs of an identity provider; and who is
+//! logged in to the page ([`PageLogins`]).
 //!
 //! ```text
 //! tokens.json ─ TokenFile ─▶ TokenTable ─┐
@@ -16,6 +17,7 @@ mod change;
 mod credentials;
 mod jwt;
 mod key_set;
+mod page_logins;
 mod proven;
 mod signature;
 mod token_file;
@@ -27,6 +29,12 @@ pub use change::{MadeToken, NewAgentToken, TokenChange, TokenChangeError, TokenC
 pub use credentials::{Credentials, CredentialsReader, CurrentCredentials, Identity};
 pub use jwt::{JwtVerifier, KeySource, LEEWAY, Settings};
 pub use key_set::{BadKeySet, KeySet, MAX_KEY_SET_BYTES};
+pub use page_logins::{
+    CODE_LIFE, MAX_CODES, MAX_SESSIONS, PAGE_SECRET_BYTES, PageLogins, PageSecret, PageSession,
+    SESSION_IDLE, SESSION_LIFE,
+};
 pub use proven::{JwtRefused, MAX_TOKEN_BYTES, Proven, TokenRefused};
-pub use token_file::{FileStamp, KeptToken, MAX_TOKENS, TokenFile, TokenFileError, file_stamp};
+pub use token_file::{
+    FileStamp, KeptToken, MAX_TOKENS, TokenFile, TokenFileError, file_stamp, read_kept, write_kept,
+};
 pub use token_table::TokenTable;

@@ -22,8 +22,8 @@
 //! 7. assembly: [`config`], [`server`]
 //! 8. [`cli`]
 //!
-//! What all of it must do, and in which words, is the [`reference`](mod@reference): ids in comments (FR-017, CAP-3, ACT-5) are
-//! rows of its [`requirements`](reference::requirements).
+//! How it is used is the [`guide`]. What all of it must do, and in which words, is the [`reference`](mod@reference): ids in
+//! comments (FR-017, CAP-3, ACT-5) are rows of its [`requirements`](reference::requirements).
 #![doc = include_str!("architecture.md")]
 
 pub mod activity;
@@ -33,6 +33,7 @@ pub mod catalog;
 pub mod cli;
 pub mod config;
 pub mod downstream;
+pub mod guide;
 pub mod identity;
 pub mod intent;
 pub mod io;

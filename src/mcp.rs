@@ -11,3 +11,4 @@ pub mod message;
 pub mod meta;
 pub mod revisions;
 pub mod shapes;
+pub mod trace_context;

@@ -4,6 +4,8 @@
 //! Where a file lies and who opens a socket is known on the floors above.
 
 pub mod descriptors;
+pub mod edited_file;
 pub mod marked;
 pub mod priority;
 pub mod private;
+pub mod space;

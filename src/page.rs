@@ -1,7 +1,7 @@
-//! The web page at `/ui/`: activity, calls that wait for approval, counts, servers and tools.
+//! The web page at `/ui/`: how it is now, activity, calls that wait for approval, servers, tools, rules and settings.
 //!
 //! Owns the files of the page, which are compiled in, and the security headers: it runs its own script only, talks to its own server only, and cannot be framed. It
-//! holds no data and needs no key; what its script loads from `/api/v1` and `/events` does.
+//! holds no data and needs no key; what its script loads from `/api/v1` and `/events` does (`api::page_session`).
 
 use bytes::Bytes;
 use http::header::{
@@ -21,6 +21,10 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
                       img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
                       require-trusted-types-for 'script'; trusted-types 'none'";
 
+/// Most bytes of the page with all its files.
+#[cfg(test)]
+const MAX_PAGE_BYTES: usize = 150 * 1024;
+
 /// The headers of every response.
 const HEADERS: [(HeaderName, &str); 5] = [
     (CONTENT_SECURITY_POLICY, POLICY),
@@ -39,27 +43,48 @@ struct Asset {
 
 const INDEX: Asset =
     Asset { kind: "text/html; charset=utf-8", text: include_str!("page/index.html") };
-const SCRIPT: Asset =
-    Asset { kind: "text/javascript; charset=utf-8", text: include_str!("page/app.js") };
 const STYLE: Asset =
     Asset { kind: "text/css; charset=utf-8", text: include_str!("page/style.css") };
+
+/// The script, a module for each view and for what they share.
+const SCRIPTS: [(&str, &str); 14] = [
+    ("activity.js", include_str!("page/activity.js")),
+    ("app.js", include_str!("page/app.js")),
+    ("approvals.js", include_str!("page/approvals.js")),
+    ("dom.js", include_str!("page/dom.js")),
+    ("live.js", include_str!("page/live.js")),
+    ("now.js", include_str!("page/now.js")),
+    ("plot.js", include_str!("page/plot.js")),
+    ("policy.js", include_str!("page/policy.js")),
+    ("record.js", include_str!("page/record.js")),
+    ("rest.js", include_str!("page/rest.js")),
+    ("route.js", include_str!("page/route.js")),
+    ("servers.js", include_str!("page/servers.js")),
+    ("settings.js", include_str!("page/settings.js")),
+    ("tools.js", include_str!("page/tools.js")),
+];
+
+/// The address that opens the page once: `base` is `http://host:port`. The code stands where no browser sends it along.
+#[must_use]
+pub fn address(base: &str, code: &str) -> String {
+    format!("{base}{ROOT}#code={code}")
+}
 
 /// The answer, if the request is for the page or one of its files.
 #[must_use]
 pub fn answer<B>(request: &Request<B>) -> Option<Response<Body>> {
     let asset = match request.uri().path() {
-        "/ui" => None,
+        "/" | "/ui" => None,
         ROOT => Some(INDEX),
-        "/ui/app.js" => Some(SCRIPT),
         "/ui/style.css" => Some(STYLE),
-        _ => return None,
+        path => Some(script(path.strip_prefix(ROOT)?)?),
     };
     let mut response = Response::new(Body::Empty);
     let (status, name, value) = match asset {
         _ if !matches!(*request.method(), Method::GET | Method::HEAD) => {
             (StatusCode::METHOD_NOT_ALLOWED, ALLOW, "GET, HEAD")
         }
-        None => (StatusCode::PERMANENT_REDIRECT, LOCATION, ROOT),
+        None => (StatusCode::TEMPORARY_REDIRECT, LOCATION, ROOT),
         Some(asset) => {
             *response.body_mut() = Body::from(Bytes::from_static(asset.text.as_bytes()));
             (StatusCode::OK, CONTENT_TYPE, asset.kind)
@@ -70,6 +95,12 @@ pub fn answer<B>(request: &Request<B>) -> Option<Response<Body>> {
     headers.insert(name, HeaderValue::from_static(value));
     headers.extend(HEADERS.map(|(name, value)| (name, HeaderValue::from_static(value))));
     Some(response)
+}
+
+/// One file of the script.
+fn script(name: &str) -> Option<Asset> {
+    let (_, text) = SCRIPTS.iter().find(|(known, _)| *known == name)?;
+    Some(Asset { kind: "text/javascript; charset=utf-8", text })
 }
 
 #[cfg(test)]
@@ -86,6 +117,7 @@ mod tests {
             ("/ui/", "text/html; charset=utf-8"),
             ("/ui/?x=1", "text/html; charset=utf-8"),
             ("/ui/app.js", "text/javascript; charset=utf-8"),
+            ("/ui/now.js", "text/javascript; charset=utf-8"),
             ("/ui/style.css", "text/css; charset=utf-8"),
         ] {
             let response = asked(Method::GET, path).unwrap();
@@ -108,12 +140,21 @@ mod tests {
     fn other_paths_are_not_ours_and_other_methods_are_refused() {
         assert!(asked(Method::GET, "/ui/other").is_none());
         assert!(asked(Method::GET, "/uix").is_none());
-        let moved = asked(Method::GET, "/ui").unwrap();
-        assert_eq!(moved.status(), StatusCode::PERMANENT_REDIRECT);
-        assert_eq!(moved.headers()["location"], "/ui/");
+        for path in ["/", "/ui"] {
+            let moved = asked(Method::GET, path).unwrap();
+            assert_eq!(moved.status(), StatusCode::TEMPORARY_REDIRECT);
+            assert_eq!(moved.headers()["location"], "/ui/");
+        }
         let refused = asked(Method::POST, "/ui/").unwrap();
         assert_eq!(refused.status(), StatusCode::METHOD_NOT_ALLOWED);
         assert_eq!(refused.headers()["allow"], "GET, HEAD");
+    }
+
+    #[test]
+    fn the_page_is_small() {
+        let scripts: usize = SCRIPTS.iter().map(|(_, text)| text.len()).sum();
+        let all = INDEX.text.len() + STYLE.text.len() + scripts;
+        assert!(all <= MAX_PAGE_BYTES, "{all} bytes");
     }
 
     #[test]
@@ -123,10 +164,24 @@ mod tests {
         {
             assert!(!quoted.contains(barred), "{barred} in the page");
         }
-        for barred in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("] {
-            assert!(!SCRIPT.text.contains(barred), "{barred} in the script");
+        let barred = ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("];
+        for (name, text) in SCRIPTS {
+            for barred in
+                barred.iter().chain(&["sessionStorage", "localStorage", "document.cookie"])
+            {
+                assert!(!text.contains(barred), "{barred} in {name}");
+            }
+            // What a module needs is served, and nothing is served that none needs.
+            for other in text.split("from './").skip(1).filter_map(|rest| rest.split_once('\'')) {
+                assert!(SCRIPTS.iter().any(|(known, _)| *known == other.0), "{name}: {}", other.0);
+            }
+            let import = format!("from './{name}'");
+            assert!(
+                name == "app.js" || SCRIPTS.iter().any(|(_, text)| text.contains(&import)),
+                "{name}"
+            );
         }
         assert_eq!(INDEX.text.matches("<script").count(), 1);
-        assert!(INDEX.text.contains(r#"<script src="app.js" defer></script>"#));
+        assert!(INDEX.text.contains(r#"<script src="app.js" type="module"></script>"#));
     }
 }

@@ -10,7 +10,7 @@
 //! The operator's rules (Cedar) are [`rules`]; what a principal is shown in lists is [`visible`].
 //!
 //! Last come the [`limits`]: a permit holds the places that its request occupies, and a request for which there is none
-//! free waits ([`Queued`]).
+//! free waits ([`Queued`]). What has waited, for its turn or for a person, is decided about once more ([`admit_again`]).
 //!
 //! A new check is a function from an [`AdmissionRequest`] to a [`Warning`] or a [`Denial`] in a file of its own, asked in
 //! its place in [`admit`].
@@ -35,9 +35,9 @@ mod session_facts;
 mod settings;
 
 pub use access::{
-    Access, COMPLETION_COMPLETE, PROMPTS_GET, Reference, ResourceRequest, ToolAccess,
+    Access, COMPLETION_COMPLETE, PROMPTS_GET, Reference, ResourceRequest, TOOLS_CALL, ToolAccess,
 };
-pub use admission::{Admission, admit};
+pub use admission::{Admission, admit, admit_again};
 pub use approval::{ApprovalSubject, Approved, PendingApproval};
 pub use call_digest::{CallDigest, MAX_ARGUMENTS_BYTES};
 pub use denial::{

@@ -72,6 +72,23 @@ impl Secrets {
         Self { known: Mutex::new(known), mask }
     }
 
+    /// These are secret for good from now on, in the place of those before, which stay secret as those do that are
+    /// learnt: what was said while they counted may still come.
+    pub fn replace(&self, values: impl IntoIterator<Item = String>) {
+        let fixed: BTreeSet<_> = values.into_iter().filter(|it| it.len() >= MIN_BYTES).collect();
+        let mut known = self.known.lock();
+        if known.fixed == fixed {
+            return;
+        }
+        let before = std::mem::replace(&mut known.fixed, fixed);
+        let known = &mut *known;
+        known.learnt.retain(|value| !known.fixed.contains(value));
+        known.learnt.extend(before.into_iter().filter(|value| !known.fixed.contains(value)));
+        let surplus = known.learnt.len().saturating_sub(MAX_LEARNT);
+        known.learnt.drain(..surplus);
+        self.mask.store(Arc::new(known.mask()));
+    }
+
     /// These are secret from now on, until [`MAX_LEARNT`] others have come after them.
     pub fn learn<'a>(&self, values: impl IntoIterator<Item = &'a str>) {
         let mut known = self.known.lock();
@@ -293,6 +310,19 @@ mod tests {
 
     fn masked(secrets: &Secrets, text: &str) -> String {
         String::from_utf8(secrets.mask(text.as_bytes(), false).into_owned()).unwrap()
+    }
+
+    #[test]
+    fn secrets_that_are_replaced_stay_secret_for_a_while() {
+        let secrets = Secrets::new(["first-value".to_owned(), "stays-value".to_owned()]);
+        secrets.replace(["second-value".to_owned(), "stays-value".to_owned()]);
+        let masked = secrets.mask(b"first-value stays-value second-value", false);
+        assert_eq!(*masked, *b"[redacted] [redacted] [redacted]");
+        for number in 0..=MAX_LEARNT {
+            secrets.replace([format!("value-{number:04}"), "stays-value".to_owned()]);
+        }
+        let masked = secrets.mask(b"first-value stays-value value-0256 value-0255", false);
+        assert_eq!(*masked, *b"first-value [redacted] [redacted] [redacted]");
     }
 
     #[test]

@@ -7,9 +7,13 @@
 //!
 //! ```text
 //! app ─┬─ accept ─ connection_limit, idle_connections ─▶ worker_thread ─ connection ─┬─ fast_path ─▶ downstream
-//!      │                                                           └─ route ─▶ downstream, api, page
+//!      │                                          │                └─ route ─▶ downstream, api, page
+//!      │                                          └─ tls_connection ─┬─ connection (HTTP/1.1) ─▶ route
+//!      │                                                             └─ http2_connection ─▶ route
+//!      ├─ listener, listener_tls ─ certificate_watch, named_clients
 //!      ├─ control ─ audit_events ─ audit_log
-//!      ├─ rule_files, rule_watch
+//!      ├─ reload ─ rule_files, rule_watch
+//!      ├─ webhook, span_export ─ outgoing_http
 //!      └─ signals ─ shutdown
 //! ```
 
@@ -18,6 +22,7 @@ mod app;
 mod app_state;
 mod audit_events;
 mod audit_log;
+mod certificate_watch;
 mod connection;
 mod connection_limit;
 mod control;
@@ -25,21 +30,34 @@ mod definition_records;
 mod fast_path;
 mod folder;
 mod forgotten;
+mod http2_connection;
 mod identity_watch;
 mod idle_connections;
+mod listener;
+mod listener_tls;
+mod named_clients;
 mod offline_log;
+mod outgoing_http;
+mod reload;
 mod route;
 pub mod rule_files;
 mod rule_watch;
 mod runtime;
 mod shutdown;
 mod signals;
+mod span_export;
+mod strays;
+mod tls_connection;
 mod tracked_socket;
+mod trial;
 mod webhook;
 mod worker_thread;
 
 pub use self::app::{App, Server, StartError};
 pub use self::app_state::AppState;
+pub use self::listener::{Listener, UnixDoor};
+pub use self::listener_tls::ListenerTls;
+pub use self::reload::ConfigSource;
 pub use self::runtime::local_runtime;
 pub use self::shutdown::{CUT_GRACE, DRAIN_TIMEOUT, Hurry};
 pub use self::signals::{Signals, ended_by_signal, outlive_terminal};

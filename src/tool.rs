@@ -19,7 +19,9 @@ mod rules;
 mod sensitivity;
 pub mod server_id;
 
-pub use capability::{Annotations, Approval, Capability, CapabilityOverride, SideEffect, StatedBy};
+pub use capability::{
+    Annotations, Approval, Capability, CapabilityOverride, Idempotence, SideEffect, StatedBy,
+};
 pub use exposure::{Exposure, World};
 pub use name::ToolName;
 pub use rules::{Pattern, Rules};
@@ -79,6 +81,8 @@ pub struct Tool {
     pub annotations: Annotations,
     /// The effective capability (CAP-2, CAP-3).
     pub capability: Capability,
+    /// Who says that a call may be made once more, if it may.
+    pub idempotence: Idempotence,
     /// Who stated the effective side effect.
     pub side_effect_by: StatedBy,
     /// What it deals in: sensitive data, the open world.
@@ -104,6 +108,7 @@ impl Tool {
     ) -> Self {
         let (capability, side_effect_by) = Capability::effective(annotations, rules, &name.tool);
         let exposure = Exposure::effective(annotations, rules, &name.tool);
+        let idempotence = Idempotence::effective(annotations, rules, &name.tool);
         Self {
             name,
             title: None,
@@ -114,6 +119,7 @@ impl Tool {
             annotations_raw: None,
             annotations,
             capability,
+            idempotence,
             side_effect_by,
             exposure,
             schema: OutputSchema::Absent,

@@ -34,6 +34,7 @@ mod error;
 mod handle;
 pub mod http;
 mod http_transport;
+mod in_use;
 mod inbound;
 mod lifecycle;
 mod listen;
@@ -48,22 +49,29 @@ mod process;
 pub mod reaper;
 pub mod request;
 mod request_ids;
+mod restart;
 mod resubscribe;
 mod server_task;
+mod server_tls;
 mod sse_only;
 mod state;
 mod status;
+pub mod stderr_log;
 pub mod stdio;
 mod subscriptions;
 pub mod supervisor;
+mod users;
 
 pub use answer::{Answer, AnswerPart};
-pub use config::{Config, Mistake, Protocol};
+pub use config::{Config, Mistake, Protocol, filled_in};
 pub use endpoint::tls_connector;
 pub use error::{CallError, Cause, Sent, Undelivered};
 pub use handle::{RESPOND_WAIT, Upstream};
+pub use in_use::InUse;
 pub use notification_router::{Changes, Told};
 pub use outgoing::CallExtras;
+pub use restart::NotRestarted;
+pub use server_tls::ServerTls;
 
 /// The target of logs that quote what servers say, whole and as often as they say it, and the codes
 /// of logins: nothing of it is to be logged but errors.

@@ -61,6 +61,11 @@ fn intent() {
 }
 
 #[test]
+fn kept() {
+    replay("kept", bodies::kept::run);
+}
+
+#[test]
 fn lines() {
     replay("lines", bodies::lines::run);
 }

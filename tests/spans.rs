@@ -19,7 +19,7 @@ use mcpproxy::proxy::dispatch;
 use mcpproxy::proxy::incoming::{self, Incoming};
 use mcpproxy::proxy::reaction::Reaction;
 use mcpproxy::server::App;
-use mcpproxy::telemetry::LogLines;
+use mcpproxy::telemetry::LogHandles;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Subscriber};
@@ -81,7 +81,7 @@ fn told(level: Level, requests: &[&'static str]) -> (Vec<Fields>, Vec<Option<Str
     let folder = tempfile::tempdir().unwrap();
     let flags = Flags { data_dir: Some(folder.path().to_owned()), ..Flags::default() };
     let (config, _) = config::parse("{}", &|_| None, &flags).unwrap();
-    let app = App::start(config, LogLines::default()).unwrap();
+    let app = App::start(config, LogHandles::default(), None).unwrap();
     let worker = Rc::new(Worker::new(Arc::clone(&app.shared().proxy)));
     let offered = ClientCapabilities::default();
     let peer = Peer {
@@ -90,6 +90,7 @@ fn told(level: Level, requests: &[&'static str]) -> (Vec<Fields>, Vec<Option<Str
         endpoint: Endpoint::Search,
         channel: Channel::Answer,
         headers: None,
+        trace: None,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, async {

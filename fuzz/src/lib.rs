@@ -15,6 +15,7 @@ pub mod grow;
 pub mod guard;
 pub mod headers;
 pub mod intent;
+pub mod kept;
 pub mod lines;
 pub mod members;
 pub mod record;

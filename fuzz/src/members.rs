@@ -151,7 +151,8 @@ fn called(revision: Revision, era: Era, text: Vec<u8>) {
     let arguments = String::from_utf8(read.arguments.to_vec()).expect("text");
     let (name, meta, members) = (Arc::from(OWN), read.beside.meta, read.beside.members);
     let fields = Fields::Call { arguments: read.arguments, members, parameter_headers: None };
-    let sent = Params { method: "tools/call", name: Some(name), meta: meta.clone(), fields };
+    let sent =
+        Params { method: "tools/call", name: Some(name), meta: meta.clone(), trace: None, fields };
     let sent = sent.line(ID, era).concat();
     let line = agreed(&sent, "tools/call", revision);
     let params = members_of(line.get("params").expect("they are sent"));
@@ -173,8 +174,8 @@ fn forwarded(forward: Forward, revision: Revision, era: Era, text: Vec<u8>) {
         Err(_) => return,
     };
     let meta = read.meta(&text);
-    let (method, fields) = (forward.method(), Fields::Object(read.params(OWN)));
-    let sent = Params { method, name: None, meta: meta.clone(), fields };
+    let (method, fields) = (forward.method(), Fields::Object(read.params(OWN, &read.beside())));
+    let sent = Params { method, name: None, meta: meta.clone(), trace: None, fields };
     let sent = sent.line(ID, era).concat();
     let line = agreed(&sent, method, revision);
     let params = members_of(line.get("params").expect("they are sent"));

@@ -48,7 +48,8 @@ impl Stage {
         let folder = std::env::temp_dir().join(format!("mcpproxy-fuzz-{}", std::process::id()));
         let flags = Flags { data_dir: Some(folder), ..Flags::default() };
         let (config, _) = config::parse("{}", &|_| None, &flags).expect("an empty config is one");
-        let app = App::start(config, mcpproxy::telemetry::LogLines::default()).expect("it starts");
+        let app = App::start(config, mcpproxy::telemetry::LogHandles::default(), None)
+            .expect("it starts");
         let worker = Rc::new(Worker::new(Arc::clone(&app.shared().proxy)));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         Self { worker, runtime: runtime.expect("a runtime"), _app: app }
@@ -72,14 +73,19 @@ fn peer(switches: u8) -> Peer {
     let bit = |at: u8| switches >> at & 1 == 1;
     let (era, version) =
         if bit(0) { (Era::Modern, "2026-07-28") } else { (Era::Legacy, "2025-11-25") };
-    let client_capabilities =
-        ClientCapabilities { sampling: bit(3), elicitation: bit(4), roots: bit(5) };
+    let client_capabilities = ClientCapabilities {
+        sampling: bit(3),
+        elicitation: bit(4),
+        elicitation_forms: bit(4),
+        roots: bit(5),
+    };
     Peer {
         client: Arc::new(Client::new("s".into(), "fuzz", version, era, client_capabilities)),
         principal: if bit(4) { Principal::Admin } else { Principal::Anonymous },
         endpoint: if bit(1) { Endpoint::All } else { Endpoint::Search },
         channel: if bit(2) { Channel::Stream } else { Channel::Answer },
         headers: bit(6).then(ParamHeaders::default),
+        trace: None,
     }
 }
 

@@ -2,6 +2,8 @@
 
 use serde::Deserialize;
 
+use super::record::{MAX_ERROR_BYTES, MAX_METADATA_BYTES};
+
 /// When a record is durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -40,6 +42,8 @@ pub struct Config {
     pub max_payload_bytes: usize,
     /// Bytes of a response that are kept.
     pub max_response_bytes: usize,
+    /// Whether records of calls have a receipt: hashes of the answer as it came and as it went on.
+    pub receipts: bool,
     /// When a record is durable.
     pub durability: Durability,
     /// Whether calls that only read leave a mark, too, when they begin.
@@ -54,6 +58,38 @@ pub struct Config {
     pub queue_bytes: usize,
 }
 
+/// How long records are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// For so many days; 0 for ever.
+    pub days: u32,
+    /// At most so many; 0 for any number.
+    pub max_records: u64,
+    /// About so many megabytes; 0 for any.
+    pub max_size_mb: u64,
+}
+
+/// What an entry takes at most beyond arguments and response, intent and metadata included: a draft
+/// grows by no more than it is given, so besides the error there are 4 KiB for names, spare room
+/// and the entry itself, 2.5 KiB for the second entry of a call that has begun, without what it is
+/// given, and the rest for decisions.
+const ENTRY_BYTES: usize = MAX_ERROR_BYTES + 2 * MAX_METADATA_BYTES + 6144 + 2560;
+
+impl Config {
+    /// How long records are kept.
+    #[must_use]
+    pub fn retention(&self) -> Retention {
+        let Self { retention_days: days, max_records, max_size_mb, .. } = *self;
+        Retention { days, max_records, max_size_mb }
+    }
+
+    /// Most bytes of memory that one call's entry takes.
+    #[must_use]
+    pub fn entry_bytes(&self) -> usize {
+        ENTRY_BYTES.saturating_add(self.max_payload_bytes).saturating_add(self.max_response_bytes)
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -62,6 +98,7 @@ impl Default for Config {
             max_size_mb: 1024,
             max_payload_bytes: 4096,
             max_response_bytes: 1024,
+            receipts: false,
             durability: Durability::Grouped,
             mark_reads: false,
             on_failure: OnFailure::Refuse,

@@ -5,7 +5,7 @@
 use std::ops::ControlFlow;
 
 use super::query::{Filter, Payloads};
-use super::record::Record;
+use super::record::{Body, Record};
 use super::segment::{self, Bitmap};
 use super::store::StoreError;
 use super::view::View;
@@ -13,9 +13,46 @@ use super::view::View;
 /// Segments that are searched at once at most: what an export keeps in memory beside its records.
 const MAX_SEGMENTS: u64 = 64;
 
+/// Bytes of a record beside its payloads, as most have.
+const RECORD_BYTES: usize = 2048;
+
+/// How much is read at a time: as many records as reach one of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortionLimit {
+    /// Records, at least 1.
+    pub records: usize,
+    /// Bytes that they take in memory. The last one may go beyond it.
+    pub bytes: usize,
+}
+
+/// What has been read.
+struct PortionRead {
+    limit: PortionLimit,
+    records: Vec<Record>,
+    bytes: usize,
+}
+
+impl PortionRead {
+    fn of(limit: PortionLimit) -> Self {
+        Self { limit, records: Vec::new(), bytes: 0 }
+    }
+
+    fn is_full(&self) -> bool {
+        self.records.len() >= self.limit.records || self.bytes >= self.limit.bytes
+    }
+
+    fn add(&mut self, record: Record) {
+        let body = record.body.as_ref().map_or(0, |Body { arguments, response, metadata }| {
+            [arguments, response, metadata].iter().map(|it| it.bytes().len()).sum()
+        });
+        self.bytes = self.bytes.saturating_add(RECORD_BYTES).saturating_add(body);
+        self.records.push(record);
+    }
+}
+
 impl View {
-    /// The records after the one with this number, oldest first, at most `limit`; and the number
-    /// of the last one that was looked at.
+    /// The records after the one with this number, oldest first, as many as `limit` allows; and the
+    /// number of the last one that was looked at.
     ///
     /// # Errors
     ///
@@ -24,13 +61,13 @@ impl View {
         &self,
         seq: u64,
         filter: &Filter,
-        limit: usize,
+        limit: PortionLimit,
     ) -> Result<(Vec<Record>, u64), StoreError> {
         let last = seq.max(self.first() - 1);
         if *filter == Filter::default() {
             return self.all_since(last, limit);
         }
-        let (mut records, mut last, mut block) = (Vec::new(), last, None);
+        let (mut read, mut last, mut block) = (PortionRead::of(limit), last, None);
         let mut segments = 1;
         while last + 1 < self.next() {
             let below = segment::start(segment::of(last + 1) + segments).min(self.next());
@@ -41,34 +78,38 @@ impl View {
             })?;
             for seq in found.into_iter().rev().flat_map(|(number, bits)| bits.oldest_first(number))
             {
-                if records.len() == limit {
-                    return Ok((records, last));
+                if read.is_full() {
+                    return Ok((read.records, last));
                 }
                 let block = self.block_of(seq, &mut block)?;
                 if filter.matches(&self.head(block, seq)?) {
-                    records.push(self.record(block, seq, Payloads::Include)?);
+                    read.add(self.record(block, seq, Payloads::Include)?);
                 }
                 last = seq;
             }
             last = below - 1;
             segments = (segments * 2).min(MAX_SEGMENTS);
         }
-        Ok((records, last))
+        Ok((read.records, last))
     }
 
     /// Without a filter every block is read, one after the other.
-    fn all_since(&self, mut last: u64, limit: usize) -> Result<(Vec<Record>, u64), StoreError> {
-        let mut records = Vec::new();
+    fn all_since(
+        &self,
+        mut last: u64,
+        limit: PortionLimit,
+    ) -> Result<(Vec<Record>, u64), StoreError> {
+        let mut read = PortionRead::of(limit);
         for block in self.blocks(last + 1, self.next())? {
             let block = block?;
             for seq in block.layout.first.max(last + 1)..block.end() {
-                if records.len() == limit {
-                    return Ok((records, last));
+                if read.is_full() {
+                    return Ok((read.records, last));
                 }
-                records.push(self.record(&block, seq, Payloads::Include)?);
+                read.add(self.record(&block, seq, Payloads::Include)?);
                 last = seq;
             }
         }
-        Ok((records, last))
+        Ok((read.records, last))
     }
 }

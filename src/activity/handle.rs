@@ -8,10 +8,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use super::clock::unix_micros;
-use super::config::{Config, OnFailure};
+use super::config::{Config, OnFailure, Retention};
 use super::error::{NotAdmitted, QueryError};
 use super::health::{Health, Standing};
 use super::query::{Filter, Listing, Page};
@@ -47,6 +48,12 @@ impl Activity {
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.shared.config
+    }
+
+    /// From now on records are kept so long.
+    pub fn keep_for(&self, retention: Retention) {
+        self.shared.retention.store(Arc::new(retention));
+        self.shared.pruner.get().map(Thread::unpark).unwrap_or_default();
     }
 
     /// Waits for room for one call, before it is sent (ACT-2).

@@ -13,18 +13,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::error::QueryError;
+use super::forward_scan::PortionLimit;
 use super::handle::Activity;
 use super::live_feed::{LiveEvent, Portion, Render};
 use super::query::Filter;
 use super::shared::Shared;
 
-/// Most records that are read and rendered at a time: a millisecond's work, so that whoever else
-/// waits for the thread does not wait long.
-const PORTION_RECORDS: usize = 128;
-/// The same in bytes, where payloads are kept at such a length.
-const PORTION_BYTES: usize = 1 << 20;
-/// Bytes of a record beside its payloads, as most have.
-const RECORD_BYTES: usize = 2048;
+/// Most that is read and rendered at a time: a millisecond's work, so that whoever else waits for the
+/// thread does not wait long.
+pub const PORTION: PortionLimit = PortionLimit { records: 128, bytes: 1 << 20 };
 
 impl Activity {
     /// Renders the next portion for live readers; true if there is more to render. For the readers'
@@ -37,17 +34,8 @@ impl Activity {
         })
     }
 
-    /// Records to be read at a time for live readers and exports.
-    #[must_use]
-    pub fn portion_records(&self) -> usize {
-        let config = self.config();
-        let payloads = config.max_payload_bytes.saturating_add(config.max_response_bytes);
-        (PORTION_BYTES / payloads.saturating_add(RECORD_BYTES)).clamp(1, PORTION_RECORDS)
-    }
-
     fn portion(&self, seq: u64, render: Render) -> Result<(Portion, u64), QueryError> {
-        let (records, last) =
-            self.stored()?.since(seq, &Filter::default(), self.portion_records())?;
+        let (records, last) = self.stored()?.since(seq, &Filter::default(), PORTION)?;
         Ok((Portion::of(&records, render), last))
     }
 

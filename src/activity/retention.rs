@@ -7,7 +7,7 @@
 //! records until it is deleted as well; a small log is rewritten instead, so that nothing of them
 //! stays on disk.
 
-use super::config::Config;
+use super::config::Retention;
 use super::keys;
 use super::record::{Draft, Hash, Id, Raw, Source, Status, Type};
 use super::segment::{self, Builder};
@@ -92,7 +92,7 @@ impl Cut {
 pub fn due(
     view: &View,
     store: &Store,
-    config: &Config,
+    kept: &Retention,
     now_ms: u64,
 ) -> Result<Option<Cut>, StoreError> {
     let mut first = view.first();
@@ -102,16 +102,16 @@ pub fn due(
             (first, reason) = (seq, why);
         }
     };
-    if config.retention_days > 0 {
-        let oldest = now_ms.saturating_sub(u64::from(config.retention_days) * DAY_MS);
+    if kept.days > 0 {
+        let oldest = now_ms.saturating_sub(u64::from(kept.days) * DAY_MS);
         at_least(first_stored_since(view, oldest)?, Reason::Age);
     }
-    if config.max_records > 0 && view.next() - view.first() > config.max_records {
+    if kept.max_records > 0 && view.next() - view.first() > kept.max_records {
         // The retention record takes a place, too.
-        at_least((view.next() + 1).saturating_sub(config.max_records), Reason::Count);
+        at_least((view.next() + 1).saturating_sub(kept.max_records), Reason::Count);
     }
-    if config.max_size_mb > 0 {
-        at_least(first_within(view, store, config.max_size_mb << 20)?, Reason::Size);
+    if kept.max_size_mb > 0 {
+        at_least(first_within(view, store, kept.max_size_mb << 20)?, Reason::Size);
     }
     // The last record stays: the log's end is read from it.
     let first = first.min(view.next() - 1);

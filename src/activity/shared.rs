@@ -15,21 +15,15 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, oneshot};
 
 use super::clock::Opened;
-use super::config::Config;
+use super::config::{Config, Retention};
 use super::in_flight::CallsInFlight;
 use super::live_feed::LiveFeed;
 use super::lost::Ledger;
 use super::read_barrier::ReadBarrier;
 use super::read_jobs::ReadJobs;
-use super::record::{Entry, MAX_ERROR_BYTES, MAX_METADATA_BYTES};
+use super::record::Entry;
 use super::retention::Cut;
 use super::store::Store;
-
-/// What an entry takes at most beyond arguments and response, intent and metadata included: a draft
-/// grows by no more than it is given, so besides the error there are 4 KiB for names, spare room
-/// and the entry itself, 2.5 KiB for the second entry of a call that has begun, without what it is
-/// given, and the rest for decisions.
-const ENTRY_BYTES: usize = MAX_ERROR_BYTES + 2 * MAX_METADATA_BYTES + 6144 + 2560;
 
 /// A wait of the writer for the disk that is longer than this is logged.
 pub(super) const SLOW_DISK: Duration = Duration::from_secs(1);
@@ -69,6 +63,8 @@ pub(super) enum WriterCommand {
 /// What calls, queries and the writer share.
 pub(super) struct Shared {
     pub(super) config: Config,
+    /// How long records are kept, which may change while the log is open.
+    pub(super) retention: ArcSwap<Retention>,
     /// Room for calls. The writer gives it back once for each batch. Every call writes here: what
     /// they only read lies elsewhere.
     pub(super) room: CachePadded<Semaphore>,
@@ -138,6 +134,7 @@ impl Shared {
         let shared = Arc::new(Shared {
             room: CachePadded::new(Semaphore::new(capacity)),
             capacity,
+            retention: ArcSwap::from_pointee(config.retention()),
             config,
             queue,
             in_flight: CallsInFlight::default(),
@@ -282,6 +279,6 @@ impl Shared {
 
 /// Calls that fit the queue, whatever they bring.
 fn room(config: &Config) -> usize {
-    let entry = ENTRY_BYTES + config.max_payload_bytes + config.max_response_bytes;
+    let entry = config.entry_bytes();
     config.queue_records.min(config.queue_bytes / entry).clamp(1, Semaphore::MAX_PERMITS)
 }

@@ -216,6 +216,11 @@ impl Histogram {
         low as f64 + ((1u64 << exponent) - 1) as f64 / 2.0
     }
 
+    /// The same of microseconds, in milliseconds with three decimals.
+    fn quantile_ms(&self, q: f64) -> f64 {
+        self.quantile(q).round() / 1000.0
+    }
+
     /// The quantile `q`: the value at or below which this share of all values lies.
     fn quantile(&self, q: f64) -> f64 {
         let total: u64 = self.0.values().sum();
@@ -332,12 +337,14 @@ pub struct Summary {
 }
 
 /// Tool calls of one step in time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Point {
     /// As in [`Stats`].
     statuses: [u64; Status::ALL.len()],
     /// As in [`Stats`].
     operations: [u64; Operation::ALL.len() + 1],
+    /// As in [`Stats`].
+    latency: Histogram,
 }
 
 impl Point {
@@ -345,6 +352,12 @@ impl Point {
     fn merge(&mut self, stats: &Stats) {
         self.statuses.iter_mut().zip(stats.statuses).for_each(|(a, b)| *a += b);
         self.operations.iter_mut().zip(stats.operations).for_each(|(a, b)| *a += b);
+        self.latency.merge(&stats.latency);
+    }
+
+    /// As of [`Summary::latency_ms`].
+    fn latency_ms(&self, q: f64) -> f64 {
+        self.latency.quantile_ms(q)
     }
 }
 
@@ -385,7 +398,7 @@ impl Summary {
     /// The quantile `q` of the durations in milliseconds, with an error of at most 1/16.
     #[must_use]
     pub fn latency_ms(&self, q: f64) -> f64 {
-        (self.stats.latency.quantile(q) / 1000.0 * 1000.0).round() / 1000.0
+        self.stats.latency.quantile_ms(q)
     }
 }
 
@@ -457,6 +470,7 @@ mod tests {
             "over_time": [{
                 "start_time": "1970-01-01T00:00:00.000Z", "success": 1, "error": 0, "blocked": 1,
                 "rejected": 0, "unknown": 0, "read": 1, "write": 1, "destructive": 0,
+                "p50_ms": 1.008, "p99_ms": 3.008,
             }],
         });
         for (key, value) in expected.as_object().unwrap() {

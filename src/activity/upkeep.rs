@@ -53,7 +53,7 @@ impl Activity {
         let view = View::new(store.snapshot())?;
         let now = (self.shared.clock)();
         let now = self.shared.opened.get().map_or(now, |opened| opened.age_from(now));
-        let cut = retention::due(&view, &store, &self.shared.config, now)?;
+        let cut = retention::due(&view, &store, &self.shared.retention.load(), now)?;
         drop(view);
         if let Some(cut) = &cut {
             let (removed, first, limit) = (cut.removed, cut.first, cut.reason.as_str());

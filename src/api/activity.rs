@@ -184,7 +184,10 @@ pub(super) async fn record(
 fn bound_to(principal: &Principal) -> Option<&str> {
     match principal {
         Principal::Admin => None,
-        Principal::Anonymous | Principal::Token(_) | Principal::Subject(_) => Some(principal.id()),
+        Principal::Anonymous
+        | Principal::Token(_)
+        | Principal::Subject(_)
+        | Principal::Certificate(_) => Some(principal.id()),
     }
 }
 

@@ -132,7 +132,10 @@ fn status_of(why: &NotAnswered) -> StatusCode {
 fn admin(principal: &Principal) -> Result<(), ApiError> {
     match principal {
         Principal::Admin => Ok(()),
-        Principal::Anonymous | Principal::Token(_) | Principal::Subject(_) => {
+        Principal::Anonymous
+        | Principal::Token(_)
+        | Principal::Subject(_)
+        | Principal::Certificate(_) => {
             Err(ApiError::new(StatusCode::FORBIDDEN, "Approvals are for the holder of the API key"))
         }
     }
@@ -151,7 +154,7 @@ fn door(headers: &HeaderMap) -> Door {
 #[serde(deny_unknown_fields)]
 struct AnswerRequest {
     decision: Decision,
-    /// With `approve`: for how long it counts for every call of the tool by the same principal, `session` or a time
+    /// With `approve`: for how long it counts for every call like it, whatever the arguments, `session` or a time
     /// like `1h`, at most 24 hours. Left out: for this call.
     #[serde(rename = "for")]
     #[schema(pattern = "^(session|[1-9][0-9]?[smh])$")]

@@ -16,6 +16,7 @@ use super::response::{self, ApiError, Success};
 use crate::activity::record::Source;
 use crate::downstream::body::{Body, Streamed};
 use crate::intent::{NO_CALL_TOOL, Operation, Requirement};
+use crate::mcp::trace_context::PropagatedContext;
 use crate::output::AnswerMember;
 use crate::policy::Principal;
 use crate::proxy::call::{self, Given};
@@ -62,7 +63,10 @@ pub(super) async fn call(
     request_id: &str,
     body: Bytes,
 ) -> Response<Body> {
-    let caller = caller(principal, headers, request_id);
+    let mut caller = caller(principal, headers, request_id);
+    if worker.settings().traces.is_some() {
+        caller.trace = PropagatedContext::of_headers(headers).map(Box::new);
+    }
     let ours = Rc::clone(worker);
     let running = match incoming::check(worker, &body)
         .map_err(Unreadable::Body)
@@ -225,6 +229,7 @@ fn caller(principal: Principal, headers: &HeaderMap, request_id: &str) -> Caller
         request_id: Bytes::copy_from_slice(request_id.as_bytes()),
         name: client.into(),
         client: None,
+        trace: None,
     }
 }
 

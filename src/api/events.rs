@@ -22,10 +22,11 @@ use super::reader_limits::{self, Purpose, ReaderPace, ReaderSlot};
 use super::response::{self, ApiError};
 use super::state::State;
 use crate::activity::{
-    Activity, Filter, Id, Live, LiveEvent, Page, Payloads, Portion, QueryError, Record,
+    Activity, Filter, Id, Live, LiveEvent, PORTION, Page, Payloads, Portion, QueryError, Record,
 };
 use crate::downstream::body::Body;
 use crate::downstream::source::Source;
+use crate::identity::PageSession;
 use crate::mcp::headers;
 use crate::proxy::Worker;
 
@@ -45,6 +46,8 @@ struct Events {
     activity: Activity,
     live: Live,
     ending: watch::Receiver<bool>,
+    /// That of the page, which it is followed with: it ends with that.
+    session: Option<PageSession>,
     /// The last record sent, or seen before.
     last: Option<Id>,
     pace: ReaderPace,
@@ -88,7 +91,7 @@ struct Events {
 pub(super) async fn events(
     state: &State,
     worker: &Worker,
-    source: Source,
+    (source, session): (Source, Option<PageSession>),
     query: Query,
     headers: &HeaderMap,
     request_id: &str,
@@ -113,6 +116,7 @@ pub(super) async fn events(
         live: activity.live(last.map_or(end, Id::seq), event),
         activity,
         ending: state.ending.clone(),
+        session,
         last,
         pace: ReaderPace::default(),
         rests_until: None,
@@ -156,10 +160,11 @@ impl Events {
         if let Some(waited) = self.pace.asks(Instant::now()) {
             return Some(self.cut_off(&reader_limits::too_slow(waited)));
         }
-        let mut ending = self.ending.clone();
+        let (mut ending, mut session) = (self.ending.clone(), self.session.clone());
         let chunk = tokio::select! {
             biased;
             _ = ending.wait_for(|ending| *ending) => return None,
+            () = over(&mut session) => return None,
             chunk = self.chunk() => chunk?,
         };
         let now = Instant::now();
@@ -216,11 +221,22 @@ impl Events {
     }
 }
 
+/// Comes back when the session of the page is over, if it is followed with one.
+async fn over(session: &mut Option<PageSession>) {
+    match session {
+        None => std::future::pending().await,
+        Some(session) => {
+            let until = session.until;
+            let _ = tokio::time::timeout_at(until.into(), session.ended()).await;
+        }
+    }
+}
+
 /// Reads what follows the record of that number.
 fn catch(activity: &Activity, seq: u64) -> Result<Caught, QueryError> {
     let view = activity.stored()?;
     let removed = (view.first() > seq + 1).then(|| (seq + 1, view.first() - 1));
-    let (records, last) = view.since(seq, &Filter::default(), activity.portion_records())?;
+    let (records, last) = view.since(seq, &Filter::default(), PORTION)?;
     Ok(Caught { portion: Portion::of(&records, event), last, removed })
 }
 
@@ -256,6 +272,7 @@ mod tests {
             live: activity.live(activity.view().unwrap().next() - 1, event),
             activity: activity.clone(),
             ending: ending.subscribe(),
+            session: None,
             last: None,
             pace: ReaderPace::default(),
             rests_until: None,

@@ -22,7 +22,7 @@ use super::query_parameters::{BadQuery, Query};
 use super::reader_limits::{self, Purpose, ReaderPace, ReaderSlot};
 use super::response::{self, ApiError};
 use super::state::State;
-use crate::activity::{Activity, Filter, Id, QueryError, StoreError};
+use crate::activity::{Activity, Filter, Id, PORTION, QueryError, StoreError};
 use crate::downstream::body::Body;
 use crate::downstream::source::Source;
 use crate::proxy::Worker;
@@ -291,7 +291,7 @@ impl Export {
         if view.first() > self.seq + 1 && self.seq < self.last {
             return Err(Broken::Removed(self.seq + 1, (view.first() - 1).min(self.last)));
         }
-        let (records, seq) = view.since(self.seq, &self.filter, self.activity.portion_records())?;
+        let (records, seq) = view.since(self.seq, &self.filter, PORTION)?;
         self.seq = seq;
         self.sent = records.last().map(|record| record.id).or(self.sent);
         let mut bytes = Vec::new();

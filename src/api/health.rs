@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 
 use super::response::{self, encode};
 use super::servers::ServerView;
+use super::state::State;
 use crate::activity::Standing;
 use crate::downstream::body::Body;
 use crate::proxy::Worker;
@@ -48,7 +49,12 @@ pub(super) fn alive(worker: &Rc<Worker>, request_id: &str) -> Response<Body> {
         ),
     )
 )]
-pub(super) fn ready(worker: &Rc<Worker>, admitted: bool, request_id: &str) -> Response<Body> {
+pub(super) fn ready(
+    state: &State,
+    worker: &Rc<Worker>,
+    admitted: bool,
+    request_id: &str,
+) -> Response<Body> {
     let upstreams = &worker.proxy.upstreams;
     let health = worker.proxy.activity.health();
     let settled = upstreams.settled() && health.state != Standing::Failed;
@@ -59,7 +65,10 @@ pub(super) fn ready(worker: &Rc<Worker>, admitted: bool, request_id: &str) -> Re
     });
     let activity = LogState { state: health.state, reason: health.failed.filter(|_| admitted) };
     let (ready, servers) = (settled && upstreams.usable(), servers.collect());
-    let body = Readiness { ready, activity, servers };
+    let fault = state.config.standing().fault();
+    let standing = if fault.is_some() { FileState::Rejected } else { FileState::Ok };
+    let config = FileStanding { state: standing, reason: fault.filter(|_| admitted) };
+    let body = Readiness { ready, activity, config, servers };
     response::json(status, Body::from(encode(&body)), request_id)
 }
 
@@ -91,6 +100,7 @@ struct Readiness {
     /// calls are not refused because the log cannot be written.
     ready: bool,
     activity: LogState,
+    config: FileStanding,
     servers: Vec<Readied>,
 }
 
@@ -102,6 +112,25 @@ struct LogState {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false)]
     reason: Option<String>,
+}
+
+/// The config's file.
+#[derive(Serialize, ToSchema)]
+struct FileStanding {
+    state: FileState,
+    /// Why it is not in force; with the key only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    reason: Option<String>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum FileState {
+    /// What it says is in force, as far as it needs no restart.
+    Ok,
+    /// It cannot be used, and what was in force stays.
+    Rejected,
 }
 
 #[derive(Serialize, ToSchema)]

@@ -1,7 +1,7 @@
 //! `/metrics`: the proxy's numbers for Prometheus and what reads its format (OpenMetrics 1.0 text).
 //!
 //! Each number is read where it is kept, at the scrape; none is kept here. The number of series is bounded by
-//! [`MAX_SERIES`] and by the number of servers. Names of servers and tools are in it, so it asks for the API key.
+//! `telemetry.max_series` and by the number of servers. Names of servers and tools are in it, so it asks for the API key.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -21,12 +21,12 @@ use super::state::State;
 use crate::activity::{Health, Standing};
 use crate::downstream::body::Body;
 use crate::proxy::Worker;
+use crate::telemetry::build_info;
 use crate::telemetry::call_metrics::{Decision, Refusal, Totals};
 use crate::telemetry::histogram::Durations;
+use crate::telemetry::span_queue::DropReason;
 use crate::upstream::supervisor::{Status, Upstream};
 
-/// Series of calls by tool that have the tool's name; the rest are counted under `tool="other"`.
-const MAX_SERIES: usize = 10_000;
 /// The format, and its version.
 const OPEN_METRICS: HeaderValue =
     HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
@@ -169,6 +169,7 @@ fn labelled(
 fn families(state: &State, worker: &Worker) -> Vec<Family> {
     let (proxy, settings) = (&worker.proxy, worker.settings());
     let totals = proxy.calls.read();
+    let spans = &proxy.spans;
     let connections = state.connections.get().into_iter().flatten();
     let connections: usize = connections.map(|open| open.load(Ordering::Relaxed)).sum();
     let mut families = calls(worker, &totals);
@@ -208,6 +209,23 @@ fn families(state: &State, worker: &Worker) -> Vec<Family> {
             [(Labels::new(), proxy.validation_pool.disagreements())],
         ),
         Family::counters(
+            "mcpproxy_spans_exported",
+            "Spans that the collector of traces has taken",
+            [(Labels::new(), spans.counts().exported())],
+        ),
+        Family::counters(
+            "mcpproxy_spans_dropped",
+            "Spans that were recorded and not exported, by reason",
+            DropReason::ALL.map(|reason| {
+                (vec![("reason", reason.as_str().to_owned())], spans.counts().dropped(reason))
+            }),
+        ),
+        Family::gauge(
+            "mcpproxy_traced_calls_waiting",
+            "Traced calls that wait to be exported",
+            spans.waiting() as f64,
+        ),
+        Family::counters(
             "mcpproxy_log_lines_lost",
             "Lines of the log on stderr that could not be written",
             [(Labels::new(), state.lines.lost())],
@@ -222,18 +240,17 @@ fn families(state: &State, worker: &Worker) -> Vec<Family> {
 }
 
 fn build() -> Labels {
-    let commit = option_env!("MCPPROXY_COMMIT").unwrap_or("unknown");
-    vec![("version", env!("CARGO_PKG_VERSION").to_owned()), ("commit", commit.to_owned())]
+    vec![("version", build_info::VERSION.to_owned()), ("commit", build_info::COMMIT.to_owned())]
 }
 
 /// What became of calls.
 fn calls(worker: &Worker, totals: &Totals) -> Vec<Family> {
     let upstreams = &worker.proxy.upstreams;
-    let by_tool = worker.proxy.calls.by_tool(MAX_SERIES);
+    let by_tool = worker.proxy.calls.by_tool(worker.settings().max_series);
     let calls = upstreams.iter().flat_map(|upstream| {
         let (id, of) = (upstream.id(), &by_tool);
         let series = of.iter().filter(move |(series, _)| series.server == id);
-        series.map(|(series, count)| {
+        series.map(move |(series, count)| {
             let labels = vec![
                 ("server", upstream.name().to_string()),
                 ("tool", series.tool.to_string()),
@@ -266,12 +283,12 @@ fn upstreams(worker: &Worker, totals: &Totals) -> Vec<Family> {
     let histograms = |of: fn(&crate::telemetry::call_metrics::Sums) -> &Durations| {
         let each = upstreams
             .iter()
-            .map(|upstream| (labels(upstream), of(&totals.of_server(upstream.id())).clone()));
+            .map(|upstream| (labels(&upstream), of(&totals.of_server(upstream.id())).clone()));
         Samples::Histograms(each.collect())
     };
     let up = upstreams.iter().map(|upstream| {
         let up = upstream.state().status == Status::Connected;
-        (labels(upstream), f64::from(u8::from(up)))
+        (labels(&upstream), f64::from(u8::from(up)))
     });
     vec![
         Family {

@@ -22,8 +22,8 @@ use super::query_parameters::Query;
 use super::resource_metadata;
 use super::response::{self, ApiError, ErrorEnvelope};
 use super::{
-    activity, approvals, call, definitions, events, export, health, metrics, policy, proof, routes,
-    servers, status, tokens, tools,
+    activity, approvals, call, config, definitions, events, export, health, metrics, page_session,
+    policy, proof, routes, servers, status, tokens, tools,
 };
 use crate::downstream::api_key;
 use crate::downstream::body::Body;
@@ -56,9 +56,12 @@ pub(super) fn openapi() -> OpenApi {
     paths(
         activity::list, activity::record, activity::summary, activity::verify, export::export,
         events::events, approvals::list, approvals::one, approvals::answer, servers::servers,
-        tools::tools, tools::tool, call::call, policy::explain, status::status, metrics::metrics,
+        servers::logs, servers::restart, servers::enable, servers::disable,
+        tools::tools, tools::tool, call::call, config::standing,
+        config::difference, config::reload, config::schema, policy::in_force, policy::explain, status::status, metrics::metrics,
         health::alive, health::ready, proof::answer, document,
         definitions::diff, definitions::approve,
+        page_session::code, page_session::open, page_session::close,
         tokens::list, tokens::create, tokens::rotate, tokens::revoke,
         resource_metadata::answer, resource_metadata::of_mcp, resource_metadata::of_all,
     ),
@@ -69,6 +72,7 @@ pub(super) fn openapi() -> OpenApi {
         (name = "tools", description = "The catalog, and calls"),
         (name = "approvals", description = "Calls that wait for a person"),
         (name = "policy", description = "The operator's rules"),
+        (name = "page", description = "How a browser logs in to the page at `/ui/`"),
         (name = "state", description = "How the proxy and its servers are"),
         (name = "health", description = "For probes, and before a key is sent; they need none"),
     ),

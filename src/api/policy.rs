@@ -1,4 +1,4 @@
-//! `POST /api/v1/policy/explain`: which rules decide a call, and what each of them sees. Nothing is called.
+//! `/api/v1/policy`: the rules in force; `POST …/explain`: which of them decide a call, and what each sees. Nothing is called.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -9,17 +9,101 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
+use super::query_parameters::Query;
 use super::response::{ApiError, Success, encode};
 use crate::intent::{Operation, Sensitivity};
-use crate::policy::SessionFacts;
 use crate::policy::rules::{
-    Explained, RuleAction, RuleOutcome, RuleRequest, RuleTarget, Ruling, Saw, Subject,
+    Explained, RuleAction, RuleOutcome, RuleRequest, RuleTarget, RulesDefault, Ruling, Saw, Subject,
 };
+use crate::policy::{ApprovalDemand, SessionFacts};
 use crate::proxy::{Worker, incoming};
 use crate::tool::{Tool, ToolName};
 
 /// Most groups that are named.
 const MAX_GROUPS: usize = 1000;
+
+/// Most rules that are shown.
+const MAX_LISTED: usize = 1000;
+/// Most bytes of one rule's text that are shown.
+const MAX_LISTED_BYTES: usize = 4096;
+
+/// The rules in force.
+#[derive(Serialize, ToSchema)]
+struct RulesInForce<'a> {
+    /// `enforce`, `shadow`, or `none` where there are no rules.
+    #[schema(value_type = String, pattern = "^(enforce|shadow|none)$")]
+    mode: &'static str,
+    /// What is done where no rule fits: `allow` or `deny`.
+    #[schema(value_type = String, pattern = "^(allow|deny)$")]
+    default: &'static str,
+    /// In the order of the files, at most 1000.
+    rules: Vec<RuleInForce<'a>>,
+    /// How many more there are.
+    left_out: usize,
+}
+
+/// One rule as it is written.
+#[derive(Serialize, ToSchema)]
+struct RuleInForce<'a> {
+    /// Its name.
+    #[schema(value_type = String)]
+    rule: &'a str,
+    #[schema(value_type = String, pattern = "^(permit|forbid)$")]
+    effect: &'static str,
+    /// What the agent is told, or empty.
+    #[schema(value_type = String)]
+    message: &'a str,
+    /// Whether a person can lift it: it asks for an approval.
+    asks_a_person: bool,
+    /// The file that it stands in.
+    #[schema(value_type = String)]
+    file: &'a str,
+    /// Where it begins.
+    line: usize,
+    /// All of it, or its first 4096 bytes.
+    #[schema(value_type = String)]
+    text: &'a str,
+}
+
+/// Shows the rules in force.
+#[utoipa::path(
+    get,
+    path = "/api/v1/policy",
+    tag = "policy",
+    operation_id = "getPolicy",
+    responses((status = 200, description = "The rules", body = Success<RulesInForce<'_>>))
+)]
+pub(super) fn in_force(worker: &Worker, query: Query) -> Result<Bytes, ApiError> {
+    query.finish()?;
+    let settings = worker.settings();
+    let Some(rules) = &settings.policy.rules else {
+        return Ok(encode(&RulesInForce {
+            mode: "none",
+            default: "allow",
+            rules: Vec::new(),
+            left_out: 0,
+        }));
+    };
+    let shown = rules.listed().take(MAX_LISTED).map(|rule| RuleInForce {
+        rule: rule.name,
+        effect: rule.effect,
+        message: rule.message,
+        asks_a_person: rule.approval == ApprovalDemand::Asked,
+        file: rule.file,
+        line: rule.line,
+        text: rule.text.get(..rule.text.floor_char_boundary(MAX_LISTED_BYTES)).unwrap_or_default(),
+    });
+    let options = rules.options();
+    Ok(encode(&RulesInForce {
+        mode: options.mode.as_str(),
+        default: match options.default {
+            RulesDefault::Allow => "allow",
+            RulesDefault::Deny => "deny",
+        },
+        rules: shown.collect(),
+        left_out: rules.len().saturating_sub(MAX_LISTED),
+    }))
+}
 
 /// The call that is asked about.
 #[derive(Deserialize, ToSchema)]

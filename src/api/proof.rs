@@ -3,7 +3,8 @@
 //! Whoever asks sends a random nonce and no key; the answer is a keyed hash of the nonce and of the
 //! address that the question came to, under a key derived from the API key. The address is in it
 //! so that another program cannot have the real server answer in its place: the client compares
-//! with the address that it dialled itself. Nothing that is answered helps to find a random key.
+//! with the address that it dialled itself. Over TLS the certificate that was shown is in it as well, so that
+//! the client needs no authority to know that nobody reads on the way. Nothing that is answered helps to find a random key.
 
 use std::net::SocketAddr;
 
@@ -14,6 +15,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::query_parameters::{BadQuery, Query};
 use super::response::{ApiError, Success, encode};
+use crate::io::address::{Address, Reached};
 
 /// Where a proof is asked for.
 pub const PATH: &str = "/proof";
@@ -27,12 +29,21 @@ const CONTEXT: &str = "mcpproxy 2026-11-22 proof of a listener that it knows the
 /// The proof that `api_key` is known to whoever was asked `nonce` at the address `dialled`. Two of
 /// them are compared in constant time.
 #[must_use]
-pub fn of(api_key: &str, nonce: &[u8; NONCE_BYTES], dialled: SocketAddr) -> blake3::Hash {
+pub fn of(api_key: &str, nonce: &[u8; NONCE_BYTES], dialled: &Reached) -> blake3::Hash {
     let key = blake3::derive_key(CONTEXT, api_key.as_bytes());
-    // A client of IPv4 may come in at a listener of IPv6.
-    let address = SocketAddr::new(dialled.ip().to_canonical(), dialled.port());
+    let address = match &dialled.address {
+        // A client of IPv4 may come in at a listener of IPv6.
+        Address::Tcp(address) => {
+            SocketAddr::new(address.ip().to_canonical(), address.port()).into()
+        }
+        Address::Unix(_) => dialled.address.clone(),
+    };
     let mut hasher = blake3::Hasher::new_keyed(&key);
     hasher.update(nonce).update(address.to_string().as_bytes());
+    if let Some(certificate) = &dialled.certificate {
+        // Ends the address: in none of them is such a byte.
+        hasher.update(&[0]).update(certificate.as_bytes());
+    }
     hasher.finalize()
 }
 
@@ -55,7 +66,8 @@ pub(super) struct ProofParameters {
 /// The proof.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Proof {
-    /// BLAKE3, keyed, of the nonce and of `address:port` that the request came to; as hex.
+    /// BLAKE3, keyed, of the nonce and of the `address:port` or `unix:/path` that the request came to; over TLS also
+    /// of a zero byte and BLAKE3 of the certificate that was shown. As hex.
     proof: String,
 }
 
@@ -74,7 +86,7 @@ pub(super) struct Proof {
 )]
 pub(super) fn answer(
     api_key: &str,
-    came_to: Option<SocketAddr>,
+    came_to: Option<&Reached>,
     mut query: Query,
 ) -> Result<Bytes, ApiError> {
     let nonce = query.text("nonce")?.unwrap_or_default();
@@ -97,8 +109,12 @@ mod tests {
 
     const NONCE: [u8; NONCE_BYTES] = [7; NONCE_BYTES];
 
+    fn reached(dialled: &str) -> Reached {
+        Reached::plainly(Address::parse(dialled).unwrap())
+    }
+
     fn proof(key: &str, nonce: [u8; NONCE_BYTES], dialled: &str) -> blake3::Hash {
-        of(key, &nonce, dialled.parse().unwrap())
+        of(key, &nonce, &reached(dialled))
     }
 
     #[test]
@@ -109,13 +125,21 @@ mod tests {
         assert_ne!(ours, proof("key", [8; NONCE_BYTES], "127.0.0.1:8080"));
         assert_ne!(ours, proof("key", NONCE, "127.0.0.1:8081"), "another port may be another's");
         assert_ne!(ours, proof("key", NONCE, "127.0.0.2:8080"));
+        assert_ne!(proof("key", NONCE, "unix:/a"), proof("key", NONCE, "unix:/b"));
+        let shown = |der: &[u8]| {
+            let certificate = Some(crate::io::tls::fingerprint(der));
+            of("key", &NONCE, &Reached { certificate, ..reached("127.0.0.1:8080") })
+        };
+        assert_ne!(ours, shown(b"a"));
+        assert_ne!(shown(b"a"), shown(b"b"), "who reads on the way shows another one");
     }
 
     #[test]
     fn a_question_is_read_strictly_and_without_a_key_there_is_no_proof() {
         let ask = |key: &str, query: &str| {
-            let came_to = "127.0.0.1:1".parse().ok();
-            answer(key, came_to, Query::parse(Some(query)).unwrap()).map_err(|f| f.status.as_u16())
+            let came_to = reached("127.0.0.1:1");
+            answer(key, Some(&came_to), Query::parse(Some(query)).unwrap())
+                .map_err(|f| f.status.as_u16())
         };
         let asked = target(&NONCE);
         let query = asked.split_once('?').unwrap().1;

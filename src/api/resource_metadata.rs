@@ -108,9 +108,9 @@ pub(super) fn challenge(
     let base = base(credentials.jwt()?.settings(), headers);
     let of = if PATHS.contains(&path) { path } else { "" };
     let error = match unproven {
-        Unproven::Missing => "",
+        Unproven::Missing | Unproven::CertificateExpired => "",
         Unproven::Several | Unproven::InUrl => ", error=\"invalid_request\"",
-        Unproven::Token(_) => ", error=\"invalid_token\"",
+        Unproven::Key | Unproven::Token(_) => ", error=\"invalid_token\"",
     };
     HeaderValue::from_str(&format!("Bearer resource_metadata=\"{base}{PATH}{of}\"{error}")).ok()
 }

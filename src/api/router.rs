@@ -14,13 +14,13 @@ use super::response::{self, ApiError};
 use super::routes::{self, Route};
 use super::state::{ConnectionInfo, State};
 use super::{
-    activity, approvals, call, definitions, events, export, health, metrics, openapi, policy,
-    proof, request_id, resource_metadata, servers, status, tokens, tools,
+    activity, approvals, call, config, definitions, events, export, health, metrics, openapi,
+    page_session, policy, proof, request_id, resource_metadata, servers, status, tokens, tools,
 };
 use crate::downstream::api_key::Unproven;
 use crate::downstream::body::Body;
 use crate::downstream::http::{NoBody, collect};
-use crate::identity::Proven;
+use crate::identity::{PageSession, Proven};
 use crate::policy::Principal;
 use crate::proxy::Worker;
 
@@ -68,7 +68,16 @@ where
     let id = request_id::of(request.headers());
     let (parts, body) = request.into_parts();
     let path = parts.uri.path();
+    let found = routes::find(path);
+    // Whoever carries a key or a token is whom that proves, whatever the browser adds.
+    let session = match &principal {
+        Ok(Principal::Anonymous | Principal::Certificate(_)) => found
+            .filter(|(route, _)| route.is_open_to_page())
+            .and_then(|_| page_session::session(state, worker, &parts)),
+        Ok(Principal::Admin | Principal::Token(_) | Principal::Subject(_)) | Err(_) => None,
+    };
     let principal = match principal {
+        Ok(_) if session.is_some() => Ok(Principal::Admin),
         Ok(Principal::Anonymous) if routes::needs_key(path) => Err(Unproven::Missing),
         Err(_) if !routes::needs_key(path) => Ok(Principal::Anonymous),
         principal => principal,
@@ -77,7 +86,7 @@ where
         Ok(principal) => principal,
         Err(unproven) => return unauthorized(worker, &parts.headers, path, &unproven),
     };
-    let answered = match routes::find(path) {
+    let answered = match found {
         None => Err(ApiError::no_such_path()),
         Some((route, _)) if !route.allows(&parts.method) => {
             return response::wrong_method(route.allowed(), &id);
@@ -87,17 +96,26 @@ where
             return response::error(StatusCode::FORBIDDEN, &text, &id);
         }
         Some(meant) => {
-            perform(state, worker, (connection, principal), &parts, body, meant, &id).await
+            let asker = Asker { connection, principal, session };
+            perform(state, worker, asker, &parts, body, meant, &id).await
         }
     };
     answered.unwrap_or_else(|failure| failure.response(&id))
+}
+
+/// Who asks, and how.
+struct Asker {
+    connection: ConnectionInfo,
+    principal: Principal,
+    /// That of the page, if the request is made with one.
+    session: Option<PageSession>,
 }
 
 /// Runs the handler of a route.
 async fn perform<B>(
     state: &State,
     worker: &Rc<Worker>,
-    (connection, principal): (ConnectionInfo, Principal),
+    Asker { connection, principal, session }: Asker,
     parts: &Parts,
     body: B,
     (route, segment): (Route, &str),
@@ -111,13 +129,15 @@ where
     let data = match route {
         // Probes add query parameters of their own: these two ignore them.
         Route::Health => return Ok(health::alive(worker, id)),
-        Route::Readiness => return Ok(health::ready(worker, principal == Principal::Admin, id)),
+        Route::Readiness => {
+            return Ok(health::ready(state, worker, principal == Principal::Admin, id));
+        }
         Route::Proof => {
-            proof::answer(&worker.settings().http_auth.api_key, connection.local, query?)
+            proof::answer(&worker.settings().http_auth.api_key, connection.reached.as_ref(), query?)
         }
         Route::Events => {
-            return events::events(state, worker, connection.source, query?, &parts.headers, id)
-                .await;
+            let reader = (connection.source, session);
+            return events::events(state, worker, reader, query?, &parts.headers, id).await;
         }
         Route::ActivityExport => {
             return export::export(state, worker, connection.source, query?, id).await;
@@ -142,17 +162,35 @@ where
             let body = whole(body).await?;
             definitions::approve(worker, (&principal, &parts.headers, id), segment, &body).await
         }
+        Route::PageCodes => return page_session::code(state, worker, query?, id),
+        Route::PageSession if parts.method == Method::DELETE => {
+            return page_session::close(state, worker, query?, &connection, parts, id);
+        }
+        Route::PageSession => {
+            query?.finish()?;
+            let (asker, body) = ((&principal, &connection), whole(body).await?);
+            return page_session::open(state, worker, asker, parts, &body, id);
+        }
         Route::Metrics => return metrics::metrics(state, worker, query?, id),
         Route::PolicyExplain => {
             query?.finish()?;
             policy::explain(worker, &whole(body).await?)
         }
+        Route::Policy => policy::in_force(worker, query?),
+        Route::Config => config::standing(state, query?),
+        Route::ConfigDifference => config::difference(state, query?).await,
+        Route::ConfigReload => return config::reload(state, &principal, query?, id).await,
         Route::OpenApi => return openapi::document(query?, id),
+        Route::ConfigSchema => return config::schema(query?, id),
         Route::ActivityList => activity::list(worker, &principal, query?).await,
         Route::ActivityRecord => activity::record(worker, &principal, query?, segment).await,
         Route::ActivitySummary => activity::summary(worker, query?, SystemTime::now()).await,
         Route::ActivityVerify => activity::verify(worker, query?).await,
         Route::Servers => servers::servers(worker, query?),
+        Route::ServerLogs => servers::logs(worker, query?, segment).await,
+        Route::ServerRestart => servers::restart(worker, query?, segment).await,
+        Route::ServerEnable => servers::enable(state, &principal, query?, segment).await,
+        Route::ServerDisable => servers::disable(state, &principal, query?, segment).await,
         Route::Tools => tools::tools(worker, &principal, query?),
         Route::Tool => tools::tool(worker, &principal, query?, segment),
         Route::ToolDiff => definitions::diff(worker, query?, segment),

@@ -20,9 +20,14 @@ pub(super) enum Route {
     Metrics,
     Status,
     Servers,
+    ServerLogs,
+    ServerRestart,
+    ServerEnable,
+    ServerDisable,
     Tools,
     Call,
     Tool,
+    Policy,
     PolicyExplain,
     ToolDiff,
     ToolApprove,
@@ -37,10 +42,19 @@ pub(super) enum Route {
     ResourceMetadata,
     Approvals,
     Approval,
+    Config,
+    ConfigDifference,
+    ConfigReload,
+    PageCodes,
+    PageSession,
+    ConfigSchema,
 }
 
+/// Where a code or the key is exchanged, by who has nothing else yet.
+const PAGE_SESSION: &str = "/api/v1/page/session";
+
 /// Their paths. A segment in braces stands for any one; whole words are found before it.
-const PATHS: [(&str, Route); 27] = [
+const PATHS: [(&str, Route); 38] = [
     ("/healthz", Route::Health),
     ("/readyz", Route::Readiness),
     (proof::PATH, Route::Proof),
@@ -49,9 +63,14 @@ const PATHS: [(&str, Route); 27] = [
     ("/metrics", Route::Metrics),
     ("/api/v1/status", Route::Status),
     ("/api/v1/servers", Route::Servers),
+    ("/api/v1/servers/{name}/logs", Route::ServerLogs),
+    ("/api/v1/servers/{name}/restart", Route::ServerRestart),
+    ("/api/v1/servers/{name}/enable", Route::ServerEnable),
+    ("/api/v1/servers/{name}/disable", Route::ServerDisable),
     ("/api/v1/tools", Route::Tools),
     ("/api/v1/tools/call", Route::Call),
     ("/api/v1/tools/{name}", Route::Tool),
+    ("/api/v1/policy", Route::Policy),
     ("/api/v1/policy/explain", Route::PolicyExplain),
     ("/api/v1/tools/{name}/diff", Route::ToolDiff),
     ("/api/v1/tools/{name}/approve", Route::ToolApprove),
@@ -68,6 +87,12 @@ const PATHS: [(&str, Route); 27] = [
     (resource_metadata::OF_ALL, Route::ResourceMetadata),
     ("/api/v1/approvals", Route::Approvals),
     ("/api/v1/approvals/{id}", Route::Approval),
+    ("/api/v1/config", Route::Config),
+    ("/api/v1/config/difference", Route::ConfigDifference),
+    ("/api/v1/config/reload", Route::ConfigReload),
+    ("/api/v1/page/codes", Route::PageCodes),
+    (PAGE_SESSION, Route::PageSession),
+    ("/api/v1/config/schema.json", Route::ConfigSchema),
 ];
 
 impl Route {
@@ -79,8 +104,17 @@ impl Route {
     /// The methods it takes, as `Allow` lists them.
     pub(super) fn allowed(self) -> &'static str {
         match self {
-            Self::Call | Self::TokenRotation | Self::PolicyExplain | Self::ToolApprove => "POST",
+            Self::Call
+            | Self::TokenRotation
+            | Self::PolicyExplain
+            | Self::ToolApprove
+            | Self::ServerRestart
+            | Self::ServerEnable
+            | Self::ServerDisable
+            | Self::ConfigReload
+            | Self::PageCodes => "POST",
             Self::Token => "DELETE",
+            Self::PageSession => "POST, DELETE",
             Self::Tokens | Self::Approval => "GET, HEAD, POST",
             Self::Health
             | Self::Readiness
@@ -89,6 +123,7 @@ impl Route {
             | Self::OpenApi
             | Self::Status
             | Self::Servers
+            | Self::ServerLogs
             | Self::Tools
             | Self::Tool
             | Self::ActivityList
@@ -98,6 +133,10 @@ impl Route {
             | Self::ActivityRecord
             | Self::ToolDiff
             | Self::Approvals
+            | Self::Config
+            | Self::ConfigDifference
+            | Self::Policy
+            | Self::ConfigSchema
             | Self::Metrics
             | Self::ResourceMetadata => "GET, HEAD",
         }
@@ -108,17 +147,76 @@ impl Route {
     pub(super) fn is_open_to(self, principal: &Principal) -> bool {
         match (self, principal) {
             (_, Principal::Admin)
-            | (Self::Health | Self::Readiness | Self::Proof | Self::ResourceMetadata, _) => true,
+            | (
+                Self::Health
+                | Self::Readiness
+                | Self::Proof
+                | Self::ResourceMetadata
+                | Self::PageSession,
+                _,
+            ) => true,
             (
                 Self::OpenApi
+                | Self::ConfigSchema
                 | Self::Tools
                 | Self::Tool
                 | Self::Call
                 | Self::ActivityList
                 | Self::ActivityRecord,
-                Principal::Token(_) | Principal::Subject(_),
+                Principal::Token(_) | Principal::Subject(_) | Principal::Certificate(_),
             ) => true,
-            (_, Principal::Anonymous | Principal::Token(_) | Principal::Subject(_)) => false,
+            (
+                _,
+                Principal::Anonymous
+                | Principal::Token(_)
+                | Principal::Subject(_)
+                | Principal::Certificate(_),
+            ) => false,
+        }
+    }
+}
+
+impl Route {
+    /// True if a session of the page counts for it. What makes credentials takes the key itself, so that nobody gets more
+    /// of a session than the session; and what is no affair of the page, nothing of it.
+    pub(super) fn is_open_to_page(self) -> bool {
+        match self {
+            Self::Tokens
+            | Self::Token
+            | Self::TokenRotation
+            | Self::PageCodes
+            | Self::PageSession
+            | Self::Health
+            | Self::Readiness
+            | Self::Proof
+            | Self::ResourceMetadata
+            | Self::Metrics => false,
+            Self::Events
+            | Self::OpenApi
+            | Self::Status
+            | Self::Servers
+            | Self::ServerLogs
+            | Self::ServerRestart
+            | Self::ServerEnable
+            | Self::ServerDisable
+            | Self::Tools
+            | Self::Call
+            | Self::Tool
+            | Self::PolicyExplain
+            | Self::ToolDiff
+            | Self::ToolApprove
+            | Self::ActivityList
+            | Self::ActivitySummary
+            | Self::ActivityVerify
+            | Self::ActivityExport
+            | Self::ActivityRecord
+            | Self::Approvals
+            | Self::Approval
+            | Self::Config
+            | Self::ConfigDifference
+            | Self::ConfigReload
+            | Self::ConfigSchema
+            | Self::Policy => true,
         }
     }
 }
@@ -130,7 +228,8 @@ pub(super) fn find(path: &str) -> Option<(Route, &str)> {
 
 /// True for paths that say nothing without the API key, not even whether they exist.
 pub(super) fn needs_key(path: &str) -> bool {
-    path == "/events" || path == "/metrics" || path == "/api" || path.starts_with("/api/")
+    path != PAGE_SESSION
+        && (path == "/events" || path == "/metrics" || path == "/api" || path.starts_with("/api/"))
 }
 
 /// A path segment, percent-decoded.
@@ -197,6 +296,7 @@ mod tests {
             (resource_metadata::PATH, Route::ResourceMetadata),
             (resource_metadata::OF_MCP, Route::ResourceMetadata),
             (resource_metadata::OF_ALL, Route::ResourceMetadata),
+            (PAGE_SESSION, Route::PageSession),
         ];
         assert_eq!(open, free.iter().collect::<Vec<_>>());
         assert!(needs_key("/api/v1/nowhere") && needs_key("/api"));
@@ -220,9 +320,27 @@ mod tests {
     }
 
     #[test]
+    fn a_session_of_the_page_makes_no_credentials() {
+        let closed =
+            PATHS.iter().filter(|(path, route)| needs_key(path) && !route.is_open_to_page());
+        let expected = [
+            "/metrics",
+            "/api/v1/tokens",
+            "/api/v1/tokens/{name}",
+            "/api/v1/tokens/{name}/rotate",
+            "/api/v1/page/codes",
+        ];
+        assert_eq!(closed.map(|(path, _)| *path).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
     fn a_token_is_no_admin() {
         let token = Principal::Token(Arc::new(AgentToken::new("ci", 0, Scope::default())));
-        let subject = Principal::Subject(Arc::new(JwtSubject::new("ada", Vec::new())));
+        let subject = Principal::Subject(Arc::new(JwtSubject::new(
+            "ada",
+            Vec::new(),
+            std::time::SystemTime::UNIX_EPOCH,
+        )));
         let open = |principal: &Principal| {
             let open = PATHS.iter().filter(|(_, route)| route.is_open_to(principal));
             open.map(|(path, _)| *path).filter(|path| needs_key(path)).collect::<Vec<_>>()
@@ -234,6 +352,7 @@ mod tests {
             "/api/v1/tools/{name}",
             "/api/v1/activity",
             "/api/v1/activity/{id}",
+            "/api/v1/config/schema.json",
         ];
         assert_eq!(open(&token), theirs);
         assert_eq!(open(&subject), theirs);

@@ -1,19 +1,30 @@
-//! `/api/v1/servers`: the upstream servers, their state, and what became of the calls to them.
+//! `/api/v1/servers`: the upstream servers, their state, and what became of the calls to them; what one
+//! said on stderr, and its restart.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::StatusCode;
 use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::query_parameters::Query;
+use super::config_door::{ServerSwitch, SwitchRefused};
+use super::query_parameters::{BadQuery, Query};
 use super::response::{ApiError, Success, encode};
+use super::routes;
+use super::state::State;
 use super::status::CallCounts;
 use crate::catalog::Snapshot;
+use crate::policy::Principal;
 use crate::proxy::Worker;
 use crate::tool::Trust;
+use crate::upstream::NotRestarted;
+use crate::upstream::stderr_log::{self, KeptLines, MAX_LINES};
 use crate::upstream::supervisor::{ServerState, Status, Transport};
+
+/// Lines of a server's log where no number is asked for.
+const LOGGED_LINES: usize = 200;
 
 /// Lists the upstream servers and their state.
 #[utoipa::path(
@@ -48,6 +59,197 @@ struct CountedServer {
     /// Tools of it whose definition waits for approval.
     quarantined: usize,
     calls: CallCounts,
+}
+
+/// What a server said on stderr.
+#[derive(Serialize, ToSchema)]
+pub(super) struct ServerLog {
+    /// The server's name.
+    server: String,
+    lines: Vec<LoggedLine>,
+    /// The `cursor` of what comes after.
+    next_cursor: String,
+}
+
+/// One line that a server said on stderr.
+#[derive(Serialize, ToSchema)]
+struct LoggedLine {
+    /// When it was said.
+    #[schema(format = DateTime)]
+    time: String,
+    /// What was said, without secrets; or how many lines were lost.
+    line: String,
+}
+
+/// Shows what a server said on stderr: of what came after `cursor` the first lines, else the last ones.
+#[utoipa::path(
+    get,
+    path = "/api/v1/servers/{name}/logs",
+    tag = "state",
+    operation_id = "getServerLog",
+    params(
+        ("name" = String, Path, description = "The server's name"),
+        ("limit" = Option<u64>, Query, description = "Most lines: 1 to 1000, 200 if it is left out",
+            minimum = 1, maximum = 1000),
+        ("cursor" = Option<String>, Query, description = "`next_cursor` of an earlier answer",
+            pattern = "^[0-9]{1,19}-[0-9]{1,19}$"),
+    ),
+    responses(
+        (status = 200, description = "Lines, the oldest first", body = Success<ServerLog>),
+        (status = 404, description = "There is no such server"),
+        (status = 500, description = "The log cannot be read"),
+    )
+)]
+pub(super) async fn logs(
+    worker: &Worker,
+    mut query: Query,
+    segment: &str,
+) -> Result<Bytes, ApiError> {
+    let most = query.number("limit", 1..=MAX_LINES as u64)?;
+    let most = most.and_then(|most| usize::try_from(most).ok()).unwrap_or(LOGGED_LINES);
+    let cursor = query.text("cursor")?;
+    query.finish()?;
+    let after = cursor.map(|text| text.parse().map_err(|_| BadQuery::cursor(text))).transpose()?;
+    let upstreams = &worker.proxy.upstreams;
+    let server = routes::decoded(segment)?;
+    upstreams.get(&server).ok_or_else(|| no_server(&server))?;
+    let (folder, name) = (upstreams.stderr_folder().to_owned(), server.clone());
+    let read = move || stderr_log::read(&folder, &name, after, most);
+    let failed = |error: &dyn std::fmt::Display| {
+        let text = format!("what '{server}' said on stderr cannot be read: {error}");
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, text)
+    };
+    let read = tokio::task::spawn_blocking(read).await.map_err(|error| failed(&error))?;
+    let kept = read.map_err(|error| failed(&error))?;
+    Ok(encode(&shown_log(server.clone(), kept)))
+}
+
+/// What was kept of a server's stderr, as it is shown.
+#[must_use]
+pub(super) fn shown_log(server: String, kept: KeptLines) -> ServerLog {
+    let lines = kept.lines.into_iter().map(|it| LoggedLine { time: it.time, line: it.line });
+    ServerLog { server, lines: lines.collect(), next_cursor: kept.next.to_string() }
+}
+
+/// A server that is connected anew.
+#[derive(Serialize, ToSchema)]
+struct Restarted {
+    /// The server's name.
+    server: String,
+    /// Always true.
+    restarted: bool,
+}
+
+/// Ends the connection to a server, with the process of one that is a command, and has it connected
+/// again. The new connection is not waited for.
+#[utoipa::path(
+    post,
+    path = "/api/v1/servers/{name}/restart",
+    tag = "state",
+    operation_id = "restartServer",
+    params(("name" = String, Path, description = "The server's name")),
+    responses(
+        (status = 200, description = "It is connected anew", body = Success<Restarted>),
+        (status = 404, description = "There is no such server"),
+        (status = 409, description = "It is disabled, or its entry names no server"),
+    )
+)]
+pub(super) async fn restart(
+    worker: &Worker,
+    query: Query,
+    segment: &str,
+) -> Result<Bytes, ApiError> {
+    query.finish()?;
+    let server = routes::decoded(segment)?;
+    let upstream = worker.proxy.upstreams.get(&server);
+    let upstream = upstream.ok_or_else(|| no_server(&server))?;
+    let refused = |why: NotRestarted| {
+        ApiError::new(StatusCode::CONFLICT, format!("'{server}' is not restarted: {why}"))
+    };
+    upstream.restart().await.map_err(refused)?;
+    Ok(encode(&Restarted { server: server.clone(), restarted: true }))
+}
+
+/// A server that is switched.
+#[derive(Serialize, ToSchema)]
+struct Switched {
+    /// The server's name.
+    server: String,
+    /// Whether it is used now.
+    enabled: bool,
+    /// Whether the config's file said something else before.
+    changed: bool,
+}
+
+/// Writes into the config's file that a server is used, and puts that in force.
+#[utoipa::path(
+    post,
+    path = "/api/v1/servers/{name}/enable",
+    tag = "state",
+    operation_id = "enableServer",
+    params(("name" = String, Path, description = "The server's name")),
+    responses(
+        (status = 200, description = "It is", body = Success<Switched>),
+        (status = 404, description = "The config has no such server"),
+        (status = 409, description = "The file cannot be changed, or cannot be used as it is"),
+        (status = 503, description = "There is no file, too many ask, or it takes too long"),
+    )
+)]
+pub(super) async fn enable(
+    state: &State,
+    principal: &Principal,
+    query: Query,
+    segment: &str,
+) -> Result<Bytes, ApiError> {
+    query.finish()?;
+    switch(state, principal, segment, ServerSwitch::On).await
+}
+
+/// Writes into the config's file that a server is not used, and puts that in force: calls on their way are finished, and
+/// its tools go.
+#[utoipa::path(
+    post,
+    path = "/api/v1/servers/{name}/disable",
+    tag = "state",
+    operation_id = "disableServer",
+    params(("name" = String, Path, description = "The server's name")),
+    responses(
+        (status = 200, description = "It is not", body = Success<Switched>),
+        (status = 404, description = "The config has no such server"),
+        (status = 409, description = "The file cannot be changed, or cannot be used as it is"),
+        (status = 503, description = "There is no file, too many ask, or it takes too long"),
+    )
+)]
+pub(super) async fn disable(
+    state: &State,
+    principal: &Principal,
+    query: Query,
+    segment: &str,
+) -> Result<Bytes, ApiError> {
+    query.finish()?;
+    switch(state, principal, segment, ServerSwitch::Off).await
+}
+
+async fn switch(
+    state: &State,
+    principal: &Principal,
+    segment: &str,
+    to: ServerSwitch,
+) -> Result<Bytes, ApiError> {
+    let server = routes::decoded(segment)?;
+    let switched = state.config.switch(&server, to, principal).await?;
+    let switched = switched.map_err(|refused| match refused {
+        SwitchRefused::Unknown => no_server(&server),
+        SwitchRefused::Refused(why) => {
+            ApiError::new(StatusCode::CONFLICT, format!("'{server}' is not switched: {why}"))
+        }
+    })?;
+    let enabled = to == ServerSwitch::On;
+    Ok(encode(&Switched { server, enabled, changed: switched.changed }))
+}
+
+fn no_server(name: &str) -> ApiError {
+    ApiError::new(StatusCode::NOT_FOUND, format!("There is no server '{name}'"))
 }
 
 fn quarantined(snapshot: &Snapshot, server: &str) -> usize {

@@ -1,16 +1,18 @@
 //! What the REST interface is given when the server starts, and with each connection.
 
-use std::net::SocketAddr;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use tokio::sync::watch;
 
+use super::config_door::ConfigDoor;
 use super::reader_limits::ReaderSlots;
 use crate::downstream::session_table::Sessions;
 use crate::downstream::source::Source;
-use crate::telemetry::LogLines;
+use crate::identity::PageLogins;
+use crate::io::address::Reached;
+use crate::telemetry::{CertificateHealth, LogLines};
 
 /// What the REST interface needs beside the proxy.
 #[derive(Debug)]
@@ -23,17 +25,23 @@ pub struct State {
     pub lines: LogLines,
     /// Places for clients that follow the activity log, or export it.
     pub readers: ReaderSlots,
+    /// How the config stands, and where it is asked to be read again.
+    pub config: ConfigDoor,
+    /// Who is logged in to the page.
+    pub page_logins: PageLogins,
     /// Sessions of MCP clients.
     pub sessions: Arc<Sessions>,
     /// How many client connections each worker has; set once the workers run.
     pub connections: OnceLock<Box<[Arc<AtomicUsize>]>>,
+    /// The listener's certificate, where it has TLS.
+    pub certificate: OnceLock<Arc<CertificateHealth>>,
 }
 
 /// Both ends of the connection that a request came on.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ConnectionInfo {
-    /// Our address; `None` for a request of our own process.
-    pub local: Option<SocketAddr>,
+    /// Our end; `None` for a request of our own process.
+    pub reached: Option<Reached>,
     /// Where the client is.
     pub source: Source,
 }

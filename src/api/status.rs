@@ -2,6 +2,7 @@
 //! kept here.
 
 use std::sync::atomic::Ordering;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -32,11 +33,12 @@ pub(super) fn status(state: &State, worker: &Worker, query: Query) -> Result<Byt
     let connected = states.iter().filter(|state| state.status == Status::Connected).count();
     let activity = proxy.activity.health();
     let log = Log { lines_lost: state.lines.lost() };
+    let certificate = state.certificate.get().and_then(|it| it.fault(SystemTime::now()));
     let connections = state.connections.get().into_iter().flatten();
     Ok(encode(&Overview {
         version: env!("CARGO_PKG_VERSION"),
         uptime_seconds: state.started.elapsed().as_secs(),
-        faults: faults(&states, &activity, &log),
+        faults: faults(&states, &activity, &log, certificate, state.config.standing().fault()),
         servers: Connected { total: states.len(), connected },
         tools: proxy.catalog.load().tools().len(),
         calls: proxy.calls.read().into(),
@@ -54,7 +56,13 @@ pub(super) fn status(state: &State, worker: &Worker, query: Query) -> Result<Byt
 }
 
 /// What is wrong now, each with its cause.
-fn faults(states: &[ServerState], activity: &Health, log: &Log) -> Vec<Fault> {
+fn faults(
+    states: &[ServerState],
+    activity: &Health,
+    log: &Log,
+    certificate: Option<String>,
+    config: Option<String>,
+) -> Vec<Fault> {
     let servers = states.iter().filter(|state| match state.status {
         Status::Failed => true,
         Status::Connected | Status::Connecting => !state.reason.is_empty(),
@@ -71,7 +79,9 @@ fn faults(states: &[ServerState], activity: &Health, log: &Log) -> Vec<Fault> {
     let of_log = [
         (Part::Activity, activity.failed.clone()),
         (Part::Activity, lost("entries could not be recorded", activity.lost)),
+        (Part::Certificate, certificate),
         (Part::Log, lost("lines could not be written", log.lines_lost)),
+        (Part::Config, config),
     ];
     let of_log = of_log.into_iter().filter_map(|(part, cause)| Some(fault(part, cause?)));
     servers.chain(of_log).collect()
@@ -134,8 +144,12 @@ enum Part {
     Server,
     /// The activity log.
     Activity,
+    /// The listener's certificate.
+    Certificate,
     /// The log on stderr.
     Log,
+    /// The config's file.
+    Config,
 }
 
 /// The log on stderr.

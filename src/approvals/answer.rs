@@ -47,7 +47,7 @@ pub struct Answerer {
 pub enum Extent {
     /// For this call.
     Once,
-    /// For every call of this tool by this principal, for so long; at most
+    /// For every call of this tool by this operation and principal, for so long; at most
     /// [`MAX_STANDING`](super::MAX_STANDING).
     For(Duration),
     /// The same, within the client's session.

@@ -1,4 +1,5 @@
-//! Approvals that stand for a while: every call of one tool by one principal, whatever its arguments.
+//! Approvals that stand for a while: every call of one tool by one operation and principal, whatever its arguments; or
+//! every request for one resource or prompt.
 //!
 //! One counts for the tool as it was when it was given: with another definition the call has to ask again. It ends
 //! with its time, with the session, with this process, and when it is denied after all.

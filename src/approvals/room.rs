@@ -2,45 +2,28 @@
 //!
 //! One lock, held for a few map operations and never across a wait. A call that needs no approval does not come here.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
-use super::answer::{ApprovalAnswer, ApprovalVerdict, Decided, Extent, NotAnswered, Outcome};
+use super::answer::{
+    Answerer, ApprovalAnswer, ApprovalVerdict, Decided, Door, Extent, NotAnswered, Outcome,
+};
 use super::asked::{ApprovalId, AskedCall};
 use super::config::MAX_STANDING;
 use super::leaves::{Leaves, MAX_LEAVES, Now, Reach, StandingLeave};
+use super::repeats::{Repeat, RepeatedCall, Unclaimed, UnclaimedCalls, UserSaid};
+use super::request_state::{StateKey, StateRead};
+use super::views::{ApprovalNews, KnownApproval, RoomBounds, WaitingView};
 use crate::policy::{Approved, NotApproved, PendingApproval, Principal};
 
 /// Decided approvals that are remembered, so that a second answer is told of the first.
 const MAX_DECIDED: usize = 512;
-
-/// How many calls may wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RoomBounds {
-    /// In all.
-    pub waiting: usize,
-    /// On behalf of one principal.
-    pub of_one: usize,
-    /// Bytes of what they ask for.
-    pub bytes: usize,
-}
-
-/// Places in the log that one waiting call takes: its own, and those of its two records.
-const PLACES: usize = 3;
-
-impl RoomBounds {
-    /// For a log that has places for so many calls: those that wait leave three quarters of them to all others.
-    #[must_use]
-    pub fn of_log(places: usize) -> Self {
-        let waiting = (places / 4 / PLACES).clamp(1, 512);
-        Self { waiting, of_one: waiting.div_ceil(2), bytes: 64 * 1024 * 1024 }
-    }
-}
 
 /// Whether anybody can answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,43 +37,6 @@ enum Doors {
     Ended,
 }
 
-/// What the webhook tells of: that a call waits, or that its wait is over.
-#[derive(Clone, Debug)]
-pub struct ApprovalNews {
-    /// Which.
-    pub id: ApprovalId,
-    /// What is asked.
-    pub asked: Arc<AskedCall>,
-    /// When the time is up.
-    pub until: SystemTime,
-    /// When this is told.
-    pub made: Instant,
-    /// How it ended; `None` while it waits.
-    pub outcome: Option<Outcome>,
-}
-
-/// A call that waits, as it is shown.
-#[derive(Clone, Debug)]
-pub struct WaitingView {
-    /// Which.
-    pub id: ApprovalId,
-    /// What is asked.
-    pub asked: Arc<AskedCall>,
-    /// Since when.
-    pub since: SystemTime,
-    /// When the time is up.
-    pub until: SystemTime,
-}
-
-/// An approval, as it is shown.
-#[derive(Clone, Debug)]
-pub enum KnownApproval {
-    /// It waits.
-    Waiting(WaitingView),
-    /// It is over.
-    Over(Decided),
-}
-
 /// The room. Shared by all who ask and all who answer.
 #[derive(Debug)]
 pub struct Room {
@@ -98,6 +44,8 @@ pub struct Room {
     bounds: RoomBounds,
     told: Option<mpsc::Sender<ApprovalNews>>,
     untold: AtomicU64,
+    /// `None` where the system gives no randomness: then no client is asked by the answer to its request.
+    state_key: Option<StateKey>,
 }
 
 #[derive(Debug, Default)]
@@ -105,11 +53,14 @@ struct State {
     doors: Doors,
     /// By the order in which they came.
     waiting: BTreeMap<u64, Entry>,
+    /// When each of them ends by itself.
+    deadlines: BTreeSet<(Instant, u64)>,
     by_id: HashMap<ApprovalId, u64>,
     of_one: HashMap<Box<str>, usize>,
     bytes: usize,
     next: u64,
     decided: VecDeque<Decided>,
+    unclaimed: UnclaimedCalls,
     leaves: Leaves,
 }
 
@@ -119,6 +70,8 @@ struct Entry {
     timeout: Duration,
     deadline: Instant,
     answer: oneshot::Sender<Outcome>,
+    /// Where the request that asked is over, and its client makes it again.
+    repeat: Option<Repeat>,
 }
 
 /// A place in the room.
@@ -129,6 +82,17 @@ pub(super) struct RoomPlace {
     pub(super) until: SystemTime,
     pub(super) deadline: Instant,
     pub(super) answer: oneshot::Receiver<Outcome>,
+}
+
+/// What becomes of a call that its client makes again.
+#[derive(Debug)]
+pub(super) enum Claim {
+    /// It was decided; with what stood beside the arguments of the first request.
+    Over(Outcome, Bytes),
+    /// It waits for another door.
+    Waits { number: u64, answer: oneshot::Receiver<Outcome>, beside: Bytes },
+    /// The client's answer is missing, and it still waits.
+    AskAgain,
 }
 
 /// What becomes of a call that asks.
@@ -148,7 +112,8 @@ impl Room {
     /// An empty room by whose doors nobody comes yet; `told` hears of each wait and each end, as far as it keeps up.
     #[must_use]
     pub fn new(bounds: RoomBounds, told: Option<mpsc::Sender<ApprovalNews>>) -> Self {
-        Self { state: Mutex::default(), bounds, told, untold: AtomicU64::new(0) }
+        let state_key = StateKey::fresh();
+        Self { state: Mutex::default(), bounds, told, untold: AtomicU64::new(0), state_key }
     }
 
     /// From now on people can answer.
@@ -189,6 +154,7 @@ impl Room {
     }
 
     /// Gives a call a place for `timeout`, unless an approval stands for it. `asks_itself`: its client can be asked.
+    /// `beside`: the client makes the call again with the answer, and what then goes to the server beside its arguments.
     ///
     /// # Errors
     /// Why it cannot wait.
@@ -197,6 +163,7 @@ impl Room {
         asked: AskedCall,
         timeout: Duration,
         asks_itself: bool,
+        beside: Option<Bytes>,
     ) -> Result<Admitted, NotApproved> {
         let now = now();
         let mut state = self.state.lock();
@@ -204,20 +171,23 @@ impl Room {
             return Ok(Admitted::Leave(approved, of));
         }
         state.check(self.bounds, asked.pending.principal(), asks_itself)?;
-        if state.bytes + asked.bytes() > self.bounds.bytes {
+        let bytes = asked.bytes() + beside.as_ref().map_or(0, Bytes::len);
+        if state.bytes + bytes > self.bounds.bytes {
             return Err(NotApproved::TooMany { limit: state.waiting.len() });
         }
         let id = ApprovalId::fresh().ok_or(NotApproved::Unavailable)?;
         let number = state.next;
         state.next += 1;
-        state.bytes += asked.bytes();
+        state.bytes += bytes;
         *state.of_one.entry(asked.pending.principal().id().into()).or_default() += 1;
         state.by_id.insert(id.clone(), number);
         let (sender, answer) = oneshot::channel();
         let (until, deadline) = (now.time + timeout, now.instant + timeout);
         let view = WaitingView { id: id.clone(), asked: Arc::new(asked), since: now.time, until };
         let told = self.told.is_some().then(|| view.clone());
-        state.waiting.insert(number, Entry { view, timeout, deadline, answer: sender });
+        let repeat = beside.map(|beside| Repeat { beside, awaited: None });
+        state.deadlines.insert((deadline, number));
+        state.waiting.insert(number, Entry { view, timeout, deadline, answer: sender, repeat });
         drop(state);
         if let Some(WaitingView { id, asked, until, .. }) = told {
             self.tell(ApprovalNews { id, asked, until, made: now.instant, outcome: None });
@@ -262,6 +232,90 @@ impl Room {
         decided.ok_or(NotAnswered::NotFound)
     }
 
+    /// Whether there are request states: a client that is asked by the answer to its request needs one.
+    #[must_use]
+    pub fn makes_states(&self) -> bool {
+        self.state_key.is_some()
+    }
+
+    /// The request state under which `principal` may make a call again; `None` where there can be none.
+    #[must_use]
+    pub fn request_state(&self, id: &ApprovalId, principal: &Principal) -> Option<String> {
+        self.state_key.as_ref().map(|key| key.write(id.as_str(), principal))
+    }
+
+    /// What a request state is that `principal` brings along.
+    #[must_use]
+    pub fn read_state(&self, state: &str, principal: &Principal) -> StateRead {
+        self.state_key.as_ref().map_or(StateRead::Foreign, |key| key.read(state, principal))
+    }
+
+    /// A client makes a call again: what it says counts as an answer, if it is the first. A call that was decided is
+    /// used up by this.
+    ///
+    /// # Errors
+    /// [`NotApproved::Spent`]: there is no such call that could be made again, or none any more; then nothing has
+    /// changed. [`NotApproved::Changed`]: it is another call.
+    pub(super) fn claim(
+        &self,
+        id: &ApprovalId,
+        pending: &PendingApproval,
+        said: UserSaid,
+    ) -> Result<Claim, NotApproved> {
+        self.sweep();
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        let mut ended = None;
+        if let Some(number) = state.number(id.as_str()) {
+            let entry = state.waiting.get_mut(&number).ok_or(NotApproved::Spent)?;
+            let repeat = entry.repeat.as_mut().filter(|it| !it.is_taken());
+            let repeat = repeat.ok_or(NotApproved::Spent)?;
+            RepeatedCall::of(&entry.view.asked.pending).check(pending)?;
+            let principal = pending.principal().id().into();
+            let by = Answerer { principal, door: Door::Elicitation };
+            let outcome = match said {
+                UserSaid::Missing => return Ok(Claim::AskAgain),
+                UserSaid::Nothing => {
+                    let (sender, answer) = oneshot::channel();
+                    repeat.awaited = Some(sender);
+                    return Ok(Claim::Waits { number, answer, beside: repeat.beside.clone() });
+                }
+                UserSaid::Verdict(ApprovalVerdict::Deny) => Outcome::Denied { by },
+                UserSaid::Verdict(ApprovalVerdict::Approve(_)) => {
+                    let approved = Approved::Call(pending.digest());
+                    Outcome::Approved { by, extent: Extent::Once, approved }
+                }
+            };
+            ended = state.conclude(number, outcome);
+        }
+        let claimed = state.unclaimed.claim(id, now, |call| call.check(pending));
+        drop(state);
+        self.tell_ended(ended);
+        claimed.map(|Unclaimed { outcome, beside, .. }| Claim::Over(outcome, beside))
+    }
+
+    /// A call that is made again needs no approval any more: it is not waited for; what stood beside the arguments of
+    /// the first request.
+    ///
+    /// # Errors
+    /// [`NotApproved::Spent`]
+    pub fn release(&self, id: &ApprovalId) -> Result<Bytes, NotApproved> {
+        self.sweep();
+        let mut state = self.state.lock();
+        let mut ended = None;
+        if let Some(number) = state.number(id.as_str()) {
+            let repeat = state.waiting.get(&number).and_then(|entry| entry.repeat.as_ref());
+            if repeat.is_none_or(Repeat::is_taken) {
+                return Err(NotApproved::Spent);
+            }
+            ended = state.conclude(number, Outcome::Withdrawn);
+        }
+        let claimed = state.unclaimed.claim(id, Instant::now(), |_| Ok(()));
+        drop(state);
+        self.tell_ended(ended);
+        claimed.map(|unclaimed| unclaimed.beside)
+    }
+
     /// Ends a wait whose client has gone; `None` if it was over already, and its answer is on its way.
     pub(super) fn withdraw(&self, number: u64) -> Option<Outcome> {
         self.end(number, |_| Outcome::Withdrawn)
@@ -286,12 +340,10 @@ impl Room {
     fn sweep(&self) {
         let now = Instant::now();
         let mut state = self.state.lock();
-        let overdue = state.waiting.iter().filter(|(_, entry)| entry.deadline <= now);
-        let overdue: Vec<_> = overdue
-            .map(|(number, entry)| (*number, Outcome::TimedOut { after: entry.timeout }))
-            .collect();
+        let overdue = state.deadlines.range(..=(now, u64::MAX));
+        let overdue: Vec<u64> = overdue.map(|(_, number)| *number).collect();
         let ended: Vec<_> =
-            overdue.into_iter().filter_map(|(number, how)| state.conclude(number, how)).collect();
+            overdue.into_iter().filter_map(|number| state.time_out(number)).collect();
         drop(state);
         self.tell_ended(ended);
     }
@@ -338,6 +390,12 @@ impl Room {
     pub(super) fn kept(&self) -> (usize, usize, usize) {
         let state = self.state.lock();
         (state.bytes, state.by_id.len(), state.of_one.len())
+    }
+
+    /// Decided calls that nobody has made again.
+    #[cfg(test)]
+    pub(super) fn unclaimed(&self) -> usize {
+        self.state.lock().unclaimed.len()
     }
 
     fn tell_ended(&self, ended: impl IntoIterator<Item = Ended>) {
@@ -396,11 +454,19 @@ impl State {
         self.decided.iter().rev().find(|decided| decided.id.as_str() == id)
     }
 
+    /// Ends a wait whose time is up.
+    fn time_out(&mut self, number: u64) -> Option<Ended> {
+        let after = self.waiting.get(&number)?.timeout;
+        self.conclude(number, Outcome::TimedOut { after })
+    }
+
     /// Takes a call out, tells it how its wait ended, and remembers it.
     fn conclude(&mut self, number: u64, outcome: Outcome) -> Option<Ended> {
-        let Entry { view, answer, .. } = self.waiting.remove(&number)?;
+        let Entry { view, answer, repeat, deadline, .. } = self.waiting.remove(&number)?;
         self.by_id.remove(&view.id);
-        self.bytes -= view.asked.bytes();
+        self.deadlines.remove(&(deadline, number));
+        let beside = repeat.as_ref().map_or(0, |repeat| repeat.beside.len());
+        self.bytes -= view.asked.bytes() + beside;
         let principal = view.asked.pending.principal().id();
         if let Some(count) = self.of_one.get_mut(principal) {
             *count -= 1;
@@ -420,6 +486,18 @@ impl State {
         // Before anybody can see that it is over: whoever waits, and looks for itself, finds the answer. One that has
         // gone has seen to its record.
         let _ = answer.send(outcome.clone());
+        match repeat {
+            Some(Repeat { awaited: Some(awaited), .. }) => {
+                let _ = awaited.send(outcome.clone());
+            }
+            Some(Repeat { beside, awaited: None }) => {
+                let call = RepeatedCall::of(&view.asked.pending);
+                let (id, outcome) = (view.id.clone(), outcome.clone());
+                let unclaimed = Unclaimed { id, call, outcome, beside, deadline };
+                self.unclaimed.keep(unclaimed, Instant::now());
+            }
+            None => {}
+        }
         Some(Ended { view, outcome })
     }
 

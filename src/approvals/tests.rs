@@ -162,6 +162,20 @@ async fn cap_8_an_approval_can_stand_for_the_tool_as_it_is_and_end_early() {
 }
 
 #[tokio::test]
+async fn cap_8_an_approval_that_stands_ends_with_its_time() {
+    let room = room(WIDE);
+    let first = enter(&room, asked("{}", ""));
+    let short = Extent::For(Duration::from_millis(1));
+    room.answer(first.id().as_str(), approves(short)).unwrap();
+    let began = std::time::Instant::now();
+    while !room.standing().is_empty() {
+        assert!(began.elapsed() < MINUTE / 6, "it still stands");
+        tokio::task::yield_now().await;
+    }
+    drop(enter(&room, asked("{}", "")));
+}
+
+#[tokio::test]
 async fn cap_8_for_the_session_is_for_that_session_alone() {
     let room = room(WIDE);
     let outside = enter(&room, asked("{}", ""));
@@ -228,8 +242,14 @@ async fn cap_8_the_end_of_the_proxy_refuses_all_and_nobody_is_asked_where_nobody
 async fn cap_8_ten_thousand_wait_and_nothing_is_left_of_them() {
     const MANY: usize = 10_000;
     let room = room(RoomBounds { waiting: MANY, of_one: MANY, bytes: usize::MAX });
-    let mut all: Vec<WaitingApproval> =
-        (0..MANY).map(|n| enter(&room, asked(&format!("{{\"n\":{n}}}"), ""))).collect();
+    let enter = |n| {
+        let asked = asked(&format!("{{\"n\":{n}}}"), "");
+        match WaitingApproval::enter(&room, asked, 60 * MINUTE, false).unwrap() {
+            Entered::Waiting(waiting) => waiting,
+            Entered::Leave { of, .. } => panic!("an approval stands: {of}"),
+        }
+    };
+    let mut all: Vec<WaitingApproval> = (0..MANY).map(enter).collect();
     assert_eq!(room.count(), MANY);
     let refused = WaitingApproval::enter(&room, asked("{}", ""), MINUTE, false).unwrap_err();
     assert_eq!(refused, NotApproved::TooMany { limit: MANY });
@@ -302,4 +322,76 @@ async fn cap_8_who_listens_hears_of_each_wait_and_of_its_end() {
         .collect();
     assert_eq!(told, [None, Some("denied"), None]);
     assert_eq!(room.untold(), 1, "nobody waits for who does not listen");
+}
+
+fn enter_repeated(room: &Arc<Room>, arguments: &str, beside: &'static [u8]) -> WaitingApproval {
+    let beside = bytes::Bytes::from_static(beside);
+    match WaitingApproval::enter_repeated(room, asked(arguments, ""), MINUTE, beside).unwrap() {
+        Entered::Waiting(waiting) => waiting,
+        Entered::Leave { of, .. } => panic!("an approval stands: {of}"),
+    }
+}
+
+const YES: UserSaid = UserSaid::Verdict(ApprovalVerdict::Approve(Extent::Once));
+
+#[tokio::test]
+async fn cap_8_a_call_that_is_made_again_is_used_up_and_gets_back_what_stood_beside_it() {
+    let room = room(WIDE);
+    let mut first = enter_repeated(&room, "{}", b"\"requestState\":\"theirs\"");
+    let (id, call) = (first.id().clone(), pending("", "{}"));
+    let again = |said| RepeatedWait::enter(&room, &id, &call, said);
+    assert!(matches!(again(UserSaid::Missing), Ok(Repeated::AskAgain)));
+    let other = RepeatedWait::enter(&room, &id, &pending("", r#"{"a":1}"#), YES);
+    assert_eq!(other.map(drop), Err(NotApproved::Changed));
+    let Ok(Repeated::Over { outcome, beside }) = again(YES) else { panic!("it is decided") };
+    assert_eq!((outcome.as_str(), &*beside), ("approved", &b"\"requestState\":\"theirs\""[..]));
+    assert_eq!(first.outcome().await.as_str(), "approved", "whoever keeps the record is told");
+    assert_eq!(again(YES).map(drop), Err(NotApproved::Spent));
+    assert_eq!((room.unclaimed(), room.kept()), (0, (0, 0, 0)));
+}
+
+#[tokio::test]
+async fn cap_8_what_is_decided_before_its_client_comes_again_is_kept_and_claimed_once() {
+    let room = room(WIDE);
+    let mut first = enter_repeated(&room, "{}", b"");
+    let (id, call) = (first.id().clone(), pending("", "{}"));
+    room.answer(id.as_str(), approves(Extent::Once)).unwrap();
+    assert_eq!(first.outcome().await.as_str(), "approved");
+    assert_eq!(room.unclaimed(), 1);
+    let claimed = RepeatedWait::enter(&room, &id, &call, UserSaid::Missing);
+    assert!(matches!(claimed, Ok(Repeated::Over { outcome: Outcome::Approved { .. }, .. })));
+    assert_eq!(RepeatedWait::enter(&room, &id, &call, YES).map(drop), Err(NotApproved::Spent));
+    // One that waits itself for its answer is not made again.
+    let waiting = enter(&room, asked("{}", ""));
+    let of_another = RepeatedWait::enter(&room, waiting.id(), &call, YES);
+    assert_eq!(of_another.map(drop), Err(NotApproved::Spent));
+    drop(waiting);
+    assert!(is_empty(&room));
+}
+
+#[tokio::test]
+async fn cap_8_a_call_that_is_made_again_waits_once_and_is_withdrawn_with_its_client() {
+    let room = room(WIDE);
+    let mut first = enter_repeated(&room, "{}", b"");
+    let (id, call) = (first.id().clone(), pending("", "{}"));
+    let again = |said| RepeatedWait::enter(&room, &id, &call, said);
+    let Ok(Repeated::Waits(mut waits)) = again(UserSaid::Nothing) else { panic!("it waits") };
+    for said in [UserSaid::Nothing, UserSaid::Missing, YES] {
+        assert_eq!(again(said).map(drop), Err(NotApproved::Spent), "{said:?}");
+    }
+    assert_eq!(room.release(&id), Err(NotApproved::Spent));
+    room.answer(id.as_str(), says(ApprovalVerdict::Deny)).unwrap();
+    assert_eq!(
+        (waits.outcome().await.as_str(), first.outcome().await.as_str()),
+        ("denied", "denied")
+    );
+    let mut second = enter_repeated(&room, "{}", b"");
+    let id = second.id().clone();
+    let again = RepeatedWait::enter(&room, &id, &call, UserSaid::Nothing);
+    drop(again);
+    assert_eq!(second.outcome().await, Outcome::Withdrawn);
+    let mut third = enter_repeated(&room, "{}", b"kept");
+    assert_eq!(room.release(&third.id().clone()).unwrap(), "kept");
+    assert_eq!(third.outcome().await, Outcome::Withdrawn);
+    assert_eq!((room.unclaimed(), room.kept()), (0, (0, 0, 0)));
 }

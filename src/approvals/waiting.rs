@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use super::answer::Outcome;
 use super::asked::{ApprovalId, AskedCall};
-use super::room::{Admitted, Room, RoomPlace};
-use crate::policy::{Approved, NotApproved};
+use super::repeats::UserSaid;
+use super::room::{Admitted, Claim, Room, RoomPlace};
+use crate::policy::{Approved, NotApproved, PendingApproval};
 
 /// What becomes of a call that asks for approval.
 #[derive(Debug)]
@@ -44,12 +46,30 @@ impl WaitingApproval {
         timeout: Duration,
         asks_itself: bool,
     ) -> Result<Entered, NotApproved> {
-        Ok(match room.admit(asked, timeout, asks_itself)? {
+        Ok(Self::of(room, room.admit(asked, timeout, asks_itself, None)?))
+    }
+
+    /// The same for a call that its client makes again with the answer; `beside` is what then goes to the server beside
+    /// the arguments, at most [`MAX_BESIDE_BYTES`](super::MAX_BESIDE_BYTES).
+    ///
+    /// # Errors
+    /// Why it cannot wait.
+    pub fn enter_repeated(
+        room: &Arc<Room>,
+        asked: AskedCall,
+        timeout: Duration,
+        beside: Bytes,
+    ) -> Result<Entered, NotApproved> {
+        Ok(Self::of(room, room.admit(asked, timeout, true, Some(beside))?))
+    }
+
+    fn of(room: &Arc<Room>, admitted: Admitted) -> Entered {
+        match admitted {
             Admitted::Leave(approved, of) => Entered::Leave { approved, of },
             Admitted::Place(place) => {
                 Entered::Waiting(Self { room: Arc::clone(room), place, over: false })
             }
-        })
+        }
     }
 
     /// Which approval it is.
@@ -103,6 +123,75 @@ impl Drop for WaitingApproval {
     fn drop(&mut self) {
         if !self.over {
             self.room.withdraw(self.place.number);
+        }
+    }
+}
+
+/// What becomes of a call that its client makes again.
+#[derive(Debug)]
+pub enum Repeated {
+    /// It was decided.
+    Over {
+        /// How.
+        outcome: Outcome,
+        /// What stood beside the arguments of the first request.
+        beside: Bytes,
+    },
+    /// The client's user has not answered; another may.
+    Waits(RepeatedWait),
+    /// The client has brought no answer along, and may be asked again.
+    AskAgain,
+}
+
+/// A call that was made again, and still waits. Dropped before its end, it is withdrawn.
+#[derive(Debug)]
+pub struct RepeatedWait {
+    room: Arc<Room>,
+    number: u64,
+    answer: oneshot::Receiver<Outcome>,
+    beside: Bytes,
+    over: bool,
+}
+
+impl RepeatedWait {
+    /// A client makes the call of that approval again, and this is what its user `said`.
+    ///
+    /// # Errors
+    /// [`NotApproved::Spent`], [`NotApproved::Changed`].
+    pub fn enter(
+        room: &Arc<Room>,
+        id: &ApprovalId,
+        pending: &PendingApproval,
+        said: UserSaid,
+    ) -> Result<Repeated, NotApproved> {
+        Ok(match room.claim(id, pending, said)? {
+            Claim::Over(outcome, beside) => Repeated::Over { outcome, beside },
+            Claim::AskAgain => Repeated::AskAgain,
+            Claim::Waits { number, answer, beside } => {
+                let room = Arc::clone(room);
+                Repeated::Waits(Self { room, number, answer, beside, over: false })
+            }
+        })
+    }
+
+    /// Waits for the end, which comes with the approval's time at the latest.
+    pub async fn outcome(&mut self) -> Outcome {
+        let outcome = (&mut self.answer).await.unwrap_or(Outcome::Withdrawn);
+        self.over = true;
+        outcome
+    }
+
+    /// What stood beside the arguments of the first request.
+    #[must_use]
+    pub fn beside(&self) -> Bytes {
+        self.beside.clone()
+    }
+}
+
+impl Drop for RepeatedWait {
+    fn drop(&mut self) {
+        if !self.over {
+            self.room.withdraw(self.number);
         }
     }
 }

@@ -11,7 +11,7 @@ use ring::hmac;
 use serde_json::json;
 
 use super::asked::AskedCall;
-use super::room::ApprovalNews;
+use super::views::ApprovalNews;
 
 /// Messages that wait to be sent; further ones are lost, and counted.
 pub const QUEUE: usize = 256;

@@ -3,15 +3,11 @@
 //! Whoever asked for a piece of work may go away, but a thread cannot be ended from outside: every piece
 //! is held here until it has ended.
 
-use std::future::poll_fn;
-
-use parking_lot::Mutex;
-use tokio::sync::oneshot;
-use tokio::task::JoinSet;
+use tokio_util::task::TaskTracker;
 
 /// The pieces of work that have not ended.
 #[derive(Debug, Default)]
-pub(super) struct BlockingWork(Mutex<JoinSet<()>>);
+pub(super) struct BlockingWork(TaskTracker);
 
 /// The work has no outcome: it panicked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,10 +16,8 @@ pub(super) struct Panicked;
 impl BlockingWork {
     /// Begins to do `work` on a thread for that.
     pub(super) fn start(&self, work: impl FnOnce() + Send + 'static) {
-        let mut running = self.0.lock();
-        // Those that have ended; whether they panicked, whoever waits for the outcome hears.
-        while running.try_join_next().is_some() {}
-        running.spawn_blocking(work);
+        // Whether it panicked, whoever waits for its outcome hears.
+        drop(self.0.spawn_blocking(work));
     }
 
     /// What comes of `work`. If this is dropped, the work is still done.
@@ -34,17 +28,13 @@ impl BlockingWork {
         &self,
         work: impl FnOnce() -> R + Send + 'static,
     ) -> Result<R, Panicked> {
-        let (ended, outcome) = oneshot::channel();
-        self.start(move || {
-            // Whoever asked may have gone.
-            let _ = ended.send(work());
-        });
-        outcome.await.map_err(|_| Panicked)
+        self.0.spawn_blocking(work).await.map_err(|_| Panicked)
     }
 
     /// Waits until all that was begun has ended.
     pub(super) async fn ended(&self) {
-        while poll_fn(|context| self.0.lock().poll_join_next(context)).await.is_some() {}
+        self.0.close();
+        self.0.wait().await;
     }
 }
 

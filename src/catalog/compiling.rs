@@ -34,7 +34,7 @@ const BEFORE_SHOWN: Duration = Duration::from_millis(250);
 /// Compiles the schemas of a catalog.
 #[derive(Debug)]
 pub(super) struct Compiler {
-    settings: Settings,
+    settings: Mutex<Settings>,
     schemas: Arc<Cache>,
     /// The thread that compiles, if one took too long. Locked while a schema is compiled.
     running: Mutex<Option<JoinHandle<()>>>,
@@ -73,7 +73,21 @@ impl Quick {
 
 impl Compiler {
     pub(super) fn new(settings: Settings) -> Self {
-        Self { settings, schemas: Arc::default(), running: Mutex::default(), limit: LIMIT }
+        Self {
+            settings: Mutex::new(settings),
+            schemas: Arc::default(),
+            running: Mutex::default(),
+            limit: LIMIT,
+        }
+    }
+
+    /// From now on schemas are compiled so.
+    pub(super) fn set(&self, settings: Settings) {
+        *self.settings.lock() = settings;
+    }
+
+    fn settings(&self) -> Settings {
+        *self.settings.lock()
     }
 
     /// The compiled form of what a tool declared, if that is small and time is left; or one that
@@ -81,13 +95,13 @@ impl Compiler {
     fn quickly(&self, declared: Option<&RawValue>, time: &Quick) -> OutputSchema {
         let Some(raw) = declared else { return OutputSchema::Absent };
         let raw = raw.get().as_bytes();
-        if let Some(known) = self.schemas.known(raw, &self.settings) {
+        if let Some(known) = self.schemas.known(raw, &self.settings()) {
             return OutputSchema::Compiled(known);
         }
         if raw.len() > SMALL_BYTES || time.0.elapsed() > BEFORE_SHOWN {
             return OutputSchema::Compiling(Arc::default());
         }
-        outcome(self.schemas.get(raw, &self.settings))
+        outcome(self.schemas.get(raw, &self.settings()))
     }
 
     /// Compiles a schema that is awaited, unless another has; what came of it, if it is ours.
@@ -96,7 +110,7 @@ impl Compiler {
         let text = late.raw.get().as_bytes();
         if late.is_small() {
             let new = late.awaited.get().is_none();
-            let compile = || outcome(self.schemas.get(text, &self.settings));
+            let compile = || outcome(self.schemas.get(text, &self.settings()));
             return new.then(|| late.awaited.get_or_init(compile));
         }
         let mut running = self.running.lock();
@@ -108,7 +122,7 @@ impl Compiler {
             let _ = slow.join();
         }
         let (done, compiled) = mpsc::sync_channel(1);
-        let (schemas, settings) = (Arc::clone(&self.schemas), self.settings);
+        let (schemas, settings) = (Arc::clone(&self.schemas), self.settings());
         let raw = late.raw.clone();
         let compile = move || {
             // Nobody waits any more: nobody misses it.

@@ -14,38 +14,18 @@
 //! the operator says of the tools is deliberately not here: it is applied anew at each start.
 
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::discovered::DiscoveredTool;
-use crate::os::private;
-
-/// The version of the format. Another one is not read: the next discovery writes this one.
-const VERSION: u32 = 1;
-
-/// Most bytes of a file that is read back.
-pub(super) const MAX_FILE_BYTES: u64 = 256 * 1024 * 1024;
+pub use super::hashed_file::UnusableFile;
+use super::hashed_file::{self, Unpublished};
 
 /// Files that are open at once while sets are written.
 const FILES_AT_ONCE: usize = 64;
-
-/// Bytes of the hash of a server's name that make its file's name.
-const NAME_HASH_BYTES: usize = 16;
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Header {
-    version: u32,
-    server: Box<str>,
-    blake3: String,
-    /// The set's tools are pinned: there is a file of pins, or it is lost.
-    #[serde(default)]
-    pinned: bool,
-}
 
 /// A set as it is stored.
 #[derive(Debug)]
@@ -56,23 +36,10 @@ pub struct StoredSet {
     pub pinned: bool,
 }
 
-/// Why a file is not used. Names no path: [`path`] does.
-#[derive(Debug, thiserror::Error)]
-pub enum UnusableFile {
-    /// It cannot be read.
-    #[error("cannot be read: {0}")]
-    Io(#[from] io::Error),
-    /// It is not a file of this version and server whose hash is right.
-    #[error("is damaged or of another version: {0}")]
-    Damaged(String),
-}
-
-/// The file that holds the set of `server`. The name is a hash, since a server may be called
-/// anything.
+/// The file that holds the set of `server`.
 #[must_use]
 pub fn path(folder: &Path, server: &str) -> PathBuf {
-    let hash = blake3::hash(server.as_bytes()).to_hex();
-    folder.join(format!("{}.tools", hash.get(..2 * NAME_HASH_BYTES).unwrap_or(&hash)))
+    hashed_file::path(folder, server, "tools")
 }
 
 /// Replaces the sets of servers; what came of each. On return they are durable.
@@ -85,9 +52,13 @@ pub fn write_all(folder: &Path, sets: &[(Arc<str>, Vec<DiscoveredTool>)]) -> Vec
 
 fn write_some(folder: &Path, sets: &[(Arc<str>, Vec<DiscoveredTool>)]) -> Vec<io::Result<()>> {
     // All are on their way to the disk before the first is waited for, and their names together.
-    let files = sets.iter().map(|(server, tools)| Written::new(folder, server, tools));
-    let files: Vec<_> = files.collect();
-    let named = files.into_iter().map(|file| file.and_then(Written::publish));
+    let files: Vec<_> = sets
+        .iter()
+        .map(|(server, tools)| {
+            Unpublished::new(path(folder, server), server, true, body(tools).as_bytes())
+        })
+        .collect();
+    let named = files.into_iter().map(|file| file.and_then(Unpublished::publish));
     let named: Vec<_> = named.collect();
     match File::open(folder).and_then(|folder| folder.sync_all()) {
         Ok(()) => named,
@@ -98,44 +69,18 @@ fn write_some(folder: &Path, sets: &[(Arc<str>, Vec<DiscoveredTool>)]) -> Vec<io
     }
 }
 
-/// A set beside the one that it is to replace.
-struct Written {
-    file: File,
-    temporary: PathBuf,
-    target: PathBuf,
-}
-
-impl Written {
-    fn new(folder: &Path, server: &str, tools: &[DiscoveredTool]) -> io::Result<Self> {
-        let mut body = String::from("[");
-        for (i, tool) in tools.iter().enumerate() {
-            if i > 0 {
-                body.push(',');
-            }
-            // Between tokens a line break means a space; inside a string JSON has none.
-            body.extend(tool.raw.get().chars().map(|c| if c == '\n' { ' ' } else { c }));
+/// The tools in one line.
+fn body(tools: &[DiscoveredTool]) -> String {
+    let mut body = String::from("[");
+    for (i, tool) in tools.iter().enumerate() {
+        if i > 0 {
+            body.push(',');
         }
-        body.push(']');
-        let header = Header {
-            version: VERSION,
-            server: server.into(),
-            blake3: blake3::hash(body.as_bytes()).to_hex().to_string(),
-            pinned: true,
-        };
-        let target = path(folder, server);
-        let temporary = target.with_extension("new");
-        private::folder(folder)?;
-        let mut file = private::create(&temporary)?;
-        file.write_all(&serde_json::to_vec(&header)?)?;
-        file.write_all(b"\n")?;
-        file.write_all(body.as_bytes())?;
-        Ok(Self { file, temporary, target })
+        // Between tokens a line break means a space; inside a string JSON has none.
+        body.extend(tool.raw.get().chars().map(|c| if c == '\n' { ' ' } else { c }));
     }
-
-    fn publish(self) -> io::Result<()> {
-        self.file.sync_all()?;
-        fs::rename(&self.temporary, &self.target)
-    }
+    body.push(']');
+    body
 }
 
 /// Forgets the set of `server`, if there is one.
@@ -154,33 +99,11 @@ pub fn remove(folder: &Path, server: &str) -> io::Result<()> {
 /// # Errors
 /// The file is there and cannot be used.
 pub fn read(folder: &Path, server: &str) -> Result<Option<StoredSet>, UnusableFile> {
-    let path = path(folder, server);
-    let text = match fs::metadata(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error.into()),
-        Ok(metadata) if metadata.len() > MAX_FILE_BYTES => {
-            return Err(UnusableFile::Damaged(format!("larger than {MAX_FILE_BYTES} bytes")));
-        }
-        Ok(_) => fs::read_to_string(&path)?,
-    };
-    parse(&text, server).map(Some).map_err(UnusableFile::Damaged)
-}
-
-fn parse(text: &str, server: &str) -> Result<StoredSet, String> {
-    let (header, body) = text.split_once('\n').ok_or("no header")?;
-    let header: Header = serde_json::from_str(header).map_err(|error| error.to_string())?;
-    if header.version != VERSION {
-        return Err(format!("version {}, expected {VERSION}", header.version));
-    }
-    if *header.server != *server {
-        return Err(format!("it is the set of '{}'", header.server));
-    }
-    if header.blake3 != blake3::hash(body.as_bytes()).to_hex().as_str() {
-        return Err("the hash is wrong".into());
-    }
-    let elements: Vec<&RawValue> = serde_json::from_str(body).map_err(|error| error.to_string())?;
-    let tools = elements.into_iter().map(DiscoveredTool::parse).collect::<Result<_, _>>()?;
-    Ok(StoredSet { tools, pinned: header.pinned })
+    let Some(file) = hashed_file::read(&path(folder, server), server)? else { return Ok(None) };
+    let damaged = |error: serde_json::Error| UnusableFile::Damaged(error.to_string());
+    let elements: Vec<&RawValue> = serde_json::from_str(file.body()).map_err(damaged)?;
+    let tools = elements.into_iter().map(DiscoveredTool::parse).collect::<Result<_, _>>();
+    Ok(Some(StoredSet { tools: tools.map_err(UnusableFile::Damaged)?, pinned: file.pinned }))
 }
 
 #[cfg(test)]
@@ -242,7 +165,7 @@ mod tests {
     fn a_half_written_file_is_not_looked_at() {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), "s", &tools(&[A])).unwrap();
-        fs::write(path(folder.path(), "s").with_extension("new"), "{\"ver").unwrap();
+        fs::write(path(folder.path(), "s").with_extension("tools.new"), "{\"ver").unwrap();
         assert_eq!(raw(read(folder.path(), "s").unwrap()), Some(vec![A.into()]));
         fs::copy(path(folder.path(), "s"), path(folder.path(), "t")).unwrap();
         assert!(read(folder.path(), "t").is_err(), "the set of another server");

@@ -11,8 +11,8 @@
 //! decided by whoever reads it; the hash notices accidents, not someone who may write here.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,20 +21,9 @@ use serde_json::value::RawValue;
 
 use super::definition::DefinitionDigest;
 use super::exposed;
+use super::hashed_file::{self, Unpublished, UnusableFile};
 use super::listing::Listed;
-use super::persist::{self, MAX_FILE_BYTES, UnusableFile};
 use super::pins::{AcceptedDefinition, Pin, ServerPins};
-use crate::os::private;
-
-/// The version of the format.
-const VERSION: u32 = 1;
-
-#[derive(Serialize, Deserialize)]
-struct PinsHeader {
-    version: u32,
-    server: Box<str>,
-    blake3: String,
-}
 
 #[derive(Serialize, Deserialize)]
 struct StoredPin<'a> {
@@ -59,7 +48,7 @@ struct StoredDefinition<'a> {
 /// The file that holds the pins of `server`.
 #[must_use]
 pub(super) fn path(folder: &Path, server: &str) -> PathBuf {
-    persist::path(folder, server).with_extension("pins")
+    hashed_file::path(folder, server, "pins")
 }
 
 /// Replaces the pins of a server. On return they are durable.
@@ -67,6 +56,15 @@ pub(super) fn path(folder: &Path, server: &str) -> PathBuf {
 /// # Errors
 /// The file system's. The old pins are then still there.
 pub(super) fn write(folder: &Path, server: &str, pins: &ServerPins) -> io::Result<()> {
+    Unpublished::new(path(folder, server), server, false, &write_pins(pins)?)?.publish()?;
+    File::open(folder)?.sync_all()
+}
+
+/// The second line of a file, which [`read_pins`] reads. Pure.
+///
+/// # Errors
+/// None that is known of.
+pub fn write_pins(pins: &ServerPins) -> io::Result<Vec<u8>> {
     let mut stored = Vec::new();
     for (name, Pin { accepted, held, told }) in &pins.0 {
         let accepted = accepted.as_ref().map(|accepted| {
@@ -84,19 +82,7 @@ pub(super) fn write(folder: &Path, server: &str, pins: &ServerPins) -> io::Resul
             told: text(told),
         });
     }
-    let body = serde_json::to_vec(&stored)?;
-    let blake3 = blake3::hash(&body).to_hex().to_string();
-    let header = PinsHeader { version: VERSION, server: server.into(), blake3 };
-    private::folder(folder)?;
-    let target = path(folder, server);
-    let temporary = target.with_extension("newpins");
-    let mut file = private::create(&temporary)?;
-    file.write_all(&serde_json::to_vec(&header)?)?;
-    file.write_all(b"\n")?;
-    file.write_all(&body)?;
-    file.sync_all()?;
-    fs::rename(&temporary, &target)?;
-    File::open(folder)?.sync_all()
+    Ok(serde_json::to_vec(&stored)?)
 }
 
 /// The pins of `server`; `None` if there is no file.
@@ -104,30 +90,15 @@ pub(super) fn write(folder: &Path, server: &str, pins: &ServerPins) -> io::Resul
 /// # Errors
 /// The file is there and cannot be used.
 pub(super) fn read(folder: &Path, server: &str) -> Result<Option<ServerPins>, UnusableFile> {
-    let path = path(folder, server);
-    let text = match fs::metadata(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error.into()),
-        Ok(metadata) if metadata.len() > MAX_FILE_BYTES => {
-            return Err(UnusableFile::Damaged(format!("larger than {MAX_FILE_BYTES} bytes")));
-        }
-        Ok(_) => fs::read_to_string(&path)?,
-    };
-    parse(&text, server).map(Some).map_err(UnusableFile::Damaged)
+    let file = hashed_file::read(&path(folder, server), server)?;
+    file.map(|file| read_pins(file.body(), server).map_err(UnusableFile::Damaged)).transpose()
 }
 
-fn parse(text: &str, server: &str) -> Result<ServerPins, String> {
-    let (header, body) = text.split_once('\n').ok_or("no header")?;
-    let header: PinsHeader = serde_json::from_str(header).map_err(|error| error.to_string())?;
-    if header.version != VERSION {
-        return Err(format!("version {}, expected {VERSION}", header.version));
-    }
-    if *header.server != *server {
-        return Err(format!("it is of '{}'", header.server));
-    }
-    if header.blake3 != blake3::hash(body.as_bytes()).to_hex().as_str() {
-        return Err("the hash is wrong".into());
-    }
+/// The pins of `server` that the second line of its file holds. Pure.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn read_pins(body: &str, server: &str) -> Result<ServerPins, String> {
     let stored: Vec<StoredPin<'_>> =
         serde_json::from_str(body).map_err(|error| error.to_string())?;
     let digest = |text: &str| DefinitionDigest::parse(text).ok_or("a digest is none");
@@ -142,13 +113,19 @@ fn parse(text: &str, server: &str) -> Result<ServerPins, String> {
         });
         let pin =
             Pin { accepted: accepted.transpose()?, held: optional(&held)?, told: optional(&told)? };
-        pins.insert(Arc::from(name), pin);
+        let name = Arc::from(name);
+        if pins.contains_key(&name) {
+            return Err(format!("'{name}' is pinned twice"));
+        }
+        pins.insert(name, pin);
     }
     Ok(ServerPins(pins))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

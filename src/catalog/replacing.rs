@@ -17,7 +17,7 @@ use super::search::{Index, Lexicon, Segment};
 use super::settings::{ServerSettings, Settings};
 use super::snapshot::{DirectTool, KnownServer, Review, Snapshot, ToolSet};
 use crate::output::Policy;
-use crate::tool::{Capability, Exposure, OutputSchema, Tool, ToolName, Trust};
+use crate::tool::{Capability, Exposure, Idempotence, OutputSchema, Tool, ToolName, Trust};
 
 /// The next snapshot, and what is to be done about it.
 pub(super) struct Replaced {
@@ -33,13 +33,14 @@ pub(super) struct Replaced {
 }
 
 /// Makes the next snapshot of `last`: each set replaces that of its server, if that is configured.
-/// `ready` are the sets' schemas, `reviews` what is to be known of their definitions. What takes long to compile is left for later.
+/// `ready` are the sets' schemas, what is to be known of their definitions, and the
+/// servers whose definitions were looked through again. What takes long to compile is left for later.
 pub(super) fn replace(
     settings: &Settings,
     lexicon: &Arc<Lexicon>,
     last: &Snapshot,
     sets: &[(&str, &[DiscoveredTool])],
-    (ready, reviews): (Vec<Vec<OutputSchema>>, Reviews),
+    (ready, reviews, again): (Vec<Vec<OutputSchema>>, Reviews, BTreeSet<Arc<str>>),
     origin: ToolSet,
 ) -> Replaced {
     let mut late = Vec::new();
@@ -59,7 +60,8 @@ pub(super) fn replace(
         }
         let discovered = discovered.iter().zip(ready.into_iter().zip(reviews));
         let (tools, change) = next_set(server, of_server, settings, discovered, last, &mut late);
-        let (differs, server) = (change.tools_differ(), Arc::clone(server));
+        let differs = change.tools_differ() || again.contains(server);
+        let server = Arc::clone(server);
         taken.push(TakenSet { server, tools, change, differs, pins: PinHistory::New });
     }
     let touched = judge(&settings.review, last, &mut taken, origin);
@@ -160,7 +162,8 @@ fn next_set<'a>(
         let same = last.find_direct(&listed.key).filter(|direct| *direct.listed == listed);
         if let Some(direct) = same {
             late.extend(awaited(&direct.tool, false));
-            tools.push(direct.clone());
+            let review = reviewed.unwrap_or_else(|| Arc::clone(&direct.review));
+            tools.push(DirectTool { review, ..direct.clone() });
             continue;
         }
         let tool = build(server, settings, all.policy, found, schema);
@@ -207,6 +210,7 @@ fn build(
         annotations_raw: found.annotations_raw.clone(),
         annotations: found.annotations,
         capability,
+        idempotence: Idempotence::effective(found.annotations, &settings.capabilities, &found.name),
         side_effect_by,
         exposure: Exposure::effective(found.annotations, &settings.capabilities, &found.name),
         schema,

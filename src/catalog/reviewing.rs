@@ -17,17 +17,20 @@ use crate::tool::{ToolName, Trust};
 /// What is to be known of the tools of sets, in their order; `None` for what is as it was.
 pub(super) type Reviews = Vec<Vec<Option<Arc<Review>>>>;
 
-/// What is to be known of the definitions of sets, each as far as it is another than in `last`. This is what takes time,
+/// What is to be known of the definitions of sets, each as far as it is another than in `last`, or its
+/// server is among those to be looked through `again`. This is what takes time,
 /// and is done before others have to wait.
 pub(super) fn reviews(
     settings: &ReviewSettings,
     last: &Snapshot,
     sets: &[(&str, &[DiscoveredTool])],
+    again: &BTreeSet<Arc<str>>,
 ) -> Reviews {
     let one = |server: &str, found: &DiscoveredTool| {
+        let again = again.contains(server);
         let listed = found.listed(server);
         let known = last.find_direct(&listed.key).is_some_and(|direct| *direct.listed == listed);
-        (!known).then(|| Arc::new(review(settings, found, &listed)))
+        (again || !known).then(|| Arc::new(review(settings, found, &listed)))
     };
     let sets = sets.iter();
     sets.map(|(server, set)| set.iter().map(|found| one(server, found)).collect()).collect()

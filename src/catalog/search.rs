@@ -1,38 +1,63 @@
 //! The ranked index over all tools: plain words in, the tools that fit out (FR-021).
 //!
-//! BM25 over name, title, description, parameters and server, each field with its weight (which is
-//! why the scores are computed here), over the bm25 crate's stems, and with the synonyms a newcomer
-//! uses for the verbs that tools are named after. Deliberately no embedding model.
+//! BM25 over the fields of a tool (name, title, first sentence and rest of the description, parameters, server), each
+//! with its weight. A word counts for itself, for what it means (`thesaurus.txt`, in several languages) and, where no
+//! tool knows it, for the words that it may be misspelt from. What a question wants done is compared with what a tool
+//! does. Tools that have too little of a question are no answer. Deliberately no embedding model.
 //!
 //! The words of one server's tools are a [`Segment`], made once for each set and shared by every
 //! snapshot that holds it: what a change costs does not grow with the other servers' tools, but for
-//! one number each. What depends on all tools, how rare a word is and how long an average tool, is
-//! put in when a query is answered, so that the ranking is that of an index built whole.
+//! one value each. What depends on all tools, how rare a word is, is put in when a query is answered, so that the
+//! ranking is that of an index built whole.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use self::lexicon::plain;
+use xxhash_rust::xxh3::xxh3_64;
 
+use self::asked::{Bearing, ParsedQuery, QueryTerm};
+use self::lexicon::{WordKey, concept_key};
+use self::segment::Traits;
+use self::thesaurus::{Concept, Effect};
+use self::words::plain;
+
+mod asked;
 mod lexicon;
 mod segment;
-mod synonyms;
+mod spelling;
+mod thesaurus;
+mod words;
 
 #[cfg(test)]
-pub(super) mod samples;
+mod bad_input;
 #[cfg(test)]
-mod whole;
+mod golden;
+#[cfg(test)]
+pub(super) mod samples;
 
 pub use lexicon::Lexicon;
 pub use segment::Segment;
 
-/// BM25's saturation and length normalisation.
-const K1: f32 = 1.2;
-const B: f32 = 0.6;
+/// BM25's saturation.
+const K1: f32 = 2.0;
 
-/// What a synonym of the query's word is worth: less where some tool uses the word itself.
-const SYNONYM: f32 = 0.5;
-const STAND_IN: f32 = 0.9;
+/// What a meaning of the query's word is worth: less where some tool uses the word itself.
+const MEANING: f32 = 0.75;
+const STAND_IN: f32 = 0.95;
+
+/// What a word with one typing error is worth, and with more.
+const MISSPELT: [f32; 2] = [0.9, 0.7];
+
+/// What a verb is worth that any tool may have.
+const VERB: f32 = 0.5;
+
+/// Tools that are thought to be there and have none of the words: in a short catalog a word that all have says little,
+/// but not nothing.
+const OTHERS: f32 = 20.0;
+
+/// What a word is worth that somebody is told, or that is to be remembered.
+const TOLD: f32 = 0.3;
 
 /// What a tool gains whose name the query is; more than any words can add up to.
 const EXACT_NAME: f32 = 1000.0;
@@ -40,21 +65,48 @@ const EXACT_NAME: f32 = 1000.0;
 /// The raw score that becomes 0.5; about that of one rare word in a name.
 const HALF_SCORE: f32 = 5.0;
 
-/// Most words of a query that are looked up.
-const MAX_QUERY_WORDS: usize = 64;
+/// Most words of a query that are taken for misspelt, and most words that one may be misspelt from.
+const MAX_MENDED: usize = 6;
+const MAX_NEAR: usize = 8;
+
+/// How much of a score does not depend on how many of the question's words a tool has.
+const UNCOVERED: f32 = 0.6;
+/// How much of what a word weighs among those does not depend on how rare it is, and how much of what it weighs in a
+/// tool not on how much the tool is about it.
+const ALIKE: f32 = 0.6;
+const WEAKLY: f32 = 0.3;
+/// What a word that no tool knows weighs among them.
+const UNKNOWN: f32 = 0.8;
+/// How many of them some tool has at least, or else none is an answer.
+const LEAST_COVERED: f32 = 0.3;
+/// How much of a score is left to a tool that destroys, where nobody wants that.
+const UNWANTED: f32 = 0.6;
+/// How much of a score is left to a tool whose verb was not asked for.
+const UNASKED: f32 = 0.8;
+/// What a tool's score is at least, beside the best one's.
+const LEAST_SHARE: f32 = 0.15;
 
 /// An index over one snapshot's tools.
 pub struct Index {
     lexicon: Arc<Lexicon>,
     segments: Box<[Arc<Segment>]>,
-    /// For each tool, how much less a word counts in it, by its length.
-    dampings: Box<[f32]>,
+    tools: usize,
 }
 
 impl fmt::Debug for Index {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Index({} tools of {} servers)", self.dampings.len(), self.segments.len())
+        write!(f, "Index({} tools of {} servers)", self.tools, self.segments.len())
     }
+}
+
+/// What a question is worth in one tool.
+#[derive(Clone, Copy, Default)]
+struct Worth {
+    score: f32,
+    /// What the words weigh that the tool has.
+    covered: f32,
+    /// Whether one of them says what is meant.
+    meant: bool,
 }
 
 impl Index {
@@ -62,107 +114,243 @@ impl Index {
     #[must_use]
     pub fn of(lexicon: Arc<Lexicon>, segments: impl IntoIterator<Item = Arc<Segment>>) -> Self {
         let segments: Box<[_]> = segments.into_iter().collect();
-        let lengths = || segments.iter().flat_map(|segment| segment.lengths());
-        let total: f32 = lengths().sum();
-        let average = (total / lengths().count().max(1) as f32).max(1.0);
-        let dampings = lengths().map(|length| K1 * (1.0 - B + B * length / average)).collect();
-        Self { lexicon, segments, dampings }
+        let tools = segments.iter().map(|segment| segment.len()).sum();
+        Self { lexicon, segments, tools }
     }
 
-    /// The tools called `query`, then those that share a word with it or a synonym of one, best
-    /// first; equal scores in the order of positions. Scores are from 0 to 1, on one scale for all
-    /// queries.
+    /// The tools called `query`, then those that have enough of its words, or of what they mean, best
+    /// first; those that are deprecated last; equal scores in the order of positions. Scores are from 0 to 1, on one scale for all
+    /// queries. None where no tool has what is asked for.
     #[must_use]
     pub fn search(&self, query: &str) -> Vec<(usize, f32)> {
-        let mut stems = self.lexicon.stems(query);
-        stems.truncate(MAX_QUERY_WORDS);
-        stems.sort_unstable();
-        stems.dedup();
-        let exact = plain(query);
-        let names = self.segments.iter().flat_map(|segment| segment.names());
-        let mut scores: Vec<f32> = Vec::with_capacity(self.dampings.len());
-        scores.extend(names.map(|name| if *name == *exact { EXACT_NAME } else { 0.0 }));
-        let mut word = OneWord { worth: vec![0.0; self.dampings.len()], tools: Vec::new() };
-        for stem in &stems {
-            self.one_word(stem, &mut word);
-            for (at, score) in word.take() {
-                if let Some(sum) = scores.get_mut(at) {
-                    *sum += score;
+        self.answer(ParsedQuery::read(&self.lexicon, query), query)
+    }
+
+    /// The same of a query that was read.
+    fn answer(&self, mut asked: ParsedQuery, query: &str) -> Vec<(usize, f32)> {
+        self.mend(&mut asked);
+        let mut worth = vec![Worth::default(); self.tools];
+        let mut word = OneWord { worth: vec![(0.0, 0.0); self.tools], tools: Vec::new() };
+        let mut weights = 0.0;
+        let only_verbs = asked.terms.iter().all(|term| term.bearing == Bearing::Verb);
+        for term in &asked.terms {
+            let rarity = self.one_word(term, &mut word);
+            let bearing = match (term.told, term.bearing) {
+                (true, _) => TOLD,
+                (false, Bearing::Verb) => VERB,
+                (false, Bearing::Thing | Bearing::Part) => 1.0,
+            };
+            let weight = match (word.tools.is_empty(), term.bearing) {
+                (true, Bearing::Part | Bearing::Verb) => 0.0,
+                (true, Bearing::Thing) => UNKNOWN * bearing,
+                (false, _) => bearing * (ALIKE + (1.0 - ALIKE) * rarity / self.rarity(0.0)),
+            };
+            weights += weight;
+            for (at, (of_word, about)) in word.take() {
+                if let Some(worth) = worth.get_mut(at) {
+                    worth.score += of_word * bearing;
+                    worth.covered += weight * (WEAKLY + (1.0 - WEAKLY) * about.min(1.0));
+                    worth.meant |= only_verbs || term.bearing != Bearing::Verb;
                 }
             }
         }
-        let mut found: Vec<_> =
-            scores.into_iter().enumerate().filter(|(_, score)| *score > 0.0).collect();
-        found.sort_by(|(a, x), (b, y)| y.total_cmp(x).then(a.cmp(b)));
-        found.into_iter().map(|(at, score)| (at, score / (score + HALF_SCORE))).collect()
+        let exact = xxh3_64(plain(query).as_bytes());
+        let traits = self.segments.iter().flat_map(|segment| segment.tools());
+        let mut most: f32 = 0.0;
+        let found = traits.zip(&worth).enumerate().filter_map(|(at, (traits, worth))| {
+            if traits.name == exact {
+                most = 1.0;
+                return Some((at, EXACT_NAME + worth.score, traits));
+            }
+            if !worth.meant {
+                return None;
+            }
+            let covered = worth.covered / weights.max(f32::MIN_POSITIVE);
+            let score = worth.score
+                * (UNCOVERED + (1.0 - UNCOVERED) * covered)
+                * agreement(asked.effect, traits)
+                * if self.unwanted(asked.effect, traits) { UNWANTED } else { 1.0 }
+                * if traits.verbs.is_empty() || asked.means(&traits.verbs) { 1.0 } else { UNASKED };
+            most = most.max(covered);
+            Some((at, score, traits))
+        });
+        let mut found: Vec<_> = found.filter(|(_, score, _)| *score > 0.0).collect();
+        let best = found.iter().map(|(_, score, _)| *score).fold(0.0, f32::max);
+        let least = best.min(EXACT_NAME / 2.0) * LEAST_SHARE;
+        let forbidden = |traits: &Traits| {
+            asked.effect == Some(Effect::Read) && traits.effect == Some(Effect::Destroy)
+        };
+        let only_forbidden =
+            || found.iter().all(|(_, score, traits)| *score < EXACT_NAME && forbidden(traits));
+        if most < LEAST_COVERED || only_forbidden() {
+            return Vec::new();
+        }
+        found.retain(|(_, score, _)| *score >= least);
+        let last =
+            |(_, score, traits): &(usize, f32, &Traits)| *score < EXACT_NAME && traits.deprecated;
+        found.sort_by(|a, b| last(a).cmp(&last(b)).then(b.1.total_cmp(&a.1)).then(a.0.cmp(&b.0)));
+        let unwanted = |(_, score, traits): &(usize, f32, &Traits)| {
+            *score < EXACT_NAME && self.unwanted(asked.effect, traits)
+        };
+        if found.first().is_some_and(unwanted)
+            && let Some(other) = found.iter().position(|tool| !unwanted(tool))
+            && let Some(first) = found.get_mut(..=other)
+        {
+            first.rotate_right(1);
+        }
+        // Scores fall, also where a tool is put last for what it does.
+        let mut lowest = f32::MAX;
+        let found = found.into_iter().map(|(at, score, _)| {
+            lowest = lowest.min(score);
+            (at, lowest / (lowest + HALF_SCORE))
+        });
+        found.collect()
     }
 
-    /// What one word of a query is worth in which tools. A tool that has the word and its synonyms
-    /// means it once; a synonym is as rare as all its group together, or else the rarest one of
-    /// `show`, `list`, `read` would outweigh the others.
-    fn one_word(&self, stem: &str, word: &mut OneWord) {
-        for synonym in self.lexicon.synonyms(stem) {
-            for (at, worth) in self.postings(synonym) {
-                word.is_worth(at, worth);
+    /// Whether a tool destroys, and the question only wants to see.
+    fn unwanted(&self, effect: Option<Effect>, traits: &Traits) -> bool {
+        let sees = matches!(effect, None | Some(Effect::Read));
+        sees && (traits.destroys || traits.effect == Some(Effect::Destroy))
+    }
+
+    /// What one word of a query is worth in which tools, and how rare it is. A tool that has the word and what it means
+    /// means it once.
+    fn one_word(&self, term: &QueryTerm, word: &mut OneWord) -> f32 {
+        let known = term.worth >= 1.0 && term.own.iter().any(|key| self.having(*key) > 0.0);
+        let meaning = if known { MEANING } else { STAND_IN };
+        let mut rarest: f32 = 0.0;
+        for key in &term.own {
+            rarest = rarest.max(self.add(*key, term.worth, word));
+        }
+        for key in &term.meanings {
+            let rarity = self.add(*key, term.worth * meaning, word);
+            if !known {
+                rarest = rarest.max(rarity);
             }
         }
-        let own = self.segments.iter().map(|segment| segment.postings(stem).len()).sum();
-        let weight = if own == 0 { STAND_IN } else { SYNONYM };
-        word.weigh(self.rarity(word.tools.len()) * weight);
-        let rarity = self.rarity(own);
-        for (at, worth) in self.postings(stem) {
-            word.is_worth(at, worth * rarity);
+        rarest
+    }
+
+    /// Takes words that nobody knows for those that they may be misspelt from.
+    fn mend(&self, asked: &mut ParsedQuery) {
+        let language = asked.language;
+        let unknown = asked.terms.iter_mut().filter(|term| {
+            term.meanings.is_empty() && term.own.iter().all(|key| self.having(*key) <= 0.0)
+        });
+        for term in unknown.take(MAX_MENDED) {
+            let Some(misspelt) = term.word.take() else { continue };
+            let Some((errors, near)) = self.near(&misspelt) else { continue };
+            let thesaurus = &self.lexicon.thesaurus;
+            let meanings: BTreeSet<Concept> =
+                near.iter().flat_map(|word| thesaurus.meanings(word, language)).collect();
+            let meanings: Vec<_> = meanings.into_iter().collect();
+            asked.effect = asked.effect.or_else(|| thesaurus.effect(&meanings));
+            term.own = near.iter().map(|word| self.lexicon.key(word)).collect();
+            term.bearing = Bearing::of(thesaurus, &meanings);
+            term.meanings = meanings.into_iter().map(concept_key).collect();
+            term.worth = MISSPELT.get(errors.saturating_sub(1)).copied().unwrap_or_default();
         }
     }
 
-    /// The tools that have a stem, and what it is worth there, without its rarity.
-    fn postings(&self, stem: &str) -> impl Iterator<Item = (usize, f32)> {
+    /// The words that one may be misspelt from, and by how many errors: those with the fewest. They begin as it does, or
+    /// with its second letter, where the two changed places.
+    fn near(&self, misspelt: &str) -> Option<(usize, Vec<String>)> {
+        let most = spelling::allowed(misspelt)?;
+        let mut letters = misspelt.chars();
+        let (first, second) = (letters.next(), letters.next());
+        let segments = self.segments.iter().flat_map(|segment| segment.near(misspelt, most));
+        let near = segments.chain(self.lexicon.near(misspelt, most));
+        let begins = |(_, word): &(usize, &str)| {
+            let mut letters = word.chars();
+            let own = (letters.next(), letters.next());
+            own.0 == first || own == (second, first)
+        };
+        let near: BTreeSet<(usize, &str)> = near.filter(begins).collect();
+        let (errors, _) = *near.first()?;
+        let least = near.into_iter().take_while(|found| found.0 == errors);
+        Some((errors, least.map(|(_, word)| word.to_owned()).take(MAX_NEAR).collect()))
+    }
+
+    /// Counts what a word or a meaning is worth; how rare it is.
+    fn add(&self, key: WordKey, weight: f32, word: &mut OneWord) -> f32 {
+        let with = self.having(key);
+        if with <= 0.0 {
+            return 0.0;
+        }
+        let rarity = self.rarity(with);
+        for (at, worth, prominence) in self.postings(key) {
+            word.is_worth(at, worth * rarity * weight, prominence * weight);
+        }
+        rarity
+    }
+
+    /// How many tools have a word, those less that have it in a lesser place.
+    fn having(&self, key: WordKey) -> f32 {
+        self.segments.iter().map(|segment| segment.having(key)).sum()
+    }
+
+    /// The tools that have a word, and what it is worth there, without its rarity.
+    fn postings(&self, key: WordKey) -> impl Iterator<Item = (usize, f32, f32)> {
         let mut first = 0;
         self.segments.iter().flat_map(move |segment| {
             let from = first;
             first += segment.len();
-            segment.postings(stem).iter().filter_map(move |(at, weight)| {
-                let at = from + *at as usize;
-                let damping = self.dampings.get(at)?;
-                Some((at, weight * (K1 + 1.0) / (weight + damping)))
+            let postings = segment.postings(key).iter();
+            postings.map(move |(at, weight)| {
+                let worth = weight * (K1 + 1.0) / (weight + K1);
+                (from + *at as usize, worth, segment::prominence(*weight))
             })
         })
     }
 
-    fn rarity(&self, tools_with: usize) -> f32 {
-        let (all, with) = (self.dampings.len() as f32, tools_with as f32);
-        (1.0 + (all - with + 0.5) / (with + 0.5)).ln()
+    /// How rare a word is that so many tools have.
+    fn rarity(&self, having: f32) -> f32 {
+        let others = (self.tools as f32 + OTHERS - having).max(0.0);
+        (1.0 + (others + 0.5) / (having + 0.5)).ln()
+    }
+}
+
+/// How much of a score is left to a tool that does something else than the question wants.
+fn agreement(wanted: Option<Effect>, traits: &Traits) -> f32 {
+    let does = match (traits.effect, traits.destroys) {
+        (Some(Effect::Destroy), _) => Some(Effect::Destroy),
+        (effect, _) => effect,
+    };
+    match (wanted, does) {
+        (_, None) => 0.9,
+        (None, Some(Effect::Destroy)) => 0.5,
+        (None, Some(Effect::Read | Effect::Write)) => 1.0,
+        (Some(Effect::Read), Some(Effect::Read)) => 1.0,
+        (Some(Effect::Read), Some(Effect::Write)) => 0.75,
+        (Some(Effect::Read | Effect::Write), Some(Effect::Destroy)) => 0.3,
+        (Some(Effect::Write), Some(Effect::Write)) => 1.0,
+        (Some(Effect::Write), Some(Effect::Read)) => 0.7,
+        (Some(Effect::Destroy), Some(Effect::Destroy)) => 1.0,
+        (Some(Effect::Destroy), Some(Effect::Write)) => 0.7,
+        (Some(Effect::Destroy), Some(Effect::Read)) => 0.5,
     }
 }
 
 /// What one word is worth, by tool.
 struct OneWord {
     /// For each tool; 0 for most.
-    worth: Vec<f32>,
+    worth: Vec<(f32, f32)>,
     /// Those for which it is not.
     tools: Vec<usize>,
 }
 
 impl OneWord {
-    /// It is worth that in a tool, if it was not worth more. What is given is more than 0.
-    fn is_worth(&mut self, tool: usize, worth: f32) {
+    /// It is worth that in a tool, if it was not worth more, and as much is the tool about it. What is given is more than 0.
+    fn is_worth(&mut self, tool: usize, worth: f32, about: f32) {
         let Some(best) = self.worth.get_mut(tool) else { return };
-        if *best == 0.0 {
+        if best.0 == 0.0 {
             self.tools.push(tool);
         }
-        *best = best.max(worth);
-    }
-
-    fn weigh(&mut self, weight: f32) {
-        for tool in &self.tools {
-            if let Some(worth) = self.worth.get_mut(*tool) {
-                *worth *= weight;
-            }
-        }
+        *best = (best.0.max(worth), best.1.max(about));
     }
 
     /// What it is worth; afterwards nothing.
-    fn take(&mut self) -> impl Iterator<Item = (usize, f32)> {
+    fn take(&mut self) -> impl Iterator<Item = (usize, (f32, f32))> {
         let worth = &mut self.worth;
         self.tools.drain(..).filter_map(|tool| Some((tool, std::mem::take(worth.get_mut(tool)?))))
     }
@@ -171,7 +359,6 @@ impl OneWord {
 #[cfg(test)]
 mod tests {
     use super::samples::{QUERIES, TOOLS};
-    use super::whole::WholeIndex;
     use super::*;
     use crate::catalog::{Catalog, DiscoveredTool, ServerSettings, Settings, Snapshot};
     use serde_json::Value;
@@ -241,12 +428,13 @@ mod tests {
         };
         let queries = QUERIES.iter().map(|(query, _)| *query);
         let queries: Vec<_> = queries.chain(TOOLS.iter().map(|(_, name, ..)| *name)).collect();
-        let (lexicon, mut compared) = (Lexicon::default(), 0);
+        let (lexicon, mut compared) = (Arc::new(Lexicon::default()), 0);
         for round in 0..3 * servers.len() {
             let (server, from) = change(round);
             catalog.replace_server(server, set(server, from));
             let snapshot = catalog.load();
-            let whole = WholeIndex::build(&lexicon, snapshot.tools());
+            let whole = Segment::of(&lexicon, snapshot.tools());
+            let whole = Index::of(Arc::clone(&lexicon), [Arc::new(whole)]);
             for query in &queries {
                 let expected: Vec<_> = whole.search(query);
                 let found = snapshot.search(query, usize::MAX);
@@ -280,6 +468,76 @@ mod tests {
             names(&super::tests::snapshot(&twins), "same", 9),
             ["a:same", "b:same", "c:same"]
         );
+    }
+
+    #[test]
+    fn typing_errors_find_the_tool() {
+        let snapshot = snapshot(TOOLS);
+        for (query, expected) in [
+            ("creat a direcotry", "filesystem:create_directory"),
+            ("mrege a pull reqest", "github:merge_pull_request"),
+            ("serach repositries", "github:search_repositories"),
+            ("curent time in a timezome", "time:get_current_time"),
+        ] {
+            assert_eq!(names(&snapshot, query, 1), [expected], "{query}");
+        }
+    }
+
+    #[test]
+    fn words_of_other_languages_find_the_tool() {
+        let snapshot = snapshot(TOOLS);
+        for (query, expected) in [
+            ("Ein Verzeichnis anlegen", "filesystem:create_directory"),
+            ("eliminar un repositorio", "github:delete_repo"),
+            ("déplacer un fichier", "filesystem:move_file"),
+            ("удалить репозиторий", "github:delete_repo"),
+            ("删除仓库", "github:delete_repo"),
+            ("フォルダを作成する", "filesystem:create_directory"),
+        ] {
+            assert_eq!(names(&snapshot, query, 1), [expected], "{query}");
+        }
+    }
+
+    #[test]
+    fn who_wants_to_see_is_not_shown_what_destroys_first() {
+        let tools = [
+            ("github", "delete_repo", "Delete a repository", "owner repo"),
+            ("github", "get_file_contents", "Get the contents of a file of a repository", "path"),
+        ];
+        let snapshot = super::tests::snapshot(&tools);
+        assert_eq!(names(&snapshot, "show me my repository", 1), ["github:get_file_contents"]);
+        assert_eq!(names(&snapshot, "delete my repository", 1), ["github:delete_repo"]);
+        let alone = super::tests::snapshot(tools.get(..1).unwrap());
+        assert!(names(&alone, "which repositories do I have?", 1).is_empty());
+        assert_eq!(names(&alone, "delete_repo", 1), ["github:delete_repo"]);
+    }
+
+    #[test]
+    fn what_is_deprecated_comes_last() {
+        let tools = [
+            ("f", "read_file", "Read a file. DEPRECATED: use read_text_file instead.", "path"),
+            ("f", "read_text_file", "Read a file as text", "path"),
+            ("f", "file_size", "How large a file is, in bytes", "path"),
+        ];
+        let snapshot = super::tests::snapshot(&tools);
+        let found = snapshot.search("read a file for me", usize::MAX);
+        assert_eq!(&*found.last().unwrap().0.name.tool, "read_file");
+        assert!(found.windows(2).all(|pair| pair[0].1 >= pair[1].1));
+        assert_eq!(names(&snapshot, "read_file", 1), ["f:read_file"], "who names it gets it");
+    }
+
+    #[test]
+    fn a_question_of_which_too_little_is_known_has_no_answer() {
+        let snapshot = snapshot(TOOLS);
+        for query in [
+            "order a pizza with extra cheese",
+            "turn the kitchen lights on",
+            "Wie wird das Wetter?",
+            "播放音乐",
+            "株価を教えて",
+        ] {
+            assert!(names(&snapshot, query, 9).is_empty(), "{query}");
+        }
     }
 
     #[test]

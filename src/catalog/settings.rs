@@ -20,7 +20,7 @@ use crate::tool::{CapabilityOverride, Pattern, Rules};
 pub const MAX_DEPTH: std::ops::RangeInclusive<u32> = 1..=120;
 
 /// What the catalog needs to know.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settings {
     /// How answers are judged where no server and no tool says otherwise.
     pub policy: Policy,

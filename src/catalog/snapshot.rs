@@ -38,6 +38,14 @@ pub(super) struct KnownServer {
     pub(super) unpinned: bool,
 }
 
+impl KnownServer {
+    /// One of which nothing is known yet.
+    pub(super) fn awaited() -> Self {
+        let (words, pins) = (Arc::default(), PinHistory::New);
+        Self { set: ToolSet::Awaited, words, pins, unpinned: false }
+    }
+}
+
 /// A tool and how `/mcp/all` lists it.
 #[derive(Clone, Debug)]
 pub(super) struct DirectTool {
@@ -103,12 +111,7 @@ impl Snapshot {
         servers: impl Iterator<Item = &'a Arc<str>>,
         lexicon: &Arc<Lexicon>,
     ) -> Self {
-        let awaited = KnownServer {
-            set: ToolSet::Awaited,
-            words: Arc::default(),
-            pins: PinHistory::New,
-            unpinned: false,
-        };
+        let awaited = KnownServer::awaited();
         Self {
             servers: servers.map(|name| (Arc::clone(name), awaited.clone())).collect(),
             tools: Arc::default(),

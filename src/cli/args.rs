@@ -5,33 +5,40 @@
 
 mod activity;
 mod approvals;
+mod call;
 mod policy;
+mod setup;
 mod token;
 mod upstream;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, ColorChoice, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+
+use crate::telemetry::build_info::LONG_VERSION;
 
 pub(super) use activity::{ActivityCommand, ActivityExport, ActivityFilters, ActivityList};
 pub(super) use approvals::ApprovalsCommand;
+pub(super) use call::{CallArgs, CallCommand};
 pub(super) use policy::{PolicyCommand, PolicyExplain};
+pub(super) use setup::{ConnectArgs, ImportArgs};
 pub(super) use token::{TokenCommand, TokenCreate};
-pub(super) use upstream::UpstreamCommand;
+pub(super) use upstream::{UpstreamAdd, UpstreamCommand};
 
 /// mcpproxy stands between AI agents and MCP servers: it decides which calls may go out, checks
 /// what comes back, hands on the servers' own bytes, and records every decision.
 #[derive(Debug, Parser)]
 #[command(
     name = "mcpproxy",
-    version,
+    version = LONG_VERSION,
     max_term_width = 100,
     arg_required_else_help = true,
     after_help = "\
 Start here:
   mcpproxy demo                 five calls with five fates; needs no config, no network
+  mcpproxy init                 make a config; import, upstream add and connect fill it
   mcpproxy serve                run the proxy before your own servers
   mcpproxy tools search notes   find a tool in plain words
   mcpproxy call tool-read files:list_directory --args '{\"path\":\"/tmp\"}'
@@ -86,6 +93,17 @@ pub(super) struct Global {
     /// Short for --output json
     #[arg(long, global = true)]
     pub(super) json: bool,
+    /// Colours: auto (at a terminal, unless NO_COLOR is set), always or never
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        value_enum,
+        default_value = "auto",
+        hide_default_value = true,
+        hide_possible_values = true
+    )]
+    pub(super) color: ColorChoice,
     /// error, warn, info, debug or trace; logs go to stderr
     #[arg(
         long,
@@ -121,8 +139,36 @@ Examples:
 Agents connect to http://127.0.0.1:8080/mcp. An empty or missing config is a working config.
 Ctrl-C lets calls in flight finish (20 seconds), flushes the activity log and stops every child
 process; a second one does not wait (exit 130). SIGTERM and the end of the terminal do as Ctrl-C;
-SIGHUP otherwise changes nothing: the config is read at the start.")]
+SIGHUP otherwise has the config read again, as a change of its file does.")]
     Serve(ServeArgs),
+    /// Make a config to begin with, and say what comes next
+    #[command(after_help = "\
+Examples:
+  mcpproxy init
+  mcpproxy -c ./mcp_config.json init
+
+The file is 0600 and holds a key of its own. One that is there keeps what it says.")]
+    Init,
+    /// Take over the servers of Claude, Cursor, VS Code, Windsurf, Codex and Zed
+    #[command(after_help = "\
+Examples:
+  mcpproxy import
+  mcpproxy import cursor vscode --dry-run
+  mcpproxy import claude-desktop --yes
+
+What would be added is shown first, without the values of variables and headers, which are carried
+over. Nothing is started, and the other programs' files stay as they are.")]
+    Import(ImportArgs),
+    /// Write our entry into a client's config, or take it out again
+    #[command(after_help = "\
+Examples:
+  mcpproxy connect claude-code
+  mcpproxy connect cursor --dry-run
+  mcpproxy connect vscode --undo
+
+What would be written is shown first; the rest of the file stays as it is, and the file as it was is
+kept beside it until --undo. With require_mcp_auth the entry holds the key.")]
+    Connect(ConnectArgs),
     /// Speak MCP over stdin and stdout, for clients that start a command
     #[command(after_help = "\
 Examples:
@@ -133,6 +179,38 @@ The second line is the entry for a client's config. A server that runs with the 
 else the proxy runs in this process. stdout carries MCP only; logs go to stderr. SIGINT, SIGTERM and
 the end of input let calls in flight finish; a second signal does not wait.")]
     Stdio,
+    /// How the running mcpproxy is: servers, calls of the last hour, what waits, what is wrong
+    #[command(after_help = "\
+Examples:
+  mcpproxy status
+  mcpproxy status --json
+
+Exit code 3 if none runs.")]
+    Status,
+    /// Print an address that opens the page of the running mcpproxy
+    #[command(after_help = "\
+Examples:
+  mcpproxy page
+  mcpproxy page -o json
+
+The address opens the page once, within ten minutes, and needs no key: hand it to nobody. Exit code 3
+if none runs.")]
+    Page,
+    /// Look for what is wrong, and tell the command that mends it
+    #[command(after_help = "\
+Examples:
+  mcpproxy doctor
+  mcpproxy doctor --fix
+  mcpproxy doctor -o json
+
+Looked at: the config, the files of TLS, rights, the clock, the disk, the port, the log, and each server
+from its start to its list of tools. Exit code 1 if something is wrong. With no mcpproxy running the servers are
+started for it, and ended again.")]
+    Doctor {
+        /// Take from others the rights that they have on config and data; nothing else is changed
+        #[arg(long)]
+        fix: bool,
+    },
     /// Call a tool through the proxy, as an agent would
     #[command(
         subcommand,
@@ -193,6 +271,8 @@ Examples:
         after_help = "\
 Examples:
   mcpproxy upstream list
+  mcpproxy upstream add files -- npx -y @modelcontextprotocol/server-filesystem /tmp
+  mcpproxy upstream logs files -f
   mcpproxy upstream login github"
     )]
     Upstream(UpstreamCommand),
@@ -212,6 +292,7 @@ Examples:
         after_help = "\
 Examples:
   mcpproxy config check
+  mcpproxy config schema
   mcpproxy config path"
     )]
     Config(ConfigCommand),
@@ -231,6 +312,12 @@ Examples:
   mcpproxy completions zsh > ~/.zfunc/_mcpproxy
   mcpproxy completions fish > ~/.config/fish/completions/mcpproxy.fish")]
     Completions(CompletionsArgs),
+    /// Write the manual pages into a folder, a page for each command
+    #[command(hide = true, after_help = "Examples:\n  mcpproxy man ./man1")]
+    Man {
+        /// The folder; it is made if it is not there
+        folder: PathBuf,
+    },
     /// The demo's MCP server, spoken over stdio
     #[command(hide = true, after_help = "Examples:\n  mcpproxy demo-upstream")]
     DemoUpstream,
@@ -244,78 +331,6 @@ pub(super) struct ServeArgs {
     /// Move a damaged activity log aside (nothing is deleted) and go on with what can be read
     #[arg(long)]
     pub(super) salvage: bool,
-}
-
-#[derive(Debug, Subcommand)]
-pub(super) enum CallCommand {
-    /// Call a tool that only reads
-    #[command(
-        name = "tool-read",
-        after_help = "\
-Examples:
-  mcpproxy call tool-read files:list_directory --args '{\"path\":\"/tmp\"}'
-  mcpproxy call tool-read --tool-name=files:read_file --json_args '{\"path\":\"/etc/hosts\"}'
-  echo '{\"path\":\"/tmp\"}' | mcpproxy call tool-read files:list_directory --args -
-  mcpproxy -o json call tool-read time:get_current_time --args @args.json
-
-Refused if the tool is marked destructive; `mcpproxy tools show NAME` says which command to use."
-    )]
-    Read(CallArgs),
-    /// Call a tool that creates or updates something
-    #[command(
-        name = "tool-write",
-        after_help = "\
-Examples:
-  mcpproxy call tool-write github:create_issue --args @issue.json --reason 'reported by QA'
-  mcpproxy call tool-write memory:add --args '{\"text\":\"hi\"}' --sensitivity internal
-
-Refused if the tool is marked destructive; use tool-destructive then."
-    )]
-    Write(CallArgs),
-    /// Call a tool that deletes or permanently changes something
-    #[command(
-        name = "tool-destructive",
-        after_help = "\
-Examples:
-  mcpproxy call tool-destructive files:delete --args '{\"path\":\"/tmp/x\"}' --reason 'clean up'
-
-Passes whatever the tool's annotations say."
-    )]
-    Destructive(CallArgs),
-}
-
-#[derive(Debug, Args)]
-pub(super) struct CallArgs {
-    /// The tool, as server:tool
-    #[arg(value_name = "SERVER:TOOL", required_unless_present = "tool_name")]
-    pub(super) tool: Option<String>,
-    /// The tool, as server:tool (the same as the positional)
-    #[arg(
-        long = "tool-name",
-        alias = "tool_name",
-        value_name = "SERVER:TOOL",
-        conflicts_with = "tool"
-    )]
-    pub(super) tool_name: Option<String>,
-    /// The tool's arguments: a JSON object, '-' for stdin, or @FILE
-    #[arg(
-        short,
-        long,
-        visible_alias = "json_args",
-        value_name = "JSON",
-        default_value = "{}",
-        allow_hyphen_values = true
-    )]
-    pub(super) args: String,
-    /// Why the call is made; kept in the activity record (at most 1000 characters)
-    #[arg(long, value_name = "TEXT")]
-    pub(super) reason: Option<String>,
-    /// public, internal, private or unknown; kept in the activity record
-    #[arg(long, value_name = "WORD")]
-    pub(super) sensitivity: Option<String>,
-    /// Give up after this long, like 30s or 2m [default: the server's call_timeout]
-    #[arg(long, value_name = "DURATION", value_parser = super::value_parsers::timeout)]
-    pub(super) timeout: Option<std::time::Duration>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -414,6 +429,23 @@ Also looked for: the servers' commands and folders, the variables they need, and
 can be written to. No server is started. Exit code 5 if anything is wrong; warnings alone are exit
 code 0. With json, \"problems\" holds each with file, line, column and key.")]
     Check,
+    /// Have the running proxy read its config again, and tell what it changes
+    #[command(after_help = "\
+Examples:
+  mcpproxy config reload
+  mcpproxy config reload --json
+
+A running proxy notices a changed file by itself; this waits for it, and tells what is in force now and
+what needs a restart. A config that cannot be used is exit code 5, and the one before stays in force.")]
+    Reload,
+    /// Print the JSON Schema of the config: every key, its values and its default, for editors
+    #[command(after_help = "\
+Examples:
+  mcpproxy config schema > ~/.mcpproxy/schema.json
+
+An editor completes and checks the config by it once the file begins with {\"$schema\": \"./schema.json\", …}.
+A running proxy has it at /api/v1/config/schema.json.")]
+    Schema,
     /// Print the path of the config file in use
     #[command(after_help = "\
 Examples:

@@ -20,8 +20,9 @@ use super::args::Global;
 use super::error::CommandError;
 use super::exit_code::Exit;
 use super::http_client::{HttpAnswer, HttpClient, RequestError, hint};
+use super::read_ahead::read_ahead;
 use super::temporary_folder::TemporaryFolder;
-use super::{load_config, logging, running_proxy, start_proxy};
+use super::{load_config, logging, running_proxy, spinner, start_proxy};
 use crate::api::{self, SOURCE};
 use crate::downstream::body::Body;
 use crate::proxy::Worker;
@@ -86,9 +87,9 @@ pub(super) fn with(
         }
         Needs::Activity => {
             let scratch = scratch.insert(TemporaryFolder::watched("read")?);
-            App::read(loaded.config, scratch.path(), log.lines())
+            App::read(loaded.config, scratch.path(), log.handles())
         }
-        Needs::Catalog | Needs::Calls => App::start(loaded.config, log.lines()),
+        Needs::Catalog | Needs::Calls => App::start(loaded.config, log.handles(), None),
     };
     let app = app.map_err(|error| start_proxy::not_started(&error))?;
     let local = Local::new(&app);
@@ -119,7 +120,13 @@ impl Local {
                 tokio::time::sleep(SETTLE_STEP).await;
             }
         };
-        if tokio::time::timeout(SETTLE_TIMEOUT, settled).await.is_err() {
+        let words = || {
+            let states = self.shared.proxy.upstreams.states();
+            let there = states.iter().filter(|state| state.settled).count();
+            format!("starting servers: {there} of {} have answered", states.len())
+        };
+        let settled = spinner::during(words, tokio::time::timeout(SETTLE_TIMEOUT, settled));
+        if settled.await.is_err() {
             logging::say(format_args!(
                 "warning: not all servers answered within {SETTLE_TIMEOUT:?}"
             ));
@@ -177,7 +184,8 @@ impl Backend {
             Self::Local(local) => {
                 let response = local.send(Method::GET, target, Bytes::new()).await?;
                 let (parts, body) = response.into_parts();
-                (parts.status, parts.headers, chunks(body.into_data_stream()), "the proxy")
+                let body = chunks(read_ahead(body.into_data_stream()));
+                (parts.status, parts.headers, body, "the proxy")
             }
         };
         if status == StatusCode::OK {
@@ -279,10 +287,14 @@ fn unwrap(answer: HttpAnswer, place: &str, refused: Exit) -> Result<Data, Comman
     match (envelope.success, envelope.data, envelope.error) {
         (true, Some(data), _) => Ok(Data(answer.body.slice_ref(data.get().as_bytes()))),
         (false, _, Some(error)) => {
-            let exit =
-                if answer.status == StatusCode::BAD_REQUEST { refused } else { Exit::Failed };
+            let exit = match answer.status {
+                StatusCode::BAD_REQUEST => refused,
+                StatusCode::UNPROCESSABLE_ENTITY => Exit::Config,
+                _ => Exit::Failed,
+            };
             let mut failure = CommandError::new(exit, format!("{error}{}", hint(answer.status)));
             failure.request_id = envelope.request_id;
+            failure.status = Some(answer.status);
             Err(failure)
         }
         (true, None, _) | (false, _, None) => Err(stranger()),

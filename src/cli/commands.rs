@@ -5,10 +5,17 @@ mod approvals;
 mod call;
 mod completions;
 mod config;
+mod connect;
 mod demo;
+mod doctor;
+mod import;
+mod init;
 mod login;
+mod man;
+mod page;
 mod policy;
 mod serve;
+mod status;
 mod stdio;
 mod token;
 mod tools;
@@ -24,11 +31,18 @@ pub(super) fn run(cli: Cli, output: &Output) -> Result<(), CommandError> {
     let global = &cli.global;
     match cli.command {
         Command::Serve(flags) => serve::run(global, &flags),
+        Command::Init => init::run(global, output),
+        Command::Import(flags) => import::run(&flags, global, output),
+        Command::Connect(flags) => connect::run(&flags, global, output),
+        Command::Status => status::run(global, output),
+        Command::Doctor { fix } => doctor::run(fix, global, output),
         Command::Stdio => stdio::run(global),
         Command::Demo => demo::run(global),
         Command::DemoUpstream => demo::serve_upstream().map_err(CommandError::failed),
         Command::Config(command) => config::run(&command, global, output),
         Command::Completions(flags) => completions::run(&flags),
+        Command::Page => page::run(global, output),
+        Command::Man { folder } => man::run(&folder),
         Command::Call(command) => backend::with(global, Needs::Calls, async |backend| {
             call::run(&command, backend, output).await
         }),

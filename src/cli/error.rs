@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use http::StatusCode;
+
 use super::exit_code::Exit;
 use super::terminal_safe::clean;
 use crate::config::problem::{Problem, Severity};
@@ -15,6 +17,8 @@ pub(super) struct CommandError {
     pub(super) message: String,
     /// The request that failed, to be found in log and activity.
     pub(super) request_id: Option<String>,
+    /// What the proxy answered, where it is one that fails.
+    pub(super) status: Option<StatusCode>,
     /// What is wrong with the config, where that is why: each has its own line then.
     pub(super) problems: Vec<Problem>,
 }
@@ -23,7 +27,13 @@ impl CommandError {
     pub(super) fn new(exit: Exit, message: impl fmt::Display) -> Self {
         let lines = message.to_string();
         let words: Vec<&str> = lines.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
-        Self { exit, message: words.join(" "), request_id: None, problems: Vec::new() }
+        Self {
+            exit,
+            message: words.join(" "),
+            request_id: None,
+            status: None,
+            problems: Vec::new(),
+        }
     }
 
     /// The operation failed.

@@ -2,7 +2,7 @@
 //!
 //! A few connections are kept open between requests, with one request on each at a time. Dropping a
 //! reply before its end closes its connection, which is how a request is given up. On a fresh
-//! connection the server first proves that it is the one of the config. There is no TLS, redirect or
+//! connection the server first proves that it is the one of the config. There is no redirect or
 //! proxy: the server is ours and on an address of the config. What a message means is not known here.
 
 use std::cell::RefCell;
@@ -19,11 +19,14 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
 
 use super::identity::{NotProven, prove};
+use super::tls_client;
 use crate::api::SOURCE;
 use crate::downstream::api_key;
+use crate::io::address::{Address, Reached};
 use crate::mcp::headers::LAST_EVENT_ID;
 
 /// Most time for a connection to be made; the server is near.
@@ -87,39 +90,86 @@ impl RequestError {
 /// connections, which belong to the runtime that they were made in.
 #[derive(Clone, Debug)]
 pub(super) struct HttpClient {
+    address: Address,
+    security: Security,
     authority: Rc<str>,
     api_key: Rc<str>,
     idle: Rc<RefCell<Vec<SendRequest<Full<Bytes>>>>>,
 }
 
+/// Whether the server speaks TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Security {
+    Plain,
+    Tls,
+}
+
 impl HttpClient {
     /// `listen` is the config's: a wildcard address is reached by loopback. Nothing is connected yet.
-    pub(super) fn new(listen: SocketAddr, api_key: &str) -> Self {
-        let ip = match listen.ip() {
-            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-            ip => ip,
+    pub(super) fn new(listen: impl Into<Address>, security: Security, api_key: &str) -> Self {
+        let address = match listen.into() {
+            Address::Tcp(listen) => {
+                let ip = match listen.ip() {
+                    IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+                    IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+                    ip => ip,
+                };
+                Address::Tcp(SocketAddr::new(ip, listen.port()))
+            }
+            Address::Unix(path) => Address::Unix(path),
         };
-        let authority = SocketAddr::new(ip, listen.port()).to_string();
-        Self { authority: authority.into(), api_key: api_key.into(), idle: Rc::default() }
+        let (authority, api_key) = (address.to_string().into(), api_key.into());
+        Self { address, security, authority, api_key, idle: Rc::default() }
+    }
+
+    /// The `Host` of requests.
+    fn host(&self) -> &str {
+        match &self.address {
+            Address::Tcp(_) => &self.authority,
+            Address::Unix(_) => "localhost",
+        }
     }
 
     /// The same server, asked without the key.
     pub(super) fn without_key(&self) -> Self {
-        Self { authority: Rc::clone(&self.authority), api_key: "".into(), idle: Rc::default() }
+        Self { api_key: "".into(), idle: Rc::default(), ..self.clone() }
     }
 
-    /// `host:port`.
+    /// `http://host:port` as a browser finds it; `None` for a socket, where no browser can go.
+    pub(super) fn base(&self) -> Option<String> {
+        let scheme = match self.security {
+            Security::Plain => "http",
+            Security::Tls => "https",
+        };
+        self.address.tcp().map(|address| format!("{scheme}://{address}"))
+    }
+
+    /// `host:port`, or `unix:/path`.
     pub(super) fn authority(&self) -> &str {
         &self.authority
     }
 
+    /// Where MCP clients find it; of a socket the form that `url` takes.
+    pub(super) fn mcp_url(&self) -> String {
+        let authority = &self.authority;
+        match (&self.address, self.security) {
+            (Address::Tcp(_), Security::Plain) => format!("http://{authority}/mcp"),
+            (Address::Tcp(_), Security::Tls) => format!("https://{authority}/mcp"),
+            (Address::Unix(_), Security::Plain | Security::Tls) => format!("{authority}:/mcp"),
+        }
+    }
+
     /// Whether anybody listens there. Who it is shows before anything is sent.
     pub(super) async fn is_there(&self) -> bool {
-        let connect = TcpStream::connect(&*self.authority);
+        let connect = async {
+            match &self.address {
+                Address::Tcp(address) => TcpStream::connect(address).await.map(drop),
+                Address::Unix(path) => UnixStream::connect(path).await.map(drop),
+            }
+        };
         match tokio::time::timeout(CONNECT_TIMEOUT, connect).await {
-            Ok(Err(error)) => error.kind() != io::ErrorKind::ConnectionRefused,
-            Ok(Ok(_)) | Err(_) => true,
+            Ok(Err(error)) => !is_nobody(&error),
+            Ok(Ok(())) | Err(_) => true,
         }
     }
 
@@ -179,7 +229,7 @@ impl HttpClient {
         *request.uri_mut() = Uri::try_from(target).map_err(|error| self.not_sent(&error))?;
         *request.headers_mut() = headers;
         let value = |text: &str| HeaderValue::from_str(text).map_err(|error| self.not_sent(&error));
-        request.headers_mut().insert(HOST, value(&self.authority)?);
+        request.headers_mut().insert(HOST, value(self.host())?);
         if !self.api_key.is_empty() {
             request.headers_mut().insert(API_KEY, value(&self.api_key)?);
         }
@@ -208,10 +258,10 @@ impl HttpClient {
 
     /// A fresh connection, whose other end has proven who it is.
     async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, RequestError> {
-        let opened = tokio::time::timeout(CONNECT_TIMEOUT, open(&self.authority)).await;
-        let stream = match opened {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+        let opened = tokio::time::timeout(CONNECT_TIMEOUT, self.open()).await;
+        let (mut sender, reached) = match opened {
+            Ok(Ok(opened)) => opened,
+            Ok(Err(error)) if is_nobody(&error) => {
                 return Err(RequestError::NobodyListens(self.authority().to_owned()));
             }
             Ok(Err(error)) => return Err(self.not_sent(&error)),
@@ -221,15 +271,31 @@ impl HttpClient {
                 );
             }
         };
-        let dialled = stream.peer_addr().map_err(|error| self.not_sent(&error))?;
-        let (mut sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.not_sent(&error))?;
-        // It ends with its sender; an error of it shows in the reply.
-        tokio::task::spawn_local(connection);
-        prove(&mut sender, &self.authority, dialled, &self.api_key)
+        prove(&mut sender, self.host(), &reached, &self.api_key)
             .await
             .map_err(|why| RequestError::Stranger(self.authority().to_owned(), why))?;
         Ok(sender)
+    }
+
+    async fn open(&self) -> io::Result<(SendRequest<Full<Bytes>>, Reached)> {
+        let address = match &self.address {
+            Address::Tcp(address) => address,
+            Address::Unix(path) => {
+                let sender = begin(UnixStream::connect(path).await?).await?;
+                return Ok((sender, Reached::plainly(self.address.clone())));
+            }
+        };
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let dialled = stream.peer_addr()?;
+        match self.security {
+            Security::Plain => Ok((begin(stream).await?, Reached::plainly(dialled.into()))),
+            Security::Tls => {
+                let (stream, shown) = tls_client::shake(stream, dialled).await?;
+                let reached = Reached { address: dialled.into(), certificate: Some(shown) };
+                Ok((begin(stream).await?, reached))
+            }
+        }
     }
 
     fn not_sent(&self, why: &dyn std::fmt::Display) -> RequestError {
@@ -241,10 +307,21 @@ impl HttpClient {
     }
 }
 
-async fn open(authority: &str) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect(authority).await?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
+/// Speaks HTTP/1.1 over it.
+async fn begin<S>(stream: S) -> io::Result<SendRequest<Full<Bytes>>>
+where
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+{
+    let begun = http1::handshake(TokioIo::new(stream)).await;
+    let (sender, connection) = begun.map_err(io::Error::other)?;
+    // It ends with its sender; an error of it shows in the reply.
+    tokio::task::spawn_local(connection);
+    Ok(sender)
+}
+
+/// Nobody listens there: the port is refused, or there is no such socket.
+fn is_nobody(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
 }
 
 /// What every request of a command carries.
@@ -379,7 +456,8 @@ mod tests {
         let asked = read(&mut stream).await;
         let nonce = asked.split(['=', ' ']).nth(2).unwrap();
         let nonce = blake3::Hash::from_hex(nonce).unwrap();
-        let proof = proof::of(key, nonce.as_bytes(), stream.local_addr().unwrap()).to_hex();
+        let reached = Reached::plainly(stream.local_addr().unwrap().into());
+        let proof = proof::of(key, nonce.as_bytes(), &reached).to_hex();
         let body = format!(r#"{{"success":true,"data":{{"proof":"{proof}"}}}}"#);
         let told = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
         stream.write_all(told.as_bytes()).await.unwrap();
@@ -408,7 +486,7 @@ mod tests {
     fn a_request_carries_key_and_host_and_the_answer_its_bytes() {
         run(async {
             let (listener, address) = listener().await;
-            let client = HttpClient::new(address, "secret");
+            let client = HttpClient::new(address, Security::Plain, "secret");
             let reply = "HTTP/1.1 400 Bad Request\r\ncontent-length: 7\r\nx-request-id: r1\r\n\r\n{\"a\":1}";
             let (sent, answer) = tokio::join!(
                 scripted(listener, "secret", reply),
@@ -428,7 +506,7 @@ mod tests {
     fn nobody_there_is_told_apart_from_a_broken_answer() {
         run(async {
             let (listener, address) = listener().await;
-            let client = HttpClient::new(address, "k");
+            let client = HttpClient::new(address, Security::Plain, "k");
             let reply = "HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\nshort";
             let (_, answer) = tokio::join!(
                 scripted(listener, "k", reply),
@@ -444,7 +522,7 @@ mod tests {
     fn whoever_has_another_key_is_sent_nothing_after_its_proof() {
         run(async {
             let (listener, address) = listener().await;
-            let client = HttpClient::new(address, "secret");
+            let client = HttpClient::new(address, Security::Plain, "secret");
             let (sent, answer) = tokio::join!(
                 scripted(listener, "another", ""),
                 client.request(Method::GET, "/", Bytes::new())
@@ -458,7 +536,7 @@ mod tests {
     fn a_connection_serves_several_requests_and_is_replaced_once_the_server_has_closed_it() {
         run(async {
             let (listener, address) = listener().await;
-            let client = HttpClient::new(address, "k");
+            let client = HttpClient::new(address, Security::Plain, "k");
             let server = async {
                 for requests in [2, 1] {
                     let mut stream = proven(&listener, "k").await;
@@ -490,7 +568,13 @@ mod tests {
             ("[::]:9000", "[::1]:9000"),
             ("192.168.1.2:80", "192.168.1.2:80"),
         ] {
-            assert_eq!(HttpClient::new(listen.parse().unwrap(), "").authority(), authority);
+            let listen: SocketAddr = listen.parse().unwrap();
+            assert_eq!(HttpClient::new(listen, Security::Plain, "").authority(), authority);
+            let secure = HttpClient::new(listen, Security::Tls, "").mcp_url();
+            assert_eq!(secure, format!("https://{authority}/mcp"));
         }
+        let socket = Address::parse("unix:/run/a.sock").unwrap();
+        let url = HttpClient::new(socket, Security::Plain, "").mcp_url();
+        assert_eq!(url, "unix:/run/a.sock:/mcp");
     }
 }

@@ -3,7 +3,6 @@
 //! The client's side of [`proof`]: it sends a random nonce and compares the keyed hash that comes back
 //! with the one for the address it has dialled itself.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,6 +12,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::SendRequest;
 
 use crate::api::proof;
+use crate::io::address::Reached;
 
 /// Most time for a proof.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,8 +38,8 @@ pub(super) enum NotProven {
 /// follows on the same connection reaches nobody else. Without a key there is nothing to prove.
 pub(super) async fn prove(
     sender: &mut SendRequest<Full<Bytes>>,
-    authority: &str,
-    dialled: SocketAddr,
+    host: &str,
+    dialled: &Reached,
     api_key: &str,
 ) -> Result<(), NotProven> {
     #[derive(serde::Deserialize)]
@@ -55,7 +55,7 @@ pub(super) async fn prove(
     }
     let mut nonce = [0; proof::NONCE_BYTES];
     getrandom::fill(&mut nonce).map_err(|_| NotProven::NoNonce)?;
-    let request = Request::get(proof::target(&nonce)).header(HOST, authority);
+    let request = Request::get(proof::target(&nonce)).header(HOST, host);
     let request = request.body(Full::default()).map_err(|_| NotProven::Silent)?;
     let response = async {
         let body = sender.send_request(request).await.ok()?.into_body();

@@ -3,12 +3,14 @@
 //! The one place that writes to stdout, where a reader that left early (`| head`) is no error.
 
 use std::io::{ErrorKind, IsTerminal, Write};
+use std::ops::RangeInclusive;
 
 use serde_json::Value;
 
 use super::args::{Format, Global};
+use super::colours::Colours;
 use super::error::CommandError;
-use super::table;
+use super::table::{self, Cell, Column, TableView};
 
 /// Where and how results are printed.
 #[derive(Clone, Copy, Debug)]
@@ -17,13 +19,28 @@ pub(super) struct Output {
     pub(super) format: Format,
     /// True when people look at it.
     pub(super) terminal: bool,
+    /// How tables are drawn.
+    pub(super) view: TableView,
 }
+
+/// The narrowest and the widest that `COLUMNS` can ask for.
+const WIDTHS: RangeInclusive<usize> = 20..=1000;
 
 impl Output {
     /// As the flags say; `--json` beats `--output`.
     pub(super) fn new(global: &Global) -> Self {
         let format = if global.json { Format::Json } else { global.output };
-        Self { format, terminal: std::io::stdout().is_terminal() }
+        let stdout = std::io::stdout();
+        let terminal = stdout.is_terminal();
+        let asked = std::env::var("COLUMNS").ok();
+        let width = match terminal {
+            true => terminal_size::terminal_size_of(&stdout).map(|(width, _)| width.0.into()),
+            false => asked.and_then(|text| text.parse().ok()).filter(|it| WIDTHS.contains(it)),
+        };
+        // A terminal of which nothing is known says 0.
+        let width = width.filter(|width| *width > 0);
+        let colours = Colours::of_stdout(global.color);
+        Self { format, terminal, view: TableView { width, colours } }
     }
 
     /// Prints one JSON text in the format asked for; `text` makes of it what people read.
@@ -44,20 +61,9 @@ impl Output {
         }
     }
 
-    /// The terminal's columns, where there is one.
-    pub(super) fn width(&self) -> Option<u16> {
-        comfy_table::Table::new().width().filter(|_| self.terminal)
-    }
-
-    /// A table as wide as the terminal, or as wide as it needs where there is none. The columns
-    /// in `whole` are never broken: they are what one copies.
-    pub(super) fn table(
-        &self,
-        header: &[&str],
-        rows: impl IntoIterator<Item = Vec<String>>,
-        whole: &[usize],
-    ) -> String {
-        table::draw(header, rows, whole, self.width())
+    /// A table as wide as the terminal or `COLUMNS`, or as wide as it needs where there is neither.
+    pub(super) fn table(&self, columns: &[Column], rows: Vec<Vec<Cell>>) -> String {
+        table::draw(columns, rows, self.view)
     }
 }
 

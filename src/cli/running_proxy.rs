@@ -6,11 +6,11 @@
 
 use std::fs;
 use std::io::Write;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use super::http_client::HttpClient;
+use super::http_client::{HttpClient, Security};
 use crate::config::Config;
+use crate::io::address::Address;
 use crate::os::private;
 
 const FILE: &str = "address";
@@ -21,7 +21,7 @@ pub(super) struct Announced(PathBuf);
 
 impl Announced {
     /// Writes the file. A server works without it, so a failure is only logged.
-    pub(super) fn at(data_dir: &Path, address: SocketAddr) -> Option<Self> {
+    pub(super) fn at(data_dir: &Path, address: &Address) -> Option<Self> {
         let file = data_dir.join(FILE);
         match private::create(&file).and_then(|mut opened| writeln!(opened, "{address}")) {
             Ok(()) => Some(Self(file)),
@@ -42,7 +42,15 @@ impl Drop for Announced {
 
 /// Where the config says that a proxy listens.
 pub(super) fn configured(config: &Config) -> HttpClient {
-    HttpClient::new(config.listen, config.key())
+    HttpClient::new(config.listen.clone(), security(config), config.key())
+}
+
+/// Whether a proxy of this config speaks TLS. It is the same wherever it listens.
+fn security(config: &Config) -> Security {
+    match config.tls {
+        Some(_) => Security::Tls,
+        None => Security::Plain,
+    }
 }
 
 /// The proxy to talk to: the one where the config says, else the one elsewhere. A stranger where
@@ -63,7 +71,7 @@ pub(super) async fn find(config: &Config) -> Option<HttpClient> {
 /// The proxy that owns the data folder, if it runs and listens elsewhere.
 pub(super) async fn elsewhere(config: &Config) -> Option<HttpClient> {
     let text = fs::read_to_string(config.data_dir.join(FILE)).ok()?;
-    let listen = text.trim().parse().ok().filter(|listen| *listen != config.listen)?;
-    let client = HttpClient::new(listen, config.key());
+    let listen = Address::parse(text.trim()).filter(|listen| *listen != config.listen)?;
+    let client = HttpClient::new(listen, security(config), config.key());
     client.is_mcpproxy().await.then_some(client)
 }

@@ -13,7 +13,9 @@ use crate::server::StartError;
 pub(super) fn not_started(error: &StartError) -> CommandError {
     match error {
         StartError::Activity(error) => store(error),
-        StartError::HostCheck(_) | StartError::Rules(_) => CommandError::new(Exit::Config, error),
+        StartError::HostCheck(_) | StartError::Rules(_) | StartError::Tls(_) => {
+            CommandError::new(Exit::Config, error)
+        }
         StartError::Folder { .. } | StartError::System(_) => CommandError::failed(error),
     }
 }

@@ -5,11 +5,13 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
+use std::time::SystemTime;
 
 use nix::unistd::{AccessFlags, access};
 
 use super::findings::Findings;
 use super::parse::{Parsed, wrong};
+use super::problem::KeyPath;
 use super::servers::ServerEntry;
 use super::values::Config;
 use crate::upstream::Mistake;
@@ -17,10 +19,14 @@ use crate::upstream::Mistake;
 /// Adds the problems that are found to those of the text. Those of a disabled server are warnings.
 pub(super) fn check_machine(parsed: &mut Parsed<'_>, env: &dyn Fn(&str) -> Option<String>) {
     let Parsed { config, findings, data_dir_key } = parsed;
-    let Config { servers, data_dir, .. } = config;
+    let Config { servers, data_dir, tls, telemetry, .. } = config;
     for server in servers {
         check_server(server, env, findings);
     }
+    for problem in tls.iter().flat_map(|tls| tls.problems(SystemTime::now())) {
+        findings.error(&KeyPath::root("tls").key(problem.key.as_str()), &problem);
+    }
+    telemetry.check_machine(env, findings);
     if !data_dir.as_os_str().is_empty()
         && let Some(problem) = unusable(data_dir)
     {
@@ -44,6 +50,9 @@ fn check_server(
             true => findings.error(&path, problem),
             false => findings.warn(&path, format_args!("{problem} (the server is disabled)")),
         }
+    }
+    for problem in server.upstream.exposed_files(env) {
+        findings.warn(&server.at, problem);
     }
     for (keys, problem) in server.upstream.oddities() {
         findings.warn(&keys.iter().fold(server.at.clone(), |path, key| path.key(key)), problem);

@@ -94,6 +94,18 @@ impl<'t> ConfigDocument<'t> {
         place(self.text, at)
     }
 
+    /// The value at `path`; `None` for the root, too.
+    pub(super) fn node(&self, path: &KeyPath) -> Option<&Node<'t>> {
+        let (first, rest) = path.0.split_first()?;
+        let PathStep::Key(first) = first else { return None };
+        let first = &self.root.as_ref()?.get(first)?.value;
+        rest.iter().try_fold(first, |node, step| match (step, node) {
+            (PathStep::Key(key), Node::Object(object)) => object.get(key).map(|it| &it.value),
+            (PathStep::Element(at), Node::Array(array)) => array.elements.get(*at),
+            (PathStep::Key(_) | PathStep::Element(_), _) => None,
+        })
+    }
+
     /// The object.
     pub(super) fn root(&self) -> Option<&Object<'t>> {
         self.root.as_ref()

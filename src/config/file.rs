@@ -3,8 +3,10 @@
 //! A key is made at the first start and written into the text as it stands: the operator's order,
 //! indentation and odd spacing stay. What the text means is `parse`'s.
 
+use std::convert::Infallible;
+use std::fmt;
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use jsonc_parser::common::Ranged;
@@ -14,11 +16,12 @@ use super::document::ConfigDocument;
 use super::parse::{Flags, Parsed, expand_home, parse_all};
 use super::problem::{Problem, Severity};
 use super::sections::ApiKey;
+use super::tls::TlsFiles;
 use super::values::Config;
-use crate::os::private;
+use crate::os::edited_file;
 
 /// Most bytes of a config file.
-const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
+pub const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Random bytes of a key that we make; twice as many hex digits.
 pub const API_KEY_BYTES: usize = 32;
@@ -38,8 +41,25 @@ pub struct Loaded {
     pub path: PathBuf,
     /// Its warnings.
     pub warnings: Vec<Problem>,
-    /// The text of the file; `None` without one.
-    text: Option<String>,
+    content: FileContent,
+}
+
+/// What a file was found to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FileContent {
+    NotThere,
+    Blank,
+    Text,
+}
+
+impl FileContent {
+    fn of(text: Option<&str>) -> Self {
+        match text.map(|text| text.trim_matches('\u{feff}').trim()) {
+            None => Self::NotThere,
+            Some("") => Self::Blank,
+            Some(_) => Self::Text,
+        }
+    }
 }
 
 impl Config {
@@ -70,6 +90,32 @@ impl Config {
     }
 }
 
+/// Reads a file that was read before: one that is not there any more, is no file, or is empty, is an error now.
+///
+/// # Errors
+/// Those of [`Config::load`], and these.
+pub fn load_again(
+    path: &Path,
+    env: &impl Fn(&str) -> Option<String>,
+    flags: &Flags,
+) -> Result<Loaded, Vec<Problem>> {
+    const AWAY: &str = "is not there any more";
+    let wrong = |text: &str| Err(vec![Problem::of_file(Severity::Error, path, text.to_owned())]);
+    match fs::metadata(path) {
+        Ok(found) if found.is_file() => {}
+        Ok(_) => return wrong("is no file"),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return wrong(AWAY),
+        Err(error) => return wrong(&format!("cannot be read: {error}")),
+    }
+    let loaded = Config::load(Some(path), env, flags)?;
+    match loaded.content {
+        FileContent::NotThere => wrong(AWAY),
+        // Whoever writes it has most often only begun.
+        FileContent::Blank => wrong("is empty: write {} for the defaults"),
+        FileContent::Text => Ok(loaded),
+    }
+}
+
 fn load(
     path: Option<&Path>,
     env: &impl Fn(&str) -> Option<String>,
@@ -95,20 +141,30 @@ fn load(
         }
     };
     let mut parsed = parse_all(text.as_deref().unwrap_or_default(), env, flags);
+    lie_in(path.parent().unwrap_or(Path::new("")), &mut parsed.config, env);
     check(&mut parsed);
     match parsed.finish(Some(&path)) {
-        Ok((mut config, warnings)) => {
-            let folder = path.parent().unwrap_or(Path::new(""));
-            for file in &mut config.rules.files {
-                *file = folder.join(&*file);
-            }
+        Ok((config, warnings)) => {
             of_file.extend(warnings);
-            Ok(Loaded { config, path, warnings: of_file, text })
+            let content = FileContent::of(text.as_deref());
+            Ok(Loaded { config, path, warnings: of_file, content })
         }
         Err(problems) => {
             of_file.extend(problems);
             Err(of_file)
         }
+    }
+}
+
+/// Files that the config names are from its own `folder`, where they are not whole paths.
+fn lie_in(folder: &Path, config: &mut Config, env: &impl Fn(&str) -> Option<String>) {
+    let of_tls = config.tls.iter_mut().flat_map(TlsFiles::paths);
+    for file in config.rules.files.iter_mut().chain(of_tls) {
+        *file = folder.join(&*file);
+    }
+    let home = expand_home(Path::new("~"), env);
+    for tls in config.servers.iter_mut().filter_map(|server| server.upstream.tls.as_mut()) {
+        tls.lie_in(folder, home.as_deref());
     }
 }
 
@@ -122,18 +178,39 @@ impl Loaded {
         if self.config.api_key.is_some() {
             return Ok(false);
         }
-        let key: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-        let text = with_api_key(self.text.as_deref().unwrap_or_default(), &key);
-        write(&self.path, &text).map_err(|error| {
+        let made: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        let written = edited_file::edit(&self.path, MAX_FILE_BYTES, |text| {
+            let text = text.unwrap_or_default();
+            // Another process may have made one meanwhile.
+            let there = api_key_in(text);
+            let next = there.is_none().then(|| with_api_key(text, &made));
+            Ok::<_, Infallible>((next, there))
+        });
+        let there = written.map_err(|error| {
             let text =
                 format!("the new api_key cannot be written: {error} (or set MCPPROXY_API_KEY)");
             Problem::of_file(Severity::Error, &self.path, text)
         })?;
-        self.text = Some(text);
-        let key = ApiKey::new(key).map_err(|problem| Problem::outside("api_key", problem))?;
-        self.config.api_key = Some(key);
-        Ok(true)
+        let is_ours = there.is_none();
+        let key = ApiKey::new(there.unwrap_or(made));
+        self.config.api_key = Some(key.map_err(|problem| Problem::outside("api_key", problem))?);
+        Ok(is_ours)
     }
+}
+
+/// Changes the text of the config file at `path` by `change`, which answers the next text (`None`: it
+/// stays) beside what the caller wants to know, and may be asked more than once.
+///
+/// # Errors
+/// The file cannot be read or written, or what `change` says against it.
+pub fn edit<T, E: fmt::Display>(
+    path: &Path,
+    mut change: impl FnMut(&str) -> Result<(Option<String>, T), E>,
+) -> Result<T, Problem> {
+    let edited = edited_file::edit(path, MAX_FILE_BYTES, |text| change(text.unwrap_or_default()));
+    edited.map_err(|error| {
+        Problem::of_file(Severity::Error, path, format!("it was not changed: {error}"))
+    })
 }
 
 /// The file that [`Config::load`] reads.
@@ -158,29 +235,29 @@ pub fn locate(
 }
 
 fn read(path: &Path) -> io::Result<(String, u32)> {
-    let metadata = fs::metadata(path)?;
+    let file = fs::File::open(path)?;
+    let metadata = file.metadata()?;
+    let too_large = || io::Error::other(format!("larger than {MAX_FILE_BYTES} bytes"));
     if metadata.len() > MAX_FILE_BYTES {
-        return Err(io::Error::other(format!("larger than {MAX_FILE_BYTES} bytes")));
+        return Err(too_large());
     }
     #[cfg(unix)]
     let mode = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o777;
     #[cfg(not(unix))]
     let mode = 0;
-    Ok((fs::read_to_string(path)?, mode))
+    let mut text = String::new();
+    // It may grow meanwhile.
+    file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_FILE_BYTES {
+        return Err(too_large());
+    }
+    Ok((text, mode))
 }
 
-/// Replaces the file whole, for the owner alone. A link stays one.
-fn write(path: &Path, text: &str) -> io::Result<()> {
-    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    if let Some(folder) = target.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        private::folder(folder)?;
-    }
-    let mut temporary = target.clone().into_os_string();
-    temporary.push(".new");
-    let mut file = private::create(Path::new(&temporary))?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&temporary, &target)
+/// The key that a text has, if it is not empty.
+fn api_key_in(text: &str) -> Option<String> {
+    let (_, root) = ConfigDocument::parse(text, &mut Vec::new());
+    root.get("api_key")?.as_str().filter(|key| !key.is_empty()).map(str::to_owned)
 }
 
 /// `text`, the config as it stands, with `api_key` in it: order, layout and comments stay.

@@ -11,13 +11,16 @@ use super::problem::KeyPath;
 use super::servers;
 
 /// The name that VS Code's `mcp.json` has for [`servers::KEY`].
-const VS_CODE: &str = "servers";
+pub(super) const VS_CODE: &str = "servers";
+
+/// What tells an editor which schema the file has: for it alone.
+pub(super) const SCHEMA: &str = "$schema";
 
 /// What VS Code asks its user for, to be used as `${input:ID}`.
-const INPUTS: &str = "inputs";
+pub(super) const INPUTS: &str = "inputs";
 
 /// Names of the flat keys of earlier versions, and where they belong now.
-const FLAT_ACTIVITY_KEYS: [(&str, &str); 4] = [
+pub(super) const FLAT_ACTIVITY_KEYS: [(&str, &str); 4] = [
     ("activity_retention_days", "retention_days"),
     ("activity_max_records", "max_records"),
     ("activity_max_size_mb", "max_size_mb"),
@@ -29,6 +32,7 @@ const TYPING_ERRORS: usize = 2;
 
 /// Moves what stands under another name to where it is read.
 pub(super) fn adopt_other_names(root: &mut Map<String, Value>, findings: &mut Findings<'_>) {
+    root.remove(SCHEMA);
     adopt_servers(root, findings);
     adopt_flat_activity_keys(root, findings);
     if root.remove(INPUTS).is_some_and(|inputs| inputs != Value::Array(Vec::new())) {

@@ -4,11 +4,17 @@
 //! [`sections`](super::sections) and of the other parts' sections; a test compares them with the list.
 
 use super::findings::Findings;
+use super::nearest_word::nearest;
 use super::problem::{KeyPath, PathStep};
 
 /// The names to guess among: all keys, of whatever section.
 pub(super) const KNOWN_KEYS: &[&str] = &[
     "listen",
+    "tls",
+    "cert",
+    "key",
+    "client_ca",
+    "ca",
     "data_dir",
     "api_key",
     "require_mcp_auth",
@@ -46,6 +52,12 @@ pub(super) const KNOWN_KEYS: &[&str] = &[
     "on_new_server",
     "scan",
     "logging",
+    "telemetry",
+    "max_series",
+    "otlp_endpoint",
+    "otlp_headers",
+    "service_name",
+    "traces_ratio",
     "timeout",
     "elicitation",
     "webhook",
@@ -70,6 +82,7 @@ pub(super) const KNOWN_KEYS: &[&str] = &[
     "max_size_mb",
     "max_payload_bytes",
     "max_response_bytes",
+    "receipts",
     "durability",
     "mark_reads",
     "on_failure",
@@ -110,109 +123,27 @@ pub(super) const KNOWN_KEYS: &[&str] = &[
 /// Warns of the key at `path`, and names the known one that is most like it.
 pub(super) fn unknown_key(path: &KeyPath, findings: &mut Findings<'_>) {
     let key = match path.0.last() {
-        Some(PathStep::Key(key)) => key.to_lowercase(),
-        Some(PathStep::Element(_)) | None => String::new(),
+        Some(PathStep::Key(key)) => key.as_str(),
+        Some(PathStep::Element(_)) | None => "",
     };
-    let distance = |known: &str| {
-        let known = known.to_lowercase();
-        // A part of a name plainly means it.
-        if key.len() > 3 && known.contains(&key) { 1 } else { strsim::osa_distance(&known, &key) }
-    };
-    let nearest = KNOWN_KEYS.iter().map(|known| (distance(known), *known)).min();
-    let close = nearest.filter(|(distance, _)| *distance <= (key.len() / 3).max(1));
-    findings.unknown(path, close.map(|(_, known)| known));
+    findings.unknown(path, nearest(key, KNOWN_KEYS.iter().copied()));
 }
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
-    use std::collections::BTreeSet;
-    use std::iter::once;
-
-    use serde::de::value::{Error, MapDeserializer};
-    use serde::de::{DeserializeOwned, Deserializer, Error as _, IntoDeserializer, Visitor};
-
     use super::*;
     use crate::catalog::ServerSettings;
+    use crate::config::keys_read::keys_of;
     use crate::config::parse::TopLevel;
     use crate::config::servers;
     use crate::upstream;
 
-    /// Input that has nothing but the key at `path`, whose value ends the reading with an error; notes the
-    /// fields of the struct that is asked for there.
-    struct Probe<'a> {
-        path: &'a [&'static str],
-        fields: &'a Cell<&'static [&'static str]>,
-    }
-
-    impl<'de> Deserializer<'de> for Probe<'_> {
-        type Error = Error;
-
-        fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Error> {
-            Err(Error::custom("no value"))
-        }
-
-        fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-            visitor.visit_some(self)
-        }
-
-        fn deserialize_newtype_struct<V: Visitor<'de>>(
-            self,
-            _: &'static str,
-            visitor: V,
-        ) -> Result<V::Value, Error> {
-            visitor.visit_newtype_struct(self)
-        }
-
-        fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
-            visitor.visit_map(MapDeserializer::new(once(("*", self))))
-        }
-
-        fn deserialize_struct<V: Visitor<'de>>(
-            self,
-            _: &'static str,
-            fields: &'static [&'static str],
-            visitor: V,
-        ) -> Result<V::Value, Error> {
-            let Some((key, path)) = self.path.split_first() else {
-                self.fields.set(fields);
-                return self.deserialize_any(visitor);
-            };
-            visitor.visit_map(MapDeserializer::new(once((*key, Self { path, ..self }))))
-        }
-
-        serde::forward_to_deserialize_any! {
-            bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
-            unit_struct seq tuple tuple_struct enum identifier ignored_any
-        }
-    }
-
-    impl IntoDeserializer<'_> for Probe<'_> {
-        type Deserializer = Self;
-
-        fn into_deserializer(self) -> Self {
-            self
-        }
-    }
-
-    /// The keys that `T` reads, at whatever depth.
-    fn keys_of<T: DeserializeOwned>() -> BTreeSet<&'static str> {
-        let mut keys = BTreeSet::new();
-        let mut paths = vec![Vec::new()];
-        while let Some(path) = paths.pop() {
-            let fields = Cell::new(&[][..]);
-            assert!(T::deserialize(Probe { path: &path, fields: &fields }).is_err());
-            keys.extend(fields.get());
-            paths.extend(fields.get().iter().map(|field| [&path[..], &[*field]].concat()));
-        }
-        keys
-    }
-
     #[test]
     fn every_key_that_is_read_can_be_guessed() {
-        let mut read = keys_of::<TopLevel>();
-        read.extend(keys_of::<upstream::Config>());
-        read.extend(keys_of::<ServerSettings>());
+        let paths =
+            [keys_of::<TopLevel>(), keys_of::<upstream::Config>(), keys_of::<ServerSettings>()];
+        let mut read: std::collections::BTreeSet<_> =
+            paths.iter().flatten().flat_map(|path| path.iter().copied()).collect();
         read.insert(servers::KEY);
         // Another name for `protocol`, which is the one to tell of.
         read.remove("type");

@@ -13,15 +13,19 @@ use serde_json::{Map, Value};
 use super::auth::Auth;
 use super::document::ConfigDocument;
 use super::findings::Findings;
-use super::problem::{KeyPath, Problem};
+use super::problem::{KeyPath, Problem, Severity};
 use super::reading::{read, within};
 use super::sections::{ApiKey, Logging, OutputValidation, PolicySection};
+use super::telemetry::TelemetrySection;
+use super::tls::TlsSection;
 use super::values::{Config, RuleFiles};
+use super::written::Written;
 use super::{key_aliases, servers};
 use crate::activity;
 use crate::approvals;
 use crate::catalog::on_change::ReviewSettings;
 use crate::intent;
+use crate::io::address::{Address, UNIX};
 use crate::mcp::revisions::Offered;
 use crate::policy::host_check::HostCheck;
 use crate::policy::limits;
@@ -46,6 +50,7 @@ pub struct Flags {
 #[serde(default)]
 pub(super) struct TopLevel {
     listen: Option<String>,
+    tls: Option<TlsSection>,
     data_dir: Option<String>,
     api_key: Option<String>,
     require_mcp_auth: bool,
@@ -63,6 +68,7 @@ pub(super) struct TopLevel {
     auth: Auth,
     policy: PolicySection,
     logging: Logging,
+    telemetry: TelemetrySection,
 }
 
 const DEFAULT_LISTEN: &str = "127.0.0.1:8080";
@@ -119,10 +125,12 @@ pub(super) fn parse_all<'t>(
     let (document, mut root) = ConfigDocument::parse(text, &mut problems);
     let mut findings = Findings::new(document, problems);
     key_aliases::adopt_other_names(&mut root, &mut findings);
+    let written = Written::of(&root);
     let servers = root.remove(servers::KEY).unwrap_or_else(|| Value::Object(Map::new()));
     let servers = servers::read(servers, &mut findings);
     let top: TopLevel = read(&Value::Object(root), &KeyPath::default(), &mut findings);
     check_allowed(&top, &mut findings);
+    top.telemetry.check(&mut findings);
     let variable =
         |name: &'static str| env(name).filter(|value| !value.is_empty()).map(|v| (name, v));
 
@@ -133,17 +141,25 @@ pub(super) fn parse_all<'t>(
         .or_else(|| variable("MCPPROXY_LISTEN"))
         .or(top.listen.map(|value| ("listen", value)))
         .unwrap_or(("listen", DEFAULT_LISTEN.to_owned()));
-    let listen = address(&text).unwrap_or_else(|problem| {
+    let listen = address(&text, env).unwrap_or_else(|problem| {
         wrong(&mut findings, key, problem);
-        DEFAULT_LISTEN_ADDRESS
+        DEFAULT_LISTEN_ADDRESS.into()
     });
-    if !listen.ip().is_loopback() && !top.require_mcp_auth {
+    if !listen.is_local() && !top.require_mcp_auth {
         let problem = format!(
             "{listen} can be reached from other machines: set require_mcp_auth to true, or listen \
              on 127.0.0.1"
         );
         wrong(&mut findings, key, problem);
+    } else if !listen.is_local() && top.tls.is_none() {
+        let problem = format!(
+            "{listen} can be reached from other machines, and whoever is on the way reads keys and calls: set tls, or \
+             listen on 127.0.0.1 behind a proxy that has TLS"
+        );
+        odd(&mut findings, key, problem);
     }
+    let expand = |text: &str| expand_home(Path::new(text), env);
+    let tls = top.tls.and_then(|tls| tls.read(&listen, expand, &mut findings));
     let (key, data_dir) = variable("MCPPROXY_DATA_DIR")
         .or(top.data_dir.map(|value| ("data_dir", value)))
         .unwrap_or(("data_dir", DEFAULT_DATA_DIR.to_owned()));
@@ -185,6 +201,7 @@ pub(super) fn parse_all<'t>(
     let config = Config {
         reaper: flags.reaper.clone(),
         listen,
+        tls,
         data_dir,
         api_key,
         require_mcp_auth: top.require_mcp_auth,
@@ -202,6 +219,8 @@ pub(super) fn parse_all<'t>(
         jwt,
         rules: rules(&top.policy, env, &mut findings),
         logging,
+        telemetry: top.telemetry,
+        written,
     };
     Parsed { config, findings, data_dir_key }
 }
@@ -211,6 +230,15 @@ pub(super) fn wrong(findings: &mut Findings<'_>, key: &str, problem: impl std::f
     match key.starts_with("--") || key.starts_with("MCPPROXY_") {
         true => findings.add_outside(Problem::outside(key, problem)),
         false => findings.error(&KeyPath::root(key), problem),
+    }
+}
+
+/// The same of what is valid, and perhaps not intended.
+fn odd(findings: &mut Findings<'_>, key: &str, problem: impl std::fmt::Display) {
+    match key.starts_with("--") || key.starts_with("MCPPROXY_") {
+        true => findings
+            .add_outside(Problem { severity: Severity::Warning, ..Problem::outside(key, problem) }),
+        false => findings.warn(&KeyPath::root(key), problem),
     }
 }
 
@@ -252,7 +280,11 @@ fn rules(
     }
 }
 
-fn address(text: &str) -> Result<SocketAddr, String> {
+fn address(text: &str, env: &impl Fn(&str) -> Option<String>) -> Result<Address, String> {
+    if let Some(path) = text.strip_prefix(UNIX) {
+        let path = expand_home(Path::new(path), env).unwrap_or_default();
+        return Address::unix(&path).map_err(|bad| bad.to_string());
+    }
     let expanded = match text.rsplit_once(':') {
         Some(("localhost", port)) => format!("127.0.0.1:{port}"),
         Some(("" | "*", port)) => format!("0.0.0.0:{port}"),
@@ -260,6 +292,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     };
     expanded
         .parse()
+        .map(Address::Tcp)
         .map_err(|_| format!("'{text}' is no address and port: write it like \"{DEFAULT_LISTEN}\""))
 }
 

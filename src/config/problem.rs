@@ -31,12 +31,14 @@ pub struct KeyPath(pub(super) Vec<PathStep>);
 
 impl KeyPath {
     /// The path of a key of the root.
-    pub(super) fn root(key: &str) -> Self {
+    #[must_use]
+    pub fn root(key: &str) -> Self {
         Self::default().key(key)
     }
 
     /// The path of a key below this one.
-    pub(super) fn key(&self, key: &str) -> Self {
+    #[must_use]
+    pub fn key(&self, key: &str) -> Self {
         self.join([PathStep::Key(key.to_owned())])
     }
 

@@ -29,12 +29,19 @@ pub struct ServerEntry {
     pub(super) at: KeyPath,
 }
 
+impl ServerEntry {
+    /// Whether both mean the same, wherever they are written.
+    pub(super) fn says_the_same(&self, other: &Self) -> bool {
+        (&self.name, &self.upstream, &self.tools) == (&other.name, &other.upstream, &other.tools)
+    }
+}
+
 /// The key of the root that servers stand under.
 pub(super) const KEY: &str = "mcpServers";
 
 /// Keys that other programs put into a block and that change nothing: how it is shown, or what is
 /// read here from other keys.
-const IGNORED: [&str; 12] = [
+pub(super) const IGNORED: [&str; 12] = [
     "name",
     "disabled",
     "quarantined",
@@ -65,7 +72,7 @@ const CLIENTS: &str = "has no effect here: which calls are made without asking i
                        client, by call_tool_read, call_tool_write and call_tool_destructive";
 
 /// Names that other programs have for our keys.
-const OTHER_NAMES: [(&str, &str); 10] = [
+pub(super) const OTHER_NAMES: [(&str, &str); 10] = [
     ("working_dir", "cwd"),
     ("workingDirectory", "cwd"),
     ("serverUrl", "url"),

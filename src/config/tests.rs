@@ -150,6 +150,7 @@ fn everything_that_is_wrong_is_told_at_once_in_the_order_of_the_file() {
             "t": 7,
         },
         "logging": 7,
+        "telemetry": {"max_series": 1000001, "max_serie": 1},
         "listen": "here"
     }"#;
     let refused = refused(text);
@@ -170,7 +171,9 @@ fn everything_that_is_wrong_is_told_at_once_in_the_order_of_the_file() {
             "line 8 column 13 mcpServers",
             "line 9 column 18 mcpServers.t",
             "line 11 column 20 logging",
-            "line 12 column 19 listen",
+            "line 12 column 37 telemetry.max_series",
+            "line 12 column 46 unknown key 'telemetry.max_serie' is ignored (did you mean 'max_series'?)",
+            "line 13 column 19 listen",
         ]
     );
 }
@@ -255,7 +258,7 @@ fn flag_beats_environment_beats_file() {
     let shown = |env: &dyn Fn(&str) -> Option<String>, flags: &Flags| {
         let (config, _) = parse(text, &env, flags).unwrap();
         let key = config.api_key.unwrap().expose().get(..1).unwrap().to_owned();
-        (config.listen.port(), config.data_dir, key, config.logging.level)
+        (config.listen.tcp().unwrap().port(), config.data_dir, key, config.logging.level)
     };
     let none = Flags::default();
     assert_eq!(shown(&home, &none), (1, "/file".into(), "f".into(), LogLevel::Warn));
@@ -302,10 +305,11 @@ fn every_known_key_is_a_key() {
             "breaker": {"failures": 5, "open": "30s"}},
         "output_validation": {"mode": "off", "max_bytes": 1, "max_depth": 1,
             "missing_structured_content": "block", "max_held_bytes": 1, "tools": {}},
+        "tls": {"ca": "ca.pem", "cert": "c.pem", "key": "k.pem"},
         "oauth": {"client_id": "", "client_secret": "", "issuer": "",
             "client_metadata_url": "https://c.example/id", "scopes": []}}"#;
     let text = format!(
-        r#"{{"listen": "127.0.0.1:1", "data_dir": "/d", "api_key": "", "require_mcp_auth": false,
+        r#"{{"listen": "127.0.0.1:1", "tls": {{"cert": "c.pem", "key": "k.pem", "client_ca": "a.pem"}}, "data_dir": "/d", "api_key": "", "require_mcp_auth": false,
             "allowed_hosts": [], "allowed_origins": [], "mcpServers": {{"s": {server}}},
             "limits": {{"concurrent": 1,
             "principals": {{"token:*": {{"rate_per_minute": 1}}}}, "tools": {{}}}},
@@ -313,7 +317,7 @@ fn every_known_key_is_a_key() {
             "operation_type": "required"}}, "output_validation": {{"assert_formats": true,
             "max_held_total_bytes": 99999999999, "held_share_bytes": 1, "engine": "boon"}}, "activity": {{
             "retention_days": 1, "max_records": 1, "max_size_mb": 1, "max_payload_bytes": 1,
-            "max_response_bytes": 1, "durability": "grouped", "mark_reads": true, "on_failure": "refuse",
+            "max_response_bytes": 1, "receipts": true, "durability": "grouped", "mark_reads": true, "on_failure": "refuse",
             "redact_keys": [], "queue_records": 1, "queue_bytes": 1}},
             "auth": {{"jwt": {{"issuer": "i", "audience": "a", "jwks_url": "https://i.example/jwks", "jwks_file": null,
             "algorithms": ["ES256"], "groups_claim": "groups"}}}},
@@ -322,6 +326,8 @@ fn every_known_key_is_a_key() {
             "policy": {{"files": ["r"], "default": "deny", "mode": "shadow", "presets": ["no-exfiltration"]}},
             "catalog": {{"on_change": {{"text": "accept", "narrowed": "accept", "widened": "warn",
             "loosened": "warn"}}, "on_new_server": "quarantine", "scan": "off"}},
+            "telemetry": {{"max_series": 1, "otlp_endpoint": "http://127.0.0.1:4318",
+                "otlp_headers": {{"x-token": "${{env:T}}"}}, "service_name": "s", "traces_ratio": 0.5}},
             "logging": {{"level": "info", "format": "text"}}}}"#
     );
     let (_, warnings) = parsed(&text);
@@ -406,4 +412,37 @@ fn rules_are_named_from_the_configs_folder_and_odd_words_are_told() {
     let problems = parse(text, &|_| None, &flags).unwrap_err();
     let told: Vec<_> = problems.iter().map(|problem| problem.key.as_str()).collect();
     assert_eq!(told, ["policy.files[0]", "policy.default", "policy.presets[0]"]);
+}
+
+#[test]
+fn a_listener_may_be_a_socket_and_beyond_loopback_it_warns_without_tls() {
+    let (config, warnings) = parsed(r#"{"listen": "unix:~/a.sock"}"#);
+    assert_eq!((config.listen.to_string(), warnings.len()), ("unix:/home/me/a.sock".into(), 0));
+    let wide = r#""listen": "0.0.0.0:1", "require_mcp_auth": true"#;
+    let (_, warnings) = parsed(&format!("{{{wide}}}"));
+    assert!(
+        warnings[0].contains("listen: 0.0.0.0:1 can be reached from other machines"),
+        "{warnings:?}"
+    );
+    let tls = r#""tls": {"cert": "~/c.pem", "key": "k.pem", "client_ca": "ca.pem"}"#;
+    let (config, warnings) = parsed(&format!("{{{wide}, {tls}}}"));
+    assert_eq!(warnings, [""; 0]);
+    let tls_files = config.tls.unwrap();
+    assert_eq!(tls_files.cert, Path::new("/home/me/c.pem"));
+    assert_eq!(tls_files.client_ca.as_deref(), Some(Path::new("ca.pem")));
+    for (text, expected) in [
+        (r#"{"listen": "unix:a.sock"}"#, "listen: the socket must be named by a whole path"),
+        (r#"{"tls": {}}"#, "tls.cert: names no file"),
+        (r#"{"tls": {"cert": "c", "key": ""}}"#, "tls.key: names no file"),
+        (r#"{"tls": {"cert": "c", "key": "k", "client_ca": 1}}"#, "tls.client_ca: invalid type"),
+        (
+            r#"{"listen": "unix:/a", "tls": {"cert": "c", "key": "k"}}"#,
+            "tls: a Unix socket has no TLS",
+        ),
+    ] {
+        let told = refused(text);
+        assert!(told.contains(expected), "{text}: {told}");
+    }
+    let long = format!(r#"{{"listen": "unix:/{}"}}"#, "a".repeat(200));
+    assert!(refused(&long).contains("longer than 103 bytes"));
 }

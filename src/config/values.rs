@@ -1,17 +1,20 @@
 //! Everything that the operator decides, as one checked value, and what each part of the proxy is made of.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::sections::{ApiKey, Logging, OutputValidation};
 use super::servers::ServerEntry;
+use super::telemetry::TelemetrySection;
+use super::tls::TlsFiles;
+use super::written::Written;
 use crate::activity;
 use crate::approvals;
 use crate::catalog::{self, ServerSettings};
 use crate::identity;
 use crate::intent;
+use crate::io::address::Address;
 use crate::mcp::revisions::Offered;
 use crate::policy::host_check::{BadEntry, HostCheck};
 use crate::policy::rules::{Preset, RuleOptions, RulesDefault};
@@ -23,7 +26,9 @@ use crate::proxy::settings::Settings;
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Where the HTTP faces listen.
-    pub listen: SocketAddr,
+    pub listen: Address,
+    /// `tls`; `None`: without TLS.
+    pub tls: Option<TlsFiles>,
     /// Where catalog, activity and logins are kept.
     pub data_dir: PathBuf,
     /// What `/api/v1` and `/events` ask for; `None` until one is made.
@@ -58,8 +63,12 @@ pub struct Config {
     pub rules: RuleFiles,
     /// `logging`
     pub logging: Logging,
+    /// `telemetry`
+    pub telemetry: TelemetrySection,
     /// The program that ends the servers' processes if this one is killed; `None`: they stay.
     pub reaper: Option<PathBuf>,
+    /// The text that it was read of, for what is told of a change.
+    pub written: Written,
 }
 
 /// Which rules there are, and how they are put in force. What is in the files is read by whoever starts.
@@ -96,6 +105,12 @@ impl Config {
         self.data_dir.join("activity")
     }
 
+    /// Where what servers say on stderr is kept: `data_dir/stderr`.
+    #[must_use]
+    pub fn stderr_folder(&self) -> PathBuf {
+        self.data_dir.join("stderr")
+    }
+
     /// What the catalog needs: the enabled servers, and `data_dir/catalog`.
     #[must_use]
     pub fn catalog(&self) -> catalog::Settings {
@@ -130,22 +145,45 @@ impl Config {
             approval: self.approval.clone(),
             tools_limit: self.tools_limit,
             offered_era: self.offered_era,
+            max_series: self.telemetry.max_series,
+            traces: self.telemetry.otlp_endpoint.as_ref().map(|_| self.telemetry.traces_ratio),
             max_payload_bytes: self.activity.max_payload_bytes,
             max_response_bytes: self.activity.max_response_bytes,
+            receipts: self.activity.receipts,
             held: self.held(),
             judging_budget: self.judging_budget(),
         })
     }
 
+    /// The same after those of an earlier config: what is counted and held under those goes on where both say the same.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::settings`].
+    pub fn settings_after(&self, before: &Settings) -> Result<Settings, BadEntry> {
+        let settings = self.settings()?;
+        let limits = before.policy.limits.next(&self.limits, self.limited_servers());
+        Ok(Settings {
+            policy: policy::Settings { limits: Arc::new(limits), ..settings.policy },
+            held: before.held.next(settings.held),
+            judging_budget: before.judging_budget.next(settings.judging_budget),
+            ..settings
+        })
+    }
+
     /// What goes out at a time and how often.
     fn limits(&self) -> CallLimits {
+        CallLimits::new(&self.limits, self.limited_servers())
+    }
+
+    fn limited_servers(&self) -> impl Iterator<Item = (Arc<str>, limits::ServerConfig)> + use<'_> {
         let servers = self.servers.iter().filter(|server| server.upstream.enabled);
         let of = |server: &ServerEntry| {
             let upstream = &server.upstream;
             let concurrent = upstream.limits.concurrent.or(upstream.max_concurrent);
             (Arc::clone(&server.name), limits::ServerConfig { concurrent, ..upstream.limits })
         };
-        CallLimits::new(&self.limits, servers.map(of))
+        servers.map(of)
     }
 
     /// The memory budget of answers that strict holds.

@@ -19,6 +19,13 @@ use crate::policy::{HttpAuth, Principal};
 /// The header that carries a key.
 pub const HEADER: &str = "x-api-key";
 
+/// The header by which whoever holds the key says for whom it speaks, where that is nobody: `mcpproxy stdio` carries the
+/// messages of a client that has shown no key.
+pub const ON_BEHALF_OF: &str = "x-mcpproxy-on-behalf-of";
+
+/// The one value of [`ON_BEHALF_OF`].
+pub const NOBODY: &str = "anonymous";
+
 /// The query parameter that carries a key.
 pub const QUERY_PARAMETER: &str = "apikey";
 
@@ -34,6 +41,12 @@ pub enum Unproven {
     /// A token stands in the URL, where it would be written to logs.
     #[error("A token must be sent as a header, not in the URL")]
     InUrl,
+    /// The time of the client certificate is up.
+    #[error("The client certificate has expired")]
+    CertificateExpired,
+    /// What stands in `X-API-Key` is not the key, and has the form of no token.
+    #[error("Invalid API key or token in X-API-Key")]
+    Key,
     /// Its token proves nothing.
     #[error(transparent)]
     Token(#[from] TokenRefused),
@@ -47,8 +60,8 @@ impl Unproven {
     }
 }
 
-/// On whose behalf a request is made: the admin's, when it carries the API key; nobody's, when it carries nothing that is
-/// meant for us.
+/// On whose behalf a request is made: the admin's, when it carries the API key; when it carries nothing that is meant for
+/// us, whom the client certificate of its connection names, and without one nobody's.
 ///
 /// # Errors
 /// [`Unproven`], but never [`Unproven::Missing`].
@@ -57,6 +70,7 @@ pub fn prove(
     credentials: &CurrentCredentials,
     headers: &HeaderMap,
     target: &Uri,
+    certificate: Option<&Proven>,
     now: impl FnOnce() -> SystemTime,
 ) -> Result<Proven, Unproven> {
     if knows_key(headers, target.query(), &auth.api_key) {
@@ -66,14 +80,39 @@ pub fn prove(
         return Err(Unproven::InUrl);
     }
     let mut tokens = in_headers(headers).filter(|token| credentials.expect(token));
-    let Some(token) = tokens.next() else { return Ok(Proven::lasting(Principal::Anonymous)) };
+    let Some(token) = tokens.next() else { return of_connection(certificate, now) };
     if tokens.any(|other| other != token) {
         return Err(Unproven::Several);
     }
-    Ok(credentials.prove(token, now())?)
+    credentials.prove(token, now()).map_err(|refused| match refused {
+        // Only where JWTs are awaited is it looked at at all; whether there is a key it does not say.
+        TokenRefused::Jwt(JwtRefused::Malformed(_)) if in_key_header(headers, token) => {
+            Unproven::Key
+        }
+        refused => Unproven::Token(refused),
+    })
 }
 
-/// The same for a request to `/mcp`, which may have to carry something.
+/// Whether `token` stands in `X-API-Key`.
+fn in_key_header(headers: &HeaderMap, token: &[u8]) -> bool {
+    headers.get_all(HEADER).iter().any(|value| value.as_bytes() == token)
+}
+
+/// What the connection itself proves.
+fn of_connection(
+    certificate: Option<&Proven>,
+    now: impl FnOnce() -> SystemTime,
+) -> Result<Proven, Unproven> {
+    match certificate {
+        None => Ok(Proven::lasting(Principal::Anonymous)),
+        // It was good when the connection was made.
+        Some(proven) if proven.holds(now) => Ok(proven.clone()),
+        Some(_) => Err(Unproven::CertificateExpired),
+    }
+}
+
+/// The same for a request to `/mcp`, which may have to carry something. Who holds the key may speak for nobody
+/// ([`ON_BEHALF_OF`]).
 ///
 /// # Errors
 /// [`Unproven`].
@@ -82,14 +121,21 @@ pub fn prove_for_mcp(
     credentials: &CurrentCredentials,
     headers: &HeaderMap,
     target: &Uri,
+    certificate: Option<&Proven>,
     now: impl FnOnce() -> SystemTime,
 ) -> Result<Proven, Unproven> {
-    let proven = prove(auth, credentials, headers, target, now)?;
+    let proven = prove(auth, credentials, headers, target, certificate, now)?;
     match proven.principal {
         Principal::Anonymous if auth.require_mcp_auth => Err(Unproven::Missing),
-        Principal::Anonymous | Principal::Admin | Principal::Token(_) | Principal::Subject(_) => {
-            Ok(proven)
+        // Less than what was proven can be claimed by anybody.
+        Principal::Admin if headers.contains_key(ON_BEHALF_OF) => {
+            Ok(Proven::lasting(Principal::Anonymous))
         }
+        Principal::Anonymous
+        | Principal::Admin
+        | Principal::Token(_)
+        | Principal::Subject(_)
+        | Principal::Certificate(_) => Ok(proven),
     }
 }
 
@@ -192,7 +238,7 @@ mod tests {
         let (token, current) = (made.secret.expose(), identity.reader().current());
         let ask = |headers: &HeaderMap, uri: &str| {
             let uri: Uri = uri.parse().unwrap();
-            let proven = prove(&auth(), &current, headers, &uri, || SystemTime::UNIX_EPOCH);
+            let proven = prove(&auth(), &current, headers, &uri, None, || SystemTime::UNIX_EPOCH);
             proven.map(|it| it.principal.id().to_owned()).map_err(|error| error.to_string())
         };
         let none = HeaderMap::new();
@@ -213,8 +259,44 @@ mod tests {
         assert_eq!(ask(&two, "/").unwrap_err(), "More than one token is given");
         let in_url = "A token must be sent as a header, not in the URL";
         assert_eq!(ask(&none, &format!("/?apikey={token}")).unwrap_err(), in_url);
+        let mut piped = headers(HEADER, KEY);
+        piped.append(ON_BEHALF_OF, NOBODY.parse().unwrap());
+        let speaks = |headers: &HeaderMap| {
+            let proven = prove_for_mcp(
+                &auth(),
+                &current,
+                headers,
+                &"/".parse().unwrap(),
+                None,
+                || unreachable!(),
+            );
+            proven.map(|it| it.principal.id().to_owned())
+        };
+        assert_eq!(speaks(&piped).unwrap(), "anonymous");
+        piped.remove(HEADER);
+        assert_eq!(speaks(&piped), Err(Unproven::Missing), "it lets nobody in");
         let missing =
-            prove_for_mcp(&auth(), &current, &none, &"/".parse().unwrap(), || unreachable!());
+            prove_for_mcp(&auth(), &current, &none, &"/".parse().unwrap(), None, || unreachable!());
         assert_eq!(missing, Err(Unproven::Missing));
+    }
+
+    #[test]
+    fn a_certificate_counts_where_nothing_else_is_carried_and_no_longer_than_it_holds() {
+        let folder = tempfile::tempdir().unwrap();
+        let identity = Identity::new(TokenFile::new(folder.path()), None);
+        let (current, uri) = (identity.reader().current(), "/mcp".parse().unwrap());
+        let until = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(10);
+        let principal = Principal::certificate("ada");
+        let proven = Proven { principal, from: None, until: Some(until) };
+        let ask = |headers: &HeaderMap, now: SystemTime| {
+            let asked = prove_for_mcp(&auth(), &current, headers, &uri, Some(&proven), move || now);
+            asked.map(|it| it.principal.id().to_owned()).map_err(|error| error.to_string())
+        };
+        let (none, early) = (HeaderMap::new(), SystemTime::UNIX_EPOCH);
+        assert_eq!(ask(&none, early).unwrap(), "cert:ada", "it is enough for require_mcp_auth");
+        assert_eq!(ask(&none, until).unwrap_err(), "The client certificate has expired");
+        assert_eq!(ask(&headers(HEADER, KEY), until).unwrap(), "admin");
+        let forged = format!("Bearer {PREFIX}x");
+        assert!(ask(&headers("authorization", &forged), early).is_err(), "no way back to it");
     }
 }

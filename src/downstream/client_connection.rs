@@ -2,7 +2,6 @@
 //! from.
 
 use std::cell::{Cell, RefCell};
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -14,6 +13,9 @@ use crate::downstream::request_head::RequestHead;
 use crate::downstream::session::Session;
 use crate::downstream::session_table::Sessions;
 use crate::downstream::source::Source;
+use crate::identity::Proven;
+use crate::io::address::Reached;
+use crate::mcp::trace_context::PropagatedContext;
 use crate::policy::Principal;
 use crate::proxy::Worker;
 use crate::proxy::caller::Endpoint;
@@ -24,8 +26,10 @@ use crate::proxy::caller::{Channel, Peer};
 pub struct ClientConnection {
     /// True once a request has come whole.
     pub used: Cell<bool>,
-    /// The local address that it came in on, where that is needed.
-    pub came_to: Cell<Option<SocketAddr>>,
+    /// Where it came in, where that is needed.
+    pub came_to: RefCell<Option<Reached>>,
+    /// Whom its client certificate names, and how long that holds.
+    pub certificate: Option<Proven>,
     /// The address that it counts for.
     pub source: Source,
     /// On whose behalf the present request is made, as its head proves; set before the request is answered.
@@ -49,6 +53,14 @@ impl From<Source> for ClientConnection {
     }
 }
 
+impl ClientConnection {
+    /// The same of a client with that certificate.
+    #[must_use]
+    pub fn certified(source: Source, certificate: Option<Proven>) -> Self {
+        Self { source, certificate, ..Self::default() }
+    }
+}
+
 /// One request of whichever method, with what it is answered from.
 pub(super) struct Post<'a> {
     pub(super) worker: &'a Rc<Worker>,
@@ -60,6 +72,7 @@ pub(super) struct Post<'a> {
     pub(super) channel: Channel,
     /// As the head proves.
     pub(super) principal: Principal,
+    is_traced: bool,
 }
 
 impl<'a> Post<'a> {
@@ -69,11 +82,11 @@ impl<'a> Post<'a> {
         connection: &'a ClientConnection,
         now_ms: u64,
         head: &'a Parts,
-        RequestHead { endpoint, media, .. }: RequestHead,
+        RequestHead { endpoint, media, is_traced, .. }: RequestHead,
     ) -> Self {
         let channel = if media.event_stream { Channel::Stream } else { Channel::Answer };
         let principal = connection.principal.borrow().clone();
-        Self { worker, sessions, connection, now_ms, head, endpoint, channel, principal }
+        Self { worker, sessions, connection, now_ms, head, endpoint, channel, principal, is_traced }
     }
 
     /// The peer of a request in a session.
@@ -81,6 +94,16 @@ impl<'a> Post<'a> {
         let client = Arc::clone(&session.client);
         // That of the request, which is the session's: what a token is for may have changed since.
         let principal = self.principal.clone();
-        Peer { client, principal, endpoint: self.endpoint, channel, headers: None }
+        let (endpoint, trace) = (self.endpoint, self.trace());
+        Peer { client, principal, endpoint, channel, headers: None, trace }
+    }
+
+    /// What the head says of a trace, where anybody wants traces.
+    pub(super) fn trace(&self) -> Option<Box<PropagatedContext>> {
+        if !self.is_traced {
+            return None;
+        }
+        self.worker.settings().traces?;
+        PropagatedContext::of_headers(&self.head.headers).map(Box::new)
     }
 }

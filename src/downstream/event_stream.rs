@@ -1,7 +1,7 @@
 //! An answer that is an event stream, whatever its events are.
 
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -10,6 +10,7 @@ use http::{HeaderValue, Response, StatusCode};
 
 use crate::downstream::body::Body;
 use crate::mcp::headers::BUFFERING;
+use crate::policy::Principal;
 use crate::proxy::reply::Aborted;
 use crate::wire::sse::Encoder;
 
@@ -17,6 +18,20 @@ use crate::wire::sse::Encoder;
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// A comment: it carries nothing.
 pub(super) const COMMENT: Bytes = Bytes::from_static(b":\n\n");
+
+/// How long a stream of `principal` says nothing before it is looked at again: at most [`KEEP_ALIVE`], and not past the
+/// end of the token that it was opened with. A token that is revoked is noticed then at the latest.
+pub(super) fn pause(principal: &Principal, now: SystemTime) -> Duration {
+    match principal {
+        Principal::Subject(subject) => {
+            KEEP_ALIVE.min(subject.until().duration_since(now).unwrap_or_default())
+        }
+        Principal::Anonymous
+        | Principal::Admin
+        | Principal::Token(_)
+        | Principal::Certificate(_) => KEEP_ALIVE,
+    }
+}
 
 /// An answer that is an event stream. `next` is asked until it says that there is no more.
 pub(super) fn response<S, F>(state: S, next: F) -> Response<Body>

@@ -12,11 +12,12 @@ use tokio::sync::{OwnedMutexGuard, broadcast, mpsc, watch};
 use crate::catalog::Notice;
 use crate::downstream::body::Body;
 use crate::downstream::change_notifications::{legacy_notification, notices};
-use crate::downstream::event_stream::{self, COMMENT, KEEP_ALIVE};
+use crate::downstream::event_stream::{self, COMMENT};
 use crate::downstream::replay::{EventId, Next, StreamKind};
 use crate::downstream::response::too_many_streams;
 use crate::downstream::session::Session;
 use crate::downstream::session_table::{Sessions, StreamPermits};
+use crate::policy::Principal;
 use crate::proxy::Worker;
 use crate::wire::sse::Encoder;
 
@@ -25,6 +26,7 @@ pub(super) fn standing(
     worker: &Rc<Worker>,
     sessions: &Sessions,
     session: &Arc<Session>,
+    principal: &Principal,
     seen: Option<EventId>,
 ) -> Response<Body> {
     let Some(permits) = sessions.stream_permits(Some(session)) else { return too_many_streams() };
@@ -56,6 +58,7 @@ pub(super) fn standing(
             .ok()
             .map(|it| SessionMessages::new(it, session)),
         draining: sessions.draining(),
+        principal: principal.clone(),
         _permits: permits,
     };
     event_stream::response(state, async |state| Ok(state.next().await))
@@ -72,6 +75,8 @@ struct Standing {
     /// `Some` in the one stream of the session that sends its notifications.
     source: Option<SessionMessages>,
     draining: watch::Receiver<bool>,
+    /// Who opened this stream, and with what: with that it ends.
+    principal: Principal,
     _permits: StreamPermits,
 }
 
@@ -105,6 +110,11 @@ impl Standing {
             if session.has_ended() || *self.draining.borrow() {
                 return None;
             }
+            // Whoever has lost its token gets nothing more.
+            let (identity, now) = (&self.worker.proxy.identity, SystemTime::now());
+            if !identity.in_force(&self.principal, now) {
+                return None;
+            }
             match session.streams.next(self.stream, self.attached, self.after) {
                 Next::Over => return None,
                 Next::Event(number, framed) => {
@@ -116,12 +126,12 @@ impl Standing {
             let news = tokio::select! {
                 () = notified => continue,
                 _ = self.draining.wait_for(|draining| *draining) => return None,
-                () = tokio::time::sleep(KEEP_ALIVE) => return Some(COMMENT),
+                () = tokio::time::sleep(event_stream::pause(&self.principal, now)) => {
+                    return Some(COMMENT);
+                }
                 news = next_event(&self.worker, &self.session, &mut self.source) => news,
             };
-            // Whoever has lost its token gets nothing more.
-            let identity = &self.worker.proxy.identity;
-            if !identity.in_force(session.principal(), SystemTime::now()) {
+            if !self.worker.proxy.identity.in_force(&self.principal, SystemTime::now()) {
                 return None;
             }
             let messages: Vec<Bytes> = match news {

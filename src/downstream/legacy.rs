@@ -99,7 +99,8 @@ fn initialize(post: &Post<'_>, received: Received) -> Response<Body> {
     let client = Arc::new(anonymous_client(""));
     let channel = Channel::Answer;
     let principal = post.principal.clone();
-    let peer = Peer { client, principal, endpoint: post.endpoint, channel, headers: None };
+    let endpoint = post.endpoint;
+    let peer = Peer { client, principal, endpoint, channel, headers: None, trace: None };
     match dispatch::dispatch(post.worker, &peer, received) {
         Reaction::Initialize(accepted) => open(post, accepted),
         Reaction::Answer(answer) | Reaction::Error(_, answer) => {
@@ -229,7 +230,7 @@ pub(super) fn get(post: &Post<'_>) -> Response<Body> {
                 plain(StatusCode::BAD_REQUEST, text)
             }),
         Some(EventId { kind: StreamKind::Standing, .. }) | None => {
-            get_stream::standing(post.worker, post.sessions, &session, seen)
+            get_stream::standing(post.worker, post.sessions, &session, &post.principal, seen)
         }
     }
 }

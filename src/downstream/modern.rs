@@ -54,7 +54,8 @@ async fn request(post: &Post<'_>, received: Received) -> Response<Body> {
     // The proxy's own tools have no parameters that headers repeat.
     let headers = (post.endpoint == Endpoint::All).then(|| ParamHeaders::pick(headers));
     let (principal, channel) = (post.principal.clone(), post.channel);
-    let peer = Peer { client, principal, endpoint: post.endpoint, channel, headers };
+    let (endpoint, trace) = (post.endpoint, post.trace());
+    let peer = Peer { client, principal, endpoint, channel, headers, trace };
     match dispatch::dispatch(post.worker, &peer, received) {
         Reaction::Answer(answer) => json(StatusCode::OK, Body::from(answer)),
         Reaction::Error(Code::MethodNotFound, answer) => {
@@ -70,7 +71,7 @@ async fn request(post: &Post<'_>, received: Received) -> Response<Body> {
         }
         Reaction::Listen { id, filter } => {
             let draining = post.sessions.draining();
-            let subscription = Subscription::new(post.worker, &peer, id, filter, draining);
+            let subscription = Subscription::new(post.worker, &peer, id, filter, draining).await;
             subscription::subscribed(post.sessions, subscription)
         }
         Reaction::Noted | Reaction::Cancel(_) | Reaction::Initialize(_) => {

@@ -8,6 +8,7 @@ use crate::downstream::body::Body;
 use crate::downstream::era;
 use crate::downstream::response::plain;
 use crate::mcp::revisions::Era;
+use crate::mcp::trace_context;
 use crate::proxy::caller::Endpoint;
 
 /// The paths of MCP: the proxy's own four tools, and every upstream tool under a name of its own.
@@ -23,6 +24,8 @@ pub(super) struct RequestHead {
     pub(super) media: Media,
     is_json: bool,
     pub(super) era: Option<Era>,
+    /// Whether it names a trace.
+    pub(super) is_traced: bool,
 }
 
 impl RequestHead {
@@ -38,6 +41,7 @@ impl RequestHead {
             media: media(headers),
             is_json: is_json(headers),
             era: era::of_headers(headers),
+            is_traced: headers.contains_key(trace_context::PARENT),
         }
     }
 

@@ -143,7 +143,7 @@ impl Session {
     pub fn belongs_to(&self, head: &http::request::Parts, principal: &Principal) -> bool {
         let same_key = match principal {
             Principal::Anonymous | Principal::Admin => self.key.is(head),
-            Principal::Token(_) | Principal::Subject(_) => true,
+            Principal::Token(_) | Principal::Subject(_) | Principal::Certificate(_) => true,
         };
         *principal == self.principal && same_key
     }

@@ -4,6 +4,7 @@
 //! Everything on this machine is one source, which may have all there is: agents and the command
 //! line share it, and none of them can be told from another.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
 /// One in so many of all places is for one address of another machine.
@@ -18,6 +19,15 @@ pub enum Source {
     Loopback,
     /// Another one.
     Remote(IpAddr),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Loopback => f.write_str("this machine"),
+            Self::Remote(address) => address.fmt(f),
+        }
+    }
 }
 
 impl Source {

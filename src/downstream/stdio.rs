@@ -147,6 +147,7 @@ impl Pipe {
             endpoint: Endpoint::Search,
             channel: Channel::Stream,
             headers: None,
+            trace: None,
         };
         match dispatch::dispatch(&self.worker, &peer, received) {
             Reaction::Noted => {}
@@ -171,7 +172,7 @@ impl Pipe {
             Reaction::Listen { id, filter } => {
                 let draining = self.draining.subscribe();
                 let subscription =
-                    Subscription::new(&self.worker, &peer, id.clone(), filter, draining);
+                    Subscription::new(&self.worker, &peer, id.clone(), filter, draining).await;
                 self.listen(&id, subscription).await;
             }
         }

@@ -1,6 +1,7 @@
 //! A modern client's `subscriptions/listen`: which changes it is notified of.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -12,7 +13,7 @@ use tokio::sync::{broadcast, watch};
 use crate::catalog::Notice;
 use crate::downstream::body::Body;
 use crate::downstream::change_notifications::{changed, notices};
-use crate::downstream::event_stream::{self, COMMENT, KEEP_ALIVE};
+use crate::downstream::event_stream::{self, COMMENT};
 use crate::downstream::response::too_many_streams;
 use crate::downstream::session_table::Sessions;
 use crate::identity::Identity;
@@ -46,8 +47,8 @@ pub(super) struct Subscription {
 
 impl Subscription {
     /// Subscribes to what of `filter` can be honoured here.
-    pub(super) fn new(
-        worker: &Worker,
+    pub(super) async fn new(
+        worker: &Rc<Worker>,
         peer: &Peer,
         id: Bytes,
         filter: NotificationFilter,
@@ -57,7 +58,7 @@ impl Subscription {
         // Before the resources are watched: a change that is noticed at once must reach this subscription too.
         let receiver = worker.proxy.catalog.notices();
         let uris = std::mem::take(&mut filter.resource_subscriptions);
-        let watch = Watch::begin(worker, &peer.principal, uris);
+        let watch = Watch::begin(worker, peer, &id, uris).await;
         filter.resource_subscriptions = watch.uris().to_vec();
         let out = VecDeque::new();
         let principal = peer.principal.clone();
@@ -158,9 +159,10 @@ pub(super) fn subscribed(sessions: &Sessions, subscription: Subscription) -> Res
     let Some(permits) = sessions.stream_permits(None) else { return too_many_streams() };
     let state = (subscription, permits);
     event_stream::response(state, async |(subscription, _)| -> Result<Option<Bytes>, Aborted> {
+        let pause = event_stream::pause(&subscription.principal, SystemTime::now());
         Ok(tokio::select! {
             message = subscription.next() => message.as_ref().map(event_stream::event),
-            () = tokio::time::sleep(KEEP_ALIVE) => subscription.is_in_force().then_some(COMMENT),
+            () = tokio::time::sleep(pause) => subscription.is_in_force().then_some(COMMENT),
         })
     })
 }

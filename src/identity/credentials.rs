@@ -16,7 +16,7 @@ use tokio::sync::{Notify, watch};
 
 use super::agent_secret::PREFIX;
 use super::change::{TokenChange, TokenChangeError, TokenChanged};
-use super::jwt::JwtVerifier;
+use super::jwt::{JwtVerifier, Settings};
 use super::key_set::KeySet;
 use super::proven::{MAX_TOKEN_BYTES, Proven, TokenRefused};
 use super::token_file::{FileStamp, KeptToken, TokenFile, TokenFileError};
@@ -142,14 +142,34 @@ impl Identity {
         self.in_force.rcu(|old| Credentials { tokens: Arc::clone(&tokens), jwt: old.jwt.clone() });
     }
 
-    /// True if `principal` is one that may still be there: whoever has a stream open may have lost its token since. How
-    /// long a JWT was good for is not known here.
+    /// True if `principal` is still one: whoever has a stream open, or a request that waits, may have lost its token
+    /// since, or the JWT's time may be up.
     #[must_use]
     pub fn in_force(&self, principal: &Principal, now: SystemTime) -> bool {
         match principal {
-            Principal::Anonymous | Principal::Admin | Principal::Subject(_) => true,
+            Principal::Anonymous | Principal::Admin | Principal::Certificate(_) => true,
+            Principal::Subject(subject) => now < subject.until(),
             Principal::Token(token) => self.in_force.load().tokens.has(token, now),
         }
+    }
+
+    /// From now on JWTs are verified so, or are none. Keys that came from the same source stay; of another one `keys` are
+    /// those that could be had.
+    pub fn set_jwt(&self, settings: Option<&Settings>, keys: Option<&KeySet>) {
+        self.in_force.rcu(|old| {
+            let known = old.jwt.as_ref();
+            let jwt = settings.map(|settings| match known {
+                Some(known) if known.settings() == settings => Arc::clone(known),
+                Some(known) if known.settings().keys == settings.keys => {
+                    Arc::new(known.with_settings(settings.clone()))
+                }
+                Some(_) | None => {
+                    let verifier = JwtVerifier::new(settings.clone());
+                    Arc::new(verifier.with_keys(keys.cloned().unwrap_or_default()))
+                }
+            });
+            Credentials { tokens: Arc::clone(&old.tokens), jwt }
+        });
     }
 
     /// From now on JWTs are verified by these keys.
@@ -314,6 +334,38 @@ mod tests {
         std::fs::remove_file(folder.path().join("tokens.json")).unwrap();
         assert!(ours.reload_tokens().unwrap());
         assert_eq!(proves(&reader, &other), Err(TokenRefused::Unknown));
+    }
+
+    #[test]
+    fn what_was_verified_once_still_ends_with_its_time_whichever_way_the_clock_goes() {
+        let fixture: serde_json::Value =
+            serde_json::from_str(include_str!("../../tests/data/identity/rs256.json")).unwrap();
+        let settings = crate::identity::Settings {
+            issuer: "https://issuer.example".into(),
+            audience: "mcp".into(),
+            keys: crate::identity::KeySource::Url("https://issuer.example/jwks".into()),
+            algorithms: vec![crate::identity::Algorithm::Rs256],
+            groups_claim: "groups".into(),
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let verifier = JwtVerifier::new(settings);
+        let identity = Identity::new(TokenFile::new(folder.path()), Some(verifier));
+        let keys = KeySet::parse(fixture["jwks"].to_string().as_bytes()).unwrap();
+        identity.set_keys(&keys);
+        let current = identity.reader().current();
+        let token = fixture["token"].as_str().unwrap().as_bytes();
+        let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
+        for (now, counts) in [
+            (1_800_000_000, true),
+            (1_800_000_400, false),
+            (1_800_000_000, true),
+            (1_799_999_900, false),
+            (1_800_000_359, true),
+        ] {
+            assert_eq!(current.prove(token, at(now)).is_ok(), counts, "{now}");
+        }
+        identity.set_keys(&KeySet::default());
+        assert!(identity.reader().current().prove(token, at(1_800_000_000)).is_err(), "no key");
     }
 
     #[test]

@@ -82,6 +82,12 @@ impl JwtVerifier {
         Self { settings: Arc::clone(&self.settings), keys: Arc::new(keys) }
     }
 
+    /// One for other settings, with the same keys.
+    #[must_use]
+    pub fn with_settings(&self, settings: Settings) -> Self {
+        Self { settings: Arc::new(settings), keys: Arc::clone(&self.keys) }
+    }
+
     /// What it was made of.
     #[must_use]
     pub fn settings(&self) -> &Settings {
@@ -173,7 +179,7 @@ impl JwtVerifier {
                 "of 1 to 255 bytes, without control characters",
             ));
         }
-        let subject = JwtSubject::new(subject, self.groups(claims)?);
+        let subject = JwtSubject::new(subject, self.groups(claims)?, until);
         Ok(Proven { principal: Principal::Subject(Arc::new(subject)), from, until: Some(until) })
     }
 

@@ -22,6 +22,8 @@ pub const MAX_TOKENS: usize = 10_000;
 const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
 /// The version of its form.
 const VERSION: u32 = 1;
+/// The latest end of a token's time, in seconds since 1970.
+const MAX_EXPIRES: u64 = 1_000_000_000_000;
 
 /// One token as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,13 +75,15 @@ pub enum TokenFileError {
     },
 }
 
-/// What tells one state of a file from another, without reading it.
+/// What tells one state of a file from another, without reading it: its rights among it, since what could not be read
+/// is to be read once they are mended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStamp {
     inode: u64,
     bytes: u64,
-    seconds: i64,
-    nanoseconds: i64,
+    /// Seconds and nanoseconds of the last change: of what is in it, and of what is known of it.
+    written: (i64, i64),
+    changed: (i64, i64),
 }
 
 /// The state of a file; `None` if there is none.
@@ -89,8 +93,8 @@ pub fn file_stamp(file: &Path) -> Option<FileStamp> {
     Some(FileStamp {
         inode: found.ino(),
         bytes: found.len(),
-        seconds: found.mtime(),
-        nanoseconds: found.mtime_nsec(),
+        written: (found.mtime(), found.mtime_nsec()),
+        changed: (found.ctime(), found.ctime_nsec()),
     })
 }
 
@@ -142,26 +146,12 @@ impl TokenFile {
         if text.len() as u64 > MAX_FILE_BYTES {
             return Err(self.broken(format!("it is larger than {MAX_FILE_BYTES} bytes")));
         }
-        let contents: Contents =
-            serde_json::from_slice(&text).map_err(|error| self.broken(error.to_string()))?;
-        if contents.version != VERSION {
-            return Err(self.broken(format!("its version is {}", contents.version)));
-        }
-        if contents.tokens.len() > MAX_TOKENS {
-            return Err(self.broken(format!("it holds more than {MAX_TOKENS} tokens")));
-        }
-        let mut names = HashSet::new();
-        if let Some(twice) = contents.tokens.iter().find(|token| !names.insert(&token.name)) {
-            return Err(self.broken(format!("'{}' stands twice", twice.name)));
-        }
-        Ok(contents.tokens)
+        read_kept(&text).map_err(|reason| self.broken(reason))
     }
 
     /// Replaces what is kept. The caller holds the lock.
     pub(super) fn save(&self, tokens: Vec<KeptToken>) -> Result<(), TokenFileError> {
-        let contents = Contents { version: VERSION, tokens };
-        let text = serde_json::to_vec_pretty(&contents)
-            .map_err(|error| self.io(io::Error::other(error)))?;
+        let text = write_kept(tokens).map_err(|error| self.io(error))?;
         let aside = self.file.with_extension("json.new");
         let write = || {
             let mut file = private::create(&aside)?;
@@ -206,6 +196,39 @@ impl TokenFile {
     }
 }
 
+/// The tokens that the text of such a file keeps. Pure.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn read_kept(text: &[u8]) -> Result<Vec<KeptToken>, String> {
+    let Contents { version, tokens } =
+        serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    if version != VERSION {
+        return Err(format!("its version is {version}"));
+    }
+    if tokens.len() > MAX_TOKENS {
+        return Err(format!("it holds more than {MAX_TOKENS} tokens"));
+    }
+    let mut names = HashSet::new();
+    if let Some(twice) = tokens.iter().find(|token| !names.insert(&token.name)) {
+        return Err(format!("'{}' stands twice", twice.name));
+    }
+    let never = |token: &&KeptToken| token.expires.is_some_and(|seconds| seconds > MAX_EXPIRES);
+    if let Some(token) = tokens.iter().find(never) {
+        return Err(format!("'{}' expires at no time that there is", token.name));
+    }
+    Ok(tokens)
+}
+
+/// The text that [`read_kept`] reads. Pure.
+///
+/// # Errors
+/// None that is known of.
+pub fn write_kept(tokens: Vec<KeptToken>) -> io::Result<Vec<u8>> {
+    let contents = Contents { version: VERSION, tokens };
+    serde_json::to_vec_pretty(&contents).map_err(io::Error::other)
+}
+
 fn to_hex<S: Serializer>(hash: &[u8; 32], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&blake3::Hash::from_bytes(*hash).to_hex())
 }
@@ -235,6 +258,23 @@ mod tests {
     }
 
     #[test]
+    fn a_file_whose_rights_are_others_is_another_state() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f");
+        fs::write(&path, "x").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        let before = file_stamp(&path);
+        assert_eq!(file_stamp(&path), before);
+        // Clocks of file systems are coarse.
+        let start = std::time::Instant::now();
+        while file_stamp(&path) == before {
+            assert!(start.elapsed().as_secs() < 10, "it is the same state");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        }
+        assert_eq!(fs::read(&path).unwrap(), b"x");
+    }
+
+    #[test]
     fn what_is_saved_is_loaded_and_is_its_owners_alone() {
         let folder = tempfile::tempdir().unwrap();
         let file = TokenFile::new(&folder.path().join("data"));
@@ -261,6 +301,9 @@ mod tests {
         fs::set_permissions(&file.file, fs::Permissions::from_mode(0o600)).unwrap();
         file.save(vec![token("a"), token("a")]).unwrap();
         assert!(file.load().unwrap_err().to_string().ends_with("'a' stands twice"));
+        let late = KeptToken { expires: Some(u64::MAX), ..token("late") };
+        file.save(vec![late]).unwrap();
+        assert!(file.load().unwrap_err().to_string().contains("'late' expires at no time"));
         for text in ["", "{}", r#"{"version":2,"tokens":[]}"#, r#"{"version":1,"tokens":[{}]}"#] {
             fs::write(&file.file, text).unwrap();
             assert!(matches!(file.load(), Err(TokenFileError::Broken { .. })), "{text}");

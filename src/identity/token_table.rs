@@ -96,7 +96,9 @@ fn agent_token(kept: &KeptToken) -> Arc<AgentToken> {
 impl KeptToken {
     /// The end of its time; `None`: it has none.
     fn ends(&self) -> Option<SystemTime> {
-        self.expires.map(|seconds| UNIX_EPOCH + Duration::from_secs(seconds))
+        let end = |seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
+        // A time that there is not has been long ago: nothing lasts longer by it.
+        self.expires.map(|seconds| end(seconds).unwrap_or(UNIX_EPOCH))
     }
 }
 

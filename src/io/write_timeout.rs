@@ -103,11 +103,14 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        // What TLS has taken and not written waits here.
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.watch(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        let shut = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.watch(cx, shut)
     }
 }
 
@@ -128,6 +131,39 @@ mod tests {
             let mut stream = WriteTimeout::new(ours, Duration::from_millis(1));
             let error = stream.write_all(b"more than four").await.unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        });
+    }
+
+    /// One that takes what is written, and passes nothing on.
+    struct Takes;
+
+    impl AsyncWrite for Takes {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    #[test]
+    fn what_was_taken_and_cannot_be_passed_on_has_the_same_limit() {
+        run(async {
+            let mut stream = WriteTimeout::new(Takes, Duration::from_millis(1));
+            stream.write_all(b"taken").await.unwrap();
+            let flushed = stream.flush().await.unwrap_err();
+            let mut stream = WriteTimeout::new(Takes, Duration::from_millis(1));
+            let shut = stream.shutdown().await.unwrap_err();
+            assert_eq!([flushed.kind(), shut.kind()], [io::ErrorKind::TimedOut; 2]);
         });
     }
 

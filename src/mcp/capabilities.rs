@@ -27,13 +27,16 @@ pub struct ClientCapabilities {
     pub sampling: bool,
     /// `elicitation/create`
     pub elicitation: bool,
+    /// Of these, forms; a client may know URLs alone.
+    pub elicitation_forms: bool,
     /// `roots/list`
     pub roots: bool,
 }
 
 impl ClientCapabilities {
     /// Whatever a server can ask.
-    pub const ALL: Self = Self { sampling: true, elicitation: true, roots: true };
+    pub const ALL: Self =
+        Self { sampling: true, elicitation: true, elicitation_forms: true, roots: true };
 
     /// Whether its client can be asked that.
     #[must_use]
@@ -48,20 +51,27 @@ impl ClientCapabilities {
 }
 
 impl<'de> Deserialize<'de> for ClientCapabilities {
-    /// Reads `ClientCapabilities`: what is there is declared.
+    /// Reads `ClientCapabilities`: what is there is declared. Elicitation of no stated mode is that by forms.
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         struct Members {
             sampling: Option<Empty>,
-            elicitation: Option<Empty>,
+            elicitation: Option<Modes>,
             roots: Option<Empty>,
+        }
+        #[derive(Deserialize)]
+        struct Modes {
+            form: Option<Empty>,
+            url: Option<Empty>,
         }
         #[derive(Deserialize)]
         struct Empty {}
         let Members { sampling, elicitation, roots } = Members::deserialize(deserializer)?;
+        let forms = elicitation.as_ref().is_some_and(|it| it.form.is_some() || it.url.is_none());
         Ok(Self {
             sampling: sampling.is_some(),
             elicitation: elicitation.is_some(),
+            elicitation_forms: forms,
             roots: roots.is_some(),
         })
     }
@@ -75,9 +85,15 @@ mod tests {
     fn capabilities_are_declared_by_being_there() {
         let client_capabilities =
             |json: &str| serde_json::from_str::<ClientCapabilities>(json).ok();
-        let all = ClientCapabilities { sampling: true, elicitation: true, roots: true };
-        let declared = r#"{"roots":{"listChanged":true},"sampling":{},"elicitation":{"url":{}}}"#;
-        assert_eq!(client_capabilities(declared), Some(all));
+        for (modes, forms) in
+            [("{}", true), (r#"{"url":{}}"#, false), (r#"{"url":{},"form":{}}"#, true)]
+        {
+            let declared = format!(
+                r#"{{"roots":{{"listChanged":true}},"sampling":{{}},"elicitation":{modes}}}"#
+            );
+            let all = ClientCapabilities { elicitation_forms: forms, ..ClientCapabilities::ALL };
+            assert_eq!(client_capabilities(&declared), Some(all), "{modes}");
+        }
         assert_eq!(
             client_capabilities(r#"{"experimental":{}}"#),
             Some(ClientCapabilities::default())

@@ -8,6 +8,8 @@ use crate::tool::Tool;
 
 /// The method that asks for a prompt.
 pub const PROMPTS_GET: &str = "prompts/get";
+/// The method that calls a tool.
+pub const TOOLS_CALL: &str = "tools/call";
 /// The method that asks for completions.
 pub const COMPLETION_COMPLETE: &str = "completion/complete";
 
@@ -124,7 +126,7 @@ impl Access {
     #[must_use]
     pub fn method(&self) -> &'static str {
         match self {
-            Self::Tool(_) => "tools/call",
+            Self::Tool(_) => TOOLS_CALL,
             Self::Resource { request, .. } => request.method(),
             Self::Prompt { .. } => PROMPTS_GET,
             Self::Completion { .. } => COMPLETION_COMPLETE,

@@ -4,7 +4,7 @@
 //! checks stand in [`check`] in the order in which they are made; the first that refuses is the one that is reported.
 
 use super::access::Access;
-use super::approval::{Asks, PendingApproval};
+use super::approval::{Approved, Asks, PendingApproval};
 use super::denial::{ApprovalDemand, Denial, Warning};
 use super::permit::{Cleared, Leave, Permit, Queued};
 use super::request::AdmissionRequest;
@@ -39,16 +39,57 @@ pub fn admit(request: AdmissionRequest<'_>, settings: &Settings) -> Admission {
             }
         }
         Ok(Checked { warnings, rules, asks: Asks::APerson }) => {
-            let (principal, access) = (request.principal.clone(), request.access.clone());
-            let cleared = Cleared { principal, access, warnings, rules };
-            let version = settings.rules.as_ref().map_or(&NO_RULES, |rules| rules.version());
-            match PendingApproval::bind(cleared, &request, version) {
+            match bind(&request, settings, warnings, rules) {
                 Ok(pending) => Admission::Pending(pending),
                 Err(denial) => Admission::Denial(denial),
             }
         }
         Err(denial) => Admission::Denial(denial),
     }
+}
+
+/// Decides once more about a request whose turn has come, by all checks but the limits, which it has passed: while it
+/// waited, rules, scope, definition and approval may have become others. `approved` is the word that it has, if it needed
+/// one. What does not go out gives its place back.
+#[must_use]
+pub fn admit_again(
+    request: AdmissionRequest<'_>,
+    came: Permit,
+    approved: Option<&Approved>,
+    settings: &Settings,
+) -> Admission {
+    let Checked { warnings, rules, asks } = match check(&request, settings) {
+        Ok(checked) => checked,
+        Err(denial) => return Admission::Denial(denial),
+    };
+    match asks {
+        Asks::Nobody => {
+            let AdmissionRequest { principal, access, .. } = request;
+            let principal = principal.clone();
+            Admission::Permit(came.renewed(Cleared { principal, access, warnings, rules }))
+        }
+        Asks::APerson => match (bind(&request, settings, warnings, rules), approved) {
+            (Err(denial), _) => Admission::Denial(denial),
+            (Ok(pending), None) => Admission::Pending(pending),
+            (Ok(pending), Some(approved)) => match pending.cleared_by(approved) {
+                Ok(cleared) => Admission::Permit(came.renewed(cleared)),
+                Err(denial) => Admission::Denial(denial),
+            },
+        },
+    }
+}
+
+/// What waits for a person.
+fn bind(
+    request: &AdmissionRequest<'_>,
+    settings: &Settings,
+    warnings: Vec<Warning>,
+    rules: Vec<Box<str>>,
+) -> Result<PendingApproval, Denial> {
+    let (principal, access) = (request.principal.clone(), request.access.clone());
+    let cleared = Cleared { principal, access, warnings, rules };
+    let version = settings.rules.as_ref().map_or(&NO_RULES, |rules| rules.version());
+    PendingApproval::bind(cleared, request, version)
 }
 
 /// Stands for the version of the rules where there are none.
@@ -108,9 +149,9 @@ mod tests {
     use super::*;
     use crate::intent::{self, Operation, Requirement, Stated};
     use crate::policy::{
-        Approved, DenialKind, Principal, Reference, ResourceRequest, SessionFacts, ToolAccess,
+        DenialKind, Principal, Reference, ResourceRequest, SessionFacts, ToolAccess,
     };
-    use crate::tool::{Annotations, CapabilityOverride, Rules, Tool, ToolName};
+    use crate::tool::{Annotations, CapabilityOverride, Rules, Tool, ToolName, Trust};
 
     const READ_ONLY: &str = r#"{"readOnlyHint":true}"#;
     const DESTRUCTIVE: &str = r#"{"destructiveHint":true}"#;
@@ -369,11 +410,72 @@ mod tests {
     }
 
     #[test]
+    fn each_check_is_asked_in_its_place() {
+        use crate::policy::{AgentToken, Scope};
+        use crate::tool::Trust;
+        let scope = Scope { servers: vec!["other".into()], ..Scope::default() };
+        let token = Principal::Token(Arc::new(AgentToken::new("ci", 1, scope)));
+        let held = |annotations: &str| {
+            let tool = tool(annotations, r#"{"*":{"approval":"required"}}"#);
+            Arc::new(Tool { trust: Trust::Withheld, ..Tool::clone(&tool) })
+        };
+        let read = stated(Some("read"), true);
+        let intent = read.check(Operation::Read, &intent::Settings::default()).unwrap();
+        let kind = |principal: &Principal, tool: Arc<Tool>| {
+            let access = Access::Tool(ToolAccess::declared(tool, &intent));
+            told(decide(principal, access, &intent::Settings::default())).unwrap_err().0
+        };
+        assert_eq!(kind(&token, held(DESTRUCTIVE)), DenialKind::Gate);
+        assert_eq!(kind(&token, held(READ_ONLY)), DenialKind::Catalog);
+        let trusted = tool(READ_ONLY, r#"{"*":{"approval":"required"}}"#);
+        assert_eq!(kind(&token, Arc::clone(&trusted)), DenialKind::Scope);
+        assert_eq!(kind(&Principal::Admin, trusted), DenialKind::Approval);
+    }
+
+    #[test]
     fn cap_8_nobody_is_asked_for_what_is_refused_anyway() {
         let tool = tool(DESTRUCTIVE, r#"{"*":{"approval":"required"}}"#);
         let read = stated(Some("read"), true);
         let got = outcome(Operation::Read, &read, &tool, &intent::Settings::default());
         assert!(matches!(got, Err((DenialKind::Gate, _))), "{got:?}");
+    }
+
+    /// What becomes of a request that has had its turn, with the tool that there is then.
+    fn again(tool: Arc<Tool>, approved: Option<&Approved>) -> Outcome {
+        let came = match decide(
+            &Principal::Anonymous,
+            Access::Tool(ToolAccess::direct(self::tool(NONE, "{}"))),
+            &intent::Settings::default(),
+        ) {
+            Admission::Permit(permit) => permit,
+            other => panic!("{other:?}"),
+        };
+        let request = AdmissionRequest {
+            principal: &Principal::Anonymous,
+            access: Access::Tool(ToolAccess::direct(tool)),
+            arguments: b"{}",
+            intent: None,
+            client: "",
+            session: SessionFacts::default(),
+            now: SystemTime::UNIX_EPOCH,
+        };
+        told(admit_again(request, came, approved, &Settings::default()))
+    }
+
+    #[test]
+    fn cap_6_what_has_waited_for_its_turn_is_decided_about_by_what_counts_then() {
+        let asks = || tool(NONE, r#"{"*":{"approval":"required"}}"#);
+        assert_eq!(again(tool(NONE, "{}"), None), Ok(vec![]));
+        let held = Arc::new(Tool { trust: Trust::Withheld, ..(*tool(NONE, "{}")).clone() });
+        let quarantined = again(held, None);
+        assert!(matches!(quarantined, Err((DenialKind::Catalog, _))), "{quarantined:?}");
+        let waits = Err((DenialKind::Approval, "github:delete_repo waits".to_owned()));
+        assert_eq!(again(asks(), None), waits, "a person is asked now");
+        let approved = Approved::Call(pending(&Principal::Anonymous, asks()).digest());
+        assert_eq!(again(asks(), Some(&approved)), Ok(vec![]));
+        let changed = Arc::new(Tool { description: "another".into(), ..(*asks()).clone() });
+        let text = "Tool 'github:delete_repo': what was approved is not what is asked now";
+        assert_eq!(again(changed, Some(&approved)), Err((DenialKind::Approval, text.to_owned())));
     }
 
     #[test]

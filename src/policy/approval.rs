@@ -4,7 +4,7 @@
 //! only that makes a [`Permit`](super::Permit) of a [`PendingApproval`].
 
 use super::access::Access;
-use super::call_digest::{self, ArgumentsTooLong, CallDigest, DefinitionHash};
+use super::call_digest::{self, ArgumentsTooLong, CallDigest, KindDigest};
 use super::denial::{ApprovalDenial, Denial, NotApproved, Warning};
 use super::permit::{Cleared, Leave};
 use super::principal::Principal;
@@ -35,16 +35,15 @@ pub(super) fn check(tool: &Tool) -> (Asks, Option<Warning>) {
 pub struct PendingApproval {
     cleared: Cleared,
     digest: CallDigest,
-    definition: DefinitionHash,
+    kind: KindDigest,
 }
 
-/// For what an approval that stands for a while counts: whoever asks, for this tool as it is now, whatever the
-/// arguments.
+/// For what an approval that stands for a while counts: whoever asks, for this tool as it is now by this operation, or
+/// for this resource or prompt, whatever the arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApprovalSubject {
     principal: Principal,
-    access: Box<str>,
-    definition: DefinitionHash,
+    kind: KindDigest,
 }
 
 /// The word of the room that a request is approved. Only the room says it.
@@ -72,7 +71,8 @@ impl PendingApproval {
         let digest = digest.map_err(|ArgumentsTooLong { limit }| {
             ApprovalDenial::new(access, NotApproved::TooLong { limit })
         })?;
-        Ok(Self { cleared, digest, definition })
+        let kind = call_digest::kind(request.principal.id(), access, definition);
+        Ok(Self { cleared, digest, kind })
     }
 
     /// On whose behalf it is asked.
@@ -96,11 +96,7 @@ impl PendingApproval {
     /// What an approval that stands for a while would count for.
     #[must_use]
     pub fn subject(&self) -> ApprovalSubject {
-        ApprovalSubject {
-            principal: self.principal().clone(),
-            access: self.access().to_string().into(),
-            definition: self.definition,
-        }
+        ApprovalSubject { principal: self.principal().clone(), kind: self.kind }
     }
 
     /// The leave to send it, if it is what was approved, as the limits have it.
@@ -108,12 +104,17 @@ impl PendingApproval {
     /// # Errors
     /// [`Denial::Approval`]: something else was approved; [`Denial::Limit`].
     pub fn permitted_by(self, approved: &Approved, settings: &Settings) -> Result<Leave, Denial> {
+        self.cleared_by(approved)?.leave(settings)
+    }
+
+    /// What was cleared, if it is what was approved.
+    pub(super) fn cleared_by(self, approved: &Approved) -> Result<Cleared, Denial> {
         let is_it = match approved {
             Approved::Call(digest) => *digest == self.digest,
             Approved::Standing(subject) => *subject == self.subject(),
         };
         match is_it {
-            true => self.cleared.leave(settings),
+            true => Ok(self.cleared),
             false => Err(ApprovalDenial::new(self.access(), NotApproved::Changed).into()),
         }
     }

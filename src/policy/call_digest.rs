@@ -26,6 +26,10 @@ const MAX_DEPTH: usize = 128;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CallDigest(blake3::Hash);
 
+/// What stands for calls of one kind: the same, whatever the arguments and the rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct KindDigest(blake3::Hash);
+
 /// What stands for a tool as its server defines it now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DefinitionHash(blake3::Hash);
@@ -64,6 +68,19 @@ pub(super) fn definition(access: &Access) -> DefinitionHash {
     DefinitionHash(hasher.finalize())
 }
 
+/// What stands for all requests on behalf of the one called `principal` for `access`: one tool by one operation, one
+/// resource, one prompt.
+pub(super) fn kind(
+    principal: &str,
+    access: &Access,
+    DefinitionHash(definition): DefinitionHash,
+) -> KindDigest {
+    let mut hasher = Hasher::new_derive_key("mcpproxy 2026-11 approval: calls of one kind");
+    asked(&mut hasher, principal, access);
+    part(&mut hasher, definition.as_bytes());
+    KindDigest(hasher.finalize())
+}
+
 /// The digest of a request for `access`.
 ///
 /// # Errors
@@ -78,28 +95,7 @@ pub(super) fn of(
         return Err(ArgumentsTooLong { limit: MAX_ARGUMENTS_BYTES });
     }
     let mut hasher = Hasher::new_derive_key("mcpproxy 2026-11 approval: one call");
-    part(&mut hasher, request.principal.id().as_bytes());
-    part(&mut hasher, access.method().as_bytes());
-    part(&mut hasher, access.server().as_bytes());
-    match access {
-        Access::Tool(call) => {
-            part(&mut hasher, call.tool().name.tool.as_bytes());
-            part(&mut hasher, call.operation().as_str().as_bytes());
-        }
-        Access::Resource { uri, request, .. } => {
-            part(&mut hasher, uri.as_bytes());
-            part(&mut hasher, request.method().as_bytes());
-        }
-        Access::Prompt { name, .. } => part(&mut hasher, name.as_bytes()),
-        Access::Completion { of: Reference::Prompt(name), .. } => {
-            part(&mut hasher, b"prompt");
-            part(&mut hasher, name.as_bytes());
-        }
-        Access::Completion { of: Reference::Resource(uri), .. } => {
-            part(&mut hasher, b"resource");
-            part(&mut hasher, uri.as_bytes());
-        }
-    }
+    asked(&mut hasher, request.principal.id(), access);
     part(&mut hasher, definition.as_bytes());
     part(&mut hasher, rules_version);
     match std::str::from_utf8(request.arguments) {
@@ -107,6 +103,32 @@ pub(super) fn of(
         Err(_) => as_written(&mut hasher, request.arguments),
     }
     Ok(CallDigest(hasher.finalize()))
+}
+
+/// Takes in who asks what of which server.
+fn asked(hasher: &mut Hasher, principal: &str, access: &Access) {
+    part(hasher, principal.as_bytes());
+    part(hasher, access.method().as_bytes());
+    part(hasher, access.server().as_bytes());
+    match access {
+        Access::Tool(call) => {
+            part(hasher, call.tool().name.tool.as_bytes());
+            part(hasher, call.operation().as_str().as_bytes());
+        }
+        Access::Resource { uri, request, .. } => {
+            part(hasher, uri.as_bytes());
+            part(hasher, request.method().as_bytes());
+        }
+        Access::Prompt { name, .. } => part(hasher, name.as_bytes()),
+        Access::Completion { of: Reference::Prompt(name), .. } => {
+            part(hasher, b"prompt");
+            part(hasher, name.as_bytes());
+        }
+        Access::Completion { of: Reference::Resource(uri), .. } => {
+            part(hasher, b"resource");
+            part(hasher, uri.as_bytes());
+        }
+    }
 }
 
 /// Takes a value in, in canonical form.
@@ -171,7 +193,7 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::policy::{Principal, SessionFacts};
+    use crate::policy::{Principal, ResourceRequest, SessionFacts};
 
     fn digest_of(
         principal: &Principal,
@@ -243,6 +265,31 @@ mod tests {
         assert_ne!(original, of(Principal::Anonymous, "p", 0));
         assert_ne!(original, of(Principal::Admin, "q", 0));
         assert_ne!(original, of(Principal::Admin, "p", 1));
+    }
+
+    #[test]
+    fn cap_8_requests_of_one_kind_are_for_one_thing_done_in_one_way() {
+        let resource = |uri: &str, request| Access::Resource {
+            server: Arc::from("s"),
+            uri: uri.into(),
+            request,
+        };
+        let prompt = |name: &str| Access::Prompt { server: Arc::from("s"), name: name.into() };
+        let all = [
+            resource("a", ResourceRequest::Read),
+            resource("b", ResourceRequest::Read),
+            resource("a", ResourceRequest::Subscribe),
+            prompt("a"),
+            prompt("b"),
+        ];
+        for (one, first) in all.iter().enumerate() {
+            for (other, second) in all.iter().enumerate() {
+                let kinds = [first, second].map(|it| kind("admin", it, definition(it)));
+                assert_eq!(kinds[0] == kinds[1], one == other, "{first:?} {second:?}");
+            }
+            let others = kind("anonymous", first, definition(first));
+            assert!(others != kind("admin", first, definition(first)), "{first:?}");
+        }
     }
 
     #[test]

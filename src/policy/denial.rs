@@ -26,6 +26,12 @@ pub enum Denial {
         /// What was asked, by kind and name.
         access: Box<str>,
     },
+    /// Its token was revoked, or has expired, while the request waited.
+    #[error("The token of {who} does not count any more: it was revoked, or has expired")]
+    Lapsed {
+        /// The principal's id.
+        who: Box<str>,
+    },
     /// The tool, or a change of it, waits for an operator (pins, scan).
     #[error("Tool '{0}' is quarantined and waits for approval by an operator")]
     Quarantined(ToolName),
@@ -59,6 +65,9 @@ pub enum NotApproved {
     /// It is not what was approved: its tool, its arguments or the rules are others.
     #[error("what was approved is not what is asked now")]
     Changed,
+    /// It is made again under a state that was used already, has ended, or is not known any more.
+    #[error("its approval was used already, or is not known any more")]
+    Spent,
     /// Nobody can judge so much.
     #[error("approval cannot be asked for arguments of more than {limit} bytes")]
     TooLong {
@@ -74,6 +83,9 @@ pub enum NotApproved {
     /// There is no door by which anybody could answer.
     #[error("approval is required, and nobody can be asked: no `mcpproxy serve` is running")]
     Nobody,
+    /// It is one of a filter, which is answered at once.
+    #[error("approval cannot be waited for by a filter")]
+    ByFilter,
     /// The proxy is ending.
     #[error("approval was not given before mcpproxy shut down")]
     Ending,
@@ -207,7 +219,7 @@ impl Denial {
             Self::Intent(_) => DenialKind::Intent,
             Self::Gate(_) => DenialKind::Gate,
             Self::Approval(_) => DenialKind::Approval,
-            Self::Scope { .. } => DenialKind::Scope,
+            Self::Scope { .. } | Self::Lapsed { .. } => DenialKind::Scope,
             Self::Quarantined(_) => DenialKind::Catalog,
             Self::Rule(_) => DenialKind::Rules,
             Self::Limit(_) => DenialKind::Limit,
@@ -223,6 +235,7 @@ impl Denial {
             | Self::Gate(_)
             | Self::Approval(_)
             | Self::Scope { .. }
+            | Self::Lapsed { .. }
             | Self::Quarantined(_)
             | Self::Limit(_) => &[],
         }
@@ -237,6 +250,7 @@ impl Denial {
             | Self::Gate(_)
             | Self::Approval(_)
             | Self::Scope { .. }
+            | Self::Lapsed { .. }
             | Self::Quarantined(_)
             | Self::Rule(_) => None,
         }

@@ -4,6 +4,8 @@
 //! cross-site requests) away from a proxy on loopback. It deliberately knows nothing of API keys:
 //! those are a second lock, not a substitute.
 
+use core::net::SocketAddr;
+
 use http::header::{HOST, ORIGIN};
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, StatusCode};
@@ -13,6 +15,17 @@ pub const LOOPBACK_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 
 /// Most bytes of a refused value that are repeated in the refusal.
 const SHOWN_BYTES: usize = 100;
+
+/// Whose page has caused a request, as its browser says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AskingOrigin {
+    /// It does not say: a program, or a request that changes nothing.
+    Unstated,
+    /// One that we serve: at the `Host` that was asked, or at an origin that the config names whole.
+    Own,
+    /// Another, be it one that is let in.
+    Foreign,
+}
 
 /// The allowed hosts and origins, parsed once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,6 +137,42 @@ impl HostCheck {
     }
 }
 
+impl HostCheck {
+    /// Whose page has caused a request that [`Self::check`] lets in. A program on another port of the same host is a
+    /// stranger here, though `allowed_origins` lets it in.
+    #[must_use]
+    pub fn asking(&self, headers: &HeaderMap) -> AskingOrigin {
+        let Ok(Some(origin)) = only(headers, ORIGIN) else { return AskingOrigin::Unstated };
+        let text = |bytes| std::str::from_utf8(bytes).ok();
+        let Some(origin) = text(origin).and_then(Origin::parse) else {
+            return AskingOrigin::Foreign;
+        };
+        let host = only(headers, HOST).ok().flatten().and_then(text).and_then(HostPort::parse);
+        let is_host = host.is_some_and(|host| {
+            let port = host.port.or_else(|| Origin::port_of(&origin.scheme));
+            host.name == origin.host.name && port == origin.host.port
+        });
+        let is_named = self.origins.iter().any(|one| match one {
+            AllowedOrigin::Exact(exact) => *exact == origin,
+            AllowedOrigin::Host(_) => false,
+        });
+        if is_host || is_named { AskingOrigin::Own } else { AskingOrigin::Foreign }
+    }
+
+    /// `host:port` by which a browser may ask for what is at `address`: itself, or else the first allowed name.
+    #[must_use]
+    pub fn address_for_browsers(&self, address: SocketAddr) -> String {
+        let text = address.to_string();
+        let host = HostPort::parse(&text);
+        match self.hosts.first() {
+            Some(first) if !host.is_some_and(|it| self.hosts.iter().any(|one| one.covers(&it))) => {
+                format!("{}:{}", first.name, first.port.unwrap_or(address.port()))
+            }
+            Some(_) | None => text,
+        }
+    }
+}
+
 /// `name[:port]`, lower case; without a port in the config it covers any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct HostPort {
@@ -179,12 +228,17 @@ impl Origin {
             return None;
         }
         let mut host = HostPort::parse(host)?;
-        host.port = host.port.or(match scheme.as_str() {
+        host.port = host.port.or_else(|| Self::port_of(&scheme));
+        Some(Self { scheme, host })
+    }
+
+    /// The port that need not be named.
+    fn port_of(scheme: &str) -> Option<u16> {
+        match scheme {
             "http" => Some(80),
             "https" => Some(443),
             _ => None,
-        });
-        Some(Self { scheme, host })
+        }
     }
 }
 
@@ -354,6 +408,39 @@ mod tests {
         assert!(from("https://app.lan:443").is_ok());
         assert!(from("http://app.lan").is_err());
         assert!(from("http://tool.lan:1234").is_ok());
+    }
+
+    #[test]
+    fn our_own_page_is_told_from_those_that_are_only_let_in() {
+        let named = ["https://app.lan".to_owned(), "tool.lan".to_owned()];
+        let guard = HostCheck::new(&["h".to_owned()], &named).unwrap();
+        let asking = |host: &str, origin: &str| {
+            guard.asking(&headers(&[("host", host), ("origin", origin)]))
+        };
+        for (host, origin, expected) in [
+            ("h:8080", "http://h:8080", AskingOrigin::Own),
+            ("H:8080", "http://h:8080", AskingOrigin::Own),
+            ("h", "https://h", AskingOrigin::Own),
+            ("h:443", "https://h", AskingOrigin::Own),
+            ("h:8080", "https://app.lan", AskingOrigin::Own),
+            ("h:8080", "http://h:8081", AskingOrigin::Foreign),
+            ("h:8080", "http://h", AskingOrigin::Foreign),
+            ("h:8080", "http://tool.lan", AskingOrigin::Foreign),
+            ("h:8080", "null", AskingOrigin::Foreign),
+            ("h:8080", "", AskingOrigin::Foreign),
+        ] {
+            assert_eq!(asking(host, origin), expected, "{host} {origin}");
+        }
+        assert_eq!(guard.asking(&headers(&[("host", "h")])), AskingOrigin::Unstated);
+    }
+
+    #[test]
+    fn a_browser_is_sent_where_it_is_let_in() {
+        let address = "127.0.0.1:8080".parse().unwrap();
+        assert_eq!(default_guard().address_for_browsers(address), "127.0.0.1:8080");
+        let guard = |host: &str| HostCheck::new(&[host.to_owned()], &[]).unwrap();
+        assert_eq!(guard("proxy.lan").address_for_browsers(address), "proxy.lan:8080");
+        assert_eq!(guard("proxy.lan:1").address_for_browsers(address), "proxy.lan:1");
     }
 
     #[test]

@@ -37,15 +37,23 @@ use crate::tool::{Rules, Tool};
 /// What stands in a refusal for all servers together.
 const ALL: &str = "all servers";
 
-/// The limits in force, and what is taken of them. A swap of the settings begins anew: what went out before counts
-/// where it was counted.
+/// The limits in force, and what is taken of them. Those of the next config go on with what was counted where they say
+/// the same ([`CallLimits::next`]), and begin anew where they do not.
 pub struct CallLimits {
     /// Whether any is set; if not, only a tool that is not parallel-safe is held up.
     configured: Configured,
-    all: Cell,
+    all: Arc<Cell>,
     servers: HashMap<Arc<str>, OfServer>,
     tool_rules: Rules<Limit>,
     principal_rules: Rules<Limit>,
+    /// The number of the config, from 0.
+    number: u64,
+    counted: Arc<Counted>,
+}
+
+/// What is counted of many keys, by the limits of all configs.
+#[derive(Default)]
+struct Counted {
     tools: Keyed<OfTool>,
     tool_rates: Keyed<Rate>,
     principals: Keyed<Cell>,
@@ -61,19 +69,21 @@ enum Configured {
 /// What one limit counts.
 #[derive(Debug, Default)]
 struct Cell {
+    limit: Limit,
     gate: Option<Arc<Gate>>,
     rate: Option<Rate>,
 }
 
 #[derive(Debug, Default)]
 struct OfServer {
-    cell: Cell,
+    cell: Arc<Cell>,
     breaker: Option<Arc<Breaker>>,
 }
 
 /// Of a tool: its places, and the rate that each principal has by itself.
 #[derive(Debug, Default)]
 struct OfTool {
+    limit: Limit,
     gate: Option<Arc<Gate>>,
     rate: Option<NonZeroU32>,
 }
@@ -118,16 +128,39 @@ impl CallLimits {
         config: &Config,
         servers: impl IntoIterator<Item = (Arc<str>, ServerConfig)>,
     ) -> Self {
+        Self::after(None, config, servers)
+    }
+
+    /// The limits of the next config: places that are taken, rates and breakers go on as they are where both say the
+    /// same of them.
+    #[must_use]
+    pub fn next(
+        &self,
+        config: &Config,
+        servers: impl IntoIterator<Item = (Arc<str>, ServerConfig)>,
+    ) -> Self {
+        Self::after(Some(self), config, servers)
+    }
+
+    fn after(
+        before: Option<&Self>,
+        config: &Config,
+        servers: impl IntoIterator<Item = (Arc<str>, ServerConfig)>,
+    ) -> Self {
         let mut of_servers = HashMap::new();
         for (name, server) in servers {
-            let breaker = server.breaker.or(config.breaker);
-            let breaker = breaker.map(|it| Arc::new(Breaker::new(Arc::clone(&name), it)));
-            let cell = Cell::new(server.limit());
+            let before = before.and_then(|before| before.servers.get(&name));
+            let breaker = server.breaker.or(config.breaker).map(|config| {
+                let known = before.and_then(|before| before.breaker.as_ref());
+                let known = known.filter(|known| known.config() == config).cloned();
+                known.unwrap_or_else(|| Arc::new(Breaker::new(Arc::clone(&name), config)))
+            });
+            let cell = Cell::after(before.map(|before| &before.cell), server.limit());
             if cell.is_set() || breaker.is_some() {
                 of_servers.insert(name, OfServer { cell, breaker });
             }
         }
-        let all = Cell::new(config.all());
+        let all = Cell::after(before.map(|before| &before.all), config.all());
         let any = all.is_set()
             || !of_servers.is_empty()
             || !config.tools.is_empty()
@@ -138,10 +171,8 @@ impl CallLimits {
             servers: of_servers,
             tool_rules: config.tools.clone(),
             principal_rules: config.principals.clone(),
-            tools: Keyed::default(),
-            tool_rates: Keyed::default(),
-            principals: Keyed::default(),
-            keys: RandomState::new(),
+            number: before.map_or(0, |before| before.number + 1),
+            counted: before.map(|before| Arc::clone(&before.counted)).unwrap_or_default(),
         }
     }
 
@@ -170,17 +201,15 @@ impl CallLimits {
             breaker.check(now)?;
         }
         let id = principal.id();
+        let Counted { tools, tool_rates, principals, keys } = &*self.counted;
         let of_tool = access.tool().map(|tool| {
-            let key = self.keys.hash_one((
-                &tool.name.server,
-                &tool.name.tool,
-                tool.capability.parallel_safe,
-            ));
-            self.tools.get(key, now, || self.of_tool(tool))
+            let key =
+                keys.hash_one((&tool.name.server, &tool.name.tool, tool.capability.parallel_safe));
+            tools.get((key, self.number), now, || self.of_tool(tool))
         });
         let of_principal = (!self.principal_rules.is_empty()).then(|| {
             let make = || Cell::new(Limit::of(&self.principal_rules, id));
-            self.principals.get(self.keys.hash_one(id), now, make)
+            principals.get((keys.hash_one(id), self.number), now, make)
         });
         let refused = |scope: Scope, rate: &Rate, retry_after: Duration| LimitReached::Rate {
             of: scope.name(principal, access),
@@ -189,13 +218,13 @@ impl CallLimits {
         };
         if let (Some(tool), Some(limit)) = (access.tool(), of_tool.as_ref().and_then(|of| of.rate))
         {
-            let key = self.keys.hash_one((id, &tool.name.server, &tool.name.tool));
-            let rate = self.tool_rates.get(key, now, || Rate::new(limit));
+            let key = keys.hash_one((id, &tool.name.server, &tool.name.tool));
+            let rate = tool_rates.get((key, self.number), now, || Rate::new(limit));
             rate.take().map_err(|wait| refused(Scope::Tool, &rate, wait))?;
         }
         let cells = [
             (Scope::Principal, of_principal.as_deref()),
-            (Scope::Server, server.map(|server| &server.cell)),
+            (Scope::Server, server.map(|server| &*server.cell)),
             (Scope::All, Some(&self.all)),
         ];
         for (scope, cell) in cells {
@@ -239,7 +268,7 @@ impl CallLimits {
         if !tool.capability.parallel_safe {
             limit.concurrent = Some(NonZeroUsize::MIN);
         }
-        OfTool { gate: gate(limit), rate }
+        OfTool { limit, gate: gate(limit), rate }
     }
 }
 
@@ -263,7 +292,13 @@ fn gate(limit: Limit) -> Option<Arc<Gate>> {
 
 impl Cell {
     fn new(limit: Limit) -> Self {
-        Self { gate: gate(limit), rate: limit.rate_per_minute.map(Rate::new) }
+        Self { limit, gate: gate(limit), rate: limit.rate_per_minute.map(Rate::new) }
+    }
+
+    /// The one before, where that has the same limit.
+    fn after(before: Option<&Arc<Self>>, limit: Limit) -> Arc<Self> {
+        let known = before.filter(|before| before.limit == limit).cloned();
+        known.unwrap_or_else(|| Arc::new(Self::new(limit)))
     }
 
     fn is_set(&self) -> bool {
@@ -275,17 +310,29 @@ impl Kept for Cell {
     fn is_held(&self) -> bool {
         self.gate.as_deref().is_some_and(is_held)
     }
+
+    fn says_the_same(&self, other: &Self) -> bool {
+        self.limit == other.limit
+    }
 }
 
 impl Kept for OfTool {
     fn is_held(&self) -> bool {
         self.gate.as_deref().is_some_and(is_held)
     }
+
+    fn says_the_same(&self, other: &Self) -> bool {
+        self.limit == other.limit
+    }
 }
 
 impl Kept for Rate {
     fn is_held(&self) -> bool {
         false
+    }
+
+    fn says_the_same(&self, other: &Self) -> bool {
+        self.limit() == other.limit()
     }
 }
 

@@ -81,6 +81,11 @@ impl Permit {
         &self.cleared.rules
     }
 
+    /// The same place for what was cleared once more.
+    pub(super) fn renewed(self, cleared: Cleared) -> Self {
+        Self { cleared, ..self }
+    }
+
     /// Gives back what the request occupies: its answer has come, or never will. What came of it is told to the
     /// server's breaker; `None` where that says nothing about the server.
     pub fn settle(&mut self, outcome: Option<ServerOutcome>) -> Option<BreakerChange> {

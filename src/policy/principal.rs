@@ -2,6 +2,7 @@
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use crate::intent::Operation;
 use crate::tool::Pattern;
@@ -18,9 +19,17 @@ pub enum Principal {
     Token(Arc<AgentToken>),
     /// Whom an identity provider vouches for by a JWT.
     Subject(Arc<JwtSubject>),
+    /// The holder of a client certificate: the whole id, `cert:NAME`.
+    Certificate(Arc<str>),
 }
 
 impl Principal {
+    /// The holder of a certificate that names it so.
+    #[must_use]
+    pub fn certificate(name: &str) -> Self {
+        Self::Certificate(format!("{CERTIFICATE}{name}").into())
+    }
+
     /// The name in records and filters: stable, and told apart from those of other kinds by what it begins with.
     #[must_use]
     pub fn id(&self) -> &str {
@@ -29,6 +38,7 @@ impl Principal {
             Self::Admin => "admin",
             Self::Token(token) => &token.id,
             Self::Subject(subject) => &subject.id,
+            Self::Certificate(id) => id,
         }
     }
 
@@ -36,7 +46,7 @@ impl Principal {
     #[must_use]
     pub fn groups(&self) -> &[Box<str>] {
         match self {
-            Self::Anonymous | Self::Admin | Self::Token(_) => &[],
+            Self::Anonymous | Self::Admin | Self::Token(_) | Self::Certificate(_) => &[],
             Self::Subject(subject) => &subject.groups,
         }
     }
@@ -103,13 +113,21 @@ impl Hash for AgentToken {
 pub struct JwtSubject {
     id: Box<str>,
     groups: Box<[Box<str>]>,
+    /// When what vouches for it ends.
+    until: SystemTime,
 }
 
 impl JwtSubject {
-    /// The subject `sub` of an identity provider, in these groups.
+    /// The subject `sub` of an identity provider, in these groups, as long as the token lasts that says so.
     #[must_use]
-    pub fn new(sub: &str, groups: Vec<Box<str>>) -> Self {
-        Self { id: format!("{SUBJECT}{sub}").into(), groups: groups.into() }
+    pub fn new(sub: &str, groups: Vec<Box<str>>, until: SystemTime) -> Self {
+        Self { id: format!("{SUBJECT}{sub}").into(), groups: groups.into(), until }
+    }
+
+    /// When what vouches for it ends: a stream that was opened with it lasts no longer.
+    #[must_use]
+    pub fn until(&self) -> SystemTime {
+        self.until
     }
 }
 
@@ -132,6 +150,8 @@ impl Hash for JwtSubject {
 const TOKEN: &str = "token:";
 /// What the id of a subject begins with.
 const SUBJECT: &str = "jwt:";
+/// What the id of a certificate's holder begins with.
+const CERTIFICATE: &str = "cert:";
 
 #[cfg(test)]
 mod tests {
@@ -143,11 +163,16 @@ mod tests {
         assert_eq!(token(1), token(1));
         assert_ne!(token(1), token(2), "one that was made anew is another");
         assert_eq!((token(1).name(), &*token(1).id), ("ci", "token:ci"));
-        let subject = |group: &str| JwtSubject::new("ada", vec![group.into()]);
+        let subject =
+            |group: &str| JwtSubject::new("ada", vec![group.into()], SystemTime::UNIX_EPOCH);
         assert_eq!(subject("a"), subject("b"));
         let principal = Principal::Subject(Arc::new(subject("a")));
         assert_eq!((principal.id(), principal.groups()), ("jwt:ada", &["a".into()][..]));
         assert_ne!(principal, Principal::Token(Arc::new(token(1))));
+        let holder = Principal::certificate("ada");
+        assert_eq!((holder.id(), holder.groups().len()), ("cert:ada", 0));
+        assert_eq!(holder, Principal::certificate("ada"));
+        assert_ne!(holder, principal);
         assert_eq!(Principal::Admin.groups(), &[] as &[Box<str>]);
     }
 }

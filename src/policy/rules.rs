@@ -2,8 +2,8 @@
 //!
 //! [`RuleSet::load`] reads and checks the texts of `policy.files`; [`RuleSet::decide`] answers one request. This folder
 //! alone knows Cedar, and of it takes the language (parser, validator, evaluation of one condition). Which rules a
-//! request can meet is found by their scopes, here, and kept per principal, tool and action; how what they say
-//! adds up is here as well. Files, the log and the swap of one set for the next are not.
+//! request can meet is found by their scopes, here, and kept per principal, tool and action; plain conditions are answered
+//! here, as Cedar does (`condition`); how what they say adds up is here as well. Files, the log and the swap of one set for the next are not.
 //!
 //! # What a rule can say
 //!
@@ -31,6 +31,7 @@
 mod arguments;
 mod cache;
 mod check;
+mod condition;
 mod context;
 mod entities;
 mod explain;
@@ -53,7 +54,7 @@ pub use plan::LooksAt;
 pub use problem::{Basis, RuleProblem};
 pub use request::{RuleAction, RuleRequest, RuleTarget, Subject};
 pub use rule_set::{
-    DEFAULT_RULE, MAX_FILE_BYTES, MAX_RULES, MAX_TOTAL_BYTES, NO_EXFILTRATION, Preset, RuleOptions,
-    RuleSet, RuleText, RulesDefault, RulesMode,
+    DEFAULT_RULE, ListedRule, MAX_FILE_BYTES, MAX_RULES, MAX_TOTAL_BYTES, NO_EXFILTRATION, Preset,
+    RuleOptions, RuleSet, RuleText, RulesDefault, RulesMode,
 };
 pub use ruling::Ruling;

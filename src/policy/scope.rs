@@ -12,7 +12,10 @@ use crate::tool::{Pattern, Tool, ToolName};
 /// What bounds the principal's lists; `None` where nothing does.
 pub(super) fn of(principal: &Principal) -> Option<&Scope> {
     match principal {
-        Principal::Anonymous | Principal::Admin | Principal::Subject(_) => None,
+        Principal::Anonymous
+        | Principal::Admin
+        | Principal::Subject(_)
+        | Principal::Certificate(_) => None,
         Principal::Token(token) => Some(token.scope()).filter(|scope| **scope != Scope::default()),
     }
 }
@@ -23,7 +26,10 @@ pub(super) fn of(principal: &Principal) -> Option<&Scope> {
 /// [`Denial::Scope`] where it was not.
 pub(super) fn check(principal: &Principal, access: &Access) -> Result<(), Denial> {
     match principal {
-        Principal::Anonymous | Principal::Admin | Principal::Subject(_) => Ok(()),
+        Principal::Anonymous
+        | Principal::Admin
+        | Principal::Subject(_)
+        | Principal::Certificate(_) => Ok(()),
         Principal::Token(token) if token.scope().allows(access) => Ok(()),
         Principal::Token(token) => Err(refused(token, access)),
     }

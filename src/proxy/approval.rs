@@ -2,7 +2,13 @@
 //!
 //! Who may answer, and what counts, is the room's ([`approvals`](crate::approvals)). A call that is dropped, because
 //! its client has gone or has cancelled it, is withdrawn by that.
+//!
+//! A client of the initialize-based revisions is asked beside its call. One of the stateless revision is asked by the
+//! answer to its request ([`wait`] ends with [`Stopped::InputRequired`]), which is over then; the approval stays open in
+//! the hands of the worker, and the client makes the call again ([`claim`]).
 
+use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -10,21 +16,29 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::call_record::{CallRecord, Rejection};
+use super::call_record::CallRecord;
 use super::caller::{Caller, Channel};
 use super::client::{ApprovalQuestion, Client, Question};
+use super::input_required::{self, Brought};
 use super::params::progress_token;
 use super::refusal::RefusalKind;
+use super::rejection::{Rejection, Stopped};
 use super::reply::{Piece, Reply};
 use super::shutdown::Ending;
 use super::worker::Worker;
 use crate::activity::record::{Draft, MAX_METADATA_BYTES, Raw, Status, Text, Type};
 use crate::activity::{NotAdmitted, Slot};
-use crate::approvals::{AskedCall, Entered, Extent, Outcome, WaitingApproval, shown};
+use crate::approvals::{
+    ApprovalId, ApprovalVerdict, AskedCall, Entered, Extent, MAX_BESIDE_BYTES, Outcome, Repeated,
+    RepeatedWait, StateRead, UserSaid, WaitingApproval, shown,
+};
 use crate::intent::Operation;
 use crate::mcp::revisions::Era;
-use crate::policy::{Access, ApprovalDenial, Approved, NotApproved, PendingApproval};
+use crate::policy::{
+    Access, ApprovalDenial, Approved, NotApproved, PendingApproval, ResourceRequest,
+};
 use crate::tool::SideEffect;
+use crate::upstream::CallExtras;
 
 /// How often a client that gave a progress token hears that its call still waits.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
@@ -40,21 +54,49 @@ pub(super) struct WaitingCall<'a> {
     pub(super) arguments: &'a [u8],
     /// Why, in the caller's words, or empty.
     pub(super) reason: &'a str,
-    /// `_meta` of the request.
-    pub(super) meta: Option<&'a Bytes>,
+    /// What stands beside them in the request.
+    pub(super) beside: &'a CallExtras,
+}
+
+/// A call that its client makes again, since it was asked.
+pub(super) struct RepeatedRequest {
+    pub(super) id: ApprovalId,
+    said: UserSaid,
+}
+
+/// The approval that a request is made again for, if its request state is one of ours. `beside`: the members beside its
+/// arguments, raw JSON joined by commas.
+///
+/// # Errors
+/// The state was never given to this principal.
+pub(super) fn repeated_request(
+    worker: &Worker,
+    caller: &Caller,
+    beside: &[u8],
+) -> Result<Option<RepeatedRequest>, Rejection> {
+    let Some(Brought { state, said }) = Brought::read(beside) else { return Ok(None) };
+    match worker.proxy.approvals.read_state(&state, &caller.principal) {
+        StateRead::Foreign => Ok(None),
+        StateRead::Ours(id) => Ok(Some(RepeatedRequest { id, said })),
+        StateRead::Forged => {
+            let text = "Invalid params: requestState was not given to this client".to_owned();
+            Err(Rejection::new(Status::Rejected, RefusalKind::Unreadable, text))
+        }
+    }
 }
 
 /// Waits until the call is approved.
 ///
 /// # Errors
-/// It is not: denied, too late, too many wait, or the log or the proxy does not go on.
+/// It is not: denied, too late, too many wait, or the log or the proxy does not go on. Or its client is asked by the
+/// answer, and makes it again.
 pub(super) async fn wait(
-    worker: &Worker,
+    worker: &Rc<Worker>,
     caller: &Caller,
     record: &mut CallRecord,
     pending: PendingApproval,
     call: WaitingCall<'_>,
-) -> Result<Approved, Rejection> {
+) -> Result<Approved, Stopped> {
     let access = pending.access().clone();
     let settings = worker.settings();
     let room = &worker.proxy.approvals;
@@ -62,10 +104,13 @@ pub(super) async fn wait(
         record.add_metadata("approval", &json!(of.as_str()).to_string());
         return Ok(approved);
     }
-    let reads = reader(caller, settings.approval.elicitation);
-    let asks_itself = matches!(reads, Reads::AnswersToo(_));
+    let reads = match settings.approval.elicitation {
+        true => asked_reader(worker, caller, &access, &call),
+        false => reader(caller),
+    };
+    let asks_itself = matches!(reads, Reads::AnswersToo(_) | Reads::AnswersNext);
     if let Err(why) = room.check(pending.principal(), asks_itself) {
-        return Err(record.deny(&ApprovalDenial::new(&access, why).into()));
+        return Err(record.deny(&ApprovalDenial::new(&access, why).into()).into());
     }
     let begins = place(worker, record).await?;
     let ends = place(worker, record).await?;
@@ -73,14 +118,22 @@ pub(super) async fn wait(
     let asked = asked(pending, caller, &call);
     let digest = asked.pending.digest();
     let question = question(&asked);
-    let entered = WaitingApproval::enter(room, asked, settings.approval.timeout, asks_itself);
+    let timeout = settings.approval.timeout;
+    let entered = match reads {
+        Reads::AnswersNext => {
+            WaitingApproval::enter_repeated(room, asked, timeout, call.beside.members.clone())
+        }
+        Reads::Nothing | Reads::Messages | Reads::AnswersToo(_) => {
+            WaitingApproval::enter(room, asked, timeout, asks_itself)
+        }
+    };
     let waiting = match entered {
         Ok(Entered::Waiting(waiting)) => waiting,
         Ok(Entered::Leave { approved, of }) => {
             record.add_metadata("approval", &json!(of.as_str()).to_string());
             return Ok(approved);
         }
-        Err(why) => return Err(record.deny(&ApprovalDenial::new(&access, why).into())),
+        Err(why) => return Err(record.deny(&ApprovalDenial::new(&access, why).into()).into()),
     };
     record.add_metadata("approval", &json!(waiting.id().as_str()).to_string());
     let mut waits = record.beside(Type::Approval);
@@ -102,18 +155,92 @@ pub(super) async fn wait(
         ending: worker.ending.clone(),
         question: None,
     };
+    if let Reads::AnswersNext = reads {
+        let id = wait.waiting.id().clone();
+        return Err(match worker.adopt(wait.unattended()) {
+            true => ask_by_answer(worker, caller, record, &id, &question),
+            // It is dropped, and with that withdrawn.
+            false => {
+                let denial = ApprovalDenial::new(&access, NotApproved::Unavailable);
+                record.deny(&denial.into()).into()
+            }
+        });
+    }
     wait.ask(&reads, caller, &question, record.reply()).await;
     let outcome = wait.outcome(&reads, &call, record.reply()).await;
     wait.end(&outcome);
     record.has_waited(began.elapsed());
     wait.take_back(record.reply()).await;
-    let why = match outcome {
-        Outcome::Approved { approved, .. } => return Ok(approved),
-        Outcome::Denied { .. } => NotApproved::Denied,
-        Outcome::TimedOut { after } => NotApproved::TimedOut(after),
-        Outcome::Withdrawn | Outcome::Ending => NotApproved::Ending,
+    approved(outcome).map_err(|why| record.deny(&ApprovalDenial::new(&access, why).into()).into())
+}
+
+/// A call is made again: what its client's user said counts, if it is the first answer; where that is none, another
+/// door is waited for. With what stood beside the arguments of the first request.
+///
+/// # Errors
+/// As of [`wait`]; or its approval is not there any more, or is for another call.
+pub(super) async fn claim(
+    worker: &Rc<Worker>,
+    caller: &Caller,
+    record: &mut CallRecord,
+    pending: PendingApproval,
+    RepeatedRequest { id, said }: RepeatedRequest,
+    call: WaitingCall<'_>,
+) -> Result<(Approved, Bytes), Stopped> {
+    record.add_metadata("approval", &json!(id.as_str()).to_string());
+    let access = pending.access().clone();
+    let claimed = RepeatedWait::enter(&worker.proxy.approvals, &id, &pending, said);
+    let (outcome, beside) = match claimed {
+        Ok(Repeated::Over { outcome, beside }) => (outcome, beside),
+        Ok(Repeated::AskAgain) => {
+            let question = question(&asked(pending, caller, &call));
+            return Err(ask_by_answer(worker, caller, record, &id, &question));
+        }
+        Ok(Repeated::Waits(mut wait)) => {
+            let (began, beside) = (Instant::now(), wait.beside());
+            let reads = reader(caller);
+            let ending = &worker.ending;
+            let outcome = awake(wait.outcome(), &reads, &call, &id, ending, record.reply()).await;
+            record.has_waited(began.elapsed());
+            (outcome.unwrap_or(Outcome::Ending), beside)
+        }
+        Err(why) => return Err(record.deny(&ApprovalDenial::new(&access, why).into()).into()),
     };
-    Err(record.deny(&ApprovalDenial::new(&access, why).into()))
+    let outcome = match said {
+        // Somebody else was first; but what its own user does not want is not sent.
+        UserSaid::Verdict(ApprovalVerdict::Deny) => Err(NotApproved::Denied),
+        UserSaid::Verdict(ApprovalVerdict::Approve(_)) | UserSaid::Missing | UserSaid::Nothing => {
+            approved(outcome)
+        }
+    };
+    let denied = |why| record.deny(&ApprovalDenial::new(&access, why).into()).into();
+    outcome.map(|approved| (approved, beside)).map_err(denied)
+}
+
+/// What an end of a wait means for the call.
+fn approved(outcome: Outcome) -> Result<Approved, NotApproved> {
+    match outcome {
+        Outcome::Approved { approved, .. } => Ok(approved),
+        Outcome::Denied { .. } => Err(NotApproved::Denied),
+        Outcome::TimedOut { after } => Err(NotApproved::TimedOut(after)),
+        Outcome::Withdrawn | Outcome::Ending => Err(NotApproved::Ending),
+    }
+}
+
+/// The end of a request whose client is asked, and makes it again.
+fn ask_by_answer(
+    worker: &Worker,
+    caller: &Caller,
+    record: &mut CallRecord,
+    id: &ApprovalId,
+    question: &str,
+) -> Stopped {
+    record.add_metadata("input_required", "true");
+    let state = worker.proxy.approvals.request_state(id, &caller.principal).unwrap_or_default();
+    Stopped::InputRequired {
+        result: input_required::result(question, &state),
+        why: format!("waits for approval {id}: the client was asked, and makes the call again"),
+    }
 }
 
 /// A place in the log for one of the two records, taken before anybody is asked.
@@ -132,17 +259,53 @@ enum Reads<'a> {
     Messages,
     /// The same, and it can ask its user.
     AnswersToo(&'a Arc<Client>),
+    /// Nothing; but it can ask its user after the answer, and make the call again.
+    AnswersNext,
 }
 
-fn reader(caller: &Caller, elicitation: bool) -> Reads<'_> {
+/// Of a client that is not asked.
+fn reader(caller: &Caller) -> Reads<'static> {
     match &caller.client {
-        Some((client, Channel::Stream)) => match client.era {
-            Era::Legacy if elicitation && client.client_capabilities.elicitation => {
-                Reads::AnswersToo(client)
-            }
-            Era::Legacy | Era::Modern => Reads::Messages,
-        },
+        Some((_, Channel::Stream)) => Reads::Messages,
         Some((_, Channel::Answer)) | None => Reads::Nothing,
+    }
+}
+
+/// Of a client that is asked if it can ask its user.
+fn asked_reader<'a>(
+    worker: &Worker,
+    caller: &'a Caller,
+    access: &Access,
+    call: &WaitingCall<'_>,
+) -> Reads<'a> {
+    match &caller.client {
+        Some((client, channel)) if client.client_capabilities.elicitation_forms => {
+            match (client.era, channel) {
+                (Era::Legacy, Channel::Stream) => Reads::AnswersToo(client),
+                (Era::Modern, _)
+                    if may_be_made_again(access)
+                        && call.beside.members.len() <= MAX_BESIDE_BYTES
+                        && worker.proxy.approvals.makes_states()
+                        && worker.may_defer() =>
+                {
+                    Reads::AnswersNext
+                }
+                (Era::Legacy, Channel::Answer) | (Era::Modern, _) => reader(caller),
+            }
+        }
+        Some(_) | None => reader(caller),
+    }
+}
+
+/// Requests that may be answered by a question (MCP 2026-07-28 §Supported Requests).
+fn may_be_made_again(access: &Access) -> bool {
+    match access {
+        Access::Tool(_) | Access::Prompt { .. } => true,
+        Access::Resource { request, .. } => match request {
+            ResourceRequest::Read => true,
+            ResourceRequest::Subscribe | ResourceRequest::Unsubscribe => false,
+        },
+        Access::Completion { .. } => false,
     }
 }
 
@@ -222,40 +385,16 @@ impl Wait {
         call: &WaitingCall<'_>,
         reply: &Reply,
     ) -> Outcome {
-        let token = call.meta.and_then(progress_token);
-        let token = token.as_deref().and_then(|raw| std::str::from_utf8(raw).ok());
-        let mut said = 0_u32;
-        loop {
-            let pause = match (reads, token, said) {
-                (Reads::Messages | Reads::AnswersToo(_), Some(_), 0) => Some(Duration::ZERO),
-                (Reads::Messages | Reads::AnswersToo(_), Some(_), _) => Some(PROGRESS_EVERY),
-                (Reads::Messages, None, 0) => Some(SILENCE),
-                // It is a stream by now, which shows by itself that it is alive.
-                (Reads::Messages | Reads::AnswersToo(_), None, _) | (Reads::Nothing, ..) => None,
-            };
-            let speaks = async {
-                match pause {
-                    Some(pause) => tokio::time::sleep(pause).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                biased;
-                outcome = self.ending.unless_cut(self.waiting.outcome()) => {
-                    return outcome.unwrap_or_else(|| self.abandon());
-                }
-                () = speaks => {}
-            }
-            said = said.saturating_add(1);
-            reply
-                .send(match token {
-                    Some(token) => {
-                        Piece::Notification(progress(token, said, self.waiting.id().as_str()))
-                    }
-                    None => Piece::Alive,
-                })
-                .await;
-        }
+        let id = self.waiting.id().clone();
+        let outcome = awake(self.waiting.outcome(), reads, call, &id, &self.ending, reply).await;
+        outcome.unwrap_or_else(|| self.abandon())
+    }
+
+    /// Waits for the end of an approval whose request is over, and puts it on record.
+    async fn unattended(mut self) {
+        let outcome = self.ending.unless_cut(pin!(self.waiting.outcome())).await;
+        let outcome = outcome.unwrap_or_else(|| self.abandon());
+        self.end(&outcome);
     }
 
     fn abandon(&mut self) -> Outcome {
@@ -316,6 +455,48 @@ impl Wait {
             });
             reply.send(Piece::Notification(cancelled.to_string().into())).await;
         }
+    }
+}
+
+/// Waits for the end of a wait, and keeps the client awake meanwhile; `None` if the proxy ends first.
+async fn awake(
+    outcome: impl Future<Output = Outcome>,
+    reads: &Reads<'_>,
+    call: &WaitingCall<'_>,
+    id: &ApprovalId,
+    ending: &Ending,
+    reply: &Reply,
+) -> Option<Outcome> {
+    let token = call.beside.meta.as_ref().and_then(progress_token);
+    let token = token.as_deref().and_then(|raw| std::str::from_utf8(raw).ok());
+    let mut outcome = pin!(outcome);
+    let mut said = 0_u32;
+    loop {
+        let pause = match (reads, token, said) {
+            (Reads::Messages | Reads::AnswersToo(_), Some(_), 0) => Some(Duration::ZERO),
+            (Reads::Messages | Reads::AnswersToo(_), Some(_), _) => Some(PROGRESS_EVERY),
+            (Reads::Messages, None, 0) => Some(SILENCE),
+            // It is a stream by now, which shows by itself that it is alive.
+            (Reads::Messages | Reads::AnswersToo(_), None, _)
+            | (Reads::Nothing | Reads::AnswersNext, ..) => None,
+        };
+        let speaks = async {
+            match pause {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            outcome = ending.unless_cut(outcome.as_mut()) => return outcome,
+            () = speaks => {}
+        }
+        said = said.saturating_add(1);
+        let piece = match token {
+            Some(token) => Piece::Notification(progress(token, said, id.as_str())),
+            None => Piece::Alive,
+        };
+        reply.send(piece).await;
     }
 }
 

@@ -3,6 +3,7 @@
 //! Reads like the list in `lib.rs`. Deliberately ignorant of HTTP and stdio: a face takes the pieces of the reply and
 //! dresses them. Record and reply are `recorded`'s.
 
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,11 +11,13 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use super::call_record::{RecordKind, Rejection};
+use super::call_trace::CallTrace;
 use super::caller::Caller;
+use super::record_kind::RecordKind;
 pub use super::recorded::rejected;
 use super::recorded::{OnRecord, ReplySource, recorded};
-use super::refusal::RefusalKind;
+use super::refusal::{FIND_TOOLS, Refusal, RefusalKind};
+use super::rejection::{Rejection, Stopped};
 use super::render::{self, Caching};
 use super::reply::{Aborted, Reply};
 use super::retrieve::{self, RETRIEVE_TOOLS};
@@ -50,17 +53,18 @@ pub fn call(
     caller: Caller,
     variant: Operation,
     given: Given,
-    beside: CallExtras,
+    mut beside: CallExtras,
     reply: Reply,
 ) -> impl Future<Output = Result<(), Aborted>> {
     let kind = RecordKind::ToolCall(variant.variant());
-    recorded(worker, caller, kind, reply, async move |mut on: OnRecord<'_>| {
-        let (permit, arguments) = prepare(&mut on, variant, &given, beside.meta.as_ref()).await?;
-        send(on, permit, arguments, beside).await
+    let trace = CallTrace::begin(&worker, &caller, kind.method(), || beside.meta.as_deref());
+    recorded(worker, caller, (kind, trace), reply, async move |mut on: OnRecord<'_>| {
+        let (permit, arguments) = prepare(&mut on, variant, &given, &mut beside).await?;
+        Ok(send(on, permit, arguments, beside).await?)
     })
 }
 
-/// Answers `retrieve_tools` (FR-021..024).
+/// Answers `retrieve_tools` (FR-021..024), given its `raw` arguments and the request's `_meta`.
 ///
 /// # Errors
 ///
@@ -69,9 +73,12 @@ pub fn retrieve_tools(
     worker: Rc<Worker>,
     caller: Caller,
     raw: Bytes,
+    meta: Option<&[u8]>,
     reply: Reply,
-) -> impl Future<Output = Result<(), Aborted>> {
-    recorded(worker, caller, RecordKind::OwnTool, reply, async move |on: OnRecord<'_>| {
+) -> impl Future<Output = Result<(), Aborted>> + use<> {
+    let kind = RecordKind::OwnTool;
+    let trace = CallTrace::begin(&worker, &caller, kind.method(), || meta);
+    recorded(worker, caller, (kind, trace), reply, async move |on: OnRecord<'_>| {
         let OnRecord { worker, caller, record, .. } = on;
         record.name("", RETRIEVE_TOOLS);
         record.keep(Raw::Arguments, &raw);
@@ -102,8 +109,8 @@ async fn prepare(
     on: &mut OnRecord<'_>,
     variant: Operation,
     Given { arguments, intent }: &Given,
-    meta: Option<&Bytes>,
-) -> Result<(Permit, Bytes), Rejection> {
+    beside: &mut CallExtras,
+) -> Result<(Permit, Bytes), Stopped> {
     let (worker, proxy) = (on.worker, &on.worker.proxy);
     let read = CallArguments::parse(
         arguments,
@@ -121,7 +128,7 @@ async fn prepare(
     if let Some(stated) = read.intent.record() {
         on.record.keep(Raw::Intent, stated.as_bytes());
     }
-    let settings = worker.settings();
+    let settings = on.settings.clone();
     // The intent before the tool: a bad intent is reported even where the tool does not exist.
     let intent = read.intent.check(variant, &settings.policy.intent);
     let intent = intent.map_err(|error| on.record.deny(&Denial::Intent(error)))?;
@@ -132,7 +139,7 @@ async fn prepare(
         None => find(worker, &read.tool(), on.record.began()).await?,
     };
     let access = Access::Tool(ToolAccess::declared(tool, &intent));
-    let permit = on.admit(access, &read.arguments, Some(intent), meta).await?;
+    let permit = on.admit(access, &read.arguments, Some(intent), beside).await?;
     Ok((permit, read.arguments))
 }
 
@@ -144,18 +151,19 @@ pub(super) async fn find(
     began: Instant,
 ) -> Result<Arc<Tool>, Rejection> {
     let proxy = &worker.proxy;
-    let unknown = |text: String| Rejection::new(Status::Error, RefusalKind::Unknown, text);
+    let unknown = |text: String, advice| Rejection {
+        status: Status::Error,
+        refusal: Refusal::new(RefusalKind::Unknown, text).advising(advice),
+    };
     if let Some(tool) = proxy.catalog.load().tool(name) {
         return Ok(Arc::clone(tool));
     }
     let Some(upstream) = proxy.upstreams.get(&name.server) else {
-        return Err(unknown(format!(
-            "Server '{}' not found. Use retrieve_tools to find tools as server:tool.",
-            name.server
-        )));
+        let advice = "Use retrieve_tools to find tools as server:tool.";
+        return Err(unknown(format!("Server '{}' not found", name.server), advice));
     };
     let until = began + upstream.call_timeout();
-    let finding = async {
+    let finding = pin!(async {
         // After a start the server's first set of tools may still be on its way.
         let arrived = tokio::select! {
             biased;
@@ -168,10 +176,8 @@ pub(super) async fn find(
         let away = |reason| Rejection::new(Status::Error, RefusalKind::Upstream, reason);
         upstream.discovered(until).await.map_err(away)?;
         let found = proxy.catalog.load().tool(name).cloned();
-        found.ok_or_else(|| {
-            unknown(format!("Tool '{name}' not found. Use retrieve_tools to find tools."))
-        })
-    };
+        found.ok_or_else(|| unknown(format!("Tool '{name}' not found"), FIND_TOOLS))
+    });
     let found = worker.ending.unless_cut(finding).await;
     found.unwrap_or_else(|| Err(Rejection::cut_off(&name.server, &name.tool)))
 }
@@ -205,14 +211,13 @@ pub(super) async fn send(
     let access = permit.access();
     let server = access.server();
     let Some(upstream) = on.worker.proxy.upstreams.get(server) else {
-        let text = format!("Server '{server}' not found");
-        return Err(Rejection::new(Status::Error, RefusalKind::Unknown, text));
+        return Err(Rejection::no_server(server));
     };
     if let Some(tool) = access.tool() {
         let until = on.record.began() + upstream.call_timeout();
-        let compiled = on.worker.ending.unless_cut(compiled(on.worker, tool, until)).await;
+        let compiled = on.worker.ending.unless_cut(pin!(compiled(on.worker, tool, until))).await;
         compiled.ok_or_else(|| Rejection::cut_off(server, access.label()))??;
         on.record.begin(&tool.name).await?;
     }
-    on.send(upstream, permit, arguments, beside).await
+    on.send(&upstream, permit, arguments, beside).await
 }

@@ -2,15 +2,22 @@
 //!
 //! Owns the draft and its place in the log, and hands it over when the request ends, also when nobody waits for it any
 //! more. The tracing span of the request is filled in here as well.
+//!
+//! Size: whatever is learned of a request comes here, each thing by its own door; the doors are one line each.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use tracing::Span;
 
+use super::call_trace::{CallTrace, EndedCall};
 use super::caller::Caller;
-use super::passthrough::forward::Forward;
+use super::counted;
+use super::receipt::{self, Departure, Receipt};
+use super::record_kind::RecordKind;
 use super::refusal::{Refusal, RefusalKind};
+use super::rejection::{Rejection, Stopped};
 use super::reply::{Piece, Reply};
 use super::shutdown::{CUT_OFF, Ending};
 use super::worker::Worker;
@@ -20,95 +27,28 @@ use crate::activity::record::{
 };
 use crate::intent::Operation;
 use crate::io::clock;
-use crate::policy::{Denial, DenialKind, ResourceRequest, Warning};
+use crate::mcp::trace_context::PropagatedContext;
+use crate::output::AnswerMember;
+use crate::policy::{Access, Denial, DenialKind, Warning};
 use crate::telemetry::Tally;
-use crate::telemetry::call_metrics::{self as calls, Outcome, Took};
+use crate::telemetry::call_metrics::{self as calls, Took};
+use crate::telemetry::call_span::SpanError;
 use crate::tool::ToolName;
 use crate::tool::server_id::ServerId;
+use crate::upstream::Upstream;
 use crate::upstream::supervisor::Supervisor;
-use crate::upstream::{CallError, Upstream};
-
-/// What a record is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RecordKind {
-    /// A call of a tool, or what was meant as one: by which call tool, empty where that is not known.
-    ToolCall(&'static str),
-    /// A call of a tool of ours.
-    OwnTool,
-    /// A request about what servers offer beside tools.
-    Forward(Forward),
-}
-
-impl RecordKind {
-    fn record_type(self) -> Type {
-        match self {
-            Self::ToolCall(_) => Type::ToolCall,
-            Self::Forward(Forward::Resource(ResourceRequest::Read)) => Type::ResourceRead,
-            Self::Forward(Forward::Prompt) => Type::PromptGet,
-            Self::Forward(Forward::Completion) => Type::Completion,
-            Self::OwnTool
-            | Self::Forward(Forward::Resource(
-                ResourceRequest::Subscribe | ResourceRequest::Unsubscribe,
-            )) => Type::InternalToolCall,
-        }
-    }
-
-    /// `tool_variant` in the record.
-    pub(super) fn variant(self) -> &'static str {
-        match self {
-            Self::ToolCall(variant) => variant,
-            Self::OwnTool | Self::Forward(_) => "",
-        }
-    }
-
-    /// The kind of a refusal as the client gets it: only a tool's result can hold the reason of a failure.
-    pub(super) fn refusal(self, kind: RefusalKind) -> RefusalKind {
-        match (self, kind) {
-            (Self::ToolCall(_) | Self::OwnTool, kind)
-            | (Self::Forward(_), kind @ (RefusalKind::Unreadable | RefusalKind::Headers)) => kind,
-            (
-                Self::Forward(_),
-                RefusalKind::Intent
-                | RefusalKind::Gate
-                | RefusalKind::Limited
-                | RefusalKind::Unknown
-                | RefusalKind::Upstream
-                | RefusalKind::Failed
-                | RefusalKind::Unavailable,
-            ) => RefusalKind::Failed,
-        }
-    }
-}
-
-/// Why a request ends before an upstream has answered.
-pub(super) struct Rejection {
-    pub(super) status: Status,
-    pub(super) refusal: Refusal,
-}
-
-impl Rejection {
-    pub(super) fn new(status: Status, kind: RefusalKind, text: String) -> Self {
-        Self { status, refusal: Refusal::new(kind, text) }
-    }
-
-    pub(super) fn upstream(error: &CallError) -> Self {
-        Self::new(Status::Error, RefusalKind::Upstream, error.to_string())
-    }
-
-    /// The proxy is ending, and does not wait for the call any longer.
-    pub(super) fn cut_off(server: &str, what: &str) -> Self {
-        let text = format!("{server}: {what}: {CUT_OFF}");
-        Self::new(Status::Error, RefusalKind::Unavailable, text)
-    }
-}
+use crate::wire::splice::Splice;
 
 /// The record of a request under way, which is written when this is closed or dropped.
 pub(super) struct CallRecord {
     kind: RecordKind,
     span: Span,
+    trace: CallTrace,
     /// The record and its place in the log; `None` once it is handed over.
     record: Option<(Slot, Box<Entry>)>,
-    limits: Limits,
+    kept: Kept,
+    /// Of the answer that comes, where records have one.
+    receipt: Option<Box<Receipt>>,
     /// The decision that is recorded should the call be dropped now, while its answer is judged.
     pub(super) unjudged: Option<fn() -> Decision>,
     began: Instant,
@@ -150,11 +90,12 @@ fn groups_metadata(groups: &[Box<str>]) -> String {
     .to_string()
 }
 
-/// Bytes kept of what the client sent, and of the answer.
+/// What is kept of a call: bytes of what the client sent and of the answer, and whether a receipt.
 #[derive(Clone, Copy, Default)]
-struct Limits {
+struct Kept {
     payload: usize,
     response: usize,
+    receipts: bool,
 }
 
 impl CallRecord {
@@ -162,10 +103,9 @@ impl CallRecord {
     /// noted in `span` as well.
     pub(super) async fn open(
         worker: &Worker,
-        kind: RecordKind,
         caller: &Caller,
         reply: &Reply,
-        span: Span,
+        (kind, span, trace): (RecordKind, Span, CallTrace),
     ) -> Result<Self, Refusal> {
         let began = clock::now();
         let slot = worker.proxy.activity.reserve().await.map_err(|refused| {
@@ -189,17 +129,25 @@ impl CallRecord {
         draft.set(Text::RequestId, &String::from_utf8_lossy(&caller.request_id));
         draft.variant = kind.variant();
         let settings = worker.settings();
-        let limits =
-            Limits { payload: settings.max_payload_bytes, response: settings.max_response_bytes };
+        let kept = Kept {
+            payload: settings.max_payload_bytes,
+            response: settings.max_response_bytes,
+            receipts: settings.receipts,
+        };
         let ends = (reply, &worker.ending);
-        Ok(Self::with((slot, entry), (kind, span), began, limits, ends, worker.tally.clone()))
+        let of = (kind, span, trace);
+        let mut record = Self::with((slot, entry), of, began, kept, ends, worker.tally.clone());
+        if let Some(of) = record.trace.recorded() {
+            record.add_metadata("trace_id", &format!("\"{:032x}\"", of.trace_id));
+        }
+        Ok(record)
     }
 
     fn with(
         record: (Slot, Box<Entry>),
-        (kind, span): (RecordKind, Span),
+        (kind, span, trace): (RecordKind, Span, CallTrace),
         began: Instant,
-        limits: Limits,
+        kept: Kept,
         (reply, ending): (&Reply, &Ending),
         tally: Tally,
     ) -> Self {
@@ -207,8 +155,10 @@ impl CallRecord {
         Self {
             kind,
             span,
+            trace,
             record: Some(record),
-            limits,
+            kept,
+            receipt: None,
             unjudged: None,
             began,
             waited: Duration::ZERO,
@@ -233,6 +183,26 @@ impl CallRecord {
         &self.span
     }
 
+    /// Notes in the trace what is asked for.
+    pub(super) fn is_about(&mut self, access: &Access) {
+        self.trace.is_about(access);
+    }
+
+    /// What its server is to be told of the trace.
+    pub(super) fn carried(&self) -> Option<Arc<PropagatedContext>> {
+        self.trace.carried()
+    }
+
+    /// Notes in the trace that the tool itself says that it failed.
+    pub(super) fn tool_failed(&mut self) {
+        self.trace.fails(SpanError::Tool);
+    }
+
+    /// Notes in the trace the JSON-RPC error that a server answered with.
+    pub(super) fn failed_with(&mut self, error: &[u8]) {
+        self.trace.fails_with(error);
+    }
+
     /// From when on the call's time counts: when it began, less what it has waited for a person since.
     pub(super) fn began(&self) -> Instant {
         self.began + self.waited_for_person
@@ -249,7 +219,7 @@ impl CallRecord {
         &self.reply
     }
 
-    /// Adds a member to the call's metadata; `value` is raw JSON. To be called before the call is sent.
+    /// Adds a member to the call's metadata; `value` is raw JSON.
     pub(super) fn add_metadata(&mut self, name: &str, value: &str) {
         let Some((_, entry)) = &mut self.record else { return };
         let before = entry.draft.payload(Raw::Metadata);
@@ -301,18 +271,10 @@ impl CallRecord {
     }
 
     /// Counts why the request has no answer of an upstream.
-    pub(super) fn refused(&self, kind: RefusalKind) {
-        self.tally.refused(match kind {
-            RefusalKind::Unreadable => calls::Refusal::Unreadable,
-            RefusalKind::Headers => calls::Refusal::Headers,
-            RefusalKind::Intent => calls::Refusal::Intent,
-            RefusalKind::Gate => calls::Refusal::Gate,
-            RefusalKind::Limited => calls::Refusal::Limited,
-            RefusalKind::Unknown => calls::Refusal::Unknown,
-            RefusalKind::Upstream => calls::Refusal::Upstream,
-            RefusalKind::Failed => calls::Refusal::Failed,
-            RefusalKind::Unavailable => calls::Refusal::Unavailable,
-        });
+    pub(super) fn refused(&mut self, kind: RefusalKind) {
+        let kind = counted::refusal(kind);
+        self.tally.refused(kind);
+        self.trace.fails(SpanError::Own(kind.as_str()));
     }
 
     /// Notes which tool is called, or what else.
@@ -336,14 +298,36 @@ impl CallRecord {
     /// Copies what is kept of the arguments or the intent.
     pub(super) fn keep(&mut self, which: Raw, payload: &[u8]) {
         if let Some((_, entry)) = &mut self.record {
-            entry.draft.keep(which, payload, self.limits.payload);
+            entry.draft.keep(which, payload, self.kept.payload);
         }
     }
 
     /// Copies the head of the answer: a record pins no buffer of a result (ACT-2).
     pub(super) fn note_response(&mut self, slice: &Bytes) {
         if let Some((_, entry)) = &mut self.record {
-            entry.draft.append(Raw::Response, slice, self.limits.response);
+            entry.draft.append(Raw::Response, slice, self.kept.response);
+        }
+    }
+
+    /// Takes in a slice of a server's result; with an `ending` the last, whose last byte that takes the place of.
+    pub(super) fn receive(&mut self, slice: &Bytes, ending: Option<&[u8]>) {
+        self.note_response(slice);
+        if self.kept.receipts {
+            self.receipt.get_or_insert_default().take(slice, ending);
+        }
+    }
+
+    /// The result came whole and goes on, which its receipt tells.
+    pub(super) fn forwards(&mut self) {
+        if let Some(receipt) = self.receipt.take() {
+            self.add_metadata(receipt::MEMBER, &receipt.forwarded());
+        }
+    }
+
+    /// The client gets `delivered` in the place of the result, come whole or not.
+    pub(super) fn replaces(&mut self, whole: bool, delivered: &[u8], why: Departure) {
+        if let Some(receipt) = self.receipt.take() {
+            self.add_metadata(receipt::MEMBER, &receipt.replaced(whole, delivered, why));
         }
     }
 
@@ -356,7 +340,7 @@ impl CallRecord {
     /// Adds a decision about the call.
     pub(super) fn decide(&mut self, decision: Decision) {
         if let Some((_, entry)) = &mut self.record {
-            self.tally.decided(counted(&decision));
+            self.tally.decided(counted::decision(&decision));
             entry.decisions.push(decision);
         }
     }
@@ -453,6 +437,17 @@ impl CallRecord {
         self.reply.put(Piece::Refused(refusal));
     }
 
+    /// Ends a request by what its client is asked: the record, then the question.
+    pub(super) async fn stop(mut self, stop: Stopped) {
+        match stop {
+            Stopped::Rejected(rejection) => self.reject(rejection).await,
+            Stopped::InputRequired { result, why } => {
+                self.close(Status::Rejected, &why).await;
+                self.reply.put(Piece::Whole(AnswerMember::Result, Splice::from(result)));
+            }
+        }
+    }
+
     /// Takes the record out, complete, of a call that ended at `now`.
     fn end(&mut self, now: Instant, status: Status, error: &str) -> Option<(Slot, Box<Entry>)> {
         let (slot, mut entry) = self.record.take()?;
@@ -462,7 +457,7 @@ impl CallRecord {
             (Some(sent), None) => Some(now.duration_since(sent)),
             (None, _) => None,
         };
-        let outcome = outcome(status);
+        let outcome = counted::outcome(status);
         self.tally.ended(self.server, outcome, Took { total, waited: self.waited, upstream });
         if let Some(server) = self.found {
             self.tally.tool(server, entry.draft.text(Text::Tool), entry.draft.variant, outcome);
@@ -474,7 +469,46 @@ impl CallRecord {
         draft.duration_us = micros(total);
         let others = upstream.unwrap_or_default() + self.waited;
         draft.overhead_us = micros(total.saturating_sub(others));
+        self.export(now, &entry, status);
         Some((slot, entry))
+    }
+
+    /// Exports what the trace is told of the call.
+    fn export(&mut self, now: Instant, entry: &Entry, status: Status) {
+        if self.trace.recorded().is_none() {
+            return;
+        }
+        let draft = &entry.draft;
+        let failed = match status {
+            Status::Error | Status::Unknown => Some(SpanError::Other),
+            Status::Blocked => Some(SpanError::Own("output_blocked")),
+            // Why, it was told; a question to its client is no failure.
+            Status::Success | Status::Warning | Status::Rejected => None,
+        };
+        std::mem::take(&mut self.trace).end(EndedCall {
+            started: draft.started,
+            began: self.began,
+            now,
+            upstream: self.sent.map(|sent| (sent, self.answered.unwrap_or(now))),
+            waited: self.waited,
+            overhead_us: draft.overhead_us,
+            known: self.found.is_some() || self.kind == RecordKind::OwnTool,
+            server: draft.text(Text::Server),
+            tool: draft.text(Text::Tool),
+            session: draft.text(Text::SessionId),
+            request_id: draft.text(Text::RequestId),
+            principal: draft.text(Text::Principal),
+            client: draft.text(Text::ClientName),
+            variant: draft.variant,
+            source: draft.source.as_str(),
+            outcome: status.as_str(),
+            failed,
+            decisions: entry
+                .decisions
+                .iter()
+                .map(|made| counted::decision(made).as_str())
+                .collect(),
+        });
     }
 }
 
@@ -483,48 +517,19 @@ impl Drop for CallRecord {
         if self.record.is_none() {
             return;
         }
-        let text = match (self.reply.is_cancelled(), self.ending.is_cut()) {
-            (true, _) => "the client cancelled the call",
-            (false, true) => CUT_OFF,
-            (false, false) => "the client went away before the reply was complete",
+        let (text, word) = match (self.reply.is_cancelled(), self.ending.is_cut()) {
+            (true, _) => ("the client cancelled the call", "cancelled"),
+            (false, true) => (CUT_OFF, "cut_off"),
+            (false, false) => ("the client went away before the reply was complete", "client_gone"),
         };
-        if let Some((slot, mut entry)) = self.end(clock::now(), Status::Error, text) {
-            if let Some(decide) = self.unjudged.take() {
-                let decision = decide();
-                self.tally.decided(counted(&decision));
-                entry.decisions.push(decision);
-            }
+        self.trace.fails(SpanError::Own(word));
+        if let Some(decide) = self.unjudged.take() {
+            self.decide(decide());
+        }
+        if let Some((slot, entry)) = self.end(clock::now(), Status::Error, text) {
             // Nobody waits for the answer any more, so nobody waits for the disk either.
             drop(slot.submit(entry));
         }
-    }
-}
-
-fn outcome(status: Status) -> Outcome {
-    match status {
-        Status::Success | Status::Warning => Outcome::Success,
-        // Unknown is what a call of an earlier process came to.
-        Status::Error | Status::Unknown => Outcome::Error,
-        Status::Blocked => Outcome::Blocked,
-        Status::Rejected => Outcome::Rejected,
-    }
-}
-
-fn counted(decision: &Decision) -> calls::Decision {
-    match (decision.policy, decision.verdict) {
-        (Policy::OutputValidation, Verdict::Blocked) => calls::Decision::OutputBlocked,
-        (Policy::OutputValidation, Verdict::Warning) => calls::Decision::OutputWarned,
-        (Policy::Intent, Verdict::Blocked) => calls::Decision::IntentBlocked,
-        (Policy::Intent, Verdict::Warning) => calls::Decision::IntentWarned,
-        (Policy::Capability, Verdict::Blocked) => calls::Decision::CapabilityBlocked,
-        (Policy::Capability, Verdict::Warning) => calls::Decision::CapabilityWarned,
-        (Policy::Scope, Verdict::Blocked | Verdict::Warning) => calls::Decision::ScopeBlocked,
-        (Policy::Catalog, Verdict::Blocked) => calls::Decision::CatalogBlocked,
-        (Policy::Catalog, Verdict::Warning) => calls::Decision::CatalogWarned,
-        (Policy::Rules, Verdict::Blocked) => calls::Decision::RulesBlocked,
-        (Policy::Rules, Verdict::Warning) => calls::Decision::RulesWarned,
-        (Policy::Limit, Verdict::Blocked | Verdict::Warning) => calls::Decision::LimitBlocked,
-        (Policy::Approval, Verdict::Blocked | Verdict::Warning) => calls::Decision::ApprovalBlocked,
     }
 }
 
@@ -536,6 +541,7 @@ fn micros(duration: Duration) -> u64 {
 mod tests {
     use super::*;
     use crate::activity::{Activity, Config, Filter, Page, Writer};
+    use crate::telemetry::call_metrics::Outcome;
 
     /// A record in a log of its own.
     async fn open(
@@ -547,11 +553,11 @@ mod tests {
         let (activity, writer) = Activity::open(folder.path(), Config::default()).unwrap();
         let slot = activity.reserve().await.unwrap();
         let draft = Draft::new(Type::ToolCall, Source::Mcp, Status::Error);
-        let limits = Limits::default();
-        let of = (RecordKind::ToolCall(""), Span::none());
+        let kept = Kept::default();
+        let of = (RecordKind::ToolCall(""), Span::none(), CallTrace::Off);
         let record = (slot, draft.into());
         let call_record =
-            CallRecord::with(record, of, Instant::now(), limits, (reply, ending), calls.tally());
+            CallRecord::with(record, of, Instant::now(), kept, (reply, ending), calls.tally());
         (call_record, activity, writer, folder)
     }
 

@@ -9,6 +9,7 @@ use super::params::ParamHeaders;
 use crate::activity::record::Source;
 use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::revisions::Era;
+use crate::mcp::trace_context::PropagatedContext;
 use crate::policy::Principal;
 
 /// Which set of tools a request is about.
@@ -43,6 +44,8 @@ pub struct Peer {
     pub channel: Channel,
     /// What the message's headers say of a tool's parameters; `None` where no headers do.
     pub headers: Option<ParamHeaders>,
+    /// What the message's headers say of a trace; `None` also where nobody wants traces.
+    pub trace: Option<Box<PropagatedContext>>,
 }
 
 impl Peer {
@@ -65,6 +68,7 @@ impl Peer {
             request_id: inside.map_or_else(|| id.clone(), |inside| id.slice_ref(inside)),
             name: Box::default(),
             client: Some((ActiveCall::of(Arc::clone(&self.client)), self.channel)),
+            trace: self.trace.clone(),
         }
     }
 }
@@ -82,6 +86,8 @@ pub struct Caller {
     pub name: Box<str>,
     /// Who can be told and asked something before the answer, if anyone can.
     pub client: Option<(ActiveCall, Channel)>,
+    /// What the request's headers say of a trace; `None` also where nobody wants traces.
+    pub trace: Option<Box<PropagatedContext>>,
 }
 
 impl Caller {

@@ -11,13 +11,15 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::call;
-use super::call_record::{RecordKind, Rejection};
+use super::call_trace::CallTrace;
 use super::caller::{Caller, Peer};
 use super::params::{CallParams, ParamHeaders};
 use super::passthrough::list_cache::{FRESH_MS, LIST_WAIT};
 use super::reaction::Reaction;
+use super::record_kind::RecordKind;
 use super::recorded::{OnRecord, recorded};
 use super::refusal::RefusalKind;
+use super::rejection::{Rejection, Stopped};
 use super::render::{self, Caching, shown};
 use super::reply::{Aborted, Piece, Reply, Running};
 use super::worker::Worker;
@@ -82,13 +84,14 @@ fn call(
     worker: Rc<Worker>,
     caller: Caller,
     named: Named,
-    beside: CallExtras,
+    mut beside: CallExtras,
     reply: Reply,
 ) -> impl Future<Output = Result<(), Aborted>> {
     let kind = RecordKind::ToolCall(VARIANT);
-    recorded(worker, caller, kind, reply, async move |mut on: OnRecord<'_>| {
-        let permit = prepare(&mut on, &named, beside.meta.as_ref()).await?;
-        call::send(on, permit, named.arguments, beside).await
+    let trace = CallTrace::begin(&worker, &caller, kind.method(), || beside.meta.as_deref());
+    recorded(worker, caller, (kind, trace), reply, async move |mut on: OnRecord<'_>| {
+        let permit = prepare(&mut on, &named, &mut beside).await?;
+        Ok(call::send(on, permit, named.arguments, beside).await?)
     })
 }
 
@@ -96,13 +99,13 @@ fn call(
 async fn prepare(
     on: &mut OnRecord<'_>,
     Named { name, arguments, headers }: &Named,
-    meta: Option<&Bytes>,
-) -> Result<Permit, Rejection> {
+    beside: &mut CallExtras,
+) -> Result<Permit, Stopped> {
     on.record.name("", &shown(name));
     on.record.keep(Raw::Arguments, arguments);
     if !arguments.starts_with(b"{") {
         let text = "Invalid params: arguments must be an object".to_owned();
-        return Err(Rejection::new(Status::Rejected, RefusalKind::Unreadable, text));
+        return Err(Rejection::new(Status::Rejected, RefusalKind::Unreadable, text).into());
     }
     let tool = find(on.worker, name, on.record.began()).await?;
     on.record.name(&tool.name.server, &tool.name.tool);
@@ -114,7 +117,7 @@ async fn prepare(
     }
     let access = ToolAccess::direct(tool);
     on.record.operation(Some(access.operation()));
-    on.admit(Access::Tool(access), arguments, None, meta).await
+    on.admit(Access::Tool(access), arguments, None, beside).await
 }
 
 async fn find(worker: &Worker, name: &str, began: Instant) -> Result<Arc<Tool>, Rejection> {
@@ -152,6 +155,7 @@ async fn first_sets(worker: &Worker) {
     let snapshot = proxy.catalog.load();
     let awaited = snapshot.servers().filter(|(_, set)| *set == ToolSet::Awaited);
     let awaited = awaited.filter_map(|(server, _)| proxy.upstreams.get(server));
-    let settled = futures_util::future::join_all(awaited.map(|upstream| upstream.settled()));
+    let settled =
+        futures_util::future::join_all(awaited.map(async |upstream| upstream.settled().await));
     let _ = tokio::time::timeout(LIST_WAIT, settled).await;
 }

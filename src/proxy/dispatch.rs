@@ -233,7 +233,8 @@ fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: &Bytes) -> Rea
             Running::new(|reply| call::call(ours, caller, variant, given, beside, reply))
         }
         (RETRIEVE_TOOLS, None) => {
-            Running::new(|reply| call::retrieve_tools(ours, caller, arguments, reply))
+            let meta = beside.meta.as_deref();
+            Running::new(|reply| call::retrieve_tools(ours, caller, arguments, meta, reply))
         }
         ("call_tool", None) => return refuse(worker, peer, id, &name, NO_CALL_TOOL.to_owned()),
         (unknown, None) => {

@@ -2,8 +2,9 @@
 //!
 //! Owns the order of forwarding, judging and recording in each mode. What a violation is, the
 //! inspector and the schema say; who asked, and for what, was settled before.
+//!
+//! Size: receiving, holding, judging and recording are one order, which is to be read in one place.
 
-use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use crate::output::{
 };
 use crate::policy::{Access, Permit, ResourceRequest, ServerOutcome};
 use crate::proxy::call_record::CallRecord;
+use crate::proxy::receipt::Departure;
 use crate::proxy::refusal::{Refusal, RefusalKind};
 use crate::proxy::relay::{Asked, Relay, Step};
 use crate::proxy::reply::{Aborted, Piece, Reply};
@@ -97,12 +99,6 @@ impl From<CallError> for Broken {
     }
 }
 
-/// Asks a future once, and drops it.
-async fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
-    let mut future = pin!(future);
-    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
-}
-
 impl Exchange {
     pub(super) fn new(
         worker: Rc<Worker>,
@@ -152,7 +148,8 @@ impl Exchange {
     pub(super) fn run(mut self) -> impl Future<Output = Result<(), Aborted>> {
         async move {
             let ending = self.worker.ending.clone();
-            let received = ending.unless_cut(self.receive()).await.unwrap_or(Err(Broken::CutOff));
+            let received =
+                ending.unless_cut(pin!(self.receive())).await.unwrap_or(Err(Broken::CutOff));
             let now = clock::now();
             self.call_record.answered = Some(now);
             self.relay.was_active(now);
@@ -163,6 +160,9 @@ impl Exchange {
                     }
                     settle(&mut self.permit, Some(ServerOutcome::Answered));
                     let status = self.status(member);
+                    if status == Status::Error && member == AnswerMember::Result {
+                        self.call_record.tool_failed();
+                    }
                     if member == AnswerMember::Error {
                         self.mask_error();
                     }
@@ -176,7 +176,7 @@ impl Exchange {
                     Ok(())
                 }
                 Err(Broken::Blocked(failure)) => {
-                    Box::pin(self.block(&failure)).await;
+                    Box::pin(self.block(&failure, false)).await;
                     Ok(())
                 }
                 Err(Broken::Upstream(cause, outcome)) => {
@@ -236,14 +236,15 @@ impl Exchange {
                 self.gather_error(slice)?;
                 continue;
             }
-            self.call_record.note_response(&slice);
+            let ending = self.inspector.ending(required(&self.permit, self.relay.era()));
+            self.call_record.receive(&slice, ending);
             match self.treatment {
                 Treatment::Forward => {}
                 Treatment::ForwardAndJudge => self.note_breach(),
                 Treatment::Hold => self.hold(&slice).await?,
             }
             // What is on record and what is judged is the server's alone.
-            match self.inspector.ending(required(&self.permit, self.relay.era())) {
+            match ending {
                 None => self.waiting.push(slice),
                 Some(ending) => self.waiting.push_ending(slice, ending),
             }
@@ -263,15 +264,13 @@ impl Exchange {
     /// A JSON-RPC error is the server's words, not a tool's result: it goes on as it came, but for
     /// the values that the config holds as secret.
     fn mask_error(&mut self) {
-        let server = self.permit.access().server();
         let parts: Vec<Bytes> = std::mem::take(&mut self.waiting).into_iter().collect();
         let mut error = joined(parts);
-        if let Some(upstream) = self.worker.proxy.upstreams.get(server)
-            && let Some(masked) = upstream.masked(&error)
-        {
+        if let Some(masked) = self.worker.proxy.upstreams.masked(&error) {
             error = masked;
         }
         self.call_record.note_response(&error);
+        self.call_record.failed_with(&error);
         self.waiting = Splice::from(error);
     }
 
@@ -306,7 +305,8 @@ impl Exchange {
                 self.reply.send(piece).await;
             }
             Step::Respond(raw_id, payload) => {
-                if let Some(upstream) = self.worker.proxy.upstreams.get(server)
+                let upstreams = &self.worker.proxy.upstreams;
+                if let Some(upstream) = upstreams.connected_as(server, generation)
                     && let Err(lost) = upstream.respond(generation, raw_id, payload).await
                 {
                     tracing::debug!(%server, %lost, "a refusal did not reach the server");
@@ -322,13 +322,15 @@ impl Exchange {
         if !(unheard && error.cause.is_broken_connection()) {
             return Err(error.into());
         }
-        let upstream = self.worker.proxy.upstreams.get(self.permit.access().server());
-        let (Some(again), Some(upstream)) = (self.again.take(), upstream) else {
+        let upstream = self.worker.proxy.upstreams.enter(self.permit.access().server());
+        let ended = self.answer.as_ref().is_some_and(Answer::may_have_ended_server);
+        let again = self.again.take().filter(|again| !ended || again.may_end_its_server());
+        let (Some(again), Some(upstream)) = (again, upstream) else {
             return Err(error.into());
         };
         let failed = self.answer.take().map(|answer| answer.generation());
         let record = &mut self.call_record;
-        let answer = again.ask(&self.worker, upstream, &self.permit, record, failed).await?;
+        let answer = again.ask(&self.worker, &upstream, &self.permit, record, failed).await?;
         let hash_key = self.worker.proxy.hash_key;
         let policy = policy(&self.permit);
         self.inspector = Inspector::new(self.treatment, &policy, answer.id(), hash_key);
@@ -342,7 +344,7 @@ impl Exchange {
             && self.inspector.member() != Some(AnswerMember::Error);
         if goes_on && !self.waiting.is_empty() {
             let at_hand = match &mut self.answer {
-                Some(answer) => poll_once(answer.next()).await,
+                Some(answer) => futures_util::poll!(pin!(answer.next())),
                 None => return Ok(None),
             };
             if at_hand.is_pending() || self.waiting.len() >= MAX_GATHERED_BYTES {
@@ -389,9 +391,10 @@ impl Exchange {
             && member == AnswerMember::Result
             && let Some(failure) = self.verdict().await
         {
-            Box::pin(self.block(&failure)).await;
+            Box::pin(self.block(&failure, true)).await;
             return;
         }
+        self.call_record.forwards();
         self.call_record.close(status, "").await;
         if self.begun {
             self.send_rest().await;
@@ -417,6 +420,7 @@ impl Exchange {
             Durability::BeforeReply | Durability::BeforeSend => true,
             Durability::Grouped => false,
         };
+        self.call_record.forwards();
         let room = self.keeps_document();
         let record_first = durable_first || !room || self.call_record.is_behind();
         if !record_first {
@@ -513,15 +517,16 @@ impl Exchange {
         }
     }
 
-    /// Strict mode blocks the answer: the upstream's answer is closed, the client gets the reason.
-    async fn block(&mut self, failure: &Failure) {
+    /// Strict mode blocks the answer, come whole or not: the upstream's is closed, the client gets the reason.
+    async fn block(&mut self, failure: &Failure, whole: bool) {
         tracing::warn!(tool = %self.permit.access(), place = %failure.schema_path, "the answer was blocked");
         drop(self.answer.take());
         settle(&mut self.permit, Some(ServerOutcome::Answered));
         let text = failure.agent_text();
         self.call_record.decide(decision(record::Verdict::Blocked, Mode::Strict, failure));
-        self.call_record.close(Status::Blocked, &text).await;
         let result = render::error_result(self.relay.era(), &text);
+        self.call_record.replaces(whole, &result, Departure::Blocked);
+        self.call_record.close(Status::Blocked, &text).await;
         self.reply.put(Piece::Whole(AnswerMember::Result, Splice::from(result)));
     }
 

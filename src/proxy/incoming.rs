@@ -6,9 +6,9 @@ use bytes::Bytes;
 use serde_json::json;
 
 use super::client::{ApprovalQuestion, Client, Question, ServerQuestion};
-use super::params;
 use super::worker::Worker;
-use crate::approvals::{Answerer, ApprovalAnswer, ApprovalVerdict, Door, Extent};
+use super::{input_required, params};
+use crate::approvals::{Answerer, ApprovalAnswer, ApprovalVerdict, Door};
 use crate::json::members::{members, string};
 use crate::json::tape::{self, TapeFault};
 use crate::mcp::jsonrpc::{self, Code};
@@ -92,7 +92,9 @@ pub async fn respond(worker: &Worker, client: &Client, response: Response) -> Re
             return Ok(());
         }
     };
-    let Some(upstream) = worker.proxy.upstreams.get(&server) else { return Ok(()) };
+    let Some(upstream) = worker.proxy.upstreams.connected_as(&server, generation) else {
+        return Ok(());
+    };
     let mut left = Left::default();
     let (outcome, answered) =
         match params::outcome(&method, client.revision(), &response, &mut left) {
@@ -132,11 +134,7 @@ fn elicited(outcome: &[u8]) -> Option<ApprovalVerdict> {
     let result = text.strip_prefix("\"result\":")?;
     let mut members = members(result).ok()?.map_while(Result::ok);
     let (_, action) = members.find(|(name, _)| name == "action")?;
-    match &*string(action)? {
-        "accept" => Some(ApprovalVerdict::Approve(Extent::Once)),
-        "decline" => Some(ApprovalVerdict::Deny),
-        _ => None,
-    }
+    input_required::verdict(&string(action)?)
 }
 
 /// The same strictness for a body that is no JSON-RPC message.

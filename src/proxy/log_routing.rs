@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -29,9 +30,12 @@ pub const MAX_USERS: usize = 1024;
 /// How long a server with more of them tells nobody.
 pub const CROWDED: Duration = Duration::from_secs(3600);
 
-/// The users of every server, by its name.
+/// The users of every server, by its name. A name that was a server's once keeps its users.
 #[derive(Debug)]
-pub struct LogRouting(HashMap<Arc<str>, Arc<LogRoute>>);
+pub struct LogRouting {
+    routes: ArcSwap<HashMap<Arc<str>, Arc<LogRoute>>>,
+    dropped_members: Arc<DroppedMembers>,
+}
 
 /// The users of one server.
 #[derive(Debug, Default)]
@@ -59,24 +63,34 @@ impl LogRouting {
     /// Nobody yet; from now on the servers' log messages come here.
     #[must_use]
     pub fn of(upstreams: &Supervisor, dropped_members: &Arc<DroppedMembers>) -> Self {
-        let listening = |upstream: &Arc<Upstream>| {
+        let dropped_members = Arc::clone(dropped_members);
+        let routing = Self { routes: ArcSwap::default(), dropped_members };
+        upstreams.iter().for_each(|upstream| routing.listen(&upstream));
+        routing
+    }
+
+    /// From now on the log messages of a server that has begun come here. To be called by one task alone.
+    pub fn listen(&self, upstream: &Upstream) {
+        let routes = self.routes.load_full();
+        let route = routes.get(upstream.name()).cloned().unwrap_or_else(|| {
             let route = Arc::new(LogRoute {
                 users: Mutex::default(),
                 server: Arc::clone(upstream.name()),
-                dropped_members: Arc::clone(dropped_members),
+                dropped_members: Arc::clone(&self.dropped_members),
             });
-            let told = Arc::clone(&route);
-            upstream.log_to(move |message| told.tell(message, Instant::now()));
-            (Arc::clone(upstream.name()), route)
-        };
-        Self(upstreams.iter().map(listening).collect())
+            let mut next = HashMap::clone(&routes);
+            next.insert(Arc::clone(upstream.name()), Arc::clone(&route));
+            self.routes.store(Arc::new(next));
+            route
+        });
+        upstream.log_to(move |message| route.tell(message, Instant::now()));
     }
 
     /// A call of `client` goes to `upstream` now.
     pub fn enter(&self, upstream: &Upstream, client: &Arc<Client>, now: Instant) {
         client.was_active(now);
         if client.first_uses(upstream.id())
-            && let Some(route) = self.0.get(upstream.name())
+            && let Some(route) = self.routes.load().get(upstream.name())
         {
             route.enter(client, now);
         }
@@ -250,6 +264,7 @@ mod tests {
             endpoint: Endpoint::Search,
             channel: Channel::Answer,
             headers: None,
+            trace: None,
         };
         used_by(&route, &ours, now);
         used_by(&route, &other.client, now);

@@ -14,7 +14,7 @@
 //! The counts are atomics, of which a small answer touches its own server's alone; only a call that
 //! must wait touches anything heavier.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -198,6 +198,17 @@ impl MemoryBudget {
             turn: AtomicUsize::new(0),
         };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// The budget of another config: this one, with what is held of it, where that says the same.
+    #[must_use]
+    pub fn next(&self, next: Self) -> Self {
+        let (before, after) = (&self.shared, &next.shared);
+        let own = |shared: &Shared| shared.rooms.last().map(|room| room.own.limit);
+        let servers = |shared: &Shared| shared.names.keys().cloned().collect::<BTreeSet<_>>();
+        let same = (before.total, own(before)) == (after.total, own(after))
+            && servers(before) == servers(after);
+        if same { self.clone() } else { next }
     }
 
     /// A share of the budget for a call of that server, empty at first.

@@ -80,7 +80,7 @@ impl<'a> CallParams<'a> {
         Ok(Self {
             name,
             arguments,
-            beside: CallExtras { meta, members: others.into(), client_capabilities },
+            beside: CallExtras { meta, members: others.into(), client_capabilities, trace: None },
             left,
         })
     }

@@ -23,12 +23,14 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use self::address::{AddressedRequest, Target};
-use super::call_record::{RecordKind, Rejection};
+use super::call_trace::CallTrace;
 use super::caller::{Caller, Peer};
 use super::client::Client;
 use super::reaction::Reaction;
+use super::record_kind::RecordKind;
 use super::recorded::{OnRecord, ReplySource, recorded};
 use super::refusal::RefusalKind;
+use super::rejection::{Rejection, Stopped};
 use super::render::{self, Caching, shown};
 use super::reply::{Aborted, Piece, Reply, Running};
 use super::worker::Worker;
@@ -38,6 +40,7 @@ use crate::catalog::listing::{self, Start};
 use crate::mcp::capabilities::{ClientCapabilities, ServerCapabilities};
 use crate::mcp::jsonrpc::Code;
 use crate::mcp::revisions::{Era, Revision};
+use crate::mcp::trace_context::meta_of;
 use crate::output::AnswerMember;
 use crate::policy::{self, ResourceRequest};
 use crate::upstream::{CallExtras, Upstream};
@@ -119,7 +122,8 @@ fn forwarded(
     reply: Reply,
 ) -> impl Future<Output = Result<(), Aborted>> {
     let kind = RecordKind::Forward(forward);
-    recorded(worker, caller, kind, reply, async move |on: OnRecord<'_>| {
+    let trace = CallTrace::begin(&worker, &caller, kind.method(), || meta_of(&params));
+    recorded(worker, caller, (kind, trace), reply, async move |on: OnRecord<'_>| {
         on.record.name("", forward.method());
         on.record.keep(Raw::Arguments, &params);
         send(on, forward, client_capabilities, &params).await
@@ -133,7 +137,7 @@ async fn send(
     forward: Forward,
     client_capabilities: ClientCapabilities,
     params: &Bytes,
-) -> Result<ReplySource, Rejection> {
+) -> Result<ReplySource, Stopped> {
     let unreadable = |text| Rejection::new(Status::Rejected, RefusalKind::Unreadable, text);
     let nothing = || Ok(ReplySource::Own(Bytes::from_static(b"{}")));
     let (worker, client) = (on.worker, on.caller.client.as_ref().map(|(client, _)| client));
@@ -146,8 +150,14 @@ async fn send(
     let (upstream, own) = resolve(worker, request.target()).await.map_err(unreadable)?;
     on.record.name(upstream.name(), forward.method());
     let access = request.access(Arc::clone(upstream.name()), &own);
-    let meta = request.meta(params);
-    let permit = on.admit(access, request.arguments(), None, meta.as_ref()).await?;
+    let members = request.beside();
+    let mut beside = CallExtras {
+        meta: request.meta(params),
+        members,
+        client_capabilities,
+        ..CallExtras::default()
+    };
+    let permit = on.admit(access, request.arguments(), None, &mut beside).await?;
     if let (Some(client), Forward::Resource(asked)) = (client, forward) {
         let subscribers = &worker.proxy.list_cache.subscribers;
         let uri = || exposed::uri(upstream.name(), &own);
@@ -156,8 +166,8 @@ async fn send(
                 subscribers.enter(&uri(), client).map_err(|full| {
                     Rejection::new(Status::Rejected, RefusalKind::Failed, full.to_string())
                 })?;
-                if era_of(upstream).await == Era::Modern {
-                    follow(worker, upstream, &own, client).await?;
+                if era_of(&upstream).await == Era::Modern {
+                    follow(worker, &upstream, &own, client).await?;
                     return nothing();
                 }
             }
@@ -165,17 +175,17 @@ async fn send(
             ResourceRequest::Unsubscribe if !subscribers.leave(&uri(), client) => return nothing(),
             ResourceRequest::Unsubscribe => {
                 upstream.unsubscribe(&own);
-                if era_of(upstream).await == Era::Modern {
+                if era_of(&upstream).await == Era::Modern {
                     return nothing();
                 }
             }
             ResourceRequest::Read => {}
         }
     }
-    let sent = request.params(&own);
+    let sent = request.params(&own, &beside.members);
     on.record.keep(Raw::Arguments, &sent);
-    let beside = CallExtras { meta, members: Bytes::new(), client_capabilities };
-    let outcome = on.send(upstream, permit, sent, beside).await?;
+    let beside = CallExtras { members: Bytes::new(), ..beside };
+    let outcome = on.send(&upstream, permit, sent, beside).await?;
     if let (Forward::Resource(ResourceRequest::Subscribe), ReplySource::Server { answer, .. }) =
         (forward, &outcome)
     {
@@ -215,10 +225,7 @@ async fn follow(
 
 /// Where a name or URI leads: the upstream, and what that calls it. Whether there is such a thing,
 /// the upstream knows best, so only a name that does not lead anywhere is refused here.
-async fn resolve<'a>(
-    worker: &'a Worker,
-    target: &Target,
-) -> Result<(&'a Arc<Upstream>, String), String> {
+async fn resolve(worker: &Worker, target: &Target) -> Result<(Arc<Upstream>, String), String> {
     let upstreams = &worker.proxy.upstreams;
     if let Some((server, own)) = target.split()
         && let Some(upstream) = upstreams.get(&server)

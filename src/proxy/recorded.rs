@@ -4,6 +4,7 @@
 //! request to a server is admitted and sent by [`OnRecord`], whatever it asks for: it waits there for its turn where
 //! the limits have it wait, and is sent once more where CAP-7 allows it.
 
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -12,39 +13,54 @@ use bytes::Bytes;
 use tracing::field::Empty;
 use tracing::{Instrument, Span};
 
-use super::approval::{self, WaitingCall};
-use super::call_record::{CallRecord, RecordKind, Rejection};
+use super::approval::{self, RepeatedRequest, WaitingCall};
+use super::call_record::CallRecord;
+use super::call_trace::CallTrace;
 use super::caller::Caller;
 use super::client::Client;
 use super::exchange::Exchange;
 use super::log_routing;
 use super::params::progress_token;
-use super::refusal::Refusal;
+use super::record_kind::RecordKind;
+use super::refusal::{FIND_TOOLS, Refusal, RefusalKind};
+use super::rejection::{Rejection, Stopped};
 use super::relay::Relay;
 use super::reply::{Aborted, Piece, Reply};
 use super::session_facts::{FactsOf, Rise};
+use super::settings::CurrentSettings;
 use super::settling::{Again, settle};
 use super::worker::Worker;
 use crate::activity::record::Status;
 use crate::intent::Intent;
 use crate::io::clock;
+use crate::mcp::trace_context::TraceContext;
 use crate::output::AnswerMember;
 use crate::policy::{
-    self, Access, Admission, AdmissionRequest, ApprovalDenial, Denial, Leave, NotApproved,
-    PendingApproval, Permit, Queued, ServerOutcome, SessionFacts, ToolAccess,
+    self, Access, Admission, AdmissionRequest, ApprovalDenial, Approved, Denial, Leave,
+    NotApproved, PendingApproval, Permit, Queued, ServerOutcome, SessionFacts, ToolAccess,
 };
 use crate::upstream::{Answer, CallError, CallExtras, Upstream};
 use crate::wire::splice::Splice;
 
 /// A request that is being worked on.
 pub(super) struct OnRecord<'a> {
-    pub(super) worker: &'a Worker,
+    pub(super) worker: &'a Rc<Worker>,
     pub(super) caller: &'a Caller,
     /// Who counts as the user of the servers that are asked.
     user: Option<&'a Arc<Client>>,
     pub(super) record: &'a mut CallRecord,
+    /// What it is decided by, from its beginning to its end: a swap meanwhile does not touch it.
+    pub(super) settings: CurrentSettings,
     /// What the session will have seen once the answer begins.
     rise: Option<Rise>,
+}
+
+/// What becomes of a request whose turn has come.
+enum Turned {
+    /// It goes out.
+    Permit(Permit),
+    /// A person has to be asked now.
+    Asks(PendingApproval),
 }
 
 /// Where the reply to a request comes from, if it was not rejected.
@@ -70,7 +86,7 @@ pub(super) enum ReplySource {
     },
 }
 
-/// Has a request worked on by `work`, and sees what comes of it through: the one place that opens a record, and from
+/// Has a request worked on by `work`, as part of `trace`, and sees what comes of it through: the one place that opens a record, and from
 /// which all of them are closed.
 ///
 /// # Errors
@@ -78,17 +94,17 @@ pub(super) enum ReplySource {
 pub(super) fn recorded<W>(
     worker: Rc<Worker>,
     caller: Caller,
-    kind: RecordKind,
+    (kind, trace): (RecordKind, CallTrace),
     reply: Reply,
     work: W,
 ) -> impl Future<Output = Result<(), Aborted>>
 where
-    W: AsyncFnOnce(OnRecord<'_>) -> Result<ReplySource, Rejection>,
+    W: AsyncFnOnce(OnRecord<'_>) -> Result<ReplySource, Stopped>,
 {
-    let span = span(&caller, kind);
-    let of = span.clone();
+    let span = span(&caller, kind, trace.recorded());
+    let of = (kind, span.clone(), trace);
     let carried_out = async move {
-        let mut record = match CallRecord::open(&worker, kind, &caller, &reply, of).await {
+        let mut record = match CallRecord::open(&worker, &caller, &reply, of).await {
             Ok(record) => record,
             Err(refusal) => {
                 reply.put(Piece::Refused(refusal));
@@ -98,8 +114,14 @@ where
         // What comes from no client counts as one of its own, as long as it takes.
         let anonymous = caller.client.is_none().then(log_routing::anonymous);
         let user = caller.client.as_ref().map(|(client, _)| &**client).or(anonymous.as_ref());
-        let on =
-            OnRecord { worker: &worker, caller: &caller, user, record: &mut record, rise: None };
+        let on = OnRecord {
+            worker: &worker,
+            caller: &caller,
+            user,
+            record: &mut record,
+            settings: worker.settings(),
+            rise: None,
+        };
         match work(on).await {
             Ok(ReplySource::Server { permit, answer, token, again, rise }) => {
                 let relay = Relay::new(caller.client, token);
@@ -115,8 +137,8 @@ where
                 reply.put(Piece::Whole(AnswerMember::Result, Splice::from(result)));
                 Ok(())
             }
-            Err(rejection) => {
-                record.reject(rejection).await;
+            Err(stop) => {
+                record.stop(stop).await;
                 Ok(())
             }
         }
@@ -136,58 +158,128 @@ pub fn rejected(
     reply: Reply,
 ) -> impl Future<Output = Result<(), Aborted>> {
     let kind = RecordKind::ToolCall("");
-    recorded(worker, caller, kind, reply, async move |on: OnRecord<'_>| {
+    let trace = CallTrace::begin(&worker, &caller, kind.method(), || None);
+    recorded(worker, caller, (kind, trace), reply, async move |on: OnRecord<'_>| {
         on.record.name("", &tool);
-        Err(Rejection { status: Status::Rejected, refusal })
+        Err(Rejection { status: Status::Rejected, refusal }.into())
     })
 }
 
-/// The span of a request. Off by default, and then it costs the look at one word; no payload is ever in it.
-fn span(caller: &Caller, kind: RecordKind) -> Span {
-    tracing::debug_span!(
-        "call",
-        request_id = &*String::from_utf8_lossy(&caller.request_id),
-        session_id = caller.session_id(),
-        principal = caller.principal.id(),
-        variant = kind.variant(),
-        server = Empty,
-        tool = Empty,
-        outcome = Empty,
-        duration_us = Empty,
-    )
+/// The span of a request in the log. Off by default, and then it costs the look at one word; no payload is ever in it. A
+/// call of a trace that is recorded has one at any level, so that each line that is logged in it names the trace.
+fn span(caller: &Caller, kind: RecordKind, trace: Option<TraceContext>) -> Span {
+    macro_rules! call {
+        ($level:ident $(, $name:ident = $value:expr)*) => {
+            tracing::$level!(
+                "call",
+                $($name = $value,)*
+                request_id = &*String::from_utf8_lossy(&caller.request_id),
+                session_id = caller.session_id(),
+                principal = caller.principal.id(),
+                variant = kind.variant(),
+                server = Empty,
+                tool = Empty,
+                outcome = Empty,
+                duration_us = Empty,
+            )
+        };
+    }
+    match trace {
+        None => call!(debug_span),
+        Some(TraceContext { trace_id, span_id, .. }) => call!(
+            error_span,
+            trace_id = format_args!("{trace_id:032x}"),
+            span_id = format_args!("{span_id:016x}")
+        ),
+    }
 }
 
 impl<'a> OnRecord<'a> {
     /// Asks whether the request may have `access`; what is remarkable about it, or refuses it, is on record.
-    /// `arguments` are those that go to the server, `meta` what the client said beside them. Where a person has to
-    /// approve, they are waited for (CAP-8).
+    /// `arguments` are those that go to the server, `beside` what the client said with them. Where a person has to
+    /// approve, they are waited for (CAP-8); in a request that is made again then, `beside` becomes what it was in the
+    /// first one.
     pub(super) async fn admit(
         &mut self,
         access: Access,
         arguments: &[u8],
         intent: Option<Intent<'_>>,
-        meta: Option<&Bytes>,
-    ) -> Result<Permit, Rejection> {
+        beside: &mut CallExtras,
+    ) -> Result<Permit, Stopped> {
+        let repeated = match beside.members.is_empty() {
+            true => None,
+            false => approval::repeated_request(self.worker, self.caller, &beside.members)?,
+        };
         let permit = match self.decide(access, arguments, intent, self.record.time_of_day()) {
-            Admission::Permit(permit) => permit,
-            Admission::Queued(queued) => Box::pin(self.turn(queued)).await?,
-            Admission::Denial(denial) => {
-                self.record.found(&self.worker.proxy.upstreams);
-                return Err(self.record.deny(&denial));
+            Admission::Permit(permit) => {
+                self.release(repeated.as_ref(), permit.access(), beside)?;
+                permit
             }
+            Admission::Queued(queued) => {
+                self.release(repeated.as_ref(), queued.access(), beside)?;
+                match Box::pin(self.turn(queued, arguments, intent, None)).await? {
+                    Turned::Permit(permit) => permit,
+                    Turned::Asks(pending) => {
+                        Box::pin(self.approved(pending, arguments, intent, beside, None)).await?
+                    }
+                }
+            }
+            Admission::Denial(denial) => return Err(self.denied(&denial).into()),
             // Rare and large: it is no part of each call's memory.
             Admission::Pending(pending) => {
                 self.record.found(&self.worker.proxy.upstreams);
-                Box::pin(self.approved(pending, arguments, intent, meta)).await?
+                Box::pin(self.approved(pending, arguments, intent, beside, repeated)).await?
             }
         };
+        self.permitted(&permit, intent);
+        Ok(permit)
+    }
+
+    /// The same for what is answered at once, waits for nobody, and has no arguments; nothing is sent for it whose
+    /// answer would be waited for, so that it needs no place under the limits.
+    pub(super) fn admit_at_once(&mut self, access: Access) -> Result<(), Rejection> {
+        match self.decide(access, b"", None, self.record.time_of_day()) {
+            Admission::Permit(permit) => {
+                self.permitted(&permit, None);
+                Ok(())
+            }
+            Admission::Queued(_) => Ok(()),
+            Admission::Denial(denial) => Err(self.denied(&denial)),
+            Admission::Pending(pending) => {
+                let denial = ApprovalDenial::new(pending.access(), NotApproved::ByFilter);
+                Err(self.denied(&denial.into()))
+            }
+        }
+    }
+
+    fn denied(&mut self, denial: &Denial) -> Rejection {
+        self.record.found(&self.worker.proxy.upstreams);
+        self.record.deny(denial)
+    }
+
+    /// Notes what goes out.
+    fn permitted(&mut self, permit: &Permit, intent: Option<Intent<'_>>) {
         let access = permit.access();
+        self.record.is_about(access);
         self.record.warn(access.server(), access.label(), permit.warnings());
         self.record.permitted_by(permit.rules());
         let (facts, session) = self.facts();
         facts.permitted(intent.and_then(|intent| intent.sensitivity()));
         self.rise = access.tool().and_then(|tool| facts.rise(session, tool.exposure));
-        Ok(permit)
+    }
+
+    /// A request that was made again for an approval, and needs none any more: it goes out as it was.
+    fn release(
+        &mut self,
+        repeated: Option<&RepeatedRequest>,
+        access: &Access,
+        beside: &mut CallExtras,
+    ) -> Result<(), Rejection> {
+        let Some(RepeatedRequest { id, .. }) = repeated else { return Ok(()) };
+        let released = self.worker.proxy.approvals.release(id);
+        beside.members =
+            released.map_err(|why| self.record.deny(&ApprovalDenial::new(access, why).into()))?;
+        Ok(())
     }
 
     fn decide(
@@ -197,8 +289,17 @@ impl<'a> OnRecord<'a> {
         intent: Option<Intent<'_>>,
         now: SystemTime,
     ) -> Admission {
-        let settings = self.worker.settings();
-        let request = AdmissionRequest {
+        policy::admit(self.request(access, arguments, intent, now), &self.settings.policy)
+    }
+
+    fn request<'r>(
+        &'r self,
+        access: Access,
+        arguments: &'r [u8],
+        intent: Option<Intent<'r>>,
+        now: SystemTime,
+    ) -> AdmissionRequest<'r> {
+        AdmissionRequest {
             principal: &self.caller.principal,
             access,
             arguments,
@@ -206,8 +307,7 @@ impl<'a> OnRecord<'a> {
             client: self.caller.client_name(),
             session: self.facts().1,
             now,
-        };
-        policy::admit(request, &settings.policy)
+        }
     }
 
     /// What the session has seen, and where that is kept.
@@ -223,59 +323,115 @@ impl<'a> OnRecord<'a> {
         pending: PendingApproval,
         arguments: &[u8],
         intent: Option<Intent<'_>>,
-        meta: Option<&Bytes>,
-    ) -> Result<Permit, Rejection> {
+        beside: &mut CallExtras,
+        repeated: Option<RepeatedRequest>,
+    ) -> Result<Permit, Stopped> {
         let access = pending.access().clone();
         let reason = intent.and_then(|intent| intent.reason()).unwrap_or_default();
-        let call = WaitingCall { arguments, reason, meta };
-        let approved = approval::wait(self.worker, self.caller, self.record, pending, call).await?;
-        let changed =
-            |access: &Access| Denial::from(ApprovalDenial::new(access, NotApproved::Changed));
-        let now = match &access {
+        let call = WaitingCall { arguments, reason, beside };
+        let (worker, caller) = (self.worker, self.caller);
+        let approved = match repeated {
+            None => approval::wait(worker, caller, self.record, pending, call).await?,
+            Some(repeated) => {
+                let (approved, first) =
+                    approval::claim(worker, caller, self.record, pending, repeated, call).await?;
+                beside.members = first;
+                approved
+            }
+        };
+        self.still_there()?;
+        // A person may have taken their time.
+        self.settings = self.worker.settings();
+        let changed = Denial::from(ApprovalDenial::new(&access, NotApproved::Changed));
+        let Some(now) = self.as_it_is(access, intent) else {
+            return Err(self.record.deny(&changed).into());
+        };
+        let leave = match self.decide(now, arguments, intent, SystemTime::now()) {
+            // It needs none any more.
+            Admission::Permit(permit) => Ok(Leave::Permit(permit)),
+            Admission::Queued(queued) => Ok(Leave::Queued(queued)),
+            Admission::Pending(pending) => pending.permitted_by(&approved, &self.settings.policy),
+            Admission::Denial(denial) => Err(denial),
+        };
+        match leave {
+            Ok(Leave::Permit(permit)) => Ok(permit),
+            Ok(Leave::Queued(queued)) => {
+                match self.turn(queued, arguments, intent, Some(&approved)).await? {
+                    Turned::Permit(permit) => Ok(permit),
+                    // Somebody has agreed, but not to that.
+                    Turned::Asks(_) => Err(self.record.deny(&changed).into()),
+                }
+            }
+            Err(denial) => Err(self.record.deny(&denial).into()),
+        }
+    }
+
+    /// What is asked, with its tool as the catalog has it now; `None` if that is gone.
+    fn as_it_is(&self, access: Access, intent: Option<Intent<'_>>) -> Option<Access> {
+        Some(match access {
             Access::Tool(call) => {
-                let tool = self.worker.proxy.catalog.load().tool(&call.tool().name).cloned();
-                let Some(tool) = tool else { return Err(self.record.deny(&changed(&access))) };
+                let tool = self.worker.proxy.catalog.load().tool(&call.tool().name).cloned()?;
                 Access::Tool(match intent {
                     Some(intent) => ToolAccess::declared(tool, &intent),
                     None => ToolAccess::direct(tool),
                 })
             }
             Access::Resource { .. } | Access::Prompt { .. } | Access::Completion { .. } => access,
-        };
-        let leave = match self.decide(now, arguments, intent, SystemTime::now()) {
-            // It needs none any more.
-            Admission::Permit(permit) => Ok(Leave::Permit(permit)),
-            Admission::Queued(queued) => Ok(Leave::Queued(queued)),
-            Admission::Pending(pending) => {
-                pending.permitted_by(&approved, &self.worker.settings().policy)
-            }
-            Admission::Denial(denial) => Err(denial),
-        };
-        match leave {
-            Ok(Leave::Permit(permit)) => Ok(permit),
-            Ok(Leave::Queued(queued)) => self.turn(queued).await,
-            Err(denial) => Err(self.record.deny(&denial)),
+        })
+    }
+
+    /// Whether the principal still is one, after a wait.
+    fn still_there(&mut self) -> Result<(), Rejection> {
+        let principal = &self.caller.principal;
+        match self.worker.proxy.identity.in_force(principal, SystemTime::now()) {
+            true => Ok(()),
+            false => Err(self.record.deny(&Denial::Lapsed { who: principal.id().into() })),
         }
     }
 
-    /// Waits for the turn of a request, as long as its time lasts. One that is dropped meanwhile leaves its queue.
-    async fn turn(&mut self, mut queued: Box<Queued>) -> Result<Permit, Rejection> {
+    /// Waits for the turn of a request, as long as its time lasts, and then asks once more: its principal, the tool and the
+    /// rules may be others now. One that is dropped meanwhile leaves its queue; one that does not go out gives its place
+    /// back.
+    async fn turn(
+        &mut self,
+        mut queued: Box<Queued>,
+        arguments: &[u8],
+        intent: Option<Intent<'_>>,
+        approved: Option<&Approved>,
+    ) -> Result<Turned, Rejection> {
         let asked = clock::now();
         let upstream = self.worker.proxy.upstreams.get(queued.access().server());
         let time = upstream.map_or(Duration::ZERO, |upstream| upstream.call_timeout());
         let until = self.record.began() + time;
         let coming = tokio::time::timeout_at(until.into(), queued.come());
-        let come = self.worker.ending.unless_cut(coming).await;
+        let come = self.worker.ending.unless_cut(pin!(coming)).await;
         let waited = clock::now().saturating_duration_since(asked);
         self.record.waited(waited);
-        match come {
-            Some(Ok(Ok(permit))) => Ok(permit),
-            Some(Ok(Err(denial))) => Err(self.record.deny(&denial)),
-            Some(Err(_)) => Err(self.record.deny(&queued.late(waited))),
+        let came = match come {
+            Some(Ok(Ok(permit))) => permit,
+            Some(Ok(Err(denial))) => return Err(self.record.deny(&denial)),
+            Some(Err(_)) => return Err(self.record.deny(&queued.late(waited))),
             None => {
                 let access = queued.access();
-                Err(Rejection::cut_off(access.server(), access.label()))
+                return Err(Rejection::cut_off(access.server(), access.label()));
             }
+        };
+        self.record.found(&self.worker.proxy.upstreams);
+        self.still_there()?;
+        let access = came.access().clone();
+        let Some(access) = self.as_it_is(access, intent) else {
+            let text = format!("Tool '{}' not found", came.access());
+            let refusal = Refusal::new(RefusalKind::Unknown, text).advising(FIND_TOOLS);
+            return Err(Rejection { status: Status::Error, refusal });
+        };
+        let settings = self.worker.settings();
+        let request = self.request(access, arguments, intent, SystemTime::now());
+        match policy::admit_again(request, came, approved, &settings.policy) {
+            Admission::Permit(permit) => Ok(Turned::Permit(permit)),
+            Admission::Pending(pending) => Ok(Turned::Asks(pending)),
+            Admission::Denial(denial) => Err(self.record.deny(&denial)),
+            // It has had its turn: nobody sends it back.
+            Admission::Queued(queued) => Err(self.record.deny(&queued.late(waited))),
         }
     }
 
@@ -285,24 +441,31 @@ impl<'a> OnRecord<'a> {
         upstream: &Arc<Upstream>,
         mut permit: Permit,
         body: Bytes,
-        beside: CallExtras,
+        mut beside: CallExtras,
     ) -> Result<ReplySource, Rejection> {
         let Self { worker, user, record, rise, .. } = self;
+        beside.trace = record.carried();
+        // The one in force now: it does not end before this call has.
+        let Some(upstream) = worker.proxy.upstreams.enter(upstream.name()) else {
+            return Err(Rejection::no_server(upstream.name()));
+        };
         let now = clock::now();
-        record.sends(upstream, now);
+        record.sends(&upstream, now);
         if let Some(user) = user {
-            worker.proxy.log_routing.enter(upstream, user, now);
+            worker.proxy.log_routing.enter(&upstream, user, now);
         }
         let token = beside.meta.as_ref().and_then(progress_token);
         let mut again = Again::of(&permit, &body, &beside);
-        let answer = upstream.call(&worker.pool, &permit, body, beside, record.began());
-        let mut answer = worker.ending.unless_cut(answer).await;
+        let mut answer = worker
+            .ending
+            .unless_cut(pin!(upstream.call(&worker.pool, &permit, body, beside, record.began())))
+            .await;
         if let Some(Err(CallError { cause, .. })) = &answer
             && cause.is_broken_connection()
             && let Some(again) = again.take()
         {
-            let asked = Box::pin(again.ask(worker, upstream, &permit, record, None));
-            answer = worker.ending.unless_cut(asked).await;
+            let mut asked = Box::pin(again.ask(worker, &upstream, &permit, record, None));
+            answer = worker.ending.unless_cut(asked.as_mut()).await;
         }
         match answer {
             None => Err(Rejection::cut_off(upstream.name(), permit.access().label())),

@@ -1,6 +1,7 @@
 //! The reply to a refused call: the kinds of refusals, and what each face makes of them
 //! ([contracts](crate::reference::contracts#errors)).
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,6 +20,8 @@ pub struct Refusal {
     pub kind: RefusalKind,
     /// One line that names server, tool and limit.
     pub text: String,
+    /// What an agent can do about it, in the words that agents know; may be empty. Other faces have other words.
+    pub advice: &'static str,
     /// When it may be worth trying again, where that is known.
     pub retry_after: Option<Duration>,
 }
@@ -27,9 +30,12 @@ impl Refusal {
     /// One of which it is not known when it may be worth trying again.
     #[must_use]
     pub fn new(kind: RefusalKind, text: String) -> Self {
-        Self { kind, text, retry_after: None }
+        Self { kind, text, advice: "", retry_after: None }
     }
 }
+
+/// Advice where a tool is not known.
+pub(super) const FIND_TOOLS: &str = "Use retrieve_tools to find tools.";
 
 /// The kinds of [`Refusal`], by who is to blame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,11 +62,26 @@ pub enum RefusalKind {
 }
 
 impl Refusal {
+    /// The same refusal with advice for agents.
+    #[must_use]
+    pub fn advising(self, advice: &'static str) -> Self {
+        Self { advice, ..self }
+    }
+
+    /// The text with the advice.
+    fn for_agents(&self) -> Cow<'_, str> {
+        match self.advice {
+            "" => Cow::Borrowed(&self.text),
+            advice => Cow::Owned(format!("{}. {advice}", self.text)),
+        }
+    }
+
     /// The response over MCP to the request of this raw id: unreadable parameters and headers that disagree with them
     /// are a JSON-RPC error, everything else a tool result, from which the agent can correct itself.
     #[must_use]
     pub fn mcp_response(&self, era: Era, id: &[u8]) -> Bytes {
-        let error = |code| jsonrpc::error(Some(id), code, &self.text);
+        let text = self.for_agents();
+        let error = |code| jsonrpc::error(Some(id), code, &text);
         match self.kind {
             RefusalKind::Unreadable => error(Code::InvalidParams),
             RefusalKind::Headers => error(Code::HeaderMismatch),
@@ -70,7 +91,7 @@ impl Refusal {
             | RefusalKind::Limited
             | RefusalKind::Unknown
             | RefusalKind::Upstream
-            | RefusalKind::Unavailable => jsonrpc::response(id, &error_result(era, &self.text)),
+            | RefusalKind::Unavailable => jsonrpc::response(id, &error_result(era, &text)),
         }
     }
 }

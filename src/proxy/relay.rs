@@ -272,8 +272,7 @@ mod tests {
     use super::*;
     use crate::mcp::capabilities::ClientCapabilities;
 
-    const ALL: ClientCapabilities =
-        ClientCapabilities { sampling: true, elicitation: true, roots: true };
+    const ALL: ClientCapabilities = ClientCapabilities::ALL;
 
     fn client(era: Era, client_capabilities: ClientCapabilities) -> Arc<Client> {
         Arc::new(Client::new("s".into(), "ide", "2025-11-25", era, client_capabilities))

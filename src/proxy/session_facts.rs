@@ -177,7 +177,8 @@ mod tests {
     fn caller(principal: Principal, name: &str, client: Option<&Arc<Client>>) -> Caller {
         let client = client.map(|it| (ActiveCall::of(Arc::clone(it)), Channel::Answer));
         let request_id = bytes::Bytes::new();
-        Caller { source: Source::Mcp, principal, request_id, name: name.into(), client }
+        let name = name.into();
+        Caller { source: Source::Mcp, principal, request_id, name, client, trace: None }
     }
 
     #[test]

@@ -22,6 +22,7 @@ use super::memory_budget::MemoryBudget;
 use crate::approvals;
 use crate::mcp::revisions::Offered;
 use crate::policy::{self, HttpAuth};
+use crate::telemetry::Sampling;
 
 /// What requests are decided by.
 #[derive(Clone, Debug)]
@@ -36,10 +37,16 @@ pub struct Settings {
     pub tools_limit: usize,
     /// `offered_era`: what a client is told that asks which revisions there are.
     pub offered_era: Offered,
+    /// `telemetry.max_series`: series of calls by tool that are named to whoever asks for numbers.
+    pub max_series: usize,
+    /// `telemetry.traces_ratio`: which traces are recorded; `None` where nobody wants them.
+    pub traces: Option<Sampling>,
     /// Most bytes kept of a call's arguments (`activity.max_payload_bytes`).
     pub max_payload_bytes: usize,
     /// Most bytes kept of an answer (`activity.max_response_bytes`).
     pub max_response_bytes: usize,
+    /// Whether records of calls have a receipt (`activity.receipts`).
+    pub receipts: bool,
     /// The memory that strict holds, over all calls. A budget is shared by all who hold these settings; calls that
     /// were begun under earlier ones give back what they took to theirs.
     pub held: MemoryBudget,
@@ -151,8 +158,11 @@ mod tests {
             approval: approvals::Config::default(),
             tools_limit,
             offered_era: Offered::Auto,
+            max_series: 3,
+            traces: None,
             max_payload_bytes: 1,
             max_response_bytes: 2,
+            receipts: true,
             held: MemoryBudget::new(10, 0, []),
             judging_budget: MemoryBudget::new(10, 0, []),
         }

@@ -7,7 +7,7 @@
 
 use std::cell::Cell;
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 
@@ -53,9 +53,9 @@ impl Ending {
         .await
     }
 
-    /// Waits for a step of a call; `None` if that is cut off.
-    pub(super) async fn unless_cut<F: Future>(&self, step: F) -> Option<F::Output> {
-        let mut step = pin!(step);
+    /// Waits for a step of a call; `None` if that is cut off. The step stays where it is: one that came by value would
+    /// stand in the call's memory twice.
+    pub(super) async fn unless_cut<F: Future>(&self, mut step: Pin<&mut F>) -> Option<F::Output> {
         poll_fn(|cx| match self.is_cut() {
             true => Poll::Ready(None),
             false => step.as_mut().poll(cx).map(Some),
@@ -71,10 +71,10 @@ mod tests {
     #[tokio::test]
     async fn whoever_waits_is_woken_and_cut_off() {
         let ending = Ending::default();
-        assert_eq!(ending.unless_cut(async { 7 }).await, Some(7));
+        assert_eq!(ending.unless_cut(pin!(async { 7 })).await, Some(7));
         let waiting = ending.clone().attend(async {
             let never = std::future::pending::<()>();
-            ending.unless_cut(never).await
+            ending.unless_cut(pin!(never)).await
         });
         let cutting = async {
             tokio::task::yield_now().await;
@@ -85,6 +85,6 @@ mod tests {
         let limit = std::time::Duration::from_secs(20);
         let (cut, ()) = tokio::time::timeout(limit, both).await.unwrap();
         assert_eq!(cut, None);
-        assert!(ending.is_cut() && ending.unless_cut(async {}).await.is_none());
+        assert!(ending.is_cut() && ending.unless_cut(pin!(async {})).await.is_none());
     }
 }

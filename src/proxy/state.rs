@@ -12,7 +12,7 @@ use crate::activity::Activity;
 use crate::approvals::Room;
 use crate::catalog::Catalog;
 use crate::identity::Identity;
-use crate::telemetry::Calls;
+use crate::telemetry::{Calls, SpanQueue};
 use crate::upstream::supervisor::Supervisor;
 
 /// What all calls share. Nothing in it is locked for the length of a call.
@@ -42,6 +42,8 @@ pub struct Proxy {
     pub validation_pool: ValidationPool,
     /// What became of calls, in numbers.
     pub calls: Calls,
+    /// Where traced calls leave their spans.
+    pub spans: SpanQueue,
     /// Random per process: hostile keys are hashed under it.
     pub hash_key: u64,
 }

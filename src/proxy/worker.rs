@@ -18,7 +18,7 @@ use super::validation_pool::is_large;
 use crate::identity::{CredentialsReader, CurrentCredentials};
 use crate::schema::compile::Schema;
 use crate::schema::judge::{JudgeScratch, Judgement};
-use crate::telemetry::Tally;
+use crate::telemetry::{Tally, TraceIds};
 use crate::upstream::http::Pool;
 
 /// What one worker thread adds: connections and buffers that no other thread touches.
@@ -40,6 +40,8 @@ pub struct Worker {
     pub(super) facts: RememberedFacts,
     /// Where its calls are counted.
     pub(crate) tally: Tally,
+    /// Names its traces and spans.
+    pub(super) trace_ids: TraceIds,
     /// Calls whose reply has gone and whose record has not.
     deferred: Cell<usize>,
     settled: Notify,
@@ -67,6 +69,7 @@ impl Worker {
             settings: proxy.settings.reader(),
             credentials: proxy.identity.reader(),
             facts: RememberedFacts::default(),
+            trace_ids: TraceIds::default(),
             proxy,
             pool: Rc::new(Pool::new()),
             scratch: RefCell::new(JudgeScratch::new()),

@@ -8,11 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tokio::net::TcpListener;
-
 use super::connection_limit::ConnectionSlots;
+use super::listener::OpenListener;
 use super::worker_thread::{Arrived, WorkerThread};
-use crate::downstream::source::Source;
 use crate::os::descriptors;
 
 /// Connections open at once over all workers, however many descriptors there are.
@@ -31,7 +29,7 @@ pub(super) fn max_connections(workers: usize, servers: usize) -> usize {
 
 /// Takes connections in, until dropped.
 pub(super) async fn accept(
-    listener: TcpListener,
+    listener: OpenListener,
     worker_threads: Arc<Vec<WorkerThread>>,
     slots: Arc<ConnectionSlots>,
 ) {
@@ -45,7 +43,7 @@ pub(super) async fn accept(
     let mut refusals = Refusals::default();
     let mut wait = Wait::default();
     loop {
-        let (socket, peer) = match listener.accept().await {
+        let (socket, source) = match listener.accept().await {
             Ok(accepted) => {
                 wait = Wait::default();
                 accepted
@@ -60,19 +58,17 @@ pub(super) async fn accept(
                 continue;
             }
         };
-        let Some(slot) = slots.take(Source::of(peer.ip())).await else {
+        let Some(slot) = slots.take(source).await else {
             if let Some(count) = refusals.add(Instant::now()) {
                 tracing::warn!(
-                    "all places for connections are in use, over all or from {}: {count} more were \
-                     closed",
-                    peer.ip()
+                    "all places for connections are in use, over all or from {source}: {count} more \
+                     were closed"
                 );
             }
             continue;
         };
         let Some(worker_thread) = least_busy(&worker_threads) else { return };
-        let handed = socket.set_nodelay(true).and_then(|()| socket.into_std());
-        if let Ok(socket) = handed {
+        if let Ok(socket) = socket.hand_over() {
             worker_thread.connections.fetch_add(1, Ordering::Relaxed);
             if worker_thread.sockets.send(Arrived { socket, slot }).await.is_err() {
                 worker_thread.connections.fetch_sub(1, Ordering::Relaxed);
@@ -135,7 +131,7 @@ impl Refusals {
 #[cfg(test)]
 mod tests {
     use tokio::io::AsyncReadExt;
-    use tokio::net::TcpStream;
+    use tokio::net::{TcpListener, TcpStream};
     use tokio::sync::mpsc::Receiver;
 
     use super::*;
@@ -168,8 +164,11 @@ mod tests {
             let address = listener.local_addr().unwrap();
             let (workers, mut queues) = workers([5, 0]);
             let workers = Arc::new(workers);
-            let accepting =
-                tokio::spawn(accept(listener, Arc::clone(&workers), ConnectionSlots::new(1)));
+            let accepting = tokio::spawn(accept(
+                OpenListener::Tcp(listener),
+                Arc::clone(&workers),
+                ConnectionSlots::new(1),
+            ));
             let _first = TcpStream::connect(address).await.unwrap();
             let arrived = queues[1].recv().await.unwrap();
             assert!(arrived.slot.idle.set_busy());

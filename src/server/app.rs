@@ -3,33 +3,41 @@
 //! Which parts there are, and what each is made of, stands here and nowhere else.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
-use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 use super::accept::{accept, max_connections};
 use super::app_state::AppState;
 use super::connection_limit::ConnectionSlots;
+use super::listener::{Listener, SocketFile};
+use super::listener_tls::ListenerTls;
+use super::reload::{ConfigSource, Reload};
 use super::runtime::{self, cores};
 use super::shutdown::{CHILDREN_TIMEOUT, DRAIN_TIMEOUT, Hurry, WORKER_GRACE};
 use super::signals::Signals;
-use super::worker_thread::{Ends, WorkerThread};
-use super::{control, folder, forgotten, identity_watch, rule_files, rule_watch, webhook};
+use super::span_export::SpanExport;
+use super::strays::Strays;
+use super::worker_thread::{Ends, WorkerEntrance, WorkerThread};
+use super::{certificate_watch, control, folder, forgotten, identity_watch, rule_files, webhook};
 use crate::activity::record::{Draft, Source, Status, Type};
 use crate::activity::{Activity, StoreError, Writer};
 use crate::api;
+use crate::api::config_door::{ConfigDoor, ConfigStanding};
 use crate::approvals;
 use crate::catalog::{self, Catalog};
 use crate::config::Config;
 use crate::downstream::session_table::Sessions;
-use crate::identity::{Identity, JwtVerifier, TokenFile};
+use crate::identity::{Identity, JwtVerifier, PAGE_SECRET_BYTES, PageLogins, TokenFile};
+use crate::io::address::Address;
+use crate::io::tls::TlsFileProblem;
 use crate::os::descriptors;
+use crate::page;
 use crate::policy::host_check::BadEntry;
 use crate::policy::rules::RuleProblem;
 use crate::proxy::dropped_members::DroppedMembers;
@@ -37,7 +45,8 @@ use crate::proxy::session_facts::SessionlessFacts;
 use crate::proxy::settings::{Settings, SettingsSwap};
 use crate::proxy::validation_pool::ValidationPool;
 use crate::proxy::{Proxy, log_routing, passthrough};
-use crate::telemetry::{Calls, LogLines};
+use crate::telemetry::span_queue::span_queue;
+use crate::telemetry::{Calls, LogHandles};
 
 /// Why a proxy cannot start. Nothing is left half-started.
 #[derive(Debug, Error)]
@@ -59,6 +68,9 @@ pub enum StartError {
     /// Rules that are wrong, each on a line of its own.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Rules(Vec<RuleProblem>),
+    /// A file of `tls`.
+    #[error("tls.{}: {_0}", _0.key.as_str())]
+    Tls(#[from] TlsFileProblem),
     /// The system gives no thread, no event queue or no randomness.
     #[error("the system refused what every server needs: {0}")]
     System(#[from] io::Error),
@@ -76,31 +88,42 @@ pub struct App {
     max_connections: usize,
     /// Passes the upstreams' notifications on.
     following: tokio::task::JoinHandle<()>,
-    /// Watches the files of tokens and keys, and fetches keys.
+    /// Watches the file of keys, and fetches keys.
     watching: tokio::task::JoinHandle<()>,
-    /// Tells the webhook of approvals, where there is one.
-    telling: Option<tokio::task::JoinHandle<()>>,
-    /// Looks after the files of rules.
-    ruling: Option<tokio::task::JoinHandle<()>>,
+    /// Tells the webhook of approvals, while there is one.
+    telling: tokio::task::JoinHandle<()>,
+    /// Looks after the files of config, rules and tokens.
+    reloading: tokio::task::JoinHandle<()>,
+    /// Sends traced calls to their collector, while there is one.
+    exporting: SpanExport,
 }
 
 /// A proxy that listens.
 #[derive(Debug)]
 pub struct Server {
     app: App,
-    address: SocketAddr,
+    address: Address,
+    tls: Option<Arc<ListenerTls>>,
+    /// Of a Unix socket; removed at the end.
+    file: Option<SocketFile>,
+    /// Watches the files of TLS.
+    watching_tls: Option<tokio::task::JoinHandle<()>>,
     worker_threads: Arc<Vec<WorkerThread>>,
     accepting: tokio::task::JoinHandle<()>,
 }
 
 impl App {
-    /// Opens the parts of a proxy and starts its upstreams; waits for none of them. `lines` are those
-    /// of the log, whose losses `/api/v1/status` shows.
+    /// Opens the parts of a proxy and starts its upstreams; waits for none of them. `log` is this process's, whose losses
+    /// `/api/v1/status` shows. The config is read again from `source`, if there is one.
     ///
     /// # Errors
     ///
     /// [`StartError`].
-    pub fn start(config: Config, lines: LogLines) -> Result<Self, StartError> {
+    pub fn start(
+        config: Config,
+        handles: LogHandles,
+        source: Option<ConfigSource>,
+    ) -> Result<Self, StartError> {
         let mut settings = config.settings()?;
         // Before the tools are known: what names one that is not there is told when they are.
         let rules = rule_files::load(&config.rules, &rule_files::servers(&config));
@@ -113,7 +136,7 @@ impl App {
         let log = Activity::open(&config.activity_folder(), config.activity.clone())?;
         log.0.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success));
         let catalog = config.catalog();
-        let app = Self::assemble(&config, settings, log, catalog, lines)?;
+        let app = Self::assemble(&config, settings, log, catalog, (handles, source))?;
         forgotten::note(&app.shared.proxy.activity, &app.control);
         Ok(app)
     }
@@ -123,7 +146,7 @@ impl App {
         settings: Settings,
         (activity, writer): (Activity, Writer),
         catalog: catalog::Settings,
-        lines: LogLines,
+        (handles, source): (LogHandles, Option<ConfigSource>),
     ) -> Result<Self, StartError> {
         let servers = config.servers.iter().filter(|server| server.upstream.enabled).count();
         let max_connections = max_connections(cores(), servers);
@@ -139,8 +162,13 @@ impl App {
         ));
         identity_watch::look(&identity);
         let bounds = approvals::RoomBounds::of_log(config.activity.queue_records);
-        let (told, telling) = webhook::start(config.approval.webhook.clone(), &control);
-        let room = Arc::new(approvals::Room::new(bounds, told));
+        let (webhook, hook) = watch::channel(config.approval.webhook.clone());
+        let (told, telling) = webhook::start(hook, &control);
+        let (otlp, target) = watch::channel(config.telemetry.target());
+        let (spans, ended) = span_queue();
+        let instance = format!("{:016x}", u64::from_ne_bytes(seed)).into();
+        let exporting = SpanExport::start(target, ended, instance, &control);
+        let room = Arc::new(approvals::Room::new(bounds, Some(told)));
         let dropped_members = Arc::new(DroppedMembers::default());
         let proxy = Proxy {
             catalog,
@@ -155,16 +183,26 @@ impl App {
             list_cache: passthrough::list_cache::ListCache::default(),
             validation_pool: ValidationPool::new(control.handle().clone(), cores()),
             calls: Calls::default(),
+            spans,
             hash_key: u64::from_ne_bytes(seed),
         };
         let proxy = Arc::new(proxy);
         let following = control.spawn(passthrough::notifications::follow(Arc::clone(&proxy)));
         let watching = control.spawn(identity_watch::watch(Arc::clone(&proxy.identity)));
-        let rules = config.rules.clone();
-        let ruling = (!rules.files.is_empty()).then(|| {
-            let servers = rule_files::servers(config);
-            control.spawn(rule_watch::watch(Arc::clone(&proxy), rules, servers))
-        });
+        let path = source.as_ref().map(|source| source.path.display().to_string());
+        let (door, wishes) =
+            ConfigDoor::new(ConfigStanding::of(&path.unwrap_or_default(), config.written.shown()));
+        let reload = Reload {
+            proxy: Arc::clone(&proxy),
+            door: door.clone(),
+            wishes,
+            source,
+            in_force: config.clone(),
+            webhook,
+            otlp,
+            log: handles.filter,
+        };
+        let reloading = control.spawn(reload.run());
         let started = Instant::now();
         let (drain, ending) = watch::channel(false);
         let sessions = Arc::new(Sessions::default());
@@ -173,12 +211,16 @@ impl App {
             api: api::State {
                 started,
                 ending,
-                lines,
+                lines: handles.lines,
+                config: door,
                 readers: api::ReaderSlots::default(),
+                page_logins: PageLogins::default(),
                 sessions: Arc::clone(&sessions),
                 connections: OnceLock::new(),
+                certificate: OnceLock::new(),
             },
             sessions,
+            strays: Strays::default(),
             started,
         };
         let (shared, hurry) = (Arc::new(shared), Hurry::default());
@@ -192,7 +234,8 @@ impl App {
             following,
             watching,
             telling,
-            ruling,
+            reloading,
+            exporting,
         })
     }
 
@@ -210,19 +253,28 @@ impl App {
         self.hurry.clone()
     }
 
-    /// Starts to serve HTTP on a listener.
+    /// Starts to serve HTTP on a listener, over TLS if there is any.
     ///
     /// # Errors
     ///
     /// [`StartError::System`]; the parts are closed again.
-    pub fn serve(self, listener: StdListener) -> Result<Server, StartError> {
-        listener.set_nonblocking(true)?;
+    pub fn serve(
+        self,
+        listener: impl Into<Listener>,
+        tls: Option<ListenerTls>,
+    ) -> Result<Server, StartError> {
+        let (listener, tls) = (listener.into(), tls.map(Arc::new));
         self.shared.proxy.approvals.open();
-        let address = listener.local_addr()?;
+        let address = listener.address()?;
+        if let Some(tls) = &tls {
+            // It listens once.
+            let _ = self.shared.api.certificate.set(Arc::clone(tls.health()));
+        }
         let worker_threads = (0..cores())
             .map(|number| {
                 let ends = Ends { drain: self.drain.subscribe(), hurry: self.hurry.clone() };
-                WorkerThread::start(Arc::clone(&self.shared), number, ends)
+                let entrance = WorkerEntrance { address: address.clone(), tls: tls.clone() };
+                WorkerThread::start(Arc::clone(&self.shared), number, entrance, ends)
             })
             .collect::<io::Result<Vec<_>>>()?;
         let open = worker_threads
@@ -232,13 +284,14 @@ impl App {
         // It listens once.
         let _ = self.shared.api.connections.set(open);
         let worker_threads = Arc::new(worker_threads);
-        let listener = {
+        let (listener, file) = {
             let _control = self.control.enter();
-            TcpListener::from_std(listener)?
+            listener.open()?
         };
+        let watching_tls = tls.clone().map(|tls| self.control.spawn(certificate_watch::watch(tls)));
         let slots = ConnectionSlots::new(self.max_connections);
         let accepting = self.control.spawn(accept(listener, Arc::clone(&worker_threads), slots));
-        Ok(Server { app: self, address, worker_threads, accepting })
+        Ok(Server { app: self, address, tls, file, watching_tls, worker_threads, accepting })
     }
 
     /// Ends the upstreams with their children, writes what is left of the log, and closes.
@@ -247,21 +300,31 @@ impl App {
     ///
     /// When records could not be written.
     pub fn close(self) -> Result<(), StoreError> {
-        let Self { shared, control, writer, hurry, following, watching, telling, ruling, .. } =
-            self;
+        let Self {
+            shared,
+            control,
+            writer,
+            hurry,
+            following,
+            watching,
+            telling,
+            reloading,
+            exporting,
+            ..
+        } = self;
+        // Ended before the servers are: it may be about to start some.
+        reloading.abort();
+        let _ = control.block_on(reloading);
         following.abort();
         watching.abort();
         shared.proxy.approvals.close();
-        if let Some(telling) = telling {
-            telling.abort();
-        }
-        if let Some(ruling) = ruling {
-            ruling.abort();
-        }
+        telling.abort();
         let patience = if hurry.exit_code().is_some() { Duration::ZERO } else { CHILDREN_TIMEOUT };
         let deadline = Instant::now() + patience;
         control.block_on(shared.proxy.upstreams.shutdown(deadline));
         control.block_on(shared.proxy.catalog.close(deadline));
+        // All calls have ended.
+        control.block_on(exporting.end(hurry.exit_code().is_none()));
         if !writer.only_reads() {
             let stop = Draft::new(Type::SystemStop, Source::Internal, Status::Success);
             shared.proxy.activity.note(stop);
@@ -274,14 +337,38 @@ impl App {
 impl Server {
     /// The address that it listens on.
     #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// How its connections are made; `None`: without TLS.
+    #[must_use]
+    pub fn tls(&self) -> Option<&Arc<ListenerTls>> {
+        self.tls.as_ref()
     }
 
     /// The state that requests are answered from.
     #[must_use]
     pub fn shared(&self) -> &Arc<AppState> {
         &self.app.shared
+    }
+
+    /// An address that opens the page once, by a code of so much randomness; `None` where no browser can come.
+    #[must_use]
+    pub fn page_address(&self, random: [u8; PAGE_SECRET_BYTES]) -> Option<String> {
+        let mut address = self.address.tcp()?;
+        let loopback = match address.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
+        };
+        address.set_ip(loopback);
+        let settings = self.app.shared.proxy.settings.reader().current();
+        let auth = &settings.http_auth;
+        let code = self.app.shared.api.page_logins.code(&auth.api_key, random, Instant::now());
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let base = format!("{scheme}://{}", auth.host_check.address_for_browsers(address));
+        Some(page::address(&base, code.expose()))
     }
 
     /// From now on signals are awaited, and end nothing by themselves.
@@ -301,7 +388,8 @@ impl Server {
     ///
     /// When records could not be written.
     pub fn run(self, signals: Signals) -> Result<Option<u8>, StartError> {
-        self.app.control.block_on(signals.told_to_end());
+        let config = &self.app.shared.api.config;
+        self.app.control.block_on(signals.told_to_end(|| config.signalled()));
         let hurry = self.app.hurries();
         self.close()?;
         Ok(hurry.exit_code())
@@ -313,11 +401,19 @@ impl Server {
     ///
     /// When records could not be written.
     pub fn close(self) -> Result<(), StoreError> {
-        let Self { app, address: _, worker_threads, accepting } = self;
+        let Self { app, address: _, tls, file, watching_tls, worker_threads, accepting } = self;
         accepting.abort();
+        // Nobody comes any more.
+        drop(file);
+        if let Some(watching_tls) = watching_tls {
+            watching_tls.abort();
+        }
         // What waits for a person would wait on.
         app.shared.proxy.approvals.close();
         app.drain.send_replace(true);
+        if let Some(tls) = tls {
+            tls.drain();
+        }
         app.shared.sessions.drain();
         let deadline = Instant::now() + DRAIN_TIMEOUT + WORKER_GRACE;
         app.control.block_on(async {
@@ -334,7 +430,7 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead, BufReader, Read, Write};
-    use std::net::TcpStream;
+    use std::net::{TcpListener as StdListener, TcpStream};
 
     use super::*;
     use crate::config::{self, Flags};
@@ -350,7 +446,7 @@ mod tests {
 
     fn serve(config: Config) -> Server {
         let listener = StdListener::bind("127.0.0.1:0").unwrap();
-        App::start(config, LogLines::default()).unwrap().serve(listener).unwrap()
+        App::start(config, LogHandles::default(), None).unwrap().serve(listener, None).unwrap()
     }
 
     /// Sends one request and reads its answer, whose status is returned.
@@ -394,7 +490,7 @@ mod tests {
                 (post(""), 401),
                 (post(KEY), 200),
             ] {
-                let stream = TcpStream::connect(server.address()).unwrap();
+                let stream = TcpStream::connect(server.address().tcp().unwrap()).unwrap();
                 assert_eq!(ask(&stream, &request), status, "{request}");
             }
             server.close().unwrap();
@@ -406,7 +502,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let config = config(folder.path());
         let server = serve(config.clone());
-        let streams = [(), ()].map(|()| TcpStream::connect(server.address()).unwrap());
+        let streams =
+            [(), ()].map(|()| TcpStream::connect(server.address().tcp().unwrap()).unwrap());
         let [messages, rest] = &streams;
         let status = get("/api/v1/status", "localhost", KEY);
         for _ in 0..2 {

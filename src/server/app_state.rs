@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::strays::Strays;
 use crate::api;
 use crate::downstream::session_table::Sessions;
 use crate::io::clock;
@@ -17,6 +18,8 @@ pub struct AppState {
     pub sessions: Arc<Sessions>,
     /// What the REST interface needs.
     pub api: api::State,
+    /// Clients at the wrong kind of port.
+    pub(super) strays: Strays,
     /// The origin of session times.
     pub started: Instant,
 }

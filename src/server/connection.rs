@@ -16,50 +16,97 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
 use super::app_state::AppState;
 use super::connection_limit::ConnectionSlot;
 use super::fast_path::{End, FastPath, HEADER_TIMEOUT};
 use super::route::route;
-use super::tracked_socket::{TrackedBody, TrackedSocket};
+use super::strays::{HANDSHAKE_RECORD, Stray};
+use super::tracked_socket::{Exchanges, TrackedBody, TrackedSocket};
 use crate::downstream::api_key;
 use crate::downstream::http::{self as mcp, ClientConnection};
+use crate::downstream::source::Source;
 use crate::identity::{CurrentCredentials, Proven};
+use crate::io::address::{Address, Reached};
 use crate::io::write_timeout::WriteTimeout;
 use crate::proxy::Worker;
 use crate::proxy::settings::CurrentSettings;
 
 /// A client that takes nothing of its reply for so long is given up.
-const CLIENT_STALL_LIMIT: Duration = Duration::from_secs(60);
+pub(super) const CLIENT_STALL_LIMIT: Duration = Duration::from_secs(60);
 /// Most header lines of one request.
 const MAX_HEADERS: usize = 100;
 /// Most bytes of a request's head, and of what is read ahead of its body.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 
-/// Serves a connection until it ends, or the server does.
+/// What is known of a connection's client when it has come.
+#[derive(Debug)]
+pub(super) struct Met {
+    pub(super) source: Source,
+    /// Where it came in.
+    pub(super) reached: Option<Reached>,
+    /// Whom its certificate names, and how long that holds.
+    pub(super) certificate: Option<Proven>,
+}
+
+/// Serves a connection without TLS until it ends, or the server does. `address` is where it came in.
 ///
 /// # Errors
 ///
 /// What broke it; its client has gone, or is given up.
-pub(super) async fn serve(
+pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     shared: Arc<AppState>,
     worker: Rc<Worker>,
-    socket: TcpStream,
+    (socket, address): (S, Option<Address>),
     slot: &ConnectionSlot,
-    mut drain: watch::Receiver<bool>,
+    drain: watch::Receiver<bool>,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let remembered = Rc::new(ClientConnection::from(slot.source));
-    let came_to = socket.local_addr().ok();
     let socket = TrackedSocket::new(socket, Arc::clone(&slot.idle));
     let exchanges = socket.exchanges();
     let mut socket = WriteTimeout::new(socket, CLIENT_STALL_LIMIT);
     match fast_path(&shared, &worker, &remembered, &mut socket, drain.clone()).await? {
         End::Closed => return Ok(()),
+        End::Other(ahead) if ahead.first() == Some(&HANDSHAKE_RECORD) => {
+            shared.strays.note(Stray::TlsOnPlain);
+            return Ok(());
+        }
         End::Other(ahead) => socket.unread(ahead),
     }
-    remembered.came_to.set(came_to);
+    remembered.came_to.replace(address.map(Reached::plainly));
+    finish(shared, worker, remembered, socket, exchanges, drain).await
+}
+
+/// The same over TLS, of which the client has asked for HTTP/1.1.
+///
+/// # Errors
+///
+/// As of [`serve`].
+pub(super) async fn serve_http1<S: AsyncRead + AsyncWrite + Unpin + 'static>(
+    shared: Arc<AppState>,
+    worker: Rc<Worker>,
+    met: Met,
+    socket: TrackedSocket<S>,
+    drain: watch::Receiver<bool>,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let remembered = ClientConnection::certified(met.source, met.certificate);
+    remembered.came_to.replace(met.reached);
+    let exchanges = socket.exchanges();
+    let socket = WriteTimeout::new(socket, CLIENT_STALL_LIMIT);
+    finish(shared, worker, Rc::new(remembered), socket, exchanges, drain).await
+}
+
+/// The rest of a connection's life: hyper serves it.
+async fn finish<S: AsyncRead + AsyncWrite + Unpin + 'static>(
+    shared: Arc<AppState>,
+    worker: Rc<Worker>,
+    remembered: Rc<ClientConnection>,
+    socket: WriteTimeout<TrackedSocket<S>>,
+    exchanges: Exchanges,
+    mut drain: watch::Receiver<bool>,
+) -> Result<(), Box<dyn std::error::Error>> {
     let seen = Rc::clone(&remembered);
     let service = service_fn(move |request: Request<Incoming>| {
         let (shared, worker) = (Arc::clone(&shared), Rc::clone(&worker));
@@ -99,11 +146,11 @@ struct Admitted {
 }
 
 /// The hot path: messages are answered without hyper until something else comes.
-async fn fast_path(
+async fn fast_path<S: AsyncRead + AsyncWrite + Unpin>(
     shared: &AppState,
     worker: &Rc<Worker>,
     connection: &ClientConnection,
-    socket: &mut WriteTimeout<TrackedSocket<TcpStream>>,
+    socket: &mut WriteTimeout<TrackedSocket<S>>,
     drain: watch::Receiver<bool>,
 ) -> io::Result<End> {
     let admit = |head: &Parts| {
@@ -111,7 +158,8 @@ async fn fast_path(
         let auth = &settings.http_auth;
         let (headers, target) = (&head.headers, &head.uri);
         let proven =
-            api_key::prove_for_mcp(auth, &credentials, headers, target, SystemTime::now).ok()?;
+            api_key::prove_for_mcp(auth, &credentials, headers, target, None, SystemTime::now)
+                .ok()?;
         auth.host_check.check(headers, None).ok()?;
         // A head that is the same again has the same principal.
         connection.principal.replace(proven.principal.clone());

@@ -6,10 +6,12 @@ use tokio::runtime::Runtime;
 
 use super::{audit_events, audit_log};
 use crate::activity::Activity;
+use crate::activity::redact::Redactor;
 use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::secrets::Secrets;
 use crate::upstream::reaper::Reaper;
+use crate::upstream::stderr_log::StderrLog;
 use crate::upstream::supervisor::{Event, Supervisor};
 
 /// Takes up the tools known from earlier, beside the upstreams (FR-A1).
@@ -39,7 +41,9 @@ pub(super) fn supervise(
     let (servers, catalog) = (servers.collect(), Arc::clone(catalog));
     let secrets = Arc::new(Secrets::new(config.secrets()));
     let reaper = Reaper::new(config.reaper.clone());
-    Supervisor::start(servers, reaper, catalog, secrets, noted, control.handle())
+    let redactor = Redactor::new(&config.activity.redact_keys);
+    let stderr = StderrLog::start(config.stderr_folder(), redactor);
+    Supervisor::start(servers, reaper, catalog, secrets, stderr, noted, control.handle())
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::path::Path;
 use crate::os::private;
 
 /// What begins the names of what we keep in it, all of it to be mended.
-const KEPT: [&str; 3] = ["activity", "catalog", "address"];
+const KEPT: [&str; 4] = ["activity", "catalog", "address", "stderr"];
 /// What is mended itself, and not what is in it.
 const LOGINS: &str = "oauth";
 

@@ -1,4 +1,5 @@
-//! Keeps who there is up to date: a changed file of agent tokens or keys is noticed, and keys are fetched.
+//! Keeps who there is up to date: a changed file of keys is noticed, and keys are fetched. That the file of agent tokens
+//! changes is noticed by `reload`, which looks at it here.
 //!
 //! One fetch is under way at a time. What cannot be read or fetched is logged, and what was in force
 //! stays.
@@ -10,16 +11,18 @@ use std::time::{Duration, Instant};
 use crate::identity::{FileStamp, Identity, KeySet, KeySource, MAX_KEY_SET_BYTES, file_stamp};
 use crate::upstream::oauth::fetch_key_set;
 
-/// How often the files are looked at.
+/// How often a file of keys is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How old fetched keys become: one that the issuer has withdrawn counts no longer than this.
 const KEYS_FRESH: Duration = Duration::from_secs(15 * 60);
+/// Longest wait for the keys of another issuer before its config is in force.
+const FIRST_KEYS_WAIT: Duration = Duration::from_secs(5);
 /// How long the issuer is left alone after it was asked, whatever tokens come.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// Beyond the limit by one byte, so that a file that is too long is told from one that fits.
 const READ_BYTES: u64 = MAX_KEY_SET_BYTES as u64 + 1;
 
-/// Looks at the files once. Blocks.
+/// Looks at the file of tokens once. Blocks.
 pub(super) fn look(identity: &Identity) {
     match identity.reload_tokens() {
         Ok(true) => tracing::info!("the agent tokens were read"),
@@ -28,29 +31,43 @@ pub(super) fn look(identity: &Identity) {
     }
 }
 
-/// Does so until it is aborted: neither waits for the other.
-pub(super) async fn watch(identity: Arc<Identity>) {
-    tokio::join!(watch_tokens(&identity), watch_keys(&identity));
+/// The keys of an issuer that none are known of, if they can be had in time; what is wrong is told when they are looked
+/// for the next time.
+pub(super) async fn first_keys(source: &KeySource) -> Option<KeySet> {
+    let had = tokio::time::timeout(FIRST_KEYS_WAIT, had(source)).await.ok()?;
+    KeySet::parse(&had.ok()?).ok()
 }
 
-async fn watch_tokens(identity: &Arc<Identity>) {
-    loop {
-        tokio::time::sleep(LOOK_EVERY).await;
-        let looked = Arc::clone(identity);
-        // It fails only where the runtime ends.
-        let _ = tokio::task::spawn_blocking(move || look(&looked)).await;
+async fn had(source: &KeySource) -> Result<Vec<u8>, String> {
+    match source {
+        KeySource::Url(url) => fetch_key_set(url).await.map_err(|error| format!("{url}: {error}")),
+        KeySource::File(file) => {
+            let path = file.clone();
+            let read = tokio::task::spawn_blocking(move || read_changed(&path, None)).await;
+            match read {
+                Ok(Some((_, Ok(text)))) => Ok(text),
+                Ok(Some((_, Err(error)))) => Err(format!("{}: {error}", file.display())),
+                Ok(None) | Err(_) => Err(format!("{}: is not there", file.display())),
+            }
+        }
     }
 }
 
-async fn watch_keys(identity: &Identity) {
-    let source = identity.jwt().map(|jwt| jwt.settings().keys.clone());
-    let mut keys = Keys { source, asked: None, failed: false, seen: None };
+/// Keeps the keys of the issuer up to date until it is aborted, whichever issuer the config names.
+pub(super) async fn watch(identity: Arc<Identity>) {
+    let identity = &*identity;
+    let source = || identity.jwt().map(|jwt| jwt.settings().keys.clone());
+    let mut keys = Keys { source: source(), asked: None, failed: false, seen: None };
     keys.renew(identity).await;
     loop {
         let wanted = tokio::select! {
             () = identity.keys_wanted() => true,
             () = tokio::time::sleep(LOOK_EVERY) => false,
         };
+        let source = source();
+        if source != keys.source {
+            keys = Keys { source, asked: None, failed: false, seen: None };
+        }
         if keys.are_due(wanted) {
             keys.renew(identity).await;
         }

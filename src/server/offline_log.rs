@@ -6,7 +6,7 @@ use super::app::{App, StartError};
 use crate::activity::Activity;
 use crate::catalog;
 use crate::config::{Config, RuleFiles};
-use crate::telemetry::LogLines;
+use crate::telemetry::LogHandles;
 
 impl App {
     /// Opens a proxy without upstreams that answers questions about the log, from a copy in
@@ -15,12 +15,12 @@ impl App {
     /// # Errors
     ///
     /// [`StartError`].
-    pub fn read(mut config: Config, scratch: &Path, lines: LogLines) -> Result<Self, StartError> {
+    pub fn read(mut config: Config, scratch: &Path, log: LogHandles) -> Result<Self, StartError> {
         config.servers.clear();
         config.rules = RuleFiles::default();
         let settings = config.settings()?;
-        let log = Activity::read(&config.activity_folder(), scratch, config.activity.clone())?;
+        let opened = Activity::read(&config.activity_folder(), scratch, config.activity.clone())?;
         let catalog = catalog::Settings { folder: None, ..config.catalog() };
-        Self::assemble(&config, settings, log, catalog, lines)
+        Self::assemble(&config, settings, opened, catalog, (log, None))
     }
 }

@@ -36,7 +36,8 @@ where
     let prove = if is_mcp { api_key::prove_for_mcp } else { api_key::prove };
     let ask = || {
         let (headers, target) = (request.headers(), request.uri());
-        prove(auth, &worker.credentials(), headers, target, SystemTime::now)
+        let certificate = connection.certificate.as_ref();
+        prove(auth, &worker.credentials(), headers, target, certificate, SystemTime::now)
     };
     let mut proven = ask();
     if proven.as_ref().is_err_and(Unproven::wants_keys) {
@@ -45,8 +46,10 @@ where
         proven = ask();
     }
     if !is_mcp {
-        let info =
-            api::ConnectionInfo { local: connection.came_to.get(), source: connection.source };
+        let info = api::ConnectionInfo {
+            reached: connection.came_to.borrow().clone(),
+            source: connection.source,
+        };
         return api::handle(&shared.api, worker, info, request, proven).await;
     }
     match proven {

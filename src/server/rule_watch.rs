@@ -1,52 +1,29 @@
 //! Rules that change on disk: looked for, checked before the tools of the moment, and put in force as a whole.
 //!
 //! Rules that are wrong leave those in force where they are. So do tools that come or change: what no longer fits them is
-//! logged, and the rules go on refusing what they cannot tell.
+//! logged, and the rules go on refusing what they cannot tell. When to look is `reload`'s.
 
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::rule_files;
 use crate::activity::record::{Draft, Raw, Source, Status, Text, Type};
 use crate::catalog::Snapshot;
 use crate::config::RuleFiles;
+use crate::identity::{FileStamp, file_stamp};
 use crate::policy;
 use crate::policy::rules::{Basis, KnownTools, RuleProblem, RuleSet};
 use crate::proxy::Proxy;
 use crate::proxy::settings::Settings;
 
-/// How often the files are looked at.
-const LOOK: Duration = Duration::from_secs(1);
 /// Most problems of one look that are logged one by one.
 const MAX_LOGGED: usize = 20;
 
-/// What tells one state of a file from another.
-type Seen = Vec<Option<(u64, u64, i64, i64)>>;
+/// What tells one state of the files from another.
+type Seen = Vec<Option<FileStamp>>;
 
-/// Looks after the files until it is dropped.
-pub(super) async fn watch(proxy: Arc<Proxy>, files: RuleFiles, servers: KnownTools) {
-    let mut state = State { seen: look(&files), checked: None, told: Vec::new() };
-    loop {
-        tokio::time::sleep(LOOK).await;
-        let (proxy, files, servers) = (Arc::clone(&proxy), files.clone(), servers.clone());
-        // Files and checks take their time.
-        let looked = tokio::task::spawn_blocking(move || {
-            state.look_again(&proxy, &files, &servers);
-            state
-        });
-        match looked.await {
-            Ok(after) => state = after,
-            Err(error) => {
-                tracing::error!(%error, "changes of the rules are not looked for any more");
-                return;
-            }
-        }
-    }
-}
-
-struct State {
+/// What was seen of the files.
+#[derive(Debug, Default)]
+pub(super) struct RuleWatch {
     seen: Seen,
     /// The tools that the rules in force were checked before.
     checked: Option<Arc<Snapshot>>,
@@ -54,8 +31,46 @@ struct State {
     told: Vec<RuleProblem>,
 }
 
-impl State {
-    fn look_again(&mut self, proxy: &Proxy, files: &RuleFiles, servers: &KnownTools) {
+/// Rules that were read for another config.
+#[derive(Debug)]
+pub(super) enum RulesRead {
+    /// They are those in force.
+    Same,
+    /// Others, or none.
+    Others(Option<Arc<RuleSet>>),
+}
+
+impl RuleWatch {
+    /// These files are in force as they are now.
+    pub(super) fn new(files: &RuleFiles) -> Self {
+        Self { seen: look(files), ..Self::default() }
+    }
+
+    /// Reads the rules of another config, `now` being what is in force. Blocks.
+    ///
+    /// # Errors
+    /// Everything that is wrong with them.
+    pub(super) fn read(
+        &mut self,
+        now: &RuleFiles,
+        next: &RuleFiles,
+        known: &KnownTools,
+    ) -> Result<RulesRead, Vec<RuleProblem>> {
+        let seen = look(next);
+        if now == next && seen == self.seen {
+            return Ok(RulesRead::Same);
+        }
+        let rules = rule_files::load(next, known)?;
+        self.seen = seen;
+        self.told.clear();
+        Ok(RulesRead::Others(rules.map(Arc::new)))
+    }
+
+    /// Puts files that are others in force, and checks those in force before tools that are. Blocks.
+    pub(super) fn look_again(&mut self, proxy: &Proxy, files: &RuleFiles, servers: &KnownTools) {
+        if files.files.is_empty() {
+            return;
+        }
         let (now, snapshot) = (look(files), proxy.catalog.load());
         let other_tools = !self.checked.as_ref().is_some_and(|it| Arc::ptr_eq(it, &snapshot));
         if now == self.seen && !other_tools {
@@ -112,10 +127,5 @@ fn note(proxy: &Proxy, status: Status, error: &str, count: usize) {
 }
 
 fn look(files: &RuleFiles) -> Seen {
-    files.files.iter().map(|file| state_of(file)).collect()
-}
-
-fn state_of(file: &Path) -> Option<(u64, u64, i64, i64)> {
-    let there = std::fs::metadata(file).ok()?;
-    Some((there.ino(), there.len(), there.mtime(), there.mtime_nsec()))
+    files.files.iter().map(|file| file_stamp(file)).collect()
 }

@@ -2,8 +2,7 @@
 //!
 //! Owns the meaning of SIGINT, SIGTERM and SIGHUP. What the second of the first two does is
 //! `shutdown`'s. SIGHUP ends a server only if the terminal
-//! that it was started from has gone; whoever sends it otherwise is told that there is nothing to
-//! reload. A process that was started with SIGHUP ignored (`nohup`) goes on ignoring it.
+//! that it was started from has gone; sent otherwise it asks for the config to be read again. A process that was started with SIGHUP ignored (`nohup`) goes on ignoring it.
 
 use std::fs::{self, File};
 use std::io;
@@ -55,11 +54,14 @@ impl Signals {
         Ok(Self { ends: EndSignals::listen()?, hangups: Hangups::listen()? })
     }
 
-    /// Waits until the server is to end.
-    pub(super) async fn told_to_end(mut self) {
+    /// Waits until the server is to end; calls `reload` each time that the config is to be read again.
+    pub(super) async fn told_to_end(mut self, reload: impl Fn()) {
         tokio::select! {
             _ = self.ends.next() => {}
-            () = self.hangups.terminal_has_gone() => {}
+            () = self.hangups.terminal_has_gone(|| {
+                tracing::info!("SIGHUP: the config is read again");
+                reload();
+            }) => {}
         }
     }
 }
@@ -78,8 +80,8 @@ impl Hangups {
         Ok(Self { signal, had_terminal: terminal().is_ok() })
     }
 
-    /// Waits for the one that says that the terminal has gone; logs each other.
-    async fn terminal_has_gone(&mut self) {
+    /// Waits for the one that says that the terminal has gone; calls `other` at each other.
+    async fn terminal_has_gone(&mut self, other: impl Fn()) {
         loop {
             match &mut self.signal {
                 Some(signal) => signal.recv().await,
@@ -87,9 +89,7 @@ impl Hangups {
             };
             match Hangup::means(self.had_terminal, terminal().is_ok()) {
                 Hangup::TerminalHasGone => return,
-                Hangup::Reload => tracing::info!(
-                    "SIGHUP: there is nothing to reload; the config is read at the start, SIGTERM ends"
-                ),
+                Hangup::Reload => other(),
             }
         }
     }
@@ -117,7 +117,8 @@ impl Hangup {
 ///
 /// When the system does not let signals be awaited.
 pub async fn outlive_terminal() -> io::Result<()> {
-    Hangups::listen()?.terminal_has_gone().await;
+    let other = || tracing::info!("SIGHUP: a config that has changed is noticed without it");
+    Hangups::listen()?.terminal_has_gone(other).await;
     std::future::pending().await
 }
 

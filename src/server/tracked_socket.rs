@@ -102,6 +102,8 @@ struct Count {
     open: Cell<usize>,
     /// One has ended since it was last asked.
     ended: Cell<bool>,
+    /// Several answers may be under way, and bytes come that are of no request.
+    multiplexed: Cell<bool>,
 }
 
 impl Exchanges {
@@ -111,9 +113,20 @@ impl Exchanges {
         Exchange(self.clone())
     }
 
+    /// The connection is HTTP/2: it is idle whenever no answer is under way, and not only after one, since frames
+    /// come that are of no request.
+    pub(super) fn multiplex(&self) {
+        self.0.multiplexed.set(true);
+    }
+
+    /// No answer is under way.
+    pub(super) fn are_none(&self) -> bool {
+        self.0.open.get() == 0
+    }
+
     /// True once after the last answer's body has been taken whole.
     fn are_over(&self) -> bool {
-        self.0.open.get() == 0 && self.0.ended.replace(false)
+        self.are_none() && (self.0.ended.replace(false) || self.0.multiplexed.get())
     }
 }
 
@@ -213,6 +226,27 @@ mod tests {
             assert!(idle.set_busy());
             socket.flush().await.unwrap();
             assert_eq!(idle.idle_since(), None, "no answer has ended since");
+        });
+    }
+
+    #[test]
+    fn frames_that_are_of_no_request_keep_no_connection_busy() {
+        run(async {
+            let (mut socket, idle, mut client) = pair();
+            socket.exchanges().multiplex();
+            client.write_all(b"settings").await.unwrap();
+            socket.read_u8().await.unwrap();
+            assert_eq!(idle.idle_since(), None);
+            let exchange = socket.exchanges().begin();
+            socket.flush().await.unwrap();
+            assert_eq!(idle.idle_since(), None, "a request is under way");
+            drop(exchange);
+            for _ in 0..2 {
+                socket.flush().await.unwrap();
+                assert!(idle.idle_since().is_some());
+                client.write_all(b"p").await.unwrap();
+                assert!(socket.read(&mut [0; 16]).await.unwrap() > 0);
+            }
         });
     }
 

@@ -4,7 +4,6 @@
 //! queue. No call waits for it. Neither the secret nor the URL, whose path may be one, is logged. No redirect is
 //! followed.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,20 +11,13 @@ use backon::{BackoffBuilder, ExponentialBuilder};
 use http::header::{CONTENT_TYPE, HOST};
 use http::{HeaderValue, Request, StatusCode};
 use http_body_util::Full;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::ServerName;
-use url::{Host, Url};
 
+use super::outgoing_http::HttpOrigin;
 use crate::approvals::webhook::{QUEUE, SIGNATURE, TIMESTAMP, WebhookMessage, signature};
 use crate::approvals::{ApprovalNews, Webhook};
-use crate::upstream::tls_connector;
 
 /// Most time for one attempt.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,35 +26,35 @@ const WAITS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 /// A message that is older is not sent any more.
 const MAX_AGE: Duration = Duration::from_secs(120);
 
-/// Starts to send to `webhook`, if there is one: where it is told, and the task that sends.
+/// Starts to send to the webhook of the config in force, while there is one: where it is told, and the task that sends.
 pub(super) fn start(
-    webhook: Option<Webhook>,
+    webhook: watch::Receiver<Option<Webhook>>,
     control: &Runtime,
-) -> (Option<mpsc::Sender<ApprovalNews>>, Option<JoinHandle<()>>) {
-    let Some(webhook) = webhook else { return (None, None) };
+) -> (mpsc::Sender<ApprovalNews>, JoinHandle<()>) {
     let (sender, queue) = mpsc::channel(QUEUE);
-    (Some(sender), Some(control.spawn(tell(webhook, queue))))
+    (sender, control.spawn(tell(webhook, queue)))
 }
 
-async fn tell(webhook: Webhook, mut queue: mpsc::Receiver<ApprovalNews>) {
-    // What is wrong with the URL was found when the config was read.
-    let Ok(url) = Url::parse(&webhook.url) else { return };
-    let tls = match url.scheme() {
-        // Reads the system's certificates.
-        "https" => tokio::task::spawn_blocking(tls_connector).await.ok(),
-        _ => None,
-    };
-    let hook = Hook { url, secret: webhook.secret.into(), tls };
+async fn tell(webhook: watch::Receiver<Option<Webhook>>, mut queue: mpsc::Receiver<ApprovalNews>) {
+    let mut used: Option<(Webhook, Hook)> = None;
     while let Some(told) = queue.recv().await {
-        hook.deliver(&WebhookMessage::of(&told)).await;
+        let now = webhook.borrow().clone();
+        if used.as_ref().map(|(webhook, _)| webhook) != now.as_ref() {
+            used = match now {
+                Some(webhook) => Hook::of(&webhook).await.map(|hook| (webhook, hook)),
+                None => None,
+            };
+        }
+        if let Some((_, hook)) = &used {
+            hook.deliver(&WebhookMessage::of(&told)).await;
+        }
     }
 }
 
 /// Where messages go.
 struct Hook {
-    url: Url,
+    origin: HttpOrigin,
     secret: Arc<str>,
-    tls: Option<TlsConnector>,
 }
 
 /// How an attempt ended.
@@ -75,6 +67,12 @@ enum Attempt {
 }
 
 impl Hook {
+    async fn of(webhook: &Webhook) -> Option<Self> {
+        // What is wrong with the URL was found when the config was read.
+        let origin = HttpOrigin::of(&webhook.url).await?;
+        Some(Self { origin, secret: webhook.secret.as_str().into() })
+    }
+
     /// Sends a message until it is taken, refused or too old.
     async fn deliver(&self, message: &WebhookMessage) {
         let (least, most) = WAITS;
@@ -123,49 +121,22 @@ impl Hook {
     /// Posts a message; the status of the answer, whose body nobody reads.
     async fn post(&self, message: &WebhookMessage) -> Result<StatusCode, String> {
         let request = self.request(message)?;
-        let port = self.url.port_or_known_default().unwrap_or(443);
-        let tcp = match self.url.host() {
-            Some(Host::Ipv4(ip)) => TcpStream::connect((ip, port)).await,
-            Some(Host::Ipv6(ip)) => TcpStream::connect((ip, port)).await,
-            Some(Host::Domain(name)) => TcpStream::connect((name, port)).await,
-            None => return Err("the URL names no host".to_owned()),
-        };
-        let tcp = tcp.map_err(|error| error.to_string())?;
-        let Some(tls) = &self.tls else { return exchange(tcp, request).await };
-        let host = self.url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
-        let name = ServerName::try_from(host).map_err(|error| error.to_string())?;
-        let stream = tls.connect(name, tcp).await.map_err(|error| error.to_string())?;
-        exchange(stream, request).await
+        let mut connection = self.origin.connect().await?;
+        connection.send(request, 0).await.map(|answer| answer.status())
     }
 
     fn request(&self, message: &WebhookMessage) -> Result<Request<Full<bytes::Bytes>>, String> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let target = match self.url.query() {
-            Some(query) => format!("{}?{query}", self.url.path()),
-            None => self.url.path().to_owned(),
+        let url = &self.origin.url;
+        let target = match url.query() {
+            Some(query) => format!("{}?{query}", url.path()),
+            None => url.path().to_owned(),
         };
         let request = Request::post(target)
-            .header(HOST, self.url.authority())
+            .header(HOST, url.authority())
             .header(CONTENT_TYPE, HeaderValue::from_static("application/json"))
             .header(TIMESTAMP, now)
             .header(SIGNATURE, signature(&self.secret, now, &message.body));
         request.body(Full::new(message.body.clone())).map_err(|_| "it cannot be sent".to_owned())
     }
-}
-
-/// One request on a connection of its own, which ends with it.
-async fn exchange<S>(stream: S, request: Request<Full<bytes::Bytes>>) -> Result<StatusCode, String>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let shaken = http1::handshake(TokioIo::new(stream)).await;
-    let (mut sender, connection) = shaken.map_err(|error| error.to_string())?;
-    let mut answer = pin!(sender.send_request(request));
-    let answer = tokio::select! {
-        biased;
-        answer = &mut answer => answer,
-        // It has brought the answer, or there will be none.
-        _ = connection => answer.await,
-    };
-    answer.map(|answer| answer.status()).map_err(|error| error.to_string())
 }

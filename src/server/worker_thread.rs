@@ -4,7 +4,6 @@
 //! that do not. `accept` chooses the worker of a connection.
 
 use std::io;
-use std::net::TcpStream as StdStream;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,15 +11,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::app_state::AppState;
 use super::connection;
 use super::connection_limit::ConnectionSlot;
+use super::listener::ClientSocket;
+use super::listener_tls::ListenerTls;
 use super::runtime::local_runtime;
 use super::shutdown::{CUT_GRACE, DRAIN_TIMEOUT, Hurry};
+use super::tls_connection::{self, Handshakes};
+use crate::io::address::Address;
 use crate::proxy::Worker;
 
 /// Sockets on their way to one worker.
@@ -39,12 +42,17 @@ pub(super) struct WorkerThread {
 /// A connection on its way to a worker.
 #[derive(Debug)]
 pub(super) struct Arrived {
-    pub(super) socket: StdStream,
+    pub(super) socket: ClientSocket,
     pub(super) slot: ConnectionSlot,
 }
 
 impl WorkerThread {
-    pub(super) fn start(shared: Arc<AppState>, number: usize, ends: Ends) -> io::Result<Self> {
+    pub(super) fn start(
+        shared: Arc<AppState>,
+        number: usize,
+        entrance: WorkerEntrance,
+        ends: Ends,
+    ) -> io::Result<Self> {
         let (sockets, queue) = mpsc::channel(SOCKET_QUEUE);
         let connections = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&connections);
@@ -57,7 +65,7 @@ impl WorkerThread {
                         return;
                     }
                 };
-                runtime.block_on(work(shared, queue, counted, ends));
+                runtime.block_on(work(shared, queue, entrance, counted, ends));
             })?;
         Ok(Self { sockets, connections, thread })
     }
@@ -84,6 +92,30 @@ impl WorkerThread {
     }
 }
 
+/// Where a worker's connections come in.
+#[derive(Clone, Debug)]
+pub(super) struct WorkerEntrance {
+    /// What is listened on.
+    pub(super) address: Address,
+    /// How connections to it are made; `None`: without TLS.
+    pub(super) tls: Option<Arc<ListenerTls>>,
+}
+
+/// A socket of the worker's own runtime.
+enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Socket {
+    fn of(socket: ClientSocket) -> io::Result<Self> {
+        match socket {
+            ClientSocket::Tcp(socket) => TcpStream::from_std(socket).map(Self::Tcp),
+            ClientSocket::Unix(socket) => UnixStream::from_std(socket).map(Self::Unix),
+        }
+    }
+}
+
 /// The two stages of a worker's end: calls may finish; they are not waited for.
 pub(super) struct Ends {
     pub(super) drain: watch::Receiver<bool>,
@@ -94,11 +126,13 @@ pub(super) struct Ends {
 async fn work(
     shared: Arc<AppState>,
     mut queue: mpsc::Receiver<Arrived>,
+    entrance: WorkerEntrance,
     counted: Arc<AtomicUsize>,
     Ends { drain, hurry }: Ends,
 ) {
     let worker = Rc::new(Worker::new(Arc::clone(&shared.proxy)));
     let mut connections = JoinSet::new();
+    let handshakes = Rc::new(Handshakes::default());
     let lingering = Rc::clone(&worker);
     let lingering = tokio::task::spawn_local(async move { lingering.busy_poll.linger().await });
     let mut draining = drain.clone();
@@ -114,7 +148,7 @@ async fn work(
             _ = draining.wait_for(|draining| *draining) => None,
         };
         let Some(Arrived { socket, slot }) = arrived else { break };
-        let socket = match TcpStream::from_std(socket) {
+        let socket = match Socket::of(socket) {
             Ok(socket) => socket,
             Err(error) => {
                 tracing::debug!(%error, "a connection was lost before it was served");
@@ -125,11 +159,28 @@ async fn work(
         let (shared, worker, counted) =
             (Arc::clone(&shared), Rc::clone(&worker), Arc::clone(&counted));
         let drain = drain.clone();
+        let (tls, handshakes) = (entrance.tls.clone(), Rc::clone(&handshakes));
+        let unix = matches!(socket, Socket::Unix(_)).then(|| entrance.address.clone());
         let (slots, number) = slot.name();
         let ending = worker.ending.clone();
         let task = connections.spawn_local(ending.attend(async move {
             let _open = Open(counted);
-            if let Err(error) = connection::serve(shared, worker, socket, &slot, drain).await {
+            let served = match (socket, &tls) {
+                (Socket::Tcp(socket), None) => {
+                    let address = socket.local_addr().ok().map(Address::Tcp);
+                    connection::serve(shared, worker, (socket, address), &slot, drain).await
+                }
+                // Boxed, so that a connection without TLS takes no more memory for it.
+                (Socket::Tcp(socket), Some(tls)) => {
+                    let by = (&**tls, &*handshakes);
+                    Box::pin(tls_connection::serve(shared, worker, by, socket, &slot, drain)).await
+                }
+                (Socket::Unix(socket), _) => {
+                    let served = connection::serve(shared, worker, (socket, unix), &slot, drain);
+                    Box::pin(served).await
+                }
+            };
+            if let Err(error) = served {
                 tracing::debug!(%error, "a connection ended badly");
             }
         }));

@@ -115,6 +115,37 @@ impl Capability {
     }
 }
 
+/// Whether a call may be made once more, and who says so (CAP-7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Idempotence {
+    /// It may not.
+    No,
+    /// It follows from its being read-only (CAP-2). A call that may itself have ended its server is not made again.
+    Derived,
+    /// The server (`idempotentHint`) or the operator states it.
+    Stated,
+}
+
+impl Idempotence {
+    /// That of the tool called `name`; it agrees with [`Capability::idempotent`].
+    #[must_use]
+    pub fn effective(
+        annotations: Annotations,
+        rules: &Rules<CapabilityOverride>,
+        name: &str,
+    ) -> Self {
+        let stated = rules.matching(name).filter_map(|stated| stated.idempotent).last();
+        match (stated, annotations.idempotent_hint) {
+            (Some(true), _) | (None, Some(true)) => Self::Stated,
+            (Some(false), _) => Self::No,
+            (None, Some(false) | None) if Capability::derive(annotations).idempotent => {
+                Self::Derived
+            }
+            (None, Some(false) | None) => Self::No,
+        }
+    }
+}
+
 /// What the operator states about a tool; absent fields are derived (CAP-3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct CapabilityOverride {
@@ -222,6 +253,31 @@ mod tests {
         );
         let (exact, _) = of("delete_repo");
         assert_eq!((exact.side_effect, exact.approval), (SideEffect::Write, Approval::Required));
+    }
+
+    #[test]
+    fn cap_7_whether_a_call_may_be_made_again_is_stated_or_derived() {
+        let rules: Rules<CapabilityOverride> =
+            serde_json::from_str(r#"{"yes_*":{"idempotent":true},"no_*":{"idempotent":false}}"#)
+                .unwrap();
+        use Idempotence::{Derived, No, Stated};
+        for (read_only, destructive, idempotent, plain) in [
+            (Some(true), None, None, Derived),
+            (Some(true), None, Some(false), Derived),
+            (Some(true), None, Some(true), Stated),
+            (None, None, Some(true), Stated),
+            (None, None, None, No),
+            (Some(true), Some(true), None, No),
+            (None, Some(true), Some(true), Stated),
+        ] {
+            let annotations = hints(read_only, destructive, idempotent);
+            for (name, expected) in [("t", plain), ("yes_t", Stated), ("no_t", No)] {
+                let is = Idempotence::effective(annotations, &rules, name);
+                assert_eq!(is, expected, "{annotations:?} {name}");
+                let (capability, _) = Capability::effective(annotations, &rules, name);
+                assert_eq!(capability.idempotent, is != No, "{annotations:?} {name}");
+            }
+        }
     }
 
     #[test]

@@ -18,6 +18,16 @@ impl ServerId {
     }
 }
 
+/// Bytes of the hash of a server's name that make its files' names.
+const NAME_HASH_BYTES: usize = 16;
+
+/// What the names of a server's files begin with: a hash, since a server may be called anything.
+#[must_use]
+pub fn file_stem(server: &str) -> String {
+    let hash = blake3::hash(server.as_bytes()).to_hex();
+    hash.get(..2 * NAME_HASH_BYTES).unwrap_or(&hash).to_owned()
+}
+
 /// The ids that were given. As many as there were names in all configs of this process.
 #[derive(Debug, Default)]
 pub struct ServerIds(HashMap<Arc<str>, ServerId>);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::error::{CallError, Cause, Sent};
-use super::handle::Upstream;
+use super::in_use::InUse;
 use super::stdio;
 use crate::io::deadline::Allowance;
 
@@ -26,7 +26,7 @@ pub struct Answer {
     source: AnswerSource,
     /// The connection it comes over.
     generation: u64,
-    upstream: Arc<Upstream>,
+    upstream: InUse,
     /// The tool's name, or another request's method.
     what: Arc<str>,
 }
@@ -48,7 +48,7 @@ impl Answer {
     pub(super) fn new(
         source: AnswerSource,
         generation: u64,
-        upstream: Arc<Upstream>,
+        upstream: InUse,
         what: Arc<str>,
     ) -> Self {
         Self { source, generation, upstream, what }
@@ -64,7 +64,7 @@ impl Answer {
         }
     }
 
-    /// The connection it comes over, for [`Upstream::respond`] to a request among its messages.
+    /// The connection it comes over, for `Upstream::respond` to a request among its messages.
     #[must_use]
     pub fn generation(&self) -> u64 {
         match &self.source {
@@ -81,6 +81,16 @@ impl Answer {
             AnswerSource::Http(_) => false,
             AnswerSource::DualStream(call) => call.is_unheard(),
             AnswerSource::Stdio(call) => call.is_unheard(),
+        }
+    }
+
+    /// Whether the server may have ended by this call: over a pipe, where it was written. Of a connection over HTTP
+    /// that breaks nothing of the kind is known.
+    #[must_use]
+    pub fn may_have_ended_server(&self) -> bool {
+        match &self.source {
+            AnswerSource::Http(_) | AnswerSource::DualStream(_) => false,
+            AnswerSource::Stdio(call) => call.may_have_ended_server(),
         }
     }
 

@@ -18,6 +18,7 @@ use super::control::Control;
 use super::error::{CallError, Cause, Sent};
 use super::handle::Upstream;
 use super::http::{self, Limits, Pool};
+use super::in_use::InUse;
 use super::notification_router;
 use super::outgoing::CallExtras;
 use super::request::{Fields, Params};
@@ -90,7 +91,7 @@ impl Upstream {
         began: Instant,
         attempt: Attempt,
     ) -> Result<Answer, CallError> {
-        let CallExtras { meta, members, client_capabilities } = beside;
+        let CallExtras { meta, members, client_capabilities, trace } = beside;
         let access = permit.access();
         let method = access.method();
         let (what, name, fields) = match access {
@@ -108,7 +109,7 @@ impl Upstream {
             }
             Access::Completion { .. } => (method.into(), None, Fields::Object(body)),
         };
-        let params = Params { method, name, meta, fields };
+        let params = Params { method, name, meta, trace, fields };
         self.request(pool, params, client_capabilities, what, (began, attempt)).await
     }
 
@@ -125,7 +126,8 @@ impl Upstream {
         began: Instant,
     ) -> Result<Answer, CallError> {
         let method = list.method();
-        let params = Params { method, name: None, meta: None, fields: Fields::Object(params) };
+        let fields = Fields::Object(params);
+        let params = Params { method, name: None, meta: None, trace: None, fields };
         let first = (began, Attempt::First);
         self.request(pool, params, ClientCapabilities::default(), method.into(), first).await
     }
@@ -138,7 +140,11 @@ impl Upstream {
         what: Arc<str>,
         (began, attempt): (Instant, Attempt),
     ) -> Result<Answer, CallError> {
-        let time = Allowance::since(began, self.call_timeout);
+        let Some(in_use) = InUse::enter(self) else {
+            let cause = Cause::NotConnected { reason: self.state.load().reason() };
+            return Err(CallError { server: self.name.clone(), tool: what, cause, sent: Sent::No });
+        };
+        let time = Allowance::since(began, self.call_timeout());
         let sent = async {
             let mut live = self.live(time.until).await.map_err(unsent)?;
             if let (Carrier::Stdio(_), Attempt::Again(Some(failed))) = (&live.link, attempt)
@@ -149,7 +155,7 @@ impl Upstream {
             self.send(pool, live, params, client_capabilities, (time, attempt)).await
         };
         match sent.await {
-            Ok((source, generation)) => Ok(Answer::new(source, generation, self.clone(), what)),
+            Ok((source, generation)) => Ok(Answer::new(source, generation, in_use, what)),
             Err((cause, sent)) => {
                 Err(CallError { server: self.name.clone(), tool: what, cause, sent })
             }

@@ -65,6 +65,14 @@ impl Config {
             Err(_) => {}
         }
         let raw = |(name, value): (&String, &String)| (name.clone(), value.clone());
+        // What is kept apart is secret, whatever its name.
+        let is_apart =
+            |value: &String| ["${file:", "${credential:"].iter().any(|it| value.contains(it));
+        for (name, filled) in &env {
+            if self.env.get(name).is_some_and(is_apart) {
+                found.keep(filled);
+            }
+        }
         env.extend(self.env.iter().map(raw));
         headers.extend(self.headers.iter().map(raw));
         headers.iter().for_each(|(name, value)| found.header(name, value));
@@ -300,6 +308,18 @@ mod tests {
                 "service_account",
                 "4096",
             ],
+        );
+    }
+
+    #[test]
+    fn what_is_kept_in_a_file_is_secret_whatever_its_name() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "only letters\n").unwrap();
+        let named = format!("${{file:{}}}", file.path().display());
+        check(
+            json!({"command": "x", "env": {"A": named, "B": "plain words"}}),
+            &["only letters"],
+            &["plain words"],
         );
     }
 

@@ -11,14 +11,19 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
-use thiserror::Error;
 
 use super::oauth;
+use super::server_tls::ServerTls;
 use crate::policy::limits;
 
 mod check;
+mod invalid;
+mod reference;
 
 pub use check::Mistake;
+pub(super) use invalid::Invalid;
+
+use reference::fill;
 
 /// How a server is reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -49,7 +54,7 @@ pub struct Config {
     pub command: Option<String>,
     /// Its arguments.
     pub args: Vec<String>,
-    /// Environment variables added to ours. `${env:NAME}` is filled in.
+    /// Environment variables added to ours. `${env:NAME}` and the like are filled in.
     pub env: BTreeMap<String, String>,
     /// Its working folder.
     pub cwd: Option<PathBuf>,
@@ -74,6 +79,8 @@ pub struct Config {
     /// What goes to it at a time and how often, and when it is set aside. Who asks is held to it before a call
     /// comes here.
     pub limits: limits::ServerConfig,
+    /// How TLS is done with it; absent: the system's authorities count, and we are nobody.
+    pub tls: Option<ServerTls>,
     /// How to log in, where clients cannot register themselves.
     pub oauth: Option<oauth::Settings>,
     /// Where logins are kept; it comes from the whole config, not from the entry. Absent: nowhere.
@@ -96,6 +103,7 @@ impl Default for Config {
             call_timeout: Duration::from_secs(120),
             max_concurrent: None,
             limits: limits::ServerConfig::default(),
+            tls: None,
             oauth: None,
             data_dir: None,
         }
@@ -115,6 +123,22 @@ impl fmt::Debug for Config {
     }
 }
 
+impl Config {
+    /// True if a server that runs by this runs by `other` as well: they differ in nothing, or only in how calls come to
+    /// it.
+    #[must_use]
+    pub fn runs_as(&self, other: &Self) -> bool {
+        let other = Self {
+            call_timeout: self.call_timeout,
+            max_concurrent: self.max_concurrent,
+            limits: self.limits,
+            data_dir: self.data_dir.clone(),
+            ..other.clone()
+        };
+        *self == other
+    }
+}
+
 /// Which way an entry is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -129,27 +153,17 @@ pub(super) enum Target {
     Http { url: String, headers: Vec<(String, String)> },
 }
 
-/// Why an entry names no server. It stops that server alone.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub(super) enum Invalid {
-    #[error("neither command nor url is given")]
-    Neither,
-    #[error("both command and url are given and protocol does not say which one counts")]
-    Both,
-    #[error("protocol stdio needs a command")]
-    NoCommand,
-    #[error("protocol streamable-http needs a url")]
-    NoUrl,
-    #[error("environment variable {name} is not set, which {key} asks for")]
-    Missing { name: String, key: String },
-    #[error("{key} holds a ${{env: without its closing brace")]
-    Unclosed { key: String },
-    #[error("{key} holds ${{input:{name}}}, which VS Code asks its user for and nobody here")]
-    Input { name: String, key: String },
-}
-
 impl Config {
-    /// What to start or connect to, with `${env:NAME}` filled in by `lookup`.
+    /// The files that hold values of it and that others can read, in words.
+    #[must_use]
+    pub fn exposed_files(&self, lookup: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
+        let secret = self.oauth.as_ref().and_then(|it| it.client_secret.as_ref());
+        let values = self.env.values().chain(self.headers.values()).chain(&self.url).chain(secret);
+        let files = values.flat_map(|value| reference::files(value, lookup));
+        files.filter_map(|file| reference::exposure(&file)).collect()
+    }
+
+    /// What to start or connect to, with what it names filled in; `lookup` finds environment variables.
     pub(super) fn target(
         &self,
         lookup: &dyn Fn(&str) -> Option<String>,
@@ -194,6 +208,19 @@ impl Config {
     }
 }
 
+/// `value`, which stands under `key`, with what it names filled in as in a server's entry; `lookup` finds environment
+/// variables. Reads files.
+///
+/// # Errors
+/// What cannot be had. Nothing of the value is quoted.
+pub fn filled_in(
+    value: &str,
+    key: &str,
+    lookup: &dyn Fn(&str) -> Option<String>,
+) -> Result<String, String> {
+    fill(value, key, lookup).map_err(|invalid| invalid.to_string())
+}
+
 fn fill_all(
     values: &BTreeMap<String, String>,
     key: &str,
@@ -203,32 +230,6 @@ fn fill_all(
         .iter()
         .map(|(name, value)| Ok((name.clone(), fill(value, &format!("{key}.{name}"), lookup)?)))
         .collect()
-}
-
-fn fill(
-    value: &str,
-    key: &str,
-    lookup: &dyn Fn(&str) -> Option<String>,
-) -> Result<String, Invalid> {
-    if let Some((_, after)) = value.split_once("${input:") {
-        let name = after.split('}').next().unwrap_or(after).to_owned();
-        return Err(Invalid::Input { name, key: key.to_owned() });
-    }
-    let mut filled = String::with_capacity(value.len());
-    let mut rest = value;
-    while let Some((before, after)) = rest.split_once("${env:") {
-        let Some((name, after)) = after.split_once('}') else {
-            return Err(Invalid::Unclosed { key: key.to_owned() });
-        };
-        filled.push_str(before);
-        filled.push_str(
-            &lookup(name)
-                .ok_or_else(|| Invalid::Missing { name: name.to_owned(), key: key.to_owned() })?,
-        );
-        rest = after;
-    }
-    filled.push_str(rest);
-    Ok(filled)
 }
 
 /// `"30s"`, `"2m"`, `"1h 30m"`: more than zero.
@@ -287,7 +288,7 @@ mod tests {
         );
         assert_eq!(
             reason(r#"{"url":"http://b/${env:TOKEN"}"#),
-            Some("url holds a ${env: without its closing brace".into())
+            Some("url holds a ${…: without its closing brace".into())
         );
     }
 

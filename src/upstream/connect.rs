@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
@@ -26,6 +26,7 @@ use super::peer::Peer;
 use super::probe::{Probed, Start};
 use super::process::{self, LastWords, Process};
 use super::reaper::Reaper;
+use super::server_tls::ServerTls;
 use super::stdio::{self, ChildLink, LIFECYCLE_MESSAGES};
 use crate::mcp::revisions::Era;
 
@@ -43,6 +44,8 @@ pub(super) struct ConnectOptions<'a> {
     pub(super) limit: Duration,
     /// Made when the first https server is connected.
     pub(super) tls: &'a Arc<OnceLock<TlsConnector>>,
+    /// Its own section `tls`.
+    pub(super) own_tls: Option<&'a ServerTls>,
     pub(super) server_events: &'a Arc<ServerEvents>,
     /// Ends a child should we be killed.
     pub(super) reaper: &'a Arc<Reaper>,
@@ -235,10 +238,16 @@ async fn reach(
     start: Start,
 ) -> Result<ServerConnection, Unreached> {
     let (tls, peer) = (place.tls.clone(), place.peer.clone());
+    let own_tls = place.own_tls.cloned();
     let url = url.to_owned();
     // Reads the system's certificates the first time.
     let endpoint = tokio::task::spawn_blocking(move || {
-        Endpoint::parse(&url, &peer, || tls.get_or_init(tls_connector).clone())
+        Endpoint::parse(&url, &peer, || match own_tls {
+            None => Ok(tls.get_or_init(tls_connector).clone()),
+            Some(own) => own
+                .connector(SystemTime::now())
+                .map_err(|problem| format!("tls.{}: {problem}", problem.key.as_str())),
+        })
     })
     .await
     .map_err(|error| error.to_string())??;

@@ -15,13 +15,14 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::client::TlsStream;
 
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, ServerPlace};
 use super::error::{Cause, Human};
 use super::peer::Peer;
 use super::request::Slices;
+use super::server_tls;
 use crate::io::buffer_pool::BufferPool;
 use crate::io::deadline::Deadline;
 use crate::io::http1::{self, ResponseHead};
@@ -40,9 +41,10 @@ thread_local! {
     static ANSWERS: BufferPool = BufferPool::default();
 }
 
-/// Plain or TLS.
+/// Plain, of either kind, or TLS.
 pub(super) enum Stream {
     Plain(TcpStream),
+    Unix(UnixStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
@@ -119,10 +121,23 @@ impl Connection {
             host: format!("{endpoint:?}").into(),
             reason: endpoint.peer.quote(reason),
         };
-        let stream = tokio::time::timeout(CONNECT_TIMEOUT, connect(endpoint))
+        let deadline = tokio::time::Instant::now() + CONNECT_TIMEOUT;
+        let late = |what: &str| failed(&format!("{what} within {}", Human(CONNECT_TIMEOUT)));
+        let reached = tokio::time::timeout_at(deadline, reach(&endpoint.place))
             .await
-            .map_err(|_| failed(&format!("no connection within {}", Human(CONNECT_TIMEOUT))))?
+            .map_err(|_| late("no connection"))?
             .map_err(|error| failed(&error.to_string()))?;
+        let stream = match (reached, &endpoint.tls) {
+            (Stream::Plain(tcp), Some((connector, name))) => {
+                let shaken = connector.connect(name.clone(), tcp);
+                let secure = tokio::time::timeout_at(deadline, shaken)
+                    .await
+                    .map_err(|_| late(server_tls::UNANSWERED))?
+                    .map_err(|error| failed(&server_tls::explain(&error)))?;
+                Stream::Tls(Box::new(secure))
+            }
+            (reached, None) | (reached @ (Stream::Unix(_) | Stream::Tls(_)), Some(_)) => reached,
+        };
         Ok(Box::new(Self {
             stream,
             input: BytesMut::new(),
@@ -305,17 +320,18 @@ impl Connection {
         if !self.is_clean() {
             return Quiet::Closed;
         }
-        let tcp = match &mut self.stream {
-            Stream::Plain(tcp) => &*tcp,
-            Stream::Tls(tls) => tls.get_ref().0,
+        let socket = match &self.stream {
+            Stream::Plain(tcp) => SockRef::from(tcp),
+            Stream::Unix(unix) => SockRef::from(unix),
+            Stream::Tls(tls) => SockRef::from(tls.get_ref().0),
         };
-        match SockRef::from(tcp).peek(&mut [MaybeUninit::uninit()]) {
+        match socket.peek(&mut [MaybeUninit::uninit()]) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Ok(1..) => return Quiet::Spoke,
             Ok(0) | Err(_) => return Quiet::Closed,
         }
         match &self.stream {
-            Stream::Plain(_) => Quiet::Silent,
+            Stream::Plain(_) | Stream::Unix(_) => Quiet::Silent,
             Stream::Tls(_) => self.quiet_within(),
         }
     }
@@ -377,17 +393,16 @@ fn broken(fault: http1::FramingFault) -> Cause {
     Cause::Http { reason: fault.to_string().into() }
 }
 
-async fn connect(endpoint: &Endpoint) -> io::Result<Stream> {
-    let tcp = TcpStream::connect((&*endpoint.host, endpoint.port)).await?;
+/// Connects, without TLS.
+async fn reach(place: &ServerPlace) -> io::Result<Stream> {
+    let tcp = match place {
+        ServerPlace::Host(host, port) => TcpStream::connect((&**host, *port)).await?,
+        ServerPlace::Unix(path) => return UnixStream::connect(path).await.map(Stream::Unix),
+    };
     tcp.set_nodelay(true)?;
     // A peer that is gone without a word is noticed on a stream that is silent for hours.
     SockRef::from(&tcp).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))?;
-    Ok(match &endpoint.tls {
-        None => Stream::Plain(tcp),
-        Some((connector, name)) => {
-            Stream::Tls(Box::new(connector.connect(name.clone(), tcp).await?))
-        }
-    })
+    Ok(Stream::Plain(tcp))
 }
 
 impl AsyncRead for Stream {
@@ -398,6 +413,7 @@ impl AsyncRead for Stream {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Tls(stream) => Pin::new(stream.as_mut()).poll_read(cx, buf),
         }
     }
@@ -411,6 +427,7 @@ impl AsyncWrite for Stream {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
             Self::Tls(stream) => Pin::new(stream.as_mut()).poll_write(cx, buf),
         }
     }
@@ -422,6 +439,7 @@ impl AsyncWrite for Stream {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
             Self::Tls(stream) => Pin::new(stream.as_mut()).poll_write_vectored(cx, bufs),
         }
     }
@@ -429,6 +447,7 @@ impl AsyncWrite for Stream {
     fn is_write_vectored(&self) -> bool {
         match self {
             Self::Plain(stream) => stream.is_write_vectored(),
+            Self::Unix(stream) => stream.is_write_vectored(),
             Self::Tls(stream) => stream.is_write_vectored(),
         }
     }
@@ -436,6 +455,7 @@ impl AsyncWrite for Stream {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
             Self::Tls(stream) => Pin::new(stream.as_mut()).poll_flush(cx),
         }
     }
@@ -443,6 +463,7 @@ impl AsyncWrite for Stream {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(stream) => Pin::new(stream.as_mut()).poll_shutdown(cx),
         }
     }

@@ -10,6 +10,8 @@ use bytes::Bytes;
 pub(super) enum Control {
     /// The connection is no good any more.
     Lost { generation: u64, reason: Arc<str> },
+    /// Its operator wants another one.
+    Restart { generation: u64 },
     /// Nobody waits for this HTTP call any more.
     Cancel { generation: u64, id: u64 },
     /// A client answers what the server asked.

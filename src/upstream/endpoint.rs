@@ -1,21 +1,22 @@
 //! Where an upstream is reached over HTTP, read from its URL once, and how TLS is done there.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use http::Uri;
 use http::header::HeaderValue;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::peer::Peer;
+use super::server_tls;
+use crate::io::address::{Address, UNIX};
 
 /// Where an upstream is: resolved from its URL once, shared by all its connections.
 #[derive(Clone)]
 pub(super) struct Endpoint {
-    pub(super) host: Arc<str>,
-    pub(super) port: u16,
+    pub(super) place: ServerPlace,
     pub(super) tls: Option<(TlsConnector, ServerName<'static>)>,
     /// Whose it is.
     pub(super) peer: Arc<Peer>,
@@ -25,9 +26,21 @@ pub(super) struct Endpoint {
     pub(super) host_header: HeaderValue,
 }
 
+/// What is connected to.
+#[derive(Clone)]
+pub(super) enum ServerPlace {
+    /// A host and its port.
+    Host(Arc<str>, u16),
+    /// The file of a Unix socket.
+    Unix(Arc<Path>),
+}
+
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.host, self.port)
+        match &self.place {
+            ServerPlace::Host(host, port) => write!(f, "{host}:{port}"),
+            ServerPlace::Unix(path) => write!(f, "{UNIX}{}", path.display()),
+        }
     }
 }
 
@@ -36,9 +49,20 @@ impl Endpoint {
     pub(super) fn parse(
         url: &str,
         peer: &Arc<Peer>,
-        tls: impl FnOnce() -> TlsConnector,
+        tls: impl FnOnce() -> Result<TlsConnector, String>,
     ) -> Result<Self, String> {
-        let url = readable(url)?;
+        let url = match readable(url)? {
+            UrlForm::Web(url) => url,
+            UrlForm::Unix { path, target } => {
+                return Ok(Self {
+                    place: ServerPlace::Unix(path),
+                    tls: None,
+                    peer: Arc::clone(peer),
+                    path: target,
+                    host_header: HeaderValue::from_static("localhost"),
+                });
+            }
+        };
         let secure = url.scheme() == "https";
         let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else {
             return Err("url names no host".to_owned());
@@ -55,13 +79,12 @@ impl Endpoint {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         let tls = if secure {
             let name = ServerName::try_from(bare.to_owned()).map_err(|_| read("host"))?;
-            Some((tls(), name))
+            Some((tls()?, name))
         } else {
             None
         };
         Ok(Self {
-            host: bare.into(),
-            port,
+            place: ServerPlace::Host(bare.into(), port),
             tls,
             peer: Arc::clone(peer),
             path: target.parse().map_err(|_| read("path"))?,
@@ -70,40 +93,43 @@ impl Endpoint {
     }
 }
 
+/// What the URL of a server may be.
+#[derive(Debug)]
+pub(super) enum UrlForm {
+    /// `http` or `https`.
+    Web(url::Url),
+    /// `unix:/path/of.sock:/target`
+    Unix { path: Arc<Path>, target: Uri },
+}
+
 /// The URL of an endpoint. The error is one line and does not quote what may be a secret in it.
-pub(super) fn readable(url: &str) -> Result<url::Url, String> {
+pub(super) fn readable(url: &str) -> Result<UrlForm, String> {
+    if let Some(rest) = url.strip_prefix(UNIX) {
+        let form = "url has no request target after its socket, as in unix:/path/of.sock:/mcp";
+        let (path, target) = rest.split_once(":/").ok_or(form)?;
+        let Address::Unix(path) = Address::unix(Path::new(path)).map_err(|bad| bad.to_string())?
+        else {
+            return Err(form.to_owned());
+        };
+        let target = format!("/{target}").parse();
+        let target = target.map_err(|_| "url has a path that cannot be sent".to_owned())?;
+        return Ok(UrlForm::Unix { path, target });
+    }
     let url = url::Url::parse(url).map_err(|error| format!("url cannot be read: {error}"))?;
     if !matches!(url.scheme(), "http" | "https") {
-        return Err(format!("url has scheme {}; http and https are known", url.scheme()));
+        return Err(format!("url has scheme {}; http, https and unix are known", url.scheme()));
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Err("url holds a user name or password; put credentials in headers".to_owned());
     }
-    Ok(url)
+    Ok(UrlForm::Web(url))
 }
 
 /// TLS as every https upstream uses it: the system's roots, HTTP/1.1. Reads files: not for a
 /// worker's thread.
 #[must_use]
 pub fn tls_connector() -> TlsConnector {
-    let mut roots = RootCertStore::empty();
-    let found = rustls_native_certs::load_native_certs();
-    for error in found.errors {
-        tracing::warn!(%error, "a system certificate cannot be used");
-    }
-    let (_, unusable) = roots.add_parsable_certificates(found.certs);
-    if unusable > 0 {
-        tracing::debug!(unusable, "system certificates left out");
-    }
-    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
-    let builder =
-        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let mut config = match builder {
-        Ok(builder) => builder.with_root_certificates(roots).with_no_client_auth(),
-        Err(error) => unreachable!("the provider supports the default versions: {error}"),
-    };
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    TlsConnector::from(Arc::new(config))
+    server_tls::connector(server_tls::system_roots(), None)
 }
 
 #[cfg(test)]
@@ -131,10 +157,30 @@ mod tests {
     }
 
     #[test]
+    fn a_socket_is_named_with_the_target_behind_it() {
+        let endpoint = parse("unix:/run/a.sock:/mcp?key=v").unwrap();
+        assert_eq!(format!("{endpoint:?}"), "unix:/run/a.sock");
+        assert_eq!(
+            (endpoint.path.to_string(), endpoint.tls.is_none()),
+            ("/mcp?key=v".into(), true)
+        );
+        assert_eq!(endpoint.host_header, "localhost");
+        for (url, why) in [
+            ("unix:/run/a.sock", "url has no request target after its socket"),
+            ("unix:run/a.sock:/mcp", "the socket must be named by a whole path"),
+            ("unix:/run/a.sock:/m cp", "url has a path that cannot be sent"),
+        ] {
+            assert!(parse(url).unwrap_err().starts_with(why), "{url}");
+        }
+        let long = format!("unix:/{}:/mcp", "a".repeat(200));
+        assert!(parse(&long).unwrap_err().contains("longer than"));
+    }
+
+    #[test]
     fn an_unusable_url_is_told_without_its_secrets() {
         for (url, why) in [
             ("/mcp", "url cannot be read: relative URL without a base"),
-            ("ftp://h/", "url has scheme ftp; http and https are known"),
+            ("ftp://h/", "url has scheme ftp; http, https and unix are known"),
             ("http://u:p@h/", "url holds a user name or password; put credentials in headers"),
         ] {
             assert_eq!(parse(url).unwrap_err(), why);

@@ -3,12 +3,11 @@
 //! [`Upstream`] is a passive handle, shared by all workers. Its task ([`super::server_task`]) is the
 //! one that connects and writes its state; how calls go over it is [`super::call`]'s.
 
-use std::borrow::Cow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde::de::IgnoredAny;
 use tokio::sync::{broadcast, mpsc, watch};
 
 use super::backoff::Wishes;
@@ -21,6 +20,7 @@ use super::peer::Peer;
 use super::state::StateCell;
 use super::status::{ServerState, Transport};
 use super::subscriptions::Subscriptions;
+use super::users::Users;
 use crate::mcp::capabilities::ServerCapabilities;
 use crate::mcp::revisions::Era;
 use crate::tool::server_id::ServerId;
@@ -28,16 +28,18 @@ use crate::tool::server_id::ServerId;
 /// Longest wait of a client's answer for its way to the server that asked.
 pub const RESPOND_WAIT: Duration = Duration::from_secs(5);
 
-/// What stands for an error that cannot be told: JSON-RPC's internal error.
-const UNTELLABLE: &[u8] = br#"{"code":-32603,"message":"the server's error holds a secret"}"#;
+/// A call that has longer has no limit, and none that could be added to a clock.
+const MAX_CALL_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A server, as calls see it. Shared by all workers.
 pub struct Upstream {
     pub(super) name: Arc<str>,
     pub(super) peer: Arc<Peer>,
     pub(super) id: ServerId,
+    /// Its own, also among servers that had the same name before it.
+    pub(super) key: u64,
     pub(super) transport: Transport,
-    pub(super) call_timeout: Duration,
+    pub(super) call_timeout: CallTimeout,
     pub(super) state: StateCell,
     /// The attempts to connect that calls wish for.
     pub(super) wishes: Wishes,
@@ -45,6 +47,44 @@ pub struct Upstream {
     pub(super) server_events: Arc<ServerEvents>,
     /// Resources whose changes it is to tell of.
     pub(super) subscriptions: Subscriptions,
+    /// The calls that it is not ended under.
+    pub(super) users: Users,
+    /// When it has to be over, once it is told to end.
+    pub(super) stop: watch::Sender<Option<tokio::time::Instant>>,
+    pub(super) life: watch::Sender<Life>,
+}
+
+/// How far a server has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Life {
+    /// Calls come to it.
+    #[default]
+    InForce,
+    /// The config has it no more, or has another in its place.
+    Retired,
+    /// Its task has ended.
+    Over,
+}
+
+/// `call_timeout` of one server, which another config may change.
+#[derive(Debug)]
+pub(super) struct CallTimeout(AtomicU64);
+
+impl CallTimeout {
+    pub(super) fn new(limit: Duration) -> Self {
+        let timeout = Self(AtomicU64::new(0));
+        timeout.set(limit);
+        timeout
+    }
+
+    pub(super) fn set(&self, limit: Duration) {
+        let nanos = limit.min(MAX_CALL_TIMEOUT).as_nanos();
+        self.0.store(u64::try_from(nanos).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    fn get(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::Relaxed))
+    }
 }
 
 impl std::fmt::Debug for Upstream {
@@ -63,7 +103,54 @@ impl Upstream {
     /// The time that a call has until its answer begins.
     #[must_use]
     pub fn call_timeout(&self) -> Duration {
-        self.call_timeout
+        self.call_timeout.get()
+    }
+
+    /// Its own number, also among servers that had the same name before it.
+    #[must_use]
+    pub fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// True once the config has it no more, or has another in its place: it finishes its calls.
+    #[must_use]
+    pub fn is_retired(&self) -> bool {
+        *self.life.borrow() != Life::InForce
+    }
+
+    /// Waits until it is.
+    pub async fn retired(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.life.subscribe().wait_for(|life| *life != Life::InForce).await;
+    }
+
+    /// It takes no new calls but those on their way to it.
+    pub(super) fn retire(&self) {
+        self.live_on(Life::Retired);
+    }
+
+    /// Its task has ended.
+    pub(super) fn ended(&self) {
+        self.live_on(Life::Over);
+    }
+
+    /// Waits until its task has ended.
+    pub(super) async fn over(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.life.subscribe().wait_for(|life| *life == Life::Over).await;
+    }
+
+    fn live_on(&self, now: Life) {
+        self.life.send_if_modified(|life| {
+            let later = *life < now;
+            *life = now.max(*life);
+            later
+        });
+    }
+
+    /// Has its tools listed again, if it is connected: others may be wanted of them now.
+    pub fn look_again(&self) {
+        self.server_events.tools.notify_one();
     }
 
     /// Its identity, which is that of its name.
@@ -88,21 +175,6 @@ impl Upstream {
     #[must_use]
     pub fn quote(&self, words: &[u8]) -> Arc<str> {
         self.peer.quote(words)
-    }
-
-    /// A JSON-RPC error of the server without the values that the config holds as secret; `None`
-    /// if it holds none. Where one cannot be taken out of the JSON that it stands in, another
-    /// error stands for it.
-    #[must_use]
-    pub fn masked(&self, error: &Bytes) -> Option<Bytes> {
-        let masked = match self.peer.secrets.mask(error, false) {
-            Cow::Borrowed(_) => return None,
-            Cow::Owned(masked) => Bytes::from(masked),
-        };
-        match serde_json::from_slice::<IgnoredAny>(&masked) {
-            Ok(_) => Some(masked),
-            Err(_) => Some(Bytes::from_static(UNTELLABLE)),
-        }
     }
 
     /// Whether another line about what it does may be logged. If not, it is counted, and the count

@@ -2,9 +2,12 @@
 //!
 //! How a request travels is the business of `super::call`.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use crate::mcp::capabilities::ClientCapabilities;
+use crate::mcp::trace_context::PropagatedContext;
 
 /// What a request carries beside what is asked.
 #[derive(Clone, Debug, Default)]
@@ -19,4 +22,7 @@ pub struct CallExtras {
     pub members: Bytes,
     /// What its client can be asked.
     pub client_capabilities: ClientCapabilities,
+    /// The trace that it is part of, which stands in `_meta` and in headers in the place of what the client's `_meta`
+    /// says of one; `None`: that goes on as it is.
+    pub trace: Option<Arc<PropagatedContext>>,
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::stderr_log::ServerLines;
 use crate::secrets::Secrets;
 
 /// Lines of log that a server may cause at once.
@@ -33,6 +34,8 @@ pub(super) struct Peer {
     pub(super) secrets: Arc<Secrets>,
     log: Bucket,
     stderr: Bucket,
+    /// Where the lines of its stderr are kept.
+    kept: ServerLines,
     /// Lines were left out.
     missed: Notify,
 }
@@ -44,8 +47,19 @@ impl Peer {
             secrets,
             log: Bucket::new(LOG_BURST, LOG_INTERVAL),
             stderr: Bucket::new(STDERR_BURST, STDERR_INTERVAL),
+            kept: ServerLines::default(),
             missed: Notify::new(),
         }
+    }
+
+    /// The same, whose stderr is kept.
+    pub(super) fn keeping(self, kept: ServerLines) -> Self {
+        Self { kept, ..self }
+    }
+
+    /// Keeps a line of its stderr, of which the end may have been `cut` off. Never waits.
+    pub(super) fn keep_stderr(&self, words: &[u8], cut: bool) {
+        self.kept.keep(&self.secrets, words, cut);
     }
 
     /// The beginning of its own words: one line, printable, bounded, without secrets.

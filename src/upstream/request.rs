@@ -17,6 +17,7 @@ use crate::mcp::meta::{
     VERSION_KEY,
 };
 use crate::mcp::revisions::Era;
+use crate::mcp::trace_context::{self, PropagatedContext};
 use crate::tool::parameter_headers::ParameterHeaders;
 use crate::wire::lines::one_line;
 
@@ -33,6 +34,8 @@ pub struct Params {
     pub name: Option<Arc<str>>,
     /// The client's own `_meta`.
     pub meta: Option<Bytes>,
+    /// The trace that it is part of, in the place of what `meta` says of one.
+    pub trace: Option<Arc<PropagatedContext>>,
     /// The other members of `params`.
     pub fields: Fields,
 }
@@ -55,7 +58,7 @@ impl Params {
     /// A request of our own.
     pub(super) fn of(method: &'static str, params: Bytes) -> Self {
         let meta = Some(Bytes::from_static(EVERYTHING));
-        Self { method, name: None, meta, fields: Fields::Object(params) }
+        Self { method, name: None, meta, trace: None, fields: Fields::Object(params) }
     }
 }
 
@@ -71,10 +74,18 @@ impl Params {
         self.slices(id, era, |bytes| bytes, "")
     }
 
-    /// The header lines that repeat parts of the message to a modern server (MCP 2026-07-28
-    /// §Standard Request Headers, §Custom Headers from Tool Parameters), each with its line end.
+    /// The header lines that name its trace, and those that repeat parts of the message to a modern server (MCP
+    /// 2026-07-28 §Standard Request Headers, §Custom Headers from Tool Parameters), each with its line end.
     pub(super) fn lines(&self, era: Era) -> Vec<u8> {
         let mut lines = Vec::new();
+        if let Some(PropagatedContext { context, state }) = self.trace.as_deref() {
+            let _ = write!(lines, "{}: ", trace_context::PARENT);
+            context.write(&mut lines);
+            lines.extend_from_slice(b"\r\n");
+            if let Some(state) = state {
+                let _ = write!(lines, "{}: {state}\r\n", trace_context::STATE);
+            }
+        }
         if era == Era::Modern {
             // Writing into a Vec cannot fail.
             let _ = write!(lines, "{}: {}\r\n", headers::METHOD, self.method);
@@ -120,7 +131,7 @@ impl Params {
             head.extend_from_slice(part.as_bytes());
         }
         let before = head.len();
-        push_meta(&mut head, id, era, meta.as_deref());
+        push_meta(&mut head, id, era, meta.as_deref(), self.trace.as_deref());
         match &self.fields {
             Fields::Call { .. } => {
                 if head.len() > before {
@@ -173,10 +184,29 @@ fn after_brace(object: &Bytes) -> Bytes {
 /// replaced by the id, under which progress then comes back to this call; who it is and which
 /// revision it speaks are ours to say. Its capabilities and its log level are for a modern server
 /// to know, since what that asks goes back to the client verbatim.
-fn push_meta(out: &mut Vec<u8>, id: u64, era: Era, client: Option<&[u8]>) {
+fn push_meta(
+    out: &mut Vec<u8>,
+    id: u64,
+    era: Era,
+    client: Option<&[u8]>,
+    trace: Option<&PropagatedContext>,
+) {
     let Some(client) = client else {
-        if era == Era::Modern {
-            let _ = write!(out, r#""_meta":{{{OURS}{NO_CAPABILITIES}}}"#);
+        match (era, trace) {
+            (Era::Legacy, None) => {}
+            (Era::Modern, None) => {
+                let _ = write!(out, r#""_meta":{{{OURS}{NO_CAPABILITIES}}}"#);
+            }
+            (Era::Legacy, Some(trace)) => {
+                out.extend_from_slice(br#""_meta":{"#);
+                push_trace(out, trace);
+                out.push(b'}');
+            }
+            (Era::Modern, Some(trace)) => {
+                let _ = write!(out, r#""_meta":{{{OURS}{NO_CAPABILITIES},"#);
+                push_trace(out, trace);
+                out.push(b'}');
+            }
         }
         return;
     };
@@ -198,6 +228,7 @@ fn push_meta(out: &mut Vec<u8>, id: u64, era: Era, client: Option<&[u8]>) {
         let value = match &*key {
             VERSION_KEY | CLIENT_KEY => continue,
             CAPABILITIES_KEY | LOG_LEVEL_KEY if era == Era::Legacy => continue,
+            trace_context::PARENT | trace_context::STATE if trace.is_some() => continue,
             PROGRESS_KEY => &id.to_string(),
             _ => value,
         };
@@ -208,10 +239,27 @@ fn push_meta(out: &mut Vec<u8>, id: u64, era: Era, client: Option<&[u8]>) {
         out.push(b':');
         out.extend_from_slice(value.as_bytes());
     }
+    if let Some(trace) = trace {
+        if out.len() > start {
+            out.push(b',');
+        }
+        push_trace(out, trace);
+    }
     if out.len() == start {
         out.truncate(before);
     } else {
         out.push(b'}');
+    }
+}
+
+/// Writes the members that name a trace (SEP-414).
+fn push_trace(out: &mut Vec<u8>, PropagatedContext { context, state }: &PropagatedContext) {
+    let _ = write!(out, "\"{}\":\"", trace_context::PARENT);
+    context.write(out);
+    out.push(b'"');
+    if let Some(state) = state {
+        let _ = write!(out, ",\"{}\":", trace_context::STATE);
+        push_string(out, state);
     }
 }
 
@@ -260,7 +308,7 @@ mod tests {
     fn call(name: &str, arguments: impl Into<Bytes>) -> Params {
         let (arguments, members) = (arguments.into(), Bytes::new());
         let fields = Fields::Call { arguments, members, parameter_headers: None };
-        Params { method: "tools/call", name: Some(name.into()), meta: None, fields }
+        Params { method: "tools/call", name: Some(name.into()), meta: None, trace: None, fields }
     }
 
     /// The request to a server of either era.
@@ -353,6 +401,37 @@ mod tests {
         expected[CAPABILITIES_KEY] = json!({"elicitation": {}});
         expected[LOG_LEVEL_KEY] = "debug".into();
         assert_eq!(modern["params"]["_meta"], expected);
+    }
+
+    #[test]
+    fn sep_414_the_trace_stands_in_meta_and_headers_in_the_place_of_the_clients() {
+        use crate::mcp::trace_context::TraceContext;
+        let context = TraceContext { trace_id: 0xa, span_id: 0xb, sampled: true };
+        let parent = "00-0000000000000000000000000000000a-000000000000000b-01";
+        for state in [None, Some("k=\"v\\")] {
+            for meta in
+                [None, Some(r#"{"traceparent":"theirs","tracestate":"theirs","k":1}"#), Some("{}")]
+            {
+                let mut params = call("t", "{}");
+                params.meta = meta.map(Bytes::from);
+                let state = state.map(Box::from);
+                params.trace = Some(Arc::new(PropagatedContext { context, state: state.clone() }));
+                for (message, era) in both(&params).iter().zip([Era::Legacy, Era::Modern]) {
+                    let said = &message["params"]["_meta"];
+                    assert_eq!(said["traceparent"], parent, "{message}");
+                    assert_eq!(said.get("tracestate").and_then(Value::as_str), state.as_deref());
+                    assert_eq!(said.get("k").is_some(), meta.is_some_and(|meta| meta.len() > 2));
+                    let lines = String::from_utf8(params.lines(era)).unwrap();
+                    assert!(lines.contains(&format!("traceparent: {parent}\r\n")), "{lines}");
+                    assert_eq!(
+                        lines.contains("tracestate: k=\"v\\\r\n"),
+                        state.is_some(),
+                        "{lines}"
+                    );
+                }
+                assert_eq!(params.may_be_told(ClientCapabilities::default()), meta.is_some());
+            }
+        }
     }
 
     #[test]

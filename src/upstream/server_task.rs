@@ -41,6 +41,10 @@ const RESPONDING: usize = 64;
 
 /// Why there is no server any more when the proxy ends.
 const SHUTTING_DOWN: &str = "the proxy is shutting down";
+/// Why a connection ends that its operator wants another one for.
+const RESTARTED: &str = "it was restarted by its operator";
+/// Why there is none any more when the config has none, or another.
+const REPLACED: &str = "the config has changed";
 /// Why a connection ends whose token is no good any more.
 const REFUSED: &str = "its token was refused";
 
@@ -67,6 +71,8 @@ enum End {
     Lost(Arc<str>),
     /// Its token is no good any more.
     Refused,
+    /// Its operator wants another connection.
+    Restart,
 }
 
 type Stopping = watch::Receiver<Option<tokio::time::Instant>>;
@@ -90,6 +96,7 @@ impl ServerTask {
                 key: self.key,
                 limit: self.config.init_timeout,
                 tls: &self.tls,
+                own_tls: self.config.tls.as_ref(),
                 server_events: &self.upstream.server_events,
                 reaper: &self.reaper,
                 login: self.login.as_ref(),
@@ -128,13 +135,15 @@ impl ServerTask {
                     }
                     let reason: Arc<str> = match &end {
                         End::Stop(deadline) => {
-                            self.step(|state| state.stop(SHUTTING_DOWN));
+                            let ending = self.ending();
+                            self.step(|state| state.stop(ending));
                             connection.forsake("it was stopped".into());
                             connection.close(*deadline).await;
                             break;
                         }
                         End::Lost(reason) => Arc::clone(reason),
                         End::Refused => REFUSED.into(),
+                        End::Restart => RESTARTED.into(),
                     };
                     // Calls wait for the next attempt, if this connection ever worked.
                     self.step(|state| state.lose(&reason));
@@ -143,7 +152,11 @@ impl ServerTask {
                     if let (true, Some(login)) = (stable, &self.login) {
                         login.held();
                     }
-                    let renewable = matches!(end, End::Refused) && self.renewable(&connection);
+                    let renewable = match end {
+                        End::Restart => true,
+                        End::Refused => self.renewable(&connection),
+                        End::Stop(_) | End::Lost(_) => false,
+                    };
                     connection.close(tokio::time::Instant::now() + GOODBYE_LIMIT).await;
                     if stable {
                         backoff = Backoff::new();
@@ -173,10 +186,16 @@ impl ServerTask {
             // Reports about connections that are gone.
             while controls.try_recv().is_ok() {}
         }
-        self.step(|state| state.stop(SHUTTING_DOWN));
+        let ending = self.ending();
+        self.step(|state| state.stop(ending));
         if let Some(login) = &self.login {
             login.end(stopped(&mut stopping).await).await;
         }
+    }
+
+    /// Why it ends.
+    fn ending(&self) -> &'static str {
+        if self.upstream.is_retired() { REPLACED } else { SHUTTING_DOWN }
     }
 
     /// The entry names no server: nothing is tried.
@@ -253,6 +272,9 @@ impl ServerTask {
                     Some(Control::Lost { generation: about, reason }) if about == generation => {
                         return (End::Lost(reason), worked);
                     }
+                    Some(Control::Restart { generation: about }) if about == generation => {
+                        return (End::Restart, worked);
+                    }
                     Some(Control::Cancel { generation: about, id }) if about == generation => {
                         while cancelling.try_join_next().is_some() {}
                         if let Carrier::Http(session) = &connection.carrier
@@ -270,7 +292,10 @@ impl ServerTask {
                         self.respond(&connection.carrier, &mut responding, id, outcome);
                     }
                     Some(
-                        Control::Lost { .. } | Control::Cancel { .. } | Control::Respond { .. },
+                        Control::Lost { .. }
+                        | Control::Restart { .. }
+                        | Control::Cancel { .. }
+                        | Control::Respond { .. },
                     )
                     | None => {}
                 },
@@ -360,6 +385,10 @@ impl ServerTask {
                 (Carrier::Http(_), Era::Legacy) | (Carrier::Stdio(_), _) => Headers::SayNothing,
             };
             let tools = discovery::discover(&upstream.peer, &greeting, headers, fetch).await?;
+            if upstream.is_retired() {
+                // The tools of that name are its successor's.
+                return Ok(Change::default());
+            }
             catalog.take_up(&upstream.name, tools).await
         })
     }
@@ -379,7 +408,9 @@ impl ServerTask {
             }
         }
         tracing::info!(server = %self.upstream.name, tools, "discovered");
-        (self.events)(Event::Catalog { server: self.upstream.name.clone(), change });
+        if !self.upstream.is_retired() {
+            (self.events)(Event::Catalog { server: self.upstream.name.clone(), change });
+        }
         self.step(|state| state.discover(found));
     }
 
@@ -406,8 +437,10 @@ impl ServerTask {
     /// Makes a transition, and tells of it if what is shown is another now.
     fn step(&self, transition: impl FnOnce(&mut UpstreamState) -> Result<(), Forbidden>) {
         match self.upstream.state.make(transition) {
-            Ok(true) => (self.events)(Event::Server(self.upstream.state())),
-            Ok(false) => {}
+            Ok(true) if !self.upstream.is_retired() => {
+                (self.events)(Event::Server(self.upstream.state()));
+            }
+            Ok(true | false) => {}
             Err(forbidden) => {
                 debug_assert!(false, "{forbidden}");
                 tracing::error!(server = %self.upstream.name, %forbidden, "a server's state is as before");

@@ -29,8 +29,10 @@ use super::Config;
 use super::http::Pool;
 use super::outgoing::CallExtras;
 use super::reaper::Reaper;
+use super::stderr_log::StderrLog;
 use super::supervisor::{
-    Answer, AnswerPart, CallError, Event, ServerState, Status, Supervisor, Upstream,
+    Answer, AnswerPart, CallError, Event, MAX_RETIRING, ServerPlan, ServerState, Status,
+    Supervisor, Upstream,
 };
 use crate::catalog::Catalog;
 use crate::catalog::settings::Settings;
@@ -99,6 +101,7 @@ impl Bench {
             Reaper::new(None),
             catalog.clone(),
             secrets,
+            StderrLog::default(),
             move |event| log.lock().push(event),
             &Handle::current(),
         );

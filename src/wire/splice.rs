@@ -55,6 +55,23 @@ impl Splice {
         }
     }
 
+    /// Takes the first `count` bytes away, or all if there are not so many. Nothing is copied.
+    #[must_use]
+    pub fn split_to(&mut self, count: usize) -> Self {
+        let mut taken = Self::new();
+        while taken.len < count
+            && let Some(mut part) = self.parts.pop_front()
+        {
+            let left = count - taken.len;
+            if part.len() > left {
+                self.parts.push_front(part.split_off(left));
+            }
+            self.len -= part.len();
+            taken.push(part);
+        }
+        taken
+    }
+
     /// Bytes left to read.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -189,6 +206,23 @@ mod tests {
             assert_eq!(splice.copy_to_bytes(cut), whole[..cut]);
             assert_eq!(splice.remaining(), whole.len() - cut);
         }
+    }
+
+    #[test]
+    fn is_split_anywhere_without_a_copy() {
+        let whole = b"{\"id\":1,\"result\":{}}";
+        for cut in 0..=whole.len() + 1 {
+            let mut rest = sample();
+            let mut first = rest.split_to(cut);
+            let at = cut.min(whole.len());
+            assert_eq!((first.len(), rest.len()), (at, whole.len() - at));
+            assert_eq!(first.copy_to_bytes(first.len()), whole[..at]);
+            assert_eq!(rest.copy_to_bytes(rest.len()), whole[at..]);
+        }
+        let original = Bytes::from(vec![b'x'; 100]);
+        let mut splice = Splice::from(original.clone());
+        let places = [splice.split_to(30), splice].map(|part| part.chunk().as_ptr());
+        assert_eq!(places, [original.as_ptr(), original.slice(30..).as_ptr()]);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use mcpproxy::activity::{
-    Activity, Config, Filter, From, Id, Operation, Page, Payloads, Period, Record, Status, Type,
-    Writer,
+    Activity, Config, Filter, From, Id, Operation, Page, Payloads, Period, PortionLimit, Raw,
+    Record, Status, Type, Writer,
 };
 
 use crate::support::{NEW_YEAR, call, open, slot};
@@ -44,11 +44,12 @@ fn all(activity: &Activity, filter: &Filter, limit: usize) -> Vec<Record> {
 
 /// All records forward, a few at a time.
 fn since(activity: &Activity, filter: &Filter, limit: usize) -> Vec<Record> {
+    let limit = PortionLimit { records: limit, bytes: usize::MAX };
     let view = activity.view().unwrap();
     let (mut all, mut last) = (Vec::new(), 0);
     loop {
         let (records, seq) = view.since(last, filter, limit).unwrap();
-        assert!(records.len() <= limit && seq >= last);
+        assert!(records.len() <= limit.records && seq >= last);
         if records.is_empty() {
             assert_eq!(seq, view.next() - 1);
             return all;
@@ -56,6 +57,32 @@ fn since(activity: &Activity, filter: &Filter, limit: usize) -> Vec<Record> {
         all.extend(records);
         last = seq;
     }
+}
+
+#[test]
+fn a_portion_ends_with_the_record_that_reaches_its_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (activity, writer) = open(folder.path());
+    for n in 0..20 {
+        let mut entry = call(10 * n);
+        // One record each; the tenth alone is as large as the rest of its portion.
+        let response = vec![b'1'; if n == 9 { 60_000 } else { 10 }];
+        entry.draft.keep(Raw::Response, &response, response.len());
+        assert!(slot(&activity).submit(entry).is_none());
+    }
+    let view = activity.view().unwrap();
+    for filter in [Filter::default(), Filter { kinds: vec![Type::ToolCall], ..Filter::default() }] {
+        let portion = |after, bytes| {
+            let limit = PortionLimit { records: 1000, bytes };
+            let (records, last) = view.since(after, &filter, limit).unwrap();
+            (records.len(), last)
+        };
+        assert_eq!(portion(0, 1), (1, 1), "one at least");
+        assert_eq!(portion(0, 60_000), (10, 10));
+        assert_eq!(portion(10, 60_000), (10, 20));
+        assert_eq!(portion(0, 1 << 20), (20, 20));
+    }
+    writer.close().unwrap();
 }
 
 fn names(list: &[&str]) -> Vec<String> {

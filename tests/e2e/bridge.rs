@@ -130,7 +130,7 @@ fn a_server_that_is_killed_is_told_and_one_that_comes_back_is_used_again() {
     assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!("lost"), &json!(-32603)));
     let text = answer["error"]["message"].as_str().unwrap();
     assert!(text.contains("went away before it answered"), "{text}");
-    assert!(pipe.log().contains("went away"), "{}", pipe.log());
+    until("it is in the log", || pipe.log().contains("went away").then_some(()));
 
     let again = Proxy::unready(config, folder).ready();
     let line = pipe.read_raw("s:read_item", &json!({}));

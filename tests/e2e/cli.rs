@@ -124,13 +124,14 @@ fn tools_are_listed_searched_and_shown() {
     assert_eq!(list.code, Some(0), "{}", list.stderr);
     assert!(list.stdout.starts_with("TOOL"), "{}", list.stdout);
     let row = list.stdout.lines().find(|line| line.starts_with("s:delete_item ")).unwrap();
-    assert!(row.contains("call_tool_destructive"), "{row}");
+    assert!(row.contains("tool-destructive"), "{row}");
     let all = cli(&["tools", "list", "--server", "s", "--json"]).json();
     assert_eq!(all["tools"].as_array().unwrap().len() + 1, list.stdout.lines().count());
     fails(&cli(&["tools", "list", "--server", "nobody"]), 1, &["nobody"]);
 
-    let found = cli(&["tools", "search", "delete", "item", "-n", "3", "-o", "json"]).json();
+    let found = cli(&["tools", "search", "item", "-n", "3", "-o", "json"]).json();
     assert_eq!(found["tools"].as_array().unwrap().len(), 3);
+    let found = cli(&["tools", "search", "delete", "item", "-o", "json"]).json();
     assert_eq!(found["tools"][0]["name"], "s:delete_item");
     fails(&cli(&["tools", "search", "x", "-n", "0", "-o", "json"]), 2, &["0"]);
 
@@ -170,12 +171,13 @@ fn fr_034_to_037_activity_is_listed_and_shown() {
     assert_eq!(table.code, Some(0), "{}", table.stderr);
     let mut lines = table.stdout.lines();
     let header: Vec<&str> = lines.next().unwrap().split_whitespace().collect();
-    let columns = "ID TIME (UTC) TYPE SERVER TOOL INTENT STATUS DURATION";
+    let columns = "ID TIME (UTC) TYPE SERVER TOOL INTENT STATUS DURATION REASON";
     assert_eq!(header.join(" "), columns);
     let rows: Vec<&str> = lines.collect();
-    assert_eq!(rows.len(), 3, "{rows:?}");
-    assert!(rows[2].contains("destructive") || rows[2].contains("destr"), "{rows:?}");
-    assert!(rows[1].contains("rejected") && rows[0].contains("blocked"), "{rows:?}");
+    // The decision is told in the row of the call that it is about.
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    assert!(rows[1].contains("destr") && rows[1].contains("success"), "{rows:?}");
+    assert!(rows[0].contains("rejected") && rows[0].contains("marked destructive"), "{rows:?}");
     assert!(!table.stdout.contains('🗑'), "no icons where there is no terminal");
 
     assert_eq!(
@@ -344,7 +346,7 @@ fn completions_help_and_version() {
         let output = cli(&["completions", shell]);
         assert_eq!(output.code, Some(0), "{shell}");
         assert!(
-            output.stdout.contains("mcpproxy") && output.stdout.contains("tool-read"),
+            output.stdout.contains("mcpproxy") && output.stdout.contains("MCPPROXY_COMPLETE"),
             "{shell}"
         );
     }

@@ -4,10 +4,13 @@
 //! Deliberately no MCP library and no HTTP library: a test must see what is on the wire.
 
 mod authority;
+mod certificates;
 mod impostor;
 mod issuer;
 mod pipe;
+mod recorder;
 mod scripted;
+mod secure;
 mod sse;
 mod upstream;
 mod wire;
@@ -22,13 +25,18 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 pub(crate) use authority::{Authority, Browser, NOBODYS, Ways};
+pub(crate) use certificates::{CertificateAuthority, Curled, Pair, curl};
 pub(crate) use impostor::Impostor;
 pub(crate) use issuer::{Issuer, Keys, unix_now};
 pub(crate) use pipe::Pipe;
+pub(crate) use recorder::{Received, Recorder, Reply};
 pub(crate) use scripted::Scripted;
+pub(crate) use secure::{
+    END_HEADERS, END_STREAM, Http2, Secure, begin, field, frame, kind, read, request, secure,
+};
 pub(crate) use sse::Events;
 pub(crate) use upstream::{HttpStub, server_of_both_eras, stub, stub_stdio};
-pub(crate) use wire::{Client, Connection, Response, error_text, raw_result};
+pub(crate) use wire::{Client, Connection, Response, ask_modern, error_text, raw_result};
 
 /// Long enough for the slowest machine; a test that waits this long has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -202,8 +210,17 @@ impl Proxy {
         Self::launched(mcpproxy(), config, folder, life)
     }
 
-    fn launched(mut command: Command, config: Value, folder: TempDir, life: Life) -> Self {
+    fn launched(command: Command, config: Value, folder: TempDir, life: Life) -> Self {
         let path = configure(config, folder.path());
+        Self::of_file(command, &path, folder, life)
+    }
+
+    /// One with the config of a file as it stands, and what else is in `folder`.
+    pub(crate) fn from_file(path: &Path, folder: TempDir) -> Self {
+        Self::of_file(mcpproxy(), path, folder, Life::Test)
+    }
+
+    fn of_file(mut command: Command, path: &Path, folder: TempDir, life: Life) -> Self {
         let log = folder.path().join("log");
         command.arg("serve").arg("--config").arg(path).stdin(Stdio::null());
         let opened = std::fs::File::create(&log).expect("a log");
@@ -215,7 +232,8 @@ impl Proxy {
         let stdout = process.0.stdout.take().expect("piped");
         let _ = BufReader::new(stdout).read_line(&mut line);
         let port = line
-            .strip_prefix("MCP at http://127.0.0.1:")
+            .strip_prefix("MCP at ")
+            .and_then(|rest| Some(rest.split_once("://127.0.0.1:")?.1))
             .and_then(|rest| rest.split('/').next()?.parse().ok());
         let port = port.unwrap_or_else(|| {
             let log = std::fs::read_to_string(&log).unwrap_or_default();

@@ -73,6 +73,25 @@ fn metrics_count_calls_by_tool_variant_and_status_and_tell_how_servers_are() {
 }
 
 #[test]
+fn as_many_series_are_named_as_the_config_says() {
+    let servers = json!({"s": stub_stdio(&["--only", "read_item,echo,text"])});
+    let proxy = Proxy::with(json!({"mcpServers": servers, "telemetry": {"max_series": 1}}));
+    let mut client = proxy.client();
+    for tool in ["read_item", "read_item", "echo", "text"] {
+        client.read(&format!("s:{tool}"), json!({}));
+    }
+    let metrics = scrape(&proxy);
+    let calls = |(name, count): (&String, &f64)| {
+        Some((name.strip_prefix("mcpproxy_calls_total")?.contains("other"), *count))
+    };
+    let counted: Vec<_> = metrics.iter().filter_map(calls).collect();
+    let of = |other: bool| counted.iter().filter(move |it| it.0 == other);
+    assert_eq!(of(false).count(), 1, "{metrics:#?}");
+    assert!(of(true).count() >= 1, "{metrics:#?}");
+    assert_eq!(counted.iter().map(|it| it.1).sum::<f64>(), 4.0, "none is lost: {metrics:#?}");
+}
+
+#[test]
 fn metrics_name_servers_and_ask_for_the_key() {
     let proxy = Proxy::start(json!({}));
     assert_eq!(proxy.request("GET", "/metrics", &[], b"").status, 401);

@@ -3,31 +3,12 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{HttpStub, Proxy, Response, raw_result, server_of_both_eras, stub_stdio};
+use crate::harness::{HttpStub, Proxy, ask_modern, raw_result, server_of_both_eras, stub_stdio};
 
 const VERSION: &str = "2026-07-28";
 
-/// A modern request with the headers that belong to it, and `more`.
-fn ask(
-    proxy: &Proxy,
-    path: &str,
-    method: &str,
-    mut params: Value,
-    more: &[(&str, &str)],
-) -> Response {
-    let meta = &mut params["_meta"];
-    meta["io.modelcontextprotocol/protocolVersion"] = VERSION.into();
-    meta["io.modelcontextprotocol/clientCapabilities"] = json!({});
-    let body = json!({"jsonrpc": "2.0", "id": "raw", "method": method, "params": params});
-    let mut headers = vec![("MCP-Protocol-Version", VERSION), ("Mcp-Method", method)];
-    let name = ["name", "uri"].iter().find_map(|key| body["params"][*key].as_str());
-    headers.extend(name.map(|name| ("Mcp-Name", name)));
-    headers.extend(more);
-    proxy.request("POST", path, &headers, body.to_string().as_bytes())
-}
-
 fn told(proxy: &Proxy) -> Vec<Value> {
-    let found = ask(proxy, "/mcp", "server/discover", json!({}), &[]).json();
+    let found = ask_modern(proxy, "/mcp", "server/discover", json!({}), &[]).json();
     found["result"]["supportedVersions"].as_array().expect("a list").clone()
 }
 
@@ -53,7 +34,7 @@ fn mcp_2026_a_client_that_asks_is_told_of_both_eras_whatever_the_servers_speak()
         let proxy = Proxy::with(config.clone());
         assert_eq!(json!(told(&proxy)), *expected, "{config}");
         // What states the revision itself is served, whatever was told.
-        let list = ask(&proxy, "/mcp", "tools/list", json!({}), &[]);
+        let list = ask_modern(&proxy, "/mcp", "tools/list", json!({}), &[]);
         assert_eq!(list.json()["result"]["resultType"], "complete", "{config}: {}", list.text());
     }
 }
@@ -101,7 +82,7 @@ fn mcp_2026_a_legacy_servers_results_say_their_type_to_a_modern_client_and_no_ot
                 {"name": format!("{server}:{tool}"), "args": args, "intent": intent}});
             let direct = json!({"name": format!("{server}__{tool}"), "arguments": args});
             for (path, call) in [("/mcp", searched), ("/mcp/all", direct)] {
-                let ours = ask(&proxy, path, "tools/call", call, &[]);
+                let ours = ask_modern(&proxy, path, "tools/call", call, &[]);
                 let text = String::from_utf8_lossy(raw_result(&ours.body));
                 assert_eq!(text, expected, "{server} {tool} {path}");
             }
@@ -120,11 +101,11 @@ fn mcp_2026_a_legacy_servers_results_say_their_type_to_a_modern_client_and_no_ot
     }
     // A refusal of ours says its type itself, and once.
     let call = json!({"name": "json-strict__violate", "arguments": {}});
-    let blocked = ask(&proxy, "/mcp/all", "tools/call", call, &[]).text();
+    let blocked = ask_modern(&proxy, "/mcp/all", "tools/call", call, &[]).text();
     assert_eq!(blocked.matches(r#""resultType":"complete""#).count(), 1, "{blocked}");
     assert!(blocked.contains("output schema validation failed"), "{blocked}");
     let call = json!({"name": "json-off__rpc_error", "arguments": {}});
-    let error = ask(&proxy, "/mcp/all", "tools/call", call, &[]);
+    let error = ask_modern(&proxy, "/mcp/all", "tools/call", call, &[]);
     assert!(!error.text().contains("resultType"), "an error has no type: {}", error.text());
 }
 
@@ -133,7 +114,7 @@ fn mcp_2026_what_comes_as_an_event_says_its_type_too() {
     let proxy = Proxy::start(json!({"s": HttpStub::shared().entry()}));
     let call = json!({"name": "s__notify", "arguments": {},
         "_meta": {"progressToken": "t"}});
-    let answer = ask(&proxy, "/mcp/all", "tools/call", call, &[]);
+    let answer = ask_modern(&proxy, "/mcp/all", "tools/call", call, &[]);
     assert_eq!(answer.header("content-type"), Some("text/event-stream"));
     let text = answer.text();
     let (_, last) = text.rsplit_once("data:").unwrap();
@@ -163,12 +144,12 @@ fn mcp_2026_resources_prompts_and_completions_of_a_legacy_server_say_what_they_m
             ),
         ] {
             let theirs = legacy.ask_raw(method, &params.to_string());
-            let ours = ask(&proxy, "/mcp", method, params, &[]).body;
+            let ours = ask_modern(&proxy, "/mcp", method, params, &[]).body;
             let ours = String::from_utf8_lossy(raw_result(&ours));
             assert_eq!(ours, completed(&theirs, added), "{server} {method}");
         }
         for list in ["resources/list", "resources/templates/list", "prompts/list"] {
-            let result = ask(&proxy, "/mcp", list, json!({}), &[]).json()["result"].clone();
+            let result = ask_modern(&proxy, "/mcp", list, json!({}), &[]).json()["result"].clone();
             assert_eq!(result["resultType"], "complete", "{list}: {result}");
             assert!(result["ttlMs"].is_u64() && result["cacheScope"] == "private", "{list}");
         }
@@ -211,7 +192,7 @@ fn mcp_2026_headers_that_disagree_with_a_tools_parameters_are_refused() {
     let proxy = Proxy::start(json!({"m": modern}));
     let call = |value: Value, headers: &[(&str, &str)]| {
         let params = json!({"name": "m__test_custom_header", "arguments": {"value": value}});
-        ask(&proxy, "/mcp/all", "tools/call", params, headers)
+        ask_modern(&proxy, "/mcp/all", "tools/call", params, headers)
     };
     for header in ["Hello", "  Hello ", "=?base64?SGVsbG8=?="] {
         let answer = call(json!("Hello"), &[("Mcp-Param-Value", header), ("Mcp-Param-X", "y")]);
@@ -240,7 +221,7 @@ fn mcp_2026_headers_that_disagree_with_a_tools_parameters_are_refused() {
     let arguments = json!({"name": "m:test_custom_header", "args": args,
         "intent": {"operation_type": "read"}});
     let call = json!({"name": "call_tool_read", "arguments": arguments});
-    assert_eq!(ask(&proxy, "/mcp", "tools/call", call, &[]).status, 200);
+    assert_eq!(ask_modern(&proxy, "/mcp", "tools/call", call, &[]).status, 200);
     let call = json!({"name": "m__test_custom_header", "arguments": {"value": "x"}});
     let answer = proxy.direct_client().ask("tools/call", call);
     assert_eq!(answer["result"]["content"][0]["text"], "x", "{answer}");

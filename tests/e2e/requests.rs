@@ -428,7 +428,7 @@ fn retrieve_tools_refuses_what_it_does_not_know() {
     }
     let records = client.records(proxy(), "type=internal_tool_call&status=rejected");
     assert_eq!(records.len(), 6);
-    let result = client.tool("retrieve_tools", json!({"query": "read item", "limit": 3}));
+    let result = client.tool("retrieve_tools", json!({"query": "item", "limit": 3}));
     assert_eq!(result["structuredContent"]["tools"].as_array().unwrap().len(), 3);
     // An intent that is wrong is told before the tool is looked for.
     let intent = json!({"operation_type": "write"});

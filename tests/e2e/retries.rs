@@ -113,6 +113,36 @@ done
 "#;
 
 #[test]
+fn cap_7_a_read_that_ended_its_server_is_not_made_again_unless_somebody_says_that_it_may() {
+    // What `readOnlyHint` says is derived; the hint and the operator's word are stated.
+    for (hint, capability, again) in [
+        (r#""readOnlyHint":true"#, json!({}), false),
+        (r#""readOnlyHint":true,"idempotentHint":true"#, json!({}), true),
+        (r#""readOnlyHint":true"#, json!({"idempotent": true}), true),
+        (r#""readOnlyHint":true,"idempotentHint":true"#, json!({"idempotent": false}), false),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let child = CHILD.replace(
+            r#"{"name":"last","inputSchema":{}}"#,
+            &format!(r#"{{"name":"ends_read","inputSchema":{{}},"annotations":{{{hint}}}}}"#),
+        );
+        assert_ne!(child, CHILD);
+        let args = json!(["-c", child, "sh", folder.path()]);
+        let proxy = Proxy::start(json!({"s": {"command": "/bin/sh", "args": args,
+            "capabilities": {"ends_read": capability}}}));
+        let result = proxy.client().read("s:ends_read", json!({}));
+        assert_eq!(result["isError"] != true, again, "{hint} {capability}: {result}");
+        let read = std::fs::read_to_string(folder.path().join("ends_read")).unwrap();
+        assert_eq!(read.lines().count(), 1 + usize::from(again), "{hint} {capability}");
+        let record = &proxy.activity("type=tool_call")[0];
+        assert_eq!(record["metadata"]["retried"] == true, again, "{record}");
+        // The server is there again for the next one.
+        let next = proxy.client().read("s:ends_read", json!({}));
+        assert_ne!(next["isError"], true, "{next}");
+    }
+}
+
+#[test]
 fn cap_7_over_a_pipe_a_child_that_ends_without_a_byte_of_the_answer_is_asked_once_more() {
     for what in ["ends", "half", "begun"] {
         for idempotent in [true, false] {

@@ -105,6 +105,17 @@ fn arguments_that_a_rule_cannot_be_shown_are_refused() {
 }
 
 #[test]
+fn a_rule_is_told_which_client_asks() {
+    let rules = r#"@id("not-by-this") forbid (principal, action == Action::"read", resource == Tool::"s:read_item")
+        when { context.client == "CLIENT" };"#;
+    for (client, refused) in [("e2e", true), ("other", false)] {
+        let proxy = enforced(&rules.replace("CLIENT", client));
+        let result = proxy.client().read("s:read_item", json!({}));
+        assert_eq!(result["isError"] == true, refused, "{client}: {result}");
+    }
+}
+
+#[test]
 fn rules_that_permit_are_on_record() {
     let proxy = enforced(RULES);
     let mut client = proxy.client();

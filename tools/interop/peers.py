@@ -94,6 +94,8 @@ class Client:
     # How many of a server's checks it makes, from the first on; 0 for all. Of one that starts a
     # process for each call a handful is enough.
     most: int = 0
+    # Whether it is one of those that stand for all: each SDK and either era once.
+    short: bool = False
 
     def makes_of(self, servers: list[Server]) -> list[Server]:
         if not self.most:
@@ -142,16 +144,16 @@ def clients(place: Place, here: Path) -> list[Client]:
     inspector.append(str(packages / "node/bin/node"))
     inspector.append(str(packages / "@modelcontextprotocol/inspector/clients/cli/build/index.js"))
     return [
-        Client("PyPI mcp 2.3", pypi, direct=True),
-        Client("npm sdk 1.32", ["node", str(place.npm / "client.mjs")], direct=True),
+        Client("PyPI mcp 2.3", pypi, direct=True, short=True),
+        Client("npm sdk 1.32", ["node", str(place.npm / "client.mjs")], direct=True, short=True),
         Client("mcp modern", pypi, mode=MODERN),
         Client("mcp auto", pypi, mode="auto"),
         Client("client legacy", both),
-        Client("client modern", both, mode=MODERN),
+        Client("client modern", both, mode=MODERN, short=True),
         Client("client auto", both, mode="auto"),
         Client("fastmcp 4.1", fastmcp, mode="auto"),
         # Over stdio it would start a proxy with all its servers for each call.
-        Client("inspector", inspector, routes=("http",), most=3),
+        Client("inspector", inspector, routes=("http",), most=3, short=True),
     ]
 
 

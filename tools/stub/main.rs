@@ -209,6 +209,8 @@ struct Stub {
 #[derive(Default)]
 struct Counts {
     calls: AtomicU64,
+    /// Everything that somebody wanted: calls other than of `stats`, and what is no list of what is offered.
+    asked: AtomicU64,
     cancelled: AtomicU64,
     abandoned: AtomicU64,
     initialized: AtomicU64,
@@ -333,6 +335,9 @@ impl Stub {
         };
         let written = String::from_utf8_lossy(written).trim_end().to_owned();
         let before = self.before.lock().map(|mut before| std::mem::replace(&mut *before, written));
+        if offers::ASKED.contains(&method) {
+            self.counts.asked.fetch_add(1, Ordering::Relaxed);
+        }
         let mut reply = match method {
             "initialize" => self.plain(id, &self.initialize(message.params)),
             "ping" => self.plain(id, &json!({})),
@@ -416,6 +421,9 @@ impl Stub {
         let Some(call) = params.and_then(|p| serde_json::from_str::<Call<'_>>(p.get()).ok()) else {
             return self.fault(id, -32602, "unreadable params");
         };
+        if call.name != "stats" {
+            self.counts.asked.fetch_add(1, Ordering::Relaxed);
+        }
         let arguments = call.arguments.map_or("{}", RawValue::get);
         let knobs: Knobs = serde_json::from_str(arguments).unwrap_or_default();
         let result = match call.name.as_ref() {
@@ -484,6 +492,7 @@ impl Stub {
         let counts = &self.counts;
         let stats = json!({
             "calls": counts.calls.load(Ordering::Relaxed),
+            "asked": counts.asked.load(Ordering::Relaxed),
             "cancelled": counts.cancelled.load(Ordering::Relaxed),
             "abandoned": counts.abandoned.load(Ordering::Relaxed),
             "initialized": counts.initialized.load(Ordering::Relaxed),

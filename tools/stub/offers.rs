@@ -24,6 +24,15 @@ const PROMPTS: &[&str] = &[
 ];
 const MALFORMED: &[&str] = &["7", "null", "{}", r#"{"name":7,"uri":7,"uriTemplate":7}"#];
 
+/// The methods that ask for one thing of what is offered.
+pub(crate) const ASKED: [&str; 5] = [
+    "resources/read",
+    "resources/subscribe",
+    "resources/unsubscribe",
+    "prompts/get",
+    "completion/complete",
+];
+
 /// Resources under this scheme do not exist.
 const MISSING: &str = "missing:";
 /// Reading this one makes another.

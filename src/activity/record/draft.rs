@@ -229,7 +229,7 @@ impl Draft {
 
     /// Copies bytes to the end of the buffer, which grows by their length or by `ahead`, whichever is
     /// more, and is never doubled: a draft whose parts are set once takes no more memory than the queue
-    /// counts for it (`shared::ENTRY_BYTES`).
+    /// counts for it (`config::ENTRY_BYTES`).
     fn copy(&mut self, bytes: &[u8], ahead: usize) -> Span {
         let start = self.bytes.len();
         if self.bytes.capacity() - start < bytes.len() {

@@ -223,6 +223,8 @@ const fn url(starts: &'static str) -> Prefix {
 
 /// Beginnings that credentials are known by, wherever they stand.
 pub const PREFIXES: &[Prefix] = &[
+    // Of mcpproxy's own agents.
+    p("mcpp_", 20),
     p("ghp_", 20),
     p("gho_", 20),
     p("ghu_", 20),

@@ -1,5 +1,6 @@
 //! Every row of the table, plain and nested and cut, in all spellings; and what stays.
 
+use base64::Engine;
 use proptest::prelude::*;
 
 use super::table::{FORMS, KEYS, PREFIXES, SecretForm, Whole};
@@ -195,6 +196,31 @@ fn act_8_every_prefix_of_a_credential_is_known_and_too_short_a_one_stays() {
         }
     }
     assert!(KEYS.len() + PREFIXES.len() + FORMS.len() >= 84);
+}
+
+#[test]
+fn act_8_a_token_of_an_agent_is_known_wherever_it_stands() {
+    // As `token create` shows one: 43 digits of base64url, with both of its signs.
+    const TOKEN: &str = "mcpp_xH2-9kQw_Lr7Zt0Vb3Nc6Ym1Xa4Sd8Fg5Hj2-Kl_PoI";
+    for (text, left) in [
+        ("{}", "{}"),
+        ("use {} now", "use {} now"),
+        ("https://h/mcp?a=1&k={}&b=2", "https://h/mcp?a=1&k={}&b=2"),
+        (r#"{"env":["MCP={}"],"n":1}"#, r#"{"env":["MCP={}"],"n":1}"#),
+    ] {
+        let (text, left) = (text.replace("{}", TOKEN), left.replace("{}", REDACTED));
+        for (carried, expected) in carried(&text).into_iter().zip(carried(&left)) {
+            assert_eq!(redact(&carried), expected);
+        }
+        no_cut_shows(&text, TOKEN, "mcpp_".len());
+    }
+    // JSON in base64, as a saved config or a cookie may hold it.
+    let json = base64::engine::general_purpose::STANDARD
+        .encode(format!(r#"{{"token":"{TOKEN}","note":"n"}}"#));
+    assert!(!redact(&format!("x {json} y")).contains(&json[..24]));
+    for stays in ["mcpp_config", "mcpp_short1", "the mcpp_ prefix"] {
+        assert_eq!(redact(stays), stays);
+    }
 }
 
 #[test]

@@ -84,6 +84,10 @@ struct Step {
     unknown: u64,
     #[serde(flatten)]
     by_intent: ByIntent,
+    /// What half of them stayed at or below, in milliseconds; 0 without calls.
+    p50_ms: f64,
+    /// The same of 99 %.
+    p99_ms: f64,
 }
 
 impl Members {
@@ -123,6 +127,8 @@ impl Step {
         let ended = |status: Status| point.statuses.get(usize::from(status.code()) - 1).copied();
         let stated = |operation: Operation| point.operations.get(usize::from(operation.code()));
         Self {
+            p50_ms: point.latency_ms(0.50),
+            p99_ms: point.latency_ms(0.99),
             start_time: Timestamp(start).to_string(),
             success: ended(Status::Success).unwrap_or_default(),
             error: ended(Status::Error).unwrap_or_default(),

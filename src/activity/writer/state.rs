@@ -94,7 +94,7 @@ impl WriterState {
         self.shared.room.add_permits(room);
         // A batch may hold marks alone, before there is any record.
         let kept = (self.appender.tip().seq + 1).saturating_sub(self.first);
-        let most = self.shared.config.max_records;
+        let most = self.shared.retention.load().max_records;
         if most > 0 && kept > most + (most / SLACK).max(SLACK) {
             // It runs every minute anyway: waking it too often costs nothing but its check.
             self.shared.pruner.get().map(thread::Thread::unpark).unwrap_or_default();

@@ -8,6 +8,8 @@ use std::fmt::Write as _;
 
 use super::finding::FindingLevel;
 
+/// Tags of the longest flag of a part of a country.
+const FLAG_TAGS: usize = 6;
 /// Most kinds of characters that are named.
 const MAX_NAMED: usize = 8;
 
@@ -23,11 +25,17 @@ pub fn hidden(text: &str) -> Option<(FindingLevel, String)> {
     }
     let mut found = BTreeMap::<char, usize>::new();
     let mut level = FindingLevel::Low;
-    let (mut before, mut flag) = (None, false);
+    let (mut before, mut tags_left) = (None, 0);
     let mut letters = text.chars().peekable();
     while let Some(letter) = letters.next() {
-        // England's flag is a black one and five tags.
-        flag = letter == '\u{1f3f4}' || (flag && is_tag(letter));
+        // England's flag is a black one, five tags and the one that ends it; more would carry words behind it.
+        let flag = is_tag(letter) && tags_left > 0;
+        tags_left = match letter {
+            '\u{1f3f4}' => FLAG_TAGS,
+            '\u{e007f}' => 0,
+            _ if flag => tags_left - 1,
+            _ => 0,
+        };
         if let Some(suspect) = suspect(before, letter, letters.peek().copied(), flag) {
             level = level.max(suspect);
             *found.entry(letter).or_default() += 1;
@@ -128,6 +136,17 @@ mod tests {
         use FindingLevel::{High, Low, Medium};
         for (text, level, told) in [
             ("a\u{e0041}\u{e0042}", High, "U+E0041 × 1, U+E0042 × 1"),
+            // Behind a flag, and in the place of one.
+            (
+                "🏴\u{e0067}\u{e0062}\u{e0065}\u{e006e}\u{e0067}\u{e007f}\u{e0041}",
+                High,
+                "U+E0041 × 1",
+            ),
+            (
+                "🏴\u{e0061}\u{e0061}\u{e0061}\u{e0061}\u{e0061}\u{e0061}\u{e0062}",
+                High,
+                "U+E0062 × 1",
+            ),
             ("a\u{202e}b\u{202c}", High, "U+202C × 1, U+202E × 1"),
             ("a\u{2066}b", High, "U+2066 × 1"),
             ("a\u{200b}b\u{200b}", Medium, "U+200B × 2"),

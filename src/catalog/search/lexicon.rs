@@ -1,95 +1,93 @@
-//! From words to stems, and from stems to their synonyms: the same for every index.
+//! From words to what is compared: the same for every index.
+//!
+//! A word is compared by a hash of its stem, and by one of each concept that it means (`super::thesaurus`), so that an
+//! index holds no words but those by which typing errors are mended.
 
-use std::collections::HashMap;
 use std::fmt;
 
-use bm25::{DefaultTokenizer, Language, Tokenizer as _};
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use super::synonyms::SYNONYMS;
+use super::spelling;
+use super::thesaurus::{Concept, ENGLISH, RunPart, Thesaurus};
+use super::words::Script;
 
-/// The stems of words, and which of them mean much the same.
+/// What hashes of concepts begin with, so that they are no word's.
+const OF_CONCEPTS: u64 = 0x6d63_7074;
+
+/// What a word, or what it means, is compared by.
+pub(super) type WordKey = u64;
+
+/// Stems, meanings and spellings of words.
 pub struct Lexicon {
-    tokenizer: DefaultTokenizer,
-    /// For each stem, the others of its groups.
-    synonyms: HashMap<String, Vec<String>>,
+    pub(super) thesaurus: Thesaurus,
+    /// The words of the thesaurus, for typing errors.
+    spellings: Vec<(u32, Box<str>)>,
 }
 
 impl fmt::Debug for Lexicon {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lexicon({} stems with synonyms)", self.synonyms.len())
+        write!(f, "Lexicon({} concepts)", self.thesaurus.concepts())
     }
 }
 
 impl Default for Lexicon {
     fn default() -> Self {
-        let tokenizer = DefaultTokenizer::new(Language::English);
-        let mut lexicon = Self { tokenizer, synonyms: HashMap::new() };
-        for group in SYNONYMS {
-            let stems = lexicon.stems(&group.join(" "));
-            for stem in &stems {
-                let others = stems.iter().filter(|other| *other != stem).cloned();
-                lexicon.synonyms.entry(stem.clone()).or_default().extend(others);
-            }
-        }
-        lexicon
+        Self::of(Thesaurus::new())
     }
 }
 
 impl Lexicon {
-    /// The stems that mean much the same as `stem`.
-    pub(super) fn synonyms(&self, stem: &str) -> impl Iterator<Item = &String> {
-        self.synonyms.get(stem).into_iter().flatten()
+    pub(super) fn of(thesaurus: Thesaurus) -> Self {
+        let spellings = thesaurus.spellings();
+        let spellings = spellings.map(|word| (spelling::letters(word), word.into())).collect();
+        Self { thesaurus, spellings }
     }
 
-    /// The stems of a text.
-    pub(super) fn stems(&self, text: &str) -> Vec<String> {
-        split_identifiers(text).split_whitespace().flat_map(|word| self.word(word)).collect()
-    }
-
-    /// The stems of one word: none for a stop word, several where it is written in another script.
-    pub(super) fn word(&self, word: &str) -> Vec<String> {
-        self.tokenizer.tokenize(word)
-    }
-}
-
-/// `snake_case`, `kebab-case`, `camelCase` and `HTTPCase` as separate words.
-pub(super) fn split_identifiers(text: &str) -> String {
-    let mut split = String::with_capacity(text.len() + text.len() / 8);
-    let mut before = ' ';
-    let mut chars = text.chars().peekable();
-    while let Some(c) = chars.next() {
-        let hump = c.is_uppercase()
-            && (before.is_lowercase()
-                || before.is_numeric()
-                || (before.is_uppercase() && chars.peek().is_some_and(|next| next.is_lowercase())));
-        if hump {
-            split.push(' ');
-        }
-        split.push(if c.is_alphanumeric() || c == '\'' { c } else { ' ' });
-        before = c;
-    }
-    split
-}
-
-/// An identifier or a query as lower-case words.
-pub(super) fn plain(text: &str) -> String {
-    split_identifiers(text.trim()).to_lowercase()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn identifiers_are_split() {
-        for (text, split) in [
-            ("deleteRepo", "delete Repo"),
-            ("delete_repo-now", "delete repo now"),
-            ("HTTPServer", "HTTP Server"),
-            ("parseURL", "parse URL"),
-            ("file2Text", "file2 Text"),
-        ] {
-            assert_eq!(split_identifiers(text), split);
+    /// What a word of a tool is compared by: none for one that says nothing.
+    pub(super) fn keys(&self, word: &str, script: Script) -> Vec<WordKey> {
+        match script {
+            Script::Spaced if self.thesaurus.silent(word) => Vec::new(),
+            Script::Spaced => {
+                let meanings = self.thesaurus.meanings(word, ENGLISH).into_iter().map(concept_key);
+                std::iter::once(self.key(word)).chain(meanings).collect()
+            }
+            Script::Unspaced => {
+                let found = self.thesaurus.unspaced(word).into_iter();
+                let means = found.flat_map(|found| match found {
+                    RunPart::Means(concepts) => concepts,
+                    RunPart::Unknown(_) => Vec::new(),
+                });
+                pairs(word).into_iter().chain(means.map(concept_key)).collect()
+            }
         }
     }
+
+    /// What a word is compared by, whatever it means.
+    pub(super) fn key(&self, word: &str) -> WordKey {
+        xxh3_64(self.thesaurus.stem(word).as_bytes())
+    }
+
+    /// The words of the thesaurus that are so near to one.
+    pub(super) fn near<'a>(
+        &'a self,
+        word: &'a str,
+        errors: usize,
+    ) -> impl Iterator<Item = (usize, &'a str)> {
+        let of_word = spelling::letters(word);
+        let near = self.spellings.iter();
+        let near = near.filter(move |(letters, _)| spelling::could_be(of_word, *letters, errors));
+        near.filter_map(move |(_, known)| Some((spelling::errors(word, known, errors)?, &**known)))
+    }
+}
+
+/// What a concept is compared by.
+pub(super) fn concept_key(concept: Concept) -> WordKey {
+    xxh3_64_with_seed(&concept.to_le_bytes(), OF_CONCEPTS)
+}
+
+/// What a run without blanks is compared by: its pairs of characters, or the only one.
+pub(super) fn pairs(run: &str) -> Vec<WordKey> {
+    let chars: Vec<char> = run.chars().collect();
+    let pairs = chars.windows(2.min(chars.len().max(1)));
+    pairs.map(|pair| xxh3_64(pair.iter().collect::<String>().as_bytes())).collect()
 }

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use crate::cli::times::TimeStyle;
+
 /// Default number of records in `activity list`.
 const LIST_LIMIT: u32 = 50;
 
@@ -17,16 +19,21 @@ Examples:
   mcpproxy activity list --intent-type destructive --server github -n 200
   mcpproxy activity list --type policy_decision -o json
 
-Newest first, by the time that is shown: when a record was stored, in UTC. --since and --until go
-by when a call began. ActivityFilters combine; several words in one filter are separated by commas.")]
+Newest first, by the time that is shown: when a record was stored. --since and --until go by when a
+call began. Filters combine; several words in one filter are separated by commas. A decision about a
+call that is listed is told in that call's row. At a terminal, or with COLUMNS set, ids are the numbers
+of the records, and columns without room are left out; a pipe gets whole ids and all columns.")]
     List(ActivityList),
     /// One record in full: intent, verdict, arguments, answer
     #[command(after_help = "\
 Examples:
-  mcpproxy activity show 01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2
-  mcpproxy activity show 01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2 -o yaml")]
+  mcpproxy activity show last
+  mcpproxy activity show 4711
+  mcpproxy activity show 01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2 -o yaml
+
+`last` is the first row of `activity list`. A number is that of a record in this log, its \"seq\".")]
     Show {
-        /// The record's id, from `activity list`
+        /// The record's number or id, from `activity list`, or `last`
         #[arg(value_name = "ID")]
         id: String,
     },
@@ -62,6 +69,9 @@ With json, each record is one line; with yaml, one document.")]
         /// Plain words instead of icons
         #[arg(long)]
         no_icons: bool,
+        /// Times: relative, local or utc [default: local at a terminal, else utc]
+        #[arg(long, value_name = "HOW", value_enum, hide_possible_values = true)]
+        time: Option<TimeStyle>,
     },
     /// Check the chain of hashes and name the first record altered, missing or out of place
     #[command(after_help = "\
@@ -98,6 +108,9 @@ pub(in crate::cli) struct ActivityList {
     /// Plain words instead of icons
     #[arg(long)]
     pub(in crate::cli) no_icons: bool,
+    /// Times: relative, local or utc [default: relative at a terminal, else utc]
+    #[arg(long, value_name = "HOW", value_enum, hide_possible_values = true)]
+    pub(in crate::cli) time: Option<TimeStyle>,
 }
 
 /// Which records are meant.

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use tokio::sync::Semaphore;
 
 use super::agreement::Agreement;
 use super::client_message::{self, ClientMessage, ClientMessageKind};
 use super::reply_messages::{LongMessages, ReplyMessages};
 use crate::cli::http_client::{HttpClient, HttpReply, RequestError, hint};
+use crate::downstream::api_key;
 use crate::mcp::headers::SESSION_ID;
 
 /// A server that is being restarted has this long to listen again before a request fails.
@@ -25,6 +26,8 @@ const RESTART_STEP: Duration = Duration::from_millis(100);
 const MAX_REFUSAL_BYTES: usize = 64 * 1024;
 /// Most time for the DELETE that ends the session.
 const END_LIMIT: Duration = Duration::from_secs(2);
+/// The key is this program's, and not the client's: its messages are nobody's, as they are with no server running.
+const ON_BEHALF_OF: HeaderName = HeaderName::from_static(api_key::ON_BEHALF_OF);
 const INITIALIZED: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
 /// Why a message has no reply.
@@ -128,6 +131,7 @@ impl ServerSession {
             _ => "application/json, text/event-stream",
         };
         headers.insert(ACCEPT, HeaderValue::from_static(accept));
+        headers.insert(ON_BEHALF_OF, HeaderValue::from_static(api_key::NOBODY));
         if method == Method::POST {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
@@ -170,8 +174,9 @@ impl ServerSession {
 
     /// Ends the session on the server.
     pub(super) async fn end(&self) {
-        let headers = self.headers();
+        let mut headers = self.headers();
         if headers.contains_key(SESSION_ID) {
+            headers.insert(ON_BEHALF_OF, HeaderValue::from_static(api_key::NOBODY));
             let end = self.client.send(Method::DELETE, "/mcp", headers, Bytes::new());
             let _ = tokio::time::timeout(END_LIMIT, end).await;
         }

@@ -5,6 +5,7 @@ mod export_lines;
 mod filters;
 mod list;
 mod progress;
+mod record_id;
 mod retry;
 mod row;
 mod show;
@@ -17,8 +18,9 @@ use crate::cli::backend::{self, Needs, target};
 use crate::cli::error::CommandError;
 use crate::cli::output::Output;
 
-pub(super) use progress::records_bar;
-pub(super) use row::{Intents, row};
+pub(super) use progress::records_bar_of;
+pub(super) use row::RowStyle;
+pub(super) use verify::unsound;
 
 /// Runs one of the commands.
 pub(super) fn run(
@@ -31,10 +33,9 @@ pub(super) fn run(
         ActivityCommand::List(flags) => {
             backend::with(global, ask, async |backend| list::run(flags, backend, output).await)
         }
-        ActivityCommand::Show { id } => backend::with(global, ask, async |backend| {
-            let record = backend.get(&target(&["activity", id], &[])).await?;
-            output.print(record.json()?, show::show)
-        }),
+        ActivityCommand::Show { id } => {
+            backend::with(global, ask, async |backend| show::run(id, backend, output).await)
+        }
         ActivityCommand::Summary { period } => backend::with(global, ask, async |backend| {
             let query = [("period", Some(period.as_str()))];
             let summary = backend.get(&target(&["activity", "summary"], &query)).await?;
@@ -43,10 +44,9 @@ pub(super) fn run(
         ActivityCommand::Export(flags) => {
             backend::with(global, ask, async |backend| export::run(flags, backend, output).await)
         }
-        ActivityCommand::Watch { no_icons } => {
-            let intents = Intents::of(output, *no_icons);
+        ActivityCommand::Watch { no_icons, time } => {
             backend::with(global, Needs::Running, async |backend| {
-                watch::run(backend, output, intents).await
+                watch::run(backend, output, *no_icons, *time).await
             })
         }
         ActivityCommand::Verify => verify::run(global, output),

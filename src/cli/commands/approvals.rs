@@ -1,5 +1,6 @@
 //! `mcpproxy approvals …`: calls that wait for a person, and the answers to them.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
@@ -8,28 +9,39 @@ use crate::cli::args::ApprovalsCommand;
 use crate::cli::backend::{Backend, target};
 use crate::cli::error::CommandError;
 use crate::cli::json_pointer::{list, text};
-use crate::cli::output::Output;
-use crate::cli::table::cell;
+use crate::cli::output::{Output, parse};
+use crate::cli::table::{Cell, Column, Fit, cell};
 use crate::cli::terminal_safe::{clean, line};
+use crate::cli::times::Times;
+
+/// What is seen of an id where it is short; more where two begin alike.
+const SHORT: usize = 6;
+/// The fewest characters by which an approval can be meant.
+const MIN_SHORT: usize = 4;
+/// Characters of a whole id.
+const WHOLE: usize = 16;
 
 /// The columns of the list, and where their values stand.
-const COLUMNS: [(&str, &str); 6] = [
-    ("ID", "/id"),
-    ("UNTIL (UTC)", "/call/until"),
-    ("CALL", "/access"),
-    ("OPERATION", "/call/operation"),
-    ("PRINCIPAL", "/call/principal"),
-    ("ARGUMENTS", "/call/arguments"),
+const COLUMNS: [((&str, Fit), &str); 6] = [
+    (("ID", Fit::Whole), "/id"),
+    ((UNTIL, Fit::Rank(2)), "/call/until"),
+    (("CALL", Fit::Rank(1)), "/access"),
+    (("OPERATION", Fit::Rank(3)), "/call/operation"),
+    (("PRINCIPAL", Fit::Rank(4)), "/call/principal"),
+    (("ARGUMENTS", Fit::Free), "/call/arguments"),
 ];
 
 /// The same of those that stand.
-const STANDING: [(&str, &str); 5] = [
-    ("ID", "/id"),
-    ("UNTIL (UTC)", "/until"),
-    ("CALLS", "/access"),
-    ("PRINCIPAL", "/principal"),
-    ("SESSION", "/session_id"),
+const STANDING: [((&str, Fit), &str); 5] = [
+    (("ID", Fit::Whole), "/id"),
+    ((UNTIL, Fit::Rank(2)), "/until"),
+    (("CALLS", Fit::Rank(1)), "/access"),
+    (("PRINCIPAL", Fit::Rank(3)), "/principal"),
+    (("SESSION", Fit::Rank(4)), "/session_id"),
 ];
+
+/// The column of a point in time, whose zone its name says.
+const UNTIL: &str = "UNTIL";
 
 /// Runs one of the commands.
 pub(super) async fn run(
@@ -38,12 +50,14 @@ pub(super) async fn run(
     output: &Output,
 ) -> Result<(), CommandError> {
     match command {
-        ApprovalsCommand::List => {
+        ApprovalsCommand::List { time } => {
             let all = backend.get(&target(&["approvals"], &[])).await?;
-            output.print(all.json()?, |all| table(all, output))
+            let times = Times::new(*time, output.terminal);
+            output.print(all.json()?, |all| table(all, output, &times))
         }
         ApprovalsCommand::Show { id } => {
-            let approval = backend.get(&target(&["approvals", id], &[])).await?;
+            let id = whole(id, backend).await?;
+            let approval = backend.get(&target(&["approvals", &id], &[])).await?;
             output.print(approval.json()?, show)
         }
         ApprovalsCommand::Approve { id, how_long } => {
@@ -65,26 +79,85 @@ async fn answered(
     backend: &Backend,
     output: &Output,
 ) -> Result<(), CommandError> {
-    let decided = backend.post(&target(&["approvals", id], &[]), answer.to_string()).await?;
+    let id = whole(id, backend).await?;
+    let decided = backend.post(&target(&["approvals", &id], &[]), answer.to_string()).await?;
     output.print(decided.json()?, |data| {
         let approval = data.get("approval").unwrap_or(data);
         format!("{}: {}", line(&text(approval, "/access")), line(&text(approval, "/state")))
     })
 }
 
-fn table(all: &Value, output: &Output) -> String {
-    let rows = |pointer: &str, columns: &[(&str, &str)]| -> Vec<Vec<String>> {
-        let cells = |it: &Value| columns.iter().map(|(_, at)| cell(&text(it, at))).collect();
+/// The whole id of one that is typed by its beginning.
+async fn whole(typed: &str, backend: &Backend) -> Result<String, CommandError> {
+    if typed.len() >= WHOLE {
+        return Ok(typed.to_owned());
+    }
+    let all = backend.get(&target(&["approvals"], &[])).await?;
+    let all = parse(all.json()?)?;
+    begins(typed, &ids(&all)).map_err(CommandError::failed)
+}
+
+/// The one id that begins so.
+fn begins(typed: &str, ids: &[String]) -> Result<String, String> {
+    let mut meant = ids.iter().filter(|id| id.starts_with(&typed.to_lowercase()));
+    match (typed.len() >= MIN_SHORT, meant.next(), meant.next()) {
+        (false, ..) => {
+            Err(format!("'{typed}' is too short: write at least {MIN_SHORT} characters of the id"))
+        }
+        (true, Some(one), None) => Ok(one.clone()),
+        (true, Some(one), Some(other)) => {
+            Err(format!("several begin with '{typed}': {one}, {other}: write more of the id"))
+        }
+        // The proxy tells what it is that nobody knows.
+        (true, None, _) => Ok(typed.to_owned()),
+    }
+}
+
+/// The ids of all that wait or stand.
+fn ids(all: &Value) -> Vec<String> {
+    let both = list(all, "/approvals").iter().chain(list(all, "/standing"));
+    both.map(|it| text(it, "/id").into_owned()).collect()
+}
+
+/// How many characters tell the ids apart.
+fn distinct(ids: &[String]) -> usize {
+    let unique = |length: &usize| {
+        let mut seen = HashSet::new();
+        ids.iter().all(|id| seen.insert(id.get(..*length).unwrap_or(id)))
+    };
+    (SHORT..WHOLE).find(unique).unwrap_or(WHOLE)
+}
+
+fn table(all: &Value, output: &Output, times: &Times) -> String {
+    let shown_of_id = output.view.width.map_or(WHOLE, |_| distinct(&ids(all)));
+    let rows = |pointer: &str, columns: &[((&'static str, Fit), &str)]| -> Vec<Vec<Cell>> {
+        let cell_of = |it: &Value, (name, at): (&str, &str)| {
+            let told = text(it, at);
+            match name {
+                "ID" => cell(told.get(..shown_of_id).unwrap_or(&told)).into(),
+                UNTIL => times.show_text(&told).into(),
+                _ => Cell::from(cell(&told)),
+            }
+        };
+        let cells =
+            |it: &Value| columns.iter().map(|((name, _), at)| cell_of(it, (name, at))).collect();
         list(all, pointer).iter().map(cells).collect()
+    };
+    let columns = |columns: &[((&'static str, Fit), &str)]| -> Vec<Column> {
+        let named = columns.iter().map(|((name, fit), _)| match *name {
+            UNTIL => Column::new(times.header(UNTIL, UNTIL), *fit),
+            name => Column::new(name, *fit),
+        });
+        named.collect()
     };
     let (waiting, standing) = (rows("/approvals", &COLUMNS), rows("/standing", &STANDING));
     let mut drawn = match waiting.is_empty() {
         true => "No call waits for approval.\n".to_owned(),
-        false => output.table(&COLUMNS.map(|(name, _)| name), waiting, &[0]),
+        false => output.table(&columns(&COLUMNS), waiting),
     };
     if !standing.is_empty() {
         drawn += "\nApprovals that stand (`approvals deny ID` ends one):\n";
-        drawn += &output.table(&STANDING.map(|(name, _)| name), standing, &[0]);
+        drawn += &output.table(&columns(&STANDING), standing);
     }
     drawn
 }
@@ -125,6 +198,19 @@ fn show(data: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_approval_is_meant_by_the_beginning_of_its_id_alone() {
+        let ids = ["5r8x0q2mzk7w1ahd", "5r8x0qzzzzzzzzzz", "aaaa000000000000"].map(str::to_owned);
+        assert_eq!(begins("aaaa", &ids), Ok(ids[2].clone()));
+        assert_eq!(begins("5R8X0Q2", &ids), Ok(ids[0].clone()));
+        assert_eq!(begins("zzzz", &ids), Ok("zzzz".to_owned()));
+        let several = begins("5r8x", &ids).unwrap_err();
+        assert!(several.contains(&ids[0]) && several.contains(&ids[1]), "{several}");
+        assert!(begins("5r8", &ids).unwrap_err().contains("at least 4"));
+        assert!(begins("", &ids).is_err());
+        assert_eq!((distinct(&ids), distinct(&ids[1..])), (7, 6));
+    }
 
     #[test]
     fn show_has_what_is_to_be_judged_and_hides_nothing() {

@@ -13,8 +13,11 @@ use crate::cli::backend::Backend;
 use crate::cli::error::CommandError;
 use crate::cli::json_pointer::{list, text};
 use crate::cli::output::{self, Output};
-use crate::cli::terminal_safe::clean;
+use crate::cli::spinner;
+use crate::cli::suggest::{self, Vocabulary, suggesting};
+use crate::cli::terminal_safe::{clean, line};
 use crate::cli::value_parsers::Arguments;
+use crate::intent::Operation;
 
 /// Printed where the result has nothing to show.
 const NOTHING: &str = "(the tool answered with no content)";
@@ -30,15 +33,30 @@ pub(super) async fn run(
         CallCommand::Write(args) => ("call_tool_write", "write", args),
         CallCommand::Destructive(args) => ("call_tool_destructive", "destructive", args),
     };
-    let body = request(variant, operation, args)?;
-    let call = backend.post("/api/v1/tools/call", body);
+    let body = match request(variant, operation, args) {
+        Ok(body) => body,
+        Err(mut failure) => {
+            // What was typed without its server may be known with it.
+            if let (Err(_), Some(meant)) = (name(args), suggest::tool(backend, typed(args)).await) {
+                failure.message += &format!("; did you mean {}?", line(&meant));
+            }
+            return Err(failure);
+        }
+    };
+    let words = || format!("calling {}", typed(args));
+    let call = spinner::during(words, backend.post("/api/v1/tools/call", body));
     let result = match args.timeout {
-        None => call.await?,
+        None => call.await,
         Some(limit) => tokio::time::timeout(limit, call).await.map_err(|_| {
             let name = name(args).unwrap_or_default();
             CommandError::failed(format!("{name}: no answer within {limit:?} (--timeout)"))
-        })??,
+        })?,
     };
+    let result = suggesting(result, backend, Vocabulary::Tools, typed(args)).await;
+    let result = result.map_err(|failure| match output.format {
+        Format::Json => failure,
+        Format::Yaml | Format::Table => in_words_of_the_shell(failure),
+    })?;
     let json = result.json()?;
     match output.format {
         Format::Json => output::write(json.as_bytes())?,
@@ -87,8 +105,24 @@ fn request(variant: &str, operation: &str, args: &CallArgs) -> Result<String, Co
     serde_json::to_string(&body).map_err(CommandError::usage)
 }
 
+/// The tool as it was typed.
+fn typed(args: &CallArgs) -> &str {
+    args.tool.as_deref().or(args.tool_name.as_deref()).unwrap_or_default()
+}
+
+/// A refusal names the call tool that an agent would use: here it is a command.
+fn in_words_of_the_shell(mut failure: CommandError) -> CommandError {
+    let advised = Operation::ALL
+        .into_iter()
+        .find(|it| failure.message.ends_with(&format!("use {}", it.variant())));
+    if let Some(operation) = advised {
+        failure.message += &format!(" (here: mcpproxy call tool-{})", operation.as_str());
+    }
+    failure
+}
+
 fn name(args: &CallArgs) -> Result<&str, CommandError> {
-    let name = args.tool.as_deref().or(args.tool_name.as_deref()).unwrap_or_default();
+    let name = typed(args);
     match name.split_once(':') {
         Some((server, tool)) if !server.is_empty() && !tool.is_empty() => Ok(name),
         _ => Err(CommandError::usage(format!(

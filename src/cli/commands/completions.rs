@@ -1,14 +1,13 @@
 //! `mcpproxy completions`: completion scripts for shells.
 
-use clap::CommandFactory;
-
-use crate::cli::args::{Cli, CompletionsArgs};
+use crate::cli::args::CompletionsArgs;
+use crate::cli::completion;
 use crate::cli::error::CommandError;
 use crate::cli::output;
 
 /// Prints the script.
 pub(super) fn run(flags: &CompletionsArgs) -> Result<(), CommandError> {
     let mut script = Vec::new();
-    clap_complete::generate(flags.shell, &mut Cli::command(), "mcpproxy", &mut script);
+    completion::script(&flags.shell.to_string(), &mut script).map_err(CommandError::failed)?;
     output::write(&script)
 }

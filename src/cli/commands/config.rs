@@ -1,20 +1,22 @@
-//! `mcpproxy config …`: whether the config can be used, and where it is.
+//! `mcpproxy config …`: whether the config can be used, where it is, and that a running proxy reads it again.
 
 use std::fmt::Write as _;
 
 use serde_json::json;
 
-use crate::cli::args::{ConfigCommand, Global};
+use crate::cli::args::{ConfigCommand, Format, Global};
+use crate::cli::backend::{self, Needs, target};
 use crate::cli::error::{CommandError, problem_json};
 use crate::cli::json_pointer::{list, text};
 use crate::cli::load_config;
-use crate::cli::output::Output;
+use crate::cli::output::{self, Output};
 use crate::cli::terminal_safe::clean;
 use crate::config::Config;
 use crate::config::file::{Loaded, locate};
 use crate::config::servers::ServerEntry;
+use crate::reference::CONFIG_SCHEMA;
 
-/// Checks the config, or names its file.
+/// Checks the config, names its file, or has it read again.
 pub(super) fn run(
     command: &ConfigCommand,
     global: &Global,
@@ -33,7 +35,35 @@ pub(super) fn run(
             let loaded = loaded.map_err(load_config::unusable)?;
             output.print(&report(&loaded).to_string(), draw)
         }
+        ConfigCommand::Reload => reload(global, output),
+        ConfigCommand::Schema => match output.format {
+            Format::Table | Format::Json => output::write(CONFIG_SCHEMA.as_bytes()),
+            Format::Yaml => output.print(CONFIG_SCHEMA, |_| String::new()),
+        },
     }
+}
+
+/// Has the running proxy read its config again.
+pub(super) fn reload(global: &Global, output: &Output) -> Result<(), CommandError> {
+    backend::with(global, Needs::Running, async |backend| {
+        let done = backend.post(&target(&["config", "reload"], &[]), String::new()).await?;
+        output.print(done.json()?, draw_reloaded)
+    })
+}
+
+fn draw_reloaded(reloaded: &serde_json::Value) -> String {
+    let mut shown = String::new();
+    for (word, at) in [("applied", "/applied"), ("restart", "/needs_restart")] {
+        for key in list(reloaded, at) {
+            let _ = writeln!(shown, "{word}   {}", clean(key.as_str().unwrap_or_default()));
+        }
+    }
+    for warning in list(reloaded, "/warnings") {
+        let _ = writeln!(shown, "warning   {}", clean(&text(warning, "/problem")));
+    }
+    let unchanged = reloaded.pointer("/unchanged") == Some(&json!(true));
+    let _ = writeln!(shown, "{}", if unchanged { "nothing has changed" } else { "in force" });
+    shown
 }
 
 fn report(loaded: &Loaded) -> serde_json::Value {

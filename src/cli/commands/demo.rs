@@ -15,13 +15,14 @@ use serde_json::{Value, json};
 
 use self::mcp_session::McpSession;
 use self::upstream::DemoServer;
-use super::activity::{Intents, row};
+use super::activity::RowStyle;
 use crate::cli::args::Global;
 use crate::cli::backend::{Backend, target};
+use crate::cli::colours::Colours;
 use crate::cli::error::CommandError;
-use crate::cli::http_client::{HttpAnswer, HttpClient};
+use crate::cli::http_client::{HttpAnswer, HttpClient, Security};
 use crate::cli::json_pointer::{list, text};
-use crate::cli::table::draw;
+use crate::cli::table::{Column, Fit, TableView, draw};
 use crate::cli::temporary_folder::TemporaryFolder;
 use crate::cli::terminal_safe::clean;
 use crate::cli::{load_config, logging, output, start_proxy};
@@ -138,9 +139,10 @@ pub(super) fn run(global: &Global) -> Result<(), CommandError> {
     let (config, _) = config::parse(&config.to_string(), &no_environment, &flags)
         .map_err(load_config::unusable)?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(CommandError::failed)?;
-    let app = App::start(config, log.lines()).map_err(|error| start_proxy::not_started(&error))?;
-    let server = app.serve(listener).map_err(|error| start_proxy::not_started(&error))?;
-    let client = HttpClient::new(server.address(), &key);
+    let app = App::start(config, log.handles(), None)
+        .map_err(|error| start_proxy::not_started(&error))?;
+    let server = app.serve(listener, None).map_err(|error| start_proxy::not_started(&error))?;
+    let client = HttpClient::new(server.address().clone(), Security::Plain, &key);
     let runtime = server::local_runtime().map_err(CommandError::failed)?;
     let story = runtime.block_on(tell(client));
     // Its connections, too: the server waits for open ones.
@@ -291,16 +293,25 @@ async fn draw_activity(story: &mut String, backend: &Backend) -> Result<(), Comm
     let calls = list(&found, "/activities")
         .iter()
         .filter(|record| matches!(text(record, "/type").as_ref(), "tool_call" | "policy_decision"));
+    let style = RowStyle::plain();
     // Oldest first, as the story went, and without what is the same in every row.
     let rows: Vec<_> = calls
         .map(|record| {
-            let cells = row(record, Intents::Words);
+            let cells = style.row(record, &[]);
             [1, 2, 4, 5, 6, 7].map(|cell| cells.get(cell).cloned().unwrap_or_default()).to_vec()
         })
         .rev()
         .collect();
-    let header = ["TIME (UTC)", "TYPE", "TOOL", "INTENT", "STATUS", "DURATION"];
-    let table = draw(&header, rows, &[], Some(WIDTH - 2));
+    let columns = Column::all([
+        ("TIME (UTC)", Fit::Rank(2)),
+        ("TYPE", Fit::Rank(1)),
+        ("TOOL", Fit::Whole),
+        ("INTENT", Fit::Rank(4)),
+        ("STATUS", Fit::Whole),
+        ("DURATION", Fit::Rank(3)),
+    ]);
+    let view = TableView { width: Some(usize::from(WIDTH) - 2), colours: Colours::Plain };
+    let table = draw(&columns, rows, view);
     let _ = writeln!(story, "\nThe activity they left (mcpproxy activity list):\n");
     for line in table.lines() {
         let _ = writeln!(story, "  {line}");

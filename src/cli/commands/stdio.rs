@@ -19,8 +19,8 @@ use crate::cli::{bridge, load_config, running_proxy, start_proxy};
 use crate::config::Config;
 use crate::downstream;
 use crate::proxy::Worker;
-use crate::server::{self, App, CUT_GRACE, DRAIN_TIMEOUT, Hurry, StartError};
-use crate::telemetry::LogLines;
+use crate::server::{self, App, CUT_GRACE, ConfigSource, DRAIN_TIMEOUT, Hurry, StartError};
+use crate::telemetry::LogHandles;
 
 /// Serves one client over stdin and stdout until it closes its end.
 pub(super) fn run(global: &Global) -> Result<(), CommandError> {
@@ -58,7 +58,8 @@ pub(super) fn run(global: &Global) -> Result<(), CommandError> {
             }
         })
     } else {
-        alone(&runtime, loaded.config, log.lines())?
+        let source = ConfigSource { path: loaded.path, flags: load_config::flags(global, None) };
+        alone(&runtime, loaded.config, log.handles(), source)?
     };
     // A read of stdin that a signal left behind would be waited for otherwise.
     runtime.shutdown_background();
@@ -72,9 +73,10 @@ pub(super) fn run(global: &Global) -> Result<(), CommandError> {
 fn alone(
     runtime: &tokio::runtime::LocalRuntime,
     config: Config,
-    log: LogLines,
+    log: LogHandles,
+    source: ConfigSource,
 ) -> Result<io::Result<()>, CommandError> {
-    let app = App::start(config, log).map_err(|error| match error {
+    let app = App::start(config, log, Some(source)).map_err(|error| match error {
         StartError::Activity(StoreError::Locked) => {
             let next = "start `mcpproxy serve`, which all clients then share";
             CommandError::new(Exit::Store, format!("{}; {next}", StoreError::Locked))

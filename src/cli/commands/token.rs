@@ -16,21 +16,22 @@ use crate::cli::backend::{Backend, target};
 use crate::cli::error::CommandError;
 use crate::cli::json_pointer::{list, text};
 use crate::cli::output::Output;
-use crate::cli::table::cell;
+use crate::cli::suggest::{Vocabulary, did_you_mean, suggesting};
+use crate::cli::table::{Column, Fit, cell};
 use crate::cli::terminal_safe::line;
 use crate::cli::{load_config, running_proxy};
-use crate::identity::{Identity, NewAgentToken, TokenChange, TokenFile};
+use crate::identity::{Identity, NewAgentToken, TokenChange, TokenChangeError, TokenFile};
 use crate::intent::Operation;
 use crate::server;
 
 /// The columns of the list, and where their values stand.
-const TOKEN_COLUMNS: [(&str, &str); 6] = [
-    ("NAME", "/name"),
-    ("SERVERS", "/servers"),
-    ("TOOLS", "/tools"),
-    ("OPERATIONS", "/operations"),
-    ("CREATED", "/created"),
-    ("EXPIRES", "/expires"),
+const TOKEN_COLUMNS: [((&str, Fit), &str); 6] = [
+    (("NAME", Fit::Whole), "/name"),
+    (("SERVERS", Fit::Rank(2)), "/servers"),
+    (("TOOLS", Fit::Free), "/tools"),
+    (("OPERATIONS", Fit::Rank(3)), "/operations"),
+    (("CREATED", Fit::Rank(4)), "/created"),
+    (("EXPIRES", Fit::Rank(1)), "/expires"),
 ];
 
 /// Runs one of the commands.
@@ -62,11 +63,14 @@ async fn ask(backend: &Backend, command: TokenCommand) -> Result<String, Command
             backend.post(&tokens, new).await?
         }
         TokenCommand::Rotate { name } => {
-            backend.post(&target(&["tokens", &name, "rotate"], &[]), String::new()).await?
+            let asked = target(&["tokens", &name, "rotate"], &[]);
+            let rotated = backend.post(&asked, String::new()).await;
+            suggesting(rotated, backend, Vocabulary::Tokens, &name).await?
         }
         TokenCommand::Revoke { name } => {
             let target = target(&["tokens", &name], &[]);
-            backend.request(Method::DELETE, &target, Bytes::new()).await?
+            let revoked = backend.request(Method::DELETE, &target, Bytes::new()).await;
+            suggesting(revoked, backend, Vocabulary::Tokens, &name).await?
         }
     };
     answer.json().map(str::to_owned)
@@ -87,7 +91,20 @@ fn on_disk(identity: &Identity, command: TokenCommand) -> Result<String, Command
     };
     let mut random = [0; 32];
     getrandom::fill(&mut random).map_err(CommandError::failed)?;
-    let changed = identity.change(change, random, now).map_err(CommandError::failed)?;
+    let changed = identity.change(change, random, now).map_err(|error| {
+        let kept = identity.kept().unwrap_or_default();
+        let names = kept.iter().map(|token| &*token.name);
+        let meant = match &error {
+            TokenChangeError::Missing(name) => did_you_mean(name, names),
+            TokenChangeError::Name(_)
+            | TokenChangeError::List(_)
+            | TokenChangeError::Expires
+            | TokenChangeError::Exists(_)
+            | TokenChangeError::Full
+            | TokenChangeError::File(_) => String::new(),
+        };
+        CommandError::failed(format!("{error}{meant}"))
+    })?;
     serde_json::to_string(&api::shown_change(changed)).map_err(CommandError::failed)
 }
 
@@ -114,11 +131,11 @@ fn table(answer: &Value, output: &Output) -> String {
     };
     let rows: Vec<_> = list(answer, "/tokens")
         .iter()
-        .map(|token| TOKEN_COLUMNS.map(|(_, column)| cell(&words(token, column))).to_vec())
+        .map(|token| TOKEN_COLUMNS.map(|(_, column)| cell(&words(token, column)).into()).to_vec())
         .collect();
     match rows.is_empty() {
         true => "No tokens. `mcpproxy token create NAME` makes one.".to_owned(),
-        false => output.table(&TOKEN_COLUMNS.map(|(name, _)| name), rows, &[0]),
+        false => output.table(&Column::all(TOKEN_COLUMNS.map(|(column, _)| column)), rows),
     }
 }
 

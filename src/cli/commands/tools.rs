@@ -8,14 +8,16 @@ use serde_json::Value;
 
 use crate::cli::args::ToolsCommand;
 use crate::cli::backend::{Backend, Data, target};
+use crate::cli::colours::of_state;
 use crate::cli::error::CommandError;
 use crate::cli::json_pointer::{list, text};
 use crate::cli::output::Output;
 use crate::cli::pagination;
-use crate::cli::table::{cell, cut};
+use crate::cli::suggest::{Vocabulary, suggesting};
+use crate::cli::table::{Cell, Column, Fit, cell, cut};
 use crate::cli::terminal_safe::{clean, line, quoted};
 
-/// Most characters of a description in a list.
+/// Most characters of a description in a list, where no width cuts it.
 const DESCRIPTION_CHARS: usize = 70;
 
 /// Searches, lists or shows tools.
@@ -33,11 +35,14 @@ pub(super) async fn run(
         }
         ToolsCommand::List { server } => {
             let query = [("server", server.as_deref())];
-            let all = pagination::all(backend, "tools", &query, u32::MAX).await?;
+            let all = pagination::all(backend, "tools", &query, u32::MAX).await;
+            let name = server.as_deref().unwrap_or_default();
+            let all = suggesting(all, backend, Vocabulary::Servers, name).await?;
             output.print(&all, |all| table(all, output))
         }
         ToolsCommand::Show { name } => {
-            let tool: Data = backend.get(&target(&["tools", name], &[])).await?;
+            let tool = backend.get(&target(&["tools", name], &[])).await;
+            let tool: Data = suggesting(tool, backend, Vocabulary::Tools, name).await?;
             output.print(tool.json()?, show)
         }
         ToolsCommand::Diff { name } => definitions::diff(backend, output, name).await,
@@ -55,15 +60,23 @@ fn table(found: &Value, output: &Output) -> String {
     }
     let rows = tools.iter().map(|tool| {
         vec![
-            cell(&text(tool, "/name")),
+            cell(&text(tool, "/name")).into(),
             match is_quarantined(tool) {
-                true => "(quarantined)".to_owned(),
-                false => cell(&text(tool, "/call_with")),
+                true => Cell::styled("(quarantined)", of_state("quarantined")),
+                false => cell(&command(tool)).into(),
             },
-            cut(&cell(&text(tool, "/description")), DESCRIPTION_CHARS),
+            match output.view.width {
+                Some(_) => cell(&text(tool, "/description")).into(),
+                None => cut(&cell(&text(tool, "/description")), DESCRIPTION_CHARS).into(),
+            },
         ]
     });
-    let mut shown = output.table(&["TOOL", "CALL WITH", "DESCRIPTION"], rows, &[0]);
+    let columns = Column::all([
+        ("TOOL", Fit::Whole),
+        ("CALL WITH", Fit::Rank(1)),
+        ("DESCRIPTION", Fit::Free),
+    ]);
+    let mut shown = output.table(&columns, rows.collect());
     let suspect = tools.iter().filter(|tool| !list(tool, "/findings").is_empty()).count();
     if suspect > 0 {
         let _ = writeln!(
@@ -74,6 +87,11 @@ fn table(found: &Value, output: &Output) -> String {
     shown
 }
 
+/// The command of `mcpproxy call` that it is called with.
+fn command(tool: &Value) -> String {
+    text(tool, "/call_with").replace("call_tool_", "tool-")
+}
+
 fn is_quarantined(tool: &Value) -> bool {
     tool.get("quarantined").and_then(Value::as_bool).unwrap_or_default()
 }
@@ -82,7 +100,7 @@ fn show(data: &Value) -> String {
     let tool = data.get("tool").unwrap_or(data);
     let mut shown = String::new();
     let name = text(tool, "/name");
-    let command = text(tool, "/call_with").replace("call_tool_", "tool-");
+    let command = command(tool);
     let _ = writeln!(shown, "{}\n", line(&name));
     if is_quarantined(tool) {
         let _ = writeln!(

@@ -1,24 +1,40 @@
-//! `mcpproxy upstream …`: the state of each server, and logins.
+//! `mcpproxy upstream …`: the servers, how they are and what they say; their entries in the config; logins.
+
+mod change;
+mod logs;
+
+use std::time::{Duration, Instant};
+
+use anstyle::Style;
+use serde_json::{Value, json};
 
 use crate::cli::args::{Global, UpstreamCommand};
 use crate::cli::backend::{self, Backend, Needs, target};
+use crate::cli::colours::of_state;
 use crate::cli::error::CommandError;
 use crate::cli::json_pointer::{list, text};
 use crate::cli::output::Output;
-use crate::cli::table::cell;
+use crate::cli::server_state;
+use crate::cli::suggest::{Vocabulary, suggesting};
+use crate::cli::table::{Cell, Column, Fit, cell};
+use crate::cli::terminal_safe::line;
 
+use self::change::ServerChange;
 use super::login;
 
+/// Longest wait for a server that is restarted.
+const RESTART_LIMIT: Duration = Duration::from_secs(45);
+
 /// The columns of the list, and where their values stand.
-const UPSTREAM_COLUMNS: [(&str, &str); 8] = [
-    ("NAME", "/name"),
-    ("STATE", "/state"),
-    ("PROTOCOL", "/protocol"),
-    ("TOOLS", "/tools"),
-    ("QUARANTINED", "/quarantined"),
-    ("CALLS", "/calls/total"),
-    ("ERRORS", "/calls/error"),
-    ("REASON", "/reason"),
+const UPSTREAM_COLUMNS: [((&str, Fit), &str); 8] = [
+    (("NAME", Fit::Whole), "/name"),
+    (("STATE", Fit::Rank(1)), "/state"),
+    (("PROTOCOL", Fit::Rank(6)), "/protocol"),
+    (("TOOLS", Fit::Rank(2)), "/tools"),
+    (("QUARANTINED", Fit::Rank(3)), "/quarantined"),
+    (("CALLS", Fit::Rank(5)), "/calls/total"),
+    (("ERRORS", Fit::Rank(4)), "/calls/error"),
+    (("REASON", Fit::Free), "/reason"),
 ];
 
 /// Runs one of the commands.
@@ -31,6 +47,24 @@ pub(super) fn run(
         UpstreamCommand::List => backend::with(global, Needs::Catalog, async |backend| {
             list_servers(backend, output).await
         }),
+        UpstreamCommand::Add(flags) => change::add(&flags, global, output),
+        UpstreamCommand::Remove { name } => {
+            change::change(&name, ServerChange::Remove, global, output)
+        }
+        UpstreamCommand::Enable { name } => {
+            change::change(&name, ServerChange::Enable, global, output)
+        }
+        UpstreamCommand::Disable { name } => {
+            change::change(&name, ServerChange::Disable, global, output)
+        }
+        UpstreamCommand::Restart { name } => {
+            backend::with(global, Needs::Running, async |backend| {
+                restart(&name, backend, output).await
+            })
+        }
+        UpstreamCommand::Logs { name, follow, lines } => {
+            logs::run(&name, follow, lines, global, output)
+        }
         UpstreamCommand::Login { name, open, timeout } => {
             login::log_in(global, output, &name, open, timeout)
         }
@@ -42,15 +76,32 @@ pub(super) fn run(
 async fn list_servers(backend: &Backend, output: &Output) -> Result<(), CommandError> {
     let servers = backend.get(&target(&["servers"], &[])).await?;
     output.print(servers.json()?, |servers| {
+        let cell_of = |server: &Value, at: &str| {
+            let told = text(server, at);
+            let style = if at == "/state" { of_state(&told) } else { Style::new() };
+            Cell::styled(cell(&told), style)
+        };
         let rows = list(servers, "/servers")
             .iter()
-            .map(|server| UPSTREAM_COLUMNS.map(|(_, column)| cell(&text(server, column))).to_vec());
+            .map(|server| UPSTREAM_COLUMNS.map(|(_, at)| cell_of(server, at)).to_vec());
         let rows: Vec<_> = rows.collect();
         match rows.is_empty() {
-            true => "No upstream servers. Add them under mcpServers in the file that \
-                     `mcpproxy config path` names."
-                .to_owned(),
-            false => output.table(&UPSTREAM_COLUMNS.map(|(name, _)| name), rows, &[0]),
+            true => {
+                "No upstream servers. `mcpproxy upstream add` adds one, `mcpproxy import` those of \
+                     other programs."
+                    .to_owned()
+            }
+            false => output.table(&Column::all(UPSTREAM_COLUMNS.map(|(column, _)| column)), rows),
         }
     })
+}
+
+/// Has a server connected anew, and waits for what comes of it.
+async fn restart(name: &str, backend: &Backend, output: &Output) -> Result<(), CommandError> {
+    let asked = backend.post(&target(&["servers", name, "restart"], &[]), String::new()).await;
+    suggesting(asked, backend, Vocabulary::Servers, name).await?;
+    let until = Instant::now() + RESTART_LIMIT;
+    let tried = server_state::settled(backend, name, until).await?;
+    let answer = json!({"server": name, "restarted": true, "check": tried.json()});
+    output.print(&answer.to_string(), |_| format!("Restarted '{}': {}.", line(name), tried.told()))
 }

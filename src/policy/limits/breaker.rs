@@ -88,6 +88,11 @@ impl Breaker {
         Self { server, config, troubled: AtomicBool::new(false), state }
     }
 
+    /// What it was made of.
+    pub(super) fn config(&self) -> BreakerConfig {
+        self.config
+    }
+
     /// Whether a call may go at `now`; nothing changes.
     pub(super) fn check(&self, now: Instant) -> Result<(), LimitReached> {
         if !self.troubled.load(Ordering::Acquire) {

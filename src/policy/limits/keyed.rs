@@ -1,5 +1,8 @@
 //! What is kept for each of many keys (tools, principals), of which there may be any number: a bounded table.
 //!
+//! Each config has a number. What was made under an earlier one is kept where it is still what the config says, so that
+//! what was counted goes on counting, and else made anew at the first question.
+//!
 //! A key that is in use stays; one that was idle for [`IDLE`] may go, and loses nothing by it. Where the table is full
 //! of keys in use, those that come new share one entry.
 
@@ -22,6 +25,9 @@ const SWEEP_PAUSE: Duration = Duration::from_secs(1);
 pub(super) trait Kept {
     /// Whether a request occupies something of it, so that it must not be made anew.
     fn is_held(&self) -> bool;
+
+    /// Whether both limit the same, whatever they have counted.
+    fn says_the_same(&self, other: &Self) -> bool;
 }
 
 /// The table.
@@ -42,6 +48,8 @@ struct Table<T> {
 struct Slot<T> {
     value: Arc<T>,
     asked: Instant,
+    /// The number of the config that it was last compared with.
+    config: u64,
 }
 
 impl<T> Default for Keyed<T> {
@@ -52,11 +60,23 @@ impl<T> Default for Keyed<T> {
 }
 
 impl<T: Kept> Keyed<T> {
-    /// What is kept for `key`, made if need be.
-    pub(super) fn get(&self, key: u64, now: Instant, make: impl FnOnce() -> T) -> Arc<T> {
+    /// What is kept for `key` under the config of that number, made if need be.
+    pub(super) fn get(
+        &self,
+        (key, config): (u64, u64),
+        now: Instant,
+        make: impl FnOnce() -> T,
+    ) -> Arc<T> {
         let mut table = self.0.lock();
         if let Some(slot) = table.entries.get_mut(&key) {
             slot.asked = now;
+            if slot.config < config {
+                slot.config = config;
+                let value = make();
+                if !value.says_the_same(&slot.value) {
+                    slot.value = Arc::new(value);
+                }
+            }
             return Arc::clone(&slot.value);
         }
         if table.entries.len() >= table.full {
@@ -66,7 +86,7 @@ impl<T: Kept> Keyed<T> {
             return Arc::clone(table.common.get_or_insert_with(|| Arc::new(make())));
         }
         let value = Arc::new(make());
-        table.entries.insert(key, Slot { value: Arc::clone(&value), asked: now });
+        table.entries.insert(key, Slot { value: Arc::clone(&value), asked: now, config });
         value
     }
 
@@ -102,23 +122,41 @@ mod tests {
         fn is_held(&self) -> bool {
             *self == 8
         }
+
+        fn says_the_same(&self, other: &Self) -> bool {
+            self == other
+        }
     }
 
     #[test]
     fn idle_keys_go_and_those_in_use_stay() {
         let (table, start) = (Keyed::<u64>::default(), clock::now());
-        let kept = table.get(7, start, || 7);
-        table.get(8, start, || 8);
+        let kept = table.get((7, 0), start, || 7);
+        table.get((8, 0), start, || 8);
         for key in 100..100 + MAX_KEYS as u64 {
-            table.get(key, start, || key);
+            table.get((key, 0), start, || key);
         }
         assert_eq!(table.len(), MAX_KEYS);
-        let shared = table.get(1, start, || 1);
-        assert!(Arc::ptr_eq(&shared, &table.get(2, start, || 2)), "those without room share one");
+        let shared = table.get((1, 0), start, || 1);
+        assert!(
+            Arc::ptr_eq(&shared, &table.get((2, 0), start, || 2)),
+            "those without room share one"
+        );
         assert_eq!(table.len(), MAX_KEYS, "it does not grow");
         let later = start + IDLE + SWEEP_PAUSE;
-        assert_eq!(*table.get(3, later, || 3), 3, "there is room again");
+        assert_eq!(*table.get((3, 0), later, || 3), 3, "there is room again");
         assert_eq!(table.len(), 3);
-        assert!(Arc::ptr_eq(&kept, &table.get(7, later, || 9)));
+        assert!(Arc::ptr_eq(&kept, &table.get((7, 0), later, || 9)));
+    }
+
+    #[test]
+    fn what_another_config_says_the_same_of_is_kept_and_the_rest_made_anew() {
+        let (table, now) = (Keyed::<u64>::default(), clock::now());
+        let (same, other) = (table.get((1, 0), now, || 5), table.get((2, 0), now, || 5));
+        assert!(Arc::ptr_eq(&same, &table.get((1, 1), now, || 5)));
+        let next = table.get((2, 1), now, || 6);
+        assert!(!Arc::ptr_eq(&other, &next) && *next == 6);
+        // A request that began under the config before is held to what is in force.
+        assert!(Arc::ptr_eq(&next, &table.get((2, 0), now, || 5)));
     }
 }

@@ -121,6 +121,25 @@ fn tools_and_principals_are_counted_each_by_itself() {
 }
 
 #[test]
+fn who_had_to_wait_for_one_place_occupies_those_behind_it_too() {
+    let limits = limits(
+        r#"{"tools": {"s:t": {"concurrent": 1}}}"#,
+        &[("s", r#"{"concurrent": 1, "queue": 0}"#)],
+    );
+    let (access, other) = (tool("s:t", "{}"), tool("s:other", "{}"));
+    let first = free(&limits, ADMIN, &access);
+    let mut second = queued(&limits, ADMIN, &access);
+    let mut coming = pin!(second.come(ADMIN, &access));
+    assert!(polled(coming.as_mut()).is_none());
+    drop(first);
+    let second = polled(coming.as_mut()).unwrap().unwrap();
+    let text = "Too many calls to 's' at a time: limit 1, queue 0";
+    assert_eq!(refused(&limits, ADMIN, &other), text);
+    drop(second);
+    free(&limits, ADMIN, &other);
+}
+
+#[test]
 fn cap_6_a_serial_tool_is_called_one_at_a_time_in_order_of_arrival() {
     let limits = CallLimits::default();
     let access = serial("s:t");
@@ -216,6 +235,16 @@ fn a_server_that_fails_is_set_aside_also_for_those_who_wait() {
     assert_eq!(refused(&limits, ADMIN, &access), aside);
     free(&limits, ADMIN, &resource("other"));
     assert_eq!(limits.servers["s"].cell.gate.as_ref().unwrap().inside(), 0);
+}
+
+#[test]
+fn what_is_refused_for_a_server_that_is_set_aside_counts_for_no_rate() {
+    let server = r#"{"rate_per_minute": 2, "breaker": {"failures": 1, "open": "30s"}}"#;
+    let limits = limits("{}", &[("s", server)]);
+    free(&limits, ADMIN, &resource("s")).settle(ServerOutcome::Failed);
+    for _ in 0..3 {
+        assert!(refused(&limits, ADMIN, &resource("s")).contains("'s' is set aside"));
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! A call's arguments, from their raw JSON to the record that rules see. How they map is said in the parent.
+//! A call's arguments, from their raw JSON to the values that rules see. How they map is said in the parent.
 //!
 //! One pass over the text: keys are compared at every depth, values are built only where a rule looks. Nothing of it
 //! recurses deeper than [`MAX_NESTING`], and of other text than JSON it makes an error.
@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use cedar_policy::RestrictedExpression;
+use cedar_policy::{ExpressionConstructionError, RestrictedExpression};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::input_types::{InputMembers, InputType};
@@ -80,20 +80,65 @@ impl fmt::Display for Unmappable {
     }
 }
 
+/// A value that a rule can be shown; texts are those of the arguments where they have no escapes.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Argument<'a> {
+    Text(Cow<'a, str>),
+    Long(i64),
+    Bool(bool),
+    Set(Vec<Self>),
+    Record(ArgumentMembers<'a>),
+    /// It is there; what it is nothing asks.
+    Present,
+}
+
+/// The wanted members of an object, in their order. No two have the same name.
+pub(super) type ArgumentMembers<'a> = Vec<(Cow<'a, str>, Argument<'a>)>;
+
+impl Argument<'_> {
+    fn expression(&self) -> Result<RestrictedExpression, ExpressionConstructionError> {
+        Ok(match self {
+            Self::Text(text) => RestrictedExpression::new_string(text.clone().into_owned()),
+            Self::Long(number) => RestrictedExpression::new_long(*number),
+            Self::Bool(is) => RestrictedExpression::new_bool(*is),
+            Self::Set(all) => {
+                let all = all.iter().map(Self::expression).collect::<Result<Vec<_>, _>>()?;
+                RestrictedExpression::new_set(all)
+            }
+            Self::Record(members) => record(members)?,
+            Self::Present => RestrictedExpression::new_bool(true),
+        })
+    }
+}
+
+/// ArgumentMembers as Cedar takes them.
+///
+/// # Errors
+/// Two have the same name.
+pub(super) fn record(
+    members: &ArgumentMembers<'_>,
+) -> Result<RestrictedExpression, ExpressionConstructionError> {
+    let mut pairs = Vec::with_capacity(members.len());
+    for (name, value) in members {
+        pairs.push((name.clone().into_owned(), value.expression()?));
+    }
+    RestrictedExpression::new_record(pairs)
+}
+
 /// The wanted members of `raw`.
 ///
 /// # Errors
 /// [`Unmappable`]: the first value that a rule looks at and that no rule can be shown.
-pub(super) fn mapped(
-    raw: &[u8],
+pub(super) fn mapped<'a>(
+    raw: &'a [u8],
     wanted: &Wanted,
     types: &InputMembers,
-) -> Result<RestrictedExpression, Unmappable> {
+) -> Result<ArgumentMembers<'a>, Unmappable> {
     let mut reader = Reader { cursor: TextCursor::new(raw), keys: Vec::new(), path: Vec::new() };
-    match reader.arguments(raw.len(), wanted, types) {
-        Ok(record) => Ok(record),
-        Err(why) => Err(Unmappable { path: reader.path, why }),
-    }
+    reader.arguments(raw.len(), wanted, types).map_err(|why| {
+        let path = reader.path.iter().map(|name| (**name).into()).collect();
+        Unmappable { path, why }
+    })
 }
 
 /// Whether all of `raw` can be shown to rules: for tests from outside.
@@ -108,7 +153,7 @@ struct Reader<'a> {
     /// What stands for the keys of the open objects, whatever their case; the innermost object's last.
     keys: Vec<u64>,
     /// Where the value is that is built; at an error, where it is.
-    path: Vec<Box<str>>,
+    path: Vec<Cow<'a, str>>,
 }
 
 /// What is to become of a value.
@@ -130,7 +175,7 @@ enum ValueKind {
     Record,
 }
 
-type Built = Option<(ValueKind, RestrictedExpression)>;
+type Built<'a> = Option<(ValueKind, Argument<'a>)>;
 
 impl<'a> Reader<'a> {
     fn arguments(
@@ -138,7 +183,7 @@ impl<'a> Reader<'a> {
         length: usize,
         wanted: &Wanted,
         types: &InputMembers,
-    ) -> Result<RestrictedExpression, Why> {
+    ) -> Result<ArgumentMembers<'a>, Why> {
         if length > MAX_ARGUMENT_BYTES {
             return Err(Why::TooLong);
         }
@@ -151,44 +196,43 @@ impl<'a> Reader<'a> {
         if !self.cursor.is_at_end() {
             return Err(Why::NotJson);
         }
-        record.ok_or(Why::NotJson)
+        Ok(record)
     }
 
-    /// Reads an object, of which the brace was read; `None` if nothing of it was to be built.
+    /// Reads an object, of which the brace was read.
     fn object(
         &mut self,
         wanted: &Wanted,
         types: Option<&InputMembers>,
         level: usize,
         nesting: usize,
-    ) -> Result<Option<RestrictedExpression>, Why> {
+    ) -> Result<ArgumentMembers<'a>, Why> {
         let mut pairs = Vec::new();
         self.members(nesting, |reader, name| {
-            let below = if wanted.whole { Some(wanted) } else { wanted.members.get(name) };
+            let below = if wanted.whole { Some(wanted) } else { wanted.members.get(&*name) };
             let Some(below) = below else { return reader.value(Build::Not, nesting + 1).map(drop) };
             if pairs.len() >= MAX_ELEMENTS {
                 return Err(Why::TooLong);
             }
-            let of = types.and_then(|types| types.get(name)).map(|member| &member.value);
-            reader.path.push(name.into());
+            let of = types.and_then(|types| types.get(&*name)).map(|member| &member.value);
+            reader.path.push(name.clone());
             let build = match below.is_presence() {
                 true => Build::Not,
                 false => Build::Value { wanted: below, of, level: level + 1 },
             };
             let value = reader.value(build, nesting + 1)?;
-            let value = value.map_or_else(|| RestrictedExpression::new_bool(true), |(_, it)| it);
-            pairs.push((name.to_owned(), value));
+            pairs.push((name, value.map_or(Argument::Present, |(_, it)| it)));
             reader.path.pop();
             Ok(())
         })?;
-        RestrictedExpression::new_record(pairs).map(Some).map_err(|_| Why::Twins)
+        Ok(pairs)
     }
 
     /// Reads over an object, of which the brace was read, and has `member` read each value.
     fn members(
         &mut self,
         nesting: usize,
-        mut member: impl FnMut(&mut Self, &str) -> Result<(), Why>,
+        mut member: impl FnMut(&mut Self, Cow<'a, str>) -> Result<(), Why>,
     ) -> Result<(), Why> {
         if nesting >= MAX_NESTING {
             return Err(Why::TooDeep);
@@ -208,7 +252,7 @@ impl<'a> Reader<'a> {
                 if !self.cursor.take(b':') {
                     return Err(Why::NotJson);
                 }
-                member(self, &name)?;
+                member(self, name)?;
                 self.cursor.skip_space();
                 match (self.cursor.take(b','), self.cursor.peek()) {
                     (true, _) => {}
@@ -222,7 +266,7 @@ impl<'a> Reader<'a> {
         if twins { Err(Why::Twins) } else { Ok(()) }
     }
 
-    fn value(&mut self, build: Build<'_>, nesting: usize) -> Result<Built, Why> {
+    fn value(&mut self, build: Build<'_>, nesting: usize) -> Result<Built<'a>, Why> {
         self.cursor.skip_space();
         let built = match self.cursor.peek().ok_or(Why::NotJson)? {
             b'"' => {
@@ -233,8 +277,7 @@ impl<'a> Reader<'a> {
                         return Err(Why::TooLong);
                     }
                     Build::Value { .. } => {
-                        let text = text(&string)?.into_owned();
-                        Some((ValueKind::String, RestrictedExpression::new_string(text)))
+                        Some((ValueKind::String, Argument::Text(text(&string)?)))
                     }
                 }
             }
@@ -254,7 +297,7 @@ impl<'a> Reader<'a> {
                             Some(_) | None => None,
                         };
                         let record = self.object(wanted, types, level, nesting)?;
-                        record.map(|record| (ValueKind::Record, record))
+                        Some((ValueKind::Record, Argument::Record(record)))
                     }
                 }
             }
@@ -272,7 +315,7 @@ impl<'a> Reader<'a> {
         Ok(built)
     }
 
-    fn array(&mut self, build: Build<'_>, nesting: usize) -> Result<Built, Why> {
+    fn array(&mut self, build: Build<'_>, nesting: usize) -> Result<Built<'a>, Why> {
         if nesting >= MAX_NESTING {
             return Err(Why::TooDeep);
         }
@@ -311,24 +354,22 @@ impl<'a> Reader<'a> {
         }
         Ok(match build {
             Build::Not => None,
-            Build::Value { .. } => Some((ValueKind::Set, RestrictedExpression::new_set(elements))),
+            Build::Value { .. } => Some((ValueKind::Set, Argument::Set(elements))),
         })
     }
 
     /// A number, or one of the three words.
-    fn scalar(&mut self, build: Build<'_>) -> Result<Built, Why> {
+    fn scalar(&mut self, build: Build<'_>) -> Result<Built<'a>, Why> {
         let rest = self.cursor.rest();
         let ends = |byte: &u8| matches!(byte, b',' | b'}' | b']' | b' ' | b'\t' | b'\n' | b'\r');
         let word = rest.get(..rest.iter().position(ends).unwrap_or(rest.len())).unwrap_or_default();
         self.cursor.skip(word.len());
         let built = match word {
-            b"true" => Some((ValueKind::Bool, RestrictedExpression::new_bool(true))),
-            b"false" => Some((ValueKind::Bool, RestrictedExpression::new_bool(false))),
+            b"true" => Some((ValueKind::Bool, Argument::Bool(true))),
+            b"false" => Some((ValueKind::Bool, Argument::Bool(false))),
             b"null" => None,
             _ => match (whole(word), is_number(word)) {
-                (Some(number), true) => {
-                    Some((ValueKind::Long, RestrictedExpression::new_long(number)))
-                }
+                (Some(number), true) => Some((ValueKind::Long, Argument::Long(number))),
                 (None, true) => None,
                 (_, false) => return Err(Why::NotJson),
             },
@@ -426,11 +467,11 @@ mod tests {
     fn whole_of(raw: &str) -> Result<Context, String> {
         let whole = Wanted { whole: true, ..Wanted::default() };
         let mapped = mapped(raw.as_bytes(), &whole, &InputMembers::new());
-        mapped.map(context).map_err(|error| error.to_string())
+        mapped.map(|members| context(&members)).map_err(|error| error.to_string())
     }
 
-    fn context(args: RestrictedExpression) -> Context {
-        Context::from_pairs([("args".to_owned(), args)]).unwrap()
+    fn context(args: &ArgumentMembers<'_>) -> Context {
+        Context::from_pairs([("args".to_owned(), record(args).unwrap())]).unwrap()
     }
 
     /// What Cedar's own reader of JSON makes of it.
@@ -514,9 +555,9 @@ mod tests {
         let inner = Wanted { whole: false, members: [("b".into(), whole.clone())].into() };
         wanted.members = [("a".into(), inner), ("there".into(), Wanted::default())].into();
         let raw = br#"{"a":{"b":1,"c":null},"there":null,"z":[1,"x",1.5]}"#;
-        let record = mapped(raw, &wanted, &InputMembers::new()).unwrap();
+        let members = mapped(raw, &wanted, &InputMembers::new()).unwrap();
         let expected = cedars(r#"{"a":{"b":1},"there":true}"#);
-        assert_eq!(context(record).get("args"), expected.get("args"));
+        assert_eq!(context(&members).get("args"), expected.get("args"));
     }
 
     #[test]

@@ -2,42 +2,47 @@
 
 use cedar_policy::{Context, Request, RestrictedExpression};
 
-use super::arguments::{self, Unmappable};
+use super::arguments::{self, ArgumentMembers, Unmappable};
 use super::entities::Cast;
 use super::input_types::InputMembers;
 use super::needs::RuleNeeds;
+use super::problem::in_one_line;
 use super::request::{RuleRequest, RuleTarget};
 use crate::intent::Sensitivity;
 use crate::tool::{Approval, SideEffect, Tool, World};
 
 /// What a sensitivity that was not stated is called.
-const UNKNOWN: &str = "unknown";
+pub(super) const UNKNOWN: &str = "unknown";
 
-/// Why there is nothing to evaluate on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum NoContext {
-    Arguments(Unmappable),
-    /// Cedar did not take it, for this reason.
-    Refused(String),
+/// The arguments that `needs` names; `None` if it names none.
+///
+/// # Errors
+/// They cannot be shown to a rule.
+pub(super) fn arguments<'a>(
+    asked: &RuleRequest<'a>,
+    needs: &RuleNeeds,
+    types: &InputMembers,
+) -> Result<Option<ArgumentMembers<'a>>, Unmappable> {
+    let wanted = needs.args.as_ref();
+    wanted.map(|wanted| arguments::mapped(asked.arguments, wanted, types)).transpose()
 }
 
-/// The request as Cedar takes it, with what `needs` names and no more.
+/// The request as Cedar takes it, with what `needs` names and no more, and these arguments.
 pub(super) fn request(
     asked: &RuleRequest<'_>,
     cast: &Cast,
     needs: &RuleNeeds,
-    types: &InputMembers,
-) -> Result<Request, NoContext> {
-    let refused = |error: &dyn std::fmt::Display| NoContext::Refused(error.to_string());
+    members: Option<&ArgumentMembers<'_>>,
+) -> Result<Request, String> {
+    let refused = |error: &dyn std::fmt::Display| in_one_line(&error.to_string());
     let mut pairs = Vec::new();
     let string = |text: &str| RestrictedExpression::new_string(text.to_owned());
     let mut put = |name: &str, value| pairs.push((name.to_owned(), value));
     let record = |pairs: Vec<(String, RestrictedExpression)>| {
         RestrictedExpression::new_record(pairs).map_err(|error| refused(&error))
     };
-    if let Some(wanted) = &needs.args {
-        let args = arguments::mapped(asked.arguments, wanted, types);
-        put("args", args.map_err(NoContext::Arguments)?);
+    if let Some(members) = members {
+        put("args", arguments::record(members).map_err(|error| refused(&error))?);
     }
     if needs.intent {
         let sensitivity = asked.sensitivity.map_or(UNKNOWN, word);
@@ -86,6 +91,7 @@ pub(super) fn request(
         .map_err(|error| refused(&error))
 }
 
+/// The tool's capability.
 fn capability(tool: &Tool) -> Vec<(String, RestrictedExpression)> {
     let side_effect = match tool.capability.side_effect {
         SideEffect::None => "none",
@@ -109,7 +115,8 @@ fn capability(tool: &Tool) -> Vec<(String, RestrictedExpression)> {
     ]
 }
 
-fn word(sensitivity: Sensitivity) -> &'static str {
+/// The word of a sensitivity.
+pub(super) fn word(sensitivity: Sensitivity) -> &'static str {
     match sensitivity {
         Sensitivity::Public => "public",
         Sensitivity::Internal => "internal",

@@ -84,8 +84,10 @@ fn values(
     asked: &RuleRequest<'_>,
     cast: Option<&Cast>,
 ) -> Vec<(String, Option<String>)> {
-    let request =
-        cast.and_then(|cast| context::request(asked, cast, needs, &InputMembers::new()).ok());
+    let request = cast.and_then(|cast| {
+        let members = context::arguments(asked, needs, &InputMembers::new()).ok()?;
+        context::request(asked, cast, needs, members.as_ref()).ok()
+    });
     let context = request.as_ref().and_then(cedar_policy::Request::context);
     let value = |path: &[String]| {
         let (first, rest) = path.split_first()?;

@@ -6,9 +6,12 @@ use std::sync::Arc;
 use cedar_policy::ffi::DetailedError;
 use cedar_policy::{Effect, Expression, Policy, PolicyId};
 
+use super::arguments::ArgumentMembers;
+use super::condition::Condition;
 use super::entities::{EntityKind, Named, Scope};
 use super::needs::RuleNeeds;
 use super::problem::{Basis, RuleProblem, in_one_line};
+use super::request::RuleRequest;
 use super::split::RuleSource;
 use crate::policy::denial::ApprovalDemand;
 
@@ -36,6 +39,8 @@ pub(super) struct ParsedRule {
     pub(super) scope: Scope,
     /// `None` where it has none: it holds wherever its scope fits.
     pub(super) condition: Option<Expression>,
+    /// The same, where it needs no more than plain comparisons.
+    plain: Option<Condition>,
     pub(super) needs: RuleNeeds,
     pub(super) policy: Policy,
     text: Box<str>,
@@ -103,6 +108,7 @@ impl ParsedRule {
         let json = parsed.to_json().map_err(|error| wrong(in_one_line(&error.to_string())))?;
         let needs = json.get("conditions").map_or(Some(RuleNeeds::default()), RuleNeeds::of);
         let needs = needs.ok_or_else(|| wrong("the condition is nested too deep".to_owned()))?;
+        let plain = json.get("conditions").and_then(Condition::of);
         let condition = parsed.as_ref().non_scope_constraints().cloned().map(Expression::from);
         Ok(Self {
             name: name.into(),
@@ -114,6 +120,7 @@ impl ParsedRule {
             approval,
             scope: Scope::of(&parsed),
             condition,
+            plain,
             needs,
             policy: parsed,
             text: source.text.into(),
@@ -124,6 +131,20 @@ impl ParsedRule {
     pub(super) fn name_with_column(&self) -> Option<Box<str>> {
         let made_up = self.policy.annotation("id").is_none();
         made_up.then(|| format!("{}:{}", self.name, self.column).into())
+    }
+
+    /// Whether its condition holds, where that can be told without Cedar.
+    pub(super) fn holds_plainly(
+        &self,
+        asked: &RuleRequest<'_>,
+        members: Option<&ArgumentMembers<'_>>,
+    ) -> Option<bool> {
+        self.plain.as_ref()?.holds(asked, members)
+    }
+
+    /// All of it, as it is written.
+    pub(super) fn text(&self) -> &str {
+        &self.text
     }
 
     /// Whether it permits where it holds.

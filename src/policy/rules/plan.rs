@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use cedar_policy::{Effect, EvalResult, eval_expression};
+use cedar_policy::{Effect, EvalResult, Request, eval_expression};
 use serde_json::Value;
 
-use super::context::{self, NoContext};
+use super::arguments::ArgumentMembers;
+use super::context;
 use super::entities::Cast;
 use super::input_types::{self, Completeness, InputMembers};
 use super::needs::RuleNeeds;
@@ -110,63 +111,71 @@ impl Plan {
         if self.open.is_empty() {
             return holding;
         }
-        let Some(cast) = &self.cast else {
-            let why = "the names of the request cannot be compared".to_owned();
-            self.blame(&mut holding, why, |_| true);
-            return holding;
-        };
-        let request = match context::request(asked, cast, &self.needs, &self.types) {
-            Ok(request) => request,
-            Err(NoContext::Arguments(unmappable)) => {
-                let why = unmappable.to_string();
-                self.blame(&mut holding, why, |rule| {
+        let members = match context::arguments(asked, &self.needs, &self.types) {
+            Ok(members) => members,
+            Err(unmappable) => {
+                let asks = |rule: &&Arc<ParsedRule>| {
                     rule.needs.args.as_ref().is_some_and(|args| args.covers(&unmappable.path))
-                });
-                return holding;
-            }
-            Err(NoContext::Refused(why)) => {
-                self.blame(&mut holding, in_one_line(&why), |_| true);
+                };
+                if let Some(rule) = self.open.iter().find(asks).or(self.open.first()) {
+                    holding.note(rule, Truth::Error(unmappable.to_string()));
+                }
                 return holding;
             }
         };
+        // Made where a rule needs Cedar itself: most do not.
+        let mut request = None;
         for rule in &self.open {
-            holding.note(rule, held(rule, &request, cast));
+            let truth = match rule.holds_plainly(asked, members.as_ref()) {
+                Some(true) => Truth::Yes,
+                Some(false) => Truth::No,
+                None => {
+                    let make =
+                        || Asked::new(asked, self.cast.as_ref(), &self.needs, members.as_ref());
+                    request.get_or_insert_with(make).holds(rule)
+                }
+            };
+            holding.note(rule, truth);
         }
         holding
     }
+}
 
-    /// Notes why the first rule that asks for it has no answer.
-    fn blame(&self, holding: &mut Holding, why: String, asks: impl Fn(&ParsedRule) -> bool) {
-        let first = self.open.iter().find(|rule| asks(rule)).or(self.open.first());
-        if let Some(rule) = first {
-            holding.note(rule, Truth::Error(why));
+/// A request as Cedar is asked about it, or why it cannot be.
+struct Asked<'c>(Result<(Request, &'c Cast), String>);
+
+impl<'c> Asked<'c> {
+    fn new(
+        asked: &RuleRequest<'_>,
+        cast: Option<&'c Cast>,
+        needs: &RuleNeeds,
+        members: Option<&ArgumentMembers<'_>>,
+    ) -> Self {
+        let cast = cast.ok_or_else(|| "the names of the request cannot be compared".to_owned());
+        Self(cast.and_then(|cast| Ok((context::request(asked, cast, needs, members)?, cast))))
+    }
+
+    fn holds(&self, rule: &ParsedRule) -> Truth {
+        let Some(condition) = &rule.condition else { return Truth::Yes };
+        let (request, cast) = match &self.0 {
+            Ok(asked) => asked,
+            Err(why) => return Truth::Error(why.clone()),
+        };
+        match eval_expression(request, &cast.entities, condition) {
+            Ok(EvalResult::Bool(true)) => Truth::Yes,
+            Ok(EvalResult::Bool(false)) => Truth::No,
+            Ok(_) => Truth::Error("its condition is neither true nor false".to_owned()),
+            Err(error) => Truth::Error(in_one_line(&error.to_string())),
         }
     }
 }
 
-/// What one rule comes to, by itself.
+/// What one rule comes to, by itself, as Cedar says.
 pub(super) fn alone(rule: &ParsedRule, asked: &RuleRequest<'_>, cast: Option<&Cast>) -> Truth {
-    if rule.condition.is_none() {
-        return Truth::Yes;
-    }
-    let Some(cast) = cast else {
-        return Truth::Error("the names of the request cannot be compared".to_owned());
-    };
     let types = types(&rule.needs, asked.target);
-    match context::request(asked, cast, &rule.needs, &types) {
-        Ok(request) => held(rule, &request, cast),
-        Err(NoContext::Arguments(unmappable)) => Truth::Error(unmappable.to_string()),
-        Err(NoContext::Refused(why)) => Truth::Error(in_one_line(&why)),
-    }
-}
-
-fn held(rule: &ParsedRule, request: &cedar_policy::Request, cast: &Cast) -> Truth {
-    let Some(condition) = &rule.condition else { return Truth::Yes };
-    match eval_expression(request, &cast.entities, condition) {
-        Ok(EvalResult::Bool(true)) => Truth::Yes,
-        Ok(EvalResult::Bool(false)) => Truth::No,
-        Ok(_) => Truth::Error("its condition is neither true nor false".to_owned()),
-        Err(error) => Truth::Error(in_one_line(&error.to_string())),
+    match context::arguments(asked, &rule.needs, &types) {
+        Ok(members) => Asked::new(asked, cast, &rule.needs, members.as_ref()).holds(rule),
+        Err(unmappable) => Truth::Error(unmappable.to_string()),
     }
 }
 

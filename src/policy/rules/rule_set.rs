@@ -117,6 +117,25 @@ pub struct RuleText {
     pub text: String,
 }
 
+/// A rule as it is written.
+#[derive(Clone, Copy, Debug)]
+pub struct ListedRule<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// `permit` or `forbid`.
+    pub effect: &'static str,
+    /// What the agent is told, or empty.
+    pub message: &'a str,
+    /// Whether a person can lift it.
+    pub approval: ApprovalDemand,
+    /// The file that it stands in.
+    pub file: &'a str,
+    /// Where it begins, from 1.
+    pub line: usize,
+    /// All of it.
+    pub text: &'a str,
+}
+
 /// The rules in force.
 #[derive(Debug)]
 pub struct RuleSet {
@@ -234,6 +253,19 @@ impl RuleSet {
         self.rules.is_empty()
     }
 
+    /// The rules as they are written, in the order of the files.
+    pub fn listed(&self) -> impl Iterator<Item = ListedRule<'_>> {
+        self.rules.iter().map(|rule| ListedRule {
+            name: &rule.name,
+            effect: if rule.permits() { "permit" } else { "forbid" },
+            message: &rule.message,
+            approval: rule.approval,
+            file: &rule.file,
+            line: rule.line,
+            text: rule.text(),
+        })
+    }
+
     /// How the rules are put in force.
     #[must_use]
     pub fn options(&self) -> RuleOptions {
@@ -250,8 +282,9 @@ impl RuleSet {
     #[must_use]
     pub fn decide(&self, asked: &RuleRequest<'_>) -> Ruling {
         let plan = self.plan(asked);
-        // Nothing can be said against what is refused already.
-        if plan.open.is_empty() || !plan.fixed.forbids.is_empty() {
+        // Nothing can be said against what is refused already; what a person could still approve, another rule may refuse.
+        let refused = plan.fixed.forbids.iter().any(|rule| rule.approval == ApprovalDemand::None);
+        if plan.open.is_empty() || refused {
             return self.ruling(&plan.fixed, asked);
         }
         self.ruling(&plan.holding(asked), asked)
@@ -320,7 +353,7 @@ impl RuleSet {
     #[must_use]
     pub fn looks_at(&self, asked: &RuleRequest<'_>) -> LooksAt {
         let plan = self.plan(asked);
-        if !plan.fixed.forbids.is_empty() {
+        if plan.fixed.forbids.iter().any(|rule| rule.approval == ApprovalDemand::None) {
             return LooksAt::default();
         }
         plan.looks_at

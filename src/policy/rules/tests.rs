@@ -69,6 +69,18 @@ fn permitted(ruling: Ruling) -> Vec<Box<str>> {
 }
 
 #[test]
+fn who_comes_to_be_in_another_group_is_decided_about_anew() {
+    let rules = rules(r#"@id("out") forbid(principal in Group::"interns", action, resource);"#);
+    let tool = tool("files:delete");
+    let interns: &[Box<str>] = &["interns".into()];
+    for groups in [&[], interns, &[], interns] {
+        let subject = Subject { id: "jwt:ada", groups };
+        let ruling = rules.decide(&RuleRequest { subject, ..asked("", &tool, "{}") });
+        assert_eq!(matches!(ruling, Ruling::Refused(_)), !groups.is_empty(), "{groups:?}");
+    }
+}
+
+#[test]
 fn forbid_wins_and_tells_its_message() {
     let rules = rules(
         r#"@id("all") permit(principal, action, resource);
@@ -85,6 +97,36 @@ fn forbid_wins_and_tells_its_message() {
         "Tool 'files:delete' is not allowed by rule 'no etc': system files stay"
     );
     assert_eq!((denial.rules, denial.approval), (vec!["no etc".into()], ApprovalDemand::None));
+}
+
+#[test]
+fn a_rule_about_one_kind_in_a_server_is_not_about_the_others() {
+    let rules = rules(
+        r#"@id("documents") forbid(principal, action, resource is Resource in Server::"files");"#,
+    );
+    let delete = tool("files:delete");
+    permitted(rules.decide(&asked("admin", &delete, "{}")));
+    let resource = |server| RuleRequest {
+        action: RuleAction::ReadResource,
+        target: RuleTarget::Resource { server, uri: "file:///a" },
+        ..asked("admin", &delete, "{}")
+    };
+    assert_eq!(denial(rules.decide(&resource("files"))).rules, ["documents".into()]);
+    permitted(rules.decide(&resource("late")));
+}
+
+#[test]
+fn a_tool_that_is_known_by_its_name_alone_is_decided_about_by_its_own_name() {
+    let rules = rules(r#"@id("one") forbid(principal, action, resource == Tool::"files:delete");"#);
+    let catalog = tool("files:delete");
+    for _ in 0..2 {
+        for (tool, refused) in [("delete", true), ("read", false)] {
+            let target = RuleTarget::NamedTool { server: "files", tool };
+            let request = RuleRequest { target, ..asked("admin", &catalog, "{}") };
+            let ruling = rules.decide(&request);
+            assert_eq!(matches!(ruling, Ruling::Refused(_)), refused, "{tool}");
+        }
+    }
 }
 
 #[test]
@@ -186,6 +228,19 @@ fn an_evaluation_that_errs_refuses_and_says_so() {
     assert!(denial.message.contains("overflow"), "{denial}");
     let text = r#"{"path":"","count":1}"#;
     assert_eq!(permitted(rules.decide(&asked("admin", &delete, text))), ["overflow".into()]);
+}
+
+#[test]
+fn what_cannot_be_evaluated_is_nobodys_to_approve() {
+    let rules = rules(
+        r#"@id("ask") @requires("approval") forbid(principal, action, resource);
+           @id("overflow") forbid(principal, action == Action::"destructive", resource)
+             when { context.args has count && context.args.count + 1 > 0 };"#,
+    );
+    let delete = tool("files:delete");
+    let approval = |arguments| denial(rules.decide(&asked("admin", &delete, arguments))).approval;
+    assert_eq!(approval(r#"{"path":"x"}"#), ApprovalDemand::Asked);
+    assert_eq!(approval(r#"{"count":9223372036854775807}"#), ApprovalDemand::None);
 }
 
 #[test]

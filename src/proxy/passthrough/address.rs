@@ -13,12 +13,14 @@ use super::forward::Forward;
 use crate::catalog::exposed;
 use crate::json::members::{Member, members, string};
 use crate::mcp::revisions::Revision;
-use crate::mcp::shapes::{self, Left, MemberRefused, Shape};
+use crate::mcp::shapes::{self, Left, MemberMatch, MemberRefused, Shape};
 use crate::policy::{Access, Reference};
 
 /// The hop's own member of every params object.
 const META: &str = "_meta";
 const ARGUMENTS: &str = "arguments";
+/// What a client brings along to a request that it makes again (MCP 2026-07-28 §Multi Round-Trip Requests).
+const BROUGHT: [&str; 2] = ["inputResponses", "requestState"];
 
 /// The name or URI of a thing, as clients know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +57,8 @@ pub struct AddressedRequest<'a> {
     text: &'a str,
     meta: Option<&'a str>,
     arguments: Option<&'a str>,
+    /// As raw JSON, `"key":value` joined by commas.
+    brought: String,
     revision: Revision,
     /// The path of the member that holds the target's word.
     path: &'static str,
@@ -125,7 +129,8 @@ impl<'a> AddressedRequest<'a> {
         }
         let own = string(word.unwrap_or_default()).ok_or(Unreadable::Word(path))?;
         let target = target(own.into_owned());
-        Ok(Self { text, meta, arguments, revision, path, other, target, forward, left })
+        let brought = brought(forward, revision, &members)?;
+        Ok(Self { text, meta, arguments, brought, revision, path, other, target, forward, left })
     }
 
     /// What it names.
@@ -156,22 +161,44 @@ impl<'a> AddressedRequest<'a> {
         self.arguments.unwrap_or_default().as_bytes()
     }
 
-    /// The params with `own` in the place of the target's word, and without `_meta`. All else that
-    /// the method has is as the client wrote it.
+    /// What it brings along from an earlier round, as raw JSON `"key":value` joined by commas, or nothing.
     #[must_use]
-    pub fn params(&self, own: &str) -> Bytes {
+    pub fn beside(&self) -> Bytes {
+        Bytes::copy_from_slice(self.brought.as_bytes())
+    }
+
+    /// The params with `own` in the place of the target's word, `beside` in that of what it brings along, and without
+    /// `_meta`. All else that the method has is as the client wrote it.
+    #[must_use]
+    pub fn params(&self, own: &str, beside: &[u8]) -> Bytes {
         let own = serde_json::Value::from(own).to_string();
         let other = self.other.unwrap_or(META);
-        let edits = [(META, None), (self.path, Some(&*own)), (other, None)];
+        let [responses, state] = BROUGHT;
+        let same = self.brought.as_bytes() == beside;
+        let edits = [
+            (META, None),
+            (self.path, Some(&*own)),
+            (other, None),
+            (responses, None),
+            (state, None),
+        ];
+        let edits = if same { &edits[..3] } else { &edits };
         // It was read before, and found good.
         let sent = shapes::sift(
             shape(self.forward),
             self.revision,
             self.text,
-            &edits,
+            edits,
             &mut Left::default(),
         );
-        sent.unwrap_or_else(|_| "{}".to_owned()).into()
+        let sent = sent.unwrap_or_else(|_| "{}".to_owned());
+        match (same, sent.strip_prefix('{')) {
+            (false, Some(rest)) if !beside.is_empty() => {
+                let comma: &[u8] = if rest.starts_with('}') { b"" } else { b"," };
+                [b"{", beside, comma, rest.as_bytes()].concat().into()
+            }
+            (true | false, _) => sent.into(),
+        }
     }
 
     /// `_meta` as a slice of `params`, which this was read from.
@@ -184,6 +211,24 @@ impl<'a> AddressedRequest<'a> {
 /// What the params of the method hold.
 fn shape(forward: Forward) -> Shape {
     shapes::params(forward.method()).unwrap_or(Shape::Object(&[]))
+}
+
+/// What a request brings along from an earlier round; nothing where its method has no such members.
+fn brought(
+    forward: Forward,
+    revision: Revision,
+    all: &[Member<'_>],
+) -> Result<String, MemberRefused> {
+    let mut out = String::new();
+    let Shape::Object(known) = shape(forward) else { return Ok(out) };
+    for (name, value) in all.iter().filter(|(name, _)| BROUGHT.contains(&&**name)) {
+        if let MemberMatch::Known(shape) = shapes::find(known, revision, name) {
+            let value = shapes::sift_value(shape, revision, name, value, &mut Left::default())?;
+            let comma = if out.is_empty() { "" } else { "," };
+            out.extend([comma, "\"", name, "\":", &*value]);
+        }
+    }
+    Ok(out)
 }
 
 /// The members of the object that `text` is.
@@ -238,7 +283,7 @@ mod tests {
             let params = Bytes::from_static(params.as_bytes());
             let request = AddressedRequest::read(forward, Revision::NEWEST, &params).unwrap();
             assert_eq!(*request.target(), target);
-            assert_eq!(request.params(own), expected);
+            assert_eq!(request.params(own, &request.beside()), expected);
             let meta = (forward == READ).then_some(r#"{"a":[ ]}"#);
             assert_eq!(request.meta(&params).as_deref(), meta.map(str::as_bytes));
             let access = request.access("srv".into(), own);

@@ -34,6 +34,13 @@ impl ListCache {
     }
 }
 
+impl ListCache {
+    /// What was listed by a server of that name counts no more: it has gone, or another has its name now.
+    pub fn forget(&self, server: &str) {
+        self.servers.lock().remove(server);
+    }
+}
+
 /// One list of one server.
 #[derive(Debug)]
 pub struct CachedList {

@@ -42,7 +42,8 @@ const MAX_TOLD: usize = 10;
 /// That list of every server, in the order of the config.
 pub async fn all(worker: &Worker, list: List) -> Vec<Arc<CachedList>> {
     let upstreams = worker.proxy.upstreams.iter();
-    futures_util::future::join_all(upstreams.map(|upstream| of(worker, upstream, list))).await
+    let lists = upstreams.map(async |upstream| of(worker, &upstream, list).await);
+    futures_util::future::join_all(lists).await
 }
 
 /// The elements from `start` on, at least as many as a page holds, in the order of their keys: those that `shown` lets
@@ -67,7 +68,7 @@ pub fn merged<'a>(
 /// The one upstream that a URI of its own leads to: a server's result may name its resources, and
 /// knows nothing of our names. It is the one that lists it; if none does, the only one that has
 /// resources at all. `None` where it could be another's.
-pub async fn of_uri<'a>(worker: &'a Worker, uri: &str) -> Option<&'a Arc<Upstream>> {
+pub async fn of_uri(worker: &Worker, uri: &str) -> Option<Arc<Upstream>> {
     let upstreams = &worker.proxy.upstreams;
     let listing = |sets: Vec<Arc<CachedList>>| {
         sets.into_iter().filter(|set| set.find(&exposed::uri(&set.server, uri)).is_some())

@@ -5,9 +5,12 @@
 //! handed on ever more seldom ([`Pace`]), and changes of many servers at once are one to clients.
 //! Which client receives them, the faces decide.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
 use tokio::sync::broadcast::error::RecvError;
 
@@ -28,16 +31,62 @@ struct Changed {
     prompts: Notify,
 }
 
-/// Follows every upstream for as long as it is polled.
+/// Follows every upstream for as long as it is polled, those that come later among them.
 pub async fn follow(proxy: Arc<Proxy>) {
     let changed = Changed::default();
-    let upstreams = proxy.upstreams.iter().map(|upstream| one(upstream, &proxy, &changed));
     tokio::join!(
-        futures_util::future::join_all(upstreams),
+        each(&proxy, &changed),
         tell(&proxy, Notice::Tools, || proxy.catalog.changed()),
         tell(&proxy, Notice::Resources, || changed.resources.notified()),
         tell(&proxy, Notice::Prompts, || changed.prompts.notified()),
     );
+}
+
+/// Follows each upstream as long as it is in force.
+async fn each(proxy: &Proxy, changed: &Changed) {
+    let mut swaps = proxy.upstreams.swaps();
+    let mut followed = BTreeSet::new();
+    let mut following = FuturesUnordered::new();
+    loop {
+        swaps.borrow_and_update();
+        for upstream in proxy.upstreams.iter() {
+            if followed.insert(upstream.key()) {
+                following.push(async move {
+                    tokio::select! {
+                        () = one(&upstream, proxy, changed) => {}
+                        () = upstream.retired() => changed.leaves(&upstream),
+                    }
+                    upstream.key()
+                });
+            }
+        }
+        tokio::select! {
+            swapped = swaps.changed() => {
+                if swapped.is_err() {
+                    return;
+                }
+            }
+            Some(ended) = following.next() => {
+                // One that is in force for good keeps its number.
+                if proxy.upstreams.iter().all(|upstream| upstream.key() != ended) {
+                    followed.remove(&ended);
+                }
+            }
+        }
+    }
+}
+
+impl Changed {
+    /// What a server has listed is not listed any more, or by another.
+    fn leaves(&self, upstream: &Upstream) {
+        let offers = upstream.offers();
+        if offers.resources {
+            self.resources.notify_one();
+        }
+        if offers.prompts {
+            self.prompts.notify_one();
+        }
+    }
 }
 
 /// Tells clients that a list has changed, whenever it has.

@@ -6,9 +6,12 @@
 use std::fs::Metadata;
 use std::io;
 use std::path::Path;
+use std::time::SystemTime;
 
-use super::{Config, Invalid, Kind, fill};
-use crate::upstream::endpoint::readable;
+use super::invalid::Invalid;
+use super::reference::{KINDS, Lookup, fill};
+use super::{Config, Kind};
+use crate::upstream::endpoint::{UrlForm, readable};
 
 /// What is wrong with an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,8 +23,6 @@ pub struct Mistake {
     /// Whether it is about which keys are there, and not about what one of them says.
     pub is_form: bool,
 }
-
-type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 impl Config {
     /// Everything that is wrong with the entry. `lookup` finds environment variables.
@@ -42,8 +43,16 @@ impl Config {
             let url = self.url.as_deref();
             let url = url.and_then(|url| filled(url, &["url"], lookup, &mut found));
             if let Some(Err(problem)) = url.as_deref().map(readable) {
-                let form = "write it like \"https://host/mcp\"";
+                let form = "write it like \"https://host/mcp\" or \"unix:/path/of.sock:/mcp\"";
                 found.push(mistake(&["url"], format!("{problem}: {form}")));
+            }
+            if let Some(tls) = &self.tls {
+                if let Some(missing) = tls.half() {
+                    let problem = "is missing: cert and key belong together".to_owned();
+                    found.push(mistake(&["tls", missing.as_str()], problem));
+                } else if let Err(problem) = tls.connector(SystemTime::now()) {
+                    found.push(mistake(&["tls", problem.key.as_str()], problem.to_string()));
+                }
             }
             for (name, value) in &self.headers {
                 let value = filled(value, &["headers", name], lookup, &mut found);
@@ -76,7 +85,8 @@ impl Config {
         let mut odd = |keys: &[&str], problem: &str| {
             found.push((keys.iter().map(|key| (*key).to_owned()).collect(), problem.to_owned()));
         };
-        let only = "${…} stays as it is here: ${env:NAME} is filled in, in env, headers and url";
+        let only = "${…} stays as it is here: ${env:NAME}, ${file:/path} and ${credential:NAME} are \
+                    filled in, in env, headers and url";
         if self.command.as_deref().is_some_and(as_it_is) {
             odd(&["command"], only);
         }
@@ -88,7 +98,10 @@ impl Config {
         }
         let not_ours = |value: &str| {
             let mut rest = value.split("${").skip(1);
-            rest.any(|after| !after.starts_with("env:") && !after.starts_with("input:"))
+            rest.any(|after| {
+                let known = KINDS.iter().filter_map(|(opens, _)| opens.strip_prefix("${"));
+                !known.chain(["input:"]).any(|known| after.starts_with(known))
+            })
         };
         for (section, values) in [("env", &self.env), ("headers", &self.headers)] {
             for (name, _) in values.iter().filter(|(_, value)| not_ours(value)) {
@@ -99,9 +112,11 @@ impl Config {
             odd(&["url"], only);
         }
         let unused: &[(&str, bool)] = match self.kind() {
-            Ok(Kind::Stdio) => {
-                &[("url", self.url.is_some()), ("headers", !self.headers.is_empty())]
-            }
+            Ok(Kind::Stdio) => &[
+                ("url", self.url.is_some()),
+                ("headers", !self.headers.is_empty()),
+                ("tls", self.tls.is_some()),
+            ],
             Ok(Kind::Http) => &[
                 ("command", self.command.is_some()),
                 ("args", !self.args.is_empty()),
@@ -118,6 +133,15 @@ impl Config {
                     Ok(Kind::Http) | Err(_) => "is not used: the server is reached by its url",
                 },
             );
+        }
+        let plain = || match self.url.as_deref().map(readable) {
+            Some(Ok(UrlForm::Web(url))) => url.scheme() == "http",
+            Some(Ok(UrlForm::Unix { .. })) => true,
+            Some(Err(_)) | None => false,
+        };
+        if self.tls.is_some() && self.kind() == Ok(Kind::Http) && plain() {
+            let problem = "is not used: the url is none of https";
+            found.push((vec!["tls".to_owned()], problem.to_owned()));
         }
         found
     }
@@ -241,6 +265,7 @@ const fn form(invalid: &Invalid) -> &'static str {
         Invalid::NoCommand => "write \"command\" and \"args\"",
         Invalid::NoUrl => "write \"url\", like \"https://host/mcp\"",
         Invalid::Missing { .. } => "set it, or write the value itself",
+        Invalid::Unread { .. } => "mend that, or write the value itself",
         Invalid::Unclosed { .. } | Invalid::Input { .. } => "write ${env:NAME}",
     }
 }
@@ -328,7 +353,7 @@ mod tests {
             ),
             (
                 serde_json::json!({"command": "sh", "env": {"K": "${input:key}", "L": "${env:"}}),
-                vec!["env.K: env.K holds ${input:key}", "env.L: env.L holds a ${env: without"],
+                vec!["env.K: env.K holds ${input:key}", "env.L: env.L holds a ${…: without"],
             ),
             (
                 serde_json::json!({"url": "http://h", "oauth": {"client_secret": "${env:S}"}}),

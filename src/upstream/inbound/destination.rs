@@ -203,8 +203,12 @@ mod tests {
 
     const A: u64 = pending::FIRST_ID;
     const B: u64 = pending::FIRST_ID + 1;
-    const NONE: ClientCapabilities =
-        ClientCapabilities { sampling: false, elicitation: false, roots: false };
+    const NONE: ClientCapabilities = ClientCapabilities {
+        sampling: false,
+        elicitation: false,
+        elicitation_forms: false,
+        roots: false,
+    };
     const ELICITATION: ClientCapabilities = ClientCapabilities { elicitation: true, ..NONE };
 
     fn check(message: &str, calls: &[(u64, ClientCapabilities)], expected: &Destination) {
@@ -279,6 +283,7 @@ mod tests {
             let others = ClientCapabilities {
                 sampling: !client_capabilities.sampling,
                 elicitation: !client_capabilities.elicitation,
+                elicitation_forms: !client_capabilities.elicitation_forms,
                 roots: !client_capabilities.roots,
             };
             assert_eq!(refused(&asks, &[(A, others)]).0, -32601);

@@ -20,6 +20,7 @@ use super::login_error::{LoginError, unusable, words};
 use super::store::{Grant, TokenStore};
 use super::token_response::take;
 use super::{authority, challenge};
+use crate::io::address::UNIX;
 use crate::secrets::Secrets;
 use crate::upstream::config::{Config, Target};
 use crate::upstream::peer::Peer;
@@ -146,6 +147,9 @@ fn target(config: &Config) -> Result<(Url, Vec<(String, String)>), LoginError> {
     };
     if headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization")) {
         return wrong("its headers hold an Authorization, which is sent instead of a login".into());
+    }
+    if url.starts_with(UNIX) {
+        return wrong("it is a Unix socket, and only servers of the web ask for a login".into());
     }
     match Url::parse(&url) {
         Ok(url) => Ok((url, headers)),

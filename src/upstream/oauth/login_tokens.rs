@@ -18,6 +18,7 @@ use super::challenge::{Challenge, Challenges, needs_login, needs_scopes, union};
 use super::renewal::{NotRenewed, moved, renew};
 use super::store::{Grant, Stamp, TokenStore};
 use super::token_response::seconds;
+use crate::io::address::UNIX;
 use crate::upstream::config::{Config, Invalid, Target};
 use crate::upstream::peer::Peer;
 
@@ -152,6 +153,10 @@ impl LoginTokens {
         let (Ok(Target::Http { url, headers }), Some(folder)) = (target, &config.data_dir) else {
             return None;
         };
+        if url.starts_with(UNIX) {
+            // A login is with whoever a URL of the web leads to.
+            return None;
+        }
         let given = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization"));
         let store = TokenStore::new(folder, &peer.name);
         (!given).then(|| Self::new(Arc::clone(peer), url, store, Arc::clone(tls)))

@@ -15,8 +15,8 @@ const STDERR_LINE_BYTES: u64 = 4096;
 /// The last words of a child on stderr.
 pub(in crate::upstream) type LastWords = Arc<Mutex<Arc<str>>>;
 
-/// Reads stderr to its end, always, whatever comes: lines go to the log at debug, the last one is
-/// kept for the reason of a failure.
+/// Reads stderr to its end, always, whatever comes: lines are kept on disk and go to the log at debug,
+/// the last one is the reason of a failure.
 pub(in crate::upstream) async fn drain_stderr(
     peer: Arc<Peer>,
     mut stderr: impl AsyncRead + Unpin,
@@ -37,6 +37,7 @@ pub(in crate::upstream) async fn drain_stderr(
                 Ok(None) => break,
                 // Of a line that is too long the beginning is enough.
                 whole @ (Ok(Some(Item::End)) | Err(_)) => {
+                    peer.keep_stderr(&line, whole.is_err());
                     let words = peer.secrets.quote_cut(&line, whole.is_err());
                     line.clear();
                     if peer.may_log_stderr() {

@@ -109,7 +109,7 @@ fn spilled(spill: &Arc<Spill>, piece: &mut Option<CallPiece>) -> Option<CallPiec
             }
         },
         // The end of an answer is one piece at most.
-        last @ (CallPiece::Last(_) | CallPiece::Failed(_)) => Some(last),
+        last @ (CallPiece::Last(_) | CallPiece::Failed(_) | CallPiece::Unwritten) => Some(last),
         other @ (CallPiece::Spilled(_) | CallPiece::Message(_)) => {
             *piece = Some(other);
             None

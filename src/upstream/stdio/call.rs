@@ -36,6 +36,8 @@ pub(in crate::upstream) struct StdioCall {
     garbage: u64,
     /// Something of its answer has come.
     heard: bool,
+    /// Its request was never written: the server knows nothing of it.
+    unwritten: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +92,18 @@ impl StdioCall {
     ) -> Self {
         let garbage = link.garbage.load(Ordering::Relaxed);
         let (timer, deadline, state) = (Deadline::default(), Some(time.until), State::Unsent);
-        Self { link, id, pieces, limit: time.whole, timer, deadline, state, garbage, heard: false }
+        Self {
+            link,
+            id,
+            pieces,
+            limit: time.whole,
+            timer,
+            deadline,
+            state,
+            garbage,
+            heard: false,
+            unwritten: false,
+        }
     }
 
     pub(in crate::upstream) fn id(&self) -> u64 {
@@ -101,6 +114,11 @@ impl StdioCall {
     /// known whose it is.
     pub(in crate::upstream) fn is_unheard(&self) -> bool {
         !self.heard && !self.link.broke_off.load(Ordering::Acquire)
+    }
+
+    /// Whether the child has ended after it may have read this call: it may have ended by it.
+    pub(in crate::upstream) fn may_have_ended_server(&self) -> bool {
+        !self.unwritten
     }
 
     /// From now on a message may take this long to begin.
@@ -149,6 +167,11 @@ impl StdioCall {
                 Ok(Some(AnswerPart::Data(message)))
             }
             Some(CallPiece::Failed(cause)) => Err(self.fail(cause)),
+            Some(CallPiece::Unwritten) => {
+                self.unwritten = true;
+                let reason = self.link.ended.get().cloned().unwrap_or_else(|| "".into());
+                Err(self.fail(Cause::NoAnswerAtAll { reason }))
+            }
             None => {
                 let cause = match (self.link.ended.get(), self.state) {
                     (Some(reason), State::Inside) => Cause::CutOff { reason: reason.clone() },

@@ -104,7 +104,11 @@ impl ChildLink {
     /// Ends the link: every waiting call learns the reason.
     pub(in crate::upstream) fn end(&self, reason: Arc<str>) {
         let _ = self.ended.set(reason);
-        self.waiting().clear();
+        let waiters = self.waiting().clear();
+        for waiter in waiters.iter().filter(|waiter| !waiter.written) {
+            // There was no answer that could fill its queue.
+            let _ = waiter.sender.try_send(CallPiece::Unwritten);
+        }
     }
 
     /// True once no call can get through any more.

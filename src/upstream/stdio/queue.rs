@@ -30,6 +30,8 @@ pub(super) enum CallPiece {
     /// A whole message beside the answer.
     Message(Bytes),
     Failed(Cause),
+    /// Its request was never written, and will not be: the pipes are closed.
+    Unwritten,
 }
 
 /// A call's queue. There is a place beside for the word that it was cut off.

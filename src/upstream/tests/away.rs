@@ -52,6 +52,32 @@ fn lines(file: &Path) -> usize {
     std::fs::read_to_string(file).unwrap_or_default().lines().count()
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn more_servers_than_may_finish_their_calls_at_once_can_go_at_once() {
+    let servers = |of: &str| -> serde_json::Map<String, serde_json::Value> {
+        let entry = json!({"command": "x", "enabled": false});
+        (0..2 * MAX_RETIRING + 1).map(|n| (format!("{of}{n}"), entry.clone())).collect()
+    };
+    let plan = |of: &str| {
+        let starts = |(name, entry): (String, serde_json::Value)| {
+            let config: Config = serde_json::from_value(entry).unwrap();
+            (Arc::from(name), ServerPlan::Starts(config.into()))
+        };
+        servers(of).into_iter().map(starts).collect::<Vec<_>>()
+    };
+    let bench = Bench::start(servers("a").into());
+    for next in [plan("b"), plan("b"), Vec::new()] {
+        let gone = within(bench.supervisor.replace(next)).await.retired;
+        assert_eq!(gone.len(), 2 * MAX_RETIRING + 1);
+    }
+    within(async {
+        while bench.supervisor.retiring() > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_call_ends_the_longest_wait_and_one_attempt_serves_all_calls() {
     let wishes = Wishes::default();

@@ -10,8 +10,12 @@ use super::stdio::SERVER;
 use super::*;
 use crate::upstream::{Undelivered, stdio::CALL_PIECES};
 
-const ASKED: ClientCapabilities =
-    ClientCapabilities { sampling: false, elicitation: true, roots: false };
+const ASKED: ClientCapabilities = ClientCapabilities {
+    sampling: false,
+    elicitation: true,
+    elicitation_forms: true,
+    roots: false,
+};
 
 fn asked() -> CallExtras {
     CallExtras { client_capabilities: ASKED, ..CallExtras::default() }

@@ -84,7 +84,7 @@ async fn talk(versions: &'static [ProtocolVersion], start: Start) -> (String, Ve
     let (arguments, members) = (Bytes::from_static(br#"{"n":1}"#), Bytes::new());
     let fields = Fields::Call { arguments, members, parameter_headers: None };
     let meta = Some(Bytes::from_static(br#"{"progressToken":"theirs"}"#));
-    let call = Params { method: "tools/call", name: Some("t".into()), meta, fields };
+    let call = Params { method: "tools/call", name: Some("t".into()), meta, trace: None, fields };
     messages.extend(collect(&link, &call, era).await.unwrap());
     drop(service);
     (greeting.protocol_version.unwrap().to_string(), messages)

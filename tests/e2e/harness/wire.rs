@@ -265,6 +265,26 @@ impl Client {
     }
 }
 
+/// A modern request with the headers that belong to it, and `more`.
+pub(crate) fn ask_modern(
+    proxy: &Proxy,
+    path: &str,
+    method: &str,
+    mut params: Value,
+    more: &[(&str, &str)],
+) -> Response {
+    let version = "2026-07-28";
+    let meta = &mut params["_meta"];
+    meta["io.modelcontextprotocol/protocolVersion"] = version.into();
+    meta["io.modelcontextprotocol/clientCapabilities"] = json!({});
+    let body = json!({"jsonrpc": "2.0", "id": "raw", "method": method, "params": params});
+    let mut headers = vec![("MCP-Protocol-Version", version), ("Mcp-Method", method)];
+    let name = ["name", "uri"].iter().find_map(|key| body["params"][*key].as_str());
+    headers.extend(name.map(|name| ("Mcp-Name", name)));
+    headers.extend(more);
+    proxy.request("POST", path, &headers, body.to_string().as_bytes())
+}
+
 /// The raw bytes of `result` in a response of ours, whose envelope is known.
 pub(crate) fn raw_result(message: &[u8]) -> &[u8] {
     const HEAD: &[u8] = br#"{"jsonrpc":"2.0","id":"raw","result":"#;

@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use mcpproxy::activity::{
-    Activity, Config, Draft, Filter, From, Operation, Page, Payloads, Period, Raw, Source, Status,
-    Text, Type,
+    Activity, Config, Draft, Filter, From, Operation, PORTION, Page, Payloads, Period, Raw, Source,
+    Status, Text, Type,
 };
 
 /// The allocator of the product.
@@ -74,7 +74,7 @@ fn export(activity: &Activity, filter: &Filter) -> Result<(u64, u64), Box<dyn Er
     let view = activity.view()?;
     let (mut seq, mut found, mut bytes) = (0, 0, 0);
     loop {
-        let (records, last) = view.since(seq, filter, 256)?;
+        let (records, last) = view.since(seq, filter, PORTION)?;
         if records.is_empty() {
             return Ok((found, bytes));
         }

@@ -4,7 +4,7 @@
 //! record that came whole; where that cannot be done, nothing is left behind.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufWriter, IsTerminal, Write};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use futures_util::TryStreamExt;
@@ -13,13 +13,13 @@ use serde_json::{Value, json};
 
 use super::export_lines::{ExportFormat, ExportLines};
 use super::filters::{filters, times};
-use super::progress::records_bar;
+use super::progress::records_bar_of;
 use super::retry::Retries;
 use crate::cli::args::ActivityExport;
 use crate::cli::backend::{Backend, target};
 use crate::cli::error::CommandError;
 use crate::cli::json_pointer::text;
-use crate::cli::output::{self, Output};
+use crate::cli::output::Output;
 use crate::cli::terminal_safe::clean;
 use crate::os::private;
 
@@ -34,7 +34,7 @@ pub(super) async fn run(
 ) -> Result<(), CommandError> {
     let (since, until) = times(&flags.filters)?;
     let query = filters(&flags.filters, since.as_deref(), until.as_deref());
-    let bar = bar(backend, &query).await?;
+    let bar = records_bar_of(backend, &query).await?;
     let mut wanted = query;
     wanted.push(("format", Some(flags.format.as_str())));
     if flags.file == Path::new("-") {
@@ -110,22 +110,6 @@ async fn copy(
 
 fn draw(done: &Value) -> String {
     format!("{} bytes in {}", text(done, "/bytes"), clean(&text(done, "/file")))
-}
-
-/// A bar as long as there are records, on a terminal; else one that is not seen.
-async fn bar(
-    backend: &Backend,
-    filters: &[(&str, Option<&str>)],
-) -> Result<ProgressBar, CommandError> {
-    if !std::io::stderr().is_terminal() {
-        return Ok(ProgressBar::hidden());
-    }
-    let mut query = filters.to_vec();
-    query.extend(["with_total", "exclude_payloads"].map(|name| (name, Some("true"))));
-    query.push(("limit", Some("1")));
-    let page = backend.get(&target(&["activity"], &query)).await?;
-    let page = output::parse(page.json()?)?;
-    Ok(records_bar(page.pointer("/total").and_then(Value::as_u64).unwrap_or_default()))
 }
 
 /// Lines stand for records; a line end within a cell of CSV makes the bar run ahead a little.

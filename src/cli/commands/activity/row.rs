@@ -6,15 +6,11 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::activity::Id;
-use crate::cli::json_pointer::text;
+use crate::cli::colours::{FAINT, of_state};
+use crate::cli::json_pointer::{list, text};
 use crate::cli::output::Output;
-use crate::cli::table::cell;
-
-/// The columns of `activity list`. The time is when the record was stored, which is the order of
-/// the list, whatever the clock did; in UTC, where no hour comes twice. When a call began is in
-/// `activity show`.
-pub(super) const COLUMNS: [&str; 8] =
-    ["ID", "TIME (UTC)", "TYPE", "SERVER", "TOOL", "INTENT", "STATUS", "DURATION"];
+use crate::cli::table::{Cell, Column, Fit, cell};
+use crate::cli::times::{TimeStyle, Times};
 
 /// Whether the intent column shows icons (FR-034).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,55 +21,140 @@ pub(in crate::cli::commands) enum Intents {
     Words,
 }
 
-impl Intents {
+/// Who reads the rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reader {
+    /// Somebody at a screen of so many columns: ids are the numbers of the records.
+    Person,
+    /// What reads a pipe: ids are whole, and no cell depends on another.
+    Program,
+}
+
+/// How rows are shown.
+#[derive(Clone, Debug)]
+pub(in crate::cli::commands) struct RowStyle {
+    intents: Intents,
+    times: Times,
+    reader: Reader,
+}
+
+impl RowStyle {
     /// Icons where people look at the output and have not refused them.
-    pub(super) fn of(output: &Output, no_icons: bool) -> Self {
-        match output.terminal && !no_icons {
-            true => Self::Icons,
-            false => Self::Words,
+    pub(super) fn of(output: &Output, no_icons: bool, times: Option<TimeStyle>) -> Self {
+        Self {
+            intents: match output.terminal && !no_icons {
+                true => Intents::Icons,
+                false => Intents::Words,
+            },
+            times: Times::new(times, output.terminal),
+            reader: match output.view.width {
+                Some(_) => Reader::Person,
+                None => Reader::Program,
+            },
+        }
+    }
+
+    /// Words, whole ids, and times in UTC.
+    pub(in crate::cli::commands) fn plain() -> Self {
+        let times = Times::new(Some(TimeStyle::Utc), false);
+        Self { intents: Intents::Words, times, reader: Reader::Program }
+    }
+
+    /// The columns of `activity list`. The time is when the record was stored, which is the order of the list,
+    /// whatever the clock did. When a call began is in `activity show`.
+    pub(super) fn columns(&self) -> Vec<Column> {
+        let time = Column::new(self.times.header("AGE", "TIME"), Fit::Rank(3));
+        let mut columns = Column::all([
+            ("ID", Fit::Whole),
+            ("TYPE", Fit::Rank(6)),
+            ("SERVER", Fit::Rank(4)),
+            ("TOOL", Fit::Rank(1)),
+            ("INTENT", Fit::Rank(7)),
+            ("STATUS", Fit::Rank(2)),
+            ("DURATION", Fit::Rank(8)),
+            ("REASON", Fit::Free),
+        ]);
+        columns.insert(1, time);
+        columns
+    }
+
+    /// One record's cells, in the order of [`RowStyle::columns`]; `decisions` are those about it that are not shown as
+    /// rows of their own.
+    pub(in crate::cli::commands) fn row(&self, record: &Value, decisions: &[&Value]) -> Vec<Cell> {
+        let status = text(record, "/status");
+        let tool = text(record, "/tool_name");
+        vec![
+            match self.reader {
+                Reader::Person => cell(&text(record, "/seq")).into(),
+                Reader::Program => cell(&text(record, "/id")).into(),
+            },
+            stored(record).map(|time| self.times.show(time)).unwrap_or_default().into(),
+            cell(&text(record, "/type")).into(),
+            cell(&text(record, "/server_name")).into(),
+            match (tool.is_empty(), self.reader) {
+                (true, Reader::Person) => {
+                    Cell::styled(format!("({})", cell(&text(record, "/type"))), FAINT)
+                }
+                (_, Reader::Person | Reader::Program) => cell(&tool).into(),
+            },
+            self.intent(&text(record, "/intent/operation_type")).into(),
+            Cell::styled(cell(&status), of_state(&status)),
+            taken(record).into(),
+            cell(&reason(record, decisions)).into(),
+        ]
+    }
+
+    /// The operation type with its icon (FR-034); words nobody knows are shown as they were stated.
+    fn intent<'a>(&self, operation: &'a str) -> Cow<'a, str> {
+        match (operation, self.intents) {
+            ("read", Intents::Icons) => "📖 read".into(),
+            ("write", Intents::Icons) => "✏️ write".into(),
+            ("destructive", Intents::Icons) => "🗑 destr".into(),
+            ("destructive", Intents::Words) => "destr".into(),
+            (other, Intents::Icons | Intents::Words) => cell(other).into(),
         }
     }
 }
 
-/// One record's cells, in the order of [`COLUMNS`].
-pub(in crate::cli::commands) fn row(record: &Value, intents: Intents) -> Vec<String> {
-    vec![
-        cell(&text(record, "/id")),
-        stored(record).as_ref().map(moment).unwrap_or_default(),
-        cell(&text(record, "/type")),
-        cell(&text(record, "/server_name")),
-        cell(&text(record, "/tool_name")),
-        cell(&intent(&text(record, "/intent/operation_type"), intents)),
-        cell(&text(record, "/status")),
-        taken(record),
-    ]
+/// Why it ended so: the record's own words, else those of the decisions about it.
+fn reason(record: &Value, decisions: &[&Value]) -> String {
+    let own = [text(record, "/error_message"), text(record, "/metadata/reason")];
+    let own = own.into_iter().find(|reason| !reason.is_empty()).unwrap_or_default();
+    let mut told = vec![own.into_owned()];
+    for decision in decisions {
+        let why = text(decision, "/metadata/reason");
+        // A refusal says mostly what the decision says.
+        if !told.iter().any(|told| told.contains(&*why)) {
+            told.push(format!("{}: {why}", text(decision, "/status")));
+        }
+    }
+    told.retain(|told| !told.is_empty());
+    told.join("; ")
 }
 
-/// The operation type with its icon (FR-034); words nobody knows are shown as they were stated.
-fn intent(operation: &str, intents: Intents) -> Cow<'_, str> {
-    match (operation, intents) {
-        ("read", Intents::Icons) => "📖 read".into(),
-        ("write", Intents::Icons) => "✏️ write".into(),
-        ("destructive", Intents::Icons) => "🗑 destr".into(),
-        ("destructive", Intents::Words) => "destr".into(),
-        (other, Intents::Icons | Intents::Words) => other.into(),
+/// The records with the decisions about them, which are no rows of their own where what they decided is one.
+pub(super) fn folded(found: &Value) -> Vec<(&Value, Vec<&Value>)> {
+    let records = list(found, "/activities");
+    let is_decision = |record: &Value| text(record, "/type") == "policy_decision";
+    let ids: std::collections::HashSet<_> =
+        records.iter().filter(|it| !is_decision(it)).map(|it| text(it, "/id")).collect();
+    let mut about = std::collections::HashMap::<_, Vec<&Value>>::new();
+    let mut rows = Vec::with_capacity(records.len());
+    for record in records {
+        let parent = text(record, "/parent_id");
+        match is_decision(record) && ids.contains(&parent) {
+            true => about.entry(parent).or_default().push(record),
+            false => rows.push(record),
+        }
     }
+    let mut decisions = |record| about.remove(&text(record, "/id")).unwrap_or_default();
+    rows.into_iter().map(|record| (record, decisions(record))).collect()
 }
 
 /// When a record was stored: its id says so.
 pub(super) fn stored(record: &Value) -> Option<Timestamp> {
     let id = Id::parse(&text(record, "/id"))?;
     Timestamp::from_millisecond(i64::try_from(id.time_ms()).ok()?).ok()
-}
-
-/// Month to second in UTC: retention makes the year known.
-fn moment(time: &Timestamp) -> String {
-    time.strftime("%m-%d %H:%M:%S").to_string()
-}
-
-/// The same of a timestamp in JSON.
-pub(super) fn time(timestamp: &str) -> String {
-    timestamp.parse().as_ref().map_or_else(|_| cell(timestamp), moment)
 }
 
 /// How long it took; what takes no time, like a decision, shows none.
@@ -105,18 +186,66 @@ pub(super) mod tests {
         })
     }
 
+    fn styled(intents: Intents, reader: Reader) -> RowStyle {
+        RowStyle { intents, reader, ..RowStyle::plain() }
+    }
+
+    fn texts(style: &RowStyle, record: &Value, decisions: &[&Value]) -> Vec<String> {
+        style.row(record, decisions).into_iter().map(|cell| cell.text).collect()
+    }
+
     #[test]
     fn fr_034_a_row_carries_the_operation_type() {
-        let cells = row(&record(), Intents::Icons);
-        assert_eq!(cells.len(), COLUMNS.len());
-        assert_eq!(cells[1], "11-21 02:12:56");
-        assert_eq!(cells[5], "🗑 destr");
-        assert_eq!(cells[7], "12ms");
-        assert_eq!(row(&record(), Intents::Words)[5], "destr");
+        let people = styled(Intents::Icons, Reader::Person);
+        let cells = texts(&people, &record(), &[]);
+        assert_eq!(cells.len(), people.columns().len());
+        assert_eq!(cells[..2], ["1", "11-21 02:12:56"]);
+        assert_eq!((&*cells[5], &*cells[7], &*cells[8]), ("🗑 destr", "12ms", ""));
+        let plain = texts(&RowStyle::plain(), &record(), &[]);
+        assert_eq!((&*plain[0], &*plain[5]), ("01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2", "destr"));
+        let words = styled(Intents::Words, Reader::Person);
         for (word, icon) in [("read", "📖 read"), ("write", "✏️ write"), ("odd", "odd")] {
-            assert_eq!(intent(word, Intents::Icons), icon);
-            assert_eq!(intent(word, Intents::Words), word);
+            assert_eq!(people.intent(word), icon);
+            assert_eq!(words.intent(word), word);
         }
+    }
+
+    #[test]
+    fn what_is_no_call_says_what_it_is_to_people() {
+        let start =
+            serde_json::json!({"id": "x", "seq": 3, "type": "system_start", "tool_name": ""});
+        assert_eq!(
+            texts(&styled(Intents::Words, Reader::Person), &start, &[])[4],
+            "(system_start)"
+        );
+        assert_eq!(texts(&RowStyle::plain(), &start, &[])[4], "");
+    }
+
+    #[test]
+    fn a_refusal_and_its_decision_are_one_row_with_the_reason() {
+        let decision = |id: &str, parent: &str, why: &str| {
+            serde_json::json!({"id": id, "type": "policy_decision", "parent_id": parent,
+                "status": "warning", "metadata": {"reason": why}})
+        };
+        let call = |id: &str, why: &str| {
+            serde_json::json!({"id": id, "type": "tool_call", "status": "rejected",
+                "error_message": why, "parent_id": ""})
+        };
+        let found = serde_json::json!({"activities": [
+            decision("4", "3", "not by rule 'no'"), call("3", "Tool 'x': not by rule 'no'"),
+            decision("2", "1", "of an older call"),
+            decision("6", "5", "odd"), decision("7", "5", "strange"), call("5", ""),
+        ]});
+        let rows: Vec<_> = folded(&found)
+            .into_iter()
+            .map(|(record, decisions)| (text(record, "/id"), reason(record, &decisions)))
+            .collect();
+        let expected = [
+            ("3", "Tool 'x': not by rule 'no'"),
+            ("2", "of an older call"),
+            ("5", "warning: odd; warning: strange"),
+        ];
+        assert_eq!(rows, expected.map(|(id, why)| (id.into(), why.to_owned())));
     }
 
     #[test]

@@ -4,17 +4,19 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::row::{duration, time};
+use super::row::duration;
 use crate::cli::json_pointer::{list, text};
 use crate::cli::terminal_safe::clean;
+use crate::cli::times::{TimeStyle, Times};
 
 /// One line for each thing that was counted.
 pub(super) fn draw(summary: &Value) -> String {
     let mut shown = String::new();
+    let times = Times::new(Some(TimeStyle::Utc), false);
     let mut line = |label: &str, text: &str| {
         let _ = writeln!(shown, "{label:<12} {text}");
     };
-    let [start, end] = ["/start_time", "/end_time"].map(|at| time(&text(summary, at)));
+    let [start, end] = ["/start_time", "/end_time"].map(|at| times.show_text(&text(summary, at)));
     let (total, period) = (text(summary, "/total_count"), text(summary, "/period"));
     line("calls", &format!("{total} in {period} ({start} to {end} UTC)"));
     for status in ["success", "error", "rejected", "blocked", "unknown"] {

@@ -88,7 +88,7 @@ fn draw(report: &Value) -> String {
 }
 
 /// What is wrong, the first break by its number; `None` if nothing is.
-fn unsound(report: &Value) -> Option<String> {
+pub(in crate::cli::commands) fn unsound(report: &Value) -> Option<String> {
     if report.pointer("/sound") == Some(&Value::Bool(true)) {
         return None;
     }

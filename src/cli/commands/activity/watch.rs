@@ -5,22 +5,33 @@
 use futures_util::TryStreamExt;
 
 use super::retry::Retries;
-use super::row::{COLUMNS, Intents, row};
+use super::row::RowStyle;
 use crate::cli::args::Format;
 use crate::cli::backend::{Backend, Chunks};
 use crate::cli::error::CommandError;
 use crate::cli::exit_code::Exit;
 use crate::cli::logging;
 use crate::cli::output::{self, Output};
+use crate::cli::table::TableLayout;
 use crate::cli::terminal_safe::clean;
+use crate::cli::times::TimeStyle;
 use crate::server;
 use crate::wire::sse::{Decoder, Item};
 
 /// Where the events are.
 const EVENTS: &str = "/events";
 
-/// The widths of [`COLUMNS`]; what is longer pushes the rest on.
-const WIDTHS: [usize; 8] = [26, 14, 18, 14, 22, 11, 8, 8];
+/// The widths of the columns of [`RowStyle::columns`]; what is longer pushes the rest on. An id has another
+/// width for people than for programs.
+const WIDTHS: [usize; 9] = [7, 14, 18, 14, 22, 11, 8, 8, 160];
+const ID_WIDTH: usize = 26;
+
+/// How records are shown.
+struct Lines<'a> {
+    output: &'a Output,
+    style: RowStyle,
+    layout: TableLayout,
+}
 
 /// Why no more comes of a stream.
 enum End {
@@ -34,16 +45,26 @@ enum End {
 pub(super) async fn run(
     backend: &Backend,
     output: &Output,
-    intents: Intents,
+    no_icons: bool,
+    time: Option<TimeStyle>,
 ) -> Result<(), CommandError> {
+    // Every record is of this moment: how long ago is no news.
+    let time = time.or_else(|| output.terminal.then_some(TimeStyle::Local));
+    let style = RowStyle::of(output, no_icons, time);
+    let mut widths = WIDTHS;
+    if let ([id, ..], None) = (&mut widths, output.view.width) {
+        *id = ID_WIDTH;
+    }
+    let layout = TableLayout::new(&style.columns(), &widths, &[true; WIDTHS.len()], output.view);
+    let lines = Lines { output, style, layout };
     let watching = async {
         let mut chunks = backend.stream(EVENTS, None).await?;
-        if output.format == Format::Table && !output::write_on(line(&COLUMNS).as_bytes())? {
+        if output.format == Format::Table && !output::write_on(lines.layout.header().as_bytes())? {
             return Ok(());
         }
         let (mut tries, mut last) = (Retries::default(), String::new());
         loop {
-            match follow(chunks, output, intents, &mut last, &mut tries).await? {
+            match follow(chunks, &lines, &mut last, &mut tries).await? {
                 End::Unread => return Ok(()),
                 End::Over => {}
             }
@@ -79,8 +100,7 @@ async fn resume(
 
 async fn follow(
     mut chunks: Chunks,
-    output: &Output,
-    intents: Intents,
+    lines: &Lines<'_>,
     last: &mut String,
     tries: &mut Retries,
 ) -> Result<End, CommandError> {
@@ -99,7 +119,7 @@ async fn follow(
                     let data = std::mem::take(&mut data);
                     match decoder.event() {
                         b"activity" => {
-                            let shown = show(&data, output, intents)?;
+                            let shown = show(&data, lines)?;
                             if !output::write_on(shown.as_bytes())? {
                                 return Ok(End::Unread);
                             }
@@ -121,21 +141,15 @@ async fn follow(
     Ok(End::Over)
 }
 
-fn show(data: &[u8], output: &Output, intents: Intents) -> Result<String, CommandError> {
+fn show(data: &[u8], lines: &Lines<'_>) -> Result<String, CommandError> {
     let json = std::str::from_utf8(data).map_err(CommandError::failed)?;
-    Ok(match output.format {
+    Ok(match lines.output.format {
         Format::Json => json.to_owned(),
         Format::Yaml => {
             let yaml =
                 serde_yaml_ng::to_string(&output::parse(json)?).map_err(CommandError::failed)?;
             format!("---\n{yaml}")
         }
-        Format::Table => line(&row(&output::parse(json)?, intents)),
+        Format::Table => lines.layout.line(&lines.style.row(&output::parse(json)?, &[])),
     })
-}
-
-fn line<T: AsRef<str>>(cells: &[T]) -> String {
-    let cells = cells.iter().map(AsRef::as_ref).zip(WIDTHS);
-    let cells: Vec<String> = cells.map(|(cell, width)| format!("{cell:<width$}")).collect();
-    cells.join("  ").trim_end().to_owned()
 }

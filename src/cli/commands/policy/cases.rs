@@ -11,11 +11,12 @@ use serde_json::{Value, json};
 use super::inputs::{chosen, loaded, seen_tools};
 use crate::catalog::Snapshot;
 use crate::cli::args::Global;
+use crate::cli::colours::of_state;
 use crate::cli::error::CommandError;
 use crate::cli::json_pointer::{list, text};
 use crate::cli::load_config;
 use crate::cli::output::Output;
-use crate::cli::table::cell;
+use crate::cli::table::{Cell, Column, Fit, cell};
 use crate::intent::Sensitivity;
 use crate::policy::SessionFacts;
 use crate::policy::rules::{RuleAction, RuleRequest, RuleSet, RuleTarget, Ruling, Subject};
@@ -187,6 +188,7 @@ fn outcome(
 fn draw(report: &Value, output: &Output) -> String {
     let rows = list(report, "/cases").iter().map(|case| {
         let ok = case.pointer("/ok") == Some(&Value::Bool(true));
+        let word = if ok { "ok" } else { "FAILED" };
         let target = ["/tool", "/resource", "/prompt"].map(|at| text(case, at)).concat();
         let wanted = match text(case, "/expected_rule") {
             rule if rule.is_empty() => text(case, "/expected").into_owned(),
@@ -198,18 +200,27 @@ fn draw(report: &Value, output: &Output) -> String {
             false => format!("{} by {}", text(case, "/decision"), rules.join(", ")),
         };
         vec![
-            if ok { "ok" } else { "FAILED" }.to_owned(),
-            text(case, "/case").into_owned(),
-            cell(&text(case, "/name")),
-            cell(&text(case, "/principal")),
-            text(case, "/action").into_owned(),
-            cell(&target),
-            cell(&wanted),
-            cell(&got),
+            Cell::styled(word, of_state(word)),
+            text(case, "/case").into_owned().into(),
+            cell(&text(case, "/name")).into(),
+            cell(&text(case, "/principal")).into(),
+            text(case, "/action").into_owned().into(),
+            cell(&target).into(),
+            cell(&wanted).into(),
+            cell(&got).into(),
         ]
     });
-    let header = ["", "CASE", "NAME", "PRINCIPAL", "ACTION", "TARGET", "EXPECTED", "CAME TO"];
-    let table = output.table(&header, rows, &[0, 1]);
+    let columns = Column::all([
+        ("", Fit::Whole),
+        ("CASE", Fit::Whole),
+        ("NAME", Fit::Free),
+        ("PRINCIPAL", Fit::Rank(5)),
+        ("ACTION", Fit::Rank(4)),
+        ("TARGET", Fit::Rank(3)),
+        ("EXPECTED", Fit::Rank(2)),
+        ("CAME TO", Fit::Rank(1)),
+    ]);
+    let table = output.table(&columns, rows.collect());
     let [passed, failed] = ["/passed", "/failed"].map(|at| text(report, at));
     format!("{table}{passed} passed, {failed} failed\n")
 }

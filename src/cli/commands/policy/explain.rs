@@ -11,7 +11,8 @@ use crate::cli::backend::Backend;
 use crate::cli::error::CommandError;
 use crate::cli::json_pointer::{list, text};
 use crate::cli::output::Output;
-use crate::cli::table::cell;
+use crate::cli::suggest::{Vocabulary, suggesting};
+use crate::cli::table::{Column, Fit, cell};
 use crate::cli::terminal_safe::clean;
 use crate::cli::value_parsers::Arguments;
 
@@ -39,7 +40,8 @@ pub(super) async fn run(
         args: arguments.raw(),
     };
     let body = serde_json::to_string(&asked).map_err(CommandError::failed)?;
-    let told = backend.post("/api/v1/policy/explain", body).await?;
+    let told = backend.post("/api/v1/policy/explain", body).await;
+    let told = suggesting(told, backend, Vocabulary::Tools, &flags.tool).await?;
     output.print(told.json()?, |told| draw(told, output))
 }
 
@@ -70,12 +72,19 @@ fn draw(told: &Value, output: &Output) -> String {
             error => format!("{}: {error}", text(rule, "/outcome")),
         };
         vec![
-            cell(&text(rule, "/rule")),
-            text(rule, "/effect").into_owned(),
-            cell(&outcome),
-            cell(&saw.collect::<Vec<_>>().join(", ")),
-            cell(&format!("{}:{}", text(rule, "/file"), text(rule, "/line"))),
+            cell(&text(rule, "/rule")).into(),
+            text(rule, "/effect").into_owned().into(),
+            cell(&outcome).into(),
+            cell(&saw.collect::<Vec<_>>().join(", ")).into(),
+            cell(&format!("{}:{}", text(rule, "/file"), text(rule, "/line"))).into(),
         ]
     });
-    drawn + &output.table(&["RULE", "EFFECT", "OUTCOME", "SAW", "AT"], rows, &[])
+    let columns = Column::all([
+        ("RULE", Fit::Whole),
+        ("EFFECT", Fit::Rank(2)),
+        ("OUTCOME", Fit::Rank(1)),
+        ("SAW", Fit::Free),
+        ("AT", Fit::Rank(3)),
+    ]);
+    drawn + &output.table(&columns, rows.collect())
 }

@@ -35,8 +35,11 @@ pub(super) fn loaded(rules: &RuleFiles, known: &KnownTools) -> Result<RuleSet, C
     set.map_err(|problems| refused(&problems))
 }
 
-/// Why rules are not taken, a line each.
+/// Why rules are not taken: the first problem, and where the others are told.
 fn refused(problems: &[RuleProblem]) -> CommandError {
-    let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
-    CommandError::failed(lines.join("\n"))
+    let first = problems.first().map(ToString::to_string).unwrap_or_default();
+    CommandError::failed(match problems.len().saturating_sub(1) {
+        0 => first,
+        more => format!("{first} (and {more} more: mcpproxy policy check tells all)"),
+    })
 }

@@ -1,6 +1,5 @@
 //! `mcpproxy policy replay`: the log's calls put to new rules beside those in force, with a progress bar.
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use futures_util::TryStreamExt;
@@ -12,11 +11,11 @@ use super::inputs::{chosen, loaded, seen_tools};
 use super::replayed::{Counts, Replay};
 use crate::cli::args::Global;
 use crate::cli::backend::{self, Backend, Needs, target};
-use crate::cli::commands::activity::records_bar;
+use crate::cli::commands::activity::records_bar_of;
 use crate::cli::error::CommandError;
 use crate::cli::json_pointer::{list, text};
-use crate::cli::output::{self, Output};
-use crate::cli::table::cell;
+use crate::cli::output::Output;
+use crate::cli::table::{Cell, Column, Fit, cell};
 use crate::cli::{load_config, value_parsers};
 
 /// Kinds of records that are requests to servers.
@@ -40,7 +39,7 @@ pub(super) fn run(
     let mut replay = Replay::new(now, new, catalog.load());
     backend::with(global, Needs::Activity, async |backend| {
         let query = [("type", Some(TYPES)), ("start_time", Some(since.as_str()))];
-        let bar = bar(backend, &query).await?;
+        let bar = records_bar_of(backend, &query).await?;
         read(backend, &query, &bar, &mut replay).await?;
         bar.finish_and_clear();
         output.print(&replay.report(&since).to_string(), |report| draw(report, output))
@@ -91,34 +90,26 @@ async fn read(
     }
 }
 
-/// A bar as long as there are records, on a terminal; else one that is not seen.
-async fn bar(
-    backend: &Backend,
-    filters: &[(&str, Option<&str>)],
-) -> Result<ProgressBar, CommandError> {
-    if !std::io::stderr().is_terminal() {
-        return Ok(ProgressBar::hidden());
-    }
-    let mut query = filters.to_vec();
-    query.extend(["with_total", "exclude_payloads"].map(|name| (name, Some("true"))));
-    query.push(("limit", Some("1")));
-    let page = backend.get(&target(&["activity"], &query)).await?;
-    let page = output::parse(page.json()?)?;
-    Ok(records_bar(page.pointer("/total").and_then(Value::as_u64).unwrap_or_default()))
-}
-
 fn draw(report: &Value, output: &Output) -> String {
     let all = list(report, "/by_tool_and_principal");
     let rows = all.iter().take(MAX_ROWS).map(|row| {
-        let mut cells = vec![cell(&text(row, "/tool")), cell(&text(row, "/principal"))];
-        cells.extend(Counts::NAMES.map(|name| text(row, &format!("/{name}")).into_owned()));
+        let mut cells: Vec<Cell> =
+            vec![cell(&text(row, "/tool")).into(), cell(&text(row, "/principal")).into()];
+        cells.extend(Counts::NAMES.map(|name| text(row, &format!("/{name}")).into_owned().into()));
         let rules: Vec<_> = list(row, "/rules").iter().filter_map(Value::as_str).collect();
-        cells.push(cell(&rules.join(", ")));
+        cells.push(cell(&rules.join(", ")).into());
         cells
     });
-    let header =
-        ["TOOL", "PRINCIPAL", "CALLS", "NEWLY REFUSED", "NEWLY ALLOWED", "UNDECIDABLE", "RULES"];
-    let table = output.table(&header, rows, &[]);
+    let columns = Column::all([
+        ("TOOL", Fit::Whole),
+        ("PRINCIPAL", Fit::Rank(4)),
+        ("CALLS", Fit::Rank(3)),
+        ("NEWLY REFUSED", Fit::Rank(1)),
+        ("NEWLY ALLOWED", Fit::Rank(2)),
+        ("UNDECIDABLE", Fit::Rank(5)),
+        ("RULES", Fit::Free),
+    ]);
+    let table = output.table(&columns, rows.collect());
     let more = match all.len().saturating_sub(MAX_ROWS) {
         0 => String::new(),
         more => format!("… and {more} more (-o json has all)\n"),

@@ -60,6 +60,9 @@ struct Metadata<'a> {
     client_name: Cow<'a, str>,
     #[serde(default)]
     groups: Vec<Box<str>>,
+    /// It was answered by a question; the call that was made again has a record of its own.
+    #[serde(default)]
+    input_required: bool,
 }
 
 /// How often what was found.
@@ -169,6 +172,9 @@ impl Replay {
 
     /// `None` for what is no request that rules are asked about.
     fn found(&self, line: &Line<'_>) -> Option<Found> {
+        if line.metadata.input_required {
+            return None;
+        }
         let (server, own) = (&*line.server_name, &*line.tool_name);
         let arguments = line.arguments.map(|raw| raw.get().as_bytes()).unwrap_or_default();
         let named = |member: &str| -> Option<String> {
@@ -322,6 +328,9 @@ mod tests {
             call("token:b", "get", json!({})),
             json!({"type": "tool_call", "principal": "x", "server_name": "", "tool_name": "",
                    "timestamp": "", "metadata": {}}),
+            json!({"type": "tool_call", "principal": "x", "server_name": "s", "tool_name": "put",
+                   "timestamp": "", "metadata": {"tool_variant": "call_tool_write",
+                   "input_required": true}}),
         ];
         let old = r#"@id("no b") forbid(principal == Agent::"token:b", action, resource);"#;
         let report = replay(old, BY_PATH, &lines);

@@ -7,22 +7,14 @@ use std::io::{BufRead as _, IsTerminal as _, Write as _, stdin, stdout};
 
 use serde_json::{Value, json};
 
-use crate::cli::backend::{Backend, target};
+use crate::cli::backend::{Backend, Data, target};
+use crate::cli::colours::{ADDED, Colours, REMOVED};
 use crate::cli::error::CommandError;
 use crate::cli::exit_code::Exit;
 use crate::cli::json_pointer::{list, text};
 use crate::cli::output::{Output, parse, write};
+use crate::cli::suggest::{Vocabulary, suggesting};
 use crate::cli::terminal_safe::{clean, line};
-
-/// What is written before and after lines on a terminal.
-struct Colours {
-    old: &'static str,
-    new: &'static str,
-    end: &'static str,
-}
-
-const PLAIN: Colours = Colours { old: "", new: "", end: "" };
-const COLOURED: Colours = Colours { old: "\u{1b}[31m", new: "\u{1b}[32m", end: "\u{1b}[0m" };
 
 /// Shows what is another.
 pub(super) async fn diff(
@@ -30,8 +22,13 @@ pub(super) async fn diff(
     output: &Output,
     name: &str,
 ) -> Result<(), CommandError> {
-    let found = backend.get(&target(&["tools", name, "diff"], &[])).await?;
-    output.print(found.json()?, |found| shown(found, output.terminal))
+    let found = difference(backend, name).await?;
+    output.print(found.json()?, |found| shown(found, output.view.colours))
+}
+
+async fn difference(backend: &Backend, name: &str) -> Result<Data, CommandError> {
+    let found = backend.get(&target(&["tools", name, "diff"], &[])).await;
+    suggesting(found, backend, Vocabulary::ToolsAndServers, name).await
 }
 
 /// Approves what was seen; shows it and asks, where it is not named.
@@ -44,12 +41,13 @@ pub(super) async fn approve(
     let seen = match digest {
         Some(digest) => digest.to_owned(),
         None => {
-            let found = backend.get(&target(&["tools", name, "diff"], &[])).await?;
-            ask(&parse(found.json()?)?)?
+            let found = difference(backend, name).await?;
+            ask(&parse(found.json()?)?, output.view.colours)?
         }
     };
     let body = json!({ "digest": seen }).to_string();
-    let approved = backend.post(&target(&["tools", name, "approve"], &[]), body).await?;
+    let approved = backend.post(&target(&["tools", name, "approve"], &[]), body).await;
+    let approved = suggesting(approved, backend, Vocabulary::ToolsAndServers, name).await?;
     output.print(approved.json()?, |approved| {
         let names: Vec<_> = list(approved, "/approved")
             .iter()
@@ -68,13 +66,13 @@ pub(super) async fn approve(
 }
 
 /// Shows a difference and asks; what is approved.
-fn ask(found: &Value) -> Result<String, CommandError> {
+fn ask(found: &Value, colours: Colours) -> Result<String, CommandError> {
     if !stdin().is_terminal() || !stdout().is_terminal() {
         let text =
             "say what you have seen: --digest DIGEST, which `mcpproxy tools diff NAME` shows";
         return Err(CommandError::new(Exit::Usage, text.to_owned()));
     }
-    write(shown(found, true).as_bytes())?;
+    write(shown(found, colours).as_bytes())?;
     write(b"\nTrust this from now on? [y/N] ")?;
     stdout().flush().map_err(CommandError::failed)?;
     let mut answer = String::new();
@@ -86,8 +84,7 @@ fn ask(found: &Value) -> Result<String, CommandError> {
 }
 
 /// A difference as people read it.
-fn shown(found: &Value, terminal: bool) -> String {
-    let colours = if terminal { &COLOURED } else { &PLAIN };
+fn shown(found: &Value, colours: Colours) -> String {
     let mut shown = String::new();
     let tools = list(found, "/tools");
     for tool in tools {
@@ -111,7 +108,7 @@ fn shown(found: &Value, terminal: bool) -> String {
     shown
 }
 
-fn of_tool(shown: &mut String, tool: &Value, colours: &Colours) {
+fn of_tool(shown: &mut String, tool: &Value, colours: Colours) {
     let stands = match &*text(tool, "/accepted") {
         "never" => "no definition of it was ever accepted",
         "another" => "another definition is accepted",
@@ -137,11 +134,10 @@ fn of_tool(shown: &mut String, tool: &Value, colours: &Colours) {
             if !at.is_empty() {
                 let _ = writeln!(shown, "  at {}", line(&at));
             }
-            for (sign, pointer, colour) in [("-", "/old", colours.old), ("+", "/new", colours.new)]
-            {
+            for (sign, pointer, style) in [("-", "/old", REMOVED), ("+", "/new", ADDED)] {
                 let Some(value) = place.pointer(pointer).and_then(Value::as_str) else { continue };
                 for row in clean(value).split('\n') {
-                    let _ = writeln!(shown, "  {colour}{sign} {row}{}", colours.end);
+                    let _ = writeln!(shown, "  {}", colours.paint(&format!("{sign} {row}"), style));
                 }
             }
         }
@@ -192,13 +188,13 @@ mod tests {
 
     #[test]
     fn a_difference_is_readable_and_nothing_in_it_is_hidden() {
-        let text = shown(&found(), false);
+        let text = shown(&found(), Colours::Plain);
         let expected = "s:x\\u{200b}\nin quarantine: another definition is accepted (loosened)\n\n\
             ! order (high) in description: 'a\\u{202e}b'\n\n\
             description (text)\n  - one\n  - two\n  + one\\u{1b}[31m\n  + three\\u{e0041}\n  3 more places are left out\n\n\
             Digest  d1\n";
         assert_eq!(text, expected);
-        let coloured = shown(&found(), true);
+        let coloured = shown(&found(), Colours::Styled);
         assert!(coloured.contains("\u{1b}[31m- one\u{1b}[0m"), "{coloured}");
         assert!(coloured.contains("\u{1b}[32m+ one\\u{1b}[31m\u{1b}[0m"), "{coloured}");
     }
@@ -206,6 +202,6 @@ mod tests {
     #[test]
     fn where_nothing_waits_that_is_said() {
         let nothing = json!({"name": "s", "digest": "d", "tools": [], "left_out": 0});
-        assert_eq!(shown(&nothing, false), "Nothing waits for approval.\n");
+        assert_eq!(shown(&nothing, Colours::Plain), "Nothing waits for approval.\n");
     }
 }

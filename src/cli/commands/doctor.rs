@@ -1,0 +1,82 @@
+//! `mcpproxy doctor`: what is wrong, and the command that mends it.
+//!
+//! It looks, and changes nothing: `--fix` mends rights alone. Servers of a proxy that runs are asked
+//! about; with none running each is started, listed and ended again.
+
+mod certificates;
+mod checks;
+mod finding;
+mod port;
+
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+
+use self::finding::{Diagnosis, DiagnosisKind};
+use crate::cli::args::Global;
+use crate::cli::backend::Backend;
+use crate::cli::colours::{Colours, of_state};
+use crate::cli::error::CommandError;
+use crate::cli::json_pointer::{list, text};
+use crate::cli::load_config;
+use crate::cli::logging;
+use crate::cli::output::Output;
+use crate::cli::running_proxy;
+use crate::cli::terminal_safe::line;
+use crate::config::Config;
+use crate::server;
+
+/// Looks at everything; exit code 1 if something is wrong.
+pub(super) fn run(fix: bool, global: &Global, output: &Output) -> Result<(), CommandError> {
+    let _log = logging::start_quiet(global);
+    let flags = load_config::flags(global, None);
+    let mut found = Vec::new();
+    let checked = Config::check(global.config.as_deref(), &load_config::variable, &flags);
+    checks::config(&checked, &mut found);
+    // What is missing on this machine keeps nobody from looking at the rest.
+    let loaded = match checked {
+        Ok(loaded) => Some(loaded),
+        Err(_) => Config::load(global.config.as_deref(), &load_config::variable, &flags).ok(),
+    };
+    if let Some(loaded) = loaded {
+        let of_tls = certificates::look(&loaded.config, SystemTime::now());
+        // What keeps a certificate from being used is told once, with what mends it.
+        found.retain(|it| !of_tls.iter().any(|of_tls| it.text.ends_with(&of_tls.text)));
+        found.extend(of_tls);
+        checks::rights(&loaded, fix, &mut found);
+        checks::clock(&loaded, &mut found);
+        checks::disk(&loaded, &mut found);
+        let runtime = server::local_runtime().map_err(CommandError::failed)?;
+        let running = runtime.block_on(running_proxy::find(&loaded.config));
+        let running = match running {
+            Some(client) if runtime.block_on(client.is_mcpproxy()) => Some(Backend::Remote(client)),
+            Some(_) | None => None,
+        };
+        found.push(port::look(&loaded.config.listen, running.is_some()));
+        checks::log(&loaded, running.as_ref(), &runtime, &mut found);
+        checks::servers(loaded, running.as_ref(), &runtime, &mut found)?;
+    }
+    let wrong = found.iter().filter(|it| it.outcome == DiagnosisKind::Wrong).count();
+    let findings: Vec<Value> = found.iter().map(Diagnosis::json).collect();
+    let answer = json!({"ok": wrong == 0, "wrong": wrong, "findings": findings});
+    output.print(&answer.to_string(), |answer| draw(answer, output.view.colours))?;
+    match wrong {
+        0 => Ok(()),
+        1 => Err(CommandError::failed("1 thing is wrong")),
+        many => Err(CommandError::failed(format!("{many} things are wrong"))),
+    }
+}
+
+fn draw(answer: &Value, colours: Colours) -> String {
+    let mut shown = String::new();
+    for finding in list(answer, "/findings") {
+        let [outcome, check, told, mend] =
+            ["/outcome", "/check", "/text", "/mend"].map(|at| text(finding, at));
+        let outcome = colours.paint(&format!("{outcome:<8}"), of_state(&outcome));
+        shown += &format!("{outcome} {check:<8} {}\n", line(&told));
+        if !mend.is_empty() {
+            shown += &format!("{:<17} → {}\n", "", line(&mend));
+        }
+    }
+    shown
+}

@@ -1,0 +1,251 @@
+//! What is looked at: the config, rights, the clock, the disk, the log, the servers.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use serde_json::Value;
+use tokio::runtime::LocalRuntime;
+
+use super::finding::{Diagnosis, DiagnosisKind};
+use crate::activity::verify;
+use crate::cli::backend::{Backend, target};
+use crate::cli::commands::activity::unsound;
+use crate::cli::commands::status::bytes;
+use crate::cli::error::CommandError;
+use crate::cli::json_pointer::{list, text};
+use crate::cli::output;
+use crate::cli::temporary_folder::TemporaryFolder;
+use crate::cli::terminal_safe::quoted;
+use crate::cli::try_servers::{Tried, try_servers};
+use crate::config::file::Loaded;
+use crate::config::problem::{Problem, Severity};
+use crate::os::{private, space};
+use crate::upstream::supervisor::Status;
+
+/// A clock that is before this is wrong: seconds since 1970 at the beginning of 2026.
+const NOT_BEFORE: u64 = 1_767_225_600;
+/// What was written may be so much newer than now.
+const AHEAD: Duration = Duration::from_secs(120);
+/// Less room than this is too little to go on.
+const TOO_LITTLE: u64 = 100 * 1024 * 1024;
+/// Less than this is soon too little.
+const LITTLE: u64 = 1024 * 1024 * 1024;
+/// Rights of the data folder.
+const MODE: &str = "700";
+
+/// The config, with what this machine lacks of it.
+pub(super) fn config(checked: &Result<Loaded, Vec<Problem>>, found: &mut Vec<Diagnosis>) {
+    const CHECK: &str = "config";
+    let problems = match checked {
+        Ok(loaded) => {
+            let there = if loaded.path.exists() { "" } else { " (not there: defaults)" };
+            let count = loaded.config.servers.len();
+            let told = format!("{}{there}: {count} servers", loaded.path.display());
+            found.push(Diagnosis::fine(CHECK, told));
+            &loaded.warnings
+        }
+        Err(problems) => problems,
+    };
+    for problem in problems {
+        // Rights have a check of their own.
+        let of_file = problem.file.is_some() && problem.place.is_none();
+        match problem.severity {
+            Severity::Warning if of_file => {}
+            Severity::Warning => {
+                found.push(Diagnosis::new(DiagnosisKind::Odd, CHECK, problem.to_string()))
+            }
+            Severity::Error => {
+                let mend = "$EDITOR \"$(mcpproxy config path)\"";
+                found.push(Diagnosis::wrong(CHECK, problem.to_string(), mend));
+            }
+        }
+    }
+}
+
+/// What others may read and write.
+pub(super) fn rights(loaded: &Loaded, fix: bool, found: &mut Vec<Diagnosis>) {
+    const CHECK: &str = "rights";
+    let data = &loaded.config.data_dir;
+    let entries = fs::read_dir(data).into_iter().flatten().flatten().map(|entry| entry.path());
+    let ours = ["activity", "catalog", "address", "stderr", "oauth", "tokens"];
+    let is_ours = |path: &std::path::PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        ours.iter().any(|ours| name.starts_with(ours))
+    };
+    let config = (loaded.path.clone(), "600");
+    let folders = std::iter::once(data.clone()).chain(entries.filter(is_ours));
+    let folders = folders.map(|path| {
+        let mode = if path.is_dir() { MODE } else { "600" };
+        (path, mode)
+    });
+    let before = found.len();
+    for (path, mode) in std::iter::once(config).chain(folders) {
+        let Some(wide) = private::wider(&path) else { continue };
+        let told = format!("others have rights on {} (mode {wide:03o})", path.display());
+        let command = format!("chmod {mode} {}", word(&path));
+        let mended = fix.then(|| private::mend_alone(&path));
+        found.push(match mended {
+            Some(Ok(())) if private::wider(&path).is_none() => {
+                Diagnosis::new(DiagnosisKind::Mended, CHECK, told)
+            }
+            Some(Err(error)) => Diagnosis::wrong(CHECK, format!("{told}: {error}"), command),
+            Some(Ok(())) | None => Diagnosis::wrong(CHECK, told, command),
+        });
+    }
+    if found.len() == before {
+        found.push(Diagnosis::fine(CHECK, "config and data are yours alone"));
+    }
+}
+
+/// Whether the clock can be right.
+pub(super) fn clock(loaded: &Loaded, found: &mut Vec<Diagnosis>) {
+    const CHECK: &str = "clock";
+    const MEND: &str = "timedatectl set-ntp true";
+    let now = SystemTime::now();
+    let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    if since < NOT_BEFORE {
+        found.push(Diagnosis::wrong(CHECK, "the clock is years behind", MEND));
+        return;
+    }
+    let files = [loaded.path.clone(), loaded.config.activity_folder()];
+    let ahead = files.iter().find(|file| {
+        let changed = fs::metadata(file).and_then(|it| it.modified());
+        changed.is_ok_and(|changed| changed > now + AHEAD)
+    });
+    found.push(match ahead {
+        Some(file) => {
+            let told = format!("{} was written in what the clock calls the future", file.display());
+            Diagnosis::wrong(CHECK, told, MEND)
+        }
+        None => Diagnosis::fine(CHECK, format!("{:.0}", jiff::Timestamp::now())),
+    });
+}
+
+/// Whether there is room for what is kept.
+pub(super) fn disk(loaded: &Loaded, found: &mut Vec<Diagnosis>) {
+    const CHECK: &str = "disk";
+    let data = &loaded.config.data_dir;
+    let there = data.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
+    let kept = space::used(&loaded.config.activity_folder());
+    found.push(match space::free(there) {
+        Err(error) => Diagnosis::wrong(CHECK, format!("{}: {error}", there.display()), ""),
+        Ok(free) => {
+            let told = format!(
+                "{} free at {}, the log takes {}",
+                bytes(free),
+                data.display(),
+                bytes(kept)
+            );
+            let mend = "make room, or set activity.max_size_mb lower";
+            match free {
+                0..TOO_LITTLE => Diagnosis::wrong(CHECK, told, mend),
+                TOO_LITTLE..LITTLE => Diagnosis {
+                    mend: mend.into(),
+                    ..Diagnosis::new(DiagnosisKind::Odd, CHECK, told)
+                },
+                LITTLE.. => Diagnosis::fine(CHECK, told),
+            }
+        }
+    });
+}
+
+/// Whether the log is as it was written (ACT-4).
+pub(super) fn log(
+    loaded: &Loaded,
+    running: Option<&Backend>,
+    runtime: &LocalRuntime,
+    found: &mut Vec<Diagnosis>,
+) {
+    const CHECK: &str = "log";
+    let folder = loaded.config.activity_folder();
+    let start = Instant::now();
+    let report = match running {
+        Some(backend) => {
+            let asked = runtime.block_on(backend.get(&target(&["activity", "verify"], &[])));
+            asked.and_then(|answer| output::parse(answer.json()?))
+        }
+        None if !folder.exists() => {
+            return found.push(Diagnosis::fine(CHECK, "there is none yet"));
+        }
+        None => on_disk(&folder),
+    };
+    let mend = "mcpproxy serve --salvage";
+    let mut finding = match report {
+        Err(error) => Diagnosis::wrong(CHECK, error.message, mend),
+        Ok(report) => match unsound(&report) {
+            Some(why) => Diagnosis::wrong(CHECK, why, mend),
+            None => {
+                Diagnosis::fine(CHECK, format!("{} records are sound", text(&report, "/records")))
+            }
+        },
+    };
+    finding.took = Some(start.elapsed());
+    found.push(finding);
+}
+
+fn on_disk(folder: &Path) -> Result<Value, CommandError> {
+    let scratch = TemporaryFolder::watched("verify")?;
+    let report = verify::folder(folder, scratch.path(), |_, _| {});
+    let report = report.map_err(CommandError::failed)?;
+    serde_json::to_value(&report).map_err(CommandError::failed)
+}
+
+/// Each enabled server.
+pub(super) fn servers(
+    loaded: Loaded,
+    running: Option<&Backend>,
+    runtime: &LocalRuntime,
+    found: &mut Vec<Diagnosis>,
+) -> Result<(), CommandError> {
+    const CHECK: &str = "server";
+    if let Some(backend) = running {
+        let answer = runtime.block_on(backend.get(&target(&["servers"], &[])))?;
+        for server in list(&output::parse(answer.json()?)?, "/servers") {
+            let [name, state, reason] = ["/name", "/state", "/reason"].map(|at| text(server, at));
+            let tools = text(server, "/tools");
+            found.push(match &*state {
+                "disabled" => continue,
+                "connected" => Diagnosis::fine(CHECK, format!("{name}: {tools} tools")),
+                state => failed(CHECK, &name, &format!("{state}: {reason}")),
+            });
+        }
+        return Ok(());
+    }
+    let mut config = loaded.config;
+    config.servers.retain(|server| server.upstream.enabled);
+    if config.servers.is_empty() {
+        let mut none = Diagnosis::new(DiagnosisKind::Odd, CHECK, "no server is enabled");
+        none.mend = "mcpproxy import, or mcpproxy upstream add NAME …".to_owned();
+        found.push(none);
+        return Ok(());
+    }
+    for tried in try_servers(config)? {
+        let Tried { name, status, took, .. } = &tried;
+        let mut finding = match status {
+            Status::Connected => Diagnosis::fine(CHECK, format!("{name}: {}", tried.told())),
+            Status::Disabled | Status::Connecting | Status::Failed => {
+                failed(CHECK, name, &tried.told())
+            }
+        };
+        finding.took = Some(*took);
+        found.push(finding);
+    }
+    Ok(())
+}
+
+fn failed(check: &'static str, name: &str, told: &str) -> Diagnosis {
+    let name_word = quoted(name).unwrap_or_else(|| "NAME".into());
+    let command = if told.contains("upstream login") { "login" } else { "logs" };
+    Diagnosis::wrong(
+        check,
+        format!("{name}: {told}"),
+        format!("mcpproxy upstream {command} {name_word}"),
+    )
+}
+
+/// A path as a shell takes it.
+fn word(path: &Path) -> String {
+    let path = path.display().to_string();
+    quoted(&path).map(std::borrow::Cow::into_owned).unwrap_or(path)
+}

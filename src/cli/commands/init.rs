@@ -1,0 +1,50 @@
+//! `mcpproxy init`: a config to begin with.
+
+use std::convert::Infallible;
+
+use serde_json::json;
+
+use crate::cli::args::Global;
+use crate::cli::error::CommandError;
+use crate::cli::output::Output;
+use crate::cli::terminal_safe::line;
+use crate::cli::{load_config, start_proxy};
+use crate::config::file;
+
+/// What is to be done next.
+const NEXT: &str = "\
+Next:
+  mcpproxy import               take over the servers of Claude, Cursor, VS Code and others
+  mcpproxy upstream add NAME …  add one of your own
+  mcpproxy serve                run the proxy before them
+  mcpproxy connect CLIENT       tell your client where it is";
+
+/// Makes the config file, with a key, if there is none.
+pub(super) fn run(global: &Global, output: &Output) -> Result<(), CommandError> {
+    let mut loaded = load_config::load(global, None)?;
+    let listen = json!(loaded.config.listen.to_string());
+    let made = file::edit(&loaded.path, |text| {
+        let is_new = text.trim_start_matches('\u{feff}').trim().is_empty();
+        let first = format!("{{\n  \"listen\": {listen},\n  \"mcpServers\": {{}}\n}}\n");
+        Ok::<_, Infallible>((is_new.then_some(first), is_new))
+    });
+    let made = made.map_err(|error| load_config::problem(&error))?;
+    let has_key = loaded.config.api_key.is_some();
+    if made {
+        loaded = load_config::load(global, None)?;
+    }
+    let key = loaded.ensure_api_key(start_proxy::random_key()?);
+    let key = key.map_err(|error| load_config::problem(&error))?;
+    let path = loaded.path.display().to_string();
+    let answer = json!({"file": path, "created": made, "key_made": key && !has_key});
+    output.print(&answer.to_string(), |_| {
+        let path = line(&path);
+        match (made, key) {
+            (true, _) => {
+                format!("Made {path}, which only you can read, with a key of its own.\n\n{NEXT}")
+            }
+            (false, true) => format!("{path} is there already: a key was added to it.\n\n{NEXT}"),
+            (false, false) => format!("{path} is there already: nothing was changed.\n\n{NEXT}"),
+        }
+    })
+}

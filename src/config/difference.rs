@@ -1,0 +1,340 @@
+//! What another config changes of the one in force: which servers come, go and are replaced, which other keys apply at once,
+//! and which need a restart. Pure.
+//!
+//! Compared is what the configs mean, environment and flags included. Every key of [`Config`] is named here, so that a
+//! new one cannot be forgotten.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::servers::{self, ServerEntry};
+use super::values::Config;
+use crate::activity;
+
+/// Between the config in force and another.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConfigDifference {
+    /// The keys that apply at once.
+    pub applied: Vec<String>,
+    /// The keys that count from the next start on.
+    pub needs_restart: Vec<String>,
+    /// What becomes of each server of the other config, in its order.
+    pub servers: Vec<(Arc<str>, ServerFate)>,
+    /// Servers that the other has not.
+    pub removed: Vec<Arc<str>>,
+}
+
+/// What becomes of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerFate {
+    /// It is as it was.
+    Unchanged,
+    /// It is used in another way, and goes on running.
+    Retuned,
+    /// It is started in the place of the one before.
+    Replaced,
+    /// It is new.
+    Added,
+}
+
+impl ConfigDifference {
+    /// What `next` changes of `now`.
+    #[must_use]
+    pub fn between(now: &Config, next: &Config) -> Self {
+        let mut difference = Self::default();
+        difference.compare_servers(&now.servers, &next.servers);
+        difference.compare_keys(now, next);
+        difference
+    }
+
+    /// True if nothing changes, now or later.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.applied.is_empty() && self.needs_restart.is_empty()
+    }
+
+    fn compare_servers(&mut self, now: &[ServerEntry], next: &[ServerEntry]) {
+        let known: BTreeMap<&str, &ServerEntry> =
+            now.iter().map(|server| (&*server.name, server)).collect();
+        for server in next {
+            let fate = match known.get(&*server.name) {
+                None => ServerFate::Added,
+                Some(known) if !known.upstream.runs_as(&server.upstream) => ServerFate::Replaced,
+                Some(known) if known.says_the_same(server) => ServerFate::Unchanged,
+                Some(_) => ServerFate::Retuned,
+            };
+            if fate != ServerFate::Unchanged {
+                self.applied.push(format!("{}.{}", servers::KEY, server.name));
+            }
+            self.servers.push((Arc::clone(&server.name), fate));
+        }
+        let stays = |name: &str| next.iter().any(|server| *server.name == *name);
+        let removed = now.iter().filter(|server| !stays(&server.name));
+        self.removed = removed.map(|server| Arc::clone(&server.name)).collect();
+        self.applied.extend(self.removed.iter().map(|name| format!("{}.{name}", servers::KEY)));
+    }
+
+    fn compare_keys(&mut self, now: &Config, next: &Config) {
+        let Config {
+            listen,
+            tls,
+            data_dir,
+            api_key,
+            require_mcp_auth,
+            allowed_hosts,
+            allowed_origins,
+            servers: _,
+            tools_limit,
+            offered_era,
+            intent,
+            limits,
+            output,
+            approval,
+            catalog_review,
+            activity,
+            jwt,
+            rules,
+            logging,
+            telemetry,
+            // It is the program's own.
+            reaper: _,
+            // It says how the rest is written.
+            written: _,
+        } = next;
+        for (key, differs) in [
+            ("api_key", *api_key != now.api_key),
+            ("require_mcp_auth", *require_mcp_auth != now.require_mcp_auth),
+            ("allowed_hosts", *allowed_hosts != now.allowed_hosts),
+            ("allowed_origins", *allowed_origins != now.allowed_origins),
+            ("tools_limit", *tools_limit != now.tools_limit),
+            ("offered_era", *offered_era != now.offered_era),
+            ("intent_declaration", *intent != now.intent),
+            ("limits", *limits != now.limits),
+            ("output_validation", *output != now.output),
+            ("approval", *approval != now.approval),
+            ("catalog", *catalog_review != now.catalog_review),
+            ("auth.jwt", *jwt != now.jwt),
+            ("policy", *rules != now.rules),
+            ("telemetry", *telemetry != now.telemetry),
+            ("logging.level", logging.level != now.logging.level),
+        ] {
+            if differs {
+                self.applied.push(key.to_owned());
+            }
+        }
+        for (key, differs) in [
+            ("listen", *listen != now.listen),
+            ("tls", *tls != now.tls),
+            ("data_dir", *data_dir != now.data_dir),
+            ("logging.format", logging.format != now.logging.format),
+        ] {
+            if differs {
+                self.needs_restart.push(key.to_owned());
+            }
+        }
+        self.compare_activity(&now.activity, activity);
+    }
+
+    fn compare_activity(&mut self, now: &activity::Config, next: &activity::Config) {
+        let activity::Config {
+            retention_days,
+            max_records,
+            max_size_mb,
+            max_payload_bytes,
+            max_response_bytes,
+            receipts,
+            durability,
+            mark_reads,
+            on_failure,
+            redact_keys,
+            queue_records,
+            queue_bytes,
+        } = next;
+        let payloads = if fits(now, next) { &mut self.applied } else { &mut self.needs_restart };
+        for (key, differs) in [
+            ("activity.max_payload_bytes", *max_payload_bytes != now.max_payload_bytes),
+            ("activity.max_response_bytes", *max_response_bytes != now.max_response_bytes),
+        ] {
+            payloads.extend(differs.then(|| key.to_owned()));
+        }
+        for (key, differs) in [
+            ("activity.retention_days", *retention_days != now.retention_days),
+            ("activity.max_records", *max_records != now.max_records),
+            ("activity.max_size_mb", *max_size_mb != now.max_size_mb),
+            ("activity.receipts", *receipts != now.receipts),
+        ] {
+            self.applied.extend(differs.then(|| key.to_owned()));
+        }
+        for (key, differs) in [
+            ("activity.durability", *durability != now.durability),
+            ("activity.mark_reads", *mark_reads != now.mark_reads),
+            ("activity.on_failure", *on_failure != now.on_failure),
+            ("activity.redact_keys", *redact_keys != now.redact_keys),
+            ("activity.queue_records", *queue_records != now.queue_records),
+            ("activity.queue_bytes", *queue_bytes != now.queue_bytes),
+        ] {
+            self.needs_restart.extend(differs.then(|| key.to_owned()));
+        }
+    }
+}
+
+/// Whether the entries of `next` fit the room that was made for those of `now`.
+fn fits(now: &activity::Config, next: &activity::Config) -> bool {
+    let entries = now.queue_records.min(now.queue_bytes / now.entry_bytes().max(1)).max(1);
+    next.entry_bytes() <= now.entry_bytes()
+        || entries.saturating_mul(next.entry_bytes()) <= now.queue_bytes
+}
+
+impl Config {
+    /// What of this config is in force after that of `before`: all but what needs a restart.
+    #[must_use]
+    pub fn in_force_after(self, before: &Self) -> Self {
+        let mut activity = activity::Config {
+            retention_days: self.activity.retention_days,
+            max_records: self.activity.max_records,
+            max_size_mb: self.activity.max_size_mb,
+            receipts: self.activity.receipts,
+            ..before.activity.clone()
+        };
+        if fits(&before.activity, &self.activity) {
+            activity.max_payload_bytes = self.activity.max_payload_bytes;
+            activity.max_response_bytes = self.activity.max_response_bytes;
+        }
+        let mut logging = self.logging;
+        logging.format = before.logging.format;
+        let (listen, tls) = (before.listen.clone(), before.tls.clone());
+        Self { listen, tls, data_dir: before.data_dir.clone(), activity, logging, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::config::{Flags, parse};
+
+    fn config(text: &str) -> Config {
+        let flags = Flags { data_dir: Some("/d".into()), ..Flags::default() };
+        parse(text, &|_| None, &flags).unwrap().0
+    }
+
+    fn between(a: &str, b: &str) -> ConfigDifference {
+        ConfigDifference::between(&config(a), &config(b))
+    }
+
+    #[test]
+    fn each_key_applies_or_needs_a_restart_and_nothing_else_changes() {
+        let key = "0123456789abcdef0123456789abcdef";
+        for (text, applied, restart) in [
+            (r#"{"tools_limit": 7}"#, "tools_limit", ""),
+            (&*format!(r#"{{"api_key": "{key}"}}"#), "api_key", ""),
+            (r#"{"require_mcp_auth": true}"#, "require_mcp_auth", ""),
+            (r#"{"allowed_hosts": ["a"]}"#, "allowed_hosts", ""),
+            (r#"{"allowed_origins": ["http://a"]}"#, "allowed_origins", ""),
+            (r#"{"offered_era": "legacy"}"#, "offered_era", ""),
+            (r#"{"intent_declaration": {"operation_type": "inferred"}}"#, "intent_declaration", ""),
+            (r#"{"limits": {"concurrent": 3}}"#, "limits", ""),
+            (r#"{"output_validation": {"mode": "strict"}}"#, "output_validation", ""),
+            (r#"{"approval": {"timeout": "1m"}}"#, "approval", ""),
+            (r#"{"catalog": {"scan": "off"}}"#, "catalog", ""),
+            (r#"{"policy": {"mode": "shadow"}}"#, "policy", ""),
+            (
+                r#"{"auth": {"jwt": {"issuer": "i", "audience": "a", "jwks_file": "f"}}}"#,
+                "auth.jwt",
+                "",
+            ),
+            (r#"{"logging": {"level": "debug"}}"#, "logging.level", ""),
+            (r#"{"logging": {"format": "json"}}"#, "", "logging.format"),
+            (r#"{"listen": "127.0.0.1:9"}"#, "", "listen"),
+            (r#"{"activity": {"retention_days": 1}}"#, "activity.retention_days", ""),
+            (r#"{"activity": {"max_records": 1}}"#, "activity.max_records", ""),
+            (r#"{"activity": {"max_size_mb": 1}}"#, "activity.max_size_mb", ""),
+            (r#"{"activity": {"max_payload_bytes": 1}}"#, "activity.max_payload_bytes", ""),
+            (r#"{"activity": {"max_payload_bytes": 1000000}}"#, "", "activity.max_payload_bytes"),
+            (r#"{"activity": {"durability": "before_reply"}}"#, "", "activity.durability"),
+            (r#"{"activity": {"on_failure": "continue"}}"#, "", "activity.on_failure"),
+            (r#"{"mcpServers": {"s": {"command": "x"}}}"#, "mcpServers.s", ""),
+        ] {
+            for (a, b) in [("{}", text), (text, "{}")] {
+                let difference = between(a, b);
+                if a == "{}" || restart.is_empty() {
+                    assert_eq!(difference.applied.join(","), applied, "{a} {b}");
+                    assert_eq!(difference.needs_restart.join(","), restart, "{a} {b}");
+                }
+                let (before, after) = (config(a), config(b));
+                let needs = difference.needs_restart.clone();
+                let in_force = after.clone().in_force_after(&before);
+                let rest = ConfigDifference::between(&in_force, &after);
+                assert_eq!((rest.applied, rest.needs_restart), (Vec::new(), needs), "{a} {b}");
+            }
+            assert!(between(text, text).is_empty(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_server_is_replaced_only_for_what_it_runs_by() {
+        let server = |more: &str| {
+            format!(
+                r#"{{"mcpServers": {{"s": {{"command": "x"{more}}}, "t": {{"command": "y"}}}}}}"#
+            )
+        };
+        for (more, fate) in [
+            ("", ServerFate::Unchanged),
+            (r#", "description": "words""#, ServerFate::Unchanged),
+            (r#", "args": ["a"]"#, ServerFate::Replaced),
+            (r#", "env": {"A": "b"}"#, ServerFate::Replaced),
+            (r#", "cwd": "/""#, ServerFate::Replaced),
+            (r#", "enabled": false"#, ServerFate::Replaced),
+            (r#", "init_timeout": "7s""#, ServerFate::Replaced),
+            (r#", "call_timeout": "7s""#, ServerFate::Retuned),
+            (r#", "max_concurrent": 7"#, ServerFate::Retuned),
+            (r#", "limits": {"concurrent": 7}"#, ServerFate::Retuned),
+            (r#", "disabled_tools": ["a"]"#, ServerFate::Retuned),
+            (r#", "capabilities": {"a": {"idempotent": true}}"#, ServerFate::Retuned),
+        ] {
+            let difference = between(&server(""), &server(more));
+            let expected = [("s".into(), fate), ("t".into(), ServerFate::Unchanged)];
+            assert_eq!(difference.servers, expected, "{more}");
+            let applied = if fate == ServerFate::Unchanged { "" } else { "mcpServers.s" };
+            assert_eq!(difference.applied.join(","), applied, "{more}");
+            assert!(difference.removed.is_empty());
+        }
+        let difference = between(&server(""), r#"{"mcpServers": {"t": {"command": "y"}}}"#);
+        assert_eq!(difference.removed, ["s".into()]);
+        assert_eq!(difference.applied, ["mcpServers.s"]);
+    }
+
+    /// Servers by name, each with its command.
+    fn servers() -> impl Strategy<Value = BTreeMap<String, String>> {
+        prop::collection::btree_map("[a-e]", "[xyz]", 0..5)
+    }
+
+    fn with(servers: &BTreeMap<String, String>) -> Config {
+        let blocks =
+            servers.iter().map(|(name, command)| (name.clone(), json!({"command": command})));
+        let blocks: Value = Value::Object(blocks.collect());
+        config(&json!({"mcpServers": blocks}).to_string())
+    }
+
+    proptest! {
+        #[test]
+        fn what_changes_of_the_servers_makes_one_list_of_the_other(a in servers(), b in servers()) {
+            let (now, next) = (with(&a), with(&b));
+            let difference = ConfigDifference::between(&now, &next);
+            let mut made = a.clone();
+            made.retain(|name, _| !difference.removed.iter().any(|gone| **gone == **name));
+            for (name, fate) in &difference.servers {
+                match fate {
+                    ServerFate::Unchanged | ServerFate::Retuned => {}
+                    ServerFate::Replaced | ServerFate::Added => {
+                        made.insert(name.to_string(), b[&**name].clone());
+                    }
+                }
+            }
+            prop_assert_eq!(&made, &b);
+            prop_assert_eq!(difference.is_empty(), a == b);
+        }
+    }
+}

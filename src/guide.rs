@@ -1,0 +1,44 @@
+//! The product's handbook, a page a subject. There is no code here.
+//!
+//! [`clients`], [`identities`], [`calls`], [`policy`](mod@policy), [`command_line`], [`rest`], [`configuration`], [`tls`], [`security`],
+//! [`speed`].
+
+pub mod clients {
+    #![doc = include_str!("guide/clients.md")]
+}
+
+pub mod identities {
+    #![doc = include_str!("guide/identities.md")]
+}
+
+pub mod calls {
+    #![doc = include_str!("guide/calls.md")]
+}
+
+pub mod policy {
+    #![doc = include_str!("guide/policy.md")]
+}
+
+pub mod command_line {
+    #![doc = include_str!("guide/command_line.md")]
+}
+
+pub mod rest {
+    #![doc = include_str!("guide/rest.md")]
+}
+
+pub mod configuration {
+    #![doc = include_str!("guide/configuration.md")]
+}
+
+pub mod tls {
+    #![doc = include_str!("guide/tls.md")]
+}
+
+pub mod security {
+    #![doc = include_str!("guide/security.md")]
+}
+
+pub mod speed {
+    #![doc = include_str!("guide/speed.md")]
+}

@@ -1,0 +1,259 @@
+//! Trace context: which trace a request is part of, as headers (W3C Trace Context) and `_meta` (SEP-414) say it. Pure.
+//!
+//! What cannot be read is not there: nobody's request is refused for it. `baggage` is nobody's business here; in `_meta`
+//! it goes on like any other key.
+
+use http::HeaderMap;
+
+use crate::json::members::{members, string};
+
+/// The header, and the key of `_meta`, that names trace and span.
+pub const PARENT: &str = "traceparent";
+/// The header, and the key of `_meta`, with what vendors add.
+pub const STATE: &str = "tracestate";
+/// Most bytes of a `tracestate`; a longer one is left out whole (W3C Trace Context §3.3.1.5 asks for 512 at least).
+pub const MAX_STATE_BYTES: usize = 512;
+/// Bytes of a `traceparent` of version 00.
+const PARENT_BYTES: usize = 55;
+/// The bit of the flags that says that the trace is recorded.
+const SAMPLED: u8 = 1;
+
+/// A span, and whether its trace is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceContext {
+    /// Not zero.
+    pub trace_id: u128,
+    /// Not zero.
+    pub span_id: u64,
+    /// Whether whoever began the trace records it.
+    pub sampled: bool,
+}
+
+/// What one hop tells the next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PropagatedContext {
+    /// The caller's span.
+    pub context: TraceContext,
+    /// What vendors add: printable ASCII, [`MAX_STATE_BYTES`] at most.
+    pub state: Option<Box<str>>,
+}
+
+impl TraceContext {
+    /// Reads a `traceparent`: one of version 00, or the part of a later one that version 00 has (W3C Trace Context
+    /// §3.2.4). `None` if it says nothing that can be relied on.
+    #[must_use]
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let (version, rest) = hex(text, 2)?;
+        let (trace_id, rest) = hex(rest.strip_prefix(b"-")?, 32)?;
+        let (span_id, rest) = hex(rest.strip_prefix(b"-")?, 16)?;
+        let (flags, rest) = hex(rest.strip_prefix(b"-")?, 2)?;
+        let ends = match version {
+            0 => rest.is_empty(),
+            0xff => false,
+            _ => rest.is_empty() || rest.starts_with(b"-"),
+        };
+        let (span_id, flags) = (u64::try_from(span_id).ok()?, u8::try_from(flags).ok()?);
+        let valid = ends && trace_id != 0 && span_id != 0;
+        valid.then_some(Self { trace_id, span_id, sampled: flags & SAMPLED != 0 })
+    }
+
+    /// Writes it as a `traceparent` of version 00.
+    pub fn write(self, out: &mut Vec<u8>) {
+        out.reserve(PARENT_BYTES);
+        out.extend_from_slice(b"00-");
+        push_hex(out, &self.trace_id.to_be_bytes());
+        out.push(b'-');
+        push_hex(out, &self.span_id.to_be_bytes());
+        out.extend_from_slice(if self.sampled { b"-01" } else { b"-00" });
+    }
+}
+
+impl PropagatedContext {
+    /// What a hop was told. Without a `traceparent` that can be read, `tracestate` says nothing either.
+    #[must_use]
+    pub fn new(parent: &[u8], state: Option<&[u8]>) -> Option<Self> {
+        let context = TraceContext::parse(parent)?;
+        let state = state.and_then(|state| std::str::from_utf8(state).ok());
+        let state = state.map(str::trim_ascii).filter(|state| is_state(state)).map(Box::from);
+        Some(Self { context, state })
+    }
+
+    /// What the headers of a request say. Several lines of `tracestate` are one list; several of `traceparent` say
+    /// nothing.
+    #[must_use]
+    pub fn of_headers(headers: &HeaderMap) -> Option<Self> {
+        let mut parents = headers.get_all(PARENT).iter();
+        let (parent, None) = (parents.next()?, parents.next()) else { return None };
+        let mut states = headers.get_all(STATE).iter().map(|line| line.as_bytes());
+        let state = match (states.next(), states.next()) {
+            (None, _) => None,
+            (Some(only), None) => Some(only.to_vec()),
+            (Some(first), Some(second)) => {
+                let lines: Vec<&[u8]> = [first, second].into_iter().chain(states).collect();
+                Some(lines.join(&b','))
+            }
+        };
+        Self::new(parent.as_bytes(), state.as_deref())
+    }
+
+    /// What the `_meta` of a request says (SEP-414).
+    #[must_use]
+    pub fn of_meta(meta: &[u8]) -> Option<Self> {
+        let (mut parent, mut state) = (None, None);
+        for member in members(std::str::from_utf8(meta).ok()?).ok()? {
+            let (key, value) = member.ok()?;
+            match &*key {
+                PARENT => parent = string(value),
+                STATE => state = string(value),
+                _ => {}
+            }
+        }
+        Self::new(parent?.as_bytes(), state.as_ref().map(|state| state.as_bytes()))
+    }
+}
+
+/// The `_meta` of a request's `params`, raw.
+#[must_use]
+pub fn meta_of(params: &[u8]) -> Option<&[u8]> {
+    let mut members = members(std::str::from_utf8(params).ok()?).ok()?.map_while(Result::ok);
+    members.find(|(key, _)| key == "_meta").map(|(_, value)| value.as_bytes())
+}
+
+/// Whether it can stand in a header line, and is no longer than that.
+fn is_state(state: &str) -> bool {
+    let printable = state.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    !state.is_empty() && state.len() <= MAX_STATE_BYTES && printable
+}
+
+/// A number of so many lowercase hexadecimal digits, and what stands behind it.
+fn hex(text: &[u8], digits: usize) -> Option<(u128, &[u8])> {
+    let (number, rest) = text.split_at_checked(digits)?;
+    let mut value = 0;
+    for digit in number {
+        let digit = match digit {
+            b'0'..=b'9' => digit - b'0',
+            b'a'..=b'f' => digit - b'a' + 10,
+            _ => return None,
+        };
+        value = value << 4 | u128::from(digit);
+    }
+    Some((value, rest))
+}
+
+fn push_hex(out: &mut Vec<u8>, bytes: &[u8]) {
+    let digit = |nibble: u8| nibble + if nibble < 10 { b'0' } else { b'a' - 10 };
+    out.extend(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]));
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PARENT_TEXT: &str = "00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01";
+    const CONTEXT: TraceContext = TraceContext {
+        trace_id: 0x0af7_6519_16cd_43dd_8448_eb21_1c80_319c,
+        span_id: 0x00f0_67aa_0ba9_02b7,
+        sampled: true,
+    };
+
+    #[test]
+    fn a_traceparent_is_read_and_written_as_w3c_has_it() {
+        assert_eq!(TraceContext::parse(PARENT_TEXT.as_bytes()), Some(CONTEXT));
+        let unsampled = PARENT_TEXT.replace("-01", "-00");
+        let read = TraceContext::parse(unsampled.as_bytes());
+        assert_eq!(read, Some(TraceContext { sampled: false, ..CONTEXT }));
+        // Flags and versions that came later.
+        for later in [
+            PARENT_TEXT.replace("-01", "-ff"),
+            PARENT_TEXT.replacen("00-", "cc-", 1),
+            format!("{}-what-may-come", PARENT_TEXT.replacen("00-", "cc-", 1)),
+        ] {
+            assert_eq!(TraceContext::parse(later.as_bytes()), Some(CONTEXT), "{later}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_traceparent_is_not_there() {
+        for bad in [
+            String::new(),
+            PARENT_TEXT.to_uppercase(),
+            format!("{PARENT_TEXT}-"),
+            format!("{PARENT_TEXT} "),
+            format!(" {PARENT_TEXT}"),
+            PARENT_TEXT.replacen("00-", "ff-", 1),
+            format!("{}x", PARENT_TEXT.replacen("00-", "cc-", 1)),
+            PARENT_TEXT.replace('-', "_"),
+            PARENT_TEXT[..54].to_owned(),
+            PARENT_TEXT.replace("00f067aa0ba902b7", "0000000000000000"),
+            PARENT_TEXT.replace("0af7651916cd43dd8448eb211c80319c", &"0".repeat(32)),
+            "x".repeat(1_000_000),
+        ] {
+            assert_eq!(TraceContext::parse(bad.as_bytes()), None, "{bad:.80}");
+        }
+    }
+
+    #[test]
+    fn headers_say_one_parent_and_one_list_of_states() {
+        let of = |lines: &[(&'static str, &'static str)]| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in lines {
+                headers.append(*name, HeaderValue::from_static(value));
+            }
+            PropagatedContext::of_headers(&headers)
+        };
+        let parent = ("traceparent", PARENT_TEXT);
+        let with = |state: Option<&str>| {
+            Some(PropagatedContext { context: CONTEXT, state: state.map(Box::from) })
+        };
+        assert_eq!(of(&[parent]), with(None));
+        assert_eq!(
+            of(&[parent, ("tracestate", "a=1"), ("tracestate", "b=2")]),
+            with(Some("a=1,b=2"))
+        );
+        assert_eq!(of(&[parent, parent]), None);
+        assert_eq!(of(&[("tracestate", "a=1")]), None, "a state without a parent");
+        assert_eq!(of(&[("traceparent", "00-1"), ("tracestate", "a=1")]), None);
+    }
+
+    #[test]
+    fn sep_414_meta_says_the_same_and_no_line_end_gets_out_of_it() {
+        let of = |meta: &str| PropagatedContext::of_meta(meta.as_bytes());
+        let state = |state: &str| {
+            let state = serde_json::to_string(state).unwrap();
+            let meta = format!(r#"{{"k":1,"tracestate":{state},"traceparent":"{PARENT_TEXT}"}}"#);
+            of(&meta).unwrap().state
+        };
+        assert_eq!(state("rojo=00f067aa0ba902b7").as_deref(), Some("rojo=00f067aa0ba902b7"));
+        for bad in ["a=1\r\nx-evil: 1", "a=é", "", "  ", &"a".repeat(MAX_STATE_BYTES + 1)] {
+            assert_eq!(state(bad), None, "{bad:.40}");
+        }
+        let escaped = PARENT_TEXT.replace("-01", r"\u002d01");
+        assert_eq!(of(&format!(r#"{{"traceparent":"{escaped}"}}"#)).unwrap().context, CONTEXT);
+        for none in ["{}", r#"{"traceparent":7}"#, r#"{"traceparent":["00"]}"#, "[]", "{", ""] {
+            assert_eq!(of(none), None, "{none}");
+        }
+        let params = br#"{"uri":"x","_meta":{"a":1}}"#;
+        assert_eq!(meta_of(params), Some(&br#"{"a":1}"#[..]));
+        assert_eq!(meta_of(b"{}"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_again(trace_id in 1_u128.., span_id in 1_u64.., sampled: bool) {
+            let context = TraceContext { trace_id, span_id, sampled };
+            let mut text = Vec::new();
+            context.write(&mut text);
+            prop_assert_eq!(text.len(), PARENT_BYTES);
+            prop_assert_eq!(TraceContext::parse(&text), Some(context));
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_not(bytes: Vec<u8>) {
+            let _ = TraceContext::parse(&bytes);
+            let _ = PropagatedContext::of_meta(&bytes);
+        }
+    }
+}

@@ -1,0 +1,354 @@
+// The records: filtered, searched, live. A refusal and its decision are one row; filters and the
+// record that is open stand in the address.
+
+import { button, el, empty, fill, labelled, option, settled, tag, took, when } from './dom.js';
+import { listen } from './live.js';
+import { TYPES, open, subject } from './record.js';
+import { ask, attempt } from './rest.js';
+import { change, here, link } from './route.js';
+
+const PAGE = 50; // records asked for at once
+const SEARCHED = 100; // the same while a text is searched
+const MAX_ROWS = 500; // rows kept while records arrive; older ones are a click away
+const MAX_PAGES = 20; // pages looked through for a text before somebody is asked to go on
+const RANGES = { '15m': 900, '1h': 3600, '24h': 86400, '7d': 604800, '30d': 2592000 };
+const FILTERS = ['type', 'status', 'intent_type', 'server', 'tool', 'principal', 'session_id', 'request_id'];
+
+/** When a record was stored, which is the order of the list: the first 48 bits of its id. */
+function stored(id) {
+  const digit = (letter) => '0123456789ABCDEFGHJKMNPQRSTVWXYZ'.indexOf(letter);
+  return new Date([...id.slice(0, 10)].reduce((time, letter) => time * 32 + digit(letter), 0)).toISOString();
+}
+
+const select = (name, values) => el('select', { name }, option('', 'all'), values.map((value) => (Array.isArray(value) ? option(...value) : option(value))));
+const text = (name, more = {}) => el('input', { name, autocomplete: 'off', spellcheck: 'false', placeholder: 'all', ...more });
+
+const form = el('form', { id: 'filters', 'aria-label': 'Filters' },
+  labelled('Text', text('q', { type: 'search', placeholder: 'anywhere in a record' })),
+  labelled('When', select('range', [...Object.keys(RANGES).map((name) => [name, `last ${name}`]), ['between', 'between']])),
+  labelled('From', el('input', { name: 'from', type: 'datetime-local', step: 1 }), { class: 'between' }),
+  labelled('To', el('input', { name: 'to', type: 'datetime-local', step: 1 }), { class: 'between' }),
+  labelled('Type', select('type', [...Object.entries(TYPES).filter(([name]) => !name.startsWith('system')), ['system_start,system_stop', 'start, stop']])),
+  labelled('Status', select('status', ['success', 'error', 'blocked', 'rejected', 'warning', 'unknown', ['blocked,rejected', 'blocked or rejected']])),
+  labelled('Intent', select('intent_type', ['read', 'write', 'destructive'])),
+  labelled('Server', text('server', { list: 'server-names' })), labelled('Tool', text('tool')),
+  labelled('Principal', text('principal')), labelled('Session', text('session_id')), labelled('Request', text('request_id')),
+  el('button', { type: 'reset' }, 'Clear'));
+const rows = el('ol', { id: 'rows', 'aria-label': 'Records, newest first' });
+const none = el('div', { id: 'none', hidden: true });
+const older = button('Older', () => list.older(), { id: 'older', hidden: true });
+const names = el('datalist', { id: 'server-names' });
+const record = el('aside', { id: 'record', class: 'card', 'aria-label': 'Record', tabindex: -1, hidden: true });
+const searched = el('p', { id: 'searched', class: 'quiet', role: 'status' });
+
+export const activity = {
+  name: 'activity',
+  label: 'Activity',
+  root: el('div', {}, form, names, searched,
+    el('div', { class: 'split' },
+      el('div', { class: 'list' },
+        el('div', { class: 'row head', 'aria-hidden': 'true' }, ['Time', 'What, and why', 'Intent', 'Status', 'Took'].map((name) => el('span', {}, name))),
+        rows, none, older,
+        el('p', { class: 'quiet keys' }, el('kbd', {}, '↑'), ' ', el('kbd', {}, '↓'), ' move, ', el('kbd', {}, 'Enter'), ' opens, ',
+          el('kbd', {}, 'Esc'), ' closes, ', el('kbd', {}, '/'), ' searches')),
+      record)),
+
+  show(parameters) {
+    const { record: wanted, ...filter } = parameters;
+    const key = JSON.stringify(filter);
+    if (key !== list.key) {
+      list.key = key;
+      list.wanted = filter;
+      fields(filter);
+      list.load();
+      attempt(async () => {
+        const { data } = await ask('servers');
+        fill(names, data.servers.map((server) => option(server.name)));
+      });
+    }
+    if (wanted) openRecord(wanted);
+    else closeRecord();
+  },
+
+  forget() {
+    list.key = undefined;
+    list.asked += 1;
+    fill(rows);
+    fill(record);
+    record.hidden = true;
+    delete record.dataset.id;
+  },
+
+  keys,
+};
+
+// ---- What is meant
+
+/** Puts the filter of the address into the form. */
+function fields(filter) {
+  const is = (name) => form.elements[name];
+  for (const name of ['q', 'range', ...FILTERS]) {
+    const field = is(name);
+    const value = filter[name] ?? '';
+    if (field.tagName === 'SELECT' && value && ![...field.options].some((it) => it.value === value)) field.append(option(value));
+    if (field !== document.activeElement || field.value.trim() !== value) field.value = value;
+  }
+  if (filter.from || filter.to) is('range').value = 'between';
+  for (const name of ['from', 'to']) {
+    is(name).value = filter[name] ? local(new Date(filter[name])) : '';
+    is(name).closest('label').hidden = is('range').value !== 'between';
+  }
+}
+
+/** A moment as the field for it takes it: in the browser's time zone. */
+function local(date) {
+  if (Number.isNaN(date.getTime())) return '';
+  return new Date(date.getTime() - date.getTimezoneOffset() * 60000).toISOString().slice(0, 19);
+}
+
+/** The address that the form says. */
+function typed() {
+  const given = Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, value.trim()]));
+  const between = given.range === 'between';
+  for (const name of ['from', 'to']) {
+    form.elements[name].closest('label').hidden = !between;
+    given[name] = between && given[name] ? new Date(given[name]).toISOString() : '';
+  }
+  change({ ...given, record: '' }, true);
+}
+
+/** What the server is asked for. */
+function asked(filter) {
+  const query = Object.fromEntries(FILTERS.map((name) => [name, filter[name]]));
+  if (RANGES[filter.range]) query.start_time = new Date(Date.now() - RANGES[filter.range] * 1000).toISOString();
+  if (filter.from) query.start_time = filter.from;
+  if (filter.to) query.end_time = filter.to;
+  return query;
+}
+
+/** The same filter as the server's, for records that come by themselves. */
+function fits(it, filter) {
+  const equal = (wanted, value) => !wanted || wanted.split(',').includes(value);
+  return equal(filter.type, it.type) && equal(filter.status, it.status)
+    && equal(filter.intent_type, it.intent?.operation_type)
+    && [['server', 'server_name'], ['tool', 'tool_name'], ['principal', 'principal'], ['session_id', 'session_id'], ['request_id', 'request_id']]
+      .every(([name, member]) => !filter[name] || filter[name] === it[member])
+    && (!filter.to || it.timestamp <= filter.to) && holds(it, filter.q);
+}
+
+const holds = (it, q) => !q || JSON.stringify(it).toLowerCase().includes(q.toLowerCase());
+
+// ---- The list
+
+const list = {
+  key: undefined,
+  wanted: {},
+  cursor: undefined,
+  trimmed: false,
+  asked: 0,
+  seen: 0,
+
+  /** Loads the newest page anew. */
+  load() {
+    const mine = ++this.asked;
+    this.seen = 0;
+    return attempt(async () => {
+      const found = await this.page({}, mine);
+      if (mine !== this.asked) return;
+      fill(rows);
+      this.trimmed = false;
+      found.activities.forEach((it) => place(it));
+      this.end(found.next_cursor);
+      mark(record.dataset.id);
+    });
+  },
+
+  /** A page; with a text, as many pages as it takes to find some. */
+  async page(from, mine) {
+    const { q } = this.wanted;
+    if (!q) return (await ask('activity', { ...asked(this.wanted), ...from, limit: PAGE })).data;
+    const found = [];
+    let next = from;
+    for (let page = 0; page < MAX_PAGES; page += 1) {
+      const { data } = await ask('activity', { ...asked(this.wanted), ...next, limit: SEARCHED });
+      if (mine !== this.asked) return { activities: [] };
+      found.push(...data.activities.filter((it) => holds(it, q)));
+      this.seen += data.activities.length;
+      next = { cursor: data.next_cursor };
+      if (!data.next_cursor || found.length >= PAGE) break;
+    }
+    return { activities: found, next_cursor: next.cursor };
+  },
+
+  end(cursor) {
+    this.cursor = cursor;
+    const { q, ...filter } = this.wanted;
+    older.hidden = !cursor && !this.trimmed;
+    older.textContent = q ? 'Search older records' : 'Older';
+    searched.textContent = q ? `${this.seen} records searched${cursor ? '; there are older ones' : ''}` : '';
+    const first = rows.querySelector('a');
+    if (first && !rows.querySelector('a[tabindex="0"]')) first.tabIndex = 0;
+    none.hidden = Boolean(first);
+    const filtered = Object.values({ q, ...filter }).some(Boolean);
+    if (first) return;
+    fill(none, filtered
+      ? empty('No record fits the filters.', el('p', {}, el('a', { href: link('activity') }, 'Show all records')))
+      : empty('Nothing has happened yet.', el('p', {}, 'Connect an agent to ', el('code', {}, `${location.origin}/mcp`),
+        ', or ', el('a', { href: link('tools') }, 'try a tool here'), '.')));
+  },
+
+  older() {
+    // A cursor names the end of a page; once rows were let go, the end is a row in between.
+    const from = this.trimmed ? { offset: rows.childElementCount } : { cursor: this.cursor };
+    return attempt(async () => {
+      const before = rows.lastElementChild;
+      const found = await this.page(from, this.asked);
+      found.activities.filter((it) => !known(it.id)).forEach((it) => place(it));
+      this.trimmed = false;
+      this.end(found.next_cursor);
+      before?.nextElementSibling?.querySelector('a').focus();
+    });
+  },
+
+  /** Looks for records that came since; used while there is no stream. */
+  async poll() {
+    if (this.key === undefined) return;
+    const mine = this.asked;
+    const { data } = await ask('activity', { ...asked(this.wanted), limit: PAGE });
+    if (mine !== this.asked) return;
+    const fresh = data.activities.filter((it) => !known(it.id));
+    if (fresh.length && fresh.length === data.activities.length && data.next_cursor) await this.load();
+    else fresh.reverse().forEach((it) => this.add(it));
+  },
+
+  /** Takes a record in that just came, if it fits the filters. */
+  add(it) {
+    if (this.key === undefined || known(it.id) || !fits(it, this.wanted)) return;
+    place(it)?.classList.add('fresh');
+    if (rows.childElementCount > MAX_ROWS) {
+      rows.lastElementChild.remove();
+      this.trimmed = true;
+    }
+    this.end(this.cursor);
+  },
+};
+
+listen((it) => list.add(it), () => list.poll());
+
+const rowOf = (id) => rows.querySelector(`#r-${CSS.escape(id)}`);
+const known = (id) => Boolean(rowOf(id) ?? rows.querySelector(`[data-decisions~="${CSS.escape(id)}"]`));
+
+/** Puts a record where it belongs; a decision goes into the row of its call, where that is there. */
+function place(it) {
+  if (it.type === 'policy_decision' && it.parent_id) {
+    const parent = rowOf(it.parent_id);
+    if (parent) return fold(parent, it);
+  }
+  const waiting = [...rows.querySelectorAll(`[data-parent="${CSS.escape(it.id)}"]`)];
+  const made = row(it);
+  const next = [...rows.children].find((other) => Number(other.dataset.seq) < it.seq);
+  rows.insertBefore(made, next ?? null);
+  for (const decision of waiting) {
+    fold(made, decision.it);
+    decision.remove();
+  }
+  return made;
+}
+
+/** Says in the row of a call what was decided about it. */
+function fold(made, decision) {
+  made.dataset.decisions = `${made.dataset.decisions ?? ''} ${decision.id}`.trim();
+  const said = made.querySelector('.why');
+  const told = why(decision);
+  // The call tells its agent the same in other words: one of them is enough.
+  if (decision.status === 'blocked' && told.length) said.querySelector(':scope > .cause[data-own]')?.remove();
+  said.prepend(...told);
+  if (decision.status === 'warning') made.querySelector('.tag.success, .tag.error')?.after(' ', tag('warning'));
+  return made;
+}
+
+/** Why it ended so: the words of the decision or of the error. */
+function why(it) {
+  const { policy, reason, rules } = it.metadata ?? {};
+  const decided = it.type === 'policy_decision';
+  const words = decided ? reason || it.error_message : it.error_message;
+  const by = decided && policy ? `${String(policy).replace('_', ' ')}${Array.isArray(rules) && rules.length ? ` (${rules.join(', ')})` : ''}: ` : '';
+  return words || by ? [el('bdi', { class: `cause ${it.status}`, 'data-own': !decided }, by, words)] : [];
+}
+
+function row(it) {
+  const kind = it.type === 'tool_call' ? '' : TYPES[it.type] ?? it.type;
+  const what = el('span', { class: 'what' },
+    el('span', { class: 'name-line' }, kind && el('span', { class: 'quiet' }, kind, ' '), el('bdi', { class: 'name' }, subject(it))),
+    el('span', { class: 'why' }, why(it), it.intent?.reason && el('bdi', { class: 'quiet' }, it.intent.reason)));
+  const made = el('li', { id: `r-${it.id}`, 'data-seq': it.seq, 'data-parent': it.type === 'policy_decision' ? it.parent_id : undefined },
+    el('a', { class: 'row', href: link('activity', { ...here().parameters, record: it.id }), tabindex: -1 },
+      when(stored(it.id)), what, tag(it.intent?.operation_type) ?? el('span'),
+      el('span', {}, tag(it.status)), el('span', { class: 'took' }, took(it.duration_ms))));
+  made.it = it;
+  return made;
+}
+
+// ---- The record that is open
+
+function openRecord(id) {
+  if (record.dataset.id === id) return;
+  record.dataset.id = id;
+  mark(id);
+  open(record, id, () => change({ record: '' }));
+}
+
+function closeRecord() {
+  const id = record.dataset.id;
+  if (!id) return;
+  delete record.dataset.id;
+  record.hidden = true;
+  mark();
+  rowOf(id)?.querySelector('a').focus();
+}
+
+function mark(id) {
+  for (const one of rows.querySelectorAll('a[aria-current]')) one.removeAttribute('aria-current');
+  if (id) rowOf(id)?.querySelector('a').setAttribute('aria-current', 'true');
+}
+
+// ---- Keys
+
+/** Moves the focus in the list; only one row is a stop of the tab key. */
+function move(by) {
+  const links = [...rows.querySelectorAll('a')];
+  if (!links.length) return;
+  const at = links.findIndex((one) => one.tabIndex === 0);
+  const inside = rows.contains(document.activeElement);
+  links[Math.min(Math.max(inside ? at + by : Math.max(at, 0), 0), links.length - 1)].focus();
+}
+
+function keys(event) {
+  if (event.key === 'Escape' && record.dataset.id) change({ record: '' });
+  if (event.target.closest('input, select, textarea')) return;
+  if (event.key === '/') {
+    event.preventDefault();
+    form.elements.q.focus();
+  }
+  if (record.contains(event.target)) return;
+  const by = { ArrowDown: 1, ArrowUp: -1, j: 1, k: -1, PageDown: 10, PageUp: -10, Home: -Infinity, End: Infinity }[event.key];
+  if (by && (event.key.length === 1 || rows.contains(event.target))) {
+    event.preventDefault();
+    move(by);
+  }
+}
+
+form.addEventListener('input', settled(typed));
+form.addEventListener('submit', (event) => event.preventDefault());
+form.addEventListener('reset', () => setTimeout(typed));
+rows.addEventListener('focusin', (event) => {
+  for (const one of rows.querySelectorAll('a[tabindex="0"]')) one.tabIndex = -1;
+  event.target.tabIndex = 0;
+});
+// A link says the filters of the moment in which it is followed.
+rows.addEventListener('click', (event) => {
+  const made = event.target.closest('li');
+  if (!made || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  change({ record: made.it.id });
+});

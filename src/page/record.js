@@ -1,0 +1,129 @@
+// One record, with what was decided about it.
+
+import { bytes, button, code, copy, el, fill, json, laidOut, pairs, tag, took, visible } from './dom.js';
+import { ask, attempt, segment } from './rest.js';
+import { link } from './route.js';
+
+export const TYPES = {
+  tool_call: 'tool call', policy_decision: 'decision', internal_tool_call: 'own tool',
+  resource_read: 'resource', prompt_get: 'prompt', completion: 'completion', gap: 'gap',
+  server_change: 'server', catalog_change: 'catalog', approval: 'approval',
+  config_change: 'config', retention: 'retention', system_start: 'start', system_stop: 'stop',
+};
+const CALLS = ['tool_call', 'internal_tool_call', 'resource_read', 'prompt_get', 'completion'];
+
+export const subject = (activity) => [activity.server_name, activity.tool_name].filter(Boolean).join(':');
+
+/** Shows the record in `place`; `close` is what its button does. */
+export function open(place, id, close) {
+  return attempt(async () => {
+    try {
+      const { data, text } = await ask(`activity/${segment(id)}`);
+      const about = await decisions(data.activity);
+      if (place.dataset.id === id) show(place, details(data.activity, json(text).data.activity, about), close);
+    } catch (error) {
+      if (error.status !== 404) throw error;
+      show(place, [el('p', {}, 'This record is not kept any more.')], close);
+    }
+  });
+}
+
+function show(place, [first, ...rest], close) {
+  fill(place, el('div', { class: 'top' }, first, button('✕', close, { 'aria-label': 'Close' })), rest);
+  place.hidden = false;
+  place.scrollTop = 0;
+  place.focus();
+}
+
+/** What was decided about a call: the records that name it as their parent, begun with it. */
+async function decisions(activity) {
+  if (!CALLS.includes(activity.type)) return [];
+  const from = new Date(activity.timestamp).getTime();
+  const { data } = await ask('activity', {
+    type: 'policy_decision', server: activity.server_name, tool: activity.tool_name,
+    session_id: activity.session_id, request_id: activity.request_id, limit: 100,
+    start_time: new Date(from - 1).toISOString(), end_time: new Date(from + 1).toISOString(),
+  });
+  return data.activities.filter((other) => other.parent_id === activity.id).reverse();
+}
+
+/** A link to the records that share a value. */
+const only = (parameters) => [' ', el('a', { class: 'more', href: link('activity', parameters) }, 'all of it')];
+
+function details(activity, exact, about) {
+  const upstream = activity.duration_ms - activity.overhead_us / 1000;
+  const decided = activity.type === 'policy_decision' ? [activity] : about;
+  const intent = activity.intent ?? {};
+  const { tool_variant: variant, client_name: client, intent: _same, ...more } = activity.metadata ?? {};
+  const heading = (text) => el('h3', {}, text);
+  const called = activity.duration_ms > 0;
+  const parent = activity.parent_id && el('a', { href: link('activity', { record: activity.parent_id }) }, 'the call');
+  const name = subject(activity);
+  return [
+    el('div', {}, el('h2', {}, el('bdi', {}, name || (TYPES[activity.type] ?? activity.type))),
+      el('div', { class: 'tags' }, el('span', { class: 'quiet' }, TYPES[activity.type] ?? activity.type),
+        tag(activity.status), tag(intent.operation_type))),
+
+    (decided.length > 0 || activity.error_message) && heading('Verdict'),
+    activity.error_message && el('p', { class: 'message' }, activity.error_message),
+    decided.map((decision) => verdict(decision.metadata ?? {}, decision.status)),
+
+    (activity.intent || variant) && heading('Intent'),
+    pairs(['operation', intent.operation_type], ['sensitivity', intent.data_sensitivity],
+      ['reason', intent.reason], ['called with', variant && el('code', {}, variant)]),
+
+    heading('Timing'),
+    called && share(activity.overhead_us / 1000, upstream),
+    pairs(['began', activity.timestamp], ['took', took(activity.duration_ms)],
+      ['upstream', called && took(upstream)], ['proxy', called && took(activity.overhead_us / 1000)]),
+
+    called && heading('Size'),
+    called && pairs(['answer', bytes(activity.response_bytes)],
+      ['kept of it', activity.response_truncated ? bytes(new Blob([activity.response ?? '']).size) : 'all'],
+      ['arguments', activity.arguments_bytes === undefined ? undefined : `${bytes(activity.arguments_bytes)}, cut`]),
+
+    block('Arguments', exact.arguments), block('Answer', activity.response, activity.response_truncated),
+    activity.type !== 'policy_decision' && Object.keys(more).length > 0 && block('More', more),
+
+    heading('Where it belongs'),
+    pairs(['about', parent],
+      ['server', activity.server_name && [activity.server_name, only({ server: activity.server_name })]],
+      ['tool', activity.tool_name && [el('a', { href: link('tools', { q: activity.tool_name, server: activity.server_name }) }, activity.tool_name),
+        only({ server: activity.server_name, tool: activity.tool_name })]],
+      ['principal', activity.principal && [activity.principal, only({ principal: activity.principal })]],
+      ['client', client], ['source', activity.source],
+      ['session', activity.session_id && [el('span', { class: 'mono' }, activity.session_id), only({ session_id: activity.session_id })]],
+      ['request', activity.request_id && [activity.request_id, only({ request_id: activity.request_id })]],
+      ['id', [el('span', { class: 'mono' }, activity.id), copy(activity.id, 'id')]], ['number', activity.seq]),
+    el('details', {}, el('summary', {}, 'Whole record'), code(laidOut(exact), 'whole record')),
+  ];
+}
+
+function verdict(decision, status) {
+  const path = (text) => text && el('code', {}, text);
+  const rules = Array.isArray(decision.rules) ? decision.rules.join(', ') : '';
+  return el('div', { class: `decision ${status}` },
+    tag(decision.decision ?? status),
+    pairs(['by', [String(decision.policy ?? '').replace('_', ' '), decision.mode && ` (${decision.mode})`]],
+      ['rules', rules], ['why', decision.reason], ['where', path(decision.instance_path)],
+      ['schema', path(decision.schema_path)], ['limit', decision.guard]));
+}
+
+/** How much of the time was ours. */
+function share(proxy, upstream) {
+  const part = 100 * proxy / (proxy + upstream || 1);
+  const label = `proxy ${took(proxy) || '0'}, upstream ${took(upstream) || '0'}`;
+  return el('svg', { class: 'share', role: 'img', 'aria-label': label },
+    el('rect', { class: 'upstream', width: '100%', height: '100%', rx: 3 }),
+    el('rect', { class: 'proxy', width: `${Math.max(part, 0.5).toFixed(2)}%`, height: '100%', rx: 3 }));
+}
+
+function block(name, value, cut) {
+  if (value === undefined || value === null || value === '') return [];
+  let text = value;
+  if (typeof value !== 'string') text = laidOut(value);
+  else if (!cut) {
+    try { text = laidOut(json(value)); } catch { /* not JSON: as it is */ }
+  }
+  return [el('h3', {}, name, cut && ' (its beginning)'), code(visible(text), name)];
+}

@@ -1,0 +1,112 @@
+// The config in force, without secrets, how it stands to its file, and what reading the file again
+// would change; and how the proxy itself is.
+
+import { button, bytes, code, el, fill, laidOut, lasted, number, pairs, tag, when } from './dom.js';
+import { Refused, ask, attempt, send } from './rest.js';
+import { link } from './route.js';
+
+const state = el('div', { class: 'card' });
+const told = el('div', { id: 'difference', 'aria-live': 'polite' });
+const standing = el('div', { id: 'standing-config' });
+const proxy = el('div', { class: 'card' });
+const log = el('div', { id: 'verified', 'aria-live': 'polite' });
+let asked = 0;
+
+export const settings = {
+  name: 'settings',
+  label: 'Settings',
+  root: el('div', {},
+    el('h2', {}, 'Config'), state,
+    el('div', { class: 'answer' },
+      button('Compare with the file', () => attempt(compare)),
+      button('Reload', () => attempt(reload), { class: 'primary' })),
+    told,
+    el('details', { open: true }, el('summary', {}, 'In force, without secrets'), standing),
+    el('h2', {}, 'This proxy'), proxy,
+    el('h2', {}, 'Activity log'),
+    el('p', { class: 'quiet' }, 'Each record carries the hash of the one before it: what was changed, removed or put in between is found.'),
+    el('div', { class: 'answer' }, button('Verify the log', () => attempt(verify)),
+      el('a', { href: link('activity', { type: 'config_change' }) }, 'Changes of the config')), log),
+  show: () => settings.refresh(),
+  refresh: () => attempt(load),
+  forget() {
+    asked += 1;
+    for (const place of [state, told, standing, proxy, log]) fill(place);
+  },
+};
+
+const problems = (all) => el('ul', {}, all.map((it) => el('li', { class: it.severity === 'error' ? 'wrong' : 'quiet' },
+  it.file && `${it.file}: `, it.line && `line ${it.line} column ${it.column}: `, it.problem)));
+const keys = (all) => el('ul', {}, all.map((key) => el('li', {}, el('code', {}, key))));
+
+let drawn;
+
+async function load() {
+  const mine = ++asked;
+  const [{ data: config, text }, { data: status }] = await Promise.all([ask('config'), ask('status')]);
+  if (mine !== asked) return;
+  if (text !== drawn || !state.childElementCount) {
+    drawn = text;
+    fill(state, pairs(['file', config.path ? [el('span', { class: 'mono' }, config.path)] : 'none'], ['in force since', when(config.since)],
+      ['needs a restart', config.needs_restart.length > 0 && keys(config.needs_restart)]),
+    config.rejected && el('div', { class: 'decision blocked' }, el('p', {}, 'What the file holds since ', when(config.rejected.since), ' cannot be used; the config before it stays in force.'),
+      problems(config.rejected.problems)),
+    !config.rejected && el('p', { class: 'quiet' }, 'A change of the file applies as soon as it is written.'));
+    fill(standing, code(laidOut(config.standing), 'config'));
+  }
+  const { activity, schemas } = status;
+  fill(proxy, pairs(['version', status.version], ['running for', lasted(status.uptime_seconds)],
+    ['servers', `${number(status.servers.connected)} of ${number(status.servers.total)} connected`], ['tools', number(status.tools)],
+    ['connections', number(status.load.connections)], ['sessions', number(status.load.sessions)],
+    ['answers held', `${bytes(status.load.held.bytes)} of ${bytes(status.load.held.limit)}`],
+    ['schemas that cannot be used', schemas.unusable.length > 0 && el('ul', {}, schemas.unusable.map((it) => el('li', {}, el('bdi', {}, it.tool), ': ', it.reason)))],
+    ['engines disagreed', schemas.disagreements && number(schemas.disagreements)],
+    ['records', activity.records !== undefined && number(activity.records)]));
+}
+
+async function compare() {
+  const { data } = await ask('config/difference');
+  const nothing = !data.changes.length && !data.problems.length && !data.applied.length && !data.needs_restart.length;
+  fill(told, el('div', { class: 'card' },
+    nothing && el('p', {}, 'The file says what is in force.'),
+    data.problems.some((it) => it.severity === 'error') && el('p', { class: 'wrong' }, 'The file cannot be used:'),
+    data.problems.length > 0 && problems(data.problems),
+    data.changes.length > 0 && changes(data.changes),
+    data.left_out > 0 && el('p', { class: 'quiet' }, `and ${number(data.left_out)} more`),
+    data.applied.length > 0 && [el('h3', {}, 'Applies at once'), keys(data.applied)],
+    data.needs_restart.length > 0 && [el('h3', {}, 'Counts from the next start on'), keys(data.needs_restart)]));
+}
+
+function changes(all) {
+  const value = (it, sign) => it !== undefined && el('pre', { class: sign === '+' ? 'new' : 'old', tabindex: 0, role: 'group', 'aria-label': sign === '+' ? 'in the file' : 'in force' }, `${sign} ${laidOut(it)}`);
+  return el('ul', { class: 'changes' }, all.map((it) => el('li', {},
+    el('div', { class: 'line' }, el('code', {}, it.key), el('span', { class: 'quiet' }, it.change)),
+    value(it.old, '-'), value(it.new, '+'),
+    it.old === undefined && it.new === undefined && el('p', { class: 'quiet' }, 'Its value is not shown: it may be a secret.'))));
+}
+
+async function reload() {
+  try {
+    const { data } = await send('config/reload');
+    fill(told, el('div', { class: 'card' }, el('p', {}, data.unchanged ? 'Nothing was another.' : 'It is in force.'),
+      data.applied.length > 0 && [el('h3', {}, 'Applied'), keys(data.applied)],
+      data.needs_restart.length > 0 && [el('h3', {}, 'Counts from the next start on'), keys(data.needs_restart)],
+      data.warnings.length > 0 && problems(data.warnings)));
+  } catch (error) {
+    if (!(error instanceof Refused) || error.status !== 422) throw error;
+    fill(told, el('div', { class: 'card' }, el('p', { class: 'wrong' }, 'The file cannot be used; the config before it stays in force:'), problems(error.more.problems ?? [])));
+  }
+  await load();
+}
+
+async function verify() {
+  fill(log, el('p', { class: 'quiet' }, 'Under way.'));
+  try {
+    const { data } = await ask('activity/verify');
+    fill(log, el('div', { class: 'card' }, el('div', { class: 'line' }, el('strong', {}, data.sound ? 'The log is as it was written.' : 'The log is not as it was written.'),
+      tag(data.sound ? 'success' : 'error')), code(laidOut(data), 'report')));
+  } catch (error) {
+    fill(log);
+    throw error;
+  }
+}

@@ -1,0 +1,341 @@
+//! A client's connection that speaks HTTP/2 (RFC 9113), which TLS has agreed on: its bounds and its end.
+//!
+//! What a request leads to is `route`'s, as of HTTP/1.1. Requests of one connection run beside each other, so that each
+//! has a [`ClientConnection`] of its own: nothing that one of them has proven counts for another.
+//!
+//! ```text
+//! streams ── a task each, of the connection's own set ── dropped with the connection
+//! every LOOK_EVERY: idle for too long ▶ told to go away ▶ closed;  a reply not taken for too long ▶ closed
+//! ```
+//!
+//! What holds which attack, beside the bounds that are named here: frames that ask for an answer (PING, SETTINGS) are not
+//! read while the answer to the one before waits, so that [`CLIENT_STALL_LIMIT`] ends who does not take it. Heads in more
+//! CONTINUATION frames than [`MAX_HEAD_BYTES`] needs, and many DATA frames with little in them, are h2's to refuse.
+
+use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
+use std::pin::{Pin, pin};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use http::Request;
+use http::header::{HOST, HeaderValue};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::app_state::AppState;
+use super::connection::{CLIENT_STALL_LIMIT, Met};
+use super::route::route;
+use super::tracked_socket::{Exchange, TrackedSocket};
+use crate::downstream::body::Body;
+use crate::downstream::http::{self as mcp, ClientConnection};
+use crate::io::clock;
+use crate::io::write_timeout::WriteTimeout;
+use crate::proxy::Worker;
+use crate::proxy::reply::Aborted;
+use crate::proxy::shutdown::Ending;
+use crate::wire::splice::Splice;
+
+/// Requests of one connection at a time; more wait at the client.
+const MAX_STREAMS: u32 = 64;
+/// Bytes of one request that may be on their way.
+const STREAM_WINDOW: u32 = 256 * 1024;
+/// The same of all requests of a connection.
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// Most bytes of a request's head.
+const MAX_HEAD_BYTES: u32 = 64 * 1024;
+/// Bytes of one reply that wait for the client to take them; one piece may lie above that.
+const MAX_SEND_BYTES: usize = 256 * 1024;
+/// Most bytes of a piece. A client that takes one in [`CLIENT_STALL_LIMIT`] is not given up, however long its reply is.
+const MAX_PIECE_BYTES: usize = 64 * 1024;
+/// Requests that the client has given up before they were looked at; with more the connection is closed.
+const MAX_PENDING_RESETS: usize = 32;
+/// Requests that were given up for the client's mistakes; with more the connection is closed.
+const MAX_ERROR_RESETS: usize = 256;
+/// How often a silent client is asked whether it is there, and how long it has to answer.
+const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
+/// How long a connection may be without a request.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
+/// How often that, and what waits for the client, is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Time for the farewell of an idle connection.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// Serves a connection until it ends, or the server does.
+///
+/// # Errors
+///
+/// What broke it; its client has gone, or is given up.
+pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(
+    shared: Arc<AppState>,
+    worker: Rc<Worker>,
+    met: Met,
+    socket: TrackedSocket<S>,
+    mut drain: watch::Receiver<bool>,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let exchanges = socket.exchanges();
+    exchanges.multiplex();
+    let socket = WriteTimeout::new(socket, CLIENT_STALL_LIMIT);
+    // The only owner: each stream's task holds the executor.
+    let tasks = Rc::<RefCell<JoinSet<()>>>::default();
+    let streams = Streams { tasks: Rc::downgrade(&tasks), ending: worker.ending.clone() };
+    let (waiting, requests) = (Waiting::default(), exchanges.clone());
+    let registered = waiting.clone();
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        name_host(&mut request);
+        let (shared, worker) = (Arc::clone(&shared), Rc::clone(&worker));
+        let remembered = met.remember();
+        remembered.used.set(true);
+        let (exchange, handed) = (requests.begin(), registered.register());
+        async move {
+            let mut answer = route(&shared, &worker, &remembered, request).await;
+            mcp::name_type(&mut answer);
+            Ok::<_, Infallible>(answer.map(|body| StreamBody::new(body, handed, exchange)))
+        }
+    });
+    let mut served = pin!(
+        http2::Builder::new(streams)
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(MAX_STREAMS)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_header_list_size(MAX_HEAD_BYTES)
+            .max_send_buf_size(MAX_SEND_BYTES)
+            .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
+            .max_local_error_reset_streams(MAX_ERROR_RESETS)
+            .keep_alive_interval(PING.0)
+            .keep_alive_timeout(PING.1)
+            .serve_connection(TokioIo::new(socket), service)
+    );
+    let mut looks = tokio::time::interval(LOOK_EVERY);
+    let (mut idle_since, mut draining, mut leaving) = (clock::now(), false, None::<Instant>);
+    loop {
+        tokio::select! {
+            ended = served.as_mut() => return Ok(ended?),
+            _ = drain.wait_for(|draining| *draining), if !draining => {
+                if waiting.none_came() {
+                    // There is nothing to finish, and who says nothing is not waited for.
+                    return Ok(());
+                }
+                draining = true;
+                served.as_mut().graceful_shutdown();
+            }
+            _ = looks.tick() => {
+                let now = clock::now();
+                if waiting.longest(now).is_some_and(|waits| waits >= CLIENT_STALL_LIMIT) {
+                    return Err("the client does not take a reply".into());
+                }
+                if !exchanges.are_none() {
+                    idle_since = now;
+                } else if leaving.is_some_and(|since| {
+                    // A request may have come before the client knew.
+                    now.duration_since(since.max(idle_since)) >= FAREWELL
+                }) {
+                    return Ok(());
+                } else if leaving.is_none() && now.duration_since(idle_since) >= IDLE_TIMEOUT {
+                    leaving = Some(now);
+                    served.as_mut().graceful_shutdown();
+                }
+            }
+        }
+    }
+}
+
+/// The authority is what HTTP/1.1 has as `Host`, and where both stand it alone counts (RFC 9113 §8.3.1).
+fn name_host<B>(request: &mut Request<B>) {
+    let authority = request.uri().authority().map(|it| HeaderValue::from_str(it.as_str()));
+    if let Some(Ok(host)) = authority {
+        request.headers_mut().insert(HOST, host);
+    }
+}
+
+/// Runs the requests of one connection as tasks that end with it.
+#[derive(Clone)]
+struct Streams {
+    /// At most [`MAX_STREAMS`], and those that have ended since the last one came. Weak, since every task holds this.
+    tasks: Weak<RefCell<JoinSet<()>>>,
+    ending: Ending,
+}
+
+impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for Streams {
+    fn execute(&self, stream: F) {
+        let Some(tasks) = self.tasks.upgrade() else { return };
+        let mut tasks = tasks.borrow_mut();
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn_local(self.ending.clone().attend(stream));
+    }
+}
+
+/// The replies of a connection that were begun: since when each waits for the client.
+#[derive(Clone, Default)]
+struct Waiting(Rc<RefCell<Vec<Handed>>>);
+
+/// When the last piece of a reply was handed over that the client has not asked to follow; `None` while it is us who
+/// are waited for.
+type Handed = Rc<Cell<Option<Instant>>>;
+
+impl Waiting {
+    fn register(&self) -> Handed {
+        let mut all = self.0.borrow_mut();
+        all.retain(|handed| Rc::strong_count(handed) > 1);
+        let handed = Handed::default();
+        all.push(Rc::clone(&handed));
+        handed
+    }
+
+    /// No request has come so far.
+    fn none_came(&self) -> bool {
+        self.0.borrow().is_empty()
+    }
+
+    /// How long the one waits that waits longest.
+    fn longest(&self, now: Instant) -> Option<Duration> {
+        let all = self.0.borrow();
+        let open = all.iter().filter(|handed| Rc::strong_count(handed) > 1);
+        open.filter_map(|handed| handed.get()).map(|since| now.duration_since(since)).max()
+    }
+}
+
+/// A reply's body, in pieces of [`MAX_PIECE_BYTES`] at most.
+struct StreamBody {
+    body: Body,
+    /// Of what the body has given, what is not handed over yet.
+    rest: Splice,
+    handed: Handed,
+    _exchange: Exchange,
+}
+
+impl StreamBody {
+    fn new(body: Body, handed: Handed, exchange: Exchange) -> Self {
+        Self { body, rest: Splice::new(), handed, _exchange: exchange }
+    }
+}
+
+impl HttpBody for StreamBody {
+    type Data = Splice;
+    type Error = Aborted;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Splice>, Aborted>>> {
+        let this = &mut *self;
+        if this.rest.is_empty() {
+            let frame = Pin::new(&mut this.body).poll_frame(cx);
+            this.handed.set(frame.is_ready().then(clock::now));
+            match ready!(frame).transpose()?.map(Frame::into_data) {
+                None => return Poll::Ready(None),
+                Some(Err(trailers)) => return Poll::Ready(Some(Ok(trailers))),
+                Some(Ok(data)) => this.rest = data,
+            }
+        } else {
+            this.handed.set(Some(clock::now()));
+        }
+        Poll::Ready(Some(Ok(Frame::data(this.rest.split_to(MAX_PIECE_BYTES)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let exact = self.body.size_hint().exact();
+        exact.map_or_else(SizeHint::default, |bytes| {
+            SizeHint::with_exact(bytes + self.rest.len() as u64)
+        })
+    }
+}
+
+impl Met {
+    /// What is known of one request's client.
+    fn remember(&self) -> Rc<ClientConnection> {
+        let remembered = ClientConnection::certified(self.source, self.certificate.clone());
+        remembered.came_to.replace(self.reached.clone());
+        Rc::new(remembered)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::tracked_socket::Exchanges;
+
+    #[test]
+    fn a_long_reply_is_handed_over_in_pieces_and_ends_with_the_last() {
+        let bytes = 2 * MAX_PIECE_BYTES + 1;
+        let (waiting, exchanges) = (Waiting::default(), Exchanges::default());
+        let whole = Body::from(bytes::Bytes::from(vec![b'x'; bytes]));
+        let mut body = StreamBody::new(whole, waiting.register(), exchanges.begin());
+        let cx = &mut Context::from_waker(std::task::Waker::noop());
+        let mut left = bytes;
+        while left > 0 {
+            assert_eq!(
+                (body.size_hint().exact(), body.is_end_stream()),
+                (Some(left as u64), false)
+            );
+            let Poll::Ready(Some(Ok(piece))) = Pin::new(&mut body).poll_frame(cx) else { panic!() };
+            let piece = piece.into_data().unwrap().len();
+            assert_eq!(piece, left.min(MAX_PIECE_BYTES));
+            assert!(waiting.longest(clock::now()).is_some() && !exchanges.are_none());
+            left -= piece;
+        }
+        assert!(body.is_end_stream());
+    }
+
+    #[tokio::test]
+    async fn what_a_connection_still_does_ends_with_it() {
+        let local = tokio::task::LocalSet::new();
+        local
+            .run_until(async {
+                let tasks = Rc::<RefCell<JoinSet<()>>>::default();
+                let streams = Streams { tasks: Rc::downgrade(&tasks), ending: Ending::default() };
+                let (held, (alive, mut ends)) =
+                    (streams.clone(), tokio::sync::mpsc::channel::<()>(1));
+                let stream = async move {
+                    let _held = (held, alive);
+                    std::future::pending().await
+                };
+                hyper::rt::Executor::execute(&streams, stream);
+                tokio::task::yield_now().await;
+                drop((streams, tasks));
+                assert_eq!(ends.recv().await, None, "it was dropped");
+            })
+            .await;
+    }
+
+    #[test]
+    fn the_authority_counts_and_not_a_host_beside_it() {
+        let mut request = Request::get("https://evil.example/").header(HOST, "localhost");
+        request = request.header(HOST, "127.0.0.1");
+        let mut request = request.body(()).unwrap();
+        name_host(&mut request);
+        let hosts: Vec<_> = request.headers().get_all(HOST).iter().collect();
+        assert_eq!(hosts, ["evil.example"]);
+    }
+
+    #[test]
+    fn a_reply_waits_for_its_client_from_a_piece_until_the_next_is_asked_for() {
+        let waiting = Waiting::default();
+        let now = Instant::now();
+        let (one, two) = (waiting.register(), waiting.register());
+        assert_eq!(waiting.longest(now), None);
+        one.set(Some(now));
+        two.set(Some(now + Duration::from_secs(3)));
+        let later = now + Duration::from_secs(5);
+        assert_eq!(waiting.longest(later), Some(Duration::from_secs(5)));
+        one.set(None);
+        assert_eq!(waiting.longest(later), Some(Duration::from_secs(2)));
+        drop(two);
+        assert_eq!(waiting.longest(later), None, "it has ended");
+        let _three = waiting.register();
+        assert_eq!(waiting.0.borrow().len(), 2, "what has ended is forgotten");
+    }
+}

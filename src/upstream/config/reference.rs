@@ -1,0 +1,238 @@
+//! Values that an entry names instead of holding them: `${env:NAME}`, `${file:/path}`,
+//! `${credential:NAME}`.
+//!
+//! They are read when a server is started, and one that cannot be read stops that server alone. What was
+//! read is as secret as what stands in the entry ([`crate::secrets`]); no error quotes it.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use super::invalid::Invalid;
+use crate::os::private;
+
+/// Most bytes of a value that is kept in a file.
+const MAX_BYTES: u64 = 64 * 1024;
+/// The folder that systemd keeps a service's credentials in.
+const CREDENTIALS: &str = "CREDENTIALS_DIRECTORY";
+
+/// What begins a reference, of which the rest is up to a brace.
+pub(super) const KINDS: [(&str, Kind); 4] = [
+    ("${env:", Kind::Env),
+    ("${file:", Kind::File),
+    ("${credential:", Kind::Credential),
+    ("${keyring:", Kind::Keyring),
+];
+
+/// Where a value is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Env,
+    File,
+    Credential,
+    Keyring,
+}
+
+/// Finds environment variables.
+pub(super) type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// `value` with what it names, for the key of an entry.
+pub(super) fn fill(value: &str, key: &str, lookup: Lookup<'_>) -> Result<String, Invalid> {
+    if let Some((_, after)) = value.split_once("${input:") {
+        let name = after.split('}').next().unwrap_or(after).to_owned();
+        return Err(Invalid::Input { name, key: key.to_owned() });
+    }
+    let mut filled = String::with_capacity(value.len());
+    let mut rest = value;
+    while let Some((before, kind, after)) = first(rest) {
+        let Some((name, after)) = after.split_once('}') else {
+            return Err(Invalid::Unclosed { key: key.to_owned() });
+        };
+        filled.push_str(before);
+        filled.push_str(&kind.read(name, key, lookup)?);
+        rest = after;
+    }
+    filled.push_str(rest);
+    Ok(filled)
+}
+
+/// The files that a value names.
+pub(super) fn files(value: &str, lookup: Lookup<'_>) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut rest = value;
+    while let Some((_, kind, after)) = first(rest) {
+        let (name, after) = after.split_once('}').unwrap_or((after, ""));
+        if kind == Kind::File {
+            found.extend(path(name, lookup));
+        }
+        rest = after;
+    }
+    found
+}
+
+/// The first reference: what stands before it, and what behind its colon.
+fn first(value: &str) -> Option<(&str, Kind, &str)> {
+    let found = KINDS.iter().filter_map(|(opens, kind)| {
+        value.split_once(opens).map(|(before, after)| (before, *kind, after))
+    });
+    found.min_by_key(|(before, ..)| before.len())
+}
+
+impl Kind {
+    fn read(self, name: &str, key: &str, lookup: Lookup<'_>) -> Result<String, Invalid> {
+        let unread = |what: String, why: String| Invalid::Unread { what, key: key.to_owned(), why };
+        match self {
+            Self::Env => lookup(name)
+                .ok_or_else(|| Invalid::Missing { name: name.to_owned(), key: key.to_owned() }),
+            Self::File => {
+                let what = format!("the file {name}");
+                match path(name, lookup) {
+                    Some(path) => text(&path).map_err(|why| unread(what, why)),
+                    None => Err(unread(what, "write its whole path, from / or ~ on".to_owned())),
+                }
+            }
+            Self::Credential => {
+                let what = format!("the credential {name}");
+                let is_name = !name.is_empty() && !name.contains('/') && !name.starts_with('.');
+                match lookup(CREDENTIALS).filter(|folder| !folder.is_empty()) {
+                    _ if !is_name => Err(unread(what, "that is no name of one".to_owned())),
+                    None => {
+                        let why = format!(
+                            "{CREDENTIALS} is not set: systemd sets it for a service with \
+                             LoadCredential= or SetCredential="
+                        );
+                        Err(unread(what, why))
+                    }
+                    Some(folder) => {
+                        text(&Path::new(&folder).join(name)).map_err(|why| unread(what, why))
+                    }
+                }
+            }
+            Self::Keyring => {
+                let why = "this program is built without keyrings: use ${file:/path}, \
+                           ${credential:NAME} or ${env:NAME}";
+                Err(unread(format!("the keyring's entry {name}"), why.to_owned()))
+            }
+        }
+    }
+}
+
+/// A whole path; `~` is the home.
+fn path(name: &str, lookup: Lookup<'_>) -> Option<PathBuf> {
+    match name.strip_prefix("~/") {
+        Some(rest) => Some(Path::new(&lookup("HOME").filter(|it| !it.is_empty())?).join(rest)),
+        None => Path::new(name).is_absolute().then(|| PathBuf::from(name)),
+    }
+}
+
+/// The text of a file, without the line end that it ends with.
+fn text(path: &Path) -> Result<String, String> {
+    let told = |error: std::io::Error| error.to_string();
+    // A pipe would be waited for.
+    if !path.metadata().map_err(told)?.is_file() {
+        return Err("it is no file".to_owned());
+    }
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(told)?;
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(told)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(format!("it is larger than {MAX_BYTES} bytes"));
+    }
+    let mut text = String::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;
+    if text.ends_with('\n') {
+        text.pop();
+        if text.ends_with('\r') {
+            text.pop();
+        }
+    }
+    Ok(text)
+}
+
+/// What others may do with a file that holds a value, if it is anything.
+pub(super) fn exposure(path: &Path) -> Option<String> {
+    let mode = private::wider(path)?;
+    let path = path.display();
+    Some(format!(
+        "others may read or write {path} (mode {mode:03o}): chmod 600 it, it holds a secret"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn filled(value: &str, variables: &[(&str, &str)]) -> Result<String, String> {
+        let lookup = |name: &str| {
+            variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+        };
+        fill(value, "env.K", &lookup).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn files_and_credentials_are_read_without_their_last_line_end() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().to_str().unwrap();
+        for (written, read) in [
+            ("s3cret", "s3cret"),
+            ("s3cret\n", "s3cret"),
+            ("a\r\n", "a"),
+            ("a\n\n", "a\n"),
+            ("", ""),
+        ] {
+            fs::write(home.path().join("f"), written).unwrap();
+            let file = format!("Bearer ${{file:{folder}/f}}!");
+            assert_eq!(filled(&file, &[]), Ok(format!("Bearer {read}!")), "{written:?}");
+            assert_eq!(filled("${file:~/f}", &[("HOME", folder)]), Ok(read.to_owned()));
+            assert_eq!(filled("${credential:f}", &[(CREDENTIALS, folder)]), Ok(read.to_owned()));
+        }
+        fs::write(home.path().join("f"), "${env:NOT}").unwrap();
+        let both = format!("${{env:A}}-${{file:{folder}/f}}-$${{other}}");
+        assert_eq!(filled(&both, &[("A", "a")]), Ok("a-${env:NOT}-$${other}".into()), "once only");
+        let named = files(&both, &|_| None);
+        assert_eq!(named, [home.path().join("f")]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_says_which_and_why_and_quotes_nothing() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().to_str().unwrap();
+        fs::write(home.path().join("long"), "x".repeat(70_000)).unwrap();
+        fs::write(home.path().join("bytes"), b"\xff").unwrap();
+        nix::unistd::mkfifo(&home.path().join("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        for (name, why) in [
+            (format!("{folder}/none"), "No such file"),
+            (format!("{folder}/long"), "larger than 65536 bytes"),
+            (format!("{folder}/bytes"), "not UTF-8"),
+            (format!("{folder}/pipe"), "no file"),
+            (folder.to_owned(), "no file"),
+            ("relative".to_owned(), "whole path"),
+            (String::new(), "whole path"),
+        ] {
+            let error = filled(&format!("${{file:{name}}}"), &[]).unwrap_err();
+            assert!(error.contains(why) && error.contains("env.K"), "{name}: {error}");
+        }
+        for (value, why) in [
+            ("${credential:x}", "CREDENTIALS_DIRECTORY is not set"),
+            ("${credential:../x}", "no name"),
+            ("${keyring:service/user}", "built without keyrings"),
+            ("${file:/x", "without its closing brace"),
+        ] {
+            let error = filled(value, &[]).unwrap_err();
+            assert!(error.contains(why), "{value}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_others_can_read_is_told() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("f");
+        fs::write(&file, "x").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(exposure(&file).unwrap().contains("mode 644"));
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(exposure(&file), None);
+    }
+}

@@ -1,0 +1,313 @@
+//! The first minutes: a config is made, servers of other programs are taken over, and clients are told
+//! where the proxy is.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Output, mcpproxy, stub};
+
+/// A home with nothing in it.
+struct Home(tempfile::TempDir);
+
+impl Home {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.0.path().join(path)
+    }
+
+    fn put(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn text(&self, path: &str) -> String {
+        fs::read_to_string(self.path(path)).unwrap()
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        let mut command = mcpproxy();
+        command.args(args).env("HOME", self.0.path()).current_dir(self.0.path());
+        command.env_remove("XDG_CONFIG_HOME").env_remove("CODEX_HOME");
+        Output::of(&mut command)
+    }
+
+    fn config(&self) -> Value {
+        serde_json::from_str(&self.text(CONFIG)).unwrap()
+    }
+}
+
+const CONFIG: &str = ".mcpproxy/mcp_config.json";
+
+#[track_caller]
+fn done(output: &Output) -> &str {
+    assert_eq!(output.code, Some(0), "{} {}", output.stdout, output.stderr);
+    &output.stdout
+}
+
+#[cfg(target_os = "linux")]
+const FILES: [(&str, &str); 7] = [
+    ("claude-desktop", ".config/Claude/claude_desktop_config.json"),
+    ("claude-code", ".claude.json"),
+    ("cursor", ".cursor/mcp.json"),
+    ("vscode", ".config/Code/User/mcp.json"),
+    ("windsurf", ".codeium/windsurf/mcp_config.json"),
+    ("codex", ".codex/config.toml"),
+    ("zed", ".config/zed/settings.json"),
+];
+
+#[test]
+fn init_makes_a_config_that_is_used_and_kept() {
+    let home = Home::new();
+    let output = home.run(&["init"]);
+    assert!(done(&output).contains("mcpproxy import"), "{}", output.stdout);
+    let config = home.config();
+    assert_eq!(config["api_key"].as_str().unwrap().len(), 64);
+    assert!(!output.stdout.contains(config["api_key"].as_str().unwrap()), "the key is not shown");
+    let mode = |path: &str| fs::metadata(home.path(path)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(CONFIG), mode(".mcpproxy")), (0o600, 0o700));
+    assert!(done(&home.run(&["config", "check"])).ends_with("ok\n"));
+    let before = home.text(CONFIG);
+    assert!(done(&home.run(&["init"])).contains("nothing was changed"));
+    assert_eq!(home.text(CONFIG), before);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn servers_of_all_clients_are_taken_over_with_their_secrets_and_none_is_shown() {
+    let home = Home::new();
+    let secret = "gh-s3cr3t-0123456789";
+    let stdio = json!({"command": "npx", "args": ["-y", "pkg"], "env": {"TOKEN": secret}});
+    let http = json!({"type": "http", "url": "https://h.example/mcp", "headers": {"Authorization": format!("Bearer {secret}")}});
+    home.put(FILES[0].1, &json!({"mcpServers": {"one": stdio, "mcpproxy": {"command": "/bin/mcpproxy", "args": ["stdio"]}}}).to_string());
+    home.put(
+        FILES[1].1,
+        &json!({"numStartups": 7, "mcpServers": {"two": http, "one": stdio}}).to_string(),
+    );
+    home.put(FILES[2].1, &format!("{{\n  // mine\n  \"mcpServers\": {{\"three\": {http}, \"one\": {{\"command\": \"other\"}},}}\n}}"));
+    home.put(FILES[3].1, &json!({"servers": {"io.github/four": http}, "inputs": []}).to_string());
+    home.put(
+        FILES[4].1,
+        &json!({"mcpServers": {"five": {"serverUrl": "https://h.example/mcp"}}}).to_string(),
+    );
+    home.put(FILES[5].1, &format!("[mcp_servers.six]\ncommand = \"x\"\nenv = {{ K = \"{secret}\" }}\n\n[mcp_servers.seven]\nurl = \"https://h.example/mcp\"\nbearer_token_env_var = \"T\"\n"));
+    home.put(FILES[6].1, "{\n  \"theme\": \"x\", // dark\n  \"context_servers\": {\"eight\": {\"source\": \"custom\", \"command\": {\"path\": \"y\", \"args\": [\"a\"]}}}\n}");
+    let looked = home.run(&["import", "--dry-run"]);
+    let shown = done(&looked);
+    assert!(shown.contains("+ \"one\": {") && shown.contains("[redacted]"), "{shown}");
+    assert!(!home.path(CONFIG).exists(), "looking changes nothing");
+    let asked = home.run(&["import"]);
+    assert_eq!(asked.code, Some(2), "nobody can be asked: {}", asked.stderr);
+    assert!(!home.path(CONFIG).exists());
+    let output = home.run(&["import", "--yes"]);
+    assert!(done(&output).contains("Added 9 servers"), "{} {}", output.stdout, output.stderr);
+    for told in [&looked, &asked, &output] {
+        assert!(!format!("{}{}", told.stdout, told.stderr).contains(secret));
+    }
+    let servers = home.config()["mcpServers"].clone();
+    assert_eq!(servers["one"], stdio);
+    assert_eq!(servers["one-cursor"], json!({"command": "other"}));
+    assert_eq!(servers["two"]["headers"]["Authorization"], format!("Bearer {secret}"));
+    assert_eq!(servers["io.github-four"]["url"], "https://h.example/mcp");
+    assert_eq!(servers["five"], json!({"url": "https://h.example/mcp"}));
+    assert_eq!(servers["six"], json!({"command": "x", "env": {"K": secret}}));
+    assert_eq!(servers["seven"]["headers"]["Authorization"], "Bearer ${env:T}");
+    assert_eq!(servers["eight"], json!({"command": "y", "args": ["a"]}));
+    assert_eq!(servers.as_object().unwrap().len(), 9, "{servers}");
+    let again = home.run(&["import", "--yes"]);
+    assert!(done(&again).contains("Nothing to import"), "{}", again.stdout);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn hostile_and_broken_files_run_nothing_and_keep_nobody_from_the_others() {
+    let home = Home::new();
+    let ran = home.path("ran");
+    let shell = format!("touch {}", ran.display());
+    let hostile = json!({"mcpServers": {
+        "$(touch ran)": {"command": shell, "args": [format!("; {shell}"), format!("`{shell}`")]},
+        "../../../etc/passwd": {"command": "sh", "args": ["-c", shell]},
+        "a\u{1b}]0;x\u{7}\nb": {"command": "x"},
+        "a:b": {"url": "https://h.example/"},
+        "\u{202e}": {"command": "x"},
+        "nothing": {}, "number": 7, "typed": {"command": ["sh"]},
+    }});
+    home.put(FILES[2].1, &hostile.to_string());
+    home.put(FILES[0].1, "{\"mcpServers\": {");
+    home.put(FILES[5].1, "[mcp_servers\nx = 1");
+    home.put(FILES[4].1, "");
+    fs::File::create(home.path(FILES[4].1)).unwrap().set_len(100 * 1024 * 1024).unwrap();
+    home.put(FILES[3].1, "{\"servers\": []}");
+    fs::create_dir_all(home.path(FILES[6].1)).unwrap();
+    fs::write(home.path(FILES[1].1), b"\xff\xfe").unwrap();
+    let output = home.run(&["import", "--yes"]);
+    done(&output);
+    let told = &output.stderr;
+    for words in [
+        "Claude Desktop",
+        "line 1 column",
+        "Codex: it cannot be read: line 1",
+        "larger than 16777216 bytes",
+        "Windsurf",
+        "no object",
+        "VS Code",
+        "not UTF-8",
+        "Zed: it is no file",
+        "neither a command nor a url",
+    ] {
+        assert!(told.contains(words), "no '{words}' in {told}");
+    }
+    assert!(!told.contains('\u{1b}') && !told.contains('\u{202e}'), "{told:?}");
+    let servers = home.config()["mcpServers"].as_object().unwrap().clone();
+    let mut names: Vec<&String> = servers.keys().collect();
+    names.sort();
+    assert_eq!(names, ["a--0-x--b", "a-b", "etc-passwd", "touch ran"]);
+    assert_eq!(servers["touch ran"]["command"], shell, "data, as it is");
+    assert!(!ran.exists(), "nothing is run");
+    let named = home.run(&["import", "codex", "--yes"]);
+    assert_eq!(named.code, Some(1), "who was asked for cannot be read: {}", named.stderr);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn each_client_is_connected_and_its_file_comes_back_byte_for_byte() {
+    for (client, file) in FILES {
+        let home = Home::new();
+        done(&home.run(&["init"]));
+        let before = match client {
+            "codex" => "# mine\nmodel = \"x\" # fast\n\n[mcp_servers.a]\ncommand = \"x\"\n".to_owned(),
+            "vscode" => "{\n\t\"servers\": {\n\t\t\"a\": {\"command\": \"x\"} // mine\n\t},\n\t\"inputs\": []\n}\n".to_owned(),
+            "zed" => "// Zed\n{\n  \"theme\": \"One\", // dark\n}\n".to_owned(),
+            _ => "{\r\n    \"other\": [1,2],\r\n    \"mcpServers\": {\r\n        \"a\": {\"command\": \"x\"}\r\n    }\r\n}".to_owned(),
+        };
+        home.put(file, &before);
+        fs::set_permissions(home.path(file), fs::Permissions::from_mode(0o644)).unwrap();
+        let looked = home.run(&["connect", client, "--dry-run"]);
+        assert!(done(&looked).contains("mcpproxy"), "{client}: {}", looked.stdout);
+        assert_eq!(home.text(file), before);
+        let output = home.run(&["connect", client, "--yes"]);
+        assert!(done(&output).contains("is connected"), "{client}: {}", output.stdout);
+        let after = home.text(file);
+        match client {
+            "claude-desktop" => assert!(after.contains("\"stdio\""), "{after}"),
+            _ => assert!(after.contains("http://127.0.0.1:8080/mcp"), "{after}"),
+        }
+        let key = home.config()["api_key"].as_str().unwrap().to_owned();
+        assert!(!after.contains(&key), "no key where none is asked for");
+        assert_eq!(fs::metadata(home.path(file)).unwrap().permissions().mode() & 0o777, 0o644);
+        assert!(done(&home.run(&["connect", client, "--yes"])).contains("already"));
+        assert_eq!(home.text(file), after);
+        // It is not taken for a server of the client.
+        assert!(!done(&home.run(&["import", client, "--dry-run"])).contains("+ \"mcpproxy\""));
+        done(&home.run(&["connect", client, "--undo", "--yes"]));
+        assert_eq!(home.text(file), before, "{client}");
+        let folder = home.path(file).parent().unwrap().to_owned();
+        let names = |folder: &Path| {
+            fs::read_dir(folder)
+                .unwrap()
+                .flatten()
+                .map(|it| it.file_name().to_string_lossy().into_owned())
+                .filter(|it| it.contains("before-mcpproxy"))
+                .count()
+        };
+        assert_eq!(names(&folder), 0, "what was kept goes with the entry");
+    }
+}
+
+#[test]
+fn a_file_that_was_changed_since_loses_our_entry_alone() {
+    let home = Home::new();
+    done(&home.run(&["init"]));
+    home.put(".cursor/mcp.json", "{\n  \"mcpServers\": {}\n}\n");
+    done(&home.run(&["connect", "cursor", "--yes"]));
+    let text = home.text(".cursor/mcp.json");
+    home.put(".cursor/mcp.json", &text.replacen('{', "{ // new\n  \"b\": 1,", 1));
+    done(&home.run(&["connect", "cursor", "--undo", "--yes"]));
+    let text = home.text(".cursor/mcp.json");
+    assert!(
+        text.contains("// new") && text.contains("\"b\": 1") && !text.contains("mcpproxy"),
+        "{text}"
+    );
+    let nothing = home.run(&["connect", "cursor", "--undo", "--yes"]);
+    assert!(done(&nothing).contains("no entry of ours"), "{}", nothing.stdout);
+    // A file that was made for our entry goes with it.
+    done(&home.run(&["connect", "windsurf", "--yes"]));
+    assert!(home.path(".codeium/windsurf/mcp_config.json").exists());
+    done(&home.run(&["connect", "windsurf", "--undo", "--yes"]));
+    assert!(!home.path(".codeium/windsurf/mcp_config.json").exists());
+    // Another's server of our name is not ours.
+    let theirs =
+        "{\"mcpServers\": {\"mcpproxy\": {\"command\": \"npx\", \"args\": [\"-y\", \"theirs\"]}}}";
+    home.put(".cursor/mcp.json", theirs);
+    for args in [&["connect", "cursor", "--yes"][..], &["connect", "cursor", "--undo", "--yes"]] {
+        home.run(args);
+        assert_eq!(home.text(".cursor/mcp.json"), theirs);
+    }
+    home.put(".cursor/mcp.json", "{\"mcpServers\": ");
+    let broken = home.run(&["connect", "cursor", "--yes"]);
+    assert_eq!(broken.code, Some(1), "{}", broken.stderr);
+    assert!(broken.stderr.contains("line 1 column"), "{}", broken.stderr);
+}
+
+#[test]
+fn where_mcp_asks_for_the_key_the_entry_holds_it_and_it_is_not_shown() {
+    let home = Home::new();
+    let key = "0123456789abcdef0123456789abcdef-key";
+    home.put(
+        CONFIG,
+        &json!({"api_key": key, "require_mcp_auth": true, "listen": "0.0.0.0:9123"}).to_string(),
+    );
+    home.put(".cursor/mcp.json", "{}");
+    fs::set_permissions(home.path(".cursor/mcp.json"), fs::Permissions::from_mode(0o644)).unwrap();
+    let output = home.run(&["connect", "cursor", "--yes"]);
+    assert!(done(&output).contains("chmod 600"), "{}", output.stdout);
+    assert!(!format!("{}{}", output.stdout, output.stderr).contains(key));
+    let entry: Value = serde_json::from_str(&home.text(".cursor/mcp.json")).unwrap();
+    let expected = json!({"url": "http://127.0.0.1:9123/mcp", "headers": {"x-api-key": key}});
+    assert_eq!(entry["mcpServers"]["mcpproxy"], expected);
+}
+
+#[test]
+fn values_from_files_and_credentials_reach_the_server_and_a_missing_one_stops_it_alone() {
+    let home = Home::new();
+    home.put("secret", "from-a-file-0123456789\n");
+    fs::set_permissions(home.path("secret"), fs::Permissions::from_mode(0o644)).unwrap();
+    let script =
+        "test \"$A\" = from-a-file-0123456789 || exit 9; echo \"got $A\" >&2; exec \"$0\" stdio";
+    let server =
+        |value: &str| json!({"command": "sh", "args": ["-c", script, stub()], "env": {"A": value}});
+    let servers = json!({
+        "file": server("${file:~/secret}"),
+        "missing": server("${file:/nowhere/at/all}"),
+        "credential": server("${credential:token}"),
+        "keyring": server("${keyring:service/user}"),
+    });
+    home.put(CONFIG, &json!({"mcpServers": servers, "listen": "127.0.0.1:0"}).to_string());
+    let output = home.run(&["upstream", "list", "--json"]);
+    done(&output);
+    let list = output.json();
+    let state = |name: &str| {
+        let all = list["servers"].as_array().unwrap();
+        let it = all.iter().find(|it| it["name"] == name).unwrap();
+        (it["state"].as_str().unwrap().to_owned(), it["reason"].as_str().unwrap().to_owned())
+    };
+    assert_eq!(state("file").0, "connected", "{list}");
+    for (name, why) in [
+        ("missing", "the file /nowhere/at/all cannot be read, which env.A asks for"),
+        ("credential", "CREDENTIALS_DIRECTORY is not set"),
+        ("keyring", "built without keyrings"),
+    ] {
+        let (state, reason) = state(name);
+        assert!(state == "failed" && reason.contains(why), "{name}: {reason}");
+    }
+    let logs = home.run(&["upstream", "logs", "file"]);
+    assert!(done(&logs).contains("got [redacted]"), "{}", logs.stdout);
+    let checked = home.run(&["config", "check"]);
+    assert!(checked.stderr.contains("/secret (mode 644)"), "{}", checked.stderr);
+}

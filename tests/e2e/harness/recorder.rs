@@ -1,0 +1,126 @@
+//! A server over HTTP that keeps what it is sent, whole, and answers as the test says.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A request as it came.
+#[derive(Clone, Debug)]
+pub(crate) struct Received {
+    /// Its lines, the first included.
+    pub(crate) head: Vec<String>,
+    pub(crate) body: Vec<u8>,
+    /// The connection it came over, counted from 0.
+    pub(crate) connection: usize,
+}
+
+impl Received {
+    /// All values of a header.
+    pub(crate) fn headers(&self, name: &str) -> Vec<&str> {
+        let lines = self.head.iter().skip(1).filter_map(|line| line.split_once(':'));
+        let found = lines.filter(|(key, _)| key.eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value.trim()).collect()
+    }
+}
+
+/// What a request is answered with.
+pub(crate) enum Reply {
+    /// A status line's end, header lines, and a body.
+    Http(&'static str, &'static str, Vec<u8>),
+    /// These bytes, whatever they are, and the end.
+    Raw(Vec<u8>),
+    /// Nothing, until the other side goes.
+    Hang,
+}
+
+/// The server; it listens as long as the tests run.
+pub(crate) struct Recorder {
+    pub(crate) port: u16,
+    received: Arc<Mutex<Vec<Received>>>,
+}
+
+impl Recorder {
+    /// Answers each request by its number, from 0, and what it is.
+    pub(crate) fn start(
+        answer: impl Fn(usize, &Received) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        Self::at(0, answer)
+    }
+
+    /// The same at that port.
+    pub(crate) fn at(
+        port: u16,
+        answer: impl Fn(usize, &Received) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", port)).expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let (received, answer) = (Arc::<Mutex<Vec<Received>>>::default(), Arc::new(answer));
+        let kept = Arc::clone(&received);
+        std::thread::spawn(move || {
+            for (number, stream) in listener.incoming().flatten().enumerate() {
+                let (kept, answer) = (Arc::clone(&kept), Arc::clone(&answer));
+                std::thread::spawn(move || serve(&stream, number, &kept, &*answer));
+            }
+        });
+        Self { port, received }
+    }
+
+    /// What has come so far.
+    pub(crate) fn received(&self) -> Vec<Received> {
+        self.received.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn serve(
+    stream: &TcpStream,
+    connection: usize,
+    kept: &Mutex<Vec<Received>>,
+    answer: &(dyn Fn(usize, &Received) -> Reply + Send + Sync),
+) {
+    let (mut reader, mut writer) = (BufReader::new(stream), stream);
+    while let Some((head, body)) = read(&mut reader) {
+        let received = Received { head, body, connection };
+        let number = {
+            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.push(received.clone());
+            kept.len() - 1
+        };
+        match answer(number, &received) {
+            Reply::Http(status, lines, body) => {
+                let length = body.len();
+                let head = format!("HTTP/1.1 {status}\r\n{lines}content-length: {length}\r\n\r\n");
+                let whole = [head.into_bytes(), body].concat();
+                if writer.write_all(&whole).is_err() {
+                    return;
+                }
+            }
+            Reply::Raw(bytes) => {
+                let _ = writer.write_all(&bytes);
+                return;
+            }
+            Reply::Hang => {
+                let _ = reader.read_to_end(&mut Vec::new());
+                return;
+            }
+        }
+    }
+}
+
+fn read(reader: &mut impl BufRead) -> Option<(Vec<String>, Vec<u8>)> {
+    let mut head = Vec::new();
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok().filter(|count| *count > 0)?;
+        match line.trim_end() {
+            "" => break,
+            line => head.push(line.to_owned()),
+        }
+    }
+    let length = |line: &String| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse().ok())?
+    };
+    let mut body = vec![0; head.iter().find_map(length).unwrap_or(0)];
+    reader.read_exact(&mut body).ok()?;
+    Some((head, body))
+}

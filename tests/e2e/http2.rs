@@ -1,0 +1,225 @@
+//! What a client of HTTP/2 can do to a proxy beyond HTTP/1.1: every bound of a connection, by raw frames.
+//!
+//! After each attack another connection is served, and memory has not grown with what was sent.
+
+use std::io::Write;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::harness::{
+    API_KEY, CertificateAuthority, END_HEADERS, END_STREAM, Http2, HttpStub, Proxy, field, frame,
+    kind, request, secure, until,
+};
+
+/// What the server bounds streams by (`server::http2_connection`).
+const MAX_STREAMS: u32 = 64;
+/// The name of that setting, and of the window that every stream begins with (RFC 9113 §6.5.2).
+const MAX_CONCURRENT_STREAMS: u16 = 3;
+const INITIAL_WINDOW_SIZE: u16 = 4;
+/// Codes of errors (RFC 9113 §7).
+const REFUSED_STREAM: u32 = 7;
+const CANCEL: u32 = 8;
+const ENHANCE_YOUR_CALM: u32 = 11;
+
+fn serve(config: Value) -> (Proxy, CertificateAuthority) {
+    let (ca, folder) = (CertificateAuthority::new("ca"), tempfile::tempdir().unwrap());
+    ca.local().write(folder.path(), "server");
+    let mut config = config;
+    config["tls"] = json!({"cert": "server.pem", "key": "server.key"});
+    let proxy = Proxy::unready(config, folder);
+    until("it is ready", || {
+        let mut connection = Http2::open(proxy.port, &ca, &[]);
+        connection.send(&get("/readyz", 1));
+        connection.wait_for(kind::HEADERS, 1).is_ok().then_some(())
+    });
+    (proxy, ca)
+}
+
+/// A whole request with the API key.
+fn get(path: &str, stream: u32) -> Vec<u8> {
+    let head = [request("GET", path), keyed()].concat();
+    frame(kind::HEADERS, END_STREAM | END_HEADERS, stream, &head)
+}
+
+fn keyed() -> Vec<u8> {
+    [field(":authority", "localhost"), field("x-api-key", API_KEY)].concat()
+}
+
+/// Requests whose bodies are awaited: they last as long as the client wants.
+fn unfinished(stream: u32) -> Vec<u8> {
+    let json = field("content-type", "application/json");
+    let head = [request("POST", "/api/v1/tools/call"), keyed(), json].concat();
+    frame(kind::HEADERS, END_HEADERS, stream, &head)
+}
+
+fn reset(stream: u32) -> Vec<u8> {
+    frame(kind::RST_STREAM, 0, stream, &CANCEL.to_be_bytes())
+}
+
+/// Client's streams have odd numbers.
+fn nth(n: u32) -> u32 {
+    2 * n + 1
+}
+
+fn is_served(proxy: &Proxy, ca: &CertificateAuthority) {
+    let mut other = Http2::open(proxy.port, ca, &[]);
+    other.send(&get("/api/v1/status", 1));
+    assert!(other.wait_for(kind::HEADERS, 1).is_ok());
+}
+
+/// What the process has held at most, in KB.
+fn peak(proxy: &Proxy) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", proxy.process.0.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn streams_beyond_the_bound_are_refused_and_the_others_go_on() {
+    let (proxy, ca) = serve(json!({}));
+    let mut connection = Http2::open(proxy.port, &ca, &[]);
+    let settings = connection.wait_for(kind::SETTINGS, 0).payload;
+    let told = settings.chunks(6).find(|it| it[..2] == MAX_CONCURRENT_STREAMS.to_be_bytes());
+    assert_eq!(told.unwrap()[2..], MAX_STREAMS.to_be_bytes());
+    let all: Vec<u8> = (0..=MAX_STREAMS).flat_map(|n| unfinished(nth(n))).collect();
+    connection.send(&all);
+    let refused = connection.wait_for(kind::RST_STREAM, 0);
+    assert_eq!((refused.stream, refused.code()), (nth(MAX_STREAMS), REFUSED_STREAM));
+    is_served(&proxy, &ca);
+    connection.send(&[reset(1), get("/healthz", nth(MAX_STREAMS + 1))].concat());
+    assert!(connection.wait_for(kind::HEADERS, nth(MAX_STREAMS + 1)).is_ok());
+    drop(connection);
+    proxy.end();
+}
+
+#[test]
+fn a_flood_of_requests_that_are_given_up_at_once_ends_the_connection() {
+    let (proxy, ca) = serve(json!({}));
+    let mut connection = Http2::open(proxy.port, &ca, &[]);
+    // All in one record, so that none is looked at before it is given up.
+    let flood: Vec<u8> =
+        (0..60).flat_map(|n| [unfinished(nth(n)), reset(nth(n))].concat()).collect();
+    assert!(flood.len() < 16 * 1024);
+    connection.send(&flood);
+    assert_eq!(connection.ended(), Some(ENHANCE_YOUR_CALM));
+    is_served(&proxy, &ca);
+    proxy.end();
+}
+
+#[test]
+fn heads_that_are_too_large_are_refused_and_heads_without_an_end_end_the_connection() {
+    let (proxy, ca) = serve(json!({}));
+    let mut connection = Http2::open(proxy.port, &ca, &[]);
+    // More than 64 KiB, in as many frames as that needs.
+    let fields: Vec<Vec<u8>> =
+        (0..5).map(|n| field(&format!("x-large-{n}"), &"a".repeat(15_000))).collect();
+    let begun = [request("GET", "/healthz"), keyed()].concat();
+    connection.send(&frame(kind::HEADERS, END_STREAM, 1, &begun));
+    for (n, field) in fields.iter().enumerate() {
+        let flags = if n + 1 == fields.len() { END_HEADERS } else { 0 };
+        connection.send(&frame(kind::CONTINUATION, flags, 1, field));
+    }
+    let refused = connection.wait_for(kind::HEADERS, 1);
+    // 431 in the code of RFC 7541, appendix B.
+    let told = refused.payload.windows(3).any(|it| it == [0x69, 0x90, 0xff]);
+    assert!(told && refused.flags & END_STREAM != 0, "{refused:?}");
+    connection.send(&get("/healthz", 3));
+    assert!(connection.wait_for(kind::HEADERS, 3).is_ok(), "the connection goes on");
+    let before = peak(&proxy);
+    connection.send(&frame(kind::HEADERS, END_STREAM, 5, &begun));
+    let flood = frame(kind::CONTINUATION, 0, 5, &field("x", "a")).repeat(1000);
+    // It may be over before all of it has been sent.
+    let _ = connection.0.write_all(&flood);
+    assert_eq!(connection.ended(), Some(ENHANCE_YOUR_CALM));
+    is_served(&proxy, &ca);
+    let grown = peak(&proxy).saturating_sub(before);
+    assert!(grown < 8 * 1024, "the peak grew by {grown} KB");
+    proxy.end();
+}
+
+#[test]
+fn replies_that_the_client_has_no_window_for_wait_at_their_servers() {
+    const REPLIES: u32 = 32;
+    const BYTES: usize = 16 << 20;
+    let stub = HttpStub::start(&["--stateless"]);
+    let (proxy, ca) = serve(json!({"mcpServers": {"s": stub.entry()}}));
+    let body = json!({"tool_name": "call_tool_read", "arguments": {"name": "s:text",
+        "args": {"size": BYTES}, "intent": {"operation_type": "read"}}});
+    let ask = |stream: u32| {
+        let body = frame(kind::DATA, END_STREAM, stream, body.to_string().as_bytes());
+        [unfinished(stream), body].concat()
+    };
+    // With a window, so that what a first answer needs is not counted.
+    let mut other = Http2::open(proxy.port, &ca, &[]);
+    other.send(&ask(1));
+    assert!(other.wait_for(kind::HEADERS, 1).is_ok());
+    let before = peak(&proxy);
+    let mut stalled = Http2::open(proxy.port, &ca, &[(INITIAL_WINDOW_SIZE, 0)]);
+    stalled.send(&(0..REPLIES).flat_map(|n| ask(nth(n))).collect::<Vec<u8>>());
+    for _ in 0..REPLIES {
+        assert!(stalled.wait_for(kind::HEADERS, 0).is_ok());
+    }
+    is_served(&proxy, &ca);
+    stalled.send(&frame(kind::WINDOW_UPDATE, 0, 1, &100u32.to_be_bytes()));
+    let first = stalled.wait_for(kind::DATA, 0);
+    assert!(first.stream == 1 && (1..=100).contains(&first.payload.len()), "{}", first.stream);
+    let grown = peak(&proxy).saturating_sub(before);
+    assert!(grown < 64 * 1024, "{REPLIES} replies of {BYTES} bytes: the peak grew by {grown} KB");
+    drop((stalled, other));
+    proxy.end();
+}
+
+#[test]
+fn frames_that_ask_for_answers_are_not_read_while_the_answers_are_not() {
+    const BYTES: usize = 24 << 20;
+    let (proxy, ca) = serve(json!({}));
+    for asks in [frame(kind::PING, 0, 0, &[7; 8]), frame(kind::SETTINGS, 0, 0, &[])] {
+        let mut connection = Http2::open(proxy.port, &ca, &[]);
+        // Some, of which every one is answered.
+        connection.send(&asks.repeat(1000));
+        let answers = std::iter::from_fn(|| connection.next());
+        let answers = answers.filter(|it| it.kind == asks[3] && it.flags & 1 != 0);
+        assert_eq!(answers.take(1000).count(), 1000);
+        let before = peak(&proxy);
+        // Its end is that all was sent, or that nothing more is taken.
+        connection.0.sock.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+        let portion = asks.repeat(1000);
+        for _ in 0..BYTES / portion.len() {
+            if connection.0.write_all(&portion).is_err() {
+                break;
+            }
+        }
+        is_served(&proxy, &ca);
+        let grown = peak(&proxy).saturating_sub(before);
+        assert!(grown < 8 * 1024, "the peak grew by {grown} KB");
+    }
+    proxy.end();
+}
+
+#[test]
+fn the_authority_is_checked_and_not_a_host_beside_it() {
+    let (proxy, ca) = serve(json!({}));
+    let mut connection = Http2::open(proxy.port, &ca, &[]);
+    for (stream, authority, host, served) in
+        [(1, "localhost", "evil.example", true), (3, "evil.example", "localhost", false)]
+    {
+        let named = [field(":authority", authority), field("host", host)].concat();
+        let head = [request("GET", "/healthz"), named].concat();
+        connection.send(&frame(kind::HEADERS, END_STREAM | END_HEADERS, stream, &head));
+        assert_eq!(connection.wait_for(kind::HEADERS, stream).is_ok(), served, "{authority}");
+    }
+    drop(connection);
+    proxy.end();
+}
+
+#[test]
+fn a_client_that_has_asked_for_nothing_keeps_no_server_from_its_end() {
+    let (proxy, ca) = serve(json!({}));
+    let _silent = secure(proxy.port, &ca, None, &[b"h2"]);
+    let mut greeted = Http2::open(proxy.port, &ca, &[]);
+    greeted.wait_for(kind::SETTINGS, 0);
+    let folder = proxy.end();
+    let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
+    assert!(!log.contains("cut off"), "{log}");
+}

@@ -1,0 +1,412 @@
+//! Servers managed from the command line: the config file is changed and keeps what it has beside them, a
+//! server is restarted, and what it says on stderr is kept.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::harness::{
+    API_KEY, HttpStub, Output, Process, Proxy, children_of, mcpproxy, stub, stub_stdio, until,
+    write_private,
+};
+
+/// A config with comments, in a folder of its own.
+fn config(servers: &str) -> (tempfile::TempDir, PathBuf, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let text = format!(
+        "// mine\n{{\n\t\"listen\": \"127.0.0.1:0\",   // any\n\t\"data_dir\": {data:?},\n\t\
+         \"api_key\" : \"{API_KEY}\",\n\n\t/* all */ \"mcpServers\": {servers}, // these\n}}\n"
+    );
+    let file = folder.path().join("config.json");
+    write_private(&file, &text);
+    (folder, file, text)
+}
+
+fn command(file: &Path, args: &[&str]) -> Command {
+    let mut command = mcpproxy();
+    command.arg("-c").arg(file).args(args);
+    command
+}
+
+fn run(file: &Path, args: &[&str]) -> Output {
+    Output::of(&mut command(file, args))
+}
+
+#[track_caller]
+fn done(output: &Output) -> &str {
+    assert_eq!(output.code, Some(0), "{} {}", output.stdout, output.stderr);
+    &output.stdout
+}
+
+#[test]
+fn a_server_is_added_and_tried_and_goes_without_a_trace() {
+    for servers in ["{\n\t\t\"a\": {\"url\": \"http://127.0.0.1:9/\"} // first\n\t}", "[]", "{}"] {
+        let (_folder, file, text) = config(servers);
+        let program = stub();
+        let args =
+            ["upstream", "add", "s", "--env", "A=b=c", "--", program.to_str().unwrap(), "stdio"];
+        let told = run(&file, &args);
+        let told = done(&told);
+        assert!(told.contains("Added 's'") && told.contains(" tools, after"), "{told}");
+        let after = fs::read_to_string(&file).unwrap();
+        for line in
+            text.lines().filter(|line| !line.contains("mcpServers") && !line.contains("first"))
+        {
+            assert!(after.contains(line), "{line:?} is not in {after}");
+        }
+        let shown = run(&file, &["config", "check", "--json"]).json();
+        let names: Vec<_> =
+            shown["servers"].as_array().unwrap().iter().map(|it| &it["name"]).collect();
+        assert!(names.contains(&&json!("s")), "{shown}");
+        done(&run(&file, &["upstream", "remove", "s"]));
+        let back = fs::read_to_string(&file).unwrap();
+        // An empty list stays on the lines that it was given.
+        let plain = |text: &str| {
+            text.split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" ")
+                .replace("{ }", "{}")
+                .replace("[ ]", "[]")
+        };
+        assert_eq!(plain(&back), plain(&text));
+        if servers.len() > 2 {
+            assert_eq!(back, text, "byte for byte");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_added_changes_nothing_and_says_what_to_do() {
+    let (_folder, file, text) = config("{\"a\": {\"url\": \"http://127.0.0.1:9/\"}}");
+    for (args, code, words) in [
+        (&["add", "a", "--url", "http://127.0.0.1:9/"][..], 1, "mcpproxy upstream remove a"),
+        (&["add", "a:b", "--url", "http://127.0.0.1:9/"], 2, "letters, digits"),
+        (&["add", "../x", "--url", "http://127.0.0.1:9/"], 2, "letters, digits"),
+        (&["add", "x\u{1b}[2J", "--url", "http://127.0.0.1:9/"], 2, "letters, digits"),
+        (&["add", "b", "--", "no-such-program-anywhere"], 1, "is not found on PATH"),
+        (&["add", "b", "--url", "nonsense"], 1, "url"),
+        (&["add", "b"], 2, "--url"),
+        (&["add", "b", "--env", "A", "--", "sh"], 2, "NAME=VALUE"),
+        (&["add", "b", "--header", "A: b", "--", "sh"], 2, "--header"),
+        (&["remove", "b"], 1, "the config has a"),
+        (&["enable", "b"], 1, "the config has a"),
+        (&["logs", "b"], 1, "the config has a"),
+        (&["restart", "a"], 3, "mcpproxy serve"),
+    ] {
+        let output = run(&file, &[&["upstream"], args].concat());
+        assert_eq!(output.code, Some(code), "{args:?}: {} {}", output.stdout, output.stderr);
+        assert!(output.stderr.contains(words), "{args:?}: {}", output.stderr);
+        assert_eq!(fs::read_to_string(&file).unwrap(), text, "{args:?}");
+    }
+    fs::write(&file, "{\"mcpServers\": {").unwrap();
+    let output =
+        run(&file, &["upstream", "add", "b", "--no-check", "--url", "http://127.0.0.1:9/"]);
+    assert_eq!(output.code, Some(5), "{}", output.stderr);
+    assert_eq!(fs::read_to_string(&file).unwrap(), "{\"mcpServers\": {");
+}
+
+#[test]
+fn a_server_that_does_not_work_is_added_and_what_is_wrong_is_told() {
+    let (_folder, file, _) = config("{}");
+    let output = run(
+        &file,
+        &["upstream", "add", "s", "--json", "--", "sh", "-c", "echo broken >&2; exit 3"],
+    );
+    done(&output);
+    let answer = output.json();
+    assert_eq!(answer["check"]["state"], "failed", "{answer}");
+    assert!(answer["check"]["reason"].as_str().unwrap().contains("broken"), "{answer}");
+    assert_eq!(answer["proxy"]["state"], "not_running");
+    let logs = run(&file, &["upstream", "logs", "s"]);
+    assert!(done(&logs).contains("broken"), "{}", logs.stdout);
+}
+
+#[test]
+fn a_server_is_switched_off_and_on() {
+    let (_folder, file, text) = config("{\"a\": {\"url\": \"http://127.0.0.1:9/\"}}");
+    let enabled = || {
+        let shown = run(&file, &["config", "check", "--json"]).json();
+        shown["servers"][0]["enabled"].as_bool().unwrap()
+    };
+    done(&run(&file, &["upstream", "disable", "a"]));
+    assert!(!enabled());
+    let again = run(&file, &["upstream", "disable", "a"]);
+    assert!(done(&again).contains("already"), "{}", again.stdout);
+    done(&run(&file, &["upstream", "enable", "a"]));
+    assert!(enabled());
+    let added = ", \"enabled\": true";
+    assert_eq!(fs::read_to_string(&file).unwrap().replace(added, ""), text);
+}
+
+#[test]
+fn processes_that_edit_at_once_lose_nothing() {
+    let (_folder, file, _) = config("{}");
+    let names: Vec<String> = (0..8).map(|number| format!("s{number}")).collect();
+    let add = |name: &String| {
+        let args = ["upstream", "add", name, "--no-check", "--url", "http://127.0.0.1:9/"];
+        let mut command = command(&file, &args);
+        Process::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()))
+    };
+    let mut running: Vec<Process> = names.iter().map(add).collect();
+    for process in &mut running {
+        assert_eq!(process.wait(), Some(0));
+    }
+    let shown = run(&file, &["config", "check", "--json"]).json();
+    let there: Vec<_> =
+        shown["servers"].as_array().unwrap().iter().map(|it| it["name"].clone()).collect();
+    assert_eq!(there, names);
+    let folder = fs::read_dir(file.parent().unwrap()).unwrap().flatten();
+    let left: Vec<_> = folder
+        .map(|it| it.file_name())
+        .filter(|it| it.to_string_lossy().contains(".new"))
+        .collect();
+    assert_eq!(left, [""; 0]);
+}
+
+#[test]
+fn a_link_stays_and_rights_stay() {
+    let (folder, file, _) = config("{}");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+    let link = folder.path().join("link.json");
+    symlink("config.json", &link).unwrap();
+    done(&run(&link, &["upstream", "add", "a", "--no-check", "--url", "http://127.0.0.1:9/"]));
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
+    assert!(fs::read_to_string(&file).unwrap().contains("\"a\": {"));
+}
+
+#[test]
+fn a_running_proxy_is_told_of_a_change() {
+    let proxy = Proxy::start(json!({}));
+    let http = HttpStub::start(&[]);
+    let url = format!("http://127.0.0.1:{}/mcp", http.port);
+    let output = proxy.cli(&["upstream", "add", "s", "--url", &url, "--json"]);
+    done(&output);
+    let answer = output.json();
+    // Whether it takes it up at once or at its next start, it is said.
+    let state = answer["proxy"]["state"].as_str().unwrap();
+    assert!(matches!(state, "in_force" | "needs_restart"), "{answer}");
+    assert_eq!(answer["check"]["state"], "connected", "{answer}");
+    assert!(answer["check"]["tools"].as_u64().unwrap() > 0, "{answer}");
+}
+
+#[test]
+fn a_restart_ends_the_process_and_starts_another() {
+    let http = HttpStub::start(&[]);
+    let proxy = Proxy::start(json!({
+        "s": stub_stdio(&[]), "h": http.entry(), "off": {"command": "x", "enabled": false},
+        "bad": {},
+    }));
+    let pid = proxy.process.0.id();
+    let before = children_of(pid);
+    assert_eq!(before.len(), 1);
+    let output = proxy.cli(&["upstream", "restart", "s"]);
+    assert!(done(&output).contains("tools"), "{}", output.stdout);
+    let after = until("there is one process again", || {
+        Some(children_of(pid)).filter(|children| children.len() == 1 && *children != before)
+    });
+    assert_ne!(before, after);
+    let result = proxy.client().call("read", "s:read_item", json!({}));
+    assert_eq!(result["structuredContent"]["value"], 7, "{result}");
+    done(&proxy.cli(&["upstream", "restart", "h"]));
+    let post = |path: &str| proxy.request("POST", path, &[("X-API-Key", API_KEY)], b"");
+    for (name, status, words) in
+        [("off", 409, "disabled"), ("bad", 409, "neither command"), ("none", 404, "none")]
+    {
+        let response = post(&format!("/api/v1/servers/{name}/restart"));
+        assert_eq!(response.status, status, "{}", response.text());
+        assert!(response.text().contains(words), "{}", response.text());
+    }
+    assert_eq!(proxy.get("/api/v1/servers/s/restart").status, 405);
+}
+
+/// A server that says something on stderr, with a secret, before it is the stub.
+fn talkative(words: &str) -> Value {
+    let script = format!("{words}; exec \"$0\" stdio");
+    json!({"command": "sh", "args": ["-c", script, stub()], "env": {"API_TOKEN": "hunter2-hunter2"}})
+}
+
+#[test]
+fn what_a_server_says_on_stderr_is_kept_without_secrets() {
+    let words = "echo \"token is $API_TOKEN\" >&2; printf 'a\\033[31mred\\n' >&2; echo last >&2";
+    let proxy = Proxy::start(json!({"s": talkative(words), "h": {"url": "http://127.0.0.1:9/"}}));
+    let lines = |data: &Value| -> Vec<String> {
+        let lines = data["lines"].as_array().unwrap().iter();
+        lines.map(|it| it["line"].as_str().unwrap().to_owned()).collect()
+    };
+    let data = until("the lines are kept", || {
+        Some(proxy.api("servers/s/logs")).filter(|data| lines(data).len() >= 3)
+    });
+    assert_eq!(lines(&data)[..3], ["token is [redacted]", "a[31mred", "last"]);
+    let one = proxy.api("servers/s/logs?limit=1");
+    assert_eq!(lines(&one), ["last"]);
+    let cursor = one["next_cursor"].as_str().unwrap();
+    assert_eq!(lines(&proxy.api(&format!("servers/s/logs?cursor={cursor}"))), [""; 0]);
+    assert_eq!(lines(&proxy.api("servers/h/logs")), [""; 0]);
+    for (path, status) in [
+        ("servers/none/logs", 404),
+        ("servers/s/logs?limit=0", 400),
+        ("servers/s/logs?limit=1001", 400),
+        ("servers/s/logs?cursor=x", 400),
+        ("servers/s/logs?x=1", 400),
+    ] {
+        assert_eq!(proxy.get(&format!("/api/v1/{path}")).status, status, "{path}");
+    }
+    let output = proxy.cli(&["upstream", "logs", "s", "-n", "2"]);
+    assert!(
+        done(&output).contains("last") && !output.stdout.contains("token is"),
+        "{}",
+        output.stdout
+    );
+    for entry in fs::read_dir(proxy.folder.path().join("data/stderr")).unwrap().flatten() {
+        assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(!fs::read_to_string(entry.path()).unwrap().contains("hunter2"));
+    }
+    let folder = proxy.end();
+    let file = folder.path().join("config.json");
+    let output = run(&file, &["upstream", "logs", "s", "--json"]);
+    assert_eq!(lines(&output.json())[..3], ["token is [redacted]", "a[31mred", "last"]);
+}
+
+#[test]
+fn a_log_is_followed() {
+    let proxy = Proxy::start(json!({"s": talkative("echo hello >&2")}));
+    let mut command = proxy.command(&["upstream", "logs", "s", "-f"]);
+    let mut follower = Process::spawn(command.stdin(Stdio::null()).stdout(Stdio::piped()));
+    let mut told = BufReader::new(follower.0.stdout.take().unwrap()).lines();
+    assert!(told.next().unwrap().unwrap().ends_with("  hello"));
+    done(&proxy.cli(&["upstream", "restart", "s"]));
+    assert!(told.by_ref().any(|line| line.unwrap().ends_with("  hello")));
+}
+
+#[test]
+fn a_log_that_cannot_be_written_costs_no_call() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("data")).unwrap();
+    fs::write(folder.path().join("data/stderr"), "in the way").unwrap();
+    let servers = json!({"mcpServers": {"s": talkative("echo hello >&2")}});
+    let proxy = Proxy::unready(servers, folder).ready();
+    let result = proxy.client().call("read", "s:read_item", json!({}));
+    assert_eq!(result["structuredContent"]["value"], 7, "{result}");
+    proxy.end();
+}
+
+#[test]
+fn status_is_one_screen_and_exit_3_without_a_proxy() {
+    let (_folder, file, _) =
+        config("{\"a\": {\"url\": \"http://127.0.0.1:9/\", \"enabled\": false}}");
+    let output = run(&file, &["status"]);
+    assert_eq!(output.code, Some(3), "{}", output.stderr);
+    assert!(output.stdout.contains("not running") && output.stdout.contains("disabled"));
+    let proxy =
+        Proxy::start(json!({"s": stub_stdio(&[]), "gone": {"command": "/nowhere/to/be/found"}}));
+    let mut client = proxy.client();
+    client.call("read", "s:read_item", json!({}));
+    client.call("read", "s:error", json!({}));
+    let shown = until("the calls are counted", || {
+        let shown = proxy.cli(&["status", "--json"]).json();
+        (shown["last_hour"]["calls"] == 2).then_some(shown)
+    });
+    assert_eq!((&shown["running"], &shown["last_hour"]["errors"]), (&json!(true), &json!(1)));
+    assert_eq!(shown["last_hour"]["error_rate"], 0.5);
+    let output = proxy.cli(&["status"]);
+    let told = done(&output);
+    for words in [
+        "MCP at http://127.0.0.1:",
+        "2 (1 connected)",
+        "cannot be started",
+        "50.0 % errors",
+        "0 waiting",
+        "warning",
+    ] {
+        assert!(told.contains(words), "no '{words}' in {told}");
+    }
+    assert!(told.lines().count() < 24, "{told}");
+}
+
+/// The findings of a check.
+fn found(doctor: &Value, check: &str) -> Vec<(String, String, String)> {
+    let word = |it: &Value, key: &str| it[key].as_str().unwrap().to_owned();
+    let findings = doctor["findings"].as_array().unwrap().iter().filter(|it| it["check"] == check);
+    findings.map(|it| (word(it, "outcome"), word(it, "text"), word(it, "mend"))).collect()
+}
+
+#[test]
+fn the_doctor_tells_what_is_wrong_and_what_mends_it() {
+    let servers = json!({"good": stub_stdio(&[]), "bad": {"command": "sh", "args": ["-c", "echo no luck >&2; exit 1"]}});
+    let (folder, file, _) = config(&servers.to_string());
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let text = fs::read_to_string(&file).unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    fs::write(&file, text.replace("127.0.0.1:0", &address)).unwrap();
+    fs::create_dir(folder.path().join("data")).unwrap();
+    fs::set_permissions(folder.path().join("data"), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    let output = run(&file, &["doctor", "-o", "json"]);
+    assert_eq!(output.code, Some(1), "{}", output.stderr);
+    let doctor = output.json();
+    assert_eq!((&doctor["ok"], &doctor["wrong"]), (&json!(false), &json!(4)), "{doctor}");
+    let rights = found(&doctor, "rights");
+    assert!(
+        rights[0].2.starts_with("chmod 600 ") && rights[1].2.starts_with("chmod 700 "),
+        "{rights:?}"
+    );
+    let port = found(&doctor, "port");
+    assert!(
+        port[0].1.contains("taken") && port[0].1.contains(&std::process::id().to_string()),
+        "{port:?}"
+    );
+    let servers = found(&doctor, "server");
+    assert!(
+        servers[0].1.contains("no luck") && servers[0].2 == "mcpproxy upstream logs bad",
+        "{servers:?}"
+    );
+    assert!(servers[1].0 == "ok" && servers[1].1.contains("tools"), "{servers:?}");
+    for check in ["config", "clock", "log"] {
+        assert!(found(&doctor, check).iter().all(|it| it.0 == "ok"), "{check}: {doctor}");
+    }
+    drop(taken);
+    let mended = run(&file, &["doctor", "--fix", "--json"]).json();
+    assert!(found(&mended, "rights").iter().all(|it| it.0 == "mended"), "{mended}");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    done(&run(&file, &["upstream", "remove", "bad"]));
+    let well = run(&file, &["doctor"]);
+    assert!(
+        done(&well).lines().all(|line| line.starts_with("ok ") || line.contains(" disk ")),
+        "{}",
+        well.stdout
+    );
+}
+
+#[test]
+fn the_doctor_asks_a_running_proxy_and_starts_nothing_twice() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    let before = children_of(proxy.process.0.id());
+    let output = proxy.cli(&["doctor", "--json"]);
+    done(&output);
+    let doctor = output.json();
+    assert!(found(&doctor, "port")[0].1.starts_with("mcpproxy runs on"), "{doctor}");
+    assert!(found(&doctor, "server")[0].1.contains("tools"), "{doctor}");
+    assert!(found(&doctor, "log")[0].1.contains("records are sound"), "{doctor}");
+    assert_eq!(children_of(proxy.process.0.id()), before);
+}
+
+#[test]
+fn the_doctor_names_a_broken_config_and_a_damaged_log() {
+    let (folder, file, _) = config("{\"a\": {\"command\": \"no-such-program-anywhere\"}}");
+    let output = run(&file, &["doctor", "--json"]);
+    assert_eq!(output.code, Some(1));
+    let doctor = output.json();
+    assert!(found(&doctor, "config")[0].1.contains("not found on PATH"), "{doctor}");
+    assert_eq!(found(&doctor, "server")[0].0, "wrong", "{doctor}");
+    fs::write(&file, "{").unwrap();
+    let output = run(&file, &["doctor", "--json"]);
+    assert_eq!(output.code, Some(1));
+    assert!(found(&output.json(), "config")[0].1.contains("line 1 column"), "{}", output.stdout);
+    drop(folder);
+}

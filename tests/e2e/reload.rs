@@ -1,0 +1,603 @@
+//! The config while the proxy runs: what applies at once, by which ways it is read again, and what becomes of a bad one.
+//!
+//! Size: each setting, each trigger and each bad file is a test, and all use the few helpers above them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+
+use crate::harness::{
+    API_KEY, Client, HttpStub, Proxy, Response, children_of, configure, error_text, is_running,
+    mcpproxy, stub_stdio, until, write_private,
+};
+
+const KEY: [(&str, &str); 1] = [("X-API-Key", API_KEY)];
+
+fn path(proxy: &Proxy) -> PathBuf {
+    proxy.folder.path().join("config.json")
+}
+
+/// The config of `proxy` with these members, in one step as an editor replaces it.
+fn write(proxy: &Proxy, config: &Value) {
+    let beside = tempfile::tempdir_in(proxy.folder.path()).unwrap();
+    let new = configure(config.clone(), beside.path());
+    let text = fs::read_to_string(&new).unwrap();
+    let own = beside.path().join("data");
+    let data = proxy.folder.path().join("data");
+    write_private(&new, &text.replace(own.to_str().unwrap(), data.to_str().unwrap()));
+    fs::rename(&new, path(proxy)).unwrap();
+}
+
+fn ask(proxy: &Proxy) -> Response {
+    proxy.request("POST", "/api/v1/config/reload", &KEY, b"")
+}
+
+/// Writes a config and has it read; what was said.
+fn reload(proxy: &Proxy, config: &Value) -> Value {
+    write(proxy, config);
+    let answer = ask(proxy);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let said = answer.json()["data"].clone();
+    if said["unchanged"] == false {
+        return said;
+    }
+    // It was noticed before it was asked for.
+    let mut noticed = proxy.activity("type=config_change&status=success")[0]["metadata"].clone();
+    assert_eq!(noticed["door"], "file", "{noticed}");
+    noticed["unchanged"] = json!(false);
+    noticed
+}
+
+fn state(proxy: &Proxy, server: &str) -> Option<String> {
+    let servers = proxy.api("servers");
+    let found = servers["servers"].as_array().unwrap().iter().find(|it| it["name"] == server)?;
+    found["state"].as_str().map(str::to_owned)
+}
+
+fn connected(proxy: &Proxy, server: &str) {
+    until(server, || state(proxy, server).filter(|state| state == "connected"));
+}
+
+fn record(proxy: &Proxy, status: &str) -> Value {
+    let query = format!("type=config_change&status={status}");
+    until("the record", || proxy.activity(&query).first().cloned())
+}
+
+fn works(client: &mut Client, tool: &str) {
+    let result = client.read(tool, json!({}));
+    assert_eq!(result["structuredContent"]["value"], 7, "{result}");
+}
+
+/// Waits until the file that was written last is in force.
+fn noticed(proxy: &Proxy, limit: u64) {
+    until("the change is noticed", || {
+        let found = proxy.activity("type=config_change&status=success");
+        let of = |record: &Value| record["metadata"]["changes"].clone();
+        found
+            .iter()
+            .any(|record| of(record).to_string().contains(&format!("\"new\":{limit}")))
+            .then_some(())
+    });
+}
+
+#[test]
+fn servers_come_go_and_are_replaced_and_others_keep_their_process() {
+    let servers =
+        json!({"stays": stub_stdio(&[]), "goes": stub_stdio(&[]), "changes": stub_stdio(&[])});
+    let proxy = Proxy::start(servers);
+    let before = children_of(proxy.process.0.id());
+    assert_eq!(before.len(), 3);
+    let mut client = proxy.client();
+    let mut changed = stub_stdio(&["--id", "last"]);
+    changed["env"] = json!({"E2E_TOKEN": "s3cret-value-of-the-test"});
+    let config = json!({"mcpServers": {"stays": stub_stdio(&[]), "changes": changed, "comes": stub_stdio(&[])}});
+    let said = reload(&proxy, &config);
+    assert_eq!(
+        said["applied"],
+        json!(["mcpServers.changes", "mcpServers.comes", "mcpServers.goes"])
+    );
+    assert_eq!((&said["needs_restart"], &said["unchanged"]), (&json!([]), &json!(false)));
+    for server in ["stays", "comes", "changes"] {
+        connected(&proxy, server);
+        works(&mut client, &format!("{server}:read_item"));
+    }
+    let gone = client.read("goes:read_item", json!({}));
+    assert!(error_text(&gone).contains("Server 'goes' not found"), "{gone}");
+    assert_eq!(state(&proxy, "goes"), None);
+    let kept = until("two have ended", || {
+        let now = children_of(proxy.process.0.id());
+        let kept: Vec<_> = now.iter().filter(|id| before.contains(id)).cloned().collect();
+        (kept.len() == 1 && now.len() == 3).then_some(kept)
+    });
+    assert!(before.iter().filter(|id| **id != kept[0]).all(|id| !is_running(id)));
+    let told = record(&proxy, "success");
+    if told["metadata"]["door"] != "file" {
+        let by = (&told["metadata"]["door"], &told["principal"]);
+        assert_eq!(by, (&json!("api"), &json!("admin")));
+    }
+    let changes = told["metadata"]["changes"].to_string();
+    assert!(
+        changes.contains("mcpServers.changes.env") && changes.contains("mcpServers.comes"),
+        "{changes}"
+    );
+    assert!(!told.to_string().contains("s3cret"), "{told}");
+    let again = ask(&proxy).json()["data"].clone();
+    assert_eq!((&again["unchanged"], &again["applied"]), (&json!(true), &json!([])));
+    assert_eq!(
+        proxy.activity("type=config_change").len(),
+        1,
+        "what changes nothing is not on record"
+    );
+    let last = children_of(proxy.process.0.id());
+    proxy.end();
+    assert!(!last.iter().any(|id| is_running(id)));
+}
+
+#[test]
+fn a_call_that_runs_ends_on_the_server_it_began_on() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[]), "t": stub_stdio(&[])}));
+    let before = children_of(proxy.process.0.id());
+    let (mut removed, mut replaced) = (proxy.client(), proxy.client());
+    // Their first pieces have come before the config changes, the rest long after.
+    let slow = json!({"size": 4000, "chunk": 100, "pause_ms": 50});
+    removed.begin_read("s:text", slow.clone());
+    replaced.begin_read("t:text", slow);
+    until("both have been sent", || {
+        (proxy.api("status")["calls"]["in_flight"].as_u64() >= Some(2)).then_some(())
+    });
+    reload(&proxy, &json!({"mcpServers": {"t": stub_stdio(&["--id", "last"])}}));
+    connected(&proxy, "t");
+    works(&mut proxy.client(), "t:read_item");
+    for client in [&mut removed, &mut replaced] {
+        let response = client.connection.response();
+        assert!(response.status == 200 && response.whole, "{}", response.text());
+        let result = response.json();
+        assert!(result.get("result").is_some() && result["result"]["isError"] != true, "{result}");
+    }
+    until("both have ended", || (!before.iter().any(|id| is_running(id))).then_some(()));
+}
+
+#[test]
+fn each_kind_of_setting_counts_for_the_next_request() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    let mut client = proxy.client();
+    let servers = json!({"s": stub_stdio(&[])});
+    let with = |more: Value| {
+        let mut config = json!({"mcpServers": servers});
+        config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        config
+    };
+    let found = |client: &mut Client| {
+        let found = client.tool("retrieve_tools", json!({"query": "item"}));
+        found["structuredContent"]["tools"].as_array().unwrap().len()
+    };
+    assert!(found(&mut client) > 1);
+    assert_eq!(reload(&proxy, &with(json!({"tools_limit": 1})))["applied"], json!(["tools_limit"]));
+    assert_eq!(found(&mut client), 1);
+    let without = |client: &mut Client| {
+        client.tool("call_tool_read", json!({"name": "s:read_item", "args": {}}))
+    };
+    assert_eq!(
+        error_text(&without(&mut client)),
+        "intent parameter is required for call_tool_read"
+    );
+    reload(&proxy, &with(json!({"intent_declaration": {"operation_type": "inferred"}})));
+    assert_ne!(without(&mut client)["isError"], true);
+    // Rules, by their files and by their default.
+    fs::write(
+        proxy.folder.path().join("r.cedar"),
+        "@id(\"no\") forbid (principal, action, resource == Tool::\"s:read_item\");",
+    )
+    .unwrap();
+    reload(&proxy, &with(json!({"policy": {"files": [proxy.folder.path().join("r.cedar")]}})));
+    let refused = client.read("s:read_item", json!({}));
+    assert_eq!(error_text(&refused), "Tool 's:read_item' is not allowed by rule 'no'");
+    reload(&proxy, &with(json!({})));
+    works(&mut client, "s:read_item");
+    // Limits, tools on offer, capabilities, validation.
+    reload(&proxy, &with(json!({"limits": {"tools": {"s:read_item": {"rate_per_minute": 1}}}})));
+    works(&mut client, "s:read_item");
+    assert!(error_text(&client.read("s:read_item", json!({}))).starts_with("Too many calls"));
+    reload(
+        &proxy,
+        &with(
+            json!({"limits": {"tools": {"s:read_item": {"rate_per_minute": 1}}}, "tools_limit": 3}),
+        ),
+    );
+    let refused = client.read("s:read_item", json!({}));
+    assert!(error_text(&refused).starts_with("Too many calls"), "its count goes on: {refused}");
+    let server = |more: Value| {
+        let mut server = stub_stdio(&[]);
+        server.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"mcpServers": {"s": server}})
+    };
+    let ids = children_of(proxy.process.0.id());
+    reload(&proxy, &server(json!({"disabled_tools": ["read_item"]})));
+    assert!(error_text(&client.read("s:read_item", json!({}))).contains("not found"));
+    reload(&proxy, &server(json!({"capabilities": {"echo": {"side_effect": "destructive"}}})));
+    let refused = client.read("s:echo", json!({}));
+    assert!(error_text(&refused).contains("marked destructive by operator"), "{refused}");
+    until("it is on offer again", || {
+        let result = client.read("s:read_item", json!({}));
+        (result["structuredContent"]["value"] == 7).then_some(())
+    });
+    reload(&proxy, &server(json!({"output_validation": {"mode": "strict"}})));
+    let blocked = client.read("s:violate", json!({}));
+    assert!(error_text(&blocked).starts_with("output schema validation failed"), "{blocked}");
+    assert_eq!(children_of(proxy.process.0.id()), ids, "it runs as before");
+    // What lets a request in.
+    let other = "another-key-of-the-end-to-end-tests-0123456789";
+    reload(&proxy, &with(json!({"api_key": other, "require_mcp_auth": true})));
+    assert_eq!(proxy.get("/api/v1/status").status, 401);
+    let get = |key: &str| proxy.request("GET", "/api/v1/status", &[("X-API-Key", key)], b"").status;
+    assert_eq!(get(other), 200);
+    assert_eq!(client.post(br#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#).status, 401);
+    write(&proxy, &with(json!({"allowed_hosts": ["proxy.example"]})));
+    let answer = proxy.request("POST", "/api/v1/config/reload", &[("X-API-Key", other)], b"");
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let host = |name: &str| {
+        let headers = [("X-API-Key", API_KEY), ("Host", name)];
+        proxy.request("GET", "/api/v1/status", &headers, b"").status
+    };
+    assert_eq!((host("127.0.0.1"), host("proxy.example")), (403, 200));
+    let log = proxy.log();
+    assert!(!log.contains(other) && !log.contains(API_KEY), "{log}");
+}
+
+#[test]
+fn the_level_of_the_log_and_the_age_of_records_change_and_the_rest_is_named() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    let servers = json!({"s": stub_stdio(&[])});
+    let config = json!({"mcpServers": servers, "logging": {"level": "debug", "format": "json"},
+        "listen": "127.0.0.1:1", "activity": {"max_records": 5000, "durability": "before_reply"}});
+    let said = reload(&proxy, &config);
+    assert_eq!(said["applied"], json!(["logging.level", "activity.max_records"]));
+    assert_eq!(said["needs_restart"], json!(["listen", "logging.format", "activity.durability"]));
+    works(&mut proxy.client(), "s:read_item");
+    assert_eq!(proxy.api("config")["needs_restart"], said["needs_restart"]);
+    let again = ask(&proxy).json()["data"].clone();
+    assert_eq!(
+        (&again["unchanged"], &again["needs_restart"]),
+        (&json!(true), &said["needs_restart"])
+    );
+    // What a child says on stderr is a detail.
+    let talks = json!({"command": "sh", "args": ["-c", "echo a detail >&2; exec sleep 60"]});
+    let mut config = config;
+    config["mcpServers"]["t"] = talks;
+    reload(&proxy, &config);
+    until("details are logged", || proxy.log().contains("DEBUG").then_some(()));
+}
+
+#[test]
+fn a_file_is_noticed_however_it_is_written() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    let servers = json!({"s": stub_stdio(&[])});
+    let config = |limit: u64| json!({"mcpServers": servers, "tools_limit": limit});
+    // Replaced by a rename, as most editors do.
+    write(&proxy, &config(21));
+    noticed(&proxy, 21);
+    let file = path(&proxy);
+    let text = fs::read_to_string(&file).unwrap();
+    let with = |limit: u64| text.replace("\"tools_limit\":21", &format!("\"tools_limit\":{limit}"));
+    // Written in place.
+    fs::write(&file, with(22)).unwrap();
+    noticed(&proxy, 22);
+    // Away for a moment.
+    fs::remove_file(&file).unwrap();
+    write_private(&file, &with(23));
+    noticed(&proxy, 23);
+    // Links that are switched, as Kubernetes mounts what it holds.
+    let at = |name: &str| proxy.folder.path().join(name);
+    let version = |name: &str, limit: u64| {
+        fs::create_dir(at(name)).unwrap();
+        write_private(&at(name).join("config.json"), &with(limit));
+        symlink(name, at("..data_tmp")).unwrap();
+        fs::rename(at("..data_tmp"), at("..data")).unwrap();
+    };
+    version("..v1", 24);
+    symlink("..data/config.json", at("link")).unwrap();
+    fs::rename(at("link"), &file).unwrap();
+    noticed(&proxy, 24);
+    version("..v2", 25);
+    fs::remove_dir_all(at("..v1")).unwrap();
+    noticed(&proxy, 25);
+    assert!(proxy.activity("type=config_change&status=rejected").is_empty(), "{}", proxy.log());
+    let told = record(&proxy, "success");
+    assert_eq!((&told["metadata"]["door"], &told["source"]), (&json!("file"), &json!("internal")));
+}
+
+#[test]
+fn a_signal_and_the_command_line_have_it_read() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    proxy.process.signal("HUP");
+    until("it is told", || proxy.log().contains("SIGHUP: the config is read again").then_some(()));
+    let same = proxy.cli(&["config", "reload"]);
+    assert_eq!((same.code, &*same.stdout), (Some(0), "nothing has changed\n"), "{}", same.stderr);
+    write(&proxy, &json!({"mcpServers": {}, "listen": "127.0.0.1:1"}));
+    let done = proxy.cli(&["config", "reload", "--json"]);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert_eq!(done.json()["needs_restart"], json!(["listen"]), "{}", done.stdout);
+    until("it has gone", || state(&proxy, "s").is_none().then_some(()));
+    write_private(&path(&proxy), "{\"tools_limit\": 0}");
+    let refused = proxy.cli(&["config", "reload"]);
+    assert_eq!(refused.code, Some(5), "{}", refused.stderr);
+    assert!(refused.stderr.contains("tools_limit: must be 1 to 100"), "{}", refused.stderr);
+    let nobody = tempfile::tempdir().unwrap();
+    let file = configure(json!({"listen": "127.0.0.1:1"}), nobody.path());
+    let output = mcpproxy().arg("-c").arg(file).args(["config", "reload"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+}
+
+#[test]
+fn only_the_admin_has_it_read() {
+    let proxy = Proxy::start(json!({}));
+    let token = proxy.cli(&["token", "create", "ci", "--json"]).json()["token"].clone();
+    let headers = [("X-API-Key", token.as_str().unwrap())];
+    for path in ["/api/v1/config", "/api/v1/config/reload"] {
+        let method = if path.ends_with("reload") { "POST" } else { "GET" };
+        assert_eq!(proxy.request(method, path, &headers, b"").status, 403);
+        assert_eq!(proxy.request(method, path, &[], b"").status, 401);
+    }
+}
+
+#[test]
+fn a_bad_file_changes_nothing_and_is_told_wherever_one_looks() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    let mut client = proxy.client();
+    let file = path(&proxy);
+    let good = fs::read_to_string(&file).unwrap();
+    type Make = fn(&Path);
+    let bad: [(&str, Make, &str); 9] = [
+        ("half-written", |file| write_private(file, "{\"mcpServers\": {"), "line 1 column"),
+        ("no text", |file| fs::write(file, [b'{', 0xff, b'}']).unwrap(), "UTF-8"),
+        (
+            "wrong type",
+            |file| write_private(file, "{\n\"tools_limit\": \"s3cret\"}"),
+            "line 2 column 16: tools_limit",
+        ),
+        ("empty", |file| write_private(file, ""), "is empty"),
+        ("no object", |file| write_private(file, "[]"), "line 1 column 1"),
+        (
+            "100 MB",
+            |file| fs::File::create(file).unwrap().set_len(100 << 20).unwrap(),
+            "larger than",
+        ),
+        (
+            "a folder",
+            |file| {
+                fs::remove_file(file).unwrap();
+                fs::create_dir(file).unwrap();
+            },
+            "is no file",
+        ),
+        ("gone", |file| fs::remove_dir(file).unwrap(), "is not there any more"),
+        (
+            "rules",
+            |file| {
+                let rules = file.with_file_name("bad.cedar");
+                fs::write(&rules, "permit (\n").unwrap();
+                write_private(file, &json!({"policy": {"files": [rules]}}).to_string());
+            },
+            "bad.cedar",
+        ),
+    ];
+    for (what, make, told) in bad {
+        make(&file);
+        let answer = ask(&proxy);
+        assert_eq!(answer.status, 422, "{what}: {}", answer.text());
+        let error = answer.json();
+        assert_eq!(error["success"], false, "{what}");
+        let text = error["error"].as_str().unwrap();
+        assert!(
+            text.contains(told)
+                && text.contains(if what == "rules" { "cedar" } else { "config.json" }),
+            "{what}: {text}"
+        );
+        assert!(!answer.text().contains("s3cret"), "{}", answer.text());
+        let problems = error["problems"].as_array().unwrap();
+        assert_eq!(problems[0]["severity"], "error", "{what}: {error}");
+        works(&mut client, "s:read_item");
+        let ready = proxy.get("/readyz");
+        assert_eq!(
+            (ready.status, &ready.json()["config"]["state"]),
+            (200, &json!("rejected")),
+            "{what}"
+        );
+        assert!(ready.json()["config"]["reason"].as_str().unwrap().contains(told));
+        let open = proxy.request("GET", "/readyz", &[], b"").json();
+        assert_eq!(open["config"], json!({"state": "rejected"}), "nothing more without the key");
+        let faults = proxy.api("status")["faults"].clone();
+        assert!(faults.to_string().contains("\"part\":\"config\""), "{what}: {faults}");
+        let standing = proxy.api("config");
+        assert_eq!(standing["rejected"]["problems"], error["problems"], "{what}");
+        let record = &proxy.activity("type=config_change&status=rejected")[0];
+        assert!(record["error_message"].as_str().unwrap().contains(told), "{what}: {record}");
+        assert!(proxy.log().contains(told), "{what}");
+    }
+    assert!(!proxy.log().contains("s3cret"));
+    let said = {
+        let mut config: Value = serde_json::from_str(&good).unwrap();
+        config["tools_limt"] = json!(3);
+        write_private(&file, &config.to_string());
+        ask(&proxy).json()["data"].clone()
+    };
+    assert_eq!(said["unchanged"], true, "{said}");
+    assert!(
+        said["warnings"][0]["problem"].as_str().unwrap().contains("did you mean 'tools_limit'")
+    );
+    assert_eq!(proxy.get("/readyz").json()["config"], json!({"state": "ok"}));
+    assert_eq!(proxy.api("status")["faults"], json!([]));
+    assert_eq!(proxy.api("config")["rejected"], Value::Null);
+}
+
+#[test]
+fn environment_and_flags_beat_the_file_after_a_reload_as_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = configure(json!({"logging": {"level": "warn"}}), folder.path());
+    let data = folder.path().join("other");
+    let mut command = mcpproxy();
+    command.arg("-c").arg(&file).arg("-d").arg(&data).args(["--log-level", "info", "serve"]);
+    command.env("MCPPROXY_LISTEN", "127.0.0.1:0").env("MCPPROXY_API_KEY", API_KEY);
+    let log = fs::File::create(folder.path().join("log")).unwrap();
+    command.stdin(std::process::Stdio::null()).stdout(std::process::Stdio::piped()).stderr(log);
+    let mut process = crate::harness::Process::spawn(&mut command);
+    let mut line = String::new();
+    let stdout = process.0.stdout.take().unwrap();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
+    let port = line.rsplit(':').next().unwrap().split('/').next().unwrap().parse().unwrap();
+    let proxy = Proxy { port, folder, process };
+    // No key in the file, another address, another folder, another level: none of it counts.
+    let text = json!({"listen": "127.0.0.1:1", "data_dir": "/nowhere", "tools_limit": 3,
+        "api_key": "a-key-of-the-file-that-does-not-count-0123456789", "logging": {"level": "error"}});
+    write_private(&path(&proxy), &text.to_string());
+    let said = ask(&proxy).json()["data"].clone();
+    // It may have been noticed before.
+    assert!(said["applied"] == json!(["tools_limit"]) || said["unchanged"] == true, "{said}");
+    assert_eq!(said["needs_restart"], json!([]));
+    assert!(data.join("activity").exists());
+}
+
+#[test]
+fn the_key_that_the_first_start_makes_is_no_change_and_a_file_without_one_keeps_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = configure(json!({"api_key": ""}), folder.path());
+    let proxy = Proxy::from_file(&file, folder);
+    let written: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let key = written["api_key"].as_str().unwrap().to_owned();
+    let headers = [("X-API-Key", key.as_str())];
+    let ask =
+        || proxy.request("POST", "/api/v1/config/reload", &headers, b"").json()["data"].clone();
+    assert_eq!(ask()["unchanged"], true);
+    write_private(
+        &file,
+        &json!({"listen": "127.0.0.1:0", "data_dir": written["data_dir"], "tools_limit": 4})
+            .to_string(),
+    );
+    let said = ask();
+    assert!(said["applied"] == json!(["tools_limit"]) || said["unchanged"] == true, "{said}");
+    assert_eq!(ask()["unchanged"], true, "the key in force stays, and none is written");
+    assert!(!fs::read_to_string(&file).unwrap().contains("api_key"));
+}
+
+#[test]
+fn two_that_edit_at_once_leave_what_the_file_holds_in_the_end() {
+    let proxy = Proxy::start(json!({}));
+    std::thread::scope(|scope| {
+        for editor in 0..2 {
+            let proxy = &proxy;
+            scope.spawn(move || {
+                for round in 0..20 {
+                    write(
+                        proxy,
+                        &json!({"tools_limit": 1 + editor * 40 + round, "mcpServers": {}}),
+                    );
+                    let answer = ask(proxy);
+                    assert_eq!(answer.status, 200, "{}", answer.text());
+                }
+            });
+        }
+    });
+    let text: Value = serde_json::from_str(&fs::read_to_string(path(&proxy)).unwrap()).unwrap();
+    assert_eq!(ask(&proxy).json()["data"]["unchanged"], true);
+    let newest = record(&proxy, "success");
+    let change = &newest["metadata"]["changes"][0];
+    assert_eq!(change["new"], text["tools_limit"], "{newest}");
+}
+
+#[test]
+fn sessions_and_streams_stay_open() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&["--offers"])}));
+    let mut client = proxy.client();
+    works(&mut client, "s:read_item");
+    let mut stream = crate::harness::Connection::open(proxy.port);
+    let direct = proxy.direct_client();
+    let session = direct.session.clone();
+    let headers = [("Accept", "text/event-stream"), ("Mcp-Session-Id", session.as_str())];
+    stream.send("GET", "/mcp/all", &headers, b"");
+    assert_eq!(stream.head().0, 200);
+    reload(&proxy, &json!({"mcpServers": {"s": stub_stdio(&["--offers"]), "t": stub_stdio(&[])}}));
+    // The stream tells of the new tools.
+    let mut seen = String::new();
+    until("it is told", || {
+        seen += &String::from_utf8_lossy(&stream.chunk().expect("the stream is open"));
+        seen.contains("notifications/tools/list_changed").then_some(())
+    });
+    works(&mut client, "s:read_item");
+    works(&mut client, "t:read_item");
+}
+
+/// What a process holds: descriptors, children, threads, and kilobytes resident.
+fn held(pid: u32) -> (usize, usize, usize, u64) {
+    let count = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+    let kilobytes = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    (count("fd"), children_of(pid).len(), count("task"), kilobytes)
+}
+
+/// Many reloads, of which each changes something, while calls go on; as many as `E2E_RELOADS` says.
+#[test]
+fn reloads_under_load_fail_no_call_and_leave_nothing_behind() {
+    let rounds: usize = std::env::var("E2E_RELOADS").map_or(60, |it| it.parse().unwrap());
+    let web = HttpStub::shared();
+    let config = |round: usize| {
+        // A child that stays, one that is replaced each fourth time, a server over HTTP that is each time, and one that
+        // comes and goes.
+        let mut child = stub_stdio(&[]);
+        child["env"] = json!({"ROUND": (round / 4).to_string()});
+        let mut entry = web.entry();
+        entry["headers"] = json!({"X-Round": round.to_string()});
+        let mut servers =
+            BTreeMap::from([("stays", stub_stdio(&[])), ("child", child), ("web", entry.clone())]);
+        if round.is_multiple_of(2) {
+            servers.insert("now_and_then", entry);
+        }
+        json!({"mcpServers": servers, "tools_limit": 1 + round % 50,
+            "limits": {"concurrent": 1000 + round}})
+    };
+    let proxy = Proxy::with(config(0));
+    let pid = proxy.process.0.id();
+    let (done, calls) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let mut before = None;
+    std::thread::scope(|scope| {
+        for server in ["stays", "child", "web"] {
+            let (proxy, done, calls) = (&proxy, &done, &calls);
+            scope.spawn(move || {
+                let mut client = proxy.client();
+                while !done.load(Ordering::Relaxed) {
+                    works(&mut client, &format!("{server}:read_item"));
+                    calls.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let finished = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for round in 1..=rounds {
+                let said = reload(&proxy, &config(round));
+                assert_eq!(said["unchanged"], false);
+                if round == rounds / 3 {
+                    before = Some(held(pid));
+                }
+            }
+        }));
+        done.store(true, Ordering::Relaxed);
+        if let Err(panic) = finished {
+            std::panic::resume_unwind(panic);
+        }
+    });
+    assert!(calls.load(Ordering::Relaxed) > rounds, "there was no load");
+    let (fds, _, threads, kilobytes) = before.unwrap();
+    // Connections that are kept a while close, and retired servers end.
+    let after = until("what was left has ended", || {
+        let now = held(pid);
+        (now.0 <= fds + 8 && now.1 == 2 && now.2 <= threads + 4).then_some(now)
+    });
+    let grown = after.3.saturating_sub(kilobytes);
+    assert!(grown < 24 * 1024, "memory has grown by {grown} KB");
+    let calls = proxy.api("status")["calls"].clone();
+    assert_eq!((&calls["error"], &calls["rejected"]), (&json!(0), &json!(0)), "{calls}");
+    assert!(!proxy.log().contains("ERROR"), "{}", proxy.log());
+}

@@ -1,0 +1,426 @@
+//! The command line for people: tables that fit, rows that say why, short ids, colours, what was meant, what a shell
+//! completes, and the schema that an editor completes by.
+
+use std::process::Command;
+use std::sync::OnceLock;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::harness::{
+    CertificateAuthority, Output, Proxy, configure, error_text, free_port, mcpproxy, stub_stdio,
+};
+
+const LONG: &str = "a-server-with-a-rather-long-name";
+
+fn proxy() -> &'static Proxy {
+    static PROXY: OnceLock<Proxy> = OnceLock::new();
+    PROXY.get_or_init(|| {
+        let gone = json!({"command": "/nowhere/to/be/found"});
+        let servers =
+            json!({"s": stub_stdio(&[]), LONG: stub_stdio(&["--only", "read_item"]), "gone": gone});
+        let proxy = Proxy::for_all(json!({"mcpServers": servers}));
+        let mut client = proxy.client();
+        client.call("read", "s:read_item", json!({}));
+        client.call("destructive", "s:delete_item", json!({"path": "/a"}));
+        client.call("read", &format!("{LONG}:read_item"), json!({}));
+        client.call("read", "s:delete_item", json!({}));
+        proxy
+    })
+}
+
+fn cli(args: &[&str]) -> Output {
+    proxy().cli(args)
+}
+
+fn wide(columns: usize, args: &[&str]) -> Output {
+    Output::of(proxy().command(args).env("COLUMNS", columns.to_string()))
+}
+
+/// What a command writes to a terminal of so many columns, on both its outputs.
+fn at_terminal(columns: usize, variables: &[(&str, &str)], args: &[&str]) -> String {
+    let inner = proxy().command(args);
+    let mut words = vec!["stty".to_owned(), "cols".to_owned(), columns.to_string(), ";".to_owned()];
+    words.push(format!("{:?}", inner.get_program()));
+    words.extend(inner.get_args().map(|arg| format!("{arg:?}")));
+    let mut command = Command::new("script");
+    command.args(["-qec", &words.join(" "), "/dev/null"]).env("TERM", "xterm");
+    // What else says whether there are colours.
+    for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "CI"] {
+        command.env_remove(variable);
+    }
+    for (name, value) in inner.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command.envs(variables.iter().copied());
+    let output = Output::of(&mut command);
+    assert_eq!(output.code, Some(0), "{args:?}: {}{}", output.stdout, output.stderr);
+    output.stdout.replace('\r', "")
+}
+
+#[test]
+fn tables_fit_80_100_and_200_columns_and_break_no_word() {
+    let tables: [&[&str]; 5] = [
+        &["activity", "list"],
+        &["upstream", "list"],
+        &["tools", "list"],
+        &["tools", "search", "item"],
+        &["token", "list"],
+    ];
+    assert_eq!(cli(&["token", "create", "a-token-of-this-test", "--server", "s"]).code, Some(0));
+    for table in tables {
+        let whole = cli(table).stdout;
+        let words: Vec<&str> = whole.split_whitespace().collect();
+        for columns in [80, 100, 200] {
+            let output = wide(columns, table);
+            assert_eq!(output.code, Some(0), "{}", output.stderr);
+            let rows: Vec<&str> = output.stdout.lines().collect();
+            for row in &rows {
+                assert!(row.chars().count() <= columns, "{columns}: {row}");
+            }
+            // Every name is one of the whole table: other tables change while other tests run.
+            let is_stable = matches!(table, ["tools", ..]);
+            let names = rows.iter().skip(1).filter_map(|row| row.split_whitespace().next());
+            for name in names.filter(|name| is_stable && name.contains(':')) {
+                assert!(
+                    words.contains(&name),
+                    "{columns}: {name} in {table:?}:\n{}",
+                    output.stdout
+                );
+            }
+            let cut = rows.iter().filter(|row| row.contains('…'));
+            cut.for_each(|row| assert!(row.ends_with('…'), "only the last column is cut: {row}"));
+        }
+    }
+    let header =
+        |columns| wide(columns, &["activity", "list"]).stdout.lines().next().unwrap().to_owned();
+    let names = |columns| header(columns).split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(
+        names(200),
+        ["ID", "TIME", "(UTC)", "TYPE", "SERVER", "TOOL", "INTENT", "STATUS", "DURATION", "REASON"]
+    );
+    for name in ["ID", "TOOL", "STATUS", "REASON"] {
+        assert!(names(80).iter().any(|it| it == name), "{:?}", names(80));
+    }
+    assert!(names(80).len() < names(100).len() || names(100).len() < names(200).len());
+}
+
+#[test]
+fn a_pipe_gets_all_columns_and_whole_ids_and_columns_that_are_nonsense_change_nothing() {
+    // Of this call there is one record, whatever other tests do meanwhile.
+    let list = ["activity", "list", "--tool", "delete_item", "--status", "success"];
+    let plain = cli(&list);
+    assert!(plain.stdout.starts_with("ID "), "{}", plain.stdout);
+    let id = plain.stdout.lines().nth(1).and_then(|row| row.split(' ').next()).unwrap();
+    assert_eq!(id.len(), 26, "{}", plain.stdout);
+    for nonsense in ["0", "-1", "x", "99999999999999999999", ""] {
+        let mut command = proxy().command(&list);
+        assert_eq!(Output::of(command.env("COLUMNS", nonsense)).stdout, plain.stdout, "{nonsense}");
+    }
+}
+
+#[test]
+fn a_refusal_and_its_decision_are_one_row_and_a_number_or_last_shows_both() {
+    let list = |columns| wide(columns, &["activity", "list", "--tool", "delete_item"]).stdout;
+    let table = list(200);
+    // The oldest: other tests are refused as well.
+    let row =
+        table.lines().rfind(|row| row.contains("rejected")).unwrap_or_else(|| panic!("{table}"));
+    assert!(row.contains("marked destructive by server"), "the row says why: {row}");
+    assert!(!table.contains("policy_decision"), "the decision has no row of its own: {table}");
+    let number = row.split(' ').next().unwrap();
+    assert!(number.parse::<u64>().is_ok(), "{row}");
+    let shown = cli(&["activity", "show", number]).stdout;
+    for part in ["rejected", "decision", "blocked by ", "marked destructive"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    // The decision by itself is found by its type, and names the call.
+    let decisions = wide(200, &["activity", "list", "--type", "policy_decision"]).stdout;
+    let of_call = decisions.lines().rfind(|row| row.contains("delete_item")).expect("a decision");
+    let decision = cli(&["activity", "show", of_call.split(' ').next().unwrap()]).stdout;
+    assert!(decision.contains("decided on") && decision.contains(number), "{decision}");
+
+    let all = cli(&["activity", "list", "--json", "-n", "1000"]).json();
+    let records = all["activities"].as_array().unwrap();
+    for record in [records.first(), records.get(records.len() / 2), records.last()] {
+        let record = record.unwrap();
+        let by_number = cli(&["activity", "show", &record["seq"].to_string(), "--json"]).json();
+        assert_eq!(by_number["activity"]["id"], record["id"]);
+    }
+    let last = cli(&["activity", "show", "last", "--json"]);
+    assert_eq!(last.code, Some(0), "{}", last.stderr);
+    let none = cli(&["activity", "show", "99999999"]);
+    assert_eq!(
+        (none.code, none.stderr.trim()),
+        (Some(1), "error: there is no record 99999999, or no longer")
+    );
+}
+
+#[test]
+fn times_are_ages_at_a_terminal_and_name_their_zone_elsewhere() {
+    let header = |args: &[&str]| {
+        let args = [&["activity", "list"], args].concat();
+        cli(&args).stdout.lines().next().unwrap().to_owned()
+    };
+    assert!(header(&[]).contains("TIME (UTC)"));
+    assert!(header(&["--time", "relative"]).contains("AGE"));
+    let mut command = proxy().command(&["activity", "list", "--time", "local"]);
+    let local = Output::of(command.env("TZ", "Asia/Kolkata")).stdout;
+    assert!(local.lines().next().unwrap().contains("TIME (Asia/Kolkata)"), "{local}");
+    let terminal = at_terminal(120, &[], &["activity", "list"]);
+    assert!(terminal.lines().next().unwrap().contains("AGE"), "{terminal}");
+}
+
+#[test]
+fn colours_are_where_people_look_and_nowhere_else() {
+    let list = ["activity", "list", "--tool", "delete_item"];
+    let red = "\u{1b}[31mrejected\u{1b}[0m";
+    assert!(!cli(&list).stdout.contains('\u{1b}'), "none in a pipe");
+    let with = |when: &str| cli(&[&["--color", when][..], &list].concat()).stdout;
+    assert!(with("always").contains(red), "{}", with("always"));
+    assert!(!with("never").contains('\u{1b}') && !with("auto").contains('\u{1b}'));
+    assert!(
+        !cli(&["--color", "always", "-o", "json", "activity", "list"]).stdout.contains('\u{1b}')
+    );
+    assert_eq!(cli(&["--color", "sometimes", "activity", "list"]).code, Some(2));
+    assert!(at_terminal(120, &[], &list).contains(red));
+    for variable in [("NO_COLOR", "1"), ("TERM", "dumb")] {
+        assert!(!at_terminal(120, &[variable], &list).contains("\u{1b}[31m"), "{variable:?}");
+    }
+    assert!(
+        at_terminal(120, &[("NO_COLOR", "1")], &[&["--color", "always"][..], &list].concat())
+            .contains(red)
+    );
+}
+
+#[test]
+fn a_call_that_takes_its_time_says_so_at_a_terminal_alone() {
+    let call = ["call", "tool-read", "s:read_item", "--args", "{\"wait_ms\":900}"];
+    let piped = cli(&call);
+    assert_eq!((piped.code, &*piped.stderr), (Some(0), ""));
+    let seen =
+        at_terminal(100, &[], &["call", "tool-read", "s:read_item", "--args", "{\"wait_ms\":900}"]);
+    assert!(seen.contains("calling s:read_item"), "{seen}");
+}
+
+#[test]
+fn what_nobody_knows_is_answered_with_what_was_meant_in_the_words_of_a_shell() {
+    for (args, meant) in [
+        (&["call", "tool-read", "s:raed_item"][..], "did you mean s:read_item?"),
+        (&["call", "tool-read", "t:delete_item"], "did you mean s:delete_item?"),
+        (&["call", "tool-read", "delete_item"], "did you mean s:delete_item?"),
+        (&["tools", "show", "s:delet_item"], "did you mean s:delete_item?"),
+        (&["tools", "diff", "s:delet_item"], "did you mean s:delete_item?"),
+        (&["tools", "list", "--server", "gon"], "did you mean gone?"),
+        (&["upstream", "restart", "gon"], "did you mean gone?"),
+        (&["upstream", "disable", "gon"], "did you mean gone?"),
+        (&["upstream", "logs", "gon"], "did you mean gone?"),
+        (&["token", "revoke", "a-token-of-that-test"], "did you mean a-token-of-"),
+        (
+            &["policy", "explain", "--as", "admin", "--tool", "s:delet_item"],
+            "did you mean s:delete_item?",
+        ),
+        (&["call", "tool-read", "s:zzzzzz"], "`mcpproxy tools search`"),
+        (&["call", "tool-read", "s:delete_item"], "(here: mcpproxy call tool-destructive)"),
+    ] {
+        if args[0] == "token" {
+            let _ = cli(&["token", "create", "a-token-of-other-test"]);
+        }
+        let output = cli(args);
+        assert_ne!(output.code, Some(0), "{args:?}");
+        assert!(output.stderr.contains(meant), "{args:?}: {}", output.stderr);
+        assert!(!output.stderr.contains("retrieve_tools"), "{args:?}: {}", output.stderr);
+        assert_eq!(output.stderr.trim_end().lines().count(), 1, "{args:?}: {}", output.stderr);
+    }
+    // An agent is told of its own tool.
+    let mut client = proxy().client();
+    let told = client.call("read", "s:zzzzzz", json!({}));
+    assert_eq!(error_text(&told), "Tool 's:zzzzzz' not found. Use retrieve_tools to find tools.");
+    let list = cli(&["tools", "list"]).stdout;
+    assert!(list.contains("tool-destructive") && !list.contains("call_tool"), "{list}");
+}
+
+/// What bash completes of a line, with the script that the program prints.
+fn completed(config: &str, line: &str) -> Vec<String> {
+    let program = mcpproxy().get_program().to_owned();
+    let folder = std::path::Path::new(&program).parent().unwrap().display().to_string();
+    // What readline does: it takes the line apart at COMP_WORDBREAKS, and hands over what it would replace.
+    let harness = r#"
+        source <(mcpproxy completions bash)
+        COMP_LINE=$1; COMP_POINT=${#COMP_LINE}
+        COMP_WORDS=(); word=
+        for ((i = 0; i < ${#COMP_LINE}; i++)); do
+            letter=${COMP_LINE:i:1}
+            case $letter in
+                ' ') [[ -n $word ]] && COMP_WORDS+=("$word"); word=;;
+                [:=]) [[ -n $word ]] && COMP_WORDS+=("$word"); COMP_WORDS+=("$letter"); word=;;
+                *) word+=$letter;;
+            esac
+        done
+        [[ -n $word || ${COMP_LINE: -1} == ' ' ]] && COMP_WORDS+=("$word")
+        COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+        _mcpproxy mcpproxy "$word" "${COMP_WORDS[COMP_CWORD - 1]}"
+        printf '%s\n' "${COMPREPLY[@]}"
+    "#;
+    let mut command = Command::new("bash");
+    command.args(["--norc", "-c", harness, "bash", line]).env_clear();
+    command.env("PATH", format!("{folder}:/usr/bin:/bin")).env("MCPPROXY_CONFIG", config);
+    let output = Output::of(&mut command);
+    assert_eq!(output.stderr, "", "{line}");
+    output.stdout.lines().filter(|it| !it.is_empty()).map(str::to_owned).collect()
+}
+
+#[test]
+fn bash_completes_servers_and_tools_of_the_proxy_that_runs() {
+    let proxy = proxy();
+    let folder = tempfile::tempdir().unwrap();
+    let text = std::fs::read_to_string(proxy.folder.path().join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&text).unwrap();
+    config["listen"] = json!(format!("127.0.0.1:{}", proxy.port));
+    let path = configure(config, folder.path()).display().to_string();
+    for (line, expected) in [
+        ("mcpproxy upstream restart go", vec!["gone"]),
+        ("mcpproxy call tool-read s:read_it", vec!["read_item"]),
+        ("mcpproxy call tool-read --tool-name=s:delete_it", vec!["delete_item"]),
+        ("mcpproxy tools show a-serv", vec!["a-server-with-a-rather-long-name:read_item"]),
+        ("mcpproxy activity list --server go", vec!["gone"]),
+        ("mcpproxy upst", vec!["upstream"]),
+        ("mcpproxy call tool-read s:no-such", vec![]),
+    ] {
+        assert_eq!(completed(&path, line), expected, "{line}");
+    }
+    let all = completed(&path, "mcpproxy upstream restart ");
+    assert!([LONG, "gone", "s"].iter().all(|name| all.iter().any(|it| it == name)), "{all:?}");
+    assert!(completed(&path, "mcpproxy call tool-read s:").contains(&"delete_item".to_owned()));
+    assert!(completed(&path, "mcpproxy activity list --").contains(&"--since".to_owned()));
+}
+
+#[test]
+fn bash_completes_from_the_disk_where_no_proxy_runs_and_nothing_that_a_shell_would_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let tools = folder.path().join("tools.json");
+    let tool = |name: &str| json!({"name": name, "inputSchema": {"type": "object"}});
+    std::fs::write(
+        &tools,
+        json!([tool("added_one"), tool("added_$(touch x)"), tool("added_`id`")]).to_string(),
+    )
+    .unwrap();
+    let stub = stub_stdio(&["--only", "read_item", "--tools", tools.to_str().unwrap()]);
+    let proxy = Proxy::unready(json!({"mcpServers": {"disk": stub}}), folder).ready();
+    let folder: TempDir = proxy.end();
+    let text = std::fs::read_to_string(folder.path().join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&text).unwrap();
+    config["listen"] = json!(format!("127.0.0.1:{}", free_port()));
+    let path = configure(config, folder.path()).display().to_string();
+    assert_eq!(completed(&path, "mcpproxy call tool-read disk:added"), ["added_one"]);
+    assert_eq!(
+        completed(&path, "mcpproxy call tool-read di"),
+        ["disk:added_one", "disk:read_item"]
+    );
+    assert_eq!(completed("/no/such/config", "mcpproxy call tool-read di"), [""; 0]);
+}
+
+#[test]
+fn the_schema_of_the_config_is_printed_and_published() {
+    let printed = cli(&["config", "schema"]);
+    assert_eq!(printed.code, Some(0), "{}", printed.stderr);
+    let schema = printed.json();
+    assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
+    let published = proxy().get("/api/v1/config/schema.json");
+    assert_eq!((published.status, published.json()), (200, schema.clone()));
+    assert_eq!(proxy().request("GET", "/api/v1/config/schema.json", &[], b"").status, 401);
+    let validator = jsonschema::draft202012::new(&schema).expect("a schema");
+    assert!(jsonschema::draft202012::meta::is_valid(&schema));
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("mcp_config.json");
+    let init = Output::of(mcpproxy().arg("-c").arg(&file).arg("init").env("HOME", home.path()));
+    assert_eq!(init.code, Some(0), "{}", init.stderr);
+    let add = ["upstream", "add", "files", "--no-check", "--env", "A=b", "--", "true", "x"];
+    let added = Output::of(mcpproxy().arg("-c").arg(&file).args(add).env("HOME", home.path()));
+    assert_eq!(added.code, Some(0), "{}", added.stderr);
+    let mut config: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    let wrong: Vec<String> =
+        validator.iter_errors(&config).map(|error| error.to_string()).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+    config["lisen"] = json!("127.0.0.1:1");
+    assert!(!validator.is_valid(&config));
+    config.as_object_mut().unwrap().remove("lisen");
+    // A file that names its schema is read without a word about it.
+    config["$schema"] = json!("./schema.json");
+    std::fs::write(&file, config.to_string()).unwrap();
+    let check = Output::of(
+        mcpproxy().arg("-c").arg(&file).args(["config", "check"]).env("HOME", home.path()),
+    );
+    assert!(!check.stdout.contains("$schema"), "{}", check.stdout);
+}
+
+#[test]
+fn a_change_is_told_to_be_in_force_only_where_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let rules = folder.path().join("rules.cedar");
+    std::fs::write(&rules, "permit(principal, action, resource);").unwrap();
+    let config = json!({"mcpServers": {}, "policy": {"files": [rules]}});
+    let proxy = Proxy::unready(config, folder).ready();
+    let add = |name: &str| {
+        let args = ["--json", "upstream", "add", name, "--no-check", "--", "true"];
+        let output = proxy.cli(&args);
+        assert_eq!(output.code, Some(0), "{}", output.stderr);
+        output.json()["proxy"].clone()
+    };
+    assert_eq!(add("one")["state"], "in_force");
+    // Another file of the same proxy: what it holds is in force nowhere.
+    let other = tempfile::tempdir().unwrap();
+    let copy = other.path().join("config.json");
+    std::fs::copy(proxy.folder.path().join("config.json"), &copy).unwrap();
+    let mut command = mcpproxy();
+    command.arg("-c").arg(&copy).env("MCPPROXY_LISTEN", format!("127.0.0.1:{}", proxy.port));
+    let told = Output::of(command.args(["upstream", "disable", "one"]));
+    assert_eq!(told.code, Some(0), "{}", told.stderr);
+    assert!(told.stdout.contains("reads another file"), "{}", told.stdout);
+    // Rules that cannot be read refuse the whole config.
+    std::fs::write(&rules, "nonsense").unwrap();
+    let refused = add("two");
+    assert_eq!(refused["state"], "refused", "{refused}");
+    assert!(refused["reason"].as_str().unwrap().contains("rules.cedar"), "{refused}");
+    let told = proxy.cli(&["upstream", "disable", "two"]).stdout;
+    assert!(told.contains("goes on with the config it had"), "{told}");
+}
+
+#[test]
+fn the_doctor_looks_at_certificates_and_tells_of_each_fault_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = CertificateAuthority::new("an authority");
+    authority.local().write(folder.path(), "good");
+    authority.expired("old", &["localhost"]).write(folder.path(), "old");
+    let listen = format!("127.0.0.1:{}", free_port());
+    let doctor = |cert: &str, key: &str| {
+        let tls = json!({"cert": cert, "key": key});
+        let path = configure(json!({"listen": listen, "tls": tls}), folder.path());
+        let output = Output::of(mcpproxy().arg("-c").arg(path).args(["doctor", "--json"]));
+        let findings = output.json()["findings"].as_array().unwrap().clone();
+        let about = findings.iter().filter(|it| it["text"].as_str().unwrap().contains("tls."));
+        let about = about.map(|it| ["check", "outcome", "text", "mend"].map(|at| it[at].clone()));
+        (output.code, about.collect::<Vec<_>>())
+    };
+    let (_, good) = doctor("good.pem", "good.key");
+    assert_eq!(
+        (good.len(), &good[0][0], &good[0][1]),
+        (1, &json!("tls"), &json!("ok")),
+        "{good:?}"
+    );
+    for (cert, key, text, mend) in [
+        ("old.pem", "old.key", "has expired", "renew"),
+        ("good.pem", "old.key", "does not fit", "openssl"),
+        ("good.pem", "none.key", "cannot be read", "config path"),
+    ] {
+        let (code, told) = doctor(cert, key);
+        assert_eq!((code, told.len()), (Some(1), 1), "{told:?}");
+        let [check, outcome, said, mends] = &told[0];
+        assert_eq!((check, outcome), (&json!("tls"), &json!("wrong")), "{told:?}");
+        assert!(said.as_str().unwrap().contains(text), "{told:?}");
+        assert!(mends.as_str().unwrap().contains(mend), "{told:?}");
+    }
+}

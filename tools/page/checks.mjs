@@ -1,0 +1,109 @@
+// What every view is looked at with: waits, what must not happen, axe, and the width of a phone.
+
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+
+import { KEY, SHOTS, base } from './proxy.mjs';
+
+export const WAIT_MS = 60_000; // a browser on a busy machine
+const DESK = { width: 1280, height: 860 };
+const PHONE = { width: 360, height: 720 };
+const AXE = readFileSync(createRequire(join(SHOTS, 'package.json')).resolve('axe-core/axe.min.js'), 'utf8');
+
+export const VIEWS = ['now', 'activity', 'approvals', 'servers', 'tools', 'policy', 'settings'];
+
+export function step(name) {
+  console.log(`- ${name}`);
+}
+
+export const shot = (page, name) => page.screenshot({ path: join(SHOTS, `${name}.png`) });
+
+/** Goes to a view by its link. */
+export async function visit(page, name) {
+  const label = name[0].toUpperCase() + name.slice(1);
+  await page.getByRole('navigation').getByRole('link', { name: new RegExp(`^${label}`) }).click();
+  await page.locator(`#view-${name}`).waitFor();
+}
+
+/** Goes to an address of the page. */
+export async function go(page, hash) {
+  await page.evaluate((to) => { location.hash = to; }, hash);
+}
+
+/** Collects what must not happen while the page is used. */
+export function watch(page) {
+  const found = [];
+  page.on('console', (message) => {
+    if (['error', 'warning'].includes(message.type())) found.push(`${message.text()} (${message.location().url})`);
+  });
+  page.on('pageerror', (error) => found.push(String(error)));
+  page.on('request', (request) => {
+    const url = request.url();
+    if (!url.startsWith(`${base}/`) && !url.startsWith('data:')) found.push(`asks another host: ${url}`);
+    if (url.includes(KEY) || url.includes('code=')) found.push(`a secret is in an address: ${url}`);
+  });
+  return {
+    expected(pattern) {
+      const rest = found.filter((problem) => !pattern.test(problem));
+      assert.ok(rest.length < found.length, `nothing like ${pattern}`);
+      found.splice(0, found.length, ...rest);
+    },
+    all: () => found,
+    none() {
+      assert.deepEqual(found, []);
+    },
+  };
+}
+
+/** axe finds nothing, in both schemes; and nothing is wider than a phone. */
+export async function sound(page, name) {
+  for (const colorScheme of ['light', 'dark']) {
+    await page.emulateMedia({ colorScheme, reducedMotion: 'reduce' });
+    await page.evaluate(AXE);
+    const found = await page.evaluate(async () => {
+      const { violations } = await globalThis.axe.run(document, { resultTypes: ['violations'] });
+      return violations.map((it) => `${it.id}: ${it.help}: ${it.nodes.slice(0, 3).map((node) => `${node.target} ${node.failureSummary}`).join('; ')}`);
+    });
+    assert.deepEqual(found, [], `axe in ${name}, ${colorScheme}`);
+    await shot(page, `${name}-${colorScheme}`);
+  }
+  await page.setViewportSize(PHONE);
+  const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+  await shot(page, `${name}-phone`);
+  assert.ok(wide <= PHONE.width, `${name} is ${wide} wide on a phone`);
+  await page.setViewportSize(DESK);
+  await page.emulateMedia({ colorScheme: 'light', reducedMotion: 'reduce' });
+}
+
+export async function count(page, selector, expected) {
+  await until(async () => await page.locator(selector).count() === expected,
+    async () => `${selector}: ${await page.locator(selector).count()}, not ${expected}`);
+}
+
+/** Waits until there are elements, and each of their texts fits. */
+export async function all(page, selector, fits) {
+  await until(async () => {
+    const texts = await page.locator(selector).allInnerTexts();
+    return texts.length > 0 && texts.every(fits);
+  }, async () => `${selector}: ${JSON.stringify(await page.locator(selector).allInnerTexts())}`);
+}
+
+export async function until(holds, said) {
+  const end = Date.now() + WAIT_MS;
+  while (!await holds()) {
+    if (Date.now() > end) assert.fail(await said());
+    await new Promise((done) => { setTimeout(done, 50); });
+  }
+}
+
+/** Answers the page's questions; `asked` are those that came. */
+export function dialogs(page) {
+  const state = { asked: [], sure: true };
+  page.on('dialog', (dialog) => {
+    state.asked.push(dialog.message());
+    return state.sure ? dialog.accept() : dialog.dismiss();
+  });
+  return state;
+}

@@ -1,0 +1,126 @@
+// The proxy whose page is looked at, before the stub as upstream, and the calls that fill its log.
+
+import assert from 'node:assert/strict';
+import { execFile, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdirSync, mkdtempSync, openSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:net';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
+import { promisify } from 'node:util';
+
+export const ROOT = resolve(import.meta.dirname, '../..');
+export const SHOTS = join(ROOT, 'target/page');
+export const KEY = 'page-key-of-more-than-thirty-two-characters';
+// What a hostile agent might write: markup, a control, and a character that turns the text around.
+export const HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>\u202egnp.exe\u0007';
+const READY_MS = 30_000;
+const RULES = `@id("ci-reads-no-records")
+@message("ask the operators")
+forbid(principal == Agent::"token:ci", action, resource == Tool::"stub:records");
+`;
+
+const binary = resolve(process.argv[2]);
+export const folder = mkdtempSync(join(tmpdir(), 'mcpproxy-page-'));
+const port = await freePort();
+export const base = `http://127.0.0.1:${port}`;
+const file = join(folder, 'config.json');
+const stub = join(ROOT, 'target/debug/examples/stub');
+
+const config = {
+  listen: `127.0.0.1:${port}`,
+  api_key: KEY,
+  data_dir: join(folder, 'data'),
+  mcpServers: {
+    stub: {
+      command: stub, args: ['stdio'],
+      capabilities: { no_hints: { approval: 'required' }, both_hints: { approval: 'required' } },
+    },
+    notes: { command: stub, args: ['stdio', '--only', 'add_tool', '--tools', join(folder, 'tools.json')] },
+    absent: { command: join(folder, 'no-such-program') },
+  },
+  output_validation: { mode: 'strict' },
+  policy: { files: [join(folder, 'rules.cedar')] },
+};
+
+/** Writes the config's file; `more` is put over it, a text is written as it is. */
+export function configure(more = {}) {
+  const text = typeof more === 'string' ? more : JSON.stringify({ ...config, ...more }, null, 2);
+  writeFileSync(`${file}.new`, text, { mode: 0o600 });
+  renameSync(`${file}.new`, file);
+}
+
+export const configured = () => JSON.parse(readFileSync(file, 'utf8'));
+
+/** What the server `notes` offers beside `add_tool` from its next change on. */
+export function offers(tools) {
+  writeFileSync(join(folder, 'tools.json'), JSON.stringify(tools));
+}
+
+export function serve() {
+  mkdirSync(SHOTS, { recursive: true });
+  offers([]);
+  writeFileSync(join(folder, 'rules.cedar'), RULES);
+  configure();
+  const log = openSync(join(SHOTS, 'mcpproxy.log'), 'w');
+  const proxy = spawn(binary, ['serve', '--config', file], { stdio: ['ignore', log, log] });
+  return {
+    async ready() {
+      const end = Date.now() + READY_MS;
+      for (;;) {
+        const answer = await fetch(`${base}/readyz`).catch(() => undefined);
+        if (answer?.ok) return;
+        assert.ok(proxy.exitCode === null && Date.now() < end, `not ready, see ${SHOTS}/mcpproxy.log`);
+        await new Promise((done) => { setTimeout(done, 50); });
+      }
+    },
+    async end() {
+      proxy.kill('SIGTERM');
+      if (proxy.exitCode === null) await once(proxy, 'exit');
+      rmSync(folder, { recursive: true, force: true, maxRetries: 5 });
+    },
+  };
+}
+
+/** What `mcpproxy page` prints. */
+export async function address() {
+  const { stdout } = await promisify(execFile)(binary, ['--config', file, '--json', 'page']);
+  return JSON.parse(stdout).address;
+}
+
+/** A call by REST; what comes of it is the record's affair. */
+export async function call(operation, tool, args, reason, sensitivity = 'internal') {
+  const answer = await fetch(`${base}/api/v1/tools/call`, {
+    method: 'POST',
+    headers: { 'X-API-Key': KEY, 'Content-Type': 'application/json' },
+    body: JSON.stringify({
+      tool_name: `call_tool_${operation}`,
+      arguments: { name: tool, args, intent: { operation_type: operation, reason, data_sensitivity: sensitivity } },
+    }),
+  });
+  await answer.text();
+  return answer.status;
+}
+
+export async function makeCalls() {
+  for (let round = 0; round < 6; round += 1) {
+    await call('read', 'stub:read_item', { value: round }, 'to see whether it is there');
+  }
+  await call('read', 'stub:records', { size: 10_800 }, 'all of them');
+  await call('read', 'stub:echo', { big: 1, wait_ms: 20 }, 'takes a while');
+  await call('write', 'stub:write_item', { note: HOSTILE }, HOSTILE, 'private');
+  await call('destructive', 'stub:delete_item', {}, 'no longer needed', 'private');
+  await call('read', 'stub:delete_item', {}, 'pretends to read');
+  await call('read', 'stub:violate', {}, 'breaks its schema');
+  await call('read', 'stub:too_big', {}, 'too large');
+  await call('read', 'stub:error', {}, 'fails');
+}
+
+async function freePort() {
+  const server = createServer().listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port: free } = server.address();
+  server.close();
+  await once(server, 'close');
+  return free;
+}

@@ -1,0 +1,34 @@
+// The rules, and what they say of a call.
+
+import assert from 'node:assert/strict';
+
+import { sound, step, visit } from '../checks.mjs';
+
+export async function look({ page, wrong }) {
+  step('the rules in force, and their text');
+  await visit(page, 'policy');
+  const rule = page.locator('#rules > li', { hasText: 'ci-reads-no-records' });
+  await rule.waitFor();
+  assert.match(await rule.innerText(), /ask the operators[\s\S]*rules\.cedar:1/);
+  await rule.getByText('Text', { exact: true }).click();
+  await rule.getByText('forbid(principal').waitFor();
+
+  step('a call is explained, and nothing is called');
+  await page.locator('#explain-form [name=principal]').fill('token:ci');
+  await page.locator('#explain-form [name=tool]').fill('stub:records');
+  await page.getByRole('button', { name: 'Explain' }).click();
+  await page.getByText('It is refused').waitFor();
+  assert.match(await page.locator('#explained').innerText(), /ci-reads-no-records[\s\S]*holds/);
+  await sound(page, 'policy');
+  await page.locator('#explain-form [name=principal]').fill('admin');
+  await page.locator('#explain-form [name=principal]').press('Enter');
+  await page.getByText('It is allowed').waitFor();
+  await page.locator('#explain-form [name=args]').fill('{');
+  await page.getByRole('button', { name: 'Explain' }).click();
+  await page.getByText('The arguments are not JSON').waitFor();
+  await page.locator('#explain-form [name=args]').fill('{}');
+  await page.locator('#explain-form [name=tool]').fill('stub:nothing');
+  await page.getByRole('button', { name: 'Explain' }).click();
+  await page.getByText("Tool 'stub:nothing' not found").waitFor();
+  wrong.expected(/404/);
+}

@@ -1,0 +1,107 @@
+// The tools: searched, looked into, compared and approved, and called.
+
+import assert from 'node:assert/strict';
+
+import { count, go, sound, step, until, visit } from '../checks.mjs';
+import { HOSTILE, call, offers } from '../proxy.mjs';
+
+export async function look({ page, dialogs, wrong }) {
+  step('tools, searched and by server');
+  await visit(page, 'tools');
+  await page.locator('#tools > li').nth(20).waitFor();
+  await page.getByRole('button', { name: 'More' }).click();
+  await page.locator('#tools > li').nth(50).waitFor();
+  await page.locator('#tool-form [name=q]').fill('delete item');
+  await page.locator('#tools > li').first().getByText('stub:delete_item').waitFor();
+  assert.match(page.url(), /#tools\?q=delete\+item/);
+  await page.reload();
+  await page.locator('#tools > li').first().getByText('stub:delete_item').waitFor();
+  const first = page.locator('#tools > li').first();
+  await first.getByText('Parameters').click();
+  await first.getByText('Answers').click();
+  await first.locator('details[open] .code, details[open] p').nth(1).waitFor();
+  await first.getByText('Definition', { exact: true }).click();
+  await first.getByText('the accepted one').waitFor();
+  await sound(page, 'tools');
+  await page.locator('#tool-form [name=q]').fill('');
+  await page.locator('#tool-form [name=server]').selectOption('notes');
+  await count(page, '#tools > li', 1);
+  await page.locator('#tool-form [name=held]').check();
+  await page.getByText('No tool fits.').waitFor();
+  await page.getByRole('link', { name: 'Show all tools' }).click();
+  await page.locator('#tools > li').nth(20).waitFor();
+
+  step('a call is tried, and is on record');
+  await page.locator('#tool-form [name=q]').fill('echo');
+  const echo = page.locator('#tools > li', { has: page.getByRole('heading', { name: 'stub:echo', exact: true }) });
+  await page.locator('#tools > li').first().getByText('stub:echo').waitFor();
+  await echo.getByText('Try a call').click();
+  await echo.locator('[name=args]').fill('{"note": ');
+  await echo.getByRole('button', { name: 'Call' }).click();
+  await echo.getByText('The arguments are not JSON').waitFor();
+  await echo.locator('[name=args]').fill('{"note": "by hand"}');
+  await echo.locator('[name=reason]').fill('tried on the page');
+  await echo.getByRole('button', { name: 'Call' }).click();
+  await echo.locator('.came .success').waitFor();
+  assert.match(await echo.locator('.came').innerText(), /by hand/);
+  await sound(page, 'trial');
+  await echo.getByRole('link', { name: 'Its record' }).click();
+  await count(page, '#rows li', 1);
+  assert.match(await page.locator('#rows li').innerText(), /tried on the page/);
+  await go(page, '#tools?q=delete_item');
+  const deletes = page.locator('#tools > li', { has: page.getByRole('heading', { name: 'stub:delete_item', exact: true }) });
+  await page.locator('#tools > li').first().getByText('stub:delete_item').waitFor();
+  await deletes.getByText('Try a call').click();
+  await deletes.locator('[name=operation]').selectOption('read');
+  await deletes.getByRole('button', { name: 'Call' }).click();
+  await deletes.getByText(/use call_tool_destructive/).waitFor();
+  wrong.expected(/403/);
+  dialogs.sure = false;
+  await deletes.locator('[name=operation]').selectOption('destructive');
+  await deletes.getByRole('button', { name: 'Call' }).click();
+  assert.match(dialogs.asked.pop(), /Call stub:delete_item/);
+  dialogs.sure = true;
+
+  step('a definition that waits is compared and approved as it was seen, with a second word');
+  offers([note('Keeps notes for you', { destructiveHint: true })]);
+  await call('write', 'notes:add_tool', {}, 'the first definition');
+  const found = page.locator('#tools > li', { hasText: 'notes:added_note' });
+  await untilListed(page, found, (text) => !text.includes('quarantine'));
+  offers([note(HOSTILE, { readOnlyHint: true })]);
+  await call('write', 'notes:add_tool', {}, 'another definition');
+  await untilListed(page, found, (text) => text.includes('in quarantine'));
+  await found.getByText('What waits for approval').click();
+  await found.getByRole('button', { name: 'Approve' }).waitFor();
+  const compared = await found.innerText();
+  for (const part of ['another one is accepted', 'loosened', 'Keeps notes for you', '<img src=x onerror=', '\\u{202e}']) {
+    assert.ok(compared.includes(part), `${part}: ${compared}`);
+  }
+  assert.equal(await found.locator('img, script').count(), 0);
+  await sound(page, 'definition');
+  dialogs.sure = false;
+  await found.getByRole('button', { name: 'Approve' }).click();
+  assert.match(dialogs.asked.pop(), /Approve notes:added_note as it is defined now/);
+  assert.match(await found.innerText(), /in quarantine/);
+  dialogs.sure = true;
+  await found.getByRole('button', { name: 'Approve' }).click();
+  await until(async () => !(await found.innerText()).includes('in quarantine'), () => found.innerText());
+  await found.getByText('Definition', { exact: true }).click();
+  await found.getByText('the accepted one').waitFor();
+  assert.equal(await found.getByRole('button', { name: 'Approve' }).count(), 0);
+  dialogs.asked.length = 0;
+}
+
+/** Looks again until the tool is listed as `fits` says. */
+async function untilListed(page, found, fits) {
+  let round = 0;
+  await until(async () => {
+    round += 1;
+    await go(page, `#tools?q=${round % 2 ? 'added_note' : 'added+note'}`);
+    await new Promise((done) => { setTimeout(done, 400); });
+    return await found.count() === 1 && fits(await found.innerText());
+  }, () => page.locator('#tools').innerText());
+}
+
+function note(description, annotations) {
+  return { name: 'added_note', description, inputSchema: { type: 'object' }, annotations };
+}
