@@ -13,6 +13,7 @@ use bytes::Bytes;
 use tracing::field::Empty;
 use tracing::{Instrument, Span};
 
+use super::advice;
 use super::approval::{self, RepeatedRequest, WaitingCall};
 use super::call_record::CallRecord;
 use super::call_trace::CallTrace;
@@ -36,7 +37,7 @@ use crate::io::clock;
 use crate::mcp::trace_context::TraceContext;
 use crate::output::AnswerMember;
 use crate::policy::{
-    self, Access, Admission, AdmissionRequest, ApprovalDenial, Approved, Denial, Leave,
+    self, Access, Admission, AdmissionRequest, ApprovalDenial, Approved, Denial, Leave, Mismatch,
     NotApproved, PendingApproval, Permit, Queued, ServerOutcome, SessionFacts, ToolAccess,
 };
 use crate::upstream::{Answer, CallError, CallExtras, Upstream};
@@ -224,7 +225,10 @@ impl<'a> OnRecord<'a> {
                     }
                 }
             }
-            Admission::Denial(denial) => return Err(self.denied(&denial).into()),
+            Admission::Denial(denial) => {
+                let help = help(&denial, arguments, intent);
+                return Err(self.denied(&denial).helping(help).into());
+            }
             // Rare and large: it is no part of each call's memory.
             Admission::Pending(pending) => {
                 self.record.found(&self.worker.proxy.upstreams);
@@ -292,7 +296,8 @@ impl<'a> OnRecord<'a> {
         policy::admit(self.request(access, arguments, intent, now), &self.settings.policy)
     }
 
-    fn request<'r>(
+    /// What admission is asked.
+    pub(super) fn request<'r>(
         &'r self,
         access: Access,
         arguments: &'r [u8],
@@ -479,8 +484,30 @@ impl<'a> OnRecord<'a> {
                 if let Some(user) = user {
                     user.was_active(now);
                 }
-                Err(Rejection::upstream(&error))
+                let help = advice::away(&upstream.state(), SystemTime::now());
+                Err(Rejection::upstream(&error).helping(help))
             }
         }
+    }
+}
+
+/// The call as the gate would let it pass; empty where no other call would do.
+fn help(denial: &Denial, arguments: &[u8], intent: Option<Intent<'_>>) -> String {
+    match (denial, intent) {
+        (Denial::Gate(Mismatch { tool, needed, by: _ }), Some(intent)) => {
+            let intent = intent.stating(*needed);
+            advice::call_again(*needed, &tool.to_string(), arguments, &intent)
+        }
+        (Denial::Gate(_), None)
+        | (
+            Denial::Intent(_)
+            | Denial::Approval(_)
+            | Denial::Scope { .. }
+            | Denial::Lapsed { .. }
+            | Denial::Quarantined(_)
+            | Denial::Rule(_)
+            | Denial::Limit(_),
+            _,
+        ) => String::new(),
     }
 }
