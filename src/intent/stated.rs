@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 use serde::de::IgnoredAny;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::operation::Operation;
 use super::settings::{Requirement, Settings};
@@ -56,14 +56,11 @@ impl<'a> Intent<'a> {
 
 /// An intent as the JSON object that states it.
 fn spelled(operation: Operation, sensitivity: Option<Sensitivity>, reason: Option<&str>) -> String {
-    let mut object = json!({"operation_type": operation.as_str()});
-    if let Some(sensitivity) = sensitivity {
-        object["data_sensitivity"] = json!(sensitivity);
-    }
-    if let Some(reason) = reason {
-        object["reason"] = json!(reason);
-    }
-    object.to_string()
+    let mut members = Map::new();
+    members.insert("operation_type".into(), json!(operation.as_str()));
+    members.extend(sensitivity.map(|stated| ("data_sensitivity".into(), json!(stated))));
+    members.extend(reason.map(|stated| ("reason".into(), json!(stated))));
+    Value::Object(members).to_string()
 }
 
 /// Why an intent is refused. The texts are a contract.
