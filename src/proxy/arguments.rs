@@ -23,71 +23,77 @@ use crate::schema::judge::{Judgement, Verdict};
 use crate::schema::violation::Violation;
 use crate::tool::{InputSchema, Tool, Trust};
 
+/// What is known of the arguments of a call without waiting for anything.
+pub(super) enum JudgedAtOnce {
+    /// They fit, or nothing judges them.
+    Fit,
+    /// They do not.
+    Misfit(Box<Violation>),
+    /// The schema is still to be compiled, or the judgement takes too long for others to wait.
+    Later,
+}
+
 impl OnRecord<'_> {
-    /// Judges the arguments of a call of a tool, before it is admitted: nobody is asked about a call, and no place under
-    /// a limit is taken by one, that cannot be accepted. A refusal by policy comes first all the same, since it must
-    /// not tell the schema of a tool to whom it is not for.
+    /// Judges the arguments of a call before it is admitted, so that nobody is asked about one that cannot be accepted,
+    /// and it takes no place under a limit.
+    pub(super) fn judge_at_once(&self, access: &Access, arguments: &Bytes) -> JudgedAtOnce {
+        let Some(tool) = access.tool() else { return JudgedAtOnce::Fit };
+        // Nothing that waits for an operator is read.
+        if tool.input.policy.mode == Mode::Off || tool.trust == Trust::Withheld {
+            return JudgedAtOnce::Fit;
+        }
+        let schema = match tool.input.schema() {
+            Some(InputSchema::Compiled(schema)) => schema,
+            Some(InputSchema::Unusable(_)) => return JudgedAtOnce::Fit,
+            None => return JudgedAtOnce::Later,
+        };
+        match self.worker.judge_quickly(schema, slice::from_ref(arguments)) {
+            None => JudgedAtOnce::Later,
+            Some(judgement) => match self.violation(tool, schema, judgement) {
+                None => JudgedAtOnce::Fit,
+                Some(violation) => JudgedAtOnce::Misfit(Box::new(violation)),
+            },
+        }
+    }
+
+    /// Judges them where that takes longer. The call has its place under the limits by then: calls that wait for their
+    /// turn keep the order in which they came.
     ///
     /// # Errors
-    /// Strict, and they have a place that no server could accept.
-    pub(super) async fn judge_arguments(
+    /// Strict, and they have a place that no server could accept; or the proxy is ending.
+    pub(super) async fn judge_later(
         &mut self,
         access: &Access,
         arguments: &Bytes,
         intent: Option<Intent<'_>>,
     ) -> Result<(), Rejection> {
         let Some(tool) = access.tool() else { return Ok(()) };
-        // Nothing that waits for an operator is read.
-        if tool.input.policy.mode == Mode::Off || tool.trust == Trust::Withheld {
-            return Ok(());
-        }
-        let judged = match tool.input.schema() {
-            Some(InputSchema::Unusable(_)) => return Ok(()),
-            Some(InputSchema::Compiled(schema)) => {
-                self.worker.judge_quickly(schema, slice::from_ref(arguments))
-            }
-            None => None,
+        let judging = async {
+            let schema = self.input_schema(tool).await?;
+            let judgement = match self.worker.judge_quickly(&schema, slice::from_ref(arguments)) {
+                Some(judgement) => judgement,
+                None => self.worker.judge(&schema, vec![arguments.clone()]).await?,
+            };
+            self.violation(tool, &schema, judgement)
         };
-        if let Some(Judgement { verdict: Verdict::Conforms, disagreement: false }) = judged {
-            return Ok(());
-        }
-        // Seldom, and large: it is no part of each call's memory.
-        let violation = Box::pin(self.judge_further(tool, arguments, judged)).await?;
-        match violation {
-            Some(violation) => self.misfit(access, tool, arguments, intent, &violation),
+        let judged = self.worker.ending.unless_cut(pin!(judging)).await;
+        let cut_off = || Rejection::cut_off(&tool.name.server, &tool.name.tool);
+        match judged.ok_or_else(cut_off)? {
+            Some(violation) => self.misfit(access, arguments, intent, &violation),
             None => Ok(()),
         }
     }
 
-    /// What stands against the arguments, where that takes longer, or the schema is still to be compiled.
-    async fn judge_further(
-        &self,
-        tool: &Arc<Tool>,
-        arguments: &Bytes,
-        judged: Option<Judgement>,
-    ) -> Result<Option<Violation>, Rejection> {
-        let judging = async {
-            let schema = self.input_schema(tool).await?;
-            let judgement = match judged
-                .or_else(|| self.worker.judge_quickly(&schema, slice::from_ref(arguments)))
-            {
-                Some(judgement) => judgement,
-                None => self.worker.judge(&schema, vec![arguments.clone()]).await?,
-            };
-            Some((schema, judgement))
-        };
-        let name = &tool.name;
-        let judged = self.worker.ending.unless_cut(pin!(judging)).await;
-        let judged = judged.ok_or_else(|| Rejection::cut_off(&name.server, &name.tool))?;
-        let Some((schema, Judgement { verdict, disagreement })) = judged else { return Ok(None) };
-        if disagreement {
-            tracing::warn!(tool = %name, schema = %schema.hash(), "the engines disagree");
+    /// What a judgement has against the arguments; a disagreement of the engines is counted.
+    fn violation(&self, tool: &Tool, schema: &Schema, judgement: Judgement) -> Option<Violation> {
+        if judgement.disagreement {
+            tracing::warn!(tool = %tool.name, schema = %schema.hash(), "the engines disagree");
             self.worker.proxy.validation_pool.count_disagreement();
         }
-        Ok(match verdict {
+        match judgement.verdict {
             Verdict::Conforms => None,
             Verdict::Violates(violation) => Some(violation),
-        })
+        }
     }
 
     /// The schema, compiled as long as the call's time lasts.
@@ -106,15 +112,19 @@ impl OnRecord<'_> {
         }
     }
 
-    /// Decides about arguments that do not fit.
-    fn misfit(
+    /// Decides about arguments that do not fit. A refusal by policy comes first, since nobody may learn the schema of a
+    /// tool that is not for them.
+    ///
+    /// # Errors
+    /// Strict, and they have a place that no server could accept.
+    pub(super) fn misfit(
         &mut self,
         access: &Access,
-        tool: &Tool,
-        arguments: &Bytes,
+        arguments: &[u8],
         intent: Option<Intent<'_>>,
         violation: &Violation,
     ) -> Result<(), Rejection> {
+        let Some(tool) = access.tool() else { return Ok(()) };
         let request = self.request(access.clone(), arguments, intent, self.record.time_of_day());
         if policy::refuses(&request, &self.settings.policy) {
             // Admission finds the same, and says so.

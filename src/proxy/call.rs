@@ -148,7 +148,6 @@ async fn prepare(
         }
     };
     let access = Access::Tool(ToolAccess::declared(tool, &intent));
-    on.judge_arguments(&access, &read.arguments, Some(intent)).await?;
     let permit = on.admit(access, &read.arguments, Some(intent), beside).await?;
     Ok((permit, read.arguments))
 }

@@ -119,9 +119,7 @@ async fn prepare(
     }
     let access = ToolAccess::direct(tool);
     on.record.operation(Some(access.operation()));
-    let access = Access::Tool(access);
-    on.judge_arguments(&access, arguments, None).await?;
-    on.admit(access, arguments, None, beside).await
+    on.admit(Access::Tool(access), arguments, None, beside).await
 }
 
 /// The same rejection, of an unknown tool with those that the caller may have meant.

@@ -15,6 +15,7 @@ use tracing::{Instrument, Span};
 
 use super::advice;
 use super::approval::{self, RepeatedRequest, WaitingCall};
+use super::arguments::JudgedAtOnce;
 use super::call_record::CallRecord;
 use super::call_trace::CallTrace;
 use super::caller::Caller;
@@ -197,21 +198,35 @@ fn span(caller: &Caller, kind: RecordKind, trace: Option<TraceContext>) -> Span 
 
 impl<'a> OnRecord<'a> {
     /// Asks whether the request may have `access`; what is remarkable about it, or refuses it, is on record.
-    /// `arguments` are those that go to the server, `beside` what the client said with them. Where a person has to
+    /// `arguments` are those that go to the server, which a
+    /// tool's schema judges before a person is asked, `beside` what the client said with them. Where a person has to
     /// approve, they are waited for (CAP-8); in a request that is made again then, `beside` becomes what it was in the
     /// first one.
     pub(super) async fn admit(
         &mut self,
         access: Access,
-        arguments: &[u8],
+        arguments: &Bytes,
         intent: Option<Intent<'_>>,
         beside: &mut CallExtras,
     ) -> Result<Permit, Stopped> {
+        let judged_later = match self.judge_at_once(&access, arguments) {
+            JudgedAtOnce::Fit => None,
+            JudgedAtOnce::Misfit(violation) => {
+                self.misfit(&access, arguments, intent, &violation)?;
+                None
+            }
+            JudgedAtOnce::Later => Some(access.clone()),
+        };
         let repeated = match beside.members.is_empty() {
             true => None,
             false => approval::repeated_request(self.worker, self.caller, &beside.members)?,
         };
-        let permit = match self.decide(access, arguments, intent, self.record.time_of_day()) {
+        let admission = self.decide(access, arguments, intent, self.record.time_of_day());
+        if let Some(access) = judged_later.filter(|_| !matches!(admission, Admission::Denial(_))) {
+            // Seldom, and large: it is no part of each call's memory.
+            Box::pin(self.judge_later(&access, arguments, intent)).await?;
+        }
+        let permit = match admission {
             Admission::Permit(permit) => {
                 self.release(repeated.as_ref(), permit.access(), beside)?;
                 permit

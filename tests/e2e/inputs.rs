@@ -360,11 +360,12 @@ fn who_may_not_call_a_tool_learns_nothing_of_its_schema() {
 #[test]
 fn arguments_that_cannot_be_accepted_ask_nobody_and_take_no_place() {
     let server = json!({"capabilities": {"added_asks": {"approval": "required"}},
-        "limits": {"rate_per_minute": 1}});
+        "limits": {"rate_per_minute": 2}});
     let tools = json!([tool("added_asks", issue()), tool("added_issue", issue())]);
     let proxy = proxy_of(&tools, json!({}), &server);
     let mut client = proxy.client();
-    for tool in ["s:added_asks", TOOL, TOOL, TOOL] {
+    // The first call of each compiles its schema, and has its place in the order of calls meanwhile.
+    for tool in ["s:added_asks", "s:added_asks", TOOL, TOOL, TOOL, TOOL] {
         let result = client.read(tool, json!({}));
         assert!(error_text(&result).starts_with("Arguments of "), "{result}");
     }
@@ -373,7 +374,7 @@ fn arguments_that_cannot_be_accepted_ask_nobody_and_take_no_place() {
     assert_eq!(
         client.read(TOOL, fine).get("isError"),
         None,
-        "the one call a minute is still there"
+        "one of two calls a minute is still there"
     );
 }
 
