@@ -56,8 +56,8 @@ impl OnRecord<'_> {
         }
     }
 
-    /// Judges them where that takes longer. The call has its place under the limits by then: calls that wait for their
-    /// turn keep the order in which they came.
+    /// Judges them where that takes longer. The call has its place under the limits by then, and what waited for it
+    /// has had its turn: calls keep the order in which they came.
     ///
     /// # Errors
     /// Strict, and they have a place that no server could accept; or the proxy is ending.

@@ -209,7 +209,7 @@ impl<'a> OnRecord<'a> {
         intent: Option<Intent<'_>>,
         beside: &mut CallExtras,
     ) -> Result<Permit, Stopped> {
-        let judged_later = match self.judge_at_once(&access, arguments) {
+        let unjudged = match self.judge_at_once(&access, arguments) {
             JudgedAtOnce::Fit => None,
             JudgedAtOnce::Misfit(violation) => {
                 self.misfit(&access, arguments, intent, &violation)?;
@@ -221,19 +221,18 @@ impl<'a> OnRecord<'a> {
             true => None,
             false => approval::repeated_request(self.worker, self.caller, &beside.members)?,
         };
-        let admission = self.decide(access, arguments, intent, self.record.time_of_day());
-        if let Some(access) = judged_later.filter(|_| !matches!(admission, Admission::Denial(_))) {
-            // Seldom, and large: it is no part of each call's memory.
-            Box::pin(self.judge_later(&access, arguments, intent)).await?;
-        }
-        let permit = match admission {
+        let permit = match self.decide(access, arguments, intent, self.record.time_of_day()) {
             Admission::Permit(permit) => {
+                self.judge_rest(unjudged, arguments, intent).await?;
                 self.release(repeated.as_ref(), permit.access(), beside)?;
                 permit
             }
             Admission::Queued(queued) => {
                 self.release(repeated.as_ref(), queued.access(), beside)?;
-                match Box::pin(self.turn(queued, arguments, intent, None)).await? {
+                let turned = Box::pin(self.turn(queued, arguments, intent, None)).await?;
+                // When its turn has come: who waits for something else meanwhile is in no queue.
+                self.judge_rest(unjudged, arguments, intent).await?;
+                match turned {
                     Turned::Permit(permit) => permit,
                     Turned::Asks(pending) => {
                         Box::pin(self.approved(pending, arguments, intent, beside, None)).await?
@@ -246,6 +245,7 @@ impl<'a> OnRecord<'a> {
             }
             // Rare and large: it is no part of each call's memory.
             Admission::Pending(pending) => {
+                self.judge_rest(unjudged, arguments, intent).await?;
                 self.record.found(&self.worker.proxy.upstreams);
                 Box::pin(self.approved(pending, arguments, intent, beside, repeated)).await?
             }
@@ -254,7 +254,21 @@ impl<'a> OnRecord<'a> {
         Ok(permit)
     }
 
-    /// The same for what is answered at once, waits for nobody, and has no arguments; nothing is sent for it whose
+    /// Judges the arguments of a call that could not be judged at once.
+    async fn judge_rest(
+        &mut self,
+        unjudged: Option<Access>,
+        arguments: &Bytes,
+        intent: Option<Intent<'_>>,
+    ) -> Result<(), Rejection> {
+        match unjudged {
+            // Seldom, and large: it is no part of each call's memory.
+            Some(access) => Box::pin(self.judge_later(&access, arguments, intent)).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Admits what is answered at once, waits for nobody, and has no arguments; nothing is sent for it whose
     /// answer would be waited for, so that it needs no place under the limits.
     pub(super) fn admit_at_once(&mut self, access: Access) -> Result<(), Rejection> {
         match self.decide(access, b"", None, self.record.time_of_day()) {
