@@ -351,9 +351,13 @@ fn who_may_not_call_a_tool_learns_nothing_of_its_schema() {
             proxy.request("POST", "/api/v1/tools/call", &headers, body.to_string().as_bytes());
         answer.json()["error"].as_str().unwrap().to_owned()
     };
-    let told = call(TOOL, json!({"secret": 1}));
-    assert_eq!(told, format!("Token 'ci' does not allow tool '{TOOL}'"));
-    let decisions = proxy.activity("type=policy_decision");
+    let scope = format!("Token 'ci' does not allow tool '{TOOL}'");
+    assert_eq!(call(TOOL, json!({"secret": 1})), scope);
+    // Once its schema is compiled, arguments are judged before a call is admitted.
+    error_text(&proxy.client().read(TOOL, json!({})));
+    assert_eq!(call(TOOL, json!({"secret": 1})), scope);
+    let decisions = proxy.activity("type=policy_decision&principal=token:ci");
+    assert_eq!(decisions.len(), 2);
     assert!(decisions.iter().all(|it| it["metadata"]["policy"] == "scope"), "{decisions:?}");
 }
 
