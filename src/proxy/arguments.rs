@@ -23,37 +23,35 @@ use crate::schema::judge::{Judgement, Verdict};
 use crate::schema::violation::Violation;
 use crate::tool::{InputSchema, Tool, Trust};
 
-/// What is known of the arguments of a call without waiting for anything.
-pub(super) enum JudgedAtOnce {
-    /// They fit, or nothing judges them.
-    Fit,
-    /// They do not.
-    Misfit(Box<Violation>),
-    /// The schema is still to be compiled, or the judgement takes too long for others to wait.
-    Later,
-}
-
 impl OnRecord<'_> {
     /// Judges the arguments of a call before it is admitted, so that nobody is asked about one that cannot be accepted,
-    /// and it takes no place under a limit.
-    pub(super) fn judge_at_once(&self, access: &Access, arguments: &Bytes) -> JudgedAtOnce {
-        let Some(tool) = access.tool() else { return JudgedAtOnce::Fit };
+    /// and it takes no place under a limit. What cannot be judged at once, since its schema is still to be compiled or it
+    /// takes too long for others to wait, comes back for [`judge_later`](Self::judge_later).
+    ///
+    /// # Errors
+    /// Strict, and they have a place that no server could accept.
+    pub(super) fn judge_at_once(
+        &mut self,
+        access: &Access,
+        arguments: &Bytes,
+        intent: Option<Intent<'_>>,
+    ) -> Result<Option<Access>, Rejection> {
+        let Some(tool) = access.tool() else { return Ok(None) };
         // Nothing that waits for an operator is read.
         if tool.input.policy.mode == Mode::Off || tool.trust == Trust::Withheld {
-            return JudgedAtOnce::Fit;
+            return Ok(None);
         }
         let schema = match tool.input.schema() {
             Some(InputSchema::Compiled(schema)) => schema,
-            Some(InputSchema::Unusable(_)) => return JudgedAtOnce::Fit,
-            None => return JudgedAtOnce::Later,
+            Some(InputSchema::Unusable(_)) => return Ok(None),
+            None => return Ok(Some(access.clone())),
         };
-        match self.worker.judge_quickly(schema, slice::from_ref(arguments)) {
-            None => JudgedAtOnce::Later,
-            Some(judgement) => match self.violation(tool, schema, judgement) {
-                None => JudgedAtOnce::Fit,
-                Some(violation) => JudgedAtOnce::Misfit(Box::new(violation)),
-            },
+        let judged = self.worker.judge_quickly(schema, slice::from_ref(arguments));
+        let Some(judgement) = judged else { return Ok(Some(access.clone())) };
+        if let Some(violation) = self.violation(tool, schema, judgement) {
+            self.misfit(access, arguments, intent, &violation)?;
         }
+        Ok(None)
     }
 
     /// Judges them where that takes longer. The call has its place under the limits by then, and what waited for it
@@ -117,7 +115,7 @@ impl OnRecord<'_> {
     ///
     /// # Errors
     /// Strict, and they have a place that no server could accept.
-    pub(super) fn misfit(
+    fn misfit(
         &mut self,
         access: &Access,
         arguments: &[u8],

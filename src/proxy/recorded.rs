@@ -15,7 +15,6 @@ use tracing::{Instrument, Span};
 
 use super::advice;
 use super::approval::{self, RepeatedRequest, WaitingCall};
-use super::arguments::JudgedAtOnce;
 use super::call_record::CallRecord;
 use super::call_trace::CallTrace;
 use super::caller::Caller;
@@ -209,14 +208,7 @@ impl<'a> OnRecord<'a> {
         intent: Option<Intent<'_>>,
         beside: &mut CallExtras,
     ) -> Result<Permit, Stopped> {
-        let unjudged = match self.judge_at_once(&access, arguments) {
-            JudgedAtOnce::Fit => None,
-            JudgedAtOnce::Misfit(violation) => {
-                self.misfit(&access, arguments, intent, &violation)?;
-                None
-            }
-            JudgedAtOnce::Later => Some(access.clone()),
-        };
+        let unjudged = self.judge_at_once(&access, arguments, intent)?;
         let repeated = match beside.members.is_empty() {
             true => None,
             false => approval::repeated_request(self.worker, self.caller, &beside.members)?,
