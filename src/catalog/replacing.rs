@@ -5,7 +5,7 @@
 //! of it, and one pointer for each other tool.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::change::Change;
 use super::compiling::{Late, awaited, same_raw};
@@ -217,5 +217,6 @@ fn build(
         policy: settings.policy(policy, &found.name),
         parameter_headers: found.parameter_headers.clone().ok().flatten(),
         trust: Trust::Given,
+        signature: OnceLock::new(),
     }
 }

@@ -36,7 +36,7 @@ use crate::io::clock;
 use crate::mcp::trace_context::TraceContext;
 use crate::output::AnswerMember;
 use crate::policy::{
-    self, Access, Admission, AdmissionRequest, ApprovalDenial, Approved, Denial, Leave,
+    self, Access, Admission, AdmissionRequest, ApprovalDenial, Approved, Denial, Foreseen, Leave,
     NotApproved, PendingApproval, Permit, Queued, ServerOutcome, SessionFacts, ToolAccess,
 };
 use crate::upstream::{Answer, CallError, CallExtras, Upstream};
@@ -290,6 +290,17 @@ impl<'a> OnRecord<'a> {
         now: SystemTime,
     ) -> Admission {
         policy::admit(self.request(access, arguments, intent, now), &self.settings.policy)
+    }
+
+    /// What would be decided about it; nothing is on record of that.
+    pub(super) fn foresee(
+        &self,
+        access: Access,
+        arguments: &[u8],
+        intent: Option<Intent<'_>>,
+    ) -> Foreseen {
+        let request = self.request(access, arguments, intent, self.record.time_of_day());
+        policy::foresee(&request, &self.settings.policy)
     }
 
     fn request<'r>(
