@@ -89,16 +89,19 @@ impl<'a> Line<'a> {
         let ordered = fields.iter().filter(|it| it.0).chain(fields.iter().filter(|it| !it.0));
         for (count, (required, (name, schema))) in ordered.enumerate() {
             let before = self.text.len();
-            if count > 0 {
-                self.text.push_str(", ");
-            }
-            if count < limit && name.len() <= MAX_NAME_BYTES {
-                self.field(name, *required, schema, depth);
-            }
-            // Half a parameter would mislead: it is left out whole, and so are those after it.
-            if count >= limit || name.len() > MAX_NAME_BYTES || self.is_full() {
-                self.text.truncate(before);
-                self.text.push_str(if count > 0 { ", " } else { "" });
+            self.text.push_str(if count > 0 { ", " } else { "" });
+            let start = self.text.len();
+            let fits = count < limit && name.len() <= MAX_NAME_BYTES;
+            // What is too long in all its parts is shown without them.
+            let fits = fits
+                && [depth, MAX_DEPTH].into_iter().any(|depth| {
+                    self.text.truncate(start);
+                    self.field(name, *required, schema, depth);
+                    !self.is_full()
+                });
+            if !fits {
+                // Half a parameter would mislead: it is left out whole, and so are those after it.
+                self.text.truncate(start.min(MAX_SIGNATURE_BYTES).max(before));
                 self.text.push_str(MORE);
                 return;
             }
@@ -319,6 +322,15 @@ mod tests {
         let choices: Vec<_> = (0..100).collect();
         let line = of(json!({"properties": {"n": {"enum": choices}}}));
         assert!(line.ends_with("|14|15|…)"), "{line}");
+        let members = |inner: serde_json::Value| -> serde_json::Value {
+            let of = |n| (format!("a_rather_long_name_{n}"), inner.clone());
+            json!({"properties": (0..12).map(of).collect::<serde_json::Map<_, _>>()})
+        };
+        let large = members(members(members(json!({"type": "string"}))));
+        let line = of(
+            json!({"properties": {"small": {"type": "integer"}, "large": large}, "required": ["large"]}),
+        );
+        assert_eq!(line, "t(large: object, small?: integer)", "without its parts");
         let mut deep = json!({"type": "string"});
         for _ in 0..60 {
             deep = json!({"anyOf": [deep, {"items": deep}]});
@@ -326,7 +338,7 @@ mod tests {
                 break;
             }
         }
-        assert!(of(json!({"properties": {"deep": deep}})).len() <= 2 * MAX_SIGNATURE_BYTES);
+        assert!(of(json!({"properties": {"deep": deep}})).len() <= MAX_SIGNATURE_BYTES + 16);
     }
 
     #[test]
