@@ -89,8 +89,7 @@ fn retrieve_tools(tools_limit: usize, overview: &str) -> Value {
                     "type": "string",
                     "enum": Detail::ALL.map(Detail::as_str),
                     "default": Detail::default().as_str(),
-                    "description": "full adds the input schemas.",
-                },
+                                    },
             },
             "required": ["query"],
             "additionalProperties": false,
@@ -142,7 +141,7 @@ fn describe_tool() -> Value {
                 "operation": {
                     "type": "string",
                     "enum": Operation::ALL.map(Operation::as_str),
-                    "description": "Which call_tool_* is meant; call_with if absent.",
+                    "description": "Default: that of call_with.",
                 },
             },
             "required": ["name"],
@@ -240,8 +239,8 @@ fn call_tool(variant: Operation, requirement: Requirement) -> Value {
         json!({"type": "string", "enum": ["public", "internal", "private", "unknown"]});
     let reason = json!({"type": "string", "maxLength": MAX_REASON_CHARS});
     let nested = match requirement {
-        Requirement::Required => "Required, here or as intent_operation_type.",
-        Requirement::Inferred => "Here, or as intent_*.",
+        Requirement::Required => "Required, or intent_operation_type.",
+        Requirement::Inferred => "Or intent_*.",
     };
     // Either form of the intent will do. A schema could say so by an `anyOf` beside `properties`, which clients of more
     // than one model cannot send; so that `required` names neither.
@@ -252,11 +251,11 @@ fn call_tool(variant: Operation, requirement: Requirement) -> Value {
         "inputSchema": {
             "type": "object",
             "properties": {
-                "name": {"type": "string", "description": "server:tool, as retrieve_tools gives it."},
-                "args": {"type": "object", "description": "The tool's arguments."},
+                "name": {"type": "string", "description": "server:tool"},
+                "args": {"type": "object"},
                 "args_json": {
                     "type": "string",
-                    "description": "The same as JSON in a string, in place of args.",
+                    "description": "args as a string",
                 },
                 "intent": {
                     "type": "object",

@@ -162,8 +162,6 @@ struct BriefTool<'a> {
     description: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     annotations: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    score: Option<f32>,
     call_with: &'static str,
 }
 
@@ -179,7 +177,6 @@ impl<'a> FoundTool<'a> {
             signature: tool.signature(),
             description: more.then(|| first_sentence(&tool.description)),
             annotations: whole.annotations.filter(|_| more),
-            score: whole.score.filter(|_| more),
             call_with: whole.call_with,
         })
     }

@@ -134,10 +134,7 @@ fn what_is_not_there_has_near_names_and_what_is_not_shown_is_not_there() {
     }));
     let mut client = proxy.client();
     for (name, text) in [
-        (
-            "ours:reed_item",
-            "Tool 'ours:reed_item' not found. Nearest: ours:read_item, ours:write_item",
-        ),
+        ("ours:reed_item", "Tool 'ours:reed_item' not found. Nearest: ours:read_item"),
         ("delete_item", "Tool 'delete_item' not found. Nearest: theirs:delete_item"),
         (
             "nowhere:delete_item",
