@@ -101,8 +101,8 @@ pub struct Tool {
     pub parameter_headers: Option<Arc<ParameterHeaders>>,
     /// Whether it may be called as it is defined.
     pub trust: Trust,
-    /// Its signature, once somebody has asked for it.
-    pub(crate) signature: OnceLock<Box<str>>,
+    /// Its signature, once somebody has asked for it by [`Tool::signature`]; empty where a tool is made.
+    pub signature: OnceLock<Box<str>>,
 }
 
 impl Tool {

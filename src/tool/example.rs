@@ -46,8 +46,9 @@ impl<'a> Sketch<'a> {
             return Value::Null;
         }
         if let Some(any_of) = node.any_of {
-            let nodes = elements(any_of).take(MAX_ELEMENTS).map(|schema| self.root.resolve(schema));
-            let meant = nodes.filter(|node| node.types() != [JsonType::Null]).next();
+            let mut nodes =
+                elements(any_of).take(MAX_ELEMENTS).map(|schema| self.root.resolve(schema));
+            let meant = nodes.find(|node| node.types() != [JsonType::Null]);
             return meant.map_or(Value::Null, |node| self.value(name, &node, depth + 1));
         }
         let types = node.types();

@@ -88,22 +88,24 @@ impl<'a> Line<'a> {
         let fields: Vec<_> = node.properties().map(|it| (is_required(&it.0), it)).collect();
         let ordered = fields.iter().filter(|it| it.0).chain(fields.iter().filter(|it| !it.0));
         for (count, (required, (name, schema))) in ordered.enumerate() {
-            let before = self.text.len();
             self.text.push_str(if count > 0 { ", " } else { "" });
             let start = self.text.len();
-            let fits = count < limit && name.len() <= MAX_NAME_BYTES;
+            if count >= limit || name.len() > MAX_NAME_BYTES {
+                return self.text.push_str(MORE);
+            }
+            self.field(name, *required, schema, depth);
+            match (self.is_full(), depth) {
+                (false, _) => continue,
+                // The parameter that this is a part of is too long.
+                (true, 1..) => return,
+                (true, 0) => self.text.truncate(start),
+            }
             // What is too long in all its parts is shown without them.
-            let fits = fits
-                && [depth, MAX_DEPTH].into_iter().any(|depth| {
-                    self.text.truncate(start);
-                    self.field(name, *required, schema, depth);
-                    !self.is_full()
-                });
-            if !fits {
+            self.field(name, *required, schema, MAX_DEPTH);
+            if self.is_full() {
                 // Half a parameter would mislead: it is left out whole, and so are those after it.
-                self.text.truncate(start.min(MAX_SIGNATURE_BYTES).max(before));
-                self.text.push_str(MORE);
-                return;
+                self.text.truncate(start);
+                return self.text.push_str(MORE);
             }
         }
     }
