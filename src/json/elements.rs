@@ -7,7 +7,7 @@ use super::cursor::TextCursor;
 
 /// The elements in their order; none of a value that is no array.
 #[derive(Clone, Debug)]
-pub struct Elements<'a> {
+pub struct ArrayElements<'a> {
     text: &'a str,
     /// Where to go on; past the end when all was read.
     at: usize,
@@ -16,14 +16,14 @@ pub struct Elements<'a> {
 
 /// Begins to read the array that `text` is.
 #[must_use]
-pub fn elements(text: &str) -> Elements<'_> {
+pub fn elements(text: &str) -> ArrayElements<'_> {
     let mut cursor = TextCursor::new(text.as_bytes());
     cursor.skip_space();
     let at = if cursor.take(b'[') { cursor.position() } else { usize::MAX };
-    Elements { text, at, first: true }
+    ArrayElements { text, at, first: true }
 }
 
-impl<'a> Elements<'a> {
+impl<'a> ArrayElements<'a> {
     fn read(&mut self) -> Option<&'a str> {
         let mut cursor = TextCursor::at(self.text.as_bytes(), self.at);
         cursor.skip_space();
@@ -39,7 +39,7 @@ impl<'a> Elements<'a> {
     }
 }
 
-impl<'a> Iterator for Elements<'a> {
+impl<'a> Iterator for ArrayElements<'a> {
     type Item = &'a str;
 
     fn next(&mut self) -> Option<&'a str> {
