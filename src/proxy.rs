@@ -35,6 +35,7 @@ mod relay;
 pub mod render;
 pub mod reply;
 pub mod retrieve;
+pub mod rule_replay;
 pub mod session_facts;
 pub mod settings;
 mod settling;

@@ -38,6 +38,7 @@ mod in_use;
 mod inbound;
 mod lifecycle;
 mod listen;
+pub mod log_in;
 mod notification_router;
 pub mod oauth;
 pub mod outgoing;

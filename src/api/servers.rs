@@ -13,6 +13,7 @@ use super::config_door::{ServerSwitch, SwitchRefused};
 use super::query_parameters::{BadQuery, Query};
 use super::response::{ApiError, Success, encode};
 use super::routes;
+use super::server_login::ServerLogin;
 use super::state::State;
 use super::status::CallCounts;
 use crate::catalog::Snapshot;
@@ -41,6 +42,7 @@ pub(super) fn servers(worker: &Worker, query: Query) -> Result<Bytes, ApiError> 
     let servers = worker.proxy.upstreams.iter().map(|upstream| CountedServer {
         server: upstream.state().into(),
         quarantined: quarantined(&snapshot, upstream.name()),
+        login: ServerLogin::of(upstream.login()),
         calls: (&counted.of_server(upstream.id())).into(),
     });
     Ok(encode(&Servers { servers: servers.collect() }))
@@ -58,6 +60,10 @@ struct CountedServer {
     server: ServerView,
     /// Tools of it whose definition waits for approval.
     quarantined: usize,
+    /// A login that somebody asked for here; left out where none is under way and none has failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    login: Option<ServerLogin>,
     calls: CallCounts,
 }
 
@@ -248,7 +254,7 @@ async fn switch(
     Ok(encode(&Switched { server, enabled, changed: switched.changed }))
 }
 
-fn no_server(name: &str) -> ApiError {
+pub(super) fn no_server(name: &str) -> ApiError {
     ApiError::new(StatusCode::NOT_FOUND, format!("There is no server '{name}'"))
 }
 

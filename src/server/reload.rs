@@ -218,7 +218,7 @@ impl Reload {
             looks.config = file_stamp(&source.path);
             looks.away = None;
             let read = read(&source, &now, &mut looks.rules, |next| {
-                rule_files::tools(&snapshot, &rule_files::servers(next))
+                snapshot.known_tools(&rule_files::servers(next))
             });
             (looks, read)
         });

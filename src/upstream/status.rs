@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use super::log_in::LoginOutcome;
 use crate::catalog::Change;
 use crate::mcp::capabilities::ServerCapabilities;
 use crate::mcp::revisions::Era;
@@ -95,6 +96,15 @@ pub enum Event {
         server: Arc<str>,
         /// What replacing the set did.
         change: Change,
+    },
+    /// Somebody asked for a login with it, or that came to something.
+    Login {
+        /// The server's name.
+        server: Arc<str>,
+        /// The id of who asked for it.
+        principal: Arc<str>,
+        /// What became of it.
+        outcome: LoginOutcome,
     },
 }
 

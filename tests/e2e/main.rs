@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that panics has failed")]
 #![expect(clippy::panic, clippy::indexing_slicing, reason = "a test that panics has failed")]
 
+mod activity_search;
 mod approvals;
 mod approvals_modern;
 mod attacks;

@@ -21,6 +21,7 @@ pub(super) async fn run(
 ) -> Result<(), CommandError> {
     let (since, until) = times(&flags.filters)?;
     let mut query = filters(&flags.filters, since.as_deref(), until.as_deref());
+    query.push(("text", flags.text.as_deref()));
     match output.format {
         // No column of the table shows a payload.
         Format::Table => query.push(("exclude_payloads", Some("true"))),
