@@ -222,7 +222,7 @@ fn the_command_line_checks_tests_and_explains() {
     let proxy = enforced(RULES);
     let folder = proxy.folder.path();
     let checked = proxy.cli(&["policy", "check"]);
-    assert_eq!((checked.code, &*checked.stdout), (Some(0), "ok: 4 rules in 1 files\n"));
+    assert_eq!((checked.code, &*checked.stdout), (Some(0), "ok: 4 rules in 1 file\n"));
     let bad = write(
         folder,
         "bad.cedar",

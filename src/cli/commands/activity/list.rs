@@ -8,6 +8,7 @@ use super::filters::{filters, times};
 use super::row::{RowStyle, folded};
 use crate::cli::args::{ActivityList, Format};
 use crate::cli::backend::Backend;
+use crate::cli::counted::counted;
 use crate::cli::error::CommandError;
 use crate::cli::json_pointer::list;
 use crate::cli::output::Output;
@@ -40,7 +41,11 @@ fn table(found: &Value, output: &Output, style: &RowStyle) -> String {
     let rows = folded(found).into_iter().map(|(record, decisions)| style.row(record, &decisions));
     let mut table = output.table(&style.columns(), rows.collect());
     if found.get("next_cursor").is_some() {
-        let _ = writeln!(table, "({} records, there are more: -n shows more)", records.len());
+        let _ = writeln!(
+            table,
+            "({}, there are more: -n shows more)",
+            counted(records.len(), "record")
+        );
     }
     table
 }

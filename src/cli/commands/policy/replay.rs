@@ -11,6 +11,7 @@ use super::inputs::{chosen, loaded, seen_tools};
 use crate::cli::args::Global;
 use crate::cli::backend::{self, Backend, Needs, target};
 use crate::cli::commands::activity::records_bar_of;
+use crate::cli::counted::counted;
 use crate::cli::error::CommandError;
 use crate::cli::json_pointer::{list, text};
 use crate::cli::output::Output;
@@ -123,8 +124,9 @@ fn draw(report: &Value, output: &Output) -> String {
     let [calls, refused, allowed, undecidable] =
         COUNTED.map(|name| text(report, &format!("/total/{name}")));
     format!(
-        "{table}{more}{calls} calls since {}: {refused} newly refused, {allowed} newly allowed, \
+        "{table}{more}{} since {}: {refused} newly refused, {allowed} newly allowed, \
          {undecidable} undecidable\n",
+        counted(calls, "call"),
         text(report, "/since")
     )
 }
