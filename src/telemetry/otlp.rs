@@ -361,7 +361,7 @@ mod tests {
         let line = LogRecord {
             time: 5,
             level: Level::WARN,
-            target: "mcpproxy::x",
+            target: "mcpproxy",
             body: "it fails".into(),
             fields: vec![("server", "s".into())],
             span: Some(LoggedSpan { trace_id: 7, span_id: 9 }),
