@@ -39,6 +39,7 @@ mod inbound;
 mod lifecycle;
 mod listen;
 pub mod log_in;
+mod login_desk;
 mod notification_router;
 pub mod oauth;
 pub mod outgoing;

@@ -12,7 +12,6 @@ use utoipa::ToSchema;
 use super::query_parameters::Query;
 use super::response::{ApiError, Success, encode};
 use super::routes;
-use super::servers::no_server;
 use crate::policy::Principal;
 use crate::proxy::Worker;
 use crate::upstream::log_in::{LoginStanding, NoLogin};
@@ -91,7 +90,8 @@ pub(super) async fn begin(
 ) -> Result<Bytes, ApiError> {
     query.finish()?;
     let server = routes::decoded(segment)?;
-    let upstream = worker.proxy.upstreams.get(&server).ok_or_else(|| no_server(&server))?;
+    let upstream =
+        worker.proxy.upstreams.get(&server).ok_or_else(|| ApiError::no_server(&server))?;
     let begun = worker.proxy.upstreams.log_in(&upstream, principal.id()).await;
     let login = begun.map_err(|why| {
         let status = match &why {

@@ -118,7 +118,7 @@ pub(super) async fn logs(
     let after = cursor.map(|text| text.parse().map_err(|_| BadQuery::cursor(text))).transpose()?;
     let upstreams = &worker.proxy.upstreams;
     let server = routes::decoded(segment)?;
-    upstreams.get(&server).ok_or_else(|| no_server(&server))?;
+    upstreams.get(&server).ok_or_else(|| ApiError::no_server(&server))?;
     let (folder, name) = (upstreams.stderr_folder().to_owned(), server.clone());
     let read = move || stderr_log::read(&folder, &name, after, most);
     let failed = |error: &dyn std::fmt::Display| {
@@ -168,7 +168,7 @@ pub(super) async fn restart(
     query.finish()?;
     let server = routes::decoded(segment)?;
     let upstream = worker.proxy.upstreams.get(&server);
-    let upstream = upstream.ok_or_else(|| no_server(&server))?;
+    let upstream = upstream.ok_or_else(|| ApiError::no_server(&server))?;
     let refused = |why: NotRestarted| {
         ApiError::new(StatusCode::CONFLICT, format!("'{server}' is not restarted: {why}"))
     };
@@ -245,17 +245,13 @@ async fn switch(
     let server = routes::decoded(segment)?;
     let switched = state.config.switch(&server, to, principal).await?;
     let switched = switched.map_err(|refused| match refused {
-        SwitchRefused::Unknown => no_server(&server),
+        SwitchRefused::Unknown => ApiError::no_server(&server),
         SwitchRefused::Refused(why) => {
             ApiError::new(StatusCode::CONFLICT, format!("'{server}' is not switched: {why}"))
         }
     })?;
     let enabled = to == ServerSwitch::On;
     Ok(encode(&Switched { server, enabled, changed: switched.changed }))
-}
-
-pub(super) fn no_server(name: &str) -> ApiError {
-    ApiError::new(StatusCode::NOT_FOUND, format!("There is no server '{name}'"))
 }
 
 fn quarantined(snapshot: &Snapshot, server: &str) -> usize {

@@ -10,8 +10,7 @@ use super::definition_records;
 use crate::activity::record::{Draft, Entry, MAX_METADATA_BYTES, Raw, Source, Status, Text, Type};
 use crate::catalog::Change;
 use crate::tool::ToolName;
-use crate::upstream::log_in::LoginOutcome;
-use crate::upstream::supervisor::{Event, ServerState, Status as ServerStatus};
+use crate::upstream::supervisor::{Event, LoginOutcome, ServerState, Status as ServerStatus};
 
 /// Bytes of a record that tell what is another about tools; the rest of it tells which.
 const MAX_DIFFERENCES_BYTES: usize = MAX_METADATA_BYTES / 2;

@@ -14,7 +14,7 @@ use super::backoff::Wishes;
 use super::carrier::LiveConnection;
 use super::control::Control;
 use super::error::Undelivered;
-use super::log_in::LoginDesk;
+use super::login_desk::LoginDesk;
 use super::notification_router::ServerEvents;
 use super::notification_router::{Changes, Told};
 use super::peer::Peer;

@@ -13,61 +13,18 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use thiserror::Error;
-use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::config::Config;
 use super::handle::Upstream;
+use super::login_desk::LoginDesk;
+pub use super::login_desk::{FailedLogin, LoginStanding, WaitingLogin};
 use super::oauth::{self, LoggedIn, LoginError};
-use super::status::Status;
+use super::status::{LoginOutcome, Status};
 
 /// How long somebody has to log in, once the address is known.
 pub const LOGIN_LIMIT: Duration = Duration::from_secs(10 * 60);
 /// How long whoever asks waits for the address.
 pub const BEGIN_LIMIT: Duration = Duration::from_secs(30);
-
-/// How the login with a server stands.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum LoginStanding {
-    /// Nobody has asked for one, or the last one was granted.
-    #[default]
-    Idle,
-    /// The server and whoever logs in for it are being asked.
-    Beginning,
-    /// Somebody has to open the address.
-    Waiting(WaitingLogin),
-    /// The last one failed.
-    Failed(FailedLogin),
-}
-
-/// A login that waits for somebody to log in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WaitingLogin {
-    /// What is to be opened in a browser on this machine: the way back leads to its loopback.
-    pub address: Arc<str>,
-    /// When it is given up.
-    pub until: SystemTime,
-}
-
-/// A login that came to nothing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FailedLogin {
-    /// Why, in one line that quotes no secret.
-    pub why: Arc<str>,
-    /// Whether it is the server's entry in the config, or that it wants no login, so that another attempt ends the same.
-    pub is_lasting: bool,
-}
-
-/// What became of a login, for the activity log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LoginOutcome {
-    /// It was asked for.
-    Began,
-    /// There are tokens, from this issuer.
-    Granted(Arc<str>),
-    /// There are none.
-    Failed(Arc<str>),
-}
 
 /// Why there is no address.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -81,18 +38,6 @@ pub enum NoLogin {
     /// It takes too long; it goes on.
     #[error("its address is not known after {BEGIN_LIMIT:?}: ask again")]
     Late,
-}
-
-/// Where logins with one server are asked for.
-pub(super) struct LoginDesk {
-    config: Config,
-    standing: watch::Sender<LoginStanding>,
-}
-
-impl LoginDesk {
-    pub(super) fn new(config: &Config) -> Self {
-        Self { config: config.clone(), standing: watch::Sender::default() }
-    }
 }
 
 impl Upstream {

@@ -5,7 +5,6 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::log_in::LoginOutcome;
 use crate::catalog::Change;
 use crate::mcp::capabilities::ServerCapabilities;
 use crate::mcp::revisions::Era;
@@ -83,6 +82,17 @@ pub struct ServerState {
     pub server_info: Option<Arc<str>>,
     /// True once it was discovered or has failed: it holds up readiness no longer.
     pub settled: bool,
+}
+
+/// What became of a login, for the activity log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LoginOutcome {
+    /// It was asked for.
+    Began,
+    /// There are tokens, from this issuer.
+    Granted(Arc<str>),
+    /// There are none.
+    Failed(Arc<str>),
 }
 
 /// What happened to a server, for the activity log.
