@@ -15,6 +15,7 @@ mod capability;
 mod exposure;
 mod name;
 pub mod parameter_headers;
+pub mod result_limit;
 mod rules;
 mod sensitivity;
 pub mod server_id;
@@ -24,6 +25,7 @@ pub use capability::{
 };
 pub use exposure::{Exposure, World};
 pub use name::ToolName;
+pub use result_limit::ResultLimit;
 pub use rules::{Pattern, Rules};
 pub use sensitivity::{SensitiveHint, Sensitivity};
 
@@ -91,6 +93,8 @@ pub struct Tool {
     pub schema: OutputSchema,
     /// How its answers are judged: mode and limits (FR-A4).
     pub policy: Policy,
+    /// When an agent gets a part of its result, and reads the rest by a handle; `None`: never.
+    pub result_limit: Option<ResultLimit>,
     /// Which of its parameters HTTP headers repeat; `None` if none, or if the schema says it in an
     /// invalid way.
     pub parameter_headers: Option<Arc<ParameterHeaders>>,
@@ -124,6 +128,7 @@ impl Tool {
             exposure,
             schema: OutputSchema::Absent,
             policy: Policy::default(),
+            result_limit: None,
             trust: Trust::Given,
             parameter_headers: None,
         }

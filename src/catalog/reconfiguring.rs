@@ -96,7 +96,8 @@ fn retuned(
             continue;
         }
         let same = before.servers.get(server) == Some(settings)
-            && (before.policy, before.schemas) == (next.policy, next.schemas);
+            && (before.policy, before.result_limit, before.schemas)
+                == (next.policy, next.result_limit, next.schemas);
         if same {
             direct.push(one.clone());
             continue;
@@ -140,6 +141,7 @@ fn tuned(tool: &Tool, server: &ServerSettings, all: &Settings, other_schemas: bo
         side_effect_by,
         exposure: Exposure::effective(tool.annotations, &server.capabilities, name),
         policy: server.policy(all.policy, name),
+        result_limit: server.result_limit.of(all.result_limit, name).limits(),
         schema,
         ..tool.clone()
     }

@@ -16,7 +16,6 @@ use super::reviewing::{Reviews, TakenSet, Touched, judge, review};
 use super::search::{Index, Lexicon, Segment};
 use super::settings::{ServerSettings, Settings};
 use super::snapshot::{DirectTool, KnownServer, Review, Snapshot, ToolSet};
-use crate::output::Policy;
 use crate::tool::{Capability, Exposure, Idempotence, OutputSchema, Tool, ToolName, Trust};
 
 /// The next snapshot, and what is to be done about it.
@@ -166,7 +165,7 @@ fn next_set<'a>(
             tools.push(DirectTool { review, ..direct.clone() });
             continue;
         }
-        let tool = build(server, settings, all.policy, found, schema);
+        let tool = build(server, settings, all, found, schema);
         let before = last.tool(&tool.name);
         let new =
             !before.is_some_and(|before| same_raw(&before.output_schema, &found.output_schema));
@@ -195,7 +194,7 @@ fn next_set<'a>(
 fn build(
     server: &Arc<str>,
     settings: &ServerSettings,
-    policy: Policy,
+    all: &Settings,
     found: &DiscoveredTool,
     schema: OutputSchema,
 ) -> Tool {
@@ -214,7 +213,8 @@ fn build(
         side_effect_by,
         exposure: Exposure::effective(found.annotations, &settings.capabilities, &found.name),
         schema,
-        policy: settings.policy(policy, &found.name),
+        policy: settings.policy(all.policy, &found.name),
+        result_limit: settings.result_limit.of(all.result_limit, &found.name).limits(),
         parameter_headers: found.parameter_headers.clone().ok().flatten(),
         trust: Trust::Given,
     }

@@ -12,9 +12,10 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 
 use super::on_change::ReviewSettings;
+use super::result_limits::ResultLimitRules;
 use crate::output::{MissingContent, Mode, Policy};
 use crate::schema;
-use crate::tool::{CapabilityOverride, Pattern, Rules};
+use crate::tool::{CapabilityOverride, Pattern, ResultLimit, Rules};
 
 /// The bounds of `max_depth` (FR-A6).
 pub const MAX_DEPTH: std::ops::RangeInclusive<u32> = 1..=120;
@@ -24,6 +25,8 @@ pub const MAX_DEPTH: std::ops::RangeInclusive<u32> = 1..=120;
 pub struct Settings {
     /// How answers are judged where no server and no tool says otherwise.
     pub policy: Policy,
+    /// When results are kept back where no server and no tool says otherwise.
+    pub result_limit: ResultLimit,
     /// How schemas are meant.
     pub schemas: schema::compile::Settings,
     /// The configured servers; the catalog knows no others.
@@ -46,6 +49,8 @@ pub struct ServerSettings {
     pub capabilities: Rules<CapabilityOverride>,
     /// How the answers of its tools are judged.
     pub output_validation: OutputRules,
+    /// When their results are kept back.
+    pub result_limit: ResultLimitRules,
 }
 
 /// `output_validation` of one server: for all its tools, and by tool name or pattern.

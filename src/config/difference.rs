@@ -89,6 +89,7 @@ impl ConfigDifference {
             intent,
             limits,
             output,
+            result_limit,
             approval,
             catalog_review,
             activity,
@@ -111,6 +112,7 @@ impl ConfigDifference {
             ("intent_declaration", *intent != now.intent),
             ("limits", *limits != now.limits),
             ("output_validation", *output != now.output),
+            ("result_limit", *result_limit != now.result_limit),
             ("approval", *approval != now.approval),
             ("catalog", *catalog_review != now.catalog_review),
             ("auth.jwt", *jwt != now.jwt),
@@ -237,6 +239,8 @@ mod tests {
             (r#"{"intent_declaration": {"operation_type": "inferred"}}"#, "intent_declaration", ""),
             (r#"{"limits": {"concurrent": 3}}"#, "limits", ""),
             (r#"{"output_validation": {"mode": "strict"}}"#, "output_validation", ""),
+            (r#"{"result_limit": {"bytes": 5000}}"#, "result_limit", ""),
+            (r#"{"result_limit": {"max_kept": 7}}"#, "result_limit", ""),
             (r#"{"approval": {"timeout": "1m"}}"#, "approval", ""),
             (r#"{"catalog": {"scan": "off"}}"#, "catalog", ""),
             (r#"{"policy": {"mode": "shadow"}}"#, "policy", ""),
@@ -292,6 +296,7 @@ mod tests {
             (r#", "max_concurrent": 7"#, ServerFate::Retuned),
             (r#", "limits": {"concurrent": 7}"#, ServerFate::Retuned),
             (r#", "disabled_tools": ["a"]"#, ServerFate::Retuned),
+            (r#", "result_limit": {"bytes": 5000}"#, ServerFate::Retuned),
             (r#", "capabilities": {"a": {"idempotent": true}}"#, ServerFate::Retuned),
         ] {
             let difference = between(&server(""), &server(more));

@@ -15,7 +15,7 @@ use super::document::ConfigDocument;
 use super::findings::Findings;
 use super::problem::{KeyPath, Problem, Severity};
 use super::reading::{read, within};
-use super::sections::{ApiKey, Logging, OutputValidation, PolicySection};
+use super::sections::{ApiKey, Logging, OutputValidation, PolicySection, ResultLimitSection};
 use super::telemetry::TelemetrySection;
 use super::tls::TlsSection;
 use super::values::{Config, RuleFiles};
@@ -62,6 +62,7 @@ pub(super) struct TopLevel {
     intent_declaration: intent::Settings,
     limits: limits::Config,
     output_validation: OutputValidation,
+    result_limit: ResultLimitSection,
     approval: approvals::Config,
     catalog: ReviewSettings,
     activity: activity::Config,
@@ -213,6 +214,7 @@ pub(super) fn parse_all<'t>(
         intent: top.intent_declaration,
         limits: top.limits,
         output,
+        result_limit: top.result_limit,
         approval: top.approval,
         catalog_review: top.catalog,
         activity: top.activity,

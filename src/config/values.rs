@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::sections::{ApiKey, Logging, OutputValidation};
+use super::sections::{ApiKey, Logging, OutputValidation, ResultLimitSection};
 use super::servers::ServerEntry;
 use super::telemetry::TelemetrySection;
 use super::tls::TlsFiles;
@@ -51,6 +51,8 @@ pub struct Config {
     pub limits: limits::Config,
     /// `output_validation`
     pub output: OutputValidation,
+    /// `result_limit`; those of servers and tools are with them.
+    pub result_limit: ResultLimitSection,
     /// `approval`
     pub approval: approvals::Config,
     /// `catalog`
@@ -111,6 +113,20 @@ impl Config {
         self.data_dir.join("stderr")
     }
 
+    /// Where results are kept that are too long for an agent: `data_dir/results`.
+    #[must_use]
+    pub fn results_folder(&self) -> PathBuf {
+        self.data_dir.join("results")
+    }
+
+    /// Whether the results of any tool have a limit.
+    #[must_use]
+    pub fn keeps_results(&self) -> bool {
+        let limit = self.result_limit.limit();
+        let mut enabled = self.servers.iter().filter(|server| server.upstream.enabled);
+        enabled.any(|server| server.tools.result_limit.limit_any(limit))
+    }
+
     /// What the catalog needs: the enabled servers, and `data_dir/catalog`.
     #[must_use]
     pub fn catalog(&self) -> catalog::Settings {
@@ -118,6 +134,7 @@ impl Config {
         let settings = enabled.map(|server| (Arc::clone(&server.name), server.tools.clone()));
         catalog::Settings {
             policy: self.output.policy(),
+            result_limit: self.result_limit.limit(),
             schemas: self.output.schemas(),
             servers: settings.collect::<BTreeMap<_, ServerSettings>>(),
             review: self.catalog_review,
@@ -150,6 +167,7 @@ impl Config {
             max_payload_bytes: self.activity.max_payload_bytes,
             max_response_bytes: self.activity.max_response_bytes,
             receipts: self.activity.receipts,
+            kept_results: self.keeps_results().then(|| self.result_limit.bounds()),
             held: self.held(),
             judging_budget: self.judging_budget(),
         })

@@ -28,7 +28,7 @@ pub(super) fn legacy_notification(
     notice: &Notice,
 ) -> Option<Bytes> {
     match notice {
-        // The proxy's own four tools never change.
+        // The proxy's own tools change with the config alone.
         Notice::Tools => (endpoint == Endpoint::All).then(|| changed("tools/list_changed", None)),
         Notice::Prompts => Some(changed("prompts/list_changed", None)),
         Notice::Resources => Some(changed("resources/list_changed", None)),

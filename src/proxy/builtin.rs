@@ -1,4 +1,4 @@
-//! Our own four tools as `tools/list` shows them.
+//! Our own tools as `tools/list` shows them.
 //!
 //! Owns the texts an agent reads before its first call (FR-025), and the input schemas by setting.
 //! What the tools do is in [`super::retrieve`] and [`super::call`].
@@ -7,16 +7,18 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
+use super::read_result::{self, READ_RESULT};
 use super::retrieve::{DETAILS, MAX_LIMIT, RETRIEVE_TOOLS};
 use crate::intent::stated::MAX_REASON_CHARS;
 use crate::intent::{Operation, Requirement};
 use crate::tool::{Annotations, Capability};
 
-/// The result of `tools/list`: one JSON object in one line.
+/// The result of `tools/list`: one JSON object in one line. `read_result` is there where results are kept.
 #[must_use]
-pub fn tools_list(requirement: Requirement, tools_limit: usize) -> String {
+pub fn tools_list(requirement: Requirement, tools_limit: usize, keeps_results: bool) -> String {
     let calls = Operation::ALL.map(|variant| call_tool(variant, requirement));
-    let tools: Vec<Value> = [retrieve_tools(tools_limit)].into_iter().chain(calls).collect();
+    let tools = [retrieve_tools(tools_limit)].into_iter().chain(calls);
+    let tools: Vec<Value> = tools.chain(keeps_results.then(read_result)).collect();
     json!({"tools": tools}).to_string()
 }
 
@@ -32,7 +34,7 @@ pub fn call_schema(variant: Operation, requirement: Requirement) -> Value {
 pub fn capability(name: &str) -> Option<Capability> {
     let annotations = match Operation::of_tool(name) {
         Some(variant) => annotations(variant),
-        None if name == RETRIEVE_TOOLS => annotations(Operation::Read),
+        None if [RETRIEVE_TOOLS, READ_RESULT].contains(&name) => annotations(Operation::Read),
         None => return None,
     };
     Some(Capability::derive(annotations))
@@ -52,6 +54,16 @@ fn annotations(variant: Operation) -> Annotations {
         open_world_hint: Some(true),
         ..Annotations::default()
     }
+}
+
+/// What it reads was read by another tool, which said so then.
+fn read_result() -> Value {
+    let mut tool = read_result::described();
+    let annotations = Annotations { open_world_hint: Some(false), ..annotations(Operation::Read) };
+    if let Some(members) = tool.as_object_mut() {
+        members.insert("annotations".to_owned(), json!(annotations));
+    }
+    tool
 }
 
 fn retrieve_tools(tools_limit: usize) -> Value {
@@ -239,7 +251,7 @@ mod tests {
     use crate::tool::SideEffect;
 
     fn listed(requirement: Requirement) -> Vec<Value> {
-        let list: Value = serde_json::from_str(&tools_list(requirement, 15)).unwrap();
+        let list: Value = serde_json::from_str(&tools_list(requirement, 15, false)).unwrap();
         list["tools"].as_array().unwrap().clone()
     }
 
@@ -251,6 +263,20 @@ mod tests {
             names,
             ["retrieve_tools", "call_tool_read", "call_tool_write", "call_tool_destructive"]
         );
+    }
+
+    #[test]
+    fn read_result_is_listed_where_results_are_kept() {
+        let list: Value =
+            serde_json::from_str(&tools_list(Requirement::Required, 15, true)).unwrap();
+        let tools = list["tools"].as_array().unwrap();
+        assert_eq!(tools.len(), 5);
+        let last = &tools[4];
+        assert_eq!(last["name"], "read_result");
+        assert_eq!(last["annotations"], json!({"readOnlyHint": true, "openWorldHint": false}));
+        let parameters: Vec<_> =
+            last["inputSchema"]["properties"].as_object().unwrap().keys().collect();
+        assert_eq!(parameters, ["handle", "pointer", "lines", "search", "offset", "limit"]);
     }
 
     #[test]
@@ -305,6 +331,7 @@ mod tests {
     fn cap_2_our_own_tools_carry_a_capability() {
         let side_effect = |name| capability(name).map(|capability| capability.side_effect);
         assert_eq!(side_effect("retrieve_tools"), Some(SideEffect::Read));
+        assert_eq!(side_effect("read_result"), Some(SideEffect::Read));
         assert_eq!(side_effect("call_tool_read"), Some(SideEffect::Read));
         assert_eq!(side_effect("call_tool_write"), Some(SideEffect::Write));
         assert_eq!(side_effect("call_tool_destructive"), Some(SideEffect::Destructive));

@@ -17,6 +17,7 @@ use super::incoming::Received;
 use super::params::CallParams;
 use super::passthrough::{self, Forward, List};
 use super::reaction::{Initialize, NotificationFilter, Reaction};
+use super::read_result::{self, READ_RESULT};
 use super::refusal::{Refusal, RefusalKind};
 use super::render::{self, Caching};
 use super::reply::Running;
@@ -53,8 +54,9 @@ pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reactio
         },
         ("tools/list", _, Endpoint::Search) => {
             let settings = worker.settings();
-            let tools =
-                builtin::tools_list(settings.policy.intent.operation_type, settings.tools_limit);
+            let required = settings.policy.intent.operation_type;
+            let keeps_results = settings.kept_results.is_some();
+            let tools = builtin::tools_list(required, settings.tools_limit, keeps_results);
             Reaction::Answer(render::own(era, &id, &tools, Caching::Milliseconds(OWN_LIST_TTL_MS)))
         }
         ("tools/list", _, Endpoint::All) => direct::list_tools(worker, peer, &id, &params),
@@ -173,7 +175,7 @@ pub fn supported(worker: &Worker) -> Vec<&'static str> {
 #[must_use]
 pub fn capabilities(worker: &Worker, peer: &Peer) -> Value {
     let mut capabilities = passthrough::capabilities(worker);
-    // Our four tools never change.
+    // Our own tools change with the config alone.
     let changes = peer.endpoint == Endpoint::All;
     capabilities.insert("tools".into(), json!({"listChanged": changes}));
     capabilities.insert("logging".into(), json!({}));
@@ -236,6 +238,11 @@ fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: &Bytes) -> Rea
             let meta = beside.meta.as_deref();
             Running::new(|reply| call::retrieve_tools(ours, caller, arguments, meta, reply))
         }
+        // Nobody has a handle where nothing was ever kept.
+        (READ_RESULT, None) if keeps_results(worker) => {
+            let meta = beside.meta.as_deref();
+            Running::new(|reply| read_result::read_result(ours, caller, arguments, meta, reply))
+        }
         ("call_tool", None) => return refuse(worker, peer, id, &name, NO_CALL_TOOL.to_owned()),
         (unknown, None) => {
             let text = format!(
@@ -247,6 +254,11 @@ fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: &Bytes) -> Rea
         }
     };
     Reaction::Call { id, running }
+}
+
+/// Whether results are kept, or some are left from when they were.
+fn keeps_results(worker: &Worker) -> bool {
+    worker.settings().kept_results.is_some() || !worker.proxy.results.is_empty()
 }
 
 /// Refuses a call of no tool of ours, or one that cannot be read; on record like any other.

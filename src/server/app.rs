@@ -41,10 +41,12 @@ use crate::page;
 use crate::policy::host_check::BadEntry;
 use crate::policy::rules::RuleProblem;
 use crate::proxy::dropped_members::DroppedMembers;
+use crate::proxy::result_pool::ResultPool;
 use crate::proxy::session_facts::SessionlessFacts;
 use crate::proxy::settings::{Settings, SettingsSwap};
 use crate::proxy::validation_pool::ValidationPool;
 use crate::proxy::{Proxy, log_routing, passthrough};
+use crate::results::{self, ResultStore};
 use crate::telemetry::span_queue::span_queue;
 use crate::telemetry::{Calls, LogHandles};
 
@@ -55,6 +57,14 @@ pub enum StartError {
     #[error("the data folder {} cannot be used: {error}", folder.display())]
     Folder {
         /// `data_dir`
+        folder: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The folder of kept results cannot be used.
+    #[error("results cannot be kept in {}: {error}; set result_limit.bytes to 0 or mend the folder", folder.display())]
+    Results {
+        /// `data_dir/results`
         folder: PathBuf,
         /// What the system says.
         error: io::Error,
@@ -92,6 +102,8 @@ pub struct App {
     watching: tokio::task::JoinHandle<()>,
     /// Tells the webhook of approvals, while there is one.
     telling: tokio::task::JoinHandle<()>,
+    /// Removes kept results when their time is up.
+    expiring: tokio::task::JoinHandle<()>,
     /// Looks after the files of config, rules and tokens.
     reloading: tokio::task::JoinHandle<()>,
     /// Sends traced calls to their collector, while there is one.
@@ -134,6 +146,10 @@ impl App {
         // Before the log, which opens as many files as it may.
         descriptors::raise();
         let log = Activity::open(&config.activity_folder(), config.activity.clone())?;
+        // The log is this process's, and so is the data folder.
+        let folder = config.results_folder();
+        results::clean(&folder, config.keeps_results())
+            .map_err(|error| StartError::Results { folder, error })?;
         log.0.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success));
         let catalog = config.catalog();
         let app = Self::assemble(&config, settings, log, catalog, (handles, source))?;
@@ -182,12 +198,15 @@ impl App {
             activity,
             list_cache: passthrough::list_cache::ListCache::default(),
             validation_pool: ValidationPool::new(control.handle().clone(), cores()),
+            results: Arc::new(ResultStore::new(config.results_folder())),
+            result_pool: ResultPool::new(control.handle().clone()),
             calls: Calls::default(),
             spans,
             hash_key: u64::from_ne_bytes(seed),
         };
         let proxy = Arc::new(proxy);
         let following = control.spawn(passthrough::notifications::follow(Arc::clone(&proxy)));
+        let expiring = control.spawn(Arc::clone(&proxy.results).expire_in_time());
         let watching = control.spawn(identity_watch::watch(Arc::clone(&proxy.identity)));
         let path = source.as_ref().map(|source| source.path.display().to_string());
         let (door, wishes) =
@@ -234,6 +253,7 @@ impl App {
             following,
             watching,
             telling,
+            expiring,
             reloading,
             exporting,
         })
@@ -308,6 +328,7 @@ impl App {
             following,
             watching,
             telling,
+            expiring,
             reloading,
             exporting,
             ..
@@ -319,6 +340,7 @@ impl App {
         watching.abort();
         shared.proxy.approvals.close();
         telling.abort();
+        expiring.abort();
         let patience = if hurry.exit_code().is_some() { Duration::ZERO } else { CHILDREN_TIMEOUT };
         let deadline = Instant::now() + patience;
         control.block_on(shared.proxy.upstreams.shutdown(deadline));
@@ -329,6 +351,7 @@ impl App {
             let stop = Draft::new(Type::SystemStop, Source::Internal, Status::Success);
             shared.proxy.activity.note(stop);
         }
+        shared.proxy.results.clear();
         control.shutdown_timeout(Duration::from_secs(1));
         writer.close()
     }
