@@ -38,7 +38,6 @@ fn result(tool: &str) -> Vec<u8> {
         "asks" => format!(
             r#"{{"resultType":"input_required","inputRequests":{{}},"requestState":"{long}"}}"#
         ),
-        "broken" => format!(r#"{{"content":[{{"type":"text","text":"{long}"}}],"x":[1,}}"#),
         "short" => r#"{"content":[{"type":"text","text":"\u0068ello"}]}"#.to_owned(),
         "latin" => {
             let (head, tail) = (r#"{"content":[{"type":"text","text":""#, r#""}]}"#);
@@ -52,8 +51,7 @@ fn result(tool: &str) -> Vec<u8> {
     text.into_bytes()
 }
 
-const TOOLS: [&str; 9] =
-    ["prose", "table", "wrong", "fails", "asks", "broken", "short", "latin", "huge"];
+const TOOLS: [&str; 8] = ["prose", "table", "wrong", "fails", "asks", "short", "latin", "huge"];
 
 /// What `text` of the only block of `prose` says.
 fn prose() -> String {
@@ -460,7 +458,6 @@ fn what_its_client_has_to_see_goes_on_whole() {
     for (tool, why) in [
         ("fails", None),
         ("asks", Some("it is no complete tool result, so that its client has to see it")),
-        ("broken", Some("it is no complete tool result, so that its client has to see it")),
         ("latin", Some("it is not text in UTF-8")),
     ] {
         assert_whole(&mut client, tool);
