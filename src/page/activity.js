@@ -114,7 +114,9 @@ function typed() {
     form.elements[name].closest('label').hidden = !between;
     given[name] = between && given[name] ? new Date(given[name]).toISOString() : '';
   }
-  change({ ...given, record: '' }, true);
+  // A record stays open where nothing changed: Clear and the pause after typing may both say the same.
+  const { record: _open, ...shown } = here().parameters;
+  if (link('activity', given) !== link('activity', shown)) change({ ...given, record: '' }, true);
 }
 
 /** What the server is asked for. */

@@ -20,7 +20,7 @@ const count = el('p', { id: 'tool-count', class: 'quiet', role: 'status' });
 const list = el('ul', { id: 'tools', class: 'cards' });
 const none = el('div', {});
 const more = button('More', () => attempt(() => load(cursor)), { id: 'more-tools', hidden: true });
-let [cursor, asked, shown] = [undefined, 0, {}];
+let [cursor, asked, shown, servers] = [undefined, 0, {}, []];
 
 export const tools = {
   name: 'tools',
@@ -32,14 +32,12 @@ export const tools = {
     shown = parameters;
     if (document.activeElement !== search) search.value = parameters.q ?? '';
     held.checked = parameters.held === 'yes';
+    choose();
     if (!same) attempt(() => load());
     attempt(async () => {
       const { data } = await ask('servers');
-      const names = data.servers.map((it) => it.name);
-      const wanted = parameters.server ?? '';
-      if (wanted && !names.includes(wanted)) names.push(wanted);
-      fill(server, option('', 'all'), names.map((name) => option(name)));
-      server.value = wanted;
+      servers = data.servers.map((it) => it.name);
+      choose();
     });
   },
 
@@ -58,6 +56,14 @@ export const tools = {
     search.focus();
   },
 };
+
+/** The form shows the address's server at once: what is typed next must not bring back another. */
+function choose() {
+  const wanted = shown.server ?? '';
+  const unknown = wanted && !servers.includes(wanted) ? [wanted] : [];
+  fill(server, option('', 'all'), [...servers, ...unknown].map((name) => option(name)));
+  server.value = wanted;
+}
 
 async function load(from) {
   const mine = ++asked;

@@ -113,6 +113,13 @@ export async function look({ page }) {
   assert.equal(await page.title(), 'Activity – mcpproxy');
   await shot(page, 'hostile');
 
+  step('a record stays open when the form says once more what it said');
+  await page.evaluate(() => {
+    document.querySelector('#filters').dispatchEvent(new Event('input'));
+    return new Promise((done) => { setTimeout(done, 500); }); // past the pause that ends typing
+  });
+  assert.ok(await record.isVisible());
+
   step('an id is copied, and what belongs together is a click away');
   await page.context().grantPermissions(['clipboard-read', 'clipboard-write']);
   await record.getByRole('button', { name: 'Copy id' }).click();

@@ -28,13 +28,23 @@ export async function look({ page, dialogs, wrong }) {
   await count(page, '#tools > li', 1);
   await page.locator('#tool-form [name=held]').check();
   await page.getByText('No tool fits.').waitFor();
+
+  step('what is typed while the servers are still asked for is searched in all of them');
+  let answer;
+  const waited = new Promise((done) => { answer = done; });
+  await page.route('**/api/v1/servers', async (route) => {
+    await waited;
+    await route.continue();
+  });
   await page.getByRole('link', { name: 'Show all tools' }).click();
   await page.locator('#tools > li').nth(20).waitFor();
+  await page.locator('#tool-form [name=q]').fill('echo');
+  await page.locator('#tools > li').first().getByText('stub:echo').waitFor();
+  answer();
+  await page.unroute('**/api/v1/servers');
 
   step('a call is tried, and is on record');
-  await page.locator('#tool-form [name=q]').fill('echo');
   const echo = page.locator('#tools > li', { has: page.getByRole('heading', { name: 'stub:echo', exact: true }) });
-  await page.locator('#tools > li').first().getByText('stub:echo').waitFor();
   await echo.getByText('Try a call').click();
   await echo.locator('[name=args]').fill('{"note": ');
   await echo.getByRole('button', { name: 'Call' }).click();
