@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! result ─▶ Outline (map, head) ─▶ agent
-//!        └▶ ResultStore (file, handle) ─▶ PartQuery ─▶ Part: the bytes that stand there
+//!        └▶ ResultStore (file, handle) ─▶ PartQuery ─▶ ResultPart: the bytes that stand there
 //! ```
 
 mod handle;
@@ -17,7 +17,7 @@ mod shape;
 mod store;
 
 pub use handle::{ResultHandle, ResultId, without_handles};
-pub use parts::{NoPart, Part, part};
+pub use parts::{NoPart, ResultPart, part};
 pub use query::{BadPartQuery, MAX_PART_BYTES, PART_BYTES, PartQuery, Selection};
 pub use shape::Outline;
 pub use store::{KeepTerms, KeptResult, NotKept, ResultOwner, ResultStore, StoreBounds, clean};

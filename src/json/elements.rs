@@ -13,7 +13,7 @@ pub struct NotAnArray;
 
 /// The elements in their order; after an error there are no more.
 #[derive(Clone, Debug)]
-pub struct Elements<'a> {
+pub struct ArrayElements<'a> {
     text: &'a str,
     /// Where to go on; past the end when all was read.
     at: usize,
@@ -24,16 +24,16 @@ pub struct Elements<'a> {
 ///
 /// # Errors
 /// When it is something else.
-pub fn elements(text: &str) -> Result<Elements<'_>, NotAnArray> {
+pub fn elements(text: &str) -> Result<ArrayElements<'_>, NotAnArray> {
     let mut cursor = TextCursor::new(text.as_bytes());
     cursor.skip_space();
     match cursor.take(b'[') {
-        true => Ok(Elements { text, at: cursor.position(), first: true }),
+        true => Ok(ArrayElements { text, at: cursor.position(), first: true }),
         false => Err(NotAnArray),
     }
 }
 
-impl<'a> Iterator for Elements<'a> {
+impl<'a> Iterator for ArrayElements<'a> {
     type Item = Result<&'a str, NotAnArray>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -48,7 +48,7 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-impl<'a> Elements<'a> {
+impl<'a> ArrayElements<'a> {
     fn read(&mut self) -> Result<Option<&'a str>, NotAnArray> {
         let mut cursor = TextCursor::at(self.text.as_bytes(), self.at);
         cursor.skip_space();

@@ -44,7 +44,7 @@ pub(super) struct Keeping {
 }
 
 /// A result that is kept.
-pub(super) struct Kept {
+pub(super) struct KeptReply {
     /// What its client gets.
     pub(super) short: Bytes,
     /// What its record says, raw JSON.
@@ -124,7 +124,7 @@ impl Keeping {
         mut self,
         worker: &Rc<Worker>,
         tool: &ToolName,
-    ) -> Result<Kept, GoesOn> {
+    ) -> Result<KeptReply, GoesOn> {
         if !self.share.try_grow(self.bytes) {
             return Err(GoesOn::NoMemory);
         }
@@ -149,7 +149,7 @@ impl Keeping {
         let result = json!({"content": content}).to_string();
         let short = render::own_result(era, &result, Caching::No).into_owned().into();
         let metadata = json!({"id": handle.id().to_string(), "bytes": bytes}).to_string();
-        Ok(Kept { short, metadata })
+        Ok(KeptReply { short, metadata })
     }
 }
 

@@ -20,7 +20,7 @@ use super::render::{self, Caching};
 use super::reply::{Aborted, Reply};
 use super::worker::Worker;
 use crate::activity::record::{Raw, Status};
-use crate::results::{self, MAX_PART_BYTES, PART_BYTES, Part, PartQuery};
+use crate::results::{self, MAX_PART_BYTES, PART_BYTES, PartQuery, ResultPart};
 
 /// The tool's name.
 pub const READ_RESULT: &str = "read_result";
@@ -54,7 +54,7 @@ pub fn read_result(
         let query = PartQuery::parse(&raw).map_err(|bad| {
             Rejection::new(Status::Rejected, RefusalKind::Unreadable, bad.to_string())
         })?;
-        let Part { text, note } = part(worker, caller, query).await?;
+        let ResultPart { text, note } = part(worker, caller, query).await?;
         let blocks = [json!({"type": "text", "text": text}), json!({"type": "text", "text": note})];
         let result = json!({"content": blocks}).to_string();
         let result = render::own_result(caller.era(), &result, Caching::No).into_owned();
@@ -65,7 +65,11 @@ pub fn read_result(
 }
 
 /// Finds and reads the result.
-async fn part(worker: &Rc<Worker>, caller: &Caller, query: PartQuery) -> Result<Part, Rejection> {
+async fn part(
+    worker: &Rc<Worker>,
+    caller: &Caller,
+    query: PartQuery,
+) -> Result<ResultPart, Rejection> {
     let refused = |text: String| Rejection::new(Status::Rejected, RefusalKind::Unknown, text);
     let failed = |text: String| Rejection::new(Status::Error, RefusalKind::Unavailable, text);
     let proxy = &worker.proxy;

@@ -22,7 +22,7 @@ const MAX_NAMES: usize = 20;
 
 /// A part of a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct ResultPart {
     /// What stands there; of a search a line for each place.
     pub text: String,
     /// Which part it is, and how to go on: one line.
@@ -49,7 +49,7 @@ pub enum NoPart {
 ///
 /// # Errors
 /// [`NoPart`]
-pub fn part(result: &str, query: &PartQuery) -> Result<Part, NoPart> {
+pub fn part(result: &str, query: &PartQuery) -> Result<ResultPart, NoPart> {
     let whole = Source::of(result, query)?;
     match &query.selection {
         Selection::All => window(&whole.text, 0..whole.text.len(), whole.is, query),
@@ -143,7 +143,7 @@ fn window(
     range: Range<usize>,
     is: Cow<'static, str>,
     query: &PartQuery,
-) -> Result<Part, NoPart> {
+) -> Result<ResultPart, NoPart> {
     let selected = text.get(range).unwrap_or_default();
     let bytes = selected.len();
     let at = usize::try_from(query.offset).unwrap_or(usize::MAX);
@@ -162,11 +162,11 @@ fn window(
         false => "this is the end".to_owned(),
     };
     let note = format!("bytes {from} to {to} of {bytes} of {is}; {next}");
-    Ok(Part { text: text.to_owned(), note })
+    Ok(ResultPart { text: text.to_owned(), note })
 }
 
 /// The places where `words` stand, a line for each.
-fn search(whole: &Source<'_>, words: &str, query: &PartQuery) -> Part {
+fn search(whole: &Source<'_>, words: &str, query: &PartQuery) -> ResultPart {
     let text = &*whole.text;
     let (mut out, mut count, mut shown) = (String::new(), 0_u64, 0_u64);
     let (mut line, mut counted) = (1, 0);
@@ -188,7 +188,7 @@ fn search(whole: &Source<'_>, words: &str, query: &PartQuery) -> Part {
         true => format!("next offset {told}"),
         false => "this is the end".to_owned(),
     };
-    Part { text: out, note: format!("{shown} of {count} {places} in {}; {next}", whole.is) }
+    ResultPart { text: out, note: format!("{shown} of {count} {places} in {}; {next}", whole.is) }
 }
 
 /// What stands around a place, within its line.
