@@ -173,7 +173,7 @@ impl Exchange {
                     let is_result = member == AnswerMember::Result;
                     let judged = is_result && self.treatment == Treatment::ForwardAndJudge;
                     let outgrown = self.keeping.take().filter(|keeping| keeping.is_outgrown());
-                    match outgrown.filter(|_| is_result) {
+                    match outgrown.filter(|_| is_result && status == Status::Success) {
                         Some(keeping) => Box::pin(self.keep_back(*keeping, status)).await,
                         None if judged => Box::pin(self.reply_and_judge(status)).await,
                         None => self.finish(member, status).await,
@@ -414,7 +414,10 @@ impl Exchange {
             Treatment::Forward => {}
             Treatment::ForwardAndJudge => self.judge_for_the_record().await,
             Treatment::Hold => {
-                let _ = self.verdict().await;
+                if let Some(failure) = self.verdict().await {
+                    self.block(&failure, true).await;
+                    return;
+                }
             }
         }
         let kept = match self.permit.access().tool() {

@@ -50,7 +50,7 @@ pub fn read_result(
         let OnRecord { worker, caller, record, .. } = on;
         record.name("", READ_RESULT);
         let arguments = String::from_utf8_lossy(&raw);
-        record.keep(Raw::Arguments, arguments.as_bytes());
+        record.keep(Raw::Arguments, results::without_handles(&arguments).as_bytes());
         let query = PartQuery::parse(&raw).map_err(|bad| {
             Rejection::new(Status::Rejected, RefusalKind::Unreadable, bad.to_string())
         })?;

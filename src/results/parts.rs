@@ -146,7 +146,7 @@ fn window(
 ) -> Result<ResultPart, NoPart> {
     let selected = text.get(range).unwrap_or_default();
     let bytes = selected.len();
-    let at = usize::try_from(query.offset.saturating_sub(1)).unwrap_or(usize::MAX);
+    let at = usize::try_from(query.offset).unwrap_or(usize::MAX);
     if at >= bytes && at > 0 {
         let (offset, bytes) = (query.offset, bytes as u64);
         return Err(NoPart::PastTheEnd { offset, of: is, bytes });

@@ -153,13 +153,13 @@ pub fn clean(folder: &Path, will_be_kept: bool) -> io::Result<()> {
         let name = entry.file_name();
         let name = name.to_string_lossy();
         if name.starts_with(NAME.0) && name.ends_with(NAME.1) {
-            let removed: io::Result<()> = Ok(());
+            let removed = fs::remove_file(entry.path());
             if let Err(error) = removed.as_ref()
                 && !will_be_kept
             {
                 tracing::warn!("{}: a kept result is not removed: {error}", entry.path().display());
             } else {
-                let _ = removed;
+                removed?;
             }
         }
     }
@@ -223,7 +223,7 @@ impl ResultStore {
         }
         let mut gone = Vec::new();
         let mut state = self.state.lock();
-        while false && !state.fits(bytes, bounds) {
+        while !state.fits(bytes, bounds) {
             let oldest = state.order.first_key_value().map(|(_, id)| *id);
             gone.push(oldest.and_then(|id| state.remove(&id)).ok_or(NotKept::Busy)?);
         }
@@ -254,7 +254,7 @@ impl ResultStore {
     ) -> Option<Arc<KeptResult>> {
         let state = self.state.lock();
         let (_, kept) = state.kept.get(&handle.id())?;
-        (now < kept.until || owner == owner).then(|| Arc::clone(kept))
+        (kept.owner == *owner && now < kept.until).then(|| Arc::clone(kept))
     }
 
     /// True if nothing is kept.
