@@ -1,7 +1,8 @@
 //! Judging a conforming document, beside what it is measured against: serde_json and boon, the
-//! tape alone, and a copy of the bytes.
+//! tape alone, and a copy of the bytes. And what the arguments of a call cost before it goes out, where they fit
+//! and where they do not.
 
-#![expect(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a benchmark fails by panicking")]
 
 use std::hint::black_box;
 
@@ -72,5 +73,46 @@ fn validate(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, validate);
+/// The `inputSchema` of a tool as servers write it.
+const INPUT: &str = r#"{"type":"object","additionalProperties":false,"required":["owner","repo","title"],
+    "properties":{"owner":{"type":"string"},"repo":{"type":"string"},"title":{"type":"string","minLength":1},
+    "body":{"type":"string"},"labels":{"type":"array","items":{"type":"string"}},
+    "milestone":{"anyOf":[{"type":"integer"},{"type":"null"}]},"state":{"enum":["open","closed"]}}}"#;
+
+/// Arguments for it whose `body` has so many bytes.
+fn arguments(bytes: usize, labels: &str) -> Bytes {
+    let body = "x".repeat(bytes);
+    format!(
+        r#"{{"owner":"ada","repo":"engine","title":"Tea","labels":{labels},"milestone":null,"body":"{body}"}}"#
+    )
+    .into()
+}
+
+fn arguments_of_a_call(criterion: &mut Criterion) {
+    let schema = compile(INPUT.as_bytes(), &Settings::default()).unwrap();
+    let mut scratch = JudgeScratch::new();
+    let mut group = criterion.benchmark_group("arguments");
+    for (size, bytes) in [("100B", 0), ("1KB", 900), ("13KB", 12_900)] {
+        let fits = [arguments(bytes, r#"["a","b"]"#)];
+        group.throughput(Throughput::Bytes(fits[0].len() as u64));
+        let verdict = schema.judge_quickly(&fits, &mut scratch).unwrap().verdict;
+        assert_eq!(verdict, Verdict::Conforms);
+        group.bench_function(BenchmarkId::new("fit", size), |bencher| {
+            bencher.iter(|| black_box(schema.judge_quickly(&fits, &mut scratch)));
+        });
+        let wrong = [arguments(bytes, r#"["a",7]"#)];
+        let Verdict::Violates(violation) =
+            schema.judge_quickly(&wrong, &mut scratch).unwrap().verdict
+        else {
+            panic!("the second label is no string")
+        };
+        assert_eq!(violation.misfits.count, 1);
+        group.bench_function(BenchmarkId::new("do_not_fit", size), |bencher| {
+            bencher.iter(|| black_box(schema.judge_quickly(&wrong, &mut scratch)));
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, validate, arguments_of_a_call);
 criterion_main!(benches);

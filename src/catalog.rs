@@ -24,7 +24,7 @@ use self::replacing::{Replaced, replace};
 use self::saving::{Saving, UnsavedSet};
 use self::search::Lexicon;
 use self::turns::{Turns, Undone};
-use crate::tool::{Tool, ToolName};
+use crate::tool::{InputSchema, Tool, ToolName};
 
 pub mod approving;
 mod blocking;
@@ -156,6 +156,35 @@ impl Catalog {
     /// Waits until the output schema of `tool` is compiled; false if it is not by `deadline`.
     pub async fn compiled(&self, tool: &Tool, deadline: Instant) -> bool {
         self.published.compiled(tool, deadline).await
+    }
+
+    /// What becomes of the input schema of `tool`, which is compiled when it is first asked for; `None` where that has
+    /// not come to an end by `deadline`.
+    pub async fn input_schema(
+        self: &Arc<Self>,
+        tool: &Arc<Tool>,
+        deadline: Instant,
+    ) -> Option<InputSchema> {
+        let compiled = self.compile_input(tool);
+        tokio::time::timeout_at(deadline.into(), compiled).await.ok().flatten()
+    }
+
+    async fn compile_input(self: &Arc<Self>, tool: &Arc<Tool>) -> Option<InputSchema> {
+        let turns = if compiling::is_small(&tool.input_schema) { &self.small } else { &self.large };
+        // The turns are never closed, so one always comes.
+        let turn = Arc::clone(turns).acquire_owned().await.ok()?;
+        let (catalog, tool) = (Arc::clone(self), Arc::clone(tool));
+        let compiled = self.threads.run(move || {
+            let _turn = turn;
+            let compile = || catalog.compiler.input(&tool.input_schema);
+            let (schema, new) = tool.input.compiled(compile);
+            if let (InputSchema::Unusable(reason), true) = (schema, new) {
+                // Here, since whoever asked may have gone, and nobody finds it out again.
+                tracing::warn!(tool = %tool.name, %reason, "the input schema cannot be used");
+            }
+            schema.clone()
+        });
+        compiled.await.ok()
     }
 
     /// Takes up the sets on disk (FR-A1); for each server that had one, or whose file cannot be

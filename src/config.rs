@@ -20,7 +20,6 @@ pub mod file;
 mod findings;
 mod key_aliases;
 mod misspelt_keys;
-pub mod nearest_word;
 mod parse;
 pub mod problem;
 mod reading;

@@ -7,6 +7,7 @@ pub(crate) mod cursor;
 pub mod fold;
 pub mod members;
 mod plain;
+pub mod pointer;
 pub mod scan;
 pub mod span;
 pub mod tape;

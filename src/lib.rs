@@ -13,7 +13,7 @@
 //!
 //! The floors, lowest first; a file imports its own folder and lower floors only:
 //!
-//! 1. bytes and the protocol, pure: [`json`], [`wire`], [`mcp`]; what the system gives: [`io`](mod@io), [`os`]
+//! 1. bytes and the protocol, pure: [`json`], [`wire`], [`mcp`], [`nearest`]; what the system gives: [`io`](mod@io), [`os`]
 //! 2. domain, pure: [`tool`], [`intent`], [`policy`], [`schema`], [`output`], [`secrets`]
 //! 3. state: [`catalog`], [`activity`], [`approvals`], [`telemetry`], [`identity`]
 //! 4. upstream I/O: [`upstream`]
@@ -39,6 +39,7 @@ pub mod intent;
 pub mod io;
 pub mod json;
 pub mod mcp;
+pub mod nearest;
 pub mod os;
 pub mod output;
 pub mod page;

@@ -37,7 +37,7 @@ mod settings;
 pub use access::{
     Access, COMPLETION_COMPLETE, PROMPTS_GET, Reference, ResourceRequest, TOOLS_CALL, ToolAccess,
 };
-pub use admission::{Admission, admit, admit_again};
+pub use admission::{Admission, admit, admit_again, refuses};
 pub use approval::{ApprovalSubject, Approved, PendingApproval};
 pub use call_digest::{CallDigest, MAX_ARGUMENTS_BYTES};
 pub use denial::{

@@ -6,7 +6,9 @@
 //! permitted; an
 //! `exchange` sees the answer through, and the [`reply`] goes back to the face.
 
+mod advice;
 mod approval;
+mod arguments;
 pub mod builtin;
 pub mod busy_poll;
 pub mod call;

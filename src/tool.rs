@@ -13,6 +13,7 @@ use crate::schema::compile::Schema;
 
 mod capability;
 mod exposure;
+mod input;
 mod name;
 pub mod parameter_headers;
 mod rules;
@@ -23,6 +24,7 @@ pub use capability::{
     Annotations, Approval, Capability, CapabilityOverride, Idempotence, SideEffect, StatedBy,
 };
 pub use exposure::{Exposure, World};
+pub use input::{Input, InputPolicy, InputSchema};
 pub use name::ToolName;
 pub use rules::{Pattern, Rules};
 pub use sensitivity::{SensitiveHint, Sensitivity};
@@ -91,6 +93,8 @@ pub struct Tool {
     pub schema: OutputSchema,
     /// How its answers are judged: mode and limits (FR-A4).
     pub policy: Policy,
+    /// How the arguments of its calls are judged.
+    pub input: Input,
     /// Which of its parameters HTTP headers repeat; `None` if none, or if the schema says it in an
     /// invalid way.
     pub parameter_headers: Option<Arc<ParameterHeaders>>,
@@ -124,6 +128,7 @@ impl Tool {
             exposure,
             schema: OutputSchema::Absent,
             policy: Policy::default(),
+            input: Input::default(),
             trust: Trust::Given,
             parameter_headers: None,
         }

@@ -17,7 +17,7 @@ use std::path::Path;
 
 /// The modules of each floor, lowest first. A file may use its own module and lower floors.
 const FLOORS: &[&[&str]] = &[
-    &["json", "wire", "mcp", "io", "os", "guide", "reference"],
+    &["json", "wire", "mcp", "io", "os", "nearest", "guide", "reference"],
     &["tool", "intent", "policy", "schema", "output", "secrets"],
     &["catalog", "activity", "approvals", "telemetry", "identity"],
     &["upstream"],
@@ -92,6 +92,7 @@ const PURE: &[&str] = &[
     "src/json",
     "src/wire",
     "src/mcp",
+    "src/nearest.rs",
     "src/io/http1",
     "src/io/buffer_pool.rs",
     "src/tool",

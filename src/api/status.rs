@@ -266,6 +266,8 @@ struct Refusals {
     intent: u64,
     /// Annotations or capability stand against them.
     gate: u64,
+    /// Their arguments do not fit the schema of their tool.
+    arguments: u64,
     /// There are too many at a time, or they come too often.
     limited: u64,
     /// There is no such server or tool.
@@ -282,6 +284,7 @@ struct Refusals {
 #[derive(Serialize, ToSchema)]
 struct Decisions {
     output_validation: Decided,
+    input_validation: Decided,
     intent: Decided,
     capability: Decided,
     scope: Decided,
@@ -313,6 +316,7 @@ impl From<Totals> for Calls {
                 headers: refused(Refusal::Headers),
                 intent: refused(Refusal::Intent),
                 gate: refused(Refusal::Gate),
+                arguments: refused(Refusal::Arguments),
                 limited: refused(Refusal::Limited),
                 unknown: refused(Refusal::Unknown),
                 upstream: refused(Refusal::Upstream),
@@ -321,6 +325,7 @@ impl From<Totals> for Calls {
             },
             decisions: Decisions {
                 output_validation: decided(Decision::OutputBlocked, Decision::OutputWarned),
+                input_validation: decided(Decision::InputBlocked, Decision::InputWarned),
                 intent: decided(Decision::IntentBlocked, Decision::IntentWarned),
                 capability: decided(Decision::CapabilityBlocked, Decision::CapabilityWarned),
                 scope: blocked(Decision::ScopeBlocked),

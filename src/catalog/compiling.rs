@@ -1,4 +1,4 @@
-//! Where output schemas are compiled: never on a worker, and never while another's call waits for
+//! Where schemas are compiled: never on a worker, and never while another's call waits for
 //! what takes long.
 //!
 //! Small schemas are compiled before their tools are shown, for a quarter of a second at most, and large
@@ -19,7 +19,7 @@ use super::discovered::DiscoveredTool;
 use super::snapshot::Snapshot;
 use crate::schema::cache::Cache;
 use crate::schema::compile::{STACK, Schema, Settings, Unusable};
-use crate::tool::{OutputSchema, Tool, ToolName};
+use crate::tool::{InputSchema, OutputSchema, Tool, ToolName};
 
 /// How long one schema may take to compile.
 pub const LIMIT: Duration = Duration::from_secs(30);
@@ -57,8 +57,13 @@ pub(super) struct Late {
 
 impl Late {
     pub(super) fn is_small(&self) -> bool {
-        self.raw.get().len() <= SMALL_BYTES
+        is_small(&self.raw)
     }
+}
+
+/// Whether it is compiled at once, and not on a thread of its own.
+pub(super) fn is_small(raw: &RawValue) -> bool {
+    raw.get().len() <= SMALL_BYTES
 }
 
 /// The time that is left before the tools are shown.
@@ -107,9 +112,9 @@ impl Compiler {
     /// Compiles a schema that is awaited, unless another has; what came of it, if it is ours.
     /// Blocks until it is done, at most [`LIMIT`] after those before it.
     fn finish<'a>(&self, late: &'a Late) -> Option<&'a OutputSchema> {
-        let text = late.raw.get().as_bytes();
         if late.is_small() {
             let new = late.awaited.get().is_none();
+            let text = late.raw.get().as_bytes();
             let compile = || outcome(self.schemas.get(text, &self.settings()));
             return new.then(|| late.awaited.get_or_init(compile));
         }
@@ -117,19 +122,44 @@ impl Compiler {
         if late.awaited.get().is_some() {
             return None;
         }
+        let found = self.on_its_own_thread(&mut running, &late.raw, self.settings());
+        Some(late.awaited.get_or_init(|| outcome(found)))
+    }
+
+    /// What becomes of the input schema of a tool. Blocks until it is compiled, at most [`LIMIT`] after those before
+    /// it. `format` is an annotation there: programs read more than the formats that they name.
+    pub(super) fn input(&self, raw: &RawValue) -> InputSchema {
+        let settings = Settings { assert_formats: false, ..self.settings() };
+        let found = match is_small(raw) {
+            true => self.schemas.get(raw.get().as_bytes(), &settings),
+            false => self.on_its_own_thread(&mut self.running.lock(), raw, settings),
+        };
+        match found {
+            Ok(schema) => InputSchema::Compiled(schema),
+            Err(reason) => InputSchema::Unusable(reason.to_string().into()),
+        }
+    }
+
+    /// Compiles on a thread with a stack for it, when the one before has ended.
+    fn on_its_own_thread(
+        &self,
+        running: &mut Option<JoinHandle<()>>,
+        raw: &RawValue,
+        settings: Settings,
+    ) -> Result<Arc<Schema>, Unusable> {
         if let Some(slow) = running.take() {
             // Its outcome was given up at the limit.
             let _ = slow.join();
         }
         let (done, compiled) = mpsc::sync_channel(1);
-        let (schemas, settings) = (Arc::clone(&self.schemas), self.settings());
-        let raw = late.raw.clone();
+        let schemas = Arc::clone(&self.schemas);
+        let raw = raw.to_owned();
         let compile = move || {
             // Nobody waits any more: nobody misses it.
             let _ = done.send(schemas.get(raw.get().as_bytes(), &settings));
         };
         let thread = std::thread::Builder::new().name("schema".into()).stack_size(STACK);
-        let found = match thread.spawn(compile) {
+        match thread.spawn(compile) {
             Ok(thread) => match compiled.recv_timeout(self.limit) {
                 Ok(found) => found,
                 Err(RecvTimeoutError::Timeout) => {
@@ -141,8 +171,7 @@ impl Compiler {
                 }
             },
             Err(error) => Err(Unusable::Invalid(format!("no thread to compile it: {error}"))),
-        };
-        Some(late.awaited.get_or_init(|| outcome(found)))
+        }
     }
 
     /// Compiles what is awaited, the smallest first, and adds what cannot be used to `changes`. After

@@ -14,7 +14,7 @@ use super::replacing::assembled;
 use super::search::{Index, Segment};
 use super::settings::{ServerSettings, Settings};
 use super::snapshot::{DirectTool, KnownServer, Snapshot};
-use crate::tool::{Capability, Exposure, OutputSchema, Tool};
+use crate::tool::{Capability, Exposure, Input, OutputSchema, Tool};
 
 /// What another config leads to.
 #[derive(Debug, Default)]
@@ -96,7 +96,8 @@ fn retuned(
             continue;
         }
         let same = before.servers.get(server) == Some(settings)
-            && (before.policy, before.schemas) == (next.policy, next.schemas);
+            && (before.policy, before.input, before.schemas)
+                == (next.policy, next.input, next.schemas);
         if same {
             direct.push(one.clone());
             continue;
@@ -135,11 +136,16 @@ fn tuned(tool: &Tool, server: &ServerSettings, all: &Settings, other_schemas: bo
         (Some(_), true) => OutputSchema::Compiling(Arc::default()),
         (Some(_), false) | (None, _) => tool.schema.now().clone(),
     };
+    let input = server.input(all.input, name);
     Tool {
         capability,
         side_effect_by,
         exposure: Exposure::effective(tool.annotations, &server.capabilities, name),
         policy: server.policy(all.policy, name),
+        input: match other_schemas {
+            true => Input::new(input),
+            false => tool.input.under(input),
+        },
         schema,
         ..tool.clone()
     }

@@ -16,8 +16,7 @@ use super::reviewing::{Reviews, TakenSet, Touched, judge, review};
 use super::search::{Index, Lexicon, Segment};
 use super::settings::{ServerSettings, Settings};
 use super::snapshot::{DirectTool, KnownServer, Review, Snapshot, ToolSet};
-use crate::output::Policy;
-use crate::tool::{Capability, Exposure, Idempotence, OutputSchema, Tool, ToolName, Trust};
+use crate::tool::{Capability, Exposure, Idempotence, Input, OutputSchema, Tool, ToolName, Trust};
 
 /// The next snapshot, and what is to be done about it.
 pub(super) struct Replaced {
@@ -166,8 +165,13 @@ fn next_set<'a>(
             tools.push(DirectTool { review, ..direct.clone() });
             continue;
         }
-        let tool = build(server, settings, all.policy, found, schema);
+        let mut tool = build(server, settings, all, found, schema);
         let before = last.tool(&tool.name);
+        if let Some(before) = before
+            && before.input_schema.get() == tool.input_schema.get()
+        {
+            tool.input = before.input.under(tool.input.policy);
+        }
         let new =
             !before.is_some_and(|before| same_raw(&before.output_schema, &found.output_schema));
         late.extend(awaited(&tool, new));
@@ -195,7 +199,7 @@ fn next_set<'a>(
 fn build(
     server: &Arc<str>,
     settings: &ServerSettings,
-    policy: Policy,
+    all: &Settings,
     found: &DiscoveredTool,
     schema: OutputSchema,
 ) -> Tool {
@@ -214,7 +218,8 @@ fn build(
         side_effect_by,
         exposure: Exposure::effective(found.annotations, &settings.capabilities, &found.name),
         schema,
-        policy: settings.policy(policy, &found.name),
+        policy: settings.policy(all.policy, &found.name),
+        input: Input::new(settings.input(all.input, &found.name)),
         parameter_headers: found.parameter_headers.clone().ok().flatten(),
         trust: Trust::Given,
     }

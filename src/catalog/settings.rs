@@ -1,5 +1,5 @@
 //! What the operator says of tools: which are offered, what they may do (CAP-3), how their answers
-//! are judged (FR-A4).
+//! (FR-A4) and the arguments of their calls are judged.
 //!
 //! Owns those parts of a server's block in the config and how their layers add up. How the server
 //! is reached is not here.
@@ -14,7 +14,7 @@ use serde::de::{Deserializer, Error as _};
 use super::on_change::ReviewSettings;
 use crate::output::{MissingContent, Mode, Policy};
 use crate::schema;
-use crate::tool::{CapabilityOverride, Pattern, Rules};
+use crate::tool::{CapabilityOverride, InputPolicy, Pattern, Rules};
 
 /// The bounds of `max_depth` (FR-A6).
 pub const MAX_DEPTH: std::ops::RangeInclusive<u32> = 1..=120;
@@ -24,6 +24,8 @@ pub const MAX_DEPTH: std::ops::RangeInclusive<u32> = 1..=120;
 pub struct Settings {
     /// How answers are judged where no server and no tool says otherwise.
     pub policy: Policy,
+    /// The same of arguments.
+    pub input: InputPolicy,
     /// How schemas are meant.
     pub schemas: schema::compile::Settings,
     /// The configured servers; the catalog knows no others.
@@ -46,6 +48,26 @@ pub struct ServerSettings {
     pub capabilities: Rules<CapabilityOverride>,
     /// How the answers of its tools are judged.
     pub output_validation: OutputRules,
+    /// How the arguments of their calls are judged.
+    pub input_validation: InputRules,
+}
+
+/// `input_validation` of one server: for all its tools, and by tool name or pattern.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct InputRules {
+    /// See [`InputPolicy::mode`].
+    pub mode: Option<Mode>,
+    /// The same by tool name or pattern.
+    pub tools: Rules<InputOverride>,
+}
+
+/// What the operator says of how arguments are judged; absent, it is the next layer's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct InputOverride {
+    /// See [`InputPolicy::mode`].
+    pub mode: Option<Mode>,
 }
 
 /// `output_validation` of one server: for all its tools, and by tool name or pattern.
@@ -100,6 +122,14 @@ impl ServerSettings {
             .tools
             .matching(name)
             .fold(rules.of_the_server().over(base), |policy, rule| rule.over(policy))
+    }
+
+    /// How the arguments for the tool called `name` are judged, on top of `base`.
+    #[must_use]
+    pub fn input(&self, base: InputPolicy, name: &str) -> InputPolicy {
+        let rules = &self.input_validation;
+        let stated = rules.tools.matching(name).filter_map(|rule| rule.mode).last();
+        InputPolicy { mode: stated.or(rules.mode).unwrap_or(base.mode) }
     }
 }
 
@@ -161,6 +191,20 @@ mod tests {
         assert_eq!(of("write"), base);
         assert_eq!(of("read_dir"), Policy { mode: Mode::Off, max_bytes: 7, ..base });
         assert_eq!(of("read_file"), Policy { mode: Mode::Warn, max_bytes: 7, ..base });
+    }
+
+    #[test]
+    fn arguments_are_judged_as_the_most_specific_says() {
+        let settings = settings(
+            r#"{"input_validation": {"mode": "warn", "tools": {
+                "read_*": {"mode": "off"}, "read_file": {}, "read_dir": {"mode": "strict"}}}}"#,
+        );
+        let of = |name| settings.input(InputPolicy::default(), name).mode;
+        assert_eq!(of("write"), Mode::Warn);
+        assert_eq!(of("read_file"), Mode::Off);
+        assert_eq!(of("read_dir"), Mode::Strict);
+        let unsaid = ServerSettings::default().input(InputPolicy::default(), "write");
+        assert_eq!(unsaid.mode, Mode::Strict);
     }
 
     #[test]

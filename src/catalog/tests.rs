@@ -326,3 +326,34 @@ fn a_server_that_flips_its_definition_all_the_time_changes_nothing_that_is_trust
     assert_eq!(change.pinned[0].1, PinEvent::TakenBack);
     assert_eq!(trust(&catalog, "s:x"), Trust::Given);
 }
+
+#[tokio::test]
+async fn an_input_schema_is_compiled_when_it_is_asked_for_and_once_for_all_versions_of_its_tool() {
+    let before = settings(&[("s", "{}")]);
+    let catalog = Arc::new(Catalog::new(before.clone()));
+    let in_an_hour = Instant::now() + std::time::Duration::from_secs(3600);
+    let find = || lookup(&catalog, "s:x").unwrap();
+    let compiled = |tool: &Tool| match tool.input.schema() {
+        Some(InputSchema::Compiled(schema)) => Some(Arc::clone(schema)),
+        Some(InputSchema::Unusable(_)) | None => None,
+    };
+    catalog.replace_server("s", vec![tool("x", "")]);
+    assert!(find().input.schema().is_none(), "nobody has asked");
+    let first = catalog.input_schema(&find(), in_an_hour).await;
+    assert!(matches!(first, Some(InputSchema::Compiled(_))));
+    let first = compiled(&find()).unwrap();
+    catalog.replace_server("s", vec![tool("x", r#","description":"new""#)]);
+    assert!(Arc::ptr_eq(&first, &compiled(&find()).unwrap()), "its schema is the same");
+    let mut next = before.clone();
+    next.input.mode = Mode::Off;
+    catalog.reconfigure(next.clone());
+    assert_eq!(find().input.policy.mode, Mode::Off);
+    assert!(Arc::ptr_eq(&first, &compiled(&find()).unwrap()));
+    next.schemas.engine = crate::schema::compile::Engine::Boon;
+    catalog.reconfigure(next);
+    assert!(find().input.schema().is_none(), "another engine is to judge by it");
+    catalog
+        .replace_server("s", vec![found(r#"{"name":"x","inputSchema":{"type":"no such type"}}"#)]);
+    let wrong = catalog.input_schema(&find(), in_an_hour).await;
+    assert!(matches!(wrong, Some(InputSchema::Unusable(_))), "{wrong:?}");
+}

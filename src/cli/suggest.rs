@@ -12,7 +12,7 @@ use super::json_pointer::{list, text};
 use super::output::parse;
 use super::pagination;
 use super::terminal_safe::line;
-use crate::config::nearest_word::nearest;
+use crate::nearest::nearest;
 
 /// Most tools that are looked through.
 const MAX_TOOLS: u32 = 10_000;

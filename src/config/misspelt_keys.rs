@@ -4,8 +4,8 @@
 //! [`sections`](super::sections) and of the other parts' sections; a test compares them with the list.
 
 use super::findings::Findings;
-use super::nearest_word::nearest;
 use super::problem::{KeyPath, PathStep};
+use crate::nearest::nearest;
 
 /// The names to guess among: all keys, of whatever section.
 pub(super) const KNOWN_KEYS: &[&str] = &[
@@ -35,6 +35,7 @@ pub(super) const KNOWN_KEYS: &[&str] = &[
     "open",
     "principals",
     "output_validation",
+    "input_validation",
     "activity",
     "auth",
     "jwt",

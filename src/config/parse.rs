@@ -31,6 +31,7 @@ use crate::policy::host_check::HostCheck;
 use crate::policy::limits;
 use crate::policy::rules::RuleOptions;
 use crate::proxy::retrieve::MAX_LIMIT;
+use crate::tool::InputPolicy;
 
 /// What the command line adds. A flag beats the environment, which beats the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -62,6 +63,7 @@ pub(super) struct TopLevel {
     intent_declaration: intent::Settings,
     limits: limits::Config,
     output_validation: OutputValidation,
+    input_validation: InputPolicy,
     approval: approvals::Config,
     catalog: ReviewSettings,
     activity: activity::Config,
@@ -213,6 +215,7 @@ pub(super) fn parse_all<'t>(
         intent: top.intent_declaration,
         limits: top.limits,
         output,
+        input: top.input_validation,
         approval: top.approval,
         catalog_review: top.catalog,
         activity: top.activity,

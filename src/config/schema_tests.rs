@@ -55,12 +55,13 @@ fn owned(path: &[&str]) -> Vec<String> {
 
 /// A config with a value at a path; where anybody names the keys, they are `x`.
 fn config_with(path: &[&str], value: Value) -> Value {
-    const MAPS: [&[&str]; 6] = [
+    const MAPS: [&[&str]; 7] = [
         &["mcpServers"],
         &["limits", "tools"],
         &["limits", "principals"],
         &["mcpServers", "capabilities"],
         &["mcpServers", "output_validation", "tools"],
+        &["mcpServers", "input_validation", "tools"],
         &["servers"],
     ];
     let mut value = value;

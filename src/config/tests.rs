@@ -305,6 +305,7 @@ fn every_known_key_is_a_key() {
             "breaker": {"failures": 5, "open": "30s"}},
         "output_validation": {"mode": "off", "max_bytes": 1, "max_depth": 1,
             "missing_structured_content": "block", "max_held_bytes": 1, "tools": {}},
+        "input_validation": {"mode": "warn", "tools": {"t": {"mode": "off"}}},
         "tls": {"ca": "ca.pem", "cert": "c.pem", "key": "k.pem"},
         "oauth": {"client_id": "", "client_secret": "", "issuer": "",
             "client_metadata_url": "https://c.example/id", "scopes": []}}"#;
@@ -315,7 +316,8 @@ fn every_known_key_is_a_key() {
             "principals": {{"token:*": {{"rate_per_minute": 1}}}}, "tools": {{}}}},
             "tools_limit": 1, "offered_era": "legacy", "intent_declaration": {{"strict_server_validation": true,
             "operation_type": "required"}}, "output_validation": {{"assert_formats": true,
-            "max_held_total_bytes": 99999999999, "held_share_bytes": 1, "engine": "boon"}}, "activity": {{
+            "max_held_total_bytes": 99999999999, "held_share_bytes": 1, "engine": "boon"}},
+            "input_validation": {{"mode": "strict"}}, "activity": {{
             "retention_days": 1, "max_records": 1, "max_size_mb": 1, "max_payload_bytes": 1,
             "max_response_bytes": 1, "receipts": true, "durability": "grouped", "mark_reads": true, "on_failure": "refuse",
             "redact_keys": [], "queue_records": 1, "queue_bytes": 1}},

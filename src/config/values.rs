@@ -21,6 +21,7 @@ use crate::policy::rules::{Preset, RuleOptions, RulesDefault};
 use crate::policy::{self, CallLimits, HttpAuth, limits};
 use crate::proxy::memory_budget;
 use crate::proxy::settings::Settings;
+use crate::tool::InputPolicy;
 
 /// Everything the operator decides, checked.
 #[derive(Clone, Debug)]
@@ -51,6 +52,8 @@ pub struct Config {
     pub limits: limits::Config,
     /// `output_validation`
     pub output: OutputValidation,
+    /// `input_validation`
+    pub input: InputPolicy,
     /// `approval`
     pub approval: approvals::Config,
     /// `catalog`
@@ -118,6 +121,7 @@ impl Config {
         let settings = enabled.map(|server| (Arc::clone(&server.name), server.tools.clone()));
         catalog::Settings {
             policy: self.output.policy(),
+            input: self.input,
             schemas: self.output.schemas(),
             servers: settings.collect::<BTreeMap<_, ServerSettings>>(),
             review: self.catalog_review,

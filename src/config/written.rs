@@ -26,7 +26,7 @@ pub struct ChangedKey {
 }
 
 /// Keys of a server whose values say nothing of how it is reached.
-const PLAIN_OF_SERVERS: [&str; 10] = [
+const PLAIN_OF_SERVERS: [&str; 11] = [
     "enabled",
     "protocol",
     "init_timeout",
@@ -37,6 +37,7 @@ const PLAIN_OF_SERVERS: [&str; 10] = [
     "disabled_tools",
     "capabilities",
     "output_validation",
+    "input_validation",
 ];
 /// A key elsewhere that holds one of these words is that of a secret, or of what may hold one.
 const HIDDEN_WORDS: [&str; 10] = [

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 use serde::de::IgnoredAny;
+use serde_json::{Map, Value, json};
 
 use super::operation::Operation;
 use super::settings::{Requirement, Settings};
@@ -45,6 +46,21 @@ impl<'a> Intent<'a> {
     pub fn reason(&self) -> Option<&'a str> {
         self.reason
     }
+
+    /// The same intent for another operation, as the JSON object that states it.
+    #[must_use]
+    pub fn stating(&self, operation: Operation) -> String {
+        spelled(operation, self.sensitivity, self.reason)
+    }
+}
+
+/// An intent as the JSON object that states it.
+fn spelled(operation: Operation, sensitivity: Option<Sensitivity>, reason: Option<&str>) -> String {
+    let mut members = Map::new();
+    members.insert("operation_type".into(), json!(operation.as_str()));
+    members.extend(sensitivity.map(|stated| ("data_sensitivity".into(), json!(stated))));
+    members.extend(reason.map(|stated| ("reason".into(), json!(stated))));
+    Value::Object(members).to_string()
 }
 
 /// Why an intent is refused. The texts are a contract.
@@ -165,6 +181,16 @@ impl<'a> Stated<'a> {
     #[must_use]
     pub fn operation(&self) -> Option<Operation> {
         self.words.as_ref().ok()?.operation_type.as_deref().and_then(Operation::from_word)
+    }
+
+    /// The intent as it would be right for `operation`, as the JSON object that states it: with what of the stated one
+    /// can be kept.
+    #[must_use]
+    pub fn mended(&self, operation: Operation) -> String {
+        let Ok(words) = &self.words else { return spelled(operation, None, None) };
+        let sensitivity = words.data_sensitivity.as_deref().and_then(Sensitivity::from_word);
+        let short = |reason: &&str| reason.chars().count() <= MAX_REASON_CHARS;
+        spelled(operation, sensitivity, words.reason.as_deref().filter(short))
     }
 
     /// The first of the two keys: the intent is well-formed and agrees with the variant.
@@ -306,6 +332,27 @@ mod tests {
         match stated(json).check(variant, settings) {
             Ok(intent) => format!("ok {}", intent.operation.as_str()),
             Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn a_mended_intent_is_right_and_keeps_what_it_can() {
+        let long = format!(r#"{{"intent":{{"reason":"{}"}}}}"#, "x".repeat(MAX_REASON_CHARS + 1));
+        for (json, mended) in [
+            ("{}", r#"{"operation_type":"write"}"#),
+            (
+                r#"{"intent":{"operation_type":"raed","data_sensitivity":"private","reason":"\"r\""}}"#,
+                r#"{"operation_type":"write","data_sensitivity":"private","reason":"\"r\""}"#,
+            ),
+            (r#"{"intent_data_sensitivity":"secret"}"#, r#"{"operation_type":"write"}"#),
+            (r#"{"intent":7}"#, r#"{"operation_type":"write"}"#),
+            (&long, r#"{"operation_type":"write"}"#),
+        ] {
+            let found = stated(json).mended(Operation::Write);
+            let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+            assert_eq!(value(&found), value(mended), "{json}");
+            let again = format!(r#"{{"intent":{found}}}"#);
+            assert_eq!(text(&again, Operation::Write, &REQUIRED), "ok write");
         }
     }
 

@@ -48,6 +48,12 @@ pub fn admit(request: AdmissionRequest<'_>, settings: &Settings) -> Admission {
     }
 }
 
+/// True where a request is refused whatever the limits say and whoever agrees; nothing is taken or noted.
+#[must_use]
+pub fn refuses(request: &AdmissionRequest<'_>, settings: &Settings) -> bool {
+    check(request, settings).is_err()
+}
+
 /// Decides once more about a request whose turn has come, by all checks but the limits, which it has passed: while it
 /// waited, rules, scope, definition and approval may have become others. `approved` is the word that it has, if it needed
 /// one. What does not go out gives its place back.

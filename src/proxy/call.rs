@@ -6,11 +6,12 @@
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
+use super::advice;
 use super::call_trace::CallTrace;
 use super::caller::Caller;
 use super::record_kind::RecordKind;
@@ -28,7 +29,7 @@ use crate::intent::{CallArguments, Operation};
 use crate::mcp::revisions::Era;
 use crate::output::Mode;
 use crate::policy::{self, Access, Denial, Permit, ToolAccess};
-use crate::tool::{OutputSchema, Tool, ToolName};
+use crate::tool::{OutputSchema, Tool, ToolName, Trust};
 use crate::upstream::CallExtras;
 
 /// How long a call waits for a server's first set of tools after a start, within its time.
@@ -130,17 +131,68 @@ async fn prepare(
     }
     let settings = on.settings.clone();
     // The intent before the tool: a bad intent is reported even where the tool does not exist.
-    let intent = read.intent.check(variant, &settings.policy.intent);
-    let intent = intent.map_err(|error| on.record.deny(&Denial::Intent(error)))?;
+    let intent = match read.intent.check(variant, &settings.policy.intent) {
+        Ok(intent) => intent,
+        Err(error) => {
+            let rejection = on.record.deny(&Denial::Intent(error));
+            return Err(rejection.helping(mended(on, variant, &read)).into());
+        }
+    };
     on.record.operation(Some(variant));
     let known = proxy.catalog.load().named(server, tool).cloned();
     let tool = match known {
         Some(tool) => tool,
-        None => find(worker, &read.tool(), on.record.began()).await?,
+        None => {
+            let found = find(worker, &read.tool(), on.record.began()).await;
+            found.map_err(|stop| nearest(on, &read.name, stop))?
+        }
     };
     let access = Access::Tool(ToolAccess::declared(tool, &intent));
     let permit = on.admit(access, &read.arguments, Some(intent), beside).await?;
     Ok((permit, read.arguments))
+}
+
+/// The call with an intent that is right: by the variant that its tool is meant for, where the caller is shown that.
+fn mended(on: &OnRecord<'_>, variant: Operation, read: &CallArguments<'_>) -> String {
+    let snapshot = on.worker.proxy.catalog.load();
+    let visible = policy::visible(&on.caller.principal, &on.settings.policy);
+    let tool = snapshot.tool(&read.tool());
+    let shown = tool.filter(|tool| tool.trust == Trust::Given && visible.tool(tool));
+    let operation = shown.map_or(variant, |tool| Operation::recommended(tool.capability));
+    advice::call_again(operation, &read.name, &read.arguments, &read.intent.mended(operation))
+}
+
+/// The same rejection, of an unknown tool with those that the caller may have meant.
+fn nearest(on: &OnRecord<'_>, name: &str, rejection: Rejection) -> Rejection {
+    /// Tools that are compared with the name, the best found first.
+    const MAX_TOOLS: usize = 200;
+    match rejection.refusal.kind {
+        RefusalKind::Unknown => {}
+        RefusalKind::Unreadable
+        | RefusalKind::Headers
+        | RefusalKind::Intent
+        | RefusalKind::Gate
+        | RefusalKind::Arguments
+        | RefusalKind::Limited
+        | RefusalKind::Upstream
+        | RefusalKind::Failed
+        | RefusalKind::Unavailable => return rejection,
+    }
+    let snapshot = on.worker.proxy.catalog.load();
+    let visible = policy::visible(&on.caller.principal, &on.settings.policy);
+    let (server, words) = ToolName::split(name).unwrap_or_default();
+    let words: String = words.chars().take(retrieve::MAX_QUERY_BYTES / 4).collect();
+    let found = snapshot.search(&words, MAX_TOOLS);
+    // Those of its server, and what few tools there are, whatever they are called.
+    let others = snapshot.tools_of(server).iter().chain(snapshot.tools()).take(MAX_TOOLS);
+    let mut tools: Vec<&Tool> = Vec::new();
+    let known = found.iter().map(|(tool, _)| tool).take(MAX_TOOLS).chain(others);
+    for tool in known.filter(|tool| tool.trust == Trust::Given && visible.tool(tool)) {
+        if !tools.iter().any(|known| std::ptr::eq(*known, &**tool)) {
+            tools.push(tool);
+        }
+    }
+    rejection.helping(advice::nearest_tools(name, &tools))
 }
 
 /// The tool of that name, waiting for its server's first set, and for a server that is away: it may
@@ -173,7 +225,10 @@ pub(super) async fn find(
         if let Some(tool) = arrived {
             return Ok(tool);
         }
-        let away = |reason| Rejection::new(Status::Error, RefusalKind::Upstream, reason);
+        let away = |reason| {
+            let help = advice::away(&upstream.state(), SystemTime::now());
+            Rejection::new(Status::Error, RefusalKind::Upstream, reason).helping(help)
+        };
         upstream.discovered(until).await.map_err(away)?;
         let found = proxy.catalog.load().tool(name).cloned();
         found.ok_or_else(|| unknown(format!("Tool '{name}' not found"), FIND_TOOLS))

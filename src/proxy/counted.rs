@@ -20,6 +20,8 @@ pub(super) fn decision(decision: &Decision) -> calls::Decision {
     match (decision.policy, decision.verdict) {
         (Policy::OutputValidation, Verdict::Blocked) => calls::Decision::OutputBlocked,
         (Policy::OutputValidation, Verdict::Warning) => calls::Decision::OutputWarned,
+        (Policy::InputValidation, Verdict::Blocked) => calls::Decision::InputBlocked,
+        (Policy::InputValidation, Verdict::Warning) => calls::Decision::InputWarned,
         (Policy::Intent, Verdict::Blocked) => calls::Decision::IntentBlocked,
         (Policy::Intent, Verdict::Warning) => calls::Decision::IntentWarned,
         (Policy::Capability, Verdict::Blocked) => calls::Decision::CapabilityBlocked,
@@ -41,6 +43,7 @@ pub(super) fn refusal(kind: RefusalKind) -> calls::Refusal {
         RefusalKind::Headers => calls::Refusal::Headers,
         RefusalKind::Intent => calls::Refusal::Intent,
         RefusalKind::Gate => calls::Refusal::Gate,
+        RefusalKind::Arguments => calls::Refusal::Arguments,
         RefusalKind::Limited => calls::Refusal::Limited,
         RefusalKind::Unknown => calls::Refusal::Unknown,
         RefusalKind::Upstream => calls::Refusal::Upstream,

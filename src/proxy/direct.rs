@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
+use super::advice;
 use super::call;
 use super::call_trace::CallTrace;
 use super::caller::{Caller, Peer};
@@ -30,7 +31,7 @@ use crate::catalog::listing::{self, Start};
 use crate::mcp::jsonrpc::Code;
 use crate::output::AnswerMember;
 use crate::policy::{self, Access, Permit, ToolAccess};
-use crate::tool::{Tool, ToolName};
+use crate::tool::{Tool, ToolName, Trust};
 use crate::upstream::CallExtras;
 
 /// `tool_variant` in the record of such a call.
@@ -107,7 +108,8 @@ async fn prepare(
         let text = "Invalid params: arguments must be an object".to_owned();
         return Err(Rejection::new(Status::Rejected, RefusalKind::Unreadable, text).into());
     }
-    let tool = find(on.worker, name, on.record.began()).await?;
+    let found = find(on.worker, name, on.record.began()).await;
+    let tool = found.map_err(|stop| nearest(on, name, stop))?;
     on.record.name(&tool.name.server, &tool.name.tool);
     if let (Some(parameter_headers), Some(headers)) = (&tool.parameter_headers, headers) {
         headers.check(parameter_headers, arguments).map_err(|mismatch| {
@@ -118,6 +120,19 @@ async fn prepare(
     let access = ToolAccess::direct(tool);
     on.record.operation(Some(access.operation()));
     on.admit(Access::Tool(access), arguments, None, beside).await
+}
+
+/// The same rejection, of an unknown tool with those that the caller may have meant.
+fn nearest(on: &OnRecord<'_>, name: &str, rejection: Rejection) -> Rejection {
+    if rejection.refusal.kind != RefusalKind::Unreadable {
+        return rejection;
+    }
+    let snapshot = on.worker.proxy.catalog.load();
+    let visible = policy::visible(&on.caller.principal, &on.settings.policy);
+    let start = Start::default();
+    let tools = snapshot.direct_tools(&start);
+    let shown = tools.filter(|(_, tool)| tool.trust == Trust::Given && visible.tool(tool));
+    rejection.helping(advice::nearest_names(name, shown.map(|(listed, _)| &*listed.key)))
 }
 
 async fn find(worker: &Worker, name: &str, began: Instant) -> Result<Arc<Tool>, Rejection> {
@@ -139,6 +154,7 @@ async fn find(worker: &Worker, name: &str, began: Instant) -> Result<Arc<Tool>, 
             | RefusalKind::Headers
             | RefusalKind::Intent
             | RefusalKind::Gate
+            | RefusalKind::Arguments
             | RefusalKind::Limited
             | RefusalKind::Unavailable
             | RefusalKind::Failed => unknown(),

@@ -157,7 +157,8 @@ async fn send(
         client_capabilities,
         ..CallExtras::default()
     };
-    let permit = on.admit(access, request.arguments(), None, &mut beside).await?;
+    let arguments = params.slice_ref(request.arguments());
+    let permit = on.admit(access, &arguments, None, &mut beside).await?;
     if let (Some(client), Forward::Resource(asked)) = (client, forward) {
         let subscribers = &worker.proxy.list_cache.subscribers;
         let uri = || exposed::uri(upstream.name(), &own);

@@ -55,6 +55,7 @@ impl RecordKind {
                 Self::Forward(_),
                 RefusalKind::Intent
                 | RefusalKind::Gate
+                | RefusalKind::Arguments
                 | RefusalKind::Limited
                 | RefusalKind::Unknown
                 | RefusalKind::Upstream

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use tracing::field::Empty;
 use tracing::{Instrument, Span};
 
+use super::advice;
 use super::approval::{self, RepeatedRequest, WaitingCall};
 use super::call_record::CallRecord;
 use super::call_trace::CallTrace;
@@ -36,7 +37,7 @@ use crate::io::clock;
 use crate::mcp::trace_context::TraceContext;
 use crate::output::AnswerMember;
 use crate::policy::{
-    self, Access, Admission, AdmissionRequest, ApprovalDenial, Approved, Denial, Leave,
+    self, Access, Admission, AdmissionRequest, ApprovalDenial, Approved, Denial, Leave, Mismatch,
     NotApproved, PendingApproval, Permit, Queued, ServerOutcome, SessionFacts, ToolAccess,
 };
 use crate::upstream::{Answer, CallError, CallExtras, Upstream};
@@ -196,37 +197,47 @@ fn span(caller: &Caller, kind: RecordKind, trace: Option<TraceContext>) -> Span 
 
 impl<'a> OnRecord<'a> {
     /// Asks whether the request may have `access`; what is remarkable about it, or refuses it, is on record.
-    /// `arguments` are those that go to the server, `beside` what the client said with them. Where a person has to
+    /// `arguments` are those that go to the server, which a
+    /// tool's schema judges before a person is asked, `beside` what the client said with them. Where a person has to
     /// approve, they are waited for (CAP-8); in a request that is made again then, `beside` becomes what it was in the
     /// first one.
     pub(super) async fn admit(
         &mut self,
         access: Access,
-        arguments: &[u8],
+        arguments: &Bytes,
         intent: Option<Intent<'_>>,
         beside: &mut CallExtras,
     ) -> Result<Permit, Stopped> {
+        let unjudged = self.judge_at_once(&access, arguments, intent)?;
         let repeated = match beside.members.is_empty() {
             true => None,
             false => approval::repeated_request(self.worker, self.caller, &beside.members)?,
         };
         let permit = match self.decide(access, arguments, intent, self.record.time_of_day()) {
             Admission::Permit(permit) => {
+                self.judge_rest(unjudged, arguments, intent).await?;
                 self.release(repeated.as_ref(), permit.access(), beside)?;
                 permit
             }
             Admission::Queued(queued) => {
                 self.release(repeated.as_ref(), queued.access(), beside)?;
-                match Box::pin(self.turn(queued, arguments, intent, None)).await? {
+                let turned = Box::pin(self.turn(queued, arguments, intent, None)).await?;
+                // When its turn has come: who waits for something else meanwhile is in no queue.
+                self.judge_rest(unjudged, arguments, intent).await?;
+                match turned {
                     Turned::Permit(permit) => permit,
                     Turned::Asks(pending) => {
                         Box::pin(self.approved(pending, arguments, intent, beside, None)).await?
                     }
                 }
             }
-            Admission::Denial(denial) => return Err(self.denied(&denial).into()),
+            Admission::Denial(denial) => {
+                let help = help(&denial, arguments, intent);
+                return Err(self.denied(&denial).helping(help).into());
+            }
             // Rare and large: it is no part of each call's memory.
             Admission::Pending(pending) => {
+                self.judge_rest(unjudged, arguments, intent).await?;
                 self.record.found(&self.worker.proxy.upstreams);
                 Box::pin(self.approved(pending, arguments, intent, beside, repeated)).await?
             }
@@ -235,7 +246,21 @@ impl<'a> OnRecord<'a> {
         Ok(permit)
     }
 
-    /// The same for what is answered at once, waits for nobody, and has no arguments; nothing is sent for it whose
+    /// Judges the arguments of a call that could not be judged at once.
+    async fn judge_rest(
+        &mut self,
+        unjudged: Option<Access>,
+        arguments: &Bytes,
+        intent: Option<Intent<'_>>,
+    ) -> Result<(), Rejection> {
+        match unjudged {
+            // Seldom, and large: it is no part of each call's memory.
+            Some(access) => Box::pin(self.judge_later(&access, arguments, intent)).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Admits what is answered at once, waits for nobody, and has no arguments; nothing is sent for it whose
     /// answer would be waited for, so that it needs no place under the limits.
     pub(super) fn admit_at_once(&mut self, access: Access) -> Result<(), Rejection> {
         match self.decide(access, b"", None, self.record.time_of_day()) {
@@ -292,7 +317,8 @@ impl<'a> OnRecord<'a> {
         policy::admit(self.request(access, arguments, intent, now), &self.settings.policy)
     }
 
-    fn request<'r>(
+    /// What admission is asked.
+    pub(super) fn request<'r>(
         &'r self,
         access: Access,
         arguments: &'r [u8],
@@ -479,8 +505,30 @@ impl<'a> OnRecord<'a> {
                 if let Some(user) = user {
                     user.was_active(now);
                 }
-                Err(Rejection::upstream(&error))
+                let help = advice::away(&upstream.state(), SystemTime::now());
+                Err(Rejection::upstream(&error).helping(help))
             }
         }
+    }
+}
+
+/// The call as the gate would let it pass; empty where no other call would do.
+fn help(denial: &Denial, arguments: &[u8], intent: Option<Intent<'_>>) -> String {
+    match (denial, intent) {
+        (Denial::Gate(Mismatch { tool, needed, by: _ }), Some(intent)) => {
+            let intent = intent.stating(*needed);
+            advice::call_again(*needed, &tool.to_string(), arguments, &intent)
+        }
+        (Denial::Gate(_), None)
+        | (
+            Denial::Intent(_)
+            | Denial::Approval(_)
+            | Denial::Scope { .. }
+            | Denial::Lapsed { .. }
+            | Denial::Quarantined(_)
+            | Denial::Rule(_)
+            | Denial::Limit(_),
+            _,
+        ) => String::new(),
     }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use thiserror::Error;
 
-use super::render::error_result;
+use super::render::helping_result;
 use crate::mcp::jsonrpc::{self, Code};
 use crate::mcp::revisions::Era;
 
@@ -22,6 +22,9 @@ pub struct Refusal {
     pub text: String,
     /// What an agent can do about it, in the words that agents know; may be empty. Other faces have other words.
     pub advice: &'static str,
+    /// How an agent can mend its call, spelled out in a block of its own, or behind the text where there are no blocks;
+    /// may be empty.
+    pub help: String,
     /// When it may be worth trying again, where that is known.
     pub retry_after: Option<Duration>,
 }
@@ -30,7 +33,7 @@ impl Refusal {
     /// One of which it is not known when it may be worth trying again.
     #[must_use]
     pub fn new(kind: RefusalKind, text: String) -> Self {
-        Self { kind, text, advice: "", retry_after: None }
+        Self { kind, text, advice: "", help: String::new(), retry_after: None }
     }
 }
 
@@ -48,6 +51,8 @@ pub enum RefusalKind {
     Intent,
     /// The annotations or the operator's capability stand against it.
     Gate,
+    /// The arguments do not fit the schema of the tool.
+    Arguments,
     /// Too many at a time, or too often.
     Limited,
     /// No such server or tool.
@@ -81,17 +86,23 @@ impl Refusal {
     #[must_use]
     pub fn mcp_response(&self, era: Era, id: &[u8]) -> Bytes {
         let text = self.for_agents();
-        let error = |code| jsonrpc::error(Some(id), code, &text);
+        let error = |code| match self.help.as_str() {
+            "" => jsonrpc::error(Some(id), code, &text),
+            help => jsonrpc::error(Some(id), code, &format!("{text}. {help}")),
+        };
         match self.kind {
             RefusalKind::Unreadable => error(Code::InvalidParams),
             RefusalKind::Headers => error(Code::HeaderMismatch),
             RefusalKind::Failed => error(Code::Internal),
             RefusalKind::Intent
             | RefusalKind::Gate
+            | RefusalKind::Arguments
             | RefusalKind::Limited
             | RefusalKind::Unknown
             | RefusalKind::Upstream
-            | RefusalKind::Unavailable => jsonrpc::response(id, &error_result(era, &text)),
+            | RefusalKind::Unavailable => {
+                jsonrpc::response(id, &helping_result(era, &text, &self.help))
+            }
         }
     }
 }
@@ -105,6 +116,7 @@ impl RefusalKind {
             Self::Unreadable
             | Self::Intent
             | Self::Gate
+            | Self::Arguments
             | Self::Limited
             | Self::Unknown
             | Self::Upstream
@@ -117,7 +129,9 @@ impl RefusalKind {
     #[must_use]
     pub fn rest_status(self) -> StatusCode {
         match self {
-            Self::Unreadable | Self::Headers | Self::Intent => StatusCode::BAD_REQUEST,
+            Self::Unreadable | Self::Headers | Self::Intent | Self::Arguments => {
+                StatusCode::BAD_REQUEST
+            }
             Self::Gate => StatusCode::FORBIDDEN,
             Self::Limited => StatusCode::TOO_MANY_REQUESTS,
             Self::Unknown => StatusCode::NOT_FOUND,

@@ -18,6 +18,12 @@ impl Rejection {
         Self { status, refusal: Refusal::new(kind, text) }
     }
 
+    /// The same with words from which an agent can mend its call.
+    pub(super) fn helping(mut self, help: String) -> Self {
+        self.refusal.help = help;
+        self
+    }
+
     pub(super) fn upstream(error: &CallError) -> Self {
         Self::new(Status::Error, RefusalKind::Upstream, error.to_string())
     }

@@ -69,7 +69,16 @@ pub fn head(id: &[u8], member: AnswerMember) -> Bytes {
 /// A tool result that reports a failure: `isError: true`, one text block.
 #[must_use]
 pub fn error_result(era: Era, text: &str) -> Bytes {
-    let result = json!({"content": [{"type": "text", "text": text}], "isError": true});
+    helping_result(era, text, "")
+}
+
+/// The same with a second text block, if there is any `help`: the first is what others know by heart.
+#[must_use]
+pub fn helping_result(era: Era, text: &str, help: &str) -> Bytes {
+    let blocks = [text, help].into_iter().enumerate();
+    let blocks = blocks.filter(|(at, text)| *at == 0 || !text.is_empty());
+    let content: Vec<_> = blocks.map(|(_, text)| json!({"type": "text", "text": text})).collect();
+    let result = json!({"content": content, "isError": true});
     own_result(era, &result.to_string(), Caching::No).into_owned().into()
 }
 

@@ -13,6 +13,7 @@ use serde_json::Value;
 use url::Url;
 
 use super::bounds::{Bounds, Cost, Graph, Lost, MAX_PLACES, WalkLimits, follow};
+use super::cut::cut;
 use super::dialect::{self, identifier};
 use super::form::{ReachedSchema, prepare};
 use super::formats;
@@ -23,7 +24,6 @@ pub use super::settings::{Engine, SchemaHash, Settings};
 use super::tape_json::TapeJson;
 pub use super::unusable::Unusable;
 use super::unusable::{EXPLANATION_MAX, one_line};
-use super::violation::cut;
 use crate::json::tape::{self, Scratch, TapeFault};
 
 /// Where a schema without an identifier stands.

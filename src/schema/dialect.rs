@@ -3,9 +3,9 @@
 use boon::Draft;
 use serde_json::Value;
 
+use super::cut::cut;
 use super::remotes::Remotes;
 use super::unusable::{EXPLANATION_MAX, Unusable};
-use super::violation::cut;
 
 /// The dialect of the schema's root; the newest where only a remote could tell.
 pub(super) fn of(schema: &Value, remotes: &Remotes) -> Result<Draft, Unusable> {

@@ -6,7 +6,7 @@ use std::fmt;
 
 use thiserror::Error;
 
-use super::violation::cut;
+use super::cut::cut;
 use crate::json::tape::TapeFault;
 
 /// Bytes of an engine's explanation that go into an [`Unusable`].

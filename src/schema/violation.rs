@@ -9,6 +9,8 @@ use std::fmt::{self, Display, Write};
 use boon::{ErrorKind, ValidationError};
 use jsonschema::error::{TypeKind, ValidationErrorKind};
 
+use super::cut::cut;
+use super::misfit::Misfits;
 use crate::json::tape::TapeFault;
 
 /// Bytes of the description that the agent is given ([contracts](crate::reference::contracts#errors)).
@@ -81,6 +83,8 @@ pub struct Violation {
     pub schema_path: String,
     /// The keyword that was not met; empty where there is none.
     pub keyword: String,
+    /// What of it nobody could accept; empty where that is not certain.
+    pub misfits: Misfits,
     record: String,
     agent: String,
 }
@@ -113,6 +117,7 @@ impl Violation {
             instance_path,
             schema_path: String::new(),
             keyword: String::new(),
+            misfits: Misfits::default(),
             record: record.text,
         }
     }
@@ -135,6 +140,7 @@ impl Violation {
             instance_path: String::new(),
             schema_path: String::new(),
             keyword: String::new(),
+            misfits: Misfits::default(),
             record: text.to_owned(),
             agent: text.to_owned(),
         }
@@ -171,6 +177,7 @@ impl Violation {
             instance_path: instance_path.text,
             schema_path,
             keyword,
+            misfits: Misfits::of_boon(error, base),
             record: record.text,
             agent: agent.text,
         }
@@ -193,6 +200,7 @@ impl Violation {
             instance_path,
             schema_path,
             keyword,
+            misfits: Misfits::of_tape(error),
             record: record.text,
             agent: agent.text,
         }
@@ -353,11 +361,6 @@ impl Write for Bounded {
         self.text.push_str(cut(more, room));
         if more.len() > room { Err(fmt::Error) } else { Ok(()) }
     }
-}
-
-/// At most `limit` bytes of `text`, cut on a character boundary.
-pub(super) fn cut(text: &str, limit: usize) -> &str {
-    text.get(..text.floor_char_boundary(limit)).unwrap_or(text)
 }
 
 #[cfg(test)]

@@ -45,6 +45,8 @@ counted! {
         Intent "intent",
         /// Annotations or capability stand against it.
         Gate "gate",
+        /// Its arguments do not fit the schema of its tool.
+        Arguments "arguments",
         /// There are too many at a time, or they come too often.
         Limited "limited",
         /// There is no such server or tool.
@@ -65,6 +67,10 @@ counted! {
         OutputBlocked "output_validation_blocked",
         /// An answer was warned of.
         OutputWarned "output_validation_warning",
+        /// A call was blocked for its arguments.
+        InputBlocked "input_validation_blocked",
+        /// A call was warned of for its arguments.
+        InputWarned "input_validation_warning",
         /// A call was blocked for its intent.
         IntentBlocked "intent_blocked",
         /// A call was warned of for its intent.

@@ -129,7 +129,14 @@ fn an_unknown_tool_is_a_protocol_error_and_on_record() {
     };
     let unknown = ["s__no_such", "t__read_item", "read_item", "call_tool_read", "", "__", "s__"];
     for name in unknown {
-        assert_eq!(refused(&mut client, name, json!({})), format!("Unknown tool: {name}"));
+        let told = refused(&mut client, name, json!({}));
+        let (text, near) = told.split_once(". Nearest tools: ").unwrap_or((&told, ""));
+        assert_eq!(text, format!("Unknown tool: {name}"));
+        assert_eq!(
+            near.split(", ").filter(|name| name.starts_with("'s__")).count(),
+            if name.is_empty() { 0 } else { 3 }
+        );
+        assert!(!name.ends_with("read_item") || near.contains("'s__read_item'"), "{near}");
     }
     let text = refused(&mut client, "s__echo", json!([1]));
     assert_eq!(text, "Invalid params: arguments must be an object");

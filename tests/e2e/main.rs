@@ -23,6 +23,7 @@ mod doors;
 mod harness;
 mod http2;
 mod identity;
+mod inputs;
 mod intent;
 mod limits;
 mod login;

@@ -168,6 +168,8 @@ named! {
         Limit = 7 "limit",
         /// A person's answer, or that none came.
         Approval = 8 "approval",
+        /// The schema of the tool's arguments.
+        InputValidation = 9 "input_validation",
     }
 }
 

@@ -1,0 +1,388 @@
+//! What of a document nobody who goes by the schema can accept: a value of a wrong type, a member that is required
+//! and missing, one that is there and not allowed.
+//!
+//! Owns which violations are of that kind, and what is kept of each to say how it is mended. All others (`enum`,
+//! `pattern`, bounds, `not`, …) are none: a schema is often narrower there than the program behind it. Found among
+//! what the engines report of a document that they refuse; nothing is judged here, and no text for anyone is made.
+
+use boon::{ErrorKind, ValidationError};
+use jsonschema::error::{TypeKind, ValidationErrorKind};
+use percent_encoding::percent_decode_str;
+
+use super::cut::cut;
+use crate::json::pointer::escaped;
+
+/// Misfits of one document that are kept; more of them are only counted.
+pub const MAX_MISFITS: usize = 8;
+
+/// Bytes of the place of a misfit that are kept, and of the place in the schema.
+const MAX_PLACE_BYTES: usize = 512;
+
+/// Bytes of a name that are kept.
+const MAX_NAME_BYTES: usize = 128;
+
+/// Where boon puts what an evaluation that has failed before left over: not known to be wrong by itself.
+const UNEVALUATED: &str = "/unevaluated";
+
+/// One place that cannot be accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misfit {
+    /// JSON pointer into the document, cut at `MAX_PLACE_BYTES`; of a missing member, where it would be.
+    pub place: String,
+    /// JSON pointer to the subschema that it does not fit; of a member, that of the object it belongs to. `None`
+    /// where it is outside of the schema (a meta-schema) or very long.
+    pub schema: Option<String>,
+    /// What is wrong there.
+    pub fault: MisfitFault,
+}
+
+/// What is wrong at a place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MisfitFault {
+    /// The value is of another type.
+    Type {
+        /// The types that it may have.
+        expected: Vec<&'static str>,
+        /// The type that it has; `None` where that is not told.
+        got: Option<&'static str>,
+    },
+    /// A member of this name is required.
+    Missing(String),
+    /// No member of this name is allowed.
+    Unknown(String),
+    /// It fits none of the alternatives, each for such a reason.
+    Alternatives,
+}
+
+/// The misfits of a document.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Misfits {
+    /// The first [`MAX_MISFITS`] of them.
+    pub listed: Vec<Misfit>,
+    /// How many there are.
+    pub count: usize,
+}
+
+impl Misfits {
+    /// True where nothing is certain to be refused.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Those among what boon reports; `base` is where the schema stands for it.
+    pub(super) fn of_boon(error: &ValidationError<'_, '_>, base: &str) -> Self {
+        let mut found = Self::default();
+        found.collect_boon(error, base);
+        found
+    }
+
+    /// Those in the one error that the tape engine reports.
+    pub(super) fn of_tape(error: &jsonschema::ValidationError<'_>) -> Self {
+        let mut found = Self::default();
+        found.collect_tape(error);
+        found
+    }
+
+    /// Follows what must hold all together; of alternatives each must fail for such a reason.
+    fn collect_boon(&mut self, error: &ValidationError<'_, '_>, base: &str) {
+        let url = error.schema_url;
+        if url.contains(UNEVALUATED) {
+            return;
+        }
+        let schema = url.strip_prefix(base).map(|path| path.strip_prefix('#').unwrap_or(path));
+        let schema = schema.and_then(|path| percent_decode_str(path).decode_utf8().ok());
+        let at = || Spot::new(error.instance_location.to_string(), schema.as_deref());
+        match &error.kind {
+            ErrorKind::Type { got, want } => {
+                let expected = want.iter().map(type_name).collect();
+                self.add(at().with(MisfitFault::Type { expected, got: Some(type_name(*got)) }));
+            }
+            ErrorKind::Required { want } => {
+                let at = at();
+                want.iter().for_each(|name| self.add(at.member(name, MisfitFault::Missing)));
+            }
+            ErrorKind::AdditionalProperties { got } => {
+                let at = at();
+                got.iter().for_each(|name| self.add(at.member(name, MisfitFault::Unknown)));
+            }
+            ErrorKind::AnyOf | ErrorKind::OneOf(None) => {
+                let branches = error.causes.iter().map(|cause| Self::of_boon(cause, base));
+                self.add_alternatives(branches.collect(), at());
+            }
+            ErrorKind::Group
+            | ErrorKind::Schema { .. }
+            | ErrorKind::Reference { .. }
+            | ErrorKind::AllOf => {
+                error.causes.iter().for_each(|cause| self.collect_boon(cause, base));
+            }
+            ErrorKind::ContentSchema
+            | ErrorKind::PropertyName { .. }
+            | ErrorKind::RefCycle { .. }
+            | ErrorKind::FalseSchema
+            | ErrorKind::Enum { .. }
+            | ErrorKind::Const { .. }
+            | ErrorKind::Format { .. }
+            | ErrorKind::MinProperties { .. }
+            | ErrorKind::MaxProperties { .. }
+            | ErrorKind::Dependency { .. }
+            | ErrorKind::DependentRequired { .. }
+            | ErrorKind::MinItems { .. }
+            | ErrorKind::MaxItems { .. }
+            | ErrorKind::Contains
+            | ErrorKind::MinContains { .. }
+            | ErrorKind::MaxContains { .. }
+            | ErrorKind::UniqueItems { .. }
+            | ErrorKind::AdditionalItems { .. }
+            | ErrorKind::MinLength { .. }
+            | ErrorKind::MaxLength { .. }
+            | ErrorKind::Pattern { .. }
+            | ErrorKind::ContentEncoding { .. }
+            | ErrorKind::ContentMediaType { .. }
+            | ErrorKind::Minimum { .. }
+            | ErrorKind::Maximum { .. }
+            | ErrorKind::ExclusiveMinimum { .. }
+            | ErrorKind::ExclusiveMaximum { .. }
+            | ErrorKind::MultipleOf { .. }
+            | ErrorKind::Not
+            | ErrorKind::OneOf(Some(_)) => {}
+        }
+    }
+
+    fn collect_tape(&mut self, error: &jsonschema::ValidationError<'_>) {
+        use ValidationErrorKind as Kind;
+        // The keyword stands last in it.
+        let (schema, keyword) = error.schema_path().as_str().rsplit_once('/').unzip();
+        let at = || Spot::new(error.instance_path().as_str().to_owned(), schema);
+        match error.kind() {
+            Kind::Type { kind } => {
+                let expected = match kind {
+                    TypeKind::Single(want) => vec![want.as_str()],
+                    TypeKind::Multiple(want) => {
+                        want.iter().map(jsonschema::JsonType::as_str).collect()
+                    }
+                };
+                self.add(at().with(MisfitFault::Type { expected, got: None }));
+            }
+            // The same kind is that of `dependentRequired`.
+            Kind::Required { property } if keyword == Some("required") => {
+                let name = property.as_str().unwrap_or_default();
+                self.add(at().member(name, MisfitFault::Missing));
+            }
+            Kind::AdditionalProperties { unexpected } => {
+                let at = at();
+                unexpected.iter().for_each(|name| self.add(at.member(name, MisfitFault::Unknown)));
+            }
+            Kind::AnyOf { context } | Kind::OneOfNotValid { context } => {
+                let branches = context.iter().map(|errors| {
+                    let mut found = Self::default();
+                    errors.iter().for_each(|error| found.collect_tape(error));
+                    found
+                });
+                self.add_alternatives(branches.collect(), at());
+            }
+            // A kind that is new in the engine is nothing that is certain.
+            _ => {}
+        }
+    }
+
+    fn add(&mut self, misfit: Misfit) {
+        self.count += 1;
+        if self.listed.len() < MAX_MISFITS {
+            self.listed.push(misfit);
+        }
+    }
+
+    /// Adds what stands against all `branches` at a spot: nothing where one of them might be met after all.
+    fn add_alternatives(&mut self, branches: Vec<Self>, at: Spot) {
+        if branches.is_empty() || branches.iter().any(Self::is_empty) {
+            return;
+        }
+        let another_type = |branch: &Self| match branch.listed.as_slice() {
+            [Misfit { place, fault: MisfitFault::Type { expected, got }, .. }]
+                if branch.count == 1 && *place == at.place =>
+            {
+                Some((expected.clone(), *got))
+            }
+            _ => None,
+        };
+        let (mut expected, mut got, mut meant) = (Vec::new(), None, Vec::new());
+        for branch in branches {
+            match another_type(&branch) {
+                Some((types, has)) => {
+                    got = has;
+                    let new: Vec<_> =
+                        types.into_iter().filter(|name| !expected.contains(name)).collect();
+                    expected.extend(new);
+                }
+                None => meant.push(branch),
+            }
+        }
+        match meant.len() {
+            0 => self.add(at.with(MisfitFault::Type { expected, got })),
+            // The only alternative of this type must be the one that was meant.
+            1 => {
+                for Self { listed, count } in meant {
+                    let room = MAX_MISFITS.saturating_sub(self.listed.len());
+                    self.listed.extend(listed.into_iter().take(room));
+                    self.count += count;
+                }
+            }
+            _ => self.add(at.with(MisfitFault::Alternatives)),
+        }
+    }
+}
+
+/// A place in the document and in the schema, bounded.
+struct Spot {
+    place: String,
+    schema: Option<String>,
+}
+
+impl Spot {
+    fn new(place: String, schema: Option<&str>) -> Self {
+        let whole = |schema: &&str| schema.len() <= MAX_PLACE_BYTES;
+        Self {
+            place: cut(&place, MAX_PLACE_BYTES).to_owned(),
+            schema: schema.filter(whole).map(str::to_owned),
+        }
+    }
+
+    fn with(self, fault: MisfitFault) -> Misfit {
+        Misfit { place: self.place, schema: self.schema, fault }
+    }
+
+    fn member(&self, name: &str, fault: impl Fn(String) -> MisfitFault) -> Misfit {
+        let name = cut(name, MAX_NAME_BYTES);
+        let place = format!("{}/{}", self.place, escaped(name));
+        Misfit { place, schema: self.schema.clone(), fault: fault(name.to_owned()) }
+    }
+}
+
+fn type_name(of: boon::Type) -> &'static str {
+    match of {
+        boon::Type::Null => "null",
+        boon::Type::Boolean => "boolean",
+        boon::Type::Number => "number",
+        boon::Type::Integer => "integer",
+        boon::Type::String => "string",
+        boon::Type::Array => "array",
+        boon::Type::Object => "object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::super::compile::{Settings, compile};
+    use super::super::judge::{JudgeScratch, Verdict};
+    use super::*;
+
+    fn found(schema: &str, document: &str) -> Misfits {
+        let schema = compile(schema.as_bytes(), &Settings::default()).unwrap();
+        let document = Bytes::copy_from_slice(document.as_bytes());
+        match schema.judge(&[document], &mut JudgeScratch::new()).verdict {
+            Verdict::Conforms => panic!("it conforms"),
+            Verdict::Violates(violation) => violation.misfits,
+        }
+    }
+
+    /// The misfits in short.
+    fn told(schema: &str, document: &str) -> Vec<String> {
+        let found = found(schema, document);
+        let word = |misfit: &Misfit| match &misfit.fault {
+            MisfitFault::Type { expected, .. } => expected.join("|"),
+            MisfitFault::Missing(_) => "missing".to_owned(),
+            MisfitFault::Unknown(_) => "unknown".to_owned(),
+            MisfitFault::Alternatives => "alternatives".to_owned(),
+        };
+        found.listed.iter().map(|misfit| format!("{} {}", misfit.place, word(misfit))).collect()
+    }
+
+    /// The same with a pattern that boon does not take, so that the tape engine judges alone.
+    fn told_by_tape(schema: &str, document: &str) -> Vec<String> {
+        let rest = schema.strip_prefix('{').unwrap();
+        let schema = format!(r#"{{"allOf":[{{"pattern":"^(?!never)"}}],{rest}"#);
+        let schema = match rest.contains("\"allOf\"") {
+            true => format!(r#"{{"anyOf":[{{"pattern":"^(?!never)"}}],{rest}"#),
+            false => schema,
+        };
+        told(&schema, document)
+    }
+
+    #[test]
+    fn what_cannot_be_accepted_is_found_where_it_is() {
+        for (schema, document, expected) in [
+            (r#"{"type":"integer"}"#, "\"a\"", " integer"),
+            (r#"{"type":["integer","null"]}"#, "\"a\"", " null|integer"),
+            (
+                r#"{"properties":{"a":{"items":{"type":"string"}}}}"#,
+                r#"{"a":["x",1]}"#,
+                "/a/1 string",
+            ),
+            (r#"{"required":["a/b"]}"#, "{}", "/a~1b missing"),
+            (r#"{"properties":{"a":{}},"additionalProperties":false}"#, r#"{"b":1}"#, "/b unknown"),
+            (r##"{"$ref":"#/$defs/n","$defs":{"n":{"type":"null"}}}"##, "1", " null"),
+            (r#"{"allOf":[{"type":"object"},{"required":["a"]}]}"#, "{}", "/a missing"),
+            (r#"{"anyOf":[{"type":"integer"},{"type":"null"}]}"#, "\"a\"", " integer|null"),
+            (
+                r#"{"anyOf":[{"type":"object","required":["a"]},{"type":"null"}]}"#,
+                "{}",
+                "/a missing",
+            ),
+            (r#"{"oneOf":[{"required":["a"]},{"required":["b"]}]}"#, "{}", " alternatives"),
+            (r#"{"if":{"required":["k"]},"then":{"required":["a"]}}"#, r#"{"k":1}"#, "/a missing"),
+        ] {
+            let with = |told: Vec<String>| {
+                told.into_iter().map(|it| it.replace("integer|null", "null|integer")).collect()
+            };
+            let expected: Vec<String> = with(vec![expected.to_owned()]);
+            assert_eq!(with(told(schema, document)), expected, "{schema} {document}");
+            let by_tape: Vec<String> = with(told_by_tape(schema, document));
+            assert_eq!(by_tape, expected, "by tape: {schema} {document}");
+        }
+    }
+
+    #[test]
+    fn what_might_be_accepted_after_all_is_no_misfit() {
+        for (schema, document) in [
+            (r#"{"enum":["a","b"]}"#, "\"c\""),
+            (r#"{"const":1}"#, "2"),
+            (r#"{"pattern":"^a"}"#, "\"b\""),
+            (r#"{"minimum":3}"#, "2"),
+            (r#"{"maxLength":1}"#, "\"ab\""),
+            (r#"{"uniqueItems":true}"#, "[1,1]"),
+            (r#"{"not":{"type":"string"}}"#, "\"a\""),
+            (r#"{"oneOf":[{"type":"string"},{"minLength":1}]}"#, "\"a\""),
+            (r#"{"anyOf":[{"type":"integer"},{"pattern":"^a"}]}"#, "\"b\""),
+            (r#"{"contains":{"type":"integer"}}"#, "[\"a\"]"),
+            (r#"{"propertyNames":{"type":"integer"}}"#, r#"{"a":1}"#),
+            (r#"{"properties":{"a":false}}"#, r#"{"a":1}"#),
+            (r#"{"unevaluatedProperties":{"type":"null"}}"#, r#"{"a":1}"#),
+            (r#"{"dependentRequired":{"a":["b"]}}"#, r#"{"a":1}"#),
+        ] {
+            assert_eq!(told(schema, document), [""; 0], "{schema} {document}");
+            assert_eq!(told_by_tape(schema, document), [""; 0], "by tape: {schema} {document}");
+        }
+    }
+
+    #[test]
+    fn many_are_counted_and_few_are_kept() {
+        let document = format!("[{}]", vec!["1"; 100].join(","));
+        let found = found(r#"{"items":{"type":"string"}}"#, &document);
+        assert_eq!((found.listed.len(), found.count), (MAX_MISFITS, 100));
+        let long = format!("{{\"{}\":1}}", "é".repeat(1000));
+        let place = told(r#"{"additionalProperties":false}"#, &long).remove(0);
+        assert!(place.len() < MAX_NAME_BYTES + 20, "{place}");
+    }
+
+    #[test]
+    fn the_part_of_the_schema_is_named_from_its_root() {
+        let schema = r##"{"properties":{"a":{"$ref":"#/$defs/n"}},"$defs":{"n":{"type":"null"}}}"##;
+        assert_eq!(found(schema, r#"{"a":1}"#).listed[0].schema.as_deref(), Some("/$defs/n"));
+        let apart = r#"{"properties":{"a":{"$id":"https://x.example/","type":"null"}}}"#;
+        let found = found(apart, r#"{"a":1}"#);
+        assert_eq!(found.listed[0].schema.as_deref(), Some("/properties/a"));
+    }
+}

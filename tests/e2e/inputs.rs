@@ -1,0 +1,474 @@
+//! Arguments judged before they go out (`input_validation`), and refusals from which an agent can mend its call.
+
+use serde_json::{Value, json};
+
+use crate::harness::{
+    API_KEY, Client, Proxy, ask_modern, error_text, free_port, stub_stdio, until, write_private,
+};
+
+/// What `added_issue` takes.
+fn issue() -> Value {
+    json!({
+        "type": "object",
+        "additionalProperties": false,
+        "required": ["owner", "title"],
+        "properties": {
+            "owner": {"type": "string", "description": "Who owns the repository"},
+            "title": {"type": "string", "minLength": 2},
+            "labels": {"type": "array", "items": {"$ref": "#/$defs/label"}},
+            "state": {"enum": ["open", "closed"]},
+            "milestone": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+            "due": {"oneOf": [{"type": "string", "pattern": "^\\d{4}"}, {"$ref": "#/$defs/span"}]},
+            "meta": {"type": "object", "properties": {"deep": {"type": "object",
+                "properties": {"count": {"type": "integer"}}}}},
+        },
+        "$defs": {
+            "label": {"type": "string"},
+            "span": {"type": "object", "required": ["from"],
+                "properties": {"from": {"type": "string"}, "to": {"type": "string"}}},
+        },
+    })
+}
+
+fn tool(name: &str, schema: Value) -> Value {
+    json!({"name": name, "description": "for the test", "inputSchema": schema,
+        "annotations": {"readOnlyHint": true}})
+}
+
+/// A proxy before a stub that offers these tools, `received`, `read_item` and `delete_item`.
+fn proxy_of(tools: &Value, more: Value, of_server: &Value) -> Proxy {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tools.json");
+    write_private(&file, &tools.to_string());
+    let only = "received,read_item,delete_item,both_hints";
+    let mut entry = stub_stdio(&["--only", only, "--tools", file.to_str().unwrap()]);
+    entry.as_object_mut().unwrap().extend(of_server.as_object().unwrap().clone());
+    let mut config = more;
+    config["mcpServers"]["s"] = entry;
+    Proxy::unready(config, folder).ready()
+}
+
+fn one_tool(schema: Value) -> Proxy {
+    proxy_of(&json!([tool("added_issue", schema)]), json!({}), &json!({}))
+}
+
+const TOOL: &str = "s:added_issue";
+
+/// What the server was asked last.
+fn received(client: &mut Client) -> String {
+    client.read("s:received", json!({})).to_string()
+}
+
+fn help(result: &Value) -> &str {
+    result["content"][1]["text"].as_str().unwrap_or_else(|| panic!("no help: {result}"))
+}
+
+#[test]
+fn each_wrong_place_is_named_with_what_is_expected_and_nothing_goes_out() {
+    let proxy = one_tool(issue());
+    let mut client = proxy.client();
+    let fine = json!({"owner": "ada", "title": "tea"});
+    let with = |more: Value| {
+        let mut arguments = fine.clone();
+        arguments.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        arguments
+    };
+    client.read(TOOL, fine.clone());
+    let before = received(&mut client);
+    assert!(before.contains("tea"), "{before}");
+    for (arguments, told, part) in [
+        (
+            with(json!({"owner": 7})),
+            "/owner: expected string (got number)",
+            r#"Schema of /owner: {"type":"string","description":"Who owns the repository"}"#,
+        ),
+        (json!({"owner": "marker"}), "/title: missing (required)", "Schema of /title: {"),
+        (
+            with(json!({"lables": ["marker"]})),
+            "/lables: unknown (did you mean 'labels'?)",
+            "Known in (root): owner, title, labels, ",
+        ),
+        (
+            with(json!({"labels": ["marker", 2, "b"]})),
+            "/labels/1: expected string (got number)",
+            r#"Schema of /labels/1: {"type":"string"}"#,
+        ),
+        (
+            with(json!({"meta": {"deep": {"count": "marker"}}})),
+            "/meta/deep/count: expected integer (got string)",
+            r#"Schema of /meta/deep/count: {"type":"integer"}"#,
+        ),
+        (
+            with(json!({"milestone": "marker"})),
+            "/milestone: expected integer or null (got string)",
+            "Schema of /milestone: {\"anyOf\":",
+        ),
+        (
+            with(json!({"due": {"to": "marker"}})),
+            "/due/from: missing (required)",
+            "Schema of /due/from: {\"type\":\"string\"}",
+        ),
+    ] {
+        let result = client.read(TOOL, arguments.clone());
+        let text = error_text(&result);
+        let expected = format!("Arguments of '{TOOL}' do not fit: {told}");
+        assert_eq!(text, expected, "{arguments}");
+        assert!(help(&result).contains(part), "{part}: {result}");
+        let last = received(&mut client);
+        assert!(!last.contains("marker"), "{last}");
+    }
+    let many = json!({"owner": 1, "titel": 2, "labels": 3});
+    let result = client.read(TOOL, many);
+    for place in ["/owner: ", "/titel: unknown (did you mean 'title'?)", "/labels: ", "/title: "] {
+        assert!(error_text(&result).contains(place), "{result}");
+    }
+}
+
+#[test]
+fn what_might_be_accepted_goes_out_and_is_on_record() {
+    let proxy = one_tool(issue());
+    let mut client = proxy.client();
+    let doubtful = [
+        json!({"owner": "a", "title": "marker", "state": "ajar"}),
+        json!({"owner": "marker", "title": "x"}),
+        json!({"owner": "a", "title": "marker", "due": "tomorrow"}),
+    ];
+    for arguments in &doubtful {
+        let result = client.read(TOOL, arguments.clone());
+        assert_eq!(result.get("isError"), None, "{arguments}: {result}");
+        let last = received(&mut client);
+        assert!(last.contains("marker"), "{last}");
+    }
+    let fine = [
+        json!({"owner": "a", "title": "bb", "milestone": null, "due": "2026"}),
+        json!({"owner": "a", "title": "bb", "milestone": 1.0, "due": {"from": "x", "more": 1}}),
+        json!({"owner": "a", "title": "bb", "labels": [], "meta": {"x": {}}}),
+    ];
+    for arguments in &fine {
+        assert_eq!(client.read(TOOL, arguments.clone()).get("isError"), None, "{arguments}");
+    }
+    let decisions = client.records(&proxy, "type=policy_decision");
+    assert_eq!(decisions.len(), doubtful.len(), "{decisions:?}");
+    for decision in &decisions {
+        let metadata = &decision["metadata"];
+        assert_eq!(decision["status"], "warning");
+        assert_eq!(
+            (&metadata["policy"], &metadata["mode"]),
+            (&json!("input_validation"), &json!("strict"))
+        );
+    }
+    let calls = client.records(&proxy, "type=tool_call&tool=added_issue");
+    assert!(calls.iter().all(|call| call["status"] == "success"), "{calls:?}");
+}
+
+#[test]
+fn a_refusal_is_on_record_and_counted_and_every_face_tells_it() {
+    let proxy = one_tool(issue());
+    let mut client = proxy.client();
+    let text = format!("Arguments of '{TOOL}' do not fit: /title: missing (required)");
+    let wrong = json!({"owner": "a"});
+    assert_eq!(error_text(&client.read(TOOL, wrong.clone())), text);
+    let calls = client.records(&proxy, "type=tool_call&tool=added_issue");
+    assert_eq!(
+        (&calls[0]["status"], &calls[0]["error_message"]),
+        (&json!("rejected"), &json!(text))
+    );
+    let decisions = client.records(&proxy, "type=policy_decision");
+    let [decision] = decisions.as_slice() else { panic!("{decisions:?}") };
+    assert_eq!((&decision["status"], &decision["parent_id"]), (&json!("blocked"), &calls[0]["id"]));
+    let metadata = &decision["metadata"];
+    for (member, expected) in [
+        ("policy", "input_validation"),
+        ("decision", "blocked"),
+        ("mode", "strict"),
+        ("schema_path", "/required"),
+    ] {
+        assert_eq!(metadata[member], expected, "{metadata}");
+    }
+    assert!(metadata["reason"].as_str().unwrap().contains("title"), "{metadata}");
+
+    let body = json!({"tool_name": "call_tool_read", "intent": {"operation_type": "read"},
+        "arguments": {"name": TOOL, "args": wrong}});
+    let headers = [("X-API-Key", API_KEY)];
+    let answer = proxy.request("POST", "/api/v1/tools/call", &headers, body.to_string().as_bytes());
+    assert_eq!((answer.status, &answer.json()["error"]), (400, &json!(text)));
+    let told = proxy.cli(&["call", "tool-read", TOOL, "--args", &wrong.to_string()]);
+    assert_eq!(told.code, Some(1));
+    assert!(told.stderr.contains("/title: missing (required)"), "{}", told.stderr);
+
+    let calls = &proxy.api("status")["calls"];
+    assert_eq!(calls["decisions"]["input_validation"], json!({"blocked": 3, "warning": 0}));
+    assert_eq!(calls["refusals"]["arguments"], 3);
+    let metrics = proxy.get("/metrics").text();
+    let line = r#"mcpproxy_decisions_total{policy="input_validation",decision="blocked"} 3"#;
+    assert!(metrics.contains(line), "{metrics}");
+}
+
+#[test]
+fn off_and_warn_forward_and_the_most_specific_setting_counts() {
+    let tools: Vec<_> = ["added_a", "added_b", "added_c"].map(|name| tool(name, issue())).into();
+    let rules = json!({"input_validation": {"mode": "off", "tools": {
+        "added_b": {"mode": "warn"}, "added_c": {"mode": "strict"}}}});
+    let proxy = proxy_of(&json!(tools), json!({"input_validation": {"mode": "strict"}}), &rules);
+    let mut client = proxy.client();
+    let wrong = json!({"owner": 7});
+    assert_eq!(client.read("s:added_a", wrong.clone()).get("isError"), None);
+    assert!(client.records(&proxy, "type=policy_decision").is_empty());
+    assert_eq!(client.read("s:added_b", wrong.clone()).get("isError"), None);
+    let decisions = client.records(&proxy, "type=policy_decision");
+    assert_eq!(
+        (&decisions[0]["status"], &decisions[0]["metadata"]["mode"]),
+        (&json!("warning"), &json!("warn"))
+    );
+    error_text(&client.read("s:added_c", wrong.clone()));
+
+    let warn = proxy_of(&json!(tools), json!({"input_validation": {"mode": "warn"}}), &json!({}));
+    let mut client = warn.client();
+    assert_eq!(client.read("s:added_a", wrong).get("isError"), None);
+    assert_eq!(client.records(&warn, "type=policy_decision&status=warning").len(), 1);
+}
+
+#[test]
+fn an_input_schema_that_cannot_be_used_stops_nothing_and_is_warned_of_once() {
+    let wrong = [
+        json!({"type": "no such type"}),
+        json!({"$schema": "urn:example:no-such-dialect", "type": "object"}),
+        json!({"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/x.json"}}}),
+        json!({"type": "object", "properties": {"a": {"pattern": "("}}}),
+    ];
+    let names = ["added_1", "added_2", "added_3", "added_4"];
+    let tools: Vec<_> = names.iter().zip(wrong).map(|(name, it)| tool(name, it)).collect();
+    let proxy = proxy_of(&json!(tools), json!({}), &json!({}));
+    let mut client = proxy.client();
+    for _ in 0..3 {
+        for name in names {
+            let result = client.read(&format!("s:{name}"), json!({"a": 7}));
+            assert_eq!(result.get("isError"), None, "{name}: {result}");
+        }
+    }
+    let log = proxy.log();
+    for name in names {
+        let warned = |line: &&str| {
+            line.contains("the input schema cannot be used") && line.contains(&format!("s:{name}"))
+        };
+        assert_eq!(log.lines().filter(warned).count(), 1, "{name}: {log}");
+    }
+}
+
+#[test]
+fn a_schema_of_a_megabyte_and_huge_arguments_are_judged() {
+    let properties: serde_json::Map<_, _> = (0..6000)
+        .map(|at| {
+            (format!("parameter_{at}"), json!({"type": "integer", "description": "x".repeat(120)}))
+        })
+        .collect();
+    let schema = json!({"type": "object", "additionalProperties": false, "properties": properties});
+    assert!(schema.to_string().len() > 1_000_000);
+    let list = json!({"type": "object", "properties": {"list": {"items": {"type": "integer"}}}});
+    let tools = json!([tool("added_issue", schema), tool("added_list", list)]);
+    let proxy = proxy_of(&tools, json!({}), &json!({}));
+    let mut client = proxy.client();
+    assert_eq!(client.read(TOOL, json!({"parameter_77": 1})).get("isError"), None);
+    let result = client.read(TOOL, json!({"parameter_77": "a", "parametre_5999": 1}));
+    let text = error_text(&result);
+    assert!(text.contains("/parameter_77: expected integer (got string)"), "{text}");
+    assert!(text.contains("/parametre_5999: unknown (did you mean 'parameter_"), "{text}");
+    assert!(result.to_string().len() < 10_000);
+
+    let many = json!({"list": vec![7; 200_000]});
+    assert_eq!(client.read("s:added_list", many.clone()).get("isError"), None);
+    let mut wrong = many;
+    wrong["list"][199_999] = json!("a");
+    let text = client.read("s:added_list", wrong);
+    assert!(error_text(&text).contains("/list/199999: expected integer (got string)"), "{text}");
+    let all = client.read("s:added_list", json!({"list": vec!["a"; 50_000]}));
+    assert!(error_text(&all).len() < 3000, "{all}");
+}
+
+#[test]
+fn hostile_names_do_not_get_into_what_is_told() {
+    let proxy = one_tool(issue());
+    let mut client = proxy.client();
+    let names = ["\u{202e}evil\n\u{1b}[31m", "a/b~c", "", &"x".repeat(5000), "__proto__"];
+    for name in names {
+        let result = client.read(TOOL, json!({"owner": "a", "title": "bb", name: 1}));
+        let text = error_text(&result);
+        assert!(text.contains("unknown"), "{text}");
+        assert!(!text.contains(['\n', '\u{1b}', '\u{202e}']) && text.len() < 600, "{text}");
+    }
+}
+
+#[test]
+fn the_bytes_of_arguments_are_never_changed() {
+    let proxy = one_tool(issue());
+    let mut client = proxy.client();
+    let spelt = r#"{ "title" :"t\u0065a\/" ,"owner":"\u00e9é","meta":{"deep":{ "count":7.0e0 }, "x":[ 1.50 ,-0 ]}}"#;
+    for arguments in [
+        format!(r#"{{"name":"{TOOL}","args":{spelt},"intent":{{"operation_type":"read"}}}}"#),
+        json!({"name": TOOL, "args_json": spelt, "intent": {"operation_type": "read"}}).to_string(),
+    ] {
+        let params = format!(r#"{{"name":"call_tool_read","arguments":{arguments}}}"#);
+        let result = client.ask_raw("tools/call", &params);
+        assert!(!String::from_utf8_lossy(&result).contains("isError"));
+        let last = client.read("s:received", json!({}));
+        let last = last["content"][0]["text"].as_str().unwrap();
+        assert!(last.contains(&format!(r#""arguments":{spelt}"#)), "{last}");
+    }
+}
+
+#[test]
+fn both_eras_and_the_direct_endpoint_judge_alike() {
+    let proxy = one_tool(issue());
+    let wrong = json!({"owner": "a"});
+    let text = format!("Arguments of '{TOOL}' do not fit: /title: missing (required)");
+    let direct = proxy
+        .direct_client()
+        .ask("tools/call", json!({"name": "s__added_issue", "arguments": wrong}));
+    assert_eq!(error_text(&direct["result"]), text);
+    let params = json!({"name": "call_tool_read", "arguments": {"name": TOOL, "args": wrong,
+        "intent": {"operation_type": "read"}}});
+    for (path, params) in
+        [("/mcp", params), ("/mcp/all", json!({"name": "s__added_issue", "arguments": wrong}))]
+    {
+        let answer = ask_modern(&proxy, path, "tools/call", params, &[]);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let result = &answer.json()["result"];
+        assert_eq!((error_text(result), &result["resultType"]), (&*text, &json!("complete")));
+        assert!(help(result).contains("Schema of /title: "), "{result}");
+    }
+}
+
+#[test]
+fn who_may_not_call_a_tool_learns_nothing_of_its_schema() {
+    let proxy = proxy_of(&json!([tool("added_issue", issue())]), json!({}), &json!({}));
+    let made = proxy.cli(&["token", "create", "ci", "--server", "none", "--json"]);
+    let token = made.json()["token"].as_str().unwrap().to_owned();
+    let call = |name: &str, args: Value| {
+        let body = json!({"tool_name": "call_tool_read", "intent": {"operation_type": "read"},
+            "arguments": {"name": name, "args": args}});
+        let headers = [("X-API-Key", token.as_str())];
+        let answer =
+            proxy.request("POST", "/api/v1/tools/call", &headers, body.to_string().as_bytes());
+        answer.json()["error"].as_str().unwrap().to_owned()
+    };
+    let scope = format!("Token 'ci' does not allow tool '{TOOL}'");
+    assert_eq!(call(TOOL, json!({"secret": 1})), scope);
+    // Once its schema is compiled, arguments are judged before a call is admitted.
+    error_text(&proxy.client().read(TOOL, json!({})));
+    assert_eq!(call(TOOL, json!({"secret": 1})), scope);
+    let decisions = proxy.activity("type=policy_decision&principal=token:ci");
+    assert_eq!(decisions.len(), 2);
+    assert!(decisions.iter().all(|it| it["metadata"]["policy"] == "scope"), "{decisions:?}");
+}
+
+#[test]
+fn arguments_that_cannot_be_accepted_ask_nobody_and_take_no_place() {
+    let server = json!({"capabilities": {"added_asks": {"approval": "required"}},
+        "limits": {"rate_per_minute": 2}});
+    let tools = json!([tool("added_asks", issue()), tool("added_issue", issue())]);
+    let proxy = proxy_of(&tools, json!({}), &server);
+    let mut client = proxy.client();
+    // The first call of each compiles its schema, and has its place in the order of calls meanwhile.
+    for tool in ["s:added_asks", "s:added_asks", TOOL, TOOL, TOOL, TOOL] {
+        let result = client.read(tool, json!({}));
+        assert!(error_text(&result).starts_with("Arguments of "), "{result}");
+    }
+    assert!(proxy.api("approvals")["approvals"].as_array().unwrap().is_empty());
+    let fine = json!({"owner": "a", "title": "bb"});
+    assert_eq!(
+        client.read(TOOL, fine).get("isError"),
+        None,
+        "one of two calls a minute is still there"
+    );
+}
+
+/// The call that a refusal spells out: the variant, and its arguments.
+fn spelled_out(result: &Value) -> (String, Value) {
+    let (variant, call) =
+        help(result).strip_prefix("Call again with ").unwrap().split_once(": ").unwrap();
+    (variant.to_owned(), serde_json::from_str(call).unwrap())
+}
+
+#[test]
+fn a_refused_intent_or_variant_comes_with_the_call_that_is_right() {
+    let proxy = one_tool(issue());
+    let mut client = proxy.client();
+    let destructive = "s:delete_item";
+    for (variant, tool, intent, right) in [
+        ("read", destructive, json!({"operation_type": "read", "reason": "r"}), "destructive"),
+        ("write", destructive, json!({"operation_type": "write"}), "destructive"),
+        ("read", destructive, Value::Null, "destructive"),
+        ("write", "s:read_item", Value::Null, "read"),
+        ("read", "s:read_item", json!({"operation_type": "write"}), "read"),
+        ("read", "s:read_item", json!({"operation_type": "see", "data_sensitivity": "x"}), "read"),
+        (
+            "read",
+            "s:read_item",
+            json!({"reason": "x".repeat(1001), "operation_type": "read"}),
+            "read",
+        ),
+        ("read", "s:read_item", json!(7), "read"),
+        ("read", "s:read_item", json!({"why": 1}), "read"),
+        ("write", "s:no_such", Value::Null, "write"),
+    ] {
+        let mut arguments = json!({"name": tool, "args": {"size": 3}});
+        if !intent.is_null() {
+            arguments["intent"] = intent.clone();
+        }
+        let refused = client.tool(&format!("call_tool_{variant}"), arguments);
+        error_text(&refused);
+        let (again, call) = spelled_out(&refused);
+        assert_eq!(again, format!("call_tool_{right}"), "{variant} {tool} {intent}");
+        assert_eq!((&call["name"], &call["args"]["size"]), (&json!(tool), &json!(3)));
+        let kept = intent["reason"].as_str().filter(|reason| reason.len() < 1000);
+        assert_eq!(call["intent"]["reason"].as_str(), kept);
+        if tool != "s:no_such" {
+            let result = client.tool(&again, call);
+            assert_eq!(result.get("isError"), None, "{result}");
+        }
+    }
+}
+
+#[test]
+fn an_unknown_tool_comes_with_the_three_nearest_that_the_caller_is_shown() {
+    let names = ["added_issue", "added_issues", "added_isue_list", "added_other"];
+    let tools: Vec<_> = names.map(|name| tool(name, json!({"type": "object"}))).into();
+    let proxy = proxy_of(&json!(tools), json!({}), &json!({}));
+    let mut client = proxy.client();
+    let result = client.read("s:added_isue", json!({}));
+    assert_eq!(
+        error_text(&result),
+        "Tool 's:added_isue' not found. Use retrieve_tools to find tools."
+    );
+    let expected = "Nearest tools: 's:added_issue', 's:added_isue_list', 's:added_issues'";
+    assert_eq!(help(&result), expected);
+    let result = client.read("t:added_other", json!({}));
+    assert!(error_text(&result).starts_with("Server 't' not found"), "{result}");
+    assert!(help(&result).starts_with("Nearest tools: 's:added_other', "), "{result}");
+    let long = client.read(&format!("s:{}", "é".repeat(2000)), json!({}));
+    error_text(&long);
+
+    let made = proxy.cli(&["token", "create", "ci", "--tool", "s:added_other", "--json"]);
+    let token = format!("Bearer {}", made.json()["token"].as_str().unwrap());
+    let params = json!({"name": "call_tool_read", "arguments": {"name": "s:added_isue",
+        "intent": {"operation_type": "read"}}});
+    let headers = [("Authorization", token.as_str())];
+    let answer = ask_modern(&proxy, "/mcp", "tools/call", params, &headers);
+    assert_eq!(help(&answer.json()["result"]), "Nearest tools: 's:added_other'");
+}
+
+#[test]
+fn a_server_that_is_down_says_since_when() {
+    let gone = format!("http://127.0.0.1:{}/mcp", free_port());
+    let servers = json!({"gone": {"url": gone}, "off": {"command": "x", "enabled": false}});
+    let proxy = Proxy::with(json!({"mcpServers": servers}));
+    let mut client = proxy.client();
+    until("it has failed", || {
+        let result = client.read("gone:x", json!({}));
+        let text = error_text(&result).to_owned();
+        let help = result["content"][1]["text"].as_str().unwrap_or_default().to_owned();
+        let told = help.starts_with("Server 'gone' is failed since 20") && help.contains("Z (");
+        assert!(text.starts_with("gone: "), "{text}");
+        told.then_some(())
+    });
+}
