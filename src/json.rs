@@ -4,6 +4,7 @@
 //! Deliberately knows nothing of MCP beyond the member names that the scanner finds.
 
 pub(crate) mod cursor;
+pub mod elements;
 pub mod fold;
 pub mod members;
 mod plain;

@@ -4,6 +4,8 @@
 //! [`Permit`]; of a [`PendingApproval`] one is made by the word of the room where approvals wait. What a decision is about (intent, tools) is asked of their own rooms. What follows from it (a
 //! record, a reply) is the caller's.
 //!
+//! What [`admit`] would say of a request that is not made yet is [`foresee`]'s.
+//!
 //! Before a request is read, the API key and the names of hosts and origins are checked by the faces
 //! ([`HttpAuth`], [`host_check`]); which tokens there are is `identity`'s.
 //!
@@ -37,7 +39,7 @@ mod settings;
 pub use access::{
     Access, COMPLETION_COMPLETE, PROMPTS_GET, Reference, ResourceRequest, TOOLS_CALL, ToolAccess,
 };
-pub use admission::{Admission, admit, admit_again, refuses};
+pub use admission::{Admission, Foreseen, admit, admit_again, foresee};
 pub use approval::{ApprovalSubject, Approved, PendingApproval};
 pub use call_digest::{CallDigest, MAX_ARGUMENTS_BYTES};
 pub use denial::{

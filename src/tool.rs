@@ -12,13 +12,17 @@ use crate::output::{Mode, Policy, Treatment};
 use crate::schema::compile::Schema;
 
 mod capability;
+pub mod example;
 mod exposure;
 mod input;
+mod input_schema;
 mod name;
 pub mod parameter_headers;
 mod rules;
 mod sensitivity;
 pub mod server_id;
+pub mod signature;
+pub mod summary;
 
 pub use capability::{
     Annotations, Approval, Capability, CapabilityOverride, Idempotence, SideEffect, StatedBy,
@@ -100,6 +104,8 @@ pub struct Tool {
     pub parameter_headers: Option<Arc<ParameterHeaders>>,
     /// Whether it may be called as it is defined.
     pub trust: Trust,
+    /// Its signature, once somebody has asked for it by [`Tool::signature`]; empty where a tool is made.
+    pub signature: OnceLock<Box<str>>,
 }
 
 impl Tool {
@@ -131,7 +137,15 @@ impl Tool {
             input: Input::default(),
             trust: Trust::Given,
             parameter_headers: None,
+            signature: OnceLock::new(),
         }
+    }
+
+    /// Its name and parameters in one line ([`signature::signature`]), made once.
+    #[must_use]
+    pub fn signature(&self) -> &str {
+        self.signature
+            .get_or_init(|| signature::signature(&self.name.tool, self.input_schema.get()).into())
     }
 
     /// The same tool, trusted so far. Of one that is not, nothing is read of its parameters: what it says must not reach

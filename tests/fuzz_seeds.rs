@@ -103,6 +103,11 @@ fn router() {
 }
 
 #[test]
+fn signature() {
+    replay("signature", bodies::signature::run);
+}
+
+#[test]
 fn splice() {
     replay("splice", bodies::splice::run);
 }

@@ -23,6 +23,7 @@ pub mod reference;
 pub mod router;
 pub mod scan;
 pub mod sessions;
+pub mod signature;
 pub mod splice;
 pub mod sse;
 pub mod validate;

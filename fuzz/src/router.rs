@@ -210,12 +210,13 @@ const METHODS: [&str; 22] = [
 ];
 const IDS: [&str; 7] =
     ["1", "-9007199254740993", r#""a""#, r#""\"id\":\u0031""#, "null", "1.5", "[1]"];
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 10] = [
     "call_tool_read",
     "call_tool_write",
     "call_tool_destructive",
     "call_tool",
     "retrieve_tools",
+    "describe_tool",
     "s:t",
     "s__t",
     "mcpproxy://s/a:b",

@@ -5,7 +5,7 @@
 //! of it, and one pointer for each other tool.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::change::Change;
 use super::compiling::{Late, awaited, same_raw};
@@ -222,5 +222,6 @@ fn build(
         input: Input::new(settings.input(all.input, &found.name)),
         parameter_headers: found.parameter_headers.clone().ok().flatten(),
         trust: Trust::Given,
+        signature: OnceLock::new(),
     }
 }

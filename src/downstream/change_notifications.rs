@@ -28,8 +28,9 @@ pub(super) fn legacy_notification(
     notice: &Notice,
 ) -> Option<Bytes> {
     match notice {
-        // The proxy's own four tools never change.
-        Notice::Tools => (endpoint == Endpoint::All).then(|| changed("tools/list_changed", None)),
+        Notice::Tools | Notice::Overview => {
+            changes_tools(endpoint, notice).then(|| changed("tools/list_changed", None))
+        }
         Notice::Prompts => Some(changed("prompts/list_changed", None)),
         Notice::Resources => Some(changed("resources/list_changed", None)),
         Notice::Updated(uri) if client.is_subscribed(uri) => {
@@ -39,8 +40,20 @@ pub(super) fn legacy_notification(
     }
 }
 
+/// Whether a change is one of the tools that this endpoint lists: those of the servers at one, and at the other our own,
+/// which are described anew.
+pub(super) fn changes_tools(endpoint: Endpoint, notice: &Notice) -> bool {
+    match (notice, endpoint) {
+        (Notice::Tools, Endpoint::All) | (Notice::Overview, Endpoint::Search) => true,
+        (Notice::Tools, Endpoint::Search)
+        | (Notice::Overview, Endpoint::All)
+        | (Notice::Prompts | Notice::Resources | Notice::Updated(_), _) => false,
+    }
+}
+
 /// What to send when changes were missed: the notifications that name no resource.
-pub(super) const MISSED: [Notice; 3] = [Notice::Tools, Notice::Prompts, Notice::Resources];
+pub(super) const MISSED: [Notice; 4] =
+    [Notice::Tools, Notice::Overview, Notice::Prompts, Notice::Resources];
 
 /// The next changes; at least one.
 pub(super) async fn notices(receiver: &mut broadcast::Receiver<Notice>) -> Vec<Notice> {
@@ -69,6 +82,7 @@ mod tests {
         };
         for (notice, search, all) in [
             (Notice::Tools, None, Some("notifications/tools/list_changed")),
+            (Notice::Overview, Some("notifications/tools/list_changed"), None),
             (
                 Notice::Prompts,
                 Some("notifications/prompts/list_changed"),

@@ -11,7 +11,7 @@ use crate::mcp::revisions::Era;
 use crate::mcp::trace_context;
 use crate::proxy::caller::Endpoint;
 
-/// The paths of MCP: the proxy's own four tools, and every upstream tool under a name of its own.
+/// The paths of MCP: the proxy's own tools, and every upstream tool under a name of its own.
 pub const PATHS: [&str; 2] = ["/mcp", ALL_PATH];
 
 /// The path of direct mode.

@@ -12,7 +12,7 @@ use tokio::sync::{broadcast, watch};
 
 use crate::catalog::Notice;
 use crate::downstream::body::Body;
-use crate::downstream::change_notifications::{changed, notices};
+use crate::downstream::change_notifications::{changed, changes_tools, notices};
 use crate::downstream::event_stream::{self, COMMENT};
 use crate::downstream::response::too_many_streams;
 use crate::downstream::session_table::Sessions;
@@ -21,7 +21,7 @@ use crate::mcp::jsonrpc;
 use crate::mcp::meta::SUBSCRIPTION_KEY;
 use crate::policy::Principal;
 use crate::proxy::Worker;
-use crate::proxy::caller::Peer;
+use crate::proxy::caller::{Endpoint, Peer};
 use crate::proxy::dispatch;
 use crate::proxy::passthrough::watch::Watch;
 use crate::proxy::reaction::NotificationFilter;
@@ -35,6 +35,7 @@ pub(super) struct Subscription {
     /// The raw id of the request, which names the subscription.
     id: Bytes,
     filter: NotificationFilter,
+    endpoint: Endpoint,
     watch: Watch,
     receiver: broadcast::Receiver<Notice>,
     out: VecDeque<Bytes>,
@@ -54,7 +55,7 @@ impl Subscription {
         filter: NotificationFilter,
         draining: watch::Receiver<bool>,
     ) -> Self {
-        let mut filter = honoured(filter, &dispatch::capabilities(worker, peer));
+        let mut filter = honoured(filter, &dispatch::capabilities(worker));
         // Before the resources are watched: a change that is noticed at once must reach this subscription too.
         let receiver = worker.proxy.catalog.notices();
         let uris = std::mem::take(&mut filter.resource_subscriptions);
@@ -63,9 +64,19 @@ impl Subscription {
         let out = VecDeque::new();
         let principal = peer.principal.clone();
         let identity = Arc::clone(&worker.proxy.identity);
-        let over = false;
-        let mut this =
-            Self { id, filter, watch, receiver, out, draining, over, principal, identity };
+        let (over, endpoint) = (false, peer.endpoint);
+        let mut this = Self {
+            id,
+            filter,
+            endpoint,
+            watch,
+            receiver,
+            out,
+            draining,
+            over,
+            principal,
+            identity,
+        };
         let agreed = json!({"notifications": this.filter});
         let hello = this.message("subscriptions/acknowledged", agreed);
         this.out.push_back(hello);
@@ -107,7 +118,10 @@ impl Subscription {
 
     fn notification(&self, notice: &Notice) -> Option<Bytes> {
         let (wanted, what, params) = match notice {
-            Notice::Tools => (self.filter.tools_list_changed, "tools/list_changed", json!({})),
+            Notice::Tools | Notice::Overview => {
+                let ours = changes_tools(self.endpoint, notice);
+                (ours && self.filter.tools_list_changed, "tools/list_changed", json!({}))
+            }
             Notice::Prompts => {
                 (self.filter.prompts_list_changed, "prompts/list_changed", json!({}))
             }

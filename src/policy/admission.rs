@@ -48,10 +48,38 @@ pub fn admit(request: AdmissionRequest<'_>, settings: &Settings) -> Admission {
     }
 }
 
-/// True where a request is refused whatever the limits say and whoever agrees; nothing is taken or noted.
+/// What [`admit`] would say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Foreseen {
+    /// It would go out, as far as the limits let it.
+    Allowed {
+        /// What would be remarkable about it.
+        warnings: Vec<Warning>,
+    },
+    /// A person would be asked first (CAP-8).
+    Asked {
+        /// What would be remarkable about it.
+        warnings: Vec<Warning>,
+    },
+    /// It would be refused.
+    Refused(Denial),
+}
+
+/// Says what would become of a request, by the same checks; nothing is sent or counted under a limit, and nobody is
+/// asked. Limits are not looked at: they are others when it is made.
 #[must_use]
-pub fn refuses(request: &AdmissionRequest<'_>, settings: &Settings) -> bool {
-    check(request, settings).is_err()
+pub fn foresee(request: &AdmissionRequest<'_>, settings: &Settings) -> Foreseen {
+    let Checked { warnings, rules, asks } = match check(request, settings) {
+        Ok(checked) => checked,
+        Err(denial) => return Foreseen::Refused(denial),
+    };
+    match asks {
+        Asks::Nobody => Foreseen::Allowed { warnings },
+        Asks::APerson => match bind(request, settings, warnings.clone(), rules) {
+            Ok(_) => Foreseen::Asked { warnings },
+            Err(denial) => Foreseen::Refused(denial),
+        },
+    }
 }
 
 /// Decides once more about a request whose turn has come, by all checks but the limits, which it has passed: while it
@@ -436,6 +464,59 @@ mod tests {
         let trusted = tool(READ_ONLY, r#"{"*":{"approval":"required"}}"#);
         assert_eq!(kind(&token, Arc::clone(&trusted)), DenialKind::Scope);
         assert_eq!(kind(&Principal::Admin, trusted), DenialKind::Approval);
+    }
+
+    #[test]
+    fn what_is_foreseen_is_what_is_decided() {
+        let scope = crate::policy::Scope { servers: vec!["other".into()], ..Default::default() };
+        let token = crate::policy::AgentToken::new("ci", 1, scope);
+        let token = Principal::Token(Arc::new(token));
+        let (mut allowed, mut asked, mut refused) = (0, 0, 0);
+        for annotations in [READ_ONLY, DESTRUCTIVE, NONE] {
+            for rules in
+                ["{}", r#"{"*":{"approval":"required"}}"#, r#"{"*":{"approval":"suggest"}}"#]
+            {
+                for (trust, principal) in [
+                    (Trust::Given, &Principal::Admin),
+                    (Trust::Withheld, &Principal::Admin),
+                    (Trust::Given, &token),
+                ] {
+                    let tool = Arc::new(Tool { trust, ..(*tool(annotations, rules)).clone() });
+                    let write = stated(Some("write"), true);
+                    let settings = intent::Settings::default();
+                    let intent = write.check(Operation::Write, &settings).unwrap();
+                    let access = Access::Tool(ToolAccess::declared(tool, &intent));
+                    let request = AdmissionRequest {
+                        principal,
+                        access: access.clone(),
+                        arguments: b"{}",
+                        intent: Some(intent),
+                        client: "",
+                        session: SessionFacts::default(),
+                        now: SystemTime::UNIX_EPOCH,
+                    };
+                    let told = |warnings: &[Warning]| -> Vec<String> {
+                        warnings.iter().map(ToString::to_string).collect()
+                    };
+                    match (
+                        foresee(&request, &Settings::default()),
+                        decide(principal, access, &settings),
+                    ) {
+                        (Foreseen::Allowed { warnings }, Admission::Permit(permit)) => {
+                            assert_eq!(told(&warnings), told(permit.warnings()));
+                            allowed += 1;
+                        }
+                        (Foreseen::Asked { .. }, Admission::Pending(_)) => asked += 1,
+                        (Foreseen::Refused(foreseen), Admission::Denial(denial)) => {
+                            assert_eq!(foreseen, denial);
+                            refused += 1;
+                        }
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+        }
+        assert_eq!((allowed, asked, refused), (4, 2, 21));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use crate::intent::Operation;
 use crate::json::members::members;
-use crate::json::pointer::{escaped, resolve};
+use crate::json::pointer::{token, value_at};
 use crate::nearest::{nearest, nearest_few};
 use crate::schema::misfit::{Misfit, MisfitFault, Misfits};
 use crate::tool::Tool;
@@ -34,18 +34,20 @@ const NEAREST_TOOLS: usize = 3;
 
 /// Where the arguments of `tool` do not fit, in one line ([contracts](crate::reference::contracts#errors)).
 pub(super) fn misfits(tool: &Tool, found: &Misfits) -> String {
-    let mut text = format!("Arguments of '{}' do not fit: ", tool.name);
-    for (at, misfit) in found.listed.iter().enumerate() {
-        let separator = if at > 0 { "; " } else { "" };
-        // Writing into a string does not fail.
-        let _ = write!(text, "{separator}{}: {}", place(&misfit.place), wrong(tool, misfit));
-    }
+    let places: Vec<_> = places(tool, found).collect();
+    let mut text = format!("Arguments of '{}' do not fit: {}", tool.name, places.join("; "));
     let more = found.count - found.listed.len();
     cut(&mut text, MAX_MISFITS_BYTES);
     if more > 0 {
+        // Writing into a string does not fail.
         let _ = write!(text, "; and {more} more");
     }
     text
+}
+
+/// Each place where the arguments of `tool` do not fit, and what is expected there.
+pub(super) fn places(tool: &Tool, found: &Misfits) -> impl Iterator<Item = String> {
+    found.listed.iter().map(|misfit| format!("{}: {}", place(&misfit.place), wrong(tool, misfit)))
 }
 
 fn wrong(tool: &Tool, misfit: &Misfit) -> String {
@@ -75,7 +77,7 @@ pub(super) fn parts(tool: &Tool, found: &Misfits) -> String {
             MisfitFault::Type { .. } | MisfitFault::Alternatives => part(tool, misfit, "")
                 .map(|part| format!("Schema of {}: {part}", place(&misfit.place))),
             MisfitFault::Missing(name) => {
-                part(tool, misfit, &format!("/properties/{}", escaped(name)))
+                part(tool, misfit, &format!("/properties/{}", token(name)))
                     .map(|part| format!("Schema of {}: {part}", place(&misfit.place)))
             }
             MisfitFault::Unknown(_) => Some(names(tool, misfit)),
@@ -123,7 +125,7 @@ fn part(tool: &Tool, misfit: &Misfit, below: &str) -> Option<String> {
 
 fn of_schema<'t>(tool: &'t Tool, misfit: &Misfit, below: &str) -> Option<&'t str> {
     let at = misfit.schema.as_deref()?;
-    resolve(tool.input_schema.get(), &format!("{at}{below}"))
+    value_at(tool.input_schema.get(), &format!("{at}{below}")).ok()
 }
 
 /// A place in the arguments, in printable characters.

@@ -17,7 +17,7 @@ use super::rejection::Rejection;
 use crate::activity::record::{Decision, Policy, Status, Verdict as Decided};
 use crate::intent::Intent;
 use crate::output::Mode;
-use crate::policy::{self, Access};
+use crate::policy::{Access, Foreseen};
 use crate::schema::compile::Schema;
 use crate::schema::judge::{Judgement, Verdict};
 use crate::schema::violation::Violation;
@@ -66,20 +66,35 @@ impl OnRecord<'_> {
         intent: Option<Intent<'_>>,
     ) -> Result<(), Rejection> {
         let Some(tool) = access.tool() else { return Ok(()) };
-        let judging = async {
-            let schema = self.input_schema(tool).await?;
-            let judgement = match self.worker.judge_quickly(&schema, slice::from_ref(arguments)) {
-                Some(judgement) => judgement,
-                None => self.worker.judge(&schema, vec![arguments.clone()]).await?,
-            };
-            self.violation(tool, &schema, judgement)
-        };
-        let judged = self.worker.ending.unless_cut(pin!(judging)).await;
+        let judged = self.worker.ending.unless_cut(pin!(self.judged(tool, arguments))).await;
         let cut_off = || Rejection::cut_off(&tool.name.server, &tool.name.tool);
         match judged.ok_or_else(cut_off)? {
             Some(violation) => self.misfit(access, arguments, intent, &violation),
             None => Ok(()),
         }
+    }
+
+    /// What there is against arguments that nobody has sent; nothing is on record of it. `None` where they fit, are not
+    /// judged, or the proxy is ending.
+    pub(super) async fn foresee_misfits(
+        &self,
+        tool: &Arc<Tool>,
+        arguments: &Bytes,
+    ) -> Option<Violation> {
+        if tool.input.policy.mode == Mode::Off {
+            return None;
+        }
+        self.worker.ending.unless_cut(pin!(self.judged(tool, arguments))).await?
+    }
+
+    /// The judgement, however long it takes.
+    async fn judged(&self, tool: &Arc<Tool>, arguments: &Bytes) -> Option<Violation> {
+        let schema = self.input_schema(tool).await?;
+        let judgement = match self.worker.judge_quickly(&schema, slice::from_ref(arguments)) {
+            Some(judgement) => judgement,
+            None => self.worker.judge(&schema, vec![arguments.clone()]).await?,
+        };
+        self.violation(tool, &schema, judgement)
     }
 
     /// What a judgement has against the arguments; a disagreement of the engines is counted.
@@ -123,13 +138,12 @@ impl OnRecord<'_> {
         violation: &Violation,
     ) -> Result<(), Rejection> {
         let Some(tool) = access.tool() else { return Ok(()) };
-        let request = self.request(access.clone(), arguments, intent, self.record.time_of_day());
-        if policy::refuses(&request, &self.settings.policy) {
+        if let Foreseen::Refused(_) = self.foresee(access.clone(), arguments, intent) {
             // Admission finds the same, and says so.
             return Ok(());
         }
         let mode = tool.input.policy.mode;
-        let refused = mode == Mode::Strict && !violation.misfits.is_empty();
+        let refused = refuses(tool, violation);
         let place = &violation.schema_path;
         tracing::warn!(tool = %tool.name, %place, refused, "the arguments do not fit their schema");
         let verdict = if refused { Decided::Blocked } else { Decided::Warning };
@@ -148,4 +162,9 @@ impl OnRecord<'_> {
         let rejection = Rejection::new(Status::Rejected, RefusalKind::Arguments, text);
         Err(rejection.helping(help))
     }
+}
+
+/// Whether a call goes no further for what its arguments violate.
+pub(super) fn refuses(tool: &Tool, violation: &Violation) -> bool {
+    tool.input.policy.mode == Mode::Strict && !violation.misfits.is_empty()
 }

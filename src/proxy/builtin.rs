@@ -1,22 +1,25 @@
-//! Our own four tools as `tools/list` shows them.
+//! Our own five tools as `tools/list` shows them.
 //!
-//! Owns the texts an agent reads before its first call (FR-025), and the input schemas by setting.
-//! What the tools do is in [`super::retrieve`] and [`super::call`].
+//! Owns the texts an agent reads before its first call (FR-025), and the input schemas by setting: each word of them
+//! costs every conversation. What the tools do is in [`super::retrieve`], [`super::describe`] and [`super::call`]; what
+//! is said of the servers is [`super::overview`]'s.
 
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::retrieve::{DETAILS, MAX_LIMIT, RETRIEVE_TOOLS};
+use super::describe::DESCRIBE_TOOL;
+use super::retrieve::{Detail, MAX_LIMIT, RETRIEVE_TOOLS};
 use crate::intent::stated::MAX_REASON_CHARS;
 use crate::intent::{Operation, Requirement};
 use crate::tool::{Annotations, Capability};
 
-/// The result of `tools/list`: one JSON object in one line.
+/// The result of `tools/list`: one JSON object in one line. `overview` is what is said of the servers, or empty.
 #[must_use]
-pub fn tools_list(requirement: Requirement, tools_limit: usize) -> String {
+pub fn tools_list(requirement: Requirement, tools_limit: usize, overview: &str) -> String {
     let calls = Operation::ALL.map(|variant| call_tool(variant, requirement));
-    let tools: Vec<Value> = [retrieve_tools(tools_limit)].into_iter().chain(calls).collect();
+    let finding = [retrieve_tools(tools_limit, overview), describe_tool()];
+    let tools: Vec<Value> = finding.into_iter().chain(calls).collect();
     json!({"tools": tools}).to_string()
 }
 
@@ -32,7 +35,7 @@ pub fn call_schema(variant: Operation, requirement: Requirement) -> Value {
 pub fn capability(name: &str) -> Option<Capability> {
     let annotations = match Operation::of_tool(name) {
         Some(variant) => annotations(variant),
-        None if name == RETRIEVE_TOOLS => annotations(Operation::Read),
+        None if [RETRIEVE_TOOLS, DESCRIBE_TOOL].contains(&name) => annotations(Operation::Read),
         None => return None,
     };
     Some(Capability::derive(annotations))
@@ -54,14 +57,21 @@ fn annotations(variant: Operation) -> Annotations {
     }
 }
 
-fn retrieve_tools(tools_limit: usize) -> Value {
+fn retrieve_tools(tools_limit: usize, overview: &str) -> Value {
+    let mut description = String::from(
+        "Search for tools across all upstream servers. Results include annotations \
+         (readOnlyHint, destructiveHint) and recommended call_with variant. Use call_tool_read \
+         for read-only operations, call_tool_write for modifications, call_tool_destructive for \
+         deletions. Intent must match tool variant.",
+    );
+    if !overview.is_empty() {
+        description.push(' ');
+        description.push_str(overview);
+    }
     json!({
         "name": RETRIEVE_TOOLS,
         "title": "Find tools",
-        "description": "Search for tools across all upstream servers. Results include annotations \
-            (readOnlyHint, destructiveHint) and recommended call_with variant. Use call_tool_read \
-            for read-only operations, call_tool_write for modifications, call_tool_destructive for \
-            deletions. Intent must match tool variant.",
+        "description": description,
         "inputSchema": {
             "type": "object",
             "properties": {
@@ -74,14 +84,12 @@ fn retrieve_tools(tools_limit: usize) -> Value {
                     "minimum": 1,
                     "maximum": MAX_LIMIT,
                     "default": tools_limit,
-                    "description": "Most tools to return.",
                 },
                 "detail": {
                     "type": "string",
-                    "enum": DETAILS,
-                    "default": "full",
-                    "description": "compact leaves out the input schemas.",
-                },
+                    "enum": Detail::ALL.map(Detail::as_str),
+                    "default": Detail::default().as_str(),
+                                    },
             },
             "required": ["query"],
             "additionalProperties": false,
@@ -94,37 +102,18 @@ fn retrieve_tools(tools_limit: usize) -> Value {
                     "items": {
                         "type": "object",
                         "properties": {
-                            "name": {"type": "string", "description": "As call_tool_* takes it."},
+                            "name": {"type": "string"},
+                            "signature": {"type": "string"},
                             "server": {"type": "string"},
                             "title": {"type": "string"},
                             "description": {"type": "string"},
                             "inputSchema": {"type": "object"},
                             "annotations": {"type": "object"},
-                            "capability": {
-                                "type": "object",
-                                "properties": {
-                                    "side_effect": {
-                                        "type": "string",
-                                        "enum": ["none", "read", "write", "destructive"],
-                                    },
-                                    "parallel_safe": {"type": "boolean"},
-                                    "approval": {
-                                        "type": "string",
-                                        "enum": ["auto", "suggest", "required"],
-                                    },
-                                    "idempotent": {"type": "boolean"},
-                                },
-                                "required":
-                                    ["side_effect", "parallel_safe", "approval", "idempotent"],
-                            },
+                            "capability": capability_schema(),
                             "score": {"type": "number", "minimum": 0, "maximum": 1},
-                            "call_with": {
-                                "type": "string",
-                                "enum": Operation::ALL.map(Operation::variant),
-                            },
+                            "call_with": call_with_schema(),
                         },
-                        "required":
-                            ["name", "server", "description", "capability", "score", "call_with"],
+                        "required": ["name", "call_with"],
                     },
                 },
                 "query": {"type": "string"},
@@ -133,8 +122,82 @@ fn retrieve_tools(tools_limit: usize) -> Value {
             },
             "required": ["tools", "query", "total", "usage_instructions"],
         },
-        // Everything it reads is the proxy's own.
-        "annotations": Annotations { open_world_hint: Some(false), ..annotations(Operation::Read) },
+        "annotations": own_annotations(),
+    })
+}
+
+fn describe_tool() -> Value {
+    json!({
+        "name": DESCRIBE_TOOL,
+        "title": "Describe a tool",
+        "description": "One tool whole: description, schemas and an example call. With args it \
+            says what a call with them would come to, without calling: policy, approval and what \
+            is wrong with the arguments.",
+        "inputSchema": {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string", "description": "server:tool"},
+                "args": {"type": "object"},
+                "operation": {
+                    "type": "string",
+                    "enum": Operation::ALL.map(Operation::as_str),
+                    "description": "Default: that of call_with.",
+                },
+            },
+            "required": ["name"],
+            "additionalProperties": false,
+        },
+        "outputSchema": {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string"},
+                "server": {"type": "string"},
+                "title": {"type": "string"},
+                "description": {"type": "string"},
+                "signature": {"type": "string"},
+                "inputSchema": {"type": "object"},
+                "outputSchema": {"type": "object"},
+                "annotations": {"type": "object"},
+                "capability": capability_schema(),
+                "call_with": call_with_schema(),
+                "example": {"type": "object"},
+                "preflight": {
+                    "type": "object",
+                    "properties": {
+                        "call_with": call_with_schema(),
+                        "verdict": {"type": "string", "enum": ["allowed", "approval", "refused"]},
+                        "reason": {"type": "string"},
+                        "warnings": {"type": "array", "items": {"type": "string"}},
+                        "argument_errors": {"type": "array", "items": {"type": "string"}},
+                    },
+                    "required": ["call_with", "verdict", "argument_errors"],
+                },
+            },
+            "required": ["name", "signature", "inputSchema", "capability", "call_with", "example"],
+        },
+        "annotations": own_annotations(),
+    })
+}
+
+/// Of the tools that only tell of others: everything they read is the proxy's own.
+fn own_annotations() -> Annotations {
+    Annotations { open_world_hint: Some(false), ..annotations(Operation::Read) }
+}
+
+fn call_with_schema() -> Value {
+    json!({"type": "string", "enum": Operation::ALL.map(Operation::variant)})
+}
+
+fn capability_schema() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "side_effect": {"type": "string", "enum": ["none", "read", "write", "destructive"]},
+            "parallel_safe": {"type": "boolean"},
+            "approval": {"type": "string", "enum": ["auto", "suggest", "required"]},
+            "idempotent": {"type": "boolean"},
+        },
+        "required": ["side_effect", "parallel_safe", "approval", "idempotent"],
     })
 }
 
@@ -161,31 +224,26 @@ fn call_tool(variant: Operation, requirement: Requirement) -> Value {
         ),
     };
     let mut description = String::from(opening);
-    let (required, of_intent): (&[&str], &[&str]) = match requirement {
+    let of_intent: &[&str] = match requirement {
         Requirement::Required => {
             // Infallible: a String takes everything.
             let _ = write!(description, " Requires intent.operation_type='{word}'.");
-            (&["name", "intent"], &["operation_type"])
+            &["operation_type"]
         }
-        Requirement::Inferred => (&["name"], &[]),
+        Requirement::Inferred => &[],
     };
     description.push(' ');
     description.push_str(last);
-    let operation_type = json!({
-        "type": "string",
-        "enum": Operation::ALL.map(Operation::as_str),
-        "description": format!("What the call does. Must be '{word}' for this tool."),
-    });
-    let data_sensitivity = json!({
-        "type": "string",
-        "enum": ["public", "internal", "private", "unknown"],
-        "description": "How sensitive the data is that the call touches.",
-    });
-    let reason = json!({
-        "type": "string",
-        "maxLength": MAX_REASON_CHARS,
-        "description": "Why the call is made.",
-    });
+    let operation_type = json!({"type": "string", "enum": [word]});
+    let data_sensitivity =
+        json!({"type": "string", "enum": ["public", "internal", "private", "unknown"]});
+    let reason = json!({"type": "string", "maxLength": MAX_REASON_CHARS});
+    let nested = match requirement {
+        Requirement::Required => "Required, or intent_operation_type.",
+        Requirement::Inferred => "Or intent_*.",
+    };
+    // Either form of the intent will do. A schema could say so by an `anyOf` beside `properties`, which clients of more
+    // than one model cannot send; so that `required` names neither.
     json!({
         "name": variant.variant(),
         "title": title,
@@ -193,19 +251,15 @@ fn call_tool(variant: Operation, requirement: Requirement) -> Value {
         "inputSchema": {
             "type": "object",
             "properties": {
-                "name": {
-                    "type": "string",
-                    "description": "The tool to call as server:tool, as retrieve_tools gives it.",
-                },
+                "name": {"type": "string", "description": "server:tool"},
+                "args": {"type": "object"},
                 "args_json": {
                     "type": "string",
-                    "description": "The tool's arguments: a JSON object, as a string. Use this or \
-                        args.",
+                    "description": "args as a string",
                 },
-                "args": {"type": "object", "description": "The tool's arguments, as an object."},
                 "intent": {
                     "type": "object",
-                    "description": "What you are about to do.",
+                    "description": nested,
                     "properties": {
                         "operation_type": operation_type,
                         "data_sensitivity": data_sensitivity,
@@ -214,32 +268,26 @@ fn call_tool(variant: Operation, requirement: Requirement) -> Value {
                     "required": of_intent,
                     "additionalProperties": false,
                 },
-                "intent_operation_type": flat(operation_type),
-                "intent_data_sensitivity": flat(data_sensitivity),
-                "intent_reason": flat(reason),
+                "intent_operation_type": operation_type,
+                "intent_data_sensitivity": data_sensitivity,
+                "intent_reason": reason,
             },
-            "required": required,
+            "required": ["name"],
             "additionalProperties": false,
         },
         "annotations": annotations(variant),
     })
 }
 
-/// A field of the intent as a parameter of its own, for callers that cannot fill an object.
-fn flat(mut field: Value) -> Value {
-    if let Some(Value::String(description)) = field.get_mut("description") {
-        description.push_str(" The same as in intent, for callers that cannot nest objects.");
-    }
-    field
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schema::compile::compile;
+    use crate::schema::judge::{JudgeScratch, Verdict};
     use crate::tool::SideEffect;
 
     fn listed(requirement: Requirement) -> Vec<Value> {
-        let list: Value = serde_json::from_str(&tools_list(requirement, 15)).unwrap();
+        let list: Value = serde_json::from_str(&tools_list(requirement, 15, "")).unwrap();
         list["tools"].as_array().unwrap().clone()
     }
 
@@ -249,7 +297,13 @@ mod tests {
             listed(Requirement::Required).iter().map(|tool| tool["name"].clone()).collect();
         assert_eq!(
             names,
-            ["retrieve_tools", "call_tool_read", "call_tool_write", "call_tool_destructive"]
+            [
+                "retrieve_tools",
+                "describe_tool",
+                "call_tool_read",
+                "call_tool_write",
+                "call_tool_destructive"
+            ]
         );
     }
 
@@ -259,12 +313,12 @@ mod tests {
         let write = "Execute a state-modifying tool discovered via retrieve_tools. Use for operations that create or update resources. Requires intent.operation_type='write'. Will be rejected if server marks tool as destructive.";
         let destructive = "Execute a destructive tool discovered via retrieve_tools. Use for operations that delete or permanently modify resources. Requires intent.operation_type='destructive'. Most permissive - allowed regardless of server annotations.";
         let retrieve = "Search for tools across all upstream servers. Results include annotations (readOnlyHint, destructiveHint) and recommended call_with variant. Use call_tool_read for read-only operations, call_tool_write for modifications, call_tool_destructive for deletions. Intent must match tool variant.";
-        for (tool, text) in
-            listed(Requirement::Required).iter().zip([retrieve, read, write, destructive])
-        {
+        let mut required = listed(Requirement::Required);
+        required.retain(|tool| tool["name"] != DESCRIBE_TOOL);
+        for (tool, text) in required.iter().zip([retrieve, read, write, destructive]) {
             assert!(tool["description"].as_str().unwrap().starts_with(text), "{tool}");
         }
-        for (tool, word) in listed(Requirement::Inferred)[1..].iter().zip(Operation::ALL) {
+        for (tool, word) in listed(Requirement::Inferred)[2..].iter().zip(Operation::ALL) {
             let text = tool["description"].as_str().unwrap();
             assert!(!text.contains("Requires"), "{text}");
             assert!(!text.contains("  ") && !text.contains(word.variant()), "{text}");
@@ -274,27 +328,78 @@ mod tests {
     #[test]
     fn fr_006_the_published_schema_follows_the_setting() {
         let [required, inferred] = [Requirement::Required, Requirement::Inferred].map(listed);
-        assert_eq!(required[1]["inputSchema"]["required"], json!(["name", "intent"]));
-        let intent = &required[1]["inputSchema"]["properties"]["intent"];
-        assert_eq!(intent["required"], json!(["operation_type"]));
-        assert_eq!(inferred[1]["inputSchema"]["required"], json!(["name"]));
-        let intent = &inferred[1]["inputSchema"]["properties"]["intent"];
-        assert_eq!(intent["required"], json!([]));
+        let intent = |tools: &[Value]| tools[2]["inputSchema"]["properties"]["intent"].clone();
+        assert_eq!(intent(&required)["required"], json!(["operation_type"]));
+        assert!(intent(&required)["description"].as_str().unwrap().starts_with("Required"));
+        assert_eq!(intent(&inferred)["required"], json!([]));
+        assert!(!intent(&inferred)["description"].as_str().unwrap().contains("Required"));
+        for tools in [required, inferred] {
+            assert_eq!(tools[2]["inputSchema"]["required"], json!(["name"]));
+        }
+    }
+
+    #[test]
+    fn fr_005_what_the_published_schema_lets_pass_is_what_is_accepted() {
+        for (at, variant) in (2..).zip(Operation::ALL) {
+            let word = variant.as_str();
+            let schema = listed(Requirement::Required)[at]["inputSchema"].to_string();
+            let schema = compile(schema.as_bytes(), &Default::default()).unwrap();
+            for (arguments, fits) in [
+                (json!({"name": "s:t", "intent": {"operation_type": word}}), true),
+                (json!({"name": "s:t", "args": {"a": 1}, "intent_operation_type": word}), true),
+                (
+                    json!({"name": "s:t", "args_json": "{}", "intent_operation_type": word, "intent_reason": "r", "intent_data_sensitivity": "public"}),
+                    true,
+                ),
+                (json!({"name": "s:t", "intent_operation_type": "delete"}), false),
+                (json!({"name": "s:t", "intent": {"operation_type": word, "why": ""}}), false),
+                (json!({"intent": {"operation_type": word}}), false),
+                (json!({"name": "s:t", "args": [], "intent_operation_type": word}), false),
+                (json!({"name": "s:t", "arguments": {}}), false),
+            ] {
+                let raw = bytes::Bytes::from(arguments.to_string());
+                let judged = schema.judge(std::slice::from_ref(&raw), &mut JudgeScratch::new());
+                assert_eq!(judged.verdict == Verdict::Conforms, fits, "{arguments}");
+                let mut scratch = crate::json::tape::Scratch::new();
+                let read = crate::intent::CallArguments::parse(&raw, None, &mut scratch);
+                let settings = crate::intent::Settings::default();
+                let accepted = read.is_ok_and(|read| read.intent.check(variant, &settings).is_ok());
+                assert_eq!(accepted, fits, "{arguments}");
+            }
+            let listed = &listed(Requirement::Required)[at]["inputSchema"]["properties"];
+            let types = [
+                &listed["intent"]["properties"]["operation_type"],
+                &listed["intent_operation_type"],
+            ];
+            assert!(types.iter().all(|it| it["enum"] == json!([word])), "one operation type only");
+        }
+    }
+
+    #[test]
+    fn the_servers_are_named_where_an_agent_searches() {
+        let list = tools_list(Requirement::Required, 15, "Connected servers: github (issue).");
+        let list: Value = serde_json::from_str(&list).unwrap();
+        let description = list["tools"][0]["description"].as_str().unwrap();
+        assert!(
+            description.ends_with("variant. Connected servers: github (issue)."),
+            "{description}"
+        );
     }
 
     #[test]
     fn our_tools_are_annotated_and_declare_what_has_a_fixed_shape() {
         let tools = listed(Requirement::Required);
         let hints = |at: usize| &tools[at]["annotations"];
-        assert_eq!(hints(1), &json!({"readOnlyHint": true, "openWorldHint": true}));
+        assert_eq!(hints(1), &json!({"readOnlyHint": true, "openWorldHint": false}));
+        assert_eq!(hints(2), &json!({"readOnlyHint": true, "openWorldHint": true}));
         assert_eq!(
-            hints(2),
+            hints(3),
             &json!({"readOnlyHint": false, "destructiveHint": false, "openWorldHint": true})
         );
-        assert_eq!(hints(3)["destructiveHint"], json!(true));
+        assert_eq!(hints(4)["destructiveHint"], json!(true));
         let declared: Vec<_> =
             tools.iter().map(|tool| tool.get("outputSchema").is_some()).collect();
-        assert_eq!(declared, [true, false, false, false]);
+        assert_eq!(declared, [true, true, false, false, false]);
         for tool in &tools {
             let input = tool["inputSchema"].to_string();
             assert!(!input.contains("side_effect") && !input.contains("parallel_safe"), "CAP-4");
@@ -305,6 +410,7 @@ mod tests {
     fn cap_2_our_own_tools_carry_a_capability() {
         let side_effect = |name| capability(name).map(|capability| capability.side_effect);
         assert_eq!(side_effect("retrieve_tools"), Some(SideEffect::Read));
+        assert_eq!(side_effect("describe_tool"), Some(SideEffect::Read));
         assert_eq!(side_effect("call_tool_read"), Some(SideEffect::Read));
         assert_eq!(side_effect("call_tool_write"), Some(SideEffect::Write));
         assert_eq!(side_effect("call_tool_destructive"), Some(SideEffect::Destructive));

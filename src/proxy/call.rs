@@ -163,7 +163,7 @@ fn mended(on: &OnRecord<'_>, variant: Operation, read: &CallArguments<'_>) -> St
 }
 
 /// The same rejection, of an unknown tool with those that the caller may have meant.
-fn nearest(on: &OnRecord<'_>, name: &str, rejection: Rejection) -> Rejection {
+pub(super) fn nearest(on: &OnRecord<'_>, name: &str, rejection: Rejection) -> Rejection {
     /// Tools that are compared with the name, the best found first.
     const MAX_TOOLS: usize = 200;
     match rejection.refusal.kind {

@@ -15,7 +15,7 @@ use crate::policy::Principal;
 /// Which set of tools a request is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Endpoint {
-    /// `/mcp`: our four tools.
+    /// `/mcp`: our own tools.
     #[default]
     Search,
     /// `/mcp/all`: every upstream tool under a name of its own.

@@ -4,6 +4,7 @@
 //! arrive and leave: HTTP and stdio both come through here (FR-A2: one pipeline, no second door).
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -13,8 +14,10 @@ use serde_json::{Value, json};
 use super::call::{self, Given};
 use super::caller::{Endpoint, Peer};
 use super::client::Level;
+use super::describe::DESCRIBE_TOOL;
 use super::incoming::Received;
 use super::params::CallParams;
+use super::passthrough::list_cache::FRESH_MS;
 use super::passthrough::{self, Forward, List};
 use super::reaction::{Initialize, NotificationFilter, Reaction};
 use super::refusal::{Refusal, RefusalKind};
@@ -22,15 +25,12 @@ use super::render::{self, Caching};
 use super::reply::Running;
 use super::retrieve::{RETRIEVE_TOOLS, USAGE_INSTRUCTIONS};
 use super::worker::Worker;
-use super::{builtin, direct};
+use super::{builtin, describe, direct};
 use crate::intent::{NO_CALL_TOOL, Operation};
 use crate::mcp::capabilities::ClientCapabilities;
 use crate::mcp::jsonrpc::{self, Code};
 use crate::mcp::revisions::{Era, LEGACY, NEWEST_LEGACY};
-use crate::policy::ResourceRequest;
-
-/// How long a client may keep a list of what is ours alone, in milliseconds.
-const OWN_LIST_TTL_MS: u64 = 300_000;
+use crate::policy::{self, ResourceRequest};
 
 /// Decides what a request leads to; a call only starts when its reply is polled.
 #[must_use]
@@ -52,10 +52,10 @@ pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reactio
             Err(text) => refuse(worker, peer, id, "", text),
         },
         ("tools/list", _, Endpoint::Search) => {
-            let settings = worker.settings();
-            let tools =
-                builtin::tools_list(settings.policy.intent.operation_type, settings.tools_limit);
-            Reaction::Answer(render::own(era, &id, &tools, Caching::Milliseconds(OWN_LIST_TTL_MS)))
+            let (settings, overview) = (worker.settings(), overview(worker, peer));
+            let required = settings.policy.intent.operation_type;
+            let tools = builtin::tools_list(required, settings.tools_limit, &overview);
+            Reaction::Answer(render::own(era, &id, &tools, Caching::Milliseconds(FRESH_MS)))
         }
         ("tools/list", _, Endpoint::All) => direct::list_tools(worker, peer, &id, &params),
         ("resources/list", ..) => passthrough::list(worker, peer, &id, List::Resources, &params),
@@ -140,9 +140,9 @@ fn initialize(worker: &Worker, peer: &Peer, id: &Bytes, params: &Bytes) -> React
         .unwrap_or(NEWEST_LEGACY);
     let result = json!({
         "protocolVersion": version,
-        "capabilities": capabilities(worker, peer),
+        "capabilities": capabilities(worker),
         "serverInfo": render::server_info(),
-        "instructions": USAGE_INSTRUCTIONS,
+        "instructions": instructions(worker, peer),
     });
     Reaction::Initialize(Initialize {
         version,
@@ -156,11 +156,26 @@ fn initialize(worker: &Worker, peer: &Peer, id: &Bytes, params: &Bytes) -> React
 fn discover(worker: &Worker, peer: &Peer, id: &Bytes) -> Reaction {
     let result = json!({
         "supportedVersions": supported(worker),
-        "capabilities": capabilities(worker, peer),
-        "instructions": USAGE_INSTRUCTIONS,
+        "capabilities": capabilities(worker),
+        "instructions": instructions(worker, peer),
     });
     // What upstreams offer may change at any time.
     Reaction::Answer(render::own(Era::Modern, id, &result.to_string(), Caching::Milliseconds(0)))
+}
+
+/// What an agent is told at the start: of our own tools, where it has them, which server is for what.
+fn instructions(worker: &Worker, peer: &Peer) -> String {
+    match (peer.endpoint, &*overview(worker, peer)) {
+        (Endpoint::All, _) | (Endpoint::Search, "") => USAGE_INSTRUCTIONS.to_owned(),
+        (Endpoint::Search, overview) => format!("{USAGE_INSTRUCTIONS} {overview}"),
+    }
+}
+
+/// What there is to say of the servers to this peer.
+fn overview(worker: &Worker, peer: &Peer) -> Arc<str> {
+    let (snapshot, settings) = (worker.proxy.catalog.load(), worker.settings());
+    let visible = policy::visible(&peer.principal, &settings.policy);
+    worker.proxy.overview.visible(&snapshot, visible)
 }
 
 /// The revisions that are named to clients, newest first.
@@ -171,11 +186,10 @@ pub fn supported(worker: &Worker) -> Vec<&'static str> {
 
 /// What there is to be had, for `initialize` and `server/discover`.
 #[must_use]
-pub fn capabilities(worker: &Worker, peer: &Peer) -> Value {
+pub fn capabilities(worker: &Worker) -> Value {
     let mut capabilities = passthrough::capabilities(worker);
-    // Our four tools never change.
-    let changes = peer.endpoint == Endpoint::All;
-    capabilities.insert("tools".into(), json!({"listChanged": changes}));
+    // Our own tools name the servers, so that they change as well.
+    capabilities.insert("tools".into(), json!({"listChanged": true}));
     capabilities.insert("logging".into(), json!({}));
     Value::Object(capabilities)
 }
@@ -235,6 +249,10 @@ fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: &Bytes) -> Rea
         (RETRIEVE_TOOLS, None) => {
             let meta = beside.meta.as_deref();
             Running::new(|reply| call::retrieve_tools(ours, caller, arguments, meta, reply))
+        }
+        (DESCRIBE_TOOL, None) => {
+            let meta = beside.meta.as_deref();
+            Running::new(|reply| describe::describe_tool(ours, caller, arguments, meta, reply))
         }
         ("call_tool", None) => return refuse(worker, peer, id, &name, NO_CALL_TOOL.to_owned()),
         (unknown, None) => {

@@ -37,8 +37,9 @@ use crate::io::clock;
 use crate::mcp::trace_context::TraceContext;
 use crate::output::AnswerMember;
 use crate::policy::{
-    self, Access, Admission, AdmissionRequest, ApprovalDenial, Approved, Denial, Leave, Mismatch,
-    NotApproved, PendingApproval, Permit, Queued, ServerOutcome, SessionFacts, ToolAccess,
+    self, Access, Admission, AdmissionRequest, ApprovalDenial, Approved, Denial, Foreseen, Leave,
+    Mismatch, NotApproved, PendingApproval, Permit, Queued, ServerOutcome, SessionFacts,
+    ToolAccess,
 };
 use crate::upstream::{Answer, CallError, CallExtras, Upstream};
 use crate::wire::splice::Splice;
@@ -317,8 +318,18 @@ impl<'a> OnRecord<'a> {
         policy::admit(self.request(access, arguments, intent, now), &self.settings.policy)
     }
 
-    /// What admission is asked.
-    pub(super) fn request<'r>(
+    /// What would be decided about it; nothing is on record of that.
+    pub(super) fn foresee(
+        &self,
+        access: Access,
+        arguments: &[u8],
+        intent: Option<Intent<'_>>,
+    ) -> Foreseen {
+        let request = self.request(access, arguments, intent, self.record.time_of_day());
+        policy::foresee(&request, &self.settings.policy)
+    }
+
+    fn request<'r>(
         &'r self,
         access: Access,
         arguments: &'r [u8],

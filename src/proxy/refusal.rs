@@ -21,7 +21,7 @@ pub struct Refusal {
     /// One line that names server, tool and limit.
     pub text: String,
     /// What an agent can do about it, in the words that agents know; may be empty. Other faces have other words.
-    pub advice: &'static str,
+    pub advice: Cow<'static, str>,
     /// How an agent can mend its call, spelled out in a block of its own, or behind the text where there are no blocks;
     /// may be empty.
     pub help: String,
@@ -33,7 +33,7 @@ impl Refusal {
     /// One of which it is not known when it may be worth trying again.
     #[must_use]
     pub fn new(kind: RefusalKind, text: String) -> Self {
-        Self { kind, text, advice: "", help: String::new(), retry_after: None }
+        Self { kind, text, advice: Cow::Borrowed(""), help: String::new(), retry_after: None }
     }
 }
 
@@ -69,13 +69,13 @@ pub enum RefusalKind {
 impl Refusal {
     /// The same refusal with advice for agents.
     #[must_use]
-    pub fn advising(self, advice: &'static str) -> Self {
-        Self { advice, ..self }
+    pub fn advising(self, advice: impl Into<Cow<'static, str>>) -> Self {
+        Self { advice: advice.into(), ..self }
     }
 
     /// The text with the advice.
     fn for_agents(&self) -> Cow<'_, str> {
-        match self.advice {
+        match &*self.advice {
             "" => Cow::Borrowed(&self.text),
             advice => Cow::Owned(format!("{}. {advice}", self.text)),
         }

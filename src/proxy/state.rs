@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::dropped_members::DroppedMembers;
 use super::log_routing::LogRouting;
+use super::overview::OverviewCache;
 use super::passthrough::list_cache::ListCache;
 use super::session_facts::SessionlessFacts;
 use super::settings::SettingsSwap;
@@ -24,6 +25,8 @@ pub struct Proxy {
     pub upstreams: Supervisor,
     /// What they list beside tools.
     pub list_cache: ListCache,
+    /// What agents are told of them beforehand.
+    pub overview: OverviewCache,
     /// Which clients use them, and so get their log messages.
     pub log_routing: LogRouting,
     /// Where calls wait for a person.

@@ -10,7 +10,7 @@ use jsonschema::error::{TypeKind, ValidationErrorKind};
 use percent_encoding::percent_decode_str;
 
 use super::cut::cut;
-use crate::json::pointer::escaped;
+use crate::json::pointer::token;
 
 /// Misfits of one document that are kept; more of them are only counted.
 pub const MAX_MISFITS: usize = 8;
@@ -254,7 +254,7 @@ impl Spot {
 
     fn member(&self, name: &str, fault: impl Fn(String) -> MisfitFault) -> Misfit {
         let name = cut(name, MAX_NAME_BYTES);
-        let place = format!("{}/{}", self.place, escaped(name));
+        let place = format!("{}/{}", self.place, token(name));
         Misfit { place, schema: self.schema.clone(), fault: fault(name.to_owned()) }
     }
 }

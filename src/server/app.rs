@@ -41,6 +41,7 @@ use crate::page;
 use crate::policy::host_check::BadEntry;
 use crate::policy::rules::RuleProblem;
 use crate::proxy::dropped_members::DroppedMembers;
+use crate::proxy::overview::OverviewCache;
 use crate::proxy::session_facts::SessionlessFacts;
 use crate::proxy::settings::{Settings, SettingsSwap};
 use crate::proxy::validation_pool::ValidationPool;
@@ -181,6 +182,7 @@ impl App {
             session_facts: SessionlessFacts::default(),
             activity,
             list_cache: passthrough::list_cache::ListCache::default(),
+            overview: OverviewCache::default(),
             validation_pool: ValidationPool::new(control.handle().clone(), cores()),
             calls: Calls::default(),
             spans,

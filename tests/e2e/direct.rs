@@ -151,7 +151,7 @@ fn an_unknown_tool_is_a_protocol_error_and_on_record() {
 fn the_two_endpoints_keep_their_tools_apart() {
     let proxy = Proxy::start(json!({"s": stub_stdio(&["--only", "read_item"])}));
     let (mut search, mut direct) = (proxy.client(), proxy.direct_client());
-    assert_eq!(names(&mut search).len(), 4);
+    assert!(names(&mut search).iter().all(|name| !name.contains("__")));
     assert!(names(&mut direct).iter().all(|name| name.starts_with("s__")));
     let answer = search.ask("tools/call", json!({"name": "s__read_item"}));
     assert_eq!(answer["error"]["code"], -32602);

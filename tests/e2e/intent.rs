@@ -293,35 +293,40 @@ fn fr_001_to_003_and_025_the_tools_we_offer() {
     let tools = list(required());
     let names: Vec<&str> =
         tools.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
-    assert_eq!(names, opening.map(|(name, _)| name));
-    for ((_, text), tool) in opening.iter().zip(tools.as_array().unwrap()) {
+    let [finding, calling @ ..] = opening.map(|(name, _)| name);
+    assert_eq!(names, [&[finding, "describe_tool"][..], &calling].concat());
+    let described = |name: &str| tools.as_array().unwrap().iter().find(|it| it["name"] == name);
+    for (name, text) in opening {
+        let tool = described(name).unwrap();
         assert!(tool["description"].as_str().unwrap().starts_with(text), "{tool}");
         let schema = tool["inputSchema"].to_string();
         assert!(!schema.contains("side_effect") && !schema.contains("parallel_safe"), "CAP-4");
     }
-    assert_eq!(tools[1]["inputSchema"]["required"], json!(["name", "intent"]));
-    assert_eq!(tools[1]["annotations"]["readOnlyHint"], true);
-    assert_eq!(tools[2]["annotations"]["readOnlyHint"], false);
-    assert_eq!(tools[2]["annotations"]["destructiveHint"], false);
-    assert_eq!(tools[3]["annotations"]["destructiveHint"], true);
-    for call_tool in &tools.as_array().unwrap()[1..] {
+    let intent = |tools: &Value| tools[2]["inputSchema"]["properties"]["intent"].clone();
+    assert_eq!(tools[2]["inputSchema"]["required"], json!(["name"]), "either form of the intent");
+    assert_eq!(intent(&tools)["required"], json!(["operation_type"]));
+    assert_eq!(tools[2]["annotations"]["readOnlyHint"], true);
+    assert_eq!(tools[3]["annotations"]["readOnlyHint"], false);
+    assert_eq!(tools[3]["annotations"]["destructiveHint"], false);
+    assert_eq!(tools[4]["annotations"]["destructiveHint"], true);
+    for call_tool in &tools.as_array().unwrap()[2..] {
         assert_eq!(call_tool["annotations"]["openWorldHint"], true);
         assert!(call_tool.get("outputSchema").is_none(), "it hands on another tool's result");
     }
-    assert!(tools[0].get("outputSchema").is_some());
+    for finding in &tools.as_array().unwrap()[..2] {
+        assert!(finding.get("outputSchema").is_some(), "{finding}");
+        assert_eq!(finding["annotations"], json!({"readOnlyHint": true, "openWorldHint": false}));
+    }
     let tools = list(inferred());
-    assert_eq!(
-        tools[1]["inputSchema"]["required"],
-        json!(["name"]),
-        "the schema follows the setting"
-    );
-    assert!(!tools[1]["description"].as_str().unwrap().contains("Requires"));
+    assert_eq!(intent(&tools)["required"], json!([]), "the schema follows the setting");
+    assert!(!tools[2]["description"].as_str().unwrap().contains("Requires"));
 }
 
 /// The one tool of that name in what `retrieve_tools` found.
 fn found(client: &mut Client, tool: &str) -> Value {
     let query = tool.split_once(':').unwrap().1;
-    let result = client.tool("retrieve_tools", json!({"query": query, "limit": 100}));
+    let asked = json!({"query": query, "limit": 100, "detail": "full"});
+    let result = client.tool("retrieve_tools", asked);
     let tools = result["structuredContent"]["tools"].as_array().unwrap().clone();
     tools.into_iter().find(|shown| shown["name"] == tool).unwrap_or_else(|| panic!("no {tool}"))
 }
@@ -331,8 +336,8 @@ fn fr_021_to_024_and_cap_1_cap_2_what_is_found_says_how_to_call_it() {
     let mut client = required().client();
     let result = client.tool("retrieve_tools", json!({"query": "delete item"}));
     let content = &result["structuredContent"];
-    let text: Value = serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap();
-    assert_eq!(&text, content, "the same as text");
+    let text = result["content"][0]["text"].as_str().unwrap();
+    assert!(text.starts_with("s:delete_item("), "{text}");
     assert_eq!(content["tools"][0]["name"], DESTRUCTIVE);
     assert_eq!(
         content["tools"].as_array().unwrap().len(),

@@ -16,7 +16,7 @@ fn message(line: &str) -> Value {
 fn the_same_endpoint_over_pipes() {
     let mut pipe = Pipe::start(servers());
     let list = message(&pipe.ask(r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#));
-    assert_eq!(list["result"]["tools"].as_array().unwrap().len(), 4);
+    assert_eq!(list["result"]["tools"].as_array().unwrap().len(), 5);
     assert_eq!(
         message(&pipe.ask(r#"{"jsonrpc":"2.0","id":"p","method":"ping"}"#)),
         json!({"jsonrpc": "2.0", "id": "p", "result": {}})

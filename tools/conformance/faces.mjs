@@ -1,6 +1,6 @@
 // faces.mjs: the suite's requests on their way to another face of mcpproxy. Loaded before the suite.
 //
-// A face that offers four tools of its own is asked for the backend's by `call_tool_destructive`
+// A face that offers tools of its own is asked for the backend's by `call_tool_destructive`
 // (FACE=mcp). Before stdio (FACE=stdio, COMMAND as JSON) stands no HTTP: a session is a process of
 // its own, a request a line, and an answer is what comes back under its id. Ids are exchanged on the
 // way, since clients of one process may use the same; nothing else of a message is.

@@ -36,7 +36,7 @@ pub async fn follow(proxy: Arc<Proxy>) {
     let changed = Changed::default();
     tokio::join!(
         each(&proxy, &changed),
-        tell(&proxy, Notice::Tools, || proxy.catalog.changed()),
+        tell_of_tools(&proxy),
         tell(&proxy, Notice::Resources, || changed.resources.notified()),
         tell(&proxy, Notice::Prompts, || changed.prompts.notified()),
     );
@@ -94,6 +94,21 @@ async fn tell<F: Future<Output = ()>>(proxy: &Proxy, notice: Notice, changed: im
     loop {
         changed().await;
         proxy.catalog.notify(notice.clone());
+        tokio::time::sleep(GATHER).await;
+    }
+}
+
+/// The same of the tools; and of our own, if what they say of the servers is another than before.
+async fn tell_of_tools(proxy: &Proxy) {
+    let mut told = proxy.overview.of(&proxy.catalog.load());
+    loop {
+        proxy.catalog.changed().await;
+        proxy.catalog.notify(Notice::Tools);
+        let now = proxy.overview.of(&proxy.catalog.load());
+        if *now != *told {
+            proxy.catalog.notify(Notice::Overview);
+        }
+        told = now;
         tokio::time::sleep(GATHER).await;
     }
 }

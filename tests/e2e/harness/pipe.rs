@@ -71,11 +71,17 @@ impl Pipe {
         writeln!(input, "{line}").and_then(|()| input.flush()).expect("the proxy reads");
     }
 
-    /// Reads a line, without its end; `None` once there are no more.
+    /// Reads a line, without its end; `None` once there are no more. That our own tools name other servers now is left
+    /// out: it is told when a server is there, which may be before the handshake or after it.
     pub(crate) fn line(&mut self) -> Option<Vec<u8>> {
-        let mut line = Vec::new();
-        let count = self.output.read_until(b'\n', &mut line).expect("the proxy writes");
-        (count > 0).then(|| line.strip_suffix(b"\n").expect("a whole line").to_vec())
+        loop {
+            let mut line = Vec::new();
+            let count = self.output.read_until(b'\n', &mut line).expect("the proxy writes");
+            if !String::from_utf8_lossy(&line).contains("notifications/tools/list_changed") {
+                return (count > 0)
+                    .then(|| line.strip_suffix(b"\n").expect("a whole line").to_vec());
+            }
+        }
     }
 
     /// Writes a line and reads its answer.

@@ -1,0 +1,158 @@
+//! What an agent reads before it calls: our own tools, the servers they name, and what `retrieve_tools` answers.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Connection, Events, Proxy, stub_stdio, until, write_private};
+
+/// A proxy before a server whose tools beside `add_tool` the test writes.
+struct Shelf {
+    proxy: Proxy,
+    file: std::path::PathBuf,
+    _folder: tempfile::TempDir,
+}
+
+fn tools(names: &[&str]) -> Value {
+    names.iter().map(|name| tool(name, json!({}))).collect()
+}
+
+fn tool(name: &str, schema: Value) -> Value {
+    let about = format!("Handles {name}. It says more than anybody reads.");
+    json!({"name": name, "description": about, "inputSchema": schema})
+}
+
+impl Shelf {
+    fn with(tools: &Value) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tools.json");
+        write_private(&file, &tools.to_string());
+        let flags = ["--only", "add_tool", "--tools", file.to_str().unwrap()];
+        let proxy = Proxy::start(json!({"shop": stub_stdio(&flags)}));
+        Self { proxy, file, _folder: folder }
+    }
+
+    /// The server offers others from now on, and says so.
+    fn offers(&self, tools: &Value) {
+        write_private(&self.file, &tools.to_string());
+        self.proxy.client().call("write", "shop:add_tool", json!({}));
+    }
+}
+
+/// What `/mcp` says of the servers.
+fn told(proxy: &Proxy) -> String {
+    let listed = proxy.client().ask("tools/list", json!({}));
+    let description = listed["result"]["tools"][0]["description"].as_str().unwrap();
+    let (_, overview) = description.split_once("Intent must match tool variant.").unwrap();
+    overview.trim().to_owned()
+}
+
+#[test]
+fn fr_022_a_call_is_written_from_the_short_answer() {
+    let schema = json!({"type": "object", "properties": {
+        "customer": {"type": "string"}, "cents": {"type": "integer", "default": 100},
+        "kind": {"enum": ["draft", "final"]}}, "required": ["customer"]});
+    let shelf = Shelf::with(&json!([tool("create_invoice", schema)]));
+    let mut client = shelf.proxy.client();
+    let found = client.tool("retrieve_tools", json!({"query": "create an invoice"}));
+    let signature =
+        r#"create_invoice(customer: string, cents?: integer = 100, kind?: "draft"|"final")"#;
+    let summary = "Handles create_invoice.";
+    let first = &found["structuredContent"]["tools"][0];
+    assert_eq!(
+        (&first["signature"], &first["description"], &first["call_with"]),
+        (&json!(signature), &json!(summary), &json!("call_tool_write"))
+    );
+    assert!(first.get("inputSchema").is_none() && first.get("capability").is_none(), "{first}");
+    let text = found["content"][0]["text"].as_str().unwrap();
+    let line = format!("shop:{signature} -> call_tool_write\n  {summary}\n");
+    assert!(text.starts_with(&line), "{text}");
+    let size = |detail: &str| {
+        let asked = json!({"query": "create an invoice", "detail": detail});
+        proxy_answer(&shelf.proxy, asked).len()
+    };
+    assert!(size("signature") < size("compact") && size("compact") < size("full"));
+    let asked = json!({"query": "create an invoice", "detail": "full"});
+    assert!(proxy_answer(&shelf.proxy, asked).contains("It says more than anybody reads."));
+}
+
+fn proxy_answer(proxy: &Proxy, asked: Value) -> String {
+    proxy.client().tool("retrieve_tools", asked).to_string()
+}
+
+#[test]
+fn the_servers_are_named_with_what_they_are_for() {
+    let shelf = Shelf::with(&tools(&["create_invoice", "list_invoices", "pay_customer"]));
+    let named = "Connected servers: shop (invoice, customer, pay).";
+    assert_eq!(told(&shelf.proxy), named);
+    let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "e", "version": "1"}}});
+    let instructions = |path: &str| {
+        let response = shelf.proxy.request("POST", path, &[], hello.to_string().as_bytes()).json();
+        assert_eq!(response["result"]["capabilities"]["tools"]["listChanged"], true);
+        response["result"]["instructions"].as_str().unwrap().to_owned()
+    };
+    assert!(instructions("/mcp").ends_with(named));
+    assert!(!instructions("/mcp/all").contains("shop"), "there each tool is listed by itself");
+    assert_eq!(told(&Proxy::with(json!({}))), "");
+}
+
+#[test]
+fn whoever_may_not_see_a_server_is_not_told_of_it() {
+    let proxy = Proxy::start(json!({
+        "ours": stub_stdio(&["--only", "read_item"]),
+        "theirs": stub_stdio(&["--only", "write_item"]),
+    }));
+    assert_eq!(told(&proxy), "Connected servers: ours (item), theirs (item).");
+    let made = proxy.cli(&["token", "create", "ci", "--server", "ours", "-o", "json"]).json();
+    let token = format!("Bearer {}", made["token"].as_str().unwrap());
+    let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "e", "version": "1"}}});
+    let headers = [("Authorization", token.as_str())];
+    let told = proxy.request("POST", "/mcp", &headers, hello.to_string().as_bytes()).text();
+    assert!(told.contains("ours (item)") && !told.contains("theirs"), "{told}");
+}
+
+/// A subscription of the modern era at `/mcp`.
+fn listen(proxy: &Proxy) -> Events {
+    let version = "2026-07-28";
+    let meta = json!({"io.modelcontextprotocol/protocolVersion": version,
+        "io.modelcontextprotocol/clientCapabilities": {}});
+    let body = json!({"jsonrpc": "2.0", "id": "raw", "method": "subscriptions/listen",
+        "params": {"notifications": {"toolsListChanged": true}, "_meta": meta}});
+    let mut connection = Connection::open(proxy.port);
+    let headers = [("MCP-Protocol-Version", version), ("Mcp-Method", "subscriptions/listen")];
+    connection.send("POST", "/mcp", &headers, body.to_string().as_bytes());
+    let mut events = Events::of(connection);
+    let first = events.message();
+    assert_eq!(first["params"]["notifications"], json!({"toolsListChanged": true}), "{first}");
+    events
+}
+
+#[test]
+fn both_eras_are_told_when_what_is_said_of_the_servers_is_another() {
+    let shelf = Shelf::with(&tools(&["create_invoice"]));
+    assert_eq!(told(&shelf.proxy), "Connected servers: shop (invoice).");
+    let legacy = shelf.proxy.client();
+    let mut stream = Connection::open(shelf.proxy.port);
+    let headers = [("Accept", "text/event-stream"), ("Mcp-Session-Id", legacy.session.as_str())];
+    stream.send("GET", "/mcp", &headers, b"");
+    let mut stream = Events::of(stream);
+    let _hello = stream.next();
+    let mut modern = listen(&shelf.proxy);
+    // The same words: nothing that an agent has read is another.
+    let size = |names: usize| {
+        let listed = shelf.proxy.api("tools?limit=100")["tools"].as_array().unwrap().len();
+        (listed == names).then_some(())
+    };
+    shelf.offers(&tools(&["create_invoice", "update_invoice"]));
+    until("the tool is there", || size(3));
+    assert_eq!(told(&shelf.proxy), "Connected servers: shop (invoice).");
+    shelf.offers(&tools(&["create_invoice", "update_invoice", "refund_customer"]));
+    let changed = "notifications/tools/list_changed";
+    assert_eq!(stream.next().unwrap().json()["method"], changed);
+    assert_eq!(modern.message()["method"], changed);
+    assert_eq!(told(&shelf.proxy), "Connected servers: shop (invoice, customer, refund).");
+    // Had there been a notification of the first change, one would be left.
+    shelf.offers(&tools(&["create_invoice"]));
+    assert_eq!(stream.next().unwrap().json()["method"], changed);
+    assert_eq!(told(&shelf.proxy), "Connected servers: shop (invoice).");
+}
