@@ -82,6 +82,7 @@ pub mod show;
 pub mod slot;
 pub mod stats;
 pub mod store;
+pub mod text_search;
 mod threads;
 mod unfinished;
 mod upkeep;

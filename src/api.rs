@@ -8,6 +8,7 @@
 //! `query_parameters` and answers with a `response`.
 
 mod activity;
+mod activity_search;
 mod approvals;
 mod call;
 mod config;
@@ -20,6 +21,7 @@ mod metrics;
 mod openapi;
 mod page_session;
 mod policy;
+mod policy_replay;
 pub mod proof;
 mod query_parameters;
 mod reader_limits;
@@ -28,6 +30,7 @@ mod resource_metadata;
 mod response;
 mod router;
 mod routes;
+mod server_login;
 mod servers;
 mod state;
 mod status;

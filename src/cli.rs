@@ -11,6 +11,7 @@ mod colours;
 mod commands;
 mod completion;
 mod confirm;
+mod counted;
 mod error;
 mod exit_code;
 mod http_client;

@@ -39,6 +39,7 @@ mod relay;
 pub mod render;
 pub mod reply;
 pub mod retrieve;
+pub mod rule_replay;
 pub mod session_facts;
 pub mod settings;
 mod settling;

@@ -13,7 +13,7 @@
 //!      ├─ listener, listener_tls ─ certificate_watch, named_clients
 //!      ├─ control ─ audit_events ─ audit_log
 //!      ├─ reload ─ rule_files, rule_watch
-//!      ├─ webhook, span_export ─ outgoing_http
+//!      ├─ webhook, otlp_export ─ outgoing_http
 //!      └─ signals ─ shutdown
 //! ```
 
@@ -37,6 +37,7 @@ mod listener;
 mod listener_tls;
 mod named_clients;
 mod offline_log;
+mod otlp_export;
 mod outgoing_http;
 mod reload;
 mod route;
@@ -45,7 +46,6 @@ mod rule_watch;
 mod runtime;
 mod shutdown;
 mod signals;
-mod span_export;
 mod strays;
 mod tls_connection;
 mod tracked_socket;

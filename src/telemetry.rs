@@ -9,20 +9,22 @@ pub mod call_span;
 mod certificate_health;
 mod counted;
 mod counter;
+pub mod export_queue;
 pub mod histogram;
 mod log_filter;
 mod log_lines;
+pub mod log_records;
 pub mod otlp;
 pub mod sampling;
-pub mod span_queue;
 pub mod tool_calls;
 
 pub use call_metrics::{Calls, Tally};
+pub use call_span::SpanQueue;
 pub use certificate_health::CertificateHealth;
 pub use log_filter::LogFilter;
 pub use log_lines::LogLines;
+pub use log_records::LogTap;
 pub use sampling::{Sampling, TraceIds};
-pub use span_queue::SpanQueue;
 
 /// The log of this process, for those that tell of it or change it.
 #[derive(Clone, Debug, Default)]
@@ -31,4 +33,6 @@ pub struct LogHandles {
     pub lines: LogLines,
     /// Which there are.
     pub filter: LogFilter,
+    /// Where they are copied for a collector.
+    pub tap: LogTap,
 }

@@ -38,6 +38,8 @@ mod in_use;
 mod inbound;
 mod lifecycle;
 mod listen;
+pub mod log_in;
+mod login_desk;
 mod notification_router;
 pub mod oauth;
 pub mod outgoing;

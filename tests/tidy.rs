@@ -118,6 +118,7 @@ const PURE: &[&str] = &[
     "src/activity/segment.rs",
     "src/activity/show.rs",
     "src/activity/stats",
+    "src/activity/text_search.rs",
     "src/upstream/inbound",
     "src/upstream/pending.rs",
 ];

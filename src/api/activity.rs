@@ -8,12 +8,16 @@ use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::{IntoParams, IntoResponses, ToSchema};
 
+use super::activity_search::{self, TextSearch};
 use super::query_parameters::{BadQuery, Query};
+use super::reader_limits::Purpose;
 use super::response::{ApiError, Success, encode};
+use super::state::State;
 use crate::activity::{
     Activity, Filter, From, Id, Operation, Page, Payloads, Period, QueryError, Record, Report,
     Status, Summary, Type,
 };
+use crate::downstream::source::Source;
 use crate::policy::Principal;
 use crate::proxy::Worker;
 
@@ -71,6 +75,10 @@ pub(super) struct PageParameters {
     /// How many records to pass over. Records that come meanwhile move it; a `cursor` stays.
     #[param(nullable = false, minimum = 0, maximum = 1_000_000_000_000_i64)]
     offset: Option<u64>,
+    /// Only records that hold this text anywhere; the case of ASCII letters does not count. A page then ends after some
+    /// 20000 records, or 2 seconds, however few were found. Not together with `offset` or `with_total`.
+    #[param(nullable = false, min_length = 1, max_length = 1024)]
+    text: Option<String>,
     /// Leaves out `arguments` and `response`.
     #[param(required = false, default = false)]
     exclude_payloads: bool,
@@ -111,12 +119,18 @@ enum LogFailures {
     responses(
         (status = 200, description = "A page of records", body = Success<Listing>),
         (status = 403, description = "The records are another principal's, or Host or Origin is not allowed"),
-        LogFailures,
+        (status = 500, description = "The log cannot be read"),
+        (
+            status = 503,
+            description = "Records on their way to the log did not arrive in time; or too many search for a text already",
+            headers(("Retry-After" = u64, description = "Seconds; where too many search")),
+        ),
     )
 )]
 pub(super) async fn list(
+    state: &State,
     worker: &Worker,
-    principal: &Principal,
+    (principal, source): (&Principal, Source),
     mut query: Query,
 ) -> Result<Bytes, ApiError> {
     let mut filter = FilterParameters::read(&mut query)?.filter();
@@ -128,8 +142,24 @@ pub(super) async fn list(
         filter.principals = vec![own.to_owned()];
     }
     let paging = PageParameters::read(&mut query)?;
-    let (with_total, page) = (paging.with_total, paging.page()?);
+    let (with_total, text) = (paging.with_total, paging.text.clone());
+    let page = paging.page()?;
     query.finish()?;
+    if let Some(text) = text {
+        let text = activity_search::sought(&text)?;
+        let place = state.readers.enter(Purpose::Search, source)?;
+        // What was answered before is found (ACT-5).
+        ask(worker, |activity| activity.view().map(drop)).await?;
+        let wanted = TextSearch { filter, text };
+        let found = activity_search::search(&worker.proxy.activity, wanted, &page, place).await?;
+        return Ok(encode(&Listing {
+            activities: &found.records,
+            limit: page.limit,
+            next_cursor: found.next_cursor.map(|id| id.to_string()),
+            total: None,
+            searched: Some(found.searched),
+        }));
+    }
     ask(worker, move |activity| {
         let found = activity.list(&filter, &page)?;
         let total = with_total.then(|| activity.count(&filter)).transpose()?;
@@ -138,6 +168,7 @@ pub(super) async fn list(
             limit: page.limit,
             next_cursor: found.next_cursor.map(|id| id.to_string()),
             total,
+            searched: None,
         }))
     })
     .await
@@ -247,6 +278,10 @@ struct Listing<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     total: Option<u64>,
+    /// With `text`, how many records were looked at for this page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    searched: Option<u64>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -267,13 +302,18 @@ pub(super) async fn ask<T: Send + 'static>(
     let activity = worker.proxy.activity.clone();
     match tokio::task::spawn_blocking(move || question(&activity)).await {
         Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(error @ QueryError::Busy)) => {
-            Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, error))
-        }
-        Ok(Err(error @ QueryError::Store(_))) => {
-            Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error))
-        }
+        Ok(Err(error)) => Err(error.into()),
         Err(error) => Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error)),
+    }
+}
+
+impl std::convert::From<QueryError> for ApiError {
+    fn from(error: QueryError) -> Self {
+        let status = match error {
+            QueryError::Busy => StatusCode::SERVICE_UNAVAILABLE,
+            QueryError::Store(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Self::new(status, error)
     }
 }
 
@@ -321,12 +361,19 @@ impl PageParameters {
             limit: query.limit()?,
             cursor: query.text("cursor")?,
             offset: query.number("offset", 0..=MAX_OFFSET)?,
+            text: query.text("text")?,
             exclude_payloads: query.flag("exclude_payloads")?,
             with_total: query.flag("with_total")?,
         })
     }
 
     fn page(self) -> Result<Page, BadQuery> {
+        if self.text.is_some() && self.offset.is_some() {
+            return Err(BadQuery::Both("text", "offset"));
+        }
+        if self.text.is_some() && self.with_total {
+            return Err(BadQuery::Both("text", "with_total"));
+        }
         let from = match (self.cursor, self.offset) {
             (None, None) => From::Newest,
             (None, Some(offset)) => From::Offset(offset),
@@ -350,7 +397,7 @@ impl SummaryParameters {
 }
 
 /// Microseconds since 1970; before that there is no record.
-fn micros(time: Timestamp) -> u64 {
+pub(super) fn micros(time: Timestamp) -> u64 {
     let since = Duration::try_from(time.duration_since(Timestamp::UNIX_EPOCH)).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
@@ -419,6 +466,9 @@ mod tests {
         assert_eq!(of(&format!("cursor={id}")).unwrap().from, From::After(id));
         assert_eq!(of("offset=7&limit=100").unwrap().from, From::Offset(7));
         assert_eq!(of(&format!("cursor={id}&offset=1")), Err(BadQuery::Both("cursor", "offset")));
+        for other in ["offset=1", "with_total=true"] {
+            assert!(matches!(of(&format!("text=x&{other}")), Err(BadQuery::Both("text", _))));
+        }
         assert!(of("cursor=nonsense").is_err());
         assert!(of("limit=101").is_err());
         assert_eq!(of("exclude_payloads=true").unwrap().payloads, Payloads::Exclude);

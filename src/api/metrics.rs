@@ -23,8 +23,8 @@ use crate::downstream::body::Body;
 use crate::proxy::Worker;
 use crate::telemetry::build_info;
 use crate::telemetry::call_metrics::{Decision, Refusal, Totals};
+use crate::telemetry::export_queue::DropReason;
 use crate::telemetry::histogram::Durations;
-use crate::telemetry::span_queue::DropReason;
 use crate::upstream::supervisor::{Status, Upstream};
 
 /// The format, and its version.
@@ -224,6 +224,18 @@ fn families(state: &State, worker: &Worker) -> Vec<Family> {
             "mcpproxy_traced_calls_waiting",
             "Traced calls that wait to be exported",
             spans.waiting() as f64,
+        ),
+        Family::counters(
+            "mcpproxy_log_records_exported",
+            "Lines of the log that the collector has taken",
+            [(Labels::new(), state.tap.counts().exported())],
+        ),
+        Family::counters(
+            "mcpproxy_log_records_dropped",
+            "Lines of the log that were to be exported and were not, by reason",
+            DropReason::ALL.map(|reason| {
+                (vec![("reason", reason.as_str().to_owned())], state.tap.counts().dropped(reason))
+            }),
         ),
         Family::counters(
             "mcpproxy_log_lines_lost",

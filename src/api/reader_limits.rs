@@ -19,6 +19,8 @@ use crate::downstream::source::Source;
 const MAX_WATCHERS: usize = 64;
 /// Exports at once: each has a portion of the log in memory.
 const MAX_EXPORTS: usize = 4;
+/// Searches for a text at once: each has a portion of the log in memory, for seconds at most.
+const MAX_SEARCHES: usize = 16;
 /// When a client without a place may try again.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// A reader that leaves what it was sent unread for this long loses its place. Shorter than the
@@ -30,8 +32,10 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) enum Purpose {
     /// Following `/events`.
     Watch,
-    /// An export.
+    /// An export, or another way through the whole log.
     Export,
+    /// A search for a text.
+    Search,
 }
 
 /// The places for readers.
@@ -39,6 +43,7 @@ pub(super) enum Purpose {
 pub struct ReaderSlots {
     watchers: Arc<Taken>,
     exports: Arc<Taken>,
+    searches: Arc<Taken>,
 }
 
 /// How many places are taken, by where their readers are.
@@ -62,6 +67,7 @@ impl ReaderSlots {
         let (taken, most, what) = match purpose {
             Purpose::Watch => (&self.watchers, MAX_WATCHERS, "readers of /events"),
             Purpose::Export => (&self.exports, MAX_EXPORTS, "exports of the activity log"),
+            Purpose::Search => (&self.searches, MAX_SEARCHES, "searches of the activity log"),
         };
         let mut table = taken.0.lock();
         let (all, of_source) =

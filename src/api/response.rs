@@ -65,6 +65,11 @@ impl ApiError {
         Self { status, message: message.to_string(), retry_after: None }
     }
 
+    /// 404: the config has no such server.
+    pub(super) fn no_server(name: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, format!("There is no server '{name}'"))
+    }
+
     /// 404: no route has this path.
     pub(super) fn no_such_path() -> Self {
         let message =

@@ -15,7 +15,8 @@ use super::routes::{self, Route};
 use super::state::{ConnectionInfo, State};
 use super::{
     activity, approvals, call, config, definitions, events, export, health, metrics, openapi,
-    page_session, policy, proof, request_id, resource_metadata, servers, status, tokens, tools,
+    page_session, policy, policy_replay, proof, request_id, resource_metadata, server_login,
+    servers, status, tokens, tools,
 };
 use crate::downstream::api_key::Unproven;
 use crate::downstream::body::Body;
@@ -176,13 +177,19 @@ where
             query?.finish()?;
             policy::explain(worker, &whole(body).await?)
         }
+        Route::PolicyReplay => {
+            query?.finish()?;
+            policy_replay::replay(state, worker, connection.source, &whole(body).await?).await
+        }
         Route::Policy => policy::in_force(worker, query?),
         Route::Config => config::standing(state, query?),
         Route::ConfigDifference => config::difference(state, query?).await,
         Route::ConfigReload => return config::reload(state, &principal, query?, id).await,
         Route::OpenApi => return openapi::document(query?, id),
         Route::ConfigSchema => return config::schema(query?, id),
-        Route::ActivityList => activity::list(worker, &principal, query?).await,
+        Route::ActivityList => {
+            activity::list(state, worker, (&principal, connection.source), query?).await
+        }
         Route::ActivityRecord => activity::record(worker, &principal, query?, segment).await,
         Route::ActivitySummary => activity::summary(worker, query?, SystemTime::now()).await,
         Route::ActivityVerify => activity::verify(worker, query?).await,
@@ -191,6 +198,7 @@ where
         Route::ServerRestart => servers::restart(worker, query?, segment).await,
         Route::ServerEnable => servers::enable(state, &principal, query?, segment).await,
         Route::ServerDisable => servers::disable(state, &principal, query?, segment).await,
+        Route::ServerLogin => server_login::begin(worker, &principal, query?, segment).await,
         Route::Tools => tools::tools(worker, &principal, query?),
         Route::Tool => tools::tool(worker, &principal, query?, segment),
         Route::ToolDiff => definitions::diff(worker, query?, segment),

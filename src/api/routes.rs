@@ -24,11 +24,13 @@ pub(super) enum Route {
     ServerRestart,
     ServerEnable,
     ServerDisable,
+    ServerLogin,
     Tools,
     Call,
     Tool,
     Policy,
     PolicyExplain,
+    PolicyReplay,
     ToolDiff,
     ToolApprove,
     ActivityList,
@@ -54,7 +56,7 @@ pub(super) enum Route {
 const PAGE_SESSION: &str = "/api/v1/page/session";
 
 /// Their paths. A segment in braces stands for any one; whole words are found before it.
-const PATHS: [(&str, Route); 38] = [
+const PATHS: [(&str, Route); 40] = [
     ("/healthz", Route::Health),
     ("/readyz", Route::Readiness),
     (proof::PATH, Route::Proof),
@@ -67,11 +69,13 @@ const PATHS: [(&str, Route); 38] = [
     ("/api/v1/servers/{name}/restart", Route::ServerRestart),
     ("/api/v1/servers/{name}/enable", Route::ServerEnable),
     ("/api/v1/servers/{name}/disable", Route::ServerDisable),
+    ("/api/v1/servers/{name}/login", Route::ServerLogin),
     ("/api/v1/tools", Route::Tools),
     ("/api/v1/tools/call", Route::Call),
     ("/api/v1/tools/{name}", Route::Tool),
     ("/api/v1/policy", Route::Policy),
     ("/api/v1/policy/explain", Route::PolicyExplain),
+    ("/api/v1/policy/replay", Route::PolicyReplay),
     ("/api/v1/tools/{name}/diff", Route::ToolDiff),
     ("/api/v1/tools/{name}/approve", Route::ToolApprove),
     ("/api/v1/activity", Route::ActivityList),
@@ -107,10 +111,12 @@ impl Route {
             Self::Call
             | Self::TokenRotation
             | Self::PolicyExplain
+            | Self::PolicyReplay
             | Self::ToolApprove
             | Self::ServerRestart
             | Self::ServerEnable
             | Self::ServerDisable
+            | Self::ServerLogin
             | Self::ConfigReload
             | Self::PageCodes => "POST",
             Self::Token => "DELETE",
@@ -199,10 +205,12 @@ impl Route {
             | Self::ServerRestart
             | Self::ServerEnable
             | Self::ServerDisable
+            | Self::ServerLogin
             | Self::Tools
             | Self::Call
             | Self::Tool
             | Self::PolicyExplain
+            | Self::PolicyReplay
             | Self::ToolDiff
             | Self::ToolApprove
             | Self::ActivityList

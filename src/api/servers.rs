@@ -13,6 +13,7 @@ use super::config_door::{ServerSwitch, SwitchRefused};
 use super::query_parameters::{BadQuery, Query};
 use super::response::{ApiError, Success, encode};
 use super::routes;
+use super::server_login::ServerLogin;
 use super::state::State;
 use super::status::CallCounts;
 use crate::catalog::Snapshot;
@@ -41,6 +42,7 @@ pub(super) fn servers(worker: &Worker, query: Query) -> Result<Bytes, ApiError> 
     let servers = worker.proxy.upstreams.iter().map(|upstream| CountedServer {
         server: upstream.state().into(),
         quarantined: quarantined(&snapshot, upstream.name()),
+        login: ServerLogin::of(upstream.login()),
         calls: (&counted.of_server(upstream.id())).into(),
     });
     Ok(encode(&Servers { servers: servers.collect() }))
@@ -58,6 +60,10 @@ struct CountedServer {
     server: ServerView,
     /// Tools of it whose definition waits for approval.
     quarantined: usize,
+    /// A login that somebody asked for here; left out where none is under way and none has failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    login: Option<ServerLogin>,
     calls: CallCounts,
 }
 
@@ -112,7 +118,7 @@ pub(super) async fn logs(
     let after = cursor.map(|text| text.parse().map_err(|_| BadQuery::cursor(text))).transpose()?;
     let upstreams = &worker.proxy.upstreams;
     let server = routes::decoded(segment)?;
-    upstreams.get(&server).ok_or_else(|| no_server(&server))?;
+    upstreams.get(&server).ok_or_else(|| ApiError::no_server(&server))?;
     let (folder, name) = (upstreams.stderr_folder().to_owned(), server.clone());
     let read = move || stderr_log::read(&folder, &name, after, most);
     let failed = |error: &dyn std::fmt::Display| {
@@ -162,7 +168,7 @@ pub(super) async fn restart(
     query.finish()?;
     let server = routes::decoded(segment)?;
     let upstream = worker.proxy.upstreams.get(&server);
-    let upstream = upstream.ok_or_else(|| no_server(&server))?;
+    let upstream = upstream.ok_or_else(|| ApiError::no_server(&server))?;
     let refused = |why: NotRestarted| {
         ApiError::new(StatusCode::CONFLICT, format!("'{server}' is not restarted: {why}"))
     };
@@ -239,17 +245,13 @@ async fn switch(
     let server = routes::decoded(segment)?;
     let switched = state.config.switch(&server, to, principal).await?;
     let switched = switched.map_err(|refused| match refused {
-        SwitchRefused::Unknown => no_server(&server),
+        SwitchRefused::Unknown => ApiError::no_server(&server),
         SwitchRefused::Refused(why) => {
             ApiError::new(StatusCode::CONFLICT, format!("'{server}' is not switched: {why}"))
         }
     })?;
     let enabled = to == ServerSwitch::On;
     Ok(encode(&Switched { server, enabled, changed: switched.changed }))
-}
-
-fn no_server(name: &str) -> ApiError {
-    ApiError::new(StatusCode::NOT_FOUND, format!("There is no server '{name}'"))
 }
 
 fn quarantined(snapshot: &Snapshot, server: &str) -> usize {

@@ -12,7 +12,7 @@ use crate::downstream::session_table::Sessions;
 use crate::downstream::source::Source;
 use crate::identity::PageLogins;
 use crate::io::address::Reached;
-use crate::telemetry::{CertificateHealth, LogLines};
+use crate::telemetry::{CertificateHealth, LogLines, LogTap};
 
 /// What the REST interface needs beside the proxy.
 #[derive(Debug)]
@@ -23,6 +23,8 @@ pub struct State {
     pub ending: watch::Receiver<bool>,
     /// The lines on their way to stderr, of which lost ones are counted.
     pub lines: LogLines,
+    /// What became of lines on their way to a collector.
+    pub tap: LogTap,
     /// Places for clients that follow the activity log, or export it.
     pub readers: ReaderSlots,
     /// How the config stands, and where it is asked to be read again.

@@ -13,6 +13,7 @@ use super::listing::{Listed, Start};
 use super::pins::{Pin, PinHistory};
 use super::scan::{ScanFinding, Scanned};
 use super::search::{Index, Lexicon, Segment};
+use crate::policy::rules::KnownTools;
 use crate::tool::{Tool, ToolName, Trust};
 
 /// All tools of one moment. What did not change is shared with the snapshot before.
@@ -203,6 +204,20 @@ impl Snapshot {
     /// Every configured server, and where its tools come from.
     pub fn servers(&self) -> impl Iterator<Item = (&Arc<str>, ToolSet)> {
         self.servers.iter().map(|(name, known)| (name, known.set))
+    }
+
+    /// The tools that rules are checked before, beside servers of which none are known.
+    #[must_use]
+    pub fn known_tools(&self, servers: &KnownTools) -> KnownTools {
+        let mut known = servers.servers.clone();
+        for (server, set) in self.servers() {
+            let tools = match set {
+                ToolSet::Awaited => None,
+                ToolSet::Restored | ToolSet::Discovered => Some(self.tools_of(server).to_vec()),
+            };
+            known.insert(Arc::clone(server), tools);
+        }
+        KnownTools { servers: known }
     }
 
     /// Where the tools of `server` come from; `None` if it is not configured.

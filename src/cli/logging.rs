@@ -14,7 +14,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use super::args::Global;
 use super::terminal_safe::Visible;
 use crate::config::LogFormat;
-use crate::telemetry::{LogFilter, LogHandles, LogLines};
+use crate::telemetry::{LogFilter, LogHandles, LogLines, LogTap};
 use crate::upstream::TALKATIVE;
 
 /// Most time that the end of a command waits for stderr to be read.
@@ -47,13 +47,14 @@ pub(super) fn start(level: &str, format: LogFormat) -> Log {
     let writer = lines.clone();
     let shown =
         tracing_subscriber::fmt::layer().with_target(false).with_ansi(io::stderr().is_terminal());
-    let log = tracing_subscriber::registry().with(filter.clone());
+    let tap = LogTap::default();
+    let log = tracing_subscriber::registry().with(filter.clone()).with(tap.clone());
     // It fails only if a subscriber is set already, which then stays in place.
     let _ = match format {
         LogFormat::Text => log.with(shown.with_writer(move || Visible(writer.clone()))).try_init(),
         LogFormat::Json => log.with(shown.with_writer(move || writer.clone()).json()).try_init(),
     };
-    Log(LogHandles { lines, filter })
+    Log(LogHandles { lines, filter, tap })
 }
 
 /// Starts the log of a command that prints results: at `--log-level`, else errors alone, as text.

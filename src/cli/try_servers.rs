@@ -10,6 +10,7 @@ use super::spinner;
 use super::start_proxy;
 use super::temporary_folder::TemporaryFolder;
 use super::terminal_safe::line;
+use crate::cli::counted::counted;
 use crate::config::Config;
 use crate::server::{self, App};
 use crate::telemetry::LogHandles;
@@ -46,10 +47,11 @@ impl Tried {
         let took = self.took.as_secs_f64();
         match self.status {
             Status::Connected if self.reason.is_empty() => {
-                format!("{} tools, after {took:.1} s", self.tools)
+                format!("{}, after {took:.1} s", counted(self.tools, "tool"))
             }
             Status::Connected => {
-                format!("{} tools, after {took:.1} s; {}", self.tools, line(&self.reason))
+                let tools = counted(self.tools, "tool");
+                format!("{tools}, after {took:.1} s; {}", line(&self.reason))
             }
             Status::Disabled => "disabled".to_owned(),
             Status::Failed => format!("cannot be used: {}", line(&self.reason)),

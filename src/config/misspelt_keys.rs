@@ -57,6 +57,7 @@ pub(super) const KNOWN_KEYS: &[&str] = &[
     "max_series",
     "otlp_endpoint",
     "otlp_headers",
+    "logs",
     "service_name",
     "traces_ratio",
     "timeout",

@@ -40,11 +40,13 @@ pub struct TelemetrySection {
     /// Series of calls by tool that `/metrics` names, 0 to 1000000; the rest are counted under `tool="other"`.
     #[serde(deserialize_with = "max_series")]
     pub max_series: usize,
-    /// The collector: the URL that `/v1/traces` is appended to; `None`: nothing is traced.
+    /// The collector: the URL that `/v1/traces` and `/v1/logs` are appended to; `None`: nothing is traced.
     #[serde(deserialize_with = "endpoint")]
     pub otlp_endpoint: Option<String>,
     /// Headers of each request to it.
     pub otlp_headers: OtlpHeaders,
+    /// Whether lines of the log go there too.
+    pub logs: bool,
     /// `service.name`, under which backends show this proxy.
     #[serde(deserialize_with = "service_name")]
     pub service_name: String,
@@ -60,6 +62,7 @@ impl Default for TelemetrySection {
             max_series: 10_000,
             otlp_endpoint: None,
             otlp_headers: OtlpHeaders::default(),
+            logs: false,
             service_name: env!("CARGO_PKG_NAME").to_owned(),
             traces_ratio: Sampling::ALL,
         }
@@ -76,7 +79,7 @@ impl fmt::Debug for OtlpHeaders {
     }
 }
 
-/// Where traces go, as the config says it.
+/// Where traces and lines of the log go, as the config says it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtlpTarget {
     /// The collector.
@@ -119,6 +122,12 @@ impl TelemetrySection {
         })
     }
 
+    /// Where lines of the log go.
+    #[must_use]
+    pub fn logs_target(&self) -> Option<OtlpTarget> {
+        self.target().filter(|_| self.logs)
+    }
+
     /// Reports what is wrong with the headers, and what is valid and perhaps not intended.
     pub(super) fn check(&self, findings: &mut Findings<'_>) {
         let at = KeyPath::root("telemetry").key("otlp_headers");
@@ -132,6 +141,10 @@ impl TelemetrySection {
             } else if HeaderName::try_from(name.as_str()).is_err() {
                 findings.wrong_key(&at.key(name), "is no name of a header");
             }
+        }
+        if self.logs && self.otlp_endpoint.is_none() {
+            let odd = "goes nowhere: there is no telemetry.otlp_endpoint";
+            findings.warn(&KeyPath::root("telemetry").key("logs"), odd);
         }
         if !self.otlp_headers.0.is_empty() && self.otlp_endpoint.as_deref().is_some_and(is_exposed)
         {
@@ -240,6 +253,12 @@ mod tests {
         assert_eq!(warnings, "");
         assert_eq!(config.settings().unwrap().traces, Some(Sampling::of(0.25)));
         let target = config.telemetry.target().unwrap();
+        assert_eq!(config.telemetry.logs_target(), None, "off by default");
+        let (config, _) = read(r#"{"otlp_endpoint": "http://c", "logs": true}"#).unwrap();
+        assert_eq!(config.telemetry.logs_target(), config.telemetry.target());
+        let (config, warnings) = read(r#"{"logs": true}"#).unwrap();
+        assert_eq!(config.telemetry.logs_target(), None);
+        assert!(warnings.contains("telemetry.logs: goes nowhere"), "{warnings}");
         assert_eq!((&*target.endpoint, &*target.service_name), ("https://c.example/otlp", "edge"));
         let many: Vec<String> = (0..33).map(|at| format!(r#""h{at}": """#)).collect();
         let many = format!(r#"{{"otlp_headers": {{{}}}}}"#, many.join(","));

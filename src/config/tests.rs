@@ -329,7 +329,7 @@ fn every_known_key_is_a_key() {
             "catalog": {{"on_change": {{"text": "accept", "narrowed": "accept", "widened": "warn",
             "loosened": "warn"}}, "on_new_server": "quarantine", "scan": "off"}},
             "telemetry": {{"max_series": 1, "otlp_endpoint": "http://127.0.0.1:4318",
-                "otlp_headers": {{"x-token": "${{env:T}}"}}, "service_name": "s", "traces_ratio": 0.5}},
+                "otlp_headers": {{"x-token": "${{env:T}}"}}, "logs": true, "service_name": "s", "traces_ratio": 0.5}},
             "logging": {{"level": "info", "format": "text"}}}}"#
     );
     let (_, warnings) = parsed(&text);

@@ -1,7 +1,7 @@
 //! Trace context: which trace a request is part of, as headers (W3C Trace Context) and `_meta` (SEP-414) say it. Pure.
 //!
-//! What cannot be read is not there: nobody's request is refused for it. `baggage` is nobody's business here; in `_meta`
-//! it goes on like any other key.
+//! What cannot be read is not there: nobody's request is refused for it. `baggage` (W3C Baggage) is handed on, and nothing in
+//! it is read.
 
 use http::HeaderMap;
 
@@ -11,6 +11,10 @@ use crate::json::members::{members, string};
 pub const PARENT: &str = "traceparent";
 /// The header, and the key of `_meta`, with what vendors add.
 pub const STATE: &str = "tracestate";
+/// The header, and the key of `_meta`, with what the application says beside the trace.
+pub const BAGGAGE: &str = "baggage";
+/// Most bytes of a `baggage`; a longer one is left out whole (W3C Baggage §3.3.2 asks for that many).
+pub const MAX_BAGGAGE_BYTES: usize = 8192;
 /// Most bytes of a `tracestate`; a longer one is left out whole (W3C Trace Context §3.3.1.5 asks for 512 at least).
 pub const MAX_STATE_BYTES: usize = 512;
 /// Bytes of a `traceparent` of version 00.
@@ -36,6 +40,17 @@ pub struct PropagatedContext {
     pub context: TraceContext,
     /// What vendors add: printable ASCII, [`MAX_STATE_BYTES`] at most.
     pub state: Option<Box<str>>,
+    /// What the application says: printable ASCII, [`MAX_BAGGAGE_BYTES`] at most.
+    pub baggage: Option<Box<str>>,
+}
+
+/// What the `_meta` of a request says of its trace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MetaContext {
+    /// The trace.
+    pub context: Option<PropagatedContext>,
+    /// Its baggage, which may be there without a trace.
+    pub baggage: Option<Box<str>>,
 }
 
 impl TraceContext {
@@ -73,42 +88,43 @@ impl PropagatedContext {
     #[must_use]
     pub fn new(parent: &[u8], state: Option<&[u8]>) -> Option<Self> {
         let context = TraceContext::parse(parent)?;
-        let state = state.and_then(|state| std::str::from_utf8(state).ok());
-        let state = state.map(str::trim_ascii).filter(|state| is_state(state)).map(Box::from);
-        Some(Self { context, state })
+        Some(Self { context, state: state.and_then(|it| line(it, MAX_STATE_BYTES)), baggage: None })
     }
 
-    /// What the headers of a request say. Several lines of `tracestate` are one list; several of `traceparent` say
-    /// nothing.
+    /// What the headers of a request say. Several lines of `tracestate` are one list, and so are those of `baggage`; several
+    /// of `traceparent` say nothing.
     #[must_use]
     pub fn of_headers(headers: &HeaderMap) -> Option<Self> {
         let mut parents = headers.get_all(PARENT).iter();
         let (parent, None) = (parents.next()?, parents.next()) else { return None };
-        let mut states = headers.get_all(STATE).iter().map(|line| line.as_bytes());
-        let state = match (states.next(), states.next()) {
-            (None, _) => None,
-            (Some(only), None) => Some(only.to_vec()),
-            (Some(first), Some(second)) => {
-                let lines: Vec<&[u8]> = [first, second].into_iter().chain(states).collect();
-                Some(lines.join(&b','))
-            }
-        };
-        Self::new(parent.as_bytes(), state.as_deref())
+        let told = Self::new(parent.as_bytes(), list(headers, STATE).as_deref())?;
+        let baggage = list(headers, BAGGAGE).and_then(|it| line(&it, MAX_BAGGAGE_BYTES));
+        Some(Self { baggage, ..told })
+    }
+}
+
+impl MetaContext {
+    /// What a `_meta` says (SEP-414).
+    #[must_use]
+    pub fn of(meta: &[u8]) -> Self {
+        Self::read(meta).unwrap_or_default()
     }
 
-    /// What the `_meta` of a request says (SEP-414).
-    #[must_use]
-    pub fn of_meta(meta: &[u8]) -> Option<Self> {
-        let (mut parent, mut state) = (None, None);
+    fn read(meta: &[u8]) -> Option<Self> {
+        let (mut parent, mut state, mut baggage) = (None, None, None);
         for member in members(std::str::from_utf8(meta).ok()?).ok()? {
             let (key, value) = member.ok()?;
             match &*key {
                 PARENT => parent = string(value),
                 STATE => state = string(value),
+                BAGGAGE => baggage = string(value),
                 _ => {}
             }
         }
-        Self::new(parent?.as_bytes(), state.as_ref().map(|state| state.as_bytes()))
+        let state = state.as_ref().map(|state| state.as_bytes());
+        let context = parent.and_then(|it| PropagatedContext::new(it.as_bytes(), state));
+        let baggage = baggage.and_then(|it| line(it.as_bytes(), MAX_BAGGAGE_BYTES));
+        Some(Self { context, baggage })
     }
 }
 
@@ -119,10 +135,17 @@ pub fn meta_of(params: &[u8]) -> Option<&[u8]> {
     members.find(|(key, _)| key == "_meta").map(|(_, value)| value.as_bytes())
 }
 
-/// Whether it can stand in a header line, and is no longer than that.
-fn is_state(state: &str) -> bool {
-    let printable = state.bytes().all(|byte| matches!(byte, b' '..=b'~'));
-    !state.is_empty() && state.len() <= MAX_STATE_BYTES && printable
+/// All lines of a header as one list, without a copy of more than there is.
+fn list(headers: &HeaderMap, name: &str) -> Option<Vec<u8>> {
+    let lines: Vec<&[u8]> = headers.get_all(name).iter().map(|line| line.as_bytes()).collect();
+    (!lines.is_empty()).then(|| lines.join(&b','))
+}
+
+/// A text that can stand in a header line and has at most so many bytes.
+fn line(text: &[u8], most: usize) -> Option<Box<str>> {
+    let text = std::str::from_utf8(text).ok()?.trim_ascii();
+    let printable = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    (!text.is_empty() && text.len() <= most && printable).then(|| text.into())
 }
 
 /// A number of so many lowercase hexadecimal digits, and what stands behind it.
@@ -206,13 +229,15 @@ mod tests {
         };
         let parent = ("traceparent", PARENT_TEXT);
         let with = |state: Option<&str>| {
-            Some(PropagatedContext { context: CONTEXT, state: state.map(Box::from) })
+            Some(PropagatedContext { context: CONTEXT, state: state.map(Box::from), baggage: None })
         };
         assert_eq!(of(&[parent]), with(None));
         assert_eq!(
             of(&[parent, ("tracestate", "a=1"), ("tracestate", "b=2")]),
             with(Some("a=1,b=2"))
         );
+        let with_baggage = of(&[parent, ("baggage", "a=1;p"), ("baggage", "b=%20")]).unwrap();
+        assert_eq!(with_baggage.baggage.as_deref(), Some("a=1;p,b=%20"));
         assert_eq!(of(&[parent, parent]), None);
         assert_eq!(of(&[("tracestate", "a=1")]), None, "a state without a parent");
         assert_eq!(of(&[("traceparent", "00-1"), ("tracestate", "a=1")]), None);
@@ -220,7 +245,7 @@ mod tests {
 
     #[test]
     fn sep_414_meta_says_the_same_and_no_line_end_gets_out_of_it() {
-        let of = |meta: &str| PropagatedContext::of_meta(meta.as_bytes());
+        let of = |meta: &str| MetaContext::of(meta.as_bytes()).context;
         let state = |state: &str| {
             let state = serde_json::to_string(state).unwrap();
             let meta = format!(r#"{{"k":1,"tracestate":{state},"traceparent":"{PARENT_TEXT}"}}"#);
@@ -234,6 +259,16 @@ mod tests {
         assert_eq!(of(&format!(r#"{{"traceparent":"{escaped}"}}"#)).unwrap().context, CONTEXT);
         for none in ["{}", r#"{"traceparent":7}"#, r#"{"traceparent":["00"]}"#, "[]", "{", ""] {
             assert_eq!(of(none), None, "{none}");
+        }
+        let baggage = |text: &str| {
+            let text = serde_json::to_string(text).unwrap();
+            MetaContext::of(format!(r#"{{"baggage":{text}}}"#).as_bytes()).baggage
+        };
+        assert_eq!(baggage("user=ann;x, k=v").as_deref(), Some("user=ann;x, k=v"));
+        let most = "b".repeat(MAX_BAGGAGE_BYTES);
+        assert_eq!(baggage(&most).as_deref(), Some(&*most));
+        for bad in ["a=1\r\nx-evil: 1", "a=é", "", &format!("{most}b")] {
+            assert_eq!(baggage(bad), None, "{bad:.40}");
         }
         let params = br#"{"uri":"x","_meta":{"a":1}}"#;
         assert_eq!(meta_of(params), Some(&br#"{"a":1}"#[..]));
@@ -253,7 +288,7 @@ mod tests {
         #[test]
         fn any_bytes_are_read_or_not(bytes: Vec<u8>) {
             let _ = TraceContext::parse(&bytes);
-            let _ = PropagatedContext::of_meta(&bytes);
+            let _ = MetaContext::of(&bytes);
         }
     }
 }

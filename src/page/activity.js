@@ -1,16 +1,15 @@
 // The records: filtered, searched, live. A refusal and its decision are one row; filters and the
 // record that is open stand in the address.
 
-import { button, el, empty, fill, labelled, option, settled, tag, took, when } from './dom.js';
+import { button, el, empty, fill, labelled, number, option, settled, tag, took, when } from './dom.js';
 import { listen } from './live.js';
 import { TYPES, open, subject } from './record.js';
 import { ask, attempt } from './rest.js';
 import { change, here, link } from './route.js';
 
 const PAGE = 50; // records asked for at once
-const SEARCHED = 100; // the same while a text is searched
 const MAX_ROWS = 500; // rows kept while records arrive; older ones are a click away
-const MAX_PAGES = 20; // pages looked through for a text before somebody is asked to go on
+const MAX_PAGES = 20; // answers waited for while a text is searched, before somebody is asked to go on
 const RANGES = { '15m': 900, '1h': 3600, '24h': 86400, '7d': 604800, '30d': 2592000 };
 const FILTERS = ['type', 'status', 'intent_type', 'server', 'tool', 'principal', 'session_id', 'request_id'];
 
@@ -138,7 +137,9 @@ function fits(it, filter) {
     && (!filter.to || it.timestamp <= filter.to) && holds(it, filter.q);
 }
 
-const holds = (it, q) => !q || JSON.stringify(it).toLowerCase().includes(q.toLowerCase());
+/** Whether a record that comes live holds a text, as the server looks for it in those that are stored. */
+const holds = (it, q) => !q || said(it).includes(q.toLowerCase());
+const said = (value) => (value && typeof value === 'object' ? Object.values(value).map(said).join('\n') : String(value ?? '').toLowerCase());
 
 // ---- The list
 
@@ -172,10 +173,10 @@ const list = {
     const found = [];
     let next = from;
     for (let page = 0; page < MAX_PAGES; page += 1) {
-      const { data } = await ask('activity', { ...asked(this.wanted), ...next, limit: SEARCHED });
+      const { data } = await ask('activity', { ...asked(this.wanted), ...next, text: q, limit: PAGE - found.length });
       if (mine !== this.asked) return { activities: [] };
-      found.push(...data.activities.filter((it) => holds(it, q)));
-      this.seen += data.activities.length;
+      found.push(...data.activities);
+      this.seen += data.searched;
       next = { cursor: data.next_cursor };
       if (!data.next_cursor || found.length >= PAGE) break;
     }
@@ -187,7 +188,7 @@ const list = {
     const { q, ...filter } = this.wanted;
     older.hidden = !cursor && !this.trimmed;
     older.textContent = q ? 'Search older records' : 'Older';
-    searched.textContent = q ? `${this.seen} records searched${cursor ? '; there are older ones' : ''}` : '';
+    searched.textContent = q ? `${number(this.seen)} records searched${cursor ? '; there are older ones' : ''}` : '';
     const first = rows.querySelector('a');
     if (first && !rows.querySelector('a[tabindex="0"]')) first.tabIndex = 0;
     none.hidden = Boolean(first);

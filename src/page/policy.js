@@ -1,6 +1,6 @@
 // The operator's rules: what is in force, and what they say of a call that nobody makes.
 
-import { code, command, el, empty, fill, labelled, number, option, pairs, tag } from './dom.js';
+import { button, code, command, el, empty, fill, labelled, number, option, pairs, tag } from './dom.js';
 import { Refused, ask, attempt, send } from './rest.js';
 import { link } from './route.js';
 
@@ -17,7 +17,17 @@ const form = el('form', { id: 'explain-form', class: 'trial card', 'aria-label':
   el('div', { class: 'answer' }, el('button', { type: 'submit', class: 'primary' }, 'Explain')));
 const names = el('datalist', { id: 'tool-names' });
 const said = el('div', { id: 'explained', 'aria-live': 'polite' });
+const stop = button('Stop', () => {
+  replay += 1;
+  stop.hidden = true;
+}, { hidden: true });
+const replayForm = el('form', { id: 'replay-form', class: 'trial card', 'aria-label': 'Replay' },
+  labelled('Rules', el('textarea', { name: 'rules', rows: 5, spellcheck: 'false', placeholder: 'In Cedar. Empty: those in force, beside none.' })),
+  labelled('Calls of', el('select', { name: 'days' }, option('1', 'the last day'), option('7', 'the last 7 days'), option('30', 'the last 30 days'), option('', 'the whole log'))),
+  el('div', { class: 'answer' }, el('button', { type: 'submit', class: 'primary' }, 'Replay'), stop));
+const replayed = el('div', { id: 'replayed', 'aria-live': 'polite' });
 let asked = 0;
+let replay = 0; // the number of the last one: another one, or a stop, ends it
 
 export const policy = {
   name: 'policy',
@@ -25,8 +35,8 @@ export const policy = {
   root: el('div', {}, about, rules,
     el('h2', {}, 'Explain'), el('p', { class: 'quiet' }, 'Which rules decide a call, and what each of them sees. Nothing is called.'),
     form, names, said,
-    el('h2', {}, 'Replay'), el('p', { class: 'quiet' }, 'What other rules would have said of the calls in the log:'),
-    el('p', {}, command('mcpproxy policy replay new.cedar --since 30d')),
+    el('h2', {}, 'Replay'), el('p', { class: 'quiet' }, 'What other rules would have said of the calls in the log, beside those in force. Nothing is called, and nothing changed.'),
+    replayForm, replayed,
     el('p', {}, el('a', { href: link('activity', { type: 'policy_decision' }) }, 'What was decided'))),
 
   show(parameters) {
@@ -42,7 +52,9 @@ export const policy = {
 
   forget() {
     asked += 1;
-    for (const place of [about, rules, names, said]) fill(place);
+    replay += 1;
+    stop.hidden = true;
+    for (const place of [about, rules, names, said, replayed]) fill(place);
   },
 };
 
@@ -97,4 +109,71 @@ function explained(data) {
       rule.error && el('p', { class: 'wrong' }, rule.error),
       el('p', { class: 'quiet mono' }, `${rule.file}:${rule.line}`),
       pairs(...rule.saw.map((it) => [it.path, it.value ?? 'not there']))))));
+}
+
+const COUNTED = ['calls', 'newly_refused', 'newly_allowed', 'undecidable'];
+const MOST_ROWS = 50;
+
+replayForm.addEventListener('submit', (event) => {
+  event.preventDefault();
+  const mine = ++replay;
+  const given = Object.fromEntries(new FormData(replayForm));
+  const body = {};
+  if (given.rules.trim()) body.rules = given.rules;
+  if (given.days) body.start_time = new Date(Date.now() - given.days * 86400000).toISOString();
+  stop.hidden = false;
+  attempt(async () => {
+    try {
+      await replayAll(body, () => mine === replay);
+    } catch (error) {
+      if (error.status === 401 || !(error instanceof Refused)) throw error;
+      if (mine === replay) fill(replayed, el('p', { class: 'wrong' }, el('bdi', {}, error.message)));
+    } finally {
+      if (mine === replay) stop.hidden = true;
+    }
+  });
+});
+
+/** Asks for page after page of the log, as long as it is wanted, and shows what they come to so far. */
+async function replayAll(body, wanted) {
+  const sum = { read: 0, total: counts(), reasons: new Map(), rows: new Map() };
+  let cursor;
+  do {
+    const { data } = await send('policy/replay', { ...body, cursor });
+    if (!wanted()) return;
+    cursor = data.next_cursor;
+    sum.read += data.read;
+    add(sum.total, data.total);
+    for (const [why, count] of Object.entries(data.undecidable_because)) sum.reasons.set(why, (sum.reasons.get(why) ?? 0) + count);
+    for (const row of data.by_tool_and_principal) {
+      const key = JSON.stringify([row.tool, row.principal]);
+      if (!sum.rows.has(key)) sum.rows.set(key, { tool: row.tool, principal: row.principal, ...counts() });
+      add(sum.rows.get(key), row);
+    }
+    fill(replayed, outcome(sum, cursor !== undefined));
+  } while (cursor !== undefined);
+}
+
+const counts = () => ({ ...Object.fromEntries(COUNTED.map((name) => [name, 0])), rules: new Set() });
+
+function add(to, page) {
+  for (const name of COUNTED) to[name] += page[name];
+  for (const rule of page.rules) to.rules.add(rule);
+}
+
+function outcome(sum, goesOn) {
+  const { total } = sum;
+  const changed = (row) => row.newly_refused + row.newly_allowed;
+  const rows = [...sum.rows.values()].filter((row) => changed(row) || row.undecidable)
+    .sort((one, other) => changed(other) - changed(one) || other.undecidable - one.undecidable || (one.tool < other.tool ? -1 : 1));
+  const reasons = [...sum.reasons].map(([why, count]) => `${why}: ${number(count)}`).join(', ');
+  return el('div', { class: 'card' },
+    el('div', { class: 'line' }, el('h2', {}, number(total.newly_refused), ' newly refused, ', number(total.newly_allowed), ' newly allowed')),
+    el('p', { class: 'quiet' }, `${number(total.calls)} calls of ${number(sum.read)} records`, goesOn ? ' so far…' : ''),
+    pairs(['undecidable', total.undecidable && number(total.undecidable)], ['for want of', reasons]),
+    rows.length === 0 ? el('p', {}, 'Nothing would be decided otherwise.') : el('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': 'What would be decided otherwise' }, el('table', { id: 'replay-rows' },
+      el('thead', {}, el('tr', {}, ['Tool', 'Principal', 'Calls', 'Refused', 'Allowed', 'Undecidable', 'Rules'].map((name) => el('th', { scope: 'col' }, name)))),
+      el('tbody', {}, rows.slice(0, MOST_ROWS).map((row) => el('tr', {}, el('td', {}, el('bdi', {}, row.tool)), el('td', {}, el('bdi', {}, row.principal)),
+        COUNTED.map((name) => el('td', {}, number(row[name]))), el('td', {}, el('bdi', {}, [...row.rules].join(', ')))))))),
+    rows.length > MOST_ROWS && el('p', { class: 'quiet' }, `… and ${number(rows.length - MOST_ROWS)} more`));
 }

@@ -1,6 +1,6 @@
 // The servers: how each is, why, and what can be done about it.
 
-import { button, command, el, empty, fill, nodes, number, pairs, tag, took, visible, when } from './dom.js';
+import { button, command, copy, el, empty, fill, nodes, number, pairs, tag, took, visible, when } from './dom.js';
 import { ask, attempt, segment, send } from './rest.js';
 import { here, link } from './route.js';
 
@@ -64,12 +64,11 @@ function card(name) {
 
 function described(server) {
   const { name, calls } = server;
-  const needsLogin = /log ?in|login|authoriz/i.test(server.reason);
   const records = (more, words) => el('a', { href: link('activity', { server: name, ...more }) }, words);
   const half = (us) => `${took(us.p50 / 1000)}, 1 % above ${took(us.p99 / 1000)}`;
   return nodes(
     server.reason && el('p', { class: server.state === 'failed' ? 'wrong' : 'quiet' }, server.reason),
-    needsLogin && el('p', {}, 'Log in: ', command(`mcpproxy upstream login ${quoted(name)}`)),
+    login(server),
     pairs(['tools', el('a', { href: link('tools', { server: name }) }, number(server.tools))],
       ['in quarantine', server.quarantined ? el('a', { href: link('tools', { server: name, held: 'yes' }) }, number(server.quarantined)) : ''],
       ['since', when(server.since)], ['transport', server.protocol], ['MCP', server.protocol_version], ['says it is', server.server_info],
@@ -78,8 +77,16 @@ function described(server) {
       ['changes', records({ type: 'server_change' }, 'what became of it')]));
 }
 
-/** A word as a shell takes it. */
-const quoted = (word) => (/^[\w.-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+const needsLogin = (server) => /needs login/.test(server.reason);
+
+/** How a login stands that was begun here. The address is opened by the person, so that no browser takes it for a pop-up. */
+function login({ login: standing }) {
+  if (!standing) return undefined;
+  if (standing.state === 'failed') return el('p', { class: 'wrong' }, 'The login failed: ', standing.reason);
+  if (standing.state === 'beginning' || !/^https?:/.test(standing.open)) return el('p', { class: 'quiet' }, 'The login begins…');
+  return el('p', {}, el('a', { href: standing.open, target: '_blank', rel: 'noopener noreferrer' }, 'Open the login'),
+    ', in a browser on the machine that the proxy runs on, until ', when(standing.until), '. ', copy(standing.open, 'address'));
+}
 
 function buttons(server) {
   const { name } = server;
@@ -95,9 +102,10 @@ function buttons(server) {
   };
   if (server.state === 'disabled') return [button('Enable', act('enable'), { class: 'primary' })];
   return [
+    needsLogin(server) && server.login?.state !== 'waiting' && button('Log in', act('login'), { class: 'primary' }),
     button('Restart', act('restart')),
     button('Disable', act('disable', `Disable ${name}? Its tools go away for every agent, until it is enabled.`), { class: 'deny' }),
-  ];
+  ].filter(Boolean);
 }
 
 /** What the server says on stderr; followed while it is open. */

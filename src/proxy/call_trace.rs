@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::caller::Caller;
 use super::worker::Worker;
 use crate::json::members::members;
-use crate::mcp::trace_context::{PropagatedContext, TraceContext};
+use crate::mcp::trace_context::{MetaContext, PropagatedContext, TraceContext};
 use crate::policy::{Access, TOOLS_CALL};
 use crate::telemetry::SpanQueue;
 use crate::telemetry::call_span::{CallSpan, SpanError, SpanTarget, UpstreamSpan, cut, plain_uri};
@@ -79,8 +79,11 @@ impl CallTrace {
         meta: impl FnOnce() -> Option<&'a [u8]>,
     ) -> Self {
         let Some(sampling) = worker.settings().traces else { return Self::Off };
-        let in_meta = meta().and_then(PropagatedContext::of_meta);
-        let (parent, link) = match (&in_meta, caller.trace.as_deref()) {
+        let in_meta = meta().map(MetaContext::of).unwrap_or_default();
+        let in_head = caller.trace.as_deref();
+        let of_head = || in_head.and_then(|head| head.baggage.clone());
+        let baggage = in_meta.baggage.or_else(of_head);
+        let (parent, link) = match (&in_meta.context, in_head) {
             (Some(parent), Some(head)) if parent.context != head.context => {
                 (Some(parent), Some(head.context))
             }
@@ -99,13 +102,13 @@ impl CallTrace {
         if !context.sampled {
             // A span that nobody records is nobody's parent.
             let context = parent.map_or(context, |parent| parent.context);
-            return Self::Carried(Arc::new(PropagatedContext { context, state }));
+            return Self::Carried(Arc::new(PropagatedContext { context, state, baggage }));
         }
         let sent = TraceContext { span_id: sent_as, ..context };
         let client = caller.client.as_ref().map(|(client, _)| client);
         Self::Recorded(Box::new(RecordedTrace {
             context,
-            carried: Arc::new(PropagatedContext { context: sent, state }),
+            carried: Arc::new(PropagatedContext { context: sent, state, baggage }),
             parent: parent.map(|parent| parent.context.span_id),
             link,
             target: SpanTarget::None,

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use thiserror::Error;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -17,11 +18,11 @@ use super::app_state::AppState;
 use super::connection_limit::ConnectionSlots;
 use super::listener::{Listener, SocketFile};
 use super::listener_tls::ListenerTls;
+use super::otlp_export::{OtlpExport, OtlpTargets};
 use super::reload::{ConfigSource, Reload};
 use super::runtime::{self, cores};
 use super::shutdown::{CHILDREN_TIMEOUT, DRAIN_TIMEOUT, Hurry, WORKER_GRACE};
 use super::signals::Signals;
-use super::span_export::SpanExport;
 use super::strays::Strays;
 use super::worker_thread::{Ends, WorkerEntrance, WorkerThread};
 use super::{certificate_watch, control, folder, forgotten, identity_watch, rule_files, webhook};
@@ -46,7 +47,7 @@ use crate::proxy::session_facts::SessionlessFacts;
 use crate::proxy::settings::{Settings, SettingsSwap};
 use crate::proxy::validation_pool::ValidationPool;
 use crate::proxy::{Proxy, log_routing, passthrough};
-use crate::telemetry::span_queue::span_queue;
+use crate::telemetry::export_queue::export_queue;
 use crate::telemetry::{Calls, LogHandles};
 
 /// Why a proxy cannot start. Nothing is left half-started.
@@ -95,8 +96,8 @@ pub struct App {
     telling: tokio::task::JoinHandle<()>,
     /// Looks after the files of config, rules and tokens.
     reloading: tokio::task::JoinHandle<()>,
-    /// Sends traced calls to their collector, while there is one.
-    exporting: SpanExport,
+    /// Send traced calls, and lines of the log, to their collector, while there is one.
+    exporting: Vec<OtlpExport>,
 }
 
 /// A proxy that listens.
@@ -165,10 +166,15 @@ impl App {
         let bounds = approvals::RoomBounds::of_log(config.activity.queue_records);
         let (webhook, hook) = watch::channel(config.approval.webhook.clone());
         let (told, telling) = webhook::start(hook, &control);
-        let (otlp, target) = watch::channel(config.telemetry.target());
-        let (spans, ended) = span_queue();
-        let instance = format!("{:016x}", u64::from_ne_bytes(seed)).into();
-        let exporting = SpanExport::start(target, ended, instance, &control);
+        let otlp = OtlpTargets::of(&config.telemetry, handles.tap.clone());
+        let (spans, ended) = export_queue();
+        let instance: Box<str> = format!("{:016x}", u64::from_ne_bytes(seed)).into();
+        let mut exporting =
+            vec![OtlpExport::start(otlp.traces(), ended, instance.clone(), &control)];
+        // One proxy of a process exports its log.
+        if let Some(lines) = handles.tap.receiver() {
+            exporting.push(OtlpExport::start(otlp.logs(), lines, instance, &control));
+        }
         let room = Arc::new(approvals::Room::new(bounds, Some(told)));
         let dropped_members = Arc::new(DroppedMembers::default());
         let proxy = Proxy {
@@ -214,6 +220,7 @@ impl App {
                 started,
                 ending,
                 lines: handles.lines,
+                tap: handles.tap,
                 config: door,
                 readers: api::ReaderSlots::default(),
                 page_logins: PageLogins::default(),
@@ -326,7 +333,8 @@ impl App {
         control.block_on(shared.proxy.upstreams.shutdown(deadline));
         control.block_on(shared.proxy.catalog.close(deadline));
         // All calls have ended.
-        control.block_on(exporting.end(hurry.exit_code().is_none()));
+        let patient = hurry.exit_code().is_none();
+        control.block_on(join_all(exporting.into_iter().map(|export| export.end(patient))));
         if !writer.only_reads() {
             let stop = Draft::new(Type::SystemStop, Source::Internal, Status::Success);
             shared.proxy.activity.note(stop);

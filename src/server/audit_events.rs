@@ -10,7 +10,7 @@ use super::definition_records;
 use crate::activity::record::{Draft, Entry, MAX_METADATA_BYTES, Raw, Source, Status, Text, Type};
 use crate::catalog::Change;
 use crate::tool::ToolName;
-use crate::upstream::supervisor::{Event, ServerState, Status as ServerStatus};
+use crate::upstream::supervisor::{Event, LoginOutcome, ServerState, Status as ServerStatus};
 
 /// Bytes of a record that tell what is another about tools; the rest of it tells which.
 const MAX_DIFFERENCES_BYTES: usize = MAX_METADATA_BYTES / 2;
@@ -22,6 +22,9 @@ pub(super) fn entries(event: &Event) -> Vec<Entry> {
     match event {
         Event::Server(state) => vec![server_change(state).into()],
         Event::Catalog { server, change } => catalog_changes(server, change),
+        Event::Login { server, principal, outcome } => {
+            vec![login(server, principal, outcome).into()]
+        }
     }
 }
 
@@ -100,6 +103,23 @@ fn server_change(state: &ServerState) -> Draft {
         })
         .to_string(),
     );
+    draft
+}
+
+/// A login that somebody asked for, or what it came to.
+fn login(server: &str, principal: &str, outcome: &LoginOutcome) -> Draft {
+    let (status, error, metadata) = match outcome {
+        LoginOutcome::Began => (Status::Success, "", json!({"login": "began"})),
+        LoginOutcome::Granted(issuer) => {
+            (Status::Success, "", json!({"login": "granted", "issuer": issuer}))
+        }
+        LoginOutcome::Failed(why) => (Status::Error, &**why, json!({"login": "failed"})),
+    };
+    let mut draft = Draft::new(Type::ServerChange, Source::Api, status);
+    draft.set(Text::Server, server);
+    draft.set(Text::Principal, principal);
+    draft.set(Text::Error, error);
+    keep_metadata(&mut draft, &metadata.to_string());
     draft
 }
 

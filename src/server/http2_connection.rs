@@ -5,11 +5,11 @@
 //!
 //! ```text
 //! streams ── a task each, of the connection's own set ── dropped with the connection
-//! every LOOK_EVERY: idle for too long ▶ told to go away ▶ closed;  a reply not taken for too long ▶ closed
+//! every LOOK_EVERY: idle for too long ▶ told to go away ▶ closed;  a reply not taken for too long ▶ its stream reset
 //! ```
 //!
 //! What holds which attack, beside the bounds that are named here: frames that ask for an answer (PING, SETTINGS) are not
-//! read while the answer to the one before waits, so that [`CLIENT_STALL_LIMIT`] ends who does not take it. Heads in more
+//! read while the answer to the one before waits, so that [`CLIENT_STALL_LIMIT`] ends who takes nothing at all. Heads in more
 //! CONTINUATION frames than [`MAX_HEAD_BYTES`] needs, and many DATA frames with little in them, are h2's to refuse.
 
 use std::cell::{Cell, RefCell};
@@ -28,7 +28,7 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use super::app_state::AppState;
@@ -86,8 +86,12 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(
     let socket = WriteTimeout::new(socket, CLIENT_STALL_LIMIT);
     // The only owner: each stream's task holds the executor.
     let tasks = Rc::<RefCell<JoinSet<()>>>::default();
-    let streams = Streams { tasks: Rc::downgrade(&tasks), ending: worker.ending.clone() };
     let (waiting, requests) = (Waiting::default(), exchanges.clone());
+    let streams = Streams {
+        tasks: Rc::downgrade(&tasks),
+        ending: worker.ending.clone(),
+        waiting: waiting.clone(),
+    };
     let registered = waiting.clone();
     let service = service_fn(move |mut request: Request<Incoming>| {
         name_host(&mut request);
@@ -130,9 +134,7 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin + 'static>(
             }
             _ = looks.tick() => {
                 let now = clock::now();
-                if waiting.longest(now).is_some_and(|waits| waits >= CLIENT_STALL_LIMIT) {
-                    return Err("the client does not take a reply".into());
-                }
+                waiting.give_up(now, CLIENT_STALL_LIMIT);
                 if !exchanges.are_none() {
                     idle_since = now;
                 } else if leaving.is_some_and(|since| {
@@ -163,6 +165,7 @@ struct Streams {
     /// At most [`MAX_STREAMS`], and those that have ended since the last one came. Weak, since every task holds this.
     tasks: Weak<RefCell<JoinSet<()>>>,
     ending: Ending,
+    waiting: Waiting,
 }
 
 impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for Streams {
@@ -170,37 +173,61 @@ impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for Streams {
         let Some(tasks) = self.tasks.upgrade() else { return };
         let mut tasks = tasks.borrow_mut();
         while tasks.try_join_next().is_some() {}
-        tasks.spawn_local(self.ending.clone().attend(stream));
+        // A request's task is started as soon as the request was registered, within one look at the connection.
+        let handed = self.waiting.newest.take();
+        tasks.spawn_local(self.ending.clone().attend(async move {
+            let Some(handed) = handed else { return stream.await };
+            tokio::select! {
+                () = stream => {}
+                // Dropped, its stream is reset, and no other.
+                () = handed.given_up.notified() => {}
+            }
+        }));
     }
 }
 
 /// The replies of a connection that were begun: since when each waits for the client.
 #[derive(Clone, Default)]
-struct Waiting(Rc<RefCell<Vec<Handed>>>);
+struct Waiting {
+    all: Rc<RefCell<Vec<Rc<HandedReply>>>>,
+    /// The one that was registered last, until its task starts.
+    newest: Rc<Cell<Option<Rc<HandedReply>>>>,
+}
 
-/// When the last piece of a reply was handed over that the client has not asked to follow; `None` while it is us who
-/// are waited for.
-type Handed = Rc<Cell<Option<Instant>>>;
+/// A reply on its way to the client.
+#[derive(Default)]
+struct HandedReply {
+    /// When the last piece was handed over that the client has not asked to follow; `None` while it is us who are waited
+    /// for.
+    since: Cell<Option<Instant>>,
+    /// Told when it has waited for too long.
+    given_up: Notify,
+}
 
 impl Waiting {
-    fn register(&self) -> Handed {
-        let mut all = self.0.borrow_mut();
+    fn register(&self) -> Rc<HandedReply> {
+        let mut all = self.all.borrow_mut();
         all.retain(|handed| Rc::strong_count(handed) > 1);
-        let handed = Handed::default();
+        let handed = Rc::<HandedReply>::default();
         all.push(Rc::clone(&handed));
+        self.newest.set(Some(Rc::clone(&handed)));
         handed
     }
 
     /// No request has come so far.
     fn none_came(&self) -> bool {
-        self.0.borrow().is_empty()
+        self.all.borrow().is_empty()
     }
 
-    /// How long the one waits that waits longest.
-    fn longest(&self, now: Instant) -> Option<Duration> {
-        let all = self.0.borrow();
-        let open = all.iter().filter(|handed| Rc::strong_count(handed) > 1);
-        open.filter_map(|handed| handed.get()).map(|since| now.duration_since(since)).max()
+    /// Gives up the replies that wait for `limit`: their streams are reset.
+    fn give_up(&self, now: Instant, limit: Duration) {
+        let all = self.all.borrow();
+        for handed in all.iter().filter(|handed| Rc::strong_count(handed) > 1) {
+            if handed.since.get().is_some_and(|since| now.duration_since(since) >= limit) {
+                tracing::debug!("a client does not take a reply: its stream is reset");
+                handed.given_up.notify_one();
+            }
+        }
     }
 }
 
@@ -209,12 +236,12 @@ struct StreamBody {
     body: Body,
     /// Of what the body has given, what is not handed over yet.
     rest: Splice,
-    handed: Handed,
+    handed: Rc<HandedReply>,
     _exchange: Exchange,
 }
 
 impl StreamBody {
-    fn new(body: Body, handed: Handed, exchange: Exchange) -> Self {
+    fn new(body: Body, handed: Rc<HandedReply>, exchange: Exchange) -> Self {
         Self { body, rest: Splice::new(), handed, _exchange: exchange }
     }
 }
@@ -230,14 +257,14 @@ impl HttpBody for StreamBody {
         let this = &mut *self;
         if this.rest.is_empty() {
             let frame = Pin::new(&mut this.body).poll_frame(cx);
-            this.handed.set(frame.is_ready().then(clock::now));
+            this.handed.since.set(frame.is_ready().then(clock::now));
             match ready!(frame).transpose()?.map(Frame::into_data) {
                 None => return Poll::Ready(None),
                 Some(Err(trailers)) => return Poll::Ready(Some(Ok(trailers))),
                 Some(Ok(data)) => this.rest = data,
             }
         } else {
-            this.handed.set(Some(clock::now()));
+            this.handed.since.set(Some(clock::now()));
         }
         Poll::Ready(Some(Ok(Frame::data(this.rest.split_to(MAX_PIECE_BYTES)))))
     }
@@ -265,6 +292,9 @@ impl Met {
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::BodyExt;
+    use tokio::sync::mpsc::error::TryRecvError;
+
     use super::*;
     use crate::server::tracked_socket::Exchanges;
 
@@ -284,7 +314,7 @@ mod tests {
             let Poll::Ready(Some(Ok(piece))) = Pin::new(&mut body).poll_frame(cx) else { panic!() };
             let piece = piece.into_data().unwrap().len();
             assert_eq!(piece, left.min(MAX_PIECE_BYTES));
-            assert!(waiting.longest(clock::now()).is_some() && !exchanges.are_none());
+            assert!(body.handed.since.get().is_some() && !exchanges.are_none());
             left -= piece;
         }
         assert!(body.is_end_stream());
@@ -296,7 +326,7 @@ mod tests {
         local
             .run_until(async {
                 let tasks = Rc::<RefCell<JoinSet<()>>>::default();
-                let streams = Streams { tasks: Rc::downgrade(&tasks), ending: Ending::default() };
+                let streams = streams(&tasks);
                 let (held, (alive, mut ends)) =
                     (streams.clone(), tokio::sync::mpsc::channel::<()>(1));
                 let stream = async move {
@@ -311,6 +341,48 @@ mod tests {
             .await;
     }
 
+    #[tokio::test]
+    async fn a_stream_that_is_given_up_is_reset_and_its_connection_serves_on() {
+        const BYTES: usize = 1 << 20;
+        const LIMIT: Duration = Duration::from_secs(60);
+        let local = tokio::task::LocalSet::new();
+        local
+            .run_until(async {
+                let (ours, theirs) = tokio::io::duplex(BYTES);
+                let tasks = Rc::<RefCell<JoinSet<()>>>::default();
+                let (streams, exchanges) = (streams(&tasks), Exchanges::default());
+                let (waiting, registered) = (streams.waiting.clone(), streams.waiting.clone());
+                let service = service_fn(move |_: Request<Incoming>| {
+                    let (handed, exchange) = (registered.register(), exchanges.begin());
+                    let whole = Body::from(bytes::Bytes::from(vec![b'x'; BYTES]));
+                    let body = StreamBody::new(whole, handed, exchange);
+                    async move { Ok::<_, Infallible>(http::Response::new(body)) }
+                });
+                let serving = http2::Builder::new(streams);
+                tokio::task::spawn_local(serving.serve_connection(TokioIo::new(ours), service));
+                let executor = hyper_util::rt::TokioExecutor::new();
+                let mut client = hyper::client::conn::http2::Builder::new(executor);
+                client.initial_stream_window_size(u32::try_from(MAX_PIECE_BYTES).unwrap());
+                let (mut client, connection) =
+                    client.handshake(TokioIo::new(theirs)).await.unwrap();
+                tokio::task::spawn_local(connection);
+                let mut ask = async || {
+                    let request = Request::get("http://localhost/").body(String::new()).unwrap();
+                    client.send_request(request).await.unwrap().into_body()
+                };
+                let stalled = ask().await;
+                let waits = || waiting.all.borrow().iter().any(|it| it.since.get().is_some());
+                while !waits() {
+                    tokio::task::yield_now().await;
+                }
+                waiting.give_up(clock::now() + LIMIT, LIMIT);
+                assert!(stalled.collect().await.is_err(), "it ends before its end");
+                let whole = ask().await.collect().await.unwrap().to_bytes();
+                assert_eq!(whole.len(), BYTES, "the connection goes on");
+            })
+            .await;
+    }
+
     #[test]
     fn the_authority_counts_and_not_a_host_beside_it() {
         let mut request = Request::get("https://evil.example/").header(HOST, "localhost");
@@ -321,21 +393,40 @@ mod tests {
         assert_eq!(hosts, ["evil.example"]);
     }
 
-    #[test]
-    fn a_reply_waits_for_its_client_from_a_piece_until_the_next_is_asked_for() {
+    fn streams(tasks: &Rc<RefCell<JoinSet<()>>>) -> Streams {
         let waiting = Waiting::default();
-        let now = Instant::now();
-        let (one, two) = (waiting.register(), waiting.register());
-        assert_eq!(waiting.longest(now), None);
-        one.set(Some(now));
-        two.set(Some(now + Duration::from_secs(3)));
-        let later = now + Duration::from_secs(5);
-        assert_eq!(waiting.longest(later), Some(Duration::from_secs(5)));
-        one.set(None);
-        assert_eq!(waiting.longest(later), Some(Duration::from_secs(2)));
-        drop(two);
-        assert_eq!(waiting.longest(later), None, "it has ended");
-        let _three = waiting.register();
-        assert_eq!(waiting.0.borrow().len(), 2, "what has ended is forgotten");
+        Streams { tasks: Rc::downgrade(tasks), ending: Ending::default(), waiting }
+    }
+
+    #[tokio::test]
+    async fn a_reply_that_is_not_taken_is_given_up_and_the_others_go_on() {
+        const LIMIT: Duration = Duration::from_secs(5);
+        let local = tokio::task::LocalSet::new();
+        local
+            .run_until(async {
+                let tasks = Rc::<RefCell<JoinSet<()>>>::default();
+                let streams = streams(&tasks);
+                let now = Instant::now();
+                let mut begun = Vec::new();
+                for since in [None, Some(now), Some(now + Duration::from_secs(1))] {
+                    let handed = streams.waiting.register();
+                    handed.since.set(since);
+                    let (alive, ends) = tokio::sync::mpsc::channel::<()>(1);
+                    hyper::rt::Executor::execute(&streams, async move {
+                        let _held = (handed, alive);
+                        std::future::pending().await
+                    });
+                    begun.push(ends);
+                }
+                streams.waiting.give_up(now + LIMIT, LIMIT);
+                assert_eq!(begun[1].recv().await, None, "it waits for five seconds");
+                tokio::task::yield_now().await;
+                for others in [0, 2] {
+                    assert!(begun[others].try_recv().is_err_and(|it| it == TryRecvError::Empty));
+                }
+                streams.waiting.register();
+                assert_eq!(streams.waiting.all.borrow().len(), 3, "what has ended is forgotten");
+            })
+            .await;
     }
 }

@@ -25,6 +25,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{mpsc, watch};
 
 use self::files::{LookTime, WatchedFolders};
+use super::otlp_export::OtlpTargets;
 use super::rule_watch::{RuleWatch, RulesRead};
 use super::{identity_watch, rule_files};
 use crate::api::config_door::{
@@ -36,7 +37,7 @@ use crate::config::difference::ConfigDifference;
 use crate::config::file::load_again;
 use crate::config::problem::Problem;
 use crate::config::switch::{NotSwitched, switch_server};
-use crate::config::{Config, Flags, OtlpTarget};
+use crate::config::{Config, Flags};
 use crate::identity::{FileStamp, file_stamp};
 use crate::proxy::Proxy;
 use crate::telemetry::LogFilter;
@@ -65,8 +66,8 @@ pub(super) struct Reload {
     pub(super) in_force: Config,
     /// Where the task that tells the webhook finds it.
     pub(super) webhook: watch::Sender<Option<Webhook>>,
-    /// Where the task that exports traces finds its collector.
-    pub(super) otlp: watch::Sender<Option<OtlpTarget>>,
+    /// Where the tasks that export find their collector.
+    pub(super) otlp: OtlpTargets,
     pub(super) log: LogFilter,
 }
 
@@ -218,7 +219,7 @@ impl Reload {
             looks.config = file_stamp(&source.path);
             looks.away = None;
             let read = read(&source, &now, &mut looks.rules, |next| {
-                rule_files::tools(&snapshot, &rule_files::servers(next))
+                snapshot.known_tools(&rule_files::servers(next))
             });
             (looks, read)
         });

@@ -1,12 +1,10 @@
 //! The files of rules on disk: read whole, bounded, and checked.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::catalog::{Snapshot, ToolSet};
 use crate::config::{Config, RuleFiles};
 use crate::policy::rules::{KnownTools, MAX_FILE_BYTES, RuleProblem, RuleSet, RuleText};
 
@@ -62,18 +60,4 @@ pub fn load(rules: &RuleFiles, known: &KnownTools) -> Result<Option<RuleSet>, Ve
 pub fn servers(config: &Config) -> KnownTools {
     let servers = config.servers.iter().map(|server| (Arc::clone(&server.name), None));
     KnownTools { servers: servers.collect() }
-}
-
-/// The tools of a moment, beside the servers of which none are known.
-#[must_use]
-pub fn tools(snapshot: &Snapshot, servers: &KnownTools) -> KnownTools {
-    let mut known: BTreeMap<_, _> = servers.servers.clone();
-    for (server, set) in snapshot.servers() {
-        let tools = match set {
-            ToolSet::Awaited => None,
-            ToolSet::Restored | ToolSet::Discovered => Some(snapshot.tools_of(server).to_vec()),
-        };
-        known.insert(Arc::clone(server), tools);
-    }
-    KnownTools { servers: known }
 }

@@ -76,7 +76,7 @@ impl RuleWatch {
         if now == self.seen && !other_tools {
             return;
         }
-        let known = rule_files::tools(&snapshot, servers);
+        let known = snapshot.known_tools(servers);
         if now != self.seen {
             match rule_files::load(files, &known) {
                 Ok(rules) => {

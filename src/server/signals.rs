@@ -111,14 +111,14 @@ impl Hangup {
     }
 }
 
-/// Outlives SIGHUP where the end is the client's to decide, whose terminal it is: never ends.
+/// Outlives SIGHUP where the end is the client's to decide, whose terminal it is: never ends. `reload` is called each time that
+/// the config is to be read again.
 ///
 /// # Errors
 ///
 /// When the system does not let signals be awaited.
-pub async fn outlive_terminal() -> io::Result<()> {
-    let other = || tracing::info!("SIGHUP: a config that has changed is noticed without it");
-    Hangups::listen()?.terminal_has_gone(other).await;
+pub async fn outlive_terminal(reload: impl Fn()) -> io::Result<()> {
+    Hangups::listen()?.terminal_has_gone(reload).await;
     std::future::pending().await
 }
 

@@ -3,10 +3,14 @@
 //! A call is a span of kind server (MCP from the agent) and, where it went out, one of kind client (MCP to the server),
 //! by the semantic conventions for MCP. No arguments, results or texts of errors are in either.
 
+use super::export_queue::ExportQueue;
 use crate::mcp::trace_context::TraceContext;
 
 /// Most bytes of each text of a span; the rest is cut.
 pub const MAX_TEXT_BYTES: usize = 256;
+
+/// Where traced calls leave their spans.
+pub type SpanQueue = ExportQueue<CallSpan>;
 
 /// A call that has ended.
 #[derive(Clone, Debug)]

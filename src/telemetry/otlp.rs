@@ -1,4 +1,5 @@
-//! Calls as OTLP messages in protobuf, by the semantic conventions for MCP, and what a collector answers. Pure.
+//! Calls and lines of the log as OTLP messages in protobuf, by the semantic conventions for MCP, and what a collector
+//! answers. Pure.
 //!
 //! Attributes of ours, which the conventions do not have, begin with `mcpproxy.`. Who sends what is made here, and where
 //! to, is the assembly's.
@@ -6,59 +7,115 @@
 mod messages;
 
 use prost::Message;
+use tracing::Level;
 
 use self::messages::{
-    AnyValue, ArrayValue, ExportResponse, KeyValue, OtlpResource, OtlpScope, OtlpSpan, OtlpValue,
-    ResourceSpans, ScopeSpans, SpanKind, SpanLink, SpanStatus, StatusCode, TracesRequest,
+    AnyValue, ArrayValue, ExportResponse, KeyValue, LogsRequest, OtlpLog, OtlpResource, OtlpScope,
+    OtlpSpan, OtlpValue, ResourceLogs, ResourceSpans, ScopeLogs, ScopeSpans, SpanKind, SpanLink,
+    SpanStatus, StatusCode, TracesRequest,
 };
 use super::build_info;
-use super::call_span::{CallSpan, MAX_TEXT_BYTES, SpanError, SpanTarget, UpstreamSpan, cut};
+use super::call_span::{CallSpan, SpanError, SpanTarget, UpstreamSpan, cut};
+use super::export_queue::{Exported, Exporter};
+use super::log_records::LogRecord;
 use crate::mcp::trace_context::TraceContext;
 
-/// The path of traces below a collector's endpoint.
-pub const TRACES_PATH: &str = "v1/traces";
 /// The content type of what is sent.
 pub const PROTOBUF: &str = "application/x-protobuf";
 /// Flags of a span: it is known whether its parent is remote, and it is.
 const PARENT_IS_KNOWN: u32 = 0x100;
 const PARENT_IS_REMOTE: u32 = 0x200;
 
-/// Who exports: what a backend tells processes apart by.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Exporter {
-    /// `service.name`
-    pub service: Box<str>,
-    /// `service.instance.id`: another for each process.
-    pub instance: Box<str>,
-}
-
 /// What a collector says of a batch that it has taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TakenBatch {
-    /// Spans that it did not keep.
+    /// How many it did not keep.
     pub rejected: u64,
     /// Why, or what it warns of; cut.
     pub told: Box<str>,
 }
 
-/// The body of a request that brings these calls.
-#[must_use]
-pub fn traces(exporter: &Exporter, calls: &[CallSpan]) -> Vec<u8> {
-    let spans = calls.iter().flat_map(|call| {
-        let client = call.upstream.map(|upstream| client_span(call, upstream));
-        [server_span(call)].into_iter().chain(client)
-    });
-    let scope = OtlpScope { name: "mcpproxy".into(), version: build_info::VERSION.into() };
-    let scope_spans = ScopeSpans { scope: Some(scope), spans: spans.collect() };
-    let resource = OtlpResource {
+impl Exported for CallSpan {
+    const QUEUE: usize = 4096;
+    const BATCH: usize = 512;
+    const PATH: &'static str = "v1/traces";
+    const WHAT: &'static str = "traces";
+
+    /// Its spans.
+    fn count(&self) -> u64 {
+        self.spans()
+    }
+
+    fn encode(exporter: &Exporter, calls: &[Self]) -> Vec<u8> {
+        let spans = calls.iter().flat_map(|call| {
+            let client = call.upstream.map(|upstream| client_span(call, upstream));
+            [server_span(call)].into_iter().chain(client)
+        });
+        let scope_spans = ScopeSpans { scope: Some(scope()), spans: spans.collect() };
+        let of_us =
+            ResourceSpans { resource: Some(resource(exporter)), scope_spans: vec![scope_spans] };
+        TracesRequest { resource_spans: vec![of_us] }.encode_to_vec()
+    }
+}
+
+impl Exported for LogRecord {
+    const QUEUE: usize = 2048;
+    const BATCH: usize = 512;
+    const PATH: &'static str = "v1/logs";
+    const WHAT: &'static str = "log lines";
+
+    fn count(&self) -> u64 {
+        1
+    }
+
+    fn encode(exporter: &Exporter, lines: &[Self]) -> Vec<u8> {
+        let log_records = lines.iter().map(log_record).collect();
+        let scope_logs = ScopeLogs { scope: Some(scope()), log_records };
+        let of_us =
+            ResourceLogs { resource: Some(resource(exporter)), scope_logs: vec![scope_logs] };
+        LogsRequest { resource_logs: vec![of_us] }.encode_to_vec()
+    }
+}
+
+fn scope() -> OtlpScope {
+    OtlpScope { name: "mcpproxy".into(), version: build_info::VERSION.into() }
+}
+
+fn resource(exporter: &Exporter) -> OtlpResource {
+    OtlpResource {
         attributes: vec![
             text("service.name", &exporter.service),
             text("service.version", build_info::VERSION),
             text("service.instance.id", &exporter.instance),
         ],
+    }
+}
+
+/// A line of the log (OTLP §Log Data Model: 9, 13 and 17 are INFO, WARN and ERROR).
+fn log_record(line: &LogRecord) -> OtlpLog {
+    let severity = match line.level {
+        Level::ERROR => 17,
+        Level::WARN => 13,
+        Level::INFO => 9,
+        Level::DEBUG => 5,
+        Level::TRACE => 1,
     };
-    let of_us = ResourceSpans { resource: Some(resource), scope_spans: vec![scope_spans] };
-    TracesRequest { resource_spans: vec![of_us] }.encode_to_vec()
+    let mut attributes = vec![text("code.namespace", line.target)];
+    attributes.extend(line.fields.iter().map(|(key, value)| text(key, value)));
+    let ids =
+        line.span.map(|of| (of.trace_id.to_be_bytes().into(), of.span_id.to_be_bytes().into()));
+    let (trace_id, span_id) = ids.unwrap_or_default();
+    OtlpLog {
+        time_unix_nano: line.time,
+        observed_time_unix_nano: line.time,
+        severity_number: severity,
+        severity_text: line.level.as_str().to_owned(),
+        body: Some(AnyValue { value: Some(value(&line.body)) }),
+        attributes,
+        flags: u32::from(line.span.is_some()),
+        trace_id,
+        span_id,
+    }
 }
 
 /// What the answer of a collector says that has taken a batch. One that cannot be read says nothing.
@@ -186,7 +243,6 @@ fn flags(context: TraceContext) -> u32 {
 }
 
 fn value(text: &str) -> OtlpValue {
-    debug_assert!(text.len() <= MAX_TEXT_BYTES, "cut where it was copied");
     OtlpValue::Text(text.to_owned())
 }
 
@@ -206,14 +262,15 @@ fn number(key: &str, number: u64) -> KeyValue {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::super::call_span::tests_span;
+    use super::super::call_span::{MAX_TEXT_BYTES, tests_span};
+    use super::super::log_records::LoggedSpan;
     use super::messages::PartialSuccess;
     use super::*;
 
     /// The spans of a call, as a collector reads them.
     fn told(call: CallSpan) -> Vec<OtlpSpan> {
         let exporter = Exporter { service: "name".into(), instance: "one".into() };
-        let body = traces(&exporter, &[call]);
+        let body = CallSpan::encode(&exporter, &[call]);
         let request = TracesRequest::decode(&*body).unwrap();
         let [of_us] = &request.resource_spans[..] else { panic!("{request:?}") };
         let resource = texts(&of_us.resource.as_ref().unwrap().attributes);
@@ -296,6 +353,31 @@ mod tests {
         let spans = told(CallSpan { link: Some(other), decisions: vec!["a"], ..tests_span(false) });
         assert_eq!(spans[0].links[0].span_id, 6_u64.to_be_bytes());
         assert_eq!(texts(&spans[0].attributes)["mcpproxy.decisions"], "1");
+    }
+
+    #[test]
+    fn a_line_of_the_log_names_its_trace_and_how_grave_it_is() {
+        let exporter = Exporter { service: "name".into(), instance: "one".into() };
+        let line = LogRecord {
+            time: 5,
+            level: Level::WARN,
+            target: "mcpproxy",
+            body: "it fails".into(),
+            fields: vec![("server", "s".into())],
+            span: Some(LoggedSpan { trace_id: 7, span_id: 9 }),
+        };
+        let bare = LogRecord { span: None, level: Level::INFO, ..line.clone() };
+        let body = LogRecord::encode(&exporter, &[line, bare]);
+        let request = LogsRequest::decode(&*body).unwrap();
+        let of_us = &request.resource_logs[0];
+        assert_eq!(texts(&of_us.resource.as_ref().unwrap().attributes)["service.name"], "name");
+        let [first, second] = &of_us.scope_logs[0].log_records[..] else { panic!("{request:?}") };
+        assert_eq!((first.severity_number, &*first.severity_text, first.flags), (13, "WARN", 1));
+        assert_eq!(first.trace_id, 7_u128.to_be_bytes());
+        assert_eq!(first.span_id, 9_u64.to_be_bytes());
+        assert_eq!(first.body.as_ref().unwrap().value, Some(OtlpValue::Text("it fails".into())));
+        assert_eq!(texts(&first.attributes)["server"], "s");
+        assert_eq!((second.severity_number, second.trace_id.len(), second.flags), (9, 0, 0));
     }
 
     #[test]

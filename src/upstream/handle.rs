@@ -14,6 +14,7 @@ use super::backoff::Wishes;
 use super::carrier::LiveConnection;
 use super::control::Control;
 use super::error::Undelivered;
+use super::login_desk::LoginDesk;
 use super::notification_router::ServerEvents;
 use super::notification_router::{Changes, Told};
 use super::peer::Peer;
@@ -52,6 +53,8 @@ pub struct Upstream {
     /// When it has to be over, once it is told to end.
     pub(super) stop: watch::Sender<Option<tokio::time::Instant>>,
     pub(super) life: watch::Sender<Life>,
+    /// Where logins are asked for.
+    pub(super) desk: LoginDesk,
 }
 
 /// How far a server has come.

@@ -78,12 +78,15 @@ impl Params {
     /// 2026-07-28 §Standard Request Headers, §Custom Headers from Tool Parameters), each with its line end.
     pub(super) fn lines(&self, era: Era) -> Vec<u8> {
         let mut lines = Vec::new();
-        if let Some(PropagatedContext { context, state }) = self.trace.as_deref() {
+        if let Some(PropagatedContext { context, state, baggage }) = self.trace.as_deref() {
             let _ = write!(lines, "{}: ", trace_context::PARENT);
             context.write(&mut lines);
             lines.extend_from_slice(b"\r\n");
             if let Some(state) = state {
                 let _ = write!(lines, "{}: {state}\r\n", trace_context::STATE);
+            }
+            if let Some(baggage) = baggage {
+                let _ = write!(lines, "{}: {baggage}\r\n", trace_context::BAGGAGE);
             }
         }
         if era == Era::Modern {
@@ -228,7 +231,11 @@ fn push_meta(
         let value = match &*key {
             VERSION_KEY | CLIENT_KEY => continue,
             CAPABILITIES_KEY | LOG_LEVEL_KEY if era == Era::Legacy => continue,
-            trace_context::PARENT | trace_context::STATE if trace.is_some() => continue,
+            trace_context::PARENT | trace_context::STATE | trace_context::BAGGAGE
+                if trace.is_some() =>
+            {
+                continue;
+            }
             PROGRESS_KEY => &id.to_string(),
             _ => value,
         };
@@ -253,13 +260,15 @@ fn push_meta(
 }
 
 /// Writes the members that name a trace (SEP-414).
-fn push_trace(out: &mut Vec<u8>, PropagatedContext { context, state }: &PropagatedContext) {
+fn push_trace(out: &mut Vec<u8>, trace: &PropagatedContext) {
     let _ = write!(out, "\"{}\":\"", trace_context::PARENT);
-    context.write(out);
+    trace.context.write(out);
     out.push(b'"');
-    if let Some(state) = state {
-        let _ = write!(out, ",\"{}\":", trace_context::STATE);
-        push_string(out, state);
+    let beside = [(trace_context::STATE, &trace.state), (trace_context::BAGGAGE, &trace.baggage)];
+    for (key, value) in beside {
+        let Some(value) = value else { continue };
+        let _ = write!(out, ",\"{key}\":");
+        push_string(out, value);
     }
 }
 
@@ -409,20 +418,27 @@ mod tests {
         let context = TraceContext { trace_id: 0xa, span_id: 0xb, sampled: true };
         let parent = "00-0000000000000000000000000000000a-000000000000000b-01";
         for state in [None, Some("k=\"v\\")] {
-            for meta in
-                [None, Some(r#"{"traceparent":"theirs","tracestate":"theirs","k":1}"#), Some("{}")]
-            {
+            for meta in [
+                None,
+                Some(r#"{"traceparent":"theirs","tracestate":"theirs","baggage":"theirs","k":1}"#),
+                Some("{}"),
+            ] {
                 let mut params = call("t", "{}");
                 params.meta = meta.map(Bytes::from);
-                let state = state.map(Box::from);
-                params.trace = Some(Arc::new(PropagatedContext { context, state: state.clone() }));
+                let state: Option<Box<str>> = state.map(Box::from);
+                let baggage = state.clone();
+                params.trace =
+                    Some(Arc::new(PropagatedContext { context, state: state.clone(), baggage }));
                 for (message, era) in both(&params).iter().zip([Era::Legacy, Era::Modern]) {
                     let said = &message["params"]["_meta"];
                     assert_eq!(said["traceparent"], parent, "{message}");
                     assert_eq!(said.get("tracestate").and_then(Value::as_str), state.as_deref());
+                    assert_eq!(said.get("baggage"), said.get("tracestate"));
                     assert_eq!(said.get("k").is_some(), meta.is_some_and(|meta| meta.len() > 2));
                     let lines = String::from_utf8(params.lines(era)).unwrap();
                     assert!(lines.contains(&format!("traceparent: {parent}\r\n")), "{lines}");
+                    let baggage = lines.contains("\r\nbaggage: k=\"v\\\r\n");
+                    assert_eq!(baggage, state.is_some(), "{lines}");
                     assert_eq!(
                         lines.contains("tracestate: k=\"v\\\r\n"),
                         state.is_some(),

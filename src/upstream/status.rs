@@ -84,6 +84,17 @@ pub struct ServerState {
     pub settled: bool,
 }
 
+/// What became of a login, for the activity log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LoginOutcome {
+    /// It was asked for.
+    Began,
+    /// There are tokens, from this issuer.
+    Granted(Arc<str>),
+    /// There are none.
+    Failed(Arc<str>),
+}
+
 /// What happened to a server, for the activity log.
 #[derive(Clone, Debug)]
 pub enum Event {
@@ -95,6 +106,15 @@ pub enum Event {
         server: Arc<str>,
         /// What replacing the set did.
         change: Change,
+    },
+    /// Somebody asked for a login with it, or that came to something.
+    Login {
+        /// The server's name.
+        server: Arc<str>,
+        /// The id of who asked for it.
+        principal: Arc<str>,
+        /// What became of it.
+        outcome: LoginOutcome,
     },
 }
 

@@ -27,6 +27,8 @@ use crate::tool::server_id;
 
 /// Most bytes of one file; there are two for a server.
 pub const FILE_BYTES: u64 = 1024 * 1024;
+/// Most files that are open at once; of more servers those that said something last keep theirs.
+const MAX_OPEN_FILES: usize = 64;
 /// Files that are kept for a server.
 const FILES: usize = 2;
 /// Lines of all servers that wait to be written.
@@ -77,7 +79,7 @@ impl StderrLog {
     #[must_use]
     pub fn start(folder: PathBuf, redactor: Redactor) -> Self {
         let (queue, lines) = sync_channel(QUEUE_LINES);
-        let writer = Rings { folder: folder.clone(), redactor, open: HashMap::new() };
+        let writer = Rings::new(folder.clone(), redactor);
         let thread = std::thread::Builder::new().name("stderr".into()).spawn(move || {
             priority::lower();
             writer.run(&lines);
@@ -156,7 +158,11 @@ impl Entry {
 struct Rings {
     folder: PathBuf,
     redactor: Redactor,
-    open: HashMap<Arc<str>, Ring>,
+    all: HashMap<Arc<str>, Ring>,
+    /// How many of them have a file open.
+    open: usize,
+    /// Lines that were written so far.
+    written: u64,
 }
 
 /// The files of one server.
@@ -166,21 +172,49 @@ struct Ring {
     file: Option<File>,
     size: u64,
     lost: u64,
+    /// Which line of all it was given last.
+    used: u64,
     refused: Option<Instant>,
     /// The last line may have been written in part.
     is_torn: bool,
 }
 
 impl Rings {
+    fn new(folder: PathBuf, redactor: Redactor) -> Self {
+        Self { folder, redactor, all: HashMap::new(), open: 0, written: 0 }
+    }
+
     fn run(mut self, lines: &Receiver<Entry>) {
         for entry in lines {
             if entry.server.is_empty() {
                 return;
             }
-            let line = self.line(&entry);
-            let ring = self.open.entry(entry.server.clone()).or_default();
-            ring.lost += entry.lost;
-            ring.put(&self.folder, &entry.server, entry.at, &line);
+            self.keep(&entry);
+        }
+    }
+
+    /// Writes a line, or counts it.
+    fn keep(&mut self, entry: &Entry) {
+        let line = self.line(entry);
+        self.written += 1;
+        let ring = self.all.entry(Arc::clone(&entry.server)).or_default();
+        ring.lost += entry.lost;
+        ring.used = self.written;
+        let was_open = ring.file.is_some();
+        ring.put(&self.folder, &entry.server, entry.at, &line);
+        self.open += usize::from(ring.file.is_some());
+        self.open -= usize::from(was_open);
+        if self.open > MAX_OPEN_FILES {
+            self.close_one();
+        }
+    }
+
+    /// Closes the file of the server that has been silent for longest; its next line opens it again.
+    fn close_one(&mut self) {
+        let open = self.all.values_mut().filter(|ring| ring.file.is_some());
+        if let Some(ring) = open.min_by_key(|ring| ring.used) {
+            ring.file = None;
+            self.open -= 1;
         }
     }
 
@@ -402,7 +436,7 @@ mod tests {
     use super::*;
 
     fn rings(folder: &Path) -> Rings {
-        Rings { folder: folder.to_owned(), redactor: Redactor::default(), open: HashMap::new() }
+        Rings::new(folder.to_owned(), Redactor::default())
     }
 
     fn put(ring: &mut Ring, folder: &Path, line: &str) {
@@ -477,6 +511,29 @@ mod tests {
         ring.refused = None;
         put(&mut ring, &folder, "d");
         assert_eq!(lines(&folder, None, 10).0, ["(3 lines were lost)", "d"]);
+    }
+
+    #[test]
+    fn of_many_servers_those_that_spoke_last_have_their_files_open() {
+        let home = tempfile::tempdir().unwrap();
+        let mut rings = rings(home.path());
+        let mut say = |server: &str, words: &str| {
+            let words = words.as_bytes().into();
+            rings.keep(&Entry { server: server.into(), words, ..Entry::end() });
+            let open = rings.all.iter().filter(|(_, ring)| ring.file.is_some());
+            let open: Vec<_> = open.map(|(name, _)| name.to_string()).collect();
+            assert!(open.len() == rings.open && open.len() <= MAX_OPEN_FILES, "{}", open.len());
+            open
+        };
+        say("s", "first");
+        for number in 0..MAX_OPEN_FILES {
+            say(&format!("other-{number}"), "x");
+        }
+        let open = say("other-0", "x");
+        assert!(!open.contains(&"s".to_owned()), "it has been silent for longest");
+        let open = say("s", "again");
+        assert!(open.contains(&"s".to_owned()) && !open.contains(&"other-1".to_owned()));
+        assert_eq!(lines(home.path(), None, 10).0, ["first", "again"]);
     }
 
     #[test]

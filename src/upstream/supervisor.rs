@@ -34,12 +34,14 @@ pub use super::error::{CallError, Cause, Sent};
 use super::handle::CallTimeout;
 pub use super::handle::Upstream;
 use super::in_use::InUse;
+use super::log_in::{NoLogin, WaitingLogin};
+use super::login_desk::LoginDesk;
 use super::oauth;
 use super::peer::Peer;
 use super::reaper::Reaper;
 use super::server_task::ServerTask;
 use super::state::{StateCell, UpstreamState};
-pub use super::status::{Event, ServerState, Status, Transport};
+pub use super::status::{Event, LoginOutcome, ServerState, Status, Transport};
 use super::stderr_log::StderrLog;
 use super::subscriptions::Subscriptions;
 use super::users::Users;
@@ -335,6 +337,40 @@ impl Supervisor {
         }
     }
 
+    /// Begins a login with a server, on behalf of `principal`, and tells the address to open. One that is under way is told
+    /// again.
+    ///
+    /// # Errors
+    /// [`NoLogin`]
+    pub async fn log_in(
+        &self,
+        upstream: &Arc<Upstream>,
+        principal: &str,
+    ) -> Result<WaitingLogin, NoLogin> {
+        if upstream.is_disabled() {
+            return Err(NoLogin::Disabled);
+        }
+        if upstream.takes_login() {
+            let (upstream, events) = (Arc::clone(upstream), Arc::clone(&self.starter.events));
+            let principal: Arc<str> = principal.into();
+            let mut tasks = self.tasks.lock();
+            reap(&mut tasks);
+            tasks.spawn_on(
+                async move {
+                    let tell = |outcome| {
+                        let server = Arc::clone(&upstream.name);
+                        let principal = Arc::clone(&principal);
+                        events(Event::Login { server, principal, outcome });
+                    };
+                    tell(LoginOutcome::Began);
+                    tell(upstream.run_login().await);
+                },
+                &self.starter.runtime,
+            );
+        }
+        upstream.login_address().await
+    }
+
     /// Has those that are away tried, as far as they may be; nothing is waited for. Whoever lists
     /// what servers offer is told of the change when one is back.
     pub fn nudge(&self) {
@@ -440,6 +476,7 @@ impl Starter {
             users: Users::default(),
             stop,
             life: watch::Sender::default(),
+            desk: LoginDesk::new(&config),
         });
         if !config.enabled {
             upstream.ended();

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-pub(crate) use authority::{Authority, Browser, NOBODYS, Ways};
+pub(crate) use authority::{Authority, Browser, NOBODYS, Ways, browse};
 pub(crate) use certificates::{CertificateAuthority, Curled, Pair, curl};
 pub(crate) use impostor::Impostor;
 pub(crate) use issuer::{Issuer, Keys, unix_now};

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    API_KEY, Authority, Browser, NOBODYS, Output, Proxy, Ways, configure, error_text, mcpproxy,
-    until,
+    API_KEY, Authority, Browser, NOBODYS, Output, Proxy, Response, Ways, browse, configure,
+    error_text, mcpproxy, stub_stdio, until,
 };
 
 fn servers(authority: &Authority) -> Value {
@@ -399,4 +399,75 @@ fn an_error_that_another_issuer_sends_is_not_shown() {
         assert!(output.stderr.contains(told), "{}", output.stderr);
         assert!(!output.stderr.contains(hidden), "{}", output.stderr);
     }
+}
+
+fn begin(proxy: &Proxy, server: &str) -> Response {
+    let path = format!("/api/v1/servers/{server}/login");
+    proxy.request("POST", &path, &[("X-API-Key", API_KEY)], b"")
+}
+
+#[test]
+fn a_login_is_begun_over_rest_and_finished_in_the_browser() {
+    let authority = Authority::start(Ways::default());
+    let mut servers = servers(&authority);
+    servers["child"] = stub_stdio(&[]);
+    servers["off"] = json!({"url": authority.url(), "enabled": false});
+    let proxy = Proxy::start(servers);
+    let server = |name: &str| {
+        let all = proxy.api("servers");
+        all["servers"].as_array().unwrap().iter().find(|it| it["name"] == name).unwrap().clone()
+    };
+    assert_eq!(server("s").get("login"), None);
+    let begun = begin(&proxy, "s");
+    assert_eq!(begun.status, 200, "{}", begun.text());
+    let address = begun.json()["data"]["open"].as_str().unwrap().to_owned();
+    assert!(address.starts_with(&format!("{}/authorize?", authority.issuer())), "{address}");
+    let standing = server("s")["login"].clone();
+    assert_eq!((&standing["state"], &standing["open"]), (&json!("waiting"), &json!(address)));
+    assert_eq!(begin(&proxy, "s").json()["data"]["open"], json!(address), "one at a time");
+    browse(&address);
+    until("s is connected", || (server("s")["state"] == "connected").then_some(()));
+    until("it is over", || server("s").get("login").is_none().then_some(()));
+    works(&proxy);
+    // Who asked for it is on record, and what it came to; no address, no token.
+    let told = |word: &str| {
+        let records = proxy.activity("type=server_change&server=s&principal=admin");
+        let found: Vec<_> = records.iter().filter(|it| it["metadata"]["login"] == word).collect();
+        (found.len(), found.first().map(|it| it["source"].clone()))
+    };
+    assert_eq!(told("began"), (1, Some(json!("api"))));
+    assert_eq!(told("granted"), (1, Some(json!("api"))));
+    let log = proxy.get("/api/v1/activity/export").text() + &proxy.log();
+    assert!(!log.contains("access-1") && !log.contains("/authorize?"), "{log}");
+    for (name, status, why) in [
+        ("child", 409, "it is a command"),
+        ("off", 409, "it is disabled"),
+        ("nobody", 404, "no server 'nobody'"),
+    ] {
+        let refused = begin(&proxy, name);
+        assert_eq!(refused.status, status, "{}", refused.text());
+        assert!(refused.text().contains(why), "{}", refused.text());
+    }
+    assert_eq!(server("child")["login"]["state"], "failed");
+}
+
+#[test]
+fn a_login_that_is_denied_says_so_and_may_be_begun_again() {
+    let authority = Authority::start(Ways { denied: true, ..Ways::default() });
+    let mut proxy = Proxy::start(servers(&authority));
+    let address =
+        |proxy: &Proxy| begin(proxy, "s").json()["data"]["open"].as_str().unwrap().to_owned();
+    let first = address(&proxy);
+    browse(&first);
+    let why = until("it has failed", || {
+        let login = proxy.api("servers")["servers"][0]["login"].clone();
+        (login["state"] == "failed").then(|| login["reason"].as_str().unwrap().to_owned())
+    });
+    assert!(why.starts_with("nothing was granted: access_denied"), "{why}");
+    let failed = proxy.activity("type=server_change&principal=admin&status=error");
+    assert_eq!(failed.len(), 1, "{failed:?}");
+    assert_ne!(address(&proxy), first);
+    // One that waits does not hold up the end.
+    proxy.process.signal("TERM");
+    assert_eq!(proxy.process.wait(), Some(0), "{}", proxy.log());
 }

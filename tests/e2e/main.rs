@@ -6,9 +6,11 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that panics has failed")]
 #![expect(clippy::panic, clippy::indexing_slicing, reason = "a test that panics has failed")]
 
+mod activity_search;
 mod approvals;
 mod approvals_modern;
 mod attacks;
+mod baggage;
 mod begun;
 mod bridge;
 mod check_order;
@@ -32,6 +34,7 @@ mod manage;
 mod many;
 mod members;
 mod metrics;
+mod otlp_logs;
 mod output;
 mod page_login;
 mod passthrough;

@@ -392,7 +392,7 @@ fn the_doctor_asks_a_running_proxy_and_starts_nothing_twice() {
     let doctor = output.json();
     assert!(found(&doctor, "port")[0].1.starts_with("mcpproxy runs on"), "{doctor}");
     assert!(found(&doctor, "server")[0].1.contains("tools"), "{doctor}");
-    assert!(found(&doctor, "log")[0].1.contains("records are sound"), "{doctor}");
+    assert!(found(&doctor, "log")[0].1.contains("records, all sound"), "{doctor}");
     assert_eq!(children_of(proxy.process.0.id()), before);
 }
 

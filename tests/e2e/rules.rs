@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Proxy, configure, error_text, mcpproxy, stub_stdio, until};
+use crate::harness::{API_KEY, Client, Proxy, configure, error_text, mcpproxy, stub_stdio, until};
 
 const RULES: &str = r#"
 @id("no-deletes") @message("ask ann")
@@ -226,7 +226,7 @@ fn the_command_line_checks_tests_and_explains() {
     let proxy = enforced(RULES);
     let folder = proxy.folder.path();
     let checked = proxy.cli(&["policy", "check"]);
-    assert_eq!((checked.code, &*checked.stdout), (Some(0), "ok: 4 rules in 1 files\n"));
+    assert_eq!((checked.code, &*checked.stdout), (Some(0), "ok: 4 rules in 1 file\n"));
     let bad = write(
         folder,
         "bad.cedar",
@@ -305,4 +305,59 @@ fn new_rules_are_put_to_the_calls_in_the_log() {
     command.env("MCPPROXY_LISTEN", format!("127.0.0.1:{}", crate::harness::free_port()));
     let offline = crate::harness::Output::of(&mut command);
     assert_eq!(offline.json()["total"], report["total"], "{}", offline.stderr);
+}
+
+#[test]
+fn rules_are_replayed_over_rest_in_pages_and_change_nothing() {
+    let proxy = enforced(RULES);
+    let mut client = proxy.client();
+    for size in [1, 60, 101] {
+        client.read("s:read_item", json!({"size": size}));
+    }
+    client.call("destructive", "s:delete_item", json!({}));
+    let key = [("X-API-Key", API_KEY)];
+    let post = |body: Value| {
+        proxy.request("POST", "/api/v1/policy/replay", &key, body.to_string().as_bytes())
+    };
+    let new = r#"@id("smaller") forbid (principal, action == Action::"read", resource == Tool::"s:read_item")
+        when { context.args has size && context.args.size > 50 };"#;
+    let told = post(json!({"rules": new})).json()["data"].clone();
+    assert_eq!(
+        told["total"],
+        json!({"calls": 4, "newly_refused": 1, "newly_allowed": 1, "undecidable": 0,
+               "rules": ["no-deletes", "smaller"]}),
+        "{told}"
+    );
+    assert_eq!((&told["rules"], told.get("next_cursor")), (&json!(1), None), "{told}");
+    // Without any, those in force beside none.
+    let told = post(json!({})).json()["data"].clone();
+    assert_eq!(
+        (&told["total"]["newly_refused"], &told["total"]["newly_allowed"]),
+        (&json!(2), &json!(0)),
+        "{told}"
+    );
+    // From a place, and from a time, on.
+    let calls = proxy.activity("type=tool_call");
+    assert_eq!(calls.len(), 4, "the calls were not made again");
+    let after = post(json!({"rules": new, "cursor": calls[2]["id"]})).json()["data"].clone();
+    assert_eq!(after["total"]["calls"], 2, "{after}");
+    let late = post(json!({"rules": new, "start_time": "2999-01-01T00:00:00Z"})).json();
+    assert_eq!(late["data"]["total"]["calls"], 0, "{late}");
+    for (body, said) in [
+        (json!({"rules": "forbid (principal"}), "rules:1:"),
+        (
+            json!({"rules": r#"forbid (principal, action, resource == Tool::"s:nothing");"#}),
+            "s:nothing",
+        ),
+        (json!({"cursor": "x"}), "Invalid cursor 'x'"),
+        (json!({"rulez": ""}), "rulez"),
+    ] {
+        let refused = post(body);
+        assert_eq!(refused.status, 400, "{}", refused.text());
+        assert!(refused.text().contains(said), "{}", refused.text());
+    }
+    let none = Proxy::start(json!({}));
+    let refused = none.request("POST", "/api/v1/policy/replay", &key, b"{}");
+    assert_eq!(refused.status, 400, "{}", refused.text());
+    assert!(refused.text().contains("no rules in force"), "{}", refused.text());
 }

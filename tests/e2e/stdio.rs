@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Pipe, error_text, is_running, raw_result, stub, stub_stdio, until};
+use crate::harness::{
+    Pipe, error_text, is_running, raw_result, stub, stub_stdio, until, write_private,
+};
 
 fn servers() -> Value {
     json!({"mcpServers": {"s": stub_stdio(&[])}})
@@ -124,6 +126,45 @@ fn the_end_of_input_lets_calls_finish_and_ends_the_children() {
     for pid in pids.split_whitespace() {
         assert!(!is_running(pid), "{pid} of {pids}");
     }
+}
+
+#[test]
+fn a_config_that_changes_applies_under_stdio_too() {
+    let mut pipe = Pipe::start(servers());
+    let path = pipe.folder.path().join("config.json");
+    let listed = |pipe: &mut Pipe, query: &str| {
+        let arguments = json!({"query": query, "limit": 100});
+        let params = json!({"name": "retrieve_tools", "arguments": arguments});
+        let asked = json!({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": params});
+        message(&pipe.ask(&asked.to_string()))["result"]["structuredContent"]["tools"].to_string()
+    };
+    until("the first server is there", || {
+        listed(&mut pipe, "read item").contains("s:").then_some(())
+    });
+    // By the file alone: another server comes, in the process that runs.
+    let add = |name: &str| {
+        let mut config: Value =
+            serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        config["mcpServers"][name] = stub_stdio(&[]);
+        let next = path.with_extension("next");
+        write_private(&next, &config.to_string());
+        std::fs::rename(next, &path).unwrap();
+    };
+    add("t");
+    until("it is there", || listed(&mut pipe, "read item").contains("t:").then_some(()));
+    // SIGHUP has it read, and changes nothing where nothing has changed.
+    pipe.process.signal("HUP");
+    let log = pipe.folder.path().join("log");
+    let told = || std::fs::read_to_string(&log).unwrap_or_default();
+    until("the signal is heard", || {
+        told().contains("SIGHUP: the config is read again").then_some(())
+    });
+    assert!(listed(&mut pipe, "read item").contains("t:"));
+    add("u");
+    pipe.process.signal("HUP");
+    until("the third is there", || listed(&mut pipe, "read item").contains("u:").then_some(()));
+    pipe.close();
+    assert_eq!(pipe.process.wait(), Some(0), "{}", told());
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::harness::{
 };
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
-const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01";
+pub(super) const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01";
 const PARENT_ID: &str = "00f067aa0ba902b7";
 const UNSAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-00";
 
@@ -78,7 +78,7 @@ fn fields(mut bytes: &[u8]) -> Vec<(u64, ProtoField<'_>)> {
 }
 
 /// The messages, texts or ids of field `number`.
-fn all(message: &[u8], number: u64) -> Vec<&[u8]> {
+pub(super) fn all(message: &[u8], number: u64) -> Vec<&[u8]> {
     let found = fields(message).into_iter().filter_map(|(at, field)| match field {
         ProtoField::Bytes(bytes) if at == number => Some(bytes),
         ProtoField::Bytes(_) | ProtoField::Number(_) => None,
@@ -86,19 +86,19 @@ fn all(message: &[u8], number: u64) -> Vec<&[u8]> {
     found.collect()
 }
 
-fn text(message: &[u8], number: u64) -> String {
+pub(super) fn text(message: &[u8], number: u64) -> String {
     all(message, number)
         .first()
         .map(|it| String::from_utf8(it.to_vec()).unwrap())
         .unwrap_or_default()
 }
 
-fn hex(message: &[u8], number: u64) -> String {
+pub(super) fn hex(message: &[u8], number: u64) -> String {
     let bytes = all(message, number).first().map(|it| it.to_vec()).unwrap_or_default();
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn number(message: &[u8], number: u64) -> u64 {
+pub(super) fn number(message: &[u8], number: u64) -> u64 {
     let found = fields(message).into_iter().find_map(|(at, field)| match field {
         ProtoField::Number(value) if at == number => Some(value),
         ProtoField::Bytes(_) | ProtoField::Number(_) => None,
@@ -117,7 +117,7 @@ fn value(any: &[u8]) -> String {
     }
 }
 
-fn attributes(message: &[u8], at: u64) -> BTreeMap<String, String> {
+pub(super) fn attributes(message: &[u8], at: u64) -> BTreeMap<String, String> {
     let pair = |pair: &[u8]| (text(pair, 1), value(all(pair, 2)[0]));
     all(message, at).into_iter().map(pair).collect()
 }
@@ -149,11 +149,11 @@ fn ok() -> Reply {
 }
 
 /// A collector that takes everything.
-fn collector() -> Recorder {
+pub(super) fn collector() -> Recorder {
     Recorder::start(|_, _| ok())
 }
 
-fn telemetry(collector: &Recorder) -> Value {
+pub(super) fn telemetry(collector: &Recorder) -> Value {
     json!({"otlp_endpoint": format!("http://127.0.0.1:{}", collector.port)})
 }
 
@@ -166,7 +166,7 @@ fn exported(collector: &Recorder, count: usize) -> Vec<Exported> {
 }
 
 /// A server over HTTP without sessions, whose tool `t` answers at once.
-fn server() -> Recorder {
+pub(super) fn server() -> Recorder {
     Recorder::start(|_, request| {
         let message: Value = serde_json::from_slice(&request.body).unwrap_or_default();
         let result = match message["method"].as_str().unwrap_or_default() {
@@ -191,12 +191,12 @@ fn server() -> Recorder {
     })
 }
 
-fn url(server: &Recorder) -> Value {
+pub(super) fn url(server: &Recorder) -> Value {
     json!({"url": format!("http://127.0.0.1:{}/mcp", server.port)})
 }
 
 /// The calls of tools that a server got: each with its `_meta`.
-fn calls(server: &Recorder) -> Vec<(Received, Value)> {
+pub(super) fn calls(server: &Recorder) -> Vec<(Received, Value)> {
     let of_call = |request: Received| {
         let message: Value = serde_json::from_slice(&request.body).ok()?;
         (message["method"] == "tools/call").then(|| (request, message["params"]["_meta"].clone()))
@@ -205,7 +205,7 @@ fn calls(server: &Recorder) -> Vec<(Received, Value)> {
 }
 
 /// Calls `s:t` with that `_meta` and those headers.
-fn call(client: &mut Client, meta: Value, headers: &[(&str, &str)]) -> Value {
+pub(super) fn call(client: &mut Client, meta: Value, headers: &[(&str, &str)]) -> Value {
     let arguments = json!({"name": "s:t", "args": {}, "intent": {"operation_type": "read"}});
     let mut params = json!({"name": "call_tool_read", "arguments": arguments});
     if !meta.is_null() {
@@ -222,7 +222,7 @@ fn call(client: &mut Client, meta: Value, headers: &[(&str, &str)]) -> Value {
 }
 
 /// One number of `/metrics`.
-fn metric(proxy: &Proxy, name: &str) -> f64 {
+pub(super) fn metric(proxy: &Proxy, name: &str) -> f64 {
     let text = proxy.get("/metrics").text();
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("{name}: {text}")).parse().unwrap()

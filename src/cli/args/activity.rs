@@ -18,6 +18,7 @@ Examples:
   mcpproxy activity list --status blocked,rejected --since 2h
   mcpproxy activity list --intent-type destructive --server github -n 200
   mcpproxy activity list --type policy_decision -o json
+  mcpproxy activity list --text 'no such file' --since 7d
 
 Newest first, by the time that is shown: when a record was stored. --since and --until go by when a
 call began. Filters combine; several words in one filter are separated by commas. A decision about a
@@ -102,6 +103,9 @@ pub(in crate::cli) struct ActivityExport {
 pub(in crate::cli) struct ActivityList {
     #[command(flatten)]
     pub(in crate::cli) filters: ActivityFilters,
+    /// Only records that hold this text anywhere: names, reason, arguments, answer
+    #[arg(long, value_name = "TEXT")]
+    pub(in crate::cli) text: Option<String>,
     /// At most this many records, up to 10000
     #[arg(short = 'n', long, default_value_t = LIST_LIMIT, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(in crate::cli) limit: u32,

@@ -5,7 +5,6 @@ mod check;
 mod explain;
 mod inputs;
 mod replay;
-mod replayed;
 
 use crate::cli::args::{Global, PolicyCommand};
 use crate::cli::backend::{self, Needs};

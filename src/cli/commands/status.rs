@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::cli::args::Global;
 use crate::cli::backend::{Backend, target};
 use crate::cli::colours::{Colours, of_state};
+use crate::cli::counted::counted;
 use crate::cli::error::CommandError;
 use crate::cli::exit_code::Exit;
 use crate::cli::json_pointer::{list, text};
@@ -126,8 +127,8 @@ fn draw(status: &Value, colours: Colours) -> String {
         let state = text(server, "/state");
         let reason: String = text(server, "/reason").chars().take(REASON_CHARS).collect();
         let about = match (&*state, reason.is_empty()) {
-            ("connected", true) => format!("{tools} tools"),
-            ("connected", false) => format!("{tools} tools; {}", line(&reason)),
+            ("connected", true) => counted(&tools, "tool"),
+            ("connected", false) => format!("{}; {}", counted(&tools, "tool"), line(&reason)),
             (_, _) => line(&reason).into_owned(),
         };
         let state = colours.paint(&format!("{state:<12}"), of_state(&state));
@@ -141,7 +142,10 @@ fn draw(status: &Value, colours: Colours) -> String {
             ["calls", "blocked", "rejected"].map(|it| number(&format!("/last_hour/{it}")));
         row(
             "last hour",
-            &format!("{calls} calls, {rate:.1} % errors, {blocked} blocked, {rejected} rejected"),
+            &format!(
+                "{}, {rate:.1} % errors, {blocked} blocked, {rejected} rejected",
+                counted(calls, "call")
+            ),
         );
         row("approvals", &format!("{} waiting", number("/approvals_waiting")));
         row("sessions", &number("/sessions").to_string());

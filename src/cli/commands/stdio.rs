@@ -2,11 +2,13 @@
 //! running, before a proxy in this process.
 //!
 //! SIGINT and SIGTERM are the end of input: calls under way finish, as those of `serve` do, and are
-//! cut off by the next one. The terminal is the client's, and so is what follows from its end.
+//! cut off by the next one. The terminal is the client's, and so is what follows from its end. A proxy in this process
+//! reads its config again as `serve` does: when the file changes, and at SIGHUP.
 
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, ReadBuf};
@@ -38,7 +40,9 @@ pub(super) fn run(global: &Global) -> Result<(), CommandError> {
     let mut hurried = None;
     let served = if let Some(client) = found {
         tracing::info!("using the server at {}", client.authority());
-        let input = Input::new().map_err(CommandError::failed)?;
+        let input = Input::new(|| {
+            tracing::info!("SIGHUP: the config is read by the server that runs, to be told itself");
+        });
         runtime.block_on(async {
             let mut ended = std::pin::pin!(server::ended_by_signal());
             let mut carrying = std::pin::pin!(bridge::run(client, input, tokio::io::stdout()));
@@ -86,7 +90,11 @@ fn alone(
     let worker = Rc::new(Worker::new(app.shared().proxy.clone()));
     let (ending, mut hurried) = (worker.ending.clone(), None);
     let served = runtime.block_on(async {
-        let input = Input::new()?;
+        let shared = Arc::clone(app.shared());
+        let input = Input::new(move || {
+            tracing::info!("SIGHUP: the config is read again");
+            shared.api.config.signalled();
+        });
         let mut ended = std::pin::pin!(server::ended_by_signal());
         let mut serving =
             std::pin::pin!(downstream::stdio::serve(worker, input, tokio::io::stdout()));
@@ -123,14 +131,15 @@ struct Input {
 }
 
 impl Input {
-    fn new() -> io::Result<Self> {
+    /// `reload` is called at SIGHUP.
+    fn new(reload: impl Fn() + 'static) -> Self {
         let ended: Ending = Box::pin(async {
             tokio::select! {
                 ended = server::ended_by_signal() => ended,
-                failed = server::outlive_terminal() => failed,
+                failed = server::outlive_terminal(reload) => failed,
             }
         });
-        Ok(Self { stdin: tokio::io::stdin(), ended: Some(ended) })
+        Self { stdin: tokio::io::stdin(), ended: Some(ended) }
     }
 }
 

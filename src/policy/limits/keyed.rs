@@ -40,8 +40,8 @@ struct Table<T> {
     /// How many there are when it is looked through next.
     full: usize,
     swept: Option<Instant>,
-    /// What those share that find no room.
-    common: Option<Arc<T>>,
+    /// What those share that find no room, and the number of the config that it was last compared with.
+    common: Option<(u64, Arc<T>)>,
 }
 
 #[derive(Debug)]
@@ -83,7 +83,19 @@ impl<T: Kept> Keyed<T> {
             table.sweep(now);
         }
         if table.entries.len() >= MAX_KEYS {
-            return Arc::clone(table.common.get_or_insert_with(|| Arc::new(make())));
+            let Some((compared, common)) = &mut table.common else {
+                let common = Arc::new(make());
+                table.common = Some((config, Arc::clone(&common)));
+                return common;
+            };
+            if *compared < config {
+                *compared = config;
+                let value = make();
+                if !value.says_the_same(common) {
+                    *common = Arc::new(value);
+                }
+            }
+            return Arc::clone(common);
         }
         let value = Arc::new(make());
         table.entries.insert(key, Slot { value: Arc::clone(&value), asked: now, config });
@@ -143,6 +155,9 @@ mod tests {
             "those without room share one"
         );
         assert_eq!(table.len(), MAX_KEYS, "it does not grow");
+        let same = table.get((1, 1), start, || *shared);
+        assert!(Arc::ptr_eq(&shared, &same), "it says the same");
+        assert_eq!(*table.get((1, 2), start, || 3), 3, "another config counts for them too");
         let later = start + IDLE + SWEEP_PAUSE;
         assert_eq!(*table.get((3, 0), later, || 3), 3, "there is room again");
         assert_eq!(table.len(), 3);

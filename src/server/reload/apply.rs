@@ -49,12 +49,7 @@ impl Reload {
             webhook.clone_from(&next.approval.webhook);
             is_another
         });
-        let target = next.telemetry.target();
-        self.otlp.send_if_modified(|collector| {
-            let is_another = *collector != target;
-            *collector = target;
-            is_another
-        });
+        self.otlp.change(&next.telemetry);
         if next.activity.retention() != now.activity.retention() {
             proxy.activity.keep_for(next.activity.retention());
         }

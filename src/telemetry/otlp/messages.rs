@@ -98,6 +98,50 @@ pub(super) enum StatusCode {
 }
 
 #[derive(Clone, PartialEq, Message)]
+pub(super) struct LogsRequest {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) resource_logs: Vec<ResourceLogs>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ResourceLogs {
+    #[prost(message, optional, tag = "1")]
+    pub(super) resource: Option<OtlpResource>,
+    #[prost(message, repeated, tag = "2")]
+    pub(super) scope_logs: Vec<ScopeLogs>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ScopeLogs {
+    #[prost(message, optional, tag = "1")]
+    pub(super) scope: Option<OtlpScope>,
+    #[prost(message, repeated, tag = "2")]
+    pub(super) log_records: Vec<OtlpLog>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct OtlpLog {
+    #[prost(fixed64, tag = "1")]
+    pub(super) time_unix_nano: u64,
+    #[prost(int32, tag = "2")]
+    pub(super) severity_number: i32,
+    #[prost(string, tag = "3")]
+    pub(super) severity_text: String,
+    #[prost(message, optional, tag = "5")]
+    pub(super) body: Option<AnyValue>,
+    #[prost(message, repeated, tag = "6")]
+    pub(super) attributes: Vec<KeyValue>,
+    #[prost(fixed32, tag = "8")]
+    pub(super) flags: u32,
+    #[prost(bytes = "vec", tag = "9")]
+    pub(super) trace_id: Vec<u8>,
+    #[prost(bytes = "vec", tag = "10")]
+    pub(super) span_id: Vec<u8>,
+    #[prost(fixed64, tag = "11")]
+    pub(super) observed_time_unix_nano: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
 pub(super) struct KeyValue {
     #[prost(string, tag = "1")]
     pub(super) key: String,

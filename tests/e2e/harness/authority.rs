@@ -337,9 +337,8 @@ impl Browser {
     /// Logs in, if it comes to that; what the command left behind.
     pub(crate) fn log_in(mut self) -> Output {
         while let Some(line) = self.line() {
-            if let Some(url) = line.trim().strip_prefix("http://") {
-                let location = visit(url).expect("a redirect");
-                visit(location.strip_prefix("http://").expect("plain"));
+            if line.trim().starts_with("http://") {
+                browse(line.trim());
             }
         }
         let mut output = Output::from(self.command.wait_with_output().expect("it ends"));
@@ -353,6 +352,13 @@ impl Browser {
         self.said.push_str(&line);
         (count > 0).then_some(line)
     }
+}
+
+/// Opens the address of a login, and goes where it leads.
+pub(crate) fn browse(address: &str) {
+    let plain = |url: &str| url.strip_prefix("http://").expect("plain").to_owned();
+    let location = visit(&plain(address)).expect("a redirect");
+    visit(&plain(&location));
 }
 
 /// Opens a page; where it sends the browser.

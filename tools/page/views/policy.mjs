@@ -31,4 +31,15 @@ export async function look({ page, wrong }) {
   await page.getByRole('button', { name: 'Explain' }).click();
   await page.getByText("Tool 'stub:nothing' not found").waitFor();
   wrong.expected(/404/);
+
+  step('other rules are put to the calls in the log, and nothing changes');
+  await page.locator('#replay-form [name=rules]').fill('@id("nobody-reads") forbid(principal, action == Action::"read", resource);');
+  await page.getByRole('button', { name: 'Replay' }).click();
+  await page.getByText(/newly refused, \d+ newly allowed/).waitFor();
+  await page.locator('#replay-rows', { hasText: 'nobody-reads' }).waitFor();
+  await sound(page, 'policy');
+  await page.locator('#replay-form [name=rules]').fill('forbid(');
+  await page.getByRole('button', { name: 'Replay' }).click();
+  await page.locator('#replayed .wrong', { hasText: 'rules:1' }).waitFor();
+  wrong.expected(/400/);
 }

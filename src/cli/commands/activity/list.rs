@@ -8,6 +8,7 @@ use super::filters::{filters, times};
 use super::row::{RowStyle, folded};
 use crate::cli::args::{ActivityList, Format};
 use crate::cli::backend::Backend;
+use crate::cli::counted::counted;
 use crate::cli::error::CommandError;
 use crate::cli::json_pointer::list;
 use crate::cli::output::Output;
@@ -21,6 +22,7 @@ pub(super) async fn run(
 ) -> Result<(), CommandError> {
     let (since, until) = times(&flags.filters)?;
     let mut query = filters(&flags.filters, since.as_deref(), until.as_deref());
+    query.push(("text", flags.text.as_deref()));
     match output.format {
         // No column of the table shows a payload.
         Format::Table => query.push(("exclude_payloads", Some("true"))),
@@ -39,7 +41,11 @@ fn table(found: &Value, output: &Output, style: &RowStyle) -> String {
     let rows = folded(found).into_iter().map(|(record, decisions)| style.row(record, &decisions));
     let mut table = output.table(&style.columns(), rows.collect());
     if found.get("next_cursor").is_some() {
-        let _ = writeln!(table, "({} records, there are more: -n shows more)", records.len());
+        let _ = writeln!(
+            table,
+            "({}, there are more: -n shows more)",
+            counted(records.len(), "record")
+        );
     }
     table
 }

@@ -13,6 +13,7 @@ use super::progress::records_bar;
 use crate::activity::verify;
 use crate::cli::args::Global;
 use crate::cli::backend::{Backend, target};
+use crate::cli::counted::counted;
 use crate::cli::error::CommandError;
 use crate::cli::json_pointer::{list, text};
 use crate::cli::output::{self, Output};
@@ -62,7 +63,7 @@ pub(super) fn run(global: &Global, output: &Output) -> Result<(), CommandError> 
 fn draw(report: &Value) -> String {
     let [records, first, last] = ["/records", "/first", "/last"].map(|at| text(report, at));
     let mut shown = match unsound(report) {
-        None => format!("sound: {records} records, number {first} to {last}\n"),
+        None => format!("sound: {}, number {first} to {last}\n", counted(&records, "record")),
         Some(_) => format!("NOT SOUND: {records} records were good, number {first} to {last}\n"),
     };
     for gap in list(report, "/gaps") {

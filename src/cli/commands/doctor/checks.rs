@@ -12,6 +12,7 @@ use crate::activity::verify;
 use crate::cli::backend::{Backend, target};
 use crate::cli::commands::activity::unsound;
 use crate::cli::commands::status::bytes;
+use crate::cli::counted::counted;
 use crate::cli::error::CommandError;
 use crate::cli::json_pointer::{list, text};
 use crate::cli::output;
@@ -41,7 +42,7 @@ pub(super) fn config(checked: &Result<Loaded, Vec<Problem>>, found: &mut Vec<Dia
         Ok(loaded) => {
             let there = if loaded.path.exists() { "" } else { " (not there: defaults)" };
             let count = loaded.config.servers.len();
-            let told = format!("{}{there}: {count} servers", loaded.path.display());
+            let told = format!("{}{there}: {}", loaded.path.display(), counted(count, "server"));
             found.push(Diagnosis::fine(CHECK, told));
             &loaded.warnings
         }
@@ -175,9 +176,10 @@ pub(super) fn log(
         Err(error) => Diagnosis::wrong(CHECK, error.message, mend),
         Ok(report) => match unsound(&report) {
             Some(why) => Diagnosis::wrong(CHECK, why, mend),
-            None => {
-                Diagnosis::fine(CHECK, format!("{} records are sound", text(&report, "/records")))
-            }
+            None => Diagnosis::fine(
+                CHECK,
+                format!("{}, all sound", counted(text(&report, "/records"), "record")),
+            ),
         },
     };
     finding.took = Some(start.elapsed());
@@ -206,7 +208,9 @@ pub(super) fn servers(
             let tools = text(server, "/tools");
             found.push(match &*state {
                 "disabled" => continue,
-                "connected" => Diagnosis::fine(CHECK, format!("{name}: {tools} tools")),
+                "connected" => {
+                    Diagnosis::fine(CHECK, format!("{name}: {}", counted(tools, "tool")))
+                }
                 state => failed(CHECK, &name, &format!("{state}: {reason}")),
             });
         }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::inputs::{chosen, seen_tools};
 use crate::cli::args::Global;
+use crate::cli::counted::counted;
 use crate::cli::error::CommandError;
 use crate::cli::json_pointer::{list, text};
 use crate::cli::load_config;
@@ -33,8 +34,10 @@ pub(super) fn run(files: &[PathBuf], global: &Global, output: &Output) -> Result
     output.print(&report.to_string(), draw)?;
     match problems.len() {
         0 => Ok(()),
-        1 => Err(CommandError::failed("1 problem: the rules are not taken")),
-        count => Err(CommandError::failed(format!("{count} problems: the rules are not taken"))),
+        count => {
+            let problems = counted(count, "problem");
+            Err(CommandError::failed(format!("{problems}: the rules are not taken")))
+        }
     }
 }
 
@@ -52,8 +55,8 @@ fn draw(report: &Value) -> String {
         let _ = writeln!(drawn, "{}", clean(&text(problem, "/text")));
     }
     if problems.is_empty() {
-        let [rules, files] = ["/rules", "/files"].map(|at| text(report, at));
-        let _ = writeln!(drawn, "ok: {rules} rules in {files} files");
+        let rules = counted(text(report, "/rules"), "rule");
+        let _ = writeln!(drawn, "ok: {rules} in {}", counted(text(report, "/files"), "file"));
     }
     drawn
 }

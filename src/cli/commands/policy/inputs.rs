@@ -14,7 +14,7 @@ pub(super) fn seen_tools(config: &Config) -> (Arc<Catalog>, KnownTools) {
     let catalog = Arc::new(Catalog::new(config.catalog()));
     // What a file could not give is the proxy's to tell.
     let _ = catalog.restore();
-    let known = rule_files::tools(&catalog.load(), &rule_files::servers(config));
+    let known = catalog.load().known_tools(&rule_files::servers(config));
     (catalog, known)
 }
 

@@ -8,18 +8,19 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::inputs::{chosen, loaded, seen_tools};
-use super::replayed::{Counts, Replay};
 use crate::cli::args::Global;
 use crate::cli::backend::{self, Backend, Needs, target};
 use crate::cli::commands::activity::records_bar_of;
+use crate::cli::counted::counted;
 use crate::cli::error::CommandError;
 use crate::cli::json_pointer::{list, text};
 use crate::cli::output::Output;
 use crate::cli::table::{Cell, Column, Fit, cell};
 use crate::cli::{load_config, value_parsers};
+use crate::proxy::rule_replay::{REPLAYED, RuleReplay, UnreadableRecord};
 
-/// Kinds of records that are requests to servers.
-const TYPES: &str = "tool_call,resource_read,prompt_get";
+/// What is counted, in the order of the columns.
+const COUNTED: [&str; 4] = ["calls", "newly_refused", "newly_allowed", "undecidable"];
 /// Most bytes of one record.
 const MAX_LINE_BYTES: usize = 64 * 1024 * 1024;
 /// Rows of a table; JSON has all.
@@ -36,13 +37,18 @@ pub(super) fn run(
     let new = loaded(&chosen(files, &config), &known)?;
     let now = loaded(&config.rules, &known)?;
     let since = moment(since)?;
-    let mut replay = Replay::new(now, new, catalog.load());
+    let types = REPLAYED.map(|kind| kind.to_string()).join(",");
+    let mut replay = RuleReplay::new(now.into(), new.into(), catalog.load());
     backend::with(global, Needs::Activity, async |backend| {
-        let query = [("type", Some(TYPES)), ("start_time", Some(since.as_str()))];
+        let query = [("type", Some(types.as_str())), ("start_time", Some(since.as_str()))];
         let bar = records_bar_of(backend, &query).await?;
         read(backend, &query, &bar, &mut replay).await?;
         bar.finish_and_clear();
-        output.print(&replay.report(&since).to_string(), |report| draw(report, output))
+        let mut report = serde_json::to_value(replay.report()).map_err(CommandError::failed)?;
+        if let Some(members) = report.as_object_mut() {
+            members.insert("since".to_owned(), since.as_str().into());
+        }
+        output.print(&report.to_string(), |report| draw(report, output))
     })
 }
 
@@ -59,10 +65,11 @@ async fn read(
     backend: &Backend,
     query: &[(&str, Option<&str>)],
     bar: &ProgressBar,
-    replay: &mut Replay,
+    replay: &mut RuleReplay,
 ) -> Result<(), CommandError> {
     let mut wanted = query.to_vec();
     wanted.push(("format", Some("json")));
+    let unreadable = |error: UnreadableRecord| CommandError::failed(error);
     let mut chunks = backend.stream(&target(&["activity", "export"], &wanted), None).await?;
     let mut rest: Vec<u8> = Vec::new();
     while let Some(chunk) = chunks.try_next().await? {
@@ -71,10 +78,10 @@ async fn read(
             let (line, after) = chunk.split_at(at);
             chunk = after.get(1..).unwrap_or_default();
             if rest.is_empty() {
-                replay.record(line)?;
+                replay.record(line).map_err(unreadable)?;
             } else {
                 rest.extend_from_slice(line);
-                replay.record(&rest)?;
+                replay.record(&rest).map_err(unreadable)?;
                 rest.clear();
             }
             bar.inc(1);
@@ -95,7 +102,7 @@ fn draw(report: &Value, output: &Output) -> String {
     let rows = all.iter().take(MAX_ROWS).map(|row| {
         let mut cells: Vec<Cell> =
             vec![cell(&text(row, "/tool")).into(), cell(&text(row, "/principal")).into()];
-        cells.extend(Counts::NAMES.map(|name| text(row, &format!("/{name}")).into_owned().into()));
+        cells.extend(COUNTED.map(|name| text(row, &format!("/{name}")).into_owned().into()));
         let rules: Vec<_> = list(row, "/rules").iter().filter_map(Value::as_str).collect();
         cells.push(cell(&rules.join(", ")).into());
         cells
@@ -115,10 +122,11 @@ fn draw(report: &Value, output: &Output) -> String {
         more => format!("… and {more} more (-o json has all)\n"),
     };
     let [calls, refused, allowed, undecidable] =
-        Counts::NAMES.map(|name| text(report, &format!("/total/{name}")));
+        COUNTED.map(|name| text(report, &format!("/total/{name}")));
     format!(
-        "{table}{more}{calls} calls since {}: {refused} newly refused, {allowed} newly allowed, \
+        "{table}{more}{} since {}: {refused} newly refused, {allowed} newly allowed, \
          {undecidable} undecidable\n",
+        counted(calls, "call"),
         text(report, "/since")
     )
 }

@@ -1,4 +1,5 @@
-//! A record of the log put to two sets of rules, and what of it is counted.
+//! A record of the log put to two sets of rules, and what of it is counted. Reading the log is the faces' work: the command
+//! line reads an export (`cli`), REST the log itself (`api::policy_replay`).
 //!
 //! Where a rule asks for what the log does not have (arguments that were cut, redacted or pruned, what went on in the
 //! session, a tool that is gone), the call is undecidable: nothing is guessed.
@@ -8,19 +9,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
+use utoipa::ToSchema;
 
+use super::direct;
 use crate::activity::redact::REDACTED;
+use crate::activity::{Filter, Type};
 use crate::catalog::Snapshot;
-use crate::cli::error::CommandError;
 use crate::intent::{Operation, Sensitivity};
 use crate::policy::SessionFacts;
 use crate::policy::rules::{
     LooksAt, RuleAction, RuleRequest, RuleSet, RuleTarget, Ruling, Subject,
 };
-use crate::proxy::direct;
 
 /// Most tools and principals that are told apart; further ones are counted as one.
 const MAX_PAIRS: usize = 10_000;
@@ -29,9 +31,17 @@ const MAX_RULES_NAMED: usize = 20;
 /// What stands for further ones.
 const OTHERS: &str = "(others)";
 
+/// The kinds of records that are requests to servers.
+pub const REPLAYED: [Type; 3] = [Type::ToolCall, Type::ResourceRead, Type::PromptGet];
+
+/// A record that is no JSON of ours.
+#[derive(Debug, thiserror::Error)]
+#[error("the log has a record that cannot be read: {0}")]
+pub struct UnreadableRecord(serde_json::Error);
+
 /// A record, as the export writes it.
 #[derive(Deserialize)]
-struct Line<'a> {
+struct LoggedRequest<'a> {
     #[serde(borrow, rename = "type")]
     kind: Cow<'a, str>,
     #[serde(borrow)]
@@ -49,11 +59,11 @@ struct Line<'a> {
     #[serde(default)]
     intent: Option<Value>,
     #[serde(borrow, default)]
-    metadata: Metadata<'a>,
+    metadata: LoggedMetadata<'a>,
 }
 
 #[derive(Default, Deserialize)]
-struct Metadata<'a> {
+struct LoggedMetadata<'a> {
     #[serde(borrow, default)]
     tool_variant: Cow<'a, str>,
     #[serde(borrow, default)]
@@ -66,21 +76,22 @@ struct Metadata<'a> {
 }
 
 /// How often what was found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
-    calls: u64,
-    newly_refused: u64,
-    newly_allowed: u64,
-    undecidable: u64,
-    /// The new rules that refuse or permit otherwise.
-    rules: BTreeSet<Box<str>>,
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct ReplayCounts {
+    /// Requests that both sets were asked about.
+    pub calls: u64,
+    /// The new rules refuse what the others permit.
+    pub newly_refused: u64,
+    /// The new rules permit what the others refuse.
+    pub newly_allowed: u64,
+    /// The log does not have what a rule asks for.
+    pub undecidable: u64,
+    /// The rules that refuse or permit otherwise, at most 20.
+    #[schema(value_type = Vec<String>)]
+    pub rules: BTreeSet<Box<str>>,
 }
 
-impl Counts {
-    /// What is counted, in the order of the columns.
-    pub(super) const NAMES: [&'static str; 4] =
-        ["calls", "newly_refused", "newly_allowed", "undecidable"];
-
+impl ReplayCounts {
     fn note(&mut self, found: &Found) {
         self.calls += 1;
         let rules = match found {
@@ -101,14 +112,29 @@ impl Counts {
             }
         }
     }
+}
 
-    fn json(&self) -> Value {
-        json!({
-            "calls": self.calls, "newly_refused": self.newly_refused,
-            "newly_allowed": self.newly_allowed, "undecidable": self.undecidable,
-            "rules": self.rules,
-        })
-    }
+/// What was counted of one tool and one principal.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ReplayedPair<'a> {
+    /// The tool as `server:tool`; `(others)` for what is beyond the bound.
+    #[schema(value_type = String)]
+    tool: &'a str,
+    #[schema(value_type = String)]
+    principal: &'a str,
+    #[serde(flatten)]
+    counts: &'a ReplayCounts,
+}
+
+/// What a replay came to.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ReplayReport<'a> {
+    total: &'a ReplayCounts,
+    /// Why calls are undecidable, and how many.
+    #[schema(value_type = std::collections::BTreeMap<String, u64>)]
+    undecidable_because: &'a BTreeMap<&'static str, u64>,
+    /// What changes most comes first; at most 10000, and one for the others.
+    by_tool_and_principal: Vec<ReplayedPair<'a>>,
 }
 
 /// What one call comes to.
@@ -122,34 +148,38 @@ enum Found {
 }
 
 /// The rules in force and the new ones, and what was counted.
-pub(super) struct Replay {
-    now: RuleSet,
-    new: RuleSet,
+#[derive(Debug)]
+pub struct RuleReplay {
+    now: Arc<RuleSet>,
+    new: Arc<RuleSet>,
     snapshot: Arc<Snapshot>,
-    total: Counts,
-    by_tool: BTreeMap<String, BTreeMap<String, Counts>>,
+    total: ReplayCounts,
+    by_tool: BTreeMap<String, BTreeMap<String, ReplayCounts>>,
     pairs: usize,
     reasons: BTreeMap<&'static str, u64>,
 }
 
-impl Replay {
-    pub(super) fn new(now: RuleSet, new: RuleSet, snapshot: Arc<Snapshot>) -> Self {
+impl RuleReplay {
+    /// Nothing is counted yet. What is known of tools is of `snapshot`.
+    #[must_use]
+    pub fn new(now: Arc<RuleSet>, new: Arc<RuleSet>, snapshot: Arc<Snapshot>) -> Self {
         Self {
             now,
             new,
             snapshot,
-            total: Counts::default(),
+            total: ReplayCounts::default(),
             by_tool: BTreeMap::new(),
             pairs: 0,
             reasons: BTreeMap::new(),
         }
     }
 
-    /// Counts one record.
-    pub(super) fn record(&mut self, line: &[u8]) -> Result<(), CommandError> {
-        let line: Line<'_> = serde_json::from_slice(line).map_err(|error| {
-            CommandError::failed(format!("the log has a record that cannot be read: {error}"))
-        })?;
+    /// Counts one record, a line of JSON.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn record(&mut self, line: &[u8]) -> Result<(), UnreadableRecord> {
+        let line: LoggedRequest<'_> = serde_json::from_slice(line).map_err(UnreadableRecord)?;
         // What never came to a server's name was no request to one.
         if line.server_name.is_empty() {
             return Ok(());
@@ -171,7 +201,7 @@ impl Replay {
     }
 
     /// `None` for what is no request that rules are asked about.
-    fn found(&self, line: &Line<'_>) -> Option<Found> {
+    fn found(&self, line: &LoggedRequest<'_>) -> Option<Found> {
         if line.metadata.input_required {
             return None;
         }
@@ -260,37 +290,41 @@ impl Replay {
         })
     }
 
-    /// What was counted: what changes most comes first.
-    pub(super) fn report(&self, since: &str) -> Value {
-        let mut rows: Vec<(&str, &str, &Counts)> = Vec::new();
-        for (tool, principals) in &self.by_tool {
-            rows.extend(
-                principals.iter().map(|(principal, counts)| (&**tool, &**principal, counts)),
-            );
-        }
-        rows.sort_by_key(|(tool, principal, counts)| {
+    /// How many rules are put to the calls.
+    #[must_use]
+    pub fn rules(&self) -> usize {
+        self.new.len()
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn report(&self) -> ReplayReport<'_> {
+        let pairs = self.by_tool.iter().flat_map(|(tool, principals)| {
+            principals.iter().map(|(principal, counts)| ReplayedPair { tool, principal, counts })
+        });
+        let mut pairs: Vec<_> = pairs.collect();
+        pairs.sort_by_key(|ReplayedPair { tool, principal, counts }| {
             let changed = counts.newly_refused + counts.newly_allowed;
             (std::cmp::Reverse((changed, counts.undecidable)), *tool, *principal)
         });
-        let rows = rows.into_iter().map(|(tool, principal, counts)| {
-            let mut row = counts.json();
-            if let Some(members) = row.as_object_mut() {
-                members.insert("tool".to_owned(), tool.into());
-                members.insert("principal".to_owned(), principal.into());
-            }
-            row
-        });
-        json!({
-            "since": since,
-            "total": self.total.json(),
-            "undecidable_because": self.reasons,
-            "by_tool_and_principal": rows.collect::<Vec<_>>(),
-        })
+        ReplayReport {
+            total: &self.total,
+            undecidable_because: &self.reasons,
+            by_tool_and_principal: pairs,
+        }
     }
+}
+
+/// The kinds of records that a replay reads.
+#[must_use]
+pub fn replayed() -> Filter {
+    Filter { kinds: REPLAYED.to_vec(), ..Filter::default() }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::catalog::{Catalog, Settings};
     use crate::policy::rules::{RuleOptions, RuleText};
@@ -302,11 +336,11 @@ mod tests {
 
     fn replay(now: &str, new: &str, lines: &[Value]) -> Value {
         let snapshot = Catalog::new(Settings::default()).load();
-        let mut replay = Replay::new(rules(now), rules(new), snapshot);
+        let mut replay = RuleReplay::new(rules(now).into(), rules(new).into(), snapshot);
         for line in lines {
             replay.record(line.to_string().as_bytes()).unwrap();
         }
-        replay.report("then")
+        serde_json::to_value(replay.report()).unwrap()
     }
 
     fn call(principal: &str, tool: &str, arguments: Value) -> Value {

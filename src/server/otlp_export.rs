@@ -1,6 +1,6 @@
-//! Exports traced calls to the collector that the config names: OTLP over HTTP, in protobuf.
+//! Exports traced calls, and lines of the log, to the collector that the config names: OTLP over HTTP, in protobuf.
 //!
-//! One task, which no call waits for: it takes calls out of their bounded queue in batches and sends one batch after the
+//! A task for each of the two, which no call waits for: it takes them out of their bounded queue in batches and sends one batch after the
 //! other. A batch that is not taken is sent again, ever more seldom and not before the collector wants it, until it is too
 //! old (OTLP §OTLP/HTTP Response, §Retryable Response Codes); meanwhile the queue may fill up, and what does not fit is
 //! dropped and counted there. That a collector takes nothing is told once, until it takes something again. At the end what
@@ -21,10 +21,10 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::outgoing_http::{HttpOrigin, OutgoingConnection};
-use crate::config::OtlpTarget;
-use crate::telemetry::call_span::CallSpan;
-use crate::telemetry::otlp::{self, Exporter, PROTOBUF, TRACES_PATH, TakenBatch};
-use crate::telemetry::span_queue::{DropReason, SpanReceiver};
+use crate::config::{OtlpTarget, TelemetrySection};
+use crate::telemetry::LogTap;
+use crate::telemetry::export_queue::{DropReason, ExportReceiver, Exported, Exporter};
+use crate::telemetry::otlp::{self, PROTOBUF, TakenBatch};
 
 /// Most time for the end of the export.
 pub(super) const FLUSH_LIMIT: Duration = Duration::from_secs(2);
@@ -51,25 +51,65 @@ const PATIENCE: Patience = Patience {
     batch: Duration::from_secs(120),
 };
 
+/// Where traces and lines of the log go, by the config in force.
+#[derive(Debug)]
+pub(super) struct OtlpTargets {
+    traces: watch::Sender<Option<OtlpTarget>>,
+    logs: watch::Sender<Option<OtlpTarget>>,
+    tap: LogTap,
+}
+
+impl OtlpTargets {
+    /// Those of this config; lines are copied from `tap` on where they are wanted.
+    pub(super) fn of(config: &TelemetrySection, tap: LogTap) -> Self {
+        let (traces, logs) = (config.target(), config.logs_target());
+        tap.switch(logs.is_some());
+        Self { traces: watch::Sender::new(traces), logs: watch::Sender::new(logs), tap }
+    }
+
+    /// Where traces go.
+    pub(super) fn traces(&self) -> watch::Receiver<Option<OtlpTarget>> {
+        self.traces.subscribe()
+    }
+
+    /// Where lines of the log go.
+    pub(super) fn logs(&self) -> watch::Receiver<Option<OtlpTarget>> {
+        self.logs.subscribe()
+    }
+
+    /// Another config is in force.
+    pub(super) fn change(&self, config: &TelemetrySection) {
+        let (traces, logs) = (config.target(), config.logs_target());
+        self.tap.switch(logs.is_some());
+        for (sender, target) in [(&self.traces, traces), (&self.logs, logs)] {
+            sender.send_if_modified(|now| {
+                let other = *now != target;
+                *now = target;
+                other
+            });
+        }
+    }
+}
+
 /// Who exports while the proxy runs.
 #[derive(Debug)]
-pub(super) struct SpanExport {
+pub(super) struct OtlpExport {
     end: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
 
-impl SpanExport {
+impl OtlpExport {
     /// Starts to export to the collector of the config in force, while there is one.
-    pub(super) fn start(
+    pub(super) fn start<T: Exported>(
         target: watch::Receiver<Option<OtlpTarget>>,
-        spans: SpanReceiver,
+        queue: ExportReceiver<T>,
         instance: Box<str>,
         control: &Runtime,
     ) -> Self {
         let (end, ending) = watch::channel(false);
         let state = ExportTask {
             target,
-            spans,
+            queue,
             instance,
             ending,
             patience: PATIENCE,
@@ -92,15 +132,15 @@ impl SpanExport {
 }
 
 /// The task's state.
-struct ExportTask {
+struct ExportTask<T> {
     target: watch::Receiver<Option<OtlpTarget>>,
-    spans: SpanReceiver,
+    queue: ExportReceiver<T>,
     instance: Box<str>,
     ending: watch::Receiver<bool>,
     patience: Patience,
     /// Where it goes, and what that was made of.
     collector: Option<(OtlpTarget, Result<Collector, String>)>,
-    batch: Vec<CallSpan>,
+    batch: Vec<T>,
     /// Whether it was told that the collector takes nothing.
     is_down: bool,
 }
@@ -115,7 +155,7 @@ enum Delivery {
     Refused(String),
 }
 
-impl ExportTask {
+impl<T: Exported> ExportTask<T> {
     async fn run(mut self) {
         let mut ending = self.ending.clone();
         let ends = async move {
@@ -128,20 +168,20 @@ impl ExportTask {
             () = self.export() => {}
         }
         loop {
-            self.spans.take(&mut self.batch);
+            self.queue.take(&mut self.batch);
             if self.batch.is_empty() {
                 return;
             }
             let delivery = self.attempt().await;
             self.settle(&delivery);
-            self.spans.done(&mut self.batch);
+            self.queue.done(&mut self.batch);
         }
     }
 
     /// Exports for ever.
     async fn export(&mut self) {
         loop {
-            self.spans.gather(&mut self.batch).await;
+            self.queue.gather(&mut self.batch).await;
             let mut target = self.target.clone();
             target.mark_unchanged();
             let another = async move {
@@ -155,7 +195,7 @@ impl ExportTask {
                 () = another => continue,
                 () = self.deliver() => {}
             }
-            self.spans.done(&mut self.batch);
+            self.queue.done(&mut self.batch);
         }
     }
 
@@ -184,35 +224,36 @@ impl ExportTask {
     fn is_down(&mut self, why: &str) {
         if !self.is_down {
             self.is_down = true;
-            tracing::warn!(%why, "the collector of traces does not take them: what does not fit into the queue is dropped");
+            let what = T::WHAT;
+            tracing::warn!(%why, "the collector of {what} does not take them: what does not fit into the queue is dropped");
         }
     }
 
     /// Counts what became of the batch.
     fn settle(&mut self, delivery: &Delivery) {
-        let spans: u64 = self.batch.iter().map(CallSpan::spans).sum();
-        let counts = self.spans.counts();
+        let all: u64 = self.batch.iter().map(Exported::count).sum();
+        let (counts, what) = (self.queue.counts(), T::WHAT);
         match delivery {
             Delivery::Taken(TakenBatch { rejected, told }) => {
-                let rejected = spans.min(*rejected);
-                counts.export_spans(spans - rejected);
-                counts.drop_spans(DropReason::Refused, rejected);
+                let rejected = all.min(*rejected);
+                counts.count_exported(all - rejected);
+                counts.count_dropped(DropReason::Refused, rejected);
                 if self.is_down {
                     self.is_down = false;
                     let dropped: u64 =
                         DropReason::ALL.iter().map(|reason| counts.dropped(*reason)).sum();
-                    tracing::info!(dropped, "the collector of traces takes them again");
+                    tracing::info!(dropped, "the collector of {what} takes them again");
                 }
                 if rejected > 0 {
-                    tracing::warn!(rejected, %told, "the collector of traces did not keep some");
+                    tracing::warn!(rejected, %told, "the collector of {what} did not keep some");
                 }
             }
             Delivery::Later(why, _) => {
-                counts.drop_spans(DropReason::NotTaken, spans);
+                counts.count_dropped(DropReason::NotTaken, all);
                 self.is_down(why);
             }
             Delivery::Refused(why) => {
-                counts.drop_spans(DropReason::Refused, spans);
+                counts.count_dropped(DropReason::Refused, all);
                 self.is_down(why);
             }
         }
@@ -227,7 +268,7 @@ impl ExportTask {
         };
         if self.collector.as_ref().is_none_or(|(of, _)| *of != target) {
             self.is_down = false;
-            let made = Collector::of(&target).await;
+            let made = Collector::of(&target, T::PATH).await;
             self.collector = Some((target.clone(), made));
         }
         let Some((_, collector)) = &mut self.collector else {
@@ -239,7 +280,7 @@ impl ExportTask {
         };
         let exporter =
             Exporter { service: target.service_name.into(), instance: self.instance.clone() };
-        let body = Bytes::from(otlp::traces(&exporter, &self.batch));
+        let body = Bytes::from(T::encode(&exporter, &self.batch));
         let limit = self.patience.attempt;
         match tokio::time::timeout(limit, collector.post(body)).await {
             Ok(Ok(answer)) => delivery(&answer),
@@ -289,14 +330,14 @@ struct Collector {
 }
 
 impl Collector {
-    async fn of(target: &OtlpTarget) -> Result<Self, String> {
+    async fn of(target: &OtlpTarget, path: &str) -> Result<Self, String> {
         let headers = target.headers.clone();
         let filled = tokio::task::spawn_blocking(move || {
             headers.filled(&|name: &str| std::env::var(name).ok())
         });
         let headers = filled.await.map_err(|error| error.to_string())??;
         let origin = HttpOrigin::of(&target.endpoint).await.ok_or("its URL cannot be used")?;
-        let path = format!("{}/{TRACES_PATH}", origin.url.path().trim_end_matches('/'));
+        let path = format!("{}/{path}", origin.url.path().trim_end_matches('/'));
         Ok(Self { origin, path, headers, connection: None })
     }
 
@@ -342,8 +383,9 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::telemetry::call_span::tests_span;
-    use crate::telemetry::span_queue::{SpanQueue, span_queue};
+    use crate::telemetry::SpanQueue;
+    use crate::telemetry::call_span::{CallSpan, tests_span};
+    use crate::telemetry::export_queue::export_queue;
 
     const TAKES: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
     const BUSY: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 4\r\n\r\nbusy";
@@ -381,8 +423,8 @@ mod tests {
     }
 
     /// An exporter with little patience, and where calls are put.
-    fn task(endpoint: String) -> (ExportTask, SpanQueue, watch::Sender<bool>) {
-        let (queue, spans) = span_queue();
+    fn task(endpoint: String) -> (ExportTask<CallSpan>, SpanQueue, watch::Sender<bool>) {
+        let (queue, receiver) = export_queue();
         let (end, ending) = watch::channel(false);
         let target = serde_json::from_value::<crate::config::TelemetrySection>(
             serde_json::json!({ "otlp_endpoint": endpoint }),
@@ -399,7 +441,7 @@ mod tests {
         let instance = "i".into();
         let state = ExportTask {
             target,
-            spans,
+            queue: receiver,
             instance,
             ending,
             patience,
@@ -410,11 +452,11 @@ mod tests {
         (state, queue, end)
     }
 
-    async fn deliver(state: &mut ExportTask, queue: &SpanQueue) {
+    async fn deliver(state: &mut ExportTask<CallSpan>, queue: &SpanQueue) {
         queue.put(Box::new(tests_span(true)));
-        state.spans.gather(&mut state.batch).await;
+        state.queue.gather(&mut state.batch).await;
         state.deliver().await;
-        state.spans.done(&mut state.batch);
+        state.queue.done(&mut state.batch);
     }
 
     fn counts(queue: &SpanQueue) -> (u64, [u64; 3]) {

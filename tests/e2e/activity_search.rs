@@ -1,0 +1,71 @@
+//! Records that hold a text: by REST and the command line, in pages, and for each principal its own.
+
+use serde_json::{Value, json};
+
+use crate::harness::{API_KEY, Proxy, stub_stdio};
+
+fn called(proxy: &Proxy) {
+    let mut client = proxy.client();
+    for number in 0..7 {
+        client.read("s:read_item", json!({"id": format!("Item \"{number}\" of Straße")}));
+        client.call("write", "s:write_item", json!({"id": number}));
+    }
+}
+
+fn found(proxy: &Proxy, query: &str) -> Value {
+    proxy.api(&format!("activity?{query}"))
+}
+
+#[test]
+fn act_5_a_text_is_found_anywhere_in_a_record_and_pages_bring_each_once() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    called(&proxy);
+    let all = found(&proxy, "text=item+%223%22+of&type=tool_call");
+    assert_eq!(all["activities"].as_array().unwrap().len(), 1, "{all}");
+    assert_eq!(all["activities"][0]["arguments"]["id"], "Item \"3\" of Straße");
+    assert_eq!(all["searched"], 14, "{all}");
+    assert_eq!(all.get("next_cursor"), None);
+    let bare = found(&proxy, "text=item+%223%22+of&type=tool_call&exclude_payloads=true");
+    assert_eq!(bare["activities"].as_array().unwrap().len(), 1, "looked for, and not shown");
+    assert_eq!(bare["activities"][0].get("arguments"), None);
+    // Pages that bring each of seven once, the newest first.
+    let (mut seen, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let page = found(&proxy, &format!("text=STRA%C3%9FE&type=tool_call&limit=2{cursor}"));
+        let records = page["activities"].as_array().unwrap().clone();
+        assert!(records.len() <= 2, "{page}");
+        seen.extend(records.iter().map(|it| it["seq"].as_u64().unwrap()));
+        let Some(next) = page["next_cursor"].as_str() else { break };
+        cursor = format!("&cursor={next}");
+    }
+    assert_eq!(seen.len(), 7, "{seen:?}");
+    assert!(seen.is_sorted_by(|one, other| one > other), "{seen:?}");
+    assert_eq!(found(&proxy, "text=nowhere+to+be+found")["activities"], json!([]));
+    for (query, told) in [
+        ("text=a&offset=1", "'text' and 'offset'"),
+        ("text=a&with_total=true", "'text' and 'with_total'"),
+        ("text=", "Invalid text ''"),
+    ] {
+        let refused = proxy.get(&format!("/api/v1/activity?{query}"));
+        assert_eq!(refused.status, 400, "{query}");
+        assert!(refused.text().contains(told), "{}", refused.text());
+    }
+    let listed = proxy.cli(&["activity", "list", "--text", "item \"3\" OF", "-o", "json"]);
+    let listed = listed.json();
+    let listed = listed["activities"].as_array().unwrap();
+    assert!(!listed.is_empty() && listed.iter().all(|it| it.to_string().contains("\\\"3\\\"")));
+}
+
+#[test]
+fn a_token_finds_no_text_in_records_of_others() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    called(&proxy);
+    let made = proxy.cli(&["token", "create", "ci", "-o", "json"]).json();
+    let token = made["token"].as_str().unwrap();
+    let as_token = |path: &str| proxy.request("GET", path, &[("X-API-Key", token)], b"");
+    let theirs = as_token("/api/v1/activity?text=Stra%C3%9Fe");
+    assert_eq!(theirs.json()["data"]["activities"], json!([]), "{}", theirs.text());
+    let key = [("X-API-Key", API_KEY)];
+    let ours = proxy.request("GET", "/api/v1/activity?text=Stra%C3%9Fe", &key, b"");
+    assert!(!ours.json()["data"]["activities"].as_array().unwrap().is_empty());
+}
