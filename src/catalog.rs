@@ -47,6 +47,7 @@ pub mod pins;
 mod published;
 pub mod reconfiguring;
 mod replacing;
+pub mod result_limits;
 mod reviewing;
 mod saving;
 pub mod scan;

@@ -34,6 +34,7 @@ pub mod written;
 pub use self::parse::{Flags, parse};
 pub use self::sections::{
     ApiKey, EngineName, LogFormat, LogLevel, Logging, OutputValidation, PolicySection,
+    ResultLimitSection,
 };
 pub use self::telemetry::{OtlpHeaders, OtlpTarget, TelemetrySection};
 pub use self::tls::TlsFiles;

@@ -15,7 +15,7 @@
 //!
 //! 1. bytes and the protocol, pure: [`json`], [`wire`], [`mcp`], [`nearest`]; what the system gives: [`io`](mod@io), [`os`]
 //! 2. domain, pure: [`tool`], [`intent`], [`policy`], [`schema`], [`output`], [`secrets`]
-//! 3. state: [`catalog`], [`activity`], [`approvals`], [`telemetry`], [`identity`]
+//! 3. state: [`catalog`], [`activity`], [`approvals`], [`telemetry`], [`identity`], [`results`]
 //! 4. upstream I/O: [`upstream`]
 //! 5. [`proxy`]
 //! 6. faces: [`downstream`], [`api`], [`page`]
@@ -46,6 +46,7 @@ pub mod page;
 pub mod policy;
 pub mod proxy;
 pub mod reference;
+pub mod results;
 pub mod schema;
 pub mod secrets;
 pub mod server;

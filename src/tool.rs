@@ -18,6 +18,7 @@ mod input;
 mod input_schema;
 mod name;
 pub mod parameter_headers;
+pub mod result_limit;
 mod rules;
 mod sensitivity;
 pub mod server_id;
@@ -30,6 +31,7 @@ pub use capability::{
 pub use exposure::{Exposure, World};
 pub use input::{Input, InputPolicy, InputSchema};
 pub use name::ToolName;
+pub use result_limit::ResultLimit;
 pub use rules::{Pattern, Rules};
 pub use sensitivity::{SensitiveHint, Sensitivity};
 
@@ -99,6 +101,8 @@ pub struct Tool {
     pub policy: Policy,
     /// How the arguments of its calls are judged.
     pub input: Input,
+    /// When an agent gets a part of its result, and reads the rest by a handle; `None`: never.
+    pub result_limit: Option<ResultLimit>,
     /// Which of its parameters HTTP headers repeat; `None` if none, or if the schema says it in an
     /// invalid way.
     pub parameter_headers: Option<Arc<ParameterHeaders>>,
@@ -135,6 +139,7 @@ impl Tool {
             schema: OutputSchema::Absent,
             policy: Policy::default(),
             input: Input::default(),
+            result_limit: None,
             trust: Trust::Given,
             parameter_headers: None,
             signature: OnceLock::new(),

@@ -98,6 +98,11 @@ fn record() {
 }
 
 #[test]
+fn results() {
+    replay("results", bodies::results::run);
+}
+
+#[test]
 fn router() {
     replay("router", bodies::router::run);
 }

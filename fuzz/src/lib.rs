@@ -20,6 +20,7 @@ pub mod lines;
 pub mod members;
 pub mod record;
 pub mod reference;
+pub mod results;
 pub mod router;
 pub mod scan;
 pub mod sessions;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 pub enum Notice {
     /// The set of tools is another.
     Tools,
-    /// What our own tools say of the servers is another.
-    Overview,
+    /// Our own tools are others, or described in other words.
+    OwnTools,
     /// The set of prompts is another.
     Prompts,
     /// The set of resources or templates is another.

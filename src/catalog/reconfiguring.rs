@@ -96,8 +96,8 @@ fn retuned(
             continue;
         }
         let same = before.servers.get(server) == Some(settings)
-            && (before.policy, before.input, before.schemas)
-                == (next.policy, next.input, next.schemas);
+            && (before.policy, before.input, before.result_limit, before.schemas)
+                == (next.policy, next.input, next.result_limit, next.schemas);
         if same {
             direct.push(one.clone());
             continue;
@@ -146,6 +146,7 @@ fn tuned(tool: &Tool, server: &ServerSettings, all: &Settings, other_schemas: bo
             true => Input::new(input),
             false => tool.input.under(input),
         },
+        result_limit: server.result_limit.of(all.result_limit, name).limits(),
         schema,
         ..tool.clone()
     }

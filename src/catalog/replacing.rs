@@ -220,6 +220,7 @@ fn build(
         schema,
         policy: settings.policy(all.policy, &found.name),
         input: Input::new(settings.input(all.input, &found.name)),
+        result_limit: settings.result_limit.of(all.result_limit, &found.name).limits(),
         parameter_headers: found.parameter_headers.clone().ok().flatten(),
         trust: Trust::Given,
         signature: OnceLock::new(),

@@ -12,9 +12,10 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 
 use super::on_change::ReviewSettings;
+use super::result_limits::ResultLimitRules;
 use crate::output::{MissingContent, Mode, Policy};
 use crate::schema;
-use crate::tool::{CapabilityOverride, InputPolicy, Pattern, Rules};
+use crate::tool::{CapabilityOverride, InputPolicy, Pattern, ResultLimit, Rules};
 
 /// The bounds of `max_depth` (FR-A6).
 pub const MAX_DEPTH: std::ops::RangeInclusive<u32> = 1..=120;
@@ -26,6 +27,8 @@ pub struct Settings {
     pub policy: Policy,
     /// The same of arguments.
     pub input: InputPolicy,
+    /// When results are kept back where no server and no tool says otherwise.
+    pub result_limit: ResultLimit,
     /// How schemas are meant.
     pub schemas: schema::compile::Settings,
     /// The configured servers; the catalog knows no others.
@@ -50,6 +53,8 @@ pub struct ServerSettings {
     pub output_validation: OutputRules,
     /// How the arguments of their calls are judged.
     pub input_validation: InputRules,
+    /// When their results are kept back.
+    pub result_limit: ResultLimitRules,
 }
 
 /// `input_validation` of one server: for all its tools, and by tool name or pattern.

@@ -16,7 +16,9 @@ pub(super) fn not_started(error: &StartError) -> CommandError {
         StartError::HostCheck(_) | StartError::Rules(_) | StartError::Tls(_) => {
             CommandError::new(Exit::Config, error)
         }
-        StartError::Folder { .. } | StartError::System(_) => CommandError::failed(error),
+        StartError::Folder { .. } | StartError::Results { .. } | StartError::System(_) => {
+            CommandError::failed(error)
+        }
     }
 }
 

@@ -90,6 +90,7 @@ impl ConfigDifference {
             limits,
             output,
             input,
+            result_limit,
             approval,
             catalog_review,
             activity,
@@ -113,6 +114,7 @@ impl ConfigDifference {
             ("limits", *limits != now.limits),
             ("output_validation", *output != now.output),
             ("input_validation", *input != now.input),
+            ("result_limit", *result_limit != now.result_limit),
             ("approval", *approval != now.approval),
             ("catalog", *catalog_review != now.catalog_review),
             ("auth.jwt", *jwt != now.jwt),
@@ -240,6 +242,8 @@ mod tests {
             (r#"{"limits": {"concurrent": 3}}"#, "limits", ""),
             (r#"{"output_validation": {"mode": "strict"}}"#, "output_validation", ""),
             (r#"{"input_validation": {"mode": "warn"}}"#, "input_validation", ""),
+            (r#"{"result_limit": {"bytes": 5000}}"#, "result_limit", ""),
+            (r#"{"result_limit": {"max_kept": 7}}"#, "result_limit", ""),
             (r#"{"approval": {"timeout": "1m"}}"#, "approval", ""),
             (r#"{"catalog": {"scan": "off"}}"#, "catalog", ""),
             (r#"{"policy": {"mode": "shadow"}}"#, "policy", ""),
@@ -295,6 +299,7 @@ mod tests {
             (r#", "max_concurrent": 7"#, ServerFate::Retuned),
             (r#", "limits": {"concurrent": 7}"#, ServerFate::Retuned),
             (r#", "disabled_tools": ["a"]"#, ServerFate::Retuned),
+            (r#", "result_limit": {"bytes": 5000}"#, ServerFate::Retuned),
             (r#", "capabilities": {"a": {"idempotent": true}}"#, ServerFate::Retuned),
         ] {
             let difference = between(&server(""), &server(more));

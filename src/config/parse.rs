@@ -15,7 +15,7 @@ use super::document::ConfigDocument;
 use super::findings::Findings;
 use super::problem::{KeyPath, Problem, Severity};
 use super::reading::{read, within};
-use super::sections::{ApiKey, Logging, OutputValidation, PolicySection};
+use super::sections::{ApiKey, Logging, OutputValidation, PolicySection, ResultLimitSection};
 use super::telemetry::TelemetrySection;
 use super::tls::TlsSection;
 use super::values::{Config, RuleFiles};
@@ -64,6 +64,7 @@ pub(super) struct TopLevel {
     limits: limits::Config,
     output_validation: OutputValidation,
     input_validation: InputPolicy,
+    result_limit: ResultLimitSection,
     approval: approvals::Config,
     catalog: ReviewSettings,
     activity: activity::Config,
@@ -216,6 +217,7 @@ pub(super) fn parse_all<'t>(
         limits: top.limits,
         output,
         input: top.input_validation,
+        result_limit: top.result_limit,
         approval: top.approval,
         catalog_review: top.catalog,
         activity: top.activity,

@@ -55,13 +55,14 @@ fn owned(path: &[&str]) -> Vec<String> {
 
 /// A config with a value at a path; where anybody names the keys, they are `x`.
 fn config_with(path: &[&str], value: Value) -> Value {
-    const MAPS: [&[&str]; 7] = [
+    const MAPS: [&[&str]; 8] = [
         &["mcpServers"],
         &["limits", "tools"],
         &["limits", "principals"],
         &["mcpServers", "capabilities"],
         &["mcpServers", "output_validation", "tools"],
         &["mcpServers", "input_validation", "tools"],
+        &["mcpServers", "result_limit", "tools"],
         &["servers"],
     ];
     let mut value = value;
@@ -245,6 +246,8 @@ fn a_good_config_fits_and_a_misspelt_or_mistyped_key_does_not() {
         json!({"mcpServers": {"a": {"output_validation": {"tools": {"t": {"mod": "off"}}}}}}),
         json!({"servers": {"a": {"comand": "x"}}}),
         json!({"output_validation": {"max_depth": 121}}),
+        json!({"result_limit": {"bytes": 100}}),
+        json!({"result_limit": {"max_kept": 10001}}),
         json!({"catalog": {"scan": "on"}}),
         json!({"api_key": "short"}),
         json!({"tls": {"cert": "c.pem"}}),

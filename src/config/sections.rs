@@ -5,13 +5,17 @@
 
 use std::fmt;
 
+use std::time::Duration;
+
 use serde::{Deserialize, Deserializer};
 
 use super::reading::within;
 use crate::catalog::settings::MAX_DEPTH;
 use crate::output::{MissingContent, Mode, Policy};
 use crate::policy::rules::{Preset, RulesDefault, RulesMode};
+use crate::results::StoreBounds;
 use crate::schema;
+use crate::tool::result_limit::{self, ResultLimit};
 
 /// Fewest characters of an API key.
 pub const MIN_API_KEY_CHARS: usize = 32;
@@ -127,6 +131,55 @@ impl OutputValidation {
             assert_formats: self.assert_formats,
         }
     }
+}
+
+/// The section `result_limit`: when results are kept back where no server or tool says otherwise, and what is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct ResultLimitSection {
+    /// See [`ResultLimit::bytes`].
+    #[serde(deserialize_with = "result_limit::bytes")]
+    pub bytes: u64,
+    /// See [`ResultLimit::keep`].
+    #[serde(deserialize_with = "result_limit::keep")]
+    pub keep: Duration,
+    /// Most bytes of all kept results.
+    pub max_kept_bytes: u64,
+    /// Most results that are kept, 1 to [`MAX_KEPT`].
+    #[serde(deserialize_with = "max_kept")]
+    pub max_kept: usize,
+}
+
+/// Default of `max_kept_bytes`: 256 MiB.
+const MAX_KEPT_BYTES: u64 = 256 * 1024 * 1024;
+/// Default of `max_kept`.
+const DEFAULT_MAX_KEPT: usize = 1000;
+/// Most that `max_kept` can be.
+const MAX_KEPT: usize = 10_000;
+
+impl Default for ResultLimitSection {
+    fn default() -> Self {
+        let ResultLimit { bytes, keep } = ResultLimit::default();
+        Self { bytes, keep, max_kept_bytes: MAX_KEPT_BYTES, max_kept: DEFAULT_MAX_KEPT }
+    }
+}
+
+impl ResultLimitSection {
+    /// The limit that servers and tools may override.
+    #[must_use]
+    pub fn limit(&self) -> ResultLimit {
+        ResultLimit { bytes: self.bytes, keep: self.keep }
+    }
+
+    /// The bounds of what is kept.
+    #[must_use]
+    pub fn bounds(&self) -> StoreBounds {
+        StoreBounds { max_bytes: self.max_kept_bytes, max_results: self.max_kept }
+    }
+}
+
+fn max_kept<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
+    within(usize::deserialize(deserializer)?, &(1..=MAX_KEPT))
 }
 
 /// The section `policy`: which rules there are, and how they are put in force.

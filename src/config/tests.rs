@@ -49,6 +49,8 @@ fn the_defaults_are_those_of_the_table() {
         "missing_structured_content":"allow","assert_formats":false,"max_held_bytes":67108864,
         "max_held_total_bytes":536870912,"engine":"tape"}"#;
     assert_eq!(OutputValidation::default(), serde_json::from_str(stated).unwrap());
+    let stated = r#"{"bytes":0,"keep":"15m","max_kept_bytes":268435456,"max_kept":1000}"#;
+    assert_eq!(ResultLimitSection::default(), serde_json::from_str(stated).unwrap());
     let stated = r#"{"retention_days":90,"max_records":1000000,"max_size_mb":1024,
         "max_payload_bytes":4096,"max_response_bytes":1024,"durability":"grouped",
         "on_failure":"refuse"}"#;
@@ -101,6 +103,18 @@ fn what_is_wrong_names_the_place_and_what_is_allowed() {
         (
             r#"{"output_validation": {"held_share_bytes": 300000000}, "mcpServers": {"a": {"url": "http://a/"}, "b": {"url": "http://b/"}}}"#,
             "column 44: output_validation.held_share_bytes: 2 servers with so much each need more than max_held_total_bytes",
+        ),
+        (
+            r#"{"result_limit": {"bytes": 100}}"#,
+            "column 28: result_limit.bytes: must be 0, for no limit, or at least 4096, is 100",
+        ),
+        (
+            r#"{"result_limit": {"keep": "25h"}}"#,
+            "column 27: result_limit.keep: must be 24h at most",
+        ),
+        (
+            r#"{"result_limit": {"max_kept": 0}}"#,
+            "column 31: result_limit.max_kept: must be 1 to 10000, is 0",
         ),
         (r#"{"tools_limit": 101}"#, "column 17: tools_limit: must be 1 to 100, is 101"),
         (
@@ -306,6 +320,7 @@ fn every_known_key_is_a_key() {
         "output_validation": {"mode": "off", "max_bytes": 1, "max_depth": 1,
             "missing_structured_content": "block", "max_held_bytes": 1, "tools": {}},
         "input_validation": {"mode": "warn", "tools": {"t": {"mode": "off"}}},
+        "result_limit": {"bytes": 0, "keep": "1m", "tools": {"t": {"bytes": 4096, "keep": "1s"}}},
         "tls": {"ca": "ca.pem", "cert": "c.pem", "key": "k.pem"},
         "oauth": {"client_id": "", "client_secret": "", "issuer": "",
             "client_metadata_url": "https://c.example/id", "scopes": []}}"#;
@@ -317,7 +332,8 @@ fn every_known_key_is_a_key() {
             "tools_limit": 1, "offered_era": "legacy", "intent_declaration": {{"strict_server_validation": true,
             "operation_type": "required"}}, "output_validation": {{"assert_formats": true,
             "max_held_total_bytes": 99999999999, "held_share_bytes": 1, "engine": "boon"}},
-            "input_validation": {{"mode": "strict"}}, "activity": {{
+            "input_validation": {{"mode": "strict"}},
+            "result_limit": {{"bytes": 65536, "keep": "15m", "max_kept_bytes": 1, "max_kept": 1}}, "activity": {{
             "retention_days": 1, "max_records": 1, "max_size_mb": 1, "max_payload_bytes": 1,
             "max_response_bytes": 1, "receipts": true, "durability": "grouped", "mark_reads": true, "on_failure": "refuse",
             "redact_keys": [], "queue_records": 1, "queue_bytes": 1}},
@@ -398,6 +414,24 @@ fn what_requests_are_decided_by_is_what_the_config_says() {
     assert_eq!(settings.policy.intent.operation_type, Requirement::Inferred);
     assert_eq!((settings.max_payload_bytes, settings.max_response_bytes), (2048, 3072));
     assert_eq!((settings.held.limit(), settings.judging_budget.limit()), (2_000_000, 2_000_000));
+}
+
+#[test]
+fn results_are_kept_where_a_server_that_is_enabled_has_a_limit() {
+    let server = |more: &str| format!(r#""mcpServers": {{"s": {{"command": "x"{more}}}}}"#);
+    let limited = server(r#", "result_limit": {"tools": {"t": {"bytes": 5000}}}"#);
+    for (text, keeps) in [
+        ("{}".to_owned(), false),
+        (r#"{"result_limit": {"bytes": 5000}}"#.to_owned(), false),
+        (format!("{{{}}}", server("")), false),
+        (format!(r#"{{"result_limit": {{"bytes": 5000}}, {}}}"#, server("")), true),
+        (format!("{{{limited}}}"), true),
+        (format!("{{{}}}", limited.replace(r#""x""#, r#""x", "enabled": false"#)), false),
+    ] {
+        let (config, warnings) = parsed(&text);
+        assert_eq!(warnings, [""; 0]);
+        assert_eq!(config.settings().unwrap().kept_results.is_some(), keeps, "{text}");
+    }
 }
 
 #[test]

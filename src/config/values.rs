@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::sections::{ApiKey, Logging, OutputValidation};
+use super::sections::{ApiKey, Logging, OutputValidation, ResultLimitSection};
 use super::servers::ServerEntry;
 use super::telemetry::TelemetrySection;
 use super::tls::TlsFiles;
@@ -54,6 +54,8 @@ pub struct Config {
     pub output: OutputValidation,
     /// `input_validation`
     pub input: InputPolicy,
+    /// `result_limit`; those of servers and tools are with them.
+    pub result_limit: ResultLimitSection,
     /// `approval`
     pub approval: approvals::Config,
     /// `catalog`
@@ -114,6 +116,20 @@ impl Config {
         self.data_dir.join("stderr")
     }
 
+    /// Where results are kept that are too long for an agent: `data_dir/results`.
+    #[must_use]
+    pub fn results_folder(&self) -> PathBuf {
+        self.data_dir.join("results")
+    }
+
+    /// Whether the results of any tool have a limit.
+    #[must_use]
+    pub fn keeps_results(&self) -> bool {
+        let limit = self.result_limit.limit();
+        let mut enabled = self.servers.iter().filter(|server| server.upstream.enabled);
+        enabled.any(|server| server.tools.result_limit.limit_any(limit))
+    }
+
     /// What the catalog needs: the enabled servers, and `data_dir/catalog`.
     #[must_use]
     pub fn catalog(&self) -> catalog::Settings {
@@ -122,6 +138,7 @@ impl Config {
         catalog::Settings {
             policy: self.output.policy(),
             input: self.input,
+            result_limit: self.result_limit.limit(),
             schemas: self.output.schemas(),
             servers: settings.collect::<BTreeMap<_, ServerSettings>>(),
             review: self.catalog_review,
@@ -154,6 +171,7 @@ impl Config {
             max_payload_bytes: self.activity.max_payload_bytes,
             max_response_bytes: self.activity.max_response_bytes,
             receipts: self.activity.receipts,
+            kept_results: self.keeps_results().then(|| self.result_limit.bounds()),
             held: self.held(),
             judging_budget: self.judging_budget(),
         })

@@ -26,7 +26,7 @@ pub struct ChangedKey {
 }
 
 /// Keys of a server whose values say nothing of how it is reached.
-const PLAIN_OF_SERVERS: [&str; 11] = [
+const PLAIN_OF_SERVERS: [&str; 12] = [
     "enabled",
     "protocol",
     "init_timeout",
@@ -38,6 +38,7 @@ const PLAIN_OF_SERVERS: [&str; 11] = [
     "capabilities",
     "output_validation",
     "input_validation",
+    "result_limit",
 ];
 /// A key elsewhere that holds one of these words is that of a secret, or of what may hold one.
 const HIDDEN_WORDS: [&str; 10] = [

@@ -28,7 +28,7 @@ pub(super) fn legacy_notification(
     notice: &Notice,
 ) -> Option<Bytes> {
     match notice {
-        Notice::Tools | Notice::Overview => {
+        Notice::Tools | Notice::OwnTools => {
             changes_tools(endpoint, notice).then(|| changed("tools/list_changed", None))
         }
         Notice::Prompts => Some(changed("prompts/list_changed", None)),
@@ -44,16 +44,16 @@ pub(super) fn legacy_notification(
 /// which are described anew.
 pub(super) fn changes_tools(endpoint: Endpoint, notice: &Notice) -> bool {
     match (notice, endpoint) {
-        (Notice::Tools, Endpoint::All) | (Notice::Overview, Endpoint::Search) => true,
+        (Notice::Tools, Endpoint::All) | (Notice::OwnTools, Endpoint::Search) => true,
         (Notice::Tools, Endpoint::Search)
-        | (Notice::Overview, Endpoint::All)
+        | (Notice::OwnTools, Endpoint::All)
         | (Notice::Prompts | Notice::Resources | Notice::Updated(_), _) => false,
     }
 }
 
 /// What to send when changes were missed: the notifications that name no resource.
 pub(super) const MISSED: [Notice; 4] =
-    [Notice::Tools, Notice::Overview, Notice::Prompts, Notice::Resources];
+    [Notice::Tools, Notice::OwnTools, Notice::Prompts, Notice::Resources];
 
 /// The next changes; at least one.
 pub(super) async fn notices(receiver: &mut broadcast::Receiver<Notice>) -> Vec<Notice> {
@@ -82,7 +82,7 @@ mod tests {
         };
         for (notice, search, all) in [
             (Notice::Tools, None, Some("notifications/tools/list_changed")),
-            (Notice::Overview, Some("notifications/tools/list_changed"), None),
+            (Notice::OwnTools, Some("notifications/tools/list_changed"), None),
             (
                 Notice::Prompts,
                 Some("notifications/prompts/list_changed"),

@@ -118,7 +118,7 @@ impl Subscription {
 
     fn notification(&self, notice: &Notice) -> Option<Bytes> {
         let (wanted, what, params) = match notice {
-            Notice::Tools | Notice::Overview => {
+            Notice::Tools | Notice::OwnTools => {
                 let ours = changes_tools(self.endpoint, notice);
                 (ours && self.filter.tools_list_changed, "tools/list_changed", json!({}))
             }

@@ -1,4 +1,4 @@
-//! Our own five tools as `tools/list` shows them.
+//! Our own tools as `tools/list` shows them.
 //!
 //! Owns the texts an agent reads before its first call (FR-025), and the input schemas by setting: each word of them
 //! costs every conversation. What the tools do is in [`super::retrieve`], [`super::describe`] and [`super::call`]; what
@@ -9,17 +9,25 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::describe::DESCRIBE_TOOL;
+use super::read_result::{self, READ_RESULT};
 use super::retrieve::{Detail, MAX_LIMIT, RETRIEVE_TOOLS};
 use crate::intent::stated::MAX_REASON_CHARS;
 use crate::intent::{Operation, Requirement};
 use crate::tool::{Annotations, Capability};
 
-/// The result of `tools/list`: one JSON object in one line. `overview` is what is said of the servers, or empty.
+/// The result of `tools/list`: one JSON object in one line. `overview` is what is said of the servers, or empty;
+/// `read_result` is there where results are kept.
 #[must_use]
-pub fn tools_list(requirement: Requirement, tools_limit: usize, overview: &str) -> String {
+pub fn tools_list(
+    requirement: Requirement,
+    tools_limit: usize,
+    overview: &str,
+    keeps_results: bool,
+) -> String {
     let calls = Operation::ALL.map(|variant| call_tool(variant, requirement));
     let finding = [retrieve_tools(tools_limit, overview), describe_tool()];
-    let tools: Vec<Value> = finding.into_iter().chain(calls).collect();
+    let tools = finding.into_iter().chain(calls).chain(keeps_results.then(read_result));
+    let tools: Vec<Value> = tools.collect();
     json!({"tools": tools}).to_string()
 }
 
@@ -35,7 +43,9 @@ pub fn call_schema(variant: Operation, requirement: Requirement) -> Value {
 pub fn capability(name: &str) -> Option<Capability> {
     let annotations = match Operation::of_tool(name) {
         Some(variant) => annotations(variant),
-        None if [RETRIEVE_TOOLS, DESCRIBE_TOOL].contains(&name) => annotations(Operation::Read),
+        None if [RETRIEVE_TOOLS, DESCRIBE_TOOL, READ_RESULT].contains(&name) => {
+            annotations(Operation::Read)
+        }
         None => return None,
     };
     Some(Capability::derive(annotations))
@@ -55,6 +65,15 @@ fn annotations(variant: Operation) -> Annotations {
         open_world_hint: Some(true),
         ..Annotations::default()
     }
+}
+
+/// What it reads was read by another tool, which said so then.
+fn read_result() -> Value {
+    let mut tool = read_result::described();
+    if let Some(members) = tool.as_object_mut() {
+        members.insert("annotations".to_owned(), json!(own_annotations()));
+    }
+    tool
 }
 
 fn retrieve_tools(tools_limit: usize, overview: &str) -> Value {
@@ -89,7 +108,7 @@ fn retrieve_tools(tools_limit: usize, overview: &str) -> Value {
                     "type": "string",
                     "enum": Detail::ALL.map(Detail::as_str),
                     "default": Detail::default().as_str(),
-                                    },
+                },
             },
             "required": ["query"],
             "additionalProperties": false,
@@ -287,7 +306,8 @@ mod tests {
     use crate::tool::SideEffect;
 
     fn listed(requirement: Requirement) -> Vec<Value> {
-        let list: Value = serde_json::from_str(&tools_list(requirement, 15, "")).unwrap();
+        let list = tools_list(requirement, 15, "", false);
+        let list: Value = serde_json::from_str(&list).unwrap();
         list["tools"].as_array().unwrap().clone()
     }
 
@@ -305,6 +325,20 @@ mod tests {
                 "call_tool_destructive"
             ]
         );
+    }
+
+    #[test]
+    fn read_result_is_listed_where_results_are_kept() {
+        let list = tools_list(Requirement::Required, 15, "", true);
+        let list: Value = serde_json::from_str(&list).unwrap();
+        let tools = list["tools"].as_array().unwrap();
+        assert_eq!(tools.len(), 6);
+        let last = &tools[5];
+        assert_eq!(last["name"], "read_result");
+        assert_eq!(last["annotations"], json!({"readOnlyHint": true, "openWorldHint": false}));
+        let parameters: Vec<_> =
+            last["inputSchema"]["properties"].as_object().unwrap().keys().collect();
+        assert_eq!(parameters, ["handle", "pointer", "lines", "search", "offset", "limit"]);
     }
 
     #[test]
@@ -377,7 +411,8 @@ mod tests {
 
     #[test]
     fn the_servers_are_named_where_an_agent_searches() {
-        let list = tools_list(Requirement::Required, 15, "Connected servers: github (issue).");
+        let list =
+            tools_list(Requirement::Required, 15, "Connected servers: github (issue).", false);
         let list: Value = serde_json::from_str(&list).unwrap();
         let description = list["tools"][0]["description"].as_str().unwrap();
         assert!(
@@ -411,6 +446,7 @@ mod tests {
         let side_effect = |name| capability(name).map(|capability| capability.side_effect);
         assert_eq!(side_effect("retrieve_tools"), Some(SideEffect::Read));
         assert_eq!(side_effect("describe_tool"), Some(SideEffect::Read));
+        assert_eq!(side_effect("read_result"), Some(SideEffect::Read));
         assert_eq!(side_effect("call_tool_read"), Some(SideEffect::Read));
         assert_eq!(side_effect("call_tool_write"), Some(SideEffect::Write));
         assert_eq!(side_effect("call_tool_destructive"), Some(SideEffect::Destructive));

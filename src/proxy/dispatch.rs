@@ -20,6 +20,7 @@ use super::params::CallParams;
 use super::passthrough::list_cache::FRESH_MS;
 use super::passthrough::{self, Forward, List};
 use super::reaction::{Initialize, NotificationFilter, Reaction};
+use super::read_result::{self, READ_RESULT};
 use super::refusal::{Refusal, RefusalKind};
 use super::render::{self, Caching};
 use super::reply::Running;
@@ -54,7 +55,8 @@ pub fn dispatch(worker: &Rc<Worker>, peer: &Peer, received: Received) -> Reactio
         ("tools/list", _, Endpoint::Search) => {
             let (settings, overview) = (worker.settings(), overview(worker, peer));
             let required = settings.policy.intent.operation_type;
-            let tools = builtin::tools_list(required, settings.tools_limit, &overview);
+            let (limit, keeps) = (settings.tools_limit, settings.kept_results.is_some());
+            let tools = builtin::tools_list(required, limit, &overview, keeps);
             Reaction::Answer(render::own(era, &id, &tools, Caching::Milliseconds(FRESH_MS)))
         }
         ("tools/list", _, Endpoint::All) => direct::list_tools(worker, peer, &id, &params),
@@ -254,6 +256,11 @@ fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: &Bytes) -> Rea
             let meta = beside.meta.as_deref();
             Running::new(|reply| describe::describe_tool(ours, caller, arguments, meta, reply))
         }
+        // Nobody has a handle where nothing was ever kept.
+        (READ_RESULT, None) if keeps_results(worker) => {
+            let meta = beside.meta.as_deref();
+            Running::new(|reply| read_result::read_result(ours, caller, arguments, meta, reply))
+        }
         ("call_tool", None) => return refuse(worker, peer, id, &name, NO_CALL_TOOL.to_owned()),
         (unknown, None) => {
             let text = format!(
@@ -265,6 +272,11 @@ fn call_tool(worker: &Rc<Worker>, peer: &Peer, id: Bytes, params: &Bytes) -> Rea
         }
     };
     Reaction::Call { id, running }
+}
+
+/// Whether results are kept, or some are left from when they were.
+fn keeps_results(worker: &Worker) -> bool {
+    worker.settings().kept_results.is_some() || !worker.proxy.results.is_empty()
 }
 
 /// Refuses a call of no tool of ours, or one that cannot be read; on record like any other.

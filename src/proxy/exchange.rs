@@ -24,6 +24,7 @@ use crate::output::{
 };
 use crate::policy::{Access, Permit, ResourceRequest, ServerOutcome};
 use crate::proxy::call_record::CallRecord;
+use crate::proxy::keeping::{GoesOn, KEPT, Keeping, NOT_KEPT};
 use crate::proxy::receipt::Departure;
 use crate::proxy::refusal::{Refusal, RefusalKind};
 use crate::proxy::relay::{Asked, Relay, Step};
@@ -64,6 +65,8 @@ pub(super) struct Exchange {
     /// What this call has taken of the bytes that may be held, until it ends; none is held where
     /// nothing is judged.
     share: Option<memory_budget::Share>,
+    /// The result as its server sends it, as long as it may have to be kept: then all of it waits.
+    keeping: Option<Box<Keeping>>,
     /// Answers so far to ids that nobody asked for.
     foreign: u32,
     /// How it is asked once more, while nothing has come.
@@ -106,7 +109,7 @@ impl Exchange {
         call_record: CallRecord,
         relay: Relay,
         reply: Reply,
-        rise: Option<Rise>,
+        (rise, keeping): (Option<Rise>, Option<Box<Keeping>>),
     ) -> Self {
         let treatment = permit.access().tool().map_or(Treatment::Forward, |tool| tool.treatment());
         let policy = policy(&permit);
@@ -131,6 +134,7 @@ impl Exchange {
             reply,
             waiting,
             share,
+            keeping,
             foreign: 0,
             again,
             rise,
@@ -166,12 +170,13 @@ impl Exchange {
                     if member == AnswerMember::Error {
                         self.mask_error();
                     }
-                    if self.treatment == Treatment::ForwardAndJudge
-                        && member == AnswerMember::Result
-                    {
-                        Box::pin(self.reply_and_judge(status)).await;
-                    } else {
-                        self.finish(member, status).await;
+                    let is_result = member == AnswerMember::Result;
+                    let judged = is_result && self.treatment == Treatment::ForwardAndJudge;
+                    let outgrown = self.keeping.take().filter(|keeping| keeping.is_outgrown());
+                    match outgrown.filter(|_| is_result && status == Status::Success) {
+                        Some(keeping) => Box::pin(self.keep_back(*keeping, status)).await,
+                        None if judged => Box::pin(self.reply_and_judge(status)).await,
+                        None => self.finish(member, status).await,
                     }
                     Ok(())
                 }
@@ -243,6 +248,7 @@ impl Exchange {
                 Treatment::ForwardAndJudge => self.note_breach(),
                 Treatment::Hold => self.hold(&slice).await?,
             }
+            self.note_for_keeping(&slice);
             // What is on record and what is judged is the server's alone.
             match ending {
                 None => self.waiting.push(slice),
@@ -341,6 +347,7 @@ impl Exchange {
     /// The upstream's next part. What waits to go on does so while nothing is at hand.
     async fn next_part(&mut self) -> Result<Option<AnswerPart>, CallError> {
         let goes_on = self.treatment != Treatment::Hold
+            && self.keeping.is_none()
             && self.inspector.member() != Some(AnswerMember::Error);
         if goes_on && !self.waiting.is_empty() {
             let at_hand = match &mut self.answer {
@@ -383,6 +390,53 @@ impl Exchange {
         let Some(share) = &mut self.share else { return Ok(()) };
         let grown = share.grow((slice.len() + size_of::<Bytes>()) as u64).await;
         grown.map_err(|full| Broken::Upstream(full.to_string(), None))
+    }
+
+    /// A slice of a result that may have to be kept. What is too much to hold goes on instead.
+    fn note_for_keeping(&mut self, slice: &Bytes) {
+        let Some(keeping) = &mut self.keeping else { return };
+        let held = self.treatment == Treatment::Hold;
+        if let Err(why) = keeping.take(slice, held, policy(&self.permit).max_held_bytes) {
+            self.keeping = None;
+            self.goes_on(&why);
+        }
+    }
+
+    /// A result goes on whole though it is, or may be, longer than its limit.
+    fn goes_on(&mut self, why: &GoesOn) {
+        tracing::warn!(tool = %self.permit.access(), %why, "a long result goes on whole");
+        self.call_record.add_metadata(NOT_KEPT, &serde_json::json!(why.to_string()).to_string());
+    }
+
+    /// The result is whole, and longer than its client is to have it: it is judged, kept, and told of in short.
+    async fn keep_back(mut self, keeping: Keeping, status: Status) {
+        match self.treatment {
+            Treatment::Forward => {}
+            Treatment::ForwardAndJudge => self.judge_for_the_record().await,
+            Treatment::Hold => {
+                if let Some(failure) = self.verdict().await {
+                    self.block(&failure, true).await;
+                    return;
+                }
+            }
+        }
+        let kept = match self.permit.access().tool() {
+            Some(tool) => keeping.keep(&self.worker, &tool.name).await,
+            None => return,
+        };
+        match kept {
+            Ok(kept) => {
+                self.call_record.add_metadata(KEPT, &kept.metadata);
+                self.call_record.replaces(true, &kept.short, Departure::Kept);
+                self.waiting = Splice::from(kept.short);
+            }
+            Err(why) => {
+                self.goes_on(&why);
+                self.call_record.forwards();
+            }
+        }
+        self.call_record.close(status, "").await;
+        self.reply.put(Piece::Whole(AnswerMember::Result, std::mem::take(&mut self.waiting)));
     }
 
     /// The answer is whole: strict judges a result; then it is recorded, and sent on.

@@ -17,6 +17,8 @@ pub(super) enum Departure {
     Completed,
     /// The answer was refused: the client is told why in its place.
     Blocked,
+    /// The result was longer than its limit: the client has an outline, and a handle to read the rest by.
+    Kept,
 }
 
 impl Departure {
@@ -25,6 +27,7 @@ impl Departure {
         match self {
             Self::Completed => "completed",
             Self::Blocked => "blocked",
+            Self::Kept => "kept",
         }
     }
 }

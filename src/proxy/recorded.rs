@@ -20,6 +20,7 @@ use super::call_trace::CallTrace;
 use super::caller::Caller;
 use super::client::Client;
 use super::exchange::Exchange;
+use super::keeping::Keeping;
 use super::log_routing;
 use super::params::progress_token;
 use super::record_kind::RecordKind;
@@ -126,9 +127,11 @@ where
         };
         match work(on).await {
             Ok(ReplySource::Server { permit, answer, token, again, rise }) => {
+                let keeping = Keeping::of(&worker, &caller, kind, &permit);
                 let relay = Relay::new(caller.client, token);
                 let asked = (permit, answer, again);
-                let ended = Exchange::new(worker, asked, record, relay, reply, rise).run().await;
+                let exchange = Exchange::new(worker, asked, record, relay, reply, (rise, keeping));
+                let ended = exchange.run().await;
                 if let Some(anonymous) = anonymous {
                     anonymous.was_active(clock::lately());
                 }

@@ -438,7 +438,8 @@ mod tests {
     #[test]
     fn the_result_is_as_declared() {
         let list: Value =
-            serde_json::from_str(&builtin::tools_list(Requirement::Required, 15, "")).unwrap();
+            serde_json::from_str(&builtin::tools_list(Requirement::Required, 15, "", false))
+                .unwrap();
         let declared = list["tools"][0]["outputSchema"].to_string();
         let schema = compile(declared.as_bytes(), &Default::default()).unwrap();
         for query in ["repository", "nothing at all like it"] {

@@ -22,6 +22,7 @@ use super::memory_budget::MemoryBudget;
 use crate::approvals;
 use crate::mcp::revisions::Offered;
 use crate::policy::{self, HttpAuth};
+use crate::results::StoreBounds;
 use crate::telemetry::Sampling;
 
 /// What requests are decided by.
@@ -47,6 +48,9 @@ pub struct Settings {
     pub max_response_bytes: usize,
     /// Whether records of calls have a receipt (`activity.receipts`).
     pub receipts: bool,
+    /// `result_limit`: the bounds of what is kept of results that are too long for an agent; `None` where no tool's
+    /// are.
+    pub kept_results: Option<StoreBounds>,
     /// The memory that strict holds, over all calls. A budget is shared by all who hold these settings; calls that
     /// were begun under earlier ones give back what they took to theirs.
     pub held: MemoryBudget,
@@ -163,6 +167,7 @@ mod tests {
             max_payload_bytes: 1,
             max_response_bytes: 2,
             receipts: true,
+            kept_results: None,
             held: MemoryBudget::new(10, 0, []),
             judging_budget: MemoryBudget::new(10, 0, []),
         }

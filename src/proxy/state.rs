@@ -6,6 +6,7 @@ use super::dropped_members::DroppedMembers;
 use super::log_routing::LogRouting;
 use super::overview::OverviewCache;
 use super::passthrough::list_cache::ListCache;
+use super::result_pool::ResultPool;
 use super::session_facts::SessionlessFacts;
 use super::settings::SettingsSwap;
 use super::validation_pool::ValidationPool;
@@ -13,6 +14,7 @@ use crate::activity::Activity;
 use crate::approvals::Room;
 use crate::catalog::Catalog;
 use crate::identity::Identity;
+use crate::results::ResultStore;
 use crate::telemetry::{Calls, SpanQueue};
 use crate::upstream::supervisor::Supervisor;
 
@@ -43,6 +45,10 @@ pub struct Proxy {
     pub dropped_members: Arc<DroppedMembers>,
     /// Where large documents are validated, so that they delay no other call.
     pub validation_pool: ValidationPool,
+    /// Results that were too long to be answered whole.
+    pub results: Arc<ResultStore>,
+    /// Where they are written and read.
+    pub result_pool: ResultPool,
     /// What became of calls, in numbers.
     pub calls: Calls,
     /// Where traced calls leave their spans.

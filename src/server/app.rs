@@ -43,10 +43,12 @@ use crate::policy::host_check::BadEntry;
 use crate::policy::rules::RuleProblem;
 use crate::proxy::dropped_members::DroppedMembers;
 use crate::proxy::overview::OverviewCache;
+use crate::proxy::result_pool::ResultPool;
 use crate::proxy::session_facts::SessionlessFacts;
 use crate::proxy::settings::{Settings, SettingsSwap};
 use crate::proxy::validation_pool::ValidationPool;
 use crate::proxy::{Proxy, log_routing, passthrough};
+use crate::results::{self, ResultStore};
 use crate::telemetry::export_queue::export_queue;
 use crate::telemetry::{Calls, LogHandles};
 
@@ -57,6 +59,14 @@ pub enum StartError {
     #[error("the data folder {} cannot be used: {error}", folder.display())]
     Folder {
         /// `data_dir`
+        folder: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The folder of kept results cannot be used.
+    #[error("results cannot be kept in {}: {error}; set result_limit.bytes to 0 or mend the folder", folder.display())]
+    Results {
+        /// `data_dir/results`
         folder: PathBuf,
         /// What the system says.
         error: io::Error,
@@ -94,6 +104,8 @@ pub struct App {
     watching: tokio::task::JoinHandle<()>,
     /// Tells the webhook of approvals, while there is one.
     telling: tokio::task::JoinHandle<()>,
+    /// Removes kept results when their time is up.
+    expiring: tokio::task::JoinHandle<()>,
     /// Looks after the files of config, rules and tokens.
     reloading: tokio::task::JoinHandle<()>,
     /// Send traced calls, and lines of the log, to their collector, while there is one.
@@ -136,6 +148,10 @@ impl App {
         // Before the log, which opens as many files as it may.
         descriptors::raise();
         let log = Activity::open(&config.activity_folder(), config.activity.clone())?;
+        // The log is this process's, and so is the data folder.
+        let folder = config.results_folder();
+        results::clean(&folder, config.keeps_results())
+            .map_err(|error| StartError::Results { folder, error })?;
         log.0.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success));
         let catalog = config.catalog();
         let app = Self::assemble(&config, settings, log, catalog, (handles, source))?;
@@ -190,12 +206,15 @@ impl App {
             list_cache: passthrough::list_cache::ListCache::default(),
             overview: OverviewCache::default(),
             validation_pool: ValidationPool::new(control.handle().clone(), cores()),
+            results: Arc::new(ResultStore::new(config.results_folder())),
+            result_pool: ResultPool::new(control.handle().clone()),
             calls: Calls::default(),
             spans,
             hash_key: u64::from_ne_bytes(seed),
         };
         let proxy = Arc::new(proxy);
         let following = control.spawn(passthrough::notifications::follow(Arc::clone(&proxy)));
+        let expiring = control.spawn(Arc::clone(&proxy.results).expire_in_time());
         let watching = control.spawn(identity_watch::watch(Arc::clone(&proxy.identity)));
         let path = source.as_ref().map(|source| source.path.display().to_string());
         let (door, wishes) =
@@ -243,6 +262,7 @@ impl App {
             following,
             watching,
             telling,
+            expiring,
             reloading,
             exporting,
         })
@@ -317,6 +337,7 @@ impl App {
             following,
             watching,
             telling,
+            expiring,
             reloading,
             exporting,
             ..
@@ -328,6 +349,7 @@ impl App {
         watching.abort();
         shared.proxy.approvals.close();
         telling.abort();
+        expiring.abort();
         let patience = if hurry.exit_code().is_some() { Duration::ZERO } else { CHILDREN_TIMEOUT };
         let deadline = Instant::now() + patience;
         control.block_on(shared.proxy.upstreams.shutdown(deadline));
@@ -339,6 +361,7 @@ impl App {
             let stop = Draft::new(Type::SystemStop, Source::Internal, Status::Success);
             shared.proxy.activity.note(stop);
         }
+        shared.proxy.results.clear();
         control.shutdown_timeout(Duration::from_secs(1));
         writer.close()
     }

@@ -50,6 +50,7 @@ mod reload;
 mod replay;
 mod requests;
 mod rest;
+mod results;
 mod retries;
 mod rug_pull;
 mod rules;

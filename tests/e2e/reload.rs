@@ -530,6 +530,26 @@ fn sessions_and_streams_stay_open() {
     works(&mut client, "t:read_item");
 }
 
+#[test]
+fn our_own_tools_that_become_others_are_told_of() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    let mut client = proxy.client();
+    let mut stream = crate::harness::Connection::open(proxy.port);
+    let headers = [("Accept", "text/event-stream"), ("Mcp-Session-Id", client.session.as_str())];
+    stream.send("GET", "/mcp", &headers, b"");
+    assert_eq!(stream.head().0, 200);
+    let servers = json!({"s": stub_stdio(&[])});
+    reload(&proxy, &json!({"mcpServers": servers, "result_limit": {"bytes": 4096}}));
+    let mut seen = String::new();
+    until("it is told", || {
+        seen += &String::from_utf8_lossy(&stream.chunk().expect("the stream is open"));
+        seen.contains("notifications/tools/list_changed").then_some(())
+    });
+    let listed = client.ask("tools/list", json!({}))["result"]["tools"].clone();
+    let names = listed.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap());
+    assert_eq!(names.last(), Some("read_result"));
+}
+
 /// What a process holds: descriptors, children, threads, and kilobytes resident.
 fn held(pid: u32) -> (usize, usize, usize, u64) {
     let count = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();

@@ -106,7 +106,7 @@ async fn tell_of_tools(proxy: &Proxy) {
         proxy.catalog.notify(Notice::Tools);
         let now = proxy.overview.of(&proxy.catalog.load());
         if *now != *told {
-            proxy.catalog.notify(Notice::Overview);
+            proxy.catalog.notify(Notice::OwnTools);
         }
         told = now;
         tokio::time::sleep(GATHER).await;

@@ -8,14 +8,21 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Reload;
+use crate::catalog::Notice;
 use crate::config::Config;
 use crate::config::difference::{ConfigDifference, ServerFate};
+use crate::intent::Requirement;
 use crate::policy;
 use crate::policy::host_check::BadEntry;
 use crate::proxy::settings::Settings;
 use crate::server::rule_watch::RulesRead;
 use crate::server::{audit_events, audit_log, identity_watch};
 use crate::upstream::supervisor::ServerPlan;
+
+/// What our own tools are listed by.
+fn own_tools(settings: &Settings) -> (Requirement, usize, bool) {
+    (settings.policy.intent.operation_type, settings.tools_limit, settings.kept_results.is_some())
+}
 
 impl Reload {
     /// Puts `next` in force.
@@ -70,7 +77,12 @@ impl Reload {
         };
         proxy.upstreams.keep_secret(next.secrets());
         let policy = policy::Settings { rules, ..settings.policy };
-        proxy.settings.replace(Settings { policy, ..settings });
+        let settings = Settings { policy, ..settings };
+        let others = own_tools(&before) != own_tools(&settings);
+        proxy.settings.replace(settings);
+        if others {
+            proxy.catalog.notify(Notice::OwnTools);
+        }
         Ok(())
     }
 

@@ -1,0 +1,58 @@
+//! Target `results`: what is told of a kept result, and the parts of it that are asked for.
+//!
+//! Input: the arguments of `read_result` on the first line, the result behind it. The outline is bounded; a part is a piece
+//! of what is asked for, no longer than asked, and a note that leads on leads further, up to the end.
+
+use mcpproxy::results::{
+    MAX_PART_BYTES, Outline, PartQuery, ResultHandle, Selection, part, without_handles,
+};
+
+/// Far above what the map and the head may take together.
+const MAX_OUTLINE_BYTES: usize = 4096;
+
+/// The fuzz target.
+pub fn run(data: &[u8]) {
+    let (first, result) = match data.iter().position(|byte| *byte == b'\n') {
+        Some(at) => (&data[..at], &data[at + 1..]),
+        None => (data, &data[..0]),
+    };
+    if let Ok(text) = std::str::from_utf8(first) {
+        without(text);
+    }
+    let Ok(result) = std::str::from_utf8(result) else { return };
+    if let Some(outline) = Outline::of(result) {
+        assert!(outline.map.len() + outline.head.len() < MAX_OUTLINE_BYTES, "{outline:?}");
+        assert!(!outline.map.chars().any(|c| c.is_control() && c != '\n'), "{outline:?}");
+    }
+    let Ok(query) = PartQuery::parse(first) else { return };
+    parts(result, query);
+}
+
+/// No handle is left in what others read, and what is no handle stays.
+fn without(text: &str) {
+    let hidden = without_handles(text);
+    let is_handle = |at: usize| text.get(at..at + 37).and_then(ResultHandle::parse).is_some();
+    let handles = text.match_indices("kept_").filter(|(at, _)| is_handle(*at)).count();
+    assert_eq!(hidden.len(), text.len() + handles);
+    let left = hidden
+        .match_indices("kept_")
+        .filter(|(at, _)| hidden.get(*at..at + 37).and_then(ResultHandle::parse).is_some());
+    assert_eq!(left.count(), 0, "{hidden}");
+}
+
+fn parts(result: &str, mut query: PartQuery) {
+    let is_search = matches!(query.selection, Selection::Search(_));
+    for _ in 0..100 {
+        let Ok(found) = part(result, &query) else { return };
+        // A character at least, however little is asked for.
+        let most = if is_search { MAX_PART_BYTES } else { query.limit.max(4) };
+        assert!(found.text.len() as u64 <= most, "{} of {most}", found.text.len());
+        if query.pointer.is_some() && query.selection == Selection::All {
+            assert!(result.contains(&found.text), "it is not there: {}", found.text);
+        }
+        let Some((_, next)) = found.note.split_once("next offset ") else { return };
+        let next: u64 = next.parse().expect("a number");
+        assert!(next > query.offset, "{} leads to {next}", query.offset);
+        query.offset = next;
+    }
+}
