@@ -9,7 +9,8 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::describe::DESCRIBE_TOOL;
-use super::read_result::{self, READ_RESULT};
+use super::keeping::READ_RESULT;
+use super::read_result;
 use super::retrieve::{Detail, MAX_LIMIT, RETRIEVE_TOOLS};
 use crate::intent::stated::MAX_REASON_CHARS;
 use crate::intent::{Operation, Requirement};

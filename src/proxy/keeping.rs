@@ -15,7 +15,6 @@ use thiserror::Error;
 
 use super::caller::Caller;
 use super::memory_budget;
-use super::read_result::READ_RESULT;
 use super::record_kind::RecordKind;
 use super::render::{self, Caching};
 use super::worker::Worker;
@@ -25,6 +24,8 @@ use crate::policy::Permit;
 use crate::results::{KeepTerms, NotKept, Outline, ResultHandle, ResultOwner, StoreBounds};
 use crate::tool::{ResultLimit, ToolName};
 
+/// The tool that reads what is kept.
+pub(super) const READ_RESULT: &str = "read_result";
 /// The name among the metadata of a record of what was kept.
 pub(super) const KEPT: &str = "kept";
 /// The same of why a result that is too long was not.

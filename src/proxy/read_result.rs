@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::call_trace::CallTrace;
 use super::caller::Caller;
-use super::keeping;
+use super::keeping::{self, READ_RESULT};
 use super::record_kind::RecordKind;
 use super::recorded::{OnRecord, ReplySource, recorded};
 use super::refusal::RefusalKind;
@@ -21,9 +21,6 @@ use super::reply::{Aborted, Reply};
 use super::worker::Worker;
 use crate::activity::record::{Raw, Status};
 use crate::results::{self, MAX_PART_BYTES, PART_BYTES, PartQuery, ResultPart};
-
-/// The tool's name.
-pub const READ_RESULT: &str = "read_result";
 
 /// Memory that a call takes for each byte of the result that it reads: the file, and what a string in it says.
 const COPIES: u64 = 2;
