@@ -31,6 +31,7 @@ mod tls;
 mod values;
 pub mod written;
 
+pub use self::check::check_new_server;
 pub use self::parse::{Flags, parse};
 pub use self::sections::{
     ApiKey, EngineName, LogFormat, LogLevel, Logging, OutputValidation, PolicySection,

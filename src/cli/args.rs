@@ -157,7 +157,9 @@ Examples:
   mcpproxy import claude-desktop --yes
 
 What would be added is shown first, without the values of variables and headers, which are carried
-over. Nothing is started, and the other programs' files stay as they are.")]
+over, and with what of it does not work here. Looked at are the files for all projects, those of single
+projects in Claude Code's, and those of the folder that this is run in. The other programs' files stay
+as they are. Nothing is started until you agree; then a proxy that runs starts what was added at once.")]
     Import(ImportArgs),
     /// Write our entry into a client's config, or take it out again
     #[command(after_help = "\

@@ -143,6 +143,16 @@ impl McpClient {
         }
     }
 
+    /// Its file in a project's folder, where it has one.
+    pub(super) const fn project_file(self) -> Option<&'static str> {
+        match self {
+            Self::ClaudeCode => Some(".mcp.json"),
+            Self::Cursor => Some(".cursor/mcp.json"),
+            Self::VsCode => Some(".vscode/mcp.json"),
+            Self::ClaudeDesktop | Self::Windsurf | Self::Codex | Self::Zed => None,
+        }
+    }
+
     /// Its file; `None` where there is no home.
     pub(super) fn path(self, env: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
         let set = |name: &str| env(name).filter(|value| !value.is_empty());

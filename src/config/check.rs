@@ -8,11 +8,13 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use nix::unistd::{AccessFlags, access};
+use serde_json::{Value, json};
 
+use super::Flags;
 use super::findings::Findings;
-use super::parse::{Parsed, wrong};
-use super::problem::KeyPath;
-use super::servers::ServerEntry;
+use super::parse::{Parsed, parse_all, wrong};
+use super::problem::{KeyPath, Problem};
+use super::servers::{self, ServerEntry};
 use super::values::Config;
 use crate::upstream::Mistake;
 
@@ -32,6 +34,27 @@ pub(super) fn check_machine(parsed: &mut Parsed<'_>, env: &dyn Fn(&str) -> Optio
     {
         wrong(findings, data_dir_key, problem);
     }
+}
+
+/// What is wrong or odd about a server's entry that is not in the config yet, each with its key within the entry.
+#[must_use]
+pub fn check_new_server(
+    name: &str,
+    entry: &Value,
+    env: &impl Fn(&str) -> Option<String>,
+) -> Vec<String> {
+    let text = json!({servers::KEY: {name: entry}}).to_string();
+    let mut parsed = parse_all(&text, env, &Flags::default());
+    let Parsed { config, findings, .. } = &mut parsed;
+    for server in &config.servers {
+        check_server(server, env, findings);
+    }
+    let within = KeyPath::root(servers::KEY).key(name).to_string();
+    let told = |problem: Problem| {
+        let text = problem.text.strip_prefix(&within)?;
+        Some(text.trim_start_matches(['.', ':', ' ']).to_owned())
+    };
+    parsed.findings.finish(None).into_iter().filter_map(told).collect()
 }
 
 fn check_server(

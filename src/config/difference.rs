@@ -100,6 +100,8 @@ impl ConfigDifference {
             telemetry,
             // It is the program's own.
             reaper: _,
+            // What they hold is compared where it counts.
+            named_files: _,
             // It says how the rest is written.
             written: _,
         } = next;

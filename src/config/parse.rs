@@ -32,6 +32,7 @@ use crate::policy::limits;
 use crate::policy::rules::RuleOptions;
 use crate::proxy::retrieve::MAX_LIMIT;
 use crate::tool::InputPolicy;
+use crate::upstream::{filled_in, named_files};
 
 /// What the command line adds. A flag beats the environment, which beats the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -79,6 +80,11 @@ const DEFAULT_LISTEN_ADDRESS: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8080);
 const DEFAULT_DATA_DIR: &str = "~/.mcpproxy";
 const DEFAULT_TOOLS_LIMIT: usize = 15;
+/// The values beside those of servers and of telemetry that may be kept elsewhere.
+const OWN_REFERENCES: [&[&str]; 3] =
+    [&["api_key"], &["approval", "webhook", "url"], &["approval", "webhook", "secret"]];
+/// Most files that hold values and are looked at for changes; of more the others count at the next reload.
+const MAX_NAMED_FILES: usize = 1000;
 /// Most files of rules.
 const MAX_RULE_FILES: usize = 64;
 
@@ -130,10 +136,18 @@ pub(super) fn parse_all<'t>(
     key_aliases::adopt_other_names(&mut root, &mut findings);
     let written = Written::of(&root);
     let servers = root.remove(servers::KEY).unwrap_or_else(|| Value::Object(Map::new()));
-    let servers = servers::read(servers, &mut findings);
-    let top: TopLevel = read(&Value::Object(root), &KeyPath::default(), &mut findings);
+    let mut servers = servers::read(servers, &mut findings);
+    let mut named_files = fill_in_own(&mut root, env, &mut findings);
+    let mut top: TopLevel = read(&Value::Object(root), &KeyPath::default(), &mut findings);
     check_allowed(&top, &mut findings);
     top.telemetry.check(&mut findings);
+    for server in &mut servers {
+        server.upstream.look_up(env);
+        named_files.extend(server.upstream.named_files(env));
+    }
+    top.telemetry.look_up(env);
+    named_files.extend(top.telemetry.named_files(env));
+    named_files.truncate(MAX_NAMED_FILES);
     let variable =
         |name: &'static str| env(name).filter(|value| !value.is_empty()).map(|v| (name, v));
 
@@ -225,9 +239,35 @@ pub(super) fn parse_all<'t>(
         rules: rules(&top.policy, env, &mut findings),
         logging,
         telemetry: top.telemetry,
+        named_files,
         written,
     };
     Parsed { config, findings, data_dir_key }
+}
+
+/// Fills in what our own secrets name (`${file:/path}` and the like), before they are read: their bounds are those of the
+/// value, not of its reference. Tells the files that they are in.
+fn fill_in_own(
+    root: &mut Map<String, Value>,
+    env: &dyn Fn(&str) -> Option<String>,
+    findings: &mut Findings<'_>,
+) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for keys in OWN_REFERENCES {
+        let [first, deeper @ ..] = keys else { continue };
+        let mut value = root.get_mut(*first);
+        for key in deeper {
+            value = value.and_then(|value| value.get_mut(*key));
+        }
+        let Some(Value::String(text)) = value else { continue };
+        files.extend(named_files(text, env));
+        let path = deeper.iter().fold(KeyPath::root(first), |path, key| path.key(key));
+        match filled_in(text, &path.to_string(), env) {
+            Ok(filled) => *text = filled,
+            Err(problem) => findings.error(&path, problem),
+        }
+    }
+    files
 }
 
 /// Reports a problem of `key`, which is one of the file, an environment variable or a flag.

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::PathBuf;
 
 use http::{HeaderName, HeaderValue};
 use serde::de::Error;
@@ -15,7 +16,7 @@ use super::findings::Findings;
 use super::problem::KeyPath;
 use super::reading::within;
 use crate::telemetry::Sampling;
-use crate::upstream::filled_in;
+use crate::upstream::{NamedValues, filled_in, named_files, named_values};
 
 /// Most series of calls by tool that can be named.
 const MAX_MAX_SERIES: usize = 1_000_000;
@@ -71,11 +72,17 @@ impl Default for TelemetrySection {
 
 /// `telemetry.otlp_headers`. `Debug` shows no value.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
-pub struct OtlpHeaders(BTreeMap<String, String>);
+#[serde(transparent)]
+pub struct OtlpHeaders {
+    values: BTreeMap<String, String>,
+    /// What their references led to when the config was read.
+    #[serde(skip)]
+    named: Option<NamedValues>,
+}
 
 impl fmt::Debug for OtlpHeaders {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.keys()).finish()
+        f.debug_set().entries(self.values.keys()).finish()
     }
 }
 
@@ -107,11 +114,26 @@ impl OtlpHeaders {
             value.set_sensitive(true);
             Ok((HeaderName::try_from(name.as_str()).map_err(|_| unusable(()))?, value))
         };
-        self.0.iter().map(one).collect()
+        self.values.iter().map(one).collect()
     }
 }
 
 impl TelemetrySection {
+    /// Looks where the references in the headers lead, so that they differ from what they were when that has changed.
+    /// Reads files.
+    pub(super) fn look_up(&mut self, lookup: &dyn Fn(&str) -> Option<String>) {
+        let values = self.otlp_headers.values.values().map(String::as_str);
+        self.otlp_headers.named = named_values(values, lookup);
+    }
+
+    /// The files that hold values of the headers.
+    pub(super) fn named_files(
+        &self,
+        lookup: &dyn Fn(&str) -> Option<String>,
+    ) -> impl Iterator<Item = PathBuf> {
+        self.otlp_headers.values.values().flat_map(|value| named_files(value, lookup))
+    }
+
     /// Where traces go.
     #[must_use]
     pub fn target(&self) -> Option<OtlpTarget> {
@@ -131,10 +153,10 @@ impl TelemetrySection {
     /// Reports what is wrong with the headers, and what is valid and perhaps not intended.
     pub(super) fn check(&self, findings: &mut Findings<'_>) {
         let at = KeyPath::root("telemetry").key("otlp_headers");
-        if self.otlp_headers.0.len() > MAX_HEADERS {
+        if self.otlp_headers.values.len() > MAX_HEADERS {
             findings.error(&at, format_args!("must be at most {MAX_HEADERS} headers"));
         }
-        for name in self.otlp_headers.0.keys() {
+        for name in self.otlp_headers.values.keys() {
             let is_own = OWN_HEADERS.iter().any(|own| name.eq_ignore_ascii_case(own));
             if is_own {
                 findings.wrong_key(&at.key(name), "is written by mcpproxy itself: leave it out");
@@ -146,7 +168,8 @@ impl TelemetrySection {
             let odd = "goes nowhere: there is no telemetry.otlp_endpoint";
             findings.warn(&KeyPath::root("telemetry").key("logs"), odd);
         }
-        if !self.otlp_headers.0.is_empty() && self.otlp_endpoint.as_deref().is_some_and(is_exposed)
+        if !self.otlp_headers.values.is_empty()
+            && self.otlp_endpoint.as_deref().is_some_and(is_exposed)
         {
             let odd = "go over plain http to another machine, where whoever is on the way reads them: use https";
             findings.warn(&at, odd);
@@ -160,7 +183,7 @@ impl TelemetrySection {
         findings: &mut Findings<'_>,
     ) {
         let at = KeyPath::root("telemetry").key("otlp_headers");
-        for (name, value) in &self.otlp_headers.0 {
+        for (name, value) in &self.otlp_headers.values {
             let path = at.key(name);
             if let Err(problem) = filled_in(value, &path.to_string(), env) {
                 findings.error(&path, problem);

@@ -72,6 +72,8 @@ pub struct Config {
     pub telemetry: TelemetrySection,
     /// The program that ends the servers' processes if this one is killed; `None`: they stay.
     pub reaper: Option<PathBuf>,
+    /// The files that hold values of it, at most 1000.
+    pub named_files: Vec<PathBuf>,
     /// The text that it was read of, for what is told of a change.
     pub written: Written,
 }

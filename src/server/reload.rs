@@ -18,6 +18,7 @@ mod apply;
 mod files;
 mod record;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -77,6 +78,8 @@ struct Looks {
     rules: RuleWatch,
     /// The config's file that was read last.
     config: Option<FileStamp>,
+    /// The files that were known to hold values of it, as they were before it was read.
+    named: BTreeMap<PathBuf, Option<FileStamp>>,
     /// Since when it is away, until that is told.
     away: Option<Instant>,
 }
@@ -97,6 +100,7 @@ impl Reload {
             folders: WatchedFolders::new(&told),
             rules: RuleWatch::new(&self.in_force.rules),
             config: path.as_deref().and_then(file_stamp),
+            named: BTreeMap::new(),
             away: None,
         };
         loop {
@@ -185,11 +189,14 @@ impl Reload {
         let rules = self.in_force.rules.clone();
         let servers = rule_files::servers(&self.in_force);
         let tokens = self.in_force.data_dir.join(TOKENS);
+        let named = self.in_force.named_files.clone();
         let looked = tokio::task::spawn_blocking(move || {
-            let files = config.iter().chain(&rules.files).chain([&tokens]);
+            let files = config.iter().chain(&rules.files).chain(&named).chain([&tokens]);
             looks.folders.follow(files.map(|file| &**file));
             identity_watch::look(&proxy.identity);
-            let is_another = config.is_some_and(|config| looks.is_another(file_stamp(&config)));
+            let other_values = looks.are_others(&named);
+            let is_another =
+                config.is_some_and(|config| looks.is_another(file_stamp(&config)) || other_values);
             if !is_another {
                 looks.rules.look_again(&proxy, &rules, &servers);
             }
@@ -214,9 +221,11 @@ impl Reload {
             return (Some(looks), Err(refused));
         };
         let (now, snapshot) = (self.in_force.clone(), self.proxy.catalog.load());
+        let named = now.named_files.clone();
         let read = tokio::task::spawn_blocking(move || {
             // Before it is read: what is written meanwhile is another state.
             looks.config = file_stamp(&source.path);
+            looks.named = stamps(&named);
             looks.away = None;
             let read = read(&source, &now, &mut looks.rules, |next| {
                 snapshot.known_tools(&rule_files::servers(next))
@@ -318,6 +327,21 @@ impl Looks {
         }
         now.is_some() || self.away.get_or_insert_with(Instant::now).elapsed() >= MAY_BE_AWAY
     }
+}
+
+impl Looks {
+    /// Whether one of the files that hold values is not as it was before they were read; so is one that was not known
+    /// then. One that is away is about to come back: what it held counts until then.
+    fn are_others(&self, named: &[PathBuf]) -> bool {
+        let is_other = |(file, stamp): (&PathBuf, &Option<FileStamp>)| {
+            self.named.get(file).is_none_or(|before| stamp.is_some() && before != stamp)
+        };
+        stamps(named).iter().any(is_other)
+    }
+}
+
+fn stamps(files: &[PathBuf]) -> BTreeMap<PathBuf, Option<FileStamp>> {
+    files.iter().map(|file| (file.clone(), file_stamp(file))).collect()
 }
 
 /// Reads the file and checks all of it. Blocks.

@@ -23,6 +23,7 @@ mod reference;
 pub use check::Mistake;
 pub(super) use invalid::Invalid;
 
+pub use reference::NamedValues;
 use reference::fill;
 
 /// How a server is reached.
@@ -83,6 +84,9 @@ pub struct Config {
     pub tls: Option<ServerTls>,
     /// How to log in, where clients cannot register themselves.
     pub oauth: Option<oauth::Settings>,
+    /// What its references led to when the config was read ([`look_up`](Self::look_up)).
+    #[serde(skip)]
+    pub named: Option<NamedValues>,
     /// Where logins are kept; it comes from the whole config, not from the entry. Absent: nowhere.
     #[serde(skip)]
     pub data_dir: Option<PathBuf>,
@@ -105,6 +109,7 @@ impl Default for Config {
             limits: limits::ServerConfig::default(),
             tls: None,
             oauth: None,
+            named: None,
             data_dir: None,
         }
     }
@@ -154,13 +159,31 @@ pub(super) enum Target {
 }
 
 impl Config {
-    /// The files that hold values of it and that others can read, in words.
-    #[must_use]
-    pub fn exposed_files(&self, lookup: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
+    /// The values that may be references, or hold some.
+    fn referring(&self) -> impl Iterator<Item = &str> {
         let secret = self.oauth.as_ref().and_then(|it| it.client_secret.as_ref());
         let values = self.env.values().chain(self.headers.values()).chain(&self.url).chain(secret);
-        let files = values.flat_map(|value| reference::files(value, lookup));
-        files.filter_map(|file| reference::exposure(&file)).collect()
+        values.map(String::as_str)
+    }
+
+    /// The files that hold values of it.
+    pub fn named_files(
+        &self,
+        lookup: &dyn Fn(&str) -> Option<String>,
+    ) -> impl Iterator<Item = PathBuf> {
+        self.referring().flat_map(|value| reference::files(value, lookup))
+    }
+
+    /// Those of them that others can read, in words.
+    #[must_use]
+    pub fn exposed_files(&self, lookup: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
+        self.named_files(lookup).filter_map(|file| reference::exposure(&file)).collect()
+    }
+
+    /// Looks where its references lead, so that it differs from what it was when anything of that has changed. Reads
+    /// files.
+    pub fn look_up(&mut self, lookup: &dyn Fn(&str) -> Option<String>) {
+        self.named = reference::digest(self.referring(), lookup);
     }
 
     /// What to start or connect to, with what it names filled in; `lookup` finds environment variables.
@@ -219,6 +242,20 @@ pub fn filled_in(
     lookup: &dyn Fn(&str) -> Option<String>,
 ) -> Result<String, String> {
     fill(value, key, lookup).map_err(|invalid| invalid.to_string())
+}
+
+/// What the references in `values` lead to now ([`NamedValues`]). Reads files.
+pub fn named_values<'v>(
+    values: impl IntoIterator<Item = &'v str>,
+    lookup: &dyn Fn(&str) -> Option<String>,
+) -> Option<NamedValues> {
+    reference::digest(values, lookup)
+}
+
+/// The files that `value` names.
+#[must_use]
+pub fn named_files(value: &str, lookup: &dyn Fn(&str) -> Option<String>) -> Vec<PathBuf> {
+    reference::files(value, lookup)
 }
 
 fn fill_all(

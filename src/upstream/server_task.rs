@@ -81,16 +81,21 @@ type Discovery = Pin<Box<dyn Future<Output = Result<Change, String>> + Send>>;
 impl ServerTask {
     pub(super) async fn run(
         mut self,
-        target: &Target,
+        mut target: Target,
         mut controls: mpsc::Receiver<Control>,
         mut stopping: Stopping,
     ) {
         let mut backoff = Backoff::new();
         let mut start = Start::Probe;
+        let mut is_first = true;
         loop {
             let began = Instant::now();
             self.generation += 1;
             self.step(|state| state.begin(self.generation, began));
+            let readable = match std::mem::take(&mut is_first) {
+                true => Ok(()),
+                false => self.look_again(&mut target).await,
+            };
             let place = ConnectOptions {
                 peer: &self.upstream.peer,
                 key: self.key,
@@ -101,7 +106,12 @@ impl ServerTask {
                 reaper: &self.reaper,
                 login: self.login.as_ref(),
             };
-            let connecting = establish(target, &place, start);
+            let connecting = async {
+                match readable {
+                    Ok(()) => establish(&target, &place, start).await,
+                    Err(reason) => Err(ConnectFailure { reason, next: start, starts: 0 }),
+                }
+            };
             let connected = tokio::select! {
                 biased;
                 _ = stopped(&mut stopping) => None,
@@ -191,6 +201,33 @@ impl ServerTask {
         if let Some(login) = &self.login {
             login.end(stopped(&mut stopping).await).await;
         }
+    }
+
+    /// What its entry names is read again, for what is kept in files may be another by now: a token that was renewed.
+    ///
+    /// # Errors
+    /// What cannot be read.
+    async fn look_again(&mut self, target: &mut Target) -> Result<(), String> {
+        if self.config.named.is_none() {
+            return Ok(());
+        }
+        let config = self.config.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            let next = config.target(&|name| std::env::var(name).ok());
+            (next, config.secrets())
+        });
+        let (next, secrets) = read.await.map_err(|_| "reading its values failed".to_owned())?;
+        let next = next.map_err(|invalid| invalid.to_string())?;
+        if next != *target {
+            let peer = &self.upstream.peer;
+            peer.secrets.learn(secrets.iter().map(String::as_str));
+            if let Some(login) = self.login.take() {
+                login.end(tokio::time::Instant::now() + GOODBYE_LIMIT).await;
+            }
+            *target = next;
+            self.login = oauth::LoginTokens::of(peer, &self.config, target, &self.tls);
+        }
+        Ok(())
     }
 
     /// Why it ends.

@@ -483,7 +483,9 @@ impl Starter {
             return upstream;
         }
         let mut task = ServerTask {
-            login: oauth::LoginTokens::of(&upstream.peer, &config, &target, &self.tls),
+            login: target.as_ref().ok().and_then(|target| {
+                oauth::LoginTokens::of(&upstream.peer, &config, target, &self.tls)
+            }),
             upstream: Arc::clone(&upstream),
             config,
             key,
@@ -500,7 +502,7 @@ impl Starter {
             async move {
                 let running = async {
                     match target {
-                        Ok(target) => task.run(&target, controls, stopping).await,
+                        Ok(target) => task.run(target, controls, stopping).await,
                         Err(invalid) => task.refuse(&invalid.to_string()),
                     }
                 };

@@ -311,3 +311,69 @@ fn values_from_files_and_credentials_reach_the_server_and_a_missing_one_stops_it
     let checked = home.run(&["config", "check"]);
     assert!(checked.stderr.contains("/secret (mode 644)"), "{}", checked.stderr);
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn servers_of_projects_are_taken_over_and_what_does_not_work_here_is_told() {
+    let home = Home::new();
+    let stdio = |name: &str| json!({"type": "stdio", "command": "sh", "args": ["-c", name]});
+    home.put(
+        ".claude.json",
+        &json!({
+            "mcpServers": {"of-all": stdio("a")},
+            "projects": {
+                "/work/p": {"mcpServers": {"local": stdio("b"), "of-all": stdio("c")}, "history": []},
+                "/work/q": {"mcpServers": []},
+                "/work/r": 7,
+            },
+        })
+        .to_string(),
+    );
+    home.put(".mcp.json", &json!({"mcpServers": {"shared": {"type": "sse", "url": "https://h.example/sse", "headers": {"A": "Bearer ${input:k}"}}}}).to_string());
+    home.put(
+        ".vscode/mcp.json",
+        &json!({"servers": {
+            "folder": {"command": "${workspaceFolder}/s", "envFile": ".env"},
+            "script": {"url": "javascript:alert(1)"},
+            "file": {"url": "file:///etc/passwd"},
+        }})
+        .to_string(),
+    );
+    let looked = home.run(&["import", "--dry-run"]);
+    let shown = done(&looked);
+    for told in [
+        "@@ Claude Code @@",
+        "@@ Claude Code, for /work/p @@",
+        "@@ Claude Code, for /work/p, there 'of-all' @@",
+        "! headers.A: ",
+        "! type: ",
+        "! command: ",
+        "! envFile: ",
+        "not taken over: 'script' of VS Code: its url is none of https, http or unix",
+        "not taken over: 'file' of VS Code",
+    ] {
+        assert!(shown.contains(told), "{told}: {shown}");
+    }
+    let output = home.run(&["import", "--yes", "-o", "json"]);
+    let answer: Value = serde_json::from_str(done(&output)).unwrap();
+    let local = answer["servers"].as_array().unwrap().iter().find(|it| it["server"] == "local");
+    assert_eq!(local.unwrap()["project"], "/work/p");
+    assert_eq!(local.unwrap()["doubts"], json!([]));
+    let servers = home.config()["mcpServers"].clone();
+    let names: Vec<_> = servers.as_object().unwrap().keys().collect();
+    assert_eq!(names, ["of-all", "local", "of-all-claude-code", "shared", "folder"]);
+}
+
+#[test]
+fn a_client_that_is_connected_gets_a_key_that_is_made_for_it() {
+    let home = Home::new();
+    home.put(CONFIG, r#"{"require_mcp_auth": true, "mcpServers": {}}"#);
+    fs::set_permissions(home.path(CONFIG), fs::Permissions::from_mode(0o600)).unwrap();
+    assert!(done(&home.run(&["connect", "cursor", "--dry-run"])).contains("+++"));
+    assert_eq!(home.config().get("api_key"), None, "looking changes nothing");
+    done(&home.run(&["connect", "cursor", "--yes"]));
+    let key = home.config()["api_key"].clone();
+    assert_eq!(key.as_str().unwrap().len(), 64);
+    let written: Value = serde_json::from_str(&home.text(".cursor/mcp.json")).unwrap();
+    assert_eq!(written["mcpServers"]["mcpproxy"]["headers"]["x-api-key"], key);
+}

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{
     API_KEY, Client, HttpStub, Proxy, Response, children_of, configure, error_text, is_running,
-    mcpproxy, stub_stdio, until, write_private,
+    mcpproxy, stub, stub_stdio, until, write_private,
 };
 
 const KEY: [(&str, &str); 1] = [("X-API-Key", API_KEY)];
@@ -548,6 +548,73 @@ fn our_own_tools_that_become_others_are_told_of() {
     let listed = client.ask("tools/list", json!({}))["result"]["tools"].clone();
     let names = listed.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap());
     assert_eq!(names.last(), Some("read_result"));
+}
+
+#[test]
+fn a_value_that_is_kept_in_a_file_counts_as_it_is_now() {
+    let folder = tempfile::tempdir().unwrap();
+    let (kept, seen) = (folder.path().join("kept"), folder.path().join("seen"));
+    write_private(&kept, "first-0123456789\n");
+    let script = format!("echo \"$A\" >> {}; exec \"$0\" stdio", seen.display());
+    let value = format!("${{file:{}}}", kept.display());
+    let server = json!({"command": "sh", "args": ["-c", script, stub()], "env": {"A": value}});
+    let proxy = Proxy::start(json!({"s": server, "t": stub_stdio(&[])}));
+    let mut client = proxy.client();
+    works(&mut client, "s:read_item");
+    let values =
+        || fs::read_to_string(&seen).unwrap().lines().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(values(), ["first-0123456789"]);
+    let beside = proxy.api("servers")["servers"][1]["since"].clone();
+    // Written anew: it is noticed.
+    write_private(&kept, "second-0123456789\n");
+    until("the server has it", || (values().len() == 2).then_some(()));
+    works(&mut client, "s:read_item");
+    assert_eq!(values()[1], "second-0123456789");
+    assert_eq!(proxy.api("servers")["servers"][1]["since"], beside, "others stay");
+    let change = &proxy.activity("type=config_change&status=success")[0];
+    assert_eq!(change["metadata"]["applied"], json!(["mcpServers.s"]), "{change}");
+    assert!(!change.to_string().contains("second"), "{change}");
+    // Taken away: what runs goes on, and a start says what is missing.
+    fs::remove_file(&kept).unwrap();
+    works(&mut client, "s:read_item");
+    proxy.cli(&["upstream", "restart", "s"]);
+    until("it is told", || (state(&proxy, "s").as_deref() == Some("failed")).then_some(()));
+    let servers = proxy.api("servers");
+    let reason = servers["servers"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("cannot be read, which env.A asks for"), "{reason}");
+    write_private(&kept, "third-0123456789\n");
+    until("the server has it", || (values().len() == 3).then_some(()));
+    works(&mut client, "s:read_item");
+    assert_eq!(values()[2], "third-0123456789");
+}
+
+#[test]
+fn our_own_secrets_may_be_kept_in_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = folder.path().join("kept");
+    let (first, second) = ("1".repeat(40), "2".repeat(40));
+    write_private(&kept, &first);
+    let proxy = Proxy::with(json!({"mcpServers": {}}));
+    let config = json!({"mcpServers": {}, "api_key": format!("${{file:{}}}", kept.display())});
+    write(&proxy, &config);
+    let status =
+        |key: &str| proxy.request("GET", "/api/v1/servers", &[("X-API-Key", key)], b"").status;
+    until("the first key counts", || (status(&first) == 200).then_some(()));
+    assert_eq!(status(config["api_key"].as_str().unwrap()), 401, "the reference is none");
+    write_private(&kept, &second);
+    until("the second key counts", || (status(&second) == 200).then_some(()));
+    assert_eq!(status(&first), 401);
+    let missing = json!({"mcpServers": {}, "api_key": second,
+        "approval": {"webhook": {"url": "https://h.example/hook", "secret": "${file:/nowhere}"}}});
+    write(&proxy, &missing);
+    let refused = proxy.request("POST", "/api/v1/config/reload", &[("X-API-Key", &second)], b"");
+    assert!(
+        refused
+            .text()
+            .contains("the file /nowhere cannot be read, which approval.webhook.secret asks for"),
+        "{}",
+        refused.text()
+    );
 }
 
 /// What a process holds: descriptors, children, threads, and kilobytes resident.

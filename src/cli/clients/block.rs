@@ -51,6 +51,11 @@ pub(in crate::cli) fn members(theirs: &Value) -> Result<EntryMembers, String> {
             }
         }
         (None, Some(url)) => {
+            let known =
+                |url: &str| ["https:", "http:", "unix:", "${"].iter().any(|it| url.starts_with(it));
+            if !url.as_str().is_some_and(known) {
+                return Err("its url is none of https, http or unix".to_owned());
+            }
             put("url", filled_in(url));
             let headers = headers(&found)?;
             if !headers.is_empty() {
@@ -71,6 +76,13 @@ pub(in crate::cli) fn members(theirs: &Value) -> Result<EntryMembers, String> {
                        should be"
             .to_owned()),
     }
+}
+
+/// What does something in the other program and is not carried over, as it stands there: to be checked with our entry.
+pub(in crate::cli) fn left_out(theirs: &Value) -> impl Iterator<Item = (String, Value)> {
+    let block = theirs.as_object().into_iter().flatten();
+    let left = block.filter(|(key, _)| ["type", "transport", "envFile"].contains(&key.as_str()));
+    left.map(|(key, value)| (key.clone(), value.clone()))
 }
 
 /// The headers, with those that Codex names elsewhere.

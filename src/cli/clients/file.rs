@@ -8,6 +8,9 @@ use super::Syntax;
 use crate::config::edit::{EditedJson, WrittenValue};
 use crate::config::problem::KeyPath;
 
+/// Most projects of one file.
+const MAX_PROJECTS: usize = 1000;
+
 /// A text that could be read.
 #[derive(Clone, Debug)]
 pub(in crate::cli) enum ClientText {
@@ -49,6 +52,17 @@ impl ClientText {
                 Err("what stands where its servers should is no object".to_owned())
             }
         }
+    }
+
+    /// The servers of single projects, by the project's folder, as Claude Code keeps them beside those for all.
+    pub(in crate::cli) fn of_projects(&self) -> Vec<(String, Vec<(String, Value)>)> {
+        let Self::Json(json, _) = self else { return Vec::new() };
+        let projects = json.get(&KeyPath::root("projects")).and_then(Value::as_object);
+        let servers = |project: &Value| {
+            Some(project.get("mcpServers")?.as_object()?.clone().into_iter().collect())
+        };
+        let found = projects.into_iter().flatten().take(MAX_PROJECTS);
+        found.filter_map(|(name, project)| Some((name.clone(), servers(project)?))).collect()
     }
 
     /// One of them.

@@ -16,9 +16,9 @@ use crate::cli::clients::file::ClientText;
 use crate::cli::clients::{McpClient, Remote};
 use crate::cli::confirm::{confirm, declined};
 use crate::cli::error::CommandError;
-use crate::cli::load_config;
 use crate::cli::output::Output;
 use crate::cli::terminal_safe::{clean, line};
+use crate::cli::{load_config, start_proxy};
 use crate::config::edit::{self, WrittenValue};
 use crate::config::file::{Loaded, MAX_FILE_BYTES, locate};
 use crate::os::{edited_file, private};
@@ -32,7 +32,12 @@ pub(super) fn run(
     global: &Global,
     output: &Output,
 ) -> Result<(), CommandError> {
-    let (loaded, _log) = load_config::load_with_log(global)?;
+    let (mut loaded, _log) = load_config::load_with_log(global)?;
+    if loaded.config.require_mcp_auth && !flags.undo && !flags.dry_run {
+        // An entry without the key would lead to a refusal.
+        let key = loaded.ensure_api_key(start_proxy::random_key()?);
+        key.map_err(|error| load_config::problem(&error))?;
+    }
     let client = flags.client;
     let path = client.path(&load_config::variable).ok_or_else(|| {
         CommandError::failed("HOME is not set: where the client's config is is not known")

@@ -4,7 +4,7 @@
 //! shown. A file that cannot be read keeps nobody from those that can.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
@@ -18,6 +18,7 @@ use crate::cli::load_config;
 use crate::cli::output::Output;
 use crate::cli::reload;
 use crate::cli::terminal_safe::{clean, line};
+use crate::config::check_new_server;
 use crate::config::edit::{self, EditedJson, Servers};
 use crate::config::file::{self, MAX_FILE_BYTES};
 use crate::os::edited_file::{self, EditFailure};
@@ -29,10 +30,14 @@ const MAX_SERVERS: usize = 500;
 /// A server that can be added.
 struct Candidate {
     client: McpClient,
+    /// The project that it is for there, or the project's file, if it is not for all.
+    project: Option<String>,
     name: String,
     /// What it is called there, if it is another name.
     renamed: Option<String>,
     members: EntryMembers,
+    /// What of it does not work here as it does there, or not on this machine.
+    doubts: Vec<String>,
 }
 
 /// What was found.
@@ -78,7 +83,11 @@ pub(super) fn run(
     }
     if !confirm(
         &shown,
-        &format!("Add {} to {}?", servers(found.candidates.len()), line(&file)),
+        &format!(
+            "Add {} to {}? A proxy that runs starts them at once.",
+            servers(found.candidates.len()),
+            line(&file)
+        ),
         flags.yes,
     )? {
         return declined();
@@ -103,10 +112,21 @@ pub(super) fn run(
     outcome(&found, named)
 }
 
-/// Reads the servers of one client.
+/// Reads the servers of one client: those for all its projects, and those of the project in this folder.
 fn look(client: McpClient, found: &mut Found) {
     let Some(path) = client.path(&load_config::variable) else { return };
-    let text = match edited_file::read::<String>(&path, MAX_FILE_BYTES) {
+    read(client, &path, false, found);
+    if let Some(file) = client.project_file()
+        && let Ok(folder) = std::env::current_dir()
+        && folder.join(file) != path
+    {
+        read(client, &folder.join(file), true, found);
+    }
+}
+
+/// Reads one file of a client.
+fn read(client: McpClient, path: &Path, is_project: bool, found: &mut Found) {
+    let text = match edited_file::read::<String>(path, MAX_FILE_BYTES) {
         Ok(Some((text, _))) => text,
         Ok(None) => return,
         Err(
@@ -117,16 +137,23 @@ fn look(client: McpClient, found: &mut Found) {
             | EditFailure::Changing
             | EditFailure::Refused(_)),
         ) => {
-            return found.unreadable.push((client, path, error.to_string()));
+            return found.unreadable.push((client, path.to_owned(), error.to_string()));
         }
     };
     let read = ClientText::read(&text, client.known().syntax);
-    let blocks = match read.and_then(|text| text.servers()) {
-        Ok(blocks) => blocks,
-        Err(why) => return found.unreadable.push((client, path, why)),
-    };
+    let (servers, of_projects) =
+        match read.and_then(|text| Ok((text.servers()?, text.of_projects()))) {
+            Ok(read) => read,
+            Err(why) => return found.unreadable.push((client, path.to_owned(), why)),
+        };
     found.read += 1;
-    for (at, (theirs, block)) in blocks.into_iter().enumerate() {
+    let file = is_project.then(|| path.display().to_string());
+    let of_projects = of_projects.into_iter().filter(|_| client == McpClient::ClaudeCode);
+    let of_projects = of_projects.flat_map(|(project, servers)| {
+        servers.into_iter().map(move |server| (Some(project.clone()), server))
+    });
+    let all = servers.into_iter().map(|server| (file.clone(), server)).chain(of_projects);
+    for (at, (project, (theirs, block))) in all.enumerate() {
         let mut skip = |why: &str| found.skipped.push((client, theirs.clone(), why.to_owned()));
         if at >= MAX_SERVERS {
             return skip(&format!("there are more than {MAX_SERVERS}"));
@@ -142,11 +169,25 @@ fn look(client: McpClient, found: &mut Found) {
         match block::members(&block) {
             Err(why) => skip(&why),
             Ok(members) => {
+                let doubts = doubts(&name, &block, &members);
                 let renamed = (name != theirs).then_some(theirs);
-                found.candidates.push(Candidate { client, name, renamed, members });
+                found.candidates.push(Candidate {
+                    client,
+                    project,
+                    name,
+                    renamed,
+                    members,
+                    doubts,
+                });
             }
         }
     }
+}
+
+/// What `config check` would say of the entry, and of what it is made from.
+fn doubts(name: &str, theirs: &Value, members: &EntryMembers) -> Vec<String> {
+    let entry = block::left_out(theirs).chain(members.iter().cloned()).collect();
+    check_new_server(name, &Value::Object(entry), &|name| std::env::var(name).ok())
 }
 
 /// Leaves out what is there already, and gives those another name whose name another server has.
@@ -193,13 +234,22 @@ fn shown(found: &Found, file: &str) -> String {
     if !found.candidates.is_empty() {
         let _ = writeln!(shown, "+++ {}", line(file));
     }
-    for Candidate { client, name, renamed, members } in &found.candidates {
+    for Candidate { client, project, name, renamed, members, doubts } in &found.candidates {
         let renamed = renamed.as_ref().map(|it| format!(", there '{}'", line(it)));
-        let from = format!("{}{}", client.known().name, renamed.unwrap_or_default());
+        let project = project.as_ref().map(|it| format!(", for {}", line(it)));
+        let from = format!(
+            "{}{}{}",
+            client.known().name,
+            project.unwrap_or_default(),
+            renamed.unwrap_or_default()
+        );
         let _ = writeln!(shown, "@@ {from} @@");
         let text = edit::rendered(name, &block::shown(members));
         for row in clean(&text).lines() {
             let _ = writeln!(shown, "+ {row}");
+        }
+        for doubt in doubts {
+            let _ = writeln!(shown, "! {}", line(doubt));
         }
     }
     for (client, name, why) in &found.skipped {
@@ -218,7 +268,7 @@ fn shown(found: &Found, file: &str) -> String {
 fn answer(found: &Found, file: &str, proxy: Option<Value>) -> Value {
     let candidates = found.candidates.iter().map(|it| {
         let (client, name) = (it.client.word(), it.renamed.as_ref().unwrap_or(&it.name));
-        json!({"server": it.name, "client": client, "name": name})
+        json!({"server": it.name, "client": client, "project": it.project, "name": name, "doubts": it.doubts})
     });
     let skipped = found
         .skipped

@@ -1,9 +1,10 @@
 //! Values that an entry names instead of holding them: `${env:NAME}`, `${file:/path}`,
 //! `${credential:NAME}`.
 //!
-//! They are read when a server is started, and one that cannot be read stops that server alone. What was
-//! read is as secret as what stands in the entry ([`crate::secrets`]); no error quotes it.
+//! They are read whenever a server is started or connected to, and one that cannot be read stops that server alone. What
+//! was read is as secret as what stands in the entry ([`crate::secrets`]); no error quotes it.
 
+use std::fmt;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -33,6 +34,16 @@ pub(super) enum Kind {
     Keyring,
 }
 
+/// What is named was so when it was looked at. `Debug` shows that alone.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct NamedValues([u8; 32]);
+
+impl fmt::Debug for NamedValues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NamedValues(…)")
+    }
+}
+
 /// Finds environment variables.
 pub(super) type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
@@ -54,6 +65,24 @@ pub(super) fn fill(value: &str, key: &str, lookup: Lookup<'_>) -> Result<String,
     }
     filled.push_str(rest);
     Ok(filled)
+}
+
+/// What the references in these values lead to now, as one digest: another where any of them has changed. `None` where
+/// there is no reference.
+pub(super) fn digest<'v>(
+    values: impl IntoIterator<Item = &'v str>,
+    lookup: Lookup<'_>,
+) -> Option<NamedValues> {
+    let mut referring = values.into_iter().filter(|value| first(value).is_some()).peekable();
+    referring.peek()?;
+    let mut hasher = blake3::Hasher::new();
+    for value in referring {
+        // Why one cannot be read is no value.
+        let filled = fill(value, "", lookup).ok();
+        let length = filled.as_ref().map_or(u64::MAX, |filled| filled.len() as u64);
+        hasher.update(&length.to_le_bytes()).update(filled.unwrap_or_default().as_bytes());
+    }
+    Some(NamedValues(*hasher.finalize().as_bytes()))
 }
 
 /// The files that a value names.
@@ -223,6 +252,22 @@ mod tests {
             let error = filled(value, &[]).unwrap_err();
             assert!(error.contains(why), "{value}: {error}");
         }
+    }
+
+    #[test]
+    fn another_value_behind_a_reference_is_another_digest() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("f");
+        let value = format!("a ${{file:{}}}", file.display());
+        let now = || digest(["plain", &value, "${env:A}"], &|name| (name == "A").then(String::new));
+        let missing = now();
+        fs::write(&file, "").unwrap();
+        let empty = now();
+        fs::write(&file, "s3cret").unwrap();
+        let some = now();
+        assert!(missing != empty && empty != some && missing.is_some());
+        assert_eq!(some, now());
+        assert_eq!(digest(["plain", "$x", "${other:y}"], &|_| None), None);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::renewal::{NotRenewed, moved, renew};
 use super::store::{Grant, Stamp, TokenStore};
 use super::token_response::seconds;
 use crate::io::address::UNIX;
-use crate::upstream::config::{Config, Invalid, Target};
+use crate::upstream::config::{Config, Target};
 use crate::upstream::peer::Peer;
 
 /// How often it is looked whether the file is another.
@@ -147,10 +147,10 @@ impl LoginTokens {
     pub(in crate::upstream) fn of(
         peer: &Arc<Peer>,
         config: &Config,
-        target: &Result<Target, Invalid>,
+        target: &Target,
         tls: &Arc<OnceLock<TlsConnector>>,
     ) -> Option<Self> {
-        let (Ok(Target::Http { url, headers }), Some(folder)) = (target, &config.data_dir) else {
+        let (Target::Http { url, headers }, Some(folder)) = (target, &config.data_dir) else {
             return None;
         };
         if url.starts_with(UNIX) {
