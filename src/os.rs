@@ -5,6 +5,7 @@
 
 pub mod descriptors;
 pub mod edited_file;
+pub mod keyring;
 pub mod marked;
 pub mod priority;
 pub mod private;

@@ -66,8 +66,9 @@ impl Config {
         }
         let raw = |(name, value): (&String, &String)| (name.clone(), value.clone());
         // What is kept apart is secret, whatever its name.
-        let is_apart =
-            |value: &String| ["${file:", "${credential:"].iter().any(|it| value.contains(it));
+        let is_apart = |value: &String| {
+            ["${file:", "${credential:", "${keyring:"].iter().any(|it| value.contains(it))
+        };
         for (name, filled) in &env {
             if self.env.get(name).is_some_and(is_apart) {
                 found.keep(filled);

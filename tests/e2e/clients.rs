@@ -35,6 +35,8 @@ impl Home {
         let mut command = mcpproxy();
         command.args(args).env("HOME", self.0.path()).current_dir(self.0.path());
         command.env_remove("XDG_CONFIG_HOME").env_remove("CODEX_HOME");
+        // A real keyring is asked in `tools/keyring`.
+        command.env_remove("DBUS_SESSION_BUS_ADDRESS").env_remove("XDG_RUNTIME_DIR");
         Output::of(&mut command)
     }
 
@@ -301,7 +303,7 @@ fn values_from_files_and_credentials_reach_the_server_and_a_missing_one_stops_it
     for (name, why) in [
         ("missing", "the file /nowhere/at/all cannot be read, which env.A asks for"),
         ("credential", "CREDENTIALS_DIRECTORY is not set"),
-        ("keyring", "built without keyrings"),
+        ("keyring", "the keyring's entry service/user cannot be read"),
     ] {
         let (state, reason) = state(name);
         assert!(state == "failed" && reason.contains(why), "{name}: {reason}");
@@ -322,9 +324,9 @@ fn servers_of_projects_are_taken_over_and_what_does_not_work_here_is_told() {
         &json!({
             "mcpServers": {"of-all": stdio("a")},
             "projects": {
-                "/work/p": {"mcpServers": {"local": stdio("b"), "of-all": stdio("c")}, "history": []},
-                "/work/q": {"mcpServers": []},
-                "/work/r": 7,
+                "/home/ada/p": {"mcpServers": {"local": stdio("b"), "of-all": stdio("c")}, "history": []},
+                "/home/ada/q": {"mcpServers": []},
+                "/home/ada/r": 7,
             },
         })
         .to_string(),
@@ -343,8 +345,8 @@ fn servers_of_projects_are_taken_over_and_what_does_not_work_here_is_told() {
     let shown = done(&looked);
     for told in [
         "@@ Claude Code @@",
-        "@@ Claude Code, for /work/p @@",
-        "@@ Claude Code, for /work/p, there 'of-all' @@",
+        "@@ Claude Code, for /home/ada/p @@",
+        "@@ Claude Code, for /home/ada/p, there 'of-all' @@",
         "! headers.A: ",
         "! type: ",
         "! command: ",
@@ -357,7 +359,7 @@ fn servers_of_projects_are_taken_over_and_what_does_not_work_here_is_told() {
     let output = home.run(&["import", "--yes", "-o", "json"]);
     let answer: Value = serde_json::from_str(done(&output)).unwrap();
     let local = answer["servers"].as_array().unwrap().iter().find(|it| it["server"] == "local");
-    assert_eq!(local.unwrap()["project"], "/work/p");
+    assert_eq!(local.unwrap()["project"], "/home/ada/p");
     assert_eq!(local.unwrap()["doubts"], json!([]));
     let servers = home.config()["mcpServers"].clone();
     let names: Vec<_> = servers.as_object().unwrap().keys().collect();

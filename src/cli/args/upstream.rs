@@ -19,7 +19,7 @@ Examples:
 
 Everything behind -- is the command and its arguments; no shell reads it. What the file has beside the
 server stays as it is, comments too. Secrets are better named than written: ${env:NAME},
-${file:/path}, ${credential:NAME}. A running mcpproxy is told of the change.")]
+${file:/path}, ${credential:NAME}, ${keyring:service/user}. A running mcpproxy is told of the change.")]
     Add(UpstreamAdd),
     /// Take a server out of the config
     #[command(after_help = "\

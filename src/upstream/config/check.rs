@@ -85,8 +85,8 @@ impl Config {
         let mut odd = |keys: &[&str], problem: &str| {
             found.push((keys.iter().map(|key| (*key).to_owned()).collect(), problem.to_owned()));
         };
-        let only = "${…} stays as it is here: ${env:NAME}, ${file:/path} and ${credential:NAME} are \
-                    filled in, in env, headers and url";
+        let only = "${…} stays as it is here: ${env:NAME}, ${file:/path}, ${credential:NAME} and \
+                    ${keyring:service/user} are filled in, in env, headers and url";
         if self.command.as_deref().is_some_and(as_it_is) {
             odd(&["command"], only);
         }

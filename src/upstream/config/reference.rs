@@ -1,5 +1,5 @@
 //! Values that an entry names instead of holding them: `${env:NAME}`, `${file:/path}`,
-//! `${credential:NAME}`.
+//! `${credential:NAME}`, `${keyring:service/user}`.
 //!
 //! They are read whenever a server is started or connected to, and one that cannot be read stops that server alone. What
 //! was read is as secret as what stands in the entry ([`crate::secrets`]); no error quotes it.
@@ -10,7 +10,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use super::invalid::Invalid;
-use crate::os::private;
+use crate::os::{keyring, private};
 
 /// Most bytes of a value that is kept in a file.
 const MAX_BYTES: u64 = 64 * 1024;
@@ -77,8 +77,9 @@ pub(super) fn digest<'v>(
     referring.peek()?;
     let mut hasher = blake3::Hasher::new();
     for value in referring {
-        // Why one cannot be read is no value.
-        let filled = fill(value, "", lookup).ok();
+        // A keyring is asked for what is started alone: it may ask its user. Why one cannot be read is no value.
+        let of_keyring = value.contains("${keyring:").then(|| value.to_owned());
+        let filled = of_keyring.or_else(|| fill(value, "", lookup).ok());
         let length = filled.as_ref().map_or(u64::MAX, |filled| filled.len() as u64);
         hasher.update(&length.to_le_bytes()).update(filled.unwrap_or_default().as_bytes());
     }
@@ -138,9 +139,13 @@ impl Kind {
                 }
             }
             Self::Keyring => {
-                let why = "this program is built without keyrings: use ${file:/path}, \
-                           ${credential:NAME} or ${env:NAME}";
-                Err(unread(format!("the keyring's entry {name}"), why.to_owned()))
+                let what = format!("the keyring's entry {name}");
+                match name.split_once('/') {
+                    Some((service, user)) if !service.is_empty() && !user.is_empty() => {
+                        keyring::password(service, user).map_err(|why| unread(what, why))
+                    }
+                    _ => Err(unread(what, "write it as service/user".to_owned())),
+                }
             }
         }
     }
@@ -246,7 +251,8 @@ mod tests {
         for (value, why) in [
             ("${credential:x}", "CREDENTIALS_DIRECTORY is not set"),
             ("${credential:../x}", "no name"),
-            ("${keyring:service/user}", "built without keyrings"),
+            ("${keyring:service}", "write it as service/user"),
+            ("${keyring:/user}", "write it as service/user"),
             ("${file:/x", "without its closing brace"),
         ] {
             let error = filled(value, &[]).unwrap_err();
