@@ -68,6 +68,15 @@ pub(super) async fn find(config: &Config) -> Option<HttpClient> {
     Some(client)
 }
 
+/// Whether somebody listens where a proxy has written that it does. Who that is cannot be asked without a config.
+pub(super) async fn announced(data_dir: &Path) -> bool {
+    let text = fs::read_to_string(data_dir.join(FILE)).unwrap_or_default();
+    match Address::parse(text.trim()) {
+        Some(address) => HttpClient::new(address, Security::Plain, "").is_there().await,
+        None => false,
+    }
+}
+
 /// The proxy that owns the data folder, if it runs and listens elsewhere.
 pub(super) async fn elsewhere(config: &Config) -> Option<HttpClient> {
     let text = fs::read_to_string(config.data_dir.join(FILE)).ok()?;

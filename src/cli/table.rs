@@ -214,18 +214,26 @@ pub(super) fn cell(text: &str) -> String {
     cut(&line, CELL_CHARS)
 }
 
-/// At most `most` columns of a terminal, with an ellipsis where something is missing.
+/// At most `most` columns of a terminal, with an ellipsis where something is missing; cut between two words, unless the
+/// first alone is too long.
 pub(super) fn cut(text: &str, most: usize) -> String {
     if text.width() <= most {
         return text.to_owned();
     }
     let (mut kept, mut width) = (String::new(), 0);
+    let mut next = None;
     for letter in text.chars() {
         width += letter.width().unwrap_or_default();
         if width >= most {
+            next = Some(letter);
             break;
         }
         kept.push(letter);
+    }
+    if next.is_some_and(|next| !next.is_whitespace())
+        && let Some((words, _)) = kept.rsplit_once(char::is_whitespace)
+    {
+        kept.truncate(words.len());
     }
     kept.truncate(kept.trim_end().len());
     if most > 0 {
@@ -336,5 +344,18 @@ mod tests {
         assert_eq!(cut("éé", 2), "éé");
         assert_eq!(cut("日本語", 4), "日…");
         assert_eq!(cut("ab", 0), "");
+    }
+
+    #[test]
+    fn no_word_is_broken_but_one_that_is_too_long_by_itself() {
+        for (most, shown) in [
+            (19, "its answers cannot…"),
+            (18, "its answers…"),
+            (17, "its answers…"),
+            (4, "its…"),
+            (3, "it…"),
+        ] {
+            assert_eq!(cut("its answers cannot be", most), shown, "{most}");
+        }
     }
 }

@@ -407,6 +407,39 @@ fn the_doctor_names_a_broken_config_and_a_damaged_log() {
     fs::write(&file, "{").unwrap();
     let output = run(&file, &["doctor", "--json"]);
     assert_eq!(output.code, Some(1));
-    assert!(found(&output.json(), "config")[0].1.contains("line 1 column"), "{}", output.stdout);
+    let broken = found(&output.json(), "config");
+    assert!(broken[0].1.contains("line 1 column"), "{}", output.stdout);
+    assert_eq!(broken[0].2, format!("$EDITOR {}", file.display()), "of the file that was named");
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    let output = run(&file, &["doctor", "--json"]);
+    let broken = found(&output.json(), "config");
+    assert!(broken[0].2.starts_with(&format!("mv {0} {0}.aside", file.display())), "{broken:?}");
     drop(folder);
+}
+
+#[test]
+fn what_waits_for_a_restart_and_a_config_that_broke_are_told_of_a_proxy_that_runs() {
+    let proxy = Proxy::with(json!({"mcpServers": {}}));
+    let file = proxy.folder.path().join("config.json");
+    let whole = fs::read_to_string(&file).unwrap();
+    let mut config: Value = serde_json::from_str(&whole).unwrap();
+    config["activity"]["queue_records"] = json!(77);
+    fs::write(&file, config.to_string()).unwrap();
+    until("it is told", || {
+        let shown = proxy.cli(&["status"]).stdout;
+        shown
+            .lines()
+            .any(|line| line == "restart    needed for activity.queue_records")
+            .then_some(())
+    });
+    fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+    let output = proxy.cli(&["status"]);
+    assert_eq!(output.code, Some(5), "{}", output.stderr);
+    assert!(
+        output.stderr.contains("goes on by the config that it has read before"),
+        "{}",
+        output.stderr
+    );
+    assert!(output.stderr.contains("line "), "{}", output.stderr);
 }

@@ -1,6 +1,7 @@
 //! `mcpproxy status`: how the proxy that runs is, on one screen.
 
 use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
@@ -13,7 +14,7 @@ use crate::cli::exit_code::Exit;
 use crate::cli::json_pointer::{list, text};
 use crate::cli::output::{self, Output};
 use crate::cli::terminal_safe::{clean, line};
-use crate::cli::{load_config, running_proxy};
+use crate::cli::{load_config, logging, running_proxy};
 use crate::config::file::Loaded;
 use crate::os::space;
 use crate::server;
@@ -23,7 +24,7 @@ const REASON_CHARS: usize = 100;
 
 /// Runs the command; exit code 3 if no proxy runs.
 pub(super) fn run(global: &Global, output: &Output) -> Result<(), CommandError> {
-    let loaded = load_config::load(global, None)?;
+    let loaded = load_config::load(global, None).inspect_err(|_| tell_of_running(global))?;
     let runtime = server::local_runtime().map_err(CommandError::failed)?;
     let Some(client) = runtime.block_on(running_proxy::find(&loaded.config)) else {
         output.print(&nobody(&loaded).to_string(), |it| draw(it, output.view.colours))?;
@@ -39,16 +40,36 @@ pub(super) fn run(global: &Global, output: &Output) -> Result<(), CommandError> 
             (&["status"][..], &[][..]),
             (&["servers"], &[]),
             (&["activity", "summary"], &[("period", Some("1h"))]),
+            (&["config"], &[]),
         ] {
             answers.push(output::parse(backend.get(&target(segments, query)).await?.json()?)?);
         }
         Ok::<_, CommandError>(answers)
     })?;
-    let [status, servers, hour] = asked.as_slice() else {
+    let [status, servers, hour, config] = asked.as_slice() else {
         return Err(CommandError::failed("the answer is not complete"));
     };
-    let answer = running(&loaded, &place, status, servers, hour).to_string();
+    let mut answer = running(&loaded, &place, status, servers, hour);
+    if let Some(keys) = config.pointer("/needs_restart") {
+        answer["needs_restart"] = keys.clone();
+    }
+    let answer = answer.to_string();
     output.print(&answer, |it| draw(it, output.view.colours))
+}
+
+/// Where the config cannot be used: that a proxy which runs does not mind.
+fn tell_of_running(global: &Global) {
+    let named = || load_config::variable("MCPPROXY_DATA_DIR").map(PathBuf::from);
+    let home = || load_config::variable("HOME").map(|home| Path::new(&home).join(".mcpproxy"));
+    let Some(data) = global.data_dir.clone().or_else(named).or_else(home) else { return };
+    let runs = server::local_runtime()
+        .is_ok_and(|runtime| runtime.block_on(running_proxy::announced(&data)));
+    if runs {
+        logging::say(format_args!(
+            "the mcpproxy that runs with {} goes on by the config that it has read before",
+            line(&data.display().to_string())
+        ));
+    }
 }
 
 /// What is known without a proxy.
@@ -78,7 +99,10 @@ fn running(
     let of_servers = |fault: &&Value| text(fault, "/part") != "server";
     let faults = list(status, "/faults").iter().filter(of_servers);
     let mut warnings = warnings(loaded);
-    warnings.extend(faults.map(|fault| text(fault, "/cause").into_owned()));
+    warnings.extend(faults.map(|fault| {
+        let about = [text(fault, "/part"), text(fault, "/server")].join(" ");
+        format!("{}: {}", about.trim_end(), text(fault, "/cause"))
+    }));
     let servers = list(servers, "/servers").iter().map(|server| {
         json!({
             "name": text(server, "/name"), "state": text(server, "/state"),
@@ -151,6 +175,10 @@ fn draw(status: &Value, colours: Colours) -> String {
         row("sessions", &number("/sessions").to_string());
     }
     row("log", &bytes(number("/activity_bytes")));
+    let keys: Vec<_> = list(status, "/needs_restart").iter().filter_map(Value::as_str).collect();
+    if !keys.is_empty() {
+        row("restart", &format!("needed for {}", line(&keys.join(", "))));
+    }
     let warnings = list(status, "/warnings");
     for warning in warnings {
         row("warning", &clean(warning.as_str().unwrap_or_default()).replace('\n', " "));

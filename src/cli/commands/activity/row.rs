@@ -100,8 +100,20 @@ impl RowStyle {
             self.intent(&text(record, "/intent/operation_type")).into(),
             Cell::styled(cell(&status), of_state(&status)),
             taken(record).into(),
-            cell(&reason(record, decisions)).into(),
+            cell(&self.reason(record, decisions)).into(),
         ]
+    }
+
+    /// Why it ended so; to people, of what no tool is named, about which server: its column is among the first that there
+    /// is no room for.
+    fn reason(&self, record: &Value, decisions: &[&Value]) -> String {
+        let (server, reason) = (text(record, "/server_name"), reason(record, decisions));
+        match self.reader {
+            Reader::Person if text(record, "/tool_name").is_empty() && !server.is_empty() => {
+                format!("{server}: {reason}").trim_end_matches([':', ' ']).to_owned()
+            }
+            Reader::Person | Reader::Program => reason,
+        }
     }
 
     /// The operation type with its icon (FR-034); words nobody knows are shown as they were stated.
@@ -121,6 +133,14 @@ fn reason(record: &Value, decisions: &[&Value]) -> String {
     let own = [text(record, "/error_message"), text(record, "/metadata/reason")];
     let own = own.into_iter().find(|reason| !reason.is_empty()).unwrap_or_default();
     let mut told = vec![own.into_owned()];
+    for (keys, when) in
+        [("/metadata/applied", "changed"), ("/metadata/needs_restart", "after a restart")]
+    {
+        let keys: Vec<_> = list(record, keys).iter().filter_map(Value::as_str).collect();
+        if text(record, "/type") == "config_change" && !keys.is_empty() {
+            told.push(format!("{when}: {}", keys.join(", ")));
+        }
+    }
     for decision in decisions {
         let why = text(decision, "/metadata/reason");
         // A refusal says mostly what the decision says.
@@ -219,6 +239,18 @@ pub(super) mod tests {
             "(system_start)"
         );
         assert_eq!(texts(&RowStyle::plain(), &start, &[])[4], "");
+    }
+
+    #[test]
+    fn what_is_about_a_server_or_the_config_says_so() {
+        let change =
+            serde_json::json!({"id": "x", "type": "server_change", "server_name": "files"});
+        let cells = texts(&styled(Intents::Words, Reader::Person), &change, &[]);
+        assert_eq!((&*cells[4], &*cells[8]), ("(server_change)", "files"));
+        let change = serde_json::json!({"id": "x", "type": "config_change", "metadata":
+            {"applied": ["limits", "mcpServers.a"], "needs_restart": ["listen"]}});
+        let cells = texts(&styled(Intents::Words, Reader::Person), &change, &[]);
+        assert_eq!(cells[8], "changed: limits, mcpServers.a; after a restart: listen");
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! What is looked at: the config, rights, the clock, the disk, the log, the servers.
 
+use std::borrow::Cow;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -57,10 +59,28 @@ pub(super) fn config(checked: &Result<Loaded, Vec<Problem>>, found: &mut Vec<Dia
                 found.push(Diagnosis::new(DiagnosisKind::Odd, CHECK, problem.to_string()))
             }
             Severity::Error => {
-                let mend = "$EDITOR \"$(mcpproxy config path)\"";
+                let mend = mend(problem);
                 found.push(Diagnosis::wrong(CHECK, problem.to_string(), mend));
             }
         }
+    }
+}
+
+/// What mends an error of the config: the file is edited, or, where it is none that could be, put aside.
+fn mend(problem: &Problem) -> String {
+    let Some(path) = &problem.file else {
+        return format!("mend or unset {}", problem.key);
+    };
+    let (file, aside) = (path.display().to_string(), format!("{}.aside", path.display()));
+    // What no shell can be given as it is, is told as it is.
+    let [file, aside] = [&file, &aside].map(|it| quoted(it).unwrap_or(Cow::Borrowed(it.as_str())));
+    let can_be_edited = problem.place.is_some()
+        || !problem.key.is_empty()
+        || fs::metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    match can_be_edited {
+        true => format!("$EDITOR {file}"),
+        // A folder, bytes that are no text, or far too many of them.
+        false => format!("mv {file} {aside} && mcpproxy init, or put a backup in its place"),
     }
 }
 
