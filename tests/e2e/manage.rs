@@ -434,7 +434,8 @@ fn what_waits_for_a_restart_and_a_config_that_broke_are_told_of_a_proxy_that_run
             .then_some(())
     });
     fs::write(&file, &whole[..whole.len() / 2]).unwrap();
-    let output = proxy.cli(&["status"]);
+    let data = proxy.folder.path().join("data");
+    let output = proxy.cli(&["--data-dir", data.to_str().unwrap(), "status"]);
     assert_eq!(output.code, Some(5), "{}", output.stderr);
     assert!(
         output.stderr.contains("goes on by the config that it has read before"),
