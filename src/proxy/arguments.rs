@@ -48,7 +48,7 @@ impl OnRecord<'_> {
         };
         let judged = self.worker.judge_quickly(schema, slice::from_ref(arguments));
         let Some(judgement) = judged else { return Ok(Some(access.clone())) };
-        if let Some(violation) = self.violation(tool, schema, judgement) {
+        if let Some(violation) = self.violation(tool, arguments, schema, judgement) {
             self.misfit(access, arguments, intent, &violation)?;
         }
         Ok(None)
@@ -94,18 +94,29 @@ impl OnRecord<'_> {
             Some(judgement) => judgement,
             None => self.worker.judge(&schema, vec![arguments.clone()]).await?,
         };
-        self.violation(tool, &schema, judgement)
+        self.violation(tool, arguments, &schema, judgement)
     }
 
     /// What a judgement has against the arguments; a disagreement of the engines is counted.
-    fn violation(&self, tool: &Tool, schema: &Schema, judgement: Judgement) -> Option<Violation> {
+    fn violation(
+        &self,
+        tool: &Tool,
+        arguments: &[u8],
+        schema: &Schema,
+        judgement: Judgement,
+    ) -> Option<Violation> {
         if judgement.disagreement {
             tracing::warn!(tool = %tool.name, schema = %schema.hash(), "the engines disagree");
             self.worker.proxy.validation_pool.count_disagreement();
         }
         match judgement.verdict {
             Verdict::Conforms => None,
-            Verdict::Violates(violation) => Some(violation),
+            Verdict::Violates(mut violation) => {
+                let arguments = std::str::from_utf8(arguments).unwrap_or_default();
+                let misfits = std::mem::take(&mut violation.misfits);
+                violation.misfits = misfits.without_absent(arguments, tool.input_schema.get());
+                Some(violation)
+            }
         }
     }
 

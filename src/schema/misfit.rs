@@ -10,7 +10,9 @@ use jsonschema::error::{TypeKind, ValidationErrorKind};
 use percent_encoding::percent_decode_str;
 
 use super::cut::cut;
-use crate::json::pointer::token;
+use crate::json::elements::elements;
+use crate::json::members::string;
+use crate::json::pointer::{token, value_at};
 
 /// Misfits of one document that are kept; more of them are only counted.
 pub const MAX_MISFITS: usize = 8;
@@ -54,6 +56,32 @@ pub enum MisfitFault {
     Alternatives,
 }
 
+impl Misfit {
+    /// Whether it is a null that stands for a member that need not be there.
+    fn is_absent(&self, document: &str, schema: &str) -> bool {
+        let Some((_, name)) = self.place.rsplit_once('/') else { return false };
+        let is_type = matches!(self.fault, MisfitFault::Type { .. });
+        if !is_type || value_at(document, &self.place) != Ok("null") {
+            return false;
+        }
+        // Where the member's schema stands elsewhere ($ref), the object's is known of the root alone.
+        let within = self
+            .schema
+            .as_deref()
+            .and_then(|at| at.strip_suffix(name)?.strip_suffix("/properties/"));
+        let object = within.or((self.place.len() == name.len() + 1).then_some(""));
+        let required =
+            object.and_then(|object| value_at(schema, &format!("{object}/required")).ok());
+        let mut names = required.and_then(|names| elements(names).ok()).into_iter().flatten();
+        let is_there = |found: Result<&str, _>| {
+            found.ok().and_then(string).is_some_and(|it| token(&it) == name)
+        };
+        // An item of an array has a place, not a name.
+        let is_item = name.bytes().all(|byte| byte.is_ascii_digit()) && object.is_none();
+        !is_item && !names.any(is_there)
+    }
+}
+
 /// The misfits of a document.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Misfits {
@@ -68,6 +96,17 @@ impl Misfits {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
+    }
+
+    /// The same without the nulls of members that need not be there: many clients write those that are absent so, and
+    /// servers take them so (MCP 2026-07-28 §Custom Headers from Tool Parameters has null and absent alike). `document` and
+    /// `schema` are what was judged and by what.
+    #[must_use]
+    pub fn without_absent(mut self, document: &str, schema: &str) -> Self {
+        let before = self.listed.len();
+        self.listed.retain(|misfit| !misfit.is_absent(document, schema));
+        self.count -= before - self.listed.len();
+        self
     }
 
     /// Those among what boon reports; `base` is where the schema stands for it.
@@ -364,6 +403,24 @@ mod tests {
         ] {
             assert_eq!(told(schema, document), [""; 0], "{schema} {document}");
             assert_eq!(told_by_tape(schema, document), [""; 0], "by tape: {schema} {document}");
+        }
+    }
+
+    #[test]
+    fn a_null_for_what_need_not_be_there_is_no_misfit() {
+        let schema = r##"{"properties":{"a":{"type":"string"},"b":{"type":"string"},"c":{"anyOf":[{"type":"integer"},{"type":"string"}]},
+            "d":{"properties":{"e":{"type":"string"}},"required":["e"]},"f":{"items":{"type":"string"}},"g/h":{"$ref":"#/$defs/g"}},
+            "required":["b"],"$defs":{"g":{"type":"integer"}}}"##;
+        for (document, count) in [
+            (r#"{"a":null,"b":"x","c":null,"g/h":null}"#, 0),
+            (r#"{"b":null}"#, 1),
+            (r#"{"a":7,"b":"x"}"#, 1),
+            (r#"{"a":null,"b":null,"c":null}"#, 1),
+            (r#"{"b":"x","d":{"e":null}}"#, 1),
+            (r#"{"b":"x","f":[null]}"#, 1),
+        ] {
+            let left = found(schema, document).without_absent(document, schema);
+            assert_eq!((left.count, left.listed.len()), (count, count), "{document}: {left:?}");
         }
     }
 

@@ -156,6 +156,8 @@ def write_config(folder: Path, servers, taps, port: int) -> Path:
         "listen": f"127.0.0.1:{port}",
         "data_dir": str(folder / "data"),
         "api_key": API_KEY,
+        # What servers themselves say of bad arguments is compared as well.
+        "input_validation": {"mode": "off"},
         "mcpServers": {server.name: entry(server) for server in servers},
     }
     path = folder / "mcp_config.json"

@@ -68,14 +68,20 @@ def understood(result) -> dict:
     return value
 
 
+# How what mends a call begins.
+MENDED = ("Call again with call_tool_", "Nearest tools: ")
+
+
 def not_a_refusal(text: str, got, exact: bool):
     try:
         refusal = json.loads(got.raw)
     except ValueError:
         refusal = {}
     blocks = refusal.get("content", [])
-    said = blocks[0].get("text", "") if len(blocks) == 1 else ""
+    said = blocks[0].get("text", "") if blocks else ""
     right = said == text if exact else said.startswith(text)
+    # A block of its own says how the call is mended.
+    right &= all(block.get("text", "").startswith(MENDED) for block in blocks[1:])
     if not right or got.member != "result" or refusal.get("isError") is not True:
         yield f"not refused as it should be: {got.raw[:SHOWN]}"
     if peers.CANARY in got.raw:
