@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
@@ -93,6 +93,15 @@ fn a_listener_speaks_both_versions_of_http_over_both_versions_of_tls() {
         assert_eq!(refused.status, 403, "the same locks: {refused:?}");
         assert_eq!(get(&proxy, "/api/v1/status", args).status, 200);
     }
+    // As long as rcgen makes them.
+    let ends = rcgen::date_time_ymd(4096, 1, 1).unix_timestamp() as f64;
+    let metrics = get(&proxy, "/metrics", &[]).body;
+    let left = metrics.lines().find_map(|line| {
+        line.strip_prefix("mcpproxy_certificate_remaining_seconds ")?.parse::<f64>().ok()
+    });
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64();
+    let left = left.expect("it is told");
+    assert!((ends - now - left).abs() < 3600.0, "{left}");
     let old = get(&proxy, "/healthz", &["--tls-max", "1.1"]);
     assert_eq!(old.status, 0, "{old:?}");
     let stranger = curl(proxy.folder.path(), &[&url(&proxy, "/healthz")]);
