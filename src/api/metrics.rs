@@ -1,21 +1,23 @@
-//! `/metrics`: the proxy's numbers for Prometheus and what reads its format (OpenMetrics 1.0 text).
+//! `/metrics`: the proxy's numbers for Prometheus and what reads its formats ([`exposition`](super::exposition)).
 //!
 //! Each number is read where it is kept, at the scrape; none is kept here. The number of series is bounded by
 //! `telemetry.max_series` and by the number of servers. Names of servers and tools are in it, so it asks for the API key.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Response, StatusCode};
+use http::header::{CONTENT_TYPE, VARY};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
+use super::exposition::Exposition;
 use super::query_parameters::Query;
 use super::response::{self, ApiError};
 use super::state::State;
@@ -28,9 +30,6 @@ use crate::telemetry::export_queue::DropReason;
 use crate::telemetry::histogram::Durations;
 use crate::upstream::supervisor::{ServerState, Status, Upstream};
 
-/// The format, and its version.
-const OPEN_METRICS: HeaderValue =
-    HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
 /// The upper bounds of a histogram's buckets, in microseconds: from the proxy's own share to a long call.
 const BOUNDS_US: [u64; 16] = [
     25,
@@ -62,7 +61,7 @@ const UPSTREAM_STATES: [&str; 5] = [
     NEEDS_LOGIN,
 ];
 
-/// Shows every number as Prometheus reads it.
+/// Shows every number as Prometheus reads it: in OpenMetrics, or where `Accept` prefers it in the text format 0.0.4.
 #[utoipa::path(
     get,
     path = "/metrics",
@@ -70,25 +69,31 @@ const UPSTREAM_STATES: [&str; 5] = [
     operation_id = "getMetrics",
     responses((
         status = 200,
-        description = "OpenMetrics text",
-        body = String,
-        content_type = "application/openmetrics-text",
+        description = "The numbers",
+        content((String = "application/openmetrics-text"), (String = "text/plain")),
     ))
 )]
 pub(super) fn metrics(
     state: &State,
     worker: &Worker,
     query: Query,
+    headers: &HeaderMap,
     id: &str,
 ) -> Result<Response<Body>, ApiError> {
     query.finish()?;
+    let families = families(state, worker);
+    let counters = families.iter().filter(|it| matches!(it.samples, Samples::Counters(_)));
+    let counters: HashSet<&str> = counters.map(|it| it.name).collect();
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Scrape(families(state, worker))));
+    registry.register_collector(Box::new(Scrape(families)));
     let mut text = String::new();
     encode(&mut text, &registry)
         .map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error))?;
+    let form = Exposition::wanted(headers);
+    let text = form.of(text, &counters);
     let mut response = response::json(StatusCode::OK, Body::from(Bytes::from(text)), id);
-    response.headers_mut().insert(CONTENT_TYPE, OPEN_METRICS);
+    response.headers_mut().insert(CONTENT_TYPE, form.content_type());
+    response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
     Ok(response)
 }
 

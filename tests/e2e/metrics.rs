@@ -235,3 +235,29 @@ fn verdicts_are_counted_also_those_that_pass() {
     // In warn an answer is judged beside its reply.
     until("it is judged", || (verdicts("answer") == [2.0, 1.0, 1.0, 0.0].map(Some)).then_some(()));
 }
+
+#[test]
+fn who_prefers_the_older_text_format_is_given_it_with_the_same_samples() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    proxy.client().read("s:read_item", json!({}));
+    let accept = "application/openmetrics-text;q=0.2, text/plain;version=0.0.4";
+    let headers = [("X-API-Key", API_KEY), ("Accept", accept)];
+    let response = proxy.request("GET", "/metrics", &headers, b"");
+    assert_eq!(response.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    assert_eq!(response.header("vary"), Some("Accept"));
+    let text = response.text();
+    assert!(!text.contains("# EOF"), "{text}");
+    let older = samples(&text);
+    let newer = scrape(&proxy);
+    assert_eq!(older.keys().collect::<Vec<_>>(), newer.keys().collect::<Vec<_>>());
+    // Each sample stands under a description of its own name; those of a histogram share one.
+    for name in older.keys() {
+        let name = name.split('{').next().unwrap();
+        let of_histogram =
+            ["_bucket", "_sum", "_count"].iter().find_map(|it| name.strip_suffix(it));
+        let name = of_histogram.unwrap_or(name);
+        for word in ["HELP", "TYPE"] {
+            assert!(text.contains(&format!("# {word} {name} ")), "{word} {name}: {text}");
+        }
+    }
+}
