@@ -1,6 +1,6 @@
 //! `/metrics`, as Prometheus reads it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 
@@ -260,4 +260,43 @@ fn who_prefers_the_older_text_format_is_given_it_with_the_same_samples() {
             assert!(text.contains(&format!("# {word} {name} ")), "{word} {name}: {text}");
         }
     }
+}
+
+const OPERATION: &str = include_str!("../../src/guide/operation.md");
+const ALERTS: &str = include_str!("../../tools/metrics/alerts.yml");
+
+/// The first two cells of each row that begins with a name in code.
+fn rows(prefix: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let cells = OPERATION.lines().filter_map(|line| {
+        let mut cells = line.strip_prefix("| `")?.split('|');
+        let name = cells.next()?.trim().strip_suffix('`')?;
+        let labels = cells.next()?.split(',').map(|it| it.trim().trim_matches('`').to_owned());
+        let labels = labels.filter(|label| !label.is_empty()).collect();
+        name.starts_with(prefix).then(|| (name.to_owned(), labels))
+    });
+    cells.collect()
+}
+
+#[test]
+fn the_guide_names_every_metric_with_its_labels_and_every_alert() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    proxy.client().read("s:read_item", json!({}));
+    let headers = [("X-API-Key", API_KEY), ("Accept", "text/plain")];
+    let text = proxy.request("GET", "/metrics", &headers, b"").text();
+    let described = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    let described: BTreeSet<&str> = described.collect();
+    let told = rows("mcpproxy_");
+    assert_eq!(told.keys().map(String::as_str).collect::<BTreeSet<_>>(), described);
+    for sample in samples(&text).keys() {
+        let (name, labels) = sample.split_once('{').unwrap_or((sample, "}"));
+        let of_histogram =
+            ["_bucket", "_sum", "_count"].iter().find_map(|it| name.strip_suffix(it));
+        let labels = labels.trim_end_matches('}').split("\",");
+        let labels = labels.filter_map(|label| Some(label.split_once('=')?.0.to_owned()));
+        let labels: BTreeSet<String> = labels.filter(|label| label != "le").collect();
+        assert_eq!(told[of_histogram.unwrap_or(name)], labels, "{sample}");
+    }
+    let alerts = ALERTS.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
+    let alerts: BTreeSet<&str> = alerts.collect();
+    assert_eq!(rows("Mcpproxy").keys().map(String::as_str).collect::<BTreeSet<_>>(), alerts);
 }
