@@ -441,6 +441,30 @@ fn a_server_over_tls_is_called_when_its_authority_is_named_and_knows_us_by_our_c
 }
 
 #[test]
+fn a_server_is_trusted_by_the_roots_of_the_system_where_its_entry_names_no_authority() {
+    let ca = CertificateAuthority::new("ca");
+    let behind = serve(&ca, with_stub(), None);
+    let servers = json!({"behind": {"url": url(&behind, "/mcp/all")}});
+    let folder = tempfile::tempdir().unwrap();
+    let roots = folder.path().join("roots.pem");
+    write_private(&roots, &ca.pem);
+    let before = format!("unset SSL_CERT_DIR; export SSL_CERT_FILE='{}'", roots.display());
+    let front = Proxy::under(&before, json!({"mcpServers": servers}), folder);
+    let mut client = front.client();
+    let tools = client.tool("retrieve_tools", json!({"query": "echo"}));
+    let name = tools["structuredContent"]["tools"][0]["name"].as_str().unwrap().to_owned();
+    let answer = client.read(&name, json!({"text": "far"}));
+    assert!(answer["isError"] != true && answer.to_string().contains("far"), "{answer}");
+    front.end();
+    // The system's own do not know that authority.
+    let other = Proxy::start(servers);
+    let told = told_of(&other, "behind");
+    assert!(told.contains("of no authority that is trusted"), "{told}");
+    other.end();
+    behind.end();
+}
+
+#[test]
 fn a_server_whose_certificate_is_wrong_is_told_with_its_name_and_why() {
     let ca = CertificateAuthority::new("ca");
     let folder = tempfile::tempdir().unwrap();
