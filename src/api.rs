@@ -16,6 +16,7 @@ pub mod config_door;
 mod definitions;
 mod events;
 mod export;
+mod exposition;
 mod health;
 mod metrics;
 mod openapi;

@@ -1,6 +1,7 @@
 //! The product's handbook, a page a subject. There is no code here.
 //!
-//! [`clients`], [`identities`], [`calls`], [`policy`](mod@policy), [`command_line`], [`rest`], [`configuration`], [`tls`], [`security`],
+//! [`clients`], [`identities`], [`calls`], [`policy`](mod@policy), [`command_line`], [`rest`], [`configuration`], [`tls`], [`operation`],
+//! [`security`],
 //! [`speed`].
 
 pub mod clients {
@@ -33,6 +34,10 @@ pub mod configuration {
 
 pub mod tls {
     #![doc = include_str!("guide/tls.md")]
+}
+
+pub mod operation {
+    #![doc = include_str!("guide/operation.md")]
 }
 
 pub mod security {

@@ -1,20 +1,23 @@
-//! `/metrics`: the proxy's numbers for Prometheus and what reads its format (OpenMetrics 1.0 text).
+//! `/metrics`: the proxy's numbers for Prometheus and what reads its formats ([`exposition`](super::exposition)).
 //!
 //! Each number is read where it is kept, at the scrape; none is kept here. The number of series is bounded by
 //! `telemetry.max_series` and by the number of servers. Names of servers and tools are in it, so it asks for the API key.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::atomic::Ordering;
+use std::time::SystemTime;
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
-use http::{HeaderValue, Response, StatusCode};
+use http::header::{CONTENT_TYPE, VARY};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
+use super::exposition::Exposition;
 use super::query_parameters::Query;
 use super::response::{self, ApiError};
 use super::state::State;
@@ -22,14 +25,11 @@ use crate::activity::{Health, Standing};
 use crate::downstream::body::Body;
 use crate::proxy::Worker;
 use crate::telemetry::build_info;
-use crate::telemetry::call_metrics::{Decision, Refusal, Totals};
+use crate::telemetry::call_metrics::{Decision, Judged, Refusal, Totals};
 use crate::telemetry::export_queue::DropReason;
 use crate::telemetry::histogram::Durations;
-use crate::upstream::supervisor::{Status, Upstream};
+use crate::upstream::supervisor::{ServerState, Status, Upstream};
 
-/// The format, and its version.
-const OPEN_METRICS: HeaderValue =
-    HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
 /// The upper bounds of a histogram's buckets, in microseconds: from the proxy's own share to a long call.
 const BOUNDS_US: [u64; 16] = [
     25,
@@ -50,7 +50,18 @@ const BOUNDS_US: [u64; 16] = [
     120_000_000,
 ];
 
-/// Shows every number as Prometheus reads it.
+/// What a server is that failed for want of a login.
+const NEEDS_LOGIN: &str = "needs-login";
+/// The states of servers.
+const UPSTREAM_STATES: [&str; 5] = [
+    Status::Disabled.as_str(),
+    Status::Connecting.as_str(),
+    Status::Connected.as_str(),
+    Status::Failed.as_str(),
+    NEEDS_LOGIN,
+];
+
+/// Shows every number as Prometheus reads it: in OpenMetrics, or where `Accept` prefers it in the text format 0.0.4.
 #[utoipa::path(
     get,
     path = "/metrics",
@@ -58,25 +69,31 @@ const BOUNDS_US: [u64; 16] = [
     operation_id = "getMetrics",
     responses((
         status = 200,
-        description = "OpenMetrics text",
-        body = String,
-        content_type = "application/openmetrics-text",
+        description = "The numbers",
+        content((String = "application/openmetrics-text"), (String = "text/plain")),
     ))
 )]
 pub(super) fn metrics(
     state: &State,
     worker: &Worker,
     query: Query,
+    headers: &HeaderMap,
     id: &str,
 ) -> Result<Response<Body>, ApiError> {
     query.finish()?;
+    let families = families(state, worker);
+    let counters = families.iter().filter(|it| matches!(it.samples, Samples::Counters(_)));
+    let counters: HashSet<&str> = counters.map(|it| it.name).collect();
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Scrape(families(state, worker))));
+    registry.register_collector(Box::new(Scrape(families)));
     let mut text = String::new();
     encode(&mut text, &registry)
         .map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error))?;
+    let form = Exposition::wanted(headers);
+    let text = form.of(text, &counters);
     let mut response = response::json(StatusCode::OK, Body::from(Bytes::from(text)), id);
-    response.headers_mut().insert(CONTENT_TYPE, OPEN_METRICS);
+    response.headers_mut().insert(CONTENT_TYPE, form.content_type());
+    response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
     Ok(response)
 }
 
@@ -112,8 +129,16 @@ impl Family {
         Self { name, help, samples: Samples::Counters(samples.into_iter().collect()) }
     }
 
+    fn gauges(
+        name: &'static str,
+        help: &'static str,
+        samples: impl IntoIterator<Item = (Labels, f64)>,
+    ) -> Self {
+        Self { name, help, samples: Samples::Gauges(samples.into_iter().collect()) }
+    }
+
     fn gauge(name: &'static str, help: &'static str, value: f64) -> Self {
-        Self { name, help, samples: Samples::Gauges(vec![(Labels::new(), value)]) }
+        Self::gauges(name, help, [(Labels::new(), value)])
     }
 }
 
@@ -172,6 +197,7 @@ fn families(state: &State, worker: &Worker) -> Vec<Family> {
     let spans = &proxy.spans;
     let connections = state.connections.get().into_iter().flatten();
     let connections: usize = connections.map(|open| open.load(Ordering::Relaxed)).sum();
+    let left = state.certificate.get().map(|it| it.seconds_left(SystemTime::now()));
     let mut families = calls(worker, &totals);
     families.extend(upstreams(worker, &totals));
     families.extend(log(&proxy.activity.health()));
@@ -192,6 +218,21 @@ fn families(state: &State, worker: &Worker) -> Vec<Family> {
             "mcpproxy_approvals_waiting",
             "Calls that wait for a person",
             proxy.approvals.count() as f64,
+        ),
+        Family::gauge(
+            "mcpproxy_calls_queued",
+            "Calls that wait for their turn under the limits",
+            settings.policy.limits.queued() as f64,
+        ),
+        Family::gauge(
+            "mcpproxy_config_rejected",
+            "1 while the config's file holds what cannot be used, and the one before stays in force",
+            bit(state.config.standing().rejected.is_some()),
+        ),
+        Family::gauges(
+            "mcpproxy_certificate_remaining_seconds",
+            "How long the listener's certificate holds still, where it has one; negative once it has expired",
+            left.map(|left| (Labels::new(), left as f64)),
         ),
         Family::gauge(
             "mcpproxy_held_bytes",
@@ -242,11 +283,11 @@ fn families(state: &State, worker: &Worker) -> Vec<Family> {
             "Lines of the log on stderr that could not be written",
             [(Labels::new(), state.lines.lost())],
         ),
-        Family {
-            name: "mcpproxy_build_info",
-            help: "The version that runs, with the value 1",
-            samples: Samples::Gauges(vec![(build(), 1.0)]),
-        },
+        Family::gauges(
+            "mcpproxy_build_info",
+            "The version that runs, with the value 1",
+            [(build(), 1.0)],
+        ),
     ]);
     families
 }
@@ -272,18 +313,28 @@ fn calls(worker: &Worker, totals: &Totals) -> Vec<Family> {
             (labels, *count)
         })
     });
+    // Their names are those of what it is about and of what it came to.
+    let halves = |[of, came_to]: [&'static str; 2], name: &str| {
+        let (first, last) = name.rsplit_once('_').unwrap_or_default();
+        vec![(of, first.to_owned()), (came_to, last.to_owned())]
+    };
     let decisions = Decision::ALL.into_iter().map(|decision| {
-        // Their names are those of the policy and of what it decided.
-        let (policy, decided) = decision.as_str().rsplit_once('_').unwrap_or_default();
-        let labels = vec![("policy", policy.to_owned()), ("decision", decided.to_owned())];
-        (labels, totals.decided(decision))
+        (halves(["policy", "decision"], decision.as_str()), totals.decided(decision))
     });
+    let verdicts = Judged::ALL
+        .into_iter()
+        .map(|judged| (halves(["of", "verdict"], judged.as_str()), totals.judged(judged)));
     let refusals = Refusal::ALL
         .into_iter()
         .map(|why| (vec![("reason", why.as_str().to_owned())], totals.refused(why)));
     vec![
         Family::counters("mcpproxy_calls", "Calls of tools and other requests to servers", calls),
         Family::counters("mcpproxy_decisions", "Decisions on record", decisions),
+        Family::counters(
+            "mcpproxy_verdicts",
+            "What judging answers and arguments came to, also where they pass",
+            verdicts,
+        ),
         Family::counters("mcpproxy_refusals", "Calls without an answer of a server", refusals),
     ]
 }
@@ -298,16 +349,34 @@ fn upstreams(worker: &Worker, totals: &Totals) -> Vec<Family> {
             .map(|upstream| (labels(&upstream), of(&totals.of_server(upstream.id())).clone()));
         Samples::Histograms(each.collect())
     };
-    let up = upstreams.iter().map(|upstream| {
-        let up = upstream.state().status == Status::Connected;
-        (labels(&upstream), f64::from(u8::from(up)))
+    let states = upstreams.iter().flat_map(|upstream| {
+        let now = state_of(&upstream.state());
+        UPSTREAM_STATES.map(|state| {
+            let mut labels = labels(&upstream);
+            labels.push(("state", state.to_owned()));
+            (labels, bit(state == now))
+        })
     });
+    let enabled = upstreams.iter().map(|upstream| (labels(&upstream), upstream.state().status));
+    let enabled = enabled.filter(|(_, status)| *status != Status::Disabled);
+    let up = enabled.map(|(labels, status)| (labels, bit(status == Status::Connected)));
+    let restarts = upstreams.iter().map(|upstream| (labels(&upstream), upstream.restarts()));
     vec![
-        Family {
-            name: "mcpproxy_upstream_up",
-            help: "1 while the server is connected",
-            samples: Samples::Gauges(up.collect()),
-        },
+        Family::counters(
+            "mcpproxy_upstream_restarts",
+            "How often the server was started or connected again, whatever the cause",
+            restarts,
+        ),
+        Family::gauges(
+            "mcpproxy_upstream_up",
+            "1 while the server is connected, 0 while it is not; none of one that is disabled",
+            up,
+        ),
+        Family::gauges(
+            "mcpproxy_upstream_state",
+            "1 for the state that the server is in, 0 for the others",
+            states,
+        ),
         Family {
             name: "mcpproxy_call_duration_seconds",
             help: "How long calls took that were sent to the server",
@@ -321,9 +390,18 @@ fn upstreams(worker: &Worker, totals: &Totals) -> Vec<Family> {
     ]
 }
 
+/// What a server's state is called, which is one of [`UPSTREAM_STATES`].
+fn state_of(state: &ServerState) -> &'static str {
+    if state.needs_login() { NEEDS_LOGIN } else { state.status.as_str() }
+}
+
+fn bit(is_so: bool) -> f64 {
+    f64::from(u8::from(is_so))
+}
+
 /// The activity log.
 fn log(health: &Health) -> [Family; 7] {
-    let written = f64::from(u8::from(health.state == Standing::Ok));
+    let written = bit(health.state == Standing::Ok);
     [
         Family::gauge("mcpproxy_activity_up", "1 while the activity log is written", written),
         Family::counters(

@@ -172,7 +172,7 @@ where
             let (asker, body) = ((&principal, &connection), whole(body).await?);
             return page_session::open(state, worker, asker, parts, &body, id);
         }
-        Route::Metrics => return metrics::metrics(state, worker, query?, id),
+        Route::Metrics => return metrics::metrics(state, worker, query?, &parts.headers, id),
         Route::PolicyExplain => {
             query?.finish()?;
             policy::explain(worker, &whole(body).await?)

@@ -20,6 +20,7 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use self::breaker::{Breaker, Pass};
@@ -58,6 +59,7 @@ struct Counted {
     tool_rates: Keyed<Rate>,
     principals: Keyed<Cell>,
     keys: RandomState,
+    queued: Arc<AtomicUsize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +121,24 @@ pub(super) struct Queue {
     behind: Vec<(Scope, Arc<Gate>)>,
     occupied: Occupied,
     breaker: Option<Arc<Breaker>>,
+    _counted: QueuedCount,
+}
+
+/// Counts one request among those that wait, until it is dropped.
+#[derive(Debug)]
+struct QueuedCount(Arc<AtomicUsize>);
+
+impl QueuedCount {
+    fn of(queued: &Arc<AtomicUsize>) -> Self {
+        queued.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(queued))
+    }
+}
+
+impl Drop for QueuedCount {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl CallLimits {
@@ -176,6 +196,12 @@ impl CallLimits {
         }
     }
 
+    /// How many requests wait for a place, by the limits of this config and of those before it.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        self.counted.queued.load(Ordering::Relaxed)
+    }
+
     /// Asks for leave to send one request.
     pub(super) fn enter(
         &self,
@@ -201,7 +227,7 @@ impl CallLimits {
             breaker.check(now)?;
         }
         let id = principal.id();
-        let Counted { tools, tool_rates, principals, keys } = &*self.counted;
+        let Counted { tools, tool_rates, principals, keys, .. } = &*self.counted;
         let of_tool = access.tool().map(|tool| {
             let key =
                 keys.hash_one((&tool.name.server, &tool.name.tool, tool.capability.parallel_safe));
@@ -249,6 +275,7 @@ impl CallLimits {
                         behind: gates.map(owned).collect(),
                         occupied,
                         breaker: breaker.cloned(),
+                        _counted: QueuedCount::of(&self.counted.queued),
                     }));
                 }
             }

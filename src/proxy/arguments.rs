@@ -21,6 +21,7 @@ use crate::policy::{Access, Foreseen};
 use crate::schema::compile::Schema;
 use crate::schema::judge::{Judgement, Verdict};
 use crate::schema::violation::Violation;
+use crate::telemetry::call_metrics::Judged;
 use crate::tool::{InputSchema, Tool, Trust};
 
 impl OnRecord<'_> {
@@ -92,12 +93,18 @@ impl OnRecord<'_> {
         let schema = self.input_schema(tool).await?;
         let judgement = match self.worker.judge_quickly(&schema, slice::from_ref(arguments)) {
             Some(judgement) => judgement,
-            None => self.worker.judge(&schema, vec![arguments.clone()]).await?,
+            None => match self.worker.judge(&schema, vec![arguments.clone()]).await {
+                Some(judgement) => judgement,
+                None => {
+                    self.worker.tally.judged(Judged::ArgumentsUnjudged);
+                    return None;
+                }
+            },
         };
         self.violation(tool, arguments, &schema, judgement)
     }
 
-    /// What a judgement has against the arguments; a disagreement of the engines is counted.
+    /// What a judgement has against the arguments; it is counted, and so is a disagreement of the engines.
     fn violation(
         &self,
         tool: &Tool,
@@ -109,15 +116,17 @@ impl OnRecord<'_> {
             tracing::warn!(tool = %tool.name, schema = %schema.hash(), "the engines disagree");
             self.worker.proxy.validation_pool.count_disagreement();
         }
-        match judgement.verdict {
-            Verdict::Conforms => None,
+        let (verdict, counted) = match judgement.verdict {
+            Verdict::Conforms => (None, Judged::ArgumentsPassed),
             Verdict::Violates(mut violation) => {
                 let arguments = std::str::from_utf8(arguments).unwrap_or_default();
                 let misfits = std::mem::take(&mut violation.misfits);
                 violation.misfits = misfits.without_absent(arguments, tool.input_schema.get());
-                Some(violation)
+                (Some(violation), Judged::ArgumentsFailed)
             }
-        }
+        };
+        self.worker.tally.judged(counted);
+        verdict
     }
 
     /// The schema, compiled as long as the call's time lasts.

@@ -524,6 +524,7 @@ impl Drop for CallRecord {
         };
         self.trace.fails(SpanError::Own(word));
         if let Some(decide) = self.unjudged.take() {
+            self.tally.judged(calls::Judged::AnswerUnjudged);
             self.decide(decide());
         }
         if let Some((slot, entry)) = self.end(clock::now(), Status::Error, text) {

@@ -36,6 +36,7 @@ use crate::proxy::worker::Worker;
 use crate::proxy::{memory_budget, render};
 use crate::schema::compile::Schema;
 use crate::schema::judge::Verdict;
+use crate::telemetry::call_metrics::Judged;
 use crate::tool::OutputSchema;
 use crate::upstream::{Answer, AnswerPart, CallError};
 use crate::wire::splice::Splice;
@@ -506,6 +507,7 @@ impl Exchange {
             && let Some(breach) = self.inspector.breach()
         {
             self.breached = true;
+            self.worker.tally.judged(Judged::AnswerFailed);
             self.record_warning(Some(breach));
         }
     }
@@ -533,13 +535,20 @@ impl Exchange {
         }
     }
 
-    /// What stands against the whole result, if anything does.
+    /// What stands against the whole result, if anything does. It is counted.
     async fn verdict(&mut self) -> Option<Failure> {
+        let (verdict, counted) = self.judge().await;
+        self.worker.tally.judged(counted);
+        verdict
+    }
+
+    async fn judge(&mut self) -> (Option<Failure>, Judged) {
         match self.inspector.finding(policy(&self.permit).missing) {
-            Finding::Passes => None,
-            Finding::Fails(failure) => Some(failure),
+            Finding::Passes => (None, Judged::AnswerUnasked),
+            Finding::Fails(failure) => (Some(failure), Judged::AnswerFailed),
             Finding::AskTheSchema => {
-                let Some(schema) = schema(&self.permit) else { return Some(Failure::unjudged()) };
+                let unjudged = || (Some(Failure::unjudged()), Judged::AnswerUnjudged);
+                let Some(schema) = schema(&self.permit) else { return unjudged() };
                 let document = self.inspector.take_document();
                 let judged = match self.worker.judge_quickly(schema, &document) {
                     Some(judgement) => Some(judgement),
@@ -548,15 +557,17 @@ impl Exchange {
                         self.worker.judge(schema, document).await
                     }
                 };
-                let Some(judgement) = judged else { return Some(Failure::unjudged()) };
+                let Some(judgement) = judged else { return unjudged() };
                 if judgement.disagreement {
                     let hash = schema.hash();
                     tracing::warn!(tool = %self.permit.access(), schema = %hash, "the engines disagree");
                     self.worker.proxy.validation_pool.count_disagreement();
                 }
                 match judgement.verdict {
-                    Verdict::Conforms => None,
-                    Verdict::Violates(violation) => Some(Failure::schema(&violation)),
+                    Verdict::Conforms => (None, Judged::AnswerPassed),
+                    Verdict::Violates(violation) => {
+                        (Some(Failure::schema(&violation)), Judged::AnswerFailed)
+                    }
                 }
             }
         }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-pub use super::counted::{Decision, Outcome, Refusal};
+pub use super::counted::{Decision, Judged, Outcome, Refusal};
 use super::counter::Counter;
 use super::histogram::{Durations, Histogram};
 use super::tool_calls::{NamedSeries, Series, ToolCalls};
@@ -97,6 +97,7 @@ struct Sheet {
     begun: Counter,
     refusals: [Counter; Refusal::ALL.len()],
     decisions: [Counter; Decision::ALL.len()],
+    judged: [Counter; Judged::ALL.len()],
     all: Counts,
     servers: ByServer,
     tools: ToolCalls,
@@ -156,6 +157,11 @@ impl Tally {
     pub fn decided(&self, what: Decision) {
         count(&self.0.decisions, what as usize);
     }
+
+    /// Something was judged.
+    pub fn judged(&self, what: Judged) {
+        count(&self.0.judged, what as usize);
+    }
 }
 
 fn count(counters: &[Counter], at: usize) {
@@ -193,6 +199,7 @@ impl Calls {
             totals.begun += sheet.begun.get();
             add(&mut totals.refusals, &sheet.refusals);
             add(&mut totals.decisions, &sheet.decisions);
+            add(&mut totals.judged, &sheet.judged);
             for (server, counts) in sheet.servers.iter() {
                 totals.servers.entry(server).or_default().add(counts);
             }
@@ -211,6 +218,7 @@ pub struct Totals {
     begun: u64,
     refusals: [u64; Refusal::ALL.len()],
     decisions: [u64; Decision::ALL.len()],
+    judged: [u64; Judged::ALL.len()],
     /// All calls.
     pub all: Sums,
     /// Those that were sent, by the index of their server's id.
@@ -240,6 +248,12 @@ impl Totals {
     #[must_use]
     pub fn decided(&self, what: Decision) -> u64 {
         self.decisions.get(what as usize).copied().unwrap_or_default()
+    }
+
+    /// Number of judgements that came to that.
+    #[must_use]
+    pub fn judged(&self, what: Judged) -> u64 {
+        self.judged.get(what as usize).copied().unwrap_or_default()
     }
 }
 
@@ -305,6 +319,7 @@ mod tests {
                     tally.began();
                     tally.refused(Refusal::Gate);
                     tally.decided(Decision::IntentBlocked);
+                    tally.judged(Judged::AnswerPassed);
                 });
             }
         });
@@ -317,6 +332,8 @@ mod tests {
         assert_eq!((refused.iter().sum(), totals.refused(Refusal::Gate)), (3, 3));
         let decided = Decision::ALL.map(|what| totals.decided(what));
         assert_eq!((decided.iter().sum(), totals.decided(Decision::IntentBlocked)), (3, 3));
+        let judged = Judged::ALL.map(|what| totals.judged(what));
+        assert_eq!((judged.iter().sum(), totals.judged(Judged::AnswerPassed)), (3, 3));
         assert!(busy.added.percentile(99).unwrap().abs_diff(50) <= 4);
         assert!(busy.upstream.percentile(50).unwrap().abs_diff(500) <= 32);
         assert_eq!(idle.total.percentile(50), None);

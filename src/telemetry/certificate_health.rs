@@ -37,11 +37,17 @@ impl CertificateHealth {
         is_another
     }
 
+    /// How many seconds it holds still; negative once it has expired.
+    #[must_use]
+    pub fn seconds_left(&self, now: SystemTime) -> i64 {
+        self.until.load(Ordering::Relaxed).saturating_sub(seconds(now))
+    }
+
     /// When it ends, if that is near or past: in one line.
     #[must_use]
     pub fn end_is_near(&self, now: SystemTime) -> Option<String> {
         let until = self.until.load(Ordering::Relaxed);
-        let left = until.saturating_sub(seconds(now));
+        let left = self.seconds_left(now);
         let day = Timestamp::from_second(until).map(|end| end.to_string()).unwrap_or_default();
         match left {
             ..=0 => Some(format!("it has expired on {day}")),
@@ -76,6 +82,7 @@ mod tests {
         let at = |days: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(days * 24 * 60 * 60);
         let health = CertificateHealth::new(at(100));
         assert_eq!(health.fault(at(86)), None);
+        assert_eq!((health.seconds_left(at(99)), health.seconds_left(at(101))), (86400, -86400));
         assert_eq!(health.fault(at(87)).as_deref(), Some("it expires on 1970-04-11T00:00:00Z"));
         assert_eq!(
             health.fault(at(100)).as_deref(),

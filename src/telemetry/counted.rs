@@ -61,6 +61,26 @@ counted! {
 }
 
 counted! {
+    /// What judging an answer or the arguments of a call came to: of which, and the verdict.
+    Judged {
+        /// An answer is as its schema wants it.
+        AnswerPassed "answer_passed",
+        /// A schema, a guard or what is missing stands against an answer.
+        AnswerFailed "answer_failed",
+        /// Nothing of an answer was to be judged.
+        AnswerUnasked "answer_unasked",
+        /// There is no verdict about an answer: the judge failed, or the call ended before it.
+        AnswerUnjudged "answer_unjudged",
+        /// Arguments are as their schema wants them.
+        ArgumentsPassed "arguments_passed",
+        /// Arguments do not fit.
+        ArgumentsFailed "arguments_failed",
+        /// There is no verdict about arguments: the judge failed.
+        ArgumentsUnjudged "arguments_unjudged",
+    }
+}
+
+counted! {
     /// A decision that left a record of its own: what was decided, and by which policy.
     Decision {
         /// An answer was blocked.

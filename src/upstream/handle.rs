@@ -55,6 +55,8 @@ pub struct Upstream {
     pub(super) life: watch::Sender<Life>,
     /// Where logins are asked for.
     pub(super) desk: LoginDesk,
+    /// See [`Upstream::restarts`].
+    pub(super) restarts: AtomicU64,
 }
 
 /// How far a server has come.
@@ -149,6 +151,25 @@ impl Upstream {
             *life = now.max(*life);
             later
         });
+    }
+
+    /// How often it was started or connected again since the proxy began, whatever the cause: it was lost, the attempt before
+    /// had failed, its operator wanted it, its token was refused, its entry in the config is another. Servers that had
+    /// its name without a break count.
+    #[must_use]
+    pub fn restarts(&self) -> u64 {
+        self.restarts.load(Ordering::Relaxed)
+    }
+
+    /// It is started or connected again.
+    pub(super) fn begins_again(&self) {
+        self.restarts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It takes the place of one that had its name: what was counted of that one goes on.
+    pub(super) fn succeeds(&self, earlier: &Self) {
+        let both_run = !self.is_disabled() && !earlier.is_disabled();
+        self.restarts.fetch_add(earlier.restarts() + u64::from(both_run), Ordering::Relaxed);
     }
 
     /// Has its tools listed again, if it is connected: others may be wanted of them now.

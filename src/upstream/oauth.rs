@@ -26,7 +26,7 @@ mod settings;
 mod store;
 mod token_response;
 
-pub(super) use challenge::{Challenge, Challenges, needs_login};
+pub(super) use challenge::{Challenge, Challenges, needs_login, says_needs_login};
 pub use key_set::{check_key_set_url, fetch_key_set};
 pub use login::{LoggedIn, login};
 pub use login_error::LoginError;

@@ -89,6 +89,9 @@ impl ServerTask {
         let mut start = Start::Probe;
         let mut is_first = true;
         loop {
+            if !std::mem::replace(&mut is_first, false) {
+                self.upstream.begins_again();
+            }
             let began = Instant::now();
             self.generation += 1;
             self.step(|state| state.begin(self.generation, began));

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use super::oauth::says_needs_login;
 use crate::catalog::Change;
 use crate::mcp::capabilities::ServerCapabilities;
 use crate::mcp::revisions::Era;
@@ -27,7 +28,7 @@ pub enum Status {
 impl Status {
     /// The word that REST, records and tables use ([contracts](crate::reference::contracts#http)).
     #[must_use]
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Disabled => "disabled",
             Self::Connecting => "connecting",
@@ -82,6 +83,14 @@ pub struct ServerState {
     pub server_info: Option<Arc<str>>,
     /// True once it was discovered or has failed: it holds up readiness no longer.
     pub settled: bool,
+}
+
+impl ServerState {
+    /// Whether it failed for want of a login, which its operator can mend.
+    #[must_use]
+    pub fn needs_login(&self) -> bool {
+        self.status == Status::Failed && says_needs_login(&self.reason, &self.name)
+    }
 }
 
 /// What became of a login, for the activity log.

@@ -201,9 +201,12 @@ impl Supervisor {
                     let id = self.ids.lock().assign(&name);
                     let mut tasks = self.tasks.lock();
                     let upstream = self.starter.start(&name, id, *config, &mut tasks);
-                    // Who wanted to be told of a resource still does.
-                    let wanted = earlier.into_iter().flat_map(|earlier| earlier.subscriptions());
-                    wanted.for_each(|uri| upstream.subscribe(&uri, None));
+                    if let Some(earlier) = earlier {
+                        upstream.succeeds(earlier);
+                        // Who wanted to be told of a resource still does.
+                        let wanted = earlier.subscriptions();
+                        wanted.iter().for_each(|uri| upstream.subscribe(uri, None));
+                    }
                     started.push(Arc::clone(&upstream));
                     upstream
                 }
@@ -477,6 +480,7 @@ impl Starter {
             stop,
             life: watch::Sender::default(),
             desk: LoginDesk::new(&config),
+            restarts: AtomicU64::new(0),
         });
         if !config.enabled {
             upstream.ended();

@@ -15,6 +15,7 @@ mod sse;
 mod upstream;
 mod wire;
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -43,13 +44,13 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) const API_KEY: &str = "end-to-end-key-of-more-than-32-characters";
 
-/// The binary under test.
+/// The binary under test: the one that was built with the tests, or that of `E2E_MCPPROXY`.
 pub(crate) fn mcpproxy() -> Command {
     without_variables(Command::new(mcpproxy_path()))
 }
 
-fn mcpproxy_path() -> &'static str {
-    env!("CARGO_BIN_EXE_mcpproxy")
+fn mcpproxy_path() -> OsString {
+    std::env::var_os("E2E_MCPPROXY").unwrap_or_else(|| env!("CARGO_BIN_EXE_mcpproxy").into())
 }
 
 fn without_variables(mut command: Command) -> Command {
@@ -192,7 +193,7 @@ impl Proxy {
     /// Starts one from a shell that runs `before` first, such as `umask 000`.
     pub(crate) fn under(before: &str, config: Value, folder: TempDir) -> Self {
         let mut command = Command::new("sh");
-        command.args(["-c", &format!("{before}; exec \"$@\""), "sh", mcpproxy_path()]);
+        command.args(["-c", &format!("{before}; exec \"$@\""), "sh"]).arg(mcpproxy_path());
         Self::launched(without_variables(command), config, folder, Life::Test).ready()
     }
 

@@ -51,9 +51,18 @@ fn a_login_from_the_challenge_to_the_call_and_the_logout() {
     let logging = json!({"level": "trace"});
     let proxy = Proxy::with(json!({"mcpServers": servers(&authority), "logging": logging}));
     assert_eq!(until_state(&proxy, "failed"), "needs login: run mcpproxy upstream login s");
+    let state = |state: &str, value: &str| {
+        let line = format!("mcpproxy_upstream_state{{server=\"s\",state=\"{state}\"}} {value}\n");
+        let metrics = proxy.get("/metrics").text();
+        assert!(metrics.contains(&line), "{line}{metrics}");
+    };
+    state("needs-login", "1.0");
+    state("failed", "0.0");
     let output = log_in(&proxy);
     assert!(output.stdout.contains("logged in with s"), "{}", output.stdout);
     until_state(&proxy, "connected");
+    state("needs-login", "0.0");
+    state("connected", "1.0");
 
     // What a client says for itself goes no further.
     let own = format!("Bearer {API_KEY}");

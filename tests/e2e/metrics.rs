@@ -1,10 +1,10 @@
 //! `/metrics`, as Prometheus reads it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 
-use crate::harness::{Proxy, stub_stdio, until};
+use crate::harness::{API_KEY, Proxy, Scripted, stub_stdio, until, write_private};
 
 /// The samples of a scrape: name and labels as they stand, and the value.
 fn scrape(proxy: &Proxy) -> BTreeMap<String, f64> {
@@ -14,6 +14,10 @@ fn scrape(proxy: &Proxy) -> BTreeMap<String, f64> {
     assert!(kind.starts_with("application/openmetrics-text"), "{kind}");
     let text = response.text();
     assert!(text.ends_with("# EOF\n"), "{text}");
+    samples(&text)
+}
+
+fn samples(text: &str) -> BTreeMap<String, f64> {
     let samples = text.lines().filter(|line| !line.starts_with('#')).map(|line| {
         let (name, value) = line.rsplit_once(' ').unwrap();
         (name.to_owned(), value.parse().unwrap())
@@ -51,6 +55,11 @@ fn metrics_count_calls_by_tool_variant_and_status_and_tell_how_servers_are() {
         (r#"mcpproxy_call_duration_seconds_count{server="s"}"#, 4.0),
         (r#"mcpproxy_call_duration_seconds_bucket{le="+Inf",server="s"}"#, 4.0),
         ("mcpproxy_calls_in_flight", 0.0),
+        ("mcpproxy_calls_queued", 0.0),
+        ("mcpproxy_config_rejected", 0.0),
+        (r#"mcpproxy_verdicts_total{of="answer",verdict="passed"}"#, 2.0),
+        (r#"mcpproxy_verdicts_total{of="answer",verdict="failed"}"#, 1.0),
+        ("mcpproxy_engine_disagreements_total", 0.0),
         ("mcpproxy_sessions", 1.0),
         ("mcpproxy_held_bytes", 0.0),
         ("mcpproxy_activity_up", 1.0),
@@ -96,4 +105,198 @@ fn metrics_name_servers_and_ask_for_the_key() {
     let proxy = Proxy::start(json!({}));
     assert_eq!(proxy.request("GET", "/metrics", &[], b"").status, 401);
     assert_eq!(proxy.get("/metrics?x=1").status, 400);
+}
+
+#[test]
+fn restarts_are_counted_whatever_their_cause() {
+    let servers =
+        json!({"s": stub_stdio(&[]), "broken": {"command": "sh", "args": ["-c", "exit 3"]}});
+    let proxy = Proxy::start(servers);
+    let restarts = |server: &str| {
+        let name = format!(r#"mcpproxy_upstream_restarts_total{{server="{server}"}}"#);
+        scrape(&proxy).get(&name).copied()
+    };
+    let connected = || {
+        until("it is connected", || {
+            let up = scrape(&proxy)[r#"mcpproxy_upstream_up{server="s"}"#];
+            (up == 1.0).then_some(())
+        });
+    };
+    connected();
+    assert_eq!(restarts("s"), Some(0.0));
+    proxy.client().read("s:crash", json!({}));
+    until("its end is counted", || (restarts("s") == Some(1.0)).then_some(()));
+    connected();
+    let post = |path: &str| {
+        let answer = proxy.request("POST", path, &[("X-API-Key", API_KEY)], b"");
+        assert_eq!(answer.status, 200, "{}", answer.text());
+    };
+    post("/api/v1/servers/s/restart");
+    until("its operator's restart is counted", || (restarts("s") == Some(2.0)).then_some(()));
+    connected();
+    // Another entry in the config takes its place, and its count.
+    let file = proxy.folder.path().join("config.json");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&text).unwrap();
+    config["mcpServers"]["s"]["env"] = json!({"ANOTHER": "1"});
+    write_private(&file, &config.to_string());
+    post("/api/v1/config/reload");
+    until("its replacement is counted", || (restarts("s") == Some(3.0)).then_some(()));
+    // One that is switched off is started again by nobody, and forgets nothing.
+    post("/api/v1/servers/s/disable");
+    assert_eq!(restarts("s"), Some(3.0));
+    post("/api/v1/servers/s/enable");
+    connected();
+    assert_eq!(restarts("s"), Some(3.0));
+    until("attempts that fail are counted", || (restarts("broken") >= Some(2.0)).then_some(()));
+}
+
+#[test]
+fn states_of_servers_are_told_apart() {
+    let mut off = stub_stdio(&[]);
+    off["enabled"] = json!(false);
+    let proxy = Proxy::start(
+        json!({"on": stub_stdio(&[]), "off": off, "broken": {"command": "/nonexistent/server"}}),
+    );
+    let metrics = scrape(&proxy);
+    for (server, expected, up) in
+        [("on", "connected", Some(1.0)), ("off", "disabled", None), ("broken", "failed", Some(0.0))]
+    {
+        for state in ["disabled", "connecting", "connected", "failed", "needs-login"] {
+            let name = format!(r#"mcpproxy_upstream_state{{server="{server}",state="{state}"}}"#);
+            let is_it = f64::from(u8::from(state == expected));
+            assert_eq!(metrics.get(&name), Some(&is_it), "{name}: {metrics:#?}");
+        }
+        let name = format!(r#"mcpproxy_upstream_up{{server="{server}"}}"#);
+        assert_eq!(metrics.get(&name).copied(), up, "{name}");
+    }
+    let states = metrics.keys().filter(|name| name.starts_with("mcpproxy_upstream_state"));
+    assert_eq!(states.count(), 15);
+}
+
+#[test]
+fn what_waits_for_its_turn_is_told() {
+    let server = Scripted::start(&["plain_held"]);
+    let mut entry = server.entry();
+    entry["capabilities"] = json!({"plain_held": {"parallel_safe": false}});
+    let proxy = Proxy::start(json!({"s": entry}));
+    let queued = |count: f64| {
+        until("so many wait", || (scrape(&proxy)["mcpproxy_calls_queued"] == count).then_some(()));
+    };
+    let clients: Vec<_> = (0..3)
+        .map(|_| {
+            let mut client = proxy.client();
+            client.begin("write", "s:plain_held", json!({}));
+            client
+        })
+        .collect();
+    queued(2.0);
+    drop(clients);
+    queued(0.0);
+}
+
+#[test]
+fn a_config_that_is_rejected_is_told_until_it_is_mended() {
+    let proxy = Proxy::start(json!({}));
+    let file = proxy.folder.path().join("config.json");
+    let good = std::fs::read_to_string(&file).unwrap();
+    let rejected = |told: f64| {
+        proxy.request("POST", "/api/v1/config/reload", &[("X-API-Key", API_KEY)], b"");
+        assert_eq!(scrape(&proxy)["mcpproxy_config_rejected"], told);
+    };
+    write_private(&file, "{");
+    rejected(1.0);
+    write_private(&file, &good);
+    rejected(0.0);
+}
+
+#[test]
+fn verdicts_are_counted_also_those_that_pass() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    let mut client = proxy.client();
+    // The last one's answer is an error of the tool, of which nothing is judged.
+    for (tool, arguments) in [
+        ("read_item", json!({})),
+        ("read_item", json!({"size": 1})),
+        ("read_item", json!({"size": "wrong"})),
+        ("violate", json!({})),
+        ("error_first", json!({})),
+    ] {
+        client.read(&format!("s:{tool}"), arguments);
+    }
+    let verdicts = |of: &str| {
+        let metrics = scrape(&proxy);
+        ["passed", "failed", "unasked", "unjudged"].map(|verdict| {
+            let name = format!(r#"mcpproxy_verdicts_total{{of="{of}",verdict="{verdict}"}}"#);
+            metrics.get(&name).copied()
+        })
+    };
+    assert_eq!(verdicts("arguments"), [Some(4.0), Some(1.0), None, Some(0.0)]);
+    // In warn an answer is judged beside its reply.
+    until("it is judged", || (verdicts("answer") == [2.0, 1.0, 1.0, 0.0].map(Some)).then_some(()));
+}
+
+#[test]
+fn who_prefers_the_older_text_format_is_given_it_with_the_same_samples() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    proxy.client().read("s:read_item", json!({}));
+    let accept = "application/openmetrics-text;q=0.2, text/plain;version=0.0.4";
+    let headers = [("X-API-Key", API_KEY), ("Accept", accept)];
+    let response = proxy.request("GET", "/metrics", &headers, b"");
+    assert_eq!(response.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    assert_eq!(response.header("vary"), Some("Accept"));
+    let text = response.text();
+    assert!(!text.contains("# EOF"), "{text}");
+    let older = samples(&text);
+    let newer = scrape(&proxy);
+    assert_eq!(older.keys().collect::<Vec<_>>(), newer.keys().collect::<Vec<_>>());
+    // Each sample stands under a description of its own name; those of a histogram share one.
+    for name in older.keys() {
+        let name = name.split('{').next().unwrap();
+        let of_histogram =
+            ["_bucket", "_sum", "_count"].iter().find_map(|it| name.strip_suffix(it));
+        let name = of_histogram.unwrap_or(name);
+        for word in ["HELP", "TYPE"] {
+            assert!(text.contains(&format!("# {word} {name} ")), "{word} {name}: {text}");
+        }
+    }
+}
+
+const OPERATION: &str = include_str!("../../src/guide/operation.md");
+const ALERTS: &str = include_str!("../../tools/metrics/alerts.yml");
+
+/// The first two cells of each row that begins with a name in code.
+fn rows(prefix: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let cells = OPERATION.lines().filter_map(|line| {
+        let mut cells = line.strip_prefix("| `")?.split('|');
+        let name = cells.next()?.trim().strip_suffix('`')?;
+        let labels = cells.next()?.split(',').map(|it| it.trim().trim_matches('`').to_owned());
+        let labels = labels.filter(|label| !label.is_empty()).collect();
+        name.starts_with(prefix).then(|| (name.to_owned(), labels))
+    });
+    cells.collect()
+}
+
+#[test]
+fn the_guide_names_every_metric_with_its_labels_and_every_alert() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    proxy.client().read("s:read_item", json!({}));
+    let headers = [("X-API-Key", API_KEY), ("Accept", "text/plain")];
+    let text = proxy.request("GET", "/metrics", &headers, b"").text();
+    let described = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    let described: BTreeSet<&str> = described.collect();
+    let told = rows("mcpproxy_");
+    assert_eq!(told.keys().map(String::as_str).collect::<BTreeSet<_>>(), described);
+    for sample in samples(&text).keys() {
+        let (name, labels) = sample.split_once('{').unwrap_or((sample, "}"));
+        let of_histogram =
+            ["_bucket", "_sum", "_count"].iter().find_map(|it| name.strip_suffix(it));
+        let labels = labels.trim_end_matches('}').split("\",");
+        let labels = labels.filter_map(|label| Some(label.split_once('=')?.0.to_owned()));
+        let labels: BTreeSet<String> = labels.filter(|label| label != "le").collect();
+        assert_eq!(told[of_histogram.unwrap_or(name)], labels, "{sample}");
+    }
+    let alerts = ALERTS.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
+    let alerts: BTreeSet<&str> = alerts.collect();
+    assert_eq!(rows("Mcpproxy").keys().map(String::as_str).collect::<BTreeSet<_>>(), alerts);
 }

@@ -546,8 +546,8 @@ fn our_own_tools_that_become_others_are_told_of() {
         seen.contains("notifications/tools/list_changed").then_some(())
     });
     let listed = client.ask("tools/list", json!({}))["result"]["tools"].clone();
-    let names = listed.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap());
-    assert_eq!(names.last(), Some("read_result"));
+    let last = listed.as_array().unwrap().last().unwrap();
+    assert_eq!(last["name"], "read_result");
 }
 
 #[test]
@@ -617,16 +617,34 @@ fn our_own_secrets_may_be_kept_in_files() {
     );
 }
 
-/// What a process holds: descriptors, children, threads, and kilobytes resident.
-fn held(pid: u32) -> (usize, usize, usize, u64) {
-    let count = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
-    let kilobytes = line.split_whitespace().nth(1).unwrap().parse().unwrap();
-    (count("fd"), children_of(pid).len(), count("task"), kilobytes)
+/// What a process holds.
+#[derive(Clone, Copy)]
+struct Held {
+    fds: usize,
+    children: usize,
+    threads: usize,
+    /// Resident.
+    kilobytes: u64,
 }
 
-/// Many reloads, of which each changes something, while calls go on; as many as `E2E_RELOADS` says.
+impl Held {
+    fn by(pid: u32) -> Self {
+        let count = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+        let kilobytes = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+        let children = children_of(pid).len();
+        Self { fds: count("fd"), children, threads: count("task"), kilobytes }
+    }
+
+    fn shown(self) -> Value {
+        let Self { fds, children, threads, kilobytes } = self;
+        json!({"fds": fds, "children": children, "threads": threads, "rss_kb": kilobytes})
+    }
+}
+
+/// Many reloads, of which each changes something, while calls go on; as many as `E2E_RELOADS` says. What came of it stands
+/// in the file that `E2E_RELOADS_TOLD` names, as JSON (`tools/reload`).
 #[test]
 fn reloads_under_load_fail_no_call_and_leave_nothing_behind() {
     let rounds: usize = std::env::var("E2E_RELOADS").map_or(60, |it| it.parse().unwrap());
@@ -649,6 +667,7 @@ fn reloads_under_load_fail_no_call_and_leave_nothing_behind() {
     let proxy = Proxy::with(config(0));
     let pid = proxy.process.0.id();
     let (done, calls) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let idle = Held::by(pid);
     let mut before = None;
     std::thread::scope(|scope| {
         for server in ["stays", "child", "web"] {
@@ -666,7 +685,7 @@ fn reloads_under_load_fail_no_call_and_leave_nothing_behind() {
                 let said = reload(&proxy, &config(round));
                 assert_eq!(said["unchanged"], false);
                 if round == rounds / 3 {
-                    before = Some(held(pid));
+                    before = Some(Held::by(pid));
                 }
             }
         }));
@@ -676,15 +695,23 @@ fn reloads_under_load_fail_no_call_and_leave_nothing_behind() {
         }
     });
     assert!(calls.load(Ordering::Relaxed) > rounds, "there was no load");
-    let (fds, _, threads, kilobytes) = before.unwrap();
-    // Connections that are kept a while close, and retired servers end.
+    let before = before.unwrap();
+    // Connections that are kept a while close, and retired servers end: it holds what it did before the load.
     let after = until("what was left has ended", || {
-        let now = held(pid);
-        (now.0 <= fds + 8 && now.1 == 2 && now.2 <= threads + 4).then_some(now)
+        let now = Held::by(pid);
+        let few = now.fds <= idle.fds + 8 && now.threads <= before.threads + 4;
+        (few && now.children == 2).then_some(now)
     });
-    let grown = after.3.saturating_sub(kilobytes);
+    let told = proxy.api("status")["calls"].clone();
+    if let Some(path) = std::env::var_os("E2E_RELOADS_TOLD") {
+        let failed = ["error", "rejected", "blocked"].map(|what| told[what].as_u64().unwrap());
+        let (begun, third, end) = (idle.shown(), before.shown(), after.shown());
+        let all = json!({"reloads": rounds, "calls": calls.load(Ordering::Relaxed),
+            "failures": failed.iter().sum::<u64>(), "idle": begun, "third": third, "after": end});
+        fs::write(path, all.to_string()).unwrap();
+    }
+    let grown = after.kilobytes.saturating_sub(before.kilobytes);
     assert!(grown < 24 * 1024, "memory has grown by {grown} KB");
-    let calls = proxy.api("status")["calls"].clone();
-    assert_eq!((&calls["error"], &calls["rejected"]), (&json!(0), &json!(0)), "{calls}");
+    assert_eq!((&told["error"], &told["rejected"]), (&json!(0), &json!(0)), "{told}");
     assert!(!proxy.log().contains("ERROR"), "{}", proxy.log());
 }

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
@@ -93,6 +93,15 @@ fn a_listener_speaks_both_versions_of_http_over_both_versions_of_tls() {
         assert_eq!(refused.status, 403, "the same locks: {refused:?}");
         assert_eq!(get(&proxy, "/api/v1/status", args).status, 200);
     }
+    // As long as rcgen makes them.
+    let ends = rcgen::date_time_ymd(4096, 1, 1).unix_timestamp() as f64;
+    let metrics = get(&proxy, "/metrics", &[]).body;
+    let left = metrics.lines().find_map(|line| {
+        line.strip_prefix("mcpproxy_certificate_remaining_seconds ")?.parse::<f64>().ok()
+    });
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64();
+    let left = left.expect("it is told");
+    assert!((ends - now - left).abs() < 3600.0, "{left}");
     let old = get(&proxy, "/healthz", &["--tls-max", "1.1"]);
     assert_eq!(old.status, 0, "{old:?}");
     let stranger = curl(proxy.folder.path(), &[&url(&proxy, "/healthz")]);
@@ -428,6 +437,30 @@ fn a_server_over_tls_is_called_when_its_authority_is_named_and_knows_us_by_our_c
     let records = get(&behind, "/api/v1/activity?principal=cert:front", &[]).body;
     assert!(records.contains("\"principal\":\"cert:front\""), "{records}");
     front.end();
+    behind.end();
+}
+
+#[test]
+fn a_server_is_trusted_by_the_roots_of_the_system_where_its_entry_names_no_authority() {
+    let ca = CertificateAuthority::new("ca");
+    let behind = serve(&ca, with_stub(), None);
+    let servers = json!({"behind": {"url": url(&behind, "/mcp/all")}});
+    let folder = tempfile::tempdir().unwrap();
+    let roots = folder.path().join("roots.pem");
+    write_private(&roots, &ca.pem);
+    let before = format!("unset SSL_CERT_DIR; export SSL_CERT_FILE='{}'", roots.display());
+    let front = Proxy::under(&before, json!({"mcpServers": servers}), folder);
+    let mut client = front.client();
+    let tools = client.tool("retrieve_tools", json!({"query": "echo"}));
+    let name = tools["structuredContent"]["tools"][0]["name"].as_str().unwrap().to_owned();
+    let answer = client.read(&name, json!({"text": "far"}));
+    assert!(answer["isError"] != true && answer.to_string().contains("far"), "{answer}");
+    front.end();
+    // The system's own do not know that authority.
+    let other = Proxy::start(servers);
+    let told = told_of(&other, "behind");
+    assert!(told.contains("of no authority that is trusted"), "{told}");
+    other.end();
     behind.end();
 }
 

@@ -178,6 +178,8 @@ fn cap_6_ten_thousand_calls_to_a_serial_tool_wait_in_order_or_are_refused() {
         }
     }
     assert_eq!((waiting.len(), refusals), (DEFAULT_QUEUE, 10_000 - DEFAULT_QUEUE));
+    let next = limits.next(&Config::default(), []);
+    assert_eq!((limits.queued(), next.queued()), (DEFAULT_QUEUE, DEFAULT_QUEUE));
     let text = waiting[7].late(ADMIN, &access, Duration::from_millis(1500)).to_string();
     let told = "Too many calls to 's:t' at a time: limit 1, queue 256; none was free within 1s";
     assert_eq!(text, told);
@@ -194,6 +196,7 @@ fn cap_6_ten_thousand_calls_to_a_serial_tool_wait_in_order_or_are_refused() {
         place = Some(polled(coming.as_mut()).unwrap().unwrap());
     }
     drop(place);
+    assert_eq!(next.queued(), 0);
     let occupied = free(&limits, ADMIN, &access);
     assert_eq!(occupied.places.len(), 1);
 }

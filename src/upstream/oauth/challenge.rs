@@ -133,7 +133,7 @@ impl Challenges {
 
 /// What the operator of a server without a valid login has to do.
 pub(in crate::upstream) fn needs_login(server: &str) -> String {
-    format!("needs login: run mcpproxy upstream login {server}")
+    format!("needs login: {}", how_to_log_in(server))
 }
 
 /// The same of a server that asks for further scopes.
@@ -142,9 +142,18 @@ pub(super) fn needs_scopes(server: &str, scopes: &[String]) -> String {
         [] => "its login is not good for this, and it does not say what would be".to_owned(),
         scopes => {
             let scopes = scopes.join(" ");
-            format!("needs login with scope {scopes}: run mcpproxy upstream login {server}")
+            format!("needs login with scope {scopes}: {}", how_to_log_in(server))
         }
     }
+}
+
+/// Whether a reason ends as [`needs_login`] and [`needs_scopes`] do: what is missing is a login.
+pub(in crate::upstream) fn says_needs_login(reason: &str, server: &str) -> bool {
+    reason.contains("needs login") && reason.ends_with(&how_to_log_in(server))
+}
+
+fn how_to_log_in(server: &str) -> String {
+    format!("run mcpproxy upstream login {server}")
 }
 
 #[cfg(test)]
@@ -183,6 +192,21 @@ mod tests {
         }
         let many: String = (0..100).map(|n| format!("s{n} ")).collect();
         assert_eq!(super::scopes(&many).len(), MAX_SCOPES);
+    }
+
+    #[test]
+    fn whether_a_login_is_missing_is_read_from_the_reason() {
+        let refused = format!("it refused 4 tokens one after the other; {}", needs_login("s"));
+        for (reason, needs) in [
+            (&*needs_login("s"), true),
+            (&*needs_scopes("s", &["a".into()]), true),
+            (&*refused, true),
+            (&*needs_login("t"), false),
+            (&*needs_scopes("s", &[]), false),
+            ("connection refused", false),
+        ] {
+            assert_eq!(says_needs_login(reason, "s"), needs, "{reason}");
+        }
     }
 
     #[test]
