@@ -1,5 +1,5 @@
-//! `/api/v1/config…`: how the config in force stands, and the wish to have its file read again, which goes through the
-//! door (`config_door`).
+//! `/api/v1/config…`: how the config in force stands, and the wishes to have its file read again or changed, which go
+//! through the door (`config_door`).
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -11,7 +11,10 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::config_door::{ConfigComparison, Reloaded, ShownProblem};
+use super::config_door::{
+    ChangeRefused, ConfigComparison, FileSettings, ReloadRefused, Reloaded, SettingsChange,
+    ShownProblem,
+};
 use super::query_parameters::Query;
 use super::response::{self, ApiError, Success, encode};
 use super::state::State;
@@ -137,17 +140,118 @@ pub(super) async fn reload(
     query.finish()?;
     match state.config.ask(principal).await? {
         Ok(reloaded) => Ok(response::success(encode(&reloaded), id)),
-        Err(refused) => {
-            let body = Unusable {
-                success: false,
-                error: refused.cause(),
-                request_id: id,
-                problems: &refused.problems,
-            };
-            let body = Body::from(encode(&body));
-            Ok(response::json(StatusCode::UNPROCESSABLE_ENTITY, body, id))
-        }
+        Err(refused) => Ok(unusable(&refused, id)),
     }
+}
+
+/// Tells what the config's file says, without secrets, to be changed by `changeConfig`.
+#[utoipa::path(
+    get,
+    path = "/api/v1/config/settings",
+    tag = "state",
+    operation_id = "getConfigSettings",
+    responses(
+        (status = 200, description = "What it says", body = Success<FileSettings>),
+        (status = 422, description = "It cannot be read", body = Unusable),
+        (status = 503, description = "There is no file to read, too many ask, or it takes too long"),
+    )
+)]
+pub(super) async fn settings(
+    state: &State,
+    query: Query,
+    id: &str,
+) -> Result<Response<Body>, ApiError> {
+    query.finish()?;
+    Ok(match state.config.settings().await? {
+        Ok(settings) => response::success(encode(&settings), id),
+        Err(refused) => unusable(&refused, id),
+    })
+}
+
+/// Tells what other settings would change. Nothing is.
+#[utoipa::path(
+    post,
+    path = "/api/v1/config/preview",
+    tag = "state",
+    operation_id = "previewConfig",
+    request_body(content = SettingsChange, description = "What is to be another."),
+    responses(
+        (status = 200, description = "What it would change", body = Success<ConfigComparison>),
+        (status = 400, description = "The body or the query cannot be understood"),
+        (status = 408, description = "The body did not come in time"),
+        (status = 409, description = "The file is another than the one that was looked at"),
+        (status = 413, description = "The body is too large"),
+        (status = 422, description = "It cannot be used, or is not changed here", body = Unusable),
+        (status = 503, description = "There is no file to read, too many ask, or it takes too long"),
+    )
+)]
+pub(super) async fn preview(
+    state: &State,
+    body: &[u8],
+    id: &str,
+) -> Result<Response<Body>, ApiError> {
+    let compared = state.config.preview(asked(body)?).await?;
+    changed(compared.map(|compared| encode(&compared)), id)
+}
+
+/// Writes other settings into the config's file, which keeps the rest as it is written, and puts them in force.
+#[utoipa::path(
+    post,
+    path = "/api/v1/config/change",
+    tag = "state",
+    operation_id = "changeConfig",
+    request_body(content = SettingsChange, description = "What is to be another."),
+    responses(
+        (status = 200, description = "It is written, and in force", body = Success<Reloaded>),
+        (status = 400, description = "The body or the query cannot be understood"),
+        (status = 408, description = "The body did not come in time"),
+        (status = 409, description = "The file is another than the one that was looked at"),
+        (status = 413, description = "The body is too large"),
+        (status = 422, description = "It cannot be used, or is not changed here", body = Unusable),
+        (status = 503, description = "There is no file to read, too many ask, or it takes too long"),
+    )
+)]
+pub(super) async fn change(
+    state: &State,
+    principal: &Principal,
+    body: &[u8],
+    id: &str,
+) -> Result<Response<Body>, ApiError> {
+    let written = state.config.change(asked(body)?, principal).await?;
+    changed(written.map(|reloaded| encode(&reloaded)), id)
+}
+
+fn asked(body: &[u8]) -> Result<SettingsChange, ApiError> {
+    serde_json::from_slice(body).map_err(|error| {
+        // A message of serde's may hold a value of the body.
+        let text = format!(
+            "Invalid request body: expected {{\"digest\", \"patch\"}} (line {} column {})",
+            error.line(),
+            error.column()
+        );
+        ApiError::new(StatusCode::BAD_REQUEST, text)
+    })
+}
+
+fn changed(outcome: Result<Bytes, ChangeRefused>, id: &str) -> Result<Response<Body>, ApiError> {
+    match outcome {
+        Ok(data) => Ok(response::success(data, id)),
+        Err(ChangeRefused::Stale) => Err(ApiError::new(
+            StatusCode::CONFLICT,
+            "The file has changed since it was read: read it again, and change that",
+        )),
+        Err(ChangeRefused::Unusable(refused)) => Ok(unusable(&refused, id)),
+    }
+}
+
+fn unusable(refused: &ReloadRefused, id: &str) -> Response<Body> {
+    let body = Unusable {
+        success: false,
+        error: refused.cause(),
+        request_id: id,
+        problems: &refused.problems,
+    };
+    response::json(StatusCode::UNPROCESSABLE_ENTITY, Body::from(encode(&body)), id)
 }
 
 fn shown(time: SystemTime) -> String {
