@@ -20,6 +20,7 @@ use super::response::{self, ApiError, Success, encode};
 use super::state::State;
 use crate::downstream::body::Body;
 use crate::policy::Principal;
+use crate::proxy::{Worker, incoming};
 use crate::reference::CONFIG_SCHEMA;
 
 /// How the config in force stands to its file.
@@ -174,7 +175,7 @@ pub(super) async fn settings(
     path = "/api/v1/config/preview",
     tag = "state",
     operation_id = "previewConfig",
-    request_body(content = SettingsChange, description = "What is to be another."),
+    request_body(content = SettingsChange, description = "What is to be another. No key may stand twice in any object."),
     responses(
         (status = 200, description = "What it would change", body = Success<ConfigComparison>),
         (status = 400, description = "The body or the query cannot be understood"),
@@ -187,10 +188,11 @@ pub(super) async fn settings(
 )]
 pub(super) async fn preview(
     state: &State,
-    body: &[u8],
+    worker: &Worker,
+    body: &Bytes,
     id: &str,
 ) -> Result<Response<Body>, ApiError> {
-    let compared = state.config.preview(asked(body)?).await?;
+    let compared = state.config.preview(asked(worker, body)?).await?;
     changed(compared.map(|compared| encode(&compared)), id)
 }
 
@@ -200,7 +202,7 @@ pub(super) async fn preview(
     path = "/api/v1/config/change",
     tag = "state",
     operation_id = "changeConfig",
-    request_body(content = SettingsChange, description = "What is to be another."),
+    request_body(content = SettingsChange, description = "What is to be another. No key may stand twice in any object."),
     responses(
         (status = 200, description = "It is written, and in force", body = Success<Reloaded>),
         (status = 400, description = "The body or the query cannot be understood"),
@@ -213,24 +215,21 @@ pub(super) async fn preview(
 )]
 pub(super) async fn change(
     state: &State,
+    worker: &Worker,
     principal: &Principal,
-    body: &[u8],
+    body: &Bytes,
     id: &str,
 ) -> Result<Response<Body>, ApiError> {
-    let written = state.config.change(asked(body)?, principal).await?;
+    let written = state.config.change(asked(worker, body)?, principal).await?;
     changed(written.map(|reloaded| encode(&reloaded)), id)
 }
 
-fn asked(body: &[u8]) -> Result<SettingsChange, ApiError> {
-    serde_json::from_slice(body).map_err(|error| {
-        // A message of serde's may hold a value of the body.
-        let text = format!(
-            "Invalid request body: expected {{\"digest\", \"patch\"}} (line {} column {})",
-            error.line(),
-            error.column()
-        );
-        ApiError::new(StatusCode::BAD_REQUEST, text)
-    })
+fn asked(worker: &Worker, body: &Bytes) -> Result<SettingsChange, ApiError> {
+    let bad = |text: String| ApiError::new(StatusCode::BAD_REQUEST, text);
+    incoming::check(worker, body).map_err(bad)?;
+    // An array would be taken for the members in their order. A message of serde's may hold a value of the body.
+    let read = serde_json::from_slice(body).map(Value::Object).and_then(serde_json::from_value);
+    read.map_err(|_| bad("Invalid request body: write {\"digest\": \"…\", \"patch\": {…}}".into()))
 }
 
 fn changed(outcome: Result<Bytes, ChangeRefused>, id: &str) -> Result<Response<Body>, ApiError> {

@@ -188,11 +188,11 @@ where
         Route::ConfigSettings => return config::settings(state, query?, id).await,
         Route::ConfigPreview => {
             query?.finish()?;
-            return config::preview(state, &whole(body).await?, id).await;
+            return config::preview(state, worker, &whole(body).await?, id).await;
         }
         Route::ConfigChange => {
             query?.finish()?;
-            return config::change(state, &principal, &whole(body).await?, id).await;
+            return config::change(state, worker, &principal, &whole(body).await?, id).await;
         }
         Route::OpenApi => return openapi::document(query?, id),
         Route::ConfigSchema => return config::schema(query?, id),

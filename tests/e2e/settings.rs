@@ -167,6 +167,8 @@ fn hostile_bodies_are_refused_and_the_file_stays() {
         ("[]".to_owned(), 400),
         (with(json!([1])), 400),
         (json!({"digest": seen}).to_string(), 400),
+        (json!([seen, {"tools_limit": 1}]).to_string(), 400),
+        (with(json!({"tools_limit": 1})).replace("{\"tools", "{\"tools_limit\":2,\"tools"), 400),
         (json!({"digest": seen, "patch": {}, "path": "../../etc/passwd"}).to_string(), 400),
         (deep, 400),
         (with(some_deep), 422),
