@@ -128,13 +128,41 @@ function patchOf(old, next) {
   return patch;
 }
 
+const TOKEN = /[{}[\],:]|"(?:[^"\\\u0000-\u001f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null/y;
+
+/** Where a text ceases to be JSON; browsers do not tell it of every error. */
+function wrongAt(json) {
+  const open = [];
+  let wants = 'value';
+  for (let at = 0; ; at = TOKEN.lastIndex) {
+    at += /^\s*/.exec(json.slice(at))[0].length;
+    TOKEN.lastIndex = at;
+    const token = TOKEN.exec(json)?.[0];
+    const kind = token === undefined ? 'none' : '{}[],:'.includes(token) ? token : token[0] === '"' ? 'text' : 'plain';
+    const inside = open.at(-1);
+    const ends = kind === (inside === '{' ? '}' : ']') && inside !== undefined && (wants === 'next' || wants.endsWith(' or end'));
+    if (ends) {
+      open.pop();
+      wants = 'next';
+    } else if (wants.startsWith('value') && (kind === '{' || kind === '[')) {
+      open.push(kind);
+      wants = kind === '{' ? 'key or end' : 'value or end';
+    } else if (wants.startsWith('value') && (kind === 'text' || kind === 'plain')) wants = 'next';
+    else if (wants.startsWith('key') && kind === 'text') wants = ':';
+    else if (wants === ':' && kind === ':') wants = 'value';
+    else if (wants === 'next' && kind === ',' && inside !== undefined) wants = inside === '{' ? 'key' : 'value';
+    else return at;
+  }
+}
+
 async function preview() {
   let next;
   try {
     next = JSON.parse(text.value);
     if (!isObject(next)) throw new SyntaxError('write an object, { … }');
   } catch (error) {
-    fill(proposed, el('p', { class: 'wrong' }, `That cannot be read: ${error.message}`));
+    const before = text.value.slice(0, wrongAt(text.value)).split('\n');
+    fill(proposed, el('p', { class: 'wrong' }, `That cannot be read, at line ${before.length} column ${before.at(-1).length + 1}: ${error.message}`));
     return;
   }
   const patch = patchOf(read.settings, next);

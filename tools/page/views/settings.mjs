@@ -52,7 +52,7 @@ export async function look({ page, wrong }) {
   await proposed.getByText('Nothing is another.').waitFor();
   await field.fill(shown.replace('"tools_limit": 9', '"tools_limit": '));
   await show.click();
-  await proposed.getByText(/That cannot be read: .*line \d+ column \d+/).waitFor();
+  await proposed.getByText(/^That cannot be read, at line \d+ column 1: /).waitFor();
   await field.fill(shown.replace('"tools_limit": 9', '"tools_limit": 0'));
   await show.click();
   await proposed.getByText(/line \d+ column \d+: .*tools_limit: must be/).waitFor();
