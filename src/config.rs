@@ -9,6 +9,7 @@
 //! file::load ─ text ─▶ parse ─ document ─ key_aliases ─ servers, sections ─▶ values::Config
 //!                        └─ findings: what is wrong, and where
 //! two of them ─▶ difference (what it means), written (what is told of it)
+//! its text ─▶ edit (what commands change), patch (what settings are shown and changed)
 //! ```
 
 mod auth;
@@ -21,6 +22,7 @@ mod findings;
 mod key_aliases;
 mod misspelt_keys;
 mod parse;
+pub mod patch;
 pub mod problem;
 mod reading;
 pub mod sections;

@@ -1,5 +1,5 @@
-//! `/api/v1/config…`: how the config in force stands, and the wish to have its file read again, which goes through the
-//! door (`config_door`).
+//! `/api/v1/config…`: how the config in force stands, and the wishes to have its file read again or changed, which go
+//! through the door (`config_door`).
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -11,12 +11,16 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::config_door::{ConfigComparison, Reloaded, ShownProblem};
+use super::config_door::{
+    ChangeRefused, ConfigComparison, FileSettings, ReloadRefused, Reloaded, SettingsChange,
+    ShownProblem,
+};
 use super::query_parameters::Query;
 use super::response::{self, ApiError, Success, encode};
 use super::state::State;
 use crate::downstream::body::Body;
 use crate::policy::Principal;
+use crate::proxy::{Worker, incoming};
 use crate::reference::CONFIG_SCHEMA;
 
 /// How the config in force stands to its file.
@@ -137,17 +141,116 @@ pub(super) async fn reload(
     query.finish()?;
     match state.config.ask(principal).await? {
         Ok(reloaded) => Ok(response::success(encode(&reloaded), id)),
-        Err(refused) => {
-            let body = Unusable {
-                success: false,
-                error: refused.cause(),
-                request_id: id,
-                problems: &refused.problems,
-            };
-            let body = Body::from(encode(&body));
-            Ok(response::json(StatusCode::UNPROCESSABLE_ENTITY, body, id))
-        }
+        Err(refused) => Ok(unusable(&refused, id)),
     }
+}
+
+/// Tells what the config's file says, without secrets, to be changed by `changeConfig`.
+#[utoipa::path(
+    get,
+    path = "/api/v1/config/settings",
+    tag = "state",
+    operation_id = "getConfigSettings",
+    responses(
+        (status = 200, description = "What it says", body = Success<FileSettings>),
+        (status = 422, description = "It cannot be read", body = Unusable),
+        (status = 503, description = "There is no file to read, too many ask, or it takes too long"),
+    )
+)]
+pub(super) async fn settings(
+    state: &State,
+    query: Query,
+    id: &str,
+) -> Result<Response<Body>, ApiError> {
+    query.finish()?;
+    Ok(match state.config.settings().await? {
+        Ok(settings) => response::success(encode(&settings), id),
+        Err(refused) => unusable(&refused, id),
+    })
+}
+
+/// Tells what other settings would change. Nothing is.
+#[utoipa::path(
+    post,
+    path = "/api/v1/config/preview",
+    tag = "state",
+    operation_id = "previewConfig",
+    request_body(content = SettingsChange, description = "What is to be another. No key may stand twice in any object."),
+    responses(
+        (status = 200, description = "What it would change", body = Success<ConfigComparison>),
+        (status = 400, description = "The body or the query cannot be understood"),
+        (status = 408, description = "The body did not come in time"),
+        (status = 409, description = "The file is another than the one that was looked at"),
+        (status = 413, description = "The body is too large"),
+        (status = 422, description = "It cannot be used, or is not changed here", body = Unusable),
+        (status = 503, description = "There is no file to read, too many ask, or it takes too long"),
+    )
+)]
+pub(super) async fn preview(
+    state: &State,
+    worker: &Worker,
+    body: &Bytes,
+    id: &str,
+) -> Result<Response<Body>, ApiError> {
+    let compared = state.config.preview(asked(worker, body)?).await?;
+    changed(compared.map(|compared| encode(&compared)), id)
+}
+
+/// Writes other settings into the config's file, which keeps the rest as it is written, and puts them in force.
+#[utoipa::path(
+    post,
+    path = "/api/v1/config/change",
+    tag = "state",
+    operation_id = "changeConfig",
+    request_body(content = SettingsChange, description = "What is to be another. No key may stand twice in any object."),
+    responses(
+        (status = 200, description = "It is written, and in force", body = Success<Reloaded>),
+        (status = 400, description = "The body or the query cannot be understood"),
+        (status = 408, description = "The body did not come in time"),
+        (status = 409, description = "The file is another than the one that was looked at"),
+        (status = 413, description = "The body is too large"),
+        (status = 422, description = "It cannot be used, or is not changed here", body = Unusable),
+        (status = 503, description = "There is no file to read, too many ask, or it takes too long"),
+    )
+)]
+pub(super) async fn change(
+    state: &State,
+    worker: &Worker,
+    principal: &Principal,
+    body: &Bytes,
+    id: &str,
+) -> Result<Response<Body>, ApiError> {
+    let written = state.config.change(asked(worker, body)?, principal).await?;
+    changed(written.map(|reloaded| encode(&reloaded)), id)
+}
+
+fn asked(worker: &Worker, body: &Bytes) -> Result<SettingsChange, ApiError> {
+    let bad = |text: String| ApiError::new(StatusCode::BAD_REQUEST, text);
+    incoming::check(worker, body).map_err(bad)?;
+    // An array would be taken for the members in their order. A message of serde's may hold a value of the body.
+    let read = serde_json::from_slice(body).map(Value::Object).and_then(serde_json::from_value);
+    read.map_err(|_| bad("Invalid request body: write {\"digest\": \"…\", \"patch\": {…}}".into()))
+}
+
+fn changed(outcome: Result<Bytes, ChangeRefused>, id: &str) -> Result<Response<Body>, ApiError> {
+    match outcome {
+        Ok(data) => Ok(response::success(data, id)),
+        Err(ChangeRefused::Stale) => Err(ApiError::new(
+            StatusCode::CONFLICT,
+            "The file has changed since it was read: read it again, and change that",
+        )),
+        Err(ChangeRefused::Unusable(refused)) => Ok(unusable(&refused, id)),
+    }
+}
+
+fn unusable(refused: &ReloadRefused, id: &str) -> Response<Body> {
+    let body = Unusable {
+        success: false,
+        error: refused.cause(),
+        request_id: id,
+        problems: &refused.problems,
+    };
+    response::json(StatusCode::UNPROCESSABLE_ENTITY, Body::from(encode(&body)), id)
 }
 
 fn shown(time: SystemTime) -> String {

@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use http::StatusCode;
-use serde::Serialize;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot};
 use utoipa::ToSchema;
 
@@ -53,6 +53,55 @@ pub enum ConfigWish {
     Compare(oneshot::Sender<ConfigComparison>),
     /// To have a server switched in the file, and that read.
     Switch(SwitchWish),
+    /// To be told what the file says.
+    Settings(oneshot::Sender<Result<FileSettings, ReloadRefused>>),
+    /// To be told what other settings would change. Nothing is.
+    Preview(SettingsChange, oneshot::Sender<Result<ConfigComparison, ChangeRefused>>),
+    /// To have other settings written into the file, and that read.
+    Change(ChangeWish),
+}
+
+/// What the config's file says, as it may be shown.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub struct FileSettings {
+    /// What tells this state of the file from another: a change names it.
+    #[schema(pattern = "^[0-9a-f]{64}$")]
+    pub digest: String,
+    /// What it says. What may be a secret, or says how a server is reached, is `(not shown)`.
+    #[schema(value_type = Object)]
+    pub settings: Value,
+}
+
+/// Other settings for the config's file.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SettingsChange {
+    /// That of the file's state that was looked at.
+    #[schema(pattern = "^[0-9a-f]{64}$")]
+    pub digest: String,
+    /// A JSON Merge Patch (RFC 7396) of at most 64 values: null takes a key out.
+    #[schema(value_type = Object)]
+    pub patch: Map<String, Value>,
+}
+
+/// A wish to have other settings written into the file.
+#[derive(Debug)]
+pub struct ChangeWish {
+    /// Which.
+    pub change: SettingsChange,
+    /// Who wishes it.
+    pub principal: Box<str>,
+    /// Where the answer goes.
+    pub answer: oneshot::Sender<Result<Reloaded, ChangeRefused>>,
+}
+
+/// Why settings are not changed; the file stays as it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChangeRefused {
+    /// The file is another than the one that was looked at.
+    Stale,
+    /// They cannot be used, or are not changed here.
+    Unusable(ReloadRefused),
 }
 
 /// A wish to have a server switched on or off.
@@ -280,6 +329,29 @@ impl ConfigDoor {
     ) -> Result<Result<SwitchOutcome, SwitchRefused>, ApiError> {
         let (server, principal) = (server.into(), principal.id().into());
         self.wish(|answer| ConfigWish::Switch(SwitchWish { server, to, principal, answer })).await
+    }
+
+    /// What the file says.
+    pub(super) async fn settings(&self) -> Result<Result<FileSettings, ReloadRefused>, ApiError> {
+        self.wish(ConfigWish::Settings).await
+    }
+
+    /// What other settings would change.
+    pub(super) async fn preview(
+        &self,
+        change: SettingsChange,
+    ) -> Result<Result<ConfigComparison, ChangeRefused>, ApiError> {
+        self.wish(|answer| ConfigWish::Preview(change, answer)).await
+    }
+
+    /// Has other settings written, and waits until they are in force.
+    pub(super) async fn change(
+        &self,
+        change: SettingsChange,
+        principal: &Principal,
+    ) -> Result<Result<Reloaded, ChangeRefused>, ApiError> {
+        let principal = principal.id().into();
+        self.wish(|answer| ConfigWish::Change(ChangeWish { change, principal, answer })).await
     }
 
     /// Hands a wish over, and waits for the answer.

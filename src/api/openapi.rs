@@ -58,7 +58,7 @@ pub(super) fn openapi() -> OpenApi {
         events::events, approvals::list, approvals::one, approvals::answer, servers::servers,
         servers::logs, servers::restart, servers::enable, servers::disable, server_login::begin,
         tools::tools, tools::tool, call::call, config::standing,
-        config::difference, config::reload, config::schema, policy::in_force, policy::explain, policy_replay::replay, status::status, metrics::metrics,
+        config::difference, config::reload, config::settings, config::preview, config::change, config::schema, policy::in_force, policy::explain, policy_replay::replay, status::status, metrics::metrics,
         health::alive, health::ready, proof::answer, document,
         definitions::diff, definitions::approve,
         page_session::code, page_session::open, page_session::close,

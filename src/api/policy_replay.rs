@@ -12,6 +12,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::activity::micros;
@@ -93,7 +94,10 @@ pub(super) async fn replay(
 ) -> Result<Bytes, ApiError> {
     let bad = |text: String| ApiError::new(StatusCode::BAD_REQUEST, text);
     incoming::check(worker, body).map_err(bad)?;
-    let asked: ReplayRequest = serde_json::from_slice(body)
+    // An array would be taken for the members in their order.
+    let read = serde_json::from_slice(body).map(Value::Object);
+    let asked: ReplayRequest = read
+        .and_then(serde_json::from_value)
         .map_err(|error| bad(format!("The body is no replay: {error}")))?;
     let begins = match asked.cursor {
         None => 0,

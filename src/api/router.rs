@@ -185,6 +185,15 @@ where
         Route::Config => config::standing(state, query?),
         Route::ConfigDifference => config::difference(state, query?).await,
         Route::ConfigReload => return config::reload(state, &principal, query?, id).await,
+        Route::ConfigSettings => return config::settings(state, query?, id).await,
+        Route::ConfigPreview => {
+            query?.finish()?;
+            return config::preview(state, worker, &whole(body).await?, id).await;
+        }
+        Route::ConfigChange => {
+            query?.finish()?;
+            return config::change(state, worker, &principal, &whole(body).await?, id).await;
+        }
         Route::OpenApi => return openapi::document(query?, id),
         Route::ConfigSchema => return config::schema(query?, id),
         Route::ActivityList => {

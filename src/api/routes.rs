@@ -47,6 +47,9 @@ pub(super) enum Route {
     Config,
     ConfigDifference,
     ConfigReload,
+    ConfigSettings,
+    ConfigPreview,
+    ConfigChange,
     PageCodes,
     PageSession,
     ConfigSchema,
@@ -56,7 +59,7 @@ pub(super) enum Route {
 const PAGE_SESSION: &str = "/api/v1/page/session";
 
 /// Their paths. A segment in braces stands for any one; whole words are found before it.
-const PATHS: [(&str, Route); 40] = [
+const PATHS: [(&str, Route); 43] = [
     ("/healthz", Route::Health),
     ("/readyz", Route::Readiness),
     (proof::PATH, Route::Proof),
@@ -94,6 +97,9 @@ const PATHS: [(&str, Route); 40] = [
     ("/api/v1/config", Route::Config),
     ("/api/v1/config/difference", Route::ConfigDifference),
     ("/api/v1/config/reload", Route::ConfigReload),
+    ("/api/v1/config/settings", Route::ConfigSettings),
+    ("/api/v1/config/preview", Route::ConfigPreview),
+    ("/api/v1/config/change", Route::ConfigChange),
     ("/api/v1/page/codes", Route::PageCodes),
     (PAGE_SESSION, Route::PageSession),
     ("/api/v1/config/schema.json", Route::ConfigSchema),
@@ -118,6 +124,8 @@ impl Route {
             | Self::ServerDisable
             | Self::ServerLogin
             | Self::ConfigReload
+            | Self::ConfigPreview
+            | Self::ConfigChange
             | Self::PageCodes => "POST",
             Self::Token => "DELETE",
             Self::PageSession => "POST, DELETE",
@@ -141,6 +149,7 @@ impl Route {
             | Self::Approvals
             | Self::Config
             | Self::ConfigDifference
+            | Self::ConfigSettings
             | Self::Policy
             | Self::ConfigSchema
             | Self::Metrics
@@ -223,6 +232,9 @@ impl Route {
             | Self::Config
             | Self::ConfigDifference
             | Self::ConfigReload
+            | Self::ConfigSettings
+            | Self::ConfigPreview
+            | Self::ConfigChange
             | Self::ConfigSchema
             | Self::Policy => true,
         }

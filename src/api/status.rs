@@ -13,6 +13,7 @@ use super::response::{ApiError, Success, encode};
 use super::state::State;
 use crate::activity::Health;
 use crate::proxy::{Worker, memory_budget};
+use crate::telemetry::build_info;
 use crate::telemetry::call_metrics::{Decision, Outcome, Refusal, Sums, Totals};
 use crate::telemetry::histogram::Durations;
 use crate::tool::OutputSchema;
@@ -36,7 +37,8 @@ pub(super) fn status(state: &State, worker: &Worker, query: Query) -> Result<Byt
     let certificate = state.certificate.get().and_then(|it| it.fault(SystemTime::now()));
     let connections = state.connections.get().into_iter().flatten();
     Ok(encode(&Overview {
-        version: env!("CARGO_PKG_VERSION"),
+        version: build_info::VERSION,
+        commit: build_info::COMMIT,
         uptime_seconds: state.started.elapsed().as_secs(),
         faults: faults(&states, &activity, &log, certificate, state.config.standing().fault()),
         servers: Connected { total: states.len(), connected },
@@ -111,6 +113,9 @@ fn schemas(worker: &Worker) -> Schemas {
 struct Overview {
     #[schema(value_type = String)]
     version: &'static str,
+    /// The commit that it was built of; `unknown` where the build did not know it.
+    #[schema(value_type = String)]
+    commit: &'static str,
     uptime_seconds: u64,
     /// What is wrong now; empty if nothing is.
     faults: Vec<Fault>,

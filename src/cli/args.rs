@@ -44,7 +44,7 @@ Start here:
   mcpproxy call tool-read files:list_directory --args '{\"path\":\"/tmp\"}'
   mcpproxy activity list        what went through, and what was decided
 
-Exit codes: 0 ok, 1 the operation failed, 2 bad usage, 3 server not reachable or port taken,
+Exit codes: 0 ok, 1 the operation failed, 2 bad usage, 3 server not reachable or port taken, \
 4 activity store locked or damaged, 5 config error, 130 and 143 told twice to end."
 )]
 pub(super) struct Cli {
@@ -136,9 +136,9 @@ Examples:
   mcpproxy -c ./mcp_config.json serve --log-level debug
   mcpproxy serve --salvage
 
-Agents connect to http://127.0.0.1:8080/mcp. An empty or missing config is a working config.
-Ctrl-C lets calls in flight finish (20 seconds), flushes the activity log and stops every child
-process; a second one does not wait (exit 130). SIGTERM and the end of the terminal do as Ctrl-C;
+Agents connect to http://127.0.0.1:8080/mcp. An empty or missing config is a working config. \
+Ctrl-C lets calls in flight finish (20 seconds), flushes the activity log and stops every child \
+process; a second one does not wait (exit 130). SIGTERM and the end of the terminal do as Ctrl-C; \
 SIGHUP otherwise has the config read again, as a change of its file does.")]
     Serve(ServeArgs),
     /// Make a config to begin with, and say what comes next
@@ -147,7 +147,8 @@ Examples:
   mcpproxy init
   mcpproxy -c ./mcp_config.json init
 
-The file is 0600 and holds a key of its own. One that is there keeps what it says.")]
+The file is 0600 and holds a key of its own. One that is there keeps what it says. Beside it lies the schema by which \
+editors complete and check it.")]
     Init,
     /// Take over the servers of Claude, Cursor, VS Code, Windsurf, Codex and Zed
     #[command(after_help = "\
@@ -156,9 +157,9 @@ Examples:
   mcpproxy import cursor vscode --dry-run
   mcpproxy import claude-desktop --yes
 
-What would be added is shown first, without the values of variables and headers, which are carried
-over, and with what of it does not work here. Looked at are the files for all projects, those of single
-projects in Claude Code's, and those of the folder that this is run in. The other programs' files stay
+What would be added is shown first, without the values of variables and headers, which are carried \
+over, and with what of it does not work here. Looked at are the files for all projects, those of single \
+projects in Claude Code's, and those of the folder that this is run in. The other programs' files stay \
 as they are. Nothing is started until you agree; then a proxy that runs starts what was added at once.")]
     Import(ImportArgs),
     /// Write our entry into a client's config, or take it out again
@@ -168,7 +169,7 @@ Examples:
   mcpproxy connect cursor --dry-run
   mcpproxy connect vscode --undo
 
-What would be written is shown first; the rest of the file stays as it is, and the file as it was is
+What would be written is shown first; the rest of the file stays as it is, and the file as it was is \
 kept beside it until --undo. With require_mcp_auth the entry holds the key.")]
     Connect(ConnectArgs),
     /// Speak MCP over stdin and stdout, for clients that start a command
@@ -177,8 +178,8 @@ Examples:
   mcpproxy stdio
   {\"mcpServers\": {\"mcpproxy\": {\"command\": \"mcpproxy\", \"args\": [\"stdio\"]}}}
 
-The second line is the entry for a client's config. A server that runs with the same config is used,
-else the proxy runs in this process. stdout carries MCP only; logs go to stderr. SIGINT, SIGTERM and
+The second line is the entry for a client's config. A server that runs with the same config is used, \
+else the proxy runs in this process. stdout carries MCP only; logs go to stderr. SIGINT, SIGTERM and \
 the end of input let calls in flight finish; a second signal does not wait.")]
     Stdio,
     /// How the running mcpproxy is: servers, calls of the last hour, what waits, what is wrong
@@ -195,7 +196,7 @@ Examples:
   mcpproxy page
   mcpproxy page -o json
 
-The address opens the page once, within ten minutes, and needs no key: hand it to nobody. Exit code 3
+The address opens the page once, within ten minutes, and needs no key: hand it to nobody. Exit code 3 \
 if none runs.")]
     Page,
     /// Look for what is wrong, and tell the command that mends it
@@ -205,8 +206,8 @@ Examples:
   mcpproxy doctor --fix
   mcpproxy doctor -o json
 
-Looked at: the config, the files of TLS, rights, the clock, the disk, the port, the log, and each server
-from its start to its list of tools. Exit code 1 if something is wrong. With no mcpproxy running the servers are
+Looked at: the config, the files of TLS, rights, the clock, the disk, the port, the log, and each server \
+from its start to its list of tools. Exit code 1 if something is wrong. With no mcpproxy running the servers are \
 started for it, and ended again.")]
     Doctor {
         /// Take from others the rights that they have on config and data; nothing else is changed
@@ -303,8 +304,8 @@ Examples:
 Examples:
   mcpproxy demo
 
-It starts a proxy with a throw-away store and one MCP server (a child process of this same
-program), makes a read, a write, a refused, a schema-violating and an oversized call, and shows
+It starts a proxy with a throw-away store and one MCP server (a child process of this same \
+program), makes a read, a write, a refused, a schema-violating and an oversized call, and shows \
 what happened to each and the activity they left.")]
     Demo,
     /// Print a completion script for your shell
@@ -366,7 +367,7 @@ Examples:
   mcpproxy tools diff github:create_issue
   mcpproxy tools diff github --json
 
-What a server wrote is shown with hidden characters made visible. The digest at the end is what
+What a server wrote is shown with hidden characters made visible. The digest at the end is what \
 `tools approve` takes: it stands for exactly what was shown.")]
     Diff {
         /// The tool as server:tool, or a server
@@ -379,7 +380,7 @@ Examples:
   mcpproxy tools approve github:create_issue
   mcpproxy tools approve github --digest 5f0c3d2e9b7a48161f5a0e2d7c9b3a64
 
-Without --digest the difference is shown and you are asked, which takes a terminal. If the server
+Without --digest the difference is shown and you are asked, which takes a terminal. If the server \
 changes the definition meanwhile, nothing is approved.")]
     Approve {
         /// The tool as server:tool, or a server
@@ -427,8 +428,8 @@ Examples:
   mcpproxy config check
   mcpproxy -c ./mcp_config.json config check
 
-Also looked for: the servers' commands and folders, the variables they need, and whether data_dir
-can be written to. No server is started. Exit code 5 if anything is wrong; warnings alone are exit
+Also looked for: the servers' commands and folders, the variables they need, and whether data_dir \
+can be written to. No server is started. Exit code 5 if anything is wrong; warnings alone are exit \
 code 0. With json, \"problems\" holds each with file, line, column and key.")]
     Check,
     /// Have the running proxy read its config again, and tell what it changes
@@ -437,15 +438,15 @@ Examples:
   mcpproxy config reload
   mcpproxy config reload --json
 
-A running proxy notices a changed file by itself; this waits for it, and tells what is in force now and
+A running proxy notices a changed file by itself; this waits for it, and tells what is in force now and \
 what needs a restart. A config that cannot be used is exit code 5, and the one before stays in force.")]
     Reload,
     /// Print the JSON Schema of the config: every key, its values and its default, for editors
     #[command(after_help = "\
 Examples:
-  mcpproxy config schema > ~/.mcpproxy/schema.json
+  mcpproxy config schema > ~/.mcpproxy/mcp_config.schema.json
 
-An editor completes and checks the config by it once the file begins with {\"$schema\": \"./schema.json\", …}.
+An editor completes and checks the config by it once the file begins with {\"$schema\": \"./mcp_config.schema.json\", …}. \
 A running proxy has it at /api/v1/config/schema.json.")]
     Schema,
     /// Print the path of the config file in use
@@ -493,6 +494,25 @@ mod tests {
             assert!(command.get_about().is_some(), "{path} has no description");
         });
         assert!(seen > 15, "{seen} commands");
+    }
+
+    #[test]
+    fn what_is_told_after_the_help_is_wrapped_for_the_terminal_and_not_here() {
+        let is_prose =
+            |line: &str| !line.is_empty() && !line.starts_with(' ') && !line.ends_with(':');
+        every(&Cli::command(), "mcpproxy", &mut |command, path| {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let lines: Vec<_> = help.lines().collect();
+            let broken = lines.windows(2).find(|two| two.iter().all(|line| is_prose(line)));
+            assert_eq!(broken, None, "{path}");
+        });
+        let doctor =
+            Cli::command().term_width(80).try_get_matches_from(["mcpproxy", "doctor", "-h"]);
+        let help = doctor.unwrap_err().to_string();
+        let (_, prose) = help.split_once("Looked at:").unwrap();
+        let lines: Vec<_> = prose.trim_end().lines().collect();
+        let (_, full) = lines.split_last().unwrap();
+        assert!(full.iter().all(|line| line.len() > 50), "a line of few words: {prose}");
     }
 
     #[test]

@@ -19,9 +19,13 @@ use super::sections::ApiKey;
 use super::tls::TlsFiles;
 use super::values::Config;
 use crate::os::edited_file;
+use crate::reference::CONFIG_SCHEMA;
 
 /// Most bytes of a config file.
 pub const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
+
+/// The name of the schema that editors complete a config by; it lies beside the config.
+pub const SCHEMA_FILE: &str = "mcp_config.schema.json";
 
 /// Random bytes of a key that we make; twice as many hex digits.
 pub const API_KEY_BYTES: usize = 32;
@@ -140,13 +144,36 @@ fn load(
             return Err(vec![Problem::of_file(Severity::Error, &path, text)]);
         }
     };
-    let mut parsed = parse_all(text.as_deref().unwrap_or_default(), env, flags);
+    load_text(path, text.as_deref(), of_file, (env, flags), check)
+}
+
+/// Reads what the file at `path` says if `text` is what it holds.
+///
+/// # Errors
+/// Everything that keeps it from being used, with the warnings.
+pub fn load_proposed(
+    path: &Path,
+    text: &str,
+    env: &impl Fn(&str) -> Option<String>,
+    flags: &Flags,
+) -> Result<Loaded, Vec<Problem>> {
+    load_text(path.to_owned(), Some(text), Vec::new(), (env, flags), |_| {})
+}
+
+fn load_text<E: Fn(&str) -> Option<String>>(
+    path: PathBuf,
+    text: Option<&str>,
+    mut of_file: Vec<Problem>,
+    (env, flags): (&E, &Flags),
+    check: impl FnOnce(&mut Parsed<'_>),
+) -> Result<Loaded, Vec<Problem>> {
+    let mut parsed = parse_all(text.unwrap_or_default(), env, flags);
     lie_in(path.parent().unwrap_or(Path::new("")), &mut parsed.config, env);
     check(&mut parsed);
     match parsed.finish(Some(&path)) {
         Ok((config, warnings)) => {
             of_file.extend(warnings);
-            let content = FileContent::of(text.as_deref());
+            let content = FileContent::of(text);
             Ok(Loaded { config, path, warnings: of_file, content })
         }
         Err(problems) => {
@@ -211,6 +238,33 @@ pub fn edit<T, E: fmt::Display>(
     edited.map_err(|error| {
         Problem::of_file(Severity::Error, path, format!("it was not changed: {error}"))
     })
+}
+
+/// Puts the schema that editors complete the config at `path` by beside it, in the place of an older one.
+///
+/// # Errors
+/// It cannot be written.
+pub fn put_schema(path: &Path) -> Result<PathBuf, Problem> {
+    let schema = path.with_file_name(SCHEMA_FILE);
+    let next = || Ok::<_, Infallible>((Some(CONFIG_SCHEMA.to_owned()), ()));
+    edited_file::edit(&schema, MAX_FILE_BYTES, |_| next()).map_err(|error| {
+        Problem::of_file(Severity::Error, &schema, format!("it was not written: {error}"))
+    })?;
+    Ok(schema)
+}
+
+/// The text of the file at `path`; empty where there is none.
+///
+/// # Errors
+/// It cannot be read, is too large or no text.
+pub fn text(path: &Path) -> Result<String, Problem> {
+    match edited_file::read::<Infallible>(path, MAX_FILE_BYTES) {
+        Ok(found) => Ok(found.map(|(text, _)| text).unwrap_or_default()),
+        Err(error) => {
+            let problem = format!("cannot be read: {error}");
+            Err(Problem::of_file(Severity::Error, path, problem))
+        }
+    }
 }
 
 /// The file that [`Config::load`] reads.

@@ -152,6 +152,11 @@ fn shown_members(at: &KeyPath, members: &Map<String, Value>) -> Map<String, Valu
     shown.collect()
 }
 
+/// Whether `value` may be shown at `path`: neither is a secret, nor says how a server is reached, nor is unknown.
+pub(super) fn may_be_shown(path: &KeyPath, value: &Value) -> bool {
+    shown_value(path, value).is_some()
+}
+
 /// The value at `path`, if nothing in it may be a secret.
 fn shown_value(path: &KeyPath, value: &Value) -> Option<Value> {
     let mut names = path.0.iter().filter_map(|step| match step {

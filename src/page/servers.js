@@ -73,7 +73,7 @@ function described(server) {
       ['in quarantine', server.quarantined ? el('a', { href: link('tools', { server: name, held: 'yes' }) }, number(server.quarantined)) : ''],
       ['since', when(server.since)], ['transport', server.protocol], ['MCP', server.protocol_version], ['says it is', server.server_info],
       ['calls', calls.total && records({}, number(calls.total))], ['errors', calls.error && records({ status: 'error' }, number(calls.error))],
-      ['took (median)', calls.total && half(calls.duration_us)], ['of it the proxy', calls.total && half(calls.overhead_us)],
+      ['took (median)', calls.total ? half(calls.duration_us) : '–'], ['of it the proxy', calls.total ? half(calls.overhead_us) : '–'],
       ['changes', records({ type: 'server_change' }, 'what became of it')]));
 }
 

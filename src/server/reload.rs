@@ -16,6 +16,7 @@
 
 mod apply;
 mod files;
+mod proposal;
 mod record;
 
 use std::collections::BTreeMap;
@@ -115,6 +116,15 @@ impl Reload {
                     Some(looks)
                 }
                 Some(ConfigWish::Switch(wish)) => self.switch(looks, wish).await,
+                Some(ConfigWish::Settings(answer)) => {
+                    let _ = answer.send(self.settings().await);
+                    Some(looks)
+                }
+                Some(ConfigWish::Preview(change, answer)) => {
+                    let _ = answer.send(self.preview(change).await);
+                    Some(looks)
+                }
+                Some(ConfigWish::Change(wish)) => self.change(looks, wish).await,
                 Some(ConfigWish::Reload(wish)) => {
                     let (back, outcome) = self.reload(looks, wish.door, &wish.principal).await;
                     if let Some(answer) = wish.answer {

@@ -374,10 +374,23 @@ fn the_demo_shows_five_fates_and_leaves_nothing() {
         "blocked: size",
         "marked destructive by server",
         "max_bytes 5242880",
-        "policy_decision",
+        "mcpproxy import",
+        "mcpproxy upstream add",
+        "mcpproxy connect",
     ] {
         assert!(output.stdout.contains(fate), "{fate}: {}", output.stdout);
     }
+    // One row for a call and what was decided of it, with the reason.
+    let (_, table) = output.stdout.split_once("mcpproxy activity list").unwrap();
+    let row = |tool: &str| {
+        let rows: Vec<_> = table.lines().filter(|line| line.contains(tool)).collect();
+        assert_eq!(rows.len(), 1, "{tool}: {table}");
+        rows[0]
+    };
+    assert!(table.contains("REASON"), "{table}");
+    assert!(row("wipe_notes").contains("rejected") && row("wipe_notes").contains("Tool 'demo"));
+    assert!(row("read_sensor").contains("output schema"), "{table}");
+    assert!(row("list_notes").contains("success"), "{table}");
     assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0, "nothing is left behind");
 }
 

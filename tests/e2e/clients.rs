@@ -75,9 +75,18 @@ fn init_makes_a_config_that_is_used_and_kept() {
     let mode = |path: &str| fs::metadata(home.path(path)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(CONFIG), mode(".mcpproxy")), (0o600, 0o700));
     assert!(done(&home.run(&["config", "check"])).ends_with("ok\n"));
+    // Editors complete it by the file that it names, from its own folder, with no network.
+    let named = config["$schema"].as_str().unwrap();
+    let schema = home.text(&format!(".mcpproxy/{}", named.strip_prefix("./").unwrap()));
+    assert_eq!(schema.trim_end(), done(&home.run(&["config", "schema"])).trim_end());
+    home.put(".mcpproxy/mcp_config.schema.json", "that of an older version");
     let before = home.text(CONFIG);
     assert!(done(&home.run(&["init"])).contains("nothing was changed"));
     assert_eq!(home.text(CONFIG), before);
+    assert_eq!(home.text(".mcpproxy/mcp_config.schema.json"), schema, "it is renewed");
+    done(&home.run(&["upstream", "add", "--no-check", "x", "--", "true"]));
+    assert_eq!(home.config()["$schema"], named, "an edit keeps it");
+    assert!(done(&home.run(&["config", "check"])).ends_with("ok\n"));
 }
 
 #[cfg(target_os = "linux")]

@@ -57,6 +57,7 @@ mod rules;
 mod search;
 mod serve;
 mod session_facts;
+mod settings;
 mod shell;
 mod slow;
 mod sockets;

@@ -90,7 +90,8 @@ fn what_cannot_be_added_changes_nothing_and_says_what_to_do() {
         (&["add", "x\u{1b}[2J", "--url", "http://127.0.0.1:9/"], 2, "letters, digits"),
         (&["add", "b", "--", "no-such-program-anywhere"], 1, "is not found on PATH"),
         (&["add", "b", "--url", "nonsense"], 1, "url"),
-        (&["add", "b"], 2, "--url"),
+        (&["add", "b"], 2, "mcpproxy upstream add b -- COMMAND"),
+        (&["add", "b"], 2, "mcpproxy upstream add b --url URL"),
         (&["add", "b", "--env", "A", "--", "sh"], 2, "NAME=VALUE"),
         (&["add", "b", "--header", "A: b", "--", "sh"], 2, "--header"),
         (&["remove", "b"], 1, "the config has a"),
@@ -200,7 +201,7 @@ fn a_restart_ends_the_process_and_starts_another() {
     let http = HttpStub::start(&[]);
     let proxy = Proxy::start(json!({
         "s": stub_stdio(&[]), "h": http.entry(), "off": {"command": "x", "enabled": false},
-        "bad": {},
+        "bad": {}, "absent": {"command": "/nonexistent/server"},
     }));
     let pid = proxy.process.0.id();
     let before = children_of(pid);
@@ -214,6 +215,10 @@ fn a_restart_ends_the_process_and_starts_another() {
     let result = proxy.client().call("read", "s:read_item", json!({}));
     assert_eq!(result["structuredContent"]["value"], 7, "{result}");
     done(&proxy.cli(&["upstream", "restart", "h"]));
+    let absent = proxy.cli(&["upstream", "restart", "absent", "--json"]);
+    assert_eq!(absent.code, Some(1), "{} {}", absent.stdout, absent.stderr);
+    assert_eq!(absent.json()["check"]["state"], "failed", "{}", absent.stdout);
+    assert!(absent.stderr.contains("mcpproxy upstream logs absent"), "{}", absent.stderr);
     let post = |path: &str| proxy.request("POST", path, &[("X-API-Key", API_KEY)], b"");
     for (name, status, words) in
         [("off", 409, "disabled"), ("bad", 409, "neither command"), ("none", 404, "none")]

@@ -15,6 +15,9 @@ fn status_counts_calls_by_what_became_of_them_and_tells_what_is_wrong() {
         client.read(&format!("s:{tool}"), json!({}));
     }
     let status = proxy.api("status");
+    assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
+    // The tests' build asks git for none.
+    assert_eq!(status["commit"], option_env!("MCPPROXY_COMMIT").unwrap_or("unknown"));
     let calls = &status["calls"];
     let count = |name: &str| calls[name].as_u64().unwrap();
     let counted = ["total", "success", "error", "blocked", "rejected", "in_flight"].map(count);

@@ -9,6 +9,8 @@ import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { promisify } from 'node:util';
 
+import { authority } from './authority.mjs';
+
 export const ROOT = resolve(import.meta.dirname, '../..');
 export const SHOTS = join(ROOT, 'target/page');
 export const KEY = 'page-key-of-more-than-thirty-two-characters';
@@ -26,6 +28,7 @@ const port = await freePort();
 export const base = `http://127.0.0.1:${port}`;
 const file = join(folder, 'config.json');
 const stub = join(ROOT, 'target/debug/examples/stub');
+const asksForLogin = await authority();
 
 const config = {
   listen: `127.0.0.1:${port}`,
@@ -37,20 +40,24 @@ const config = {
       capabilities: { no_hints: { approval: 'required' }, both_hints: { approval: 'required' } },
     },
     notes: { command: stub, args: ['stdio', '--only', 'add_tool', '--tools', join(folder, 'tools.json')] },
+    locked: { url: asksForLogin.url },
     absent: { command: join(folder, 'no-such-program') },
   },
   output_validation: { mode: 'strict' },
   policy: { files: [join(folder, 'rules.cedar')] },
 };
 
-/** Writes the config's file; `more` is put over it, a text is written as it is. */
+/** Writes the config's file, as editors do; `more` is put over it, a text is written as it is. */
 export function configure(more = {}) {
   const text = typeof more === 'string' ? more : JSON.stringify({ ...config, ...more }, null, 2);
   writeFileSync(`${file}.new`, text, { mode: 0o600 });
   renameSync(`${file}.new`, file);
 }
 
-export const configured = () => JSON.parse(readFileSync(file, 'utf8'));
+export const written = () => readFileSync(file, 'utf8');
+
+/** What the file says; a line of comment may stand before it. */
+export const configured = () => JSON.parse(written().replace(/^\/\/.*\n/, ''));
 
 /** What the server `notes` offers beside `add_tool` from its next change on. */
 export function offers(tools) {
@@ -77,6 +84,7 @@ export function serve() {
     async end() {
       proxy.kill('SIGTERM');
       if (proxy.exitCode === null) await once(proxy, 'exit');
+      await asksForLogin.end();
       rmSync(folder, { recursive: true, force: true, maxRetries: 5 });
     },
   };

@@ -20,9 +20,9 @@ Examples:
   mcpproxy activity list --type policy_decision -o json
   mcpproxy activity list --text 'no such file' --since 7d
 
-Newest first, by the time that is shown: when a record was stored. --since and --until go by when a
-call began. Filters combine; several words in one filter are separated by commas. A decision about a
-call that is listed is told in that call's row. At a terminal, or with COLUMNS set, ids are the numbers
+Newest first, by the time that is shown: when a record was stored. --since and --until go by when a \
+call began. Filters combine; several words in one filter are separated by commas. A decision about a \
+call that is listed is told in that call's row. At a terminal, or with COLUMNS set, ids are the numbers \
 of the records, and columns without room are left out; a pipe gets whole ids and all columns.")]
     List(ActivityList),
     /// One record in full: intent, verdict, arguments, answer
@@ -55,8 +55,8 @@ Examples:
   mcpproxy activity export --output blocked.csv --format csv --status blocked --since 24h
   mcpproxy activity export --output - --type tool_call
 
-Behind `export`, --output is the file, '-' for stdout; -o and --json say how the outcome is printed.
-json is one object per line. In csv, a text that a spreadsheet would take for a formula has a ' in
+Behind `export`, --output is the file, '-' for stdout; -o and --json say how the outcome is printed. \
+json is one object per line. In csv, a text that a spreadsheet would take for a formula has a ' in \
 front. The file appears under its name once it is whole.")]
     Export(ActivityExport),
     /// Records as they are stored, until Ctrl-C
@@ -80,8 +80,8 @@ Examples:
   mcpproxy activity verify
   mcpproxy activity verify --json
 
-Exit code 1 if the log is not as it was written. With no proxy running the files are checked too,
-on a copy. Someone who can rewrite the whole store and its head can forge both: keep a copy of the
+Exit code 1 if the log is not as it was written. With no proxy running the files are checked too, \
+on a copy. Someone who can rewrite the whole store and its head can forge both: keep a copy of the \
 head elsewhere if that matters.")]
     Verify,
 }

@@ -34,8 +34,8 @@ Examples:
   mcpproxy approvals approve 5r8x0q2mzk7w1ahd --for 1h
   mcpproxy approvals approve 5r8x0q2mzk7w1ahd --for session
 
-Without --for it counts for this call alone. With it every call of the same tool on behalf of the same
-principal goes out meanwhile, whatever its arguments, until its server defines the tool anew. `approvals
+Without --for it counts for this call alone. With it every call of the same tool on behalf of the same \
+principal goes out meanwhile, whatever its arguments, until its server defines the tool anew. `approvals \
 deny` with the same id ends that early.")]
     Approve {
         /// The approval's id, from `approvals list`, or its beginning

@@ -12,7 +12,7 @@ Examples:
   mcpproxy policy check
   mcpproxy policy check new.cedar other.cedar
 
-Without a FILE the rules of the config are checked. Every problem is told as FILE:LINE:COLUMN. Exit
+Without a FILE the rules of the config are checked. Every problem is told as FILE:LINE:COLUMN. Exit \
 code 1 if there is any. The tools are those that the proxy has seen last.")]
     Check {
         /// Files of rules, instead of policy.files
@@ -29,7 +29,7 @@ A case, in YAML or JSON, one of a list:
   - {principal: 'token:ci', groups: [dev], action: destructive, tool: 'github:delete_repo',
      args: {repo: x}, expect: deny, rule: no-delete}
 
-`resource` or `prompt` may stand for `tool`; `groups`, `args`, `rule`, `client`, `reason`,
+`resource` or `prompt` may stand for `tool`; `groups`, `args`, `rule`, `client`, `reason`, \
 `sensitivity` and `session` may be left out. Exit code 1 if a case comes to something else.")]
     Test {
         /// The cases
@@ -51,8 +51,8 @@ Examples:
   mcpproxy policy replay new.cedar --since 30d
   mcpproxy policy replay new.cedar more.cedar --since 2026-01-01T00:00:00Z -o json
 
-Calls whose arguments were cut or redacted, and calls that rules would look at with more than the
-log has, are counted as undecidable where a rule asks for it; nothing is guessed. With a proxy
+Calls whose arguments were cut or redacted, and calls that rules would look at with more than the \
+log has, are counted as undecidable where a rule asks for it; nothing is guessed. With a proxy \
 running its log is read from it, else from a copy.")]
     Replay {
         /// Files of rules

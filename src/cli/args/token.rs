@@ -11,7 +11,7 @@ Examples:
   mcpproxy token create notes --tool 'notes:get_*' --tool 'notes:search'
   mcpproxy -o json token create ci
 
-What is not bounded is allowed. The agent sends it as `Authorization: Bearer TOKEN` or `X-API-Key`. With --tool
+What is not bounded is allowed. The agent sends it as `Authorization: Bearer TOKEN` or `X-API-Key`. With --tool \
 and no --server it is for tools alone: no resources, no prompts.")]
     Create(TokenCreate),
     /// The tokens there are, and what they are for

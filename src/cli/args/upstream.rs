@@ -17,8 +17,8 @@ Examples:
   mcpproxy upstream add github --url https://api.githubcopilot.com/mcp --header 'Authorization: Bearer ${env:GITHUB_TOKEN}'
   mcpproxy upstream add notes --env 'NOTES_KEY=${file:/run/secrets/notes}' --disabled -- notes-server --stdio
 
-Everything behind -- is the command and its arguments; no shell reads it. What the file has beside the
-server stays as it is, comments too. Secrets are better named than written: ${env:NAME},
+Everything behind -- is the command and its arguments; no shell reads it. What the file has beside the \
+server stays as it is, comments too. Secrets are better named than written: ${env:NAME}, \
 ${file:/path}, ${credential:NAME}, ${keyring:service/user}. A running mcpproxy is told of the change.")]
     Add(UpstreamAdd),
     /// Take a server out of the config
@@ -92,8 +92,8 @@ Examples:
   mcpproxy upstream login github
   mcpproxy upstream login github --open --timeout 2m
 
-The URL to open is printed; your browser comes back to this command on 127.0.0.1, so it has to run
-on the same machine. The tokens are kept in the data folder, for your eyes only, and renewed by the
+The URL to open is printed; your browser comes back to this command on 127.0.0.1, so it has to run \
+on the same machine. The tokens are kept in the data folder, for your eyes only, and renewed by the \
 proxy; a running proxy takes them up by itself.")]
     Login {
         /// The server's name in the config
@@ -125,12 +125,7 @@ pub(in crate::cli) struct UpstreamAdd {
     #[arg(value_name = "NAME")]
     pub(in crate::cli) name: String,
     /// Its MCP endpoint
-    #[arg(
-        long,
-        value_name = "URL",
-        required_unless_present = "command",
-        conflicts_with = "command"
-    )]
+    #[arg(long, value_name = "URL", conflicts_with = "command")]
     pub(in crate::cli) url: Option<String>,
     /// A variable of its environment; may be given more than once
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable, conflicts_with = "url")]

@@ -19,7 +19,7 @@ use crate::cli::error::CommandError;
 use crate::cli::output::Output;
 
 pub(super) use progress::records_bar_of;
-pub(super) use row::RowStyle;
+pub(super) use row::{RowStyle, folded};
 pub(super) use verify::unsound;
 
 /// Runs one of the commands.

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use self::mcp_session::McpSession;
 use self::upstream::DemoServer;
-use super::activity::RowStyle;
+use super::activity::{RowStyle, folded};
 use crate::cli::args::Global;
 use crate::cli::backend::{Backend, target};
 use crate::cli::colours::Colours;
@@ -35,6 +35,14 @@ const WIDTH: u16 = 80;
 
 /// How far a refusal is indented, and how wide its lines are.
 const INDENT: &str = "     ";
+
+/// What is to be done next.
+const NEXT: &str = "\
+Next: put it before your own servers.
+  mcpproxy import                           take over those of your clients
+  mcpproxy upstream add NAME -- COMMAND …   or add one
+  mcpproxy serve                            run the proxy before them
+  mcpproxy connect CLIENT                   tell your client where it is";
 
 /// The demo server's name in the proxy's config.
 pub(super) const SERVER: &str = "demo";
@@ -290,25 +298,23 @@ fn draw_step(story: &mut String, number: usize, step: &Step, told: &Told, fate: 
 async fn draw_activity(story: &mut String, backend: &Backend) -> Result<(), CommandError> {
     let found = backend.get(&target(&["activity"], &[("server", Some(SERVER))])).await?;
     let found = output::parse(found.json()?)?;
-    let calls = list(&found, "/activities")
-        .iter()
-        .filter(|record| matches!(text(record, "/type").as_ref(), "tool_call" | "policy_decision"));
     let style = RowStyle::plain();
     // Oldest first, as the story went, and without what is the same in every row.
-    let rows: Vec<_> = calls
-        .map(|record| {
-            let cells = style.row(record, &[]);
-            [1, 2, 4, 5, 6, 7].map(|cell| cells.get(cell).cloned().unwrap_or_default()).to_vec()
+    let rows: Vec<_> = folded(&found)
+        .into_iter()
+        .filter(|(record, _)| text(record, "/type") == "tool_call")
+        .map(|(record, decisions)| {
+            let cells = style.row(record, &decisions);
+            [4, 5, 6, 7, 8].map(|cell| cells.get(cell).cloned().unwrap_or_default()).to_vec()
         })
         .rev()
         .collect();
     let columns = Column::all([
-        ("TIME (UTC)", Fit::Rank(2)),
-        ("TYPE", Fit::Rank(1)),
         ("TOOL", Fit::Whole),
-        ("INTENT", Fit::Rank(4)),
+        ("INTENT", Fit::Rank(2)),
         ("STATUS", Fit::Whole),
-        ("DURATION", Fit::Rank(3)),
+        ("DURATION", Fit::Rank(1)),
+        ("REASON", Fit::Free),
     ]);
     let view = TableView { width: Some(usize::from(WIDTH) - 2), colours: Colours::Plain };
     let table = draw(&columns, rows, view);
@@ -316,12 +322,7 @@ async fn draw_activity(story: &mut String, backend: &Backend) -> Result<(), Comm
     for line in table.lines() {
         let _ = writeln!(story, "  {line}");
     }
-    let _ = writeln!(
-        story,
-        "\nNext: put it before your own servers. Copy the mcpServers block you have to\n\
-         ~/.mcpproxy/mcp_config.json, run `mcpproxy serve`, and point your agent at\n\
-         http://127.0.0.1:8080/mcp"
-    );
+    let _ = writeln!(story, "\n{NEXT}");
     Ok(())
 }
 
@@ -381,7 +382,7 @@ mod tests {
             let told = told(&json!({"content": [{"type": "text", "text": long}]}));
             draw_step(&mut story, index + 1, step, &told, Some(step.fate));
         }
-        for line in story.lines() {
+        for line in story.lines().chain(NEXT.lines()) {
             assert!(line.chars().count() <= usize::from(WIDTH), "{line}");
         }
     }

@@ -9,7 +9,7 @@ use crate::cli::error::CommandError;
 use crate::cli::output::Output;
 use crate::cli::terminal_safe::line;
 use crate::cli::{load_config, start_proxy};
-use crate::config::file;
+use crate::config::file::{self, SCHEMA_FILE};
 
 /// What is to be done next.
 const NEXT: &str = "\
@@ -25,13 +25,19 @@ pub(super) fn run(global: &Global, output: &Output) -> Result<(), CommandError> 
     let listen = json!(loaded.config.listen.to_string());
     let made = file::edit(&loaded.path, |text| {
         let is_new = text.trim_start_matches('\u{feff}').trim().is_empty();
-        let first = format!("{{\n  \"listen\": {listen},\n  \"mcpServers\": {{}}\n}}\n");
+        let first = format!(
+            "{{\n  \"$schema\": \"./{SCHEMA_FILE}\",\n  \"listen\": {listen},\n  \"mcpServers\": {{}}\n}}\n"
+        );
         Ok::<_, Infallible>((is_new.then_some(first), is_new))
     });
     let made = made.map_err(|error| load_config::problem(&error))?;
     let has_key = loaded.config.api_key.is_some();
     if made {
         loaded = load_config::load(global, None)?;
+    }
+    // One that is there may be that of an older version.
+    if made || loaded.path.with_file_name(SCHEMA_FILE).exists() {
+        file::put_schema(&loaded.path).map_err(|error| load_config::problem(&error))?;
     }
     let key = loaded.ensure_api_key(start_proxy::random_key()?);
     let key = key.map_err(|error| load_config::problem(&error))?;
@@ -41,7 +47,10 @@ pub(super) fn run(global: &Global, output: &Output) -> Result<(), CommandError> 
         let path = line(&path);
         match (made, key) {
             (true, _) => {
-                format!("Made {path}, which only you can read, with a key of its own.\n\n{NEXT}")
+                format!(
+                    "Made {path}, which only you can read, with a key of its own.\n\
+                     Editors complete and check it by {SCHEMA_FILE} beside it.\n\n{NEXT}"
+                )
             }
             (false, true) => format!("{path} is there already: a key was added to it.\n\n{NEXT}"),
             (false, false) => format!("{path} is there already: nothing was changed.\n\n{NEXT}"),

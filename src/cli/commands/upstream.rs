@@ -18,6 +18,7 @@ use crate::cli::server_state;
 use crate::cli::suggest::{Vocabulary, suggesting};
 use crate::cli::table::{Cell, Column, Fit, cell};
 use crate::cli::terminal_safe::line;
+use crate::upstream::supervisor::Status;
 
 use self::change::ServerChange;
 use super::login;
@@ -103,5 +104,15 @@ async fn restart(name: &str, backend: &Backend, output: &Output) -> Result<(), C
     let until = Instant::now() + RESTART_LIMIT;
     let tried = server_state::settled(backend, name, until).await?;
     let answer = json!({"server": name, "restarted": true, "check": tried.json()});
-    output.print(&answer.to_string(), |_| format!("Restarted '{}': {}.", line(name), tried.told()))
+    output
+        .print(&answer.to_string(), |_| format!("Restarted '{}': {}.", line(name), tried.told()))?;
+    match tried.status {
+        Status::Connected => Ok(()),
+        Status::Disabled | Status::Connecting | Status::Failed => {
+            Err(CommandError::failed(format!(
+                "'{}' does not work: `mcpproxy upstream logs {0}` has what it says",
+                line(name)
+            )))
+        }
+    }
 }

@@ -5,6 +5,9 @@ import assert from 'node:assert/strict';
 import { all, count, shot, sound, step, until, visit } from '../checks.mjs';
 import { HOSTILE, call } from '../proxy.mjs';
 
+const CANCEL_PX = 20; // what a browser keeps free in a search field
+const PAGE = 50; // records that are asked for at once
+
 export async function look({ page }) {
   const field = (name) => page.locator('#filters label', { hasText: new RegExp(`^\\s*${name}\\b`) }).locator('input, select');
   const clear = () => page.locator('#filters').getByRole('button', { name: 'Clear' }).click();
@@ -13,6 +16,12 @@ export async function look({ page }) {
   await visit(page, 'activity');
   await page.locator('#rows li').nth(8).waitFor();
   await sound(page, 'activity');
+  const [words, room] = await field('Text').evaluate((it) => {
+    const pen = Object.assign(document.createElement('canvas').getContext('2d'), { font: getComputedStyle(it).font });
+    const { paddingLeft, paddingRight } = getComputedStyle(it);
+    return [pen.measureText(it.placeholder).width, it.clientWidth - Number.parseFloat(paddingLeft) - Number.parseFloat(paddingRight)];
+  });
+  assert.ok(words + CANCEL_PX < room, `what the field is for can be read: ${words} of ${room}`);
 
   step('a refusal and its decision are one row, with the reason in it');
   const refused = page.locator('#rows li', { hasText: 'breaks its schema' });
@@ -129,4 +138,19 @@ export async function look({ page }) {
   await page.locator('#rows li').nth(8).waitFor();
   assert.match(page.url(), /server=stub/);
   await clear();
+
+  step('older records are a click away');
+  for (let at = 0; at < PAGE + 5; at += 1) await call('read', 'stub:echo', { at }, `one of many, ${at}`);
+  await page.reload();
+  const reasons = () => page.locator('#rows li .why').allInnerTexts();
+  await count(page, '#rows li', PAGE);
+  assert.match((await reasons())[0], new RegExp(`one of many, ${PAGE + 4}`));
+  assert.ok(!(await reasons()).some((why) => /one of many, 4$/.test(why)), 'the first page ends before it');
+  await page.getByRole('button', { name: 'Older' }).click();
+  await until(async () => (await reasons()).some((why) => /one of many, 4$/.test(why)), reasons);
+  const all_of_them = (await reasons()).filter((why) => /one of many/.test(why));
+  assert.deepEqual(all_of_them.map((why) => Number(/one of many, (\d+)/.exec(why)[1])),
+    Array.from({ length: PAGE + 5 }, (_, at) => PAGE + 4 - at), 'each once, in their order');
+  while (await page.getByRole('button', { name: 'Older' }).isVisible()) await page.getByRole('button', { name: 'Older' }).click();
+  assert.match(await page.locator('#rows li').last().innerText(), /start|connected|server/i);
 }

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { count, shot, sound, step, visit } from '../checks.mjs';
+import { count, shot, sound, step, until, visit } from '../checks.mjs';
 import { HOSTILE, call } from '../proxy.mjs';
 
 export async function look({ page, dialogs }) {
@@ -46,6 +46,20 @@ export async function look({ page, dialogs }) {
   assert.equal(await denied, 403);
   await count(page, '#approvals > li', 0);
   assert.equal(await page.locator('#waiting').isVisible(), false);
+
+  step('arguments that are long are shown whole where somebody asks for it, and approved as they are');
+  const long = `begins ${'x'.repeat(6000)} ends`;
+  const waits = call('write', 'stub:no_hints', { note: long }, 'long');
+  await cards.first().waitFor();
+  const shown = cards.first().getByRole('group', { name: 'Arguments' });
+  const cut = await shown.innerText();
+  assert.ok(cut.includes('begins') && !cut.includes('ends'), cut.slice(-40));
+  await cards.first().getByRole('button', { name: /^Show all 5\.\d+ KiB/ }).click();
+  await until(async () => (await shown.innerText()).includes(long), () => shown.innerText());
+  assert.equal(await cards.first().getByRole('button', { name: /^Show all/ }).count(), 0);
+  await cards.first().getByRole('button', { name: 'Approve' }).click();
+  assert.equal(await waits, 200);
+  await count(page, '#approvals > li', 0);
   await page.getByRole('link', { name: 'What was answered before' }).click();
-  await page.locator('#rows li').nth(2).waitFor();
+  await page.locator('#rows li').nth(3).waitFor();
 }

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 
-import { sound, step, visit } from '../checks.mjs';
+import { sound, step, until, visit } from '../checks.mjs';
 
 export async function look({ page, wrong }) {
   step('the rules in force, and their text');
@@ -38,6 +38,37 @@ export async function look({ page, wrong }) {
   await page.getByText(/newly refused, \d+ newly allowed/).waitFor();
   await page.locator('#replay-rows', { hasText: 'nobody-reads' }).waitFor();
   await sound(page, 'policy');
+
+  step('a replay that has more to read is stopped');
+  const asked = [];
+  let first;
+  let release;
+  const held = new Promise((done) => { release = done; });
+  await page.route('**/api/v1/policy/replay', async (route) => {
+    asked.push(route.request().postDataJSON().cursor);
+    if (asked.length > 1) {
+      await held;
+      await route.fulfill({ json: { ...first, data: { ...first.data, total: { ...first.data.total, newly_refused: 4711 } } } });
+      return;
+    }
+    // The log here is of one page: the first answer says that there is another.
+    const response = await route.fetch();
+    first = await response.json();
+    await route.fulfill({ response, json: { ...first, data: { ...first.data, next_cursor: 'more' } } });
+  });
+  await page.getByRole('button', { name: 'Replay' }).click();
+  await page.getByText('records so far…').waitFor();
+  await until(() => asked.length === 2, () => `${asked}`);
+  await page.getByRole('button', { name: 'Stop' }).click();
+  assert.equal(await page.getByRole('button', { name: 'Stop' }).isVisible(), false);
+  const stopped = await page.locator('#replayed').innerText();
+  const late = page.waitForResponse('**/api/v1/policy/replay');
+  release();
+  await (await late).finished();
+  await page.evaluate(() => new Promise((done) => { setTimeout(done, 200); })); // past what it would be drawn by
+  await page.unroute('**/api/v1/policy/replay');
+  assert.deepEqual(asked, [undefined, 'more'], 'nothing more is asked for');
+  assert.equal(await page.locator('#replayed').innerText(), stopped, 'what was found until then stays');
   await page.locator('#replay-form [name=rules]').fill('forbid(');
   await page.getByRole('button', { name: 'Replay' }).click();
   await page.locator('#replayed .wrong', { hasText: 'rules:1' }).waitFor();

@@ -1,9 +1,9 @@
-// The servers: restarted, disabled and enabled, their logs.
+// The servers: restarted, disabled and enabled, logged in to, their logs.
 
 import assert from 'node:assert/strict';
 
 import { shot, sound, step, until, visit } from '../checks.mjs';
-import { configured } from '../proxy.mjs';
+import { call, configured } from '../proxy.mjs';
 
 export async function look({ page, dialogs }) {
   await visit(page, 'servers');
@@ -13,6 +13,7 @@ export async function look({ page, dialogs }) {
   await card('absent').locator('.failed').waitFor();
   assert.match(await card('absent').innerText(), /no-such-program/);
   await sound(page, 'servers');
+  assert.match(await card('absent').innerText(), /calls\s+0[\s\S]*took \(median\)\s+–/, 'no call took no time');
 
   step('a server is disabled in the file with a second word, and enabled again');
   const notes = card('notes');
@@ -38,6 +39,20 @@ export async function look({ page, dialogs }) {
   await notes.getByText('Log', { exact: true }).click();
   await until(async () => (await notes.locator('.log').innerText()).length > 0, () => notes.innerText());
   await sound(page, 'server-log');
+
+  step('a login is begun here, and done where it leads');
+  const locked = card('locked');
+  assert.match(await locked.innerText(), /needs login/);
+  await locked.getByRole('button', { name: 'Log in' }).click();
+  const leads = locked.getByRole('link', { name: 'Open the login' });
+  await leads.waitFor();
+  await sound(page, 'server-login');
+  const [other] = await Promise.all([page.context().waitForEvent('page'), leads.click()]);
+  await other.getByText('Thank you').waitFor();
+  await other.close();
+  await locked.locator('.connected').waitFor();
+  await until(async () => await locked.getByRole('button', { name: 'Log in' }).count() === 0, () => locked.innerText());
+  assert.equal(await call('read', 'locked:who_am_i', {}, 'to see whether the login counts'), 200);
 
   step('its counts lead to records and tools');
   await card('stub').locator('dd').getByRole('link').first().click();

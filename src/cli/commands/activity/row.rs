@@ -153,7 +153,7 @@ fn reason(record: &Value, decisions: &[&Value]) -> String {
 }
 
 /// The records with the decisions about them, which are no rows of their own where what they decided is one.
-pub(super) fn folded(found: &Value) -> Vec<(&Value, Vec<&Value>)> {
+pub(in crate::cli::commands) fn folded(found: &Value) -> Vec<(&Value, Vec<&Value>)> {
     let records = list(found, "/activities");
     let is_decision = |record: &Value| text(record, "/type") == "policy_decision";
     let ids: std::collections::HashSet<_> =

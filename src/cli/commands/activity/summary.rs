@@ -28,7 +28,9 @@ pub(super) fn draw(summary: &Value) -> String {
     line("intent", &intents.join(", "));
     let latency = ["p50", "p95", "p99"].map(|name| {
         let ms = summary.pointer(&format!("/latency_ms/{name}")).and_then(Value::as_f64);
-        format!("{name} {}", duration(ms.unwrap_or_default()))
+        // Of no call there is none.
+        let took = ms.filter(|ms| *ms > 0.0).map_or_else(|| "-".to_owned(), duration);
+        format!("{name} {took}")
     });
     line("latency", &latency.join(", "));
     for (label, at) in [("top servers", "/top_servers"), ("top tools", "/top_tools")] {

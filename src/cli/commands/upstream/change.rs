@@ -12,7 +12,7 @@ use crate::cli::exit_code::Exit;
 use crate::cli::output::Output;
 use crate::cli::reload::{self, ReloadTold};
 use crate::cli::suggest::did_you_mean;
-use crate::cli::terminal_safe::line;
+use crate::cli::terminal_safe::{line, quoted};
 use crate::cli::try_servers::try_servers;
 use crate::cli::{load_config, server_state};
 use crate::config::edit::{EditedJson, Servers, check_new_name};
@@ -42,6 +42,13 @@ pub(super) fn add(
     let (loaded, _log) = load_config::load_with_log(global)?;
     let name = flags.name.as_str();
     check_new_name(name).map_err(CommandError::usage)?;
+    if flags.command.is_empty() && flags.url.is_none() {
+        return Err(CommandError::usage(format!(
+            "how is it reached? A command: `mcpproxy upstream add {0} -- COMMAND …`; an address: \
+             `mcpproxy upstream add {0} --url URL`",
+            quoted(name).unwrap_or_else(|| name.into())
+        )));
+    }
     let members = members(flags);
     if !flags.no_check && !flags.disabled {
         look_at(&members)?;

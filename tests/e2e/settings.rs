@@ -1,0 +1,218 @@
+//! Settings that are changed in the config's file over REST: looked at before, written beside what stays, and refused.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::harness::{API_KEY, Proxy, Response, stub_stdio, until, write_private};
+
+const KEY: [(&str, &str); 1] = [("X-API-Key", API_KEY)];
+const SECRET: &str = "s3cret-value-of-the-test";
+
+/// A proxy whose file has a comment and a secret.
+fn start() -> Proxy {
+    let mut server = stub_stdio(&[]);
+    server["env"] = json!({"E2E_TOKEN": SECRET});
+    let proxy = Proxy::start(json!({"s": server}));
+    let text = text(&proxy).replacen('{', "{ // mine\n  \"tools_limit\": 9, // few\n", 1);
+    write(&proxy, &text);
+    let said = proxy.request("POST", "/api/v1/config/reload", &KEY, b"");
+    assert_eq!(said.status, 200, "{}", said.text());
+    proxy
+}
+
+fn text(proxy: &Proxy) -> String {
+    fs::read_to_string(proxy.folder.path().join("config.json")).unwrap()
+}
+
+fn write(proxy: &Proxy, text: &str) {
+    let new = proxy.folder.path().join("config.json.new");
+    write_private(&new, text);
+    fs::rename(new, proxy.folder.path().join("config.json")).unwrap();
+}
+
+fn digest(proxy: &Proxy) -> String {
+    proxy.api("config/settings")["digest"].as_str().unwrap().to_owned()
+}
+
+fn send(proxy: &Proxy, what: &str, body: &Value) -> Response {
+    proxy.request("POST", &format!("/api/v1/config/{what}"), &KEY, body.to_string().as_bytes())
+}
+
+fn standing(proxy: &Proxy) -> Value {
+    proxy.api("config")["standing"].clone()
+}
+
+#[test]
+fn settings_are_looked_at_written_beside_what_stays_and_in_force() {
+    let proxy = start();
+    let shown = proxy.api("config/settings");
+    assert_eq!(shown["settings"]["tools_limit"], 9);
+    assert_eq!(shown["settings"]["mcpServers"]["s"]["env"]["E2E_TOKEN"], "(not shown)");
+    assert!(!shown.to_string().contains(SECRET) && !shown.to_string().contains(API_KEY), "{shown}");
+    let before = text(&proxy);
+    let change = json!({"digest": shown["digest"], "patch": {"tools_limit": 7, "logging": {"format": "json"},
+        "mcpServers": {"s": {"max_concurrent": 3}}}});
+    let seen = send(&proxy, "preview", &change);
+    assert_eq!(seen.status, 200, "{}", seen.text());
+    let seen = seen.json()["data"].clone();
+    assert_eq!(seen["applied"], json!(["mcpServers.s", "tools_limit"]));
+    assert_eq!(seen["needs_restart"], json!(["logging.format"]));
+    let limit = json!({"key": "tools_limit", "change": "changed", "old": 9, "new": 7});
+    assert!(seen["changes"].as_array().unwrap().contains(&limit), "{seen}");
+    assert!(!seen.to_string().contains(SECRET), "{seen}");
+    assert_eq!((text(&proxy), &standing(&proxy)["tools_limit"]), (before.clone(), &json!(9)));
+    let done = send(&proxy, "change", &change);
+    assert_eq!(done.status, 200, "{}", done.text());
+    assert_eq!(done.json()["data"]["applied"], seen["applied"]);
+    let after = text(&proxy);
+    assert!(after.starts_with("{ // mine\n  \"tools_limit\": 7, // few\n"), "{after}");
+    assert!(after.contains(SECRET) && after.contains(API_KEY) && after.contains("max_concurrent"));
+    assert_eq!(standing(&proxy)["tools_limit"], 7);
+    let told = proxy.activity("type=config_change&status=success")[0].clone();
+    assert_eq!((&told["principal"], &told["metadata"]["door"]), (&json!("admin"), &json!("api")));
+    assert!(told["metadata"]["changes"].to_string().contains("tools_limit"), "{told}");
+    assert!(!told.to_string().contains(SECRET), "{told}");
+}
+
+#[test]
+fn two_that_edit_the_same_state_do_not_write_over_each_other() {
+    let proxy = start();
+    let seen = digest(&proxy);
+    let with = |limit: u8| json!({"digest": seen, "patch": {"tools_limit": limit}});
+    assert_eq!(send(&proxy, "change", &with(5)).status, 200);
+    for what in ["preview", "change"] {
+        let second = send(&proxy, what, &with(6));
+        assert_eq!(second.status, 409, "{}", second.text());
+        assert!(second.text().contains("changed since it was read"), "{}", second.text());
+    }
+    assert_eq!(standing(&proxy)["tools_limit"], 5);
+    // An editor outside counts as well.
+    let seen = digest(&proxy);
+    write(&proxy, &text(&proxy).replace("// few", "// fewer"));
+    let change = json!({"digest": seen, "patch": {"tools_limit": 8}});
+    assert_eq!(send(&proxy, "change", &change).status, 409);
+    assert!(text(&proxy).contains("// fewer") && text(&proxy).contains("\"tools_limit\": 5"));
+}
+
+#[test]
+fn what_cannot_be_used_is_told_with_its_place_and_not_written() {
+    let proxy = start();
+    let before = text(&proxy);
+    let change = |patch: Value| json!({"digest": digest(&proxy), "patch": patch});
+    for (patch, key, says) in [
+        (json!({"tools_limit": 0}), "tools_limit", "must be 1 to 100"),
+        (json!({"tools_limit": "many"}), "tools_limit", "a string"),
+        (json!({"policy": {"files": ["../nowhere.cedar"]}}), "policy.files", "cannot be read"),
+        (
+            json!({"mcpServers": {"s": {"command": "sh"}}}),
+            "mcpServers.s.command",
+            "not changed here",
+        ),
+        (json!({"mcpServers": {"s": null}}), "mcpServers.s", "not changed here"),
+        (
+            json!({"mcpServers": {"new": {"url": "http://127.0.0.1:1"}}}),
+            "mcpServers.new.url",
+            "upstream",
+        ),
+        (
+            json!({"api_key": "a-key-that-somebody-else-knows-0123456789"}),
+            "api_key",
+            "who is let in",
+        ),
+        (json!({"auth": {"jwt": {"issuer": "mine"}}}), "auth.jwt.issuer", "who is let in"),
+        (json!({"..": {"..": "x"}}), ".....", "unknown"),
+    ] {
+        for what in ["preview", "change"] {
+            let refused = send(&proxy, what, &change(patch.clone()));
+            assert_eq!(refused.status, 422, "{patch}: {}", refused.text());
+            let refused = refused.json();
+            let problem = &refused["problems"][0];
+            assert_eq!((&problem["severity"], &problem["key"]), (&json!("error"), &json!(key)));
+            assert!(problem["problem"].as_str().unwrap().contains(says), "{problem}");
+            if key == "tools_limit" {
+                assert_eq!((&problem["line"], &problem["column"]), (&json!(2), &json!(18)));
+            }
+        }
+    }
+    assert_eq!(text(&proxy), before);
+    assert!(proxy.activity("type=config_change&status=rejected").is_empty());
+    assert_eq!(standing(&proxy)["tools_limit"], 9);
+    // What the file holds already may be wrong.
+    write(&proxy, "{ \"tools_limit\": }");
+    for refused in [
+        proxy.request("GET", "/api/v1/config/settings", &KEY, b""),
+        send(&proxy, "change", &json!({"digest": "0".repeat(64), "patch": {}})),
+    ] {
+        assert!([409, 422].contains(&refused.status), "{}", refused.text());
+    }
+    let unread = proxy.request("GET", "/api/v1/config/settings", &KEY, b"").json();
+    let place = (&unread["problems"][0]["line"], &unread["problems"][0]["column"]);
+    assert_eq!(place, (&json!(1), &json!(18)), "{unread}");
+}
+
+#[test]
+fn hostile_bodies_are_refused_and_the_file_stays() {
+    let proxy = start();
+    let before = text(&proxy);
+    let seen = digest(&proxy);
+    let wide: serde_json::Map<_, _> = (0..100).map(|at| (format!("k{at}"), json!(1))).collect();
+    let deep = format!("{{\"digest\":\"{seen}\",\"patch\":{}{}", "{\"a\":".repeat(5000), "1");
+    let some_deep = (0..40).fold(json!(1), |value, _| json!({"limits": value}));
+    let with = |patch: Value| json!({"digest": seen, "patch": patch}).to_string();
+    for (body, status) in [
+        (String::new(), 400),
+        ("{".to_owned(), 400),
+        ("\u{0}".to_owned(), 400),
+        ("[]".to_owned(), 400),
+        (with(json!([1])), 400),
+        (json!({"digest": seen}).to_string(), 400),
+        (json!([seen, {"tools_limit": 1}]).to_string(), 400),
+        (with(json!({"tools_limit": 1})).replace("{\"tools", "{\"tools_limit\":2,\"tools"), 400),
+        (json!({"digest": seen, "patch": {}, "path": "../../etc/passwd"}).to_string(), 400),
+        (deep, 400),
+        (with(some_deep), 422),
+        (with(Value::Object(wide)), 422),
+        (json!({"digest": "../..", "patch": {"tools_limit": 1}}).to_string(), 409),
+        (json!({"digest": "", "patch": {"tools_limit": 1}}).to_string(), 409),
+    ] {
+        for what in ["preview", "change"] {
+            let path = format!("/api/v1/config/{what}");
+            let refused = proxy.request("POST", &path, &KEY, body.as_bytes());
+            let of: String = body.chars().take(100).collect();
+            assert_eq!(refused.status, status, "{of}: {}", refused.text());
+        }
+    }
+    // Of 100 MB the proxy takes what it may hold, and says so.
+    let huge =
+        format!("{{\"digest\":\"{seen}\",\"patch\":{{\"a\":\"{}\"}}}}", "x".repeat(100 << 20));
+    for what in ["preview", "change"] {
+        let path = format!("/api/v1/config/{what}");
+        assert_eq!(proxy.request("POST", &path, &KEY, huge.as_bytes()).status, 413);
+    }
+    assert_eq!(text(&proxy), before);
+    // A file that is no text, or too long, is neither shown nor written over.
+    let file = proxy.folder.path().join("config.json");
+    let read = || proxy.request("GET", "/api/v1/config/settings", &KEY, b"");
+    fs::write(&file, b"\xff{}").unwrap();
+    assert_eq!(read().status, 422, "{}", read().text());
+    fs::File::create(&file).unwrap().set_len(100 << 20).unwrap();
+    assert_eq!(read().status, 422, "{}", read().text());
+    fs::remove_file(&file).unwrap();
+    fs::create_dir(&file).unwrap();
+    assert_eq!(read().status, 422, "{}", read().text());
+}
+
+#[test]
+fn only_the_admin_reads_and_changes_settings() {
+    let proxy = start();
+    let token = proxy.cli(&["token", "create", "ci", "--json"]).json()["token"].clone();
+    let body = json!({"digest": digest(&proxy), "patch": {"tools_limit": 3}}).to_string();
+    let key = [("X-API-Key", token.as_str().unwrap())];
+    for (method, what) in [("GET", "settings"), ("POST", "preview"), ("POST", "change")] {
+        let path = format!("/api/v1/config/{what}");
+        assert_eq!(proxy.request(method, &path, &key, body.as_bytes()).status, 403);
+        assert_eq!(proxy.request(method, &path, &[], body.as_bytes()).status, 401);
+    }
+    until("nothing has changed", || (standing(&proxy)["tools_limit"] == 9).then_some(()));
+}
