@@ -23,6 +23,7 @@ mod misspelt_keys;
 mod parse;
 pub mod problem;
 mod reading;
+mod search;
 pub mod sections;
 pub mod servers;
 pub mod switch;

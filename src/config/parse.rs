@@ -20,10 +20,11 @@ use super::telemetry::TelemetrySection;
 use super::tls::TlsSection;
 use super::values::{Config, RuleFiles};
 use super::written::Written;
-use super::{key_aliases, servers};
+use super::{key_aliases, search, servers};
 use crate::activity;
 use crate::approvals;
 use crate::catalog::on_change::ReviewSettings;
+use crate::embeddings::SearchSection;
 use crate::intent;
 use crate::io::address::{Address, UNIX};
 use crate::mcp::revisions::Offered;
@@ -65,6 +66,7 @@ pub(super) struct TopLevel {
     output_validation: OutputValidation,
     input_validation: InputPolicy,
     result_limit: ResultLimitSection,
+    search: SearchSection,
     approval: approvals::Config,
     catalog: ReviewSettings,
     activity: activity::Config,
@@ -134,6 +136,7 @@ pub(super) fn parse_all<'t>(
     let top: TopLevel = read(&Value::Object(root), &KeyPath::default(), &mut findings);
     check_allowed(&top, &mut findings);
     top.telemetry.check(&mut findings);
+    search::check(&top.search, &mut findings);
     let variable =
         |name: &'static str| env(name).filter(|value| !value.is_empty()).map(|v| (name, v));
 
@@ -218,6 +221,7 @@ pub(super) fn parse_all<'t>(
         output,
         input: top.input_validation,
         result_limit: top.result_limit,
+        search: top.search,
         approval: top.approval,
         catalog_review: top.catalog,
         activity: top.activity,
