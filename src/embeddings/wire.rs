@@ -150,7 +150,7 @@ mod tests {
             (r#"{"data":[{"index":7,"embedding":[1]}]}"#, 1, None, E::Count { found: 1, asked: 1 }),
             (r#"{"data":[{"embedding":[]}]}"#, 1, None, E::Vector),
             (r#"{"data":[{"embedding":[0,0]}]}"#, 1, None, E::Vector),
-            (r#"{"data":[{"embedding":[1e39,1]}]}"#, 1, None, E::Vector),
+            (r#"{"data":[{"embedding":[1e39,1]}]}"#, 1, None, E::Form),
             (
                 r#"{"data":[{"embedding":[1,2]}]}"#,
                 1,
