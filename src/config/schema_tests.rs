@@ -148,7 +148,7 @@ fn the_defaults_are_those_that_count() {
                 continue;
             };
             // Below a map or an absent section a default would make a rule of nothing.
-            let skip: [&[&str]; 2] = [&["limits"], &["mcpServers", "limits"]];
+            let skip: [&[&str]; 3] = [&["limits"], &["mcpServers", "limits"], &["search"]];
             if skip.iter().any(|skip| path.starts_with(skip))
                 || path[0] == VS_CODE
                 || (of.is_empty() && (path[0] == servers::KEY && path.len() > 1))
