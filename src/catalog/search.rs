@@ -11,6 +11,8 @@
 //! snapshot that holds it: what a change costs does not grow with the other servers' tools, but for
 //! one value each. What depends on all tools, how rare a word is, is put in when a query is answered, so that the
 //! ranking is that of an index built whole.
+//!
+//! Size: one ranking from the query to the order, beside the tests that ask it whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

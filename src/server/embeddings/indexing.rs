@@ -1,6 +1,7 @@
 //! Keeps the vectors of tools up with the catalog: what has none is asked for in the background, a few at a time, again
 //! and again while the endpoint fails, and kept on disk.
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,6 +52,12 @@ pub(super) async fn keep_up(room: Arc<MeaningRoom>, catalog: Arc<Catalog>, folde
     }
 }
 
+/// Texts of one request.
+struct Batch<'a> {
+    texts: &'a [(VectorKey, String)],
+    has_failed: bool,
+}
+
 /// What is done by one endpoint's settings.
 struct Indexing<'a> {
     room: &'a MeaningRoom,
@@ -65,14 +72,13 @@ impl Indexing<'_> {
         let mut swaps = self.catalog.swaps();
         let (folder, model) = (Arc::clone(&self.folder), self.settings.model.clone());
         let read = tokio::task::spawn_blocking(move || {
-            vector_file::read(&folder, &model)
-                .map_err(|error| (VectorStore::new(&model), error.to_string()))
+            let read = vector_file::read(&folder, &model);
+            read.map_or_else(|error| (VectorStore::new(&model), Some(error)), |it| (it, None))
         });
-        let Ok(read) = read.await else { return };
-        let mut store = read.unwrap_or_else(|(empty, why)| {
-            self.room.file_unusable(&vector_file::path(&self.folder), &why);
-            empty
-        });
+        let Ok((mut store, unusable)) = read.await else { return };
+        if let Some(why) = unusable {
+            self.room.file_unusable(&vector_file::path(&self.folder), &why.to_string());
+        }
         loop {
             swaps.borrow_and_update();
             let snapshot = self.catalog.load();
@@ -119,7 +125,8 @@ impl Indexing<'_> {
         Some((store, missing))
     }
 
-    /// Asks for what is missing, until it is there or the tools are others.
+    /// Asks for what is missing, until it is there or the tools are others. A batch that fails is halved: one text that the
+    /// endpoint does not take keeps no other from its vector.
     async fn fill(
         &self,
         mut store: VectorStore,
@@ -128,32 +135,42 @@ impl Indexing<'_> {
         swaps: &mut watch::Receiver<()>,
     ) -> Option<VectorStore> {
         let (mut left, mut new) = (missing.len(), 0);
+        let batches = missing.chunks(MAX_TEXTS).map(|texts| Batch { texts, has_failed: false });
+        let mut batches: VecDeque<Batch<'_>> = batches.collect();
         let (mut waits, mut client) = (waits(), None);
-        for batch in missing.chunks(MAX_TEXTS) {
-            loop {
-                match self.attempt(&mut client, &mut store, batch).await {
-                    Ok(()) => break,
-                    Err(why) => {
-                        client = None;
-                        self.room.lacks(left, &why);
-                    }
+        while let Some(Batch { texts, .. }) = batches.pop_front() {
+            if let Err(why) = self.attempt(&mut client, &mut store, texts).await {
+                client = None;
+                self.room.lacks(left, &why);
+                // The next success may be far away.
+                store = self.taken_up(store, snapshot, new).await?;
+                new = 0;
+                let (first, second) = texts.split_at(texts.len() / 2);
+                let again = |texts| Batch { texts, has_failed: true };
+                if first.is_empty() {
+                    batches.push_back(again(second));
+                } else {
+                    batches.push_front(again(second));
+                    batches.push_front(again(first));
                 }
-                let wait = waits.next().unwrap_or(WAITS.1);
-                tokio::time::sleep(wait).await;
+                tokio::time::sleep(waits.next().unwrap_or(WAITS.1)).await;
                 if swaps.has_changed().unwrap_or(true) && is_another(snapshot, &self.catalog.load())
                 {
-                    return self.taken_up(store, snapshot, new).await;
+                    break;
                 }
+                continue;
             }
             waits = self::waits();
-            left -= batch.len();
-            new += batch.len();
-            self.room.goes_on();
+            left -= texts.len();
+            new += texts.len();
+            if !batches.iter().any(|batch| batch.has_failed) {
+                self.room.goes_on();
+            }
             if new >= FIRST_TAKEN_UP.max(store.len() / TAKEN_UP_SHARE) {
                 store = self.taken_up(store, snapshot, new).await?;
                 new = 0;
                 if is_another(snapshot, &self.catalog.load()) {
-                    return Some(store);
+                    break;
                 }
             }
         }
