@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use mcpproxy::catalog::search::{Index, Lexicon, Segment};
+use mcpproxy::catalog::search::{Index, Lexicon, Segment, ToolVectors, UnitVector};
 use mcpproxy::tool::{Annotations, Rules, Tool, ToolName};
 use serde_json::value::RawValue;
 
@@ -89,5 +89,32 @@ fn search(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, search);
+/// Numbers that look like those of a model: the same for the same tool.
+fn vector(at: usize) -> Option<UnitVector> {
+    const DIMENSIONS: usize = 384;
+    let mut state = at as u64 + 1;
+    let numbers = (0..DIMENSIONS).map(|_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 40) as f32 / (1 << 24) as f32 - 0.5
+    });
+    UnitVector::of(numbers.collect())
+}
+
+fn meaning(c: &mut Criterion) {
+    for tools in [1_000, 50_000] {
+        let known = (0..tools).filter_map(|at| Some((tool(0, at)?, vector(at)?)));
+        let known: Vec<_> = known.collect();
+        let known = known.iter().map(|(tool, vector)| (Arc::clone(tool), vector.numbers()));
+        let vectors = ToolVectors::of(known);
+        let Some(asked) = vector(usize::MAX / 2) else { return };
+        // All, some and none are near enough; each has its place.
+        for (what, least) in [("all near", -1.0), ("some near", 0.1), ("none near", 1.0)] {
+            c.bench_function(&format!("{tools} tools, nearest, {what}"), |b| {
+                b.iter(|| vectors.nearest(black_box(&asked), least, |_| Some(0)));
+            });
+        }
+    }
+}
+
+criterion_group!(benches, search, meaning);
 criterion_main!(benches);

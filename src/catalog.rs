@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, broadcast};
+use tokio::sync::{Semaphore, broadcast, watch};
 
 use self::blocking::{BlockingWork, Panicked};
 use self::compiling::{Compiler, Late};
@@ -140,6 +140,12 @@ impl Catalog {
     pub fn notify(&self, notice: Notice) {
         // Nobody listens: nobody misses it.
         let _ = self.notices.send(notice);
+    }
+
+    /// Marked whenever there may be another snapshot.
+    #[must_use]
+    pub fn swaps(&self) -> watch::Receiver<()> {
+        self.published.swaps()
     }
 
     /// Waits until the set of tools is another than when this was last waited for: whoever waits

@@ -25,6 +25,7 @@ mod parse;
 pub mod patch;
 pub mod problem;
 mod reading;
+mod search;
 pub mod sections;
 pub mod servers;
 pub mod switch;

@@ -13,7 +13,7 @@
 //!      ├─ listener, listener_tls ─ certificate_watch, named_clients
 //!      ├─ control ─ audit_events ─ audit_log
 //!      ├─ reload ─ rule_files, rule_watch
-//!      ├─ webhook, otlp_export ─ outgoing_http
+//!      ├─ webhook, otlp_export, embeddings ─ outgoing_http
 //!      └─ signals ─ shutdown
 //! ```
 
@@ -27,6 +27,7 @@ mod connection;
 mod connection_limit;
 mod control;
 mod definition_records;
+mod embeddings;
 mod fast_path;
 mod folder;
 mod forgotten;
@@ -55,6 +56,7 @@ mod worker_thread;
 
 pub use self::app::{App, Server, StartError};
 pub use self::app_state::AppState;
+pub use self::embeddings::EmbeddingsClient;
 pub use self::listener::{Listener, UnixDoor};
 pub use self::listener_tls::ListenerTls;
 pub use self::reload::ConfigSource;

@@ -20,7 +20,7 @@ const FLOORS: &[&[&str]] = &[
     &["json", "wire", "mcp", "io", "os", "nearest", "guide", "reference"],
     &["tool", "intent", "policy", "schema", "output", "secrets"],
     &["catalog", "activity", "approvals", "telemetry", "identity", "results"],
-    &["upstream"],
+    &["upstream", "embeddings"],
     &["proxy"],
     &["downstream", "api", "page"],
     &["config", "server"],

@@ -23,6 +23,7 @@ use super::response::{self, ApiError};
 use super::state::State;
 use crate::activity::{Health, Standing};
 use crate::downstream::body::Body;
+use crate::embeddings::{RequestKind, RequestOutcome};
 use crate::proxy::Worker;
 use crate::telemetry::build_info;
 use crate::telemetry::call_metrics::{Decision, Judged, Refusal, Totals};
@@ -243,6 +244,29 @@ fn families(state: &State, worker: &Worker) -> Vec<Family> {
             "mcpproxy_unjudged_bytes",
             "Bytes of answers that warn has forwarded and not judged yet",
             settings.judging_budget.used() as f64,
+        ),
+        Family::counters(
+            "mcpproxy_search_embedding_requests",
+            "Requests to the endpoint of search.embeddings, by what for and how they ended",
+            RequestKind::ALL.into_iter().flat_map(|kind| {
+                RequestOutcome::ALL.map(|outcome| {
+                    let labels = vec![
+                        ("kind", kind.as_str().to_owned()),
+                        ("outcome", outcome.as_str().to_owned()),
+                    ];
+                    (labels, proxy.meaning.requests(kind, outcome))
+                })
+            }),
+        ),
+        Family::gauge(
+            "mcpproxy_search_embedded_tools",
+            "Tools that are found by meaning",
+            proxy.meaning.state().map_or(0.0, |(tools, _)| tools as f64),
+        ),
+        Family::gauge(
+            "mcpproxy_search_embeddings_up",
+            "1 while the endpoint of search.embeddings is asked, 0 while it is not, or where there is none",
+            proxy.meaning.state().map_or(0.0, |(_, up)| f64::from(u8::from(up))),
         ),
         Family::counters(
             "mcpproxy_engine_disagreements",

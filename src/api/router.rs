@@ -208,7 +208,7 @@ where
         Route::ServerEnable => servers::enable(state, &principal, query?, segment).await,
         Route::ServerDisable => servers::disable(state, &principal, query?, segment).await,
         Route::ServerLogin => server_login::begin(worker, &principal, query?, segment).await,
-        Route::Tools => tools::tools(worker, &principal, query?),
+        Route::Tools => tools::tools(worker, &principal, query?).await,
         Route::Tool => tools::tool(worker, &principal, query?, segment),
         Route::ToolDiff => definitions::diff(worker, query?, segment),
         Route::Status => status::status(state, worker, query?),

@@ -40,7 +40,13 @@ pub(super) fn status(state: &State, worker: &Worker, query: Query) -> Result<Byt
         version: build_info::VERSION,
         commit: build_info::COMMIT,
         uptime_seconds: state.started.elapsed().as_secs(),
-        faults: faults(&states, &activity, &log, certificate, state.config.standing().fault()),
+        faults: faults(
+            &states,
+            (&activity, &log),
+            certificate,
+            state.config.standing().fault(),
+            proxy.meaning.faults(),
+        ),
         servers: Connected { total: states.len(), connected },
         tools: proxy.catalog.load().tools().len(),
         calls: proxy.calls.read().into(),
@@ -60,10 +66,10 @@ pub(super) fn status(state: &State, worker: &Worker, query: Query) -> Result<Byt
 /// What is wrong now, each with its cause.
 fn faults(
     states: &[ServerState],
-    activity: &Health,
-    log: &Log,
+    (activity, log): (&Health, &Log),
     certificate: Option<String>,
     config: Option<String>,
+    search: Vec<String>,
 ) -> Vec<Fault> {
     let servers = states.iter().filter(|state| match state.status {
         Status::Failed => true,
@@ -86,7 +92,8 @@ fn faults(
         (Part::Config, config),
     ];
     let of_log = of_log.into_iter().filter_map(|(part, cause)| Some(fault(part, cause?)));
-    servers.chain(of_log).collect()
+    let of_search = search.into_iter().map(|cause| fault(Part::Search, cause));
+    servers.chain(of_log).chain(of_search).collect()
 }
 
 fn schemas(worker: &Worker) -> Schemas {
@@ -155,6 +162,8 @@ enum Part {
     Log,
     /// The config's file.
     Config,
+    /// The endpoint of `search.embeddings`.
+    Search,
 }
 
 /// The log on stderr.

@@ -61,13 +61,17 @@ impl ToolParameters {
         (status = 404, description = "There is no such server"),
     )
 )]
-pub(super) fn tools(
+pub(super) async fn tools(
     worker: &Worker,
     principal: &Principal,
     mut query: Query,
 ) -> Result<Bytes, ApiError> {
     let ToolParameters { q: words, server, limit, cursor } = ToolParameters::read(&mut query)?;
     query.finish()?;
+    let meaning = match &words {
+        Some(words) => worker.proxy.meaning.meaning(words).await,
+        None => None,
+    };
     let snapshot = worker.proxy.catalog.load();
     if let Some(server) = server.as_deref().filter(|server| !snapshot.server_known(server)) {
         return Err(no_server(server));
@@ -77,14 +81,16 @@ pub(super) fn tools(
     let of_server = |tool: &Arc<Tool>| {
         server.as_deref().is_none_or(|name| *tool.name.server == *name) && visible.tool(tool)
     };
-    let all: Vec<(Arc<Tool>, Option<f32>)> = match &words {
+    let meant: Vec<(Arc<Tool>, Option<f32>)> = match &words {
         Some(words) => {
-            let found = snapshot.search_all(words).into_iter();
-            found.map(|(tool, score)| (tool, Some(score))).collect()
+            let found = snapshot.search_for(words, usize::MAX, meaning.as_ref(), of_server);
+            found.into_iter().map(|(tool, score)| (tool, Some(score))).collect()
         }
-        None => snapshot.tools().iter().map(|tool| (Arc::clone(tool), None)).collect(),
+        None => {
+            let meant = snapshot.tools().iter().filter(|tool| of_server(tool));
+            meant.map(|tool| (Arc::clone(tool), None)).collect()
+        }
     };
-    let meant: Vec<_> = all.into_iter().filter(|(tool, _)| of_server(tool)).collect();
     let start = match cursor {
         None => 0,
         Some(value) => after(&meant, &value).ok_or_else(|| BadQuery::cursor(value))?,

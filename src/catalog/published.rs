@@ -48,6 +48,11 @@ impl Published {
         self.swaps.send_replace(());
     }
 
+    /// Marked whenever there is another snapshot, or a schema of it is compiled.
+    pub(super) fn swaps(&self) -> watch::Receiver<()> {
+        self.swaps.subscribe()
+    }
+
     /// Waits until the set of tools is another than when this was last waited for.
     pub(super) async fn changed(&self) {
         self.changed.notified().await;

@@ -3,30 +3,37 @@
 //! BM25 over the fields of a tool (name, title, first sentence and rest of the description, parameters, server), each
 //! with its weight. A word counts for itself, for what it means (`thesaurus.txt`, in several languages) and, where no
 //! tool knows it, for the words that it may be misspelt from. What a question wants done is compared with what a tool
-//! does. Tools that have too little of a question are no answer. Deliberately no embedding model.
+//! does. Tools that have too little of a question are no answer. Where somebody knows what tools mean, as vectors, what is
+//! nearest to a query is fused with that by rank (`fusion`, `vectors`). Deliberately no embedding model, and nobody is
+//! asked for vectors here.
 //!
 //! The words of one server's tools are a [`Segment`], made once for each set and shared by every
 //! snapshot that holds it: what a change costs does not grow with the other servers' tools, but for
 //! one value each. What depends on all tools, how rare a word is, is put in when a query is answered, so that the
 //! ranking is that of an index built whole.
+//!
+//! Size: one ranking from the query to the order, beside the tests that ask it whole.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use self::asked::{Bearing, ParsedQuery, QueryTerm};
+use self::fusion::{of_meaning, of_words};
 use self::lexicon::{WordKey, concept_key};
 use self::segment::Traits;
 use self::thesaurus::{Concept, Effect};
 use self::words::plain;
 
 mod asked;
+mod fusion;
 mod lexicon;
 mod segment;
 mod spelling;
 mod thesaurus;
+mod vectors;
 mod words;
 
 #[cfg(test)]
@@ -38,6 +45,7 @@ pub(super) mod samples;
 
 pub use lexicon::Lexicon;
 pub use segment::Segment;
+pub use vectors::{AskedMeaning, MAX_DIMENSIONS, MOST_NEAR, Near, ToolVectors, UnitVector};
 
 /// BM25's saturation.
 const K1: f32 = 2.0;
@@ -99,6 +107,20 @@ impl fmt::Debug for Index {
     }
 }
 
+/// A tool that is an answer.
+struct FoundTool<'a> {
+    at: usize,
+    /// Above [`EXACT_NAME`]: it is what the query is called.
+    score: f32,
+    traits: &'a Traits,
+}
+
+impl FoundTool<'_> {
+    fn is_named(&self) -> bool {
+        self.score >= EXACT_NAME
+    }
+}
+
 /// What a question is worth in one tool.
 #[derive(Clone, Copy, Default)]
 struct Worth {
@@ -126,9 +148,57 @@ impl Index {
         self.answer(ParsedQuery::read(&self.lexicon, query), query)
     }
 
+    /// The same of the tools that are `shown`, where it is known which of them are nearest to what is meant: both
+    /// rankings are fused. `words` is how many of those that have its words count; `near` are positions, the nearest first.
+    #[must_use]
+    pub fn search_with(
+        &self,
+        query: &str,
+        words: usize,
+        near: &[Near],
+        mut shown: impl FnMut(usize) -> bool,
+    ) -> Vec<(usize, f32)> {
+        let mut asked = ParsedQuery::read(&self.lexicon, query);
+        let found = self.by_words(&mut asked, query).into_iter();
+        let mut found: Vec<_> = found.filter(|tool| shown(tool.at)).take(words).collect();
+        let mut nearest: BTreeMap<usize, f32> =
+            near.iter().enumerate().map(|(place, near)| (near.at, of_meaning(place))).collect();
+        for (place, tool) in found.iter_mut().enumerate() {
+            let named = if tool.is_named() { EXACT_NAME } else { 0.0 };
+            let meaning = nearest.remove(&tool.at).unwrap_or_default();
+            tool.score = named + of_words(place) + meaning;
+        }
+        let others = nearest.into_iter();
+        found.extend(
+            others
+                .filter_map(|(at, score)| Some(FoundTool { at, score, traits: self.traits(at)? })),
+        );
+        if Self::all_forbidden(&found, asked.effect) {
+            return Vec::new();
+        }
+        let found = in_falling_order(self.in_order(found, asked.effect));
+        found.map(|(at, score)| (at, (score / fusion::MOST).min(1.0))).collect()
+    }
+
+    fn traits(&self, mut at: usize) -> Option<&Traits> {
+        for segment in &self.segments {
+            match at.checked_sub(segment.len()) {
+                Some(rest) => at = rest,
+                None => return segment.tools().nth(at),
+            }
+        }
+        None
+    }
+
     /// The same of a query that was read.
     fn answer(&self, mut asked: ParsedQuery, query: &str) -> Vec<(usize, f32)> {
-        self.mend(&mut asked);
+        let found = in_falling_order(self.by_words(&mut asked, query));
+        found.map(|(at, score)| (at, score / (score + HALF_SCORE))).collect()
+    }
+
+    /// What has enough of the words, in order.
+    fn by_words(&self, asked: &mut ParsedQuery, query: &str) -> Vec<FoundTool<'_>> {
+        self.mend(asked);
         let mut worth = vec![Worth::default(); self.tools];
         let mut word = OneWord { worth: vec![(0.0, 0.0); self.tools], tools: Vec::new() };
         let mut weights = 0.0;
@@ -160,7 +230,7 @@ impl Index {
         let found = traits.zip(&worth).enumerate().filter_map(|(at, (traits, worth))| {
             if traits.name == exact {
                 most = 1.0;
-                return Some((at, EXACT_NAME + worth.score, traits));
+                return Some(FoundTool { at, score: EXACT_NAME + worth.score, traits });
             }
             if !worth.meant {
                 return None;
@@ -172,39 +242,48 @@ impl Index {
                 * if self.unwanted(asked.effect, traits) { UNWANTED } else { 1.0 }
                 * if traits.verbs.is_empty() || asked.means(&traits.verbs) { 1.0 } else { UNASKED };
             most = most.max(covered);
-            Some((at, score, traits))
+            Some(FoundTool { at, score, traits })
         });
-        let mut found: Vec<_> = found.filter(|(_, score, _)| *score > 0.0).collect();
-        let best = found.iter().map(|(_, score, _)| *score).fold(0.0, f32::max);
+        let mut found: Vec<_> = found.filter(|tool| tool.score > 0.0).collect();
+        let best = found.iter().map(|tool| tool.score).fold(0.0, f32::max);
         let least = best.min(EXACT_NAME / 2.0) * LEAST_SHARE;
-        let forbidden = |traits: &Traits| {
-            asked.effect == Some(Effect::Read) && traits.effect == Some(Effect::Destroy)
-        };
-        let only_forbidden =
-            || found.iter().all(|(_, score, traits)| *score < EXACT_NAME && forbidden(traits));
-        if most < LEAST_COVERED || only_forbidden() {
+        // Before the weak ones go: one of them may be what is wanted.
+        if most < LEAST_COVERED || Self::all_forbidden(&found, asked.effect) {
             return Vec::new();
         }
-        found.retain(|(_, score, _)| *score >= least);
-        let last =
-            |(_, score, traits): &(usize, f32, &Traits)| *score < EXACT_NAME && traits.deprecated;
-        found.sort_by(|a, b| last(a).cmp(&last(b)).then(b.1.total_cmp(&a.1)).then(a.0.cmp(&b.0)));
-        let unwanted = |(_, score, traits): &(usize, f32, &Traits)| {
-            *score < EXACT_NAME && self.unwanted(asked.effect, traits)
+        found.retain(|tool| tool.score >= least);
+        self.in_order(found, asked.effect)
+    }
+
+    /// Whether somebody only wants to see, and all that was found destroys.
+    fn all_forbidden(found: &[FoundTool<'_>], effect: Option<Effect>) -> bool {
+        let forbidden = |tool: &FoundTool<'_>| {
+            !tool.is_named()
+                && effect == Some(Effect::Read)
+                && tool.traits.effect == Some(Effect::Destroy)
         };
+        found.iter().all(forbidden)
+    }
+
+    /// Best first, what is deprecated last, and first none that destroys where nobody wants that, if there is another.
+    fn in_order<'a>(
+        &self,
+        mut found: Vec<FoundTool<'a>>,
+        effect: Option<Effect>,
+    ) -> Vec<FoundTool<'a>> {
+        let last = |tool: &FoundTool<'_>| !tool.is_named() && tool.traits.deprecated;
+        found.sort_by(|a, b| {
+            last(a).cmp(&last(b)).then(b.score.total_cmp(&a.score)).then(a.at.cmp(&b.at))
+        });
+        let unwanted =
+            |tool: &FoundTool<'_>| !tool.is_named() && self.unwanted(effect, tool.traits);
         if found.first().is_some_and(unwanted)
             && let Some(other) = found.iter().position(|tool| !unwanted(tool))
             && let Some(first) = found.get_mut(..=other)
         {
             first.rotate_right(1);
         }
-        // Scores fall, also where a tool is put last for what it does.
-        let mut lowest = f32::MAX;
-        let found = found.into_iter().map(|(at, score, _)| {
-            lowest = lowest.min(score);
-            (at, lowest / (lowest + HALF_SCORE))
-        });
-        found.collect()
+        found
     }
 
     /// Whether a tool destroys, and the question only wants to see.
@@ -308,6 +387,15 @@ impl Index {
         let others = (self.tools as f32 + OTHERS - having).max(0.0);
         (1.0 + (others + 0.5) / (having + 0.5)).ln()
     }
+}
+
+/// Positions and scores that fall, also where a tool is put last for what it does.
+fn in_falling_order(found: Vec<FoundTool<'_>>) -> impl Iterator<Item = (usize, f32)> {
+    let mut lowest = f32::MAX;
+    found.into_iter().map(move |tool| {
+        lowest = lowest.min(tool.score);
+        (tool.at, lowest)
+    })
 }
 
 /// How much of a score is left to a tool that does something else than the question wants.

@@ -12,7 +12,7 @@ use super::exposed;
 use super::listing::{Listed, Start};
 use super::pins::{Pin, PinHistory};
 use super::scan::{ScanFinding, Scanned};
-use super::search::{Index, Lexicon, Segment};
+use super::search::{AskedMeaning, Index, Lexicon, MOST_NEAR, Segment};
 use crate::policy::rules::KnownTools;
 use crate::tool::{Tool, ToolName, Trust};
 
@@ -130,9 +130,12 @@ impl Snapshot {
     /// The tool that `server` calls `tool`.
     #[must_use]
     pub fn named(&self, server: &str, tool: &str) -> Option<&Arc<Tool>> {
+        self.tools.get(self.position(server, tool)?)
+    }
+
+    fn position(&self, server: &str, tool: &str) -> Option<usize> {
         let order = |it: &Arc<Tool>| (*it.name.server).cmp(server).then((*it.name.tool).cmp(tool));
-        let at = self.tools.binary_search_by(order).ok()?;
-        self.tools.get(at)
+        self.tools.binary_search_by(order).ok()
     }
 
     /// Every tool, in the order of their names.
@@ -236,18 +239,37 @@ impl Snapshot {
     /// from 0 to 1. Ties are in the order of names. Without those in quarantine: this is for agents.
     #[must_use]
     pub fn search(&self, query: &str, limit: usize) -> Vec<(Arc<Tool>, f32)> {
-        let found = self.found(query).filter(|(tool, _)| tool.trust == Trust::Given);
-        found.take(limit).collect()
+        self.search_for(query, limit, None, |tool| tool.trust == Trust::Given)
     }
 
-    /// The same of all tools, in quarantine or not: for operators.
-    #[must_use]
-    pub fn search_all(&self, query: &str) -> Vec<(Arc<Tool>, f32)> {
-        self.found(query).collect()
-    }
-
-    fn found(&self, query: &str) -> impl Iterator<Item = (Arc<Tool>, f32)> + '_ {
-        let found = self.index.search(query).into_iter();
-        found.filter_map(|(at, score)| Some((Arc::clone(self.tools.get(at)?), score)))
+    /// The same of the tools that are `shown`, in quarantine or not. Where it is known what the query means, tools that
+    /// are near to that are found too. Whether a tool is shown is asked of some only, of one twice at most.
+    pub fn search_for(
+        &self,
+        query: &str,
+        limit: usize,
+        meaning: Option<&AskedMeaning>,
+        mut shown: impl FnMut(&Arc<Tool>) -> bool,
+    ) -> Vec<(Arc<Tool>, f32)> {
+        let Some(AskedMeaning { query: vector, tools, least }) = meaning else {
+            let found = self.index.search(query).into_iter();
+            let found = found.filter_map(|(at, score)| Some((self.tools.get(at)?, score)));
+            let found = found.filter(|(tool, _)| shown(tool)).take(limit);
+            return found.map(|(tool, score)| (Arc::clone(tool), score)).collect();
+        };
+        let near = tools.nearest(vector, *least, |tool| {
+            let at = self.position(&tool.name.server, &tool.name.tool)?;
+            let known = self.tools.get(at)?;
+            // The vectors may be of tools of a moment ago.
+            let same = Arc::ptr_eq(known, tool) || known.description == tool.description;
+            (same && shown(known)).then_some(at)
+        });
+        // No other can be among so many.
+        let words = limit.saturating_add(MOST_NEAR);
+        let found = self
+            .index
+            .search_with(query, words, &near, |at| self.tools.get(at).is_some_and(&mut shown));
+        let found = found.into_iter().take(limit);
+        found.filter_map(|(at, score)| Some((Arc::clone(self.tools.get(at)?), score))).collect()
     }
 }

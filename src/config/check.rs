@@ -14,6 +14,7 @@ use super::Flags;
 use super::findings::Findings;
 use super::parse::{Parsed, parse_all, wrong};
 use super::problem::{KeyPath, Problem};
+use super::search;
 use super::servers::{self, ServerEntry};
 use super::values::Config;
 use crate::upstream::Mistake;
@@ -21,7 +22,7 @@ use crate::upstream::Mistake;
 /// Adds the problems that are found to those of the text. Those of a disabled server are warnings.
 pub(super) fn check_machine(parsed: &mut Parsed<'_>, env: &dyn Fn(&str) -> Option<String>) {
     let Parsed { config, findings, data_dir_key } = parsed;
-    let Config { servers, data_dir, tls, telemetry, .. } = config;
+    let Config { servers, data_dir, tls, telemetry, search: section, .. } = config;
     for server in servers {
         check_server(server, env, findings);
     }
@@ -29,6 +30,7 @@ pub(super) fn check_machine(parsed: &mut Parsed<'_>, env: &dyn Fn(&str) -> Optio
         findings.error(&KeyPath::root("tls").key(problem.key.as_str()), &problem);
     }
     telemetry.check_machine(env, findings);
+    search::check_machine(section, env, findings);
     if !data_dir.as_os_str().is_empty()
         && let Some(problem) = unusable(data_dir)
     {

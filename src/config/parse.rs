@@ -20,10 +20,11 @@ use super::telemetry::TelemetrySection;
 use super::tls::TlsSection;
 use super::values::{Config, RuleFiles};
 use super::written::Written;
-use super::{key_aliases, servers};
+use super::{key_aliases, search, servers};
 use crate::activity;
 use crate::approvals;
 use crate::catalog::on_change::ReviewSettings;
+use crate::embeddings::SearchSection;
 use crate::intent;
 use crate::io::address::{Address, UNIX};
 use crate::mcp::revisions::Offered;
@@ -66,6 +67,7 @@ pub(super) struct TopLevel {
     output_validation: OutputValidation,
     input_validation: InputPolicy,
     result_limit: ResultLimitSection,
+    search: SearchSection,
     approval: approvals::Config,
     catalog: ReviewSettings,
     activity: activity::Config,
@@ -148,6 +150,7 @@ pub(super) fn parse_all<'t>(
     top.telemetry.look_up(env);
     named_files.extend(top.telemetry.named_files(env));
     named_files.truncate(MAX_NAMED_FILES);
+    search::check(&top.search, &mut findings);
     let variable =
         |name: &'static str| env(name).filter(|value| !value.is_empty()).map(|v| (name, v));
 
@@ -232,6 +235,7 @@ pub(super) fn parse_all<'t>(
         output,
         input: top.input_validation,
         result_limit: top.result_limit,
+        search: top.search,
         approval: top.approval,
         catalog_review: top.catalog,
         activity: top.activity,

@@ -148,7 +148,7 @@ fn the_defaults_are_those_that_count() {
                 continue;
             };
             // Below a map or an absent section a default would make a rule of nothing.
-            let skip: [&[&str]; 2] = [&["limits"], &["mcpServers", "limits"]];
+            let skip: [&[&str]; 3] = [&["limits"], &["mcpServers", "limits"], &["search"]];
             if skip.iter().any(|skip| path.starts_with(skip))
                 || path[0] == VS_CODE
                 || (of.is_empty() && (path[0] == servers::KEY && path.len() > 1))
@@ -248,6 +248,9 @@ fn a_good_config_fits_and_a_misspelt_or_mistyped_key_does_not() {
         json!({"output_validation": {"max_depth": 121}}),
         json!({"result_limit": {"bytes": 100}}),
         json!({"result_limit": {"max_kept": 10001}}),
+        json!({"search": {"embeddings": {"url": "http://m/v1"}}}),
+        json!({"search": {"embeddings": {"url": "http://m/v1", "model": ""}}}),
+        json!({"search": {"embeddings": {"url": "http://m/v1", "model": "m", "min_similarity": 2}}}),
         json!({"catalog": {"scan": "on"}}),
         json!({"api_key": "short"}),
         json!({"tls": {"cert": "c.pem"}}),

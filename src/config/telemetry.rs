@@ -193,7 +193,7 @@ impl TelemetrySection {
 }
 
 /// Whether what goes there can be read on the way.
-fn is_exposed(endpoint: &str) -> bool {
+pub(super) fn is_exposed(endpoint: &str) -> bool {
     let Ok(url) = Url::parse(endpoint) else { return false };
     let is_loopback = match url.host() {
         Some(Host::Ipv4(ip)) => ip.is_loopback(),

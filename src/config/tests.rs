@@ -109,6 +109,10 @@ fn what_is_wrong_names_the_place_and_what_is_allowed() {
             "column 28: result_limit.bytes: must be 0, for no limit, or at least 4096, is 100",
         ),
         (
+            r#"{"search": {"embeddings": {"url": "http://m", "model": "m", "timeout": "1m"}}}"#,
+            "column 72: search.embeddings.timeout: must be 10ms to 10s",
+        ),
+        (
             r#"{"result_limit": {"keep": "25h"}}"#,
             "column 27: result_limit.keep: must be 24h at most",
         ),
@@ -333,7 +337,9 @@ fn every_known_key_is_a_key() {
             "operation_type": "required"}}, "output_validation": {{"assert_formats": true,
             "max_held_total_bytes": 99999999999, "held_share_bytes": 1, "engine": "boon"}},
             "input_validation": {{"mode": "strict"}},
-            "result_limit": {{"bytes": 65536, "keep": "15m", "max_kept_bytes": 1, "max_kept": 1}}, "activity": {{
+            "result_limit": {{"bytes": 65536, "keep": "15m", "max_kept_bytes": 1, "max_kept": 1}},
+            "search": {{"embeddings": {{"url": "https://m.example/v1", "model": "m", "api_key": "${{env:K}}",
+            "timeout": "300ms", "min_similarity": 0.25}}}}, "activity": {{
             "retention_days": 1, "max_records": 1, "max_size_mb": 1, "max_payload_bytes": 1,
             "max_response_bytes": 1, "receipts": true, "durability": "grouped", "mark_reads": true, "on_failure": "refuse",
             "redact_keys": [], "queue_records": 1, "queue_bytes": 1}},

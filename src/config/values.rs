@@ -12,6 +12,7 @@ use super::written::Written;
 use crate::activity;
 use crate::approvals;
 use crate::catalog::{self, ServerSettings};
+use crate::embeddings::SearchSection;
 use crate::identity;
 use crate::intent;
 use crate::io::address::Address;
@@ -56,6 +57,8 @@ pub struct Config {
     pub input: InputPolicy,
     /// `result_limit`; those of servers and tools are with them.
     pub result_limit: ResultLimitSection,
+    /// `search`
+    pub search: SearchSection,
     /// `approval`
     pub approval: approvals::Config,
     /// `catalog`
@@ -122,6 +125,12 @@ impl Config {
     #[must_use]
     pub fn results_folder(&self) -> PathBuf {
         self.data_dir.join("results")
+    }
+
+    /// Where vectors of tools are kept: `data_dir/embeddings`.
+    #[must_use]
+    pub fn embeddings_folder(&self) -> PathBuf {
+        self.data_dir.join("embeddings")
     }
 
     /// Whether the results of any tool have a limit.
@@ -232,6 +241,9 @@ impl Config {
         let of_servers = self.servers.iter().flat_map(|server| server.upstream.secrets());
         let of_webhook =
             self.approval.webhook.iter().flat_map(|it| [it.url.clone(), it.secret.clone()]);
-        of_servers.chain([self.key().to_owned()]).chain(of_webhook)
+        let of_search = self.search.embeddings.iter().filter_map(|it| it.api_key.clone());
+        // One that names where the key is is no secret.
+        let of_search = of_search.filter(|key| !key.contains("${"));
+        of_servers.chain([self.key().to_owned()]).chain(of_webhook).chain(of_search)
     }
 }

@@ -23,8 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use self::breaker::{Breaker, Pass};
-pub use self::breaker::{BreakerChange, ServerOutcome};
+pub use self::breaker::{Breaker, BreakerChange, Pass, ServerOutcome};
 pub use self::config::{BreakerConfig, Config, DEFAULT_QUEUE, Limit, MAX_QUEUE, ServerConfig};
 use self::keyed::{Kept, Keyed};
 use self::rate::Rate;

@@ -21,7 +21,7 @@ use super::refusal::{FIND_TOOLS, Refusal, RefusalKind};
 use super::rejection::{Rejection, Stopped};
 use super::render::{self, Caching};
 use super::reply::{Aborted, Reply};
-use super::retrieve::{self, RETRIEVE_TOOLS};
+use super::retrieve::{self, RETRIEVE_TOOLS, WantedTools};
 use super::worker::Worker;
 use crate::activity::record::{Raw, Status};
 use crate::catalog::compiling;
@@ -86,9 +86,11 @@ pub fn retrieve_tools(
         let proxy = &worker.proxy;
         proxy.upstreams.nudge();
         let settings = worker.settings();
+        let wanted = WantedTools::parse(&raw, settings.tools_limit);
+        let wanted = wanted.map_err(|error| unreadable(error.to_string()))?;
+        let meaning = proxy.meaning.meaning(wanted.query()).await;
         let visible = policy::visible(&caller.principal, &settings.policy);
-        let found = retrieve::retrieve(&raw, &proxy.catalog.load(), settings.tools_limit, visible);
-        let result = found.map_err(|error| unreadable(error.to_string()))?;
+        let result = retrieve::retrieve(&wanted, &proxy.catalog.load(), meaning.as_ref(), visible);
         let result = match caller.era() {
             Era::Legacy => result,
             Era::Modern => {

@@ -15,11 +15,12 @@ use utoipa::openapi::{RefOr, Schema};
 use super::tool_text;
 use crate::activity::record::words;
 use crate::catalog::Snapshot;
+use crate::catalog::search::AskedMeaning;
 use crate::intent::Operation;
 use crate::json::members::{members, string};
 use crate::policy::Visibility;
 use crate::tool::summary::first_sentence;
-use crate::tool::{Capability, Tool};
+use crate::tool::{Capability, Tool, Trust};
 
 /// The tool's name.
 pub const RETRIEVE_TOOLS: &str = "retrieve_tools";
@@ -182,42 +183,30 @@ impl<'a> FoundTool<'a> {
     }
 }
 
-/// Answers a call of `retrieve_tools`: the result, as one JSON object. `raw` is a JSON object in
-/// which the caller has found no duplicate key; `tools_limit` counts where it states no limit. Only what is `visible`
-/// is found.
-///
-/// # Errors
-/// What is wrong with the arguments.
+/// Answers a call of `retrieve_tools`: the result, as one JSON object. Only what is `visible` is found; by words alone,
+/// where it is not known what the query means.
+#[must_use]
 pub fn retrieve(
-    raw: &[u8],
+    wanted: &WantedTools<'_>,
     snapshot: &Snapshot,
-    tools_limit: usize,
+    meaning: Option<&AskedMeaning>,
     visible: Visibility<'_>,
-) -> Result<Bytes, RetrieveError> {
-    let Arguments { query, limit, detail } = Arguments::parse(raw, tools_limit)?;
-    let found = match visible.is_all() {
-        true => snapshot.search(&query, limit),
-        false => {
-            let mut found = snapshot.search(&query, snapshot.tools().len());
-            // Each is asked about until enough are there.
-            let mut shown = 0;
-            found.retain(|(tool, _)| {
-                let shows = shown < limit && visible.tool(tool);
-                shown += usize::from(shows);
-                shows
-            });
-            found
-        }
-    };
+) -> Bytes {
+    let WantedTools { query, limit, detail } = wanted;
+    let (limit, detail) = (*limit, *detail);
+    let all = visible.is_all();
+    let found = snapshot.search_for(query, limit, meaning, |tool| {
+        tool.trust == Trust::Given && (all || visible.tool(tool))
+    });
     let tools = found.iter().map(|(tool, score)| FoundTool::of(tool, *score, detail));
     let content = Found {
         total: found.len(),
         tools: tools.collect(),
-        query: &query,
+        query,
         usage_instructions: USAGE_INSTRUCTIONS,
     };
     let text = text(found.iter().map(|(tool, _)| &**tool), detail);
-    Ok(tool_text::tool_result(&content, &text).into())
+    tool_text::tool_result(&content, &text).into()
 }
 
 /// The same for whoever reads the text: not the structured content once more, but lines.
@@ -243,14 +232,26 @@ fn text<'a>(tools: impl Iterator<Item = &'a Tool>, detail: Detail) -> String {
     text
 }
 
-struct Arguments<'a> {
+/// The arguments of a call of `retrieve_tools`.
+#[derive(Debug)]
+pub struct WantedTools<'a> {
     query: Cow<'a, str>,
     limit: usize,
     detail: Detail,
 }
 
-impl<'a> Arguments<'a> {
-    fn parse(raw: &'a [u8], tools_limit: usize) -> Result<Self, RetrieveError> {
+impl<'a> WantedTools<'a> {
+    /// What is wanted, in plain words.
+    #[must_use]
+    pub fn query(&self) -> &str {
+        &self.query
+    }
+
+    /// Reads a JSON object in which the caller has found no duplicate key; `tools_limit` counts where it states no limit.
+    ///
+    /// # Errors
+    /// What is wrong with the arguments.
+    pub fn parse(raw: &'a [u8], tools_limit: usize) -> Result<Self, RetrieveError> {
         let raw = std::str::from_utf8(raw).map_err(|_| RetrieveError::NotAnObject)?;
         let (mut query, mut limit, mut detail) = (None, tools_limit, Detail::default());
         for member in members(raw).map_err(|_| RetrieveError::NotAnObject)? {
@@ -310,8 +311,13 @@ mod tests {
         catalog.load()
     }
 
+    fn asked(arguments: &str, snapshot: &Snapshot) -> Bytes {
+        let wanted = WantedTools::parse(arguments.as_bytes(), 15).unwrap();
+        retrieve(&wanted, snapshot, None, all())
+    }
+
     fn ask(arguments: &str, settings: &str) -> (String, Value) {
-        let raw = retrieve(arguments.as_bytes(), &snapshot(settings), 15, all()).unwrap();
+        let raw = asked(arguments, &snapshot(settings));
         let text = String::from_utf8(raw.to_vec()).unwrap();
         let value: Value = serde_json::from_str(&text).unwrap();
         (text, value)
@@ -408,8 +414,8 @@ mod tests {
         let raw = serde_json::value::RawValue::from_string(raw).unwrap();
         catalog.replace_server("s", vec![DiscoveredTool::parse(&raw).unwrap()]);
         for detail in Detail::ALL {
-            let asked = json!({"query": "odd", "detail": detail.as_str()}).to_string();
-            let found = retrieve(asked.as_bytes(), &catalog.load(), 15, all()).unwrap();
+            let arguments = json!({"query": "odd", "detail": detail.as_str()}).to_string();
+            let found = asked(&arguments, &catalog.load());
             let found: Value = serde_json::from_slice(&found).unwrap();
             let text = text(&found);
             let margin: Vec<_> = text.lines().filter(|line| !line.starts_with("  ")).collect();
@@ -471,9 +477,9 @@ mod tests {
             (r#"{"query":"x","detail":"all"}"#, E::BadDetail),
             (r#"{"query":"x","qurey":"y"}"#, E::Unknown("qurey".into())),
         ] {
-            let got = retrieve(arguments.as_bytes(), &snapshot("{}"), 15, all()).unwrap_err();
+            let got = WantedTools::parse(arguments.as_bytes(), 15).unwrap_err();
             assert_eq!(got, error, "{arguments}");
         }
-        assert!(retrieve(br#"{"query":"x","limit":100}"#, &snapshot("{}"), 15, all()).is_ok());
+        assert!(WantedTools::parse(br#"{"query":"x","limit":100}"#, 15).is_ok());
     }
 }

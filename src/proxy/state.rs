@@ -13,6 +13,7 @@ use super::validation_pool::ValidationPool;
 use crate::activity::Activity;
 use crate::approvals::Room;
 use crate::catalog::Catalog;
+use crate::embeddings::MeaningRoom;
 use crate::identity::Identity;
 use crate::results::ResultStore;
 use crate::telemetry::{Calls, SpanQueue};
@@ -27,6 +28,8 @@ pub struct Proxy {
     pub upstreams: Supervisor,
     /// What they list beside tools.
     pub list_cache: ListCache,
+    /// What queries for tools mean, where somebody says that.
+    pub meaning: Arc<MeaningRoom>,
     /// What agents are told of them beforehand.
     pub overview: OverviewCache,
     /// Which clients use them, and so get their log messages.

@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use super::accept::{accept, max_connections};
 use super::app_state::AppState;
 use super::connection_limit::ConnectionSlots;
+use super::embeddings::EmbeddingTasks;
 use super::listener::{Listener, SocketFile};
 use super::listener_tls::ListenerTls;
 use super::otlp_export::{OtlpExport, OtlpTargets};
@@ -34,6 +35,7 @@ use crate::approvals;
 use crate::catalog::{self, Catalog};
 use crate::config::Config;
 use crate::downstream::session_table::Sessions;
+use crate::embeddings::MeaningRoom;
 use crate::identity::{Identity, JwtVerifier, PAGE_SECRET_BYTES, PageLogins, TokenFile};
 use crate::io::address::Address;
 use crate::io::tls::TlsFileProblem;
@@ -110,6 +112,8 @@ pub struct App {
     reloading: tokio::task::JoinHandle<()>,
     /// Send traced calls, and lines of the log, to their collector, while there is one.
     exporting: Vec<OtlpExport>,
+    /// Ask for vectors of tools and queries, while somebody makes them.
+    embedding: EmbeddingTasks,
 }
 
 /// A proxy that listens.
@@ -193,8 +197,13 @@ impl App {
         }
         let room = Arc::new(approvals::Room::new(bounds, Some(told)));
         let dropped_members = Arc::new(DroppedMembers::default());
+        let (meaning, queries) = MeaningRoom::new(config.search.embeddings.as_ref());
+        let meaning = Arc::new(meaning);
+        let folder = config.embeddings_folder();
+        let embedding = EmbeddingTasks::start(&meaning, queries, &catalog, folder, &control);
         let proxy = Proxy {
             catalog,
+            meaning,
             log_routing: log_routing::LogRouting::of(&upstreams, &dropped_members),
             dropped_members,
             identity,
@@ -265,6 +274,7 @@ impl App {
             expiring,
             reloading,
             exporting,
+            embedding,
         })
     }
 
@@ -340,6 +350,7 @@ impl App {
             expiring,
             reloading,
             exporting,
+            embedding,
             ..
         } = self;
         // Ended before the servers are: it may be about to start some.
@@ -347,6 +358,7 @@ impl App {
         let _ = control.block_on(reloading);
         following.abort();
         watching.abort();
+        embedding.end();
         shared.proxy.approvals.close();
         telling.abort();
         expiring.abort();

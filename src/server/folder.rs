@@ -11,7 +11,7 @@ use std::path::Path;
 use crate::os::private;
 
 /// What begins the names of what we keep in it, all of it to be mended.
-const KEPT: [&str; 5] = ["activity", "catalog", "address", "stderr", "results"];
+const KEPT: [&str; 6] = ["activity", "catalog", "address", "stderr", "results", "embeddings"];
 /// What is mended itself, and not what is in it.
 const LOGINS: &str = "oauth";
 

@@ -6,6 +6,7 @@ use super::app::{App, StartError};
 use crate::activity::Activity;
 use crate::catalog;
 use crate::config::{Config, RuleFiles};
+use crate::embeddings::SearchSection;
 use crate::telemetry::LogHandles;
 
 impl App {
@@ -18,6 +19,7 @@ impl App {
     pub fn read(mut config: Config, scratch: &Path, log: LogHandles) -> Result<Self, StartError> {
         config.servers.clear();
         config.rules = RuleFiles::default();
+        config.search = SearchSection::default();
         let settings = config.settings()?;
         let opened = Activity::read(&config.activity_folder(), scratch, config.activity.clone())?;
         let catalog = catalog::Settings { folder: None, ..config.catalog() };

@@ -7,6 +7,7 @@ use super::app::{App, StartError};
 use crate::activity::Activity;
 use crate::catalog;
 use crate::config::{Config, RuleFiles};
+use crate::embeddings::SearchSection;
 use crate::telemetry::LogHandles;
 
 impl App {
@@ -22,6 +23,7 @@ impl App {
         handles: LogHandles,
     ) -> Result<Self, StartError> {
         config.rules = RuleFiles::default();
+        config.search = SearchSection::default();
         let settings = config.settings()?;
         let log = Activity::open(&scratch.join("activity"), config.activity.clone())?;
         let catalog = catalog::Settings { folder: None, ..config.catalog() };

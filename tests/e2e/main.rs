@@ -32,6 +32,7 @@ mod limits;
 mod login;
 mod manage;
 mod many;
+mod meaning;
 mod members;
 mod metrics;
 mod otlp_logs;

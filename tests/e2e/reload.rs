@@ -37,7 +37,7 @@ fn ask(proxy: &Proxy) -> Response {
 }
 
 /// Writes a config and has it read; what was said.
-fn reload(proxy: &Proxy, config: &Value) -> Value {
+pub(crate) fn reload(proxy: &Proxy, config: &Value) -> Value {
     write(proxy, config);
     let answer = ask(proxy);
     assert_eq!(answer.status, 200, "{}", answer.text());

@@ -54,6 +54,7 @@ pub(super) fn run(fix: bool, global: &Global, output: &Output) -> Result<(), Com
         };
         found.push(port::look(&loaded.config.listen, running.is_some()));
         checks::log(&loaded, running.as_ref(), &runtime, &mut found);
+        checks::search(&loaded, running.as_ref(), &runtime, &mut found);
         checks::servers(loaded, running.as_ref(), &runtime, &mut found)?;
     }
     let wrong = found.iter().filter(|it| it.outcome == DiagnosisKind::Wrong).count();

@@ -25,7 +25,7 @@ const PROBED: Duration = Duration::from_secs(1);
 
 /// The breaker of one server.
 #[derive(Debug)]
-pub(super) struct Breaker {
+pub struct Breaker {
     server: Arc<str>,
     config: BreakerConfig,
     /// False while it is closed and nothing has failed: then nothing else is looked at.
@@ -68,7 +68,7 @@ pub enum BreakerChange {
 
 /// Leave to go to a server that has a breaker. Dropped without an outcome, it changes nothing.
 #[derive(Debug)]
-pub(super) struct Pass {
+pub struct Pass {
     breaker: Arc<Breaker>,
     kind: Kind,
 }
@@ -83,7 +83,9 @@ enum Kind {
 }
 
 impl Breaker {
-    pub(super) fn new(server: Arc<str>, config: BreakerConfig) -> Self {
+    /// One that is closed.
+    #[must_use]
+    pub fn new(server: Arc<str>, config: BreakerConfig) -> Self {
         let state = Mutex::new(State::Closed { failed: 0 });
         Self { server, config, troubled: AtomicBool::new(false), state }
     }
@@ -106,7 +108,10 @@ impl Breaker {
     }
 
     /// Lets a call go at `now`; the first after the time is up is the one that tries the server.
-    pub(super) fn pass(self: &Arc<Self>, now: Instant) -> Result<Pass, LimitReached> {
+    ///
+    /// # Errors
+    /// How long none goes.
+    pub fn pass(self: &Arc<Self>, now: Instant) -> Result<Pass, LimitReached> {
         let mut kind = Kind::Ordinary;
         if self.troubled.load(Ordering::Acquire) {
             let mut state = self.state.lock();
@@ -132,7 +137,7 @@ impl Breaker {
 
 impl Pass {
     /// Tells what came of the call.
-    pub(super) fn told(mut self, outcome: ServerOutcome, now: Instant) -> Option<BreakerChange> {
+    pub fn told(mut self, outcome: ServerOutcome, now: Instant) -> Option<BreakerChange> {
         let Self { breaker, kind } = &mut self;
         let kind = std::mem::replace(kind, Kind::Told);
         let BreakerConfig { failures, open } = breaker.config;

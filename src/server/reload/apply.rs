@@ -57,6 +57,7 @@ impl Reload {
             is_another
         });
         self.otlp.change(&next.telemetry);
+        proxy.meaning.change(next.search.embeddings.as_ref());
         if next.activity.retention() != now.activity.retention() {
             proxy.activity.keep_for(next.activity.retention());
         }

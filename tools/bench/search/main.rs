@@ -1,38 +1,70 @@
 //! Measures the search over the golden set: `cargo run --example bench-search [-- OPTION…]`, from the project's folder.
 //!
-//! `--held-out` shows the questions kept aside instead of the others, `--each` every question that missed its tool.
-//! Figures and how to read them: the `README.md` here. Nothing is timed: `benches/search.rs` does that.
+//! `--held-out` shows the questions kept aside instead of the others, `--each` every question that missed its tool;
+//! `--embeddings URL` asks that endpoint what tools and questions mean, as `search.embeddings` does. Figures and how to
+//! read them: the `README.md` here. Nothing is timed: `benches/search.rs` does that.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use mcpproxy::catalog::{Catalog, DiscoveredTool, ServerSettings, Settings, Snapshot};
+use mcpproxy::tool::{Tool, Trust};
 
 use self::golden::{Golden, GoldenTool, Part};
+use self::meaning::Meanings;
 
 mod golden;
+mod meaning;
 mod measure;
 mod report;
 
 const FOLDER: &str = "tools/bench/search";
 
 fn main() -> ExitCode {
-    let options: BTreeSet<String> = std::env::args().skip(1).collect();
-    let part = if options.contains("--held-out") { Part::HeldOut } else { Part::Tuned };
-    let golden = match Golden::read(FOLDER) {
-        Ok(golden) => golden,
+    match measured() {
+        Ok(report) => {
+            println!("{report}");
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             eprintln!("{error}");
-            return ExitCode::FAILURE;
+            ExitCode::FAILURE
         }
+    }
+}
+
+fn measured() -> Result<String, String> {
+    let (mut part, mut each, mut url) = (Part::Tuned, false, None);
+    let mut options = std::env::args().skip(1);
+    while let Some(option) = options.next() {
+        match &*option {
+            "--held-out" => part = Part::HeldOut,
+            "--each" => each = true,
+            "--embeddings" => url = Some(options.next().ok_or("--embeddings needs a URL")?),
+            _ => return Err(format!("unknown option {option}")),
+        }
+    }
+    let golden = Golden::read(FOLDER)?;
+    let all: Vec<_> = golden.tools.iter().collect();
+    let texts = golden.questions.iter().filter(|question| question.part == part);
+    let questions: Vec<&str> = texts.map(|question| &*question.text).collect();
+    let meanings = match url {
+        Some(url) => Some(Meanings::ask(&url, snapshot(&all).tools(), &questions)?),
+        None => None,
     };
-    let report = report::report(&golden, part, options.contains("--each"), |tools| {
+    Ok(report::report(&golden, part, each, |tools| {
         let snapshot = snapshot(tools);
-        move |query: &str| names(&snapshot, query)
-    });
-    println!("{report}");
-    ExitCode::SUCCESS
+        let vectors = meanings.as_ref().map(|meanings| meanings.of_tools(snapshot.tools()));
+        let meanings = meanings.as_ref();
+        move |query: &str| {
+            let asked = meanings.zip(vectors.clone());
+            let meaning = asked.and_then(|(meanings, vectors)| meanings.asked(query, vectors));
+            let given = |tool: &Arc<Tool>| tool.trust == Trust::Given;
+            let found = snapshot.search_for(query, usize::MAX, meaning.as_ref(), given);
+            found.iter().map(|(tool, _)| tool.name.to_string()).collect()
+        }
+    }))
 }
 
 fn snapshot(tools: &[&GoldenTool]) -> Arc<Snapshot> {
@@ -49,9 +81,4 @@ fn snapshot(tools: &[&GoldenTool]) -> Arc<Snapshot> {
         catalog.replace_server(server, set);
     }
     catalog.load()
-}
-
-fn names(snapshot: &Snapshot, query: &str) -> Vec<String> {
-    let found = snapshot.search(query, usize::MAX);
-    found.iter().map(|(tool, _)| tool.name.to_string()).collect()
 }

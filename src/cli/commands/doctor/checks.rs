@@ -206,6 +206,33 @@ pub(super) fn log(
     found.push(finding);
 }
 
+/// The endpoint of `search.embeddings`, as the proxy that runs finds it. Where there is none, nothing is looked at.
+pub(super) fn search(
+    loaded: &Loaded,
+    running: Option<&Backend>,
+    runtime: &LocalRuntime,
+    found: &mut Vec<Diagnosis>,
+) {
+    const CHECK: &str = "search";
+    let Some(backend) = running.filter(|_| loaded.config.search.embeddings.is_some()) else {
+        return;
+    };
+    let asked = runtime.block_on(backend.get(&target(&["status"], &[])));
+    let status = match asked.and_then(|answer| output::parse(answer.json()?)) {
+        Ok(status) => status,
+        Err(error) => return found.push(Diagnosis::wrong(CHECK, error.message, "")),
+    };
+    let faults = list(&status, "/faults").iter().filter(|fault| text(fault, "/part") == CHECK);
+    let before = found.len();
+    // Search goes on without it.
+    found.extend(
+        faults.map(|fault| Diagnosis::new(DiagnosisKind::Odd, CHECK, text(fault, "/cause"))),
+    );
+    if found.len() == before {
+        found.push(Diagnosis::fine(CHECK, "tools are found by meaning too"));
+    }
+}
+
 fn on_disk(folder: &Path) -> Result<Value, CommandError> {
     let scratch = TemporaryFolder::watched("verify")?;
     let report = verify::folder(folder, scratch.path(), |_, _| {});
