@@ -38,7 +38,6 @@
 //! no merging, and are made anew from the records where they are damaged. How much slower a page by
 //! single entries would be was not measured.
 
-mod alternating_file;
 pub mod append;
 pub mod begun;
 pub mod bytes;
