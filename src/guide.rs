@@ -1,6 +1,6 @@
 //! The product's handbook, a page a subject. There is no code here.
 //!
-//! [`clients`], [`identities`], [`calls`], [`policy`](mod@policy), [`command_line`], [`rest`], [`configuration`], [`tls`], [`security`],
+//! [`clients`], [`identities`], [`calls`], [`policy`](mod@policy), [`command_line`], [`rest`], [`fleet`], [`configuration`], [`tls`], [`security`],
 //! [`speed`].
 
 pub mod clients {
@@ -25,6 +25,10 @@ pub mod command_line {
 
 pub mod rest {
     #![doc = include_str!("guide/rest.md")]
+}
+
+pub mod fleet {
+    #![doc = include_str!("guide/fleet.md")]
 }
 
 pub mod configuration {

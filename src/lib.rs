@@ -15,7 +15,7 @@
 //!
 //! 1. bytes and the protocol, pure: [`json`], [`wire`], [`mcp`], [`nearest`]; what the system gives: [`io`](mod@io), [`os`]
 //! 2. domain, pure: [`tool`], [`intent`], [`policy`], [`schema`], [`output`], [`secrets`]
-//! 3. state: [`catalog`], [`activity`], [`approvals`], [`telemetry`], [`identity`], [`results`]
+//! 3. state: [`catalog`], [`activity`], [`approvals`], [`telemetry`], [`identity`], [`results`], [`fleet`]
 //! 4. upstream I/O: [`upstream`]
 //! 5. [`proxy`]
 //! 6. faces: [`downstream`], [`api`], [`page`]
@@ -33,6 +33,7 @@ pub mod catalog;
 pub mod cli;
 pub mod config;
 pub mod downstream;
+pub mod fleet;
 pub mod guide;
 pub mod identity;
 pub mod intent;

@@ -24,6 +24,7 @@ use super::{key_aliases, servers};
 use crate::activity;
 use crate::approvals;
 use crate::catalog::on_change::ReviewSettings;
+use crate::fleet::ClusterConfig;
 use crate::intent;
 use crate::io::address::{Address, UNIX};
 use crate::mcp::revisions::Offered;
@@ -68,6 +69,7 @@ pub(super) struct TopLevel {
     approval: approvals::Config,
     catalog: ReviewSettings,
     activity: activity::Config,
+    cluster: ClusterConfig,
     auth: Auth,
     policy: PolicySection,
     logging: Logging,
@@ -134,6 +136,7 @@ pub(super) fn parse_all<'t>(
     let top: TopLevel = read(&Value::Object(root), &KeyPath::default(), &mut findings);
     check_allowed(&top, &mut findings);
     top.telemetry.check(&mut findings);
+    check_cluster(&top, &mut findings);
     let variable =
         |name: &'static str| env(name).filter(|value| !value.is_empty()).map(|v| (name, v));
 
@@ -221,6 +224,7 @@ pub(super) fn parse_all<'t>(
         approval: top.approval,
         catalog_review: top.catalog,
         activity: top.activity,
+        cluster: top.cluster,
         jwt,
         rules: rules(&top.policy, env, &mut findings),
         logging,
@@ -258,6 +262,23 @@ fn check_allowed(top: &TopLevel, findings: &mut Findings<'_>) {
         if let Err(bad) = HostCheck::new(&[], std::slice::from_ref(origin)) {
             findings.error(&KeyPath::root("allowed_origins").element(at), bad.problem());
         }
+    }
+}
+
+/// What `cluster` and the rest ask of each other.
+fn check_cluster(top: &TopLevel, findings: &mut Findings<'_>) {
+    let at = KeyPath::root("cluster");
+    match (&top.cluster.store, &top.cluster.node) {
+        (Some(_), None) => {
+            findings.error(&at.key("store"), "needs a name of this node, cluster.node")
+        }
+        (None, Some(_)) => findings.error(&at.key("node"), "is of no use without cluster.store"),
+        (Some(_), Some(_)) => {}
+        (None, None) if top.activity.durability == activity::Durability::Fleet => {
+            let at = KeyPath::root("activity").key("durability");
+            findings.error(&at, "can be \"fleet\" only with cluster.store");
+        }
+        (None, None) => {}
     }
 }
 

@@ -248,6 +248,8 @@ fn a_good_config_fits_and_a_misspelt_or_mistyped_key_does_not() {
         json!({"output_validation": {"max_depth": 121}}),
         json!({"result_limit": {"bytes": 100}}),
         json!({"result_limit": {"max_kept": 10001}}),
+        json!({"cluster": {"store": "s3://b", "node": "A"}}),
+        json!({"cluster": {"segment_bytes": 1}}),
         json!({"catalog": {"scan": "on"}}),
         json!({"api_key": "short"}),
         json!({"tls": {"cert": "c.pem"}}),
@@ -266,6 +268,7 @@ fn the_examples_of_the_documentation_fit() {
         include_str!("../guide/identities.md"),
         include_str!("../guide/policy.md"),
         include_str!("../guide/configuration.md"),
+        include_str!("../guide/fleet.md"),
     ];
     let mut seen = 0;
     for page in pages {
