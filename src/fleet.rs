@@ -31,4 +31,4 @@ pub mod signed_note;
 
 pub use config::ClusterConfig;
 pub use joining::JoinError;
-pub use ledger::{Ledger, LedgerSettings};
+pub use ledger::{FleetLedger, LedgerSettings};

@@ -4,7 +4,7 @@
 use mcpproxy::activity::codec;
 use mcpproxy::fleet::audit::read_keys;
 use mcpproxy::fleet::checkpoint::Checkpoint;
-use mcpproxy::fleet::joining::Claim;
+use mcpproxy::fleet::joining::NodeClaim;
 use mcpproxy::fleet::record_proof::RecordProof;
 use mcpproxy::fleet::segment::SegmentName;
 use mcpproxy::fleet::signed_note::{self, VerifierKey};
@@ -16,7 +16,7 @@ pub fn run(data: &[u8]) {
         codec::put_canonical(&mut again, head, body);
         assert_eq!(again, data);
     }
-    let _ = Claim::read(data).map(|claim| claim.verifier());
+    let _ = NodeClaim::read(data).map(|claim| claim.verifier());
     if let Ok(proof) = RecordProof::read(data) {
         assert!(proof.check(Some(&[])).is_err(), "without a key nothing is proven");
         let _ = proof.check(None);

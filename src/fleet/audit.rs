@@ -13,7 +13,7 @@ use super::chain_check::{
     ChainCheck, ChainFault, ChainReport, FaultFound, ListedSegment, NotBelieved, SegmentFacts,
 };
 use super::checkpoint;
-use super::joining::{CLAIM, Claim, FLEET, FleetObject, NODES, node_folder, segments_folder};
+use super::joining::{CLAIM, FLEET, FleetObject, NODES, NodeClaim, node_folder, segments_folder};
 use super::segment::SegmentName;
 use super::signed_note::VerifierKey;
 
@@ -121,7 +121,7 @@ async fn key_of(
     }
     let claim = format!("{}/{CLAIM}", node_folder(node));
     let Some(bytes) = bucket.find(&claim).await? else { return Ok(Err("it is not there".into())) };
-    let key = Claim::read(&bytes).and_then(|claim| claim.verifier());
+    let key = NodeClaim::read(&bytes).and_then(|claim| claim.verifier());
     Ok(key.and_then(|key| match *key.name() == origin {
         true => Ok(key),
         false => Err(format!("it is the claim of {}", key.name())),
@@ -202,11 +202,11 @@ async fn facts(
 /// # Errors
 ///
 /// [`BucketError`].
-pub async fn claims(bucket: &Bucket) -> Result<BTreeMap<String, Claim>, BucketError> {
+pub async fn claims(bucket: &Bucket) -> Result<BTreeMap<String, NodeClaim>, BucketError> {
     let mut claims = BTreeMap::new();
     for name in bucket.folders(NODES).await? {
         let found = bucket.find(&format!("{}/{CLAIM}", node_folder(&name))).await?;
-        if let Some(claim) = found.and_then(|bytes| Claim::read(&bytes).ok()) {
+        if let Some(claim) = found.and_then(|bytes| NodeClaim::read(&bytes).ok()) {
             claims.insert(name, claim);
         }
     }

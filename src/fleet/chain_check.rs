@@ -165,7 +165,7 @@ struct Tip {
 
 #[derive(Clone, Debug)]
 enum TipEnd {
-    Checkpoint(Checkpoint),
+    Checkpoint(Box<Checkpoint>),
     /// A segment that cannot be believed: of it only the name is known.
     Unknown(u64),
 }
@@ -322,7 +322,7 @@ impl ChainCheck {
         if last >= self.report.last {
             (self.report.last, self.report.head) = (last, checkpoint.head.to_string());
         }
-        self.tip(key, TipEnd::Checkpoint(checkpoint));
+        self.tip(key, TipEnd::Checkpoint(Box::new(checkpoint)));
     }
 
     /// It was sealed after `before`: are its records those that follow?

@@ -26,7 +26,7 @@ use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::{ColumnPath, TypePtr};
 use thiserror::Error;
 
-use self::table::{COLUMNS, Cells, Column, ColumnKind, TableOf};
+use self::table::{COLUMNS, Cells, ColumnKind, TableColumn, TableOf};
 use super::record_rows::{BadRecord, RecordCollector, RecordRows};
 use crate::activity::record::{Hash, NodeId};
 
@@ -351,7 +351,7 @@ fn schema() -> Result<TypePtr, TableError> {
     Ok(Arc::new(parse_message_type(&text)?))
 }
 
-impl Column {
+impl TableColumn {
     /// The column's line in the schema.
     fn declared(&self) -> String {
         let name = self.name;

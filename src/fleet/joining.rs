@@ -90,7 +90,7 @@ impl FleetObject {
 
 /// The object [`CLAIM`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Claim {
+pub struct NodeClaim {
     format: u32,
     /// The node's name.
     pub node: String,
@@ -100,7 +100,7 @@ pub struct Claim {
     pub key: String,
 }
 
-impl Claim {
+impl NodeClaim {
     fn of(node: &NodeName, log: NodeId, key: &VerifierKey) -> Self {
         Self {
             format: FORMAT,
@@ -148,7 +148,7 @@ pub fn segments_folder(node: &str) -> String {
 
 /// A node that has its place.
 #[derive(Debug)]
-pub struct Member {
+pub struct FleetMember {
     /// The fleet.
     pub fleet: FleetId,
     /// The node's name.
@@ -200,7 +200,7 @@ async fn view(activity: &Activity) -> Result<View, StoreError> {
 /// # Errors
 ///
 /// [`JoinError`].
-pub async fn join(who: Applicant<'_>, activity: &Activity) -> Result<Member, JoinError> {
+pub async fn join(who: Applicant<'_>, activity: &Activity) -> Result<FleetMember, JoinError> {
     let Applicant { bucket, folder, node } = who;
     let unusable = |error| JoinError::Folder { folder: folder.to_owned(), error };
     private::folder(folder).map_err(unusable)?;
@@ -211,13 +211,13 @@ pub async fn join(who: Applicant<'_>, activity: &Activity) -> Result<Member, Joi
     let Some(verifier) = key.verifier(&fleet.to_string(), node.as_str()) else {
         return Err(JoinError::Refused(format!("'{}' cannot be the name of a key", node.as_str())));
     };
-    creates |= claim(bucket, node, &Claim::of(node, log, &verifier)).await?;
+    creates |= claim(bucket, node, &NodeClaim::of(node, log, &verifier)).await?;
     let known = mark.filter(|mark| (mark.log, mark.node) == (log, NodeTag::of(node)));
     let place = Place { bucket, node, verifier: &verifier, fleet, log };
     let mark = place.position(known, &view(activity).await?).await?;
     file.write(&mark).map_err(unusable)?;
     let node = node.clone();
-    Ok(Member { fleet, node, log, key, verifier, file, mark, creates })
+    Ok(FleetMember { fleet, node, log, key, verifier, file, mark, creates })
 }
 
 fn store_error(bucket: &Bucket) -> impl Fn(BucketError) -> JoinError {
@@ -282,7 +282,7 @@ async fn make(bucket: &Bucket, key: &str, bytes: Bytes) -> Result<bool, JoinErro
 }
 
 /// Makes sure that the node's name is its own. True if the store has shown that it makes an object only if there is none.
-async fn claim(bucket: &Bucket, node: &NodeName, own: &Claim) -> Result<bool, JoinError> {
+async fn claim(bucket: &Bucket, node: &NodeName, own: &NodeClaim) -> Result<bool, JoinError> {
     let failed = store_error(bucket);
     let key = format!("{}/{CLAIM}", node_folder(node.as_str()));
     let bytes = Bytes::from(serde_json::to_vec(own).unwrap_or_default());
@@ -296,7 +296,7 @@ async fn claim(bucket: &Bucket, node: &NodeName, own: &Claim) -> Result<bool, Jo
     };
     let there = bucket.get(&key).await.map_err(&failed)?;
     let (name, shown) = (node.as_str(), bucket.shown());
-    let claim = Claim::read(&there)
+    let claim = NodeClaim::read(&there)
         .map_err(|why| JoinError::Refused(format!("{shown}/{key} is no claim of a node: {why}")))?;
     if claim.key != own.key {
         return Err(JoinError::Refused(format!(

@@ -15,7 +15,7 @@ use super::bucket::{Bucket, BucketError, Creation};
 use super::checkpoint::{Checkpoint, CheckpointHash};
 use super::columns;
 use super::config::{CATCH_UP, ClusterConfig, NodeName};
-use super::joining::{self, Applicant, JoinError, Member, segments_folder};
+use super::joining::{self, Applicant, FleetMember, JoinError, segments_folder};
 use super::record_rows::RecordCollector;
 use super::sealed_mark::SealedMark;
 use super::sealing::{ChainPosition, Overdue, SealAct, SealLimits, SealState};
@@ -60,10 +60,10 @@ impl LedgerSettings {
 
 /// A node's place in its fleet, taken or, where the store could not be reached, to be taken.
 #[derive(Debug)]
-pub struct Entered {
+pub struct EnteredFleet {
     settings: LedgerSettings,
     bucket: Bucket,
-    member: Option<Member>,
+    member: Option<FleetMember>,
 }
 
 /// Takes the node's place. From now on the log keeps what is not in the store.
@@ -71,7 +71,10 @@ pub struct Entered {
 /// # Errors
 ///
 /// [`JoinError`]. A node that has been a member starts without the store.
-pub async fn enter(settings: LedgerSettings, activity: &Activity) -> Result<Entered, JoinError> {
+pub async fn enter(
+    settings: LedgerSettings,
+    activity: &Activity,
+) -> Result<EnteredFleet, JoinError> {
     activity.confirm(0);
     let url = settings.store.clone();
     let opened = tokio::task::spawn_blocking(move || Bucket::open(&url)).await;
@@ -93,14 +96,14 @@ pub async fn enter(settings: LedgerSettings, activity: &Activity) -> Result<Ente
         }
         Err(error) => return Err(error),
     };
-    Ok(Entered { settings, bucket, member })
+    Ok(EnteredFleet { settings, bucket, member })
 }
 
 async fn join(
     settings: &LedgerSettings,
     bucket: &Bucket,
     activity: &Activity,
-) -> Result<Member, JoinError> {
+) -> Result<FleetMember, JoinError> {
     let who = Applicant { bucket, folder: &settings.folder, node: &settings.node };
     let member = joining::join(who, activity).await?;
     let (fleet, node, stored) = (member.fleet, member.node.as_str(), member.mark.stored.seq);
@@ -111,15 +114,15 @@ async fn join(
 
 /// The ledger of a node that runs.
 #[derive(Debug)]
-pub struct Ledger {
+pub struct FleetLedger {
     task: JoinHandle<()>,
     ends: watch::Sender<bool>,
 }
 
-impl Ledger {
+impl FleetLedger {
     /// Starts to seal.
     #[must_use]
-    pub fn start(entered: Entered, activity: Activity, runtime: &Handle) -> Self {
+    pub fn start(entered: EnteredFleet, activity: Activity, runtime: &Handle) -> Self {
         let (ends, ending) = watch::channel(false);
         let task = runtime.spawn(run(entered, activity, ending));
         Self { task, ends }
@@ -139,8 +142,8 @@ impl Ledger {
 }
 
 /// Takes the node's place if it has none yet, then seals.
-async fn run(entered: Entered, activity: Activity, mut ending: watch::Receiver<bool>) {
-    let Entered { settings, bucket, mut member } = entered;
+async fn run(entered: EnteredFleet, activity: Activity, mut ending: watch::Receiver<bool>) {
+    let EnteredFleet { settings, bucket, mut member } = entered;
     let member = loop {
         if let Some(member) = member.take() {
             break member;
@@ -181,7 +184,7 @@ struct Sealer {
     activity: Activity,
     bucket: Bucket,
     /// Used by one thread at a time: reading and writing files is done beside the runtime.
-    member: Arc<parking_lot::Mutex<Member>>,
+    member: Arc<parking_lot::Mutex<FleetMember>>,
     state: SealState,
     /// The last record of a segment that was on its way when the process before this one ended.
     planned: Option<u64>,
@@ -198,6 +201,10 @@ enum NotSealed {
     Store(#[from] StoreError),
     #[error("{0}")]
     Segment(#[from] segment::SegmentError),
+    #[error(
+        "record {0} does not follow the one before it that is in the store: the log has gone another way"
+    )]
+    Fork(u64),
     #[error("what was sealed cannot be noted: {0}")]
     Mark(#[from] std::io::Error),
     #[error("the thread ended")]
@@ -219,6 +226,8 @@ impl Sealer {
             self.tell(now);
             let wait = match self.state.act(now) {
                 SealAct::Rest if *ending.borrow() => return,
+                // It is not waited for a store that is away: what is left is put there after the next start.
+                SealAct::Wait(_) if *ending.borrow() && self.state.is_failing() => return,
                 SealAct::Rest => LOOK_EVERY,
                 SealAct::Wait(until) => {
                     Duration::from_millis(until.saturating_sub(now)).min(LOOK_EVERY)
@@ -319,7 +328,7 @@ impl Sealer {
 /// Makes the next segment, and notes that it is on its way; and how many canonical bytes it has.
 fn next_segment(
     activity: &Activity,
-    member: &mut Member,
+    member: &mut FleetMember,
     stored: ChainPosition,
     planned: Option<u64>,
     bytes: u64,
@@ -342,6 +351,10 @@ fn next_segment(
     drop(view);
     let bytes = rows.bytes() as u64;
     let rows = rows.finish();
+    let first = rows.iter().next().map(|row| row.seq);
+    if first == Some(stored.seq + 1) && after != Some(stored.head) {
+        return Err(NotSealed::Fork(stored.seq + 1));
+    }
     let by = SealedBy {
         key: &member.key,
         verifier: &member.verifier,
@@ -395,3 +408,6 @@ fn checkpoint_of_same(there: &Bytes, sealed: &SealedSegment) -> Option<Checkpoin
     let is_same = Checkpoint { data: checkpoint.data, ..there.clone() } == *checkpoint;
     is_same.then(|| there.hash())
 }
+
+#[cfg(test)]
+mod tests;

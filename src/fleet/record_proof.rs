@@ -76,7 +76,7 @@ pub struct RecordProof {
 
 /// What a proof proves.
 #[derive(Clone, Debug)]
-pub struct Proven {
+pub struct ProvenRecord {
     /// The record.
     pub record: Record,
     /// What was signed.
@@ -131,7 +131,7 @@ impl RecordProof {
     /// # Errors
     ///
     /// [`ProofError`].
-    pub fn check(&self, keys: Option<&[VerifierKey]>) -> Result<Proven, ProofError> {
+    pub fn check(&self, keys: Option<&[VerifierKey]>) -> Result<ProvenRecord, ProofError> {
         let form = |what: &str| ProofError::Form(format!("{what} cannot be read"));
         let wrong = |why: &str| ProofError::False(why.into());
         let canonical = STANDARD.decode(&self.canonical).map_err(|_| form("canonical"))?;
@@ -174,7 +174,7 @@ impl RecordProof {
         if serde_json::to_value(&record).ok().as_ref() != Some(&self.record) {
             return Err(wrong("the record that is shown is not the one that is proven"));
         }
-        Ok(Proven { record, checkpoint, key: key.clone(), is_trusted: keys.is_some() })
+        Ok(ProvenRecord { record, checkpoint, key: key.clone(), is_trusted: keys.is_some() })
     }
 }
 

@@ -202,6 +202,12 @@ impl SealState {
         }
     }
 
+    /// Whether the last attempt, at sealing or at putting, came to nothing.
+    #[must_use]
+    pub fn is_failing(&self) -> bool {
+        self.seal_failures > 0 || self.in_hand.is_some_and(|hand| hand.failures > 0)
+    }
+
     /// Whether the log has to be told that it is too much, or too late.
     #[must_use]
     pub fn overdue(&self, now: u64) -> Option<Overdue> {
@@ -274,6 +280,7 @@ mod tests {
         for _ in 0..9 {
             state.not_stored(now);
             let SealAct::Wait(until) = state.act(now) else { panic!("{state:?}") };
+            assert!(state.is_failing());
             pauses.push(until - now);
             now = until;
             assert_eq!(state.act(now), SealAct::Put);
@@ -282,6 +289,7 @@ mod tests {
         assert_eq!(pauses, [250, 500, 1000, 2000, 4000, 8000, 15000, 15000, 15000]);
         state.stored_now([15; 32]);
         assert_eq!((state.stored(), state.behind()), (at(15), 5));
+        assert!(!state.is_failing());
         assert_eq!(state.backlog(), 5 * 100);
         state.stored_now([1; 32]);
         assert_eq!(state.stored(), at(15), "nothing is in hand");

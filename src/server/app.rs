@@ -34,7 +34,7 @@ use crate::approvals;
 use crate::catalog::{self, Catalog};
 use crate::config::Config;
 use crate::downstream::session_table::Sessions;
-use crate::fleet::{self, JoinError, Ledger};
+use crate::fleet::{self, FleetLedger, JoinError};
 use crate::identity::{Identity, JwtVerifier, PAGE_SECRET_BYTES, PageLogins, TokenFile};
 use crate::io::address::Address;
 use crate::io::tls::TlsFileProblem;
@@ -115,7 +115,7 @@ pub struct App {
     /// Send traced calls, and lines of the log, to their collector, while there is one.
     exporting: Vec<OtlpExport>,
     /// Seals the log for the fleet's store, where there is one.
-    ledger: Option<Ledger>,
+    ledger: Option<FleetLedger>,
 }
 
 /// A proxy that listens.
@@ -169,7 +169,7 @@ impl App {
         let mut app = Self::assemble(&config, settings, log, catalog, (handles, source))?;
         app.ledger = entered.map(|entered| {
             let activity = app.shared.proxy.activity.clone();
-            Ledger::start(entered, activity, app.control.handle())
+            FleetLedger::start(entered, activity, app.control.handle())
         });
         forgotten::note(&app.shared.proxy.activity, &app.control);
         Ok(app)

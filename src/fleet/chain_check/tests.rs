@@ -135,7 +135,7 @@ fn a_fork_is_seen_wherever_it_begins() {
     let next = chain(&mut apart, &[2], Some(fork.checkpoint.hash()));
     let mut store = stored(&first);
     store.extend(stored(&one));
-    store.extend(stored(&[fork.clone()]));
+    store.extend(stored(std::slice::from_ref(&fork)));
     let report = check(&store, false);
     assert_eq!(faults(&report), [(ChainFault::Fork, Some(4), Some(6))], "{report:?}");
     store.extend(stored(&next));

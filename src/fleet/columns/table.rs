@@ -53,20 +53,20 @@ pub(super) enum ColumnKind {
 }
 
 /// A column.
-pub(super) struct Column {
+pub(super) struct TableColumn {
     pub(super) name: &'static str,
     pub(super) kind: ColumnKind,
 }
 
-const fn column(name: &'static str, kind: ColumnKind) -> Column {
-    Column { name, kind }
+const fn column(name: &'static str, kind: ColumnKind) -> TableColumn {
+    TableColumn { name, kind }
 }
 
 use CellText::{Borrowed, Made, Shown};
 use ColumnKind::{Micros, Millis, Number, Repeated, Text};
 
 /// The columns, in their order. Names and meanings are those of a record in JSON, where it has them.
-pub(super) const COLUMNS: &[Column] = &[
+pub(super) const COLUMNS: &[TableColumn] = &[
     column("seq", Number(|row| row.seq)),
     column("id", Text(|row| Made(Id::new(row.head.stored_ms, row.seq, row.log).to_string()))),
     column("node", Repeated(|_| CellText::Node)),
@@ -169,7 +169,7 @@ impl<'a> TableOf<'a> {
         Ok(Self { records, rows, node, log: records.log().to_string().into() })
     }
 
-    pub(super) fn cells(&self, column: &Column) -> Cells {
+    pub(super) fn cells(&self, column: &TableColumn) -> Cells {
         let numbers = |of: fn(&Row<'_>) -> u64| {
             Cells::Numbers(self.rows.iter().map(|row| of(row) as i64).collect())
         };

@@ -8,7 +8,7 @@ use crate::activity::record::{Operation, Source, Status, Type};
 use crate::fleet::examples::ExampleLog;
 
 /// A table whose cells were changed by `alter` on the way.
-fn altered(records: &RecordRows, alter: impl Fn(&Column, Cells) -> Cells) -> Bytes {
+fn altered(records: &RecordRows, alter: impl Fn(&TableColumn, Cells) -> Cells) -> Bytes {
     let node = Bytes::from_static(b"a");
     let table = TableOf::new(records, &node).unwrap();
     let mut writer =
