@@ -355,9 +355,14 @@ fn failed(key: &str, error: &object_store::Error) -> BucketError {
     }
 }
 
-/// The words of an error, bounded.
+/// The words of an error, bounded, and without what follows a `?` in a URL: it may be a signature.
 fn words(error: &dyn fmt::Display) -> String {
-    let mut words = error.to_string();
+    let error = error.to_string();
+    let plain = |word: &str| match (word.find("://"), word.split_once('?')) {
+        (Some(scheme), Some((before, _))) if scheme < before.len() => format!("{before}?… "),
+        _ => word.to_owned(),
+    };
+    let mut words: String = error.split_inclusive(char::is_whitespace).map(plain).collect();
     if words.len() > MAX_WORDS {
         let end = (0..=MAX_WORDS).rev().find(|at| words.is_char_boundary(*at)).unwrap_or(0);
         words.truncate(end);
@@ -419,5 +424,7 @@ mod tests {
         assert_eq!(bucket.path("a/b").to_string(), "some/prefix/a/b");
         assert_eq!(bucket.key(&Path::from("some/prefix/a/b")), Some("a/b".into()));
         assert!(words(&"é".repeat(400)).len() < 510);
+        let error = "PUT https://a.example/b?sv=1&sig=secret: it is 403? no";
+        assert_eq!(words(&error), "PUT https://a.example/b?… it is 403? no");
     }
 }

@@ -161,19 +161,28 @@ fn a_hole_of_the_log_is_a_gap_unless_the_log_names_it() {
     segments.extend(chain(&mut log, &[2], Some(segments[0].checkpoint.hash())));
     assert_eq!(faults(&check(&stored(&segments), false)), [(ChainFault::Gap, Some(4), Some(7))]);
     let key = sealed_by("a", follows, None).verifier.clone();
-    let mut check = ChainCheck::new(false);
-    for sealed in &segments {
-        let listed =
-            ListedSegment { key: sealed.name.to_string(), name: Some(sealed.name.clone()) };
-        let mut facts = SegmentFacts::of(&sealed.bytes, &key).unwrap();
-        if facts.checkpoint.first == 8 {
-            facts.gaps.push(Gap::new(4, 7, follows));
+    let named = |name: &dyn Fn(&mut SegmentFacts)| {
+        let mut check = ChainCheck::new(false);
+        for sealed in &segments {
+            let (key_of, name_of) = (sealed.name.to_string(), Some(sealed.name.clone()));
+            let mut facts = SegmentFacts::of(&sealed.bytes, &key).unwrap();
+            if facts.checkpoint.first == 8 {
+                name(&mut facts);
+            }
+            check.add(&ListedSegment { key: key_of, name: name_of }, Ok(facts));
         }
-        check.add(&listed, Ok(facts));
-    }
-    let report = check.finish();
-    assert!(report.sound, "{report:?}");
-    assert_eq!(report.gaps.len(), 1);
+        check.finish()
+    };
+    let report = named(&|facts| facts.gaps.push(Gap::new(4, 7, follows)));
+    assert!(report.sound && report.gaps.len() == 1, "{report:?}");
+    // What retention removed while the node was in no fleet.
+    let report = named(&|facts| facts.kept_from.push((8, follows)));
+    assert!(report.sound && report.notes.len() == 1, "{report:?}");
+    let report = named(&|facts| facts.gaps.push(Gap::new(4, 6, follows)));
+    assert_eq!(faults(&report), [(ChainFault::Gap, Some(4), Some(7))]);
+    let other = crate::activity::record::Hash([0; 32]);
+    let report = named(&|facts| facts.kept_from.push((8, other)));
+    assert_eq!(faults(&report), [(ChainFault::Gap, Some(4), Some(7))]);
 }
 
 #[test]

@@ -108,10 +108,16 @@ async fn a_put_counts_when_the_same_segment_is_in_the_store() {
     }
     let there = node.bucket.get(&key).await.unwrap();
     assert!(SegmentFacts::of(&there, &member.verifier).is_ok());
-    node.bucket.put(&key, Bytes::from_static(b"another")).await.unwrap();
-    let refused = put(&node.bucket, &key, &sealed, true).await.unwrap_err();
-    assert!(refused.to_string().contains("is another segment"), "{refused}");
+    let other = Node::new();
+    other.record(3);
+    let another = other.seal(&mut other.join().await, None, 1 << 20);
+    for there in [Bytes::from_static(b"none"), another.bytes] {
+        node.bucket.put(&key, there).await.unwrap();
+        let refused = put(&node.bucket, &key, &sealed, true).await.unwrap_err();
+        assert!(refused.to_string().contains("is another segment"), "{refused}");
+    }
     node.end();
+    other.end();
 }
 
 #[tokio::test]
