@@ -38,14 +38,15 @@
 //! no merging, and are made anew from the records where they are damaged. How much slower a page by
 //! single entries would be was not measured.
 
-mod alternating_file;
 pub mod append;
 pub mod begun;
 pub mod bytes;
 pub mod chain_tip;
+pub mod chained;
 mod clock;
 pub mod codec;
 pub mod config;
+mod confirm;
 mod copy;
 mod damaged;
 mod durable;

@@ -1,6 +1,6 @@
 //! The product's handbook, a page a subject. There is no code here.
 //!
-//! [`clients`], [`identities`], [`calls`], [`policy`](mod@policy), [`command_line`], [`rest`], [`configuration`], [`tls`], [`operation`],
+//! [`clients`], [`identities`], [`calls`], [`policy`](mod@policy), [`command_line`], [`rest`], [`fleet`], [`configuration`], [`tls`], [`operation`],
 //! [`security`],
 //! [`speed`].
 
@@ -26,6 +26,10 @@ pub mod command_line {
 
 pub mod rest {
     #![doc = include_str!("guide/rest.md")]
+}
+
+pub mod fleet {
+    #![doc = include_str!("guide/fleet.md")]
 }
 
 pub mod configuration {

@@ -15,7 +15,7 @@
 //!
 //! 1. bytes and the protocol, pure: [`json`], [`wire`], [`mcp`], [`nearest`]; what the system gives: [`io`](mod@io), [`os`]
 //! 2. domain, pure: [`tool`], [`intent`], [`policy`], [`schema`], [`output`], [`secrets`]
-//! 3. state: [`catalog`], [`activity`], [`approvals`], [`telemetry`], [`identity`], [`results`]
+//! 3. state: [`catalog`], [`activity`], [`approvals`], [`telemetry`], [`identity`], [`results`], [`fleet`]
 //! 4. upstream I/O: [`upstream`]; [`embeddings`]
 //! 5. [`proxy`]
 //! 6. faces: [`downstream`], [`api`], [`page`]
@@ -34,6 +34,7 @@ pub mod cli;
 pub mod config;
 pub mod downstream;
 pub mod embeddings;
+pub mod fleet;
 pub mod guide;
 pub mod identity;
 pub mod intent;

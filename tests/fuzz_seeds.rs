@@ -26,6 +26,11 @@ fn arguments() {
 }
 
 #[test]
+fn ledger() {
+    replay("ledger", bodies::ledger::run);
+}
+
+#[test]
 fn scan() {
     replay("scan", bodies::scan::run);
 }

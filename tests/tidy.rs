@@ -19,7 +19,7 @@ use std::path::Path;
 const FLOORS: &[&[&str]] = &[
     &["json", "wire", "mcp", "io", "os", "nearest", "guide", "reference"],
     &["tool", "intent", "policy", "schema", "output", "secrets"],
-    &["catalog", "activity", "approvals", "telemetry", "identity", "results"],
+    &["catalog", "activity", "approvals", "telemetry", "identity", "results", "fleet"],
     &["upstream", "embeddings"],
     &["proxy"],
     &["downstream", "api", "page"],
@@ -39,6 +39,7 @@ const SIDEWAYS: &[(&str, &str)] = &[
     ("policy", "tool"),     // with the tool
     ("policy", "output"),   // its tests build one
     ("output", "schema"),   // a verdict holds a violation
+    ("fleet", "activity"),  // what is sealed is what the log has committed
     ("api", "downstream"),  // both are HTTP: bodies and guards are shared
     ("page", "downstream"), // the same
     ("server", "config"),   // the server is made of the config
@@ -53,6 +54,9 @@ const SEAMS: &[(&str, &[&str])] = &[
     ("unicode_normalization", &["src/catalog/search/words.rs"]),
     ("cedar_policy", &["src/policy/rules/"]),
     ("fjall", &["src/activity/store.rs", "src/activity/store/", "src/catalog/persist.rs"]),
+    ("object_store", &["src/fleet/bucket.rs", "src/fleet/bucket/"]),
+    ("parquet", &["src/fleet/columns.rs", "src/fleet/columns/"]),
+    ("reqwest", &["src/fleet/bucket/client.rs"]),
     ("x509_parser", &["src/io/tls/certificate.rs"]),
     ("hyper", HTTP),
     ("hyper_util", HTTP),
@@ -104,6 +108,14 @@ const PURE: &[&str] = &[
     "src/activity/bytes.rs",
     "src/activity/codec.rs",
     "src/activity/gap.rs",
+    "src/fleet/chain_check",
+    "src/fleet/checkpoint.rs",
+    "src/fleet/columns",
+    "src/fleet/hash_tree.rs",
+    "src/fleet/record_rows.rs",
+    "src/fleet/sealing.rs",
+    "src/fleet/segment.rs",
+    "src/fleet/signed_note.rs",
     "src/catalog/definition",
     "src/catalog/grade",
     "src/catalog/pins",

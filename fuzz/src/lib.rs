@@ -16,6 +16,7 @@ pub mod guard;
 pub mod headers;
 pub mod intent;
 pub mod kept;
+pub mod ledger;
 pub mod lines;
 pub mod members;
 pub mod record;

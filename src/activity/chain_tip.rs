@@ -6,9 +6,9 @@
 
 use std::path::Path;
 
-use super::alternating_file::{AlternatingFile, FileKind, SlotContents};
 use super::record::Hash;
 use super::store::StoreError;
+use crate::os::alternating_file::{AlternatingFile, FileKind, SlotContents};
 
 /// The file's name in the log's folder.
 pub const NAME: &str = "head";

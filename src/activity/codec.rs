@@ -181,13 +181,42 @@ pub fn encode_body(
 ///
 /// Returns [`DecodeError`] for anything that [`encode_body`] does not write.
 pub fn decode_body(bytes: &[u8]) -> Result<Body, DecodeError> {
+    body_parts(bytes).map(|parts| {
+        let [arguments, response, metadata] = parts.map(PayloadRef::to_owned);
+        Body { arguments, response, metadata }
+    })
+}
+
+/// The same without copies: arguments, response, metadata.
+///
+/// # Errors
+///
+/// Those of [`decode_body`].
+pub fn body_parts(bytes: &[u8]) -> Result<[PayloadRef<'_>; 3], DecodeError> {
     let mut reader = Reader(bytes);
     reader.version()?;
-    let arguments = reader.payload()?.to_owned();
-    let response = reader.payload()?.to_owned();
-    let metadata = reader.payload()?.to_owned();
+    let parts = [reader.payload()?, reader.payload()?, reader.payload()?];
     reader.end()?;
-    Ok(Body { arguments, response, metadata })
+    Ok(parts)
+}
+
+/// Appends a record's canonical bytes, whose SHA-256 enters the chain: the length of the head as four bytes
+/// (big-endian), head, body.
+pub fn put_canonical(out: &mut Vec<u8>, head: &[u8], body: &[u8]) {
+    out.extend((head.len() as u32).to_be_bytes());
+    out.extend_from_slice(head);
+    out.extend_from_slice(body);
+}
+
+/// Head and body of canonical bytes.
+///
+/// # Errors
+///
+/// [`DecodeError::Short`] if they are not whole; head and body are not looked at.
+pub fn split_canonical(bytes: &[u8]) -> Result<(&[u8], &[u8]), DecodeError> {
+    let (length, rest) = bytes.split_first_chunk().ok_or(DecodeError::Short)?;
+    let length = u32::from_be_bytes(*length) as usize;
+    rest.split_at_checked(length).ok_or(DecodeError::Short)
 }
 
 /// The hash of record `seq` with these bytes, after a record with hash `prev`.

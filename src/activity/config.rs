@@ -15,6 +15,8 @@ pub enum Durability {
     BeforeReply,
     /// The same; and before a call that may change something is sent, that it is under way.
     BeforeSend,
+    /// Before the reply's last chunk it is durable, and in the fleet's store.
+    Fleet,
 }
 
 /// What happens to calls while the log cannot be written.

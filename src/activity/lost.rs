@@ -13,11 +13,11 @@ use std::path::Path;
 
 use parking_lot::Mutex;
 
-use super::alternating_file::{AlternatingFile, FileKind};
 use super::gap::Unrecorded;
 use super::keys;
 use super::store::{Space, StoreError};
 use super::view::{self, View};
+use crate::os::alternating_file::{AlternatingFile, FileKind};
 
 /// The file's name in the log's folder.
 pub const NAME: &str = "lost";

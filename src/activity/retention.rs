@@ -84,7 +84,7 @@ impl Cut {
     }
 }
 
-/// Decides what is to be removed at `now_ms`, if anything.
+/// Decides what is to be removed at `now_ms`, if anything. Records after `confirmed` stay: others need them.
 ///
 /// # Errors
 ///
@@ -93,6 +93,7 @@ pub fn due(
     view: &View,
     store: &Store,
     kept: &Retention,
+    confirmed: u64,
     now_ms: u64,
 ) -> Result<Option<Cut>, StoreError> {
     let mut first = view.first();
@@ -114,7 +115,7 @@ pub fn due(
         at_least(first_within(view, store, kept.max_size_mb << 20)?, Reason::Size);
     }
     // The last record stays: the log's end is read from it.
-    let first = first.min(view.next() - 1);
+    let first = first.min(view.next() - 1).min(confirmed.saturating_add(1));
     if first <= view.first() {
         return Ok(None);
     }

@@ -2,6 +2,7 @@
 //!
 //! Counters and a queue; what they mean is decided in `slot`, `durable` and `writer`.
 
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::mpsc::{self, Receiver, SendError, Sender};
@@ -15,7 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, oneshot};
 
 use super::clock::Opened;
-use super::config::{Config, Retention};
+use super::config::{Config, OnFailure, Retention};
 use super::in_flight::CallsInFlight;
 use super::live_feed::LiveFeed;
 use super::lost::Ledger;
@@ -84,6 +85,14 @@ pub(super) struct Shared {
     pub(super) is_closed: AtomicBool,
     /// The log is failed, and nothing is written before the next start.
     pub(super) is_over: AtomicBool,
+    /// What others need kept has become too much (`confirm`).
+    pub(super) is_withheld: AtomicBool,
+    /// Why.
+    pub(super) withheld: ArcSwap<Option<String>>,
+    /// The records up to this one may be forgotten; all of them, where nobody else needs them.
+    pub(super) confirmed: AtomicU64,
+    /// Who waits for a record to be confirmed, in the order of the records.
+    pub(super) unconfirmed: Mutex<VecDeque<(u64, oneshot::Sender<()>)>>,
     /// Entries that could not be recorded, since the log was begun.
     pub(super) lost: AtomicU64,
     /// What is written down of them.
@@ -147,6 +156,10 @@ impl Shared {
             is_stalled: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
+            is_withheld: AtomicBool::new(false),
+            withheld: ArcSwap::from_pointee(None),
+            confirmed: AtomicU64::new(u64::MAX),
+            unconfirmed: Mutex::default(),
             lost: AtomicU64::new(0),
             ledger: Ledger::default(),
             counter: OnceLock::new(),
@@ -244,7 +257,17 @@ impl Shared {
 
     /// True while nothing can be written: calls go by `on_failure` then.
     pub(super) fn refuses(&self) -> bool {
-        self.is_failed.load(Ordering::Acquire) || self.is_stalled.load(Ordering::Acquire)
+        self.is_failed.load(Ordering::Acquire)
+            || self.is_stalled.load(Ordering::Acquire)
+            || self.is_withheld.load(Ordering::Acquire)
+    }
+
+    /// True while what is handed over is lost rather than written: nothing is written before the next start, or more would be
+    /// more than others can be kept for, and calls go on.
+    pub(super) fn loses(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+            || (self.config.on_failure == OnFailure::Continue
+                && self.is_withheld.load(Ordering::Acquire))
     }
 
     /// Why nothing can be written, if nothing can.
@@ -255,8 +278,9 @@ impl Shared {
             let stalled = self.is_stalled.load(Ordering::Acquire);
             stalled.then(|| format!("the disk has not answered for {} s", waits.as_secs()))
         };
+        let withheld = || self.withheld.load().as_ref().clone();
         let closed = || self.is_closed.load(Ordering::Acquire).then(|| "it is closed".to_owned());
-        failed.or_else(stalled).or_else(closed)
+        failed.or_else(stalled).or_else(withheld).or_else(closed)
     }
 
     pub(super) fn failure_text(&self) -> String {

@@ -58,7 +58,7 @@ impl Slot {
             return Ok(());
         }
         let durable = match durability {
-            Durability::Grouped | Durability::BeforeReply => {
+            Durability::Grouped | Durability::BeforeReply | Durability::Fleet => {
                 self.shared.wake_if_asleep();
                 return Ok(());
             }
@@ -144,7 +144,7 @@ impl Slot {
     pub(super) fn hand_over(&mut self, entry: Box<Entry>) -> Option<Durable> {
         let (sender, durable) = match self.shared.config.durability {
             Durability::Grouped => (None, None),
-            Durability::BeforeReply | Durability::BeforeSend => {
+            Durability::BeforeReply | Durability::BeforeSend | Durability::Fleet => {
                 let (sender, done) = oneshot::channel();
                 (Some(sender), Some(Durable { shared: Arc::clone(&self.shared), done }))
             }
@@ -153,7 +153,7 @@ impl Slot {
         // The writer gives the room back once it has written the entry.
         let counted = std::mem::take(&mut self.counted);
         let shared = &self.shared;
-        if shared.refuses() && (!counted || shared.is_over.load(Ordering::Acquire)) {
+        if shared.refuses() && (!counted || shared.loses()) {
             // A mark that is in the store stays: what came of the call is not on record.
             shared.lost.fetch_add(1, Ordering::Relaxed);
             shared.room.add_permits(usize::from(counted));

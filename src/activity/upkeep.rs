@@ -53,7 +53,8 @@ impl Activity {
         let view = View::new(store.snapshot())?;
         let now = (self.shared.clock)();
         let now = self.shared.opened.get().map_or(now, |opened| opened.age_from(now));
-        let cut = retention::due(&view, &store, &self.shared.retention.load(), now)?;
+        let confirmed = self.shared.confirmed.load(Ordering::Acquire);
+        let cut = retention::due(&view, &store, &self.shared.retention.load(), confirmed, now)?;
         drop(view);
         if let Some(cut) = &cut {
             let (removed, first, limit) = (cut.removed, cut.first, cut.reason.as_str());

@@ -420,23 +420,27 @@ fn walk_block(
 }
 
 /// The type of a record.
-pub(super) fn kind(head: &[u8]) -> Option<Type> {
+#[must_use]
+pub fn kind(head: &[u8]) -> Option<Type> {
     codec::decode_head(head).ok().map(|head| head.kind)
 }
 
 /// The hole that a record of the type `gap` names, if it names one.
-pub(super) fn gap(body: &[u8]) -> Option<Gap> {
+#[must_use]
+pub fn gap(body: &[u8]) -> Option<Gap> {
     Gap::read(&codec::decode_body(body).ok()?)
 }
 
 /// What could not be written, if the record of the type `gap` is about that.
-pub(super) fn unrecorded(body: &[u8]) -> Option<Unrecorded> {
+#[must_use]
+pub fn unrecorded(body: &[u8]) -> Option<Unrecorded> {
     Unrecorded::read(&codec::decode_body(body).ok()?)
 }
 
 /// The number of the first kept record, and the hash it follows, from the body of a record of the type
 /// `retention`.
-pub(super) fn kept_from(body: &[u8]) -> Option<(u64, Hash)> {
+#[must_use]
+pub fn kept_from(body: &[u8]) -> Option<(u64, Hash)> {
     let body = codec::decode_body(body).ok()?;
     let metadata: serde_json::Value = serde_json::from_slice(body.metadata.bytes()).ok()?;
     let first = metadata.get("first_kept_seq")?.as_u64()?;

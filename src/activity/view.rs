@@ -491,7 +491,7 @@ impl View {
         Ok(Some(block.bodies.get_or_init(|| Bodies { records, bytes })))
     }
 
-    fn missing(&self, space: Space, seq: u64) -> StoreError {
+    pub(super) fn missing(&self, space: Space, seq: u64) -> StoreError {
         self.snapshot.damaged(space, &seq.to_be_bytes(), DecodeError::Short)
     }
 }

@@ -1,4 +1,5 @@
-//! `/api/v1/activity/export`: every record a filter means, oldest first, as NDJSON or CSV (ACT-7).
+//! `/api/v1/activity/export`: every record a filter means, oldest first, as NDJSON, CSV or a table of Parquet
+//! (ACT-7).
 //!
 //! One small page of records is in memory at a time, read by a thread of low priority when the client
 //! has read the one before it; a slow client occupies no thread, and nothing of the store. An export
@@ -22,9 +23,12 @@ use super::query_parameters::{BadQuery, Query};
 use super::reader_limits::{self, Purpose, ReaderPace, ReaderSlot};
 use super::response::{self, ApiError};
 use super::state::State;
+use crate::activity::view::View;
 use crate::activity::{Activity, Filter, Id, PORTION, QueryError, StoreError};
 use crate::downstream::body::Body;
 use crate::downstream::source::Source;
+use crate::fleet::columns::{TableError, TableWriter};
+use crate::fleet::record_rows::RecordCollector;
 use crate::proxy::Worker;
 use crate::proxy::reply::Aborted;
 
@@ -32,7 +36,12 @@ use crate::proxy::reply::Aborted;
 const LAST_WORDS_LIMIT: Duration = Duration::from_millis(250);
 
 /// The formats, the default first.
-const FORMATS: [Format; 2] = [Format::Json, Format::Csv];
+const FORMATS: [Format; 3] = [Format::Json, Format::Csv, Format::Parquet];
+
+/// A group of records in a table is closed at so many of them.
+const GROUP_RECORDS: usize = 16_384;
+/// Or at so many bytes.
+const GROUP_BYTES: usize = 4 << 20;
 
 /// The columns of the CSV: every member of a record, in its order.
 const COLUMNS: [&str; 26] = [
@@ -64,6 +73,9 @@ const COLUMNS: [&str; 26] = [
     "metadata",
 ];
 
+/// The node that an exported table names: it is of one machine.
+const NO_NODE: &str = "";
+
 /// How a text begins that a spreadsheet takes for a formula.
 const FORMULA: [char; 11] = ['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠'];
 
@@ -74,6 +86,8 @@ enum Format {
     Json,
     /// A header line, then one line per record.
     Csv,
+    /// A table, with the columns of a fleet's segments.
+    Parquet,
 }
 
 impl std::fmt::Display for Format {
@@ -81,6 +95,7 @@ impl std::fmt::Display for Format {
         f.write_str(match self {
             Self::Json => "json",
             Self::Csv => "csv",
+            Self::Parquet => "parquet",
         })
     }
 }
@@ -90,6 +105,7 @@ impl Format {
         match self {
             Self::Json => "application/x-ndjson",
             Self::Csv => "text/csv; charset=utf-8; header=present",
+            Self::Parquet => "application/vnd.apache.parquet",
         }
     }
 
@@ -103,6 +119,8 @@ impl Format {
                 line(&mut out, [format!("error: {why}{after}")]);
                 out.into()
             }
+            // A table without its end is none.
+            Self::Parquet => Bytes::from_static(b"incomplete"),
         }
     }
 
@@ -110,6 +128,7 @@ impl Format {
         match self {
             Self::Json => "attachment; filename=\"activity.ndjson\"",
             Self::Csv => "attachment; filename=\"activity.csv\"",
+            Self::Parquet => "attachment; filename=\"activity.parquet\"",
         }
     }
 }
@@ -127,6 +146,22 @@ struct Export {
     last: u64,
     /// Whether the header line is still to come.
     begins: bool,
+    /// Of a table, what is not written yet; `None` once it is whole.
+    table: Option<Table>,
+}
+
+/// A table on its way.
+struct Table {
+    writer: TableWriter,
+    group: RecordCollector,
+}
+
+/// What became of a page.
+enum PageRead {
+    Bytes(Vec<u8>),
+    /// There is more, and nothing to send yet.
+    More,
+    End,
 }
 
 /// What an export does next.
@@ -168,12 +203,12 @@ impl Stage {
 #[derive(Debug, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ExportParameters {
-    /// A JSON object on each line, which is also the default, or a header line and a line for each
-    /// record.
+    /// A JSON object on each line, which is also the default; a header line and a line for each
+    /// record; or a table.
     #[param(inline, required = false)]
     format: Format,
     /// The id of a record: the export goes on after it, where another one broke off. Its CSV has no
-    /// header line.
+    /// header line; a table is exported whole.
     #[param(
         value_type = Option<String>,
         nullable = false,
@@ -198,7 +233,11 @@ pub(super) struct ExportParameters {
             status = 200,
             description = "The records",
             headers(("Content-Disposition" = String, description = "A file name")),
-            content((String = "application/x-ndjson"), (String = "text/csv")),
+            content(
+                (String = "application/x-ndjson"),
+                (String = "text/csv"),
+                (String = "application/vnd.apache.parquet"),
+            ),
         ),
         (status = 404, description = "The record of `after` is not in the log, or no longer"),
         (status = 500, description = "The log cannot be read"),
@@ -217,10 +256,14 @@ pub(super) async fn export(
     id: &str,
 ) -> Result<Response<Body>, ApiError> {
     let ExportParameters { format, after } = ExportParameters::read(&mut query)?;
+    if format == Format::Parquet && after.is_some() {
+        let text = "A table is exported whole: 'after' is for json and csv";
+        return Err(ApiError::new(StatusCode::BAD_REQUEST, text));
+    }
     let filter = FilterParameters::read(&mut query)?.filter();
     query.finish()?;
     let place = state.readers.enter(Purpose::Export, source)?;
-    let (first, last, is_known) = activity::ask(worker, move |activity| {
+    let (first, last, log, is_known) = activity::ask(worker, move |activity| {
         let view = activity.view()?;
         let (first, last) = (view.first(), view.next() - 1);
         let is_known = match after {
@@ -229,7 +272,7 @@ pub(super) async fn export(
             Some(after) => view.get(after)?.is_some(),
             None => true,
         };
-        Ok((first, last, is_known))
+        Ok((first, last, view.node(), is_known))
     })
     .await?;
     if !is_known {
@@ -239,7 +282,17 @@ pub(super) async fn export(
     let seq = after.map_or(first - 1, Id::seq);
     let begins = after.is_none();
     let activity = worker.proxy.activity.clone();
-    let export = Export { activity, filter, format, seq, sent: after, last, begins };
+    let table = match format {
+        Format::Json | Format::Csv => None,
+        Format::Parquet => {
+            let writer = TableWriter::new(NO_NODE);
+            let writer = writer.map_err(|error| {
+                ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+            })?;
+            Some(Table { writer, group: RecordCollector::new(log) })
+        }
+    };
+    let export = Export { activity, filter, format, seq, sent: after, last, begins, table };
     let way = Stage::InFlight(Box::new(export), ReaderPace::default(), place);
     let pages = stream::try_unfold(way, async |stage| stage.next().await);
     let mut response = response::json(StatusCode::OK, Body::Stream(Box::pin(pages)), id);
@@ -267,6 +320,9 @@ enum Broken {
     /// What was next is not kept any more: the first and the last of it.
     #[error("retention has removed the records {0} to {1}, which were still to be exported")]
     Removed(u64, u64),
+    /// A record is not what the log's own bytes say.
+    #[error(transparent)]
+    Table(#[from] TableError),
     /// The client takes nothing.
     #[error("{0}")]
     Slow(String),
@@ -280,13 +336,26 @@ impl From<StoreError> for Broken {
 
 impl Export {
     /// The next page, read when the log has time for it.
-    async fn read(self: Box<Self>) -> Result<Option<(Bytes, Box<Self>)>, Broken> {
+    async fn read(mut self: Box<Self>) -> Result<Option<(Bytes, Box<Self>)>, Broken> {
         let activity = self.activity.clone();
-        activity.aside(move |_| self.page()).await?
+        loop {
+            let page;
+            (page, self) = activity
+                .aside(move |_| {
+                    let page = self.page();
+                    (page, self)
+                })
+                .await?;
+            match page? {
+                PageRead::Bytes(bytes) => return Ok(Some((bytes.into(), self))),
+                PageRead::More => {}
+                PageRead::End => return Ok(None),
+            }
+        }
     }
 
-    /// The next page as bytes, or nothing after the last.
-    fn page(mut self: Box<Self>) -> Result<Option<(Bytes, Box<Self>)>, Broken> {
+    /// The next page.
+    fn page(&mut self) -> Result<PageRead, Broken> {
         let view = self.activity.stored()?.up_to(self.last);
         if view.first() > self.seq + 1 && self.seq < self.last {
             return Err(Broken::Removed(self.seq + 1, (view.first() - 1).min(self.last)));
@@ -294,6 +363,10 @@ impl Export {
         let (records, seq) = view.since(self.seq, &self.filter, PORTION)?;
         self.seq = seq;
         self.sent = records.last().map(|record| record.id).or(self.sent);
+        if self.format == Format::Parquet {
+            let seqs: Vec<u64> = records.iter().map(|record| record.seq).collect();
+            return self.part_of_table(&view, &seqs);
+        }
         let mut bytes = Vec::new();
         if std::mem::take(&mut self.begins) && self.format == Format::Csv {
             line(&mut bytes, COLUMNS);
@@ -310,9 +383,33 @@ impl Export {
                     reader_limits::one_line(record, &mut json);
                     row(&mut bytes, &json);
                 }
+                // Written by `part_of_table`.
+                Format::Parquet => {}
             }
         }
-        Ok((!bytes.is_empty()).then(|| (bytes.into(), self)))
+        Ok(if bytes.is_empty() { PageRead::End } else { PageRead::Bytes(bytes) })
+    }
+
+    /// Takes these records into the table; what of it is whole then. It ends with the last record.
+    fn part_of_table(&mut self, view: &View, seqs: &[u64]) -> Result<PageRead, Broken> {
+        let Some(Table { mut writer, mut group }) = self.table.take() else {
+            return Ok(PageRead::End);
+        };
+        view.chained(seqs.iter().copied(), |record| group.push(record))?;
+        let ends = seqs.is_empty() || self.seq >= self.last;
+        if ends || group.len() >= GROUP_RECORDS || group.bytes() >= GROUP_BYTES {
+            let next = RecordCollector::new(view.node());
+            let full = std::mem::replace(&mut group, next).finish();
+            if !full.is_empty() {
+                writer.write(&full)?;
+            }
+        }
+        if ends {
+            return Ok(PageRead::Bytes(writer.finish()?));
+        }
+        let bytes = writer.take()?;
+        self.table = Some(Table { writer, group });
+        Ok(if bytes.is_empty() { PageRead::More } else { PageRead::Bytes(bytes) })
     }
 }
 

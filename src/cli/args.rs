@@ -19,7 +19,9 @@ use clap_complete::Shell;
 
 use crate::telemetry::build_info::LONG_VERSION;
 
-pub(super) use activity::{ActivityCommand, ActivityExport, ActivityFilters, ActivityList};
+pub(super) use activity::{
+    ActivityCommand, ActivityExport, ActivityFilters, ActivityList, ActivityProve, ActivityVerify,
+};
 pub(super) use approvals::ApprovalsCommand;
 pub(super) use call::{CallArgs, CallCommand};
 pub(super) use policy::{PolicyCommand, PolicyExplain};

@@ -7,6 +7,7 @@ use super::logging::{self, Log};
 use crate::activity::StoreError;
 use crate::config::Logging;
 use crate::config::file::{API_KEY_BYTES, Loaded};
+use crate::fleet::JoinError;
 use crate::server::StartError;
 
 /// Why a proxy could not start, with its exit code.
@@ -16,9 +17,13 @@ pub(super) fn not_started(error: &StartError) -> CommandError {
         StartError::HostCheck(_) | StartError::Rules(_) | StartError::Tls(_) => {
             CommandError::new(Exit::Config, error)
         }
-        StartError::Folder { .. } | StartError::Results { .. } | StartError::System(_) => {
-            CommandError::failed(error)
-        }
+        StartError::Fleet(JoinError::Activity(error)) => store(error),
+        StartError::Fleet(JoinError::Refused(_)) => CommandError::new(Exit::Config, error),
+        StartError::Fleet(JoinError::Store { .. }) => CommandError::new(Exit::Unreachable, error),
+        StartError::Fleet(JoinError::Folder { .. })
+        | StartError::Folder { .. }
+        | StartError::Results { .. }
+        | StartError::System(_) => CommandError::failed(error),
     }
 }
 

@@ -95,6 +95,7 @@ impl ConfigDifference {
             approval,
             catalog_review,
             activity,
+            cluster,
             jwt,
             rules,
             logging,
@@ -134,6 +135,7 @@ impl ConfigDifference {
             ("listen", *listen != now.listen),
             ("tls", *tls != now.tls),
             ("data_dir", *data_dir != now.data_dir),
+            ("cluster", *cluster != now.cluster),
             ("logging.format", logging.format != now.logging.format),
         ] {
             if differs {
@@ -211,7 +213,8 @@ impl Config {
         let mut logging = self.logging;
         logging.format = before.logging.format;
         let (listen, tls) = (before.listen.clone(), before.tls.clone());
-        Self { listen, tls, data_dir: before.data_dir.clone(), activity, logging, ..self }
+        let (data_dir, cluster) = (before.data_dir.clone(), before.cluster.clone());
+        Self { listen, tls, data_dir, activity, cluster, logging, ..self }
     }
 }
 
@@ -265,6 +268,7 @@ mod tests {
             (r#"{"activity": {"max_payload_bytes": 1}}"#, "activity.max_payload_bytes", ""),
             (r#"{"activity": {"max_payload_bytes": 1000000}}"#, "", "activity.max_payload_bytes"),
             (r#"{"activity": {"durability": "before_reply"}}"#, "", "activity.durability"),
+            (r#"{"cluster": {"store": "file:///a", "node": "a"}}"#, "", "cluster"),
             (r#"{"activity": {"on_failure": "continue"}}"#, "", "activity.on_failure"),
             (r#"{"mcpServers": {"s": {"command": "x"}}}"#, "mcpServers.s", ""),
         ] {

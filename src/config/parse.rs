@@ -25,6 +25,7 @@ use crate::activity;
 use crate::approvals;
 use crate::catalog::on_change::ReviewSettings;
 use crate::embeddings::SearchSection;
+use crate::fleet::ClusterConfig;
 use crate::intent;
 use crate::io::address::{Address, UNIX};
 use crate::mcp::revisions::Offered;
@@ -71,6 +72,7 @@ pub(super) struct TopLevel {
     approval: approvals::Config,
     catalog: ReviewSettings,
     activity: activity::Config,
+    cluster: ClusterConfig,
     auth: Auth,
     policy: PolicySection,
     logging: Logging,
@@ -151,6 +153,7 @@ pub(super) fn parse_all<'t>(
     named_files.extend(top.telemetry.named_files(env));
     named_files.truncate(MAX_NAMED_FILES);
     search::check(&top.search, &mut findings);
+    check_cluster(&top, &mut findings);
     let variable =
         |name: &'static str| env(name).filter(|value| !value.is_empty()).map(|v| (name, v));
 
@@ -239,6 +242,7 @@ pub(super) fn parse_all<'t>(
         approval: top.approval,
         catalog_review: top.catalog,
         activity: top.activity,
+        cluster: top.cluster,
         jwt,
         rules: rules(&top.policy, env, &mut findings),
         logging,
@@ -302,6 +306,23 @@ fn check_allowed(top: &TopLevel, findings: &mut Findings<'_>) {
         if let Err(bad) = HostCheck::new(&[], std::slice::from_ref(origin)) {
             findings.error(&KeyPath::root("allowed_origins").element(at), bad.problem());
         }
+    }
+}
+
+/// What `cluster` and the rest ask of each other.
+fn check_cluster(top: &TopLevel, findings: &mut Findings<'_>) {
+    let at = KeyPath::root("cluster");
+    match (&top.cluster.store, &top.cluster.node) {
+        (Some(_), None) => {
+            findings.error(&at.key("store"), "needs a name of this node, cluster.node")
+        }
+        (None, Some(_)) => findings.error(&at.key("node"), "is of no use without cluster.store"),
+        (Some(_), Some(_)) => {}
+        (None, None) if top.activity.durability == activity::Durability::Fleet => {
+            let at = KeyPath::root("activity").key("durability");
+            findings.error(&at, "can be \"fleet\" only with cluster.store");
+        }
+        (None, None) => {}
     }
 }
 

@@ -251,6 +251,8 @@ fn a_good_config_fits_and_a_misspelt_or_mistyped_key_does_not() {
         json!({"search": {"embeddings": {"url": "http://m/v1"}}}),
         json!({"search": {"embeddings": {"url": "http://m/v1", "model": ""}}}),
         json!({"search": {"embeddings": {"url": "http://m/v1", "model": "m", "min_similarity": 2}}}),
+        json!({"cluster": {"store": "s3://b", "node": "A"}}),
+        json!({"cluster": {"segment_bytes": 1}}),
         json!({"catalog": {"scan": "on"}}),
         json!({"api_key": "short"}),
         json!({"tls": {"cert": "c.pem"}}),
@@ -269,6 +271,7 @@ fn the_examples_of_the_documentation_fit() {
         include_str!("../guide/identities.md"),
         include_str!("../guide/policy.md"),
         include_str!("../guide/configuration.md"),
+        include_str!("../guide/fleet.md"),
     ];
     let mut seen = 0;
     for page in pages {

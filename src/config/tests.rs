@@ -51,6 +51,9 @@ fn the_defaults_are_those_of_the_table() {
     assert_eq!(OutputValidation::default(), serde_json::from_str(stated).unwrap());
     let stated = r#"{"bytes":0,"keep":"15m","max_kept_bytes":268435456,"max_kept":1000}"#;
     assert_eq!(ResultLimitSection::default(), serde_json::from_str(stated).unwrap());
+    let stated = r#"{"store":null,"node":null,"flush":"5s","segment_bytes":4194304,
+        "backlog_bytes":4294967296}"#;
+    assert_eq!(crate::fleet::ClusterConfig::default(), serde_json::from_str(stated).unwrap());
     let stated = r#"{"retention_days":90,"max_records":1000000,"max_size_mb":1024,
         "max_payload_bytes":4096,"max_response_bytes":1024,"durability":"grouped",
         "on_failure":"refuse"}"#;
@@ -115,6 +118,31 @@ fn what_is_wrong_names_the_place_and_what_is_allowed() {
         (
             r#"{"result_limit": {"keep": "25h"}}"#,
             "column 27: result_limit.keep: must be 24h at most",
+        ),
+        (
+            r#"{"cluster": {"store": "s3://b"}}"#,
+            "column 23: cluster.store: needs a name of this node, cluster.node",
+        ),
+        (
+            r#"{"cluster": {"node": "a"}}"#,
+            "column 22: cluster.node: is of no use without cluster.store",
+        ),
+        (
+            r#"{"cluster": {"node": "A/b"}}"#,
+            "column 22: cluster.node: must be 1 to 63 lower-case letters, digits, and '-', '_' or '.' within",
+        ),
+        (r#"{"cluster": {"flush": "2h"}}"#, "column 23: cluster.flush: must be 100ms to 1h"),
+        (
+            r#"{"cluster": {"segment_bytes": 1}}"#,
+            "column 31: cluster.segment_bytes: must be 65536 to 4194304, is 1",
+        ),
+        (
+            r#"{"cluster": {"backlog_bytes": 1}}"#,
+            "column 31: cluster.backlog_bytes: must be at least 16777216, is 1",
+        ),
+        (
+            r#"{"activity": {"durability": "fleet"}}"#,
+            "column 29: activity.durability: can be \"fleet\" only with cluster.store",
         ),
         (
             r#"{"result_limit": {"max_kept": 0}}"#,
@@ -337,6 +365,8 @@ fn every_known_key_is_a_key() {
             "operation_type": "required"}}, "output_validation": {{"assert_formats": true,
             "max_held_total_bytes": 99999999999, "held_share_bytes": 1, "engine": "boon"}},
             "input_validation": {{"mode": "strict"}},
+            "cluster": {{"store": "file:///f", "node": "a", "flush": "1s", "segment_bytes": 65536,
+            "backlog_bytes": 99999999}},
             "result_limit": {{"bytes": 65536, "keep": "15m", "max_kept_bytes": 1, "max_kept": 1}},
             "search": {{"embeddings": {{"url": "https://m.example/v1", "model": "m", "api_key": "${{env:K}}",
             "timeout": "300ms", "min_similarity": 0.25}}}}, "activity": {{

@@ -13,6 +13,7 @@ use crate::activity;
 use crate::approvals;
 use crate::catalog::{self, ServerSettings};
 use crate::embeddings::SearchSection;
+use crate::fleet::{ClusterConfig, LedgerSettings};
 use crate::identity;
 use crate::intent;
 use crate::io::address::Address;
@@ -65,6 +66,8 @@ pub struct Config {
     pub catalog_review: catalog::on_change::ReviewSettings,
     /// `activity`
     pub activity: activity::Config,
+    /// `cluster`
+    pub cluster: ClusterConfig,
     /// `auth.jwt`
     pub jwt: Option<identity::Settings>,
     /// `policy`
@@ -113,6 +116,12 @@ impl Config {
     #[must_use]
     pub fn activity_folder(&self) -> PathBuf {
         self.data_dir.join("activity")
+    }
+
+    /// What the node's ledger is made of, with `data_dir/fleet`; `None` where there is no fleet.
+    #[must_use]
+    pub fn ledger(&self) -> Option<LedgerSettings> {
+        LedgerSettings::of(&self.cluster, self.data_dir.join("fleet"))
     }
 
     /// Where what servers say on stderr is kept: `data_dir/stderr`.

@@ -4,6 +4,7 @@
 
 mod certificate;
 mod pem_files;
+mod system_roots;
 
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use rustls::crypto::{CryptoProvider, ring};
 
 pub use certificate::{CertificateFacts, Fingerprint, Unnamed, facts, fingerprint};
 pub use pem_files::{CertifiedPair, TlsFileProblem, TlsKey, roots};
+pub use system_roots::system_roots;
 
 /// The one implementation of TLS's algorithms that is used.
 #[must_use]

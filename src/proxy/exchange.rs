@@ -472,7 +472,7 @@ impl Exchange {
             false => Some(Piece::Whole(AnswerMember::Result, rest)),
         };
         let durable_first = match worker.proxy.activity.config().durability {
-            Durability::BeforeReply | Durability::BeforeSend => true,
+            Durability::BeforeReply | Durability::BeforeSend | Durability::Fleet => true,
             Durability::Grouped => false,
         };
         self.call_record.forwards();

@@ -36,6 +36,7 @@ use crate::catalog::{self, Catalog};
 use crate::config::Config;
 use crate::downstream::session_table::Sessions;
 use crate::embeddings::MeaningRoom;
+use crate::fleet::{self, FleetLedger, JoinError};
 use crate::identity::{Identity, JwtVerifier, PAGE_SECRET_BYTES, PageLogins, TokenFile};
 use crate::io::address::Address;
 use crate::io::tls::TlsFileProblem;
@@ -79,6 +80,9 @@ pub enum StartError {
     /// `allowed_hosts` or `allowed_origins`.
     #[error(transparent)]
     HostCheck(#[from] BadEntry),
+    /// The node's place in its fleet.
+    #[error("this node does not take its place in its fleet: {0}")]
+    Fleet(#[from] JoinError),
     /// Rules that are wrong, each on a line of its own.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Rules(Vec<RuleProblem>),
@@ -114,6 +118,8 @@ pub struct App {
     exporting: Vec<OtlpExport>,
     /// Ask for vectors of tools and queries, while somebody makes them.
     embedding: EmbeddingTasks,
+    /// Seals the log for the fleet's store, where there is one.
+    ledger: Option<FleetLedger>,
 }
 
 /// A proxy that listens.
@@ -152,13 +158,23 @@ impl App {
         // Before the log, which opens as many files as it may.
         descriptors::raise();
         let log = Activity::open(&config.activity_folder(), config.activity.clone())?;
+        let entered = match config.ledger() {
+            Some(settings) => {
+                Some(runtime::local_runtime()?.block_on(fleet::ledger::enter(settings, &log.0))?)
+            }
+            None => None,
+        };
         // The log is this process's, and so is the data folder.
         let folder = config.results_folder();
         results::clean(&folder, config.keeps_results())
             .map_err(|error| StartError::Results { folder, error })?;
         log.0.note(Draft::new(Type::SystemStart, Source::Internal, Status::Success));
         let catalog = config.catalog();
-        let app = Self::assemble(&config, settings, log, catalog, (handles, source))?;
+        let mut app = Self::assemble(&config, settings, log, catalog, (handles, source))?;
+        app.ledger = entered.map(|entered| {
+            let activity = app.shared.proxy.activity.clone();
+            FleetLedger::start(entered, activity, app.control.handle())
+        });
         forgotten::note(&app.shared.proxy.activity, &app.control);
         Ok(app)
     }
@@ -275,6 +291,7 @@ impl App {
             reloading,
             exporting,
             embedding,
+            ledger: None,
         })
     }
 
@@ -351,6 +368,7 @@ impl App {
             reloading,
             exporting,
             embedding,
+            ledger,
             ..
         } = self;
         // Ended before the servers are: it may be about to start some.
@@ -372,6 +390,11 @@ impl App {
         if !writer.only_reads() {
             let stop = Draft::new(Type::SystemStop, Source::Internal, Status::Success);
             shared.proxy.activity.note(stop);
+        }
+        if let Some(ledger) = ledger {
+            // What cannot be made durable now is sealed after the next start.
+            let _ = shared.proxy.activity.flush();
+            control.block_on(ledger.end(patient));
         }
         shared.proxy.results.clear();
         control.shutdown_timeout(Duration::from_secs(1));

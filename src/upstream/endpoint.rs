@@ -12,6 +12,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use super::peer::Peer;
 use super::server_tls;
 use crate::io::address::{Address, UNIX};
+use crate::io::tls::system_roots;
 
 /// Where an upstream is: resolved from its URL once, shared by all its connections.
 #[derive(Clone)]
@@ -129,7 +130,7 @@ pub(super) fn readable(url: &str) -> Result<UrlForm, String> {
 /// worker's thread.
 #[must_use]
 pub fn tls_connector() -> TlsConnector {
-    server_tls::connector(server_tls::system_roots(), None)
+    server_tls::connector(system_roots(), None)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use rustls::{ClientConfig, RootCertStore};
 use serde::Deserialize;
 use tokio_rustls::TlsConnector;
 
-use crate::io::tls::{CertifiedPair, TlsFileProblem, TlsKey, provider, roots};
+use crate::io::tls::{CertifiedPair, TlsFileProblem, TlsKey, provider, roots, system_roots};
 
 /// The section, as typed. Files that are no whole paths are from the folder of the config file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -61,20 +61,6 @@ impl ServerTls {
         };
         Ok(connector(roots, pair))
     }
-}
-
-/// The authorities that this system trusts.
-pub(super) fn system_roots() -> RootCertStore {
-    let mut roots = RootCertStore::empty();
-    let found = rustls_native_certs::load_native_certs();
-    for error in found.errors {
-        tracing::warn!(%error, "a system certificate cannot be used");
-    }
-    let (_, unusable) = roots.add_parsable_certificates(found.certs);
-    if unusable > 0 {
-        tracing::debug!(unusable, "system certificates left out");
-    }
-    roots
 }
 
 /// TLS to servers: whom we trust, and who we are; HTTP/1.1.

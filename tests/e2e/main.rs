@@ -23,6 +23,7 @@ mod describe;
 mod direct;
 mod door_table;
 mod doors;
+mod fleet;
 mod harness;
 mod http2;
 mod identity;

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::state::{Stage, WriterState};
 use crate::activity::append::Prepared;
+use crate::activity::config::Durability;
 use crate::activity::keys;
 use crate::activity::shared::WriterCommand;
 use crate::activity::store::{Batch, Space};
@@ -165,8 +166,13 @@ impl WriterState {
             self.shared.durable_seq.store(tip.seq, Ordering::Relaxed);
             self.publish_size();
         }
-        for waiting in self.waiting.drain(..) {
-            let _ = waiting.send(());
+        match self.shared.config.durability {
+            Durability::Fleet => self.shared.await_confirmation(self.waiting.drain(..)),
+            Durability::Grouped | Durability::BeforeReply | Durability::BeforeSend => {
+                for waiting in self.waiting.drain(..) {
+                    let _ = waiting.send(());
+                }
+            }
         }
         self.batch_from = None;
         self.publish_durable();

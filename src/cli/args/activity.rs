@@ -54,6 +54,7 @@ Examples:
   mcpproxy activity export --output activity.ndjson
   mcpproxy activity export --output blocked.csv --format csv --status blocked --since 24h
   mcpproxy activity export --output - --type tool_call
+  mcpproxy activity export --output activity.parquet --format parquet
 
 Behind `export`, --output is the file, '-' for stdout; -o and --json say how the outcome is printed. \
 json is one object per line. In csv, a text that a spreadsheet would take for a formula has a ' in \
@@ -79,11 +80,55 @@ With json, each record is one line; with yaml, one document.")]
 Examples:
   mcpproxy activity verify
   mcpproxy activity verify --json
+  mcpproxy activity verify --store s3://bucket/fleet --keys keys.txt
+  mcpproxy activity verify proof.json --keys keys.txt
 
 Exit code 1 if the log is not as it was written. With no proxy running the files are checked too, \
 on a copy. Someone who can rewrite the whole store and its head can forge both: keep a copy of the \
-head elsewhere if that matters.")]
-    Verify,
+head elsewhere if that matters. With --store the chains of a fleet are checked in its object store \
+alone, and each segment that is altered, removed, replaced or out of order is named. A file is a \
+proof by `activity prove`, and is checked offline.")]
+    Verify(ActivityVerify),
+    /// A record with what is needed to check it offline, from a fleet's object store
+    #[command(after_help = "\
+Examples:
+  mcpproxy activity prove 01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2 > proof.json
+  mcpproxy activity prove 01KAJ2Z8Q4T5V6W7X8Y9Z0A1B2 --store s3://bucket/fleet --file proof.json
+  mcpproxy activity verify proof.json --keys keys.txt
+
+The store is that of the config (cluster.store), or of --store.")]
+    Prove(ActivityProve),
+}
+
+/// What `activity verify` looks at.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ActivityVerify {
+    /// A proof by `activity prove`, instead of the log
+    #[arg(value_name = "PROOF", conflicts_with = "store")]
+    pub(in crate::cli) proof: Option<PathBuf>,
+    /// A fleet's object store instead of the log: s3://…, gs://…, az://… or file:///…
+    #[arg(long, value_name = "URL")]
+    pub(in crate::cli) store: Option<String>,
+    /// The keys to believe, one in a line as a node's claim.json has it [default: those in the store or proof]
+    #[arg(long, value_name = "FILE")]
+    pub(in crate::cli) keys: Option<PathBuf>,
+    /// Segments missing at the beginning of a chain are no fault: the store's own rules remove old ones
+    #[arg(long, requires = "store")]
+    pub(in crate::cli) expired: bool,
+}
+
+/// What `activity prove` proves, and where it looks.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ActivityProve {
+    /// The record's whole id
+    #[arg(value_name = "ID")]
+    pub(in crate::cli) id: String,
+    /// The fleet's object store [default: cluster.store of the config]
+    #[arg(long, value_name = "URL")]
+    pub(in crate::cli) store: Option<String>,
+    /// The file, '-' for stdout
+    #[arg(long, value_name = "FILE", default_value = "-")]
+    pub(in crate::cli) file: PathBuf,
 }
 
 /// What `activity export` writes, and where to.
@@ -92,8 +137,8 @@ pub(in crate::cli) struct ActivityExport {
     /// The file, '-' for stdout (the same as --output FILE)
     #[arg(long, value_name = "FILE")]
     pub(in crate::cli) file: PathBuf,
-    /// json (one object per line) or csv
-    #[arg(long, default_value = "json", value_parser = ["json", "csv"], hide_possible_values = true)]
+    /// json (one object per line), csv or parquet
+    #[arg(long, default_value = "json", value_parser = ["json", "csv", "parquet"], hide_possible_values = true)]
     pub(in crate::cli) format: String,
     #[command(flatten)]
     pub(in crate::cli) filters: ActivityFilters,

@@ -3,8 +3,10 @@
 mod export;
 mod export_lines;
 mod filters;
+mod fleet;
 mod list;
 mod progress;
+mod proof;
 mod record_id;
 mod retry;
 mod row;
@@ -49,6 +51,14 @@ pub(super) fn run(
                 watch::run(backend, output, *no_icons, *time).await
             })
         }
-        ActivityCommand::Verify => verify::run(global, output),
+        ActivityCommand::Verify(flags) => match (&flags.proof, &flags.store) {
+            (Some(file), _) => proof::check(file, flags, output),
+            (None, Some(store)) => fleet::verify(store, flags, output),
+            (None, None) if flags.keys.is_some() => {
+                Err(CommandError::usage("--keys is for --store or a proof"))
+            }
+            (None, None) => verify::run(global, output),
+        },
+        ActivityCommand::Prove(flags) => proof::write(flags, global, output),
     }
 }

@@ -1,7 +1,7 @@
 //! `mcpproxy activity export`: records into a file, as they come, with a progress bar.
 //!
 //! The file takes its name once it is whole. An export that breaks off is gone on with after the last
-//! record that came whole; where that cannot be done, nothing is left behind.
+//! record that came whole; where that cannot be done, as with a table, nothing is left behind.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Write};
@@ -34,7 +34,11 @@ pub(super) async fn run(
 ) -> Result<(), CommandError> {
     let (since, until) = times(&flags.filters)?;
     let query = filters(&flags.filters, since.as_deref(), until.as_deref());
-    let bar = records_bar_of(backend, &query).await?;
+    let bar = match ExportFormat::of(&flags.format) {
+        ExportFormat::Json | ExportFormat::Csv => records_bar_of(backend, &query).await?,
+        // How many records came is not seen from outside.
+        ExportFormat::Parquet => ProgressBar::hidden(),
+    };
     let mut wanted = query;
     wanted.push(("format", Some(flags.format.as_str())));
     if flags.file == Path::new("-") {

@@ -17,6 +17,8 @@ pub(super) enum ExportFormat {
     Json,
     /// A header line, then a line per record.
     Csv,
+    /// Bytes that are of use only when all have come.
+    Parquet,
 }
 
 impl ExportFormat {
@@ -24,6 +26,7 @@ impl ExportFormat {
     pub(super) fn of(name: &str) -> Self {
         match name {
             "csv" => Self::Csv,
+            "parquet" => Self::Parquet,
             _ => Self::Json,
         }
     }
@@ -53,6 +56,9 @@ impl ExportLines {
 
     /// Takes a chunk in; the records that are whole now.
     pub(super) fn push(&mut self, chunk: &[u8]) -> Vec<u8> {
+        if self.format == ExportFormat::Parquet {
+            return chunk.to_owned();
+        }
         self.rest.extend_from_slice(chunk);
         let mut whole = Vec::new();
         let mut start = 0;
@@ -106,6 +112,8 @@ fn record(format: ExportFormat, line: &[u8]) -> Line {
         ExportFormat::Json => line.strip_prefix(JSON_HEAD),
         ExportFormat::Csv if line.starts_with(CSV_HEAD) => return Line::Header,
         ExportFormat::Csv => Some(line),
+        // It has no lines.
+        ExportFormat::Parquet => None,
     };
     let id = id.and_then(|rest| std::str::from_utf8(rest.get(..ID_CHARS)?).ok());
     match id.filter(|id| Id::parse(id).is_some()) {

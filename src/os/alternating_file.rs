@@ -18,26 +18,26 @@ const CHECK_BYTES: usize = 16;
 
 /// The name and the magic number of a file.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct FileKind {
+pub struct FileKind {
     /// Its name in the log's folder.
-    pub(super) name: &'static str,
+    pub name: &'static str,
     /// What each place begins with.
-    pub(super) magic: [u8; MAGIC_BYTES],
+    pub magic: [u8; MAGIC_BYTES],
 }
 
 /// The contents of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SlotContents<const N: usize> {
+pub struct SlotContents<const N: usize> {
     /// The places that are whole.
-    pub(super) places: [Option<[u8; N]>; 2],
+    pub places: [Option<[u8; N]>; 2],
     /// True when something in it is neither a place nor empty: a write torn by a crash, or an
     /// alteration.
-    pub(super) torn: bool,
+    pub torn: bool,
 }
 
 /// The open file.
 #[derive(Debug)]
-pub(super) struct AlternatingFile<const N: usize> {
+pub struct AlternatingFile<const N: usize> {
     file: File,
     path: PathBuf,
     kind: FileKind,
@@ -46,7 +46,7 @@ pub(super) struct AlternatingFile<const N: usize> {
 
 impl<const N: usize> SlotContents<N> {
     /// The newest whole place.
-    pub(super) fn newest(&self) -> Option<[u8; N]> {
+    pub fn newest(&self) -> Option<[u8; N]> {
         self.places.into_iter().flatten().max_by_key(number)
     }
 }
@@ -60,7 +60,7 @@ impl<const N: usize> AlternatingFile<N> {
     /// # Errors
     ///
     /// The file system's.
-    pub(super) fn open(dir: &Path, kind: FileKind) -> io::Result<(Self, SlotContents<N>)> {
+    pub fn open(dir: &Path, kind: FileKind) -> io::Result<(Self, SlotContents<N>)> {
         let path = dir.join(kind.name);
         let mut file =
             private::options().read(true).write(true).create(true).truncate(false).open(&path)?;
@@ -87,7 +87,7 @@ impl<const N: usize> AlternatingFile<N> {
     /// # Errors
     ///
     /// The file system's.
-    pub(super) fn read(dir: &Path, kind: FileKind) -> io::Result<SlotContents<N>> {
+    pub fn read(dir: &Path, kind: FileKind) -> io::Result<SlotContents<N>> {
         match std::fs::read(dir.join(kind.name)) {
             Ok(bytes) => Ok(Self::parse(&bytes, kind)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -102,7 +102,7 @@ impl<const N: usize> AlternatingFile<N> {
     /// # Errors
     ///
     /// The file system's.
-    pub(super) fn write(&mut self, bytes: &[u8; N]) -> io::Result<()> {
+    pub fn write(&mut self, bytes: &[u8; N]) -> io::Result<()> {
         self.file.seek(SeekFrom::Start((self.next * STRIDE) as u64))?;
         self.file.write_all(&encode(bytes, self.kind))?;
         self.file.sync_data()?;
@@ -111,7 +111,7 @@ impl<const N: usize> AlternatingFile<N> {
     }
 
     /// Where it is.
-    pub(super) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 

@@ -1,0 +1,228 @@
+//! The chains of a fleet, verified from its store alone: no node is asked, and nothing is changed. Fetches; what is right is
+//! decided by `segment` and `chain_check`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use serde::Serialize;
+
+use super::bucket::{Bucket, BucketError};
+use super::chain_check::{
+    ChainCheck, ChainFault, ChainReport, FaultFound, ListedSegment, NotBelieved, SegmentFacts,
+};
+use super::checkpoint;
+use super::joining::{CLAIM, FLEET, FleetObject, NODES, NodeClaim, node_folder, segments_folder};
+use super::segment::SegmentName;
+use super::signed_note::VerifierKey;
+
+/// Segments that are fetched and looked at at a time.
+const AT_A_TIME: usize = 4;
+/// Most bytes of a file of keys.
+pub const MAX_KEYS_BYTES: u64 = 1 << 20;
+
+/// How an audit is made.
+#[derive(Clone, Debug, Default)]
+pub struct AuditOptions {
+    /// The keys that are believed; `None` for those that lie in the store.
+    pub keys: Option<Vec<VerifierKey>>,
+    /// Whether segments that are missing at the beginning of a chain are no fault: the store's own rules remove old ones.
+    pub expired: bool,
+}
+
+/// What was found of one node.
+#[derive(Clone, Debug, Serialize)]
+pub struct NodeReport {
+    /// Its name.
+    pub node: String,
+    /// The key that its checkpoints were verified by; empty for none.
+    pub key: String,
+    /// Its chain.
+    #[serde(flatten)]
+    pub chain: ChainReport,
+}
+
+/// What was found of a fleet.
+#[derive(Clone, Debug, Serialize)]
+pub struct FleetReport {
+    /// True when nothing is wrong.
+    pub sound: bool,
+    /// The store.
+    pub store: String,
+    /// The fleet.
+    pub fleet: String,
+    /// Its nodes.
+    pub nodes: Vec<NodeReport>,
+    /// What is wrong apart from their chains.
+    pub faults: Vec<FaultFound>,
+    /// Other findings. They are no faults.
+    pub notes: Vec<String>,
+}
+
+/// Reads a file of keys: one in a line, as a claim has it; empty lines and those that begin with `#` say nothing.
+///
+/// # Errors
+///
+/// The number of the first line that is no key.
+pub fn read_keys(text: &str) -> Result<Vec<VerifierKey>, usize> {
+    let lines = (1..).zip(text.lines()).map(|(number, line)| (number, line.trim()));
+    let keys = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    keys.map(|(number, line)| VerifierKey::parse(line).map_err(|_| number)).collect()
+}
+
+/// Verifies every chain. `progress` is told how many records are done.
+///
+/// # Errors
+///
+/// [`BucketError`] where the store cannot be read: then nothing is known.
+pub async fn audit(
+    bucket: &Bucket,
+    options: &AuditOptions,
+    mut progress: impl FnMut(u64),
+) -> Result<FleetReport, BucketError> {
+    let fleet = FleetObject::fleet(&bucket.get(FLEET).await?)
+        .ok_or_else(|| BucketError::Failed(format!("{FLEET} is not what a fleet writes")))?;
+    let fleet = fleet.to_string();
+    let names = bucket.folders(NODES).await?;
+    let (mut nodes, mut faults, mut notes, mut records) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    for name in &names {
+        let report = node(bucket, &fleet, name, options, |more| progress(records + more)).await?;
+        records += report.chain.records;
+        nodes.push(report);
+    }
+    match &options.keys {
+        Some(keys) => {
+            let known = |key: &&VerifierKey| names.iter().any(|name| *key.name() == checkpoint::origin(&fleet, name));
+            for key in keys.iter().filter(|key| !known(key)) {
+                let why = format!("there is a key for {}, which is not in the store", key.name());
+                let at = NODES.to_owned();
+                faults.push(FaultFound { fault: ChainFault::Removed, at, first: None, last: None, why });
+            }
+        }
+        None => notes.push("the keys were taken from the store: whoever can write there can replace them together with what they sign".into()),
+    }
+    notes.push("segments that were removed at the end of a chain are not missed by what is before them: compare the last records with those that the nodes have".into());
+    let sound = faults.is_empty() && nodes.iter().all(|node| node.chain.sound);
+    Ok(FleetReport { sound, store: bucket.shown().to_owned(), fleet, nodes, faults, notes })
+}
+
+/// The key that the checkpoints of a node are verified by.
+async fn key_of(
+    bucket: &Bucket,
+    fleet: &str,
+    node: &str,
+    options: &AuditOptions,
+) -> Result<Result<VerifierKey, String>, BucketError> {
+    let origin = checkpoint::origin(fleet, node);
+    if let Some(keys) = &options.keys {
+        let found = keys.iter().find(|key| *key.name() == origin).cloned();
+        return Ok(found.ok_or_else(|| format!("no key is given for {origin}")));
+    }
+    let claim = format!("{}/{CLAIM}", node_folder(node));
+    let Some(bytes) = bucket.find(&claim).await? else { return Ok(Err("it is not there".into())) };
+    let key = NodeClaim::read(&bytes).and_then(|claim| claim.verifier());
+    Ok(key.and_then(|key| match *key.name() == origin {
+        true => Ok(key),
+        false => Err(format!("it is the claim of {}", key.name())),
+    }))
+}
+
+async fn node(
+    bucket: &Bucket,
+    fleet: &str,
+    name: &str,
+    options: &AuditOptions,
+    mut progress: impl FnMut(u64),
+) -> Result<NodeReport, BucketError> {
+    let mut check = ChainCheck::new(options.expired);
+    let key = match key_of(bucket, fleet, name, options).await? {
+        Ok(key) => Arc::new(key),
+        Err(why) => {
+            check.fault(ChainFault::Key, &format!("{}/{CLAIM}", node_folder(name)), why);
+            return Ok(NodeReport {
+                node: name.to_owned(),
+                key: String::new(),
+                chain: check.finish(),
+            });
+        }
+    };
+    let folder = segments_folder(name);
+    let listed = bucket.list(&folder, None).await?.into_iter().map(|object| {
+        let within = object.key.strip_prefix(&folder).and_then(|key| key.strip_prefix('/'));
+        let name = within.and_then(SegmentName::parse);
+        ListedSegment { key: object.key, name }
+    });
+    let mut listed: Vec<_> = listed.collect();
+    listed.sort_by(|a, b| (&a.name, &a.key).cmp(&(&b.name, &b.key)));
+    let facts = stream::iter(listed).map(|listed| {
+        let key = Arc::clone(&key);
+        async move {
+            let facts = match &listed.name {
+                Some(_) => facts(bucket, &listed.key, key).await?,
+                None => Err(NotBelieved { fault: ChainFault::Foreign, why: String::new() }),
+            };
+            Ok::<_, BucketError>((listed, facts))
+        }
+    });
+    let mut facts = facts.buffered(AT_A_TIME);
+    let mut records = 0;
+    while let Some((listed, facts)) = facts.try_next().await? {
+        records += facts.as_ref().map_or(0, |facts| facts.records);
+        check.add(&listed, facts);
+        progress(records);
+    }
+    Ok(NodeReport { node: name.to_owned(), key: key.to_string(), chain: check.finish() })
+}
+
+/// What a segment is; errors are those that say nothing of it.
+async fn facts(
+    bucket: &Bucket,
+    at: &str,
+    key: Arc<VerifierKey>,
+) -> Result<Result<SegmentFacts, NotBelieved>, BucketError> {
+    let bytes: Bytes = match bucket.get(at).await {
+        Ok(bytes) => bytes,
+        Err(error @ BucketError::TooLong(_)) => {
+            return Ok(Err(NotBelieved { fault: ChainFault::Altered, why: error.to_string() }));
+        }
+        Err(error @ BucketError::Missing(_)) => {
+            return Ok(Err(NotBelieved { fault: ChainFault::Removed, why: error.to_string() }));
+        }
+        Err(error) => return Err(error),
+    };
+    let looked = tokio::task::spawn_blocking(move || SegmentFacts::of(&bytes, &key)).await;
+    let unread =
+        |_| Err(NotBelieved { fault: ChainFault::Altered, why: "it cannot be read".into() });
+    Ok(looked.unwrap_or_else(unread))
+}
+
+/// The nodes of a fleet and their claims, by name.
+///
+/// # Errors
+///
+/// [`BucketError`].
+pub async fn claims(bucket: &Bucket) -> Result<BTreeMap<String, NodeClaim>, BucketError> {
+    let mut claims = BTreeMap::new();
+    for name in bucket.folders(NODES).await? {
+        let found = bucket.find(&format!("{}/{CLAIM}", node_folder(&name))).await?;
+        if let Some(claim) = found.and_then(|bytes| NodeClaim::read(&bytes).ok()) {
+            claims.insert(name, claim);
+        }
+    }
+    Ok(claims)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_keys_is_read_and_the_line_that_is_none_is_named() {
+        let key = super::super::node_key::NodeKey::of_seed(1).verifier("f1", "a").unwrap();
+        let text = format!("# the first\n\n  {key}  \n");
+        assert_eq!(read_keys(&text), Ok(vec![key]));
+        assert_eq!(read_keys(&format!("{text}none\n")), Err(4));
+        assert_eq!(read_keys(""), Ok(Vec::new()));
+    }
+}

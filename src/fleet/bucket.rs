@@ -1,0 +1,430 @@
+//! The object store of a fleet: a folder of it, by a URL, with bounds on everything that is asked of it. In `fleet`, the crate
+//! `object_store` is named here and in this folder alone.
+//!
+//! | URL | store | credentials |
+//! |---|---|---|
+//! | `s3://BUCKET/FOLDER` | S3, and what speaks it (`AWS_ENDPOINT_URL`): Garage, MinIO, Ceph | `AWS_…` |
+//! | `gs://BUCKET/FOLDER` | Google Cloud Storage | `GOOGLE_…` |
+//! | `az://CONTAINER/FOLDER` | Azure Blob Storage | `AZURE_…` |
+//! | `file:///FOLDER` | a folder that is there already; what is put is synced | |
+//!
+//! What is not asked: to change an object only if it is as it was, which not every store can do. That a new object is made
+//! only where there is none is used where the store shows that it can ([`Bucket::create`]).
+
+mod client;
+
+use std::fmt;
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::TryStreamExt;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, Checksum};
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{
+    BackoffConfig, ObjectStore, ObjectStoreExt, ObjectStoreScheme, PutMode, PutOptions, PutPayload,
+    RetryConfig,
+};
+use thiserror::Error;
+use url::Url;
+
+use self::client::OwnClient;
+
+/// Most time for one operation, its repetitions included.
+pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(30);
+/// Repetitions of a request within an operation.
+const MAX_RETRIES: usize = 2;
+/// The pause before the first of them, and the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// Most bytes of an object that is read.
+pub const MAX_OBJECT_BYTES: u64 = 64 << 20;
+/// Most objects of one listing.
+pub const MAX_LISTED: usize = 4_000_000;
+/// Most time for a listing.
+const LIST_TIMEOUT: Duration = Duration::from_secs(600);
+/// Bytes of a store's words that are shown.
+const MAX_WORDS: usize = 500;
+
+/// Why the store did not do what it was asked.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum BucketError {
+    /// The URL, or what the environment says about it, cannot be used.
+    #[error("cluster.store cannot be used: {0}")]
+    Url(String),
+    /// There is no such object.
+    #[error("{0} is not there")]
+    Missing(String),
+    /// An object is longer than it may be.
+    #[error("{0} is longer than {MAX_OBJECT_BYTES} bytes")]
+    TooLong(String),
+    /// There are more objects than are listed.
+    #[error("there are more than {MAX_LISTED} objects below {0}")]
+    TooMany(String),
+    /// It did not answer in time.
+    #[error("the store did not answer within {} s", .0.as_secs())]
+    Late(Duration),
+    /// It refused, or could not be reached.
+    #[error("the store cannot be used: {0}")]
+    Failed(String),
+}
+
+/// An object of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedObject {
+    /// Its key, within the folder of the store.
+    pub key: String,
+    /// Its bytes.
+    pub size: u64,
+}
+
+/// Whether an object was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Creation {
+    /// It was.
+    Made,
+    /// There is one under its key, and it is as it was.
+    Exists,
+}
+
+/// A folder of an object store. Clones share it.
+#[derive(Clone)]
+pub struct Bucket {
+    store: Arc<dyn ObjectStore>,
+    folder: Path,
+    shown: String,
+}
+
+impl fmt::Debug for Bucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Bucket").field(&self.shown).finish()
+    }
+}
+
+impl Bucket {
+    /// The folder at `url`. Nothing is asked of it yet. Blocks: reads the system's certificates.
+    ///
+    /// # Errors
+    ///
+    /// [`BucketError::Url`].
+    pub fn open(url: &str) -> Result<Self, BucketError> {
+        let wrong = |error: &dyn fmt::Display| BucketError::Url(words(error));
+        let parsed = Url::parse(url).map_err(|error| wrong(&error))?;
+        let shown = shown(&parsed);
+        if !parsed.username().is_empty() || parsed.password().is_some() || parsed.query().is_some()
+        {
+            return Err(wrong(&"credentials belong into the environment, not into the URL"));
+        }
+        if parsed.scheme() == "file" {
+            let folder = parsed.to_file_path().unwrap_or_default();
+            return Self::folder(folder, shown);
+        }
+        if !matches!(parsed.scheme(), "s3" | "gs" | "az") {
+            return Err(wrong(&"it must begin with s3://, gs://, az:// or file:///"));
+        }
+        let (scheme, folder) = ObjectStoreScheme::parse(&parsed).map_err(|error| wrong(&error))?;
+        let retries = RetryConfig {
+            backoff: BackoffConfig {
+                init_backoff: FIRST_PAUSE,
+                max_backoff: LONGEST_PAUSE,
+                base: 2.0,
+            },
+            max_retries: MAX_RETRIES,
+            retry_timeout: OPERATION_TIMEOUT,
+        };
+        let client = || OwnClient::new().map_err(|error| wrong(&error));
+        let store: Arc<dyn ObjectStore> = match scheme {
+            ObjectStoreScheme::AmazonS3 => {
+                let mut builder = AmazonS3Builder::from_env().with_url(url);
+                if builder.get_config_value(&AmazonS3ConfigKey::Checksum).is_none() {
+                    // A store with object lock takes nothing without one.
+                    builder = builder.with_checksum_algorithm(Checksum::SHA256);
+                }
+                let builder = builder.with_retry(retries).with_http_connector(client()?);
+                Arc::new(builder.build().map_err(|error| wrong(&error))?)
+            }
+            ObjectStoreScheme::GoogleCloudStorage => Arc::new(
+                GoogleCloudStorageBuilder::from_env()
+                    .with_url(url)
+                    .with_retry(retries)
+                    .with_http_connector(client()?)
+                    .build()
+                    .map_err(|error| wrong(&error))?,
+            ),
+            ObjectStoreScheme::MicrosoftAzure => Arc::new(
+                MicrosoftAzureBuilder::from_env()
+                    .with_url(url)
+                    .with_retry(retries)
+                    .with_http_connector(client()?)
+                    .build()
+                    .map_err(|error| wrong(&error))?,
+            ),
+            _ => return Err(wrong(&"it names no bucket")),
+        };
+        Ok(Self { store, folder, shown })
+    }
+
+    fn folder(folder: PathBuf, shown: String) -> Result<Self, BucketError> {
+        if !folder.is_dir() {
+            // It may be where something is to be mounted.
+            return Err(BucketError::Url(format!("{} is no folder", folder.display())));
+        }
+        let store = LocalFileSystem::new_with_prefix(folder)
+            .map_err(|error| BucketError::Url(words(&error)))?
+            .with_fsync(true);
+        Ok(Self { store: Arc::new(store), folder: Path::default(), shown })
+    }
+
+    /// Where it is, for people.
+    #[must_use]
+    pub fn shown(&self) -> &str {
+        &self.shown
+    }
+
+    fn path(&self, key: &str) -> Path {
+        key.split('/')
+            .filter(|part| !part.is_empty())
+            .fold(self.folder.clone(), |path, part| path.join(part))
+    }
+
+    /// The bytes of an object.
+    ///
+    /// # Errors
+    ///
+    /// [`BucketError`].
+    pub async fn get(&self, key: &str) -> Result<Bytes, BucketError> {
+        let path = self.path(key);
+        let read = async {
+            let found = self.store.get(&path).await.map_err(|error| failed(key, &error))?;
+            if found.meta.size > MAX_OBJECT_BYTES {
+                return Err(BucketError::TooLong(key.to_owned()));
+            }
+            let mut bytes = BytesMut::with_capacity(found.meta.size as usize);
+            let mut chunks = found.into_stream();
+            while let Some(chunk) = chunks.try_next().await.map_err(|error| failed(key, &error))? {
+                if bytes.len() as u64 + chunk.len() as u64 > MAX_OBJECT_BYTES {
+                    return Err(BucketError::TooLong(key.to_owned()));
+                }
+                bytes.extend_from_slice(&chunk);
+            }
+            Ok(bytes.freeze())
+        };
+        within(OPERATION_TIMEOUT, read).await
+    }
+
+    /// The bytes of an object, or `None` where there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`BucketError`].
+    pub async fn find(&self, key: &str) -> Result<Option<Bytes>, BucketError> {
+        match self.get(key).await {
+            Err(BucketError::Missing(_)) => Ok(None),
+            found => found.map(Some),
+        }
+    }
+
+    /// How long an object is, or `None` where there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`BucketError`].
+    pub async fn size(&self, key: &str) -> Result<Option<u64>, BucketError> {
+        let path = self.path(key);
+        let asked = async {
+            match self.store.head(&path).await {
+                Ok(meta) => Ok(Some(meta.size)),
+                Err(object_store::Error::NotFound { .. }) => Ok(None),
+                Err(error) => Err(failed(key, &error)),
+            }
+        };
+        within(OPERATION_TIMEOUT, asked).await
+    }
+
+    /// Puts an object, in the place of what is there.
+    ///
+    /// # Errors
+    ///
+    /// [`BucketError`]; then it may be there all the same.
+    pub async fn put(&self, key: &str, bytes: Bytes) -> Result<(), BucketError> {
+        self.put_as(key, bytes, PutMode::Overwrite).await.map(|_| ())
+    }
+
+    /// Puts an object where there is none. A store that cannot look first puts it in the place of what is there, and says that
+    /// it was made.
+    ///
+    /// # Errors
+    ///
+    /// [`BucketError`]; then it may be there all the same.
+    pub async fn create(&self, key: &str, bytes: Bytes) -> Result<Creation, BucketError> {
+        self.put_as(key, bytes, PutMode::Create).await
+    }
+
+    async fn put_as(
+        &self,
+        key: &str,
+        bytes: Bytes,
+        mode: PutMode,
+    ) -> Result<Creation, BucketError> {
+        let path = self.path(key);
+        let put = async {
+            let options = PutOptions::from(mode);
+            match self.store.put_opts(&path, PutPayload::from_bytes(bytes), options).await {
+                Ok(_) => Ok(Creation::Made),
+                Err(
+                    object_store::Error::AlreadyExists { .. }
+                    | object_store::Error::Precondition { .. },
+                ) => Ok(Creation::Exists),
+                Err(error) => Err(failed(key, &error)),
+            }
+        };
+        within(OPERATION_TIMEOUT, put).await
+    }
+
+    /// The objects in a folder and below it whose keys are after `after`, in the order of their keys.
+    ///
+    /// # Errors
+    ///
+    /// [`BucketError`].
+    pub async fn list(
+        &self,
+        folder: &str,
+        after: Option<&str>,
+    ) -> Result<Vec<ListedObject>, BucketError> {
+        let prefix = self.path(folder);
+        let mut found = match after {
+            Some(after) => self.store.list_with_offset(Some(&prefix), &self.path(after)),
+            None => self.store.list(Some(&prefix)),
+        };
+        let listed = async {
+            let mut listed = Vec::new();
+            while let Some(meta) = found.try_next().await.map_err(|error| failed(folder, &error))? {
+                if listed.len() == MAX_LISTED {
+                    return Err(BucketError::TooMany(folder.to_owned()));
+                }
+                let Some(key) = self.key(&meta.location) else { continue };
+                listed.push(ListedObject { key, size: meta.size });
+            }
+            listed.sort_by(|a, b| a.key.cmp(&b.key));
+            Ok(listed)
+        };
+        within(LIST_TIMEOUT, listed).await
+    }
+
+    /// The names of the folders in a folder, in their order.
+    ///
+    /// # Errors
+    ///
+    /// [`BucketError`].
+    pub async fn folders(&self, folder: &str) -> Result<Vec<String>, BucketError> {
+        let prefix = self.path(folder);
+        let listed = async {
+            let found = self.store.list_with_delimiter(Some(&prefix)).await;
+            let found = found.map_err(|error| failed(folder, &error))?;
+            let names = found.common_prefixes.iter().filter_map(|path| path.filename());
+            let mut names: Vec<_> = names.map(str::to_owned).collect();
+            names.sort();
+            Ok(names)
+        };
+        within(LIST_TIMEOUT, listed).await
+    }
+
+    /// The key of a path within the folder.
+    fn key(&self, path: &Path) -> Option<String> {
+        let parts = path.prefix_match(&self.folder)?;
+        Some(parts.map(|part| part.as_ref().to_owned()).collect::<Vec<_>>().join("/"))
+    }
+}
+
+async fn within<T>(
+    limit: Duration,
+    asked: impl Future<Output = Result<T, BucketError>>,
+) -> Result<T, BucketError> {
+    tokio::time::timeout(limit, asked).await.unwrap_or(Err(BucketError::Late(limit)))
+}
+
+fn failed(key: &str, error: &object_store::Error) -> BucketError {
+    match error {
+        object_store::Error::NotFound { .. } => BucketError::Missing(key.to_owned()),
+        error => BucketError::Failed(words(error)),
+    }
+}
+
+/// The words of an error, bounded, and without what follows a `?` in a URL: it may be a signature.
+fn words(error: &dyn fmt::Display) -> String {
+    let error = error.to_string();
+    let plain = |word: &str| match (word.find("://"), word.split_once('?')) {
+        (Some(scheme), Some((before, _))) if scheme < before.len() => format!("{before}?… "),
+        _ => word.to_owned(),
+    };
+    let mut words: String = error.split_inclusive(char::is_whitespace).map(plain).collect();
+    if words.len() > MAX_WORDS {
+        let end = (0..=MAX_WORDS).rev().find(|at| words.is_char_boundary(*at)).unwrap_or(0);
+        words.truncate(end);
+        words.push('…');
+    }
+    words
+}
+
+/// A URL without what may be secret in it.
+fn shown(url: &Url) -> String {
+    format!("{}://{}{}", url.scheme(), url.host_str().unwrap_or_default(), url.path())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_folder_keeps_what_is_put_and_makes_an_object_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let bucket = Bucket::open(&format!("file://{}", dir.path().display())).unwrap();
+        assert_eq!(bucket.find("a/b.txt").await, Ok(None));
+        assert_eq!(bucket.get("a/b.txt").await, Err(BucketError::Missing("a/b.txt".into())));
+        assert_eq!(bucket.create("a/b.txt", Bytes::from_static(b"1")).await, Ok(Creation::Made));
+        assert_eq!(bucket.create("a/b.txt", Bytes::from_static(b"2")).await, Ok(Creation::Exists));
+        assert_eq!(bucket.get("a/b.txt").await.unwrap(), "1");
+        bucket.put("a/b.txt", Bytes::from_static(b"22")).await.unwrap();
+        bucket.put("a/date=1/c.txt", Bytes::from_static(b"3")).await.unwrap();
+        bucket.put("b/c.txt", Bytes::from_static(b"3")).await.unwrap();
+        assert_eq!(bucket.size("a/b.txt").await, Ok(Some(2)));
+        assert_eq!(bucket.size("a/x.txt").await, Ok(None));
+        let keys = async |folder, after| {
+            let listed = bucket.list(folder, after).await.unwrap();
+            listed.into_iter().map(|it| it.key).collect::<Vec<_>>()
+        };
+        assert_eq!(keys("a", None).await, ["a/b.txt", "a/date=1/c.txt"]);
+        assert_eq!(keys("a", Some("a/b.txt")).await, ["a/date=1/c.txt"]);
+        assert_eq!(keys("", None).await.len(), 3);
+        assert_eq!(bucket.folders("").await.unwrap(), ["a", "b"]);
+        assert_eq!(keys("none", None).await, [""; 0]);
+    }
+
+    #[test]
+    fn a_url_that_leads_nowhere_is_refused_and_shown_without_secrets() {
+        for (url, why) in [
+            ("bucket", "relative URL"),
+            ("ftp://a/b", "must begin with s3://"),
+            ("memory:///", "must begin with s3://"),
+            ("http://a/b", "must begin with s3://"),
+            ("file:///not/there/at/all", "is no folder"),
+            ("s3://key:secret@bucket/a", "environment"),
+            ("s3://bucket/a?key=secret", "environment"),
+        ] {
+            let error = Bucket::open(url).unwrap_err().to_string();
+            assert!(error.contains(why) && !error.contains("secret"), "{url}: {error}");
+        }
+        let bucket = Bucket::open("s3://bucket/some/prefix").unwrap();
+        assert_eq!(bucket.shown(), "s3://bucket/some/prefix");
+        assert_eq!(bucket.path("a/b").to_string(), "some/prefix/a/b");
+        assert_eq!(bucket.key(&Path::from("some/prefix/a/b")), Some("a/b".into()));
+        assert!(words(&"é".repeat(400)).len() < 510);
+        let error = "PUT https://a.example/b?sv=1&sig=secret: it is 403? no";
+        assert_eq!(words(&error), "PUT https://a.example/b?… it is 403? no");
+    }
+}

@@ -1,0 +1,425 @@
+//! How a node takes its place in a fleet at its start: which fleet the store is of, whether the node's name is its own, and how
+//! far its chain has come.
+//!
+//! ```text
+//! fleet.json               the id of the fleet, made by the first node
+//! nodes/NODE/claim.json    whose name that is: the node's public key, and its log
+//! nodes/NODE/segments/…    its chain (`segment`)
+//! ```
+//!
+//! Nothing here is agreed on between nodes: each object has one writer but for the moment in which two nodes claim the same at
+//! once. Where the store can make an object only if there is none, one of them is refused by that; elsewhere each looks again
+//! after a while, and the one whose object is not there any more is refused.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::bucket::{Bucket, BucketError, Creation};
+use super::checkpoint::Checkpoint;
+use super::config::NodeName;
+use super::node_key::NodeKey;
+use super::sealed_mark::{FleetId, NodeTag, SealedMark, SealedMarkFile};
+use super::sealing::ChainPosition;
+use super::segment::{self, SegmentName, day_folder};
+use super::signed_note::VerifierKey;
+use crate::activity::record::{Hash, NodeId};
+use crate::activity::view::View;
+use crate::activity::{Activity, QueryError, StoreError};
+use crate::os::private;
+
+/// The object that says which fleet it is.
+pub const FLEET: &str = "fleet.json";
+/// The folder of the nodes.
+pub const NODES: &str = "nodes";
+/// The object in a node's folder that says whose it is.
+pub const CLAIM: &str = "claim.json";
+/// The folder in a node's folder where its segments are.
+pub const SEGMENTS: &str = "segments";
+/// The form of fleet and claim.
+const FORMAT: u32 = 1;
+/// How long it is waited, where the store cannot make an object only if there is none, until it is looked whether another
+/// node has made the same.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// Why a node does not take its place.
+#[derive(Debug, Error)]
+pub enum JoinError {
+    /// It must not: the place, or the store, is another's.
+    #[error("{0}")]
+    Refused(String),
+    /// The store cannot be used now.
+    #[error("{store}: {error}")]
+    Store {
+        /// The store.
+        store: String,
+        /// What it says.
+        error: BucketError,
+    },
+    /// What the node remembers cannot be used.
+    #[error("{}: {error}", folder.display())]
+    Folder {
+        /// `data_dir/fleet`
+        folder: std::path::PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The log cannot be read.
+    #[error(transparent)]
+    Activity(#[from] StoreError),
+}
+
+/// The object [`FLEET`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct FleetObject {
+    format: u32,
+    fleet: String,
+}
+
+impl FleetObject {
+    /// The fleet that an object names; `None` if it is not what a fleet writes.
+    pub(super) fn fleet(bytes: &[u8]) -> Option<FleetId> {
+        let read: Self = serde_json::from_slice(bytes).ok()?;
+        if read.format == FORMAT { FleetId::parse(&read.fleet) } else { None }
+    }
+}
+
+/// The object [`CLAIM`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeClaim {
+    format: u32,
+    /// The node's name.
+    pub node: String,
+    /// The id of its log.
+    pub log: String,
+    /// What its checkpoints are verified by.
+    pub key: String,
+}
+
+impl NodeClaim {
+    fn of(node: &NodeName, log: NodeId, key: &VerifierKey) -> Self {
+        Self {
+            format: FORMAT,
+            node: node.as_str().to_owned(),
+            log: log.to_string(),
+            key: key.to_string(),
+        }
+    }
+
+    /// Reads an object.
+    ///
+    /// # Errors
+    ///
+    /// Why it is no claim.
+    pub fn read(bytes: &[u8]) -> Result<Self, String> {
+        let read: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        if read.format == FORMAT {
+            Ok(read)
+        } else {
+            Err(format!("it has unknown format {}", read.format))
+        }
+    }
+
+    /// The key in it.
+    ///
+    /// # Errors
+    ///
+    /// Why it is none.
+    pub fn verifier(&self) -> Result<VerifierKey, String> {
+        VerifierKey::parse(&self.key).map_err(|error| error.to_string())
+    }
+}
+
+/// The folder of a node in the store.
+#[must_use]
+pub fn node_folder(node: &str) -> String {
+    format!("{NODES}/{node}")
+}
+
+/// The folder of its segments.
+#[must_use]
+pub fn segments_folder(node: &str) -> String {
+    format!("{NODES}/{node}/{SEGMENTS}")
+}
+
+/// A node that has its place.
+#[derive(Debug)]
+pub struct FleetMember {
+    /// The fleet.
+    pub fleet: FleetId,
+    /// The node's name.
+    pub node: NodeName,
+    /// Its log.
+    pub log: NodeId,
+    /// Its key.
+    pub key: NodeKey,
+    /// The public half.
+    pub verifier: VerifierKey,
+    /// What it remembers.
+    pub file: SealedMarkFile,
+    /// The same, as it is now.
+    pub mark: SealedMark,
+    /// Whether the store makes an object only if there is none, as it has shown.
+    pub creates: bool,
+}
+
+/// Who wants to join.
+#[derive(Clone, Copy, Debug)]
+pub struct Applicant<'a> {
+    /// The store.
+    pub bucket: &'a Bucket,
+    /// Where the node keeps its key and what it remembers: `data_dir/fleet`.
+    pub folder: &'a Path,
+    /// Its name.
+    pub node: &'a NodeName,
+}
+
+/// Whether the node in whose folder this is has been a member before: it need not reach the store to start.
+#[must_use]
+pub fn was_member(folder: &Path) -> bool {
+    SealedMarkFile::open(folder).is_ok_and(|(_, mark)| mark.is_some())
+}
+
+/// The log as it is now, read beside the runtime.
+async fn view(activity: &Activity) -> Result<View, StoreError> {
+    let activity = activity.clone();
+    let busy = || StoreError::Io(io::Error::other("the log is not open"));
+    match tokio::task::spawn_blocking(move || activity.stored()).await {
+        Ok(Ok(view)) => Ok(view),
+        Ok(Err(QueryError::Store(error))) => Err(error),
+        Ok(Err(QueryError::Busy)) | Err(_) => Err(busy()),
+    }
+}
+
+/// Takes the node's place, with its log.
+///
+/// # Errors
+///
+/// [`JoinError`].
+pub async fn join(who: Applicant<'_>, activity: &Activity) -> Result<FleetMember, JoinError> {
+    let Applicant { bucket, folder, node } = who;
+    let unusable = |error| JoinError::Folder { folder: folder.to_owned(), error };
+    private::folder(folder).map_err(unusable)?;
+    let key = NodeKey::open(folder).map_err(unusable)?;
+    let (mut file, mark) = SealedMarkFile::open(folder).map_err(unusable)?;
+    let log = view(activity).await?.node();
+    let (fleet, mut creates) = fleet_of(bucket, mark.map(|mark| mark.fleet)).await?;
+    let Some(verifier) = key.verifier(&fleet.to_string(), node.as_str()) else {
+        return Err(JoinError::Refused(format!("'{}' cannot be the name of a key", node.as_str())));
+    };
+    creates |= claim(bucket, node, &NodeClaim::of(node, log, &verifier)).await?;
+    let known = mark.filter(|mark| (mark.log, mark.node) == (log, NodeTag::of(node)));
+    let place = Place { bucket, node, verifier: &verifier, fleet, log };
+    let mark = place.position(known, &view(activity).await?).await?;
+    file.write(&mark).map_err(unusable)?;
+    let node = node.clone();
+    Ok(FleetMember { fleet, node, log, key, verifier, file, mark, creates })
+}
+
+fn store_error(bucket: &Bucket) -> impl Fn(BucketError) -> JoinError {
+    let store = bucket.shown().to_owned();
+    move |error| JoinError::Store { store: store.clone(), error }
+}
+
+/// The fleet that the store is of; makes it one if it is of none. And whether the store has shown that it makes an object
+/// only if there is none.
+async fn fleet_of(bucket: &Bucket, own: Option<FleetId>) -> Result<(FleetId, bool), JoinError> {
+    let failed = store_error(bucket);
+    let shown = bucket.shown();
+    let read = |bytes: &[u8]| {
+        FleetObject::fleet(bytes).ok_or_else(|| {
+            JoinError::Refused(format!("{shown}/{FLEET} is not what a fleet writes"))
+        })
+    };
+    let found = bucket.find(FLEET).await.map_err(&failed)?;
+    match (found, own) {
+        (Some(bytes), own) => {
+            let fleet = read(&bytes)?;
+            match own.filter(|own| *own != fleet) {
+                None => Ok((fleet, false)),
+                Some(own) => Err(JoinError::Refused(format!(
+                    "{shown} is the store of fleet {fleet}, and this node belongs to fleet {own}: correct cluster.store, \
+                     or start with another data_dir"
+                ))),
+            }
+        }
+        (None, Some(own)) => Err(JoinError::Refused(format!(
+            "{shown} is the store of no fleet, and this node belongs to fleet {own}: correct cluster.store, or put back what \
+             was in the store"
+        ))),
+        (None, None) => {
+            let mut id = [0; 16];
+            getrandom::fill(&mut id).map_err(|error| JoinError::Refused(error.to_string()))?;
+            let object = FleetObject { format: FORMAT, fleet: FleetId(id).to_string() };
+            let bytes = Bytes::from(serde_json::to_vec(&object).unwrap_or_default());
+            let creates = make(bucket, FLEET, bytes).await?;
+            let there = bucket.get(FLEET).await.map_err(&failed)?;
+            // Another node's, if that was first.
+            Ok((read(&there)?, creates))
+        }
+    }
+}
+
+/// Makes an object where there was none just before. True if the store has shown that it would not have put it in the place of
+/// another; else enough time has passed for another node to have put its own there.
+async fn make(bucket: &Bucket, key: &str, bytes: Bytes) -> Result<bool, JoinError> {
+    let failed = store_error(bucket);
+    if bucket.create(key, bytes.clone()).await.map_err(&failed)? == Creation::Exists {
+        return Ok(true);
+    }
+    // The same once more: a store that can look does not take it.
+    if bucket.find(key).await.map_err(&failed)?.is_some_and(|there| there == bytes)
+        && bucket.create(key, bytes).await.map_err(&failed)? == Creation::Exists
+    {
+        return Ok(true);
+    }
+    tokio::time::sleep(SETTLE).await;
+    Ok(false)
+}
+
+/// Makes sure that the node's name is its own. True if the store has shown that it makes an object only if there is none.
+async fn claim(bucket: &Bucket, node: &NodeName, own: &NodeClaim) -> Result<bool, JoinError> {
+    let failed = store_error(bucket);
+    let key = format!("{}/{CLAIM}", node_folder(node.as_str()));
+    let bytes = Bytes::from(serde_json::to_vec(own).unwrap_or_default());
+    let found = bucket.find(&key).await.map_err(&failed)?;
+    let creates = match &found {
+        None => make(bucket, &key, bytes.clone()).await?,
+        Some(there) if *there == bytes => {
+            bucket.create(&key, bytes.clone()).await.map_err(&failed)? == Creation::Exists
+        }
+        Some(_) => false,
+    };
+    let there = bucket.get(&key).await.map_err(&failed)?;
+    let (name, shown) = (node.as_str(), bucket.shown());
+    let claim = NodeClaim::read(&there)
+        .map_err(|why| JoinError::Refused(format!("{shown}/{key} is no claim of a node: {why}")))?;
+    if claim.key != own.key {
+        return Err(JoinError::Refused(format!(
+            "'{name}' is the name of another node of this fleet, with key {}: choose another cluster.node (this node's key is \
+             {})",
+            claim.key, own.key
+        )));
+    }
+    if claim.log != own.log {
+        return Err(JoinError::Refused(format!(
+            "node '{name}' of this fleet had log {}, and this one is {}: a chain cannot go on with another log, choose \
+             another cluster.node",
+            claim.log, own.log
+        )));
+    }
+    Ok(creates)
+}
+
+/// The node's place, once its name is its own.
+struct Place<'a> {
+    bucket: &'a Bucket,
+    node: &'a NodeName,
+    verifier: &'a VerifierKey,
+    fleet: FleetId,
+    log: NodeId,
+}
+
+impl Place<'_> {
+    /// How far the chain has come: what the store has, if that is more than what the node remembers.
+    async fn position(
+        &self,
+        known: Option<SealedMark>,
+        view: &View,
+    ) -> Result<SealedMark, JoinError> {
+        let newest = self.newest(known).await?;
+        let Some((name, checkpoint)) = newest else {
+            return match known {
+                Some(mark) => {
+                    self.check_log(view, mark.stored.seq, mark.stored.head)?;
+                    Ok(mark)
+                }
+                None => {
+                    let stored = ChainPosition {
+                        seq: view.first() - 1,
+                        head: view.before_first()?,
+                        checkpoint: None,
+                    };
+                    Ok(SealedMark {
+                        fleet: self.fleet,
+                        node: NodeTag::of(self.node),
+                        log: self.log,
+                        stored,
+                        day: 0,
+                        planned: None,
+                    })
+                }
+            };
+        };
+        self.check_log(view, checkpoint.last, checkpoint.head)?;
+        let stored = ChainPosition {
+            seq: checkpoint.last,
+            head: checkpoint.head,
+            checkpoint: Some(checkpoint.hash()),
+        };
+        Ok(SealedMark {
+            fleet: self.fleet,
+            node: NodeTag::of(self.node),
+            log: self.log,
+            stored,
+            day: name.day,
+            planned: None,
+        })
+    }
+
+    /// The newest segment in the store that is after what the node remembers.
+    async fn newest(
+        &self,
+        known: Option<SealedMark>,
+    ) -> Result<Option<(SegmentName, Checkpoint)>, JoinError> {
+        let failed = store_error(self.bucket);
+        let folder = segments_folder(self.node.as_str());
+        let after = known
+            .map(|mark| format!("{folder}/{}/{:020}-", day_folder(mark.day), mark.stored.seq + 1));
+        let listed = self.bucket.list(&folder, after.as_deref()).await.map_err(&failed)?;
+        let named = listed
+            .iter()
+            .filter_map(|it| SegmentName::parse(it.key.strip_prefix(&folder)?.strip_prefix('/')?));
+        let Some(name) =
+            named.max().filter(|name| known.is_none_or(|mark| name.last > mark.stored.seq))
+        else {
+            return Ok(None);
+        };
+        let key = format!("{folder}/{name}");
+        let bytes = self.bucket.get(&key).await.map_err(&failed)?;
+        let refused = |why: String| {
+            JoinError::Refused(format!(
+                "{}/{key} cannot be gone on after: {why}",
+                self.bucket.shown()
+            ))
+        };
+        let opened =
+            segment::open(&bytes, self.verifier).map_err(|error| refused(error.to_string()))?;
+        if !name.is_of(&opened.checkpoint) {
+            return Err(refused("it is another segment than its name says".into()));
+        }
+        Ok(Some((name, opened.checkpoint)))
+    }
+
+    /// Refuses a log that is not the one that was sealed.
+    fn check_log(&self, view: &View, seq: u64, head: Hash) -> Result<(), JoinError> {
+        let (name, end) = (self.node.as_str(), view.next() - 1);
+        if end < seq {
+            return Err(JoinError::Refused(format!(
+                "the store has records of node '{name}' up to number {seq}, and its log ends with {end}: the log was put back to an \
+                 older state, and would go another way; choose another cluster.node"
+            )));
+        }
+        match view.hash(seq)? {
+            Some(hash) if hash != head => Err(JoinError::Refused(format!(
+                "record {seq} of node '{name}' is another one in the store than in its log: the log was put back to an older \
+                 state, and has gone another way; choose another cluster.node"
+            ))),
+            Some(_) | None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! The ledger at work: what the log has committed is sealed and put into the store, until the node ends. Decides nothing
+//! (`sealing`), makes nothing (`segment`), and asks the store nothing but what [`Bucket`] can be asked.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::bucket::{Bucket, BucketError, Creation};
+use super::checkpoint::{Checkpoint, CheckpointHash};
+use super::columns;
+use super::config::{CATCH_UP, ClusterConfig, NodeName};
+use super::joining::{self, Applicant, FleetMember, JoinError, segments_folder};
+use super::record_rows::RecordCollector;
+use super::sealed_mark::SealedMark;
+use super::sealing::{ChainPosition, Overdue, SealAct, SealLimits, SealState};
+use super::segment::{self, SealedBy, SealedSegment};
+use crate::activity::{Activity, Durability, StoreError};
+
+/// The longest that replies wait for the store, in milliseconds; then `activity.on_failure` decides. Not longer than a reply
+/// waits for its record.
+const REPLY_MS: u64 = 10_000;
+/// Most records of a segment.
+const MAX_RECORDS: usize = 32_768;
+/// How long the end waits until all is stored.
+const END_LIMIT: Duration = Duration::from_secs(10);
+/// Most time for the store to answer before a node that has been a member starts without it.
+const JOIN_LIMIT: Duration = Duration::from_secs(10);
+/// How often a node that could not take its place tries again.
+const JOIN_AGAIN: Duration = Duration::from_secs(10);
+/// How often the log is told how things are while nothing else happens.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What a node's ledger is made of.
+#[derive(Clone, Debug)]
+pub struct LedgerSettings {
+    /// `cluster`
+    pub config: ClusterConfig,
+    /// Where the fleet's store is.
+    pub store: String,
+    /// The name of this node.
+    pub node: NodeName,
+    /// `data_dir/fleet`
+    pub folder: PathBuf,
+}
+
+impl LedgerSettings {
+    /// Of this config; `None` where there is no fleet.
+    #[must_use]
+    pub fn of(config: &ClusterConfig, folder: PathBuf) -> Option<Self> {
+        let (store, node) = config.membership()?;
+        Some(Self { config: config.clone(), store: store.to_owned(), node: node.clone(), folder })
+    }
+}
+
+/// A node's place in its fleet, taken or, where the store could not be reached, to be taken.
+#[derive(Debug)]
+pub struct EnteredFleet {
+    settings: LedgerSettings,
+    bucket: Bucket,
+    member: Option<FleetMember>,
+}
+
+/// Takes the node's place. From now on the log keeps what is not in the store.
+///
+/// # Errors
+///
+/// [`JoinError`]. A node that has been a member starts without the store.
+pub async fn enter(
+    settings: LedgerSettings,
+    activity: &Activity,
+) -> Result<EnteredFleet, JoinError> {
+    activity.confirm(0);
+    let url = settings.store.clone();
+    let opened = tokio::task::spawn_blocking(move || Bucket::open(&url)).await;
+    let bucket = match opened {
+        Ok(Ok(bucket)) => bucket,
+        Ok(Err(error)) => return Err(JoinError::Refused(error.to_string())),
+        Err(error) => return Err(JoinError::Refused(error.to_string())),
+    };
+    let joined = tokio::time::timeout(JOIN_LIMIT, join(&settings, &bucket, activity)).await;
+    let late = BucketError::Late(JOIN_LIMIT);
+    let joined = joined.unwrap_or_else(|_| {
+        Err(JoinError::Store { store: bucket.shown().to_owned(), error: late })
+    });
+    let member = match joined {
+        Ok(member) => Some(member),
+        Err(error @ JoinError::Store { .. }) if joining::was_member(&settings.folder) => {
+            tracing::warn!(%error, "this node starts without its fleet's store");
+            None
+        }
+        Err(error) => return Err(error),
+    };
+    Ok(EnteredFleet { settings, bucket, member })
+}
+
+async fn join(
+    settings: &LedgerSettings,
+    bucket: &Bucket,
+    activity: &Activity,
+) -> Result<FleetMember, JoinError> {
+    let who = Applicant { bucket, folder: &settings.folder, node: &settings.node };
+    let member = joining::join(who, activity).await?;
+    let (fleet, node, stored) = (member.fleet, member.node.as_str(), member.mark.stored.seq);
+    tracing::info!(%fleet, node, stored, creates = member.creates, "this node has its place in the fleet");
+    activity.confirm(stored);
+    Ok(member)
+}
+
+/// The ledger of a node that runs.
+#[derive(Debug)]
+pub struct FleetLedger {
+    task: JoinHandle<()>,
+    ends: watch::Sender<bool>,
+}
+
+impl FleetLedger {
+    /// Starts to seal.
+    #[must_use]
+    pub fn start(entered: EnteredFleet, activity: Activity, runtime: &Handle) -> Self {
+        let (ends, ending) = watch::channel(false);
+        let task = runtime.spawn(run(entered, activity, ending));
+        Self { task, ends }
+    }
+
+    /// Seals what is left, within a bound if it is `patient`, else not at all. Everything was submitted, and is durable.
+    pub async fn end(self, patient: bool) {
+        let Self { mut task, ends } = self;
+        ends.send_replace(true);
+        let limit = if patient { END_LIMIT } else { Duration::ZERO };
+        if tokio::time::timeout(limit, &mut task).await.is_err() {
+            tracing::warn!("what is not yet in the fleet's store is put there at the next start");
+            task.abort();
+            let _ = task.await;
+        }
+    }
+}
+
+/// Takes the node's place if it has none yet, then seals.
+async fn run(entered: EnteredFleet, activity: Activity, mut ending: watch::Receiver<bool>) {
+    let EnteredFleet { settings, bucket, mut member } = entered;
+    let member = loop {
+        if let Some(member) = member.take() {
+            break member;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(JOIN_AGAIN) => {}
+            _ = ending.wait_for(|ends| *ends) => return,
+        }
+        match join(&settings, &bucket, &activity).await {
+            Ok(joined) => {
+                activity.withhold(None);
+                member = Some(joined);
+            }
+            Err(error @ JoinError::Store { .. }) => {
+                tracing::warn!(%error, "the fleet's store cannot be reached")
+            }
+            // Somebody has to look: what is recorded has no place to go.
+            Err(error) => activity.withhold(Some(error.to_string())),
+        }
+    };
+    let limits = SealLimits {
+        flush_ms: settings.config.flush.as_millis() as u64,
+        bytes: settings.config.segment_bytes,
+        catch_up: CATCH_UP,
+        backlog_bytes: settings.config.backlog_bytes,
+        replies_wait: activity.config().durability == Durability::Fleet,
+        reply_ms: REPLY_MS,
+    };
+    let state = SealState::new(limits, member.mark.stored);
+    let planned = member.mark.planned;
+    let member = Arc::new(parking_lot::Mutex::new(member));
+    let base = Instant::now();
+    Sealer { activity, bucket, member, state, planned, in_hand: None, base }.run(ending).await;
+}
+
+/// What seals.
+struct Sealer {
+    activity: Activity,
+    bucket: Bucket,
+    /// Used by one thread at a time: reading and writing files is done beside the runtime.
+    member: Arc<parking_lot::Mutex<FleetMember>>,
+    state: SealState,
+    /// The last record of a segment that was on its way when the process before this one ended.
+    planned: Option<u64>,
+    in_hand: Option<SealedSegment>,
+    base: Instant,
+}
+
+/// Why nothing was sealed.
+#[derive(Debug, thiserror::Error)]
+enum NotSealed {
+    #[error(transparent)]
+    Log(#[from] crate::activity::QueryError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("{0}")]
+    Segment(#[from] segment::SegmentError),
+    #[error(
+        "record {0} does not follow the one before it that is in the store: the log has gone another way"
+    )]
+    Fork(u64),
+    #[error("what was sealed cannot be noted: {0}")]
+    Mark(#[from] std::io::Error),
+    #[error("the thread ended")]
+    Thread,
+}
+
+impl Sealer {
+    fn now(&self) -> u64 {
+        self.base.elapsed().as_millis() as u64
+    }
+
+    async fn run(mut self, mut ending: watch::Receiver<bool>) {
+        loop {
+            let now = self.now();
+            self.state.committed(self.activity.durable_seq(), now);
+            if *ending.borrow() {
+                self.state.ends();
+            }
+            self.tell(now);
+            let wait = match self.state.act(now) {
+                SealAct::Rest if *ending.borrow() => return,
+                // It is not waited for a store that is away: what is left is put there after the next start.
+                SealAct::Wait(_) if *ending.borrow() && self.state.is_failing() => return,
+                SealAct::Rest => LOOK_EVERY,
+                SealAct::Wait(until) => {
+                    Duration::from_millis(until.saturating_sub(now)).min(LOOK_EVERY)
+                }
+                SealAct::Seal(bytes) => {
+                    self.seal(bytes).await;
+                    continue;
+                }
+                SealAct::Put => {
+                    self.put().await;
+                    continue;
+                }
+            };
+            let rests = self.state.act(now) == SealAct::Rest;
+            tokio::select! {
+                () = self.activity.durable_beyond(self.state.stored().seq), if rests => {}
+                () = tokio::time::sleep(wait) => {}
+                _ = ending.wait_for(|ends| *ends), if !*ending.borrow() => {}
+            }
+        }
+    }
+
+    /// Tells the log whether it can go on to keep what is not stored.
+    fn tell(&self, now: u64) {
+        let why = self.state.overdue(now).map(|overdue| {
+            let (records, store) = (self.state.behind(), self.bucket.shown());
+            match overdue {
+                Overdue::Backlog => format!(
+                    "{records} records wait for {store}: that is more than cluster.backlog_bytes"
+                ),
+                Overdue::Replies => format!("{store} has taken nothing for {} s", REPLY_MS / 1000),
+            }
+        });
+        self.activity.withhold(why);
+    }
+
+    /// Makes the next segment of about so many bytes, and notes that it is on its way.
+    async fn seal(&mut self, bytes: u64) {
+        let (activity, member) = (self.activity.clone(), Arc::clone(&self.member));
+        let (stored, planned) = (self.state.stored(), self.planned);
+        let made = move || next_segment(&activity, &mut member.lock(), stored, planned, bytes);
+        let made = tokio::task::spawn_blocking(made).await.unwrap_or(Err(NotSealed::Thread));
+        let now = self.now();
+        match made {
+            Ok((sealed, bytes)) => {
+                self.planned = None;
+                let checkpoint = &sealed.checkpoint;
+                let position = ChainPosition {
+                    seq: checkpoint.last,
+                    head: checkpoint.head,
+                    checkpoint: Some(checkpoint.hash()),
+                };
+                self.state.sealed(position, bytes, now);
+                self.in_hand = Some(sealed);
+            }
+            Err(error) => {
+                tracing::error!(%error, "activity cannot be sealed for the fleet's store");
+                self.state.not_sealed(now);
+            }
+        }
+    }
+
+    /// Puts what is in hand into the store, and lets the log forget it once the store says that it is there.
+    async fn put(&mut self) {
+        let Some(sealed) = self.in_hand.clone() else { return };
+        let (creates, node) = {
+            let member = self.member.lock();
+            (member.creates, member.node.clone())
+        };
+        let key = format!("{}/{}", segments_folder(node.as_str()), sealed.name);
+        match put(&self.bucket, &key, &sealed, creates).await {
+            Ok(checkpoint) => {
+                self.state.stored_now(checkpoint);
+                self.in_hand = None;
+                let stored = self.state.stored();
+                self.activity.confirm(stored.seq);
+                let member = Arc::clone(&self.member);
+                let noted = move || {
+                    let mut member = member.lock();
+                    let mark =
+                        SealedMark { stored, day: sealed.name.day, planned: None, ..member.mark };
+                    (member.mark, member.file.write(&mark)).1
+                };
+                // Without it the next start finds the segment in the store.
+                if let Ok(Err(error)) = tokio::task::spawn_blocking(noted).await {
+                    tracing::warn!(%error, "what was sealed cannot be noted");
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, key, "a segment is not in the fleet's store yet");
+                let now = self.now();
+                self.state.not_stored(now);
+            }
+        }
+    }
+}
+
+/// Makes the next segment, and notes that it is on its way; and how many canonical bytes it has.
+fn next_segment(
+    activity: &Activity,
+    member: &mut FleetMember,
+    stored: ChainPosition,
+    planned: Option<u64>,
+    bytes: u64,
+) -> Result<(SealedSegment, u64), NotSealed> {
+    let view = activity.stored()?;
+    let durable = planned.unwrap_or_else(|| activity.durable_seq());
+    let mut rows = RecordCollector::new(member.log);
+    let mut after = None;
+    view.chained_from(stored.seq + 1, |record| {
+        let follows = rows.last().is_none_or(|(last, _)| record.seq == last + 1);
+        let is_full = rows.bytes() as u64 >= bytes || rows.len() >= MAX_RECORDS;
+        // What was planned is sealed as it was.
+        if record.seq > durable || !follows || (is_full && planned.is_none()) {
+            return ControlFlow::Break(());
+        }
+        after.get_or_insert(record.prev);
+        rows.push(record);
+        ControlFlow::Continue(())
+    })?;
+    drop(view);
+    let bytes = rows.bytes() as u64;
+    let rows = rows.finish();
+    let first = rows.iter().next().map(|row| row.seq);
+    if first == Some(stored.seq + 1) && after != Some(stored.head) {
+        return Err(NotSealed::Fork(stored.seq + 1));
+    }
+    let by = SealedBy {
+        key: &member.key,
+        verifier: &member.verifier,
+        node: member.node.as_str(),
+        after: after.unwrap_or(stored.head),
+        previous: stored.checkpoint,
+    };
+    let sealed = segment::seal(&rows, by)?;
+    let mark = SealedMark { stored, planned: Some(sealed.checkpoint.last), ..member.mark };
+    member.file.write(&mark)?;
+    Ok((sealed, bytes))
+}
+
+/// Puts a segment; the checkpoint that is in the store then. It is stored when the store says so twice: in its answer, and when
+/// it is asked.
+async fn put(
+    bucket: &Bucket,
+    key: &str,
+    sealed: &SealedSegment,
+    creates: bool,
+) -> Result<CheckpointHash, BucketError> {
+    let length = sealed.bytes.len() as u64;
+    if creates {
+        if bucket.create(key, sealed.bytes.clone()).await? == Creation::Exists {
+            // The answer to an earlier attempt was lost; or somebody else was here.
+            let there = bucket.get(key).await?;
+            let of_another =
+                || BucketError::Failed(format!("{key} is there already, and is another segment"));
+            return checkpoint_of_same(&there, sealed).ok_or_else(of_another);
+        }
+    } else {
+        bucket.put(key, sealed.bytes.clone()).await?;
+    }
+    match bucket.size(key).await? {
+        Some(size) if size == length => Ok(sealed.checkpoint.hash()),
+        Some(size) => {
+            Err(BucketError::Failed(format!("{key} was put with {length} bytes and has {size}")))
+        }
+        None => Err(BucketError::Failed(format!("{key} was put and is not there"))),
+    }
+}
+
+/// The checkpoint of the same segment, perhaps written by another version; `None` if it is another segment.
+fn checkpoint_of_same(there: &Bytes, sealed: &SealedSegment) -> Option<CheckpointHash> {
+    let checkpoint = &sealed.checkpoint;
+    if *there == sealed.bytes {
+        return Some(checkpoint.hash());
+    }
+    let footer = columns::footer(there).ok()?;
+    let there = Checkpoint::unverified(footer.notes.get(segment::CHECKPOINT_NOTE)?).ok()?;
+    let is_same = Checkpoint { data: checkpoint.data, ..there.clone() } == *checkpoint;
+    is_same.then(|| there.hash())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! What is on its way to the store is the same after a crash, and what is there is believed only if it is the same.
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::activity::{Config, Draft, Source, Status, Type, Writer};
+use crate::fleet::chain_check::SegmentFacts;
+
+/// A node with its log, and its fleet's store.
+struct Node {
+    folder: TempDir,
+    activity: Activity,
+    writer: Writer,
+    bucket: Bucket,
+    settings: LedgerSettings,
+}
+
+impl Node {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store = folder.path().join("store");
+        std::fs::create_dir(&store).unwrap();
+        let log = folder.path().join("activity");
+        let (activity, writer) = Activity::open(&log, Config::default()).unwrap();
+        let store = format!("file://{}", store.display());
+        let settings = LedgerSettings {
+            config: ClusterConfig::default(),
+            store: store.clone(),
+            node: NodeName::parse("a").unwrap(),
+            folder: folder.path().join("fleet"),
+        };
+        Self { folder, activity, writer, bucket: Bucket::open(&store).unwrap(), settings }
+    }
+
+    fn record(&self, count: usize) {
+        for _ in 0..count {
+            self.activity.note(Draft::new(Type::ToolCall, Source::Mcp, Status::Success));
+        }
+        self.activity.flush().unwrap();
+    }
+
+    async fn join(&self) -> FleetMember {
+        join(&self.settings, &self.bucket, &self.activity).await.unwrap()
+    }
+
+    fn seal(&self, member: &mut FleetMember, planned: Option<u64>, bytes: u64) -> SealedSegment {
+        let stored = member.mark.stored;
+        next_segment(&self.activity, member, stored, planned, bytes).unwrap().0
+    }
+
+    fn key(sealed: &SealedSegment) -> String {
+        format!("{}/{}", segments_folder("a"), sealed.name)
+    }
+
+    fn end(self) {
+        self.writer.close().unwrap();
+        drop(self.folder);
+    }
+}
+
+#[tokio::test]
+async fn what_was_on_its_way_at_a_crash_is_sealed_again_byte_for_byte() {
+    let node = Node::new();
+    node.record(5);
+    let mut member = node.join().await;
+    let first = node.seal(&mut member, None, 1 << 20);
+    assert_eq!((first.checkpoint.first, first.checkpoint.last), (1, 5));
+    // It was not put; the next process finds what was planned, and more in the log.
+    node.record(5);
+    let mut member = node.join().await;
+    assert_eq!(member.mark.planned, Some(5));
+    let planned = member.mark.planned;
+    // Not even where it is larger than a segment would be now.
+    let again = node.seal(&mut member, planned, 1);
+    assert_eq!((&again.name, &again.bytes), (&first.name, &first.bytes));
+    // It was put, and nobody had noted that: the store is asked, which has it.
+    put(&node.bucket, &Node::key(&first), &first, true).await.unwrap();
+    let mut member = node.join().await;
+    assert_eq!((member.mark.planned, member.mark.stored.seq), (None, 5));
+    assert_eq!(member.mark.stored.checkpoint, Some(first.checkpoint.hash()));
+    let next = node.seal(&mut member, None, 1 << 20);
+    assert_eq!((next.checkpoint.first, next.checkpoint.last), (6, 10));
+    assert_eq!(next.checkpoint.previous, Some(first.checkpoint.hash()));
+    node.end();
+}
+
+#[tokio::test]
+async fn a_log_that_has_gone_another_way_is_not_sealed() {
+    let node = Node::new();
+    node.record(3);
+    let mut member = node.join().await;
+    let stored = ChainPosition { seq: 2, ..member.mark.stored };
+    let sealed = next_segment(&node.activity, &mut member, stored, None, 1 << 20);
+    assert!(matches!(sealed, Err(NotSealed::Fork(3))), "{sealed:?}");
+    node.end();
+}
+
+#[tokio::test]
+async fn a_put_counts_when_the_same_segment_is_in_the_store() {
+    let node = Node::new();
+    node.record(3);
+    let mut member = node.join().await;
+    let sealed = node.seal(&mut member, None, 1 << 20);
+    let key = Node::key(&sealed);
+    for creates in [true, true, false] {
+        let stored = put(&node.bucket, &key, &sealed, creates).await;
+        assert_eq!(stored, Ok(sealed.checkpoint.hash()), "and again, after a lost answer");
+    }
+    let there = node.bucket.get(&key).await.unwrap();
+    assert!(SegmentFacts::of(&there, &member.verifier).is_ok());
+    let other = Node::new();
+    other.record(3);
+    let another = other.seal(&mut other.join().await, None, 1 << 20);
+    for there in [Bytes::from_static(b"none"), another.bytes] {
+        node.bucket.put(&key, there).await.unwrap();
+        let refused = put(&node.bucket, &key, &sealed, true).await.unwrap_err();
+        assert!(refused.to_string().contains("is another segment"), "{refused}");
+    }
+    node.end();
+    other.end();
+}
+
+#[tokio::test]
+async fn the_log_forgets_what_is_in_the_store_and_nothing_else() {
+    let node = Node::new();
+    node.record(20);
+    let entered = enter(node.settings.clone(), &node.activity).await.unwrap();
+    let few = crate::activity::Retention { days: 0, max_records: 5, max_size_mb: 0 };
+    node.activity.keep_for(few);
+    let first = || {
+        node.activity.prune().unwrap();
+        node.activity.stored().unwrap().first()
+    };
+    assert_eq!(first(), 1, "nothing of it is in the store");
+    let ledger = FleetLedger::start(entered, node.activity.clone(), &Handle::current());
+    ledger.end(true).await;
+    let stored = node.bucket.list(&segments_folder("a"), None).await.unwrap();
+    assert_eq!(stored.len(), 1);
+    assert_eq!(first(), 17);
+    node.end();
+}

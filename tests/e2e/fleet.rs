@@ -1,0 +1,416 @@
+//! Nodes of a fleet on a folder as their object store: what they seal is verified from there alone, whatever happens to them,
+//! and whatever is done to it is named.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::harness::{Output, Proxy, configure, mcpproxy, stub_stdio, until};
+
+/// A store, and the config of a node on it.
+struct Store(TempDir);
+
+impl Store {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn url(&self) -> String {
+        format!("file://{}", self.0.path().display())
+    }
+
+    fn config(&self, node: &str, activity: Value) -> Value {
+        json!({
+            "mcpServers": {"s": stub_stdio(&[])},
+            "activity": activity,
+            "cluster": {"store": self.url(), "node": node, "flush": "100ms"},
+        })
+    }
+
+    fn folder(&self, node: &str) -> PathBuf {
+        self.0.path().join("nodes").join(node).join("segments")
+    }
+
+    /// The segments of a node, in the order of its chain.
+    fn segments(&self, node: &str) -> Vec<PathBuf> {
+        let files = |folder: &Path| {
+            let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+            entries.map(|entry| entry.path()).collect::<Vec<_>>()
+        };
+        let days = files(&self.folder(node));
+        let mut found: Vec<_> = days
+            .iter()
+            .flat_map(|day| files(day))
+            .filter(|file| file.extension() == Some("parquet".as_ref()))
+            .collect();
+        found.sort();
+        found
+    }
+
+    /// The last record in the store.
+    fn last(&self, node: &str) -> u64 {
+        self.segments(node).last().map_or(0, |segment| range(segment).1)
+    }
+
+    /// What `activity verify --store` says.
+    fn verify(&self, more: &[&str]) -> Output {
+        let url = self.url();
+        let mut args = vec!["activity", "verify", "--store", &url, "--json"];
+        args.extend(more);
+        Output::of(mcpproxy().args(args))
+    }
+
+    fn sound(&self) -> Value {
+        let verified = self.verify(&[]);
+        assert_eq!(verified.code, Some(0), "{}{}", verified.stdout, verified.stderr);
+        verified.json()
+    }
+
+    /// What is wrong with a node, and its records.
+    fn faults(&self, more: &[&str]) -> Vec<(String, Value, Value)> {
+        let verified = self.verify(more);
+        assert_eq!(verified.code, Some(1), "{}{}", verified.stdout, verified.stderr);
+        let report = verified.json();
+        let faults = report["nodes"][0]["faults"].as_array().unwrap();
+        let fault = |it: &Value| {
+            (it["fault"].as_str().unwrap().to_owned(), it["first"].clone(), it["last"].clone())
+        };
+        faults.iter().map(fault).collect()
+    }
+}
+
+/// The first and the last record that a segment's name says.
+fn range(segment: &Path) -> (u64, u64) {
+    let name = segment.file_name().unwrap().to_str().unwrap();
+    let mut parts = name.split('-').map(|part| part.parse().unwrap_or(0));
+    (parts.next().unwrap(), parts.next().unwrap())
+}
+
+fn last_seq(proxy: &Proxy) -> u64 {
+    proxy.activity("")[0]["seq"].as_u64().unwrap()
+}
+
+/// Calls until there are so many segments.
+fn call_for_segments(proxy: &Proxy, store: &Store, node: &str, count: usize) {
+    let mut client = proxy.client();
+    until("there are segments", || {
+        client.read("s:stats", json!({}));
+        (store.segments(node).len() >= count).then_some(())
+    });
+}
+
+/// A start that does not come off: its exit code and its words.
+fn refused(config: Value, folder: &Path) -> Output {
+    let path = configure(config, folder);
+    // One that is not refused would run for ever.
+    let mut command = Command::new("timeout");
+    command.arg("60").arg(mcpproxy().get_program()).arg("serve").arg("--config").arg(path);
+    Output::of(&mut command)
+}
+
+#[test]
+fn what_a_node_seals_is_verified_from_the_store_alone() {
+    let store = Store::new();
+    let proxy = Proxy::with(store.config("a", json!({})));
+    call_for_segments(&proxy, &store, "a", 4);
+    let id = proxy.activity("type=tool_call")[0]["id"].as_str().unwrap().to_owned();
+    let log = proxy.activity("")[0]["node"].clone();
+    let folder = proxy.end();
+    let report = store.sound();
+    let node = &report["nodes"][0];
+    assert_eq!((&node["node"], &node["first"]), (&json!("a"), &json!(1)));
+    assert_eq!(node["records"], node["last"]);
+    assert_eq!(node["last"], store.last("a"), "the end of the process is in it");
+    assert_eq!(node["segments"], store.segments("a").len());
+    assert!(report["notes"].to_string().contains("keys were taken from the store"));
+
+    // With the key of the node, from where nobody but the auditor can write.
+    let claim = std::fs::read_to_string(store.0.path().join("nodes/a/claim.json")).unwrap();
+    let claim: Value = serde_json::from_str(&claim).unwrap();
+    assert_eq!(claim["log"], log);
+    let keys = folder.path().join("keys");
+    std::fs::write(&keys, format!("# node a\n{}\n", claim["key"].as_str().unwrap())).unwrap();
+    let keys = keys.to_str().unwrap();
+    let verified = store.verify(&["--keys", keys]);
+    assert_eq!(verified.code, Some(0), "{}", verified.stderr);
+
+    // One record, to somebody who has the proof and the key alone.
+    let proof = folder.path().join("proof.json");
+    let file = proof.to_str().unwrap();
+    let proven = Output::of(mcpproxy().args([
+        "activity",
+        "prove",
+        &id,
+        "--store",
+        &store.url(),
+        "--file",
+        file,
+    ]));
+    assert_eq!(proven.code, Some(0), "{}", proven.stderr);
+    let check =
+        || Output::of(mcpproxy().args(["activity", "verify", file, "--keys", keys, "--json"]));
+    let checked = check();
+    assert_eq!(checked.code, Some(0), "{}", checked.stderr);
+    assert_eq!(checked.json()["activity"]["id"], id);
+    let text = std::fs::read_to_string(&proof).unwrap();
+    std::fs::write(&proof, text.replace("\"status\":\"success\"", "\"status\":\"error\"")).unwrap();
+    let checked = check();
+    assert_eq!(checked.code, Some(1));
+    assert!(checked.stderr.contains("is not the one that is proven"), "{}", checked.stderr);
+    let absent = id.replace(&id[..3], "00A");
+    let proven =
+        Output::of(mcpproxy().args(["activity", "prove", &absent, "--store", &store.url()]));
+    assert_eq!(proven.code, Some(1));
+    assert!(proven.stderr.contains("is not in the store"), "{}", proven.stderr);
+}
+
+#[test]
+fn whatever_is_done_to_the_store_is_named() {
+    let store = Store::new();
+    let proxy = Proxy::with(store.config("a", json!({})));
+    call_for_segments(&proxy, &store, "a", 5);
+    drop(proxy.end());
+    store.sound();
+    let segments = store.segments("a");
+    let [one, two, three] =
+        [1, 2, 3].map(|at| (segments[at].clone(), std::fs::read(&segments[at]).unwrap()));
+    let named = |fault: &str, path: &Path| {
+        let (first, last) = range(path);
+        (fault.to_owned(), json!(first), json!(last))
+    };
+
+    let at = two.1.len() / 3;
+    let altered: Vec<u8> =
+        two.1.iter().enumerate().map(|(i, b)| if i == at { b ^ 1 } else { *b }).collect();
+    std::fs::write(&two.0, altered).unwrap();
+    assert_eq!(store.faults(&[]), [named("altered", &two.0)]);
+
+    std::fs::write(&two.0, &one.1).unwrap();
+    assert_eq!(store.faults(&[]), [named("replaced", &two.0)]);
+
+    std::fs::write(&three.0, &two.1).unwrap();
+    std::fs::write(&two.0, &three.1).unwrap();
+    assert_eq!(store.faults(&[]), [named("reordered", &two.0), named("reordered", &three.0)]);
+    std::fs::write(&three.0, &three.1).unwrap();
+
+    std::fs::remove_file(&two.0).unwrap();
+    assert_eq!(store.faults(&[]), [named("removed", &two.0)]);
+    assert_eq!(store.faults(&["--expired"]), [named("removed", &two.0)], "not at the beginning");
+    std::fs::write(&two.0, &two.1).unwrap();
+
+    let first = std::fs::read(&segments[0]).unwrap();
+    std::fs::remove_file(&segments[0]).unwrap();
+    assert_eq!(store.faults(&[]).len(), 1);
+    assert_eq!(store.verify(&["--expired"]).code, Some(0));
+    std::fs::write(&segments[0], first).unwrap();
+
+    // Another node's key, or none.
+    let claim = store.0.path().join("nodes/a/claim.json");
+    let whole = std::fs::read_to_string(&claim).unwrap();
+    std::fs::remove_file(&claim).unwrap();
+    assert_eq!(store.faults(&[])[0].0, "key");
+    std::fs::write(&claim, &whole).unwrap();
+    store.sound();
+
+    let empty = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", empty.path().display());
+    let verified = Output::of(mcpproxy().args(["activity", "verify", "--store", &url]));
+    assert_eq!(verified.code, Some(1));
+    assert!(verified.stderr.contains("it is that of no fleet"), "{}", verified.stderr);
+    let verified = Output::of(mcpproxy().args(["activity", "verify", "--store", "ftp://x"]));
+    assert_eq!(verified.code, Some(2));
+}
+
+#[test]
+fn a_killed_node_goes_on_exactly_where_its_chain_ends_in_the_store() {
+    let store = Store::new();
+    let config = store.config("a", json!({}));
+    let mut proxy = Proxy::with(config.clone());
+    for round in 1..=4 {
+        call_for_segments(&proxy, &store, "a", round * 2);
+        proxy.process.0.kill().unwrap();
+        proxy.process.wait();
+        let folder = std::mem::replace(&mut proxy.folder, tempfile::tempdir().unwrap());
+        if round == 2 {
+            // What it remembers is lost: the store knows.
+            std::fs::remove_file(folder.path().join("data/fleet/sealed")).unwrap();
+        }
+        proxy = Proxy::unready(config.clone(), folder).ready();
+    }
+    let last = last_seq(&proxy);
+    let folder = proxy.end();
+    assert!(store.last("a") > last, "with the record of its end");
+    let report = store.sound();
+    assert_eq!(report["nodes"][0]["records"], store.last("a"));
+    let local = Output::of(
+        mcpproxy()
+            .args(["activity", "verify", "--json", "--config"])
+            .arg(folder.path().join("config.json")),
+    );
+    assert_eq!(
+        (local.code, &local.json()["last"]),
+        (Some(0), &json!(store.last("a"))),
+        "{}",
+        local.stderr
+    );
+}
+
+#[test]
+fn a_store_that_takes_nothing_costs_no_record_and_gets_them_later() {
+    let store = Store::new();
+    // A folder cannot be made where a file is.
+    let blocked = store.folder("a");
+    std::fs::create_dir_all(blocked.parent().unwrap()).unwrap();
+    let proxy = Proxy::with(store.config("a", json!({"max_records": 10})));
+    call_for_segments(&proxy, &store, "a", 1);
+    let before = store.last("a");
+    let aside = blocked.with_extension("aside");
+    std::fs::rename(&blocked, &aside).unwrap();
+    std::fs::write(&blocked, "").unwrap();
+    let mut client = proxy.client();
+    for _ in 0..200 {
+        client.read("s:stats", json!({}));
+    }
+    until("it is told", || proxy.log().contains("not in the fleet's store yet").then_some(()));
+    // More than twenty times what is to be kept: retention has had its turn, and has left what is not stored.
+    let kept = proxy.activity("")[0]["seq"].as_u64().unwrap();
+    let oldest = proxy.api("activity/verify")["first"].as_u64().unwrap();
+    assert!(oldest <= before + 1, "record {oldest} of {kept}; {before} are in the store");
+    std::fs::remove_file(&blocked).unwrap();
+    std::fs::rename(&aside, &blocked).unwrap();
+    until("they are in the store", || (store.last("a") >= kept).then_some(()));
+    drop(proxy.end());
+    store.sound();
+}
+
+#[test]
+fn a_name_that_is_another_node_s_is_refused_and_so_is_another_fleet_s_store() {
+    let store = Store::new();
+    let first = Proxy::with(store.config("a", json!({})));
+    let other = tempfile::tempdir().unwrap();
+    let refused_as = |config: Value, folder: &Path, words: &str| {
+        let output = refused(config, folder);
+        assert_eq!(output.code, Some(5), "{}", output.stderr);
+        assert!(output.stderr.contains(words), "{}", output.stderr);
+    };
+    refused_as(
+        store.config("a", json!({})),
+        other.path(),
+        "'a' is the name of another node of this fleet",
+    );
+    // Under a name of its own it is a member.
+    let second = Proxy::unready(store.config("b", json!({})), other).ready();
+    let folder = second.end();
+    drop(first.end());
+    assert_eq!(store.sound()["nodes"].as_array().unwrap().len(), 2);
+
+    let elsewhere = Store::new();
+    refused_as(
+        elsewhere.config("b", json!({})),
+        folder.path(),
+        "is the store of no fleet, and this node belongs to fleet",
+    );
+    drop(Proxy::with(elsewhere.config("x", json!({}))).end());
+    refused_as(elsewhere.config("b", json!({})), folder.path(), "and this node belongs to fleet");
+
+    // Another log under the same name, and the same log put back to an older state.
+    let data = folder.path().join("data");
+    let saved = tempfile::tempdir().unwrap();
+    let copy = |from: &Path, to: &Path| {
+        let done = Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
+        assert!(done.success());
+    };
+    copy(&data, saved.path());
+    let again = Proxy::unready(store.config("b", json!({})), folder).ready();
+    call_for_segments(&again, &store, "b", 3);
+    let folder = again.end();
+    std::fs::remove_dir_all(&data).unwrap();
+    copy(&saved.path().join("data"), folder.path());
+    refused_as(
+        store.config("b", json!({})),
+        folder.path(),
+        "the log was put back to an older state",
+    );
+    // Under another name it is another chain, from its beginning on.
+    let third = Proxy::unready(store.config("c", json!({})), folder).ready();
+    let folder = third.end();
+    assert_eq!(store.sound()["nodes"][2]["first"], 1);
+    std::fs::remove_dir_all(data.join("activity")).unwrap();
+    refused_as(
+        store.config("b", json!({})),
+        folder.path(),
+        "a chain cannot go on with another log",
+    );
+    store.sound();
+    let nowhere = tempfile::tempdir().unwrap();
+    let config = json!({"cluster": {"store": "file:///not/there", "node": "a"}});
+    refused_as(config, nowhere.path(), "/not/there is no folder");
+}
+
+#[test]
+fn with_durability_fleet_a_reply_leaves_when_its_record_is_in_the_store() {
+    let store = Store::new();
+    let mut config = store.config("a", json!({"durability": "fleet"}));
+    // Nothing is gathered: somebody waits.
+    config["cluster"]["flush"] = json!("1h");
+    let proxy = Proxy::with(config);
+    let mut client = proxy.client();
+    for _ in 0..5 {
+        client.read("s:stats", json!({}));
+        let stored = store.last("a");
+        let seq = proxy.activity("type=tool_call")[0]["seq"].as_u64().unwrap();
+        assert!(stored >= seq, "record {seq} of {stored} in the store");
+    }
+    drop(proxy.end());
+    store.sound();
+}
+
+#[test]
+fn with_durability_fleet_calls_go_by_on_failure_while_the_store_takes_nothing() {
+    let store = Store::new();
+    let proxy = Proxy::with(store.config("a", json!({"durability": "fleet"})));
+    let mut client = proxy.client();
+    client.read("s:stats", json!({}));
+    let (blocked, aside) = (store.folder("a"), store.folder("a").with_extension("aside"));
+    std::fs::rename(&blocked, &aside).unwrap();
+    std::fs::write(&blocked, "").unwrap();
+    // It was sent, so it is answered, late; then the log takes no more.
+    client.read("s:stats", json!({}));
+    until("the log takes no more", || {
+        let faults = proxy.api("status")["faults"].to_string();
+        faults.contains("has taken nothing for 10 s").then_some(())
+    });
+    let answer = client.read("s:stats", json!({}));
+    assert_eq!(answer["isError"], true, "{answer}");
+    std::fs::remove_file(&blocked).unwrap();
+    std::fs::rename(&aside, &blocked).unwrap();
+    until("calls go on", || (client.read("s:stats", json!({}))["isError"] != true).then_some(()));
+    drop(proxy.end());
+    store.sound();
+}
+
+#[test]
+fn a_table_is_exported_on_one_machine_too() {
+    let proxy = Proxy::start(json!({"s": stub_stdio(&[])}));
+    let mut client = proxy.client();
+    for _ in 0..300 {
+        client.read("s:stats", json!({}));
+    }
+    let file = proxy.folder.path().join("activity.parquet");
+    let file = file.to_str().unwrap();
+    let export = ["activity", "export", "--output", file, "--format", "parquet"];
+    let exported = proxy.cli(&export);
+    assert_eq!(exported.code, Some(0), "{}", exported.stderr);
+    let bytes = std::fs::read(file).unwrap();
+    assert!(bytes.starts_with(b"PAR1") && bytes.ends_with(b"PAR1") && bytes.len() > 4000);
+    let filtered = proxy.get("/api/v1/activity/export?format=parquet&server=none");
+    assert_eq!(filtered.header("content-type"), Some("application/vnd.apache.parquet"));
+    assert!(filtered.body.starts_with(b"PAR1") && filtered.body.ends_with(b"PAR1"));
+    let after = proxy.activity("")[0]["id"].as_str().unwrap().to_owned();
+    let bad = proxy.get(&format!("/api/v1/activity/export?format=parquet&after={after}"));
+    assert_eq!(bad.status, 400, "{}", bad.text());
+    // Nobody knows of a fleet, and nothing of one is there.
+    assert!(!proxy.folder.path().join("data/fleet").exists());
+}
