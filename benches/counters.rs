@@ -1,11 +1,12 @@
-//! What counting a call costs: begun, ended with its outcome and three durations, of a known server.
+//! What counting a call costs: begun, ended with its outcome and three durations, of a known server; the same with all
+//! else that is counted of a call that is judged: its tool, and two verdicts.
 
 use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::Criterion;
 use mcpproxy::telemetry::Calls;
-use mcpproxy::telemetry::call_metrics::{Outcome, Took};
+use mcpproxy::telemetry::call_metrics::{Judged, Outcome, Took};
 use mcpproxy::tool::server_id::{ServerId, ServerIds};
 
 fn main() {
@@ -28,6 +29,21 @@ fn main() {
                 Outcome::Success,
                 Took { total, upstream, ..Took::default() },
             );
+        });
+    });
+    criterion.bench_function("counters/call, tool and verdicts", |bencher| {
+        bencher.iter(|| {
+            us = (us + 37) % 100_000;
+            let total = black_box(Duration::from_micros(us + 40));
+            let upstream = Some(black_box(Duration::from_micros(us)));
+            let server = black_box(servers.get(7).copied());
+            tally.began();
+            tally.judged(Judged::ArgumentsPassed);
+            tally.judged(Judged::AnswerPassed);
+            tally.ended(server, Outcome::Success, Took { total, upstream, ..Took::default() });
+            if let Some(server) = server {
+                tally.tool(server, black_box("read_item"), "call_tool_read", Outcome::Success);
+            }
         });
     });
     criterion.bench_function("counters/read 200 servers", |bencher| bencher.iter(|| calls.read()));
