@@ -177,12 +177,10 @@ impl Index {
         if Self::all_forbidden(&found, asked.effect) {
             return Vec::new();
         }
-        // None that destroys becomes the first by meaning alone, where the words ask for a change and it is not known
-        // to be one.
+        // None that destroys becomes the first by meaning alone, where the words do not ask for that.
         let unwanted = |tool: &FoundTool<'_>| {
             self.unwanted(asked.effect, tool.traits)
                 || asked.effect == Some(Effect::Write)
-                    && tool.traits.effect != Some(Effect::Write)
                     && destroys(tool.traits)
                     && first_by_words != Some(tool.at)
         };
