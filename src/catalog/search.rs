@@ -161,6 +161,7 @@ impl Index {
         let mut asked = ParsedQuery::read(&self.lexicon, query);
         let found = self.by_words(&mut asked, query).into_iter();
         let mut found: Vec<_> = found.filter(|tool| shown(tool.at)).take(words).collect();
+        let first_by_words = found.first().map(|tool| tool.at);
         let mut nearest: BTreeMap<usize, f32> =
             near.iter().enumerate().map(|(place, near)| (near.at, of_meaning(place))).collect();
         for (place, tool) in found.iter_mut().enumerate() {
@@ -176,7 +177,14 @@ impl Index {
         if Self::all_forbidden(&found, asked.effect) {
             return Vec::new();
         }
-        let found = in_falling_order(self.in_order(found, asked.effect));
+        // None that destroys becomes the first by meaning alone, where the words do not ask for that.
+        let unwanted = |tool: &FoundTool<'_>| {
+            self.unwanted(asked.effect, tool.traits)
+                || asked.effect == Some(Effect::Write)
+                    && destroys(tool.traits)
+                    && first_by_words != Some(tool.at)
+        };
+        let found = in_falling_order(in_order(found, unwanted));
         found.map(|(at, score)| (at, (score / fusion::MOST).min(1.0))).collect()
     }
 
@@ -252,7 +260,7 @@ impl Index {
             return Vec::new();
         }
         found.retain(|tool| tool.score >= least);
-        self.in_order(found, asked.effect)
+        in_order(found, |tool| self.unwanted(asked.effect, tool.traits))
     }
 
     /// Whether somebody only wants to see, and all that was found destroys.
@@ -265,31 +273,9 @@ impl Index {
         found.iter().all(forbidden)
     }
 
-    /// Best first, what is deprecated last, and first none that destroys where nobody wants that, if there is another.
-    fn in_order<'a>(
-        &self,
-        mut found: Vec<FoundTool<'a>>,
-        effect: Option<Effect>,
-    ) -> Vec<FoundTool<'a>> {
-        let last = |tool: &FoundTool<'_>| !tool.is_named() && tool.traits.deprecated;
-        found.sort_by(|a, b| {
-            last(a).cmp(&last(b)).then(b.score.total_cmp(&a.score)).then(a.at.cmp(&b.at))
-        });
-        let unwanted =
-            |tool: &FoundTool<'_>| !tool.is_named() && self.unwanted(effect, tool.traits);
-        if found.first().is_some_and(unwanted)
-            && let Some(other) = found.iter().position(|tool| !unwanted(tool))
-            && let Some(first) = found.get_mut(..=other)
-        {
-            first.rotate_right(1);
-        }
-        found
-    }
-
     /// Whether a tool destroys, and the question only wants to see.
     fn unwanted(&self, effect: Option<Effect>, traits: &Traits) -> bool {
-        let sees = matches!(effect, None | Some(Effect::Read));
-        sees && (traits.destroys || traits.effect == Some(Effect::Destroy))
+        matches!(effect, None | Some(Effect::Read)) && destroys(traits)
     }
 
     /// What one word of a query is worth in which tools, and how rare it is. A tool that has the word and what it means
@@ -387,6 +373,30 @@ impl Index {
         let others = (self.tools as f32 + OTHERS - having).max(0.0);
         (1.0 + (others + 0.5) / (having + 0.5)).ln()
     }
+}
+
+fn destroys(traits: &Traits) -> bool {
+    traits.destroys || traits.effect == Some(Effect::Destroy)
+}
+
+/// Best first, what is deprecated last, and first none that is unwanted there, if there is another. Who names a tool wants
+/// it.
+fn in_order<'a>(
+    mut found: Vec<FoundTool<'a>>,
+    unwanted: impl Fn(&FoundTool<'a>) -> bool,
+) -> Vec<FoundTool<'a>> {
+    let last = |tool: &FoundTool<'_>| !tool.is_named() && tool.traits.deprecated;
+    found.sort_by(|a, b| {
+        last(a).cmp(&last(b)).then(b.score.total_cmp(&a.score)).then(a.at.cmp(&b.at))
+    });
+    let unwanted = |tool: &FoundTool<'a>| !tool.is_named() && unwanted(tool);
+    if found.first().is_some_and(unwanted)
+        && let Some(other) = found.iter().position(|tool| !unwanted(tool))
+        && let Some(first) = found.get_mut(..=other)
+    {
+        first.rotate_right(1);
+    }
+    found
 }
 
 /// Positions and scores that fall, also where a tool is put last for what it does.

@@ -10,11 +10,11 @@ const EVEN: f32 = 5.0;
 const MEANING: f32 = 0.5;
 
 /// The score of a tool that is the first by both.
-pub(super) const MOST: f32 = (1.0 + MEANING) / (EVEN + 1.0);
+pub(super) const MOST: f32 = (1.0 + MEANING) / EVEN;
 
 /// What a place among those that have the words is worth; the first is 0.
 pub(super) fn of_words(place: usize) -> f32 {
-    1.0 / (EVEN + 1.0 + place as f32)
+    1.0 / (EVEN + place as f32)
 }
 
 /// What a place among the nearest is worth.
@@ -99,6 +99,9 @@ mod tests {
         assert_eq!(named.last().unwrap(), "old_read", "what is deprecated comes last");
         let destroys = [("delete_repo", 0.9), ("get_repo", 0.3)];
         assert_eq!(found("show me what there is", &destroys, |_| true)[0], "get_repo");
+        // The words ask for a change, and find another tool first.
+        let both = [("delete_repo", 0.9)];
+        assert_eq!(found("update the repository", &both, |_| true)[0], "get_repo");
         let only = [("delete_repo", 0.9)];
         assert_eq!(found("show me wibble", &only, |_| true), [""; 0]);
         assert_eq!(found("delete wibble", &only, |_| true)[0], "delete_repo");
