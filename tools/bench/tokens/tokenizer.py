@@ -1,4 +1,4 @@
-"""The tokenizer of the token figures: o200k_base by gpt-tokenizer, in the version that package-lock.json names."""
+"""The tokenizer of the token figures: gpt-tokenizer, in the version that package-lock.json names."""
 
 import json
 import shutil
@@ -7,6 +7,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 WORK = HERE.parent.parent.parent / "target/tokens"
+# Whose tokens are counted, where nothing else is said.
+OURS = "o200k_base"
 INSTALL_SECONDS = 600
 COUNT_SECONDS = 60
 
@@ -28,8 +30,8 @@ def install():
     shutil.copy(HERE / "count.mjs", WORK)
 
 
-def tokens(texts: list[str]) -> list[int]:
+def tokens(texts: list[str], encoding: str = OURS) -> list[int]:
     """How many tokens each text is."""
-    counted = subprocess.run(["node", str(WORK / "count.mjs")], input=json.dumps(texts), text=True,
+    counted = subprocess.run(["node", str(WORK / "count.mjs"), encoding], input=json.dumps(texts), text=True,
                              capture_output=True, check=True, timeout=COUNT_SECONDS)
     return json.loads(counted.stdout)
