@@ -177,8 +177,11 @@ impl Index {
         let mut found: Vec<_> = found.filter(|(_, score, _)| *score > 0.0).collect();
         let best = found.iter().map(|(_, score, _)| *score).fold(0.0, f32::max);
         let least = best.min(EXACT_NAME / 2.0) * LEAST_SHARE;
+        // What is named as reading is not kept back for a mark alone.
         let forbidden = |traits: &Traits| {
-            asked.effect == Some(Effect::Read) && traits.effect == Some(Effect::Destroy)
+            asked.effect == Some(Effect::Read)
+                && traits.effect != Some(Effect::Read)
+                && self.unwanted(asked.effect, traits)
         };
         let only_forbidden =
             || found.iter().all(|(_, score, traits)| *score < EXACT_NAME && forbidden(traits));
@@ -244,7 +247,7 @@ impl Index {
             let meanings: BTreeSet<Concept> =
                 near.iter().flat_map(|word| thesaurus.meanings(word, language)).collect();
             let meanings: Vec<_> = meanings.into_iter().collect();
-            asked.effect = asked.effect.or_else(|| thesaurus.effect(&meanings));
+            asked.effect = asked.effect.or_else(|| term.wants(thesaurus.effect(&meanings)));
             term.own = near.iter().map(|word| self.lexicon.key(word)).collect();
             term.bearing = Bearing::of(thesaurus, &meanings);
             term.meanings = meanings.into_iter().map(concept_key).collect();
@@ -510,6 +513,38 @@ mod tests {
         let alone = super::tests::snapshot(tools.get(..1).unwrap());
         assert!(names(&alone, "which repositories do I have?", 1).is_empty());
         assert_eq!(names(&alone, "delete_repo", 1), ["github:delete_repo"]);
+    }
+
+    #[test]
+    fn a_verb_of_what_is_meant_is_not_what_is_wanted() {
+        let snapshot = snapshot(&[
+            ("drive", "remove_share", "Removes the share of a document", "document"),
+            ("drive", "get_document", "Gets a text", "document"),
+        ]);
+        let query = "a document that I can share";
+        assert_eq!(names(&snapshot, query, 1), ["drive:get_document"]);
+        assert_eq!(names(&snapshot, "my share of a document", 1), ["drive:get_document"]);
+        assert_eq!(names(&snapshot, "take away the share", 1), ["drive:remove_share"]);
+    }
+
+    #[test]
+    fn who_wants_to_see_is_not_answered_by_marks_that_destroy_alone() {
+        let catalog = |name: &str| {
+            let servers = [("s".into(), ServerSettings::default())].into();
+            let catalog = Catalog::new(Settings { servers, ..Settings::default() });
+            let json = serde_json::json!({"name": name, "description": "Absences of a team",
+                "inputSchema": {}, "annotations": {"destructiveHint": true}});
+            let raw = serde_json::value::to_raw_value(&json).unwrap();
+            catalog.replace_server("s", vec![DiscoveredTool::parse(&raw).unwrap()]);
+            catalog.load()
+        };
+        let manages = catalog("manage_absences");
+        assert!(names(&manages, "which absences are there?", 1).is_empty());
+        assert_eq!(names(&manages, "change the absences", 1), ["s:manage_absences"]);
+        assert_eq!(names(&manages, "absences of the team", 1), ["s:manage_absences"]);
+        // A mark that its name contradicts.
+        let lists = catalog("list_absences");
+        assert_eq!(names(&lists, "which absences are there?", 1), ["s:list_absences"]);
     }
 
     #[test]

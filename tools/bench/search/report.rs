@@ -60,8 +60,16 @@ fn asked<S: Fn(&str) -> Vec<String>>(
             }
             let mut own = Sums::default();
             own.count(question, &right, &found, destructive);
+            let first: Vec<_> = found.iter().take(5).map(|name| &**name).collect();
+            if each && own.destroys_first() {
+                let _ = writeln!(
+                    missed,
+                    "- {name}: {}: destroys, though it is to read: found {}",
+                    question.text,
+                    first.join(" ")
+                );
+            }
             if each && own.missed() {
-                let first: Vec<_> = found.iter().take(5).map(|name| &**name).collect();
                 let right: Vec<_> = right.keys().copied().collect();
                 let place = found.iter().position(|name| right.contains(&&**name));
                 let _ = writeln!(
