@@ -263,12 +263,14 @@ impl Index {
         in_order(found, |tool| self.unwanted(asked.effect, tool.traits))
     }
 
-    /// Whether somebody only wants to see, and all that was found destroys.
+    /// Whether somebody only wants to see, and all that was found destroys. What is named as reading is not kept back for
+    /// a mark alone.
     fn all_forbidden(found: &[FoundTool<'_>], effect: Option<Effect>) -> bool {
         let forbidden = |tool: &FoundTool<'_>| {
             !tool.is_named()
                 && effect == Some(Effect::Read)
-                && tool.traits.effect == Some(Effect::Destroy)
+                && tool.traits.effect != Some(Effect::Read)
+                && destroys(tool.traits)
         };
         found.iter().all(forbidden)
     }
@@ -309,7 +311,7 @@ impl Index {
             let meanings: BTreeSet<Concept> =
                 near.iter().flat_map(|word| thesaurus.meanings(word, language)).collect();
             let meanings: Vec<_> = meanings.into_iter().collect();
-            asked.effect = asked.effect.or_else(|| thesaurus.effect(&meanings));
+            asked.effect = asked.effect.or_else(|| term.wants(thesaurus.effect(&meanings)));
             term.own = near.iter().map(|word| self.lexicon.key(word)).collect();
             term.bearing = Bearing::of(thesaurus, &meanings);
             term.meanings = meanings.into_iter().map(concept_key).collect();
@@ -608,6 +610,38 @@ mod tests {
         let alone = super::tests::snapshot(tools.get(..1).unwrap());
         assert!(names(&alone, "which repositories do I have?", 1).is_empty());
         assert_eq!(names(&alone, "delete_repo", 1), ["github:delete_repo"]);
+    }
+
+    #[test]
+    fn a_verb_of_what_is_meant_is_not_what_is_wanted() {
+        let snapshot = snapshot(&[
+            ("drive", "remove_share", "Removes the share of a document", "document"),
+            ("drive", "get_document", "Gets a text", "document"),
+        ]);
+        let query = "a document that I can share";
+        assert_eq!(names(&snapshot, query, 1), ["drive:get_document"]);
+        assert_eq!(names(&snapshot, "my share of a document", 1), ["drive:get_document"]);
+        assert_eq!(names(&snapshot, "take away the share", 1), ["drive:remove_share"]);
+    }
+
+    #[test]
+    fn who_wants_to_see_is_not_answered_by_marks_that_destroy_alone() {
+        let catalog = |name: &str| {
+            let servers = [("s".into(), ServerSettings::default())].into();
+            let catalog = Catalog::new(Settings { servers, ..Settings::default() });
+            let json = serde_json::json!({"name": name, "description": "Absences of a team",
+                "inputSchema": {}, "annotations": {"destructiveHint": true}});
+            let raw = serde_json::value::to_raw_value(&json).unwrap();
+            catalog.replace_server("s", vec![DiscoveredTool::parse(&raw).unwrap()]);
+            catalog.load()
+        };
+        let manages = catalog("manage_absences");
+        assert!(names(&manages, "which absences are there?", 1).is_empty());
+        assert_eq!(names(&manages, "change the absences", 1), ["s:manage_absences"]);
+        assert_eq!(names(&manages, "absences of the team", 1), ["s:manage_absences"]);
+        // A mark that its name contradicts.
+        let lists = catalog("list_absences");
+        assert_eq!(names(&lists, "which absences are there?", 1), ["s:list_absences"]);
     }
 
     #[test]

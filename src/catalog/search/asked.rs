@@ -17,8 +17,19 @@ const QUESTION: [&str; 18] = [
     "hat", "habe", "est", "hay", "sono",
 ];
 
-/// Words after which comes what is told or to be remembered.
+/// Words after a "how" by which is asked how something is, not how it is done.
+const BEING: [&str; 6] = ["is", "are", "am", "was", "were", "s"];
+
+/// Words after which comes what is told or to be remembered, or which of many is meant: nothing that is to be done.
 const THAT: [&str; 5] = ["that", "dass", "que", "che", "что"];
+
+/// Words after which comes the name of a thing, though it may be a verb elsewhere: "a link", "my copy".
+const ARTICLES: [&str; 47] = [
+    "a", "an", "the", "this", "these", "those", "my", "our", "your", "his", "her", "its", "their",
+    "ein", "eine", "einen", "einem", "einer", "mein", "meine", "meinen", "meiner", "unser",
+    "unsere", "el", "los", "las", "un", "una", "uno", "mi", "mis", "une", "mon", "ma", "mes", "um",
+    "uma", "meu", "minha", "il", "gli", "mio", "mia", "du", "des", "del",
+];
 
 /// One word or phrase that is looked for.
 pub(super) struct QueryTerm {
@@ -33,6 +44,16 @@ pub(super) struct QueryTerm {
     pub(super) worth: f32,
     /// Whether it is what somebody is told, or what is to be remembered: after a "that".
     pub(super) told: bool,
+    /// Whether it is the name of a thing: after an article.
+    named: bool,
+}
+
+impl QueryTerm {
+    /// What is to be done, if this word does that: nothing where it only tells which thing is meant, and of the name of a
+    /// thing no more than to see it.
+    pub(super) fn wants(&self, effect: Option<Effect>) -> Option<Effect> {
+        effect.filter(|effect| !self.told && (!self.named || *effect == Effect::Read))
+    }
 }
 
 /// How much a term says of what is meant.
@@ -61,8 +82,9 @@ impl Bearing {
 pub(super) struct ParsedQuery {
     pub(super) terms: Vec<QueryTerm>,
     pub(super) effect: Option<Effect>,
-    /// Whether a "that" was read.
+    /// Whether a "that" was read, and whether an article just now.
     told: bool,
+    named: bool,
     /// Of most of its words.
     pub(super) language: usize,
 }
@@ -73,8 +95,10 @@ impl ParsedQuery {
         let mut all = words(query);
         all.truncate(4 * MAX_QUERY_WORDS);
         let language = lexicon.thesaurus.language(all.iter().map(|(word, _)| &**word));
-        let mut asked = Self { terms: Vec::new(), effect: None, told: false, language };
-        if all.first().is_some_and(|(word, _)| QUESTION.contains(&&**word)) {
+        let (terms, effect) = (Vec::new(), None);
+        let mut asked = Self { terms, effect, told: false, named: false, language };
+        let word = |at: usize| all.get(at).map_or("", |(word, _)| &**word);
+        if QUESTION.contains(&word(0)) || (word(0) == "how" && BEING.contains(&word(1))) {
             asked.effect = Some(Effect::Read);
         }
         let mut rest = &*all;
@@ -92,6 +116,7 @@ impl ParsedQuery {
                     after
                 }
             };
+            asked.named = ARTICLES.contains(&&**word);
         }
         asked
     }
@@ -146,7 +171,7 @@ impl ParsedQuery {
                         Some(_) => Bearing::Thing,
                         None => Bearing::Part,
                     };
-                    let (own, told) = (pairs(&part), self.told);
+                    let (own, told, named) = (pairs(&part), self.told, self.named);
                     self.terms.push(QueryTerm {
                         word: None,
                         own,
@@ -154,6 +179,7 @@ impl ParsedQuery {
                         bearing,
                         worth: 1.0,
                         told,
+                        named,
                     });
                 }
             }
@@ -167,13 +193,69 @@ impl ParsedQuery {
         own: Vec<WordKey>,
         meanings: &[Concept],
     ) {
-        self.effect = self.effect.or_else(|| lexicon.thesaurus.effect(meanings));
+        let effect = lexicon.thesaurus.effect(meanings);
         let bearing = Bearing::of(&lexicon.thesaurus, meanings);
         let meanings: Vec<WordKey> = meanings.iter().copied().map(concept_key).collect();
-        let known = |term: &QueryTerm| term.own == own && term.meanings == meanings;
+        let (told, named) = (self.told, self.named);
+        let term = QueryTerm { word, own, meanings, bearing, worth: 1.0, told, named };
+        self.effect = self.effect.or_else(|| term.wants(effect));
+        let known = |known: &QueryTerm| known.own == term.own && known.meanings == term.meanings;
         if !self.terms.iter().any(known) {
-            let told = self.told;
-            self.terms.push(QueryTerm { word, own, meanings, bearing, worth: 1.0, told });
+            self.terms.push(term);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_to_be_done_stands_before_a_that() {
+        let lexicon = Lexicon::default();
+        let effect = |query: &str| ParsedQuery::read(&lexicon, query).effect;
+        for (query, expected) in [
+            ("an address that I can send to my friends", None),
+            ("una dirección que puedo enviar", None),
+            ("show the letters that I deleted", Some(Effect::Read)),
+            ("delete the letters that I have read", Some(Effect::Destroy)),
+            ("remember that she deletes letters", Some(Effect::Write)),
+            // Before it stands nothing that says anything.
+            ("I want that you delete the letters", Some(Effect::Destroy)),
+        ] {
+            assert_eq!(effect(query), expected, "{query}");
+        }
+    }
+
+    #[test]
+    fn after_an_article_comes_a_thing() {
+        let lexicon = Lexicon::default();
+        let effect = |query: &str| ParsedQuery::read(&lexicon, query).effect;
+        for (query, expected) in [
+            ("the upload of yesterday", None),
+            ("upload of yesterday", Some(Effect::Write)),
+            ("my deleted mails", None),
+            ("deleted mails", Some(Effect::Destroy)),
+            ("make a copy", Some(Effect::Write)),
+            ("erase the copy", Some(Effect::Destroy)),
+            ("a list of all copies", Some(Effect::Read)),
+            ("eine Kopie", None),
+        ] {
+            assert_eq!(effect(query), expected, "{query}");
+        }
+    }
+
+    #[test]
+    fn who_asks_how_something_is_wants_to_see() {
+        let lexicon = Lexicon::default();
+        let effect = |query: &str| ParsedQuery::read(&lexicon, query).effect;
+        for (query, expected) in [
+            ("how are my shared files", Some(Effect::Read)),
+            ("how's the merge", Some(Effect::Read)),
+            ("how do I merge two branches", Some(Effect::Write)),
+            ("how to share a file", Some(Effect::Write)),
+        ] {
+            assert_eq!(effect(query), expected, "{query}");
         }
     }
 }

@@ -125,11 +125,7 @@ fn score(catalogs: &[Asking], questions: &[Question], of: impl Fn(&Question) -> 
         for question in questions.iter().filter(|it| of(it) && catalog.concerns(it)) {
             let found = catalog.index.search(question.text);
             let first = found.first().and_then(|(at, _)| catalog.names.get(*at));
-            let answerable = question.kind != "none";
-            if answerable
-                && question.effect == "read"
-                && first.is_some_and(|it| catalog.destroys.contains(it))
-            {
+            if question.effect == "read" && first.is_some_and(|it| catalog.destroys.contains(it)) {
                 score.destroying_first += 1;
             }
             if question.kind == "none" {
@@ -154,8 +150,8 @@ const ALL: (f64, f64) = (0.72, 0.62);
 /// Least share of questions without answer to which none is given, and of misspelt ones whose tool is found.
 const SAID: f64 = 0.75;
 const TYPOS: f64 = 0.6;
-/// Most reading questions of a part to which a tool that destroys is the first answer.
-const DESTROYING_FIRST: usize = 1;
+/// Reading questions of a part to which a tool that destroys is the first answer.
+const DESTROYING_FIRST: usize = 0;
 
 #[test]
 fn fr_021_the_golden_set_is_answered_as_well_as_it_was() {
@@ -173,7 +169,7 @@ fn fr_021_the_golden_set_is_answered_as_well_as_it_was() {
                 && score.reciprocal >= reciprocal * score.asked
                 && score.said >= SAID * score.unanswerable
                 && typos.within_five >= TYPOS * typos.asked
-                && score.destroying_first <= DESTROYING_FIRST;
+                && score.destroying_first == DESTROYING_FIRST;
             println!("held out {held_out}: {score:?}");
             if !kept {
                 below.push((held_out, recall, score));

@@ -89,6 +89,11 @@ impl Sums {
         self.at.first().is_some_and(|first| *first < self.answerable)
             || self.said < self.unanswerable
     }
+
+    /// Whether a reading question so far had a tool first that destroys.
+    pub(crate) fn destroys_first(&self) -> bool {
+        self.destructive_first > 0
+    }
 }
 
 fn gain(grades: &[u32]) -> f64 {

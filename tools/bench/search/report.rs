@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crate::golden::{Effect, Golden, GoldenTool, Part};
+use crate::golden::{Golden, GoldenTool, Part};
 use crate::measure::Sums;
 
 /// Asks the questions of `part` in every catalog that `index` makes of its tools.
@@ -60,12 +60,16 @@ fn asked<S: Fn(&str) -> Vec<String>>(
             }
             let mut own = Sums::default();
             own.count(question, &right, &found, destructive);
-            let first = found.first().filter(|first| destructive(first));
-            if let Some(first) = first.filter(|_| each && question.effect == Effect::Read) {
-                let _ = writeln!(missed, "- {name}: {}: destroys first: {first}", question.text);
+            let first: Vec<_> = found.iter().take(5).map(|name| &**name).collect();
+            if each && own.destroys_first() {
+                let _ = writeln!(
+                    missed,
+                    "- {name}: {}: destroys, though it is to read: found {}",
+                    question.text,
+                    first.join(" ")
+                );
             }
             if each && own.missed() {
-                let first: Vec<_> = found.iter().take(5).map(|name| &**name).collect();
                 let right: Vec<_> = right.keys().copied().collect();
                 let place = found.iter().position(|name| right.contains(&&**name));
                 let _ = writeln!(

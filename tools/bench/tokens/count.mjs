@@ -1,7 +1,7 @@
-// Reads a JSON array of texts from stdin, writes the array of how many tokens each is (o200k_base).
+// Reads a JSON array of texts from stdin, writes the array of how many tokens each is, in the encoding that is named.
 import { readFileSync } from "node:fs";
-import { encode } from "gpt-tokenizer/encoding/o200k_base";
 
+const { encode } = await import(`gpt-tokenizer/encoding/${process.argv[2]}`);
 const texts = JSON.parse(readFileSync(0, "utf8"));
 // A text that looks like a special token is text.
 const plain = { disallowedSpecial: new Set() };
