@@ -50,8 +50,8 @@ pub(super) fn run(global: &Global, output: &Output) -> Result<(), CommandError> 
         return Err(CommandError::failed("the answer is not complete"));
     };
     let mut answer = running(&loaded, &place, status, servers, hour);
-    if let Some(keys) = config.pointer("/needs_restart") {
-        answer["needs_restart"] = keys.clone();
+    if let (Some(answer), Some(keys)) = (answer.as_object_mut(), config.pointer("/needs_restart")) {
+        answer.insert("needs_restart".to_owned(), keys.clone());
     }
     let answer = answer.to_string();
     output.print(&answer, |it| draw(it, output.view.colours))
