@@ -145,7 +145,7 @@ pub struct ResultLimitSection {
     pub keep: Duration,
     /// Most bytes of all kept results.
     pub max_kept_bytes: u64,
-    /// Most results that are kept, 1 to [`MAX_KEPT`].
+    /// Most results that are kept, 1 to 10 000.
     #[serde(deserialize_with = "max_kept")]
     pub max_kept: usize,
 }
