@@ -24,6 +24,7 @@ pub mod ledger;
 pub mod node_key;
 pub mod record_proof;
 pub mod record_rows;
+pub mod sealed_id;
 pub mod sealed_mark;
 pub mod sealing;
 pub mod segment;
