@@ -13,6 +13,7 @@
 pub mod audit;
 pub mod bucket;
 pub mod chain_check;
+pub mod chain_place;
 pub mod checkpoint;
 pub mod cluster_key;
 pub mod columns;
@@ -23,6 +24,7 @@ pub mod hash_tree;
 pub mod joining;
 pub mod ledger;
 pub mod node_key;
+pub mod putting;
 pub mod record_proof;
 pub mod record_rows;
 pub mod sealed_id;

@@ -213,11 +213,18 @@ pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::fleet::cluster_key::{ClusterKeys, KeyPurpose};
     use crate::fleet::config::NodeName;
 
     pub(in crate::downstream) fn office(key: u8, node: &str) -> TicketOffice {
         let node = NodeTag::of(&NodeName::parse(node).unwrap());
-        TicketOffice::new(IdKeys::new(&[key; 32], &[]), node)
+        TicketOffice::new(keys(key), node)
+    }
+
+    fn keys(first: u8) -> IdKeys {
+        let secret: String = (0..32).map(|at| format!("{:02x}", first + at)).collect();
+        let keys = ClusterKeys::parse([secret.as_str()]).unwrap();
+        IdKeys::of(&keys.derive(KeyPurpose::Session))
     }
 
     pub(in crate::downstream) fn opening(salt: IdSalt, principal: Principal) -> Opening {
@@ -255,7 +262,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_version_that_is_not_known_is_refused() {
-        let keys = IdKeys::new(&[1; 32], &[]);
+        let keys = keys(1);
         let id = keys.seal([1; 16], &[FORMAT + 1, 0, 0]).unwrap();
         let refused = office(1, "a").open(&id, 0);
         assert_eq!(refused, Err(TicketRefusal::Form(DecodeError::Version(FORMAT + 1))));

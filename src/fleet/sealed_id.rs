@@ -5,17 +5,17 @@
 //! ```
 //!
 //! Each id has a key of its own: BLAKE3, keyed with one of the fleet's, of its salt of 128 random bits. So nothing is counted,
-//! no nonce can come twice before a salt does, and what stands before the ciphertext is authenticated with it. The fleet's keys
-//! are random: nothing is derived from a password.
+//! no nonce can come twice before a salt does, and what stands before the ciphertext is authenticated with it.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use thiserror::Error;
 
+use super::cluster_key::{DerivedKey, KEY_ID_BYTES, PurposeKeys};
+
 /// The form, which is the first byte.
 const FORMAT: u8 = 1;
-const KEY_ID_BYTES: usize = 4;
 const SALT_BYTES: usize = 16;
 const HEAD_BYTES: usize = 1 + KEY_ID_BYTES + SALT_BYTES;
 const TAG_BYTES: usize = 16;
@@ -25,10 +25,6 @@ pub const OVERHEAD_BYTES: usize = HEAD_BYTES + TAG_BYTES;
 pub const MAX_SEALED_BYTES: usize = 255;
 /// Most characters of an id.
 pub const MAX_ID_CHARS: usize = (OVERHEAD_BYTES + MAX_SEALED_BYTES).div_ceil(3) * 4;
-/// Most keys that open ids at a time.
-pub const MAX_ID_KEYS: usize = 8;
-/// What the keys are for, so that the same ones can be used for something else.
-const PURPOSE: &[u8] = b"mcpproxy sealed id 1";
 
 /// 128 random bits, of no other id.
 pub type IdSalt = [u8; SALT_BYTES];
@@ -48,24 +44,17 @@ pub enum IdRefusal {
 }
 
 /// A key, with what ids name it by.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 struct IdKey {
-    id: [u8; KEY_ID_BYTES],
-    secret: [u8; 32],
+    name: [u8; KEY_ID_BYTES],
+    key: DerivedKey,
 }
 
-/// The keys of a fleet for its ids: the first one seals, all of them open.
-#[derive(Clone)]
+/// The keys of a fleet for its ids: one seals, all of them open.
+#[derive(Clone, Debug)]
 pub struct IdKeys {
-    first: IdKey,
-    others: Vec<IdKey>,
-}
-
-impl std::fmt::Debug for IdKeys {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Never the secrets.
-        f.debug_struct("IdKeys").field("count", &(self.others.len() + 1)).finish()
-    }
+    seals: IdKey,
+    all: Box<[IdKey]>,
 }
 
 /// What an id holds.
@@ -78,14 +67,13 @@ pub struct OpenedId {
 }
 
 impl IdKey {
-    fn new(secret: &[u8; 32]) -> Self {
-        let hash = blake3::Hasher::new_keyed(secret).update(PURPOSE).update(b" name").finalize();
-        Self { id: hash.as_bytes().first_chunk().copied().unwrap_or_default(), secret: *secret }
+    fn new(key: &DerivedKey) -> Self {
+        Self { name: key.id(), key: key.clone() }
     }
 
     /// The key of one id alone.
     fn of(&self, salt: &IdSalt) -> Option<LessSafeKey> {
-        let hash = blake3::Hasher::new_keyed(&self.secret).update(PURPOSE).update(salt).finalize();
+        let hash = blake3::keyed_hash(self.key.expose(), salt);
         Some(LessSafeKey::new(UnboundKey::new(&CHACHA20_POLY1305, hash.as_bytes()).ok()?))
     }
 }
@@ -96,11 +84,10 @@ fn nonce() -> Nonce {
 }
 
 impl IdKeys {
-    /// The keys of 256 random bits each: `first` seals, and opens with `others`. Of those at most [`MAX_ID_KEYS`] less one count.
+    /// Those that were derived for this, and for nothing else.
     #[must_use]
-    pub fn new(first: &[u8; 32], others: &[[u8; 32]]) -> Self {
-        let others = others.iter().take(MAX_ID_KEYS - 1).map(IdKey::new).collect();
-        Self { first: IdKey::new(first), others }
+    pub fn of(keys: &PurposeKeys) -> Self {
+        Self { seals: IdKey::new(keys.seals()), all: keys.all().map(IdKey::new).collect() }
     }
 
     /// The id of `salt`, which has never been that of another, with `sealed` in it: visible ASCII, at most [`MAX_ID_CHARS`].
@@ -112,11 +99,11 @@ impl IdKeys {
         }
         let mut out = Vec::with_capacity(OVERHEAD_BYTES + sealed.len());
         out.push(FORMAT);
-        out.extend(self.first.id);
+        out.extend(self.seals.name);
         out.extend(salt);
         let head: [u8; HEAD_BYTES] = *out.first_chunk()?;
         let mut text = sealed.to_vec();
-        let key = self.first.of(&salt)?;
+        let key = self.seals.of(&salt)?;
         key.seal_in_place_append_tag(nonce(), Aad::from(head), &mut text).ok()?;
         out.extend(text);
         Some(URL_SAFE_NO_PAD.encode(out))
@@ -136,8 +123,7 @@ impl IdKeys {
         let [FORMAT, named @ ..] = *head else { return Err(IdRefusal::Form) };
         let (name, salt) = named.split_first_chunk::<KEY_ID_BYTES>().ok_or(IdRefusal::Form)?;
         let salt = IdSalt::try_from(salt).map_err(|_| IdRefusal::Form)?;
-        let mut keys = std::iter::once(&self.first).chain(&self.others);
-        let key = keys.find(|key| key.id == *name).ok_or(IdRefusal::Key)?;
+        let key = self.all.iter().find(|key| key.name == *name).ok_or(IdRefusal::Key)?;
         let key = key.of(&salt).ok_or(IdRefusal::Altered)?;
         let opened = key.open_in_place(nonce(), Aad::from(*head), text);
         Ok(OpenedId { salt, sealed: opened.map_err(|_| IdRefusal::Altered)?.to_vec() })
@@ -149,10 +135,16 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::fleet::cluster_key::{ClusterKeys, KeyPurpose};
 
     fn keys(first: u8, others: &[u8]) -> IdKeys {
-        let others: Vec<_> = others.iter().map(|key| [*key; 32]).collect();
-        IdKeys::new(&[first; 32], &others)
+        let secrets = [&[first], others].concat();
+        let secrets: Vec<String> = secrets
+            .iter()
+            .map(|first| (0..32).map(|at| format!("{:02x}", first + at)).collect())
+            .collect();
+        let keys = ClusterKeys::parse(secrets.iter().map(String::as_str)).unwrap();
+        IdKeys::of(&keys.derive(KeyPurpose::Session))
     }
 
     #[test]
