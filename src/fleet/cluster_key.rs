@@ -171,13 +171,17 @@ pub(super) fn optional_keys<'de, D: Deserializer<'de>>(
     // What does not fit is not quoted: it may be a secret.
     let read = Option::<OneOrMore>::deserialize(deserializer)
         .map_err(|_| D::Error::custom("must be a secret, or a list of them"))?;
-    let keys = match &read {
+    let texts = match read {
         None => return Ok(None),
         Some(OneOrMore::One(text)) if text.is_empty() => return Ok(None),
-        Some(OneOrMore::One(text)) => ClusterKeys::parse([text.as_str()]),
-        Some(OneOrMore::More(texts)) => ClusterKeys::parse(texts.iter().map(String::as_str)),
+        Some(OneOrMore::One(text)) => vec![text],
+        Some(OneOrMore::More(texts)) => texts,
     };
-    keys.map(Some).map_err(D::Error::custom)
+    // A reference that leads nowhere was told when it was followed.
+    if texts.iter().any(|text| text.contains("${")) {
+        return Ok(None);
+    }
+    ClusterKeys::parse(texts.iter().map(String::as_str)).map(Some).map_err(D::Error::custom)
 }
 
 fn secret(text: &str) -> Result<ClusterSecret, String> {
